@@ -1,0 +1,105 @@
+"""The feature table: one row per optimisation, the only place that lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Feature:
+    """One toggle of the engine and what proves that it ran.
+
+    `needs` names machine grants (see `ktbench.host.grants`), `requires` lists feature names of which at least one must
+    be on as well, `counter` is the engine counter that must move when the feature is on and stay still when it is off.
+    """
+
+    name: str
+    letter: str
+    title: str
+    off: bool | int
+    needs: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()
+    counter: str
+
+    @property
+    def key(self) -> str:
+        """Hydra override that sets the feature."""
+        return f"engine.{self.name}"
+
+    @property
+    def valued(self) -> bool:
+        """Whether the feature takes a number (`deferral=3`) instead of being on or off."""
+        return not isinstance(self.off, bool)
+
+    def tag(self, value: bool | int) -> str:
+        """How labels write the feature: `+v`, `deferral=3`; empty when off."""
+        if value == self.off:
+            return ""
+        return f"{self.name}={value}" if self.valued else f"+{self.letter}"
+
+
+FEATURES: tuple[Feature, ...] = (
+    Feature(name="v", letter="v", title="fused MoE kernel, AVX-512", off=False, needs=("avx512",), counter="avx512_calls"),
+    Feature(name="m", letter="m", title="fused MoE kernel, Intel AMX", off=False, needs=("amx",), counter="amx_tiles"),
+    Feature(
+        name="d", letter="d", title="dynamic work scheduling", off=False, requires=("v", "m"), counter="tasks_dynamic"
+    ),
+    Feature(
+        name="n",
+        letter="n",
+        title="NUMA-aware tensor parallelism",
+        off=False,
+        needs=("numa",),
+        requires=("v", "m"),
+        counter="local_bytes",
+    ),
+    Feature(name="c", letter="c", title="CUDA Graph", off=False, needs=("cuda",), counter="graph_replays"),
+    Feature(name="deferral", letter="", title="Expert Deferral", off=0, counter="deferred_experts"),
+    Feature(name="skipping", letter="", title="Expert Skipping (control)", off=0, counter="skipped_experts"),
+)
+
+BY_NAME: Mapping[str, Feature] = {feature.name: feature for feature in FEATURES}
+
+
+def features_label(values: Mapping[str, bool | int]) -> str:
+    """Label of a feature setting in table order: `base`, `+v+d`, `+v deferral=3`."""
+    tags = [feature.tag(values[feature.name]) for feature in FEATURES]
+    letters = "".join(tag for tag in tags if tag.startswith("+"))
+    numbers = [tag for tag in tags if tag and not tag.startswith("+")]
+    return " ".join(filter(None, [letters, *numbers])) or "base"
+
+
+def parse_features(label: str) -> dict[str, bool | int]:
+    """Feature values of a label such as `base`, `+v+d` or `+v+d deferral=3`.
+
+    Raises ValueError naming the unknown part and the allowed ones.
+    """
+    values: dict[str, bool | int] = {feature.name: feature.off for feature in FEATURES}
+    for word in label.split():
+        if word == "base":
+            continue
+        for name, value in _parse_word(word).items():
+            values[name] = value
+    return values
+
+
+def _parse_word(word: str) -> dict[str, bool | int]:
+    if word.startswith("+"):
+        return {_known(letter, word, valued=False): True for letter in word[1:].split("+")}
+    name, _, number = word.partition("=")
+    if not number.isdecimal():
+        raise ValueError(f"feature {word!r}: allowed are {allowed_features()}")
+    return {_known(name, word, valued=True): int(number)}
+
+
+def _known(name: str, word: str, *, valued: bool) -> str:
+    feature = BY_NAME.get(name)
+    if feature is None or feature.valued != valued:
+        raise ValueError(f"feature {name!r} in {word!r}: allowed are {allowed_features()}")
+    return name
+
+
+def allowed_features() -> str:
+    """The allowed words, for messages."""
+    return ", ".join(f"{f.name}=N" if f.valued else f"+{f.letter}" for f in FEATURES)

@@ -1,0 +1,24 @@
+"""Content identity: equal content, equal id, on any machine and in any process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from ktbench.core.plain import to_plain
+from ktbench.core.spec import RunSpec
+
+
+def digest(content: Any) -> str:
+    """Twelve hex digits of the canonical JSON of plain content (dict, list, str, int, float, bool, None)."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+def spec_id(spec: RunSpec) -> str:
+    """Identity of what was asked. Left out: the model's label and how long to measure."""
+    content = to_plain(spec)
+    del content["measure"]
+    del content["model"]["name"]
+    return digest(content)

@@ -1,0 +1,178 @@
+"""What to run, frozen: each part refuses a wrong value at construction and says what to change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from ktbench.core.features import BY_NAME, FEATURES, features_label
+from ktbench.core.shape import MoEShape, moe_shape
+
+System = Literal["ktbench"]
+Precision = Literal["bf16"]
+Phase = Literal["prefill", "decode"]
+Routing = Literal["model", "balanced", "zipf", "concentrated"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineSpec:
+    """Feature values and the knobs behind them.
+
+    `threads` counts the cores of the host role; None takes all that the process may use. From `amx_min_tokens` tokens
+    per expert up the hybrid of +v and +m runs AMX, below it AVX-512 (KTransformers, section 3.2).
+    """
+
+    v: bool = False
+    m: bool = False
+    d: bool = False
+    n: bool = False
+    c: bool = False
+    deferral: int = 0
+    skipping: int = 0
+    amx_min_tokens: int = 5
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        for feature in FEATURES:
+            self._check_requires(feature.name)
+        for name in ("deferral", "skipping"):
+            _at_least(f"engine.{name}", getattr(self, name), 0)
+        if self.deferral and self.skipping:
+            raise ValueError("engine.deferral and engine.skipping exclude each other: set one of them to 0")
+        _at_least("engine.amx_min_tokens", self.amx_min_tokens, 1)
+        if self.threads is not None:
+            _at_least("engine.threads", self.threads, 1)
+
+    def _check_requires(self, name: str) -> None:
+        feature = BY_NAME[name]
+        if getattr(self, name) and feature.requires and not any(getattr(self, other) for other in feature.requires):
+            needed = " or ".join(f"engine.{other}=true" for other in feature.requires)
+            raise ValueError(f"{feature.key}={getattr(self, name)}: {feature.title} needs {needed}")
+
+    @property
+    def features(self) -> dict[str, bool | int]:
+        """Feature values by feature name, in table order."""
+        return {feature.name: getattr(self, feature.name) for feature in FEATURES}
+
+    @property
+    def label(self) -> str:
+        """`base`, `+v+d`, …"""
+        return features_label(self.features)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSpec:
+    """A model: a slice of a known architecture with seeded synthetic weights, or a local checkpoint folder.
+
+    `config` is the Hugging Face configuration as it will be built, slice depth and vocabulary already applied;
+    `full_layers` and `full_vocab` are those of the whole architecture.
+    """
+
+    name: str
+    config: dict[str, Any]
+    full_layers: int
+    full_vocab: int
+    path: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.shape.layers <= self.full_layers:
+            raise ValueError(f"model.layers={self.shape.layers}: allowed are 1 to {self.full_layers} for {self.name}")
+        if self.shape.moe_layers < 1:
+            least = self.shape.dense_layers + 1
+            raise ValueError(f"model.layers={self.shape.layers}: {self.name} has its first MoE layer at {least}")
+
+    @property
+    def shape(self) -> MoEShape:
+        """Sizes of the model as built."""
+        return moe_shape(self.config)
+
+    @property
+    def is_slice(self) -> bool:
+        """Whether layers were left out."""
+        return self.shape.layers < self.full_layers
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkloadSpec:
+    """One timed unit of work and how often a turn repeats it.
+
+    prefill: a step is one forward pass over `batch` prompts of `prompt` tokens. decode: a step is one token for each of
+    `batch` sequences, the first at context depth `prompt`. A turn times `steps` steps.
+    """
+
+    phase: Phase
+    prompt: int
+    steps: int
+    batch: int = 1
+    routing: Routing = "model"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("prompt", "steps", "batch"):
+            _at_least(f"workload.{name}", getattr(self, name), 1)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens that one step puts through the model."""
+        return self.batch * (self.prompt if self.phase == "prefill" else 1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasureSpec:
+    """How long to measure. Rounds go on until every interval is narrow enough, or to a ceiling.
+
+    `goal` is the half-width of an interval relative to its median, `tolerance` the largest relative (Frobenius) error
+    against the float32 reference, `turn_timeout_s` and `load_timeout_s` deadlines of the worker in seconds.
+    """
+
+    min_rounds: int = 6
+    max_rounds: int = 20
+    max_minutes: float = 5.0
+    goal: float = 0.05
+    tolerance: float = 0.01
+    turn_timeout_s: float = 120.0
+    load_timeout_s: float = 900.0
+
+    def __post_init__(self) -> None:
+        _at_least("measure.min_rounds", self.min_rounds, 1)
+        _at_least("measure.max_rounds", self.max_rounds, self.min_rounds)
+        for name in ("max_minutes", "goal", "tolerance", "turn_timeout_s", "load_timeout_s"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"measure.{name}={getattr(self, name)}: must be above 0")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSpec:
+    """One cell: which system runs which model on which work with which features."""
+
+    model: ModelSpec
+    workload: WorkloadSpec
+    engine: EngineSpec = field(default_factory=EngineSpec)
+    measure: MeasureSpec = field(default_factory=MeasureSpec)
+    system: System = "ktbench"
+    precision: Precision = "bf16"
+
+    def __post_init__(self) -> None:
+        top_k, engine = self.model.shape.top_k, self.engine
+        if engine.deferral >= top_k:
+            raise ValueError(
+                f"engine.deferral={engine.deferral} must leave one of the top_k={top_k} experts of {self.model.name} "
+                f"on time: allowed are 0 to {top_k - 1}"
+            )
+        if engine.skipping > top_k:
+            raise ValueError(
+                f"engine.skipping={engine.skipping}: {self.model.name} has top_k={top_k} experts a token, "
+                f"allowed are 0 to {top_k}"
+            )
+
+    @property
+    def weights_key(self) -> tuple[object, ...]:
+        """Cells with equal keys share one worker: the same weights in the same system and precision."""
+        model = tuple(repr(getattr(self.model, f.name)) for f in fields(self.model))
+        return (self.system, self.precision, *model)
+
+
+def _at_least(key: str, value: int, least: int) -> None:
+    if value < least:
+        raise ValueError(f"{key}={value}: must be at least {least}")

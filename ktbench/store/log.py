@@ -1,0 +1,90 @@
+"""Append-only log of a run: one checked JSON line per fact, flushed to disk before anything else happens."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ktbench.core.plain import to_plain
+from ktbench.core.record import Environment, Header, Record
+
+LOG_NAME = "log.jsonl"
+SCHEMA = 1
+_KINDS = {Header: "header", Environment: "environment", Record: "record"}
+
+
+class StoreError(ValueError):
+    """A log that cannot be read: says which file and line, and what is wrong with it."""
+
+
+class Log:
+    """Writer of one run folder. Only one process may append at a time; readers need no lock."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / LOG_NAME
+        self._file = self.path.open("ab")
+        self._lock()
+        self._drop_half_line()
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.close()
+            raise StoreError(f"{self.path}: another sweep is writing to this run") from None
+
+    def _drop_half_line(self) -> None:
+        """A killed writer may leave half a line; nothing was promised for it, so it goes before we append."""
+        size = self.path.stat().st_size
+        content = self.path.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        if whole < size:
+            self._file.truncate(whole)
+            os.fsync(self._file.fileno())
+
+    def append(self, fact: Header | Environment | Record) -> None:
+        """Write one fact and return only when it is on disk."""
+        self._file.write(encode(fact))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Release the run for other writers."""
+        self._file.close()
+
+
+def encode(fact: Header | Environment | Record) -> bytes:
+    """One log line: schema, kind, body and the CRC-32 of the body's text."""
+    body = json.dumps(to_plain(fact), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    kind = _KINDS[type(fact)]
+    return f'{{"schema":{SCHEMA},"kind":"{kind}","crc":{zlib.crc32(body.encode())},"body":{body}}}\n'.encode()
+
+
+def read_lines(path: Path) -> Iterator[tuple[str, Any]]:
+    """(kind, body) of every whole line.
+
+    Half a line at the end is dropped: its writer was killed. Raises StoreError for any other damage.
+    """
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if line.endswith(b"\n"):
+                yield _decode(line, f"{path}:{number}")
+
+
+def _decode(line: bytes, where: str) -> tuple[str, Any]:
+    try:
+        content = json.loads(line)
+        kind, body, crc, schema = (content[key] for key in ("kind", "body", "crc", "schema"))
+    except (ValueError, KeyError, TypeError):
+        raise StoreError(f"{where}: not a log line of ktbench") from None
+    if schema != SCHEMA:
+        raise StoreError(f"{where}: schema {schema}, this version reads {SCHEMA}")
+    if zlib.crc32(line[line.index(b'"body":') + 7 : -2]) != crc:
+        raise StoreError(f"{where}: the line was changed after it was written (checksum differs)")
+    return kind, body

@@ -1,0 +1,59 @@
+"""A run read back: its plan, its machines, and the records that count."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ktbench.core.plain import from_plain
+from ktbench.core.record import Environment, Header, Record
+from ktbench.store.log import LOG_NAME, StoreError, read_lines
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """Everything a log says. `records` keeps every line ever written, in order."""
+
+    folder: Path
+    header: Header
+    environments: tuple[Environment, ...]
+    records: tuple[Record, ...]
+
+    def latest(self) -> dict[tuple[str, int], Record]:
+        """The record that counts for each (cell key, round): the last one written."""
+        return {(record.cell, record.round): record for record in self.records}
+
+    def of_cell(self, key: str) -> tuple[Record, ...]:
+        """Counting records of one cell in order of rounds."""
+        latest = self.latest()
+        return tuple(latest[where] for where in sorted(latest) if where[0] == key)
+
+    def done(self) -> frozenset[tuple[str, int]]:
+        """(cell key, round) pairs that need no further measuring."""
+        return frozenset(where for where, record in self.latest().items() if record.outcome.timed)
+
+
+def read_run(folder: Path) -> Run:
+    """The run kept in a folder. Raises StoreError where there is none or its log is damaged."""
+    path = folder / LOG_NAME
+    if not path.is_file():
+        raise StoreError(f"{folder}: no run here (no {LOG_NAME})")
+    facts: dict[str, list[Any]] = {"header": [], "environment": [], "record": []}
+    for kind, body in read_lines(path):
+        facts[kind].append(body)
+    if not facts["header"]:
+        raise StoreError(f"{path}: the run was killed before its plan was written; start it again")
+    return Run(
+        folder=folder,
+        header=_typed(facts["header"][0], Header, path),
+        environments=tuple(_typed(body, Environment, path) for body in facts["environment"]),
+        records=tuple(_typed(body, Record, path) for body in facts["record"]),
+    )
+
+
+def _typed(body: Any, kind: type[Any], path: Path) -> Any:
+    try:
+        return from_plain(body, kind)
+    except ValueError as error:
+        raise StoreError(f"{path}: {kind.__name__.lower()} {error}") from None
