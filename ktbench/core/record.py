@@ -56,7 +56,8 @@ class Record:
     """One turn. `samples_s` holds the seconds of every timed step, never a mean; empty unless the outcome is timed.
 
     `error` is the relative Frobenius error of the expert outputs against the float32 reference on the very inputs,
-    `sitting` names the worker process, `roofs` were sampled right before and right after the timed steps.
+    `sitting` names the worker process, `roofs` were sampled right before and right after the timed steps, `took_s` is
+    the whole turn with warm-up and checks in seconds.
     """
 
     cell: str
@@ -68,6 +69,7 @@ class Record:
     env_id: str
     sitting: str
     started: str
+    took_s: float = 0.0
     why: str = ""
     samples_s: tuple[float, ...] = ()
     evidence: tuple[Evidence, ...] = ()
@@ -93,7 +95,10 @@ class Environment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Header:
-    """First line of a run: what was planned and the command that planned it."""
+    """First line of a run: what was planned and the command that planned it.
+
+    `baseline` is the label of the arm to which the other arms of the same workload and model are compared.
+    """
 
     run: str
     title: str

@@ -10,13 +10,15 @@ from typing import Any
 _EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts")
 _TOP_K = ("num_experts_per_tok", "experts_per_token")
 _EXPERT_FFN = ("moe_intermediate_size", "intermediate_size")
-_DENSE_FIRST = ("first_k_dense_replace",)
 _SHARED = ("n_shared_experts",)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MoEShape:
-    """Sizes that decide work and memory. Widths are in elements; `shared_ffn` is 0 without a shared expert."""
+    """Sizes that decide work and memory. Widths are in elements; `shared_ffn` is 0 without a shared expert.
+
+    `expert_biases` counts the biases of one routed expert, 0 where its projections have none.
+    """
 
     hidden: int
     expert_ffn: int
@@ -29,6 +31,7 @@ class MoEShape:
     attention_params: int
     vocab: int
     tied_head: bool
+    expert_biases: int = 0
 
     @property
     def moe_layers(self) -> int:
@@ -47,8 +50,12 @@ class MoEShape:
 
     @property
     def other_params(self) -> int:
-        """Weights outside the routed experts: attention, router, shared and dense layers, embedding and head."""
-        shared = self.moe_layers * (3 * self.hidden * self.shared_ffn + self.experts * self.hidden)
+        """All but the routed matrices: attention, router, shared and dense layers, embedding, head, expert biases.
+
+        Norms and the biases of attention are left out: far below 1 % in every family.
+        """
+        router = self.experts * (self.hidden + self.expert_biases)
+        shared = self.moe_layers * (3 * self.hidden * self.shared_ffn + router)
         dense = self.dense_layers * 3 * self.hidden * self.dense_ffn
         tables = self.vocab * self.hidden * (1 if self.tied_head else 2)
         return self.layers * self.attention_params + shared + dense + tables
@@ -66,12 +73,13 @@ def moe_shape(config: Mapping[str, Any]) -> MoEShape:
         experts=_first(config, _EXPERTS),
         top_k=_first(config, _TOP_K),
         layers=_first(config, ("num_hidden_layers",)),
-        dense_layers=min(_first(config, _DENSE_FIRST, 0), _first(config, ("num_hidden_layers",))),
+        dense_layers=_dense_layers(config),
         dense_ffn=_first(config, ("intermediate_size",), ffn),
         shared_ffn=_shared_ffn(config, ffn),
         attention_params=_mla_params(config) if config.get("kv_lora_rank") else _gqa_params(config),
         vocab=_first(config, ("vocab_size",)),
         tied_head=bool(config.get("tie_word_embeddings", False)),
+        expert_biases=2 * ffn + _first(config, ("hidden_size",)) if config.get("model_type") == "gpt_oss" else 0,
     )
 
 
@@ -82,6 +90,15 @@ def _first(config: Mapping[str, Any], keys: tuple[str, ...], default: int | None
     if default is None:
         raise ValueError(f"model configuration has none of {', '.join(keys)}: not a Mixture-of-Experts model")
     return default
+
+
+def _dense_layers(config: Mapping[str, Any]) -> int:
+    """DeepSeek and GLM begin with `first_k_dense_replace` dense layers; Qwen names them one by one or by a step."""
+    first = _first(config, ("first_k_dense_replace",), 0)
+    named = config.get("mlp_only_layers") or ()
+    step = _first(config, ("decoder_sparse_step",), 1)
+    layers = range(_first(config, ("num_hidden_layers",)))
+    return sum(layer < first or layer in named or (layer + 1) % step != 0 for layer in layers)
 
 
 def _shared_ffn(config: Mapping[str, Any], ffn: int) -> int:

@@ -167,6 +167,14 @@ class RunSpec:
             )
 
     @property
+    def summary(self) -> str:
+        """One line that names model, depth, work and precision."""
+        shape, work = self.model.shape, self.workload
+        depth = f"{shape.layers} of {self.model.full_layers} layers" if self.model.is_slice else f"{shape.layers} layers"
+        where = "at context depth" if work.phase == "decode" else "of"
+        return f"{self.model.name} ({depth}), {work.phase} {where} {work.prompt}, batch {work.batch}, {self.precision}"
+
+    @property
     def weights_key(self) -> tuple[object, ...]:
         """Cells with equal keys share one worker: the same weights in the same system and precision."""
         model = tuple(repr(getattr(self.model, f.name)) for f in fields(self.model))

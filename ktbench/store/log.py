@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ktbench.core.errors import RequestError
 from ktbench.core.plain import to_plain
 from ktbench.core.record import Environment, Header, Record
 
@@ -18,7 +19,7 @@ SCHEMA = 1
 _KINDS = {Header: "header", Environment: "environment", Record: "record"}
 
 
-class StoreError(ValueError):
+class StoreError(RequestError):
     """A log that cannot be read: says which file and line, and what is wrong with it."""
 
 
@@ -60,10 +61,10 @@ class Log:
 
 
 def encode(fact: Header | Environment | Record) -> bytes:
-    """One log line: schema, kind, body and the CRC-32 of the body's text."""
+    """One log line. The CRC-32 comes first and covers every byte after its comma, up to the newline."""
     body = json.dumps(to_plain(fact), sort_keys=True, separators=(",", ":"), allow_nan=False)
-    kind = _KINDS[type(fact)]
-    return f'{{"schema":{SCHEMA},"kind":"{kind}","crc":{zlib.crc32(body.encode())},"body":{body}}}\n'.encode()
+    checked = f'"schema":{SCHEMA},"kind":"{_KINDS[type(fact)]}","body":{body}}}'.encode()
+    return b'{"crc":%d,%s\n' % (zlib.crc32(checked), checked)
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, Any]]:
@@ -83,8 +84,8 @@ def _decode(line: bytes, where: str) -> tuple[str, Any]:
         kind, body, crc, schema = (content[key] for key in ("kind", "body", "crc", "schema"))
     except (ValueError, KeyError, TypeError):
         raise StoreError(f"{where}: not a log line of ktbench") from None
+    if zlib.crc32(line.partition(b",")[2].rstrip(b"\n")) != crc:
+        raise StoreError(f"{where}: the line was changed after it was written (checksum differs)")
     if schema != SCHEMA:
         raise StoreError(f"{where}: schema {schema}, this version reads {SCHEMA}")
-    if zlib.crc32(line[line.index(b'"body":') + 7 : -2]) != crc:
-        raise StoreError(f"{where}: the line was changed after it was written (checksum differs)")
     return kind, body

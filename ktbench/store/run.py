@@ -29,10 +29,6 @@ class Run:
         latest = self.latest()
         return tuple(latest[where] for where in sorted(latest) if where[0] == key)
 
-    def done(self) -> frozenset[tuple[str, int]]:
-        """(cell key, round) pairs that need no further measuring."""
-        return frozenset(where for where, record in self.latest().items() if record.outcome.timed)
-
 
 def read_run(folder: Path) -> Run:
     """The run kept in a folder. Raises StoreError where there is none or its log is damaged."""

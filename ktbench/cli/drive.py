@@ -1,0 +1,117 @@
+"""Carries a planned request out: opens or resumes its run folder, measures, shows progress, keeps what there is."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ktbench.cli.progress import Progress
+from ktbench.cli.request import Planned
+from ktbench.config import Request
+from ktbench.core.errors import RequestError
+from ktbench.core.outcome import Outcome
+from ktbench.core.record import Environment, Header
+from ktbench.host.environment import environment
+from ktbench.launch.sweep import Sweep
+from ktbench.report.rows import row_line, rows_of
+from ktbench.store import LOG_NAME, Log, Run, read_run
+from ktbench.store.find import RUNS, find_run
+
+BAD_ENDINGS = frozenset(Outcome) - {Outcome.OK, Outcome.NOISY, Outcome.UNSUPPORTED}
+
+
+def carry_out(request: Request, planned: Planned, command: list[str]) -> Run:
+    """Measure until the precision goal or the ceiling. An interrupt keeps what was measured and is passed on."""
+    machine = environment()
+    previous = _resumed(request, planned, machine)
+    folder = previous.folder if previous else _new_folder(request)
+    log = Log(folder)
+    try:
+        if previous is None:
+            log.append(_header(request, planned, machine, folder.name, command))
+        log.append(machine)
+        _measure(request, planned, machine, folder, log, previous)
+    finally:
+        log.close()
+    return read_run(folder)
+
+
+def _measure(
+    request: Request, planned: Planned, machine: Environment, folder: Path, log: Log, previous: Run | None
+) -> None:
+    progress = Progress(planned.runnable, request.spec.measure, previous.records if previous else ())
+    sweep = Sweep(
+        cells=planned.cells,
+        log=log,
+        folder=folder,
+        code_id=machine.code_id,
+        env_id=machine.env_id,
+        kept=previous.latest() if previous else {},
+        on_record=progress.record,
+        on_load=progress.loading,
+    )
+    try:
+        for cell in planned.cells:
+            if cell.key in planned.lacking:
+                sweep.set_aside(cell, Outcome.UNSUPPORTED, planned.lacking[cell.key])
+        for _ in sweep.rounds():
+            rows = rows_of(read_run(folder))
+            progress.round_ended([row_line(row) for row in rows])
+            if why := progress.finished(rows):
+                print(f"stopped: {why}", file=sys.stderr)
+                break
+    finally:
+        sweep.close()
+
+
+def _header(request: Request, planned: Planned, machine: Environment, run: str, command: list[str]) -> Header:
+    return Header(
+        run=run,
+        title=request.sweep.title or request.spec.engine.label,
+        ablation=request.sweep.name,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=tuple(command),
+        baseline=request.sweep.baseline if request.sweep.arms else planned.cells[0].label,
+        cells=planned.cells,
+        measure=request.spec.measure,
+        code_id=machine.code_id,
+        env_id=machine.env_id,
+    )
+
+
+def _new_folder(request: Request) -> Path:
+    name = request.run_name or f"{request.sweep.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    folder = RUNS / name
+    if (folder / LOG_NAME).exists():
+        raise RequestError(f"run_name={name}: {folder} holds a run already; continue it with resume={name}")
+    return folder
+
+
+def _resumed(request: Request, planned: Planned, machine: Environment) -> Run | None:
+    """The run to go on with, once it is sure that it is the same cells under the same code on the same machine."""
+    if request.resume is None:
+        return None
+    run = read_run(find_run(request.resume))
+    _require_same_cells(run, planned)
+    for what, then, now in (
+        ("code", run.header.code_id, machine.code_id),
+        ("machine", run.header.env_id, machine.env_id),
+    ):
+        if then != now and not request.resume_changed:
+            raise RequestError(
+                f"resume={request.resume}: its {what} was {then}, this is {what} {now}; "
+                "start a new run, or mix them knowingly with resume_changed=true"
+            )
+    return run
+
+
+def _require_same_cells(run: Run, planned: Planned) -> None:
+    then, now = {cell.key for cell in run.header.cells}, {cell.key for cell in planned.cells}
+    if then != now:
+        extra = ", ".join(sorted(cell.label for cell in planned.cells if cell.key not in then)) or "none"
+        raise RequestError(
+            f"resume: {run.header.run} planned other cells ({len(then - now)} of its cells are not asked for now; "
+            f"new now: {extra}); repeat the command it was started with: {' '.join(run.header.command)}"
+        )

@@ -1,0 +1,21 @@
+"""`run`: one cell, its record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+SUMMARY = "measure one cell"
+
+
+def run(overrides: Sequence[str]) -> int:
+    """Measure the one cell that the overrides describe. Exit code 4 where it did not end well or cannot run here."""
+    from ktbench.cli.drive import carry_out
+    from ktbench.cli.request import plan_request, read_request
+    from ktbench.cli.show import show
+    from ktbench.core.errors import RequestError
+
+    request = read_request(overrides)
+    if request.sweep.arms:
+        raise RequestError("run: takes one cell; use `sweep` for an ablation")
+    planned = plan_request(request)
+    return show(carry_out(request, planned, ["python", "-m", "ktbench", "run", *overrides]), alone=True)

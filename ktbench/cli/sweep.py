@@ -1,0 +1,22 @@
+"""`sweep`: measures every cell of an ablation, then writes its tables and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+SUMMARY = "measure an ablation (+ablation=NAME), then write tables and figures"
+
+
+def run(overrides: Sequence[str]) -> int:
+    """Measure, report, and say with the exit code whether every cell ended well."""
+    from ktbench.cli.drive import carry_out
+    from ktbench.cli.request import plan_request, read_request
+    from ktbench.cli.show import show
+    from ktbench.config import ablation_names
+    from ktbench.core.errors import RequestError
+
+    request = read_request(overrides)
+    if not request.sweep.arms:
+        raise RequestError(f"sweep: name one with +ablation=NAME; allowed are {', '.join(ablation_names())}")
+    planned = plan_request(request)
+    return show(carry_out(request, planned, ["python", "-m", "ktbench", "sweep", *overrides]))

@@ -1,0 +1,130 @@
+"""Composes Hydra overrides into plain content; what Hydra would answer with a page is said in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from ktbench.core.errors import RequestError
+from ktbench.core.plain import to_plain
+from ktbench.core.spec import EngineSpec, MeasureSpec
+from ktbench.core.sweep import SweepSpec
+from ktbench.resources import data_folder
+
+_DEFAULTS = {
+    "engine": EngineSpec(),
+    "measure": MeasureSpec(),
+    "sweep": SweepSpec(),
+    "resume": None,
+    "resume_changed": False,
+    "run_name": None,
+}
+
+
+def compose(overrides: Sequence[str]) -> dict[str, Any]:
+    """Plain content of the composed configuration.
+
+    Raises RequestError in one line for an override that does not parse, an unknown group option or an unknown key.
+    """
+    _register()
+    groups = _group_options()
+    words = [_normal(word) for word in overrides]
+    for word in words:
+        _check_group(word, groups)
+    try:
+        with initialize_config_dir(str(data_folder("conf").resolve()), version_base="1.3"):
+            composed = hydra_compose("config", words)
+        return dict(OmegaConf.to_container(composed, resolve=True, throw_on_missing=True))  # type: ignore[arg-type]
+    except (HydraException, OmegaConfBaseException) as error:
+        raise RequestError(_one_line(error, words)) from None
+
+
+def ablation_names() -> list[str]:
+    """Names accepted by `+ablation=`."""
+    folder = data_folder("ablations")
+    return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
+
+
+def _register() -> None:
+    """Ablations are flat files outside `conf`, so they are registered as options of the group `ablation`."""
+    store = ConfigStore.instance()
+    store.store(name="spec_defaults", node={key: to_plain(value) for key, value in _DEFAULTS.items()})
+    for name in ablation_names():
+        *folders, option = name.split("/")
+        node = OmegaConf.load(data_folder("ablations") / f"{name}.yaml")
+        store.store(group="/".join(["ablation", *folders]), name=option, node=node, package="_global_")
+
+
+def _group_options() -> dict[str, list[str]]:
+    conf = data_folder("conf")
+    groups = {folder.name: _options(folder) for folder in sorted(conf.iterdir()) if folder.is_dir()}
+    return groups | {"ablation": ablation_names()}
+
+
+def _options(folder: Path) -> list[str]:
+    return sorted(path.stem for path in folder.glob("*.yaml"))
+
+
+def _normal(word: str) -> str:
+    """`ablation=x` is accepted for Hydra's `+ablation=x`."""
+    return f"+{word}" if word.startswith("ablation=") else word
+
+
+def _check_group(word: str, groups: Mapping[str, Iterable[str]]) -> None:
+    if not (word.startswith("-") or "=" in word.lstrip("~")) and not word.startswith("~"):
+        raise RequestError(f"override {word!r}: expected KEY=VALUE")
+    key, _, value = word.partition("=")
+    group = key.lstrip("+")
+    options = list(groups.get(group, []))
+    if options and value not in options:
+        raise RequestError(f"{group}={value}: unknown{_nearest(value, options)}; allowed are {', '.join(options)}")
+
+
+def _nearest(word: str, options: Iterable[str]) -> str:
+    close = get_close_matches(word, list(options), n=1, cutoff=0.5)
+    return f", did you mean {close[0]}?" if close else ""
+
+
+def _one_line(error: Exception, words: Sequence[str]) -> str:
+    for word in words:
+        if unknown := _unknown_key(word):
+            return unknown
+    return " ".join(str(error).split())
+
+
+def _unknown_key(word: str) -> str:
+    """Why the key of an override does not exist; empty where it does."""
+    try:
+        override = OverridesParser.create().parse_override(word)
+    except HydraException as error:
+        return f"override {word!r} does not parse: {str(error).splitlines()[0]}"
+    if override.is_add() or override.get_key_element() in _group_options():
+        return ""
+    known = known_keys()
+    key = override.key_or_group
+    return "" if key in known else f"{key}: unknown key{_nearest(key, known)}"
+
+
+def known_keys() -> list[str]:
+    """Every dotted key of the composed configuration."""
+    with initialize_config_dir(str(data_folder("conf").resolve()), version_base="1.3"):
+        composed = hydra_compose("config", [])
+    return sorted(_flatten(OmegaConf.to_container(composed), ""))
+
+
+def _flatten(content: Any, prefix: str) -> Iterable[str]:
+    if not isinstance(content, dict):
+        return
+    for key, value in content.items():
+        yield f"{prefix}{key}"
+        yield from _flatten(value, f"{prefix}{key}.")

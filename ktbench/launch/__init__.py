@@ -1,0 +1,1 @@
+"""Worker processes: started, given turns, held to deadlines, replaced when they die."""

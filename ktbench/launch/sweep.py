@@ -1,0 +1,108 @@
+"""Drives a plan to its end: rounds of turns, one worker per set of weights, every record on disk before the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import uuid4
+
+from ktbench.core.outcome import Outcome
+from ktbench.core.record import Cell, Record
+from ktbench.launch.messages import Open
+from ktbench.launch.worker import SERVE, Worker, WorkerDied
+from ktbench.plan.schedule import turn_order, worker_groups
+from ktbench.store.log import Log
+
+OnRecord = Callable[[Record], None]
+
+
+@dataclass(kw_only=True)
+class Sweep:
+    """State of a sweep in progress. `kept` holds what a resumed run already has, by (cell key, round)."""
+
+    cells: tuple[Cell, ...]
+    log: Log
+    folder: Path
+    code_id: str
+    env_id: str
+    kept: Mapping[tuple[str, int], Record] = field(default_factory=dict)
+    on_record: OnRecord = lambda record: None
+    on_load: Callable[[Cell], None] = lambda cell: None
+    command: Sequence[str] = SERVE
+    _workers: dict[tuple[object, ...], Worker] = field(default_factory=dict)
+    _lost: set[str] = field(default_factory=set)
+
+    def rounds(self) -> Iterator[int]:
+        """Run one round after the other, yielding each finished one's number. The caller decides when to stop."""
+        round_number = 0
+        while True:
+            self._round(round_number)
+            yield round_number
+            if len(self._lost) == len(self.cells):
+                return
+            round_number += 1
+
+    def set_aside(self, cell: Cell, outcome: Outcome, why: str) -> None:
+        """Record that a cell is not run at all, unless the resumed run says so already."""
+        self._lost.add(cell.key)
+        known = self.kept.get((cell.key, 0))
+        if known is None or (known.outcome, known.why) != (outcome, why):
+            self._keep(self._failure(cell, 0, outcome, why))
+
+    def close(self) -> None:
+        """End all workers."""
+        for worker in self._workers.values():
+            worker.stop()
+        self._workers.clear()
+
+    def _round(self, round_number: int) -> None:
+        for cell in turn_order(self.cells, round_number):
+            if cell.key not in self._lost and not self._has(cell, round_number):
+                self._keep(self._turn(cell, round_number))
+
+    def _has(self, cell: Cell, round_number: int) -> bool:
+        known = self.kept.get((cell.key, round_number))
+        return known is not None and known.outcome.timed
+
+    def _turn(self, cell: Cell, round_number: int) -> Record:
+        try:
+            return self._worker(cell).turn(cell, round_number, cell.spec.measure.turn_timeout_s)
+        except WorkerDied as died:
+            self._workers.pop(cell.spec.weights_key, None)
+            return self._failure(cell, round_number, died.outcome, died.why)
+
+    def _worker(self, cell: Cell) -> Worker:
+        key = cell.spec.weights_key
+        if key not in self._workers:
+            self.on_load(cell)
+            self._workers[key] = self._start(cell)
+        return self._workers[key]
+
+    def _start(self, cell: Cell) -> Worker:
+        group = next(group for group in worker_groups(self.cells) if cell in group)
+        served = tuple(other for other in group if other.key not in self._lost)
+        opened = Open(cells=served, code_id=self.code_id, env_id=self.env_id, sitting=uuid4().hex[:8])
+        return Worker.start(opened, self.folder / "worker.log", cell.spec.measure.load_timeout_s, self.command)
+
+    def _keep(self, record: Record) -> None:
+        """A cell that failed sits out the rest of the sweep; resuming the run gives it another chance."""
+        if not record.outcome.timed:
+            self._lost.add(record.cell)
+        self.log.append(record)
+        self.on_record(record)
+
+    def _failure(self, cell: Cell, round_number: int, outcome: Outcome, why: str) -> Record:
+        return Record(
+            cell=cell.key,
+            label=cell.label,
+            round=round_number,
+            outcome=outcome,
+            why=why,
+            provenance="measured",
+            code_id=self.code_id,
+            env_id=self.env_id,
+            sitting="",
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+        )

@@ -1,0 +1,39 @@
+"""Timing and warm-up: nothing but the work between two readings of the clock."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable
+from time import perf_counter
+
+Clock = Callable[[], float]
+_MOST_WARM_UPS = 8
+# A step that still touches fresh pages is not warm; a handful of faults is the interpreter's own noise.
+_FEW_FAULTS = 16
+
+
+def time_steps(step: Callable[[], None], steps: int, clock: Clock = perf_counter) -> tuple[float, ...]:
+    """Seconds of each of `steps` steps. Each mark ends one sample and begins the next."""
+    marks_s = [0.0] * (steps + 1)
+    marks_s[0] = clock()
+    for i in range(1, steps + 1):
+        step()
+        marks_s[i] = clock()
+    return tuple(end - begin for begin, end in zip(marks_s, marks_s[1:], strict=False))
+
+
+def warm_up(turn: Callable[[], None], faults: Callable[[], int] | None = None) -> int:
+    """Repeats untimed turns until page faults stop, at most a few times. Returns how many were needed."""
+    count = faults or page_faults
+    for needed in range(1, _MOST_WARM_UPS + 1):
+        before = count()
+        turn()
+        if count() - before <= _FEW_FAULTS:
+            return needed
+    return _MOST_WARM_UPS
+
+
+def page_faults() -> int:
+    """Pages this process has faulted in so far."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_minflt + usage.ru_majflt

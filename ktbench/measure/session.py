@@ -1,0 +1,115 @@
+"""One sitting: a worker's system takes the turns it is told to and answers each with a record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from time import perf_counter
+from typing import Any, Protocol
+
+from ktbench.core.evidence import collect, dishonest
+from ktbench.core.outcome import Outcome
+from ktbench.core.record import Cell, Record, RoofSample
+from ktbench.engine.protocol import System, Unsupported
+from ktbench.measure.check import check, check_the_check, stale
+from ktbench.measure.clock import Clock, time_steps, warm_up
+
+# Repeating a step runs the same arithmetic; threads may only reorder the last additions of a bf16 result.
+_REPEAT_TOLERANCE = 0.05
+
+
+class RoofSampler(Protocol):
+    """Where the machine's limits are read: `ktbench.host.roofs.Roofs` or a test's stand-in."""
+
+    def sample(self) -> RoofSample:
+        """The limits at this moment."""
+
+
+class Broken(Exception):
+    """A turn that ends without samples, for a reason that is a value and not a fault."""
+
+    def __init__(self, outcome: Outcome, why: str, error: float | None = None) -> None:
+        super().__init__(why)
+        self.outcome, self.why, self.error = outcome, why, error
+
+
+@dataclass(kw_only=True)
+class Session:
+    """Turns of cells that share one system. Ids and the sitting's name go into every record as they are given."""
+
+    system: System
+    roofs: RoofSampler
+    code_id: str
+    env_id: str
+    sitting: str
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    clock: Clock = perf_counter
+    _checked: set[str] = field(default_factory=set)
+
+    def turn(self, cell: Cell, round_number: int) -> Record:
+        """One turn: warm, time between two roof samples, then prove the output and the features."""
+        record, began = self._blank(cell, round_number), self.clock()
+        try:
+            ending = {"outcome": Outcome.OK} | self._measure(cell)
+        except Unsupported as error:
+            ending = {"outcome": Outcome.UNSUPPORTED, "why": str(error)}
+        except Broken as broken:
+            ending = {"outcome": broken.outcome, "why": broken.why, "error": broken.error}
+        return replace(record, took_s=self.clock() - began, **ending)
+
+    def _blank(self, cell: Cell, round_number: int) -> Record:
+        return Record(
+            cell=cell.key,
+            label=cell.label,
+            round=round_number,
+            outcome=Outcome.CRASHED,
+            provenance="measured",
+            code_id=self.code_id,
+            env_id=self.env_id,
+            sitting=self.sitting,
+            started=self.now().isoformat(timespec="seconds"),
+        )
+
+    def _measure(self, cell: Cell) -> dict[str, Any]:
+        self.system.configure(cell.spec)
+        steps = cell.spec.workload.steps
+        if cell.key not in self._checked:
+            warm_up(lambda: self._untimed(steps))
+        self.system.start()
+        before = self.roofs.sample()
+        counted = dict(self.system.counters())
+        samples_s = time_steps(self.system.step, steps, self.clock)
+        moved = _moved(counted, self.system.counters())
+        after = self.roofs.sample()
+        work = self.system.work()
+        error = self._prove_output(cell)
+        evidence = collect(cell.spec.engine.features, moved)
+        if why := dishonest(evidence):
+            raise Broken(Outcome.IDLE, why, error)
+        return {"samples_s": samples_s, "evidence": evidence, "error": error, "work": work, "roofs": (before, after)}
+
+    def _untimed(self, steps: int) -> None:
+        self.system.start()
+        for _ in range(steps):
+            self.system.step()
+
+    def _prove_output(self, cell: Cell) -> float | None:
+        """Largest error of the turn's last step, repeated under observation; raises Broken where it is not right."""
+        tolerance = cell.spec.measure.tolerance
+        timed = self.system.logits()
+        seen = self.system.observe()
+        verdict = check(seen, self.system.reference, tolerance)
+        if verdict.outcome is not Outcome.OK:
+            raise Broken(verdict.outcome, verdict.why, verdict.error)
+        if why := stale(timed, self.system.logits(), _REPEAT_TOLERANCE):
+            raise Broken(Outcome.WRONG, why, verdict.error)
+        if cell.key not in self._checked:
+            if why := check_the_check(seen[:1], self.system.reference, tolerance):
+                raise Broken(Outcome.VACUOUS, why, verdict.error)
+            self._checked.add(cell.key)
+        return verdict.error
+
+
+def _moved(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    return {name: count - before.get(name, 0) for name, count in after.items()}

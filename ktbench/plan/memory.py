@@ -1,0 +1,84 @@
+"""Bytes that the workers of a plan will hold at once, estimated before anything is allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ktbench.core.errors import RequestError
+from ktbench.core.record import Cell
+from ktbench.core.spec import RunSpec
+from ktbench.plan.schedule import worker_groups
+
+_GIB = 2**30
+_BF16_BYTES = 2
+# Interpreter, PyTorch and Transformers once imported (resident set of an idle worker), and the buffer of the read roof.
+_PROCESS_BYTES = int(0.6 * _GIB)
+_ROOF_BYTES = _GIB
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryEstimate:
+    """Bytes of one worker by purpose. `original` are expert weights as checkpoints hold them, `packed` our tiles."""
+
+    original: int
+    packed: int
+    others: int
+    workspace: int
+    fixed: int
+
+    @property
+    def total(self) -> int:
+        """Bytes of the worker."""
+        return self.original + self.packed + self.others + self.workspace + self.fixed
+
+
+def estimate_memory(cells: Sequence[Cell]) -> MemoryEstimate:
+    """Estimate for the cells of one worker, which share their weights."""
+    specs = [cell.spec for cell in cells]
+    shape = specs[0].model.shape
+    routed = shape.routed_params * _BF16_BYTES
+    return MemoryEstimate(
+        original=routed if any(needs_original(spec) for spec in specs) else 0,
+        packed=routed if any(needs_packed(spec) for spec in specs) else 0,
+        others=shape.other_params * _BF16_BYTES,
+        workspace=max(_workspace(spec) for spec in specs),
+        fixed=_PROCESS_BYTES + _ROOF_BYTES,
+    )
+
+
+def needs_original(spec: RunSpec) -> bool:
+    """Whether a cell runs the experts through PyTorch on weights as checkpoints hold them."""
+    return not needs_packed(spec)
+
+
+def needs_packed(spec: RunSpec) -> bool:
+    """Whether a cell runs the fused operator on packed weights."""
+    return spec.engine.v or spec.engine.m
+
+
+def _workspace(spec: RunSpec) -> int:
+    """Activations of one step: for each of the k experts of a token its input, gate, up and output in float32."""
+    shape = spec.model.shape
+    tokens = spec.workload.batch * spec.workload.prompt
+    return 4 * tokens * shape.top_k * (2 * shape.hidden + 3 * shape.expert_ffn)
+
+
+def require_memory(cells: Sequence[Cell], free_bytes: int) -> int:
+    """Bytes of all workers of a plan together.
+
+    Raises RequestError naming needed and free bytes where they do not fit.
+    """
+    needed = sum(estimate_memory(group).total for group in worker_groups(cells))
+    if needed > free_bytes:
+        spec = cells[0].spec
+        hint = _hint(spec)
+        raise RequestError(
+            f"{spec.model.name} with {spec.model.shape.layers} layers needs {needed / _GIB:.1f} GiB "
+            f"({needed:,} bytes), free are {free_bytes / _GIB:.1f} GiB ({free_bytes:,} bytes){hint}"
+        )
+    return needed
+
+
+def _hint(spec: RunSpec) -> str:
+    return "" if spec.model.path else f"; fewer layers fit, for example model.layers={max(1, spec.model.shape.layers // 4)}"

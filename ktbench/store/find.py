@@ -1,0 +1,32 @@
+"""Finds a run by folder, by name under `runs/`, or the latest one."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+
+from ktbench.core.errors import RequestError
+from ktbench.store.log import LOG_NAME
+
+RUNS = Path("runs")
+
+
+def find_run(name: str) -> Path:
+    """Folder of the run `name`: a folder, a name under `runs/`, or `latest`. Raises RequestError with near names."""
+    known = run_names()
+    if name == "latest":
+        if not known:
+            raise RequestError(f"latest: there is no run under {RUNS}/ yet")
+        return RUNS / known[-1]
+    for folder in (Path(name), RUNS / name):
+        if (folder / LOG_NAME).is_file():
+            return folder
+    close = get_close_matches(name, known, n=1, cutoff=0.4)
+    hint = f", did you mean {close[0]}?" if close else ""
+    raise RequestError(f"{name}: no such run{hint}; known are {', '.join(known) or 'none'}")
+
+
+def run_names() -> list[str]:
+    """Names of the runs under `runs/`, oldest first."""
+    logs = RUNS.glob(f"*/{LOG_NAME}")
+    return [log.parent.name for log in sorted(logs, key=lambda log: log.stat().st_mtime)]

@@ -1,0 +1,54 @@
+"""Sessions: tests, lint, types, kernels (sanitizers), bench, gpu. `nox -l` lists them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import nox
+
+nox.options.sessions = ["lint", "types", "tests"]
+nox.options.default_venv_backend = "none"  # the environment that bootstrap.py has set up holds everything
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run the whole test suite."""
+    session.run("python", "-m", "pytest", *session.posargs, external=True)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Hold formatting and lint rules."""
+    session.run("ruff", "check", ".", external=True)
+    session.run("ruff", "format", "--check", ".", external=True)
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Hold the types."""
+    session.run("mypy", external=True)
+
+
+@nox.session
+@nox.parametrize("sanitizer", ["address;undefined", "thread"])
+def kernels(session: nox.Session, sanitizer: str) -> None:
+    """Build the kernels' own tests under sanitizers and run them."""
+    build = Path(tempfile.gettempdir()) / f"ktbench-kernels-{sanitizer.replace(';', '-')}-{os.getuid()}"
+    options = [f"-DKTBENCH_SANITIZE={sanitizer}", "-DKTBENCH_BUILD_TESTS=ON"]
+    session.run("cmake", "-S", "kernels", "-B", str(build), "-G", "Ninja", *options, external=True)
+    session.run("cmake", "--build", str(build), external=True)
+    session.run("ctest", "--test-dir", str(build), "--output-on-failure", external=True)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Time the kernels with pytest-benchmark; never part of the tests."""
+    session.run("python", "-m", "pytest", "benchmarks", *session.posargs, external=True)
+
+
+@nox.session
+def gpu(session: nox.Session) -> None:
+    """Run the tests that need a CUDA device; they skip with a reason where there is none."""
+    session.run("python", "-m", "pytest", "-m", "gpu", *session.posargs, external=True)

@@ -1,0 +1,101 @@
+"""A scripted system: right by default, and able to lie, go stale, go mad, hang, crash or drift on request."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ktbench.core.features import FEATURES
+from ktbench.core.record import RoofSample, Work
+from ktbench.core.spec import RunSpec
+from ktbench.engine.protocol import Observation, Unsupported
+
+EXPERTS, HIDDEN, TOKENS, TOP_K = 6, 16, 4, 2
+
+
+class FakeSystem:
+    """Six linear experts. `scripts` maps a cell's feature label to what it does wrong; others do right."""
+
+    def __init__(self, scripts: Mapping[str, str], step_s: float = 0.001) -> None:
+        self.scripts, self.step_s = scripts, step_s
+        self.weights = np.random.default_rng(0).normal(size=(EXPERTS, HIDDEN, HIDDEN)).astype(np.float32)
+        self.counts = {feature.counter: 0 for feature in FEATURES}
+        self.script, self.at, self.steps = "", 0, 0
+        self.first: NDArray[np.float32] | None = None
+
+    def configure(self, spec: RunSpec) -> None:
+        self.spec, self.script = spec, self.scripts.get(spec.engine.label, "")
+        if self.script == "unsupported":
+            raise Unsupported("the fake engine has no such feature")
+        if self.script == "no_memory":
+            raise MemoryError("could not allocate 1 PiB")
+
+    def start(self) -> None:
+        self.at = 0
+
+    def step(self) -> None:
+        self.at += 1
+        self.steps += 1
+        if self.script == "crash":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if self.script == "raise":
+            raise RuntimeError("the fake engine broke")
+        if self.script == "hang":
+            signal.pause()
+        drift = 1 + self.steps / 10 if self.script == "drift" else 1
+        time.sleep(self.step_s * drift)
+        for feature in FEATURES:
+            if self.spec.engine.features[feature.name] and self.script != "lie":
+                self.counts[feature.counter] += 1
+        if self.script == "sneak":
+            self.counts["amx_tiles"] += 1
+
+    def logits(self) -> NDArray[np.float32]:
+        jitter = 1000 * self.steps if self.script == "cached logits" else 0
+        return np.full((1, 8), 1.0 + self.at + jitter, dtype=np.float32)
+
+    def observe(self) -> tuple[Observation, ...]:
+        if self.script == "blind":
+            return ()
+        self.steps += 1
+        random = np.random.default_rng(self.at + 100 * self.steps)
+        hidden = random.normal(size=(TOKENS, HIDDEN)).astype(np.float32)
+        ids = np.array([random.permutation(EXPERTS)[:TOP_K] for _ in range(TOKENS)])
+        gates = np.tile(np.array([0.7, 0.3], dtype=np.float32), (TOKENS, 1))
+        seen = Observation(layer=0, hidden=hidden, ids=ids, gates=gates, output=np.zeros_like(hidden))
+        return (self._output(seen),)
+
+    def _output(self, seen: Observation) -> Observation:
+        right = self.reference(seen)
+        self.first = right if self.first is None else self.first
+        wrong = {"zeros": np.zeros_like(right), "stale": self.first, "nan": right * np.float32("nan")}
+        output = wrong.get(self.script, right)
+        return Observation(layer=0, hidden=seen.hidden, ids=seen.ids, gates=seen.gates, output=output)
+
+    def reference(self, seen: Observation) -> NDArray[np.float32]:
+        if self.script == "vacuous":
+            return np.ones_like(seen.hidden)
+        chosen = self.weights[seen.ids]
+        result: NDArray[np.float32] = np.einsum("tk,tkhi,ti->th", seen.gates, chosen, seen.hidden).astype(np.float32)
+        return result
+
+    def counters(self) -> Mapping[str, int]:
+        return self.counts
+
+    def work(self) -> Work:
+        return Work(weight_bytes=1000, flops=2000, tokens=1)
+
+    def close(self) -> None:
+        pass
+
+
+class FakeRoofs:
+    """A machine whose limits never move."""
+
+    def sample(self) -> RoofSample:
+        return RoofSample(read_bytes_per_s=1e7, peak_flops=1e8, peak_isa="avx512", ping_pong_ns=50.0)

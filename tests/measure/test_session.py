@@ -1,0 +1,74 @@
+"""A scripted engine that cheats gets the outcome it deserves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ktbench.core.outcome import Outcome
+from ktbench.core.record import Record
+from ktbench.measure.session import Session
+from tests.fake import FakeRoofs, FakeSystem
+from tests.tiny import tiny_cell
+
+
+def session(script: str, label: str = "+v") -> Session:
+    system = FakeSystem({label: script}, step_s=0.0)
+    return Session(system=system, roofs=FakeRoofs(), code_id="code", env_id="env", sitting="here")
+
+
+def turns(script: str, count: int = 1, **engine: Any) -> list[Record]:
+    sitting = session(script)
+    return [sitting.turn(tiny_cell("+v", **({"v": True} | engine)), number) for number in range(count)]
+
+
+def test_honest_engine_is_ok_with_everything_needed_to_trust_it() -> None:
+    record = turns("")[0]
+    assert record.outcome is Outcome.OK
+    assert len(record.samples_s) == 3
+    assert record.error == 0.0
+    assert len(record.roofs) == 2
+    assert {e.feature: e.seen for e in record.evidence}["v"] == 3
+    assert record.work is not None
+    assert record.took_s >= sum(record.samples_s)
+
+
+@pytest.mark.parametrize(
+    ("script", "outcome", "why"),
+    [
+        ("lie", Outcome.IDLE, "v: avx512_calls 0, asked on"),
+        ("sneak", Outcome.IDLE, "m: amx_tiles 3, asked off"),
+        ("zeros", Outcome.WRONG, "relative error 1, tolerance 0.01"),
+        ("nan", Outcome.WRONG, "output is not finite"),
+        ("cached logits", Outcome.WRONG, "the timed step's logits differ from its repetition"),
+        ("blind", Outcome.VACUOUS, "no experts call was observed"),
+        ("vacuous", Outcome.VACUOUS, "the check would pass another token's output"),
+        ("unsupported", Outcome.UNSUPPORTED, "the fake engine has no such feature"),
+    ],
+)
+def test_dishonest_engine_keeps_no_sample(script: str, outcome: Outcome, why: str) -> None:
+    record = turns(script)[0]
+    assert (record.outcome, record.samples_s) == (outcome, ())
+    assert why in record.why
+
+
+def test_stale_output_is_caught_from_the_second_turn_on() -> None:
+    first, second = turns("stale", count=2)
+    assert first.outcome is Outcome.OK
+    assert second.outcome is Outcome.WRONG
+
+
+def test_every_turn_is_checked_not_only_the_first() -> None:
+    sitting = session("")
+    cell = tiny_cell("+v", v=True)
+    assert sitting.turn(cell, 0).outcome is Outcome.OK
+    sitting.system.scripts = {"+v": "zeros"}  # type: ignore[attr-defined]
+    assert sitting.turn(cell, 1).outcome is Outcome.WRONG
+
+
+def test_samples_are_the_time_between_two_readings_of_the_clock() -> None:
+    ticks = iter(range(1000))
+    sitting = session("")
+    sitting.clock = lambda: float(next(ticks))
+    assert sitting.turn(tiny_cell("+v", v=True), 0).samples_s == (1.0, 1.0, 1.0)

@@ -1,0 +1,234 @@
+"""The set-up script decides right on every kind of machine; programs are fakes that keep a diary."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+import bootstrap
+from bootstrap import Host, Setup, SetupError
+
+ROOT = Path(bootstrap.__file__).parent
+
+
+@dataclass
+class Programs:
+    """Stands for every program: remembers the commands, fails those that contain one of `failing`."""
+
+    failing: tuple[str, ...] = ()
+    offered: str = "torch (2.15.0)\nAvailable versions: 2.15.0, 2.13.0, 2.12.1"
+    torch: str = ""
+    commands: list[str] = field(default_factory=list)
+
+    def __call__(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        line = " ".join(command)
+        self.commands.append(line)
+        failed = any(part in line for part in self.failing)
+        return subprocess.CompletedProcess(list(command), int(failed), self._answer(line, failed), "a wheel broke\n")
+
+    def _answer(self, line: str, failed: bool) -> str:
+        if " venv " in line and not failed:
+            python = Path(line.split()[-1]) / "bin" / "python"
+            python.parent.mkdir(parents=True, exist_ok=True)
+            python.touch()
+        if "install" in line and "torch" in line and not failed:
+            self.torch = "2.13.0+cpu" if "cpu" in line else "2.15.0"
+        if "m.version('torch')" in line:
+            return f"{self.torch}\n"
+        return self.offered if "index versions" in line else ""
+
+    def ran(self, *parts: str) -> bool:
+        """Whether some command held all the parts."""
+        return any(all(part in command for part in parts) for command in self.commands)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A checkout with a kernel source."""
+    root = tmp_path / "checkout"
+    (root / "kernels").mkdir(parents=True)
+    (root / "kernels" / "moe.cpp").write_text("int answer;")
+    (root / "pyproject.toml").write_text('[project]\ndependencies = [\n    "torch>=2.8",\n]\n')
+    return root
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    """A system Python on a machine with a compiler and no GPU."""
+    usr = tmp_path / "usr"
+    usr.mkdir()
+    return Host(
+        prefix=usr,
+        base_prefix=usr,
+        executable="/usr/bin/python3",
+        base_executable="/usr/bin/python3",
+        has_compiler=True,
+        has_gpu=False,
+    )
+
+
+def in_venv(host: Host, tmp_path: Path) -> Host:
+    venv = tmp_path / "mine"
+    (venv / "bin").mkdir(parents=True)
+    (venv / "bin" / "python").touch()
+    return replace(host, prefix=venv, executable=str(venv / "bin" / "python"))
+
+
+def test_without_an_environment_one_is_made_beside_the_file(host: Host, root: Path) -> None:
+    programs = Programs()
+    Setup(host, programs, root).bring_up_to_date()
+    assert programs.ran("/usr/bin/python3 -m venv", str(root / ".venv"))
+    assert programs.ran(f"{root}/.venv/bin/python -m pip install", f"--editable {root}[dev]")
+    assert not programs.ran("/usr/bin/python3 -m pip")
+
+
+def test_an_active_environment_is_used(host: Host, root: Path, tmp_path: Path) -> None:
+    programs = Programs()
+    active = in_venv(host, tmp_path)
+    Setup(active, programs, root).bring_up_to_date()
+    assert not programs.ran("-m venv")
+    assert programs.ran(f"{active.executable} -m pip install", "--editable")
+    assert not (root / ".venv").exists()
+
+
+@pytest.mark.parametrize(("base", "used"), [(False, True), (True, False)])
+def test_a_conda_environment_is_used_but_not_its_base(host: Host, root: Path, base: bool, used: bool) -> None:
+    (host.prefix / "conda-meta").mkdir()
+    if base:
+        (host.prefix / "condabin").mkdir()
+    assert Setup(host, Programs(), root).active is used
+
+
+def test_without_ensurepip_the_systems_pip_works_inside(host: Host, root: Path) -> None:
+    programs = Programs(failing=("-m pip --version", "-m ensurepip"))
+    Setup(host, programs, root).bring_up_to_date()
+    assert programs.ran(f"/usr/bin/python3 -m pip --python {root}/.venv/bin/python install", "pip")
+
+
+def test_without_any_pip_one_line_says_what_to_install(host: Host, root: Path) -> None:
+    programs = Programs(failing=("-m pip --version", "-m ensurepip", "-m pip --python"))
+    with pytest.raises(SetupError, match="^bootstrap: .*apt install python3-venv$"):
+        Setup(host, programs, root).bring_up_to_date()
+
+
+def test_a_python_without_venv_is_named(host: Host, root: Path) -> None:
+    with pytest.raises(SetupError, match="apt install python3-venv"):
+        Setup(host, Programs(failing=("-m venv",)), root).bring_up_to_date()
+
+
+def test_a_missing_compiler_is_named_before_anything_is_done(host: Host, root: Path) -> None:
+    programs = Programs()
+    with pytest.raises(SetupError, match=r"apt install g\+\+"):
+        Setup(replace(host, has_compiler=False), programs, root).bring_up_to_date()
+    assert programs.commands == []
+
+
+def test_gpu_takes_plain_torch_in_the_projects_range(host: Host, root: Path) -> None:
+    programs = Programs()
+    Setup(replace(host, has_gpu=True), programs, root).bring_up_to_date()
+    assert programs.ran("-m pip install", "torch>=2.8")
+    assert not programs.ran("cpu")
+
+
+def test_no_gpu_takes_the_cpu_build_that_pip_offers(host: Host, root: Path) -> None:
+    programs = Programs(offered="torch (2.15.0)\nAvailable versions: 2.15.0, 2.13.0+cpu, 2.13.0")
+    Setup(host, programs, root).bring_up_to_date()
+    assert programs.ran("-m pip install", "torch==2.13.0+cpu")
+    assert not programs.ran("-m uv")
+
+
+@pytest.mark.parametrize("failing", [(), ("index versions",)])
+def test_no_gpu_and_no_cpu_build_goes_through_uv(host: Host, root: Path, failing: tuple[str, ...]) -> None:
+    programs = Programs(failing=failing)
+    Setup(host, programs, root).bring_up_to_date()
+    assert programs.ran("-m uv pip install", "--torch-backend=cpu", "torch==2.13.0")
+    assert not programs.ran("-m pip install --quiet torch")
+
+
+def test_an_installed_torch_is_kept_and_pinned(host: Host, root: Path) -> None:
+    programs = Programs(torch="2.9.1+cu130")
+    Setup(host, programs, root).bring_up_to_date()
+    assert not programs.ran("index versions")
+    assert (root / ".venv" / "ktbench-constraints.txt").read_text() == "torch==2.9.1+cu130\n"
+    assert programs.ran("--constraint", "ktbench-constraints.txt", "--editable")
+
+
+def test_a_failing_install_shows_the_end_of_its_output_and_leaves_no_stamp(host: Host, root: Path) -> None:
+    setup = Setup(host, Programs(failing=("--editable",)), root)
+    with pytest.raises(SetupError, match=r"a wheel broke\nbootstrap: building and installing ktbench failed"):
+        setup.bring_up_to_date()
+    assert not setup.stamp.exists()
+
+
+def test_a_second_time_nothing_is_started(host: Host, root: Path) -> None:
+    Setup(host, Programs(), root).bring_up_to_date()
+    programs = Programs()
+    Setup(host, programs, root).bring_up_to_date()
+    assert programs.commands == []
+
+
+@pytest.mark.parametrize("changed", ["pyproject.toml", "kernels/moe.cpp", "kernels/new.cpp"])
+def test_changed_sources_are_built_again(host: Host, root: Path, changed: str) -> None:
+    Setup(host, Programs(), root).bring_up_to_date()
+    with (root / changed).open("a") as file:
+        file.write("\n// more")
+    programs = Programs(torch="2.13.0+cpu")
+    Setup(host, programs, root).bring_up_to_date()
+    assert programs.ran("--editable")
+    assert not programs.ran("-m venv")
+
+
+def test_a_broken_environment_is_made_again(host: Host, root: Path) -> None:
+    Setup(host, Programs(), root).bring_up_to_date()
+    (root / ".venv" / "bin" / "python").unlink()
+    programs = Programs()
+    Setup(host, programs, root).bring_up_to_date()
+    assert programs.ran("-m venv --clear")
+
+
+def test_the_command_finds_the_environments_programs_first(host: Host, root: Path) -> None:
+    variables = bootstrap.child_environment(Setup(host, Programs(), root))
+    assert variables["PATH"].split(os.pathsep)[0] == str(root / ".venv" / "bin")
+    assert variables["VIRTUAL_ENV"] == str(root / ".venv")
+
+
+def test_the_command_replaces_this_process(host: Host, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, list[str]]] = []
+    monkeypatch.setattr(os, "execve", lambda program, words, _: calls.append((program, words)))
+    program = root / ".venv" / "bin" / "report"
+    program.parent.mkdir(parents=True)
+    program.touch(mode=0o755)
+    bootstrap.become(Setup(host, Programs(), root), ["report", "RUN", "md"])
+    assert calls == [(str(program), ["report", "RUN", "md"])]
+
+
+def test_an_unknown_command_is_one_line(host: Host, root: Path) -> None:
+    with pytest.raises(SetupError, match="^bootstrap: no-such-verb: no such command"):
+        bootstrap.become(Setup(host, Programs(), root), ["no-such-verb"])
+
+
+def test_without_a_command_it_says_how_to_enter(host: Host, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bootstrap.become(Setup(host, Programs(), root), []) == 0
+    assert f"source {root}/.venv/bin/activate" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("argument", "code"), [("--help", 0), ("--no-such", 2)])
+def test_options_are_answered_before_anything_is_done(argument: str, code: int) -> None:
+    done = subprocess.run([sys.executable, ROOT / "bootstrap.py", argument], capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert bootstrap.USAGE in (done.stdout if code == 0 else done.stderr)
+
+
+def test_an_old_python_can_still_read_the_file() -> None:
+    ast.parse((ROOT / "bootstrap.py").read_text(), feature_version=(3, 7))
+
+
+def test_no_host_is_named() -> None:
+    assert "://" not in (ROOT / "bootstrap.py").read_text()

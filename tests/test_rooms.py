@@ -1,0 +1,66 @@
+"""The import table of docs/architecture.md, held against the code."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "ktbench"
+KERNELS = "_kernels"
+MAY_IMPORT: dict[str, set[str]] = {
+    "core": set(),
+    "stats": set(),
+    "store": {"core"},
+    "host": {"core", KERNELS},
+    "config": {"core"},
+    "plan": {"core"},
+    "workload": {"core"},
+    "engine": {"core", "workload", KERNELS},
+    "measure": {"core", "stats", "workload", "engine"},
+    "launch": {"core", "store", "host", "plan", "measure", "engine"},
+    "report": {"core", "stats", "store"},
+}
+ROOMS = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
+OUTSIDE = {"hydra": {"config"}, "omegaconf": {"config"}}
+
+
+def imported(path: Path) -> set[str]:
+    """Dotted names that a file imports, wherever in the file."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def test_every_room_is_in_the_table() -> None:
+    assert set(MAY_IMPORT) | {"cli"} == ROOMS
+
+
+@pytest.mark.parametrize("room", sorted(MAY_IMPORT))
+def test_room_imports_only_what_it_may(room: str) -> None:
+    for path in (PACKAGE / room).rglob("*.py"):
+        for name in imported(path):
+            parts = name.split(".")
+            if parts[0] == "ktbench" and len(parts) > 1 and parts[1] not in {room, "resources"}:
+                assert parts[1] in MAY_IMPORT[room], f"{path.relative_to(PACKAGE)} imports {name}"
+
+
+@pytest.mark.parametrize("library", sorted(OUTSIDE))
+def test_library_stays_in_its_room(library: str) -> None:
+    users = {
+        path.relative_to(PACKAGE).parts[0]
+        for path in PACKAGE.rglob("*.py")
+        if any(name.split(".")[0] == library for name in imported(path))
+    }
+    assert users <= OUTSIDE[library]
+
+
+def test_core_needs_neither_numpy_nor_files() -> None:
+    for path in (PACKAGE / "core").rglob("*.py"):
+        assert not {name.split(".")[0] for name in imported(path)} & {"numpy", "pathlib", "os", "io", "torch"}
