@@ -81,10 +81,12 @@ def _normal(word: str) -> str:
 
 
 def _check_group(word: str, groups: Mapping[str, Iterable[str]]) -> None:
-    if not (word.startswith("-") or "=" in word.lstrip("~")) and not word.startswith("~"):
-        raise RequestError(f"override {word!r}: expected KEY=VALUE")
-    key, _, value = word.partition("=")
+    key, equals, value = word.partition("=")
     group = key.lstrip("+")
+    if not equals or key.startswith("~"):
+        raise RequestError(f"override {word!r}: expected KEY=VALUE")
+    if key.startswith("+") and group not in groups:
+        raise RequestError(f"{group}: unknown key{_nearest(group, known_keys())}")
     options = list(groups.get(group, []))
     if options and value not in options:
         raise RequestError(f"{group}={value}: unknown{_nearest(value, options)}; allowed are {', '.join(options)}")

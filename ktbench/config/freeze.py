@@ -39,7 +39,7 @@ def freeze(composed: Mapping[str, Any], checkpoint: Mapping[str, Any] | None = N
         spec = from_plain({"model": model} | {key: content.pop(key) for key in parts}, RunSpec)
         return from_plain({"spec": spec, **content}, Request)
     except ValueError as error:
-        raise RequestError(str(error).replace("`$.", "`")) from None
+        raise RequestError(str(error)) from None
 
 
 def freeze_model(model: Mapping[str, Any], checkpoint: Mapping[str, Any] | None) -> dict[str, Any]:

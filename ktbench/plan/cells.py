@@ -53,7 +53,7 @@ def _changed(spec: RunSpec, changes: Mapping[str, Any]) -> RunSpec:
     try:
         return from_plain(content, RunSpec)
     except ValueError as error:
-        raise RequestError(str(error).replace("`$.", "`")) from None
+        raise RequestError(str(error)) from None
 
 
 def unsupported(spec: RunSpec, lacking: Mapping[str, str]) -> str:
