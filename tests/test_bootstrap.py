@@ -34,11 +34,12 @@ class Programs:
         return subprocess.CompletedProcess(list(command), int(failed), self._answer(line, failed), "a wheel broke\n")
 
     def _answer(self, line: str, failed: bool) -> str:
+        *_, last = line.split()
         if " venv " in line and not failed:
-            python = Path(line.split()[-1]) / "bin" / "python"
+            python = Path(last) / "bin" / "python"
             python.parent.mkdir(parents=True, exist_ok=True)
             python.touch()
-        if "install" in line and "torch" in line and not failed:
+        if "install" in line and last.startswith("torch") and not failed:
             self.torch = "2.13.0+cpu" if "cpu" in line else "2.15.0"
         if "m.version('torch')" in line:
             return f"{self.torch}\n"
@@ -114,7 +115,7 @@ def test_without_ensurepip_the_systems_pip_works_inside(host: Host, root: Path) 
 
 def test_without_any_pip_one_line_says_what_to_install(host: Host, root: Path) -> None:
     programs = Programs(failing=("-m pip --version", "-m ensurepip", "-m pip --python"))
-    with pytest.raises(SetupError, match="^bootstrap: .*apt install python3-venv$"):
+    with pytest.raises(SetupError, match=r"^bootstrap: .*apt install python3-venv$"):
         Setup(host, programs, root).bring_up_to_date()
 
 
@@ -210,7 +211,7 @@ def test_the_command_replaces_this_process(host: Host, root: Path, monkeypatch: 
 
 
 def test_an_unknown_command_is_one_line(host: Host, root: Path) -> None:
-    with pytest.raises(SetupError, match="^bootstrap: no-such-verb: no such command"):
+    with pytest.raises(SetupError, match=r"^bootstrap: no-such-verb: no such command"):
         bootstrap.become(Setup(host, Programs(), root), ["no-such-verb"])
 
 
@@ -221,7 +222,8 @@ def test_without_a_command_it_says_how_to_enter(host: Host, root: Path, capsys: 
 
 @pytest.mark.parametrize(("argument", "code"), [("--help", 0), ("--no-such", 2)])
 def test_options_are_answered_before_anything_is_done(argument: str, code: int) -> None:
-    done = subprocess.run([sys.executable, ROOT / "bootstrap.py", argument], capture_output=True, text=True, check=False)
+    command = [sys.executable, ROOT / "bootstrap.py", argument]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == code
     assert bootstrap.USAGE in (done.stdout if code == 0 else done.stderr)
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ktbench.cli.progress import Progress
+from ktbench.cli.progress import loading, round_ended, say, turn_ended
 from ktbench.cli.request import Planned
 from ktbench.config import Request
 from ktbench.core.errors import RequestError
@@ -15,11 +13,8 @@ from ktbench.core.outcome import Outcome
 from ktbench.core.record import Environment, Header
 from ktbench.host.environment import environment
 from ktbench.launch.sweep import Sweep
-from ktbench.report.rows import row_line, rows_of
 from ktbench.store import LOG_NAME, Log, Run, read_run
 from ktbench.store.find import RUNS, find_run
-
-BAD_ENDINGS = frozenset(Outcome) - {Outcome.OK, Outcome.NOISY, Outcome.UNSUPPORTED}
 
 
 def carry_out(request: Request, planned: Planned, command: list[str]) -> Run:
@@ -41,7 +36,6 @@ def carry_out(request: Request, planned: Planned, command: list[str]) -> Run:
 def _measure(
     request: Request, planned: Planned, machine: Environment, folder: Path, log: Log, previous: Run | None
 ) -> None:
-    progress = Progress(planned.runnable, request.spec.measure, previous.records if previous else ())
     sweep = Sweep(
         cells=planned.cells,
         log=log,
@@ -49,18 +43,16 @@ def _measure(
         code_id=machine.code_id,
         env_id=machine.env_id,
         kept=previous.latest() if previous else {},
-        on_record=progress.record,
-        on_load=progress.loading,
+        on_record=turn_ended,
+        on_load=loading,
     )
     try:
         for cell in planned.cells:
             if cell.key in planned.lacking:
                 sweep.set_aside(cell, Outcome.UNSUPPORTED, planned.lacking[cell.key])
-        for _ in sweep.rounds():
-            rows = rows_of(read_run(folder))
-            progress.round_ended([row_line(row) for row in rows])
-            if why := progress.finished(rows):
-                print(f"stopped: {why}", file=sys.stderr)
+        for number in sweep.rounds():
+            if why := round_ended(read_run(folder), request.spec.measure, number):
+                say(f"stopped: {why}")
                 break
     finally:
         sweep.close()

@@ -3,30 +3,64 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
 from statistics import median
 
-from ktbench.core.record import Cell, MeasureSpec, Record
+from ktbench.core.record import Cell, Record
+from ktbench.core.spec import MeasureSpec
+from ktbench.report.rows import row_line, rows_of
+from ktbench.stats.stopping import Stopping
+from ktbench.store import Run
+
+_GIB = 2**30
 
 
-class Progress:
-    """Counts turns, minutes and rounds of the whole run, resumed sittings included."""
+def say(line: str) -> None:
+    """One line of progress."""
+    print(line, file=sys.stderr, flush=True)
 
-    def __init__(self, cells: Sequence[Cell], measure: MeasureSpec, earlier: Iterable[Record]) -> None:
-        self.cells, self.measure = cells, measure
-        self.records = list(earlier)
-        self.round = 0
 
-    def loading(self, cell: Cell) -> None:
-        """A worker starts to load the weights of a cell."""
-        shape = cell.spec.model.shape
-        self._say(f"loading {cell.spec.model.name}, {shape.layers} layers, {shape.routed_params * 2 / 2**30:.1f} GiB of experts")
+def loading(cell: Cell) -> None:
+    """A worker starts to load the weights of a cell."""
+    model = cell.spec.model
+    say(f"loading {cell.spec.summary}: {model.shape.routed_params * 2 / _GIB:.1f} GiB of experts")
 
-    def record(self, record: Record) -> None:
-        """A turn ended."""
-        self.records.append(record)
-        speed = f"{median(record.samples_s) * 1e3:9.2f} ms/step" if record.samples_s else f"{record.outcome}: {record.why}"
-        self._say(f"round {record.round + 1:2d}  {record.label:<12}  {speed}")
 
-    def _say(self, line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
+def turn_ended(record: Record) -> None:
+    """A turn ended, well or not."""
+    speed = f"{median(record.samples_s) * 1e3:.2f} ms/step" if record.samples_s else f"{record.outcome}: {record.why}"
+    say(f"  round {record.round + 1:>2}  {record.label:<14} {speed}")
+
+
+def round_ended(run: Run, measure: MeasureSpec, round_number: int) -> str:
+    """Shows the rows so far. Why it is enough, or empty when it is not."""
+    say("")
+    for row in rows_of(run):
+        say(row_line(row))
+    criterion = replay(run, measure, round_number)
+    say(f"{spent_minutes(run):.1f} of at most {measure.max_minutes:g} minutes; {criterion.why()}\n")
+    return criterion.why() if criterion.finished() else ""
+
+
+def replay(run: Run, measure: MeasureSpec, round_number: int) -> Stopping:
+    """The stopping criterion over the rounds on disk up to `round_number`, whichever sitting measured them."""
+    criterion = Stopping(
+        goal=measure.goal,
+        min_rounds=measure.min_rounds,
+        max_rounds=measure.max_rounds,
+        max_minutes=measure.max_minutes,
+    )
+    latest = run.latest()
+    for number in range(round_number + 1):
+        values = {
+            record.label: median(record.samples_s)
+            for (_, of_round), record in latest.items()
+            if of_round == number and record.samples_s
+        }
+        criterion.add(values, spent_minutes(run, number))
+    return criterion
+
+
+def spent_minutes(run: Run, last_round: int | None = None) -> float:
+    """Minutes of turns in all rounds, or in those up to one."""
+    took_s = (record.took_s for record in run.records if last_round is None or record.round <= last_round)
+    return sum(took_s) / 60

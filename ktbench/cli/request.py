@@ -10,7 +10,7 @@ from ktbench.core.errors import RequestError
 from ktbench.core.record import Cell
 from ktbench.engine.checkpoint_files import inspect_checkpoint
 from ktbench.host.grants import feature_reasons, machine_grants
-from ktbench.host.topology import available_memory_bytes
+from ktbench.host.memory import available_memory_bytes
 from ktbench.plan import plan_cells, require_memory, unsupported
 
 

@@ -32,12 +32,13 @@ class Cell:
 class RoofSample:
     """The machine's limits next to a turn: read bandwidth in bytes/s, arithmetic peak in FLOP/s.
 
+    `peak_flops` is None where `peak_isa` is `reference`: portable code has no peak worth comparing with.
     `ping_pong_ns` is the time a cache line takes from core to core (None with one core): it labels where a hypervisor
     has placed the cores at that moment.
     """
 
     read_bytes_per_s: float
-    peak_flops: float
+    peak_flops: float | None
     peak_isa: str
     ping_pong_ns: float | None = None
 

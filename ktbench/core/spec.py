@@ -55,6 +55,16 @@ class EngineSpec:
         return {feature.name: getattr(self, feature.name) for feature in FEATURES}
 
     @property
+    def fused(self) -> bool:
+        """Whether the routed experts run in the fused operator."""
+        return self.v or self.m
+
+    @property
+    def isa(self) -> str | None:
+        """The instruction set whose arithmetic peak bounds the experts; None where PyTorch chooses it."""
+        return "amx" if self.m else "avx512" if self.v else None
+
+    @property
     def label(self) -> str:
         """`base`, `+v+d`, …"""
         return features_label(self.features)

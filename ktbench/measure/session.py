@@ -22,8 +22,8 @@ _REPEAT_TOLERANCE = 0.05
 class RoofSampler(Protocol):
     """Where the machine's limits are read: `ktbench.host.roofs.Roofs` or a test's stand-in."""
 
-    def sample(self) -> RoofSample:
-        """The limits at this moment."""
+    def sample(self, isa: str | None) -> RoofSample:
+        """The limits at this moment, the arithmetic one that of an instruction set (None: the best granted one)."""
 
 
 class Broken(Exception):
@@ -77,11 +77,11 @@ class Session:
         if cell.key not in self._checked:
             warm_up(lambda: self._untimed(steps))
         self.system.start()
-        before = self.roofs.sample()
+        before = self.roofs.sample(cell.spec.engine.isa)
         counted = dict(self.system.counters())
         samples_s = time_steps(self.system.step, steps, self.clock)
         moved = _moved(counted, self.system.counters())
-        after = self.roofs.sample()
+        after = self.roofs.sample(cell.spec.engine.isa)
         work = self.system.work()
         error = self._prove_output(cell)
         evidence = collect(cell.spec.engine.features, moved)

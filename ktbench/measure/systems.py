@@ -12,7 +12,7 @@ def open_system(specs: Sequence[RunSpec]) -> System:
     """The system for cells that share weights: loads them once, in every layout that one of the cells needs."""
     from ktbench.engine.load import load
 
-    fused = [spec.engine.v or spec.engine.m for spec in specs]
+    fused = [spec.engine.fused for spec in specs]
     return load(
         specs[0].model,
         threads=specs[0].engine.threads,

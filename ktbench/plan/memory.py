@@ -54,7 +54,7 @@ def needs_original(spec: RunSpec) -> bool:
 
 def needs_packed(spec: RunSpec) -> bool:
     """Whether a cell runs the fused operator on packed weights."""
-    return spec.engine.v or spec.engine.m
+    return spec.engine.fused
 
 
 def _workspace(spec: RunSpec) -> int:

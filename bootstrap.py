@@ -1,0 +1,239 @@
+"""Sets up an environment for ktbench and runs a command in it: `python3 bootstrap.py COMMAND [ARGS…]`.
+
+Standard library only. Installs into the active virtual or conda environment, else into `.venv` beside this file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+if sys.version_info < (3, 11):  # noqa: UP036 - this file is what tells people so
+    sys.stderr.write(f"bootstrap: Python {sys.version.split()[0]} is too old: run it with Python 3.11 or newer\n")
+    raise SystemExit(2)
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+ROOT = Path(__file__).resolve().parent
+STAMP = "ktbench-bootstrap.stamp"
+# Without a GPU the version is fixed: only builds whose name ends in +cpu are sure to come without CUDA.
+CPU_TORCH = "2.13.0"
+USAGE = "usage: python3 bootstrap.py [COMMAND [ARGS...]]"
+_TAIL_LINES = 25
+
+Run = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
+
+
+class SetupError(Exception):
+    """Why the environment cannot be set up: one line, and the end of a program's output where there is one."""
+
+    def __init__(self, line: str, output: str = "") -> None:
+        super().__init__("\n".join([*output.splitlines()[-_TAIL_LINES:], f"bootstrap: {line}"]))
+
+
+@dataclass(frozen=True)
+class Host:
+    """What decides how to set up: the interpreter we run on, the compiler, the GPU."""
+
+    prefix: Path
+    base_prefix: Path
+    executable: str
+    base_executable: str
+    has_compiler: bool
+    has_gpu: bool
+
+
+def this_host() -> Host:
+    """The machine and interpreter at hand."""
+    return Host(
+        prefix=Path(sys.prefix),
+        base_prefix=Path(sys.base_prefix),
+        executable=sys.executable,
+        base_executable=getattr(sys, "_base_executable", sys.executable),
+        has_compiler=any(map(shutil.which, ("g++", "clang++", "c++"))),
+        has_gpu=Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None,
+    )
+
+
+def run_quietly(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run a program and keep what it prints, stdout and stderr apart."""
+    return subprocess.run(list(command), capture_output=True, text=True, check=False)
+
+
+def say(line: str) -> None:
+    """Progress, on stderr."""
+    print(f"bootstrap: {line}", file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Brings one environment up to date. `run` starts programs; `root` is the checkout that is installed."""
+
+    host: Host
+    run: Run = run_quietly
+    root: Path = ROOT
+
+    @property
+    def active(self) -> bool:
+        """Whether we run inside an environment of the user's: a virtual one, or a conda one that is not its base."""
+        host = self.host
+        conda = (host.prefix / "conda-meta").is_dir() and not (host.prefix / "condabin").is_dir()
+        return conda or host.prefix != host.base_prefix
+
+    @property
+    def prefix(self) -> Path:
+        """The environment to install into."""
+        return self.host.prefix if self.active else self.root / ".venv"
+
+    @property
+    def python(self) -> str:
+        """Its interpreter."""
+        return self.host.executable if self.active else str(self.prefix / "bin" / "python")
+
+    @property
+    def stamp(self) -> Path:
+        """Holds the state of the last set-up that succeeded."""
+        return self.prefix / STAMP
+
+    def bring_up_to_date(self) -> None:
+        """Create and install what is missing; quick when nothing changed. Raises SetupError."""
+        if self._up_to_date():
+            return
+        if not self.host.has_compiler:
+            raise SetupError("no C++ compiler: install one first (Debian, Ubuntu: apt install g++)")
+        if not self.active:
+            self._create()
+        self._ensure_pip()
+        self._ensure_torch()
+        self._install_project()
+        self.stamp.write_text(self._state())
+        say(f"ready: {self.prefix}")
+
+    def _up_to_date(self) -> bool:
+        return Path(self.python).exists() and self.stamp.is_file() and self.stamp.read_text() == self._state()
+
+    def _state(self) -> str:
+        """Digest of all that an editable install depends on: sources that get built, dependencies, the interpreter."""
+        cfg = self.prefix / "pyvenv.cfg"
+        state = hashlib.sha256(str(self.root).encode())
+        state.update(cfg.read_bytes() if cfg.is_file() else sys.version.encode())
+        kernels = (path for path in (self.root / "kernels").rglob("*") if path.is_file())
+        for path in (self.root / "pyproject.toml", *sorted(kernels)):
+            state.update(f"{path.relative_to(self.root)}\0{path.stat().st_size}\0".encode())
+            state.update(path.read_bytes())
+        return state.hexdigest()
+
+    def _create(self) -> None:
+        if Path(self.python).exists() and self.run([self.python, "-c", ""]).returncode == 0:
+            return
+        say(f"creating {self.prefix}")
+        # Without pip, for Debian's Python has venv but no ensurepip unless python3-venv is installed.
+        command = [self.host.executable, "-m", "venv", "--clear", "--without-pip", str(self.prefix)]
+        if self.run(command).returncode:
+            raise SetupError("this Python cannot make virtual environments: apt install python3-venv")
+
+    def _ensure_pip(self) -> None:
+        if self.run([self.python, "-m", "pip", "--version"]).returncode == 0:
+            return
+        if self.run([self.python, "-m", "ensurepip"]).returncode == 0:
+            return
+        # `--python` comes before the command and makes the system's pip work inside the environment (pip >= 22.3).
+        command = [self.host.base_executable, "-m", "pip", "--python", self.python, "install", "--quiet", "pip"]
+        if self.run(command).returncode:
+            raise SetupError("neither pip nor ensurepip is to be had: apt install python3-venv")
+
+    def _ensure_torch(self) -> None:
+        if self._installed_torch():
+            return
+        if self.host.has_gpu:
+            self._pip(f"installing {self._wanted_torch()} for the NVIDIA GPU", self._wanted_torch())
+        elif f"{CPU_TORCH}+cpu" in self._offered_torch():
+            self._pip(f"installing torch {CPU_TORCH}+cpu", f"torch=={CPU_TORCH}+cpu")
+        else:
+            self._pip("installing uv, which finds PyTorch's builds without CUDA", "uv")
+            uv = [self.python, "-m", "uv", "pip", "install", "--python", self.python]
+            self._do(f"installing torch {CPU_TORCH} without CUDA", [*uv, "--torch-backend=cpu", f"torch=={CPU_TORCH}"])
+
+    def _installed_torch(self) -> str:
+        """Version of the environment's torch, empty where there is none."""
+        code = "import importlib.metadata as m; print(m.version('torch'))"
+        answer = self.run([self.python, "-c", code])
+        return answer.stdout.strip() if answer.returncode == 0 else ""
+
+    def _wanted_torch(self) -> str:
+        """The requirement in pyproject.toml."""
+        found = re.search(r'^\s*"(torch\b[^"]*)"', (self.root / "pyproject.toml").read_text(), re.MULTILINE)
+        return found.group(1) if found else "torch"
+
+    def _offered_torch(self) -> list[str]:
+        """Versions that pip's configured sources offer here.
+
+        Not by `pip install --dry-run`: that downloads the whole wheel, which carries CUDA where none ends in +cpu. A
+        pip that cannot answer leads to uv, never to CUDA.
+        """
+        answer = self.run([self.python, "-m", "pip", "index", "versions", "torch"])
+        return re.findall(r"\d[\w.+]*", answer.stdout) if answer.returncode == 0 else []
+
+    def _install_project(self) -> None:
+        # The torch that is there stays, or pip says why it cannot: another one might bring CUDA with it.
+        kept = self.prefix / "ktbench-constraints.txt"
+        kept.write_text(f"torch=={self._installed_torch()}\n")
+        self._pip("building and installing ktbench", "--constraint", str(kept), "--editable", f"{self.root}[dev]")
+
+    def _pip(self, what: str, *arguments: str) -> None:
+        self._do(what, [self.python, "-m", "pip", "install", "--quiet", *arguments])
+
+    def _do(self, what: str, command: Sequence[str]) -> None:
+        say(f"{what} (may take minutes)")
+        start_s = time.monotonic()
+        done = self.run(command)
+        if done.returncode:
+            raise SetupError(f"{what} failed: {' '.join(command)}", done.stdout + done.stderr)
+        say(f"done in {time.monotonic() - start_s:.0f} s")
+
+
+def child_environment(setup: Setup) -> dict[str, str]:
+    """Our own variables with the environment's programs first on the PATH."""
+    path = f"{Path(setup.python).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    activated = {} if setup.active else {"VIRTUAL_ENV": str(setup.prefix)}
+    return {**os.environ, **activated, "PATH": path}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Set up, then become COMMAND; returns only without one, or when something is wrong."""
+    if arguments and arguments[0].startswith("-"):
+        print(USAGE, file=sys.stdout if arguments[0] in ("-h", "--help") else sys.stderr)
+        return 0 if arguments[0] in ("-h", "--help") else 2
+    setup = Setup(this_host())
+    try:
+        setup.bring_up_to_date()
+        return become(setup, arguments)
+    except SetupError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        say("interrupted: the same command goes on from here")
+        return 130
+
+
+def become(setup: Setup, arguments: Sequence[str]) -> int:
+    """Replace this process by the command; without one, say how to enter the environment."""
+    if not arguments:
+        say("the active environment is ready" if setup.active else f"enter it with: source {setup.prefix}/bin/activate")
+        return 0
+    environment = child_environment(setup)
+    program = shutil.which(arguments[0], path=environment["PATH"])
+    if program is None:
+        raise SetupError(f"{arguments[0]}: no such command in {setup.prefix} or on the PATH")
+    os.execve(program, list(arguments), environment)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,108 @@
+// Eight tile registers of 16 rows x 64 bytes. The same kernel source compiles on the real ones and, with
+// KTBENCH_TILES_EMULATED, on plain C++ that any machine runs.
+#pragma once
+
+#include "core/kernels.h"
+
+#ifdef KTBENCH_TILES_EMULATED
+
+namespace ktbench {
+namespace {
+
+constexpr std::uint64_t Counters::*tiles_counter = &Counters::emulated_tiles;
+
+struct Tile {
+  std::uint32_t row[16][16];
+};
+thread_local Tile tile[8];
+
+inline void tiles_enter() {}
+inline void tiles_leave() {}
+
+template <int t>
+void tile_zero() {
+  tile[t] = {};
+}
+
+template <int t>
+void tile_load(const void* from, std::size_t stride_bytes) {
+  for (int r = 0; r < 16; ++r)
+    __builtin_memcpy(tile[t].row[r], static_cast<const char*>(from) + r * stride_bytes, sizeof tile[t].row[r]);
+}
+
+template <int t>
+void tile_store(void* to, std::size_t stride_bytes) {
+  for (int r = 0; r < 16; ++r)
+    __builtin_memcpy(static_cast<char*>(to) + r * stride_bytes, tile[t].row[r], sizeof tile[t].row[r]);
+}
+
+inline float low_half(std::uint32_t pair) { return __builtin_bit_cast(float, pair << 16); }
+inline float high_half(std::uint32_t pair) { return __builtin_bit_cast(float, pair & 0xffff0000u); }
+
+// tdpbf16ps: even and odd products are summed apart within the tile, then added (Intel SDM, volume 2).
+inline float dot_pairs(const Tile& a, const Tile& b, int m, int n) {
+  float even = 0, odd = 0;
+  for (int k = 0; k < 16; ++k) {
+    even += low_half(a.row[m][k]) * low_half(b.row[k][n]);
+    odd += high_half(a.row[m][k]) * high_half(b.row[k][n]);
+  }
+  return even + odd;
+}
+
+template <int c, int a, int b>
+void tile_dot() {
+  for (int m = 0; m < 16; ++m)
+    for (int n = 0; n < 16; ++n) {
+      const float sum = __builtin_bit_cast(float, tile[c].row[m][n]) + dot_pairs(tile[a], tile[b], m, n);
+      tile[c].row[m][n] = __builtin_bit_cast(std::uint32_t, sum);
+    }
+}
+
+}  // namespace
+}  // namespace ktbench
+
+#else
+
+namespace ktbench {
+namespace {
+
+constexpr std::uint64_t Counters::*tiles_counter = &Counters::amx_tiles;
+
+struct alignas(64) TileConfig {
+  std::uint8_t palette = 1;
+  std::uint8_t start_row = 0;
+  std::uint8_t reserved[14] = {};
+  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+constexpr TileConfig full_tiles;
+
+// Plain assembly: gcc 12 defines the intrinsics as macros that take no template argument, and lets _tile_loadconfig
+// overtake the stores that fill the configuration.
+inline void tiles_enter() { asm volatile("ldtilecfg %0" : : "m"(full_tiles)); }
+inline void tiles_leave() { asm volatile("tilerelease"); }
+
+template <int t>
+inline void tile_zero() {
+  asm volatile("tilezero %%tmm%c0" : : "i"(t));
+}
+
+template <int t>
+inline void tile_load(const void* from, std::size_t stride_bytes) {
+  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride_bytes), "i"(t));
+}
+
+template <int t>
+inline void tile_store(void* to, std::size_t stride_bytes) {
+  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(to), "r"(stride_bytes), "i"(t) : "memory");
+}
+
+template <int c, int a, int b>
+inline void tile_dot() {
+  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(c), "i"(a), "i"(b));
+}
+
+}  // namespace
+}  // namespace ktbench
+
+#endif

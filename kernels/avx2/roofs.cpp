@@ -1,0 +1,37 @@
+#include <immintrin.h>
+
+#include "core/kernels.h"
+
+namespace ktbench {
+namespace {
+
+constexpr int sums_in_flight = 12;
+
+inline __m256i line_half(const char* at) { return _mm256_load_si256(reinterpret_cast<const __m256i*>(at)); }
+
+}  // namespace
+
+// Indexed on purpose: gcc's form with a moving pointer reads 15 % less per second on Granite Rapids.
+void read_avx2(const void* data, std::size_t bytes) {
+  __m256i sums[4];
+  for (__m256i& sum : sums) sum = _mm256_setzero_si256();
+  const char* base = static_cast<const char*>(data);
+  for (std::size_t at = 0; at < bytes; at += sizeof sums) {
+    asm volatile("" : "+r"(at), "+r"(base));
+    for (int i = 0; i < 4; ++i) sums[i] = _mm256_xor_si256(sums[i], line_half(base + at + i * sizeof(__m256i)));
+  }
+  for (__m256i& sum : sums) asm volatile("" : : "x"(sum));
+}
+
+double burn_avx2(long rounds) {
+  __m256 sums[sums_in_flight] = {};
+  __m256 factor = _mm256_setzero_ps();
+  for (long i = 0; i < rounds; ++i) {
+    asm volatile("" : "+x"(factor));
+    for (__m256& sum : sums) sum = _mm256_fmadd_ps(factor, factor, sum);
+    for (__m256& sum : sums) asm volatile("" : "+x"(sum));
+  }
+  return 2.0 * 8 * sums_in_flight * rounds;
+}
+
+}  // namespace ktbench

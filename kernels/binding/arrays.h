@@ -1,0 +1,30 @@
+// The guarded door: numpy arrays come in as what they claim to be, or a sentence says what is wrong.
+#pragma once
+
+#include <pybind11/numpy.h>
+
+#include <string>
+#include <vector>
+
+#include "moe/experts.h"
+
+namespace ktbench::binding {
+
+namespace py = pybind11;
+
+// What an array has to be: its name in messages, dtype, and shape with -1 for "any".
+struct Expected {
+  const char* name;
+  py::dtype dtype;
+  std::vector<py::ssize_t> shape;
+};
+
+// Throws TypeError for the dtype, ValueError for the shape.
+void check(const py::array& array, const Expected& expected);
+void check_contiguous(const py::array& array, const char* name);
+void check_writeable(const py::array& array, const char* name);
+
+// A bf16 matrix [rows, columns] as uint16. Rows may lie apart, elements within a row may not.
+MatrixView matrix(const py::array& array, const char* name, int rows, int columns);
+
+}  // namespace ktbench::binding

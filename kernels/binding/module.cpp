@@ -1,0 +1,39 @@
+#include "binding/module.h"
+
+#include <pybind11/stl.h>
+
+#include "core/build_id.h"
+#include "runtime/isa.h"
+#include "runtime/pool.h"
+
+namespace py = pybind11;
+
+namespace ktbench::binding {
+namespace {
+
+py::dict grants() {
+  py::dict reasons;
+  for (const Isa& isa : isas()) reasons[py::str(isa.name)] = isa.missing;
+  return reasons;
+}
+
+std::unique_ptr<ThreadPool> make_pool(std::vector<int> cpus, long spin_us) {
+  if (spin_us < 0) throw py::value_error("spin_us=" + std::to_string(spin_us) + " must not be negative");
+  return std::make_unique<ThreadPool>(std::move(cpus), std::chrono::microseconds(spin_us));
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_kernels, module) {
+  module.doc() = "Fused MoE kernels for the CPU, and the roofs they run against.";
+  module.def("build_id", build_id);
+  module.def("grants", grants);
+  py::class_<ThreadPool, std::shared_ptr<ThreadPool>>(module, "ThreadPool")
+      .def(py::init(&make_pool), py::arg("cpus"), py::arg("spin_us"))
+      .def_property_readonly("threads", &ThreadPool::threads)
+      .def_property_readonly("cpus", &ThreadPool::cpus);
+  bind_moe(module);
+  bind_roofs(module);
+}
+
+}  // namespace ktbench::binding

@@ -1,0 +1,10 @@
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace ktbench::binding {
+
+void bind_moe(pybind11::module_& module);
+void bind_roofs(pybind11::module_& module);
+
+}  // namespace ktbench::binding

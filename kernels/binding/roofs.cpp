@@ -1,0 +1,19 @@
+#include "roofs/roofs.h"
+
+#include "binding/module.h"
+
+namespace py = pybind11;
+
+namespace ktbench::binding {
+
+void bind_roofs(py::module_& module) {
+  const auto unlocked = py::call_guard<py::gil_scoped_release>();
+  py::class_<ReadRoof>(module, "ReadRoof")
+      .def(py::init<std::shared_ptr<ThreadPool>, std::size_t>(), py::arg("pool"), py::arg("nbytes"), unlocked)
+      .def("sample", &ReadRoof::sample, py::arg("nbytes"), unlocked);
+  module.def("peak_flops", &peak_flops, py::arg("pool"), py::arg("isa"), py::arg("seconds"), py::kw_only(),
+             py::arg("dtype") = "bf16", unlocked);
+  module.def("ping_pong_ns", &ping_pong_ns, py::arg("pool"), unlocked);
+}
+
+}  // namespace ktbench::binding

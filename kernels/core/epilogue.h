@@ -1,0 +1,61 @@
+// Epilogues of both phases, as plain loops that the compiler vectorises for the ISA whose file includes them.
+// Everything sits in an anonymous namespace: each ISA gets a copy of its own, and none can leak.
+#pragma once
+
+#include "core/kernels.h"
+
+namespace ktbench {
+namespace {
+
+inline std::uint32_t bits_of(float x) { return __builtin_bit_cast(std::uint32_t, x); }
+inline float float_of(std::uint32_t bits) { return __builtin_bit_cast(float, bits); }
+
+// Round to nearest even; a NaN stays a NaN.
+inline bf16 to_bf16(float x) {
+  const std::uint32_t bits = bits_of(x);
+  const std::uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  const std::uint32_t quiet = (bits >> 16) | 0x40;
+  return static_cast<bf16>((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded);
+}
+
+// exp for |x| within float range, relative error 2e-7 (Cephes' coefficients); 0 and infinity outside.
+inline float exp_bounded(float x) {
+  x = x < 89.0f ? x : 89.0f;
+  x = x > -87.0f ? x : -87.0f;
+  constexpr float shifter = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  const float shifted = x * 1.44269504f + shifter;
+  const float n = shifted - shifter;
+  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  return p * float_of((bits_of(shifted) - bits_of(shifter) + 127) << 23);
+}
+
+inline float silu(float x) { return x / (1.0f + exp_bounded(-x)); }
+
+// c: rows of [16 gate, 16 up] with `stride` floats between rows.
+inline void swiglu(const float* c, int stride, int rows, bf16* h, std::size_t h_stride) {
+  for (int r = 0; r < rows; ++r, c += stride, h += h_stride)
+    for (int i = 0; i < strip_rows; ++i) h[i] = to_bf16(silu(c[i]) * c[strip_rows + i]);
+}
+
+// c: rows of `columns` products, row r added to the output row of its token.
+inline void scatter(const float* c, int stride, int rows, int columns, const Down& job, int first_row, float* out) {
+  for (int r = 0; r < rows; ++r, c += stride) {
+    const float gate = job.gate[first_row + r];
+    float* to = out + job.token[first_row + r] * job.out_stride;
+    for (int i = 0; i < columns; ++i) to[i] += gate * c[i];
+  }
+}
+
+inline void round_all(const float* from, bf16* to, int count) {
+  for (int i = 0; i < count; ++i) to[i] = to_bf16(from[i]);
+}
+
+}  // namespace
+}  // namespace ktbench

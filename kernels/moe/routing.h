@@ -1,0 +1,46 @@
+// Which tokens go to which expert, as contiguous slots: expert after expert, tokens in order within one.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace ktbench {
+
+// ids, gates: [tokens, per_token].
+struct Routing {
+  const std::int64_t* ids;
+  const float* gates;
+  int tokens;
+  int per_token;
+};
+
+struct Group {
+  int expert;
+  int first;  // slot
+  int count;
+};
+
+class Grouping {
+ public:
+  // Throws std::out_of_range naming the first id outside 0..experts-1. A token may name an expert more than once.
+  void arrange(const Routing& routing, int experts);
+
+  const std::vector<Group>& active() const { return active_; }
+  const int* token(int slot) const { return token_.data() + slot; }
+  const float* gate(int slot) const { return gate_.data() + slot; }
+  int slots() const { return static_cast<int>(token_.size()); }
+  int largest() const { return largest_; }
+
+ private:
+  void count(const Routing& routing, int experts);
+  void form_groups();
+  void fill(const Routing& routing);
+
+  std::vector<int> next_;  // per expert: its count, then its next free slot
+  std::vector<Group> active_;
+  std::vector<int> token_;
+  std::vector<float> gate_;
+  int largest_ = 0;
+};
+
+}  // namespace ktbench

@@ -1,0 +1,99 @@
+#include "runtime/pool.h"
+
+#include <sched.h>
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace ktbench {
+namespace {
+
+cpu_set_t only(int cpu) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  return set;
+}
+
+void pin_to(int cpu) {
+  const cpu_set_t set = only(cpu);
+  sched_setaffinity(0, sizeof set, &set);
+}
+
+void check_usable(const std::vector<int>& cpus) {
+  if (cpus.empty()) throw std::invalid_argument("a thread pool needs at least one cpu");
+  cpu_set_t allowed;
+  sched_getaffinity(0, sizeof allowed, &allowed);
+  for (const int cpu : cpus)
+    if (cpu < 0 || cpu >= CPU_SETSIZE || !CPU_ISSET(cpu, &allowed))
+      throw std::invalid_argument("cpu " + std::to_string(cpu) + " is not one this process may run on");
+}
+
+// The calling thread sits on the pool's first cpu while it works, and gets its own affinity back: threads that it
+// starts later (an OpenMP team, say) would otherwise inherit a single core.
+class Seat {
+ public:
+  explicit Seat(int cpu) : moved_(sched_getcpu() != cpu) {
+    if (!moved_) return;
+    sched_getaffinity(0, sizeof before_, &before_);
+    pin_to(cpu);
+  }
+  ~Seat() {
+    if (moved_) sched_setaffinity(0, sizeof before_, &before_);
+  }
+
+ private:
+  const bool moved_;
+  cpu_set_t before_;
+};
+
+}  // namespace
+
+ThreadPool::ThreadPool(std::vector<int> cpus, std::chrono::microseconds spin)
+    : cpus_(std::move(cpus)), spin_(spin), barrier_(static_cast<int>(cpus_.size()), spin) {
+  check_usable(cpus_);
+  for (int thread = 1; thread < threads(); ++thread) workers_.emplace_back([this, thread] { serve(thread); });
+}
+
+ThreadPool::~ThreadPool() {
+  closing_.store(true, std::memory_order_relaxed);
+  epoch_.fetch_add(1, std::memory_order_release);
+  epoch_.notify_all();
+}
+
+void ThreadPool::run(std::span<const Phase> phases) {
+  const std::lock_guard turn(turn_);
+  const Seat seat(cpus_.front());
+  phases_ = phases;
+  epoch_.fetch_add(1, std::memory_order_release);
+  epoch_.notify_all();
+  take_part(0);
+  if (failed_.exchange(false)) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+void ThreadPool::serve(int thread) {
+  pin_to(cpus_[thread]);
+  for (std::uint32_t seen = 0;; ++seen) {
+    await_change(epoch_, seen, spin_);
+    if (closing_.load(std::memory_order_relaxed)) return;
+    take_part(thread);
+  }
+}
+
+void ThreadPool::take_part(int thread) {
+  const std::span<const Phase> phases = phases_;
+  for (const Phase& phase : phases) {
+    run_guarded(phase, thread);
+    barrier_.arrive_and_wait();
+  }
+}
+
+void ThreadPool::run_guarded(const Phase& phase, int thread) try {
+  if (!failed_.load(std::memory_order_relaxed)) phase(thread);
+} catch (...) {
+  const std::lock_guard lock(failure_lock_);
+  if (!failed_.exchange(true)) failure_ = std::current_exception();
+}
+
+}  // namespace ktbench

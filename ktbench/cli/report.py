@@ -1,0 +1,28 @@
+"""`report`: tables and figures again, from the store alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+SUMMARY = "tables and figures of a run again, from its log alone: RUN [md|csv|json|tex|figure ...]"
+
+
+def run(overrides: Sequence[str]) -> int:
+    """Rebuild the report of a run and print its table. Raises RequestError for an unknown run or format."""
+    from ktbench.core.errors import RequestError
+    from ktbench.report.markdown import markdown
+    from ktbench.report.rows import rows_of
+    from ktbench.report.tables import table_of
+    from ktbench.report.write import FORMATS, write_report
+    from ktbench.store import read_run
+    from ktbench.store.find import find_run
+
+    if not overrides:
+        raise RequestError("report: name a run: a folder, a name under runs/, or latest")
+    name, *formats = overrides
+    stored = read_run(find_run(name))
+    written = write_report(stored, formats or FORMATS)
+    print(markdown(table_of(stored, rows_of(stored))))
+    for path in written:
+        print(f"wrote {path}")
+    return 0

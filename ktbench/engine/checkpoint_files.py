@@ -1,0 +1,89 @@
+"""Looks over a checkpoint folder before anything is loaded: reads headers only, imports neither PyTorch nor weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+_INDEX = "model.safetensors.index.json"
+_SINGLE = "model.safetensors"
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+_LENGTH_BYTES = 8  # a safetensors file begins with the length of its header, 64 bits little-endian
+
+
+def inspect_checkpoint(folder: str | Path) -> dict[str, Any]:
+    """The configuration in a local Hugging Face folder, once its weight files have been found whole.
+
+    Raises ValueError naming the file and what is wrong with it: no `config.json`, quantised weights, no safetensors
+    (pickles are never read), a file that the index names but is missing, a truncated or damaged file.
+    """
+    path = Path(folder)
+    if not path.is_dir():
+        raise ValueError(f"model.path={folder}: no such folder")
+    config = _read_json(path / "config.json", f"model.path={folder}: no config.json there, not a Hugging Face folder")
+    if "quantization_config" in config:
+        method = config["quantization_config"].get("quant_method", "an unnamed method")
+        raise ValueError(f"{path / 'config.json'}: weights quantised by {method}, allowed are bf16, fp16 and fp32")
+    for file in _weight_files(path):
+        _check_whole(file)
+    return config
+
+
+def _read_json(file: Path, missing: str) -> dict[str, Any]:
+    if not file.is_file():
+        raise ValueError(missing)
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file}: not valid JSON ({error})") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{file}: holds {type(content).__name__}, must hold an object")
+    return content
+
+
+def _weight_files(path: Path) -> list[Path]:
+    """Files that hold the weights: one, or those that the index names."""
+    if (path / _SINGLE).is_file():
+        return [path / _SINGLE]
+    if not (path / _INDEX).is_file():
+        raise ValueError(_no_weights(path))
+    index = _read_json(path / _INDEX, "")
+    if not isinstance(index.get("weight_map"), dict):
+        raise ValueError(f"{path / _INDEX}: has no weight_map")
+    return [path / name for name in sorted(set(index["weight_map"].values()))]
+
+
+def _no_weights(path: Path) -> str:
+    pickles = sorted(file.name for pattern in _PICKLES for file in path.glob(pattern))
+    if pickles:
+        return f"model.path={path}: only pickled weights ({pickles[0]}); pickles are never read, convert to safetensors"
+    return f"model.path={path}: no weights there, neither {_SINGLE} nor {_INDEX}"
+
+
+def _check_whole(file: Path) -> None:
+    """A safetensors file is its header and exactly the bytes which the header promises."""
+    if not file.is_file():
+        raise ValueError(f"{file}: named by {_INDEX} but missing")
+    size = file.stat().st_size
+    header_bytes, tensors = _header(file, size)
+    promised = _LENGTH_BYTES + header_bytes + max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
+    if size < promised:
+        raise ValueError(f"{file}: truncated, holds {size:,} of {promised:,} bytes")
+    if size > promised:
+        raise ValueError(f"{file}: damaged, holds {size:,} bytes where its header promises {promised:,}")
+
+
+def _header(file: Path, size: int) -> tuple[int, dict[str, Any]]:
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(_LENGTH_BYTES), "little")
+        if size < _LENGTH_BYTES or length > size - _LENGTH_BYTES:
+            raise ValueError(f"{file}: truncated, its header does not fit in {size:,} bytes")
+        text = stream.read(length)
+    try:
+        header = json.loads(text)
+        tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
+        assert all(len(entry["data_offsets"]) == 2 for entry in tensors.values())
+    except (ValueError, KeyError, TypeError, AttributeError, AssertionError):
+        raise ValueError(f"{file}: damaged, its header is not one of safetensors") from None
+    return length, tensors

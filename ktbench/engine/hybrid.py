@@ -1,0 +1,148 @@
+"""The hybrid engine under measurement: prepares a workload once and replays it to every feature setting."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import PreTrainedModel
+
+from ktbench.core.record import Work
+from ktbench.core.spec import EngineSpec, ModelSpec, RunSpec
+from ktbench.engine.experts import reference
+from ktbench.engine.forward import CacheState, Forward
+from ktbench.engine.observing import Observer
+from ktbench.engine.operator import ExpertsOperator, Pass
+from ktbench.engine.protocol import Observation, Unsupported
+from ktbench.engine.routing import Routing
+from ktbench.engine.script import Script, write_script
+from ktbench.engine.support import unsupported
+from ktbench.engine.work import dense_params, least_work
+
+if TYPE_CHECKING:
+    from ktbench.engine.fused import FusedHost
+
+
+class HybridEngine:
+    """Implements `ktbench.engine.protocol.System`; made by `ktbench.engine.load.load`."""
+
+    def __init__(
+        self,
+        model: ModelSpec,
+        network: PreTrainedModel,
+        operators: Sequence[ExpertsOperator],
+        state: Pass,
+        host: FusedHost | None,
+    ) -> None:
+        self.model = model
+        self._operators, self._state, self._host = operators, state, host
+        self._forward = Forward(network)
+        self._dense = dense_params(network)
+        self._script: Script | None = None
+        self._skipping = 0
+        self._done = 0
+        self._before: CacheState = []
+        self._logits = torch.empty(0)
+
+    def configure(self, spec: RunSpec) -> None:
+        """See `System`. Raises Unsupported, and ValueError for a model, layout or thread count that is not there."""
+        if spec.model != self.model:
+            raise ValueError(f"model {spec.model.name} was asked for, {self.model.name} is loaded")
+        if why := unsupported(spec):
+            raise Unsupported(why)
+        self._use_threads(spec.engine.threads)
+        if self._script is None or self._script.workload != spec.workload:
+            self._use(EngineSpec(v=self._operators[0].original is None))
+            self._script = write_script(spec.workload, self.model.shape, self._forward, self._state)
+        self._use(spec.engine)
+        self.start()
+
+    def _use_threads(self, threads: int | None) -> None:
+        granted = usable_cores()
+        if threads is not None and threads > granted:
+            raise ValueError(f"engine.threads={threads}: allowed are 1 to {granted}, the cores of this process")
+        torch.set_num_threads(threads or granted)
+        if self._host is not None:
+            self._host.resize(threads or granted)
+
+    def _use(self, engine: EngineSpec) -> None:
+        state = self._state
+        state.fused = engine.v or engine.m
+        state.deferral, state.skipping = engine.deferral, engine.skipping
+        _ = self._operators[0].backend
+        if self._host is not None and state.fused:
+            self._host.choose(engine)
+
+    def start(self) -> None:
+        """See `System`."""
+        self._done = 0
+        self._forward.restore(self._scripted.prompt_cache)
+
+    def step(self) -> None:
+        """See `System`. Raises ValueError past the last step of the workload."""
+        script = self._scripted
+        if self._done == len(script.ids):
+            raise ValueError(f"workload.steps={self._done}: all were done, start again")
+        self._state.replay, self._state.carried = script.routing[self._done], None
+        if script.workload.phase == "prefill":
+            self._logits = self._forward.whole(script.ids[self._done])
+        else:
+            self._before = self._forward.remember()
+            self._logits = self._forward.onward(script.ids[self._done])
+        self._done += 1
+
+    def logits(self) -> NDArray[np.float32]:
+        """See `System`."""
+        return self._logits.float().numpy()
+
+    def observe(self) -> tuple[Observation, ...]:
+        """See `System`."""
+        observer = Observer(self._scripted.workload.seed)
+        self._forward.restore(self._before)
+        self._done -= 1
+        self._state.tap = observer
+        try:
+            self.step()
+        finally:
+            self._state.tap = None
+        return tuple(observer.seen)
+
+    def reference(self, observation: Observation) -> NDArray[np.float32]:
+        """See `System`."""
+        operator = next(o for o in self._operators if o.layer == observation.layer)
+        routing = Routing(ids=torch.from_numpy(observation.ids), gates=torch.from_numpy(observation.gates))
+        hidden = torch.from_numpy(observation.hidden)
+        return reference(operator.backend.matrices, hidden, routing).numpy()
+
+    def counters(self) -> Mapping[str, int]:
+        """See `System`."""
+        kernels = Counter[str]() if self._host is None else self._host.counters()
+        return kernels | self._state.counted
+
+    def work(self) -> Work:
+        """See `System`."""
+        script = self._scripted
+        routing = script.routing[self._done - 1]
+        return least_work(self.model.shape, self._dense, routing, script.workload.batch, self._state.skipping)
+
+    def close(self) -> None:
+        """See `System`."""
+        for operator in self._operators:
+            operator.original = operator.fused = None
+        self._host = self._script = None
+
+    @property
+    def _scripted(self) -> Script:
+        if self._script is None:
+            raise ValueError("configure comes before every other call")
+        return self._script
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))

@@ -1,0 +1,63 @@
+"""What a system under test must offer to be measured: our engine, and every peer, behind the same few verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ktbench.core.record import Work
+from ktbench.core.spec import RunSpec
+
+
+class Unsupported(Exception):
+    """The system cannot run what was asked; the text says why."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Observation:
+    """One call of the routed experts of one layer: a seeded sample of at most 64 of its tokens (T).
+
+    `layer` counts the decoder layers from 0. `hidden` and `output` are [T, hidden], `ids` and `gates` [T, k]; under
+    Expert Deferral a layer has one call for the experts on time and one for the deferred, each with its own k.
+    """
+
+    layer: int
+    hidden: NDArray[np.float32]
+    ids: NDArray[np.int64]
+    gates: NDArray[np.float32]
+    output: NDArray[np.float32]
+
+
+class System(Protocol):
+    """A system under test. Between `configure` and the last `step` nothing but the work happens in `step`."""
+
+    def configure(self, spec: RunSpec) -> None:
+        """Set features and prepare the workload; cheap where only features changed. Raises Unsupported."""
+
+    def start(self) -> None:
+        """Back to the state before step 0: decode has the prompt in its cache and nothing after it."""
+
+    def step(self) -> None:
+        """The timed unit. prefill: one forward pass over [batch, prompt]; decode: one token for each sequence."""
+
+    def logits(self) -> NDArray[np.float32]:
+        """[batch, vocab] at the last position of the last step."""
+
+    def observe(self) -> tuple[Observation, ...]:
+        """Repeat the last step, untimed, with a tap on every experts call."""
+
+    def reference(self, observation: Observation) -> NDArray[np.float32]:
+        """[T, hidden]: the experts' output for the very inputs of an observation, in float32 from the bf16 weights."""
+
+    def counters(self) -> Mapping[str, int]:
+        """Cumulative counts by counter name: those of the feature table and others. What is not counted is absent."""
+
+    def work(self) -> Work:
+        """What the last step had to do at least."""
+
+    def close(self) -> None:
+        """Release weights and threads."""

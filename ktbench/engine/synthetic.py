@@ -1,0 +1,105 @@
+"""Seeded synthetic weights: a real architecture built on `meta` and filled at the speed of memory."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from ktbench.core.spec import ModelSpec
+from ktbench.engine.experts import ExpertMatrices
+
+# A prime, so that the rows of no matrix repeat before the whole pool has been used.
+_POOL_SIZE = 8_388_593
+
+
+def skeleton(model: ModelSpec) -> PreTrainedModel:
+    """The architecture in bf16 on `meta`: shapes without memory, the experts loop being Transformers' own eager one."""
+    config = AutoConfig.for_model(**model.config)
+    with torch.device("meta"):
+        network: PreTrainedModel = AutoModelForCausalLM.from_config(
+            config, dtype=torch.bfloat16, experts_implementation="eager"
+        )
+    return network.eval()
+
+
+class WeightPool:
+    """Normal numbers drawn once; each tensor is a window into them that starts where seed and name say.
+
+    Drawing billions of numbers takes minutes, copying them seconds. The values decide neither how many bytes move nor
+    how many products are formed.
+    """
+
+    def __init__(self, seed: int, std: float) -> None:
+        self.seed = seed
+        normal = np.random.default_rng(seed).standard_normal(_POOL_SIZE, dtype=np.float32)
+        self.numbers = torch.from_numpy(normal).mul_(std).to(torch.bfloat16)
+
+    def fill(self, tensor: Tensor, name: str) -> None:
+        """Overwrite a contiguous bf16 tensor. Equal seed, name and shape give equal content."""
+        flat = tensor.detach().view(-1)
+        start = int.from_bytes(hashlib.blake2b(f"{self.seed}:{name}".encode(), digest_size=8).digest(), "little")
+        done, at = 0, start % _POOL_SIZE
+        while done < flat.numel():
+            some = min(flat.numel() - done, _POOL_SIZE - at)
+            flat[done : done + some] = self.numbers[at : at + some]
+            done, at = done + some, 0
+
+
+def materialise(network: PreTrainedModel, pool: WeightPool, is_experts: Callable[[nn.Module], bool]) -> None:
+    """Give memory and content to everything on `meta` but the expert modules.
+
+    Matrices come from the pool; norms, biases and buffers (rotary frequencies, router corrections) are set by the
+    model's own initialisation.
+    """
+    for name, module in network.named_modules():
+        if is_experts(module):
+            continue
+        module.to_empty(device="cpu", recurse=False)
+        for key, parameter in module.named_parameters(prefix=name, recurse=False):
+            if parameter.dim() >= 2:
+                _fill(parameter, key, pool)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(pool.seed)
+        network.initialize_weights()
+    network.tie_weights()
+
+
+def materialise_experts(module: nn.Module, name: str, pool: WeightPool) -> None:
+    """Give memory and content to one experts module."""
+    module.to_empty(device="cpu", recurse=False)
+    for key, parameter in module.named_parameters(recurse=False):
+        if key.endswith("bias"):
+            parameter.data.zero_()
+            continue
+        for i in range(len(parameter)):
+            pool.fill(parameter[i], f"{name}.{i}.{key}")
+
+
+def _fill(parameter: nn.Parameter, name: str, pool: WeightPool) -> None:
+    pool.fill(parameter, name)
+    parameter._is_hf_initialized = True  # type: ignore[attr-defined]
+
+
+class PassingExperts:
+    """Matrices of one expert at a time, for weights that are packed elsewhere and never held here as a whole.
+
+    Each call overwrites what the call before gave.
+    """
+
+    def __init__(self, module: nn.Module, name: str, pool: WeightPool) -> None:
+        self.name, self.pool = name, pool
+        self.gate_up, self.down = (
+            torch.empty(module.get_parameter(key).shape[1:], dtype=torch.bfloat16) for key in ("gate_up_proj", "down_proj")
+        )
+
+    def __call__(self, i: int) -> ExpertMatrices:
+        """The same numbers that `materialise_experts` gives expert `i`."""
+        self.pool.fill(self.gate_up, f"{self.name}.{i}.gate_up_proj")
+        self.pool.fill(self.down, f"{self.name}.{i}.down_proj")
+        gate, up = self.gate_up.chunk(2, dim=0)
+        return ExpertMatrices(gate=gate, up=up, down=self.down)

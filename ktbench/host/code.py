@@ -1,0 +1,59 @@
+"""Identity of the code that measures: the same in a checkout and in the wheel built from it."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import ktbench
+from ktbench.core.ids import digest
+from ktbench.host.extension import Extension
+from ktbench.resources import data_folder
+
+# Reports are left out: they show what was measured and change nothing about it.
+_DATA_FOLDERS = ("conf", "ablations", "evals")
+_PACKAGE = Path(ktbench.__file__).parent
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Commit:
+    """The checkout's commit, and whether tracked or new files differ from it."""
+
+    sha: str
+    dirty: bool
+
+
+def code_id(extension: Extension) -> str:
+    """Digest of the package's Python files, the YAML of its data folders and the kernel build."""
+    files = {name: hashlib.blake2b(path.read_bytes()).hexdigest() for name, path in code_files()}
+    build = None if extension.module is None else extension.module.build_id()
+    return digest({"files": files, "kernels": build})
+
+
+def code_files() -> Iterator[tuple[str, Path]]:
+    """(name, path) of every file that the identity covers; names do not depend on where the package lies."""
+    for path in _PACKAGE.rglob("*.py"):
+        if path.relative_to(_PACKAGE).parts[0] not in (*_DATA_FOLDERS, "reports"):
+            yield path.relative_to(_PACKAGE).as_posix(), path
+    for folder in map(data_folder, _DATA_FOLDERS):
+        for path in folder.rglob("*.yaml"):
+            yield f"{folder.name}/{path.relative_to(folder).as_posix()}", path
+
+
+def read_commit(checkout: Path = _PACKAGE.parent) -> Commit | None:
+    """The commit of a checkout; None for an installed package and where git is missing."""
+    if not (checkout / ".git").exists():
+        return None
+    try:
+        sha, status = (_git(checkout, *words) for words in (("rev-parse", "HEAD"), ("status", "--porcelain")))
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return Commit(sha=sha, dirty=bool(status))
+
+
+def _git(checkout: Path, *words: str) -> str:
+    command = ["git", "-C", str(checkout), *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()

@@ -1,0 +1,60 @@
+"""NVIDIA devices as the driver library lists them, asked through ctypes so that nothing heavy loads."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+_LIBRARY = "libcuda.so.1"
+_NAME_BYTES = 256
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gpu:
+    """One CUDA device: its name and bytes of memory."""
+
+    name: str
+    memory_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CudaDevices:
+    """The devices that this process sees, or the one-line reason why there are none."""
+
+    gpus: tuple[Gpu, ...]
+    reason: str = ""
+
+
+def read_cuda_devices(load: Callable[[str], Any] = ctypes.CDLL) -> CudaDevices:
+    """Ask the CUDA driver for its devices; `load` opens a shared library and raises OSError where there is none."""
+    try:
+        library = load(_LIBRARY)
+    except OSError:
+        return CudaDevices(gpus=(), reason="no CUDA device: libcuda is not installed (install the NVIDIA driver)")
+    try:
+        count = ctypes.c_int()
+        _check(library, "cuInit", library.cuInit(0))
+        _check(library, "cuDeviceGetCount", library.cuDeviceGetCount(ctypes.byref(count)))
+        gpus = tuple(_gpu(library, index) for index in range(count.value))
+    except OSError as error:
+        return CudaDevices(gpus=(), reason=f"no CUDA device: {error} (check nvidia-smi)")
+    return CudaDevices(gpus=gpus, reason="" if gpus else "no CUDA device: the driver lists none (check nvidia-smi)")
+
+
+def _gpu(library: Any, index: int) -> Gpu:
+    device, memory_bytes = ctypes.c_int(), ctypes.c_size_t()
+    name = ctypes.create_string_buffer(_NAME_BYTES)
+    _check(library, "cuDeviceGet", library.cuDeviceGet(ctypes.byref(device), index))
+    _check(library, "cuDeviceGetName", library.cuDeviceGetName(name, _NAME_BYTES, device))
+    _check(library, "cuDeviceTotalMem", library.cuDeviceTotalMem_v2(ctypes.byref(memory_bytes), device))
+    return Gpu(name=name.value.decode(errors="replace"), memory_bytes=memory_bytes.value)
+
+
+def _check(library: Any, call: str, code: int) -> None:
+    """Raise OSError with the driver's own words unless the code is CUDA_SUCCESS."""
+    if code:
+        text = ctypes.c_char_p()
+        library.cuGetErrorString(code, ctypes.byref(text))
+        raise OSError(f"{call} says {(text.value or b'an unknown error').decode()} (code {code})")

@@ -1,0 +1,64 @@
+"""The machine and the code behind records, in plain content that reports show as it is."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import asdict
+from typing import Any
+
+from ktbench.core.ids import digest
+from ktbench.core.record import Environment
+from ktbench.host.code import code_id, read_commit
+from ktbench.host.cuda import read_cuda_devices
+from ktbench.host.extension import Extension, isa_grants, load_extension
+from ktbench.host.grants import grants_of
+from ktbench.host.memory import read_memory
+from ktbench.host.settings import read_settings
+from ktbench.host.software import PACKAGES, package_version
+from ktbench.host.topology import read_topology
+
+_GIB = 2**30
+# What must match for a run to go on. Left out on purpose: load, free memory, kernel release, versions, settings.
+_IDENTITY = ("cpu_model", "cpus", "cores", "numa_nodes", "memory_total_gib", "granted", "gpus")
+
+
+def environment() -> Environment:
+    """Everything known about this machine, its software and this code, now."""
+    extension = load_extension()
+    facts = {**_machine_facts(extension), **_software_facts()}
+    return Environment(env_id=env_id(facts), code_id=code_id(extension), facts=facts)
+
+
+def env_id(facts: dict[str, Any]) -> str:
+    """Identity of the machine: equal where measurements may be put side by side."""
+    return digest({key: facts[key] for key in _IDENTITY})
+
+
+def _machine_facts(extension: Extension) -> dict[str, Any]:
+    topology, memory, cuda = read_topology(), read_memory(), read_cuda_devices()
+    grants = grants_of(extension, topology, cuda, package_version("torch"))
+    return {
+        **asdict(read_settings(cpu=topology.cpus[0])),
+        "cpus": list(topology.cpus),
+        "cores": len(topology.cores),
+        "smt": topology.smt,
+        "last_level_cache_bytes": topology.last_level_cache_bytes,
+        "numa_nodes": [list(node.cpus) for node in topology.nodes],
+        "memory_total_gib": round(memory.total_bytes / _GIB),
+        "memory_available_bytes": memory.available_bytes,
+        "memory_limit": memory.limit,
+        "granted": sorted(name for name, reason in grants.items() if not reason),
+        "refused": {name: reason for name, reason in grants.items() if reason},
+        "isa": isa_grants(extension),
+        "gpus": [gpu.name for gpu in cuda.gpus],
+    }
+
+
+def _software_facts() -> dict[str, Any]:
+    commit = read_commit()
+    return {
+        "python": platform.python_version(),
+        "versions": {name: package_version(name) for name in PACKAGES},
+        "commit": commit and commit.sha,
+        "dirty": commit and commit.dirty,
+    }

@@ -1,0 +1,114 @@
+"""What can be measured of this machine: one gauge per quantity, and a reason for each that there is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import ModuleType
+
+from ktbench.host.binding import memory_on_node
+from ktbench.host.cuda import CudaDevices
+from ktbench.host.describe import Constant
+from ktbench.host.roofs import PEAK_ISAS, READ_BUFFER_BYTES, Roofs
+from ktbench.host.topology import Topology
+
+_DEVICE_GAUGES = {
+    "gpu.launch": ("GPU: kernel launch latency", "ns"),
+    "link.copy": ("copy to the GPU", "bytes/s"),
+    "link.copy_with_read": ("copy to the GPU while the CPU reads", "bytes/s"),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gauge:
+    """One quantity of the machine; `read` measures it once, in `unit`."""
+
+    key: str
+    title: str
+    unit: str
+    read: Callable[[], float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Instruments:
+    """The gauges of a machine, and by key those that it does not have."""
+
+    gauges: tuple[Gauge, ...]
+    missing: dict[str, Constant]
+
+
+def buffers_needed(topology: Topology) -> int:
+    """How many read buffers are open at once: all cores, one core, every domain's own memory and the others'."""
+    domains = len(topology.domains)
+    return 2 if domains < 2 else 2 + 2 * domains - 1
+
+
+def open_instruments(
+    kernels: ModuleType, topology: Topology, cuda: CudaDevices, buffer_bytes: int = READ_BUFFER_BYTES
+) -> Instruments:
+    """Everything that this machine lets us measure. Takes `buffer_bytes` for each of `buffers_needed`."""
+    every = Roofs(topology.core_cpus, kernels, buffer_bytes)
+    one = Roofs(topology.core_cpus[:1], kernels, buffer_bytes)
+    sets = (("all", f"all {len(topology.cores)} cores", every), ("one", "1 core", one))
+    reads = [_read_gauge(f"read.{name}", who, roofs) for name, who, roofs in sets]
+    peaks = [
+        Gauge(
+            key=f"peak.{isa}.{name}",
+            title=f"{isa} {dtype} peak, {who}",
+            unit="FLOP/s",
+            read=partial(at.peak_flops, isa),
+        )
+        for isa, dtype in PEAK_ISAS.items()
+        if kernels.grants().get(isa) == ""
+        for name, who, at in sets
+    ]
+    own, missing = _own_gauges(kernels, topology, buffer_bytes), _missing(kernels.grants(), topology, cuda)
+    try:
+        cross = list(_cross_gauges(kernels, topology, buffer_bytes))
+    except OSError as error:
+        cross, missing["read.across"] = [], _gap("read bandwidth across NUMA nodes", "bytes/s", str(error))
+    return Instruments(gauges=(*reads, *own, *cross, *peaks, *_hop_gauge(every, topology)), missing=missing)
+
+
+def _own_gauges(kernels: ModuleType, topology: Topology, buffer_bytes: int) -> list[Gauge]:
+    """Each domain reading its own memory: a page lies near the thread that touches it first."""
+    domains = topology.domains if len(topology.domains) >= 2 else ()
+    rooms = {node.id: Roofs(topology.node_core_cpus(node.id), kernels, buffer_bytes) for node in domains}
+    return [_read_gauge(f"read.node{id_}", f"node {id_}", roofs) for id_, roofs in rooms.items()]
+
+
+def _cross_gauges(kernels: ModuleType, topology: Topology, buffer_bytes: int) -> Iterator[Gauge]:
+    """The first domain reading each other's memory. Raises OSError where the kernel does not let us place it there."""
+    reader, *owners = topology.domains
+    for owner in owners:
+        with memory_on_node(owner.id):
+            roofs = Roofs(topology.node_core_cpus(reader.id), kernels, buffer_bytes)
+        yield _read_gauge(f"read.node{reader.id}_from_node{owner.id}", f"node {reader.id} from node {owner.id}", roofs)
+
+
+def _hop_gauge(roofs: Roofs, topology: Topology) -> Iterator[Gauge]:
+    if len(topology.cores) > 1:
+        yield Gauge(key="ping_pong", title="cache line between 2 cores, one way", unit="ns", read=roofs.ping_pong_ns)
+
+
+def _read_gauge(key: str, who: str, roofs: Roofs) -> Gauge:
+    return Gauge(key=key, title=f"read bandwidth, {who}", unit="bytes/s", read=roofs.read_bytes_per_s)
+
+
+def _missing(grants: Mapping[str, str], topology: Topology, cuda: CudaDevices) -> dict[str, Constant]:
+    missing = {
+        f"peak.{isa}.all": _gap(f"{isa} {dtype} peak", "FLOP/s", grants[isa])
+        for isa, dtype in PEAK_ISAS.items()
+        if grants[isa]
+    }
+    if len(topology.domains) < 2:
+        missing["read.across"] = _gap("read bandwidth across NUMA nodes", "bytes/s", "there is one NUMA node")
+    if len(topology.cores) < 2:
+        missing["ping_pong"] = _gap("cache line between 2 cores, one way", "ns", "there is one usable core")
+    why = cuda.reason or "not measured: this version probes the CPU side only"
+    return missing | {key: _gap(title, unit, why) for key, (title, unit) in _DEVICE_GAUGES.items()}
+
+
+def _gap(title: str, unit: str, why: str) -> Constant:
+    return Constant(title=title, unit=unit, why=why)

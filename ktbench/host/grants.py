@@ -1,0 +1,58 @@
+"""What this machine grants to features, each with the reason when it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ktbench.core.features import BY_NAME, FEATURES, Feature
+from ktbench.host.cuda import CudaDevices, read_cuda_devices
+from ktbench.host.extension import Extension, isa_grants, load_extension
+from ktbench.host.software import package_version
+from ktbench.host.topology import Topology, read_topology
+
+_ISA_GRANTS = ("avx512", "amx")
+
+
+def machine_grants() -> dict[str, str]:
+    """Grant name -> "" when this machine grants it, else one line that says what is missing and what to do.
+
+    The names are those that `Feature.needs` uses: avx512, amx, numa, cuda.
+    """
+    return grants_of(load_extension(), read_topology(), read_cuda_devices(), package_version("torch"))
+
+
+def grants_of(extension: Extension, topology: Topology, cuda: CudaDevices, torch: str | None) -> dict[str, str]:
+    """The grants that follow from the parts; `torch` is the installed version, None where there is none."""
+    isas = isa_grants(extension)
+    grants = {name: isas.get(name, extension.reason or f"the kernel extension has no {name}") for name in _ISA_GRANTS}
+    return {**grants, "numa": _numa_reason(topology), "cuda": cuda.reason or _torch_reason(torch)}
+
+
+def feature_reasons(grants: Mapping[str, str]) -> dict[str, str]:
+    """Feature name -> "" when the machine can run it, else what it lacks, for every row of the feature table."""
+    return {feature.name: _feature_reason(feature, grants) for feature in FEATURES}
+
+
+def _feature_reason(feature: Feature, grants: Mapping[str, str]) -> str:
+    missing = [grants[need] for need in feature.needs if grants[need]]
+    carriers = [BY_NAME[name] for name in feature.requires]
+    if carriers and all(_feature_reason(carrier, grants) for carrier in carriers):
+        missing.append(f"needs {' or '.join(carrier.tag(True) for carrier in carriers)}, of which none can run here")
+    return "; ".join(missing)
+
+
+def _numa_reason(topology: Topology) -> str:
+    if len(topology.domains) >= 2:
+        return ""
+    hidden = len(topology.nodes) - len(topology.domains)
+    if hidden:
+        return f"one NUMA node with usable cpus, {hidden} without (memory only, or kept away by taskset or a cpuset)"
+    return "one NUMA node: needs a machine with two or more sockets, or node-per-socket (NPS, SNC) set in the firmware"
+
+
+def _torch_reason(torch: str | None) -> str:
+    if torch is None:
+        return "torch is not installed: run python3 bootstrap.py"
+    if torch.endswith("+cpu"):
+        return f"torch {torch} is built without CUDA: install the torch of this GPU in a fresh environment"
+    return ""

@@ -1,0 +1,56 @@
+"""The command that runs one cell again, from its spec alone."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from typing import Any
+
+from ktbench.core.spec import EngineSpec, MeasureSpec, RunSpec, WorkloadSpec
+
+
+def command_of(spec: RunSpec, planned_with: Sequence[str] = ()) -> str:
+    """`python -m ktbench run …` with every override that differs from the defaults, ready for a shell.
+
+    Facts of an architecture that were overridden one by one are taken over from the command that planned the run.
+    """
+    facts = [word for word in planned_with if word.lstrip("+~").startswith("model.config.")]
+    return shlex.join(["python", "-m", "ktbench", "run", *_model(spec), *facts, *_rest(spec)])
+
+
+def _model(spec: RunSpec) -> Iterator[str]:
+    model = spec.model
+    if model.path is not None:
+        yield f"model.path={model.path}"
+        return
+    yield f"model={model.name}"
+    if model.is_slice:
+        yield f"model.layers={model.shape.layers}"
+    yield "model.vocab=full" if model.shape.vocab == model.full_vocab else f"model.vocab={model.shape.vocab}"
+    if model.seed:
+        yield f"model.seed={model.seed}"
+
+
+def _rest(spec: RunSpec) -> Iterator[str]:
+    phase = spec.workload.phase
+    yield f"workload={phase}"
+    plain = WorkloadSpec(phase=phase, prompt=1, steps=1)
+    yield from (f"workload.{name}={getattr(spec.workload, name)}" for name in ("prompt", "steps"))
+    yield from _changed("workload", spec.workload, plain, skip=("phase", "prompt", "steps"))
+    yield from _changed("engine", spec.engine, EngineSpec())
+    yield from _changed("measure", spec.measure, MeasureSpec())
+
+
+def _changed(part: str, value: Any, plain: Any, skip: tuple[str, ...] = ()) -> Iterator[str]:
+    for f in fields(value):
+        mine = getattr(value, f.name)
+        if f.name not in skip and mine != getattr(plain, f.name):
+            yield f"{part}.{f.name}={_word(mine)}"
+
+
+def _word(value: object) -> str:
+    """As Hydra reads it."""
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,66 @@
+"""A table as LaTeX, for the booktabs and graphicx packages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ktbench.report.tables import Table
+
+_SPECIAL = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "&": r"\&",
+        "%": r"\%",
+        "$": r"\$",
+        "#": r"\#",
+        "_": r"\_",
+        "{": r"\{",
+        "}": r"\}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "—": "---",
+        "±": r"$\pm$",
+        "×": r"$\times$",
+        "µ": r"$\mu$",
+        "[": "{[}",  # a bracket after \\ would be read as its argument
+    }
+)
+
+
+def latex(table: Table) -> str:
+    """A `table` and a `figure` environment; commands that run each row again as comments."""
+    return "\n".join(_lines(table)) + "\n"
+
+
+def _lines(table: Table) -> Iterator[str]:
+    yield "% needs \\usepackage{booktabs,graphicx}"
+    yield from (f"% {name}: {command}" for name, command in table.commands)
+    yield from (r"\begin{table*}", r"\centering", r"\footnotesize")
+    yield f"\\caption{{{_escaped(' '.join([f'{table.title}.', *table.conditions, *table.methods]))}}}"
+    yield r"\resizebox{\linewidth}{!}{%"
+    yield f"\\begin{{tabular}}{{{''.join('r' if column.numeric else 'l' for column in table.columns)}}}"
+    yield r"\toprule"
+    yield _line(tuple(column.heading for column in table.columns))
+    yield r"\midrule"
+    yield from map(_line, table.cells)
+    if table.control_cells:
+        yield r"\midrule"
+        yield from map(_line, table.control_cells)
+    yield from (r"\bottomrule", r"\end{tabular}}")
+    if table.notes:
+        yield r"\par\raggedright"
+        yield from (f"{_escaped(note)}\\\\" for note in table.notes)
+    yield r"\end{table*}"
+    yield from (r"\begin{figure}", r"\centering", r"\includegraphics[width=\linewidth]{figure.pdf}")
+    yield f"\\caption{{{_escaped(' '.join([table.figure_caption, *table.conditions]))}}}"
+    yield r"\end{figure}"
+
+
+def _line(cells: tuple[str, ...]) -> str:
+    return " & ".join(map(_escaped, cells)) + r" \\"
+
+
+def _escaped(text: str) -> str:
+    return text.translate(_SPECIAL)

@@ -1,0 +1,45 @@
+"""How wide text is in print, so that nothing in a figure overlaps or is cut off."""
+
+from __future__ import annotations
+
+from matplotlib.backends.backend_agg import RendererAgg
+from matplotlib.font_manager import FontProperties
+
+_DPI = 300
+_POINTS_PER_INCH = 72
+_LEADING = 1.3
+
+_RENDERER = RendererAgg(1, 1, _DPI)
+
+
+def width_in(text: str, size_pt: float) -> float:
+    """Width of a line of text in inches, in the figure's font."""
+    font = FontProperties(size=size_pt)
+    return float(_RENDERER.get_text_width_height_descent(text, font, ismath=False)[0]) / _DPI
+
+
+def line_in(size_pt: float) -> float:
+    """Distance between lines in inches."""
+    return size_pt * _LEADING / _POINTS_PER_INCH
+
+
+def wrapped(text: str, size_pt: float, limit_in: float) -> list[str]:
+    """Lines no wider than `limit_in`, broken at spaces; a longer word is broken where it must."""
+    lines = [""]
+    for word in text.split():
+        rest = word
+        joined = f"{lines[-1]} {rest}".strip()
+        if width_in(joined, size_pt) <= limit_in:
+            lines[-1] = joined
+            continue
+        while width_in(rest, size_pt) > limit_in:
+            head = _fitting(rest, size_pt, limit_in)
+            lines.append(rest[:head])
+            rest = rest[head:]
+        lines.append(rest)
+    return [line for line in lines if line]
+
+
+def _fitting(word: str, size_pt: float, limit_in: float) -> int:
+    """How many letters of a word fit, at least one."""
+    return max(1, *(n for n in range(1, len(word)) if width_in(word[:n], size_pt) <= limit_in))

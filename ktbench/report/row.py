@@ -1,0 +1,92 @@
+"""One row per cell: everything that tables and figures show of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from ktbench.core.outcome import Outcome
+from ktbench.core.record import Provenance, Record, Role
+from ktbench.report.roof import RoofShare
+from ktbench.report.settings import Setting
+from ktbench.stats.intervals import Interval
+from ktbench.stats.verdict import Verdict
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gain:
+    """What the last feature of a row adds to the row `over` that lacks only this one."""
+
+    over: str
+    ratio: Interval
+    verdict: Verdict
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """A cell over all its rounds. `outcome` is None before its first turn.
+
+    `step_s` is the median over rounds of the rounds' median step in seconds; it and all that follows from it are None
+    unless the outcome is timed. `speedup` is over the baseline of the group of rows with equal `settings`, `gain` over
+    the row that lacks only its last feature, and `error` the largest of all rounds. `missing` says for each measured
+    field that is None why it is.
+    """
+
+    label: str
+    role: Role
+    cell: str
+    spec_id: str
+    settings: dict[str, Setting]
+    features: dict[str, bool | int]
+    baseline: str
+    is_baseline: bool
+    outcome: Outcome | None
+    why: str
+    goal: float
+    provenance: Provenance | None
+    records: tuple[Record, ...]
+    command: str
+    step_s: Interval | None = None
+    tokens_per_s: Interval | None = None
+    read_bytes_per_s: float | None = None
+    flops_per_s: float | None = None
+    roof: RoofShare | None = None
+    proof: str | None = None
+    error: float | None = None
+    speedup: Interval | None = None
+    verdict: Verdict = Verdict.UNSURE
+    gain: Gain | None = None
+    missing: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def timed(self) -> bool:
+        """Whether the row has a speed to show."""
+        return self.step_s is not None
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that count."""
+        return sum(bool(record.samples_s) for record in self.records)
+
+    @property
+    def samples(self) -> int:
+        """Timed steps over all rounds."""
+        return sum(len(record.samples_s) for record in self.records)
+
+    @property
+    def round_s(self) -> dict[int, float]:
+        """Median step of each round in seconds; empty where the row has no speed to show."""
+        return {record.round: median(record.samples_s) for record in self.records} if self.timed else {}
+
+
+def groups_of(rows: Sequence[Row]) -> list[tuple[Row, ...]]:
+    """Rows with equal settings together, in order of appearance."""
+    groups: list[list[Row]] = []
+    for row in rows:
+        known = next((group for group in groups if group[0].settings == row.settings), None)
+        if known is None:
+            groups.append([row])
+        else:
+            known.append(row)
+    return [tuple(group) for group in groups]

@@ -1,0 +1,108 @@
+"""From the records of a run to its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ktbench.core.outcome import Outcome
+from ktbench.core.record import Cell, Provenance, Record
+from ktbench.report.command import command_of
+from ktbench.report.compare import compared
+from ktbench.report.ending import ending_of, step_interval
+from ktbench.report.proof import proof_of
+from ktbench.report.roof import roof_share
+from ktbench.report.row import Row
+from ktbench.report.settings import settings_of
+from ktbench.report.text import number, plus_minus
+from ktbench.store import Run
+
+
+def rows_of(run: Run) -> tuple[Row, ...]:
+    """Rows of every planned cell, in the order of the plan. Raises ValueError where a cell mixes provenances."""
+    rows = [_row(run, cell) for cell in run.header.cells]
+    return tuple(compared(row, [other for other in rows if other.settings == row.settings]) for row in rows)
+
+
+def row_line(row: Row) -> str:
+    """The row as one line of fixed width, for a terminal while a sweep runs."""
+    if row.step_s is None or row.tokens_per_s is None:
+        reason = f": {row.why}" if row.why else ""
+        return f"{row.label:<16} {row.outcome or 'not measured yet'}{reason}"
+    mark, width = "~" if row.outcome is Outcome.NOISY else "", plus_minus(row.step_s)
+    share = "" if row.roof is None else f"{row.roof.share.mid:4.0%} of {row.roof.limit}"
+    return (
+        f"{row.label:<16} {mark + number(row.step_s.mid * 1e3):>9} ms/step {width:>7}"
+        f"  {number(row.tokens_per_s.mid):>9} tokens/s  {_speedup_word(row):<30}  {share:<18}  {row.rounds:2d} rounds"
+    )
+
+
+def _speedup_word(row: Row) -> str:
+    if row.is_baseline:
+        return "the baseline"
+    if row.speedup is None:
+        return "no speed-up"
+    low, mid, high = (f"{value:.3f}" for value in (row.speedup.low, row.speedup.mid, row.speedup.high))
+    return f"{mid}x [{low}, {high}] {row.verdict}"
+
+
+def _row(run: Run, cell: Cell) -> Row:
+    records = run.of_cell(cell.key)
+    outcome, why = ending_of(records, cell.spec.measure.goal)
+    row = Row(
+        label=cell.label,
+        role=cell.role,
+        cell=cell.key,
+        spec_id=cell.spec_id,
+        settings=settings_of(cell.spec),
+        features=cell.spec.engine.features,
+        baseline=run.header.baseline,
+        is_baseline=cell.role == "arm" and cell.label == run.header.baseline,
+        outcome=outcome,
+        why=why,
+        goal=cell.spec.measure.goal,
+        provenance=_provenance(cell, records),
+        records=records,
+        command=command_of(cell.spec, run.header.command),
+        error=max((record.error for record in records if record.error is not None), default=None),
+    )
+    timed = outcome is not None and outcome.timed
+    row = replace(row, **_speed(cell, records)) if timed else row
+    return replace(row, missing=dict(_missing(row)))
+
+
+def _provenance(cell: Cell, records: Sequence[Record]) -> Provenance | None:
+    kinds = {record.provenance for record in records}
+    if len(kinds) > 1:
+        raise ValueError(f"cell {cell.label} ({cell.key}) mixes {' and '.join(sorted(kinds))} records: keep them apart")
+    return next(iter(kinds), None)
+
+
+def _speed(cell: Cell, records: Sequence[Record]) -> dict[str, Any]:
+    step_s, work = step_interval(records), records[-1].work
+    return {
+        "step_s": step_s,
+        "tokens_per_s": step_s.per(cell.spec.workload.tokens_per_step),
+        "read_bytes_per_s": work and work.weight_bytes / step_s.mid,
+        "flops_per_s": work and work.flops / step_s.mid,
+        "roof": roof_share(records),
+        "proof": proof_of(records),
+    }
+
+
+def _missing(row: Row) -> Iterator[tuple[str, str]]:
+    """Why measured fields are None, apart from the speed-up."""
+    ending = f"{row.outcome or 'not measured'}: {row.why}"
+    reasons = {
+        "step_s": ending,
+        "tokens_per_s": ending,
+        "read_bytes_per_s": "the system does not say how much work a step is",
+        "flops_per_s": "the system does not say how much work a step is",
+        "roof": "no roof was sampled next to the turns",
+        "proof": "the system counts nothing",
+        "error": "the output was not checked",
+    }
+    for name, reason in reasons.items():
+        if getattr(row, name) is None:
+            yield name, reason if row.timed else ending

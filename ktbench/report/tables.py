@@ -1,0 +1,91 @@
+"""The table of a run: cells already written out, ready for any format."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ktbench.report.caption import conditions_of, figure_caption, methods_of
+from ktbench.report.columns import Column, columns
+from ktbench.report.row import Row, groups_of
+from ktbench.report.settings import varying
+from ktbench.report.text import DASH
+from ktbench.store import Run
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Table:
+    """`cells` and `control_cells` have one text for each column. `notes` say why a cell holds a dash or is in doubt."""
+
+    title: str
+    conditions: tuple[str, ...]
+    methods: tuple[str, ...]
+    columns: tuple[Column, ...]
+    cells: tuple[tuple[str, ...], ...]
+    control_cells: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...]
+    figure_caption: str
+    commands: tuple[tuple[str, str], ...]
+
+
+def table_of(run: Run, rows: Sequence[Row]) -> Table:
+    """The table of `rows`, which are those of `run`."""
+    settings = varying([group[0].settings for group in groups_of(rows)])
+    shown, said = _split(columns(settings), rows)
+    arms, controls = ([row for row in rows if row.role == role] for role in ("arm", "control"))
+    return Table(
+        title=run.header.title,
+        conditions=(*conditions_of(run, rows), *said),
+        methods=methods_of(run, rows),
+        columns=shown,
+        cells=tuple(_cells(shown, row) for row in arms),
+        control_cells=tuple(_cells(shown, row) for row in controls),
+        notes=_notes(rows, settings),
+        figure_caption=figure_caption(run, rows),
+        commands=tuple((place(row, settings), row.command) for row in rows if row.role == "arm"),
+    )
+
+
+def place(row: Row, settings: Sequence[str]) -> str:
+    """Label of a row with the settings that tell it from rows of other groups."""
+    return ", ".join([row.label, *(f"{key}={row.settings[key]}" for key in settings)])
+
+
+def _cells(shown: Sequence[Column], row: Row) -> tuple[str, ...]:
+    return tuple(column.write(row) for column in shown)
+
+
+def _split(every: Sequence[Column], rows: Sequence[Row]) -> tuple[tuple[Column, ...], tuple[str, ...]]:
+    """Columns to show, and sentences in place of those that say the same wherever they say anything.
+
+    A column in which no row has a value is left out; the notes say why.
+    """
+    shown, said = [], []
+    for column in every:
+        values = {column.write(row) for row in rows} - {DASH}
+        if not values:
+            continue
+        if column.movable and len(values) == 1:
+            said += [f"{column.heading.capitalize()}: {value}." for value in values]
+        else:
+            shown.append(column)
+    return tuple(shown), tuple(said)
+
+
+def _notes(rows: Sequence[Row], settings: Sequence[str]) -> tuple[str, ...]:
+    """One note for each reason, naming all rows that it holds for."""
+    holders: dict[str, list[str]] = {}
+    for row in rows:
+        for reason in _reasons(row):
+            holders.setdefault(reason, []).append(place(row, settings))
+    return tuple(f"{'; '.join(names)} — {reason}" for reason, names in holders.items())
+
+
+def _reasons(row: Row) -> list[str]:
+    """Why cells of the row are empty or in doubt, each reason once."""
+    ending = [f"{row.outcome or 'not measured'}: {row.why}"] if row.why else []
+    return list(dict.fromkeys(ending + [why for name, why in row.missing.items() if _worth_saying(row, name)]))
+
+
+def _worth_saying(row: Row, name: str) -> bool:
+    return row.timed and not (name == "speedup" and row.is_baseline)

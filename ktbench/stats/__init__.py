@@ -1,0 +1,1 @@
+"""Statistics of paired, repeated measurements: plain numbers in, nothing of ours imported."""

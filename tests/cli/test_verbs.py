@@ -1,0 +1,134 @@
+"""Every verb, run as a person would, on a model that loads in no time."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ktbench.cli import VERBS
+from ktbench.core.outcome import Outcome
+from ktbench.store import read_run
+from ktbench.store.log import encode
+
+ROOT = Path(__file__).parents[2]
+pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
+QUICK = ("model=tiny", "model.layers=2", "workload.prompt=8", "workload.steps=2", "measure.max_rounds=6")
+
+
+def ktbench(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ktbench", *words],
+        cwd=folder, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(folder)},
+        capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sweep")
+    done = ktbench(folder, "sweep", "+ablation=decode", "run_name=first", *QUICK)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_sweep_measures_or_names_a_reason_for_every_row_of_the_papers_order(swept: Path) -> None:
+    run = read_run(swept / "runs/first")
+    assert [cell.label for cell in run.header.cells][:6] == ["base", "+v", "+m", "+v+d", "+v+d+n", "+v+d+n+c"]
+    for cell in run.header.cells:
+        records = run.of_cell(cell.key)
+        assert all(record.outcome is Outcome.OK for record in records) or records[0].why
+    assert {record.outcome for record in run.of_cell(run.header.cells[0].key)} == {Outcome.OK}
+
+
+def test_sweep_names_the_files_it_wrote(swept: Path) -> None:
+    names = {file.name for file in (swept / "runs/first/report").iterdir()}
+    assert names == {f"table.{kind}" for kind in ("md", "csv", "json", "tex")} | {
+        f"figure.{kind}" for kind in ("pdf", "svg", "png")
+    }
+
+
+def test_report_rebuilds_the_same_bytes(swept: Path) -> None:
+    folder = swept / "runs/first/report"
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    assert ktbench(swept, "report", "first").returncode == 0
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def test_resuming_a_finished_run_measures_nothing(swept: Path) -> None:
+    before = read_run(swept / "runs/first").records
+    table = (swept / "runs/first/report/table.md").read_bytes()
+    done = ktbench(swept, "sweep", "+ablation=decode", "resume=first", *QUICK)
+    assert done.returncode == 0, done.stderr
+    assert read_run(swept / "runs/first").records == before
+    assert (swept / "runs/first/report/table.md").read_bytes() == table
+
+
+def test_run_of_one_cell(swept: Path) -> None:
+    done = ktbench(swept, "run", *QUICK, "workload=prefill")
+    assert done.returncode == 0, done.stderr
+    assert "tokens/s" in done.stdout
+
+
+def test_run_of_a_cell_that_cannot_run_here(swept: Path) -> None:
+    done = ktbench(swept, "run", *QUICK, "engine.v=true", "engine.n=true")
+    if done.returncode == 4:
+        assert "UNSUPPORTED" in done.stdout
+    else:
+        assert done.returncode == 0, done.stderr
+
+
+def test_plan_loads_nothing_and_says_bytes_and_minutes(swept: Path) -> None:
+    done = ktbench(swept, "plan", "+ablation=prefill")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"memory: [\d.]+ GiB", done.stdout)
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["--version"], *([verb, "--help"] for verb in VERBS)])
+def test_help(tmp_path: Path, words: list[str]) -> None:
+    done = ktbench(tmp_path, *words)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["sweeep"], "did you mean sweep"),
+        (["sweep"], "name one with +ablation=NAME; allowed are decode, prefill"),
+        (["sweep", "+ablation=decod"], "did you mean decode"),
+        (["run", "+ablation=decode"], "takes one cell"),
+        (["run", "model=qwen3_235b_a22b"], "free are"),
+        (["run", "engine.deferral=8"], "engine.deferral=8 must leave one"),
+        (["run", "model.path=nowhere"], "nowhere"),
+        (["report", "frist"], "did you mean first"),
+        (["report", "first", "docx"], "docx"),
+        (["sweep", "+ablation=decode", "resume=none"], "no such run"),
+        (["sweep", "+ablation=decode", "run_name=first"], "holds a run already"),
+        (["sweep", "+ablation=prefill", "resume=first", *QUICK], "planned other cells"),
+        (["doctor", "now"], "now"),
+    ],
+)
+def test_wrong_request_is_one_line_and_exit_code_2(swept: Path, words: list[str], says: str) -> None:
+    done = ktbench(swept, *words)
+    assert done.returncode == 2, done.stderr
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
+
+
+def test_a_run_of_other_code_is_not_resumed_unless_told(swept: Path) -> None:
+    log = swept / "runs/first/log.jsonl"
+    run = read_run(swept / "runs/first")
+    changed = swept / "runs/changed"
+    changed.mkdir()
+    header = replace(run.header, run="changed", code_id="another")
+    (changed / "log.jsonl").write_bytes(encode(header) + b"".join(log.read_bytes().splitlines(keepends=True)[1:]))
+    refused = ktbench(swept, "sweep", "+ablation=decode", "resume=changed", *QUICK)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert f"its code was another, this is code {run.header.code_id}" in refused.stderr
+    told = ktbench(swept, "sweep", "+ablation=decode", "resume=changed", "resume_changed=true", *QUICK)
+    assert told.returncode == 0, told.stderr

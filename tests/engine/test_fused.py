@@ -1,0 +1,97 @@
+"""The fused path: every family that can be packed, every kernel that this machine grants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from ktbench.engine.load import load
+from ktbench.engine.protocol import Unsupported
+from tests.engine.tiny import PACKABLE, decode, logits_of_steps, prefill, run, spec, tiny_model
+
+kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built")
+
+# bf16 rounds at 2^-9; base rounds after each of some ten operations, the fused kernel once.
+_LOGITS_TOLERANCE = 0.02
+
+
+def granted(isa: str) -> Any:
+    missing = kernels.grants()[isa]
+    return pytest.mark.skipif(bool(missing), reason=f"{isa}: {missing}")
+
+
+AVX512, AMX = granted("avx512"), granted("amx")
+
+
+def relative(seen: torch.Tensor, truth: torch.Tensor) -> float:
+    return float((seen - truth).norm() / truth.norm())
+
+
+@AVX512
+@pytest.mark.parametrize("name", PACKABLE)
+def test_fused_logits_agree_with_base(name: str) -> None:
+    model = tiny_model(name)
+    for workload in (decode(batch=3), prefill(batch=2)):
+        base, fused = logits_of_steps(model, workload), logits_of_steps(model, workload, v=True)
+        assert all(relative(f, b) < _LOGITS_TOLERANCE for f, b in zip(fused, base, strict=True))
+
+
+@AVX512
+@AMX
+def test_each_setting_moves_its_own_counters_only() -> None:
+    model = tiny_model()
+    system = load(model, keep_packed=True)
+    proof = {"v": "avx512_calls", "m": "amx_tiles", "d": "tasks_dynamic"}
+    settings: list[dict[str, bool]] = [{}, {"v": True}, {"m": True}, {"v": True, "d": True}, {"m": True, "d": True}]
+    for workload in (decode(), prefill()):
+        for features in settings:
+            system.configure(spec(model, workload, **features))
+            before = dict(system.counters())
+            run(system, workload.steps)
+            after = system.counters()
+            moved = {name for name, counter in proof.items() if after[counter] > before[counter]}
+            assert moved == set(features)
+            assert after["deferred_experts"] == after["skipped_experts"] == 0
+
+
+@AVX512
+@AMX
+def test_hybrid_splits_by_tokens_per_expert() -> None:
+    """13 tokens on 8 experts at top-4 in any routing give some expert at least 5; decode never does."""
+    model = tiny_model()
+    system = load(model, keep_original=False, keep_packed=True)
+    for workload, amx in ((decode(), False), (prefill(), True)):
+        system.configure(spec(model, workload, v=True, m=True))
+        before = system.counters()["amx_tiles"]
+        run(system, workload.steps)
+        assert (system.counters()["amx_tiles"] > before) == amx
+
+
+@AVX512
+def test_thread_count_changes_nothing_but_the_threads() -> None:
+    model, workload = tiny_model(), decode(batch=2)
+    system = load(model, keep_original=False, keep_packed=True)
+    system.configure(spec(model, workload, v=True, threads=1))
+    one = run(system, workload.steps)
+    counted = system.counters()["avx512_calls"]
+    system.configure(spec(model, workload, v=True, threads=None))
+    assert all(map(torch.equal, one, run(system, workload.steps)))
+    assert system.counters()["avx512_calls"] > counted
+
+
+@AVX512
+def test_fused_alone_lets_the_original_weights_go() -> None:
+    model = tiny_model()
+    system = load(model, keep_original=False, keep_packed=True)
+    with pytest.raises(ValueError, match="original expert weights were not kept"):
+        system.configure(spec(model, decode()))
+
+
+@AVX512
+def test_experts_with_biases_are_not_run_fused() -> None:
+    model = tiny_model("gpt_oss_20b")
+    system = load(model, keep_original=False, keep_packed=True)
+    with pytest.raises(Unsupported, match="biases"):
+        system.configure(spec(model, decode(), v=True))

@@ -1,0 +1,109 @@
+"""Every known architecture shrunk to a size that loads in no time, and the same model in plain Transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from transformers import PreTrainedModel
+
+from ktbench.core.spec import EngineSpec, ModelSpec, RunSpec, WorkloadSpec
+from ktbench.engine.load import is_experts, load
+from ktbench.engine.synthetic import WeightPool, materialise, materialise_experts, skeleton
+
+MODELS = Path(__file__).parents[2] / "conf" / "model"
+NAMES = sorted(path.stem for path in MODELS.glob("*.yaml"))
+PACKABLE = [name for name in NAMES if not name.startswith("gpt_oss")]
+EXPERTS = 8
+
+_SIZES: dict[str, Any] = {
+    "hidden_size": 64,
+    "vocab_size": 256,
+    "num_attention_heads": 4,
+    "head_dim": 16,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 48,
+    "num_experts": EXPERTS,
+    "num_local_experts": EXPERTS,
+    "n_routed_experts": EXPERTS,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "sliding_window": 8,
+}
+
+
+def facts(name: str) -> dict[str, Any]:
+    """The model's file as it is."""
+    content: dict[str, Any] = yaml.safe_load((MODELS / f"{name}.yaml").read_text())
+    return content
+
+
+def shrunk(name: str) -> dict[str, Any]:
+    """The configuration of a known model with tiny sizes: its kinds of layers, router and attention stay."""
+    config: dict[str, Any] = facts(name)["config"]
+    config |= {key: size for key, size in _SIZES.items() if config.get(key) is not None}
+    config["num_hidden_layers"] = min(config.get("first_k_dense_replace", 0), 1) + 2
+    config["num_key_value_heads"] = 4 if "kv_lora_rank" in config else 2
+    config["intermediate_size"] = 96 if "moe_intermediate_size" in config else 32
+    config["num_experts_per_tok"] = min(config["num_experts_per_tok"], 4)
+    if "first_k_dense_replace" in config:
+        config["first_k_dense_replace"] = 1
+    if config.get("n_group", 1) > 1:
+        config |= {"n_group": 2, "topk_group": 1}
+    return config
+
+
+def tiny_model(name: str = "qwen3_30b_a3b", *, seed: int = 0, path: str | None = None, **changes: Any) -> ModelSpec:
+    """A tiny model of a known architecture."""
+    config = shrunk(name) | changes
+    layers = config["num_hidden_layers"]
+    return ModelSpec(name=name, config=config, full_layers=layers, full_vocab=256, seed=seed, path=path)
+
+
+def spec(model: ModelSpec, workload: WorkloadSpec, **engine: Any) -> RunSpec:
+    """A cell on that model, on one thread unless told otherwise."""
+    return RunSpec(model=model, workload=workload, engine=EngineSpec(**({"threads": 1} | engine)))
+
+
+def decode(batch: int = 1, steps: int = 3, **options: Any) -> WorkloadSpec:
+    """Decode after a prompt that is longer than the tiny sliding window."""
+    return WorkloadSpec(**{"phase": "decode", "prompt": 11, "batch": batch, "steps": steps} | options)
+
+
+def prefill(batch: int = 1, steps: int = 2, **options: Any) -> WorkloadSpec:
+    """Prefill of a short prompt."""
+    return WorkloadSpec(**{"phase": "prefill", "prompt": 13, "batch": batch, "steps": steps} | options)
+
+
+def plain_transformers(model: ModelSpec) -> PreTrainedModel:
+    """The same synthetic weights in an untouched model of Transformers."""
+    network = skeleton(model)
+    pool = WeightPool(model.seed, 0.02)
+    materialise(network, pool, is_experts)
+    for name, module in network.named_modules():
+        if is_experts(module):
+            materialise_experts(module, name, pool)
+    return network
+
+
+def logits_of_steps(model: ModelSpec, workload: WorkloadSpec, **engine: Any) -> list[torch.Tensor]:
+    """Logits of every step of the engine, the layouts kept that the features need."""
+    fused = bool(engine.get("v") or engine.get("m"))
+    system = load(model, keep_original=not fused, keep_packed=fused)
+    system.configure(spec(model, workload, **engine))
+    return run(system, workload.steps)
+
+
+def run(system: Any, steps: int) -> list[torch.Tensor]:
+    """Logits of every step from the start."""
+    system.start()
+    seen = []
+    for _ in range(steps):
+        system.step()
+        seen.append(torch.from_numpy(system.logits().copy()))
+    return seen

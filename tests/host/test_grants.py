@@ -1,0 +1,118 @@
+"""Grants follow from extension, topology, driver and torch; every refusal says why."""
+
+# ruff: noqa: N802 - the driver names its calls
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from ktbench.core.features import FEATURES
+from ktbench.host.cuda import CudaDevices, Gpu, read_cuda_devices
+from ktbench.host.extension import Extension
+from ktbench.host.grants import feature_reasons, grants_of, machine_grants
+from ktbench.host.topology import read_topology
+
+H200 = CudaDevices(gpus=(Gpu(name="NVIDIA H200", memory_bytes=2**37),))
+NO_GPU = CudaDevices(gpus=(), reason="no CUDA device: libcuda is not installed")
+ALL = {name: "" for feature in FEATURES for name in feature.needs}
+
+
+def extension(**reasons: str) -> Extension:
+    module = ModuleType("_kernels")
+    module.grants = lambda: {"reference": "", **reasons}  # type: ignore[attr-defined]
+    return Extension(module=module)
+
+
+def test_a_machine_that_grants_all(two_sockets: Path) -> None:
+    grants = grants_of(extension(avx512="", amx=""), read_topology(two_sockets, range(7)), H200, "2.13.0+cu130")
+    assert grants == {"avx512": "", "amx": "", "numa": "", "cuda": ""}
+    assert set(feature_reasons(grants).values()) == {""}
+
+
+def test_every_refusal_has_a_reason(two_sockets: Path) -> None:
+    kernels = extension(avx512="", amx="the CPU has no amx_tile")
+    grants = grants_of(kernels, read_topology(two_sockets, {0, 1}), NO_GPU, "2.13.0+cpu")
+    assert grants["avx512"] == ""
+    assert grants["amx"] == "the CPU has no amx_tile"
+    assert grants["numa"].startswith("one NUMA node with usable cpus, 1 without")
+    assert grants["cuda"] == NO_GPU.reason
+
+
+def test_without_the_extension_the_reason_says_what_to_do(tmp_path: Path) -> None:
+    missing = Extension(module=None, reason="the kernel extension is not built: run pip install -e .")
+    grants = grants_of(missing, read_topology(tmp_path, {0}), NO_GPU, None)
+    assert grants["avx512"] == grants["amx"] == missing.reason
+    assert grants["numa"].startswith("one NUMA node:")
+
+
+@pytest.mark.parametrize(("torch", "said"), [("2.13.0+cpu", "built without CUDA"), (None, "torch is not installed")])
+def test_a_gpu_needs_a_torch_that_can_use_it(tmp_path: Path, torch: str | None, said: str) -> None:
+    assert said in grants_of(extension(), read_topology(tmp_path, {0}), H200, torch)["cuda"]
+
+
+def test_every_need_in_the_feature_table_is_a_grant() -> None:
+    assert set(ALL) <= set(machine_grants())
+
+
+def test_a_feature_lacks_what_it_needs_and_what_it_rides_on() -> None:
+    reasons = feature_reasons(ALL | {"avx512": "no avx512", "amx": "no amx", "numa": "one node"})
+    assert reasons["v"] == "no avx512"
+    assert reasons["d"] == "needs +v or +m, of which none can run here"
+    assert reasons["n"] == "one node; needs +v or +m, of which none can run here"
+    assert reasons["deferral"] == ""
+
+
+def test_one_kernel_is_enough_to_ride_on() -> None:
+    assert feature_reasons(ALL | {"amx": "no amx"})["d"] == ""
+
+
+class Driver:
+    """Stands for libcuda: so many devices, or a call that fails with code 100."""
+
+    def __init__(self, failing: str = "", devices: int = 2) -> None:
+        self.failing, self.devices = failing, devices
+
+    def _code(self, call: str) -> int:
+        return 100 if call == self.failing else 0
+
+    def cuInit(self, flags: int) -> int:
+        return self._code("cuInit")
+
+    def cuDeviceGetCount(self, count: Any) -> int:
+        count._obj.value = self.devices
+        return self._code("cuDeviceGetCount")
+
+    def cuDeviceGet(self, device: Any, index: int) -> int:
+        return self._code("cuDeviceGet")
+
+    def cuDeviceGetName(self, name: Any, size: int, device: Any) -> int:
+        name.value = b"GPU"
+        return self._code("cuDeviceGetName")
+
+    def cuDeviceTotalMem_v2(self, memory: Any, device: Any) -> int:
+        memory._obj.value = 1024
+        return self._code("cuDeviceTotalMem_v2")
+
+    def cuGetErrorString(self, code: int, text: Any) -> int:
+        text._obj.value = b"no CUDA-capable device is detected"
+        return 0
+
+
+def test_the_driver_lists_its_devices() -> None:
+    assert read_cuda_devices(lambda _: Driver()).gpus == (Gpu(name="GPU", memory_bytes=1024),) * 2
+
+
+def test_no_driver_no_device_and_a_failing_driver_are_three_reasons() -> None:
+    def absent(name: str) -> ctypes.CDLL:
+        raise OSError(name)
+
+    assert "libcuda is not installed" in read_cuda_devices(absent).reason
+    assert "the driver lists none" in read_cuda_devices(lambda _: Driver(devices=0)).reason
+    failed = read_cuda_devices(lambda _: Driver(failing="cuInit"))
+    assert failed.gpus == ()
+    assert "cuInit says no CUDA-capable device is detected (code 100)" in failed.reason

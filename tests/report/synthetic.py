@@ -1,0 +1,186 @@
+"""Runs that were never measured: real objects through the real log, with speeds that a test chooses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import exp, sin
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from ktbench.core.evidence import collect
+from ktbench.core.features import FEATURES, parse_features
+from ktbench.core.ids import spec_id
+from ktbench.core.outcome import Outcome
+from ktbench.core.record import Cell, Environment, Header, Record, RoofSample, Work
+from ktbench.core.spec import EngineSpec, MeasureSpec, ModelSpec, RunSpec, WorkloadSpec
+from ktbench.store import Log, Run, read_run
+
+CONFIG: dict[str, Any] = {
+    "model_type": "qwen3_moe",
+    "hidden_size": 2048,
+    "moe_intermediate_size": 768,
+    "intermediate_size": 6144,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "vocab_size": 12672,
+}
+NO_NUMA = (
+    "+n: one NUMA node: needs a machine with two or more sockets, or node-per-socket (NPS, SNC) set in the firmware"
+)
+NO_CUDA = f"{NO_NUMA}; +c: no CUDA device: libcuda is not installed (install the NVIDIA driver)"
+MACHINE = Environment(
+    env_id="3e35237a811c",
+    code_id="38e7737d2451",
+    facts={
+        "cpu_model": "Intel(R) Xeon(R) Processor (family 6, model 173, stepping 1)",
+        "cpus": [0, 1],
+        "cores": 2,
+        "numa_nodes": [[0, 1]],
+        "memory_total_gib": 24,
+        "gpus": [],
+        "hypervisor": "KVM",
+        "versions": {"torch": "2.13.0+cpu", "numpy": "2.4.6"},
+        "commit": "63846e47d090cdffaac0f3b6d798ac49e1e25513",
+        "dirty": False,
+    },
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """How an arm behaves: median `step_ms`, relative noise of its rounds; from `fails_at` on it ends as `outcome`."""
+
+    label: str
+    step_ms: float = 100.0
+    noise: float = 0.01
+    outcome: Outcome = Outcome.OK
+    why: str = ""
+    fails_at: int = 0
+
+
+DECODE = (
+    Arm(label="base", step_ms=182.0),
+    Arm(label="+v", step_ms=61.0),
+    Arm(label="+m", step_ms=70.5),
+    Arm(label="+v+d", step_ms=60.2),
+    Arm(label="+v+d+n", outcome=Outcome.UNSUPPORTED, why=NO_NUMA),
+    Arm(label="+v+d+n+c", outcome=Outcome.UNSUPPORTED, why=NO_CUDA),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Store:
+    """What to write into a run folder."""
+
+    arms: tuple[Arm, ...] = DECODE
+    rounds: int = 12
+    phase: str = "decode"
+    prompts: tuple[int, ...] = (64,)
+    steps: int = 4
+    control: bool = True
+    seed: int = 0
+    ping_pong_ns: tuple[float | None, ...] = (60.0,)
+    measure: MeasureSpec = field(default_factory=MeasureSpec)
+    title: str = "Decode breakdown"
+    run: str = "decode-20260101-000000"
+    drift: float = 0.05
+    roofs: bool = True
+
+    def cells(self) -> tuple[Cell, ...]:
+        """Cells in the order of the plan."""
+        return tuple(cell for prompt in self.prompts for cell in self._cells_at(prompt))
+
+    def _cells_at(self, prompt: int) -> list[Cell]:
+        cells = [self._cell(arm.label, prompt) for arm in self.arms]
+        if self.control:
+            cells.append(replace(cells[0], label=f"{cells[0].label} (A/A)", role="control"))
+        return cells
+
+    def _cell(self, label: str, prompt: int) -> Cell:
+        spec = RunSpec(
+            model=ModelSpec(name="qwen3_30b_a3b", config=CONFIG, full_layers=48, full_vocab=151936),
+            workload=WorkloadSpec(phase=self.phase, prompt=prompt, steps=self.steps),  # type: ignore[arg-type]
+            engine=EngineSpec(**parse_features(label)),  # type: ignore[arg-type]
+            measure=self.measure,
+        )
+        return Cell(label=label, spec=spec, spec_id=spec_id(spec))
+
+    def write(self, folder: Path) -> Run:
+        """Write the run into a folder and read it back."""
+        log = Log(folder / self.run)
+        header = Header(
+            run=self.run,
+            title=self.title,
+            ablation="decode",
+            created="2026-01-01T00:00:00+00:00",
+            command=("python", "-m", "ktbench", "sweep", "+ablation=decode"),
+            baseline=self.arms[0].label,
+            cells=self.cells(),
+            measure=self.measure,
+            code_id=MACHINE.code_id,
+            env_id=MACHINE.env_id,
+        )
+        for fact in (header, MACHINE, *self.records()):
+            log.append(fact)
+        log.close()
+        return read_run(folder / self.run)
+
+    def records(self) -> list[Record]:
+        """Records of all rounds: common drift, own noise; nothing after a failed turn."""
+        rng = Random(self.seed)
+        arms = {arm.label: arm for arm in self.arms}
+        found = []
+        for cell in self.cells():
+            arm = arms[cell.label.removesuffix(" (A/A)")]
+            for number in range(self.rounds):
+                slower = 1 + self.drift * sin(number)
+                step_s = arm.step_ms / 1e3 * cell.spec.workload.tokens_per_step * slower
+                round_s = step_s * exp(arm.noise * rng.gauss(0, 1))
+                # Whole microseconds: the last digit of exp is not the same on every machine.
+                samples = tuple(round(round_s * (1 + 0.002 * rng.random()), 6) for _ in range(self.steps))
+                if not arm.outcome.timed and number >= arm.fails_at:
+                    found.append(self._failed(cell, number, arm))
+                    break
+                found.append(self._timed(cell, number, samples))
+        return found
+
+    def _timed(self, cell: Cell, number: int, samples: tuple[float, ...]) -> Record:
+        features = cell.spec.engine.features
+        counted = {f.counter: 128 * len(samples) * int(features[f.name] != f.off) for f in FEATURES}
+        roof = RoofSample(
+            read_bytes_per_s=28e9 + 1e8 * number,
+            peak_flops=2.1e12,
+            peak_isa="amx_bf16",
+            ping_pong_ns=self.ping_pong_ns[number % len(self.ping_pong_ns)],
+        )
+        return replace(
+            self._blank(cell, number),
+            outcome=Outcome.OK,
+            took_s=sum(samples) + 1,
+            samples_s=samples,
+            evidence=collect(features, counted),
+            error=0.0031,
+            work=Work(weight_bytes=1_100_000_000, flops=900_000_000, tokens=cell.spec.workload.tokens_per_step),
+            roofs=(roof, roof) if self.roofs else (),
+        )
+
+    def _failed(self, cell: Cell, number: int, arm: Arm) -> Record:
+        return replace(self._blank(cell, number), outcome=arm.outcome, why=arm.why)
+
+    def _blank(self, cell: Cell, number: int) -> Record:
+        return Record(
+            cell=cell.key,
+            label=cell.label,
+            round=number,
+            outcome=Outcome.CRASHED,
+            provenance="measured",
+            code_id=MACHINE.code_id,
+            env_id=MACHINE.env_id,
+            sitting="a1b2c3d4",
+            started="2026-01-01T00:00:00+00:00",
+        )
