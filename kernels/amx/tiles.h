@@ -31,6 +31,11 @@ void tile_load(const void* from, std::size_t stride_bytes) {
 }
 
 template <int t>
+void tile_load_streaming(const void* from, std::size_t stride_bytes) {
+  tile_load<t>(from, stride_bytes);
+}
+
+template <int t>
 void tile_store(void* to, std::size_t stride_bytes) {
   for (int r = 0; r < 16; ++r)
     __builtin_memcpy(static_cast<char*>(to) + r * stride_bytes, tile[t].row[r], sizeof tile[t].row[r]);
@@ -90,6 +95,12 @@ inline void tile_zero() {
 template <int t>
 inline void tile_load(const void* from, std::size_t stride_bytes) {
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride_bytes), "i"(t));
+}
+
+// The same with a hint that leaves L1 to the other operand.
+template <int t>
+inline void tile_load_streaming(const void* from, std::size_t stride_bytes) {
+  asm volatile("tileloaddt1 (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride_bytes), "i"(t));
 }
 
 template <int t>

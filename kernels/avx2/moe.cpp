@@ -76,7 +76,7 @@ struct Block {
   static constexpr int rows = 6;
   static constexpr int strips = 4;
   static int height(int count) { return even_height(count, rows); }
-  static void multiply(const Rows& x, const Strips& weights, float* c, int c_stride) {
+  static void multiply(const Rows& x, const Strips& weights, const bf16*, float* c, int c_stride) {
     __builtin_memset(c, 0, sizeof(float) * x.count * c_stride);
     Widened widened;
     for (int k = 0; k < weights.tiles * tile_depth; k += chunk_depth) {

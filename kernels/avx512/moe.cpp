@@ -1,5 +1,5 @@
 // AVX-512 BF16. Few rows: one strip at a time, a single stream of weights, sums split over k to hide the latency of the
-// dot. Many rows: 6 rows x 4 strips of sums in registers.
+// dot. Many rows: 6 rows x 4 strips of sums in registers, the next strips fetched meanwhile.
 #include <immintrin.h>
 
 #include "core/blocked.h"
@@ -32,23 +32,24 @@ inline void clear(__m512 (&sums)[n]) {
 template <int rows, int split>
 void stream(const Rows& x, const bf16* strip, int tiles, float* c, int c_stride) {
   constexpr int ahead = 5120 / sizeof(bf16);
+  constexpr int step = 4;
   __m512 sums[rows * split];
   clear(sums);
   const bf16* row = x.data;
-  for (int p = 0; p < tiles * pairs; p += split, strip += split * pair_elements, row += 2 * split) {
+  for (int p = 0; p < tiles * pairs; p += step, strip += step * pair_elements, row += 2 * step) {
 #pragma GCC unroll 4
-    for (int i = 0; i < split; ++i) {
+    for (int i = 0; i < step; ++i) {
       _mm_prefetch(strip + i * pair_elements + ahead, _MM_HINT_T1);
       const __m512bh w = (__m512bh)_mm512_load_si512(strip + i * pair_elements);
-#pragma GCC unroll 6
+#pragma GCC unroll 12
       for (int r = 0; r < rows; ++r) {
-        __m512& sum = sums[r * split + i];
+        __m512& sum = sums[r * split + i % split];
         sum = _mm512_dpbf16_ps(sum, broadcast_pair(row + r * x.stride + 2 * i), w);
         asm volatile("" : "+v"(sum));
       }
     }
   }
-#pragma GCC unroll 6
+#pragma GCC unroll 12
   for (int r = 0; r < rows; ++r) {
     __m512 sum = sums[r * split];
     for (int i = 1; i < split; ++i) sum = _mm512_add_ps(sum, sums[r * split + i]);
@@ -56,18 +57,22 @@ void stream(const Rows& x, const bf16* strip, int tiles, float* c, int c_stride)
   }
 }
 
-template <int rows, int strips>
-void block(const Rows& x, const Strips& weights, float* c, int c_stride) {
+template <int rows, int strips, bool fetching>
+void block(const Rows& x, const Strips& weights, const bf16* ahead, float* c, int c_stride) {
   __m512 sums[rows * strips];
   clear(sums);
   const std::size_t strip_elements = static_cast<std::size_t>(weights.tiles) * tile_elements;
   const bf16* w = weights.data;
   const bf16* row = x.data;
   for (int p = 0; p < weights.tiles * pairs; ++p, w += pair_elements, row += 2) {
+    if constexpr (fetching) {
+      _mm_prefetch(ahead + p * pair_elements, _MM_HINT_T1);
+      _mm_prefetch(ahead + strip_elements + p * pair_elements, _MM_HINT_T1);
+    }
     __m512bh operand[strips];
 #pragma GCC unroll 4
     for (int s = 0; s < strips; ++s) operand[s] = (__m512bh)_mm512_load_si512(w + s * strip_elements);
-#pragma GCC unroll 6
+#pragma GCC unroll 12
     for (int r = 0; r < rows; ++r) {
       const __m512bh a = broadcast_pair(row + r * x.stride);
 #pragma GCC unroll 4
@@ -76,24 +81,27 @@ void block(const Rows& x, const Strips& weights, float* c, int c_stride) {
     }
     keep_in_registers(sums);
   }
-#pragma GCC unroll 6
+#pragma GCC unroll 12
   for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 4
     for (int s = 0; s < strips; ++s) _mm512_store_ps(c + r * c_stride + s * strip_rows, sums[r * strips + s]);
 }
 
 using Stream = void (*)(const Rows&, const bf16*, int, float*, int);
-using Multiply = void (*)(const Rows&, const Strips&, float*, int);
+using Multiply = void (*)(const Rows&, const Strips&, const bf16*, float*, int);
 
-constexpr Stream streams[] = {stream<1, 4>, stream<2, 4>, stream<3, 4>, stream<4, 2>, stream<5, 2>, stream<6, 2>};
-constexpr Multiply pairs_of_strips[] = {block<1, 2>, block<2, 2>, block<3, 2>, block<4, 2>, block<5, 2>, block<6, 2>};
-constexpr Multiply blocks[] = {block<1, 4>, block<2, 4>, block<3, 4>, block<4, 4>, block<5, 4>, block<6, 4>};
+// By number of rows, from one.
+constexpr Stream streams[] = {stream<1, 4>, stream<2, 4>, stream<3, 4>, stream<4, 2>,  stream<5, 2>,  stream<6, 2>,
+                              stream<7, 1>, stream<8, 1>, stream<9, 1>, stream<10, 1>, stream<11, 1>, stream<12, 1>};
+template <int strips, bool fetching>
+constexpr Multiply blocks[] = {block<1, strips, fetching>, block<2, strips, fetching>, block<3, strips, fetching>,
+                               block<4, strips, fetching>, block<5, strips, fetching>, block<6, strips, fetching>};
 
 struct Few {
-  static constexpr int rows = 6;
+  static constexpr int rows = 12;
   static constexpr int strips = 2;
   static int height(int) { return rows; }
-  static void multiply(const Rows& x, const Strips& weights, float* c, int c_stride) {
+  static void multiply(const Rows& x, const Strips& weights, const bf16*, float* c, int c_stride) {
     for (int s = 0; s < weights.count; ++s)
       streams[x.count - 1](x, strips_from(weights, s, 1).data, weights.tiles, c + s * strip_rows, c_stride);
   }
@@ -103,10 +111,10 @@ struct Many {
   static constexpr int rows = 6;
   static constexpr int strips = 4;
   static int height(int count) { return even_height(count, rows); }
-  static void multiply(const Rows& x, const Strips& weights, float* c, int c_stride) {
-    if (weights.count == strips) return blocks[x.count - 1](x, weights, c, c_stride);
-    for (int s = 0; s < weights.count; s += 2)
-      pairs_of_strips[x.count - 1](x, strips_from(weights, s, 2), c + s * strip_rows, c_stride);
+  static void multiply(const Rows& x, const Strips& weights, const bf16* ahead, float* c, int c_stride) {
+    if (weights.count == 2) return blocks<2, false>[x.count - 1](x, weights, ahead, c, c_stride);
+    const auto& by_rows = ahead ? blocks<4, true> : blocks<4, false>;
+    by_rows[x.count - 1](x, weights, ahead, c, c_stride);
   }
 };
 

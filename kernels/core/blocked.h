@@ -1,6 +1,7 @@
 // The loops around a register block, the same for every vector ISA: strips outside, rows of activations inside, and
 // the epilogue as soon as a block of products is complete. `Block` says how many rows and strips it takes at most and
-// multiplies them into c, whose rows are `c_stride` floats apart.
+// multiplies them into c, whose rows are `c_stride` floats apart. Meanwhile it may fetch two of the strips that come
+// next: they follow in memory, also from one task to the next.
 #pragma once
 
 #include "core/epilogue.h"
@@ -25,6 +26,11 @@ inline int even_height(int rows, int limit) {
   return blocks ? (rows + blocks - 1) / blocks : 1;
 }
 
+// The first block of rows fetches the first two strips after these, the second block the two after them.
+inline const bf16* strips_ahead(const Strips& current, int turn) {
+  return turn > 1 ? nullptr : current.data + (current.count + 2l * turn) * current.tiles * tile_elements;
+}
+
 template <class Block, class Epilogue>
 void for_blocks(const Rows& x, const Strips& weights, Epilogue epilogue) {
   alignas(64) float c[Block::rows * Block::strips * strip_rows];
@@ -34,7 +40,7 @@ void for_blocks(const Rows& x, const Strips& weights, Epilogue epilogue) {
     for (int r = 0; r < x.count; r += height) {
       const Strips w = strips_from(weights, s, Block::strips);
       const Rows rows = rows_from(x, r, height);
-      Block::multiply(rows, w, c, c_stride);
+      Block::multiply(rows, w, strips_ahead(w, r / height), c, c_stride);
       epilogue(c, c_stride, r, rows.count, s, w.count);
     }
 }

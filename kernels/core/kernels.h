@@ -23,12 +23,16 @@ struct Strips {
   int tiles;
 };
 
+// Room for sums that do not fit registers: 64-byte aligned, one per thread, contents of no meaning between jobs.
+inline constexpr int scratch_floats = 256 * 8 * 32;
+
 // h = silu(x gate^T) * (x up^T), rounded to bf16; strips come as gate 0, up 0, gate 1, up 1, ...
 struct GateUp {
   Rows x;
   Strips weights;
   bf16* h;
   std::size_t h_stride;
+  float* scratch;
 };
 
 // out[token[r]] += gate[r] * (h[r] down^T) in float32; one output column per strip row.
@@ -39,6 +43,7 @@ struct Down {
   const float* gate;
   float* out;
   std::size_t out_stride;
+  float* scratch;
 };
 
 struct Kernels {

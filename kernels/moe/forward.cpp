@@ -59,7 +59,9 @@ MoE::Cut MoE::cut_into_tasks(int tokens) const {
   constexpr int tasks_per_thread = 16;
   constexpr std::size_t sums_bytes = 1ul << 20;  // of the 1 to 2 MiB of L2
   const Geometry& g = geometry();
-  const int gate_up_strips = grouping_.largest() <= 6 ? 2 : 4;
+  // Weights are the stream while a few rows fit any cache; rows beyond L2 are the stream, and wider tasks pass them less.
+  const std::size_t panel_bytes = 2ul * grouping_.largest() * g.hidden;
+  const int gate_up_strips = grouping_.largest() <= 12 ? 2 : panel_bytes <= 1ul << 20 ? 4 : 16;
   const int fits = static_cast<int>(sums_bytes / sizeof(float) / tokens / strip_rows);
   const int wanted = std::min(fits, g.down_strips() / (pool_->threads() * tasks_per_thread));
   const int down_strips = std::max(2, wanted / 2 * 2);
@@ -100,10 +102,10 @@ void MoE::gate_up_task(const Call& call, int task, Worker& worker) {
   const bf16* weights = experts_->gate_up(group.expert) + 1ul * first * g.hidden_tiles() * tile_elements;
   const int column = first / 2 * strip_rows;
   const GateUp job{gathered_rows(call, index, worker), {weights, strips, g.hidden_tiles()},
-                   h_row(group.first) + column, h_stride_};
+                   h_row(group.first) + column, h_stride_, worker.scratch.as<float>()};
   chosen(call.options, group.count).gate_up(job, worker.counters);
-  if (first + strips == 2 * g.gate_strips()) zero_padding(group);
   const int columns = columns_within(column, strips / 2 * strip_rows, g.intermediate);
+  zero_padding(group, column + columns, column + strips / 2 * strip_rows);
   worker.counters.weight_bytes += bytes_of(job.weights);
   worker.counters.flops += 2ull * 2 * group.count * g.hidden * columns;
 }
@@ -123,8 +125,7 @@ Rows MoE::gathered_rows(const Call& call, int index, Worker& worker) const {
 }
 
 // Padding columns are 0 * 0 unless a token holds an infinity: then they are NaN, and would spoil a finite product.
-void MoE::zero_padding(const Group& group) const {
-  const int from = geometry().intermediate, to = geometry().intermediate_tiles() * tile_depth;
+void MoE::zero_padding(const Group& group, int from, int to) const {
   for (int slot = group.first; from < to && slot < group.first + group.count; ++slot)
     std::fill(h_row(slot) + from, h_row(slot) + to, bf16{0});
 }
@@ -140,7 +141,8 @@ void MoE::down_task(const Call& call, int task, Worker& worker) {
   for (const Group& group : grouping_.active()) {
     const Down job{{h_row(group.first), h_stride_, group.count},
                    {experts_->down(group.expert) + offset, strips, g.intermediate_tiles()},
-                   grouping_.token(group.first), grouping_.gate(group.first), sums, static_cast<std::size_t>(columns)};
+                   grouping_.token(group.first), grouping_.gate(group.first), sums, static_cast<std::size_t>(columns),
+                   worker.scratch.as<float>()};
     chosen(call.options, group.count).down(job, worker.counters);
     worker.counters.weight_bytes += bytes_of(job.weights);
     worker.counters.flops +=

@@ -37,6 +37,7 @@ class MoE {
     HugeBuffer panel;  // the rows of one expert's tokens, gathered
     int gathered = -1;
     HugeBuffer sums;  // [tokens, columns of one down task]
+    HugeBuffer scratch{scratch_floats * sizeof(float)};
     Counters counters;
   };
 
@@ -62,7 +63,7 @@ class MoE {
   void gate_up_task(const Call& call, int task, Worker& worker);
   void down_task(const Call& call, int task, Worker& worker);
   Rows gathered_rows(const Call& call, int group, Worker& worker) const;
-  void zero_padding(const Group& group) const;
+  void zero_padding(const Group& group, int from_column, int to_column) const;
   void round_columns(const Call& call, int column, int columns, const float* sums) const;
 
   bf16* h_row(int slot) const { return h_.as<bf16>() + slot * h_stride_; }

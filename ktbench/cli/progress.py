@@ -49,11 +49,11 @@ def replay(run: Run, measure: MeasureSpec, round_number: int) -> Stopping:
         max_rounds=measure.max_rounds,
         max_minutes=measure.max_minutes,
     )
-    latest = run.latest()
+    latest, names = run.latest(), _names(run)
     for number in range(round_number + 1):
         values = {
-            record.label: median(record.samples_s)
-            for (_, of_round), record in latest.items()
+            names[cell]: median(record.samples_s)
+            for (cell, of_round), record in latest.items()
             if of_round == number and record.samples_s
         }
         criterion.add(values, spent_minutes(run, number))
@@ -64,3 +64,12 @@ def spent_minutes(run: Run, last_round: int | None = None) -> float:
     """Minutes of turns in all rounds, or in those up to one."""
     took_s = (record.took_s for record in run.records if last_round is None or record.round <= last_round)
     return sum(took_s) / 60
+
+
+def _names(run: Run) -> dict[str, str]:
+    """By cell key its label, with the start of the key where several cells of a sweep share the label."""
+    labels = [cell.label for cell in run.header.cells]
+    return {
+        cell.key: cell.label if labels.count(cell.label) == 1 else f"{cell.label} ({cell.key[:6]})"
+        for cell in run.header.cells
+    }

@@ -53,9 +53,9 @@ ExpertStore = Callable[[int], ExpertMatrices]
 
 
 def reference(store: ExpertStore, hidden: Tensor, routing: Routing) -> Tensor:
-    """[T, H] float32: the sum over each token's experts of gate weight times expert output (`hidden` [T, H] float32)."""
+    """[T, H] float32 of `hidden` [T, H] float32: the sum over each token's experts of gate weight times output."""
     output = torch.zeros_like(hidden)
-    for i in routing.ids.unique().tolist():
+    for i in sorted(set(routing.ids.flatten().tolist())):
         token, column = (routing.ids == i).nonzero(as_tuple=True)
         output.index_add_(0, token, store(i)(hidden[token]) * routing.gates[token, column, None])
     return output

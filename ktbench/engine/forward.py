@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
-from transformers.cache_utils import CacheLayerMixin
 
-CacheState = list[CacheLayerMixin]
+# The layers of a cache; which class of Transformers they are is the architecture's business.
+CacheState = list[Any]
 
 
 class Forward:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from ktbench.core.shape import MoEShape
 from ktbench.core.spec import EngineSpec
 from ktbench.engine.experts import ExpertMatrices, ExpertStore
 from ktbench.engine.routing import Routing
+from ktbench.engine.threads import usable_cores
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,7 +118,7 @@ class FusedHost:
 
 def _open_pool(threads: int, spin_us: int) -> ThreadPool:
     """Threads pinned to the first cores that this process may use."""
-    return ThreadPool(sorted(os.sched_getaffinity(0))[:threads], spin_us)
+    return ThreadPool(usable_cores()[:threads], spin_us)
 
 
 def bits(tensor: Tensor) -> NDArray[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -13,15 +12,16 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from ktbench.core.record import Work
-from ktbench.core.spec import EngineSpec, ModelSpec, RunSpec
+from ktbench.core.spec import EngineSpec, ModelSpec, RunSpec, WorkloadSpec
 from ktbench.engine.experts import reference
 from ktbench.engine.forward import CacheState, Forward
 from ktbench.engine.observing import Observer
 from ktbench.engine.operator import ExpertsOperator, Pass
 from ktbench.engine.protocol import Observation, Unsupported
 from ktbench.engine.routing import Routing
-from ktbench.engine.script import Script, write_script
+from ktbench.engine.script import Script, ScriptWriter
 from ktbench.engine.support import unsupported
+from ktbench.engine.threads import usable_cores
 from ktbench.engine.work import dense_params, least_work
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ class HybridEngine:
         self._forward = Forward(network)
         self._dense = dense_params(network)
         self._script: Script | None = None
-        self._skipping = 0
         self._done = 0
         self._before: CacheState = []
         self._logits = torch.empty(0)
@@ -57,13 +56,17 @@ class HybridEngine:
             raise Unsupported(why)
         self._use_threads(spec.engine.threads)
         if self._script is None or self._script.workload != spec.workload:
+            # The routers are recorded with the original numerics where those weights are here.
             self._use(EngineSpec(v=self._operators[0].original is None))
-            self._script = write_script(spec.workload, self.model.shape, self._forward, self._state)
+            self._script = self._writer(spec.workload).write()
         self._use(spec.engine)
         self.start()
 
+    def _writer(self, workload: WorkloadSpec) -> ScriptWriter:
+        return ScriptWriter(workload=workload, shape=self.model.shape, forward=self._forward, state=self._state)
+
     def _use_threads(self, threads: int | None) -> None:
-        granted = usable_cores()
+        granted = len(usable_cores())
         if threads is not None and threads > granted:
             raise ValueError(f"engine.threads={threads}: allowed are 1 to {granted}, the cores of this process")
         torch.set_num_threads(threads or granted)
@@ -114,7 +117,7 @@ class HybridEngine:
 
     def reference(self, observation: Observation) -> NDArray[np.float32]:
         """See `System`."""
-        operator = next(o for o in self._operators if o.layer == observation.layer)
+        operator = next(o for o in self._operators if o.place.layer == observation.layer)
         routing = Routing(ids=torch.from_numpy(observation.ids), gates=torch.from_numpy(observation.gates))
         hidden = torch.from_numpy(observation.hidden)
         return reference(operator.backend.matrices, hidden, routing).numpy()
@@ -132,17 +135,11 @@ class HybridEngine:
 
     def close(self) -> None:
         """See `System`."""
-        for operator in self._operators:
-            operator.original = operator.fused = None
-        self._host = self._script = None
+        self._operators, self._host, self._script = (), None, None
+        del self._forward
 
     @property
     def _scripted(self) -> Script:
         if self._script is None:
             raise ValueError("configure comes before every other call")
         return self._script
-
-
-def usable_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))

@@ -1,25 +1,24 @@
-"""Builds the engine: a slice with synthetic weights or a checkpoint, its experts held in the layouts that are needed."""
+"""Builds the engine: a slice or a checkpoint, its experts held in the layouts that are needed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from torch import nn
 from transformers import PreTrainedModel
 
-from ktbench.core.shape import MoEShape
 from ktbench.core.spec import ModelSpec
 from ktbench.engine.checkpoint import read_checkpoint
 from ktbench.engine.experts import ExpertStore, OriginalExperts
-from ktbench.engine.hybrid import HybridEngine, usable_cores
-from ktbench.engine.operator import ExpertsOperator, Pass
+from ktbench.engine.hybrid import HybridEngine
+from ktbench.engine.operator import ExpertsOperator, Pass, Place
 from ktbench.engine.synthetic import PassingExperts, WeightPool, materialise, materialise_experts, skeleton
+from ktbench.engine.threads import SPIN_US, usable_cores
 
 if TYPE_CHECKING:
     from ktbench.engine.fused import FusedHost
 
-SPIN_US = 20
 _INITIALIZER_RANGE = 0.02  # Transformers' default
 
 
@@ -41,14 +40,23 @@ def load(
     if not (keep_original or keep_packed):
         raise ValueError("keep_original=False and keep_packed=False leave nothing to run the experts with")
     keep_packed = keep_packed and not model.shape.expert_biases
-    host = _open_host(threads or usable_cores(), spin_us) if keep_packed else None
+    host = _open_host(threads or len(usable_cores()), spin_us) if keep_packed else None
     if model.path is None:
         network, store_of = _synthetic(model, keep_original)
     else:
-        network, store_of = read_checkpoint(model), _original
+        network, store_of = read_checkpoint(model.path), _original
     network.requires_grad_(False)
     state = Pass()
-    operators = list(_inject(network, model.shape, store_of, keep_original, host, state))
+    operators = []
+    for name, place in _places(network):
+        module = network.get_submodule(name)
+        store = store_of(name, module)
+        original = OriginalExperts(module) if keep_original else None
+        fused = host.pack(store, model.shape) if host is not None else None
+        operators.append(ExpertsOperator(place, state, original=original, fused=fused))
+        # What is not kept is let go here, before the next layer.
+        network.set_submodule(name, operators[-1])
+        del module, store
     return HybridEngine(model, network, operators, state, host)
 
 
@@ -85,26 +93,12 @@ def is_experts(module: nn.Module) -> bool:
     return type(module).__name__.endswith("Experts") and hasattr(module, "gate_up_proj")
 
 
-def _inject(
-    network: PreTrainedModel, shape: MoEShape, store_of: StoreOf, keep_original: bool, host: FusedHost | None, state: Pass
-) -> Iterator[ExpertsOperator]:
-    """Puts an operator in the place of every experts module; what is not kept is let go before the next layer."""
+def _places(network: PreTrainedModel) -> list[tuple[str, Place]]:
+    """Name and place of every experts module: `model.layers.3.mlp.experts` is in decoder layer 3."""
     names = [name for name, module in network.named_modules() if is_experts(module)]
-    for place, name in enumerate(names):
-        module = network.get_submodule(name)
-        store = store_of(name, module)
-        operator = ExpertsOperator(
-            layer=_layer_number(name),
-            place=place,
-            is_last=place == len(names) - 1,
-            original=OriginalExperts(module) if keep_original else None,
-            fused=host.pack(store, shape) if host is not None else None,
-            state=state,
-        )
-        network.set_submodule(name, operator)
-        yield operator
-
-
-def _layer_number(name: str) -> int:
-    """`model.layers.3.mlp.experts` is in decoder layer 3."""
-    return int(name.split("layers.")[1].split(".")[0])
+    layers = [int(name.partition("layers.")[2].partition(".")[0]) for name in names]
+    last = len(names) - 1
+    return [
+        (name, Place(layer=layer, number=number, is_last=number == last))
+        for number, (name, layer) in enumerate(zip(names, layers, strict=True))
+    ]

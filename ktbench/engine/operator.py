@@ -47,6 +47,15 @@ class Pass:
     counted: dict[str, int] = field(default_factory=lambda: {"deferred_experts": 0, "skipped_experts": 0})
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where an operator stands: in decoder layer `layer`, as MoE layer `number`, both counted from 0."""
+
+    layer: int
+    number: int
+    is_last: bool
+
+
 class ExpertsOperator(nn.Module):
     """Routed experts of one decoder layer, called as Transformers calls them: (hidden, ids, weights).
 
@@ -55,12 +64,10 @@ class ExpertsOperator(nn.Module):
     renormalises.
     """
 
-    def __init__(
-        self, *, layer: int, place: int, is_last: bool, original: Backend | None, fused: Backend | None, state: Pass
-    ) -> None:
+    def __init__(self, place: Place, state: Pass, *, original: Backend | None, fused: Backend | None) -> None:
         super().__init__()
-        self.layer, self.place, self.is_last = layer, place, is_last
-        self.original, self.fused, self.state = original, fused, state
+        self.place, self.state = place, state
+        self.original, self.fused = original, fused
 
     @property
     def backend(self) -> Backend:
@@ -73,7 +80,7 @@ class ExpertsOperator(nn.Module):
     def forward(self, hidden: Tensor, ids: Tensor, gates: Tensor) -> Tensor:
         """[T, H] in the type of `hidden` [T, H]; `ids` and `gates` [T, k] are the router's own."""
         state = self.state
-        routing = from_router(ids, gates) if state.replay is None else state.replay[self.place]
+        routing = from_router(ids, gates) if state.replay is None else state.replay[self.place.number]
         if state.record is not None:
             state.record.append(routing)
         if state.skipping:
@@ -89,7 +96,7 @@ class ExpertsOperator(nn.Module):
 
     def _deferring(self, hidden: Tensor, routing: Routing) -> Tensor:
         carried = self.state.carried
-        if self.is_last:
+        if self.place.is_last:
             self.state.carried = None
             output = self._run(hidden, routing)
         else:
@@ -104,5 +111,5 @@ class ExpertsOperator(nn.Module):
             return torch.zeros_like(hidden)
         output = self.backend(hidden, routing)
         if self.state.tap is not None:
-            self.state.tap(self.layer, hidden, routing, output)
+            self.state.tap(self.place.layer, hidden, routing, output)
         return output

@@ -47,4 +47,3 @@ def synthetic(workload: WorkloadSpec, shape: MoEShape, tokens: int, pass_number:
         for layer in range(shape.moe_layers)
     )
     return [Routing(ids=torch.from_numpy(ids), gates=torch.from_numpy(gates)) for ids, gates in draws]
-

@@ -25,42 +25,49 @@ class Script:
     prompt_cache: CacheState = field(default_factory=list)
 
 
-def write_script(workload: WorkloadSpec, shape: MoEShape, forward: Forward, state: Pass) -> Script:
-    """Draws the prompts and settles the routing of every pass.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScriptWriter:
+    """Draws the prompts of a workload and settles the routing of every pass.
 
-    With `routing=model` one untimed run through all steps records what the routers choose. The backend is the one set
+    With `routing=model` one untimed run through all steps records what the routers choose, on the backend that is set
     in `state`; deferral and skipping must be off.
     """
-    prompt, ids = _ids(workload, shape.vocab)
-    cache: CacheState = []
-    if prompt is not None:
-        forward.forget()
-        _settled(workload, shape, forward, state, prompt, number=0, must_run=True)
-        cache = forward.remember()
-    routing = tuple(
-        _settled(workload, shape, forward, state, step_ids, number=number, must_run=workload.routing == "model")
-        for number, step_ids in enumerate(ids, start=1)
-    )
-    return Script(workload=workload, ids=ids, routing=routing, prompt_cache=cache)
 
+    workload: WorkloadSpec
+    shape: MoEShape
+    forward: Forward
+    state: Pass
 
-def _ids(workload: WorkloadSpec, vocab: int) -> tuple[Tensor | None, tuple[Tensor, ...]]:
-    """Prompt (decode only) and step ids: prefill gets new prompts each step, decode its next token, teacher-forced."""
-    prefill, prompt, steps = workload.phase == "prefill", workload.prompt, workload.steps
-    tokens = steps * prompt if prefill else prompt + steps
-    ids = torch.from_numpy(prompt_ids(vocab, workload.batch, tokens, workload.seed))
-    if prefill:
-        return None, ids.split(prompt, dim=1)
-    return ids[:, :prompt], ids[:, prompt:].split(1, dim=1)
+    def write(self) -> Script:
+        """The script; for decode the prompt is run whatever the routing, its cache being part of the script."""
+        prompt, ids = self._ids()
+        self.forward.forget()
+        if prompt is not None:
+            self._run(prompt, 0)
+        cache = self.forward.remember()
+        settle = self._run if self.workload.routing == "model" else self._drawn
+        routing = tuple(settle(step_ids, number) for number, step_ids in enumerate(ids, start=1))
+        return Script(workload=self.workload, ids=ids, routing=routing, prompt_cache=cache)
 
+    def _ids(self) -> tuple[Tensor | None, tuple[Tensor, ...]]:
+        """Prompt (decode only) and step ids: each step has new prompts in prefill, one forced token in decode."""
+        work = self.workload
+        prefill = work.phase == "prefill"
+        tokens = work.steps * work.prompt if prefill else work.prompt + work.steps
+        ids = torch.from_numpy(prompt_ids(self.shape.vocab, work.batch, tokens, work.seed))
+        if prefill:
+            return None, torch.split(ids, work.prompt, dim=1)
+        return ids[:, : work.prompt], torch.split(ids[:, work.prompt :], 1, dim=1)
 
-def _settled(
-    workload: WorkloadSpec, shape: MoEShape, forward: Forward, state: Pass, ids: Tensor, *, number: int, must_run: bool
-) -> PassRouting:
-    """Routing of one pass, drawn or recorded; the pass itself runs where its routing or its cache is needed."""
-    state.replay = None if workload.routing == "model" else synthetic(workload, shape, ids.numel(), number)
-    state.record = []
-    if must_run:
-        (forward.whole if workload.phase == "prefill" else forward.onward)(ids)
-    recorded, state.record = state.record, None
-    return recorded if state.replay is None else state.replay
+    def _run(self, ids: Tensor, number: int) -> PassRouting:
+        """Routing of one pass that is run, recorded where it is the routers' own."""
+        state, work = self.state, self.workload
+        state.replay = None if work.routing == "model" else self._drawn(ids, number)
+        recorded: PassRouting = []
+        state.record = recorded
+        (self.forward.whole if work.phase == "prefill" else self.forward.onward)(ids)
+        state.record = None
+        return recorded
+
+    def _drawn(self, ids: Tensor, number: int) -> PassRouting:
+        return synthetic(self.workload, self.shape, ids.numel(), number)

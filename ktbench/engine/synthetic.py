@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,12 +21,13 @@ _POOL_SIZE = 8_388_593
 
 def skeleton(model: ModelSpec) -> PreTrainedModel:
     """The architecture in bf16 on `meta`: shapes without memory, the experts loop being Transformers' own eager one."""
-    config = AutoConfig.for_model(**model.config)
+    build: Any = AutoModelForCausalLM.from_config
     with torch.device("meta"):
-        network: PreTrainedModel = AutoModelForCausalLM.from_config(
-            config, dtype=torch.bfloat16, experts_implementation="eager"
+        network: PreTrainedModel = build(
+            AutoConfig.for_model(**model.config), dtype=torch.bfloat16, experts_implementation="eager"
         )
-    return network.eval()
+    network.train(False)
+    return network
 
 
 class WeightPool:
@@ -35,7 +38,7 @@ class WeightPool:
     """
 
     def __init__(self, seed: int, std: float) -> None:
-        self.seed = seed
+        self.seed, self.std = seed, std
         normal = np.random.default_rng(seed).standard_normal(_POOL_SIZE, dtype=np.float32)
         self.numbers = torch.from_numpy(normal).mul_(std).to(torch.bfloat16)
 
@@ -54,7 +57,8 @@ def materialise(network: PreTrainedModel, pool: WeightPool, is_experts: Callable
     """Give memory and content to everything on `meta` but the expert modules.
 
     Matrices come from the pool; norms, biases and buffers (rotary frequencies, router corrections) are set by the
-    model's own initialisation.
+    model's own initialisation. Routers are scaled to scores of unit variance whatever the width: the initial range of
+    a narrow model would weigh all experts alike, and experts that are swapped would go unnoticed.
     """
     for name, module in network.named_modules():
         if is_experts(module):
@@ -63,9 +67,12 @@ def materialise(network: PreTrainedModel, pool: WeightPool, is_experts: Callable
         for key, parameter in module.named_parameters(prefix=name, recurse=False):
             if parameter.dim() >= 2:
                 _fill(parameter, key, pool)
+        if type(module).__name__.endswith("Router"):
+            _widen_router(module, pool.std)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(pool.seed)
-        network.initialize_weights()
+        initialise: Any = network.initialize_weights
+        initialise()
     network.tie_weights()
 
 
@@ -85,6 +92,11 @@ def _fill(parameter: nn.Parameter, name: str, pool: WeightPool) -> None:
     parameter._is_hf_initialized = True  # type: ignore[attr-defined]
 
 
+def _widen_router(module: nn.Module, std: float) -> None:
+    weight = module.get_parameter("weight")
+    weight.data.mul_(1.0 / (std * math.sqrt(weight.shape[1])))
+
+
 class PassingExperts:
     """Matrices of one expert at a time, for weights that are packed elsewhere and never held here as a whole.
 
@@ -94,7 +106,8 @@ class PassingExperts:
     def __init__(self, module: nn.Module, name: str, pool: WeightPool) -> None:
         self.name, self.pool = name, pool
         self.gate_up, self.down = (
-            torch.empty(module.get_parameter(key).shape[1:], dtype=torch.bfloat16) for key in ("gate_up_proj", "down_proj")
+            torch.empty(module.get_parameter(key).shape[1:], dtype=torch.bfloat16)
+            for key in ("gate_up_proj", "down_proj")
         )
 
     def __call__(self, i: int) -> ExpertMatrices:

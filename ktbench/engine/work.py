@@ -37,4 +37,4 @@ def least_work(shape: MoEShape, dense: int, routing: PassRouting, batch: int, sk
 def active_experts(routing: PassRouting, skipping: int) -> int:
     """Experts that some token runs, summed over layers, when each token skips its lowest `skipping`."""
     kept = (layer.split(skipping)[0] if skipping else layer for layer in routing)
-    return sum(int(layer.ids.unique().numel()) for layer in kept)
+    return sum(len(set(layer.ids.flatten().tolist())) for layer in kept)

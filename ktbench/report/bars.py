@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -136,7 +137,7 @@ def _swatch(number: int, arm: str) -> Patch:
     return Patch(**_fill(number), linewidth=0.6, label=arm)
 
 
-def _fill(number: int) -> dict[str, str]:
+def _fill(number: int) -> dict[str, Any]:
     return {
         "facecolor": _FILLS[number % len(_FILLS)],
         "hatch": _HATCHES[(number + number // len(_FILLS)) % len(_HATCHES)],

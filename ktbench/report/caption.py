@@ -16,8 +16,8 @@ from ktbench.stats.intervals import CONFIDENCE
 from ktbench.stats.verdict import MARGIN, Verdict
 from ktbench.store import Run
 
-# Core-to-core time that differs by more than this between turns: a hypervisor moved the cores.
-_MOVED = 1.25
+# Core-to-core times further apart than this are more than their own noise.
+_MOVED = 1.5
 
 
 def conditions_of(run: Run, rows: Sequence[Row]) -> tuple[str, ...]:
@@ -58,8 +58,10 @@ def _model(spec: RunSpec, free: set[str]) -> str:
         return ""
     model = spec.model
     weights = f"checkpoint {model.path}" if model.path else f"synthetic weights, seed {model.seed}"
-    if "model.layers" in free or not model.is_slice:
+    if "model.layers" in free:
         return f"Model: {model.name} ({weights})."
+    if not model.is_slice:
+        return f"Model: {model.name}, all {model.full_layers} layers ({weights})."
     depth = f"{model.shape.layers} of {model.full_layers} layers"
     if model.shape.vocab != model.full_vocab:
         depth += f", vocabulary {model.shape.vocab:,} of {model.full_vocab:,}"
@@ -95,10 +97,11 @@ def _numbers(run: Run) -> str:
     measure, base = run.header.measure, run.header.baseline
     return (
         f"Values are medians over rounds of each round's median step, in brackets the distribution-free interval of at "
-        f"least {CONFIDENCE:.0%} (goal ±{measure.goal:.1%}; NOISY: not reached). Speed-ups over {base} and gains are "
-        f"formed inside rounds; faster and slower: the whole interval lies beyond ±{MARGIN:.0%} and beyond the "
-        f"control's; same: within ±{MARGIN:.0%}. Error: the largest relative (Frobenius) error of the experts' outputs against the float32 "
-        f"reference on the same inputs, at most {measure.tolerance:g} is allowed."
+        f"least {CONFIDENCE:.0%} (goal ±{measure.goal:.1%}; NOISY: not reached). "
+        f"Speed-ups over {base} and gains are formed inside rounds; faster and slower: the whole interval lies beyond "
+        f"±{MARGIN:.0%} and beyond the control's; same: within ±{MARGIN:.0%}. "
+        f"Error: the largest relative (Frobenius) error of the experts' outputs against the float32 reference on the "
+        f"same inputs, at most {measure.tolerance:g} is allowed."
     )
 
 
@@ -127,9 +130,10 @@ def _roofs(rows: Sequence[Row]) -> str:
     read = _spread([roof.read_bytes_per_s / 1e9 for roof in samples])
     peaks: dict[str, list[float]] = {}
     for roof in samples:
-        peaks.setdefault(roof.peak_isa, []).append(roof.peak_flops / 1e12)
-    peak = ", ".join(f"{isa} {_spread(values)} TFLOPS" for isa, values in sorted(peaks.items()))
-    return f"Roofs sampled next to the turns, median (least to most): read {read} GB/s; arithmetic peak {peak}."
+        if roof.peak_flops is not None:
+            peaks.setdefault(roof.peak_isa, []).append(roof.peak_flops / 1e12)
+    parts = [f"read {read} GB/s", *(f"{isa} peak {_spread(found)} TFLOPS" for isa, found in sorted(peaks.items()))]
+    return f"Roofs sampled next to the turns, median (least to most): {', '.join(parts)}."
 
 
 def _samples(rows: Sequence[Row]) -> list[RoofSample]:
@@ -144,7 +148,10 @@ def _placement(rows: Sequence[Row]) -> str:
     times = [roof.ping_pong_ns for roof in _samples(rows) if roof.ping_pong_ns is not None]
     if not times or max(times) <= _MOVED * min(times):
         return ""
-    return f"Cores moved between turns: a cache line took {min(times):.0f} to {max(times):.0f} ns from core to core."
+    return (
+        f"Core-to-core time varied between turns from {min(times):.0f} to {max(times):.0f} ns, as it does where a "
+        "hypervisor moves the cores."
+    )
 
 
 def _ids(run: Run, rows: Sequence[Row]) -> str:

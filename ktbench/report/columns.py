@@ -11,6 +11,8 @@ from ktbench.report.settings import Setting
 from ktbench.report.text import DASH, interval, number, ratio
 from ktbench.stats.intervals import Interval
 
+AS_SPEEDUP = "= speed-up"  # the row without the last feature is the baseline
+
 Write = Callable[[Row], str]
 
 
@@ -39,7 +41,7 @@ def columns(settings: tuple[str, ...]) -> tuple[Column, ...]:
         Column(heading="arithmetic (TFLOPS)", write=lambda row: _number(row.flops_per_s, 1e-12)),
         Column(heading="of roof (%)", write=lambda row: _share(row.roof)),
         Column(heading="nearer roof", write=_limit, movable=True, numeric=False),
-        Column(heading="evidence (counter/step)", write=lambda row: row.proof or DASH, numeric=False),
+        Column(heading="evidence (counter/step)", write=lambda row: row.evidence or DASH, numeric=False),
         Column(heading="error (relative)", write=lambda row: DASH if row.error is None else f"{row.error:.1e}"),
         Column(heading="rounds", write=lambda row: _count(row.rounds), movable=True),
         Column(heading="samples", write=lambda row: _count(row.samples), movable=True),
@@ -81,11 +83,15 @@ def _verdict(row: Row) -> str:
 
 
 def _gain(row: Row) -> str:
-    return DASH if row.gain is None else f"{ratio(row.gain.ratio)} over {row.gain.over}, {row.gain.verdict}"
+    if row.gain is None:
+        return DASH
+    if row.gain.over == row.baseline:
+        return AS_SPEEDUP
+    return f"{ratio(row.gain.ratio)} over {row.gain.over}, {row.gain.verdict}"
 
 
 def _share(roof: RoofShare | None) -> str:
-    return DASH if roof is None else f"{roof.share.mid * 100:.0f}"
+    return DASH if roof is None else number(roof.share.mid * 100, 2)
 
 
 def _limit(row: Row) -> str:

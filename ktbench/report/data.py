@@ -14,8 +14,6 @@ from ktbench.report.tables import Table
 from ktbench.stats.intervals import Interval
 from ktbench.store import Run
 
-_INTERVALS = ("step_s", "tokens_per_s", "speedup")
-
 
 def csv_text(run: Run, rows: Sequence[Row]) -> str:
     """One line per row, empty where a value is missing (column `missing` says why); times in seconds."""
@@ -28,49 +26,55 @@ def csv_text(run: Run, rows: Sequence[Row]) -> str:
 
 
 def _flat(run: Run, row: Row) -> dict[str, Any]:
-    share = row.roof and row.roof.share
+    roof, gain = row.roof, row.gain
     return {
         "label": row.label,
         "role": row.role,
         "outcome": row.outcome,
         "why": row.why,
         **row.settings,
-        **{key: value for name in _INTERVALS for key, value in _ends(name, getattr(row, name)).items()},
-        "verdict": row.speedup and row.verdict,
-        **_ends("gain", row.gain and row.gain.ratio),
-        "gain_over": row.gain and row.gain.over,
-        "gain_verdict": row.gain and row.gain.verdict,
+        **_ends("step_s", row.step_s),
+        **_ends("tokens_per_s", row.tokens_per_s),
+        **_ends("speedup", row.speedup),
+        "verdict": None if row.speedup is None else row.verdict,
+        **_ends("gain", None if gain is None else gain.ratio),
+        "gain_over": None if gain is None else gain.over,
+        "gain_verdict": None if gain is None else gain.verdict,
         "read_bytes_per_s": row.read_bytes_per_s,
         "flops_per_s": row.flops_per_s,
-        **_ends("roof_share", share),
-        "nearer_roof": row.roof and row.roof.limit,
-        "peak_isa": row.roof and row.roof.peak_isa,
-        "counted": row.proof,
+        **_ends("roof_share", None if roof is None else roof.share),
+        "nearer_roof": None if roof is None else roof.limit,
+        "peak_isa": None if roof is None else roof.peak_isa,
+        "evidence": row.evidence,
         "error": row.error,
         "rounds": row.rounds,
         "samples": row.samples,
         "round_median_s": " ".join(f"{number}:{seconds!r}" for number, seconds in row.round_s.items()),
-        "provenance": row.provenance,
         "missing": "; ".join(f"{name}: {why}" for name, why in row.missing.items()),
+        **_origin(run, row),
+    }
+
+
+def _origin(run: Run, row: Row) -> dict[str, Any]:
+    return {
+        "provenance": row.provenance,
         "run": run.header.run,
         "spec_id": row.spec_id,
         "cell": row.cell,
-        "code_id": " ".join(dict.fromkeys(record.code_id for record in row.records)) or None,
-        "env_id": " ".join(dict.fromkeys(record.env_id for record in row.records)) or None,
+        "code_id": " ".join(dict.fromkeys(record.code_id for record in row.records)),
+        "env_id": " ".join(dict.fromkeys(record.env_id for record in row.records)),
         "command": row.command,
     }
 
 
 def _ends(name: str, value: Interval | None) -> dict[str, float | None]:
-    return {
-        f"{name}_low": value and value.low,
-        name: value and value.mid,
-        f"{name}_high": value and value.high,
-    }
+    names = (f"{name}_low", name, f"{name}_high")
+    values = (None, None, None) if value is None else (value.low, value.mid, value.high)
+    return dict(zip(names, values, strict=True))
 
 
 def json_text(run: Run, rows: Sequence[Row], table: Table) -> str:
-    """The plan's ids, conditions, methods and notes; of each row every field and every sample of its counting records."""
+    """The plan's ids, conditions, methods and notes; of each row all fields and all samples of its counting records."""
     header = to_plain(run.header)
     del header["cells"]
     content = {

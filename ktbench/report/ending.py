@@ -36,4 +36,4 @@ def step_interval(records: Sequence[Record]) -> Interval:
 def _open_reason(interval: Interval, goal: float) -> str:
     if interval.sound:
         return f"the interval stayed at ±{interval.half_width:.1%}, the goal was ±{goal:.1%}"
-    return f"{interval.n} round{'' if interval.n == 1 else 's'} of the 6 that an interval of 95 % needs"
+    return f"{interval.n} round{'' if interval.n == 1 else 's'} of the 6 that an interval of 95% needs"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.font_manager import FontProperties
 
@@ -9,7 +11,7 @@ _DPI = 300
 _POINTS_PER_INCH = 72
 _LEADING = 1.3
 
-_RENDERER = RendererAgg(1, 1, _DPI)
+_RENDERER: Any = RendererAgg(1, 1, _DPI)  # type: ignore[no-untyped-call]
 
 
 def width_in(text: str, size_pt: float) -> float:

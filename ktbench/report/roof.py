@@ -26,14 +26,16 @@ def roof_share(records: Sequence[Record]) -> RoofShare | None:
     """Least time over taken time, a round at a time, each round against the roofs sampled next to it.
 
     Least time is the larger of bytes over read bandwidth and operations over arithmetic peak (Williams, Waterman and
-    Patterson, Roofline, CACM 52(4), 2009). None where no record has both work and roofs.
+    Patterson, Roofline, CACM 52(4), 2009). Without a known peak the read roof alone counts.
+    None where no record has both work and roofs.
     """
     shares, excesses, isas = [], [], []
     for record in records:
         if record.work is None or not record.roofs or not record.samples_s:
             continue
+        peaks = [roof.peak_flops for roof in record.roofs if roof.peak_flops is not None]
         reading_s = record.work.weight_bytes / mean(roof.read_bytes_per_s for roof in record.roofs)
-        computing_s = record.work.flops / mean(roof.peak_flops for roof in record.roofs)
+        computing_s = record.work.flops / mean(peaks) if peaks else 0.0
         shares.append(max(reading_s, computing_s) / median(record.samples_s))
         excesses.append(computing_s - reading_s)
         isas.append(record.roofs[0].peak_isa)

@@ -29,8 +29,8 @@ class Row:
 
     `step_s` is the median over rounds of the rounds' median step in seconds; it and all that follows from it are None
     unless the outcome is timed. `speedup` is over the baseline of the group of rows with equal `settings`, `gain` over
-    the row that lacks only its last feature, and `error` the largest of all rounds. `missing` says for each measured
-    field that is None why it is.
+    the row that lacks only its last feature. `error` is the largest of all rounds, or that of the round that failed.
+    `missing` says for each measured field that is None why it is.
     """
 
     label: str
@@ -52,7 +52,7 @@ class Row:
     read_bytes_per_s: float | None = None
     flops_per_s: float | None = None
     roof: RoofShare | None = None
-    proof: str | None = None
+    evidence: str | None = None
     error: float | None = None
     speedup: Interval | None = None
     verdict: Verdict = Verdict.UNSURE

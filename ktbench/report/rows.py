@@ -11,7 +11,7 @@ from ktbench.core.record import Cell, Provenance, Record
 from ktbench.report.command import command_of
 from ktbench.report.compare import compared
 from ktbench.report.ending import ending_of, step_interval
-from ktbench.report.proof import proof_of
+from ktbench.report.evidence import evidence_of
 from ktbench.report.roof import roof_share
 from ktbench.report.row import Row
 from ktbench.report.settings import settings_of
@@ -31,10 +31,10 @@ def row_line(row: Row) -> str:
         reason = f": {row.why}" if row.why else ""
         return f"{row.label:<16} {row.outcome or 'not measured yet'}{reason}"
     mark, width = "~" if row.outcome is Outcome.NOISY else "", plus_minus(row.step_s)
-    share = "" if row.roof is None else f"{row.roof.share.mid:4.0%} of {row.roof.limit}"
+    share = "" if row.roof is None else f"{number(row.roof.share.mid * 100, 2):>5}% of {row.roof.limit}"
     return (
         f"{row.label:<16} {mark + number(row.step_s.mid * 1e3):>9} ms/step {width:>7}"
-        f"  {number(row.tokens_per_s.mid):>9} tokens/s  {_speedup_word(row):<30}  {share:<18}  {row.rounds:2d} rounds"
+        f"  {number(row.tokens_per_s.mid):>9} tokens/s  {_speedup_word(row):<33}  {share:<20}  {row.rounds:2d} rounds"
     )
 
 
@@ -65,11 +65,19 @@ def _row(run: Run, cell: Cell) -> Row:
         provenance=_provenance(cell, records),
         records=records,
         command=command_of(cell.spec, run.header.command),
-        error=max((record.error for record in records if record.error is not None), default=None),
+        error=_error(records),
     )
     timed = outcome is not None and outcome.timed
     row = replace(row, **_speed(cell, records)) if timed else row
     return replace(row, missing=dict(_missing(row)))
+
+
+def _error(records: Sequence[Record]) -> float | None:
+    """The largest error of all rounds; where one failed, the error that it failed with."""
+    failed = [record.error for record in records if not record.outcome.timed]
+    if failed:
+        return failed[-1]
+    return max((record.error for record in records if record.error is not None), default=None)
 
 
 def _provenance(cell: Cell, records: Sequence[Record]) -> Provenance | None:
@@ -87,7 +95,7 @@ def _speed(cell: Cell, records: Sequence[Record]) -> dict[str, Any]:
         "read_bytes_per_s": work and work.weight_bytes / step_s.mid,
         "flops_per_s": work and work.flops / step_s.mid,
         "roof": roof_share(records),
-        "proof": proof_of(records),
+        "evidence": evidence_of(records),
     }
 
 
@@ -100,7 +108,7 @@ def _missing(row: Row) -> Iterator[tuple[str, str]]:
         "read_bytes_per_s": "the system does not say how much work a step is",
         "flops_per_s": "the system does not say how much work a step is",
         "roof": "no roof was sampled next to the turns",
-        "proof": "the system counts nothing",
+        "evidence": "the system counts nothing",
         "error": "the output was not checked",
     }
     for name, reason in reasons.items():

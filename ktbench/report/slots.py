@@ -15,7 +15,7 @@ from ktbench.stats.intervals import Interval
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slot:
-    """One arm in one group: a bar as high as its speed-up, with a whisker unless it is the baseline, or `text` says why."""
+    """One arm in one group: a bar as high as its speed-up, whiskers unless it is the baseline, or why there is none."""
 
     arm: str
     text: str
@@ -66,7 +66,8 @@ def _named(key: str, row: Row) -> str:
 
 
 def _slot(row: Row, notes: dict[str, int], room_in: float, size_pt: float) -> Slot:
-    height = 1.0 if row.is_baseline else row.speedup and row.speedup.mid
+    ratio = None if row.speedup is None else row.speedup.mid
+    height = 1.0 if row.is_baseline else ratio
     if row.tokens_per_s is None or height is None:
         return Slot(arm=row.label, text=_absence(row, notes, room_in, size_pt))
     noisy = row.outcome is Outcome.NOISY

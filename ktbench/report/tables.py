@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ktbench.report.caption import conditions_of, figure_caption, methods_of
-from ktbench.report.columns import Column, columns
+from ktbench.report.columns import AS_SPEEDUP, Column, columns
 from ktbench.report.row import Row, groups_of
 from ktbench.report.settings import varying
 from ktbench.report.text import DASH
@@ -58,11 +58,11 @@ def _cells(shown: Sequence[Column], row: Row) -> tuple[str, ...]:
 def _split(every: Sequence[Column], rows: Sequence[Row]) -> tuple[tuple[Column, ...], tuple[str, ...]]:
     """Columns to show, and sentences in place of those that say the same wherever they say anything.
 
-    A column in which no row has a value is left out; the notes say why.
+    A column in which no row has a value of its own is left out; the notes say why.
     """
     shown, said = [], []
     for column in every:
-        values = {column.write(row) for row in rows} - {DASH}
+        values = {column.write(row) for row in rows} - {DASH, AS_SPEEDUP}
         if not values:
             continue
         if column.movable and len(values) == 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import comb, isfinite
 from statistics import median
 
@@ -62,6 +63,7 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
     )
 
 
+@cache
 def order_ranks(n: int, confidence: float = CONFIDENCE) -> tuple[int, int]:
     """Ranks, counted from 1, of the innermost two of n values that hold the median with `confidence`; else (1, n)."""
     innermost = max((k for k in range(1, (n + 1) // 2 + 1) if coverage(n, k) >= confidence), default=1)
@@ -70,4 +72,5 @@ def order_ranks(n: int, confidence: float = CONFIDENCE) -> tuple[int, int]:
 
 def coverage(n: int, low: int) -> float:
     """Chance that the true median lies between values number `low` and n+1-`low`: 1 - 2 P(Binomial(n, 1/2) < low)."""
-    return max(0.0, 1 - 2 * sum(comb(n, k) for k in range(low)) / 2**n)
+    outside: int = 2 * sum(comb(n, k) for k in range(low))
+    return max(0.0, 1 - outside / float(2**n))

@@ -56,4 +56,5 @@ _PICK: dict[str, Callable[[np.random.Generator, int, int, int], NDArray[np.integ
 def _gates(rng: np.random.Generator, tokens: int, top_k: int) -> NDArray[np.float32]:
     """Softmax of normal scores, as a renormalising router gives them."""
     scores = np.exp(rng.standard_normal((tokens, top_k)))
-    return (scores / scores.sum(axis=1, keepdims=True)).astype(np.float32)
+    gates: NDArray[np.float32] = (scores / scores.sum(axis=1, keepdims=True)).astype(np.float32)
+    return gates

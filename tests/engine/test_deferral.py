@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ktbench.core.spec import WorkloadSpec
 from ktbench.engine.experts import OriginalExperts, reference
 from ktbench.engine.load import is_experts, load, materialise_experts
-from ktbench.engine.operator import ExpertsOperator, Pass
+from ktbench.engine.operator import ExpertsOperator, Pass, Place
 from ktbench.engine.protocol import Unsupported
 from ktbench.engine.routing import Routing
 from ktbench.engine.synthetic import WeightPool, skeleton
@@ -49,7 +49,7 @@ def is_low(routing: Routing, n: int) -> Tensor:
 def operators(modules: list[nn.Module], state: Pass) -> list[ExpertsOperator]:
     return [
         ExpertsOperator(
-            layer=i, place=i, is_last=i == len(modules) - 1, original=OriginalExperts(m), fused=None, state=state
+            Place(layer=i, number=i, is_last=i == len(modules) - 1), state, original=OriginalExperts(m), fused=None
         )
         for i, m in enumerate(modules)
     ]

@@ -125,8 +125,10 @@ class Store:
             code_id=MACHINE.code_id,
             env_id=MACHINE.env_id,
         )
-        for fact in (header, MACHINE, *self.records()):
-            log.append(fact)
+        log.append(header)
+        log.append(MACHINE)
+        for record in self.records():
+            log.append(record)
         log.close()
         return read_run(folder / self.run)
 
@@ -170,7 +172,8 @@ class Store:
         )
 
     def _failed(self, cell: Cell, number: int, arm: Arm) -> Record:
-        return replace(self._blank(cell, number), outcome=arm.outcome, why=arm.why)
+        error = 0.127 if arm.outcome is Outcome.WRONG else None
+        return replace(self._blank(cell, number), outcome=arm.outcome, why=arm.why, error=error)
 
     def _blank(self, cell: Cell, number: int) -> Record:
         return Record(

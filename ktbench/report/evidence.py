@@ -10,7 +10,7 @@ from ktbench.core.record import Record
 NOTHING_ASKED = "none asked, none seen"
 
 
-def proof_of(records: Sequence[Record]) -> str | None:
+def evidence_of(records: Sequence[Record]) -> str | None:
     """Counters of the features asked for, moved per step: `avx512_calls 32/step`. None where nothing was counted."""
     moved: dict[str, list[float]] = {}
     counted = False

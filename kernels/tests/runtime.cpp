@@ -1,0 +1,103 @@
+// Threads, phases, shares of tasks. Two threads per cpu where there are few: races need company.
+#include <sched.h>
+
+#include <atomic>
+#include <thread>
+
+#include "runtime/pool.h"
+#include "runtime/shares.h"
+#include "tests/check.h"
+
+namespace ktbench::tests {
+namespace {
+
+std::vector<int> four_cpus() {
+  cpu_set_t allowed;
+  sched_getaffinity(0, sizeof allowed, &allowed);
+  std::vector<int> cpus;
+  for (int turn = 0; cpus.size() < 4; turn = (turn + 1) % CPU_SETSIZE)
+    if (CPU_ISSET(turn, &allowed)) cpus.push_back(turn);
+  return cpus;
+}
+
+constexpr auto brief = std::chrono::microseconds(20);
+
+void check_each_runs_once(bool dynamic) {
+  constexpr int tasks = 1000;
+  ThreadPool pool(four_cpus(), brief);
+  Shares shares(pool.threads());
+  std::vector<Counters> counters(pool.threads());
+  std::vector<std::atomic<int>> runs(tasks);
+  for (int turn = 1; turn <= 50; ++turn) {
+    shares.deal(tasks);
+    pool.run([&](int t) { shares.work(t, dynamic, counters[t], [&](int i) { runs[i].fetch_add(1); }); });
+    for (const auto& n : runs) check(n.load() == turn, "a task ran " + std::to_string(n.load()) + " times");
+  }
+  std::uint64_t counted = 0;
+  for (const Counters& c : counters) counted += dynamic ? c.tasks_dynamic : c.tasks_static;
+  check(counted == 50 * tasks, "tasks counted: " + std::to_string(counted));
+}
+
+KTBENCH_TEST(static_shares_run_each_task_once) { check_each_runs_once(false); }
+KTBENCH_TEST(stolen_shares_run_each_task_once) { check_each_runs_once(true); }
+
+KTBENCH_TEST(a_phase_sees_all_of_the_one_before) {
+  ThreadPool pool(four_cpus(), brief);
+  std::vector<int> written(pool.threads());
+  std::vector<int> sums(pool.threads());
+  for (int turn = 1; turn <= 200; ++turn) {
+    const ThreadPool::Phase phases[] = {
+        [&](int t) { written[t] = turn; },
+        [&](int t) {
+          sums[t] = 0;
+          for (const int w : written) sums[t] += w;
+        },
+    };
+    pool.run(phases);
+    for (const int sum : sums) check(sum == turn * pool.threads(), "a thread ran ahead of the barrier");
+  }
+}
+
+KTBENCH_TEST(an_exception_of_any_thread_reaches_the_caller) {
+  ThreadPool pool(four_cpus(), brief);
+  for (int culprit = 0; culprit < pool.threads(); ++culprit) {
+    std::atomic<int> later{0};
+    const ThreadPool::Phase phases[] = {
+        [&](int t) {
+          if (t == culprit) throw std::runtime_error("task failed");
+        },
+        [&](int) { ++later; },
+    };
+    check_throws<std::runtime_error>([&] { pool.run(phases); }, "task failed");
+    check(later == 0, "a phase ran after a failed one");
+    pool.run([&](int) { ++later; });
+    check(later == pool.threads(), "the pool did not recover");
+  }
+}
+
+KTBENCH_TEST(callers_take_turns) {
+  ThreadPool pool(four_cpus(), brief);
+  int inside = 0;  // unguarded on purpose: the pool has to serialise
+  const auto caller = [&] {
+    for (int turn = 0; turn < 200; ++turn)
+      pool.run([&](int t) {
+        if (t == 0) ++inside;
+      });
+  };
+  std::jthread one(caller), two(caller);
+  one.join(), two.join();
+  check(inside == 400, "turns lost");
+}
+
+KTBENCH_TEST(parked_threads_wake) {
+  ThreadPool pool(four_cpus(), std::chrono::microseconds(0));
+  std::atomic<int> ran{0};
+  for (int turn = 0; turn < 20; ++turn) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    pool.run([&](int) { ++ran; });
+  }
+  check(ran == 20 * pool.threads(), "a thread slept on");
+}
+
+}  // namespace
+}  // namespace ktbench::tests

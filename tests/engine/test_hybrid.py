@@ -1,0 +1,208 @@
+"""What the engine replays, observes and counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from ktbench.core.spec import Routing, WorkloadSpec
+from ktbench.engine.hybrid import HybridEngine
+from ktbench.engine.load import load
+from ktbench.engine.protocol import Observation, Unsupported
+from ktbench.engine.routing import Routing as Selected
+from ktbench.engine.work import active_experts
+from tests.engine.tiny import NAMES, decode, prefill, run, spec, tiny_model
+
+TOLERANCE = 0.01  # the default of MeasureSpec
+
+
+def relative(seen: np.ndarray, truth: np.ndarray) -> float:
+    return float(np.linalg.norm(seen - truth) / np.linalg.norm(truth))
+
+
+def ready(workload: WorkloadSpec, name: str = "qwen3_30b_a3b", **engine: int) -> HybridEngine:
+    model = tiny_model(name)
+    system = load(model)
+    system.configure(spec(model, workload, **engine))
+    return system
+
+
+def routed(system: HybridEngine) -> list[tuple[list[list[int]], list[list[float]]]]:
+    """Ids and gates of the experts calls of the last step."""
+    return [(seen.ids.tolist(), seen.gates.tolist()) for seen in system.observe()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("workload", [decode(batch=3), prefill(batch=2)], ids=["decode", "prefill"])
+def test_observed_outputs_agree_with_the_reference(name: str, workload: WorkloadSpec) -> None:
+    system = ready(workload, name)
+    timed = run(system, workload.steps)[-1]
+    seen = system.observe()
+    assert [observation.layer for observation in seen] == [operator.place.layer for operator in system._operators]
+    assert np.array_equal(system.logits(), timed.numpy())
+    for observation in seen:
+        assert len(observation.hidden) == min(workload.tokens_per_step, 64)
+        assert relative(observation.output, system.reference(observation)) < TOLERANCE
+
+
+def test_observation_samples_at_most_64_tokens_and_the_same_ones() -> None:
+    system = ready(prefill(batch=3, prompt=30))
+    run(system, 2)
+    first, second = system.observe(), system.observe()
+    for one, other in zip(first, second, strict=True):
+        assert one.hidden.shape == (64, 64)
+        assert one.ids.shape == one.gates.shape == (64, 4)
+        assert np.array_equal(one.hidden, other.hidden)
+
+
+def dropped(seen: Observation) -> Observation:
+    gates = seen.gates.copy()
+    gates[:, 0] = 0
+    return replace(seen, gates=gates)
+
+
+def swapped(seen: Observation) -> Observation:
+    return replace(seen, ids=seen.ids[:, [1, 0, 2, 3]])
+
+
+@pytest.mark.parametrize("mutate", [dropped, swapped])
+def test_reference_tells_mutants(mutate: object) -> None:
+    system = ready(decode(batch=3))
+    run(system, 3)
+    for seen in system.observe():
+        assert relative(seen.output, system.reference(mutate(seen))) > 5 * TOLERANCE  # type: ignore[operator]
+
+
+def test_start_and_observe_leave_no_trace() -> None:
+    workload = decode(batch=2, steps=4)
+    plain = run(ready(workload), 4)
+    system = ready(workload)
+    system.start()
+    seen = []
+    for _ in range(4):
+        system.step()
+        system.observe()
+        seen.append(torch.from_numpy(system.logits().copy()))
+    assert all(map(torch.equal, seen, plain))
+    assert all(map(torch.equal, run(system, 4), plain))
+
+
+def test_logits_of_a_step_outlive_the_next() -> None:
+    system = ready(decode())
+    system.step()
+    kept = system.logits()
+    copy = kept.copy()
+    system.step()
+    assert np.array_equal(kept, copy)
+
+
+def test_steps_past_the_workload_are_refused() -> None:
+    system = ready(decode(steps=1))
+    system.step()
+    with pytest.raises(ValueError, match=r"workload\.steps=1"):
+        system.step()
+
+
+def test_calls_before_configure_are_refused() -> None:
+    with pytest.raises(ValueError, match="configure comes before"):
+        load(tiny_model()).start()
+
+
+def test_each_prefill_step_has_new_content() -> None:
+    one, other = run(ready(prefill()), 2)
+    assert not torch.equal(one, other)
+
+
+@pytest.mark.parametrize("routing", ["model", "balanced", "zipf", "concentrated"])
+def test_every_feature_setting_gets_the_same_routing(routing: Routing) -> None:
+    workload = decode(batch=2, routing=routing)
+    model = tiny_model()
+    system = load(model)
+    settings = []
+    for engine in ({}, {"skipping": 2}, {}):
+        system.configure(spec(model, workload, **engine))
+        run(system, 3)
+        settings.append(routed(system))
+    base, skipping, again = settings
+    assert base == again
+    for (ids, gates), (kept_ids, kept_gates) in zip(base, skipping, strict=True):
+        for token in range(2):
+            heaviest = sorted(zip(gates[token], ids[token], strict=True), reverse=True)[:2]
+            assert sorted(zip(kept_gates[token], kept_ids[token], strict=True), reverse=True) == heaviest
+
+
+def test_named_routing_overrides_the_router_and_moves_between_steps() -> None:
+    system = ready(prefill(routing="concentrated"))
+    per_step = []
+    system.start()
+    for _ in range(2):
+        system.step()
+        ids = [seen.ids for seen in system.observe()]
+        assert all(len(np.unique(layer)) == 4 for layer in ids)
+        per_step.append([layer[0].tolist() for layer in ids])
+    assert per_step[0] != per_step[1]
+    assert per_step[0][0] != per_step[0][1]
+
+
+def test_workloads_can_change_and_come_back() -> None:
+    model = tiny_model()
+    system = load(model)
+    seen = []
+    for workload in (decode(), prefill(), decode()):
+        system.configure(spec(model, workload))
+        seen.append(run(system, workload.steps))
+    assert all(map(torch.equal, seen[0], seen[2]))
+
+
+def test_least_work_of_decode_by_hand() -> None:
+    """Two layers: attention q, k, v, o, its norms and head norms, router, two norms; then last norm and head."""
+    system = ready(decode(batch=2, steps=1, routing="concentrated"))
+    run(system, 1)
+    attention = 64 * (64 + 32 + 32) + 64 * 64
+    dense = 2 * (attention + 2 * 16 + 8 * 64 + 2 * 64) + 64 + 256 * 64
+    expert = 3 * 64 * 32
+    work = system.work()
+    assert work.tokens == 2
+    assert work.weight_bytes == 2 * (dense + 2 * 4 * expert)
+    assert work.flops == 2 * (2 * dense + 2 * 2 * 4 * expert)
+
+
+def test_skipping_needs_less_work_and_deferral_does_not() -> None:
+    works = {}
+    for engine in ({}, {"skipping": 2}, {"deferral": 2}):
+        system = ready(decode(routing="concentrated"), **engine)
+        run(system, 3)
+        works[str(engine)] = system.work()
+    base, skipping, deferral = works.values()
+    assert base == deferral
+    assert base.weight_bytes - skipping.weight_bytes == 2 * 2 * 2 * 3 * 64 * 32
+
+
+def test_active_experts_are_counted_once() -> None:
+    layer = Selected(ids=torch.tensor([[0, 1], [1, 2]]), gates=torch.tensor([[0.9, 0.1], [0.6, 0.4]]))
+    assert active_experts([layer, layer], 0) == 6
+    assert active_experts([layer], 1) == 2
+
+
+def test_features_that_are_not_built_are_refused_with_a_reason() -> None:
+    model = tiny_model()
+    system = load(model)
+    for engine, why in (({"v": True, "n": True}, "NUMA"), ({"c": True}, "CUDA graph")):
+        with pytest.raises(Unsupported, match=why):
+            system.configure(spec(model, decode(), **engine))
+
+
+def test_wrong_model_layout_and_threads_are_refused() -> None:
+    model = tiny_model()
+    system = load(model)
+    with pytest.raises(ValueError, match="mixtral_8x7b was asked for, qwen3_30b_a3b is loaded"):
+        system.configure(spec(tiny_model("mixtral_8x7b"), decode()))
+    with pytest.raises(ValueError, match="packed expert weights were not kept"):
+        system.configure(spec(model, decode(), v=True))
+    with pytest.raises(ValueError, match=r"engine\.threads=4096: allowed are 1 to"):
+        system.configure(spec(model, decode(), threads=4096))
+    with pytest.raises(ValueError, match="leave nothing to run"):
+        load(model, keep_original=False)

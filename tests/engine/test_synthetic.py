@@ -1,0 +1,106 @@
+"""Synthetic weights: determined by the seed, of the right scale, held once."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from ktbench.engine.load import load
+from ktbench.engine.synthetic import PassingExperts, WeightPool
+from tests.engine.tiny import NAMES, plain_transformers, tiny_model
+
+
+def state(name: str, seed: int = 0, **changes: Any) -> dict[str, torch.Tensor]:
+    return dict(plain_transformers(tiny_model(name, seed=seed, **changes)).state_dict())
+
+
+@pytest.mark.parametrize("name", ["deepseek_v3", "gpt_oss_20b", "qwen2_57b_a14b"])
+def test_equal_seeds_give_equal_weights_and_others_do_not(name: str) -> None:
+    one, again, other = state(name), state(name), state(name, seed=1)
+    assert all(torch.equal(one[key], again[key]) for key in one)
+    matrices = [key for key in one if one[key].dim() >= 2 and not key.endswith("bias")]
+    assert not any(torch.equal(one[key], other[key]) for key in matrices)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_have_the_scale_of_an_initialised_model(name: str) -> None:
+    for key, tensor in state(name).items():
+        content = tensor.float()
+        if key.endswith("norm.weight"):
+            assert (content == 1).all(), key
+        elif "bias" in key and "router" not in key:
+            assert (content == 0).all(), key
+        elif tensor.dim() >= 2:
+            # Routers: scores of unit variance on normalised inputs of width 64. A single row has few numbers.
+            expected = 0.125 if key.endswith(("gate.weight", "router.weight")) and len(tensor) == 8 else 0.02
+            assert content.std() == pytest.approx(expected, rel=0.15 if len(tensor) > 1 else 0.5), key
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_buffers_are_those_of_a_model_built_by_transformers(name: str) -> None:
+    model = tiny_model(name)
+    built = AutoModelForCausalLM.from_config(AutoConfig.for_model(**model.config), dtype=torch.bfloat16)
+    expected, seen = dict(built.named_buffers()), dict(plain_transformers(model).named_buffers())
+    assert expected.keys() == seen.keys()
+    for key, buffer in expected.items():
+        assert torch.equal(buffer, seen[key]), key
+        assert buffer.dtype == seen[key].dtype, key
+
+
+def test_tied_head_is_the_embedding() -> None:
+    network = plain_transformers(tiny_model(tie_word_embeddings=True))
+    assert network.lm_head.weight is network.model.embed_tokens.weight
+    assert network.lm_head.weight.std() > 0
+
+
+def test_experts_differ_from_each_other_and_between_layers() -> None:
+    weights = state("qwen3_30b_a3b")
+    gate_up = [weights[f"model.layers.{layer}.mlp.experts.gate_up_proj"][i] for layer in (0, 1) for i in range(8)]
+    flat = torch.stack([tensor.flatten().float() for tensor in gate_up])
+    correlation = torch.corrcoef(flat) - torch.eye(16)
+    assert correlation.abs().max() < 0.1
+
+
+def test_pool_wraps_around_and_repeats_no_row() -> None:
+    pool = WeightPool(0, 1.0)
+    tensor = torch.empty(2049, 4096 + 1, dtype=torch.bfloat16)
+    pool.fill(tensor, "larger than the pool")
+    assert torch.isfinite(tensor).all()
+    assert tensor.float().std() == pytest.approx(1, rel=0.01)
+    assert len(torch.unique(tensor[:, :16].float(), dim=0)) == 2049
+
+
+def live_bytes() -> int:
+    """Bytes of all tensors that are alive, each memory counted once."""
+    gc.collect()
+    tensors = [o for o in gc.get_objects() if issubclass(type(o), torch.Tensor) and not o.is_meta]
+    storages = [tensor.untyped_storage() for tensor in tensors]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+def test_packing_holds_one_original_expert_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built")
+    model = tiny_model(moe_intermediate_size=256)
+    layer_bytes = 2 * model.shape.experts * model.shape.expert_params
+    seen: list[int] = []
+    pass_on = PassingExperts.__call__
+
+    def watched(self: PassingExperts, i: int) -> Any:
+        if i == model.shape.experts - 1:
+            seen.append(live_bytes())
+        return pass_on(self, i)
+
+    monkeypatch.setattr(PassingExperts, "__call__", watched)
+    before = live_bytes()
+    system = load(model, keep_original=False, keep_packed=True)
+    dense = 2 * model.shape.other_params
+    pool = WeightPool(0, 1.0).numbers.nbytes
+    assert len(seen) == model.shape.moe_layers
+    assert max(seen) - before < 1.1 * dense + pool + layer_bytes / 4
+    assert live_bytes() - before < 1.1 * dense
+    system.close()
+    assert live_bytes() - before < 0.1 * dense

@@ -1,0 +1,22 @@
+import os
+
+import numpy as np
+import pytest
+
+from ktbench import _kernels
+
+
+@pytest.fixture(scope="session")
+def cpus() -> list[int]:
+    return sorted(os.sched_getaffinity(0))
+
+
+@pytest.fixture(scope="session")
+def pool(cpus: list[int]) -> _kernels.ThreadPool:
+    """Two threads, on one cpu where there is only one."""
+    return _kernels.ThreadPool((cpus * 2)[:2], 200)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(20251013)

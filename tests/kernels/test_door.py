@@ -1,0 +1,96 @@
+"""The binding refuses what is wrong, in a sentence, before anything runs."""
+
+import numpy as np
+import pytest
+from tests.kernels.layers import GRANTED, random_batch, random_layer
+
+from ktbench import _kernels
+
+
+@pytest.fixture
+def moe(pool, rng):
+    return _kernels.MoE(random_layer(rng, 4, 64, 32).packed(), pool)
+
+
+@pytest.fixture
+def arguments(rng):
+    batch = random_batch(rng, random_layer(rng, 4, 64, 32), 3, 2)
+    return {"hidden": batch.x_TH, "ids": batch.ids_TK, "gates": batch.gates_TK, "out": np.empty_like(batch.x_TH)}
+
+
+def read_only(array):
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "error", "message"),
+    [
+        ("hidden", lambda a: a.astype(np.int16), TypeError, "hidden must be uint16, not int16"),
+        ("hidden", lambda a: a.astype(np.float32), TypeError, "hidden must be uint16, not float32"),
+        ("ids", lambda a: a.astype(np.int32), TypeError, "ids must be int64, not int32"),
+        ("gates", lambda a: a.astype(np.float64), TypeError, "gates must be float32, not float64"),
+        ("hidden", lambda a: a[:, :63], ValueError, r"hidden must have shape \[any, 64\], not \[3, 63\]"),
+        ("hidden", lambda a: a[0], ValueError, r"hidden must have shape \[any, 64\], not \[64\]"),
+        ("ids", lambda a: a[:2], ValueError, r"ids must have shape \[3, any\], not \[2, 2\]"),
+        ("ids", lambda a: a[:, :0], ValueError, "at least one expert per token"),
+        ("gates", lambda a: a[:, :1], ValueError, r"gates must have shape \[3, 2\], not \[3, 1\]"),
+        ("out", lambda a: a[:1], ValueError, r"out must have shape \[3, 64\], not \[1, 64\]"),
+        ("hidden", lambda a: np.repeat(a, 2, 0)[::2], ValueError, "hidden must be contiguous"),
+        ("ids", np.asfortranarray, ValueError, "ids must be contiguous"),
+        ("out", lambda a: np.repeat(a, 2, 0)[::2], ValueError, "out must be contiguous"),
+        ("out", read_only, ValueError, "out must be writeable"),
+    ],
+)
+def test_a_wrong_array_is_named(moe, arguments, name, spoil, error, message):
+    with pytest.raises(error, match=message):
+        moe.forward(**(arguments | {name: spoil(arguments[name])}), isa="reference")
+
+
+@pytest.mark.parametrize("bad", [-1, 4, 2**40])
+def test_a_wrong_expert_id_is_named(moe, arguments, bad):
+    arguments["ids"][1, 0] = bad
+    with pytest.raises(IndexError, match=rf"expert id {bad} of token 1 is not in 0\.\.3"):
+        moe.forward(**arguments, isa="reference")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "no kernels chosen"),
+        ({"isa": "reference", "amx": True}, "isa names the kernels alone"),
+        ({"isa": "avx1024"}, "unknown isa 'avx1024': one of reference, avx2, avx512, amx, amx_emulated"),
+        ({"isa": "reference", "amx_min_tokens": -1}, "amx_min_tokens=-1 must not be negative"),
+    ],
+)
+def test_wrong_options_are_refused(moe, arguments, options, message):
+    with pytest.raises(ValueError, match=message):
+        moe.forward(**arguments, **options)
+
+
+@pytest.mark.parametrize("isa", sorted(set(_kernels.grants()) - set(GRANTED)))
+def test_an_isa_that_is_not_granted_is_refused_with_the_reason(moe, arguments, isa):
+    with pytest.raises(RuntimeError, match=f"isa {isa} is not granted: (the CPU has no|the operating system|the kernel)"):
+        moe.forward(**arguments, isa=isa)
+
+
+def test_nothing_is_counted_when_refused(moe, arguments):
+    arguments["ids"][0, 0] = 99
+    with pytest.raises(IndexError):
+        moe.forward(**arguments, isa="reference", dynamic=True)
+    assert not any(moe.counters().values())
+
+
+@pytest.mark.parametrize("cpus", [[], [100000], [-1]])
+def test_a_pool_on_wrong_cpus_is_refused(cpus):
+    with pytest.raises(ValueError, match="cpu"):
+        _kernels.ThreadPool(cpus, 100)
+
+
+def test_the_build_is_identified():
+    assert len(_kernels.build_id()) == 64 and int(_kernels.build_id(), 16)
+
+
+def test_plain_code_is_always_granted():
+    assert _kernels.grants()["reference"] == _kernels.grants()["amx_emulated"] == ""

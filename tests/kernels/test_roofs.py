@@ -1,0 +1,38 @@
+"""Roofs are plausible and refuse what they cannot measure."""
+
+import pytest
+from tests.kernels.layers import GRANTED
+
+from ktbench import _kernels
+
+PEAKS = [isa for isa in ("avx2", "avx512", "amx") if isa in GRANTED]
+
+
+def test_reading_takes_a_plausible_time(pool):
+    roof = _kernels.ReadRoof(pool, 64 << 20)
+    assert all(1e8 < roof.sample(16 << 20) < 1e13 for _ in range(6))
+
+
+def test_a_sample_larger_than_the_buffer_is_refused(pool):
+    with pytest.raises(ValueError, match="does not fit"):
+        _kernels.ReadRoof(pool, 1 << 20).sample(1 << 21)
+
+
+@pytest.mark.parametrize("isa", PEAKS)
+def test_peaks_are_plausible(pool, isa):
+    assert 1e9 < _kernels.peak_flops(pool, isa, 0.01) < 1e15
+
+
+def test_a_peak_nobody_has_is_refused(pool):
+    with pytest.raises(ValueError, match="no peak for isa 'reference'"):
+        _kernels.peak_flops(pool, "reference", 0.01)
+    with pytest.raises(ValueError, match="no peak for dtype 'fp3'"):
+        _kernels.peak_flops(pool, "avx2", 0.01, dtype="fp3")
+
+
+def test_ping_pong(pool, cpus):
+    if len(cpus) < 2:
+        pytest.skip("one cpu")
+    assert 1 < _kernels.ping_pong_ns(pool) < 1e7
+    with pytest.raises(ValueError, match="two cpus"):
+        _kernels.ping_pong_ns(_kernels.ThreadPool(cpus[:1] * 2, 100))

@@ -1,0 +1,59 @@
+"""The command of a row, read back by the room that reads commands."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ktbench.config import compose, freeze
+from ktbench.core.ids import spec_id
+from ktbench.core.spec import EngineSpec, MeasureSpec, RunSpec
+from ktbench.report.command import command_of
+from tests.report.synthetic import Store
+
+
+def planned(*overrides: str) -> RunSpec:
+    return freeze(compose(overrides)).spec
+
+
+def read_back(command: str) -> RunSpec:
+    assert command.startswith("python -m ktbench run ")
+    return planned(*shlex.split(command)[4:])
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["model.layers=4"],
+        ["model.layers=4", "model.vocab=full", "model.seed=7"],
+        ["model=mixtral_8x7b", "workload=prefill", "workload.prompt=32", "workload.batch=3", "workload.routing=zipf"],
+        ["engine.v=true", "engine.d=true", "engine.deferral=3", "engine.threads=2", "measure.max_rounds=7"],
+        ["model.layers=2", "engine.m=true", "engine.amx_min_tokens=8", "workload.seed=3", "measure.goal=0.1"],
+    ],
+)
+def test_gives_the_same_spec_again(overrides: list[str]) -> None:
+    spec = planned(*overrides)
+    assert read_back(command_of(spec)) == spec
+
+
+def test_facts_of_an_architecture_are_taken_over() -> None:
+    words = ["python", "-m", "ktbench", "sweep", "+ablation=decode", "model.layers=4", "model.config.num_experts=16"]
+    spec = planned(*words[4:])
+    assert spec_id(read_back(command_of(spec, words))) == spec_id(spec)
+
+
+def test_a_checkpoint_is_named_by_its_folder_and_quoted() -> None:
+    spec = Store().cells()[0].spec
+    command = command_of(replace(spec, model=replace(spec.model, path="my models/tiny")))
+    assert "'model.path=my models/tiny'" in command
+    assert "model.layers" not in command
+
+
+def test_defaults_are_not_repeated(tmp_path: Path) -> None:
+    command = command_of(Store().cells()[0].spec)
+    assert "engine." not in command and "measure." not in command
+    changed = replace(Store().cells()[0].spec, engine=EngineSpec(v=True), measure=MeasureSpec(goal=0.2))
+    assert command_of(changed).endswith("engine.v=true measure.goal=0.2")

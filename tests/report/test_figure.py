@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+from itertools import combinations, pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib import image
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from ktbench.core.outcome import Outcome
+from ktbench.report.bars import VALUE_PT
+from ktbench.report.figure import draw
+from ktbench.report.lettering import width_in, wrapped
+from ktbench.report.rows import rows_of
+from ktbench.report.slots import slots_of
+from ktbench.report.tables import table_of
+from ktbench.report.write import write_report
+from ktbench.store import Run
+from tests.report.synthetic import DECODE, NO_CUDA, NO_NUMA, Arm, Store
+
+MESSY = (
+    DECODE[0],
+    Arm(label="+v", step_ms=61.0, noise=0.3),
+    Arm(label="+m", outcome=Outcome.WRONG, why="layer 2: relative error 0.127, tolerance 0.01", fails_at=3),
+    Arm(label="+v+d", step_ms=179.0, noise=0.02),
+    *DECODE[4:],
+)
+DEFERRAL = (Arm(label="+v"), *(Arm(label=f"+v deferral={n}", step_ms=100.0 - 5 * n) for n in range(1, 8)))
+STORES = {
+    "plain": Store(),
+    "messy": Store(arms=MESSY),
+    "eightfold": Store(arms=(DECODE[0], Arm(label="+v", step_ms=22.0), Arm(label="+m", step_ms=300.0))),
+    "one": Store(arms=DECODE[1:2], control=False, rounds=3),
+    "two": Store(prompts=(32, 8192)),
+    "many": Store(prompts=tuple(2**n for n in range(4, 14)), rounds=6, arms=MESSY),
+    "deferral": Store(arms=DEFERRAL),
+    "no baseline": Store(arms=(Arm(label="base", outcome=Outcome.CRASHED, why="signal 9"), *DECODE[1:])),
+}
+
+
+def figure(run: Run) -> Figure:
+    rows = rows_of(run)
+    return draw(rows, table_of(run, rows))
+
+
+def texts(drawn: Figure) -> list[Text]:
+    found = [*drawn.texts, *(t for legend in drawn.legends for t in legend.get_texts())]
+    for axes in drawn.axes:
+        found += [*axes.texts, *axes.get_xticklabels(), axes.xaxis.label, axes.yaxis.label]
+    return [text for text in found if text.get_text()]
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_no_text_overlaps_another_or_leaves_the_page(tmp_path: Path, name: str) -> None:
+    drawn = figure(STORES[name].write(tmp_path))
+    renderer = FigureCanvasAgg(drawn).get_renderer()  # type: ignore[no-untyped-call]
+    drawn.draw(renderer)
+    boxes = [(text.get_text(), text.get_window_extent(renderer)) for text in texts(drawn)]
+    page = drawn.bbox
+    for text, box in boxes:
+        assert page.x0 <= box.x0 and box.x1 <= page.x1 and page.y0 <= box.y0 and box.y1 <= page.y1, text
+    for (one, a), (other, b) in combinations(boxes, 2):
+        width = min(a.x1, b.x1) - max(a.x0, b.x0)
+        height = min(a.y1, b.y1) - max(a.y0, b.y0)
+        # A box has the height of its tallest possible letters: a pixel or two in common is still white.
+        assert width < 3 or height < 3, f"{one!r} lies over {other!r}"
+
+
+def test_bars_are_the_paired_speedups(tmp_path: Path) -> None:
+    run = Store().write(tmp_path)
+    axes = figure(run).axes[0]
+    expected = [1.0, *(row.speedup.mid for row in rows_of(run)[1:4] if row.speedup)]
+    assert [bar.get_height() for bar in axes.patches] == pytest.approx(expected)  # type: ignore[attr-defined]
+
+
+def test_the_control_is_not_a_bar_but_in_the_caption(tmp_path: Path) -> None:
+    groups, _ = slots_of(rows_of(Store().write(tmp_path)), 1.8, VALUE_PT)
+    assert [slot.arm for slot in groups[0].slots] == [arm.label for arm in DECODE]
+    caption = " ".join(text.get_text() for text in figure(Store(run="b").write(tmp_path)).texts)
+    assert "The control is not drawn." in caption
+    assert "Control (base against itself): " in caption
+
+
+def test_slots_without_a_bar_name_their_reason(tmp_path: Path) -> None:
+    arms = (*MESSY[:4], Arm(label="+v+d+n", outcome=Outcome.UNSUPPORTED, why="one NUMA node"), MESSY[5])
+    groups, notes = slots_of(rows_of(Store(arms=arms).write(tmp_path)), 1.8, VALUE_PT)
+    said = {slot.arm: slot.text for slot in groups[0].slots if slot.height is None}
+    assert said == {
+        "+m": "n/a: WRONG (1)",
+        "+v+d+n": "n/a: one NUMA node",
+        "+v+d+n+c": "n/a: UNSUPPORTED (2, 3)",
+    }
+    assert notes[0] == "(1) layer 2: relative error 0.127, tolerance 0.01."
+    assert notes[1] == f"(2) {NO_NUMA}."
+    assert notes[2] == f"(3) {NO_CUDA.removeprefix(NO_NUMA + '; ')}."
+
+
+def test_a_noisy_value_is_marked(tmp_path: Path) -> None:
+    groups, _ = slots_of(rows_of(Store(arms=MESSY).write(tmp_path)), 1.8, VALUE_PT)
+    assert [slot.noisy for slot in groups[0].slots] == [False, True, False, False, False, False]
+    assert groups[0].slots[1].text.startswith("~")
+
+
+def test_the_caption_names_what_was_run(tmp_path: Path) -> None:
+    run = Store().write(tmp_path)
+    caption = " ".join(text.get_text() for text in figure(run).texts)
+    for part in ("4 of 48 layers", "context from 64 tokens", "bf16", "all 2 cores", "Xeon", "Provenance: measured"):
+        assert part in caption
+    for part in (run.header.code_id, run.header.env_id, run.header.cells[0].spec_id):
+        assert part in caption
+
+
+@pytest.mark.parametrize(("name", "width"), [("plain", 3.5), ("two", 7.0), ("many", 7.0)])
+def test_sized_for_a_column_or_a_page(tmp_path: Path, name: str, width: float) -> None:
+    assert figure(STORES[name].write(tmp_path)).get_figwidth() == width
+
+
+def test_fills_differ_in_grey(tmp_path: Path) -> None:
+    axes = figure(STORES["deferral"].write(tmp_path)).axes[0]
+    grey = [np.dot(to_rgb(bar.get_facecolor()), (0.299, 0.587, 0.114)) for bar in axes.patches]
+    assert all(lighter - darker > 0.06 for lighter, darker in pairwise(grey[:7]))
+    assert len({(bar.get_facecolor(), bar.get_hatch()) for bar in axes.patches}) == len(axes.patches) == 8
+
+
+def test_files_hold_fonts_and_no_dates(tmp_path: Path) -> None:
+    pdf, svg, png = write_report(Store().write(tmp_path), ["figure"])
+    assert b"/FontFile2" in pdf.read_bytes()
+    assert b"CreationDate" not in pdf.read_bytes()
+    assert b"<dc:date>" not in svg.read_bytes()
+    assert b"<text" not in svg.read_bytes()  # outlines: the same wherever it is opened
+    assert image.imread(png).shape[1] == 3.5 * 300
+
+
+@pytest.mark.parametrize("limit", [0.5, 1.0, 3.0])
+def test_wrapping_keeps_every_word_within_the_limit(limit: float) -> None:
+    text = "a machine with two_sockets_or_even_more_of_them, and a CUDA device"
+    lines = wrapped(text, 6.0, limit)
+    assert all(width_in(line, 6.0) <= limit for line in lines)
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "")

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from ktbench.core.outcome import Outcome
+from ktbench.report.data import csv_text, json_text
+from ktbench.report.latex import latex
+from ktbench.report.markdown import markdown
+from ktbench.report.rows import rows_of
+from ktbench.report.tables import Table, table_of
+from ktbench.store import Run
+from tests.report.synthetic import DECODE, NO_NUMA, Arm, Store
+
+PAIR = DECODE[:2]
+
+
+def table(run: Run) -> Table:
+    return table_of(run, rows_of(run))
+
+
+def headings(run: Run) -> list[str]:
+    return [column.heading for column in table(run).columns]
+
+
+def test_columns_that_say_the_same_move_to_the_caption(tmp_path: Path) -> None:
+    same = Store(arms=PAIR, drift=0.0).write(tmp_path)
+    assert not {"outcome", "rounds", "samples", "provenance", "nearer roof"} & set(headings(same))
+    assert {"Outcome: OK.", "Rounds: 12.", "Samples: 48.", "Provenance: measured."} <= set(table(same).conditions)
+    varied = Store(arms=DECODE, run="varied").write(tmp_path)
+    assert "outcome" in headings(varied)
+
+
+def test_a_varying_setting_becomes_a_column_and_leaves_the_caption(tmp_path: Path) -> None:
+    run = Store(arms=PAIR, prompts=(32, 512)).write(tmp_path)
+    at = headings(run).index("workload.prompt")
+    assert [cells[at] for cells in table(run).cells] == ["32", "32", "512", "512"]
+    assert not any("32" in sentence for sentence in table(run).conditions if sentence.startswith("Workload"))
+
+
+def test_every_measured_heading_has_its_unit(tmp_path: Path) -> None:
+    run = Store(arms=PAIR).write(tmp_path)
+    plain = {"arm", "outcome", "verdict"}
+    assert all(re.search(r"\(.+\)$", heading) for heading in headings(run) if heading not in plain)
+
+
+def test_rows_that_did_not_run_are_named_with_their_reason(tmp_path: Path) -> None:
+    text = markdown(table(Store(arms=DECODE).write(tmp_path)))
+    line = next(line for line in text.splitlines() if line.startswith("| +v+d+n "))
+    assert set(line.split("|")[3:-1]) == {cell for cell in line.split("|")[3:-1] if cell.strip() == "—"}
+    assert f"- +v+d+n — UNSUPPORTED: {NO_NUMA}\n" in text
+
+
+def test_a_reason_is_said_once_for_all_rows_that_share_it(tmp_path: Path) -> None:
+    found = Store(arms=(Arm(label="base", outcome=Outcome.CRASHED, why="signal 9"), *DECODE[1:3])).write(tmp_path)
+    assert [note for note in table(found).notes if "+v" in note] == ["+v; +m — base is CRASHED: signal 9"]
+
+
+def test_a_column_that_no_row_fills_is_left_out_with_its_reason(tmp_path: Path) -> None:
+    run = Store(arms=PAIR, roofs=False).write(tmp_path)
+    assert "of roof (%)" not in headings(run)
+    assert table(run).notes == ("base; +v; base (A/A) — no roof was sampled next to the turns",)
+
+
+def test_gains_are_shown_where_they_differ_from_the_speedup(tmp_path: Path) -> None:
+    heading = "gain of the last feature (×)"
+    assert heading not in headings(Store(arms=PAIR).write(tmp_path))
+    run = Store(arms=DECODE, run="ladder").write(tmp_path)
+    at = headings(run).index(heading)
+    base, v, m, vd, *_ = (cells[at] for cells in table(run).cells)
+    assert (base, v, m) == ("—", "= speed-up", "= speed-up")
+    assert re.fullmatch(r"\d\.\d{3} \[.+\] over \+v, \w+", vd)
+
+
+def test_the_control_stands_apart(tmp_path: Path) -> None:
+    found = table(Store(arms=PAIR).write(tmp_path))
+    assert [cells[0] for cells in found.cells] == ["base", "+v"]
+    assert [cells[0] for cells in found.control_cells] == ["base (A/A)"]
+    assert any(sentence.startswith("Control (base against itself): ") for sentence in found.conditions)
+
+
+def test_a_sweep_without_control_says_so(tmp_path: Path) -> None:
+    found = table(Store(arms=PAIR, control=False).write(tmp_path))
+    assert "No control: nothing shows what noise alone does." in found.conditions
+
+
+@pytest.mark.parametrize(("times", "said"), [((60.0, 80.0), False), ((60.0, 190.0), True), ((None,), False)])
+def test_a_placement_that_varied_is_said(tmp_path: Path, times: tuple[float | None, ...], said: bool) -> None:
+    conditions = table(Store(arms=PAIR, ping_pong_ns=times).write(tmp_path)).conditions
+    assert any("varied between turns from 60 to 190 ns" in sentence for sentence in conditions) == said
+
+
+def test_all_codes_and_machines_are_named_where_a_run_mixes_them(tmp_path: Path) -> None:
+    run = Store(arms=PAIR).write(tmp_path)
+    mixed = replace(run, records=(*run.records[:-1], replace(run.records[-1], code_id="other0000000")))
+    ids = next(sentence for sentence in table(mixed).conditions if sentence.startswith("Ids: "))
+    assert f"code {run.header.code_id} and other0000000, machine {run.header.env_id}, " in ids
+
+
+def test_a_machine_nobody_described_is_said_to_be_so(tmp_path: Path) -> None:
+    run = replace(Store(arms=PAIR).write(tmp_path), environments=())
+    assert "Machine: not described." in table(run).conditions
+
+
+def test_csv_and_json_carry_seconds_and_ids(tmp_path: Path) -> None:
+    run = Store(arms=DECODE).write(tmp_path)
+    rows = rows_of(run)
+    lines = list(csv.DictReader(io.StringIO(csv_text(run, rows))))
+    content = json.loads(json_text(run, rows, table(run)))
+    assert len(lines) == len(content["rows"]) == 7
+    for line, found, row in zip(lines, content["rows"], rows, strict=True):
+        assert line["spec_id"] == found["spec_id"] == row.spec_id
+        assert line["command"] == found["command"] == row.command
+        samples = {r.round: list(r.samples_s) for r in run.of_cell(row.cell)}
+        assert {r["round"]: r["samples_s"] for r in found["records"]} == samples
+        if row.step_s is None:
+            assert (line["step_s"], found["step_s"]) == ("", None)
+            assert line["missing"] and found["missing"]["step_s"]
+        else:
+            assert float(line["step_s"]) == found["step_s"]["mid"] == row.step_s.mid
+            medians = dict(pair.split(":") for pair in line["round_median_s"].split())
+            assert {int(n): float(s) for n, s in medians.items()} == {n: median(s) for n, s in samples.items()}
+
+
+def test_latex_escapes_and_balances(tmp_path: Path) -> None:
+    run = Store(
+        arms=(PAIR[0], Arm(label="+v", outcome=Outcome.CRASHED, why=r"50% of a_b & #1 {x} ~^\ $5")),
+    ).write(tmp_path)
+    text = latex(table(run))
+    assert r"50\% of a\_b \& \#1 \{x\} \textasciitilde{}\textasciicircum{}\textbackslash{} \$5" in text
+    assert text.count(r"\begin{") == text.count(r"\end{") == 3
+    rows = [line for line in text.splitlines() if line.endswith(r" \\")]
+    columns = len(table(run).columns)
+    assert all(len(re.findall(r"(?<!\\)&", line)) == columns - 1 for line in rows)
+    assert len(rows) == 4
+    body = re.sub(r"\\[{}]", "", "\n".join(line for line in text.splitlines() if not line.startswith("%")))
+    assert body.count("{") == body.count("}")
+
+
+def test_markdown_lines_of_a_table_have_equal_width(tmp_path: Path) -> None:
+    text = markdown(table(Store(arms=DECODE).write(tmp_path)))
+    first = text.split("\n\n")[1].splitlines()
+    assert len(first) == 8
+    assert len({len(line) for line in first}) == 1

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ktbench.cli import main
+from ktbench.report.write import write_report
+from tests.report.synthetic import Store
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with two runs below `runs/`, the second one younger."""
+    for age, name in enumerate(("older", "newer")):
+        log = Store(run=name, rounds=6, steps=1).write(tmp_path / "runs").folder / "log.jsonl"
+        os.utime(log, (1e9 + age, 1e9 + age))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "runs"
+
+
+@pytest.mark.parametrize("name", ["newer", "latest", "runs/newer"])
+def test_rebuilds_the_report_and_prints_the_table(home: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    assert main(["report", name]) == 0
+    out = capsys.readouterr().out
+    report = home / "newer" / "report"
+    assert out.startswith((report / "table.md").read_text())
+    suffixes = ["table.md", "table.csv", "table.json", "table.tex", "figure.pdf", "figure.svg", "figure.png"]
+    assert out.splitlines()[-7:] == [f"wrote runs/newer/report/{suffix}" for suffix in suffixes]
+    before = {path: path.read_bytes() for path in report.iterdir()}
+    assert main(["report", name]) == 0
+    assert {path: path.read_bytes() for path in report.iterdir()} == before
+
+
+def test_writes_only_what_is_asked_for(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "older", "csv", "tex", "csv"]) == 0
+    assert sorted(path.name for path in (home / "older" / "report").iterdir()) == ["table.csv", "table.tex"]
+    assert capsys.readouterr().out.startswith("# Decode breakdown\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "report: name a run"),
+        (["newr"], "newr: no such run, did you mean newer?"),
+        (["newer", "pdf"], "report format 'pdf': allowed are md, csv, json, tex, figure"),
+    ],
+)
+def test_bad_requests_end_with_one_line(
+    home: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    assert main(["report", *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err and err.count("\n") == 1
+    assert not (home / "newer" / "report").exists()
+
+
+def test_a_run_that_was_killed_before_its_plan_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (home / "newer" / "log.jsonl").write_bytes(b'{"schema":1,"kind":"hea')
+    assert main(["report", "newer"]) == 2
+    assert "killed before its plan was written" in capsys.readouterr().err
+
+
+def test_half_a_line_at_the_end_changes_nothing(tmp_path: Path) -> None:
+    run = Store(rounds=6, steps=1).write(tmp_path)
+    before = [path.read_bytes() for path in write_report(run, ["md", "json"])]
+    with (run.folder / "log.jsonl").open("ab") as log:
+        log.write(b'{"schema":1,"kind":"record","crc":12,"bo')
+    assert [path.read_bytes() for path in write_report(run, ["md", "json"])] == before
