@@ -11,6 +11,7 @@ from ktbench.config import Request
 from ktbench.core.errors import RequestError
 from ktbench.core.outcome import Outcome
 from ktbench.core.record import Environment, Header
+from ktbench.core.spec import MeasureSpec
 from ktbench.host.environment import environment
 from ktbench.launch.sweep import Sweep
 from ktbench.store import LOG_NAME, Log, Run, read_run
@@ -23,19 +24,6 @@ def carry_out(request: Request, planned: Planned, command: list[str]) -> Run:
     previous = _resumed(request, planned, machine)
     folder = previous.folder if previous else _new_folder(request)
     log = Log(folder)
-    try:
-        if previous is None:
-            log.append(_header(request, planned, machine, folder.name, command))
-        log.append(machine)
-        _measure(request, planned, machine, folder, log, previous)
-    finally:
-        log.close()
-    return read_run(folder)
-
-
-def _measure(
-    request: Request, planned: Planned, machine: Environment, folder: Path, log: Log, previous: Run | None
-) -> None:
     sweep = Sweep(
         cells=planned.cells,
         log=log,
@@ -47,15 +35,24 @@ def _measure(
         on_load=loading,
     )
     try:
-        for cell in planned.cells:
-            if cell.key in planned.lacking:
-                sweep.set_aside(cell, Outcome.UNSUPPORTED, planned.lacking[cell.key])
-        for number in sweep.rounds():
-            if why := round_ended(read_run(folder), request.spec.measure, number):
-                say(f"stopped: {why}")
-                break
+        if previous is None:
+            log.append(_header(request, planned, machine, folder.name, command))
+        log.append(machine)
+        _measure(sweep, planned, request.spec.measure)
     finally:
         sweep.close()
+        log.close()
+    return read_run(folder)
+
+
+def _measure(sweep: Sweep, planned: Planned, measure: MeasureSpec) -> None:
+    for cell in planned.cells:
+        if cell.key in planned.lacking:
+            sweep.set_aside(cell, Outcome.UNSUPPORTED, planned.lacking[cell.key])
+    for number in sweep.rounds():
+        if why := round_ended(read_run(sweep.folder), measure, number):
+            say(f"stopped: {why}")
+            return
 
 
 def _header(request: Request, planned: Planned, machine: Environment, run: str, command: list[str]) -> Header:

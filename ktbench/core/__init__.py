@@ -1,0 +1,1 @@
+"""The objects everything turns on: plain frozen data, no I/O."""

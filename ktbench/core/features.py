@@ -40,7 +40,9 @@ class Feature:
 
 
 FEATURES: tuple[Feature, ...] = (
-    Feature(name="v", letter="v", title="fused MoE kernel, AVX-512", off=False, needs=("avx512",), counter="avx512_calls"),
+    Feature(
+        name="v", letter="v", title="fused MoE kernel, AVX-512", off=False, needs=("avx512",), counter="avx512_calls"
+    ),
     Feature(name="m", letter="m", title="fused MoE kernel, Intel AMX", off=False, needs=("amx",), counter="amx_tiles"),
     Feature(
         name="d", letter="d", title="dynamic work scheduling", off=False, requires=("v", "m"), counter="tasks_dynamic"

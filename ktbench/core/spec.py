@@ -66,7 +66,7 @@ class EngineSpec:
 
     @property
     def label(self) -> str:
-        """`base`, `+v+d`, …"""
+        """How labels write the features: `base`, `+v+d`."""
         return features_label(self.features)
 
 
@@ -180,7 +180,9 @@ class RunSpec:
     def summary(self) -> str:
         """One line that names model, depth, work and precision."""
         shape, work = self.model.shape, self.workload
-        depth = f"{shape.layers} of {self.model.full_layers} layers" if self.model.is_slice else f"{shape.layers} layers"
+        depth = (
+            f"{shape.layers} of {self.model.full_layers} layers" if self.model.is_slice else f"{shape.layers} layers"
+        )
         where = "at context depth" if work.phase == "decode" else "of"
         return f"{self.model.name} ({depth}), {work.phase} {where} {work.prompt}, batch {work.batch}, {self.precision}"
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -117,19 +118,15 @@ class Worker:
 
     def _kill(self) -> None:
         """The worker leads a session of its own, so whatever it started ends with it."""
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self.process.wait()
 
 
 def _close(pipe: IO[bytes] | None) -> None:
-    try:
-        if pipe is not None:
+    if pipe is not None:
+        with suppress(BrokenPipeError):
             pipe.close()
-    except BrokenPipeError:
-        pass
 
 
 def _last_line(log: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable
+from itertools import pairwise
 from time import perf_counter
 
 Clock = Callable[[], float]
@@ -19,7 +20,7 @@ def time_steps(step: Callable[[], None], steps: int, clock: Clock = perf_counter
     for i in range(1, steps + 1):
         step()
         marks_s[i] = clock()
-    return tuple(end - begin for begin, end in zip(marks_s, marks_s[1:], strict=False))
+    return tuple(end - begin for begin, end in pairwise(marks_s))
 
 
 def warm_up(turn: Callable[[], None], faults: Callable[[], int] | None = None) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from ktbench.core.errors import RequestError
 from ktbench.core.record import Cell
@@ -71,14 +72,21 @@ def require_memory(cells: Sequence[Cell], free_bytes: int) -> int:
     """
     needed = sum(estimate_memory(group).total for group in worker_groups(cells))
     if needed > free_bytes:
-        spec = cells[0].spec
-        hint = _hint(spec)
+        model = cells[0].spec.model
         raise RequestError(
-            f"{spec.model.name} with {spec.model.shape.layers} layers needs {needed / _GIB:.1f} GiB "
-            f"({needed:,} bytes), free are {free_bytes / _GIB:.1f} GiB ({free_bytes:,} bytes){hint}"
+            f"{model.name} with {model.shape.layers} layers needs {needed / _GIB:.1f} GiB ({needed:,} bytes), "
+            f"free are {free_bytes / _GIB:.1f} GiB ({free_bytes:,} bytes){_hint(cells, needed - free_bytes)}"
         )
     return needed
 
 
-def _hint(spec: RunSpec) -> str:
-    return "" if spec.model.path else f"; fewer layers fit, for example model.layers={max(1, spec.model.shape.layers // 4)}"
+def _hint(cells: Sequence[Cell], excess: int) -> str:
+    """How many layers of a slice would fit, where leaving layers out is the remedy."""
+    model, need = cells[0].spec.model, estimate_memory(cells)
+    if model.path is not None:
+        return ""
+    layer_bytes = (need.original + need.packed) // model.shape.moe_layers
+    fitting = model.shape.layers - ceil(excess / layer_bytes)
+    if fitting <= model.shape.dense_layers:
+        return "; not even one MoE layer fits"
+    return f"; model.layers={fitting} would fit"

@@ -32,9 +32,7 @@ from tests.tiny import CONFIG, tiny_spec
             "model.layers=0: allowed are 1 to 2",
         ),
         (
-            lambda: ModelSpec(
-                name="m", config=CONFIG | {"first_k_dense_replace": 2}, full_layers=2, full_vocab=256
-            ),
+            lambda: ModelSpec(name="m", config=CONFIG | {"first_k_dense_replace": 2}, full_layers=2, full_vocab=256),
             "has its first MoE layer at 3",
         ),
         (

@@ -11,4 +11,8 @@ from tests.fake import FakeRoofs, FakeSystem
 
 if __name__ == "__main__":
     with os.fdopen(int(sys.argv[2]), "wb") as answers:
-        sys.exit(serve(lambda specs: FakeSystem(json.loads(sys.argv[1])), lambda specs: FakeRoofs(), sys.stdin.buffer, answers))
+        sys.exit(
+            serve(
+                lambda specs: FakeSystem(json.loads(sys.argv[1])), lambda specs: FakeRoofs(), sys.stdin.buffer, answers
+            )
+        )

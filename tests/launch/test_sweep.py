@@ -66,7 +66,17 @@ def outcomes(run: Run) -> dict[str, list[Outcome]]:
 
 def test_cells_take_turns_and_odd_rounds_walk_back(run_sweep: Callable[..., Run]) -> None:
     run = run_sweep(rounds=3)
-    assert [record.label for record in run.records] == ["base", "+v", "+v+d", "+v+d", "+v", "base", "base", "+v", "+v+d"]
+    assert [record.label for record in run.records] == [
+        "base",
+        "+v",
+        "+v+d",
+        "+v+d",
+        "+v",
+        "base",
+        "base",
+        "+v",
+        "+v+d",
+    ]
     assert len({record.sitting for record in run.records}) == 1
 
 

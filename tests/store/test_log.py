@@ -61,7 +61,9 @@ def test_half_a_line_is_dropped_and_the_log_goes_on(tmp_path_factory: pytest.Tem
 
 
 @given(st.data())
-def test_a_changed_byte_is_never_read_as_a_number(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_a_changed_byte_is_never_read_as_a_number(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     folder = tmp_path_factory.mktemp("run")
     path = filled(folder, record(0))
     content = bytearray(path.read_bytes())
@@ -75,8 +77,6 @@ def test_a_changed_byte_is_never_read_as_a_number(tmp_path_factory: pytest.TempP
         assert f"{path}:2" in str(error)
     else:
         raise AssertionError("damage went unnoticed")
-
-
 
 
 def test_two_writers_are_refused(tmp_path: Path) -> None:
