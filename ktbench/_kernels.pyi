@@ -62,7 +62,7 @@ class MoE:
         isa: str | None = None,
         dynamic: bool = False,
     ) -> None:
-        """out [T, hidden] = sum over k of gates * expert(hidden), hidden [T, hidden], ids and gates [T, k].
+        """Write out [T, hidden] = sum over k of gates * expert(hidden); hidden [T, hidden], ids and gates [T, k].
 
         `avx512` and `amx` together: AMX for experts with at least `amx_min_tokens` tokens, AVX-512 for the others.
         `isa` names one ISA outright instead. RuntimeError with the reason when an ISA is not granted, TypeError for

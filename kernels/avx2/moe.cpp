@@ -8,6 +8,8 @@ namespace {
 
 constexpr int chunk_depth = 512;  // activations are widened once per chunk and row block: 12 KiB, stays in L1
 
+constexpr int bytes_ahead = 5120;  // the hardware prefetcher stops at the page's end
+
 struct Widened {
   alignas(32) float even[6][chunk_depth / 2];
   alignas(32) float odd[6][chunk_depth / 2];
@@ -27,10 +29,10 @@ void widen(const Rows& x, int depth, Widened& to) {
     }
 }
 
-template <int n>
-inline void keep_in_registers(__m256 (&sums)[n]) {
-#pragma GCC unroll 16
-  for (int i = 0; i < n; ++i) asm("" : "+x"(sums[i]));
+// gcc 12 copies sums between registers or spills them; the empty asm keeps each in its place.
+inline void add_product(__m256 a, __m256 w, __m256& sum) {
+  sum = _mm256_fmadd_ps(a, w, sum);
+  asm volatile("" : "+x"(sum));
 }
 
 template <int rows, int split>
@@ -42,6 +44,7 @@ void multiply_chunk(const Widened& x, const bf16* strip, int depth, float* c, in
 #pragma GCC unroll 4
     for (int u = 0; u < split; ++u) {
       const auto* w = reinterpret_cast<const __m256i*>(strip + (p + u) * 2 * strip_rows);
+      _mm_prefetch(w + bytes_ahead / sizeof *w, _MM_HINT_T1);
       __m256* sum = sums + u * rows * 2;
 #pragma GCC unroll 2
       for (int half = 0; half < 2; ++half) {
@@ -50,12 +53,11 @@ void multiply_chunk(const Widened& x, const bf16* strip, int depth, float* c, in
 #pragma GCC unroll 6
         for (int r = 0; r < rows; ++r) {
           const __m256 a = _mm256_broadcast_ss((half ? x.odd[r] : x.even[r]) + p + u);
-          sum[2 * r] = _mm256_fmadd_ps(a, low, sum[2 * r]);
-          sum[2 * r + 1] = _mm256_fmadd_ps(a, high, sum[2 * r + 1]);
+          add_product(a, low, sum[2 * r]);
+          add_product(a, high, sum[2 * r + 1]);
         }
       }
     }
-    keep_in_registers(sums);
   }
 #pragma GCC unroll 6
   for (int r = 0; r < rows; ++r)

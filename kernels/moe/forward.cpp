@@ -56,7 +56,8 @@ void MoE::forward(const bf16* hidden, const Routing& routing, bf16* out, const F
 }
 
 MoE::Cut MoE::cut_into_tasks(int tokens) const {
-  constexpr int tasks_per_thread = 16;
+  // Small tasks to share evenly when each is short; wide ones when activations, which every task passes, are many.
+  const int tasks_per_thread = tokens <= 64 ? 16 : 4;
   constexpr std::size_t sums_bytes = 1ul << 20;  // of the 1 to 2 MiB of L2
   const Geometry& g = geometry();
   // Weights are the stream while a few rows fit any cache; rows beyond L2 are the stream, and wider tasks pass them less.

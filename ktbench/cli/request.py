@@ -9,6 +9,7 @@ from ktbench.config import Request, compose, freeze
 from ktbench.core.errors import RequestError
 from ktbench.core.record import Cell
 from ktbench.engine.checkpoint_files import inspect_checkpoint
+from ktbench.engine.support import unsupported as not_built
 from ktbench.host.grants import feature_reasons, machine_grants
 from ktbench.host.memory import available_memory_bytes
 from ktbench.plan import plan_cells, require_memory, unsupported
@@ -44,7 +45,7 @@ def plan_request(request: Request) -> Planned:
     """Cells of a request, sorted into what can run here and what cannot. Raises RequestError where it does not fit."""
     cells = plan_cells(request.spec, request.sweep)
     reasons = feature_reasons(machine_grants())
-    lacking = {cell.key: why for cell in cells if (why := unsupported(cell.spec, reasons))}
+    lacking = {cell.key: why for cell in cells if (why := unsupported(cell.spec, reasons) or not_built(cell.spec))}
     runnable = [cell for cell in cells if cell.key not in lacking]
     needed = require_memory(runnable, available_memory_bytes()) if runnable else 0
     return Planned(cells=cells, lacking=lacking, needed_bytes=needed)

@@ -111,10 +111,6 @@ class FusedHost:
             total.update(layer.counters())
         return total
 
-    def close(self) -> None:
-        """Release the packed weights."""
-        self._layers.clear()
-
 
 def _open_pool(threads: int, spin_us: int) -> ThreadPool:
     """Threads pinned to the first cores that this process may use."""

@@ -77,14 +77,14 @@ class HybridEngine:
         state = self._state
         state.fused = engine.v or engine.m
         state.deferral, state.skipping = engine.deferral, engine.skipping
-        _ = self._operators[0].backend
+        _ = self._operators[0].backend  # refuses now what was not kept at load, not in the first step
         if self._host is not None and state.fused:
             self._host.choose(engine)
 
     def start(self) -> None:
         """See `System`."""
-        self._done = 0
-        self._forward.restore(self._scripted.prompt_cache)
+        self._done, self._before = 0, self._scripted.prompt_cache
+        self._forward.restore(self._before)
 
     def step(self) -> None:
         """See `System`. Raises ValueError past the last step of the workload."""

@@ -95,6 +95,7 @@ class ExpertsOperator(nn.Module):
         return self._run(hidden, kept)
 
     def _deferring(self, hidden: Tensor, routing: Routing) -> Tensor:
+        """What is deferred is computed at once here and only added later: the formula, without overlap."""
         carried = self.state.carried
         if self.place.is_last:
             self.state.carried = None

@@ -103,6 +103,10 @@ def no_header(folder: Path) -> None:
     file.write_bytes(content)
 
 
+def header_without_offsets(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes((16).to_bytes(8, "little") + b'{"a": {"b": 12}}')
+
+
 def pickled(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
@@ -122,6 +126,11 @@ def index_without_map(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text("{}")
 
 
+def index_of_numbers(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"lm_head.weight": 1}}')
+
+
 BAD = [
     (no_config, "no config.json there"),
     (broken_config, "config.json: not valid JSON"),
@@ -132,10 +141,12 @@ BAD = [
     (empty, "model.safetensors: truncated"),
     (longer, "model.safetensors: damaged, holds"),
     (no_header, "model.safetensors: damaged, its header"),
+    (header_without_offsets, "model.safetensors: damaged, its header"),
     (pickled, "pickles are never read"),
     (no_weights, "no weights there"),
     (missing_shard, "model-00001-of-00002.safetensors: named by model.safetensors.index.json but missing"),
     (index_without_map, "has no weight_map"),
+    (index_of_numbers, "has no weight_map"),
 ]
 
 

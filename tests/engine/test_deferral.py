@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -46,21 +48,39 @@ def is_low(routing: Routing, n: int) -> Tensor:
     return torch.stack([gates <= gates.sort().values[n - 1] for gates in routing.gates])
 
 
-def operators(modules: list[nn.Module], state: Pass) -> list[ExpertsOperator]:
+@pytest.fixture(params=["original", "fused"])
+def backend(request: pytest.FixtureRequest) -> str:
+    kind: str = request.param
+    if kind == "fused":
+        kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built")
+        if missing := kernels.grants()["avx512"]:
+            pytest.skip(f"avx512: {missing}")
+    return kind
+
+
+def operators(modules: list[nn.Module], state: Pass, backend: str) -> list[ExpertsOperator]:
+    """One operator for each module; the last in line is the last MoE layer."""
+    backends: dict[str, list[Any]] = {"original": [OriginalExperts(module) for module in modules]}
+    if backend == "fused":
+        from ktbench.engine.fused import FusedHost
+
+        host, shape = FusedHost(1, 0), tiny_model().shape
+        backends["fused"] = [host.pack(original.matrices, shape) for original in backends["original"]]
+    places = [Place(layer=i, number=i, is_last=i == len(modules) - 1) for i in range(len(modules))]
+    state.fused = backend == "fused"
+    empty = [None] * len(modules)
     return [
-        ExpertsOperator(
-            Place(layer=i, number=i, is_last=i == len(modules) - 1), state, original=OriginalExperts(m), fused=None
-        )
-        for i, m in enumerate(modules)
+        ExpertsOperator(place, state, original=original, fused=fused)
+        for place, original, fused in zip(places, backends["original"], backends.get("fused", empty), strict=True)
     ]
 
 
 @torch.inference_mode()
 @pytest.mark.parametrize("n", [1, 2, 3])
-def test_deferral_follows_the_formula(n: int) -> None:
+def test_deferral_follows_the_formula(n: int, backend: str) -> None:
     modules, state = layers(), Pass(deferral=n)
     before: Tensor | None = None
-    for place, (module, operator) in enumerate(zip(modules, operators(modules, state), strict=True)):
+    for place, (module, operator) in enumerate(zip(modules, operators(modules, state, backend), strict=True)):
         hidden, routing = inputs(place)
         late = is_low(routing, n)
         last = place == LAYERS - 1
@@ -75,9 +95,9 @@ def test_deferral_follows_the_formula(n: int) -> None:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("n", [1, 4])
-def test_skipping_drops_the_lowest_without_renormalising(n: int) -> None:
+def test_skipping_drops_the_lowest_without_renormalising(n: int, backend: str) -> None:
     modules, state = layers(), Pass(skipping=n)
-    for place, (module, operator) in enumerate(zip(modules, operators(modules, state), strict=True)):
+    for place, (module, operator) in enumerate(zip(modules, operators(modules, state, backend), strict=True)):
         hidden, routing = inputs(place)
         expected = masked(module, hidden, routing, ~is_low(routing, n))
         seen = operator(hidden, routing.ids, routing.gates).float()

@@ -31,23 +31,23 @@ def widen(x: Bits) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Layer:
-    gate_EIH: Bits
-    up_EIH: Bits
-    down_EHI: Bits
+    gate_eih: Bits
+    up_eih: Bits
+    down_ehi: Bits
 
     def packed(self, pool: _kernels.ThreadPool | None = None) -> _kernels.PackedExperts:
-        experts, intermediate, hidden = self.gate_EIH.shape
+        experts, intermediate, hidden = self.gate_eih.shape
         packed = _kernels.PackedExperts(experts, hidden, intermediate)
         for e in range(experts):
-            packed.write_expert(e, self.gate_EIH[e], self.up_EIH[e], self.down_EHI[e], pool)
+            packed.write_expert(e, self.gate_eih[e], self.up_eih[e], self.down_ehi[e], pool)
         return packed
 
 
 @dataclass(frozen=True)
 class Batch:
-    x_TH: Bits
-    ids_TK: NDArray[np.int64]
-    gates_TK: NDArray[np.float32]
+    x_th: Bits
+    ids_tk: NDArray[np.int64]
+    gates_tk: NDArray[np.float32]
 
 
 def random_layer(rng: np.random.Generator, experts: int, hidden: int, intermediate: int) -> Layer:
@@ -59,24 +59,24 @@ def random_layer(rng: np.random.Generator, experts: int, hidden: int, intermedia
 
 def random_batch(rng: np.random.Generator, layer: Layer, tokens: int, per_token: int) -> Batch:
     """Ids may repeat within a token."""
-    experts, _, hidden = layer.gate_EIH.shape
-    ids_TK = rng.integers(0, experts, (tokens, per_token))
-    return Batch(to_bf16(rng.standard_normal((tokens, hidden))), ids_TK, rng.random((tokens, per_token), np.float32))
+    experts, _, hidden = layer.gate_eih.shape
+    ids_tk = rng.integers(0, experts, (tokens, per_token))
+    return Batch(to_bf16(rng.standard_normal((tokens, hidden))), ids_tk, rng.random((tokens, per_token), np.float32))
 
 
 def reference(layer: Layer, batch: Batch) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The output, and the sum of the absolute values of the products that went into it: [T, H] each."""
-    x_TH = widen(batch.x_TH)
-    out_TH, size_TH = np.zeros_like(x_TH), np.zeros_like(x_TH)
-    for e in np.unique(batch.ids_TK):
-        weight_T = np.where(batch.ids_TK == e, batch.gates_TK.astype(np.float64), 0).sum(1)
-        token = np.flatnonzero((batch.ids_TK == e).any(1))
-        gate, up = x_TH[token] @ widen(layer.gate_EIH[e]).T, x_TH[token] @ widen(layer.up_EIH[e]).T
+    x_th = widen(batch.x_th)
+    out_th, size_th = np.zeros_like(x_th), np.zeros_like(x_th)
+    for e in np.unique(batch.ids_tk):
+        weight_t = np.where(batch.ids_tk == e, batch.gates_tk.astype(np.float64), 0).sum(1)
+        token = np.flatnonzero((batch.ids_tk == e).any(1))
+        gate, up = x_th[token] @ widen(layer.gate_eih[e]).T, x_th[token] @ widen(layer.up_eih[e]).T
         h = gate / (1 + np.exp(-np.clip(gate, -700, None))) * up
-        down = widen(layer.down_EHI[e]).T
-        out_TH[token] += weight_T[token, None] * (h @ down)
-        size_TH[token] += np.abs(weight_T[token, None]) * (np.abs(h) @ np.abs(down))
-    return out_TH, size_TH
+        down = widen(layer.down_ehi[e]).T
+        out_th[token] += weight_t[token, None] * (h @ down)
+        size_th[token] += np.abs(weight_t[token, None]) * (np.abs(h) @ np.abs(down))
+    return out_th, size_th
 
 
 def agrees(out: Bits, expected: tuple[NDArray[np.float64], NDArray[np.float64]]) -> bool:
@@ -91,16 +91,16 @@ def relative_error(out: Bits, exact: NDArray[np.float64]) -> float:
 
 def forward(moe: _kernels.MoE, batch: Batch, **options: object) -> Bits:
     """The output, which starts as garbage."""
-    out_TH = np.full_like(batch.x_TH, 0x7FC0)
-    moe.forward(batch.x_TH, batch.ids_TK, batch.gates_TK, out_TH, **options)
-    return out_TH
+    out_th = np.full_like(batch.x_th, 0x7FC0)
+    moe.forward(batch.x_th, batch.ids_tk, batch.gates_tk, out_th, **options)
+    return out_th
 
 
 def forward_proven(moe: _kernels.MoE, batch: Batch, isa: str, *, dynamic: bool = False) -> Bits:
     """forward() on one ISA, which fails unless that ISA's counter moved and no other's did."""
     before = moe.counters()
-    out_TH = forward(moe, batch, isa=isa, dynamic=dynamic)
+    out_th = forward(moe, batch, isa=isa, dynamic=dynamic)
     after = moe.counters()
     moved = {name for name, counter in COUNTERS.items() if after[counter] > before[counter]}
-    assert moved == ({isa} if len(batch.x_TH) else set())
-    return out_TH
+    assert moved == ({isa} if len(batch.x_th) else set())
+    return out_th

@@ -2,9 +2,19 @@
 
 import numpy as np
 import pytest
-from tests.kernels.layers import GRANTED, Batch, agrees, forward_proven, random_batch, random_layer, reference, to_bf16, widen
 
 from ktbench import _kernels
+from tests.kernels.layers import (
+    GRANTED,
+    Batch,
+    agrees,
+    forward_proven,
+    random_batch,
+    random_layer,
+    reference,
+    to_bf16,
+    widen,
+)
 
 
 @pytest.mark.parametrize("isa", GRANTED)
@@ -13,10 +23,10 @@ from ktbench import _kernels
 def test_a_poisoned_token_spoils_itself_alone(isa, poison, tokens, pool, rng):
     layer = random_layer(rng, 3, 50, 40)  # ragged: padding must not spread the poison either
     clean = random_batch(rng, layer, tokens, 2)
-    x = clean.x_TH.copy()
+    x = clean.x_th.copy()
     x[tokens // 2, 7] = to_bf16(poison)
     moe = _kernels.MoE(layer.packed(), pool)
-    poisoned_out = forward_proven(moe, Batch(x, clean.ids_TK, clean.gates_TK), isa)
+    poisoned_out = forward_proven(moe, Batch(x, clean.ids_tk, clean.gates_tk), isa)
     clean_out = forward_proven(moe, clean, isa)
     others = np.arange(tokens) != tokens // 2
     assert not np.isfinite(widen(poisoned_out[tokens // 2])).any()
@@ -38,7 +48,7 @@ def test_infinite_product_stays_infinite_beside_padding(isa, pool):
 def test_extreme_magnitudes_stay_right(isa, magnitude, pool, rng):
     layer = random_layer(rng, 2, 64, 64)
     batch = random_batch(rng, layer, 4, 1)
-    batch = Batch(to_bf16(widen(batch.x_TH) * magnitude), batch.ids_TK, batch.gates_TK)
+    batch = Batch(to_bf16(widen(batch.x_th) * magnitude), batch.ids_tk, batch.gates_tk)
     out = forward_proven(_kernels.MoE(layer.packed(), pool), batch, isa)
     assert agrees(out, reference(layer, batch))
 
@@ -47,7 +57,7 @@ def test_extreme_magnitudes_stay_right(isa, magnitude, pool, rng):
 def test_overflow_shows(isa, pool, rng):
     layer = random_layer(rng, 2, 64, 64)
     batch = random_batch(rng, layer, 4, 1)
-    batch = Batch(to_bf16(widen(batch.x_TH) * 1e30), batch.ids_TK, batch.gates_TK)
+    batch = Batch(to_bf16(widen(batch.x_th) * 1e30), batch.ids_tk, batch.gates_tk)
     out = forward_proven(_kernels.MoE(layer.packed(), pool), batch, isa)
     assert not np.isfinite(widen(out)).any()
 

@@ -4,9 +4,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.kernels.layers import GRANTED, Batch, agrees, forward, forward_proven, random_batch, random_layer, reference, relative_error
 
 from ktbench import _kernels
+from tests.kernels.layers import (
+    GRANTED,
+    Batch,
+    agrees,
+    forward,
+    forward_proven,
+    random_batch,
+    random_layer,
+    reference,
+    relative_error,
+)
 
 shapes = st.fixed_dictionaries(
     {
@@ -37,7 +47,7 @@ def test_any_shape_agrees_with_float64(isa, pool, shape):
 def test_all_tokens_on_one_expert_of_many(isa, tokens, pool, rng):
     layer = random_layer(rng, 5, 96, 64)
     batch = random_batch(rng, layer, tokens, 1)
-    batch = Batch(batch.x_TH, np.full_like(batch.ids_TK, 3), batch.gates_TK)
+    batch = Batch(batch.x_th, np.full_like(batch.ids_tk, 3), batch.gates_tk)
     out = forward_proven(_kernels.MoE(layer.packed(), pool), batch, isa)
     assert agrees(out, reference(layer, batch))
 
@@ -54,8 +64,8 @@ def test_gaussian_error_at_a_real_width(isa, pool, rng):
 def test_repeated_ids_add_up(isa, pool, rng):
     layer = random_layer(rng, 3, 64, 32)
     once = random_batch(rng, layer, 5, 1)
-    gates = once.gates_TK / 2
-    twice = Batch(once.x_TH, np.repeat(once.ids_TK, 2, 1), np.repeat(gates, 2, 1))
+    gates = once.gates_tk / 2
+    twice = Batch(once.x_th, np.repeat(once.ids_tk, 2, 1), np.repeat(gates, 2, 1))
     moe = _kernels.MoE(layer.packed(), pool)
     assert agrees(forward_proven(moe, twice, isa), reference(layer, once))
 
@@ -65,8 +75,8 @@ def test_output_may_be_the_input(pool, rng):
     batch = random_batch(rng, layer, 9, 2)
     moe = _kernels.MoE(layer.packed(), pool)
     expected = forward(moe, batch, isa="reference")
-    moe.forward(batch.x_TH, batch.ids_TK, batch.gates_TK, batch.x_TH, isa="reference")
-    assert (batch.x_TH == expected).all()
+    moe.forward(batch.x_th, batch.ids_tk, batch.gates_tk, batch.x_th, isa="reference")
+    assert (batch.x_th == expected).all()
 
 
 @pytest.mark.skipif("amx" not in GRANTED, reason="AMX is not granted here")
@@ -84,7 +94,7 @@ def test_both_features_split_by_tokens_per_expert(pool, rng):
     layer = random_layer(rng, 3, 64, 64)
     ids = np.array([[0]] * 4 + [[1]] * 5)
     batch = random_batch(rng, layer, 9, 1)
-    batch = Batch(batch.x_TH, ids, batch.gates_TK)
+    batch = Batch(batch.x_th, ids, batch.gates_tk)
     tiles_of_five_tokens = 2 * (64 // 32) * (64 // 16) + 2 * (64 // 32) * (64 // 32)
     moe = _kernels.MoE(layer.packed(), pool)
     assert agrees(forward(moe, batch, avx512=True, amx=True, amx_min_tokens=5), reference(layer, batch))

@@ -17,10 +17,8 @@ def random_bits(rng, *shape):
 def test_round_trip(pool, hidden, intermediate, pooled, seed):
     rng = np.random.default_rng(seed)
     packed = _kernels.PackedExperts(2, hidden, intermediate)
-    written = [
-        (random_bits(rng, intermediate, hidden), random_bits(rng, intermediate, hidden), random_bits(rng, hidden, intermediate))
-        for _ in range(2)
-    ]
+    shapes = [(intermediate, hidden), (intermediate, hidden), (hidden, intermediate)]
+    written = [[random_bits(rng, *shape) for shape in shapes] for _ in range(2)]
     for index, matrices in enumerate(written):
         packed.write_expert(index, *matrices, pool if pooled else None)
     for index, matrices in enumerate(written):

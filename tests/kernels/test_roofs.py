@@ -1,9 +1,9 @@
 """Roofs are plausible and refuse what they cannot measure."""
 
 import pytest
-from tests.kernels.layers import GRANTED
 
 from ktbench import _kernels
+from tests.kernels.layers import GRANTED
 
 PEAKS = [isa for isa in ("avx2", "avx512", "amx") if isa in GRANTED]
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.kernels.layers import GRANTED, Batch, forward, forward_proven, random_batch, random_layer
 
 from ktbench import _kernels
+from tests.kernels.layers import GRANTED, Batch, forward, forward_proven, random_batch, random_layer
 
 
 @pytest.mark.parametrize("isa", GRANTED)
@@ -42,7 +42,7 @@ def test_an_idle_thread_steals(cpus, rng):
     """All work of the first phase's far half is small, so its thread comes back for more."""
     layer = random_layer(rng, 2, 256, 256)
     batch = random_batch(rng, layer, 201, 1)
-    batch = Batch(batch.x_TH, np.array([[0]] * 200 + [[1]]), batch.gates_TK)
+    batch = Batch(batch.x_th, np.array([[0]] * 200 + [[1]]), batch.gates_tk)
     moe = _kernels.MoE(layer.packed(), _kernels.ThreadPool((cpus * 2)[:2], 200))
     for _ in range(20):
         forward(moe, batch, isa="reference", dynamic=True)
@@ -54,7 +54,7 @@ def test_an_idle_thread_steals(cpus, rng):
 def test_bytes_and_flops_are_those_of_the_active_experts(pool, rng):
     layer = random_layer(rng, 6, 64, 96)
     batch = random_batch(rng, layer, 7, 1)
-    batch = Batch(batch.x_TH, np.array([[0]] * 3 + [[4]] * 4), batch.gates_TK)
+    batch = Batch(batch.x_th, np.array([[0]] * 3 + [[4]] * 4), batch.gates_tk)
     packed = layer.packed()
     moe = _kernels.MoE(packed, pool)
     forward(moe, batch, isa="reference")

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from tests.kernels.layers import Batch, Layer, agrees, forward, random_batch, random_layer, reference, widen
 
 from ktbench import _kernels
+from tests.kernels.layers import Batch, Layer, agrees, forward, random_batch, random_layer, reference, widen
 
 
 @pytest.fixture
@@ -20,17 +20,17 @@ def batch(rng, layer) -> Batch:
 def outputs_of_mutants(layer: Layer, batch: Batch, pool: _kernels.ThreadPool, rng: np.random.Generator):
     moe = _kernels.MoE(layer.packed(), pool)
     right = forward(moe, batch, isa="reference")
-    one_dropped = batch.gates_TK.copy()
+    one_dropped = batch.gates_tk.copy()
     one_dropped[5, 2] = 0
-    two_swapped = batch.ids_TK.copy()
+    two_swapped = batch.ids_tk.copy()
     two_swapped[7, [0, 1]] = [0, 1]
-    gates_swapped = batch.gates_TK[:, ::-1].copy()
+    gates_swapped = batch.gates_tk[:, ::-1].copy()
     yield "zeros", np.zeros_like(right)
     yield "stale", forward(moe, random_batch(rng, layer, 12, 4), isa="reference")
     yield "NaN", np.full_like(right, 0x7FC0)
-    yield "one expert dropped", forward(moe, Batch(batch.x_TH, batch.ids_TK, one_dropped), isa="reference")
-    yield "two experts swapped", forward(moe, Batch(batch.x_TH, two_swapped, batch.gates_TK), isa="reference")
-    yield "gate weights reversed", forward(moe, Batch(batch.x_TH, batch.ids_TK, gates_swapped), isa="reference")
+    yield "one expert dropped", forward(moe, Batch(batch.x_th, batch.ids_tk, one_dropped), isa="reference")
+    yield "two experts swapped", forward(moe, Batch(batch.x_th, two_swapped, batch.gates_tk), isa="reference")
+    yield "gate weights reversed", forward(moe, Batch(batch.x_th, batch.ids_tk, gates_swapped), isa="reference")
     yield "rows swapped", right[::-1].copy()
     yield "one element off by 3 %", _with_one_element_off(right)
 
