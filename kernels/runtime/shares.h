@@ -1,6 +1,6 @@
 // Tasks 0..n-1 dealt to threads as contiguous ranges of equal count. Static: each thread works through its own.
-// Dynamic: a thread that has finished takes the far half of what another has left, so ranges stay contiguous and
-// neighbours in the task order, which share weights or activations, stay on neighbouring moments of one thread.
+// Dynamic: a thread that has finished takes the far half of what another has left, so ranges stay contiguous, and one
+// thread meets neighbours in the task order, which share activations, one after the other.
 #pragma once
 
 #include <atomic>

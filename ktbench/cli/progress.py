@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from statistics import median
 
 from ktbench.core.record import Cell, Record
 from ktbench.core.spec import MeasureSpec
+from ktbench.report.compare import judged_values
+from ktbench.report.row import Row, groups_of
 from ktbench.report.rows import row_line, rows_of
 from ktbench.stats.stopping import Stopping
 from ktbench.store import Run
@@ -33,15 +36,16 @@ def turn_ended(record: Record) -> None:
 
 def round_ended(run: Run, measure: MeasureSpec, round_number: int) -> str:
     """Shows the rows so far. Why it is enough, or empty when it is not."""
+    rows = rows_of(run)
     say("")
-    for row in rows_of(run):
+    for row in rows:
         say(row_line(row))
-    criterion = replay(run, measure, round_number)
+    criterion = replay(run, rows, measure, round_number)
     say(f"{spent_minutes(run):.1f} of at most {measure.max_minutes:g} minutes; {criterion.why()}\n")
     return criterion.why() if criterion.finished() else ""
 
 
-def replay(run: Run, measure: MeasureSpec, round_number: int) -> Stopping:
+def replay(run: Run, rows: Sequence[Row], measure: MeasureSpec, round_number: int) -> Stopping:
     """The stopping criterion over the rounds on disk up to `round_number`, whichever sitting measured them."""
     criterion = Stopping(
         goal=measure.goal,
@@ -49,14 +53,10 @@ def replay(run: Run, measure: MeasureSpec, round_number: int) -> Stopping:
         max_rounds=measure.max_rounds,
         max_minutes=measure.max_minutes,
     )
-    latest, names = run.latest(), _names(run)
+    values = {_name(row, rows): judged_values(row, group) for group in groups_of(rows) for row in group}
     for number in range(round_number + 1):
-        values = {
-            names[cell]: median(record.samples_s)
-            for (cell, of_round), record in latest.items()
-            if of_round == number and record.samples_s
-        }
-        criterion.add(values, spent_minutes(run, number))
+        of_round = {name: by_round[number] for name, by_round in values.items() if number in by_round}
+        criterion.add(of_round, spent_minutes(run, number))
     return criterion
 
 
@@ -66,10 +66,7 @@ def spent_minutes(run: Run, last_round: int | None = None) -> float:
     return sum(took_s) / 60
 
 
-def _names(run: Run) -> dict[str, str]:
-    """By cell key its label, with the start of the key where several cells of a sweep share the label."""
-    labels = [cell.label for cell in run.header.cells]
-    return {
-        cell.key: cell.label if labels.count(cell.label) == 1 else f"{cell.label} ({cell.key[:6]})"
-        for cell in run.header.cells
-    }
+def _name(row: Row, rows: Sequence[Row]) -> str:
+    """The label, with the start of the cell's key where several cells of a sweep share it."""
+    shared = sum(other.label == row.label for other in rows) > 1
+    return f"{row.label} ({row.cell[:6]})" if shared else row.label

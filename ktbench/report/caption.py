@@ -97,9 +97,10 @@ def _numbers(run: Run) -> str:
     measure, base = run.header.measure, run.header.baseline
     return (
         f"Values are medians over rounds of each round's median step, in brackets the distribution-free interval of at "
-        f"least {CONFIDENCE:.0%} (goal ±{measure.goal:.1%}; NOISY: not reached). "
+        f"least {CONFIDENCE:.0%}. "
         f"Speed-ups over {base} and gains are formed inside rounds; faster and slower: the whole interval lies beyond "
         f"±{MARGIN:.0%} and beyond the control's; same: within ±{MARGIN:.0%}. "
+        f"NOISY: the interval of the speed-up (for {base}, of its control's) did not come within ±{measure.goal:.1%}. "
         f"Error: the largest relative (Frobenius) error of the experts' outputs against the float32 reference on the "
         f"same inputs, at most {measure.tolerance:g} is allowed."
     )

@@ -8,13 +8,13 @@ from dataclasses import replace
 from ktbench.core.features import FEATURES
 from ktbench.report.row import Gain, Row
 from ktbench.stats.intervals import Interval
-from ktbench.stats.paired import paired_interval
+from ktbench.stats.paired import paired_interval, paired_ratios
 from ktbench.stats.verdict import judge
 
 
 def compared(row: Row, group: Sequence[Row]) -> Row:
     """The row with its comparisons, each judged against what the control of its group shows that noise alone does."""
-    base = next((other for other in group if other.is_baseline), None)
+    base = _baseline(group)
     noise = _noise(base, group) if row.role == "arm" else None
     row = replace(row, gain=_gain(row, group, noise))
     reason = _incomparable(row, base)
@@ -26,8 +26,27 @@ def compared(row: Row, group: Sequence[Row]) -> Row:
     return replace(row, speedup=speedup, verdict=judge(speedup, noise))
 
 
+def judged_values(row: Row, group: Sequence[Row]) -> dict[int, float]:
+    """By round, the values that the precision goal is about.
+
+    Speed-ups over the baseline, which a drift of the whole machine does not touch; for the baseline itself those of its
+    control; seconds a step where there is nothing to compare with.
+    """
+    base, shown = _baseline(group), _control(group) if row.is_baseline else row
+    ratios = paired_ratios(base.round_s, shown.round_s) if base and shown else {}
+    return ratios or row.round_s
+
+
+def _baseline(group: Sequence[Row]) -> Row | None:
+    return next((row for row in group if row.is_baseline), None)
+
+
+def _control(group: Sequence[Row]) -> Row | None:
+    return next((row for row in group if row.role == "control"), None)
+
+
 def _noise(base: Row | None, group: Sequence[Row]) -> Interval | None:
-    control = next((other for other in group if other.role == "control"), None)
+    control = _control(group)
     return paired_interval(base.round_s, control.round_s) if base and control else None
 
 

@@ -9,20 +9,30 @@ from typing import Any
 from ktbench.core.outcome import Outcome
 from ktbench.core.record import Cell, Provenance, Record
 from ktbench.report.command import command_of
-from ktbench.report.compare import compared
-from ktbench.report.ending import ending_of, step_interval
+from ktbench.report.compare import compared, judged_values
+from ktbench.report.ending import ending_of, open_reason, step_interval
 from ktbench.report.evidence import evidence_of
 from ktbench.report.roof import roof_share
-from ktbench.report.row import Row
+from ktbench.report.row import Row, groups_of
 from ktbench.report.settings import settings_of
 from ktbench.report.text import number, plus_minus
+from ktbench.stats.intervals import median_interval
 from ktbench.store import Run
 
 
 def rows_of(run: Run) -> tuple[Row, ...]:
     """Rows of every planned cell, in the order of the plan. Raises ValueError where a cell mixes provenances."""
     rows = [_row(run, cell) for cell in run.header.cells]
-    return tuple(compared(row, [other for other in rows if other.settings == row.settings]) for row in rows)
+    group_of = {row.cell: group for group in groups_of(rows) for row in group}
+    return tuple(_settled(row, group_of[row.cell]) for row in rows)
+
+
+def _settled(row: Row, group: Sequence[Row]) -> Row:
+    """The row with its comparisons; NOISY where it was timed and has not reached the precision goal."""
+    row = compared(row, group)
+    values = judged_values(row, group)
+    why = open_reason(median_interval(list(values.values())), row.goal) if values else ""
+    return replace(row, outcome=Outcome.NOISY, why=why) if why else row
 
 
 def row_line(row: Row) -> str:
@@ -49,7 +59,7 @@ def _speedup_word(row: Row) -> str:
 
 def _row(run: Run, cell: Cell) -> Row:
     records = run.of_cell(cell.key)
-    outcome, why = ending_of(records, cell.spec.measure.goal)
+    outcome, why = ending_of(records)
     row = Row(
         label=cell.label,
         role=cell.role,
