@@ -11,12 +11,24 @@ def build_id() -> str:
 def grants() -> dict[str, str]:
     """ISA name to "" when this machine grants it, else the reason in one line."""
 
-class ThreadPool:
+class Team:
+    """Threads that run the phases of an operator together; the calling thread works as the first."""
+
+    @property
+    def threads(self) -> int: ...
+
+class OpenMPTeam(Team):
+    """The OpenMP threads that this process already has (PyTorch's). RuntimeError where it has none yet.
+
+    For threads that share their cores with PyTorch's own work: no second set of threads spins against the first.
+    """
+
+    def __init__(self, threads: int) -> None: ...
+
+class ThreadPool(Team):
     """One pinned thread per entry of `cpus`; the calling thread works as the first. Spins `spin_us`, then parks."""
 
     def __init__(self, cpus: Sequence[int], spin_us: int) -> None: ...
-    @property
-    def threads(self) -> int: ...
     @property
     def cpus(self) -> list[int]: ...
 
@@ -38,17 +50,17 @@ class PackedExperts:
         gate: NDArray[np.uint16],
         up: NDArray[np.uint16],
         down: NDArray[np.uint16],
-        pool: ThreadPool | None = None,
+        team: Team | None = None,
     ) -> None:
-        """gate, up [intermediate, hidden], down [hidden, intermediate]; rows may lie apart. Pass the MoE's own pool."""
+        """gate, up [intermediate, hidden], down [hidden, intermediate]; rows may lie apart. Pass the MoE's own team."""
 
     def read_expert(self, index: int) -> tuple[NDArray[np.uint16], NDArray[np.uint16], NDArray[np.uint16]]:
         """gate, up, down as they were written."""
 
 class MoE:
-    """The fused operator on one pool. Safe to call from several Python threads: calls take turns."""
+    """The fused operator on one team. Safe to call from several Python threads: calls take turns."""
 
-    def __init__(self, weights: PackedExperts, pool: ThreadPool) -> None: ...
+    def __init__(self, weights: PackedExperts, team: Team) -> None: ...
     def forward(
         self,
         hidden: NDArray[np.uint16],

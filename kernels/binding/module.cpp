@@ -4,6 +4,7 @@
 
 #include "core/build_id.h"
 #include "runtime/isa.h"
+#include "runtime/openmp.h"
 #include "runtime/pool.h"
 
 namespace py = pybind11;
@@ -28,9 +29,11 @@ PYBIND11_MODULE(_kernels, module) {
   module.doc() = "Fused MoE kernels for the CPU, and the roofs they run against.";
   module.def("build_id", build_id);
   module.def("grants", grants);
-  py::class_<ThreadPool, std::shared_ptr<ThreadPool>>(module, "ThreadPool")
+  py::class_<Team, std::shared_ptr<Team>>(module, "Team").def_property_readonly("threads", &Team::threads);
+  py::class_<OpenMPTeam, Team, std::shared_ptr<OpenMPTeam>>(module, "OpenMPTeam")
+      .def(py::init<int>(), py::arg("threads"));
+  py::class_<ThreadPool, Team, std::shared_ptr<ThreadPool>>(module, "ThreadPool")
       .def(py::init(&make_pool), py::arg("cpus"), py::arg("spin_us"))
-      .def_property_readonly("threads", &ThreadPool::threads)
       .def_property_readonly("cpus", &ThreadPool::cpus);
   bind_moe(module);
   bind_roofs(module);

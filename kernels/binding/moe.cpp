@@ -21,13 +21,13 @@ std::shared_ptr<PackedExperts> make_experts(int experts, int hidden, int interme
 }
 
 void write_expert(PackedExperts& experts, int index, const py::array& gate, const py::array& up, const py::array& down,
-                  ThreadPool* pool) {
+                  Team* team) {
   const Geometry& g = experts.geometry();
   const MatrixView gate_view = matrix(gate, "gate", g.intermediate, g.hidden);
   const MatrixView up_view = matrix(up, "up", g.intermediate, g.hidden);
   const MatrixView down_view = matrix(down, "down", g.hidden, g.intermediate);
   const py::gil_scoped_release unlocked;
-  experts.write(index, gate_view, up_view, down_view, pool);
+  experts.write(index, gate_view, up_view, down_view, team);
 }
 
 py::tuple read_expert(const PackedExperts& experts, int index) {
@@ -102,14 +102,14 @@ void bind_moe(py::module_& module) {
   py::class_<PackedExperts, std::shared_ptr<PackedExperts>>(module, "PackedExperts")
       .def(py::init(&make_experts), py::arg("experts"), py::arg("hidden"), py::arg("intermediate"))
       .def("write_expert", write_expert, py::arg("index"), py::arg("gate").noconvert(), py::arg("up").noconvert(),
-           py::arg("down").noconvert(), py::arg("pool").none(true) = nullptr)
+           py::arg("down").noconvert(), py::arg("team").none(true) = nullptr)
       .def("read_expert", read_expert, py::arg("index"))
       .def_property_readonly("experts", [](const PackedExperts& e) { return e.geometry().experts; })
       .def_property_readonly("hidden", [](const PackedExperts& e) { return e.geometry().hidden; })
       .def_property_readonly("intermediate", [](const PackedExperts& e) { return e.geometry().intermediate; })
       .def_property_readonly("nbytes", &PackedExperts::bytes);
   py::class_<MoE, std::shared_ptr<MoE>>(module, "MoE")
-      .def(py::init<std::shared_ptr<PackedExperts>, std::shared_ptr<ThreadPool>>(), py::arg("weights"), py::arg("pool"))
+      .def(py::init<std::shared_ptr<PackedExperts>, std::shared_ptr<Team>>(), py::arg("weights"), py::arg("team"))
       .def("forward", forward, py::arg("hidden").noconvert(), py::arg("ids").noconvert(), py::arg("gates").noconvert(),
            py::arg("out").noconvert(), py::kw_only(), py::arg("avx512") = false, py::arg("amx") = false,
            py::arg("amx_min_tokens") = 5, py::arg("isa") = py::none(), py::arg("dynamic") = false)

@@ -30,10 +30,10 @@ bf16* PackedExperts::expert_data(int expert) const {
   return storage_.as<bf16>() + expert * geometry_.expert_elements();
 }
 
-void PackedExperts::write(int expert, MatrixView gate, MatrixView up, MatrixView down, ThreadPool* pool) {
+void PackedExperts::write(int expert, MatrixView gate, MatrixView up, MatrixView down, Team* team) {
   expert_data(expert);  // refuses here, on the caller's thread
-  if (!pool) return write_strips(expert, gate, up, down, 0, 1);
-  pool->run([&](int thread) { write_strips(expert, gate, up, down, thread, pool->threads()); });
+  if (!team) return write_strips(expert, gate, up, down, 0, 1);
+  team->run([&](int thread) { write_strips(expert, gate, up, down, thread, team->threads()); });
 }
 
 void PackedExperts::write_strips(int expert, MatrixView gate, MatrixView up, MatrixView down, int share, int shares) {

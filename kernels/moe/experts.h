@@ -3,7 +3,7 @@
 
 #include "core/layout.h"
 #include "runtime/memory.h"
-#include "runtime/pool.h"
+#include "runtime/team.h"
 
 namespace ktbench {
 
@@ -27,8 +27,8 @@ class PackedExperts {
   std::size_t bytes() const { return geometry_.experts * geometry_.expert_elements() * sizeof(bf16); }
 
   // gate, up: [intermediate, hidden]; down: [hidden, intermediate]. Strips are packed, and so first touched, by the
-  // pool's threads in the order in which the forward pass deals them out; without a pool by the caller.
-  void write(int expert, MatrixView gate, MatrixView up, MatrixView down, ThreadPool* pool);
+  // team's threads in the order in which the forward pass deals them out; without a team by the caller.
+  void write(int expert, MatrixView gate, MatrixView up, MatrixView down, Team* team);
   void read(int expert, MatrixOut gate, MatrixOut up, MatrixOut down) const;
 
   const bf16* gate_up(int expert) const { return expert_data(expert); }

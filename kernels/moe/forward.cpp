@@ -37,14 +37,14 @@ int columns_within(int first, int count, int limit) { return std::clamp(limit - 
 
 }  // namespace
 
-MoE::MoE(std::shared_ptr<PackedExperts> experts, std::shared_ptr<ThreadPool> pool)
+MoE::MoE(std::shared_ptr<PackedExperts> experts, std::shared_ptr<Team> team)
     : experts_(std::move(experts)),
-      pool_(std::move(pool)),
+      team_(std::move(team)),
       x_stride_(padded_stride(experts_->geometry().hidden_tiles())),
       h_stride_(padded_stride(experts_->geometry().intermediate_tiles())),
-      gate_up_shares_(pool_->threads()),
-      down_shares_(pool_->threads()),
-      workers_(pool_->threads()) {}
+      gate_up_shares_(team_->threads()),
+      down_shares_(team_->threads()),
+      workers_(team_->threads()) {}
 
 void MoE::forward(const bf16* hidden, const Routing& routing, bf16* out, const ForwardOptions& options) {
   if (routing.tokens == 0) return;
@@ -64,7 +64,7 @@ MoE::Cut MoE::cut_into_tasks(int tokens) const {
   const std::size_t panel_bytes = 2ul * grouping_.largest() * g.hidden;
   const int gate_up_strips = grouping_.largest() <= 12 ? 2 : panel_bytes <= 1ul << 20 ? 4 : 16;
   const int fits = static_cast<int>(sums_bytes / sizeof(float) / tokens / strip_rows);
-  const int wanted = std::min(fits, g.down_strips() / (pool_->threads() * tasks_per_thread));
+  const int wanted = std::min(fits, g.down_strips() / (team_->threads() * tasks_per_thread));
   const int down_strips = std::max(2, wanted / 2 * 2);
   return {gate_up_strips, (2 * g.gate_strips() + gate_up_strips - 1) / gate_up_strips, down_strips,
           (g.down_strips() + down_strips - 1) / down_strips};
@@ -87,11 +87,11 @@ void MoE::run_phases(const Call& call) {
   };
   gate_up_shares_.deal(static_cast<int>(grouping_.active().size()) * call.cut.tasks_per_expert);
   down_shares_.deal(call.cut.down_tasks);
-  const std::array<ThreadPool::Phase, 2> phases{
+  const std::array<Team::Phase, 2> phases{
       [&](int thread) { work(gate_up_shares_, thread, &MoE::gate_up_task); },
       [&](int thread) { work(down_shares_, thread, &MoE::down_task); },
   };
-  pool_->run(phases);
+  team_->run(phases);
 }
 
 void MoE::gate_up_task(const Call& call, int task, Worker& worker) {

@@ -24,7 +24,7 @@ struct ForwardOptions {
 
 class MoE {
  public:
-  MoE(std::shared_ptr<PackedExperts> experts, std::shared_ptr<ThreadPool> pool);
+  MoE(std::shared_ptr<PackedExperts> experts, std::shared_ptr<Team> team);
 
   // hidden, out: [tokens, hidden], rows next to each other; they may be the same. Callers take turns.
   void forward(const bf16* hidden, const Routing& routing, bf16* out, const ForwardOptions& options);
@@ -69,7 +69,7 @@ class MoE {
   bf16* h_row(int slot) const { return h_.as<bf16>() + slot * h_stride_; }
 
   const std::shared_ptr<PackedExperts> experts_;
-  const std::shared_ptr<ThreadPool> pool_;
+  const std::shared_ptr<Team> team_;
   const std::size_t x_stride_;
   const std::size_t h_stride_;
   std::mutex turn_;

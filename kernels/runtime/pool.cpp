@@ -22,7 +22,6 @@ void pin_to(int cpu) {
 }
 
 void check_usable(const std::vector<int>& cpus) {
-  if (cpus.empty()) throw std::invalid_argument("a thread pool needs at least one cpu");
   cpu_set_t allowed;
   sched_getaffinity(0, sizeof allowed, &allowed);
   for (const int cpu : cpus)
@@ -51,7 +50,7 @@ class Seat {
 }  // namespace
 
 ThreadPool::ThreadPool(std::vector<int> cpus, std::chrono::microseconds spin)
-    : cpus_(std::move(cpus)), spin_(spin), barrier_(static_cast<int>(cpus_.size()), spin) {
+    : Team(static_cast<int>(cpus.size()), spin), cpus_(std::move(cpus)), spin_(spin) {
   check_usable(cpus_);
   for (int thread = 1; thread < threads(); ++thread) workers_.emplace_back([this, thread] { serve(thread); });
 }
@@ -62,14 +61,11 @@ ThreadPool::~ThreadPool() {
   epoch_.notify_all();
 }
 
-void ThreadPool::run(std::span<const Phase> phases) {
-  const std::lock_guard turn(turn_);
+void ThreadPool::enter() {
   const Seat seat(cpus_.front());
-  phases_ = phases;
   epoch_.fetch_add(1, std::memory_order_release);
   epoch_.notify_all();
   take_part(0);
-  if (failed_.exchange(false)) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
 void ThreadPool::serve(int thread) {
@@ -79,21 +75,6 @@ void ThreadPool::serve(int thread) {
     if (closing_.load(std::memory_order_relaxed)) return;
     take_part(thread);
   }
-}
-
-void ThreadPool::take_part(int thread) {
-  const std::span<const Phase> phases = phases_;
-  for (const Phase& phase : phases) {
-    run_guarded(phase, thread);
-    barrier_.arrive_and_wait();
-  }
-}
-
-void ThreadPool::run_guarded(const Phase& phase, int thread) try {
-  if (!failed_.load(std::memory_order_relaxed)) phase(thread);
-} catch (...) {
-  const std::lock_guard lock(failure_lock_);
-  if (!failed_.exchange(true)) failure_ = std::current_exception();
 }
 
 }  // namespace ktbench

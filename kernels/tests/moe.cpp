@@ -6,6 +6,7 @@
 
 #include "moe/forward.h"
 #include "runtime/isa.h"
+#include "runtime/pool.h"
 #include "tests/check.h"
 
 namespace ktbench::tests {

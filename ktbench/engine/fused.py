@@ -1,4 +1,4 @@
-"""The fused operator: packed experts of a layer, run by the kernel extension on a pool of pinned threads."""
+"""The fused operator: packed experts of a layer, run by the kernel extension on PyTorch's own threads."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ktbench._kernels import MoE, PackedExperts, ThreadPool
+from ktbench._kernels import MoE, OpenMPTeam, PackedExperts
 from ktbench.core.shape import MoEShape
 from ktbench.core.spec import EngineSpec
 from ktbench.engine.experts import ExpertMatrices, ExpertStore
 from ktbench.engine.routing import Routing
-from ktbench.engine.threads import usable_cores
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,9 +35,9 @@ class KernelChoice:
 class FusedExperts:
     """Backend and store of one layer: runs and gives back what was packed."""
 
-    def __init__(self, packed: PackedExperts, pool: ThreadPool) -> None:
+    def __init__(self, packed: PackedExperts, team: OpenMPTeam) -> None:
         self.choice = KernelChoice(avx512=True)
-        self._packed, self._moe = packed, MoE(packed, pool)
+        self._packed, self._moe = packed, MoE(packed, team)
         self._earlier: Counter[str] = Counter()
 
     def __call__(self, hidden: Tensor, routing: Routing) -> Tensor:
@@ -57,10 +56,10 @@ class FusedExperts:
         )
         return output
 
-    def move_to(self, pool: ThreadPool) -> None:
+    def move_to(self, team: OpenMPTeam) -> None:
         """Run on other threads from now on; counts go on."""
         self._earlier = self.counters()
-        self._moe = MoE(self._packed, pool)
+        self._moe = MoE(self._packed, team)
 
     def counters(self) -> Counter[str]:
         """Cumulative counts of this layer's kernels."""
@@ -77,9 +76,8 @@ class FusedExperts:
 class FusedHost:
     """The fused layers of a model and the threads that they share."""
 
-    def __init__(self, threads: int, spin_us: int) -> None:
-        self._spin_us = spin_us
-        self._pool = _open_pool(threads, spin_us)
+    def __init__(self, threads: int) -> None:
+        self._team = OpenMPTeam(threads)
         self._layers: list[FusedExperts] = []
 
     def pack(self, store: ExpertStore, shape: MoEShape) -> FusedExperts:
@@ -87,8 +85,8 @@ class FusedHost:
         packed = PackedExperts(shape.experts, shape.hidden, shape.expert_ffn)
         for i in range(shape.experts):
             expert = store(i)
-            packed.write_expert(i, bits(expert.gate), bits(expert.up), bits(expert.down), self._pool)
-        self._layers.append(FusedExperts(packed, self._pool))
+            packed.write_expert(i, bits(expert.gate), bits(expert.up), bits(expert.down), self._team)
+        self._layers.append(FusedExperts(packed, self._team))
         return self._layers[-1]
 
     def choose(self, engine: EngineSpec) -> None:
@@ -99,10 +97,10 @@ class FusedHost:
 
     def resize(self, threads: int) -> None:
         """Run on so many threads from now on."""
-        if threads != self._pool.threads:
-            self._pool = _open_pool(threads, self._spin_us)
+        if threads != self._team.threads:
+            self._team = OpenMPTeam(threads)
             for layer in self._layers:
-                layer.move_to(self._pool)
+                layer.move_to(self._team)
 
     def counters(self) -> Counter[str]:
         """Cumulative counts of the kernels, summed over layers."""
@@ -110,11 +108,6 @@ class FusedHost:
         for layer in self._layers:
             total.update(layer.counters())
         return total
-
-
-def _open_pool(threads: int, spin_us: int) -> ThreadPool:
-    """Threads pinned to the first cores that this process may use."""
-    return ThreadPool(usable_cores()[:threads], spin_us)
 
 
 def bits(tensor: Tensor) -> NDArray[Any]:

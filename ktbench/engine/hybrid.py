@@ -66,7 +66,7 @@ class HybridEngine:
         return ScriptWriter(workload=workload, shape=self.model.shape, forward=self._forward, state=self._state)
 
     def _use_threads(self, threads: int | None) -> None:
-        granted = len(usable_cores())
+        granted = usable_cores()
         if threads is not None and threads > granted:
             raise ValueError(f"engine.threads={threads}: allowed are 1 to {granted}, the cores of this process")
         torch.set_num_threads(threads or granted)

@@ -14,7 +14,7 @@ from ktbench.engine.experts import ExpertStore, OriginalExperts
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.operator import ExpertsOperator, Pass, Place
 from ktbench.engine.synthetic import PassingExperts, WeightPool, materialise, materialise_experts, skeleton
-from ktbench.engine.threads import SPIN_US, usable_cores
+from ktbench.engine.threads import usable_cores
 
 if TYPE_CHECKING:
     from ktbench.engine.fused import FusedHost
@@ -26,7 +26,6 @@ def load(
     model: ModelSpec,
     *,
     threads: int | None = None,
-    spin_us: int = SPIN_US,
     keep_original: bool = True,
     keep_packed: bool = False,
 ) -> HybridEngine:
@@ -34,13 +33,13 @@ def load(
 
     `keep_original` holds the experts as Transformers does, for `base`; `keep_packed` holds them packed, for the fused
     kernel. Where only the packed ones stay, synthetic experts are packed one by one, those of a checkpoint layer by
-    layer. `threads` counts the cores to pack on (None: all that the process may use); `spin_us` is how long an idle
-    thread of the pool spins before it parks, in µs. Raises ValueError for a folder that is not whole.
+    layer. `threads` counts the cores to pack on (None: all that the process may use). Raises ValueError for a folder
+    that is not whole.
     """
     if not (keep_original or keep_packed):
         raise ValueError("keep_original=False and keep_packed=False leave nothing to run the experts with")
     keep_packed = keep_packed and not model.shape.expert_biases
-    host = _open_host(threads or len(usable_cores()), spin_us) if keep_packed else None
+    host = _open_host(threads or usable_cores()) if keep_packed else None
     if model.path is None:
         network, store_of = _synthetic(model, keep_original)
     else:
@@ -64,10 +63,10 @@ def load(
 StoreOf = Callable[[str, nn.Module], ExpertStore]
 
 
-def _open_host(threads: int, spin_us: int) -> FusedHost:
+def _open_host(threads: int) -> FusedHost:
     from ktbench.engine.fused import FusedHost  # needs the kernel extension, base does not
 
-    return FusedHost(threads, spin_us)
+    return FusedHost(threads)
 
 
 def _synthetic(model: ModelSpec, keep_original: bool) -> tuple[PreTrainedModel, StoreOf]:

@@ -13,6 +13,8 @@ import msgspec
 
 from ktbench.core.spec import RunSpec
 from ktbench.engine.protocol import System
+from ktbench.host.roofs import open_roofs
+from ktbench.host.topology import read_topology
 from ktbench.launch.messages import Answer, Open, Turn, send
 from ktbench.measure.session import RoofSampler, Session
 
@@ -61,7 +63,8 @@ def die_with_parent() -> None:
 
 def main() -> int:
     """Entry of `python -m ktbench.launch.serve ANSWERS_FD`: requests on standard input."""
-    from ktbench.host.roofs import open_roofs
+    # One thread per physical core; PyTorch's OpenMP reads the affinity when it is loaded, so this comes first.
+    os.sched_setaffinity(0, read_topology().core_cpus)
     from ktbench.measure.systems import open_system
 
     with os.fdopen(int(sys.argv[1]), "wb") as answers:

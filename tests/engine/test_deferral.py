@@ -64,7 +64,7 @@ def operators(modules: list[nn.Module], state: Pass, backend: str) -> list[Exper
     if backend == "fused":
         from ktbench.engine.fused import FusedHost
 
-        host, shape = FusedHost(1, 0), tiny_model().shape
+        host, shape = FusedHost(1), tiny_model().shape
         backends["fused"] = [host.pack(original.matrices, shape) for original in backends["original"]]
     places = [Place(layer=i, number=i, is_last=i == len(modules) - 1) for i in range(len(modules))]
     state.fused = backend == "fused"
