@@ -91,12 +91,12 @@ class MoE:
 class ReadRoof:
     """Read bandwidth from memory: every thread reads on through its own part of a huge-page buffer."""
 
-    def __init__(self, pool: ThreadPool, nbytes: int) -> None: ...
+    def __init__(self, team: Team, nbytes: int) -> None: ...
     def sample(self, nbytes: int) -> float:
         """Bytes per second over the next `nbytes` of the buffer."""
 
-def peak_flops(pool: ThreadPool, isa: str, seconds: float, *, dtype: str = "bf16") -> float:
+def peak_flops(team: Team, isa: str, seconds: float, *, dtype: str = "bf16") -> float:
     """FLOP per second from registers alone, all threads together: avx2 (float32 FMA), avx512, amx."""
 
-def ping_pong_ns(pool: ThreadPool) -> float:
-    """Nanoseconds for a cache line to pass between the pool's first two threads, one way."""
+def ping_pong_ns(team: Team) -> float:
+    """Nanoseconds for a cache line to pass between the team's first two threads, one way."""

@@ -8,19 +8,19 @@
 
 #include "core/kernels.h"
 #include "runtime/memory.h"
-#include "runtime/pool.h"
+#include "runtime/team.h"
 
 namespace ktbench {
 
 // Read bandwidth from memory: each thread owns a contiguous part of the buffer and reads on where it stopped.
 class ReadRoof {
  public:
-  ReadRoof(std::shared_ptr<ThreadPool> pool, std::size_t bytes);
+  ReadRoof(std::shared_ptr<Team> team, std::size_t bytes);
   // Bytes per second of one sample. Throws std::invalid_argument when it exceeds the buffer.
   double sample(std::size_t bytes);
 
  private:
-  const std::shared_ptr<ThreadPool> pool_;
+  const std::shared_ptr<Team> team_;
   const ReadLoop read_;
   const std::size_t part_bytes_;
   std::vector<HugeBuffer> parts_;
@@ -28,9 +28,9 @@ class ReadRoof {
 };
 
 // FLOP per second of register-only multiplications, all threads together, over about `seconds`.
-double peak_flops(ThreadPool& pool, std::string_view isa, double seconds, std::string_view dtype);
+double peak_flops(Team& team, std::string_view isa, double seconds, std::string_view dtype);
 
-// Nanoseconds for a cache line to pass between threads 0 and 1 of the pool, one way.
-double ping_pong_ns(ThreadPool& pool);
+// Nanoseconds for a cache line to pass between threads 0 and 1 of the team, one way.
+double ping_pong_ns(Team& team);
 
 }  // namespace ktbench

@@ -13,7 +13,7 @@ from ktbench.core.record import Work
 from ktbench.core.spec import RunSpec
 
 
-class Unsupported(Exception):  # noqa: N818 - an answer, not a fault
+class Unsupported(Exception):
     """The system cannot run what was asked; the text says why."""
 
 

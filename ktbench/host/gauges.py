@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -10,7 +10,7 @@ from types import ModuleType
 from ktbench.host.binding import memory_on_node
 from ktbench.host.cuda import CudaDevices
 from ktbench.host.describe import Constant
-from ktbench.host.roofs import PEAK_ISAS, READ_BUFFER_BYTES, Roofs
+from ktbench.host.roofs import PEAK_ISAS, READ_BUFFER_BYTES, Roofs, pinned_team
 from ktbench.host.topology import Topology
 
 _DEVICE_GAUGES = {
@@ -48,8 +48,8 @@ def open_instruments(
     kernels: ModuleType, topology: Topology, cuda: CudaDevices, buffer_bytes: int = READ_BUFFER_BYTES
 ) -> Instruments:
     """Everything that this machine lets us measure. Takes `buffer_bytes` for each of `buffers_needed`."""
-    every = Roofs(topology.core_cpus, kernels, buffer_bytes)
-    one = Roofs(topology.core_cpus[:1], kernels, buffer_bytes)
+    every = _pinned(kernels, topology.core_cpus, buffer_bytes)
+    one = _pinned(kernels, topology.core_cpus[:1], buffer_bytes)
     sets = (("all", f"all {len(topology.cores)} cores", every), ("one", "1 core", one))
     reads = [_read_gauge(f"read.{name}", who, roofs) for name, who, roofs in sets]
     peaks = [
@@ -71,10 +71,14 @@ def open_instruments(
     return Instruments(gauges=(*reads, *own, *cross, *peaks, *_hop_gauge(every, topology)), missing=missing)
 
 
+def _pinned(kernels: ModuleType, cpus: Sequence[int], buffer_bytes: int) -> Roofs:
+    return Roofs(pinned_team(kernels, cpus), kernels, buffer_bytes)
+
+
 def _own_gauges(kernels: ModuleType, topology: Topology, buffer_bytes: int) -> list[Gauge]:
     """Each domain reading its own memory: a page lies near the thread that touches it first."""
     domains = topology.domains if len(topology.domains) >= 2 else ()
-    rooms = {node.id: Roofs(topology.node_core_cpus(node.id), kernels, buffer_bytes) for node in domains}
+    rooms = {node.id: _pinned(kernels, topology.node_core_cpus(node.id), buffer_bytes) for node in domains}
     return [_read_gauge(f"read.node{id_}", f"node {id_}", roofs) for id_, roofs in rooms.items()]
 
 
@@ -83,7 +87,7 @@ def _cross_gauges(kernels: ModuleType, topology: Topology, buffer_bytes: int) ->
     reader, *owners = topology.domains
     for owner in owners:
         with memory_on_node(owner.id):
-            roofs = Roofs(topology.node_core_cpus(reader.id), kernels, buffer_bytes)
+            roofs = _pinned(kernels, topology.node_core_cpus(reader.id), buffer_bytes)
         yield _read_gauge(f"read.node{reader.id}_from_node{owner.id}", f"node {reader.id} from node {owner.id}", roofs)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import ModuleType
+from typing import Any
 
 from ktbench.core.record import RoofSample
 from ktbench.host.extension import load_extension
@@ -14,7 +15,7 @@ READ_BUFFER_BYTES = 2**30
 # Fastest first, with the numbers that each multiplies: AVX2 has no bf16 arithmetic, its kernels widen to float32.
 PEAK_ISAS = {"amx": "bf16", "avx512": "bf16", "avx2": "float32"}
 _READ_CHUNK_BYTES = 2**27
-_READ_S = 0.012
+_READ_S = 0.05
 _PEAK_S = 0.010
 _HOP_TRIES = 5
 # Long enough to stay awake between two chunks, short enough not to steal time from the work that follows.
@@ -22,33 +23,29 @@ _SPIN_US = 50
 
 
 class Roofs:
-    """Limits of one set of cpus, one thread on each. The kernels are the extension's; opening takes 1 GiB.
+    """Limits of one team of threads, an `OpenMPTeam` or `ThreadPool` of the extension. Opening takes 1 GiB."""
 
-    Raises ValueError where `cpus` is empty or names one that this process may not use.
-    """
-
-    def __init__(self, cpus: Sequence[int], kernels: ModuleType, buffer_bytes: int = READ_BUFFER_BYTES) -> None:
-        self._kernels = kernels
-        self._pool = kernels.ThreadPool(list(cpus), _SPIN_US)
-        self._read = kernels.ReadRoof(self._pool, buffer_bytes)
+    def __init__(self, team: Any, kernels: ModuleType, buffer_bytes: int = READ_BUFFER_BYTES) -> None:
+        self._kernels, self._team = kernels, team
+        self._read = kernels.ReadRoof(team, buffer_bytes)
         self._chunk_bytes = min(_READ_CHUNK_BYTES, buffer_bytes)
         self.peak_isa = best_isa(kernels.grants())
 
     def sample(self, isa: str | None = None) -> RoofSample:
         """Read bandwidth, arithmetic peak of `isa` (of the best granted one by default) and core-to-core latency.
 
-        Takes about 25 ms.
+        Takes about 70 ms: on a virtual machine shorter samples catch single hiccups.
         """
         isa = isa or self.peak_isa
         return RoofSample(
             read_bytes_per_s=self.read_bytes_per_s(),
             peak_flops=self.peak_flops(isa) if isa in PEAK_ISAS else None,
             peak_isa=isa,
-            ping_pong_ns=self.ping_pong_ns() if self._pool.threads > 1 else None,
+            ping_pong_ns=self.ping_pong_ns() if self._team.threads > 1 else None,
         )
 
     def read_bytes_per_s(self) -> float:
-        """Bytes per second that all threads read from memory together, over whole chunks for at least 12 ms."""
+        """Bytes per second that all threads read from memory together, over whole chunks for at least 50 ms."""
         read_bytes, took_s = 0, 0.0
         while took_s < _READ_S:
             took_s += self._chunk_bytes / self._read.sample(self._chunk_bytes)
@@ -57,12 +54,12 @@ class Roofs:
 
     def peak_flops(self, isa: str) -> float:
         """FLOP/s of multiplications from registers alone, all threads together. `isa` is one of PEAK_ISAS."""
-        return float(self._kernels.peak_flops(self._pool, isa, _PEAK_S))
+        return float(self._kernels.peak_flops(self._team, isa, _PEAK_S))
 
     def ping_pong_ns(self) -> float:
         """Nanoseconds that a cache line takes between the first two cores, one way. Raises ValueError with one core."""
         # The least of a few: whatever else runs on these cores can only make it longer.
-        return min(float(self._kernels.ping_pong_ns(self._pool)) for _ in range(_HOP_TRIES))
+        return min(float(self._kernels.ping_pong_ns(self._team)) for _ in range(_HOP_TRIES))
 
 
 def best_isa(grants: Mapping[str, str]) -> str:
@@ -70,9 +67,22 @@ def best_isa(grants: Mapping[str, str]) -> str:
     return next((isa for isa in PEAK_ISAS if grants.get(isa) == ""), "reference")
 
 
-def open_roofs(threads: int | None = None, buffer_bytes: int = READ_BUFFER_BYTES) -> Roofs:
-    """Roofs of the first `threads` usable cores, all of them by default. Raises RuntimeError without the extension."""
+def pinned_team(kernels: ModuleType, cpus: Sequence[int]) -> Any:
+    """One thread of the extension's own on each of `cpus`.
+
+    Raises ValueError where `cpus` is empty or names one that this process may not use.
+    """
+    return kernels.ThreadPool(list(cpus), _SPIN_US)
+
+
+def open_roofs(threads: int | None = None) -> Roofs:
+    """Roofs of the threads that do the work: PyTorch's, one per usable core by default.
+
+    PyTorch must be loaded already. Threads of our own would be slowed by PyTorch's, which spin for a while after each
+    piece of work. Raises RuntimeError without the extension or PyTorch's threads.
+    """
     extension = load_extension()
     if extension.module is None:
         raise RuntimeError(extension.reason)
-    return Roofs(read_topology().core_cpus[:threads], extension.module, buffer_bytes)
+    team = extension.module.OpenMPTeam(threads or len(read_topology().core_cpus))
+    return Roofs(team, extension.module)

@@ -86,7 +86,7 @@ def test_nothing_is_counted_when_refused(moe, arguments):
 
 @pytest.mark.parametrize("cpus", [[], [100000], [-1]])
 def test_a_pool_on_wrong_cpus_is_refused(cpus):
-    with pytest.raises(ValueError, match="cpu"):
+    with pytest.raises(ValueError, match="cpu|at least one thread"):
         _kernels.ThreadPool(cpus, 100)
 
 

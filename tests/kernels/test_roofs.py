@@ -34,5 +34,4 @@ def test_ping_pong(pool, cpus):
     if len(cpus) < 2:
         pytest.skip("one cpu")
     assert 1 < _kernels.ping_pong_ns(pool) < 1e7
-    with pytest.raises(ValueError, match="two cpus"):
-        _kernels.ping_pong_ns(_kernels.ThreadPool(cpus[:1] * 2, 100))
+    assert _kernels.ping_pong_ns(_kernels.ThreadPool(cpus[:1] * 2, 100)) > 1, "on one cpu it ends as well"

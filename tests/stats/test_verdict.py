@@ -104,7 +104,7 @@ def test_a_real_difference_is_found() -> None:
 
 def test_equal_cells_are_called_the_same_where_noise_allows() -> None:
     rng = np.random.default_rng(4)
-    still = lambda rng, turns: np.exp(rng.normal(0, 0.004, turns))  # noqa: E731
+    still = lambda rng, turns: np.exp(rng.normal(0, 0.004, turns))
     found = [verdicts(measured(rng, still, 3), control=True)[0] for _ in range(100)]
     assert found.count(Verdict.SAME) >= 95
 
