@@ -31,7 +31,8 @@ PYBIND11_MODULE(_kernels, module) {
   module.def("grants", grants);
   py::class_<Team, std::shared_ptr<Team>>(module, "Team").def_property_readonly("threads", &Team::threads);
   py::class_<OpenMPTeam, Team, std::shared_ptr<OpenMPTeam>>(module, "OpenMPTeam")
-      .def(py::init<int>(), py::arg("threads"));
+      .def(py::init<int>(), py::arg("threads"))
+      .def("pin", &OpenMPTeam::pin, py::arg("cpus"));
   py::class_<ThreadPool, Team, std::shared_ptr<ThreadPool>>(module, "ThreadPool")
       .def(py::init(&make_pool), py::arg("cpus"), py::arg("spin_us"))
       .def_property_readonly("cpus", &ThreadPool::cpus);

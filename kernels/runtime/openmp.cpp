@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/affinity.h"
+
 namespace ktbench {
 namespace {
 
@@ -62,6 +64,14 @@ constexpr std::chrono::microseconds kSpin{1000};
 }  // namespace
 
 OpenMPTeam::OpenMPTeam(int threads) : Team(threads, kSpin) { runtime(); }
+
+void OpenMPTeam::pin(const std::vector<int>& cpus) {
+  if (static_cast<int>(cpus.size()) != threads())
+    throw std::invalid_argument(std::to_string(cpus.size()) + " cpus for " + std::to_string(threads()) + " threads");
+  run([&](int thread) {
+    if (!pin_to(cpus[thread])) throw std::invalid_argument(not_usable(cpus[thread]));
+  });
+}
 
 void OpenMPTeam::enter() {
   runtime().parallel([](void* team) { static_cast<OpenMPTeam*>(team)->join(); }, this,

@@ -2,6 +2,8 @@
 // on their cores; threads of our own would have to fight them for every core that both roles share.
 #pragma once
 
+#include <vector>
+
 #include "runtime/team.h"
 
 namespace ktbench {
@@ -10,6 +12,10 @@ class OpenMPTeam : public Team {
  public:
   // Throws std::runtime_error when no OpenMP runtime has been loaded into this process yet.
   explicit OpenMPTeam(int threads);
+
+  // Each thread to its cpu, the calling one to the first, for good. Throws std::invalid_argument for a cpu that may not
+  // be used or when their number is not that of the threads.
+  void pin(const std::vector<int>& cpus);
 
  private:
   void enter() override;

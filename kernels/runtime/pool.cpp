@@ -6,27 +6,17 @@
 #include <string>
 #include <utility>
 
+#include "runtime/affinity.h"
+
 namespace ktbench {
 namespace {
-
-cpu_set_t only(int cpu) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(cpu, &set);
-  return set;
-}
-
-void pin_to(int cpu) {
-  const cpu_set_t set = only(cpu);
-  sched_setaffinity(0, sizeof set, &set);
-}
 
 void check_usable(const std::vector<int>& cpus) {
   cpu_set_t allowed;
   sched_getaffinity(0, sizeof allowed, &allowed);
   for (const int cpu : cpus)
     if (cpu < 0 || cpu >= CPU_SETSIZE || !CPU_ISSET(cpu, &allowed))
-      throw std::invalid_argument("cpu " + std::to_string(cpu) + " is not one this process may run on");
+      throw std::invalid_argument(not_usable(cpu));
 }
 
 // The calling thread sits on the pool's first cpu while it works, and gets its own affinity back: threads that it

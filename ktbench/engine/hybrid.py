@@ -21,7 +21,6 @@ from ktbench.engine.protocol import Observation, Unsupported
 from ktbench.engine.routing import Routing
 from ktbench.engine.script import Script, ScriptWriter
 from ktbench.engine.support import unsupported
-from ktbench.engine.threads import usable_cores
 from ktbench.engine.work import dense_params, least_work
 
 if TYPE_CHECKING:
@@ -38,8 +37,9 @@ class HybridEngine:
         operators: Sequence[ExpertsOperator],
         state: Pass,
         host: FusedHost | None,
+        cores: int,
     ) -> None:
-        self.model = model
+        self.model, self.cores = model, cores
         self._operators, self._state, self._host = operators, state, host
         self._forward = Forward(network)
         self._dense = dense_params(network)
@@ -66,12 +66,11 @@ class HybridEngine:
         return ScriptWriter(workload=workload, shape=self.model.shape, forward=self._forward, state=self._state)
 
     def _use_threads(self, threads: int | None) -> None:
-        granted = usable_cores()
-        if threads is not None and threads > granted:
-            raise ValueError(f"engine.threads={threads}: allowed are 1 to {granted}, the cores of this process")
-        torch.set_num_threads(threads or granted)
+        if threads is not None and threads > self.cores:
+            raise ValueError(f"engine.threads={threads}: allowed are 1 to {self.cores}, the cores of this process")
+        torch.set_num_threads(threads or self.cores)
         if self._host is not None:
-            self._host.resize(threads or granted)
+            self._host.resize(threads or self.cores)
 
     def _use(self, engine: EngineSpec) -> None:
         state = self._state

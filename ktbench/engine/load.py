@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,6 @@ from ktbench.engine.experts import ExpertStore, OriginalExperts
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.operator import ExpertsOperator, Pass, Place
 from ktbench.engine.synthetic import PassingExperts, WeightPool, materialise, materialise_experts, skeleton
-from ktbench.engine.threads import usable_cores
 
 if TYPE_CHECKING:
     from ktbench.engine.fused import FusedHost
@@ -25,7 +25,7 @@ _INITIALIZER_RANGE = 0.02  # Transformers' default
 def load(
     model: ModelSpec,
     *,
-    threads: int | None = None,
+    cores: int | None = None,
     keep_original: bool = True,
     keep_packed: bool = False,
 ) -> HybridEngine:
@@ -33,13 +33,14 @@ def load(
 
     `keep_original` holds the experts as Transformers does, for `base`; `keep_packed` holds them packed, for the fused
     kernel. Where only the packed ones stay, synthetic experts are packed one by one, those of a checkpoint layer by
-    layer. `threads` counts the cores to pack on (None: all that the process may use). Raises ValueError for a folder
-    that is not whole.
+    layer. `cores` is how many cores the engine may use (None: all that this thread may run on). Raises ValueError for a
+    folder that is not whole.
     """
     if not (keep_original or keep_packed):
         raise ValueError("keep_original=False and keep_packed=False leave nothing to run the experts with")
     keep_packed = keep_packed and not model.shape.expert_biases
-    host = _open_host(threads or usable_cores()) if keep_packed else None
+    cores = cores or len(os.sched_getaffinity(0))
+    host = _open_host(cores) if keep_packed else None
     if model.path is None:
         network, store_of = _synthetic(model, keep_original)
     else:
@@ -56,7 +57,7 @@ def load(
         # What is not kept is let go here, before the next layer.
         network.set_submodule(name, operators[-1])
         del module, store
-    return HybridEngine(model, network, operators, state, host)
+    return HybridEngine(model, network, operators, state, host, cores)
 
 
 # Gives the store of an experts module by name.

@@ -8,7 +8,6 @@ from typing import Any
 
 from ktbench.core.record import RoofSample
 from ktbench.host.extension import load_extension
-from ktbench.host.topology import read_topology
 
 # Larger than last-level caches, and read on from where the sample before stopped.
 READ_BUFFER_BYTES = 2**30
@@ -75,14 +74,27 @@ def pinned_team(kernels: ModuleType, cpus: Sequence[int]) -> Any:
     return kernels.ThreadPool(list(cpus), _SPIN_US)
 
 
-def open_roofs(threads: int | None = None) -> Roofs:
-    """Roofs of the threads that do the work: PyTorch's, one per usable core by default.
+def pin_openmp(cpus: Sequence[int]) -> None:
+    """Pins PyTorch's threads, the calling one first, to one cpu each for the rest of the process.
+
+    PyTorch must be loaded already. Raises RuntimeError without the extension or PyTorch's threads, ValueError for a cpu
+    that this process may not use.
+    """
+    _loaded().OpenMPTeam(len(cpus)).pin(list(cpus))
+
+
+def open_roofs(threads: int) -> Roofs:
+    """Roofs of the threads that do the work: PyTorch's.
 
     PyTorch must be loaded already. Threads of our own would be slowed by PyTorch's, which spin for a while after each
     piece of work. Raises RuntimeError without the extension or PyTorch's threads.
     """
+    kernels = _loaded()
+    return Roofs(kernels.OpenMPTeam(threads), kernels)
+
+
+def _loaded() -> ModuleType:
     extension = load_extension()
     if extension.module is None:
         raise RuntimeError(extension.reason)
-    team = extension.module.OpenMPTeam(threads or len(read_topology().core_cpus))
-    return Roofs(team, extension.module)
+    return extension.module

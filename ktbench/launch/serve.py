@@ -13,7 +13,7 @@ import msgspec
 
 from ktbench.core.spec import RunSpec
 from ktbench.engine.protocol import System
-from ktbench.host.roofs import open_roofs
+from ktbench.host.roofs import open_roofs, pin_openmp
 from ktbench.host.topology import read_topology
 from ktbench.launch.messages import Answer, Open, Turn, send
 from ktbench.measure.session import RoofSampler, Session
@@ -63,12 +63,22 @@ def die_with_parent() -> None:
 
 def main() -> int:
     """Entry of `python -m ktbench.launch.serve ANSWERS_FD`: requests on standard input."""
-    # One thread per physical core; PyTorch's OpenMP reads the affinity when it is loaded, so this comes first.
-    os.sched_setaffinity(0, read_topology().core_cpus)
+    # One thread for each physical core. PyTorch's OpenMP counts the cores when it is loaded, so this comes first; its
+    # threads then stay where they are, since the kernel likes to wake two of them on one core.
+    cpus = read_topology().core_cpus
+    os.sched_setaffinity(0, cpus)
+    import torch  # noqa: F401
+
+    pin_openmp(cpus)
     from ktbench.measure.systems import open_system
 
     with os.fdopen(int(sys.argv[1]), "wb") as answers:
-        return serve(open_system, lambda specs: open_roofs(specs[0].engine.threads), sys.stdin.buffer, answers)
+        return serve(
+            lambda specs: open_system(specs, len(cpus)),
+            lambda specs: open_roofs(specs[0].engine.threads or len(cpus)),
+            sys.stdin.buffer,
+            answers,
+        )
 
 
 if __name__ == "__main__":

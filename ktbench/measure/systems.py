@@ -8,14 +8,14 @@ from ktbench.core.spec import RunSpec
 from ktbench.engine.protocol import System
 
 
-def open_system(specs: Sequence[RunSpec]) -> System:
-    """The system for cells that share weights: loads them once, in every layout that one of the cells needs."""
+def open_system(specs: Sequence[RunSpec], cores: int) -> System:
+    """The system for cells that share weights, on so many cores: loads once, in every layout that a cell needs."""
     from ktbench.engine.load import load
 
     fused = [spec.engine.fused for spec in specs]
     return load(
         specs[0].model,
-        threads=specs[0].engine.threads,
+        cores=cores,
         keep_original=not all(fused),
         keep_packed=any(fused),
     )

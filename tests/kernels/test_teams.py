@@ -53,3 +53,23 @@ def test_a_team_of_nobody_is_refused() -> None:
 
     with pytest.raises(ValueError, match="at least one thread"):
         OpenMPTeam(0)
+
+
+def test_pinned_threads_stay_where_they_were_put() -> None:
+    program = """
+import os, torch
+from ktbench._kernels import OpenMPTeam
+cpus = sorted(os.sched_getaffinity(0))[:2]
+OpenMPTeam(len(cpus)).pin(cpus)
+torch.set_num_threads(len(cpus))
+torch.ones(4096, 4096).sum()
+masks = {tuple(os.sched_getaffinity(int(thread))) for thread in os.listdir("/proc/self/task")}
+assert {(cpu,) for cpu in cpus} <= masks, masks
+try: OpenMPTeam(1).pin([100000])
+except ValueError as error: print(error)
+try: OpenMPTeam(2).pin([0])
+except ValueError as error: print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "cpu 100000 is not one this process may run on" in done.stdout
+    assert "1 cpus for 2 threads" in done.stdout
