@@ -137,7 +137,7 @@ class MeasureSpec:
     """
 
     min_rounds: int = 6
-    max_rounds: int = 20
+    max_rounds: int = 60
     max_minutes: float = 5.0
     goal: float = 0.05
     tolerance: float = 0.01
