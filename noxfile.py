@@ -45,7 +45,15 @@ def kernels(session: nox.Session, sanitizer: str) -> None:
 @nox.session
 def bench(session: nox.Session) -> None:
     """Time the kernels with pytest-benchmark; never part of the tests."""
-    session.run("python", "-m", "pytest", "benchmarks", *session.posargs, external=True)
+    collected = ["-o", "python_files=bench_*.py", "-o", "python_functions=bench_*"]
+    words = ["tests/bench", *collected, "--timeout=0", *session.posargs]
+    session.run("python", "-m", "pytest", *words, external=True)
+
+
+@nox.session
+def peers(session: nox.Session) -> None:
+    """Hold the engine against the other systems that are installed; plain Transformers always is."""
+    session.run("python", "-m", "pytest", "-m", "peers", *session.posargs, external=True)
 
 
 @nox.session

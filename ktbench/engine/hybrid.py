@@ -44,7 +44,7 @@ class HybridEngine:
         self._forward = Forward(network)
         self._dense = dense_params(network)
         self._script: Script | None = None
-        self._done = 0
+        self._done = self._observed = 0
         self._before: CacheState = []
         self._logits = torch.empty(0)
 
@@ -104,7 +104,8 @@ class HybridEngine:
 
     def observe(self) -> tuple[Observation, ...]:
         """See `System`."""
-        observer = Observer(self._scripted.workload.seed)
+        self._observed += 1  # other tokens each time
+        observer = Observer(self._scripted.workload.seed, self._observed)
         self._forward.restore(self._before)
         self._done -= 1
         self._state.tap = observer

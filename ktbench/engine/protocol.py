@@ -19,7 +19,7 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observation:
-    """One call of the routed experts of one layer: a seeded sample of at most 64 of its tokens (T).
+    """One call of the routed experts of one layer: a seeded sample of its tokens (T).
 
     `layer` counts the decoder layers from 0. `hidden` and `output` are [T, hidden], `ids` and `gates` [T, k]; under
     Expert Deferral a layer has one call for the experts on time and one for the deferred, each with its own k.

@@ -10,6 +10,8 @@ from ktbench.core.spec import WorkloadSpec
 from ktbench.workload.prompts import prompt_ids
 from tests.engine.tiny import NAMES, decode, logits_of_steps, plain_transformers, prefill, tiny_model
 
+pytestmark = pytest.mark.peers
+
 
 @torch.inference_mode()
 def transformers_decode(network: PreTrainedModel, workload: WorkloadSpec) -> list[torch.Tensor]:
