@@ -70,8 +70,10 @@ def test_wrong_options_are_refused(moe, arguments, options, message):
         moe.forward(**arguments, **options)
 
 
-@pytest.mark.parametrize("isa", sorted(set(_kernels.grants()) - set(GRANTED)))
+@pytest.mark.parametrize("isa", sorted(_kernels.grants()))
 def test_an_isa_that_is_not_granted_is_refused_with_the_reason(moe, arguments, isa):
+    if isa in GRANTED:
+        pytest.skip(f"this machine grants {isa}")
     reason = "(the CPU has no|the operating system|the kernel)"
     with pytest.raises(RuntimeError, match=f"isa {isa} is not granted: {reason}"):
         moe.forward(**arguments, isa=isa)
