@@ -1,4 +1,4 @@
-"""Sessions: tests, lint, types, kernels (sanitizers), bench, gpu. `nox -l` lists them."""
+"""Sessions: tests, lint, types, kernels (sanitizers), bench, peers, gpu. `nox -l` lists them."""
 
 from __future__ import annotations
 

@@ -39,6 +39,9 @@ def carry_out(request: Request, planned: Planned, command: list[str]) -> Run:
             log.append(_header(request, planned, machine, folder.name, command))
         log.append(machine)
         _measure(sweep, planned, request.spec.measure)
+    except KeyboardInterrupt:
+        say(f"interrupted; what was measured is kept: the same command with resume={folder.name} goes on")
+        raise
     finally:
         sweep.close()
         log.close()
