@@ -74,7 +74,7 @@ class HybridEngine:
 
     def _use(self, engine: EngineSpec) -> None:
         state = self._state
-        state.fused = engine.v or engine.m
+        state.fused = engine.fused
         state.deferral, state.skipping = engine.deferral, engine.skipping
         _ = self._operators[0].backend  # refuses now what was not kept at load, not in the first step
         if self._host is not None and state.fused:

@@ -19,9 +19,9 @@ def _reasons(spec: RunSpec) -> Iterator[str]:
         yield "+n: this engine keeps all experts in one domain, NUMA-aware tensor parallelism is not built yet"
     if engine.c:
         yield "+c: this engine runs the device role on CPU cores, there is no CUDA graph to capture"
-    if (engine.v or engine.m) and shape.expert_biases:
+    if engine.fused and shape.expert_biases:
         yield f"the fused kernel has no biases and no clamped SwiGLU, which the experts of {name} need"
-    if (engine.v or engine.m) and activation != "silu":
+    if engine.fused and activation != "silu":
         yield f"the fused kernel computes SwiGLU, {name} activates by {activation}"
     if spec.workload.phase == "prefill" and (engine.deferral or engine.skipping):
         yield "Expert Deferral and Expert Skipping act in decode only"
