@@ -97,5 +97,7 @@ class FakeSystem:
 class FakeRoofs:
     """A machine whose limits never move."""
 
-    def sample(self, isa: str | None) -> RoofSample:
-        return RoofSample(read_bytes_per_s=1e7, peak_flops=1e8, peak_isa=isa or "amx", ping_pong_ns=50.0)
+    def sample(self, isa: str | None, dtype: str = "bf16") -> RoofSample:
+        return RoofSample(
+            read_bytes_per_s=1e7, peak_flops=1e8, peak_isa=isa or "amx", peak_dtype=dtype, ping_pong_ns=50.0
+        )

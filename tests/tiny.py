@@ -23,17 +23,26 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def tiny_spec(*, phase: str = "decode", measure: dict[str, Any] | None = None, **engine: Any) -> RunSpec:
+def tiny_spec(
+    *,
+    phase: str = "decode",
+    precision: str = "bf16",
+    workload: dict[str, Any] | None = None,
+    measure: dict[str, Any] | None = None,
+    **engine: Any,
+) -> RunSpec:
     """A spec of a two-layer model with 8 experts, top-2."""
+    work = {"prompt": 1, "routing": "balanced"} if phase == "layer" else {"prompt": 8}
     return RunSpec(
         model=ModelSpec(name="tiny", config=CONFIG, full_layers=2, full_vocab=256),
-        workload=WorkloadSpec(phase=phase, prompt=8, steps=3),  # type: ignore[arg-type]
+        workload=WorkloadSpec(phase=phase, **({"steps": 3} | work | (workload or {}))),  # type: ignore[arg-type]
         engine=EngineSpec(**engine),
         measure=MeasureSpec(**({"min_rounds": 2, "max_rounds": 2, "turn_timeout_s": 5.0} | (measure or {}))),
+        precision=precision,  # type: ignore[arg-type]
     )
 
 
-def tiny_cell(label: str = "base", **options: Any) -> Cell:
+def tiny_cell(label: str = "base", *, part: str = "", **options: Any) -> Cell:
     """A cell of `tiny_spec`."""
     spec = tiny_spec(**options)
-    return Cell(label=label, spec=spec, spec_id=spec_id(spec))
+    return Cell(label=label, spec=spec, spec_id=spec_id(spec), part=part)

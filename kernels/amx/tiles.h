@@ -44,24 +44,45 @@ void tile_store(void* to, std::size_t stride_bytes) {
 inline float low_half(std::uint32_t pair) { return __builtin_bit_cast(float, pair << 16); }
 inline float high_half(std::uint32_t pair) { return __builtin_bit_cast(float, pair & 0xffff0000u); }
 
-// tdpbf16ps: even and odd products are summed apart within the tile, then added (Intel SDM, volume 2).
-inline float dot_pairs(const Tile& a, const Tile& b, int m, int n) {
-  float even = 0, odd = 0;
-  for (int k = 0; k < 16; ++k) {
-    even += low_half(a.row[m][k]) * low_half(b.row[k][n]);
-    odd += high_half(a.row[m][k]) * high_half(b.row[k][n]);
-  }
-  return even + odd;
+// c += dot(a, b) for all 16 x 16 sums; rows of a by columns of b, 16 words of 32 bits each.
+template <int c, int a, int b, class Sum, class Dot>
+void tile_add(Dot dot) {
+  for (int m = 0; m < 16; ++m)
+    for (int n = 0; n < 16; ++n)
+      tile[c].row[m][n] = __builtin_bit_cast(
+          std::uint32_t, __builtin_bit_cast(Sum, tile[c].row[m][n]) + dot(tile[a].row[m], tile[b], n));
 }
 
-template <int c, int a, int b>
-void tile_dot() {
-  for (int m = 0; m < 16; ++m)
-    for (int n = 0; n < 16; ++n) {
-      const float sum = __builtin_bit_cast(float, tile[c].row[m][n]) + dot_pairs(tile[a], tile[b], m, n);
-      tile[c].row[m][n] = __builtin_bit_cast(std::uint32_t, sum);
+// tdpbf16ps: even and odd products are summed apart within the tile, then added (Intel SDM, volume 2).
+struct DotBf16 {
+  static float dot(const std::uint32_t* a, const Tile& b, int n) {
+    float even = 0, odd = 0;
+    for (int k = 0; k < 16; ++k) {
+      even += low_half(a[k]) * low_half(b.row[k][n]);
+      odd += high_half(a[k]) * high_half(b.row[k][n]);
     }
-}
+    return even + odd;
+  }
+  template <int c, int a, int b>
+  static void add() {
+    tile_add<c, a, b, float>(dot);
+  }
+};
+
+// tdpbusd: unsigned bytes of a by signed bytes of b.
+struct DotInt8 {
+  static std::int32_t dot(const std::uint32_t* a, const Tile& b, int n) {
+    std::int32_t sum = 0;
+    for (int k = 0; k < 16; ++k)
+      for (int shift = 0; shift < 32; shift += 8)
+        sum += static_cast<std::uint8_t>(a[k] >> shift) * static_cast<std::int8_t>(b.row[k][n] >> shift);
+    return sum;
+  }
+  template <int c, int a, int b>
+  static void add() {
+    tile_add<c, a, b, std::int32_t>(dot);
+  }
+};
 
 }  // namespace
 }  // namespace ktbench
@@ -108,10 +129,20 @@ inline void tile_store(void* to, std::size_t stride_bytes) {
   asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(to), "r"(stride_bytes), "i"(t) : "memory");
 }
 
-template <int c, int a, int b>
-inline void tile_dot() {
-  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(c), "i"(a), "i"(b));
-}
+struct DotBf16 {
+  template <int c, int a, int b>
+  static void add() {
+    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(c), "i"(a), "i"(b));
+  }
+};
+
+// Unsigned bytes of a by signed bytes of b.
+struct DotInt8 {
+  template <int c, int a, int b>
+  static void add() {
+    asm volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(c), "i"(a), "i"(b));
+  }
+};
 
 }  // namespace
 }  // namespace ktbench

@@ -23,7 +23,7 @@ void read_avx2(const void* data, std::size_t bytes) {
   for (__m256i& sum : sums) asm volatile("" : : "x"(sum));
 }
 
-double burn_avx2(long rounds) {
+double burn_avx2_fma(long rounds) {
   __m256 sums[sums_in_flight] = {};
   __m256 factor = _mm256_setzero_ps();
   for (long i = 0; i < rounds; ++i) {
@@ -32,6 +32,19 @@ double burn_avx2(long rounds) {
     for (__m256& sum : sums) asm volatile("" : "+x"(sum));
   }
   return 2.0 * 8 * sums_in_flight * rounds;
+}
+
+double burn_avx2_madd(long rounds) {
+  __m256i sums[sums_in_flight] = {};
+  __m256i factor = _mm256_setzero_si256();
+  for (long i = 0; i < rounds; ++i) {
+    for (__m256i& sum : sums) {
+      asm volatile("" : "+x"(factor));
+      sum = _mm256_add_epi32(sum, _mm256_madd_epi16(factor, factor));
+    }
+    for (__m256i& sum : sums) asm volatile("" : "+x"(sum));
+  }
+  return 2.0 * 16 * sums_in_flight * rounds;
 }
 
 }  // namespace ktbench

@@ -9,13 +9,26 @@ constexpr int sums_in_flight = 16;
 
 }  // namespace
 
-double burn_avx512(long rounds) {
+double burn_avx512_fma(long rounds) {
   __m512 sums[sums_in_flight] = {};
-  __m512bh factor = (__m512bh)_mm512_setzero_si512();
+  __m512 factor = _mm512_setzero_ps();
   for (long i = 0; i < rounds; ++i) {
     asm volatile("" : "+v"(factor));
-    for (__m512& sum : sums) sum = _mm512_dpbf16_ps(sum, factor, factor);
+    for (__m512& sum : sums) sum = _mm512_fmadd_ps(factor, factor, sum);
     for (__m512& sum : sums) asm volatile("" : "+v"(sum));
+  }
+  return 2.0 * 16 * sums_in_flight * rounds;
+}
+
+double burn_avx512_madd(long rounds) {
+  __m512i sums[sums_in_flight] = {};
+  __m512i factor = _mm512_setzero_si512();
+  for (long i = 0; i < rounds; ++i) {
+    for (__m512i& sum : sums) {
+      asm volatile("" : "+v"(factor));
+      sum = _mm512_add_epi32(sum, _mm512_madd_epi16(factor, factor));
+    }
+    for (__m512i& sum : sums) asm volatile("" : "+v"(sum));
   }
   return 2.0 * 32 * sums_in_flight * rounds;
 }

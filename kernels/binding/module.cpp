@@ -18,9 +18,9 @@ py::dict grants() {
   return reasons;
 }
 
-std::unique_ptr<ThreadPool> make_pool(std::vector<int> cpus, long spin_us) {
+std::unique_ptr<ThreadPool> make_pool(std::vector<int> cpus, long spin_us, bool own) {
   if (spin_us < 0) throw py::value_error("spin_us=" + std::to_string(spin_us) + " must not be negative");
-  return std::make_unique<ThreadPool>(std::move(cpus), std::chrono::microseconds(spin_us));
+  return std::make_unique<ThreadPool>(std::move(cpus), std::chrono::microseconds(spin_us), own);
 }
 
 }  // namespace
@@ -34,7 +34,7 @@ PYBIND11_MODULE(_kernels, module) {
       .def(py::init<int>(), py::arg("threads"))
       .def("pin", &OpenMPTeam::pin, py::arg("cpus"));
   py::class_<ThreadPool, Team, std::shared_ptr<ThreadPool>>(module, "ThreadPool")
-      .def(py::init(&make_pool), py::arg("cpus"), py::arg("spin_us"))
+      .def(py::init(&make_pool), py::arg("cpus"), py::arg("spin_us"), py::arg("own") = false)
       .def_property_readonly("cpus", &ThreadPool::cpus);
   bind_moe(module);
   bind_roofs(module);

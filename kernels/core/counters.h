@@ -16,6 +16,10 @@ struct alignas(64) Counters {
   std::uint64_t tasks_stolen = 0;
   std::uint64_t weight_bytes = 0;
   std::uint64_t flops = 0;
+  std::uint64_t local_bytes = 0;   // of weights, read by the threads of their domain, with numa
+  std::uint64_t remote_bytes = 0;  // of weights, read by threads of other domains
+
+  Counters& operator+=(const Counters& other);
 };
 
 }  // namespace ktbench

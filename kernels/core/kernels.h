@@ -7,32 +7,51 @@
 
 namespace ktbench {
 
-// Activations, zero-padded along k to whole tiles. Rows up to the next multiple of `row_padding` may be read.
+// What a kernel multiplies with. u8: int8 raised by 128. s16: int8 widened, four neighbours along k as 0, 2, 1, 3.
+enum class Activation : std::uint8_t { bf16, f32, u8, s16 };
+inline constexpr int activations = 4;
+
+// A row: `depth` numbers, then its scale as a float at the head of one more line, so that rows do not share cache sets.
+struct RowFormat {
+  Activation kind;
+  int depth;
+
+  std::size_t number_bytes() const { return kind == Activation::f32 ? 4 : kind == Activation::u8 ? 1 : 2; }
+  std::size_t scale_at() const { return depth * number_bytes(); }
+  std::size_t bytes() const { return scale_at() + line_bytes; }
+};
+
+// Rows `stride` bytes apart, each with its scale `scale_at` bytes from its begin. Rows up to the next multiple of
+// `row_padding` may be read.
 struct Rows {
-  const bf16* data;
+  const std::byte* data;
   std::size_t stride;
+  std::size_t scale_at;
   int count;
 };
 
 inline constexpr int row_padding = 32;
 
-// Consecutive strips of packed weights, an even number, `tiles` tiles each.
+// Consecutive strips of packed weights, `bytes` apart, an even number of them.
 struct Strips {
-  const bf16* data;
+  const std::byte* data;
   int count;
-  int tiles;
+  int depth;  // padded
+  std::size_t bytes;
+  Format format;
+  bool paired;  // few rows read two strips at once
 };
 
-// Room for sums that do not fit registers: 64-byte aligned, one per thread, contents of no meaning between jobs.
-inline constexpr int scratch_floats = 256 * 8 * 32;
+// Room for sums and unpacked weights: 64-byte aligned, one per thread, contents of no meaning between jobs.
+std::size_t scratch_bytes(const Geometry& geometry);
 
 // h = silu(x gate^T) * (x up^T), rounded to bf16; strips come as gate 0, up 0, gate 1, up 1, ...
 struct GateUp {
   Rows x;
   Strips weights;
   bf16* h;
-  std::size_t h_stride;
-  float* scratch;
+  std::size_t h_stride;  // elements
+  std::byte* scratch;
 };
 
 // out[token[r]] += gate[r] * (h[r] down^T) in float32; one output column per strip row.
@@ -43,31 +62,47 @@ struct Down {
   const float* gate;
   float* out;
   std::size_t out_stride;
-  float* scratch;
+  std::byte* scratch;
 };
 
+// For one precision. A null gate_up marks a precision that the ISA has no kernels for.
 struct Kernels {
+  Activation activation;
   void (*enter)();  // on each thread, before and after its share of a phase
   void (*leave)();
   void (*gate_up)(const GateUp&, Counters&);
   void (*down)(const Down&, Counters&);
+  // `count` numbers become a row; the rest of its depth is filled with zeros.
+  void (*prepare)(const bf16* from, int count, const RowFormat& format, std::byte* row);
   void (*round)(const float* from, bf16* to, int count);
 };
 
-extern const Kernels reference_kernels;
-extern const Kernels avx2_kernels;
-extern const Kernels avx512_kernels;
-extern const Kernels amx_kernels;
-extern const Kernels amx_emulated_kernels;
+// By Precision.
+using KernelSet = Kernels[precisions];
 
-// Roofs: bytes are read (64-byte aligned, a multiple of 512), nothing is kept. A burn returns the FLOPs it did.
+extern const KernelSet reference_kernels;
+extern const KernelSet avx2_kernels;
+extern const KernelSet avx2_vnni_kernels;
+extern const KernelSet avx512_kernels;
+extern const KernelSet avx512_vnni_kernels;
+extern const KernelSet avx512_bf16_kernels;
+extern const KernelSet amx_kernels;
+extern const KernelSet amx_emulated_kernels;
+
+// Roofs: bytes are read (64-byte aligned, a multiple of 512), nothing is kept. A burn returns the operations it did.
 using ReadLoop = void (*)(const void* data, std::size_t bytes);
 using Burn = double (*)(long rounds);
 
 void read_reference(const void* data, std::size_t bytes);
 void read_avx2(const void* data, std::size_t bytes);
-double burn_avx2(long rounds);
-double burn_avx512(long rounds);
-double burn_amx(long rounds);
+double burn_avx2_fma(long rounds);
+double burn_avx2_madd(long rounds);
+double burn_avx2_vnni(long rounds);
+double burn_avx512_fma(long rounds);
+double burn_avx512_madd(long rounds);
+double burn_avx512_vnni(long rounds);
+double burn_avx512_bf16(long rounds);
+double burn_amx_bf16(long rounds);
+double burn_amx_int8(long rounds);
 
 }  // namespace ktbench

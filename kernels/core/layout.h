@@ -1,9 +1,15 @@
 // The packed weight layout that every ISA reads, and the geometry of one MoE layer.
 //
-// A tile holds 16 output rows x 32 k as bf16, interleaved [k/2][row][2]: 1 KiB, at once the B operand of tdpbf16ps and
-// sixteen 64-byte operands of vdpbf16ps. The tiles of one 16-row strip follow each other along k, so that one token
-// reads a single sequential stream. Gate strip i is followed by up strip i: SwiGLU is an epilogue of one task. Both
-// dimensions are padded with zeros to multiples of 32.
+// A strip holds 16 output rows along all of k. Its body is a sequence of 64-byte lines, each with four bytes for every
+// row: two bf16, four int8 or eight int4 neighbours along k. Sixteen lines of bf16 or int8 are at once the B operand of
+// an AMX tile multiplication and sixteen operands of the AVX-512 and AVX2 dot products. One token reads a single
+// sequential stream. Gate strip i is followed by up strip i: SwiGLU is an epilogue of one task.
+//
+//   bf16  [line...]                                         a line: [row][2 k]
+//   int8  StripScales [line...]                             a line: [row][4 k]
+//   int4  StripScales {group scales of 4 groups, [line...] x 4}   a line: [row][4 bytes], k and k + 4 in a byte
+//
+// Everything is padded with zeros: k to whole tiles or groups, rows to whole strips.
 #pragma once
 
 #include <cstddef>
@@ -13,25 +19,56 @@ namespace ktbench {
 
 using bf16 = std::uint16_t;
 
+enum class Precision : std::uint8_t { bf16, int8, int4 };
+inline constexpr int precisions = 3;
+
 inline constexpr int strip_rows = 16;
-inline constexpr int tile_depth = 32;
-inline constexpr int tile_elements = strip_rows * tile_depth;
+inline constexpr int line_bytes = 64;
+inline constexpr int tile_lines = 16;
+inline constexpr int tile_bytes = tile_lines * line_bytes;
+inline constexpr int groups_per_record = 4;  // int4: their scales fill one line
 
 constexpr int round_up(int n, int multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// Leads an int8 or int4 strip: weight = row scale x int8, or row scale x group scale x int4.
+struct StripScales {
+  float scale[strip_rows];
+  std::int32_t offset[strip_rows];  // -128 x the row's sum: what activations raised by 128 add to a product
+};
+
+// How numbers are stored. `group` counts the k that share a scale, 0 unless int4.
+struct Format {
+  Precision precision = Precision::bf16;
+  int group = 0;
+
+  int line_depth() const { return precision == Precision::bf16 ? 2 : precision == Precision::int8 ? 4 : 8; }
+  int depth_multiple() const { return precision == Precision::bf16 ? 32 : group > 64 ? group : 64; }
+  int padded_depth(int depth) const { return round_up(depth, depth_multiple()); }
+  int head_bytes() const { return precision == Precision::bf16 ? 0 : static_cast<int>(sizeof(StripScales)); }
+  int groups(int depth) const { return group ? depth / group : 0; }
+  // Of a strip whose k is padded.
+  std::size_t strip_bytes(int depth) const {
+    const std::size_t lines = depth / line_depth();
+    const std::size_t scale_lines = (groups(depth) + groups_per_record - 1) / groups_per_record;
+    return head_bytes() + (lines + scale_lines) * line_bytes;
+  }
+};
 
 struct Geometry {
   int experts;
   int hidden;
   int intermediate;
+  Format format = {};
 
-  int hidden_tiles() const { return round_up(hidden, tile_depth) / tile_depth; }
-  int intermediate_tiles() const { return round_up(intermediate, tile_depth) / tile_depth; }
-  int gate_strips() const { return 2 * intermediate_tiles(); }
-  int down_strips() const { return 2 * hidden_tiles(); }
-
-  std::size_t gate_up_elements() const { return 2ul * gate_strips() * hidden_tiles() * tile_elements; }
-  std::size_t down_elements() const { return 1ul * down_strips() * intermediate_tiles() * tile_elements; }
-  std::size_t expert_elements() const { return gate_up_elements() + down_elements(); }
+  int gate_strips() const { return round_up(intermediate, 2 * strip_rows) / strip_rows; }
+  int down_strips() const { return round_up(hidden, 2 * strip_rows) / strip_rows; }
+  int hidden_depth() const { return format.padded_depth(hidden); }
+  int intermediate_depth() const { return format.padded_depth(intermediate); }
+  std::size_t gate_strip_bytes() const { return format.strip_bytes(hidden_depth()); }
+  std::size_t down_strip_bytes() const { return format.strip_bytes(intermediate_depth()); }
+  std::size_t gate_up_bytes() const { return 2ul * gate_strips() * gate_strip_bytes(); }
+  std::size_t down_bytes() const { return down_strips() * down_strip_bytes(); }
+  std::size_t expert_bytes() const { return gate_up_bytes() + down_bytes(); }
 };
 
 }  // namespace ktbench

@@ -1,7 +1,13 @@
 // The packed weights of one MoE layer, written expert by expert.
 #pragma once
 
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
 #include "core/layout.h"
+#include "runtime/mapped_file.h"
 #include "runtime/memory.h"
 #include "runtime/team.h"
 
@@ -14,32 +20,59 @@ struct MatrixView {
 };
 
 struct MatrixOut {
-  bf16* data;
+  float* data;
   std::size_t stride;
+};
+
+// The part of every expert that one domain owns: gate and up rows, down columns [first, first + intermediate).
+struct Shard {
+  Geometry geometry;
+  int first;
+  std::byte* data;
+
+  const std::byte* gate_up(int expert) const { return data + expert * geometry.expert_bytes(); }
+  const std::byte* down(int expert) const { return gate_up(expert) + geometry.gate_up_bytes(); }
+  std::size_t bytes() const { return geometry.experts * geometry.expert_bytes(); }
 };
 
 class PackedExperts {
  public:
-  // Throws std::invalid_argument on sizes below 1, std::bad_alloc when they do not fit.
-  explicit PackedExperts(Geometry geometry);
+  // One shard for each domain, on the NUMA node `nodes` names for it; where it names none, pages lie near the thread
+  // that writes them. Throws std::invalid_argument on sizes below 1 and on more domains than the intermediate size has
+  // room for, std::bad_alloc when they do not fit, std::system_error where the kernel does not place memory.
+  PackedExperts(Geometry geometry, int domains, const std::vector<int>& nodes);
+
+  // A file that save() wrote: the weights stay in it, shared with every process that maps it. Throws std::system_error
+  // for what the system refuses, std::runtime_error for a file that is not one.
+  static PackedExperts map(const std::string& path);
+  // Throws std::invalid_argument where the experts are split over domains.
+  void save(const std::string& path) const;
 
   const Geometry& geometry() const { return geometry_; }
-  std::size_t bytes() const { return geometry_.experts * geometry_.expert_elements() * sizeof(bf16); }
+  const std::vector<Shard>& shards() const { return shards_; }
+  std::size_t bytes() const;
 
   // gate, up: [intermediate, hidden]; down: [hidden, intermediate]. Strips are packed, and so first touched, by the
-  // team's threads in the order in which the forward pass deals them out; without a team by the caller.
+  // threads of the shard's domain; without a team, or one of fewer threads than domains, by the caller. Throws
+  // std::out_of_range for the expert, std::logic_error where the weights lie in a file.
   void write(int expert, MatrixView gate, MatrixView up, MatrixView down, Team* team);
   void read(int expert, MatrixOut gate, MatrixOut up, MatrixOut down) const;
 
-  const bf16* gate_up(int expert) const { return expert_data(expert); }
-  const bf16* down(int expert) const { return expert_data(expert) + geometry_.gate_up_elements(); }
+  // Bytes on each NUMA node, shard by shard, as the kernel answers.
+  std::vector<std::map<int, std::size_t>> placement() const;
 
  private:
-  bf16* expert_data(int expert) const;
-  void write_strips(int expert, MatrixView gate, MatrixView up, MatrixView down, int share, int shares);
+  PackedExperts(Geometry geometry, MappedFile file);
+  void check_expert(int expert) const;
 
   Geometry geometry_;
-  HugeBuffer storage_;
+  std::vector<HugeBuffer> storage_;
+  std::vector<Shard> shards_;
+  std::unique_ptr<MappedFile> file_;
 };
+
+// The domain of a thread, and the first thread of a domain, when `threads` are split evenly.
+inline int domain_of(int thread, int threads, int domains) { return thread * domains / threads; }
+inline int first_thread(int domain, int threads, int domains) { return (domain * threads + domains - 1) / domains; }
 
 }  // namespace ktbench

@@ -1,6 +1,9 @@
-// The fused MoE operator: two parallel phases, a barrier after each.
-//   1. h = silu(x gate^T) * (x up^T) for every expert that has tokens, rounded to bf16.
-//   2. out = sum over experts of gate weight * (h down^T), float32 sums in expert order, rounded to bf16 once.
+// The fused MoE operator: phases with a barrier after each.
+//   1. x as the kernels want it: bf16, float32 or int8 per token.
+//   2. h = silu(x gate^T) * (x up^T) for every expert that has tokens, rounded to bf16.
+//   3. h as the kernels want it, where that is not bf16.
+//   4. out = sum over experts of gate weight * (h down^T), float32 sums in expert order, rounded to bf16 once.
+//   5. Over several domains: the sum of what each has found for its share of the intermediate size.
 // Each output element belongs to one task, so the result depends neither on the thread count nor on the schedule.
 #pragma once
 
@@ -20,64 +23,56 @@ struct ForwardOptions {
   const Kernels* many;  // for the others
   int many_from;
   bool dynamic;
+  bool numa;  // each domain's threads compute its shard, instead of any thread any task
 };
+
+// hidden, out: [tokens, hidden], rows next to each other; they may be the same.
+struct ForwardInputs {
+  const bf16* hidden;
+  Routing routing;
+  bf16* out;
+};
+
+class Call;
 
 class MoE {
  public:
   MoE(std::shared_ptr<PackedExperts> experts, std::shared_ptr<Team> team);
+  ~MoE();
 
-  // hidden, out: [tokens, hidden], rows next to each other; they may be the same. Callers take turns.
-  void forward(const bf16* hidden, const Routing& routing, bf16* out, const ForwardOptions& options);
+  // A call on its way. Destroying it waits; `hidden` and `out` must live until then.
+  class Ticket {
+   public:
+    Ticket(std::shared_ptr<MoE> moe, std::unique_ptr<Call> call, std::shared_ptr<Job> job);
+    Ticket(Ticket&&) noexcept;
+    ~Ticket();
+    // Throws what a thread of the team threw, once; returns at once when it has been waited for.
+    void wait();
 
-  const Geometry& geometry() const { return experts_->geometry(); }
-  Counters counters();  // summed over threads, since construction
+   private:
+    std::shared_ptr<MoE> moe_;
+    std::unique_ptr<Call> call_;
+    std::shared_ptr<Job> job_;
+  };
+
+  // Throws std::out_of_range for an expert id, std::invalid_argument for numa with fewer threads than domains.
+  void forward(const ForwardInputs& inputs, const ForwardOptions& options);
+  // Routing is read before it returns. Calls of one team run in the order of their submission.
+  static Ticket submit(const std::shared_ptr<MoE>& moe, const ForwardInputs& inputs, const ForwardOptions& options);
+
+  const PackedExperts& experts() const { return *experts_; }
+  Team& team() const { return *team_; }
+  Counters counters();  // summed over the calls that have been waited for, since construction
 
  private:
-  struct Worker {
-    HugeBuffer panel;  // the rows of one expert's tokens, gathered
-    int gathered = -1;
-    HugeBuffer sums;  // [tokens, columns of one down task]
-    HugeBuffer scratch{scratch_floats * sizeof(float)};
-    Counters counters;
-  };
-
-  // How the two phases are cut into tasks.
-  struct Cut {
-    int gate_up_strips;     // per task
-    int tasks_per_expert;
-    int down_strips;        // per task
-    int down_tasks;
-  };
-
-  struct Call {
-    const bf16* hidden;
-    bf16* out;
-    int tokens;
-    ForwardOptions options;
-    Cut cut;
-  };
-
-  Cut cut_into_tasks(int tokens) const;
-  void reserve_scratch(const Call& call);
-  void run_phases(const Call& call);
-  void gate_up_task(const Call& call, int task, Worker& worker);
-  void down_task(const Call& call, int task, Worker& worker);
-  Rows gathered_rows(const Call& call, int group, Worker& worker) const;
-  void zero_padding(const Group& group, int from_column, int to_column) const;
-  void round_columns(const Call& call, int column, int columns, const float* sums) const;
-
-  bf16* h_row(int slot) const { return h_.as<bf16>() + slot * h_stride_; }
+  std::unique_ptr<Call> open(const ForwardInputs& inputs, const ForwardOptions& options);
+  void close(std::unique_ptr<Call> call);
 
   const std::shared_ptr<PackedExperts> experts_;
   const std::shared_ptr<Team> team_;
-  const std::size_t x_stride_;
-  const std::size_t h_stride_;
-  std::mutex turn_;
-  Grouping grouping_;
-  HugeBuffer h_;
-  Shares gate_up_shares_;
-  Shares down_shares_;
-  std::vector<Worker> workers_;
+  std::mutex lock_;
+  std::vector<std::unique_ptr<Call>> idle_;  // with their buffers, for the next calls
+  Counters counted_;
 };
 
 }  // namespace ktbench

@@ -1,5 +1,8 @@
 #include "moe/pack.h"
 
+#include "moe/quantise.h"
+#include "runtime/isa.h"
+
 #include <emmintrin.h>
 
 #include <algorithm>
@@ -10,7 +13,9 @@ namespace {
 
 using Pair = std::uint32_t;  // two neighbours along k
 
+constexpr int tile_depth = 32;
 constexpr int tile_pairs = tile_depth / 2;
+constexpr int tile_elements = strip_rows * tile_depth;
 
 // Four rows x four pairs, transposed. SSE2 is part of every x86-64.
 void transpose_4x4(const bf16* from, std::size_t stride, Pair* to) {
@@ -36,22 +41,57 @@ void pack_ragged_tile(const bf16* from, std::size_t stride, int rows, int depth,
   pack_tile(whole, tile_depth, tile);
 }
 
-}  // namespace
-
-void pack_strip(const bf16* from, std::size_t stride, int rows, int depth, bf16* strip) {
+void pack_bf16(const bf16* from, std::size_t stride, int rows, int depth, bf16* strip) {
   const int whole = rows >= strip_rows ? depth / tile_depth * tile_depth : 0;
   for (int k = 0; k < whole; k += tile_depth, strip += tile_elements) pack_tile(from + k, stride, strip);
   for (int k = whole; k < depth; k += tile_depth, strip += tile_elements)
     pack_ragged_tile(from + k, stride, std::clamp(rows, 0, strip_rows), std::min(tile_depth, depth - k), strip);
 }
 
-void unpack_strip(const bf16* strip, int rows, int depth, bf16* to, std::size_t stride) {
-  for (int row = 0; row < std::min(rows, strip_rows); ++row)
-    for (int k = 0; k < depth; ++k) {
-      const bf16* tile = strip + k / tile_depth * tile_elements;
-      const int within = k % tile_depth;
-      to[row * stride + k] = tile[within / 2 * 2 * strip_rows + row * 2 + within % 2];
+// One weight out of a strip.
+struct Reader {
+  const std::byte* strip;
+  const Format& format;
+
+  float bf16_at(int row, int k) const {
+    const bf16 bits = reinterpret_cast<const bf16*>(strip)[k / 2 * 2 * strip_rows + row * 2 + k % 2];
+    return __builtin_bit_cast(float, static_cast<std::uint32_t>(bits) << 16);
+  }
+  float scale_of(int row) const { return reinterpret_cast<const StripScales*>(strip)->scale[row]; }
+  int int8_at(int row, int k) const {
+    return static_cast<std::int8_t>(strip[format.head_bytes() + k / 4 * line_bytes + row * 4 + k % 4]);
+  }
+  int int4_at(int row, int k) const {
+    const int g = k / format.group, within = k % format.group, group_lines = format.group / 8;
+    const std::byte* record = strip + format.head_bytes() + static_cast<std::size_t>(g / groups_per_record) *
+                                                                (groups_per_record * group_lines + 1) * line_bytes;
+    const int place = g % groups_per_record;
+    const int scale = static_cast<std::int8_t>(record[place * strip_rows + row]);
+    const auto pair = static_cast<std::uint8_t>(
+        record[(1 + place * group_lines + within / 8) * line_bytes + row * 4 + within % 4]);
+    return scale * (static_cast<std::int8_t>(within % 8 < 4 ? pair << 4 : pair) >> 4);
+  }
+  float at(int row, int k) const {
+    switch (format.precision) {
+      case Precision::int8: return scale_of(row) * static_cast<float>(int8_at(row, k));
+      case Precision::int4: return scale_of(row) * static_cast<float>(int4_at(row, k));
+      default: return bf16_at(row, k);
     }
+  }
+};
+
+}  // namespace
+
+void pack_strip(const bf16* from, std::size_t stride, int rows, int depth, const Format& format, std::byte* strip) {
+  static const QuantiseStrip quantise = granted("avx2") ? quantise_strip_avx2 : quantise_strip_portable;
+  if (format.precision == Precision::bf16) return pack_bf16(from, stride, rows, depth, reinterpret_cast<bf16*>(strip));
+  quantise(from, stride, rows, depth, format, strip);
+}
+
+void unpack_strip(const std::byte* strip, int rows, int depth, const Format& format, float* to, std::size_t stride) {
+  const Reader reader{strip, format};
+  for (int row = 0; row < std::min(rows, strip_rows); ++row)
+    for (int k = 0; k < depth; ++k) to[row * stride + k] = reader.at(row, k);
 }
 
 }  // namespace ktbench

@@ -1,48 +1,73 @@
-// The specification: one product after the other, in storage order, float32 sums.
+// The specification: one product after the other, in storage order; float32 sums of bf16, exact integer sums of int8 and
+// int4 products.
 #include <cmath>
 
-#include "core/epilogue.h"
+#include "core/unpack.h"
 
 namespace ktbench {
 namespace {
 
-float widen(bf16 x) { return float_of(static_cast<std::uint32_t>(x) << 16); }
-
-float dot(const bf16* x, const Strips& weights, int strip, int row) {
-  const bf16* tile = weights.data + static_cast<std::size_t>(strip) * weights.tiles * tile_elements;
+float bf16_dot(const std::byte* x, const std::byte* strip, int row, int depth) {
+  const auto* activations = reinterpret_cast<const bf16*>(x);
+  const auto* weights = reinterpret_cast<const bf16*>(strip);
   float sum = 0;
-  for (int t = 0; t < weights.tiles; ++t, tile += tile_elements, x += tile_depth)
-    for (int k = 0; k < tile_depth; ++k)
-      sum += widen(x[k]) * widen(tile[(k / 2) * 2 * strip_rows + row * 2 + k % 2]);
+  for (int k = 0; k < depth; ++k)
+    sum += widen(activations[k]) * widen(weights[k / 2 * 2 * strip_rows + row * 2 + k % 2]);
   return sum;
+}
+
+std::int64_t int8_dot(const std::byte* x, const std::byte* strip, int row, int depth) {
+  const auto* activations = reinterpret_cast<const std::uint8_t*>(x);
+  const auto* weights = reinterpret_cast<const std::int8_t*>(strip + sizeof(StripScales));
+  std::int64_t sum = 0;
+  for (int k = 0; k < depth; ++k) sum += (activations[k] - 128) * weights[k / 4 * line_bytes + row * 4 + k % 4];
+  return sum;
+}
+
+float product(const Rows& x, const Strips& w, int r, int strip, int row) {
+  const std::byte* activations = x.data + r * x.stride;
+  const std::byte* weights = w.data + strip * w.bytes;
+  if (w.format.precision == Precision::bf16) return bf16_dot(activations, weights, row, w.depth);
+  const auto* scales = reinterpret_cast<const StripScales*>(weights);
+  return static_cast<float>(int8_dot(activations, weights, row, w.depth)) * (scales->scale[row] * row_scale(x, r));
 }
 
 float silu_exact(float x) { return x / (1.0f + std::exp(-x)); }
 
+Strips readable(const Strips& packed, std::byte* scratch) {
+  return packed.format.precision == Precision::int4 ? unpacked(packed, scratch) : packed;
+}
+
 void gate_up_reference(const GateUp& job, Counters& counters) {
   ++counters.reference_calls;
-  for (int r = 0; r < job.x.count; ++r)
-    for (int i = 0; i < job.weights.count / 2 * strip_rows; ++i) {
-      const bf16* x = job.x.data + r * job.x.stride;
-      const float gate = dot(x, job.weights, i / strip_rows * 2, i % strip_rows);
-      const float up = dot(x, job.weights, i / strip_rows * 2 + 1, i % strip_rows);
-      job.h[r * job.h_stride + i] = to_bf16(silu_exact(gate) * up);
-    }
+  for (int pair = 0; pair < job.weights.count / 2; ++pair) {
+    const Strips w = readable(strips_from(job.weights, 2 * pair, 2), job.scratch);
+    for (int r = 0; r < job.x.count; ++r)
+      for (int i = 0; i < strip_rows; ++i)
+        job.h[r * job.h_stride + pair * strip_rows + i] =
+            to_bf16(silu_exact(product(job.x, w, r, 0, i)) * product(job.x, w, r, 1, i));
+  }
 }
 
 void down_reference(const Down& job, Counters& counters) {
   ++counters.reference_calls;
-  for (int r = 0; r < job.h.count; ++r)
-    for (int i = 0; i < job.weights.count * strip_rows; ++i) {
-      const float y = dot(job.h.data + r * job.h.stride, job.weights, i / strip_rows, i % strip_rows);
-      job.out[job.token[r] * job.out_stride + i] += job.gate[r] * y;
-    }
+  for (int strip = 0; strip < job.weights.count; ++strip) {
+    const Strips w = readable(strips_from(job.weights, strip, 1), job.scratch);
+    for (int r = 0; r < job.h.count; ++r)
+      for (int i = 0; i < strip_rows; ++i)
+        job.out[job.token[r] * job.out_stride + strip * strip_rows + i] += job.gate[r] * product(job.h, w, r, 0, i);
+  }
 }
 
 void nothing() {}
 
+constexpr Kernels reference_on(Activation kind) {
+  return {kind, nothing, nothing, gate_up_reference, down_reference, prepare_row, round_all};
+}
+
 }  // namespace
 
-const Kernels reference_kernels{nothing, nothing, gate_up_reference, down_reference, round_all};
+const KernelSet reference_kernels{reference_on(Activation::bf16), reference_on(Activation::u8),
+                                  reference_on(Activation::u8)};
 
 }  // namespace ktbench

@@ -27,7 +27,8 @@ class ReadRoof {
   std::size_t position_ = 0;
 };
 
-// FLOP per second of register-only multiplications, all threads together, over about `seconds`.
+// Operations per second of register-only multiplications, all threads together, by the fastest instruction that is
+// granted for `isa` and `dtype`; about `seconds` in all. Throws std::invalid_argument naming what is unknown.
 double peak_flops(Team& team, std::string_view isa, double seconds, std::string_view dtype);
 
 // Nanoseconds for a cache line to pass between threads 0 and 1 of the team, one way.

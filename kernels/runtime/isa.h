@@ -11,7 +11,7 @@ namespace ktbench {
 
 struct Isa {
   std::string name;
-  const Kernels* kernels;
+  const KernelSet* kernels;
   std::string missing;  // empty when granted, else the reason in one line
 };
 
@@ -22,5 +22,16 @@ const std::vector<Isa>& isas();
 const Isa& granted_isa(std::string_view name);
 
 bool granted(std::string_view name);
+
+// Kernels of one ISA for a precision. Throws as granted_isa does, and std::invalid_argument where it has none.
+const Kernels& kernels_of(std::string_view name, Precision precision);
+
+// Whether few rows should read two strips at once. Two streams of a thread with prefetches read 36 GB/s where one reads 30
+// on Granite Rapids; on Zen 4 one stream without is the fastest (kernels of one token: 100 against 83 to 92 % of the roof
+// with four).
+bool reads_pairs();
+
+// Those of the fastest AVX-512 variant that is granted.
+const Kernels& fastest_avx512(Precision precision);
 
 }  // namespace ktbench

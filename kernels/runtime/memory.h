@@ -3,29 +3,28 @@
 
 #include <cstddef>
 
+#include "runtime/mapping.h"
+#include "runtime/numa.h"
+
 namespace ktbench {
 
 class HugeBuffer {
  public:
   HugeBuffer() = default;
-  // Throws std::bad_alloc. Zero-filled; a page gets its place when it is first touched, near the thread that does so.
-  explicit HugeBuffer(std::size_t bytes);
-  ~HugeBuffer();
-  HugeBuffer(HugeBuffer&& other) noexcept;
-  HugeBuffer& operator=(HugeBuffer&& other) noexcept;
+  // Zero-filled, whole huge pages. Throws std::bad_alloc; std::system_error where the kernel refuses the placement.
+  explicit HugeBuffer(std::size_t bytes, const Placement& placement = FirstTouch{});
 
   template <class T = std::byte>
   T* as() const {
-    return static_cast<T*>(data_);
+    return static_cast<T*>(mapping_.data());
   }
-  std::size_t bytes() const { return bytes_; }
+  std::size_t bytes() const { return mapping_.bytes(); }
 
-  // At least `bytes`; what it held is lost when it has to grow.
-  void reserve(std::size_t bytes);
+  // At least `bytes`; what it held, and where, is lost when it has to grow.
+  void reserve(std::size_t bytes, const Placement& placement = FirstTouch{});
 
  private:
-  void* data_ = nullptr;
-  std::size_t bytes_ = 0;
+  Mapping mapping_;
 };
 
 }  // namespace ktbench

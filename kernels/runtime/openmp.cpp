@@ -63,7 +63,7 @@ constexpr std::chrono::microseconds kSpin{1000};
 
 }  // namespace
 
-OpenMPTeam::OpenMPTeam(int threads) : Team(threads, kSpin) { runtime(); }
+OpenMPTeam::OpenMPTeam(int threads) : Team(threads, kSpin, Thread0::caller) { runtime(); }
 
 void OpenMPTeam::pin(const std::vector<int>& cpus) {
   if (static_cast<int>(cpus.size()) != threads())

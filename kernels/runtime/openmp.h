@@ -1,5 +1,8 @@
 // A team made of the OpenMP threads that the process already has: PyTorch's. Idle OpenMP threads spin for milliseconds
-// on their cores; threads of our own would have to fight them for every core that both roles share.
+// on their cores; threads of our own would have to fight them for every core that both roles share. They work only for
+// a thread that calls them: a submitted job begins when somebody waits, and one that nobody waits for never runs. Roles
+// that share cores cannot overlap. GNU OpenMP keeps a set of threads for each calling thread, so the same one should
+// always wait.
 #pragma once
 
 #include <vector>
@@ -10,7 +13,8 @@ namespace ktbench {
 
 class OpenMPTeam : public Team {
  public:
-  // Throws std::runtime_error when no OpenMP runtime has been loaded into this process yet.
+  // Throws std::runtime_error when no OpenMP runtime has been loaded into this process yet. A job throws it when the
+  // runtime grants fewer threads.
   explicit OpenMPTeam(int threads);
 
   // Each thread to its cpu, the calling one to the first, for good. Throws std::invalid_argument for a cpu that may not

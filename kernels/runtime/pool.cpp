@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -12,11 +13,9 @@ namespace ktbench {
 namespace {
 
 void check_usable(const std::vector<int>& cpus) {
-  cpu_set_t allowed;
-  sched_getaffinity(0, sizeof allowed, &allowed);
+  const std::vector<int> usable = usable_cpus();
   for (const int cpu : cpus)
-    if (cpu < 0 || cpu >= CPU_SETSIZE || !CPU_ISSET(cpu, &allowed))
-      throw std::invalid_argument(not_usable(cpu));
+    if (!std::binary_search(usable.begin(), usable.end(), cpu)) throw std::invalid_argument(not_usable(cpu));
 }
 
 // The calling thread sits on the pool's first cpu while it works, and gets its own affinity back: threads that it
@@ -39,29 +38,40 @@ class Seat {
 
 }  // namespace
 
-ThreadPool::ThreadPool(std::vector<int> cpus, std::chrono::microseconds spin)
-    : Team(static_cast<int>(cpus.size()), spin), cpus_(std::move(cpus)), spin_(spin) {
+ThreadPool::ThreadPool(std::vector<int> cpus, std::chrono::microseconds spin, bool own)
+    : Team(static_cast<int>(cpus.size()), spin, own ? Thread0::own : Thread0::caller),
+      cpus_(std::move(cpus)),
+      spin_(spin) {
   check_usable(cpus_);
-  for (int thread = 1; thread < threads(); ++thread) workers_.emplace_back([this, thread] { serve(thread); });
+  try {
+    for (int thread = own ? 0 : 1; thread < threads(); ++thread)
+      workers_.emplace_back([this, thread] { serve(thread); });
+  } catch (...) {
+    close();  // those that did start would never end
+    throw;
+  }
 }
 
 ThreadPool::~ThreadPool() {
+  settle();
+  close();
+}
+
+void ThreadPool::close() {
   closing_.store(true, std::memory_order_relaxed);
-  epoch_.fetch_add(1, std::memory_order_release);
-  epoch_.notify_all();
+  begun_.advance();
 }
 
 void ThreadPool::enter() {
   const Seat seat(cpus_.front());
-  epoch_.fetch_add(1, std::memory_order_release);
-  epoch_.notify_all();
   take_part(0);
 }
 
 void ThreadPool::serve(int thread) {
   pin_to(cpus_[thread]);
+  ask_for_short_turns();
   for (std::uint32_t seen = 0;; ++seen) {
-    await_change(epoch_, seen, spin_);
+    begun_.await_change(seen, spin_);
     if (closing_.load(std::memory_order_relaxed)) return;
     take_part(thread);
   }

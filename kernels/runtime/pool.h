@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -11,8 +12,12 @@ namespace ktbench {
 
 class ThreadPool : public Team {
  public:
-  // One thread per entry of `cpus`; a cpu may appear twice. Throws std::invalid_argument when one may not be used.
-  ThreadPool(std::vector<int> cpus, std::chrono::microseconds spin);
+  // One thread per entry of `cpus`; a cpu may appear twice. Idle threads spin for `spin`, then park. With `own` each is
+  // a thread of the pool, and a submitted job runs on its own. Without, whoever waits works as thread 0 on the first
+  // cpu: the other threads begin a submitted job at once and get as far as its first barrier.
+  // Throws std::invalid_argument when a cpu may not be used.
+  ThreadPool(std::vector<int> cpus, std::chrono::microseconds spin, bool own = false);
+  // Completes the job that has begun, drops those that have not.
   ~ThreadPool() override;
 
   const std::vector<int>& cpus() const { return cpus_; }
@@ -20,10 +25,10 @@ class ThreadPool : public Team {
  private:
   void enter() override;
   void serve(int thread);
+  void close();
 
   const std::vector<int> cpus_;
   const std::chrono::microseconds spin_;
-  alignas(64) Word epoch_{0};
   std::atomic<bool> closing_{false};
   std::vector<std::jthread> workers_;
 };

@@ -1,49 +1,77 @@
-// Threads that run phases together, with a barrier after each. The thread that calls run() works as thread 0.
+// Threads that run jobs together: a job is a list of phases with a barrier after each. Jobs run one after the other, in
+// the order in which they were submitted, by whichever threads.
 #pragma once
 
 #include <atomic>
 #include <chrono>
-#include <exception>
+#include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <span>
+#include <vector>
 
 #include "runtime/waiting.h"
 
 namespace ktbench {
 
+struct Job;  // one submission, the ticket to wait with
+
 class Team {
  public:
   using Phase = std::function<void(int thread)>;
 
-  virtual ~Team() = default;
+  virtual ~Team();
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
 
   int threads() const { return threads_; }
 
-  // Every thread runs phase after phase. Callers take turns. The first exception of any thread is thrown here once
-  // all threads are out; later phases are then skipped.
+  // Returns at once. What the phases hold is destroyed with the job: on any thread, where nobody holds the ticket.
+  std::shared_ptr<Job> submit(std::vector<Phase> phases);
+
+  // Returns when the job is done; the first exception of any of its threads is thrown here, once, and its later phases
+  // were skipped. Any thread may wait, never a phase of the same team. Where the team leaves the place of thread 0 to
+  // its callers, one that waits works there, in this job and in all before it.
+  // Throws std::invalid_argument for a job of another team.
+  void wait(Job& job);
+
+  // Submits and waits. Callers take turns.
   void run(std::span<const Phase> phases);
   void run(const Phase& phase) { run(std::span(&phase, 1)); }
 
  protected:
-  Team(int threads, std::chrono::microseconds spin);
+  enum class Thread0 { caller, own };
+  Team(int threads, std::chrono::microseconds spin, Thread0 thread0);
 
-  // Has every thread call take_part with its number and returns when thread 0, the caller, is through.
+  // By the caller as thread 0: sees to it that every thread takes part in the current job, itself included. Throws when
+  // that cannot be; then none may have.
   virtual void enter() = 0;
   void take_part(int thread);
 
+  // Completes the job that has begun, drops those that have not.
+  void settle();
+
+  EventCount begun_;  // jobs, one by one, as the team's own threads may take part in them
+
  private:
-  void run_guarded(const Phase& phase, int thread);
+  bool completed(std::uint64_t number) const { return completed_.load(std::memory_order_acquire) >= number; }
+  void enqueue(Job& job);
+  void await(std::uint64_t number);
+  bool work_as_thread0(std::uint64_t up_to);
+  void work_on_current();
+  void finish(Job& job);
 
   const int threads_;
-  std::mutex turn_;
-  std::span<const Phase> phases_;
+  const std::chrono::microseconds spin_;
+  std::atomic<bool> thread0_taken_;
+  std::mutex queue_lock_;
+  std::atomic<Job*> current_{nullptr};  // the queue's first
+  Job* last_ = nullptr;
+  std::uint64_t submitted_ = 0;
+  alignas(64) std::atomic<std::uint64_t> completed_{0};
+  EventCount progress_;  // a job was completed, or thread 0's place became free
   Barrier barrier_;
-  std::atomic<bool> failed_{false};
-  std::mutex failure_lock_;
-  std::exception_ptr failure_;
 };
 
 }  // namespace ktbench

@@ -1,4 +1,4 @@
-// Waiting on a word that another thread will change: spin, let others run now and then, park after a while.
+// Waiting for another thread: spin, let others run now and then, park after a while.
 #pragma once
 
 #include <atomic>
@@ -7,22 +7,40 @@
 
 namespace ktbench {
 
-using Word = std::atomic<std::uint32_t>;
+// A counter that threads wait on, on a cache line of its own. Not std::atomic's wait and notify: there all waits of a
+// process share a few waiter counts, so while any thread is parked anywhere each notify is a system call.
+class alignas(64) EventCount {
+ public:
+  std::uint32_t value() const { return value_.load(std::memory_order_acquire); }
 
-// Returns once word != old. The spin is bounded in time, so nothing here assumes a core of its own.
-void await_change(const Word& word, std::uint32_t old, std::chrono::microseconds spin);
+  // Whoever sees the new value sees all that came before; parked threads wake.
+  void advance();
 
-// All threads of a pool meet here.
+  // Returns once value() != old. The spin is bounded in time, so nothing here assumes a core of its own.
+  void await_change(std::uint32_t old, std::chrono::microseconds spin);
+
+ private:
+  bool changes_within_pauses(std::uint32_t old) const;
+  void park(std::uint32_t old);
+
+  std::atomic<std::uint32_t> value_{0};
+  std::atomic<std::uint32_t> parked_{0};
+};
+
+// All threads of a team meet here.
 class Barrier {
  public:
   Barrier(int threads, std::chrono::microseconds spin) : threads_(threads), spin_(spin) {}
+
+  // Does not wait. True for the last thread to arrive; the others' next meeting begins when it lets them know.
+  bool arrive();
   void arrive_and_wait();
 
  private:
   const std::uint32_t threads_;
   const std::chrono::microseconds spin_;
-  alignas(64) Word arrived_{0};
-  alignas(64) Word generation_{0};
+  alignas(64) std::atomic<std::uint32_t> arrived_{0};
+  EventCount meetings_;
 };
 
 }  // namespace ktbench

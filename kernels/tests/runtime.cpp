@@ -1,26 +1,14 @@
-// Threads, phases, shares of tasks. Two threads per cpu where there are few: races need company.
-#include <sched.h>
-
+// Threads, phases, shares of tasks.
 #include <atomic>
 #include <thread>
 
 #include "runtime/pool.h"
 #include "runtime/shares.h"
 #include "tests/check.h"
+#include "tests/cpus.h"
 
 namespace ktbench::tests {
 namespace {
-
-std::vector<int> four_cpus() {
-  cpu_set_t allowed;
-  sched_getaffinity(0, sizeof allowed, &allowed);
-  std::vector<int> cpus;
-  for (int turn = 0; cpus.size() < 4; turn = (turn + 1) % CPU_SETSIZE)
-    if (CPU_ISSET(turn, &allowed)) cpus.push_back(turn);
-  return cpus;
-}
-
-constexpr auto brief = std::chrono::microseconds(20);
 
 void check_each_runs_once(bool dynamic) {
   constexpr int tasks = 1000;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ktbench.core.errors import RequestError
 
@@ -67,13 +67,33 @@ def _hardware() -> list[Line]:
 
 
 def _grant_lines() -> list[Line]:
-    """Every instruction set that has kernels, with its own reason when refused."""
+    """The instruction sets that have kernels: those granted, each refused one with its reason, and what uses them."""
     from ktbench.host.extension import isa_grants, load_extension
 
     extension = load_extension()
     if extension.module is None:
         return [("instruction sets", _dash(extension.reason))]
-    return [(f"isa {isa}", reason or "granted") for isa, reason in isa_grants(extension).items()]
+    isas = isa_grants(extension)
+    granted = [isa for isa, reason in isas.items() if not reason]
+    refused = [(f"isa {isa}", _dash(reason)) for isa, reason in isas.items() if reason]
+    return [("instruction sets", ", ".join(granted)), *refused, *_kernel_lines(isas)]
+
+
+def _kernel_lines(isas: Mapping[str, str]) -> list[Line]:
+    from ktbench.core.features import BY_NAME
+    from ktbench.host.grants import kernel_isas
+
+    def used(feature: str, names: Sequence[str]) -> str:
+        tag = BY_NAME[feature].tag(True)
+        return f"{tag} runs {names[0]}" if len(names) == 1 else f"{tag} runs the faster of {' and '.join(names)}"
+
+    return [
+        (
+            f"{precision} kernels",
+            "; ".join(used(*pair) for pair in features.items()) or _dash("no feature has any here"),
+        )
+        for precision, features in kernel_isas(isas).items()
+    ]
 
 
 def _software() -> list[Line]:
@@ -98,13 +118,17 @@ def _features(reasons: dict[str, str]) -> list[Line]:
 
 
 def _health() -> list[Line]:
+    from ktbench.host.extension import load_extension
     from ktbench.host.health import health_warnings
     from ktbench.host.memory import read_cpu_quota, read_memory
+    from ktbench.host.roofs import core_to_core_ns
     from ktbench.host.settings import read_settings
     from ktbench.host.topology import read_topology
 
-    topology = read_topology()
-    warnings = health_warnings(read_settings(cpu=topology.cpus[0]), topology, read_memory(), read_cpu_quota())
+    topology, kernels = read_topology(), load_extension().module
+    settings = read_settings(cpu=topology.cpus[0])
+    hop_ns = None if kernels is None else core_to_core_ns(kernels, topology.core_cpus)
+    warnings = health_warnings(settings, topology, read_memory(), read_cpu_quota(), hop_ns)
     return [("warning", line) for line in warnings] or [("good", "nothing found that would spoil measurements")]
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ktbench.cli.progress import loading, round_ended, say, turn_ended
+from ktbench.cli.progress import loading, round_ended, say, turns_ended
 from ktbench.cli.request import Planned
-from ktbench.config import Request
+from ktbench.config import Request, RequestPart
 from ktbench.core.errors import RequestError
 from ktbench.core.outcome import Outcome
-from ktbench.core.record import Environment, Header
+from ktbench.core.record import Environment, Header, Part
 from ktbench.core.spec import MeasureSpec
 from ktbench.host.environment import environment
 from ktbench.launch.sweep import Sweep
+from ktbench.plan import worker_bytes
 from ktbench.store import LOG_NAME, Log, Run, read_run
 from ktbench.store.find import RUNS, find_run
 
@@ -31,14 +32,16 @@ def carry_out(request: Request, planned: Planned, command: list[str]) -> Run:
         code_id=machine.code_id,
         env_id=machine.env_id,
         kept=previous.latest() if previous else {},
-        on_record=turn_ended,
+        worker_bytes=worker_bytes(planned.runnable, planned.cache_bytes),
+        free_bytes=planned.free_bytes,
+        on_record=turns_ended(planned.cells),
         on_load=loading,
     )
     try:
         if previous is None:
             log.append(_header(request, planned, machine, folder.name, command))
         log.append(machine)
-        _measure(sweep, planned, request.spec.measure)
+        _measure(sweep, planned, request.measure)
     except KeyboardInterrupt:
         say(f"interrupted; what was measured is kept: the same command with resume={folder.name} goes on")
         raise
@@ -61,16 +64,21 @@ def _measure(sweep: Sweep, planned: Planned, measure: MeasureSpec) -> None:
 def _header(request: Request, planned: Planned, machine: Environment, run: str, command: list[str]) -> Header:
     return Header(
         run=run,
-        title=request.sweep.title or request.spec.engine.label,
+        title=request.title,
         ablation=request.sweep.name,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=tuple(command),
-        baseline=request.sweep.baseline if request.sweep.arms else planned.cells[0].label,
+        parts=tuple(_part(part) for part in request.parts),
         cells=planned.cells,
-        measure=request.spec.measure,
+        measure=request.measure,
         code_id=machine.code_id,
         env_id=machine.env_id,
     )
+
+
+def _part(part: RequestPart) -> Part:
+    baseline = part.sweep.baseline if part.sweep.arms else part.spec.engine.label
+    return Part(name=part.name, title=part.title, baseline=baseline, figure=part.sweep.figure)
 
 
 def _new_folder(request: Request) -> Path:

@@ -2,29 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ktbench.cli.request import Planned
+    from ktbench.config import RequestPart
 
 SUMMARY = "the cells of a sweep, minutes and bytes; what was dropped and why"
+_GIB = 2**30
 
 
 def run(overrides: Sequence[str]) -> int:
     """Print the plan. Raises RequestError where it would not fit."""
     from ktbench.cli.request import plan_request, read_request
-    from ktbench.plan import estimate_memory, worker_groups
 
     request = read_request(overrides)
-    planned = plan_request(request)
-    measure = request.spec.measure
-    for cell in planned.cells:
-        ending = f"dropped: {planned.lacking[cell.key]}" if cell.key in planned.lacking else cell.key
-        print(f"{cell.label:<14} {cell.spec.summary} {ending}")
-    for group in worker_groups(planned.runnable):
-        need = estimate_memory(group)
-        gib = {name: getattr(need, name) / 2**30 for name in ("original", "packed", "others", "workspace", "fixed")}
-        print("worker: " + ", ".join(f"{name} {value:.2f} GiB" for name, value in gib.items()))
-    print(f"memory: {planned.needed_bytes / 2**30:.1f} GiB (estimated)")
+    planned, measure = plan_request(request), request.measure
+    for part in request.parts:
+        print("\n".join(_part_lines(part, planned)))
+    print("\n".join(_memory_lines(planned)))
     print(
         f"rounds: {measure.min_rounds} to {measure.max_rounds} of {len(planned.runnable)} turns, "
         f"at most {measure.max_minutes:g} minutes of turns, loading apart"
     )
     return 0
+
+
+def _part_lines(part: RequestPart, planned: Planned) -> Iterator[str]:
+    """The part's heading where there are several, then its cells."""
+    from ktbench.cli.names import names_in_part
+
+    cells = [cell for cell in planned.cells if cell.part == part.name]
+    if part.name:
+        yield f"{part.name}: {part.title} ({len(cells)} cells)"
+    names = names_in_part(cells)
+    width = max(len(name) for name in names.values())
+    for cell in cells:
+        ending = f"dropped: {planned.lacking[cell.key]}" if cell.key in planned.lacking else cell.key
+        yield f"{'  ' if part.name else ''}{names[cell.key]:<{width}} {cell.spec.summary} {ending}"
+
+
+def _memory_lines(planned: Planned) -> Iterator[str]:
+    from ktbench.plan import estimate_memory, worker_groups
+
+    total = 0
+    for group in worker_groups(planned.runnable):
+        need = estimate_memory(group, planned.cache_bytes)
+        total += need.total
+        gib = {name: getattr(need, name) / _GIB for name in ("original", "packed", "others", "workspace", "fixed")}
+        spec = group[0].spec
+        bytes_of = ", ".join(f"{name} {value:.2f} GiB" for name, value in gib.items())
+        yield f"worker: {spec.model.name} {spec.precision}: {bytes_of}"
+    yield f"memory: {planned.needed_bytes / _GIB:.1f} GiB (estimated)"
+    if total > planned.needed_bytes:
+        yield (
+            f"all workers together would take {total / _GIB:.1f} GiB: those of a part that is not being measured end "
+            "where others need the room, and load again in the next round"
+        )

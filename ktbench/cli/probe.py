@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ktbench.core.placement import Placement
     from ktbench.host.describe import Constant, MachineDescription
+    from ktbench.host.probe import Readings
 
-SUMMARY = "the roofs: read bandwidth, peak per ISA, core-to-core latency; saved as a machine description"
+SUMMARY = "the roofs: read bandwidth by placement of the cores, peak per ISA and dtype; saved as a machine description"
 _ROUNDS = 12
+# A hypervisor leaves cores where they are for seconds.
+_SECONDS = 10.0
 _GIB = 2**30
 # Unit as kept: unit as shown, and how many of the kept make one of the shown.
-_SHOWN = {"bytes/s": ("GB/s", 1e9), "FLOP/s": ("TFLOP/s", 1e12), "ns": ("ns", 1.0)}
+_SHOWN = {"bytes/s": ("GB/s", 1e9), "FLOP/s": ("TFLOPS", 1e12), "OP/s": ("TOPS", 1e12), "ns": ("ns", 1.0)}
+# What a placement does to timings, where that is not plain from the bandwidth.
+_MEANING: dict[Placement, str] = {
+    "same core": "two threads of one core: arithmetic halves",
+    "near": "one last-level cache",
+    "far": "two last-level caches",
+    "moved": "changed between two readings: not used",
+}
 
 
 def run(overrides: Sequence[str]) -> int:
@@ -64,33 +76,72 @@ def _measure() -> MachineDescription:
     _say(f"filling {need / _GIB:.0f} GiB of buffers")
     machine = environment()
     instruments = open_instruments(extension.module, topology, read_cuda_devices())
-    rounds = []
-    for readings in read_rounds(instruments.gauges, _ROUNDS):
-        rounds.append(readings)
-        _say(f"round {len(rounds)} of {_ROUNDS}: read bandwidth {_figure(readings['read.all'], 'bytes/s')}")
+    rounds = list(_told(read_rounds(instruments, _ROUNDS, _SECONDS)))
     return describe(instruments, rounds, machine, datetime.now(UTC).date())
 
 
+def _told(rounds: Iterable[Readings]) -> Iterator[Readings]:
+    """The rounds as they come; the first of every second is told."""
+    began, told = monotonic(), -1
+    for number, readings in enumerate(rounds, start=1):
+        if (second := int(monotonic() - began)) > told:
+            told, read = second, readings["read.all"]
+            placed = f", cores {read.placement}" if read.placement else ""
+            _say(f"round {number}, {second} s: read bandwidth {_figure(read.value, 'bytes/s')}{placed}")
+        yield readings
+
+
 def table(machine: MachineDescription) -> list[str]:
-    """The description as lines of aligned text: median, 95 % interval, unit; a dash with its reason for a gap."""
-    width = max(len(constant.title) for constant in machine.constants.values())
-    placed = f"; first two cores {machine.placement}" if machine.placement else ""
+    """The description as lines of aligned text: median, 95 % interval, unit; a dash with its reason for a gap.
+
+    Below it the read bandwidth at each placement that was seen.
+    """
+    constants = machine.constants.values()
+    width = max(len(constant.title) for constant in constants)
+    repeats = max(len(constant.samples) for constant in constants)
+    placed = f", of which those with the cores {machine.placement} count" if machine.placement else ""
     return [
-        f"{machine.name} (env {machine.env_id}){placed}",
-        f"medians of {_ROUNDS} interleaved repeats with distribution-free 95 % intervals, measured {machine.created}",
-        *(f"  {constant.title:<{width}}  {_row(constant)}" for constant in machine.constants.values()),
+        f"{machine.name} (env {machine.env_id}), measured {machine.created}",
+        f"medians with distribution-free 95 % intervals, {repeats} interleaved repeats{placed}",
+        *(f"  {constant.title:<{width}}  {_row(constant, machine.placement)}" for constant in constants),
+        *_placement_lines(machine),
     ]
 
 
-def _row(constant: Constant) -> str:
+def _row(constant: Constant, placement: Placement | None) -> str:
     from ktbench.stats.intervals import median_interval
 
     if constant.value is None:
         return f"{'-':>8}  {constant.why}"
     unit, scale = _SHOWN[constant.unit]
-    interval = median_interval(constant.samples)
+    interval = median_interval(constant.samples_at(placement))
     low, mid, high = (f"{value / scale:.3g}" for value in (interval.low, interval.mid, interval.high))
-    return f"{mid:>8} {unit:<8} {low} to {high}"
+    return f"{mid:>8} {unit:<6} {low} to {high}"
+
+
+def _placement_lines(machine: MachineDescription) -> Iterator[str]:
+    """How the cores moved while the read bandwidth was measured."""
+    from ktbench.core.placement import PLACEMENTS
+
+    read = machine.constants["read.all"]
+    seen = [place for place in PLACEMENTS if place in read.placements]
+    if not seen:
+        yield "placement of the cores: - (one usable core)"
+    elif len(seen) == 1:
+        (place,) = seen
+        yield f"placement of the cores: {place} throughout ({_MEANING[place]}); {read.title}: {_range(read, place)}"
+    else:
+        yield f"placement of the cores changed; {read.title}, median and range at each:"
+        yield from (f"  {place:<9}  {_range(read, place)} ({_MEANING[place]})" for place in seen)
+
+
+def _range(read: Constant, place: Placement) -> str:
+    from statistics import median
+
+    unit, scale = _SHOWN[read.unit]
+    samples = [sample / scale for sample in read.samples_at(place)]
+    counted = f"{len(samples)} sample{'s' if len(samples) > 1 else ''}"
+    return f"{median(samples):.3g} {unit}, {min(samples):.3g} to {max(samples):.3g} in {counted}"
 
 
 def _figure(value: float, kept: str) -> str:

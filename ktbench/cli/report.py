@@ -10,9 +10,7 @@ SUMMARY = "tables and figures of a run again, from its log alone: RUN [md|csv|js
 def run(overrides: Sequence[str]) -> int:
     """Rebuild the report of a run and print its table. Raises RequestError for an unknown run or format."""
     from ktbench.core.errors import RequestError
-    from ktbench.report.markdown import markdown
-    from ktbench.report.rows import rows_of
-    from ktbench.report.tables import table_of
+    from ktbench.report.page import page_of
     from ktbench.report.write import FORMATS, write_report
     from ktbench.store import read_run
     from ktbench.store.find import find_run
@@ -22,7 +20,7 @@ def run(overrides: Sequence[str]) -> int:
     name, *formats = overrides
     stored = read_run(find_run(name))
     written = write_report(stored, formats or FORMATS)
-    print(markdown(table_of(stored, rows_of(stored))))
+    print(page_of(stored))
     for path in written:
         print(f"wrote {path}")
     return 0

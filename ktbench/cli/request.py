@@ -12,16 +12,23 @@ from ktbench.engine.checkpoint_files import inspect_checkpoint
 from ktbench.engine.support import unsupported as not_built
 from ktbench.host.grants import feature_reasons, machine_grants
 from ktbench.host.memory import available_memory_bytes
+from ktbench.host.topology import read_topology
 from ktbench.plan import plan_cells, require_memory, unsupported
+from ktbench.workload.recorded import read_trace
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Planned:
-    """Cells of a request. `lacking` says by cell key why this machine cannot run a cell; the others can be run."""
+    """Cells of a request. `lacking` says by cell key why this machine cannot run a cell; the others can be run.
+
+    `needed_bytes` are held at once at most, of `free_bytes`; `cache_bytes` is the last-level cache, 0 if not known.
+    """
 
     cells: tuple[Cell, ...]
     lacking: dict[str, str]
     needed_bytes: int
+    free_bytes: int
+    cache_bytes: int
 
     @property
     def runnable(self) -> tuple[Cell, ...]:
@@ -32,20 +39,31 @@ class Planned:
 def read_request(overrides: Sequence[str]) -> Request:
     """The frozen request behind overrides. Raises RequestError."""
     composed = compose(overrides)
-    path = composed["model"]["path"]
-    if path is None:
-        return freeze(composed)
+    paths = {content["model"]["path"] for content in composed.parts.values()} - {None}
     try:
-        return freeze(composed, inspect_checkpoint(path))
+        return freeze(composed, {path: inspect_checkpoint(path) for path in paths})
     except ValueError as error:
         raise RequestError(str(error)) from None
 
 
 def plan_request(request: Request) -> Planned:
     """Cells of a request, sorted into what can run here and what cannot. Raises RequestError where it does not fit."""
-    cells = plan_cells(request.spec, request.sweep)
+    cells = tuple(cell for part in request.parts for cell in plan_cells(part.spec, part.sweep, part.name))
     reasons = feature_reasons(machine_grants())
     lacking = {cell.key: why for cell in cells if (why := unsupported(cell.spec, reasons) or not_built(cell.spec))}
     runnable = [cell for cell in cells if cell.key not in lacking]
-    needed = require_memory(runnable, available_memory_bytes()) if runnable else 0
-    return Planned(cells=cells, lacking=lacking, needed_bytes=needed)
+    for cell in runnable:
+        _check_trace(cell)
+    free, cache = available_memory_bytes(), read_topology().last_level_cache_bytes or 0
+    needed = require_memory(runnable, free, cache)
+    return Planned(cells=cells, lacking=lacking, needed_bytes=needed, free_bytes=free, cache_bytes=cache)
+
+
+def _check_trace(cell: Cell) -> None:
+    """Recorded routing that cannot be replayed is refused before anything loads."""
+    work, shape = cell.spec.workload, cell.spec.model.shape
+    try:
+        if work.trace is not None:
+            read_trace(work.trace, shape.experts, shape.top_k, work.seed)
+    except ValueError as error:
+        raise RequestError(str(error)) from None

@@ -15,7 +15,7 @@ def run(overrides: Sequence[str]) -> int:
     from ktbench.core.errors import RequestError
 
     request = read_request(overrides)
-    if request.sweep.arms:
+    if request.is_sweep:
         raise RequestError("run: takes one cell; use `sweep` for an ablation")
     planned = plan_request(request)
     return show(carry_out(request, planned, ["python", "-m", "ktbench", "run", *overrides]), alone=True)

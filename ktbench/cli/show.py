@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ktbench.cli.names import listing
 from ktbench.core.outcome import Outcome
 from ktbench.report.caption import conditions_of
+from ktbench.report.parts import parts_of
 from ktbench.report.row import Row
 from ktbench.report.rows import row_line, rows_of
 from ktbench.report.write import write_report
@@ -20,14 +22,26 @@ _FINE_ALONE = frozenset({Outcome.OK, Outcome.NOISY})
 
 def show(run: Run, *, alone: bool = False) -> int:
     """Write the report and print its rows. Exit code 4 where a cell failed, or where the only cell could not run."""
-    rows = rows_of(run)
     files = write_report(run)
     print(f"{run.header.title}\n")
-    for row in rows:
-        print("\n".join(_lines(row)))
-    print("", *conditions_of(run, rows), "", *(f"wrote {file}" for file in files), sep="\n")
+    print("\n".join(_text(run)))
+    print("", *(f"wrote {file}" for file in files), sep="\n")
     fine = _FINE_ALONE if alone else _FINE_IN_A_SWEEP
-    return DONE if all(row.outcome in fine for row in rows) else A_CELL_FAILED
+    return DONE if all(row.outcome in fine for row in rows_of(run)) else A_CELL_FAILED
+
+
+def _text(run: Run) -> Iterator[str]:
+    """Rows and conditions; of several parts each below its title, and at the end what holds for all of them."""
+    parts = [(part.header.title, rows_of(part)) for part in parts_of(run)]
+    conditions = [conditions_of(part, rows) for part, (_, rows) in zip(parts_of(run), parts, strict=True)]
+    common = [said for said in conditions[0] if all(said in other for other in conditions)]
+    for (title, rows), said in zip(parts, conditions, strict=True):
+        if len(parts) > 1:
+            yield title
+        yield from (*listing(rows, _lines), "")
+        if own := [sentence for sentence in said if sentence not in common]:
+            yield from (*own, "")
+    yield from common
 
 
 def _lines(row: Row) -> Iterator[str]:

@@ -16,7 +16,7 @@ def run(overrides: Sequence[str]) -> int:
     from ktbench.core.errors import RequestError
 
     request = read_request(overrides)
-    if not request.sweep.arms:
+    if not request.is_sweep:
         raise RequestError(f"sweep: name one with +ablation=NAME; allowed are {', '.join(ablation_names())}")
     planned = plan_request(request)
     return show(carry_out(request, planned, ["python", "-m", "ktbench", "sweep", *overrides]))

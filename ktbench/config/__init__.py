@@ -1,6 +1,7 @@
 """The only room that knows Hydra: overrides in, frozen specs out."""
 
-from ktbench.config.compose import ablation_names, compose
-from ktbench.config.freeze import Request, freeze
+from ktbench.config.compose import ablation_names
+from ktbench.config.freeze import Request, RequestPart, freeze
+from ktbench.config.parts import Composed, compose
 
-__all__ = ["Request", "ablation_names", "compose", "freeze"]
+__all__ = ["Composed", "Request", "RequestPart", "ablation_names", "compose", "freeze"]

@@ -1,4 +1,4 @@
-"""Composes Hydra overrides into plain content; what Hydra would answer with a page is said in one line."""
+"""One composition of Hydra overrides into plain content; what Hydra would answer with a page is said in one line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DEFAULTS = {
 }
 
 
-def compose(overrides: Sequence[str]) -> dict[str, Any]:
+def compose_once(overrides: Sequence[str]) -> dict[str, Any]:
     """Plain content of the composed configuration.
 
     Raises RequestError in one line for an override that does not parse, an unknown group option or an unknown key.

@@ -4,61 +4,126 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
+from ktbench.config.parts import Composed
+from ktbench.config.trace import give_trace
 from ktbench.core.errors import RequestError
 from ktbench.core.plain import from_plain
-from ktbench.core.shape import moe_shape
-from ktbench.core.spec import RunSpec
+from ktbench.core.shape import MoEShape, moe_shape, with_experts
+from ktbench.core.spec import MeasureSpec, RunSpec
 from ktbench.core.sweep import SweepSpec
 
 _VOCAB_MULTIPLE = 64
+_SPEC = ("workload", "engine", "system", "precision")
+
+# `config.json` of a checkpoint by the folder that `model.path` names.
+Checkpoints = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RequestPart:
+    """One ablation of a request: the spec that its arms and axes change. The only part of a request is called ""."""
+
+    name: str
+    spec: RunSpec
+    sweep: SweepSpec
+
+    @property
+    def title(self) -> str:
+        """What the ablation calls itself; without a title its name, or the features of a single cell."""
+        return self.sweep.title or (self.sweep.name if self.sweep.arms else self.spec.engine.label)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """Everything a command line asks for."""
+    """Everything a command line asks for. `sweep` has the run's name, title and parts, which are measured together."""
 
-    spec: RunSpec
     sweep: SweepSpec
+    measure: MeasureSpec
+    parts: tuple[RequestPart, ...]
     resume: str | None
     resume_changed: bool
     run_name: str | None
 
+    @property
+    def title(self) -> str:
+        """Title of the run: its own, else that of its only part."""
+        return self.sweep.title or (self.sweep.name if self.sweep.parts else self.parts[0].title)
 
-def freeze(composed: Mapping[str, Any], checkpoint: Mapping[str, Any] | None = None) -> Request:
+    @property
+    def is_sweep(self) -> bool:
+        """Whether more than a single cell is asked for."""
+        return bool(self.sweep.parts) or any(part.sweep.arms for part in self.parts)
+
+
+def freeze(composed: Composed, checkpoints: Checkpoints = MappingProxyType({})) -> Request:
     """Specs of composed content.
 
-    `checkpoint` is the `config.json` of the folder `model.path`, where one is given. Raises RequestError with the
-    first value that a spec refuses.
+    `checkpoints` has the configuration of every folder that a `model.path` names. Raises RequestError with the first
+    value that a spec refuses.
     """
-    content = dict(composed)
+    run = {key: composed.run[key] for key in ("sweep", "measure", "resume", "resume_changed", "run_name")}
     try:
-        model = freeze_model(content.pop("model"), checkpoint)
-        parts = ("workload", "engine", "measure", "system", "precision")
-        spec = from_plain({"model": model} | {key: content.pop(key) for key in parts}, RunSpec)
-        return from_plain({"spec": spec, **content}, Request)
+        contents = give_trace(composed.parts)
+        parts = tuple(_part(name, content, run["measure"], checkpoints) for name, content in contents.items())
+        return from_plain(run | {"parts": parts}, Request)
     except ValueError as error:
         raise RequestError(str(error)) from None
 
 
-def freeze_model(model: Mapping[str, Any], checkpoint: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Plain content of a ModelSpec: the slice's depth and vocabulary applied to the architecture's configuration."""
+def _part(name: str, content: Mapping[str, Any], measure: Any, checkpoints: Checkpoints) -> RequestPart:
+    path = content["model"]["path"]
+    phase = content["workload"]["phase"]
+    model = freeze_model(content["model"], None if path is None else checkpoints[path], phase=phase)
+    spec = from_plain({"model": model, "measure": measure} | {key: content[key] for key in _SPEC}, RunSpec)
+    return from_plain({"name": name, "spec": spec, "sweep": content["sweep"]}, RequestPart)
+
+
+def freeze_model(model: Mapping[str, Any], checkpoint: Mapping[str, Any] | None, *, phase: str) -> dict[str, Any]:
+    """Plain content of a ModelSpec: depth, experts and vocabulary of what is built in the architecture's configuration.
+
+    Raises ValueError for a size that the architecture does not have, or that the phase does not go with.
+    """
     full = dict(checkpoint if checkpoint is not None else model["config"])
     shape = moe_shape(full)
-    layers = shape.layers if model["layers"] is None else model["layers"]
-    if not isinstance(layers, int):
-        raise ValueError(f"model.layers={layers}: must be a number or null")
+    layers = _layers(model, shape, phase)
     if checkpoint is not None and layers != shape.layers:
         raise ValueError(f"model.layers={layers}: a checkpoint is run whole, leave model.layers=null")
+    config = _sliced(full, shape.layers, layers, _vocab(model, shape.vocab, layers / shape.layers))
     return {
         "name": model["name"] if checkpoint is None else str(model["path"]),
-        "config": _sliced(full, shape.layers, layers, _vocab(model, shape.vocab, layers / shape.layers)),
+        "config": config if model["experts"] is None else with_experts(config, _experts(model, shape, phase)),
         "full_layers": shape.layers,
         "full_vocab": shape.vocab,
         "path": model["path"],
         "seed": model["seed"],
     }
+
+
+def _layers(model: Mapping[str, Any], shape: MoEShape, phase: str) -> int:
+    layers = shape.layers if model["layers"] is None else model["layers"]
+    if not isinstance(layers, int):
+        raise ValueError(f"model.layers={layers}: must be a number or null")
+    if phase == "layer" and layers != shape.layers:
+        raise ValueError(f"model.layers={layers}: workload.phase=layer runs one layer anyway, leave model.layers=null")
+    return layers
+
+
+def _experts(model: Mapping[str, Any], shape: MoEShape, phase: str) -> int:
+    """As many experts as asked for, all where the model has fewer."""
+    experts = model["experts"]
+    if phase != "layer":
+        raise ValueError(f"model.experts={experts}: is for workload.phase=layer, leave it null with phase={phase}")
+    if model["path"] is not None:
+        raise ValueError(f"model.experts={experts}: a checkpoint is run whole, leave model.experts=null")
+    if not isinstance(experts, int) or experts < shape.top_k:
+        raise ValueError(
+            f"model.experts={experts}: {model['name']} routes a token to {shape.top_k} experts, "
+            f"allowed are {shape.top_k} to {shape.experts} and null"
+        )
+    return min(experts, shape.experts)
 
 
 def _sliced(config: Mapping[str, Any], full_layers: int, layers: int, vocab: int) -> dict[str, Any]:

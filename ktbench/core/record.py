@@ -8,6 +8,7 @@ from typing import Any, Literal
 from ktbench.core.evidence import Evidence
 from ktbench.core.outcome import Outcome
 from ktbench.core.spec import MeasureSpec, RunSpec
+from ktbench.core.sweep import FigureKind
 
 Provenance = Literal["measured", "simulated", "published"]
 Role = Literal["arm", "control"]
@@ -15,17 +16,22 @@ Role = Literal["arm", "control"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
-    """One line of a plan. A control repeats the baseline under its own name, to show what noise alone does."""
+    """One line of a plan. A control repeats the baseline under its own name, to show what noise alone does.
+
+    `part` names the part of the sweep (`Part.name`) whose table shows the cell, empty in a sweep of one part.
+    """
 
     label: str
     spec: RunSpec
     spec_id: str
     role: Role = "arm"
+    part: str = ""
 
     @property
     def key(self) -> str:
-        """Identity inside a run: the spec, and whether this is its control."""
-        return self.spec_id if self.role == "arm" else f"{self.spec_id}-{self.role}"
+        """Identity inside a run: the spec, the part of the sweep it stands in, and whether this is its control."""
+        words = (self.spec_id, self.part, "" if self.role == "arm" else self.role)
+        return "-".join(word for word in words if word)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,14 +39,15 @@ class RoofSample:
     """The machine's limits next to a turn: read bandwidth in bytes/s, arithmetic peak in FLOP/s.
 
     `peak_flops` is None where `peak_isa` is `reference`: portable code has no peak worth comparing with.
-    `ping_pong_ns` is the time a cache line takes from core to core (None with one core): it labels where a hypervisor
-    has placed the cores at that moment.
+    `peak_dtype` names the numbers that the peak multiplies, `ping_pong_ns` is the time a cache line takes from core to
+    core (None with one core): it labels where a hypervisor has placed the cores at that moment.
     """
 
     read_bytes_per_s: float
     peak_flops: float | None
     peak_isa: str
     ping_pong_ns: float | None = None
+    peak_dtype: str = "bf16"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,10 +102,20 @@ class Environment:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """One table and one figure of a run. `baseline` is the label of the arm that its other arms are compared with."""
+
+    name: str
+    title: str
+    baseline: str
+    figure: FigureKind = "bars"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Header:
     """First line of a run: what was planned and the command that planned it.
 
-    `baseline` is the label of the arm to which the other arms of the same workload and model are compared.
+    A run of one part names it "" and so do its cells.
     """
 
     run: str
@@ -106,7 +123,7 @@ class Header:
     ablation: str
     created: str
     command: tuple[str, ...]
-    baseline: str
+    parts: tuple[Part, ...]
     cells: tuple[Cell, ...]
     measure: MeasureSpec
     code_id: str

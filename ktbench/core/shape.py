@@ -83,6 +83,11 @@ def moe_shape(config: Mapping[str, Any]) -> MoEShape:
     )
 
 
+def with_experts(config: Mapping[str, Any], experts: int) -> dict[str, Any]:
+    """The configuration with so many routed experts, under the key that its family counts them by."""
+    return dict(config) | {next(key for key in _EXPERTS if config.get(key) is not None): experts}
+
+
 def _first(config: Mapping[str, Any], keys: tuple[str, ...], default: int | None = None) -> int:
     for key in keys:
         if config.get(key) is not None:

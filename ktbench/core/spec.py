@@ -9,9 +9,10 @@ from ktbench.core.features import BY_NAME, FEATURES, features_label
 from ktbench.core.shape import MoEShape, moe_shape
 
 System = Literal["ktbench"]
-Precision = Literal["bf16"]
-Phase = Literal["prefill", "decode"]
-Routing = Literal["model", "balanced", "zipf", "concentrated"]
+Precision = Literal["bf16", "int8", "int4_g32", "int4_g64", "int4_g128"]
+Phase = Literal["prefill", "decode", "layer"]
+Routing = Literal["model", "balanced", "zipf", "concentrated", "recorded"]
+Dtype = Literal["bf16", "int8"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,7 +20,8 @@ class EngineSpec:
     """Feature values and the knobs behind them.
 
     `threads` counts the cores of the host role; None takes all that the process may use. From `amx_min_tokens` tokens
-    per expert up the hybrid of +v and +m runs AMX, below it AVX-512 (KTransformers, section 3.2).
+    per expert up the hybrid of +v and +m runs AMX, below it AVX-512 (KTransformers, section 3.2). `domains` is how many
+    parts +n splits the experts into: None for one per NUMA node, a number for logical domains of equally many cores.
     """
 
     v: bool = False
@@ -31,6 +33,7 @@ class EngineSpec:
     skipping: int = 0
     amx_min_tokens: int = 5
     threads: int | None = None
+    domains: int | None = None
 
     def __post_init__(self) -> None:
         for feature in FEATURES:
@@ -42,6 +45,8 @@ class EngineSpec:
         _at_least("engine.amx_min_tokens", self.amx_min_tokens, 1)
         if self.threads is not None:
             _at_least("engine.threads", self.threads, 1)
+        if self.domains is not None:
+            _at_least("engine.domains", self.domains, 2)
 
     def _check_requires(self, name: str) -> None:
         feature = BY_NAME[name]
@@ -108,7 +113,9 @@ class WorkloadSpec:
     """One timed unit of work and how often a turn repeats it.
 
     prefill: a step is one forward pass over `batch` prompts of `prompt` tokens. decode: a step is one token for each of
-    `batch` sequences, the first at context depth `prompt`. A turn times `steps` steps.
+    `batch` sequences, the first at context depth `prompt`. layer: a step is one call of the routed experts of one MoE
+    layer over `batch` tokens, routed to `active_experts` of them (None: to all) that change from step to step; `prompt`
+    is 1. A turn times `steps` steps. `trace` is the file behind routing=recorded.
     """
 
     phase: Phase
@@ -117,10 +124,28 @@ class WorkloadSpec:
     batch: int = 1
     routing: Routing = "model"
     seed: int = 0
+    active_experts: int | None = None
+    trace: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("prompt", "steps", "batch"):
             _at_least(f"workload.{name}", getattr(self, name), 1)
+        if self.phase == "layer":
+            self._check_layer()
+        elif self.active_experts is not None or self.routing == "recorded":
+            raise ValueError(f"workload.phase={self.phase}: active_experts and routing=recorded are for phase=layer")
+        if self.trace is not None and self.routing != "recorded":
+            raise ValueError(f"workload.trace={self.trace}: set workload.routing=recorded with it")
+
+    def _check_layer(self) -> None:
+        if self.prompt != 1:
+            raise ValueError(f"workload.prompt={self.prompt}: must be 1 with workload.phase=layer, set workload.batch")
+        if self.routing == "model":
+            raise ValueError("workload.routing=model: a layer alone has no router, set balanced, zipf, ... instead")
+        if self.active_experts is not None:
+            _at_least("workload.active_experts", self.active_experts, 1)
+            if self.routing != "balanced":
+                raise ValueError(f"workload.active_experts={self.active_experts}: needs workload.routing=balanced")
 
     @property
     def tokens_per_step(self) -> int:
@@ -133,14 +158,15 @@ class MeasureSpec:
     """How long to measure. Rounds go on until every interval is narrow enough, or to a ceiling.
 
     `goal` is the half-width of an interval relative to its median, `tolerance` the largest relative (Frobenius) error
-    against the float32 reference, `turn_timeout_s` and `load_timeout_s` deadlines of the worker in seconds.
+    against the float32 reference (None: what the precision allows), `turn_timeout_s` and `load_timeout_s` deadlines of
+    the worker in seconds.
     """
 
     min_rounds: int = 6
     max_rounds: int = 60
     max_minutes: float = 5.0
     goal: float = 0.05
-    tolerance: float = 0.01
+    tolerance: float | None = None
     turn_timeout_s: float = 120.0
     load_timeout_s: float = 900.0
 
@@ -148,8 +174,9 @@ class MeasureSpec:
         _at_least("measure.min_rounds", self.min_rounds, 1)
         _at_least("measure.max_rounds", self.max_rounds, self.min_rounds)
         for name in ("max_minutes", "goal", "tolerance", "turn_timeout_s", "load_timeout_s"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"measure.{name}={getattr(self, name)}: must be above 0")
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"measure.{name}={value}: must be above 0")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,6 +202,29 @@ class RunSpec:
                 f"engine.skipping={engine.skipping}: {self.model.name} has top_k={top_k} experts a token, "
                 f"allowed are 0 to {top_k}"
             )
+        active, experts = self.workload.active_experts, self.model.shape.experts
+        if active is not None and not top_k <= active <= experts:
+            raise ValueError(
+                f"workload.active_experts={active}: allowed are {top_k} to {experts} for {self.model.name}"
+            )
+
+    @property
+    def tolerance(self) -> float:
+        """Largest error that passes: of bf16 sums, or of int8 activations on the weights as they are stored."""
+        if self.measure.tolerance is not None:
+            return self.measure.tolerance
+        return 0.01 if self.precision == "bf16" or not self.engine.fused else 0.03
+
+    @property
+    def tokens_per_expert(self) -> float:
+        """Tokens of a step that an active expert gets on average, were they routed evenly."""
+        shape = self.model.shape
+        return self.workload.tokens_per_step * shape.top_k / (self.workload.active_experts or shape.experts)
+
+    @property
+    def dtype(self) -> Dtype:
+        """The numbers that the experts' instructions multiply; base runs bf16 always."""
+        return "int8" if self.engine.fused and self.precision != "bf16" else "bf16"
 
     @property
     def summary(self) -> str:
@@ -183,6 +233,8 @@ class RunSpec:
         depth = (
             f"{shape.layers} of {self.model.full_layers} layers" if self.model.is_slice else f"{shape.layers} layers"
         )
+        if work.phase == "layer":
+            return f"{self.model.name}, one MoE layer of {shape.experts} experts, batch {work.batch}, {self.precision}"
         where = "at context depth" if work.phase == "decode" else "of"
         return f"{self.model.name} ({depth}), {work.phase} {where} {work.prompt}, batch {work.batch}, {self.precision}"
 
@@ -190,7 +242,7 @@ class RunSpec:
     def weights_key(self) -> tuple[object, ...]:
         """Cells with equal keys share one worker: the same weights in the same system and precision."""
         model = tuple(repr(getattr(self.model, f.name)) for f in fields(self.model))
-        return (self.system, self.precision, *model)
+        return (self.system, self.precision, self.engine.domains, self.workload.phase == "layer", *model)
 
 
 def _at_least(key: str, value: int, least: int) -> None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import product
+from typing import Any, Literal
 
-from ktbench.core.features import parse_features
+from ktbench.core.arms import arm_changes
+
+FigureKind = Literal["bars", "throughput", "latency"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepSpec:
-    """Arms are feature labels in the order of the table; `axes` maps spec keys to the values each arm is run at.
+    """Arms in the order of the table (see `ktbench.core.arms`); `axes` maps spec keys to the values each arm is run at.
 
-    With `control` the baseline rides along a second time under its own name.
+    A value of an axis may be a mapping of spec keys, where others go with the axis' own:
+    `workload.batch: [1, {workload.batch: 512, workload.steps: 2}]`. With `control` the baseline rides along a second
+    time under its own name. `parts` names other ablations that are measured together, each with arms and axes of its
+    own; a part is called after the last word of its name.
     """
 
     name: str = "run"
@@ -21,12 +28,49 @@ class SweepSpec:
     baseline: str = "base"
     axes: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     control: bool = True
+    figure: FigureKind = "bars"
+    parts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for arm in self.arms:
-            parse_features(arm)
+            arm_changes(arm)
+            if self.arms.count(arm) > 1:
+                raise ValueError(f"sweep.arms: {arm!r} is there twice")
         if self.arms and self.baseline not in self.arms:
             raise ValueError(f"sweep.baseline={self.baseline!r} is none of sweep.arms={list(self.arms)}")
         for key, values in self.axes.items():
-            if not values:
-                raise ValueError(f"sweep.axes.{key} has no values")
+            _check_axis(key, values)
+        self._check_parts()
+
+    def _check_parts(self) -> None:
+        if self.parts and (self.arms or self.axes):
+            raise ValueError("sweep.parts: each part has arms and axes of its own, leave out sweep.arms and sweep.axes")
+        if self.axes and not self.arms and not self.parts:
+            raise ValueError(f"sweep.axes={list(self.axes)}: needs sweep.arms, such as [base,+v]")
+        names = [part_name(part) for part in self.parts]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"sweep.parts: two parts are called {twice}")
+
+    @property
+    def points(self) -> tuple[dict[str, Any], ...]:
+        """Spec changes by dotted key at every point of the axes, the last axis varying fastest."""
+        axes = [[axis_changes(key, value) for value in values] for key, values in self.axes.items()]
+        return tuple({key: value for changes in point for key, value in changes.items()} for point in product(*axes))
+
+
+def axis_changes(key: str, value: Any) -> dict[str, Any]:
+    """Spec changes by dotted key that one value of the axis `key` stands for."""
+    return dict(value) if isinstance(value, Mapping) else {key: value}
+
+
+def part_name(ablation: str) -> str:
+    """What the part made of an ablation is called: its name without the folder."""
+    return ablation.rpartition("/")[2]
+
+
+def _check_axis(key: str, values: tuple[Any, ...]) -> None:
+    if not values:
+        raise ValueError(f"sweep.axes.{key} has no values")
+    for value in values:
+        if key not in axis_changes(key, value):
+            raise ValueError(f"sweep.axes.{key}: the mapping {dict(value)} must set {key} too")

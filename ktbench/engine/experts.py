@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -52,13 +53,29 @@ def _float(bias: Tensor | None) -> Tensor | None:
 ExpertStore = Callable[[int], ExpertMatrices]
 
 
-def reference(store: ExpertStore, hidden: Tensor, routing: Routing) -> Tensor:
-    """[T, H] float32 of `hidden` [T, H] float32: the sum over each token's experts of gate weight times output."""
-    output = torch.zeros_like(hidden)
-    for i in sorted(set(routing.ids.flatten().tolist())):
-        token, column = (routing.ids == i).nonzero(as_tuple=True)
-        output.index_add_(0, token, store(i)(hidden[token]) * routing.gates[token, column, None])
-    return output
+class Reference:
+    """The experts' output in float32 arithmetic for `hidden` [T, H] float32.
+
+    Each expert is run once, whatever the number of routings asked for.
+    """
+
+    def __init__(self, store: ExpertStore, hidden: Tensor) -> None:
+        self.hidden = hidden
+        self._store = store
+        self._outputs: dict[int, Tensor] = {}
+
+    def __call__(self, routing: Routing) -> Tensor:
+        """[T, H] float32: the sum over each token's experts of gate weight times output."""
+        total = torch.zeros_like(self.hidden)
+        for i in sorted(set(routing.ids.flatten().tolist())):
+            token, column = (routing.ids == i).nonzero(as_tuple=True)
+            total.index_add_(0, token, self._output(i)[token] * routing.gates[token, column, None])
+        return total
+
+    def _output(self, i: int) -> Tensor:
+        if i not in self._outputs:
+            self._outputs[i] = self._store(i)(self.hidden)
+        return self._outputs[i]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +88,10 @@ class OriginalExperts:
         """[T, H] in the type of `hidden` [T, H]."""
         output: Tensor = self.module(hidden, routing.ids, routing.gates)
         return output
+
+    def bind(self, hidden: Tensor, routing: Routing, _output: Tensor) -> Callable[[], Tensor]:
+        """The call on `hidden` [T, H]; the module makes an output of its own every time."""
+        return torch.inference_mode()(partial(self, hidden, routing))
 
     def matrices(self, i: int) -> ExpertMatrices:
         """Views of the weights of expert `i`, out of whichever layout the family uses."""

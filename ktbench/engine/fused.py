@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +13,10 @@ from torch import Tensor
 
 from ktbench._kernels import MoE, OpenMPTeam, PackedExperts
 from ktbench.core.shape import MoEShape
-from ktbench.core.spec import EngineSpec
+from ktbench.core.spec import EngineSpec, RunSpec
 from ktbench.engine.experts import ExpertMatrices, ExpertStore
+from ktbench.engine.packing import Packing
+from ktbench.engine.protocol import Unsupported
 from ktbench.engine.routing import Routing
 
 
@@ -25,11 +28,12 @@ class KernelChoice:
     amx: bool = False
     amx_min_tokens: int = 1
     dynamic: bool = False
+    numa: bool = False
 
     @classmethod
     def of(cls, engine: EngineSpec) -> KernelChoice:
-        """The kernels behind +v, +m and +d."""
-        return cls(avx512=engine.v, amx=engine.m, amx_min_tokens=engine.amx_min_tokens, dynamic=engine.d)
+        """The kernels behind +v, +m, +d and +n."""
+        return cls(avx512=engine.v, amx=engine.m, amx_min_tokens=engine.amx_min_tokens, dynamic=engine.d, numa=engine.n)
 
 
 class FusedExperts:
@@ -42,19 +46,29 @@ class FusedExperts:
 
     def __call__(self, hidden: Tensor, routing: Routing) -> Tensor:
         """[T, H] bf16 of `hidden` [T, H] bf16."""
-        hidden, choice = hidden.contiguous(), self.choice
-        output = torch.empty_like(hidden)
-        self._moe.forward(
-            bits(hidden),
-            routing.ids.numpy(),
-            routing.gates.numpy(),
-            bits(output),
-            avx512=choice.avx512,
-            amx=choice.amx,
-            amx_min_tokens=choice.amx_min_tokens,
-            dynamic=choice.dynamic,
-        )
-        return output
+        hidden = hidden.contiguous()
+        return self.bind(hidden, routing, torch.empty_like(hidden))()
+
+    def bind(self, hidden: Tensor, routing: Routing, output: Tensor) -> Callable[[], Tensor]:
+        """The call on `hidden` [T, H] that writes `output` [T, H] and gives it back, both bf16 and contiguous.
+
+        Nothing but the operator's work is left to do in it; the kernels are those chosen when it is bound.
+        """
+        arrays = bits(hidden), routing.ids.numpy(), routing.gates.numpy(), bits(output)
+        forward, choice = self._moe.forward, self.choice
+
+        def call() -> Tensor:
+            forward(
+                *arrays,
+                avx512=choice.avx512,
+                amx=choice.amx,
+                amx_min_tokens=choice.amx_min_tokens,
+                dynamic=choice.dynamic,
+                numa=choice.numa,
+            )
+            return output
+
+        return call
 
     def move_to(self, team: OpenMPTeam) -> None:
         """Run on other threads from now on; counts go on."""
@@ -68,26 +82,48 @@ class FusedExperts:
         return total
 
     def matrices(self, i: int) -> ExpertMatrices:
-        """The weights of expert `i`, unpacked."""
-        gate, up, down = (torch.from_numpy(matrix).view(torch.bfloat16) for matrix in self._packed.read_expert(i))
+        """The weights of expert `i` as they are stored, float32."""
+        gate, up, down = (torch.from_numpy(matrix) for matrix in self._packed.read_expert(i))
         return ExpertMatrices(gate=gate, up=up, down=down)
 
 
 class FusedHost:
-    """The fused layers of a model and the threads that they share."""
+    """The fused layers of a model, packed alike, and the threads that they share."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, packing: Packing | None = None) -> None:
+        self.packing = packing or Packing()
         self._team = OpenMPTeam(threads)
         self._layers: list[FusedExperts] = []
 
     def pack(self, store: ExpertStore, shape: MoEShape) -> FusedExperts:
         """Packs the experts of one layer, one after the other: `store` need not hold more than one."""
-        packed = PackedExperts(shape.experts, shape.hidden, shape.expert_ffn)
+        packing = self.packing
+        packed = PackedExperts(
+            shape.experts,
+            shape.hidden,
+            shape.expert_ffn,
+            precision=packing.precision,
+            domains=packing.domains,
+            nodes=packing.nodes,
+        )
         for i in range(shape.experts):
             expert = store(i)
             packed.write_expert(i, bits(expert.gate), bits(expert.up), bits(expert.down), self._team)
         self._layers.append(FusedExperts(packed, self._team))
         return self._layers[-1]
+
+    def require(self, spec: RunSpec) -> None:
+        """Raises Unsupported for +n without domains or threads for it, ValueError where other weights are packed."""
+        if spec.engine.n and self.packing.domains < 2:
+            raise Unsupported("+n: the cores lie on one NUMA node, engine.domains=2 splits them into logical domains")
+        if spec.engine.n and self._team.threads < self.packing.domains:
+            raise Unsupported(f"+n: {self.packing.domains} domains need a thread each, there are {self._team.threads}")
+        for name, asked, packed in (
+            ("precision", spec.precision, self.packing.precision),
+            ("engine.domains", spec.engine.domains or self.packing.domains, self.packing.domains),
+        ):
+            if asked != packed:
+                raise ValueError(f"{name}={asked} was asked for, the experts are packed with {packed}")
 
     def choose(self, engine: EngineSpec) -> None:
         """Kernels of all layers from the next call on."""

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from ktbench.core.record import Work
 from ktbench.core.spec import EngineSpec, ModelSpec, RunSpec, WorkloadSpec
-from ktbench.engine.experts import reference
+from ktbench.engine.experts import Reference
 from ktbench.engine.forward import CacheState, Forward
 from ktbench.engine.observing import Observer
 from ktbench.engine.operator import ExpertsOperator, Pass
@@ -21,7 +21,8 @@ from ktbench.engine.protocol import Observation, Unsupported
 from ktbench.engine.routing import Routing
 from ktbench.engine.script import Script, ScriptWriter
 from ktbench.engine.support import unsupported
-from ktbench.engine.work import dense_params, least_work
+from ktbench.engine.threads import use_threads
+from ktbench.engine.work import DenseWork, ExpertsWork, dense_params, least_work, mean_work
 
 if TYPE_CHECKING:
     from ktbench.engine.fused import FusedHost
@@ -54,23 +55,18 @@ class HybridEngine:
             raise ValueError(f"model {spec.model.name} was asked for, {self.model.name} is loaded")
         if why := unsupported(spec):
             raise Unsupported(why)
-        self._use_threads(spec.engine.threads)
+        use_threads(spec.engine.threads, self.cores, self._host)
         if self._script is None or self._script.workload != spec.workload:
             # The routers are recorded with the original numerics where those weights are here.
             self._use(EngineSpec(v=self._operators[0].original is None))
             self._script = self._writer(spec.workload).write()
+        if self._host is not None and spec.engine.fused:
+            self._host.require(spec)
         self._use(spec.engine)
         self.start()
 
     def _writer(self, workload: WorkloadSpec) -> ScriptWriter:
         return ScriptWriter(workload=workload, shape=self.model.shape, forward=self._forward, state=self._state)
-
-    def _use_threads(self, threads: int | None) -> None:
-        if threads is not None and threads > self.cores:
-            raise ValueError(f"engine.threads={threads}: allowed are 1 to {self.cores}, the cores of this process")
-        torch.set_num_threads(threads or self.cores)
-        if self._host is not None:
-            self._host.resize(threads or self.cores)
 
     def _use(self, engine: EngineSpec) -> None:
         state = self._state
@@ -119,8 +115,7 @@ class HybridEngine:
         """See `System`."""
         operator = next(o for o in self._operators if o.place.layer == observation.layer)
         routing = Routing(ids=torch.from_numpy(observation.ids), gates=torch.from_numpy(observation.gates))
-        hidden = torch.from_numpy(observation.hidden)
-        return reference(operator.backend.matrices, hidden, routing).numpy()
+        return Reference(operator.backend.matrices, torch.from_numpy(observation.hidden))(routing).numpy()
 
     def counters(self) -> Mapping[str, int]:
         """See `System`."""
@@ -129,9 +124,11 @@ class HybridEngine:
 
     def work(self) -> Work:
         """See `System`."""
-        script = self._scripted
-        routing = script.routing[self._done - 1]
-        return least_work(self.model.shape, self._dense, routing, script.workload.batch, self._state.skipping)
+        script, state = self._scripted, self._state
+        precision = self._host.packing.precision if self._host is not None and state.fused else "bf16"
+        dense = DenseWork(params=self._dense, batch=script.workload.batch)
+        experts = ExpertsWork(shape=self.model.shape, precision=precision, skipping=state.skipping)
+        return mean_work([least_work(dense, experts, routing) for routing in script.routing])
 
     def close(self) -> None:
         """See `System`."""

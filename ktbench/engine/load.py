@@ -14,12 +14,11 @@ from ktbench.engine.checkpoint import read_checkpoint
 from ktbench.engine.experts import ExpertStore, OriginalExperts
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.operator import ExpertsOperator, Pass, Place
+from ktbench.engine.packing import Packing
 from ktbench.engine.synthetic import PassingExperts, WeightPool, materialise, materialise_experts, skeleton
 
 if TYPE_CHECKING:
     from ktbench.engine.fused import FusedHost
-
-_INITIALIZER_RANGE = 0.02  # Transformers' default
 
 
 def load(
@@ -27,20 +26,19 @@ def load(
     *,
     cores: int | None = None,
     keep_original: bool = True,
-    keep_packed: bool = False,
+    packing: Packing | None = None,
 ) -> HybridEngine:
     """The engine with its weights in memory.
 
-    `keep_original` holds the experts as Transformers does, for `base`; `keep_packed` holds them packed, for the fused
-    kernel. Where only the packed ones stay, synthetic experts are packed one by one, those of a checkpoint layer by
+    `keep_original` holds the experts as Transformers does, for `base`; `packing` holds them packed, for the fused
+    operator. Where only the packed ones stay, synthetic experts are packed one by one, those of a checkpoint layer by
     layer. `cores` is how many cores the engine may use (None: all that this thread may run on). Raises ValueError for a
     folder that is not whole.
     """
-    if not (keep_original or keep_packed):
-        raise ValueError("keep_original=False and keep_packed=False leave nothing to run the experts with")
-    keep_packed = keep_packed and not model.shape.expert_biases
+    if not keep_original and packing is None:
+        raise ValueError("keep_original=False and packing=None leave nothing to run the experts with")
     cores = cores or len(os.sched_getaffinity(0))
-    host = _open_host(cores) if keep_packed else None
+    host = None if packing is None or model.shape.expert_biases else open_host(cores, packing)
     if model.path is None:
         network, store_of = _synthetic(model, keep_original)
     else:
@@ -48,7 +46,7 @@ def load(
     network.requires_grad_(False)
     state = Pass()
     operators = []
-    for name, place in _places(network):
+    for name, place in expert_places(network):
         module = network.get_submodule(name)
         store = store_of(name, module)
         original = OriginalExperts(module) if keep_original else None
@@ -64,15 +62,16 @@ def load(
 StoreOf = Callable[[str, nn.Module], ExpertStore]
 
 
-def _open_host(threads: int) -> FusedHost:
+def open_host(threads: int, packing: Packing) -> FusedHost:
+    """Where the fused operator packs and runs experts."""
     from ktbench.engine.fused import FusedHost  # needs the kernel extension, base does not
 
-    return FusedHost(threads)
+    return FusedHost(threads, packing)
 
 
 def _synthetic(model: ModelSpec, keep_original: bool) -> tuple[PreTrainedModel, StoreOf]:
     network = skeleton(model)
-    pool = WeightPool(model.seed, model.config.get("initializer_range", _INITIALIZER_RANGE))
+    pool = WeightPool.of(model)
     materialise(network, pool, is_experts)
 
     def store_of(name: str, module: nn.Module) -> ExpertStore:
@@ -93,7 +92,7 @@ def is_experts(module: nn.Module) -> bool:
     return type(module).__name__.endswith("Experts") and hasattr(module, "gate_up_proj")
 
 
-def _places(network: PreTrainedModel) -> list[tuple[str, Place]]:
+def expert_places(network: PreTrainedModel) -> list[tuple[str, Place]]:
     """Name and place of every experts module: `model.layers.3.mlp.experts` is in decoder layer 3."""
     names = [name for name, module in network.named_modules() if is_experts(module)]
     layers = [int(name.partition("layers.")[2].partition(".")[0]) for name in names]

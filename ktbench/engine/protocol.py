@@ -13,6 +13,18 @@ from ktbench.core.record import Work
 from ktbench.core.spec import RunSpec
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostRole:
+    """The CPU that a system may use: its physical cores, the NUMA nodes that they lie on, and the last-level cache.
+
+    `cache_bytes` counts all instances of that cache together, 0 where it is not known.
+    """
+
+    cores: int
+    nodes: tuple[int, ...] = (0,)
+    cache_bytes: int = 0
+
+
 class Unsupported(Exception):
     """The system cannot run what was asked; the text says why."""
 
@@ -42,22 +54,29 @@ class System(Protocol):
         """Back to the state before step 0: decode has the prompt in its cache and nothing after it."""
 
     def step(self) -> None:
-        """The timed unit. prefill: one forward pass over [batch, prompt]; decode: one token for each sequence."""
+        """The timed unit. prefill: one forward pass over [batch, prompt]; decode: one token for each sequence.
+
+        layer: one call of the routed experts of one layer over [batch] tokens.
+        """
 
     def logits(self) -> NDArray[np.float32]:
-        """[batch, vocab] at the last position of the last step."""
+        """[batch, vocab] at the last position of the last step; of a layer its output [batch, hidden]."""
 
     def observe(self) -> tuple[Observation, ...]:
         """Repeat the last step, untimed, with a tap on every experts call."""
 
     def reference(self, observation: Observation) -> NDArray[np.float32]:
-        """[T, hidden]: the experts' output for the very inputs of an observation, in float32 from the bf16 weights."""
+        """[T, hidden]: the experts' output for the very inputs of an observation, in float32.
+
+        The weights are those that are stored: quantised ones count as what they stand for. Of a layer only the last
+        observation has a reference.
+        """
 
     def counters(self) -> Mapping[str, int]:
         """Cumulative counts by counter name: those of the feature table and others. What is not counted is absent."""
 
     def work(self) -> Work:
-        """What the last step had to do at least."""
+        """What a step has to do at least, on average over the steps of the workload."""
 
     def close(self) -> None:
         """Release weights and threads."""

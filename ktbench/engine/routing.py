@@ -40,10 +40,11 @@ def from_router(ids: Tensor, gates: Tensor) -> Routing:
 
 def synthetic(workload: WorkloadSpec, shape: MoEShape, tokens: int, pass_number: int) -> PassRouting:
     """Routing of one forward pass by the workload's named distribution, with a seed of its own for every layer."""
-    if workload.routing == "model":
-        raise ValueError("workload.routing=model is recorded from the router, not drawn")
+    kind = workload.routing
+    if kind == "model" or kind == "recorded":  # noqa: PLR1714, mypy narrows by this
+        raise ValueError(f"workload.routing={kind} is not drawn layer by layer")
     draws = (
-        route(workload.routing, tokens, shape.experts, shape.top_k, (workload.seed, pass_number, layer))
+        route(kind, tokens, shape.experts, shape.top_k, (workload.seed, pass_number, layer))
         for layer in range(shape.moe_layers)
     )
     return [Routing(ids=torch.from_numpy(ids), gates=torch.from_numpy(gates)) for ids, gates in draws]

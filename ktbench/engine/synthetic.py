@@ -17,6 +17,7 @@ from ktbench.engine.experts import ExpertMatrices
 
 # A prime, so that the rows of no matrix repeat before the whole pool has been used.
 _POOL_SIZE = 8_388_593
+_INITIALIZER_RANGE = 0.02  # Transformers' default
 
 
 def skeleton(model: ModelSpec) -> PreTrainedModel:
@@ -41,6 +42,11 @@ class WeightPool:
         self.seed, self.std = seed, std
         normal = np.random.default_rng(seed).standard_normal(_POOL_SIZE, dtype=np.float32)
         self.numbers = torch.from_numpy(normal).mul_(std).to(torch.bfloat16)
+
+    @classmethod
+    def of(cls, model: ModelSpec) -> WeightPool:
+        """Numbers by the model's seed, as widely spread as its architecture initialises weights."""
+        return cls(model.seed, model.config.get("initializer_range", _INITIALIZER_RANGE))
 
     def fill(self, tensor: Tensor, name: str) -> None:
         """Overwrite a contiguous bf16 tensor. Equal seed, name and shape give equal content."""

@@ -2,14 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
 from torch import nn
 
 from ktbench.core.record import Work
 from ktbench.core.shape import MoEShape
+from ktbench.core.spec import Precision
+from ktbench.core.weights import expert_bytes
 from ktbench.engine.operator import ExpertsOperator
-from ktbench.engine.routing import PassRouting
+from ktbench.engine.routing import PassRouting, Routing
 
 _BF16_BYTES = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExpertsWork:
+    """Work of the routed experts: `precision` is that of the weights which are read, each token skips `skipping`."""
+
+    shape: MoEShape
+    precision: Precision
+    skipping: int = 0
+
+    def weight_bytes(self, layers: Iterable[Routing]) -> int:
+        """Bytes of the experts that some token runs, each read once in every layer."""
+        return active_experts(layers, self.skipping) * expert_bytes(self.shape, self.precision)
+
+    def products(self, layers: Iterable[Routing]) -> int:
+        """Products with a weight, over all tokens and their experts."""
+        pairs = sum(len(layer.ids) * (layer.ids.shape[1] - self.skipping) for layer in layers)
+        return pairs * self.shape.expert_params
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DenseWork:
+    """What every token meets: `params` weights in bf16, the output head of which only `batch` positions need."""
+
+    params: int
+    batch: int
 
 
 def dense_params(network: nn.Module) -> int:
@@ -20,21 +51,36 @@ def dense_params(network: nn.Module) -> int:
     return sum(p.numel() for p in network.parameters() if id(p) not in outside)
 
 
-def least_work(shape: MoEShape, dense: int, routing: PassRouting, batch: int, skipping: int) -> Work:
-    """Work of one pass that was routed as `routing`: batch · tokens tokens, logits at `batch` positions.
+def least_work(dense: DenseWork, experts: ExpertsWork, routing: PassRouting) -> Work:
+    """Work of one pass that was routed as `routing`: its tokens in, logits at `dense.batch` positions out.
 
     Bytes: every weight that the pass needs, read once, routed experts only where a token selected them. FLOPs: two for
     each product with a weight; attention scores are left out, so the count is a lower bound.
     """
-    tokens, top_k = routing[0].ids.shape
-    head = shape.vocab * shape.hidden
-    products = tokens * (dense - head) + batch * head
-    products += shape.moe_layers * tokens * (top_k - skipping) * shape.expert_params
-    experts = active_experts(routing, skipping) * shape.expert_params
-    return Work(weight_bytes=_BF16_BYTES * (dense + experts), flops=2 * products, tokens=tokens)
+    tokens = len(routing[0].ids)
+    head = experts.shape.vocab * experts.shape.hidden
+    products = tokens * (dense.params - head) + dense.batch * head + experts.products(routing)
+    weight_bytes = _BF16_BYTES * dense.params + experts.weight_bytes(routing)
+    return Work(weight_bytes=weight_bytes, flops=2 * products, tokens=tokens)
 
 
-def active_experts(routing: PassRouting, skipping: int) -> int:
+def layer_work(experts: ExpertsWork, routing: Routing) -> Work:
+    """Work of the routed experts of one layer alone."""
+    flops = 2 * experts.products([routing])
+    return Work(weight_bytes=experts.weight_bytes([routing]), flops=flops, tokens=len(routing.ids))
+
+
+def mean_work(works: Sequence[Work]) -> Work:
+    """The average of the steps of a workload, which may differ in how many experts they read."""
+    count = len(works)
+    return Work(
+        weight_bytes=round(sum(work.weight_bytes for work in works) / count),
+        flops=round(sum(work.flops for work in works) / count),
+        tokens=round(sum(work.tokens for work in works) / count),
+    )
+
+
+def active_experts(layers: Iterable[Routing], skipping: int) -> int:
     """Experts that some token runs, summed over layers, when each token skips its lowest `skipping`."""
-    kept = (layer.split(skipping)[0] if skipping else layer for layer in routing)
+    kept = (layer.split(skipping)[0] if skipping else layer for layer in layers)
     return sum(len(set(layer.ids.flatten().tolist())) for layer in kept)

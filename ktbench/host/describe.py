@@ -8,15 +8,17 @@ from typing import Any
 
 import yaml
 
+from ktbench.core.placement import Placement
 from ktbench.core.plain import from_plain, to_plain
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Constant:
-    """One number of a machine. `value` is the median where there are `samples`, in order of measuring.
+    """One number of a machine, with all its `samples` in order of measuring.
 
     `source` says where it comes from: a measurement with its date, a data sheet, a paper. A `value` of None needs a
-    `why`. Raises ValueError for a number without a source or a gap without a reason.
+    `why`. `placements` says for each sample where the cores were; it is empty on a machine with one core. Raises
+    ValueError for a number without a source, a gap without a reason, and placements that do not match the samples.
     """
 
     title: str
@@ -24,6 +26,7 @@ class Constant:
     value: float | None = None
     source: str = ""
     samples: tuple[float, ...] = ()
+    placements: tuple[Placement, ...] = ()
     why: str = ""
 
     def __post_init__(self) -> None:
@@ -31,24 +34,37 @@ class Constant:
             raise ValueError(f"{self.title}: a value of None needs a why")
         if self.value is not None and not self.source:
             raise ValueError(f"{self.title}: value {self.value} {self.unit} needs a source")
+        if self.placements and len(self.placements) != len(self.samples):
+            raise ValueError(f"{self.title}: {len(self.placements)} placements for {len(self.samples)} samples")
+
+    def samples_at(self, placement: Placement | None) -> tuple[float, ...]:
+        """The samples taken while the cores were there; None, on a machine with one core, for all."""
+        pairs = zip(self.samples, self.placements or [None] * len(self.samples), strict=True)
+        return tuple(sample for sample, placed in pairs if placed == placement)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MachineDescription:
-    """A machine by its constants. `placement` says whether its first two cores share a cache: near or far."""
+    """A machine by its constants.
+
+    `placement` says where its first two cores were most often (None with one core): the placement at which the values
+    of measured constants hold, as medians of the samples taken there.
+    """
 
     name: str
     env_id: str
     created: str
     constants: dict[str, Constant]
     facts: dict[str, Any]
-    placement: str | None = None
+    placement: Placement | None = None
 
 
 def save_description(machine: MachineDescription, path: Path) -> None:
     """Write the description, making the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(yaml.safe_dump(to_plain(machine), sort_keys=False, allow_unicode=True, width=120))
+    # Without a flow style the innermost lists, which are the samples, go on lines of their own width.
+    text = yaml.safe_dump(to_plain(machine), default_flow_style=None, sort_keys=False, allow_unicode=True, width=120)
+    path.write_text(text)
 
 
 def load_description(path: Path) -> MachineDescription:

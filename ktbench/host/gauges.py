@@ -10,7 +10,7 @@ from types import ModuleType
 from ktbench.host.binding import memory_on_node
 from ktbench.host.cuda import CudaDevices
 from ktbench.host.describe import Constant
-from ktbench.host.roofs import PEAK_ISAS, READ_BUFFER_BYTES, Roofs, pinned_team
+from ktbench.host.roofs import PEAK_DTYPES, PEAK_ISAS, READ_BUFFER_BYTES, Roofs, pinned_team
 from ktbench.host.topology import Topology
 
 _DEVICE_GAUGES = {
@@ -18,6 +18,8 @@ _DEVICE_GAUGES = {
     "link.copy": ("copy to the GPU", "bytes/s"),
     "link.copy_with_read": ("copy to the GPU while the CPU reads", "bytes/s"),
 }
+# One rate per dtype, as the field writes them.
+_PEAK_UNITS = {"bf16": "FLOP/s", "int8": "OP/s"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,10 +34,14 @@ class Gauge:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Instruments:
-    """The gauges of a machine, and by key those that it does not have."""
+    """The gauges of a machine, and by key those that it does not have.
+
+    `hop` is the gauge that tells where the cores are, one of `gauges`; None with one core.
+    """
 
     gauges: tuple[Gauge, ...]
     missing: dict[str, Constant]
+    hop: Gauge | None = None
 
 
 def buffers_needed(topology: Topology) -> int:
@@ -53,22 +59,19 @@ def open_instruments(
     sets = (("all", f"all {len(topology.cores)} cores", every), ("one", "1 core", one))
     reads = [_read_gauge(f"read.{name}", who, roofs) for name, who, roofs in sets]
     peaks = [
-        Gauge(
-            key=f"peak.{isa}.{name}",
-            title=f"{isa} {dtype} peak, {who}",
-            unit="FLOP/s",
-            read=partial(at.peak_flops, isa),
-        )
-        for isa, dtype in PEAK_ISAS.items()
+        _peak_gauge(isa, dtype, name, who, roofs)
+        for isa in PEAK_ISAS
         if kernels.grants().get(isa) == ""
-        for name, who, at in sets
+        for dtype in PEAK_DTYPES
+        for name, who, roofs in sets
     ]
     own, missing = _own_gauges(kernels, topology, buffer_bytes), _missing(kernels.grants(), topology, cuda)
     try:
         cross = list(_cross_gauges(kernels, topology, buffer_bytes))
     except OSError as error:
         cross, missing["read.across"] = [], _gap("read bandwidth across NUMA nodes", "bytes/s", str(error))
-    return Instruments(gauges=(*reads, *own, *cross, *peaks, *_hop_gauge(every, topology)), missing=missing)
+    hop = _hop_gauge(every) if len(topology.cores) > 1 else None
+    return Instruments(gauges=(*reads, *own, *cross, *peaks, *filter(None, [hop])), missing=missing, hop=hop)
 
 
 def _pinned(kernels: ModuleType, cpus: Sequence[int], buffer_bytes: int) -> Roofs:
@@ -91,19 +94,32 @@ def _cross_gauges(kernels: ModuleType, topology: Topology, buffer_bytes: int) ->
         yield _read_gauge(f"read.node{reader.id}_from_node{owner.id}", f"node {reader.id} from node {owner.id}", roofs)
 
 
-def _hop_gauge(roofs: Roofs, topology: Topology) -> Iterator[Gauge]:
-    if len(topology.cores) > 1:
-        yield Gauge(key="ping_pong", title="cache line between 2 cores, one way", unit="ns", read=roofs.ping_pong_ns)
+def _hop_gauge(roofs: Roofs) -> Gauge:
+    return Gauge(key="ping_pong", title="cache line between 2 cores, one way", unit="ns", read=roofs.ping_pong_ns)
 
 
 def _read_gauge(key: str, who: str, roofs: Roofs) -> Gauge:
     return Gauge(key=key, title=f"read bandwidth, {who}", unit="bytes/s", read=roofs.read_bytes_per_s)
 
 
+def _peak_gauge(isa: str, dtype: str, name: str, who: str, roofs: Roofs) -> Gauge:
+    return Gauge(
+        key=f"peak.{isa}.{dtype}.{name}",
+        title=f"{_peak_title(isa, dtype)}, {who}",
+        unit=_PEAK_UNITS[dtype],
+        read=partial(roofs.peak_flops, isa, dtype),
+    )
+
+
+def _peak_title(isa: str, dtype: str) -> str:
+    """AVX2 is said to multiply float32, since bf16 weights are all that it has of bf16."""
+    return f"{isa} {dtype}{' (as float32)' if (isa, dtype) == ('avx2', 'bf16') else ''} peak"
+
+
 def _missing(grants: Mapping[str, str], topology: Topology, cuda: CudaDevices) -> dict[str, Constant]:
     missing = {
-        f"peak.{isa}.all": _gap(f"{isa} {dtype} peak", "FLOP/s", grants[isa])
-        for isa, dtype in PEAK_ISAS.items()
+        f"peak.{isa}": _gap(f"{isa} {' and '.join(PEAK_DTYPES)} peak", "FLOP/s", grants[isa])
+        for isa in PEAK_ISAS
         if grants[isa]
     }
     if len(topology.domains) < 2:

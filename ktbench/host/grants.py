@@ -11,6 +11,13 @@ from ktbench.host.software import package_version
 from ktbench.host.topology import Topology, read_topology
 
 _ISA_GRANTS = ("avx512", "amx")
+# Precision -> feature -> the instruction sets that its kernels may run on. Which of the AVX-512 ones is the fastest is
+# the extension's to say: dot products of bf16 gain on AMD's cores and lose on Intel's.
+_KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
+    "bf16": {"v": ("avx512", "avx512_bf16"), "m": ("amx",)},
+    "int8": {"v": ("avx512", "avx512_vnni"), "m": ("amx",)},
+    "int4": {"v": ("avx512", "avx512_vnni"), "m": ("amx",)},
+}
 
 
 def machine_grants() -> dict[str, str]:
@@ -33,6 +40,19 @@ def feature_reasons(grants: Mapping[str, str]) -> dict[str, str]:
     return {feature.name: _feature_reason(feature, grants) for feature in FEATURES}
 
 
+def kernel_isas(isas: Mapping[str, str]) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Precision -> feature name -> the granted instruction sets of its kernels, of which it runs the fastest.
+
+    `isas` maps instruction sets to "" or a reason, as `isa_grants` does; a feature without any is left out.
+    """
+    granted = {name for name, reason in isas.items() if not reason}
+    found = {
+        precision: {feature: tuple(isa for isa in names if isa in granted) for feature, names in features.items()}
+        for precision, features in _KERNELS.items()
+    }
+    return {precision: {f: names for f, names in features.items() if names} for precision, features in found.items()}
+
+
 def _feature_reason(feature: Feature, grants: Mapping[str, str]) -> str:
     missing = [grants[need] for need in feature.needs if grants[need]]
     carriers = [BY_NAME[name] for name in feature.requires]
@@ -47,7 +67,10 @@ def _numa_reason(topology: Topology) -> str:
     hidden = len(topology.nodes) - len(topology.domains)
     if hidden:
         return f"one NUMA node with usable cpus, {hidden} without (memory only, or kept away by taskset or a cpuset)"
-    return "one NUMA node: needs a machine with two or more sockets, or node-per-socket (NPS, SNC) set in the firmware"
+    return (
+        "one NUMA node: needs two or more sockets, or nodes within a socket (NPS, SNC) set in the firmware; "
+        "engine.domains=2 makes logical ones"
+    )
 
 
 def _torch_reason(torch: str | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ktbench.core.placement import placement_at
 from ktbench.host.memory import Memory
 from ktbench.host.settings import Settings
 from ktbench.host.topology import Topology
@@ -13,10 +14,20 @@ _LITTLE_GIB = 4.0
 _SLOW_GOVERNORS = ("powersave", "conservative", "ondemand")
 
 
-def health_warnings(settings: Settings, topology: Topology, memory: Memory, quota: float | None) -> tuple[str, ...]:
-    """One line for each setting that makes timings slower or noisier; `quota` is in cpus, None without a limit."""
-    share = _share_warnings(settings, topology, quota)
-    return (*_kernel_warnings(settings, topology), *share, *_memory_warnings(memory))
+def health_warnings(
+    settings: Settings, topology: Topology, memory: Memory, quota: float | None, ping_pong_ns: float | None
+) -> tuple[str, ...]:
+    """One line for each thing that makes timings slower or noisier.
+
+    `quota` is in cpus, None without a limit; `ping_pong_ns` is the time of a cache line between the first two cores,
+    one way, None where there is no telling.
+    """
+    return (
+        *_kernel_warnings(settings, topology),
+        *_share_warnings(settings, topology, quota),
+        *_placement_warnings(ping_pong_ns),
+        *_memory_warnings(memory),
+    )
 
 
 def _kernel_warnings(settings: Settings, topology: Topology) -> Iterator[str]:
@@ -38,6 +49,14 @@ def _share_warnings(settings: Settings, topology: Topology, quota: float | None)
         yield (
             f"a control group grants the time of {quota:g} cpus on {len(topology.cpus)}, so threads get stopped: "
             f"raise the quota, or start with taskset on {max(1, int(quota))} cpus"
+        )
+
+
+def _placement_warnings(ping_pong_ns: float | None) -> Iterator[str]:
+    if ping_pong_ns is not None and placement_at(ping_pong_ns) == "same core":
+        yield (
+            f"the first two cores share one physical core now ({ping_pong_ns:.0f} ns from one to the other), so both "
+            "together compute like one: ask for dedicated cores, or see with probe how often it happens"
         )
 
 

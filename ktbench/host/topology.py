@@ -70,8 +70,16 @@ class Topology:
         return tuple(core.cpus[0] for core in self.cores if core.node == node)
 
     @property
+    def domain_core_cpus(self) -> tuple[tuple[int, ...], ...]:
+        """One cpu of every core, domain by domain: firmware may number the cores of two sockets in turns."""
+        return tuple(self.node_core_cpus(node.id) for node in self.domains)
+
+    @property
     def last_level_cache_bytes(self) -> int | None:
-        """Bytes of all last-level caches within reach; None where the kernel lists no caches."""
+        """Bytes of all last-level caches within reach together; None where the kernel lists no caches.
+
+        More than this must be read in between for bytes to come from memory again, whichever core read them.
+        """
         last = max((cache.level for cache in self.caches), default=None)
         return None if last is None else sum(cache.size_bytes for cache in self.caches if cache.level == last)
 

@@ -65,7 +65,8 @@ def main() -> int:
     """Entry of `python -m ktbench.launch.serve ANSWERS_FD`: requests on standard input."""
     # One thread for each physical core. PyTorch's OpenMP counts the cores when it is loaded, so this comes first; its
     # threads then stay where they are, since the kernel likes to wake two of them on one core.
-    cpus = read_topology().core_cpus
+    topology = read_topology()
+    cpus, nodes = topology.core_cpus, [node.id for node in topology.domains]
     os.sched_setaffinity(0, cpus)
     import torch  # noqa: F401
 
@@ -74,7 +75,7 @@ def main() -> int:
 
     with os.fdopen(int(sys.argv[1]), "wb") as answers:
         return serve(
-            lambda specs: open_system(specs, len(cpus)),
+            lambda specs: open_system(specs, len(cpus), topology.last_level_cache_bytes or 0, nodes),
             lambda specs: open_roofs(specs[0].engine.threads or len(cpus)),
             sys.stdin.buffer,
             answers,

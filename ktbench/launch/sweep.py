@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +12,7 @@ from ktbench.core.outcome import Outcome
 from ktbench.core.record import Cell, Record
 from ktbench.launch.messages import Open
 from ktbench.launch.worker import SERVE, Worker, WorkerDied
+from ktbench.plan.memory import WeightsKey
 from ktbench.plan.schedule import turn_order, worker_groups
 from ktbench.store.log import Log
 
@@ -20,7 +21,11 @@ OnRecord = Callable[[Record], None]
 
 @dataclass(kw_only=True)
 class Sweep:
-    """State of a sweep in progress. `kept` holds what a resumed run already has, by (cell key, round)."""
+    """State of a sweep in progress. `kept` holds what a resumed run already has, by (cell key, round).
+
+    `worker_bytes` are those of each worker by the weights it holds, `free_bytes` is what they may hold together: where
+    it is not enough for all, workers that the part under measurement does not need end, the longest idle one first.
+    """
 
     cells: tuple[Cell, ...]
     log: Log
@@ -31,7 +36,9 @@ class Sweep:
     on_record: OnRecord = lambda record: None
     on_load: Callable[[Cell], None] = lambda cell: None
     command: Sequence[str] = SERVE
-    _workers: dict[tuple[object, ...], Worker] = field(default_factory=dict)
+    worker_bytes: Mapping[WeightsKey, int] = field(default_factory=dict)
+    free_bytes: int = 0
+    _workers: dict[WeightsKey, Worker] = field(default_factory=dict)
     _lost: set[str] = field(default_factory=set)
 
     def rounds(self) -> Iterator[int]:
@@ -74,11 +81,22 @@ class Sweep:
             return self._failure(cell, round_number, died.outcome, died.why)
 
     def _worker(self, cell: Cell) -> Worker:
-        key = cell.spec.weights_key
-        if key not in self._workers:
+        worker = self._workers.pop(cell.spec.weights_key, None)
+        if worker is None:
+            self._make_room(cell)
             self.on_load(cell)
-            self._workers[key] = self._start(cell)
-        return self._workers[key]
+            worker = self._start(cell)
+        self._workers[cell.spec.weights_key] = worker  # last: the one used most recently
+        return worker
+
+    def _make_room(self, cell: Cell) -> None:
+        needed = {other.spec.weights_key for other in self.cells if other.part == cell.part}
+        idle = [key for key in self._workers if key not in needed]
+        while idle and self._held_bytes({cell.spec.weights_key, *self._workers}) > self.free_bytes:
+            self._workers.pop(idle.pop(0)).stop()
+
+    def _held_bytes(self, keys: Iterable[WeightsKey]) -> int:
+        return sum(self.worker_bytes.get(key, 0) for key in keys)
 
     def _start(self, cell: Cell) -> Worker:
         group = next(group for group in worker_groups(self.cells) if cell in group)

@@ -9,6 +9,8 @@ from time import perf_counter
 
 Clock = Callable[[], float]
 _MOST_WARM_UPS = 8
+# Steps of seconds are warm after one turn: what is left of first touches is a small share of them.
+_MOST_WARM_UP_S = 2.0
 # A step that still touches fresh pages is not warm; a handful of faults is the interpreter's own noise.
 _FEW_FAULTS = 16
 
@@ -23,14 +25,15 @@ def time_steps(step: Callable[[], None], steps: int, clock: Clock = perf_counter
     return tuple(end - begin for begin, end in pairwise(marks_s))
 
 
-def warm_up(turn: Callable[[], None], faults: Callable[[], int] | None = None) -> int:
-    """Repeats untimed turns until page faults stop, at most a few times. Returns how many were needed."""
+def warm_up(turn: Callable[[], None], faults: Callable[[], int] | None = None, clock: Clock = perf_counter) -> int:
+    """Repeats untimed turns until page faults stop, at most a few times or seconds. Returns how many were done."""
     count = faults or page_faults
-    for needed in range(1, _MOST_WARM_UPS + 1):
+    began_s = clock()
+    for done in range(1, _MOST_WARM_UPS + 1):
         before = count()
         turn()
-        if count() - before <= _FEW_FAULTS:
-            return needed
+        if count() - before <= _FEW_FAULTS or clock() - began_s > _MOST_WARM_UP_S:
+            return done
     return _MOST_WARM_UPS
 
 

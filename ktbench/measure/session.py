@@ -22,8 +22,11 @@ _REPEAT_TOLERANCE = 0.05
 class RoofSampler(Protocol):
     """Where the machine's limits are read: `ktbench.host.roofs.Roofs` or a test's stand-in."""
 
-    def sample(self, isa: str | None) -> RoofSample:
-        """The limits at this moment, the arithmetic one that of an instruction set (None: the best granted one)."""
+    def sample(self, isa: str | None, dtype: str = "bf16") -> RoofSample:
+        """The limits at this moment, the arithmetic one that of an instruction set on numbers of `dtype`.
+
+        None stands for the best instruction set granted.
+        """
 
 
 class Broken(Exception):
@@ -75,13 +78,13 @@ class Session:
         self.system.configure(cell.spec)
         steps = cell.spec.workload.steps
         if cell.key not in self._checked:
-            warm_up(lambda: self._untimed(steps))
+            warm_up(lambda: self._untimed(steps), clock=self.clock)
         self.system.start()
-        before = self.roofs.sample(cell.spec.engine.isa)
+        before = self.roofs.sample(cell.spec.engine.isa, cell.spec.dtype)
         counted = dict(self.system.counters())
         samples_s = time_steps(self.system.step, steps, self.clock)
         moved = _moved(counted, self.system.counters())
-        after = self.roofs.sample(cell.spec.engine.isa)
+        after = self.roofs.sample(cell.spec.engine.isa, cell.spec.dtype)
         work = self.system.work()
         error = self._prove_output(cell)
         evidence = collect(cell.spec.engine.features, moved)
@@ -96,7 +99,7 @@ class Session:
 
     def _prove_output(self, cell: Cell) -> float | None:
         """Largest error of the turn's last step, repeated under observation; raises Broken where it is not right."""
-        tolerance = cell.spec.measure.tolerance
+        tolerance = cell.spec.tolerance
         timed = self.system.logits()
         seen = self.system.observe()
         verdict = check(seen, self.system.reference, tolerance)

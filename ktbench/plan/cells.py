@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import product
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ktbench.core.arms import arm_changes
 from ktbench.core.errors import RequestError
-from ktbench.core.features import FEATURES, parse_features
+from ktbench.core.features import FEATURES, Feature
 from ktbench.core.ids import spec_id
 from ktbench.core.plain import from_plain, to_plain
 from ktbench.core.record import Cell
@@ -15,29 +15,32 @@ from ktbench.core.spec import RunSpec
 from ktbench.core.sweep import SweepSpec
 
 
-def plan_cells(spec: RunSpec, sweep: SweepSpec) -> tuple[Cell, ...]:
-    """Cells in table order. Raises RequestError where an axis or an arm leads to a spec that is refused."""
+def plan_cells(spec: RunSpec, sweep: SweepSpec, part: str = "") -> tuple[Cell, ...]:
+    """Cells of one part of a run in table order.
+
+    Raises RequestError where an axis or an arm leads to a spec that is refused, or two lead to the same one.
+    """
     if not sweep.arms:
-        return (_cell(spec.engine.label, spec),)
-    points = [_at_point(spec, sweep.axes, values) for values in product(*sweep.axes.values())]
-    return tuple(cell for point in points for cell in _cells_at(point, sweep))
+        return (Cell(label=spec.engine.label, spec=spec, spec_id=spec_id(spec), part=part),)
+    cells = tuple(cell for changes in sweep.points for cell in _cells_at(spec, changes, sweep, part))
+    _require_distinct(cells)
+    return cells
 
 
-def _cells_at(point: RunSpec, sweep: SweepSpec) -> Iterator[Cell]:
-    for arm in sweep.arms:
-        yield _cell(arm, _changed(point, {f"engine.{name}": value for name, value in parse_features(arm).items()}))
+def _cells_at(spec: RunSpec, changes: Mapping[str, Any], sweep: SweepSpec, part: str) -> Iterator[Cell]:
+    specs = {arm: _changed(spec, {**changes, **arm_changes(arm)}) for arm in sweep.arms}
+    for arm, changed in specs.items():
+        yield Cell(label=arm, spec=changed, spec_id=spec_id(changed), part=part)
     if sweep.control:
-        features = parse_features(sweep.baseline)
-        spec = _changed(point, {f"engine.{name}": value for name, value in features.items()})
-        yield Cell(label=f"{sweep.baseline} (A/A)", spec=spec, spec_id=spec_id(spec), role="control")
+        base = specs[sweep.baseline]
+        yield Cell(label=f"{sweep.baseline} (A/A)", spec=base, spec_id=spec_id(base), role="control", part=part)
 
 
-def _cell(label: str, spec: RunSpec) -> Cell:
-    return Cell(label=label, spec=spec, spec_id=spec_id(spec))
-
-
-def _at_point(spec: RunSpec, axes: Mapping[str, tuple[Any, ...]], values: tuple[Any, ...]) -> RunSpec:
-    return _changed(spec, dict(zip(axes, values, strict=True)))
+def _require_distinct(cells: Sequence[Cell]) -> None:
+    seen: dict[str, Cell] = {}
+    for cell in cells:
+        if (same := seen.setdefault(cell.key, cell)) is not cell:
+            raise RequestError(f"sweep: {same.label!r} and {cell.label!r} are the same cell ({cell.spec.summary})")
 
 
 def _changed(spec: RunSpec, changes: Mapping[str, Any]) -> RunSpec:
@@ -65,5 +68,10 @@ def unsupported(spec: RunSpec, lacking: Mapping[str, str]) -> str:
     return "; ".join(
         f"{feature.tag(spec.engine.features[feature.name])}: {lacking[feature.name]}"
         for feature in asked
-        if lacking[feature.name]
+        if lacking[feature.name] and not _waived(feature, spec)
     )
+
+
+def _waived(feature: Feature, spec: RunSpec) -> bool:
+    """Logical domains need no NUMA nodes."""
+    return feature.needs == ("numa",) and spec.engine.domains is not None

@@ -6,23 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ktbench.report.lettering import line_in, width_in
+from ktbench.report.lettering import INK, LABEL_PT, TICK_PT, VALUE_PT, line_in, width_in
 from ktbench.report.slots import Group, Slot
 
-VALUE_PT = 6.2
-LEGEND_LINE_IN = 0.16
-_TICK_PT, _LEGEND_PT = 6.0, 6.5
 # From light to dark in steps that a grey print keeps; hatches tell neighbours apart once more.
 _FILLS = ("#ffffff", "#dde9f3", "#c0d5e8", "#a0bfdb", "#80a8cd", "#628fbb", "#4a76a3")
 _HATCHES = ("", "/////", ".....", "\\\\\\\\\\", "xxxxx", "-----", "+++++")
 _BAR = 0.8  # of a slot
-_INK = "#222222"
 _PAD_IN = 0.03
-_SWATCH_IN = 0.36  # a legend's patch with the space around it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,78 +71,45 @@ class Panel:
     def below_in(self) -> float:
         """Room that the names below the axis take, in inches."""
         lines = max(name.count("\n") + 1 for _, name in self.ticks())
-        return (lines + (1.5 if len(self.groups) == 1 else 0.6)) * line_in(_TICK_PT)
+        return (lines + (1.5 if len(self.groups) == 1 else 0.6)) * line_in(TICK_PT)
 
 
 def draw_panel(axes: Axes, panel: Panel) -> None:
     """Draw a panel into axes of its size."""
     axes.set_xlim(-0.6, panel.span - 0.4)
     axes.set_ylim(0, _ceiling(panel))
-    axes.axhline(1, color=_INK, linewidth=0.5, linestyle=(0, (4, 3)), zorder=1)
+    axes.axhline(1, color=INK, linewidth=0.5, linestyle=(0, (4, 3)), zorder=1)
     for x, slot in panel.placed:
         if slot.height is None:
             _lettered(axes, x, 0, slot.text, upright=True)
         else:
             _bar(axes, x, slot, panel.arms.index(slot.arm))
             _lettered(axes, x, slot.top, slot.text, upright=panel.upright)
-    axes.set_ylabel(f"speed-up over {panel.baseline} (×)", fontsize=_LEGEND_PT, labelpad=2)
-    axes.tick_params(axis="y", labelsize=_TICK_PT, width=0.6, length=2.5, pad=2)
+    axes.set_ylabel(f"speed-up over {panel.baseline} (×)", fontsize=LABEL_PT, labelpad=2)
+    axes.tick_params(axis="y", labelsize=TICK_PT, width=0.6, length=2.5, pad=2)
     positions, names = zip(*panel.ticks(), strict=True)
-    axes.set_xticks(positions, names, fontsize=_TICK_PT)
+    axes.set_xticks(positions, names, fontsize=TICK_PT)
     axes.tick_params(axis="x", length=0, pad=2)
     if len(panel.groups) == 1:
-        axes.set_xlabel(panel.groups[0].name, fontsize=_TICK_PT, labelpad=1)
+        axes.set_xlabel(panel.groups[0].name, fontsize=TICK_PT, labelpad=1)
 
 
-def legend_lines(arms: Sequence[str], width: float) -> list[list[str]]:
-    """Arms in lines that fit into `width` inches."""
-    lines: list[list[str]] = [[]]
-    for arm in arms:
-        if lines[-1] and sum(_entry_in(other) for other in [*lines[-1], arm]) > width:
-            lines.append([])
-        lines[-1].append(arm)
-    return lines
-
-
-def draw_legend(figure: Figure, lines: Sequence[Sequence[str]], top_in: float) -> None:
-    """Legend lines, the first `top_in` inches below the top edge."""
-    height = figure.get_figheight()
-    arms = [arm for line in lines for arm in line]
-    for number, line in enumerate(lines):
-        figure.legend(
-            handles=[_swatch(arms.index(arm), arm) for arm in line],
-            loc="upper center",
-            bbox_to_anchor=(0.5, 1 - (top_in + number * LEGEND_LINE_IN) / height),
-            ncols=len(line),
-            fontsize=_LEGEND_PT,
-            frameon=False,
-            borderpad=0,
-            borderaxespad=0,
-            handlelength=1.6,
-            handletextpad=0.4,
-            columnspacing=1.0,
-        )
-
-
-def _entry_in(arm: str) -> float:
-    return width_in(arm, _LEGEND_PT) + _SWATCH_IN
-
-
-def _swatch(number: int, arm: str) -> Patch:
-    return Patch(**_fill(number), linewidth=0.6, label=arm)
+def swatches(arms: Sequence[str]) -> list[Artist]:
+    """Legend entries of arms."""
+    return [Patch(**_fill(number), linewidth=0.6, label=arm) for number, arm in enumerate(arms)]
 
 
 def _fill(number: int) -> dict[str, Any]:
     return {
         "facecolor": _FILLS[number % len(_FILLS)],
         "hatch": _HATCHES[(number + number // len(_FILLS)) % len(_HATCHES)],
-        "edgecolor": _INK,
+        "edgecolor": INK,
     }
 
 
 def _folded(name: str, room_in: float) -> str:
     """A name in two lines where one is too long."""
-    return name if width_in(name, _TICK_PT) <= room_in else name.replace(", ", ",\n").replace(" ", "\n")
+    return name if width_in(name, TICK_PT) <= room_in else name.replace(", ", ",\n").replace(" ", "\n")
 
 
 def _ceiling(panel: Panel) -> float:
@@ -176,7 +138,7 @@ def _lettered(axes: Axes, x: int, y: float, text: str, *, upright: bool) -> None
         rotation=90 if upright else 0,
         ha="center",
         va="bottom",
-        color=_INK,
+        color=INK,
         bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4},
         zorder=3,
     )

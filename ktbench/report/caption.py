@@ -1,36 +1,37 @@
-"""What holds for the whole run, in sentences: model, work, machine, how numbers were made, ids."""
+"""What holds for a table as a whole, in sentences: model, work, machine, how numbers were made, ids."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
+from pathlib import Path
 
 from ktbench.core.outcome import Outcome
-from ktbench.core.record import RoofSample
+from ktbench.core.record import Part
 from ktbench.core.spec import RunSpec
+from ktbench.report.conduct import controls_sentence, placement_sentence, roofs_sentence
 from ktbench.report.machine import facts_of, machine_sentence, software_sentence
+from ktbench.report.parts import the_part
 from ktbench.report.row import Row, groups_of
-from ktbench.report.settings import varying
-from ktbench.report.text import number, ratio
+from ktbench.report.settings import TOKENS, precision_word, varying
 from ktbench.stats.intervals import CONFIDENCE
-from ktbench.stats.verdict import MARGIN, Verdict
+from ktbench.stats.verdict import MARGIN
 from ktbench.store import Run
-
-# Core-to-core times further apart than this are more than their own noise.
-_MOVED = 1.5
 
 
 def conditions_of(run: Run, rows: Sequence[Row]) -> tuple[str, ...]:
-    """What was run, on what, what noise alone did and the ids; what varies between rows is left to the columns."""
-    spec = run.header.cells[0].spec
+    """What was run, on what, what noise alone did and the ids; what varies between rows is left to the columns.
+
+    `run` is a run of one part and `rows` are its rows.
+    """
+    spec = rows[0].spec
     free = set(varying([group[0].settings for group in groups_of(rows)]))
     sentences = (
-        _model(spec, free),
-        _workload(spec, free),
-        _precision(run, spec, free),
+        _layer(spec, free) if rows[0].is_layer else _model(spec, free),
+        _workload(rows, free),
+        _system(run, rows, free),
         machine_sentence(facts_of(run)),
-        _controls(rows),
-        _placement(rows),
+        controls_sentence(rows),
+        placement_sentence(rows),
         _ids(run, rows),
     )
     return tuple(filter(None, sentences))
@@ -38,18 +39,37 @@ def conditions_of(run: Run, rows: Sequence[Row]) -> tuple[str, ...]:
 
 def methods_of(run: Run, rows: Sequence[Row]) -> tuple[str, ...]:
     """How the numbers were made, against which roofs, with which software."""
-    sentences = (_numbers(run), _roofs(rows), software_sentence(facts_of(run)))
+    sentences = (_numbers(run, rows), roofs_sentence(rows), software_sentence(facts_of(run)))
     return tuple(filter(None, sentences))
 
 
 def figure_caption(run: Run, rows: Sequence[Row]) -> str:
     """What the figure shows, in one or two sentences."""
+    part = the_part(run)
     open_ones = any(row.outcome is Outcome.NOISY for row in rows)
-    noisy = " A value with ~ is NOISY: its interval stayed open." if open_ones else ""
+    mark = "A value with ~" if part.figure == "bars" else "A ringed value"
+    noisy = f" {mark} is NOISY: its interval stayed open." if open_ones else ""
     control = " The control is not drawn." if any(row.role == "control" for row in rows) else ""
+    return f"{run.header.title}: {_shows(part, rows[0])}.{noisy}{control}"
+
+
+def _shows(part: Part, row: Row) -> str:
+    if part.figure == "bars":
+        on_bars = "ms a layer" if row.is_layer else "tokens/s"
+        return (
+            f"speed-up over {part.baseline}; whiskers: interval of the ratios formed inside rounds; "
+            f"numbers on bars: {on_bars}"
+        )
+    roofs = "sampled next to the turns, median and, in grey, least to most"
+    if part.figure == "latency":
+        return (
+            f"time of one layer over tokens per expert; whiskers: interval of the median; dashed: reading the weights "
+            f"once at the {row.provenance or 'planned'} read bandwidth, {roofs}"
+        )
     return (
-        f"{run.header.title}: speed-up over {run.header.baseline}; whiskers: interval of the ratios formed inside "
-        f"rounds; numbers on bars: tokens/s.{noisy}{control}"
+        f"arithmetic done over tokens per expert, a panel for each precision of the weights; whiskers: interval of the "
+        f"median; dashed: {row.provenance or 'planned'} roofs, {roofs}: arithmetic peaks, and read bandwidth times the "
+        "operations that each byte of an expert's weights serves"
     )
 
 
@@ -57,34 +77,73 @@ def _model(spec: RunSpec, free: set[str]) -> str:
     if "model" in free:
         return ""
     model = spec.model
-    weights = f"checkpoint {model.path}" if model.path else f"synthetic weights, seed {model.seed}"
     if "model.layers" in free:
-        return f"Model: {model.name} ({weights})."
+        return f"Model: {model.name} ({_weights(spec)})."
     if not model.is_slice:
-        return f"Model: {model.name}, all {model.full_layers} layers ({weights})."
+        return f"Model: {model.name}, all {model.full_layers} layers ({_weights(spec)})."
     depth = f"{model.shape.layers} of {model.full_layers} layers"
     if model.shape.vocab != model.full_vocab:
         depth += f", vocabulary {model.shape.vocab:,} of {model.full_vocab:,}"
-    return f"Model: {model.name}, slice of {depth} ({weights}); speeds are the slice's, nothing is extrapolated."
+    return f"Model: {model.name}, slice of {depth} ({_weights(spec)}); speeds are the slice's, nothing is extrapolated."
 
 
-def _workload(spec: RunSpec, free: set[str]) -> str:
+def _layer(spec: RunSpec, free: set[str]) -> str:
+    if "model" in free:
+        return ""
+    shape = spec.model.shape
+    return (
+        f"Model: the routed experts of one MoE layer of {spec.model.name}, {shape.experts} experts of "
+        f"{shape.hidden}×{shape.expert_ffn}, top-{shape.top_k} ({_weights(spec)})."
+    )
+
+
+def _weights(spec: RunSpec) -> str:
+    return f"checkpoint {spec.model.path}" if spec.model.path else f"synthetic weights, seed {spec.model.seed}"
+
+
+def _workload(rows: Sequence[Row], free: set[str]) -> str:
+    spec = rows[0].spec
     work = spec.workload
-    context = "prompt of" if work.phase == "prefill" else "context from"
     parts = {
-        "phase": work.phase,
-        "batch": f"batch {work.batch}",
-        "prompt": f"{context} {work.prompt} tokens",
-        "steps": f"{work.steps} step{'' if work.steps == 1 else 's'} a turn",
-        "routing": "routing by the model" if work.routing == "model" else f"{work.routing} routing",
-        "seed": f"seed {work.seed}",
+        "workload.phase": work.phase,
+        **_amount(spec),
+        "workload.steps": _steps({row.spec.workload.steps for row in rows}),
+        "workload.routing": _routing(spec),
+        "workload.seed": f"seed {work.seed}",
     }
-    return f"Workload: {', '.join(text for key, text in parts.items() if f'workload.{key}' not in free)}."
+    return f"Workload: {', '.join(text for key, text in parts.items() if key not in free)}."
 
 
-def _precision(run: Run, spec: RunSpec, free: set[str]) -> str:
+def _amount(spec: RunSpec) -> dict[str, str]:
+    work = spec.workload
+    if work.phase == "layer":
+        return {TOKENS: f"{spec.tokens_per_expert:g} tokens per expert"}
+    context = "prompt of" if work.phase == "prefill" else "context from"
+    return {"workload.batch": f"batch {work.batch}", "workload.prompt": f"{context} {work.prompt} tokens"}
+
+
+def _steps(counts: set[int]) -> str:
+    if len(counts) > 1:
+        return f"{min(counts)} to {max(counts)} steps a turn"
+    return f"{max(counts)} step{'' if max(counts) == 1 else 's'} a turn"
+
+
+def _routing(spec: RunSpec) -> str:
+    work = spec.workload
+    if work.routing == "model":
+        return "routing by the model"
+    if work.active_experts is not None:
+        return f"balanced routing to {work.active_experts} experts, others every step"
+    return f"{work.routing} routing" + (f" of {Path(work.trace).name}" if work.trace else "")
+
+
+def _system(run: Run, rows: Sequence[Row], free: set[str]) -> str:
+    spec = rows[0].spec
     parts = [f"system {spec.system}"]
-    if "precision" not in free:
+    if "precision" not in rows[0].settings:
+        plain = next((row.spec.precision for row in rows if not precision_word(row.label)), None)
+        parts.append(f"precision {plain} where an arm names none" if plain else "precision as the arms name it")
+    elif "precision" not in free:
         parts.append(f"precision {spec.precision}")
     if "engine.threads" not in free:
         cpus = facts_of(run).get("cpus")
@@ -93,8 +152,8 @@ def _precision(run: Run, spec: RunSpec, free: set[str]) -> str:
     return f"{', '.join(parts).capitalize()}."
 
 
-def _numbers(run: Run) -> str:
-    measure, base = run.header.measure, run.header.baseline
+def _numbers(run: Run, rows: Sequence[Row]) -> str:
+    measure, base = run.header.measure, the_part(run).baseline
     return (
         f"Values are medians over rounds of each round's median step, in brackets the distribution-free interval of at "
         f"least {CONFIDENCE:.0%}. "
@@ -102,63 +161,30 @@ def _numbers(run: Run) -> str:
         f"±{MARGIN:.0%} and beyond the control's; same: within ±{MARGIN:.0%}. "
         f"NOISY: the interval of the speed-up (for {base}, of its control's) did not come within ±{measure.goal:.1%}. "
         f"Error: the largest relative (Frobenius) error of the experts' outputs against the float32 reference on the "
-        f"same inputs, at most {measure.tolerance:g} is allowed."
+        f"same inputs{_stored(rows)}, at most {_allowed(rows)} is allowed."
     )
 
 
-def _controls(rows: Sequence[Row]) -> str:
-    """What equal cells differ by: the one control, or the spread of all."""
-    controls = [row for row in rows if row.role == "control"]
-    found = [row.speedup for row in controls if row.speedup]
-    if not controls:
-        return "No control: nothing shows what noise alone does."
-    opening = f"Control ({controls[0].baseline} against itself)"
-    if not found:
-        return f"{opening}: {controls[0].missing['speedup']}."
-    moved = any(row.verdict in (Verdict.FASTER, Verdict.SLOWER) for row in controls)
-    distrust = "; distrust differences of this size" if moved else ""
-    if len(controls) == 1:
-        return f"{opening}: {ratio(found[0])}×, {controls[0].verdict}{distrust}."
-    low, high = min(interval.low for interval in found), max(interval.high for interval in found)
-    measured = f"{len(found)} of {len(controls)} measured"
-    return f"{opening}: {measured}, all intervals within [{low:.3f}, {high:.3f}]×{distrust}."
+def _stored(rows: Sequence[Row]) -> str:
+    """Where weights are quantised the error is that of the arithmetic alone."""
+    quantised = any(row.spec.precision != "bf16" for row in rows)
+    return " and the weights as they are stored" if quantised else ""
 
 
-def _roofs(rows: Sequence[Row]) -> str:
-    samples = _samples(rows)
-    if not samples:
-        return ""
-    read = _spread([roof.read_bytes_per_s / 1e9 for roof in samples])
-    peaks: dict[str, list[float]] = {}
-    for roof in samples:
-        if roof.peak_flops is not None:
-            peaks.setdefault(roof.peak_isa, []).append(roof.peak_flops / 1e12)
-    parts = [f"read {read} GB/s", *(f"{isa} peak {_spread(found)} TFLOPS" for isa, found in sorted(peaks.items()))]
-    return f"Roofs sampled next to the turns, median (least to most): {', '.join(parts)}."
-
-
-def _samples(rows: Sequence[Row]) -> list[RoofSample]:
-    return [roof for row in rows for record in row.records for roof in record.roofs]
-
-
-def _spread(values: Sequence[float]) -> str:
-    return f"{number(median(values), 3)} ({number(min(values), 3)} to {number(max(values), 3)})"
-
-
-def _placement(rows: Sequence[Row]) -> str:
-    times = [roof.ping_pong_ns for roof in _samples(rows) if roof.ping_pong_ns is not None]
-    if not times or max(times) <= _MOVED * min(times):
-        return ""
-    return (
-        f"Core-to-core time varied between turns from {min(times):.0f} to {max(times):.0f} ns, as it does where a "
-        "hypervisor moves the cores."
-    )
+def _allowed(rows: Sequence[Row]) -> str:
+    """The tolerance, or that of each precision where they differ."""
+    found: dict[float, dict[str, None]] = {}
+    for row in rows:
+        found.setdefault(row.spec.tolerance, {})[row.spec.precision] = None
+    if len(found) == 1:
+        return f"{next(iter(found)):g}"
+    return " or ".join(f"{tolerance:g} ({', '.join(names)})" for tolerance, names in found.items())
 
 
 def _ids(run: Run, rows: Sequence[Row]) -> str:
     records = [record for row in rows for record in row.records]
     codes = dict.fromkeys([run.header.code_id, *(record.code_id for record in records)])
     machines = dict.fromkeys([run.header.env_id, *(record.env_id for record in records)])
-    base = next((row.spec_id for row in rows if row.is_baseline), None)
-    spec = f", spec of {run.header.baseline} {base}" if base else ""
+    base = next((row for row in rows if row.is_baseline), None)
+    spec = f", spec of {base.label} {base.spec_id}" if base else ""
     return f"Ids: run {run.header.run}, code {' and '.join(codes)}, machine {' and '.join(machines)}{spec}."

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ktbench.report.roof import RoofShare
 from ktbench.report.row import Row
 from ktbench.report.settings import Setting
-from ktbench.report.text import DASH, interval, number, ratio
+from ktbench.report.text import DASH, interval, number, rate, ratio, unit_of
 from ktbench.stats.intervals import Interval
 
 AS_SPEEDUP = "= speed-up"  # the row without the last feature is the baseline
@@ -26,21 +26,13 @@ class Column:
     numeric: bool = True
 
 
-def columns(settings: tuple[str, ...]) -> tuple[Column, ...]:
-    """All columns, with one for each setting that varies."""
+def columns(settings: Sequence[str], rows: Sequence[Row]) -> tuple[Column, ...]:
+    """All columns of a table of `rows`, with one for each setting that varies."""
     return (
-        Column(heading="arm", write=lambda row: row.label, numeric=False),
+        Column(heading="arm", write=lambda row: row.shown, numeric=False),
         *(Column(heading=key, write=_setting(key)) for key in settings),
         Column(heading="outcome", write=_outcome, movable=True, numeric=False),
-        Column(heading="time (ms/step)", write=lambda row: _interval(row.step_s, 1e3)),
-        Column(heading="speed (tokens/s)", write=lambda row: _interval(row.tokens_per_s)),
-        Column(heading="speed-up (×)", write=_speedup),
-        Column(heading="verdict", write=_verdict, numeric=False),
-        Column(heading="gain of the last feature (×)", write=_gain, numeric=False),
-        Column(heading="weights read (GB/s)", write=lambda row: _number(row.read_bytes_per_s, 1e-9)),
-        Column(heading="arithmetic (TFLOPS)", write=lambda row: _number(row.flops_per_s, 1e-12)),
-        Column(heading="of roof (%)", write=lambda row: _share(row.roof)),
-        Column(heading="nearer roof", write=_limit, movable=True, numeric=False),
+        *(_layer_speed(rows) if rows[0].is_layer else _model_speed(rows)),
         Column(heading="evidence (counter/step)", write=lambda row: row.evidence or DASH, numeric=False),
         Column(heading="error (relative)", write=lambda row: DASH if row.error is None else f"{row.error:.1e}"),
         Column(heading="rounds", write=lambda row: _count(row.rounds), movable=True),
@@ -49,8 +41,44 @@ def columns(settings: tuple[str, ...]) -> tuple[Column, ...]:
     )
 
 
+def _model_speed(rows: Sequence[Row]) -> tuple[Column, ...]:
+    return (
+        Column(heading="time (ms/step)", write=lambda row: _interval(row.step_s, 1e3)),
+        Column(heading="speed (tokens/s)", write=lambda row: _interval(row.tokens_per_s)),
+        *_COMPARED,
+        _READ,
+        _arithmetic(rows),
+        Column(heading="of roof (%)", write=lambda row: _share(row.roof)),
+        _LIMIT,
+    )
+
+
+def _layer_speed(rows: Sequence[Row]) -> tuple[Column, ...]:
+    """What a kernel is judged by comes first, and tokens per second of one layer are nobody's speed."""
+    return (
+        Column(heading="time (ms/layer)", write=lambda row: _interval(row.step_s, 1e3)),
+        _arithmetic(rows),
+        _READ,
+        Column(heading="of roof (%)", write=lambda row: _share_interval(row.roof)),
+        _LIMIT,
+        *_COMPARED,
+    )
+
+
+def _arithmetic(rows: Sequence[Row]) -> Column:
+    """Integer operations are no FLOPS: where a table has both each cell says which it is."""
+    units = sorted({unit_of(row.spec.dtype) for row in rows})
+    if len(units) == 1:
+        return Column(heading=f"arithmetic ({units[0]})", write=lambda row: _number(row.flops_per_s, 1e-12))
+    return Column(heading="arithmetic (TFLOPS, TOPS)", write=_rate)
+
+
+def _rate(row: Row) -> str:
+    return DASH if row.flops_per_s is None else rate(row.flops_per_s, row.spec.dtype)
+
+
 def _setting(key: str) -> Write:
-    return lambda row: setting_text(row.settings[key])
+    return lambda row: setting_text(row.settings.get(key))
 
 
 def setting_text(value: Setting) -> str:
@@ -94,11 +122,27 @@ def _share(roof: RoofShare | None) -> str:
     return DASH if roof is None else number(roof.share.mid * 100, 2)
 
 
+def _share_interval(roof: RoofShare | None) -> str:
+    if roof is None:
+        return DASH
+    low, mid, high = (f"{100 * value:.0f}" for value in (roof.share.low, roof.share.mid, roof.share.high))
+    return f"{mid} [{low}, {high}]"
+
+
 def _limit(row: Row) -> str:
     if row.roof is None:
         return DASH
-    return "read" if row.roof.limit == "read" else f"arithmetic, {row.roof.peak_isa}"
+    return "read" if row.roof.limit == "read" else f"arithmetic, {row.roof.peak_isa} {row.roof.peak_dtype}"
 
 
 def _count(value: int) -> str:
     return str(value) if value else DASH
+
+
+_READ = Column(heading="weights read (GB/s)", write=lambda row: _number(row.read_bytes_per_s, 1e-9))
+_LIMIT = Column(heading="nearer roof", write=_limit, movable=True, numeric=False)
+_COMPARED = (
+    Column(heading="speed-up (×)", write=_speedup),
+    Column(heading="verdict", write=_verdict, numeric=False),
+    Column(heading="gain of the last feature (×)", write=_gain, numeric=False),
+)

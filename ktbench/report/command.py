@@ -25,6 +25,8 @@ def _model(spec: RunSpec) -> Iterator[str]:
         yield f"model.path={model.path}"
         return
     yield f"model={model.name}"
+    if spec.workload.phase == "layer":
+        yield f"model.experts={model.shape.experts}"
     if model.is_slice:
         yield f"model.layers={model.shape.layers}"
     yield "model.vocab=full" if model.shape.vocab == model.full_vocab else f"model.vocab={model.shape.vocab}"
@@ -35,7 +37,9 @@ def _model(spec: RunSpec) -> Iterator[str]:
 def _rest(spec: RunSpec) -> Iterator[str]:
     phase = spec.workload.phase
     yield f"workload={phase}"
-    plain = WorkloadSpec(phase=phase, prompt=1, steps=1)
+    if spec.precision != "bf16":
+        yield f"precision={spec.precision}"
+    plain = WorkloadSpec(phase=phase, prompt=1, steps=1, routing="balanced" if phase == "layer" else "model")
     yield from (f"workload.{name}={getattr(spec.workload, name)}" for name in ("prompt", "steps"))
     yield from _changed("workload", spec.workload, plain, skip=("phase", "prompt", "steps"))
     yield from _changed("engine", spec.engine, EngineSpec())

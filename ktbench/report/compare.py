@@ -1,4 +1,7 @@
-"""Rows held against others of their group: speed-up over the baseline, gain of the last feature."""
+"""Rows held against others of their group: speed-up over the baseline, gain of the last feature.
+
+Only turns of one round that had the cores in the same place are held against each other.
+"""
 
 from __future__ import annotations
 
@@ -16,25 +19,42 @@ def compared(row: Row, group: Sequence[Row]) -> Row:
     """The row with its comparisons, each judged against what the control of its group shows that noise alone does."""
     base = _baseline(group)
     noise = _noise(base, group) if row.role == "arm" else None
-    row = replace(row, gain=_gain(row, group, noise))
+    row = _with_gain(row, group, noise)
     reason = _incomparable(row, base)
     if reason or base is None:
         return replace(row, missing=row.missing | {"speedup": reason})
-    speedup = paired_interval(base.round_s, row.round_s)
+    speedup = paired_interval(*_alike(base, row))
     if speedup is None:
-        return replace(row, missing=row.missing | {"speedup": f"no round has both it and {base.label}"})
+        return replace(row, missing=row.missing | {"speedup": _unpaired(row, base)})
     return replace(row, speedup=speedup, verdict=judge(speedup, noise))
 
 
-def judged_values(row: Row, group: Sequence[Row]) -> dict[int, float]:
+def judged_values(row: Row, group: Sequence[Row]) -> dict[int, float | None]:
     """By round, the values that the precision goal is about.
 
     Speed-ups over the baseline, which a drift of the whole machine does not touch; for the baseline itself those of its
-    control; seconds a step where there is nothing to compare with.
+    control; seconds a step where there is nothing to compare with. None in a round in which both were measured, but
+    with the cores in different places.
     """
     base, shown = _baseline(group), _control(group) if row.is_baseline else row
-    ratios = paired_ratios(base.round_s, shown.round_s) if base and shown else {}
-    return ratios or row.round_s
+    both = base.round_s.keys() & shown.round_s.keys() if base and shown else set()
+    if not (base and shown and both):
+        return dict(row.round_s)
+    ratios = paired_ratios(*_alike(base, shown))
+    return {number: ratios.get(number) for number in sorted(both)}
+
+
+def _alike(one: Row, other: Row) -> tuple[dict[int, float], dict[int, float]]:
+    """Seconds of both in the rounds in which their cores were in the same place and stayed there."""
+    there, here = one.placements, other.placements
+    rounds = [n for n in one.round_s.keys() & other.round_s.keys() if there[n] == here[n] != "moved"]
+    return {n: one.round_s[n] for n in rounds}, {n: other.round_s[n] for n in rounds}
+
+
+def _unpaired(row: Row, base: Row) -> str:
+    if row.round_s.keys() & base.round_s.keys():
+        return f"in no round had it and {base.label} the cores in the same place"
+    return f"no round has both it and {base.label}"
 
 
 def _baseline(group: Sequence[Row]) -> Row | None:
@@ -47,7 +67,7 @@ def _control(group: Sequence[Row]) -> Row | None:
 
 def _noise(base: Row | None, group: Sequence[Row]) -> Interval | None:
     control = _control(group)
-    return paired_interval(base.round_s, control.round_s) if base and control else None
+    return paired_interval(*_alike(base, control)) if base and control else None
 
 
 def _incomparable(row: Row, base: Row | None) -> str:
@@ -60,12 +80,21 @@ def _incomparable(row: Row, base: Row | None) -> str:
     return "" if base.timed else f"{base.label} is {base.missing['step_s']}"
 
 
-def _gain(row: Row, group: Sequence[Row], noise: Interval | None) -> Gain | None:
-    """None for a row without features and where the row below it was not planned or not timed."""
+def _with_gain(row: Row, group: Sequence[Row], noise: Interval | None) -> Row:
+    below = _below(row, group)
+    if below is None or not (below.timed and row.timed):
+        return row
+    ratio = paired_interval(*_alike(below, row))
+    if ratio is None:
+        return replace(row, missing=row.missing | {"gain": _unpaired(row, below)})
+    return replace(row, gain=Gain(over=below.label, ratio=ratio, verdict=judge(ratio, noise)))
+
+
+def _below(row: Row, group: Sequence[Row]) -> Row | None:
+    """The arm of equal precision that lacks only the last feature; None where none was planned."""
     last = next((f for f in reversed(FEATURES) if row.features[f.name] != f.off), None)
     if row.role == "control" or last is None:
         return None
     without = row.features | {last.name: last.off}
-    below = next((other for other in group if other.role == "arm" and other.features == without), None)
-    ratio = paired_interval(below.round_s, row.round_s) if below else None
-    return Gain(over=below.label, ratio=ratio, verdict=judge(ratio, noise)) if below and ratio else None
+    arms = [other for other in group if other.role == "arm" and other.spec.precision == row.spec.precision]
+    return next((other for other in arms if other.features == without), None)

@@ -30,9 +30,11 @@ def _flat(run: Run, row: Row) -> dict[str, Any]:
     return {
         "label": row.label,
         "role": row.role,
+        "part": row.part,
         "outcome": row.outcome,
         "why": row.why,
         **row.settings,
+        **_numbers_of(row),
         **_ends("step_s", row.step_s),
         **_ends("tokens_per_s", row.tokens_per_s),
         **_ends("speedup", row.speedup),
@@ -45,6 +47,8 @@ def _flat(run: Run, row: Row) -> dict[str, Any]:
         **_ends("roof_share", None if roof is None else roof.share),
         "nearer_roof": None if roof is None else roof.limit,
         "peak_isa": None if roof is None else roof.peak_isa,
+        "peak_dtype": None if roof is None else roof.peak_dtype,
+        "placements": " ".join(f"{number}:{place}" for number, place in row.placements.items() if place),
         "evidence": row.evidence,
         "error": row.error,
         "rounds": row.rounds,
@@ -53,6 +57,12 @@ def _flat(run: Run, row: Row) -> dict[str, Any]:
         "missing": "; ".join(f"{name}: {why}" for name, why in row.missing.items()),
         **_origin(run, row),
     }
+
+
+def _numbers_of(row: Row) -> dict[str, Any]:
+    """What a row's arithmetic works on."""
+    spec = row.spec
+    return {"precision": spec.precision, "dtype": spec.dtype, "tokens_per_expert": spec.tokens_per_expert}
 
 
 def _origin(run: Run, row: Row) -> dict[str, Any]:
@@ -84,6 +94,13 @@ def json_text(run: Run, rows: Sequence[Row], table: Table) -> str:
         "conditions": table.conditions,
         "methods": table.methods,
         "notes": table.notes,
-        "rows": [to_plain(row) | {"rounds": row.rounds, "samples": row.samples} for row in rows],
+        "rows": [_plain(row) for row in rows],
     }
     return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    """A row without its spec, which `settings`, `features` and `command` say in fewer words."""
+    content = to_plain(row)
+    del content["spec"]
+    return {**content, **_numbers_of(row), "rounds": row.rounds, "samples": row.samples}

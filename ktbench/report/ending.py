@@ -28,10 +28,21 @@ def step_interval(records: Sequence[Record]) -> Interval:
     return median_interval([median(record.samples_s) for record in records])
 
 
-def open_reason(interval: Interval, goal: float) -> str:
-    """Why an interval has not reached the goal; empty where it has."""
-    if interval.closed(goal):
+def open_reason(values: Sequence[float | None], goal: float) -> str:
+    """Why the interval of the values has not reached the goal; empty where it has, or where there are no rounds.
+
+    None stands for a round that was measured, but with the cores elsewhere than those of the baseline.
+    """
+    found = [value for value in values if value is not None]
+    interval = median_interval(found) if found else None
+    if not values or (interval and interval.closed(goal)):
         return ""
-    if interval.sound:
+    if interval and interval.sound:
         return f"the interval stayed at ±{interval.half_width:.1%}, the goal was ±{goal:.1%}"
-    return f"{interval.n} round{'' if interval.n == 1 else 's'} of the 6 that an interval of 95% needs"
+    if len(found) < len(values):
+        return f"{len(found)} of {_rounds(len(values))} compare cores in the same place, an interval of 95% needs 6"
+    return f"{_rounds(len(found))} of the 6 that an interval of 95% needs"
+
+
+def _rounds(count: int) -> str:
+    return f"{count} round{'' if count == 1 else 's'}"

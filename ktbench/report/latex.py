@@ -53,7 +53,7 @@ def _lines(table: Table) -> Iterator[str]:
         yield r"\par\raggedright"
         yield from (f"{_escaped(note)}\\\\" for note in table.notes)
     yield r"\end{table*}"
-    yield from (r"\begin{figure}", r"\centering", r"\includegraphics[width=\linewidth]{figure.pdf}")
+    yield from (r"\begin{figure}", r"\centering", f"\\includegraphics[width=\\linewidth]{{{table.figure_name}.pdf}}")
     yield f"\\caption{{{_escaped(' '.join([table.figure_caption, *table.conditions]))}}}"
     yield r"\end{figure}"
 

@@ -7,6 +7,9 @@ from typing import Any
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.font_manager import FontProperties
 
+LABEL_PT, VALUE_PT, TICK_PT, CAPTION_PT = 6.5, 6.2, 6.0, 5.6
+INK = "#222222"
+
 _DPI = 300
 _POINTS_PER_INCH = 72
 _LEADING = 1.3

@@ -9,22 +9,28 @@ from ktbench.report.tables import Table
 
 def markdown(table: Table) -> str:
     """Title, table, control, notes, caption, figure and the commands that run each row again."""
-    return "\n".join(_lines(table)) + "\n"
+    return "\n".join([f"# {table.title}", "", *section(table)]) + "\n"
 
 
-def _lines(table: Table) -> Iterator[str]:
-    yield from (f"# {table.title}", "", *_grid(table, table.cells), "")
+def section(table: Table) -> Iterator[str]:
+    """Lines of a table below its title."""
+    yield from (*_grid(table, table.cells), "")
     if table.control_cells:
         yield from ("What noise alone does (the baseline a second time):", "", *_grid(table, table.control_cells), "")
-    if table.notes:
-        yield from ("Why cells are empty or in doubt:", "", *(f"- {note}" for note in table.notes), "")
-    yield from ("Conditions:", "", *(f"- {sentence}" for sentence in table.conditions), "")
-    yield from ("Methods:", "", *(f"- {sentence}" for sentence in table.methods), "")
-    yield from (f"![{table.figure_caption}](figure.png)", "", f"*{table.figure_caption}*", "")
+    yield from listed("Why cells are empty or in doubt", table.notes)
+    yield from listed("Conditions", table.conditions)
+    yield from listed("Methods", table.methods)
+    yield from (f"![{table.figure_caption}]({table.figure_name}.png)", "", f"*{table.figure_caption}*", "")
     yield from ("To run a row again:", "", "```sh")
     for name, command in table.commands:
         yield from (f"# {name}", command)
     yield "```"
+
+
+def listed(heading: str, sentences: Sequence[str]) -> Iterator[str]:
+    """A heading with sentences as items; nothing without any."""
+    if sentences:
+        yield from (f"{heading}:", "", *(f"- {sentence}" for sentence in sentences), "")
 
 
 def _grid(table: Table, cells: Sequence[Sequence[str]]) -> Iterator[str]:

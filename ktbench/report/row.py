@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from ktbench.core.outcome import Outcome
-from ktbench.core.record import Provenance, Record, Role
+from ktbench.core.placement import Placement, placement_of
+from ktbench.core.record import Provenance, Record, Role, Work
+from ktbench.core.spec import RunSpec
 from ktbench.report.roof import RoofShare
 from ktbench.report.settings import Setting
 from ktbench.stats.intervals import Interval
@@ -28,14 +30,17 @@ class Row:
     """A cell over all its rounds. `outcome` is None before its first turn.
 
     `step_s` is the median over rounds of the rounds' median step in seconds; it and all that follows from it are None
-    unless the outcome is timed. `speedup` is over the baseline of the group of rows with equal `settings`, `gain` over
-    the row that lacks only its last feature. `error` is the largest of all rounds, or that of the round that failed.
-    `missing` says for each measured field that is None why it is.
+    unless the outcome is timed. `speedup` is over the baseline of the group, the rows of the same `part` with equal
+    `settings`, `gain` over the row of equal precision that lacks only its last feature; both are formed inside rounds
+    between turns with the cores in the same place. `error` is the largest of all rounds, or that of the round that
+    failed. `missing` says for each measured field that is None why it is.
     """
 
     label: str
     role: Role
+    part: str
     cell: str
+    spec: RunSpec
     spec_id: str
     settings: dict[str, Setting]
     features: dict[str, bool | int]
@@ -60,9 +65,25 @@ class Row:
     missing: dict[str, str] = field(default_factory=dict)
 
     @property
+    def shown(self) -> str:
+        """The label, with the mark of domains that are not the machine's own."""
+        domains = self.spec.engine.domains if self.spec.engine.n else None
+        return self.label if domains is None else f"{self.label}, logical domains={domains}"
+
+    @property
+    def is_layer(self) -> bool:
+        """Whether a step is one call of the experts of one layer."""
+        return self.spec.workload.phase == "layer"
+
+    @property
     def timed(self) -> bool:
         """Whether the row has a speed to show."""
         return self.step_s is not None
+
+    @property
+    def work(self) -> Work | None:
+        """What a step must do at least; None before the first turn and where the system does not say."""
+        return self.records[-1].work if self.records else None
 
     @property
     def rounds(self) -> int:
@@ -79,14 +100,15 @@ class Row:
         """Median step of each round in seconds; empty where the row has no speed to show."""
         return {record.round: median(record.samples_s) for record in self.records} if self.timed else {}
 
+    @property
+    def placements(self) -> dict[int, Placement | None]:
+        """Where the cores were in each round that has samples; None where that was not measured."""
+        return {record.round: placement_of(record.roofs) for record in self.records if record.samples_s}
+
 
 def groups_of(rows: Sequence[Row]) -> list[tuple[Row, ...]]:
-    """Rows with equal settings together, in order of appearance."""
-    groups: list[list[Row]] = []
+    """Rows of one part with equal settings together, in order of appearance."""
+    groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
-        known = next((group for group in groups if group[0].settings == row.settings), None)
-        if known is None:
-            groups.append([row])
-        else:
-            known.append(row)
-    return [tuple(group) for group in groups]
+        groups.setdefault((row.part, *row.settings.items()), []).append(row)
+    return [tuple(group) for group in groups.values()]

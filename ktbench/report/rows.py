@@ -7,45 +7,69 @@ from dataclasses import replace
 from typing import Any
 
 from ktbench.core.outcome import Outcome
-from ktbench.core.record import Cell, Provenance, Record
+from ktbench.core.record import Cell, Part, Provenance, Record
 from ktbench.report.command import command_of
 from ktbench.report.compare import compared, judged_values
 from ktbench.report.ending import ending_of, open_reason, step_interval
 from ktbench.report.evidence import evidence_of
 from ktbench.report.roof import roof_share
 from ktbench.report.row import Row, groups_of
-from ktbench.report.settings import settings_of
-from ktbench.report.text import number, plus_minus
-from ktbench.stats.intervals import median_interval
+from ktbench.report.settings import precision_word, settings_of
+from ktbench.report.text import DASH, number, plus_minus, rate
 from ktbench.store import Run
 
 
 def rows_of(run: Run) -> tuple[Row, ...]:
-    """Rows of every planned cell, in the order of the plan. Raises ValueError where a cell mixes provenances."""
-    rows = [_row(run, cell) for cell in run.header.cells]
+    """Rows of every planned cell of every part, in the order of the plan.
+
+    Raises ValueError where a cell mixes provenances.
+    """
+    parts = {part.name: part for part in run.header.parts}
+    worded = {cell.part for cell in run.header.cells if precision_word(cell.label)}
+    records = _by_cell(run)
+    rows = []
+    for cell in run.header.cells:
+        row = _row(cell, parts[cell.part], records.get(cell.key, ()), run.header.command)
+        rows.append(_of_any_precision(row) if cell.part in worded else row)
     group_of = {row.cell: group for group in groups_of(rows) for row in group}
     return tuple(_settled(row, group_of[row.cell]) for row in rows)
+
+
+def _by_cell(run: Run) -> dict[str, tuple[Record, ...]]:
+    """Counting records of every cell in order of rounds."""
+    found: dict[str, tuple[Record, ...]] = {}
+    for (key, _), record in sorted(run.latest().items(), key=lambda item: item[0]):
+        found[key] = (*found.get(key, ()), record)
+    return found
+
+
+def _of_any_precision(row: Row) -> Row:
+    """Where arms name their precision it is no setting: rows of one point are one group."""
+    return replace(row, settings={key: value for key, value in row.settings.items() if key != "precision"})
 
 
 def _settled(row: Row, group: Sequence[Row]) -> Row:
     """The row with its comparisons; NOISY where it was timed and has not reached the precision goal."""
     row = compared(row, group)
-    values = judged_values(row, group)
-    why = open_reason(median_interval(list(values.values())), row.goal) if values else ""
+    why = open_reason(list(judged_values(row, group).values()), row.goal)
     return replace(row, outcome=Outcome.NOISY, why=why) if why else row
 
 
 def row_line(row: Row) -> str:
     """The row as one line of fixed width, for a terminal while a sweep runs."""
+    name = f"{f'{row.shown} @{row.spec.tokens_per_expert:g}':<24}" if row.is_layer else f"{row.shown:<16}"
     if row.step_s is None or row.tokens_per_s is None:
         reason = f": {row.why}" if row.why else ""
-        return f"{row.label:<16} {row.outcome or 'not measured yet'}{reason}"
+        return f"{name} {row.outcome or 'not measured yet'}{reason}"
     mark, width = "~" if row.outcome is Outcome.NOISY else "", plus_minus(row.step_s)
+    time = f"{mark + number(row.step_s.mid * 1e3):>9} ms/{'layer' if row.is_layer else 'step'} {width:>7}"
+    speed = _rate_word(row) if row.is_layer else f"{number(row.tokens_per_s.mid):>9} tokens/s"
     share = "" if row.roof is None else f"{number(row.roof.share.mid * 100, 2):>5}% of {row.roof.limit}"
-    return (
-        f"{row.label:<16} {mark + number(row.step_s.mid * 1e3):>9} ms/step {width:>7}"
-        f"  {number(row.tokens_per_s.mid):>9} tokens/s  {_speedup_word(row):<33}  {share:<20}  {row.rounds:2d} rounds"
-    )
+    return f"{name} {time}  {speed}  {_speedup_word(row):<33}  {share:<20}  {row.rounds:2d} rounds"
+
+
+def _rate_word(row: Row) -> str:
+    return f"{DASH if row.flops_per_s is None else rate(row.flops_per_s, row.spec.dtype):>14}"
 
 
 def _speedup_word(row: Row) -> str:
@@ -57,24 +81,25 @@ def _speedup_word(row: Row) -> str:
     return f"{mid}x [{low}, {high}] {row.verdict}"
 
 
-def _row(run: Run, cell: Cell) -> Row:
-    records = run.of_cell(cell.key)
+def _row(cell: Cell, part: Part, records: tuple[Record, ...], planned_with: Sequence[str]) -> Row:
     outcome, why = ending_of(records)
     row = Row(
         label=cell.label,
         role=cell.role,
+        part=part.name,
         cell=cell.key,
+        spec=cell.spec,
         spec_id=cell.spec_id,
         settings=settings_of(cell.spec),
         features=cell.spec.engine.features,
-        baseline=run.header.baseline,
-        is_baseline=cell.role == "arm" and cell.label == run.header.baseline,
+        baseline=part.baseline,
+        is_baseline=cell.role == "arm" and cell.label == part.baseline,
         outcome=outcome,
         why=why,
         goal=cell.spec.measure.goal,
         provenance=_provenance(cell, records),
         records=records,
-        command=command_of(cell.spec, run.header.command),
+        command=command_of(cell.spec, planned_with),
         error=_error(records),
     )
     timed = outcome is not None and outcome.timed

@@ -1,4 +1,4 @@
-"""What a cell was run at apart from its features: equal settings make a group, which has its own baseline."""
+"""What a cell was run at apart from its arm: equal settings make a group, which has its own baseline."""
 
 from __future__ import annotations
 
@@ -6,15 +6,40 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import TypeAlias
 
+from ktbench.core.arms import PRECISIONS
 from ktbench.core.features import BY_NAME
 from ktbench.core.ids import digest
 from ktbench.core.spec import RunSpec
 
 Setting: TypeAlias = bool | int | float | str | None
 
+TOKENS = "tokens per expert"
+# Shown only where nothing else tells two groups apart: they go with another setting that varies.
+_FOLLOWING = (
+    "model.config",
+    "model.vocab",
+    "model.path",
+    "workload.trace",
+    "workload.active_experts",
+    "workload.steps",
+)
+
+
+def precision_word(label: str) -> str | None:
+    """The precision that an arm names: `int8` of `+v+d int8`; None where it leaves that to the spec."""
+    return next((word for word in label.split() if word in PRECISIONS), None)
+
+
+def without_precision(label: str) -> str:
+    """An arm's features alone: `+v+d` of `+v+d int8`."""
+    return " ".join(word for word in label.split() if word not in PRECISIONS)
+
 
 def settings_of(spec: RunSpec) -> dict[str, Setting]:
-    """Settings by dotted key. The model's configuration is one of them by its size, its depth and its digest."""
+    """Settings by dotted key. The model's configuration is one of them by its size, its depth and its digest.
+
+    Of a layer the batch is shown as what it means to an expert: the tokens that it gets.
+    """
     model = spec.model
     found: dict[str, Setting] = {
         "model": model.name,
@@ -30,15 +55,29 @@ def settings_of(spec: RunSpec) -> dict[str, Setting]:
     for f in fields(spec.engine):
         if f.name not in BY_NAME:
             found[f"engine.{f.name}"] = getattr(spec.engine, f.name)
-    return found
+    return _of_layer(found, spec) if spec.workload.phase == "layer" else found
+
+
+def _of_layer(found: Mapping[str, Setting], spec: RunSpec) -> dict[str, Setting]:
+    tokens = spec.tokens_per_expert
+    shown = {TOKENS: int(tokens) if tokens == int(tokens) else tokens}
+    return {key: value for key, value in (shown | dict(found)).items() if key != "workload.batch"}
 
 
 def varying(groups: Iterable[Mapping[str, Setting]]) -> tuple[str, ...]:
-    """Keys whose value is not the same in every group, in the order of the first one.
+    """Keys whose value is not the same in every group, in the order in which they appear.
 
-    What follows from another varying key (the model's digest, its vocabulary, the path beside the name) is left out.
+    What goes with another varying key (the model's digest, its vocabulary, the steps of a turn) is left out.
     """
     listed = list(groups)
-    keys = [key for key in listed[0] if any(other[key] != listed[0][key] for other in listed)] if listed else []
-    follows = ("model.config", "model.vocab", "model.path") if {"model", "model.layers"} & set(keys) else ()
-    return tuple(key for key in keys if key not in follows)
+    keys = [key for key in dict.fromkeys(key for group in listed for key in group) if len(_values(listed, [key])) > 1]
+    for key in _FOLLOWING:
+        others = [other for other in keys if other != key]
+        if len(_values(listed, others)) == len(_values(listed, keys)):
+            keys = others
+    return tuple(keys)
+
+
+def _values(groups: Iterable[Mapping[str, Setting]], keys: Iterable[str]) -> set[tuple[Setting, ...]]:
+    names = tuple(keys)
+    return {tuple(group.get(name) for name in names) for group in groups}

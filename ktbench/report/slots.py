@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ktbench.core.outcome import Outcome
 from ktbench.report.lettering import width_in
 from ktbench.report.row import Row, groups_of
-from ktbench.report.settings import varying
+from ktbench.report.settings import TOKENS, varying
 from ktbench.report.text import number
 from ktbench.stats.intervals import Interval
 
@@ -54,12 +54,13 @@ def _arms(rows: Sequence[Row]) -> tuple[Row, ...]:
 
 
 def _name(row: Row, free: Sequence[str]) -> str:
-    keys = free or ("model", "model.layers", "workload.phase")
+    whole = ("model", TOKENS) if row.is_layer else ("model", "model.layers", "workload.phase")
+    keys = free or whole
     return ", ".join(_named(key, row) for key in keys)
 
 
 def _named(key: str, row: Row) -> str:
-    value = row.settings[key]
+    value = row.settings.get(key)
     if key == "model.layers":
         return f"{value} layer{'' if value == 1 else 's'}"
     return str(value) if isinstance(value, str) else f"{key.rpartition('.')[2]} {value}"
@@ -68,11 +69,12 @@ def _named(key: str, row: Row) -> str:
 def _slot(row: Row, notes: dict[str, int], room_in: float, size_pt: float) -> Slot:
     ratio = None if row.speedup is None else row.speedup.mid
     height = 1.0 if row.is_baseline else ratio
-    if row.tokens_per_s is None or height is None:
-        return Slot(arm=row.label, text=_absence(row, notes, room_in, size_pt))
+    if row.step_s is None or row.tokens_per_s is None or height is None:
+        return Slot(arm=row.shown, text=_absence(row, notes, room_in, size_pt))
     noisy = row.outcome is Outcome.NOISY
-    text = f"{'~' if noisy else ''}{number(row.tokens_per_s.mid, 3)}"
-    return Slot(arm=row.label, text=text, height=height, whisker=row.speedup, noisy=noisy)
+    shown = row.step_s.mid * 1e3 if row.is_layer else row.tokens_per_s.mid
+    text = f"{'~' if noisy else ''}{number(shown, 3)}"
+    return Slot(arm=row.shown, text=text, height=height, whisker=row.speedup, noisy=noisy)
 
 
 def _absence(row: Row, notes: dict[str, int], room_in: float, size_pt: float) -> str:

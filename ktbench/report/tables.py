@@ -5,18 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ktbench.core.sweep import FigureKind
 from ktbench.report.caption import conditions_of, figure_caption, methods_of
 from ktbench.report.columns import AS_SPEEDUP, Column, columns
+from ktbench.report.parts import the_part
 from ktbench.report.row import Row, groups_of
 from ktbench.report.settings import varying
 from ktbench.report.text import DASH
 from ktbench.store import Run
 
+_UNSTEADY = "in every turn the cores were moved or the two roofs disagreed: the share of the roof is a rough one"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """`cells` and `control_cells` have one text for each column. `notes` say why a cell holds a dash or is in doubt."""
+    """`cells` and `control_cells` have one text for each column. `notes` say why a cell holds a dash or is in doubt.
 
+    `part` is the name of the part of the run that it shows, empty where the run has one part; `figure` the kind of the
+    figure beside it.
+    """
+
+    part: str
+    figure: FigureKind
     title: str
     conditions: tuple[str, ...]
     methods: tuple[str, ...]
@@ -27,13 +37,26 @@ class Table:
     figure_caption: str
     commands: tuple[tuple[str, str], ...]
 
+    @property
+    def figure_name(self) -> str:
+        """Name of the figure's files without their endings."""
+        return named("figure", self.part)
+
+
+def named(what: str, part: str) -> str:
+    """Name of a part's files without their endings: `table`, `table-qwen3_layer`."""
+    return f"{what}-{part}" if part else what
+
 
 def table_of(run: Run, rows: Sequence[Row]) -> Table:
-    """The table of `rows`, which are those of `run`."""
+    """The table of `rows`, which are those of `run`, a run of one part."""
     settings = varying([group[0].settings for group in groups_of(rows)])
-    shown, said = _split(columns(settings), rows)
+    shown, said = _split(columns(settings, rows), rows)
     arms, controls = ([row for row in rows if row.role == role] for role in ("arm", "control"))
+    part = the_part(run)
     return Table(
+        part=part.name,
+        figure=part.figure,
         title=run.header.title,
         conditions=(*conditions_of(run, rows), *said),
         methods=methods_of(run, rows),
@@ -48,7 +71,7 @@ def table_of(run: Run, rows: Sequence[Row]) -> Table:
 
 def place(row: Row, settings: Sequence[str]) -> str:
     """Label of a row with the settings that tell it from rows of other groups."""
-    return ", ".join([row.label, *(f"{key}={row.settings[key]}" for key in settings)])
+    return ", ".join([row.shown, *(f"{key}={row.settings.get(key)}" for key in settings)])
 
 
 def _cells(shown: Sequence[Column], row: Row) -> tuple[str, ...]:
@@ -84,7 +107,9 @@ def _notes(rows: Sequence[Row], settings: Sequence[str]) -> tuple[str, ...]:
 def _reasons(row: Row) -> list[str]:
     """Why cells of the row are empty or in doubt, each reason once."""
     ending = [f"{row.outcome or 'not measured'}: {row.why}"] if row.why else []
-    return list(dict.fromkeys(ending + [why for name, why in row.missing.items() if _worth_saying(row, name)]))
+    empty = [why for name, why in row.missing.items() if _worth_saying(row, name)]
+    unsteady = [_UNSTEADY] if row.roof and not row.roof.steady else []
+    return list(dict.fromkeys(ending + empty + unsteady))
 
 
 def _worth_saying(row: Row, name: str) -> bool:

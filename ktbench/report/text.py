@@ -32,6 +32,16 @@ def ratio(value: Interval) -> str:
     return f"{value.mid:.{places}f} [{value.low:.{places}f}, {value.high:.{places}f}]"
 
 
+def unit_of(dtype: str) -> str:
+    """`TOPS` for integers, which are no floating-point operations, else `TFLOPS`."""
+    return "TOPS" if dtype.startswith("int") else "TFLOPS"
+
+
+def rate(per_s: float, dtype: str) -> str:
+    """Operations per second with their unit: `0.798 TOPS`."""
+    return f"{number(per_s / 1e12, 3)} {unit_of(dtype)}"
+
+
 def plus_minus(value: Interval) -> str:
     """The relative half-width; a question mark where there were too few values for one."""
     return f"±{value.half_width:.1%}" if value.sound else "±?"

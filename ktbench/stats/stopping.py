@@ -21,16 +21,17 @@ class Stopping:
         self._values: dict[str, list[float]] = {}
         self._running: frozenset[str] = frozenset()
 
-    def add(self, values: Mapping[str, float], minutes: float) -> None:
+    def add(self, values: Mapping[str, float | None], minutes: float) -> None:
         """One round: a value for each cell that ran in it, and the minutes spent since the beginning.
 
-        A cell that is missing has dropped out and is not waited for.
+        None: the cell ran, but what it gave cannot be compared and counts for nothing. A cell that is missing has
+        dropped out and is not waited for.
         """
         self.rounds += 1
         self.minutes = minutes
         self._running = frozenset(values)
         for name, value in values.items():
-            self._values.setdefault(name, []).append(value)
+            self._values.setdefault(name, []).extend([] if value is None else [value])
 
     def finished(self) -> bool:
         """Whether no further round is needed or allowed."""
@@ -51,9 +52,11 @@ class Stopping:
             return f"ceiling of {self.max_minutes:g} minutes after {self._rounds_done()}: {self._waiting()}"
         return ""
 
-    def _open(self) -> dict[str, Interval]:
-        intervals = {name: median_interval(self._values[name]) for name in sorted(self._running)}
-        return {name: interval for name, interval in intervals.items() if not interval.closed(self.goal)}
+    def _open(self) -> dict[str, Interval | None]:
+        """Intervals that are too wide; None where there is no value yet."""
+        values = {name: self._values[name] for name in sorted(self._running)}
+        intervals = {name: median_interval(found) if found else None for name, found in values.items()}
+        return {name: found for name, found in intervals.items() if found is None or not found.closed(self.goal)}
 
     def _waiting(self) -> str:
         still = self._open()
@@ -66,5 +69,7 @@ class Stopping:
         return f"{self.rounds} round{'' if self.rounds == 1 else 's'}"
 
 
-def _width(interval: Interval) -> str:
+def _width(interval: Interval | None) -> str:
+    if interval is None:
+        return "without a value, 6 needed"
     return f"±{interval.half_width:.1%}" if interval.sound else f"of {interval.n} values, 6 needed"

@@ -15,7 +15,7 @@ from ktbench.core.plain import to_plain
 from ktbench.core.record import Environment, Header, Record
 
 LOG_NAME = "log.jsonl"
-SCHEMA = 1
+SCHEMA = 2
 _KINDS = {Header: "header", Environment: "environment", Record: "record"}
 
 

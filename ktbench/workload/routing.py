@@ -27,7 +27,7 @@ def route(
         raise ValueError(f"routing={kind!r}: allowed are {', '.join(_PICK)}")
     rng = np.random.default_rng(seed)
     ids = _PICK[kind](rng, tokens, experts, top_k)
-    return ids.astype(np.int64), _gates(rng, tokens, top_k)
+    return ids.astype(np.int64), gate_weights(rng, tokens, top_k)
 
 
 def _balanced(rng: np.random.Generator, tokens: int, experts: int, top_k: int) -> NDArray[np.integer]:
@@ -53,8 +53,8 @@ _PICK: dict[str, Callable[[np.random.Generator, int, int, int], NDArray[np.integ
 }
 
 
-def _gates(rng: np.random.Generator, tokens: int, top_k: int) -> NDArray[np.float32]:
-    """Softmax of normal scores, as a renormalising router gives them."""
+def gate_weights(rng: np.random.Generator, tokens: int, top_k: int) -> NDArray[np.float32]:
+    """[tokens, top_k]: softmax of normal scores, as a renormalising router gives them."""
     scores = np.exp(rng.standard_normal((tokens, top_k)))
     gates: NDArray[np.float32] = (scores / scores.sum(axis=1, keepdims=True)).astype(np.float32)
     return gates

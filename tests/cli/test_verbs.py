@@ -18,6 +18,8 @@ from ktbench.store.log import encode
 ROOT = Path(__file__).parents[2]
 pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
 QUICK = ("model=tiny", "model.layers=2", "workload.prompt=8", "workload.steps=2", "measure.max_rounds=6")
+LAYER = ("model=tiny", "workload.steps=2", "measure.min_rounds=1", "measure.max_rounds=1")
+PARTS = "sweep.parts=[kernels/few_tokens,kernels/domains]"
 
 
 def ktbench(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -74,6 +76,28 @@ def test_run_of_one_cell(swept: Path) -> None:
     assert "tokens/s" in done.stdout
 
 
+def test_run_of_one_layer(swept: Path) -> None:
+    done = ktbench(swept, "run", *LAYER, "workload=layer")
+    assert done.returncode == 0, done.stderr
+    assert "one MoE layer of tiny" in done.stdout
+
+
+def test_sweep_of_parts_measures_and_reports_each(swept: Path) -> None:
+    done = ktbench(swept, "sweep", PARTS, *LAYER, "sweep.title=Two parts", "workload.batch=2", "run_name=parts")
+    assert done.returncode == 0, done.stderr
+    run = read_run(swept / "runs/parts")
+    assert [(part.name, part.baseline, part.figure) for part in run.header.parts] == [
+        ("few_tokens", "+v+d", "latency"),
+        ("domains", "+v+d", "bars"),
+    ]
+    assert {record.cell for record in run.records} == {cell.key for cell in run.header.cells}
+    names = {file.name for file in (run.folder / "report").iterdir()}
+    assert {"table.md", "table-few_tokens.csv", "table-domains.csv", "figure-domains.png"} <= names
+    assert done.stdout.startswith("Two parts\n")
+    for part in run.header.parts:
+        assert f"\n{part.title}\n" in done.stdout
+
+
 def test_run_of_a_cell_that_cannot_run_here(swept: Path) -> None:
     done = ktbench(swept, "run", *QUICK, "engine.v=true", "engine.n=true")
     if done.returncode == 4:
@@ -88,6 +112,22 @@ def test_plan_loads_nothing_and_says_bytes_and_minutes(swept: Path) -> None:
     assert re.search(r"memory: [\d.]+ GiB", done.stdout)
 
 
+def test_plan_of_a_sweep_of_parts_names_them_and_the_workers_of_each(swept: Path) -> None:
+    done = ktbench(swept, "plan", "+ablation=kernels", "model=tiny")
+    assert done.returncode == 0, done.stderr
+    for part in ("qwen3_layer", "deepseek_layer", "few_tokens", "scheduling", "domains"):
+        assert re.search(rf"^{part}: .* \(\d+ cells\)$", done.stdout, re.MULTILINE)
+    assert re.search(r"^worker: tiny int4_g64: .* packed [\d.]+ GiB", done.stdout, re.MULTILINE)
+
+
+def test_recorded_routing_without_a_trace_is_a_row_that_says_what_to_set(swept: Path) -> None:
+    done = ktbench(swept, "plan", "+ablation=kernels/scheduling", "model=tiny", "sweep.arms=[+v]")
+    lines = [line for line in done.stdout.splitlines() if "routing recorded" in line]
+    assert len(lines) == 2
+    assert all("dropped: " in line for line in lines)
+    assert "workload.trace" in done.stdout or "+v: " in done.stdout
+
+
 @pytest.mark.parametrize("words", [[], ["--help"], ["--version"], *([verb, "--help"] for verb in VERBS)])
 def test_help(tmp_path: Path, words: list[str]) -> None:
     done = ktbench(tmp_path, *words)
@@ -98,10 +138,14 @@ def test_help(tmp_path: Path, words: list[str]) -> None:
     ("words", "says"),
     [
         (["sweeep"], "did you mean sweep"),
-        (["sweep"], "name one with +ablation=NAME; allowed are decode, prefill"),
+        (["sweep"], "name one with +ablation=NAME; allowed are decode, kernels, kernels/deepseek_layer"),
         (["sweep", "+ablation=decod"], "did you mean decode"),
         (["run", "+ablation=decode"], "takes one cell"),
         (["run", "model=qwen3_235b_a22b"], "free are"),
+        (["run", "+ablation=kernels"], "takes one cell"),
+        (["plan", "+ablation=kernels", "sweep.arms=[base]"], "sweep.baseline='+v+d' is none of sweep.arms=['base']"),
+        (["run", "workload=layer", "workload.routing=recorded", "workload.trace=nowhere.npz"], "nowhere.npz"),
+        (["run", "workload=layer", "model.experts=4"], "allowed are 8 to 128"),
         (["run", "engine.deferral=8"], "engine.deferral=8 must leave one"),
         (["run", "model.path=nowhere"], "nowhere"),
         (["report", "frist"], "did you mean first"),

@@ -9,18 +9,32 @@ import pytest
 from ktbench.config import Request, ablation_names, compose, freeze
 from ktbench.config.freeze import freeze_model
 from ktbench.core.errors import RequestError
+from ktbench.core.spec import RunSpec
 from ktbench.plan import plan_cells
 from ktbench.resources import data_folder
+from tests.tiny import CONFIG
+
+CHECKPOINT = {"somewhere": CONFIG}
 
 
 def requested(*overrides: str) -> Request:
     return freeze(compose(overrides))
 
 
+def spec_of(*overrides: str) -> RunSpec:
+    (part,) = requested(*overrides).parts
+    return part.spec
+
+
+def arms_of(ablation: str) -> tuple[str, ...]:
+    (part,) = requested(f"+ablation={ablation}").parts
+    return part.sweep.arms
+
+
 @pytest.mark.parametrize("name", ablation_names())
 def test_every_ablation_composes_to_cells(name: str) -> None:
     request = requested(f"+ablation={name}")
-    cells = plan_cells(request.spec, request.sweep)
+    cells = [cell for part in request.parts for cell in plan_cells(part.spec, part.sweep, part.name)]
     assert len({cell.key for cell in cells}) == len(cells) > 1
 
 
@@ -30,31 +44,44 @@ def options(group: str) -> list[str]:
 
 @pytest.mark.parametrize("model", options("model"))
 def test_every_model_composes(model: str) -> None:
-    assert requested(f"model={model}").spec.model.shape.moe_layers > 0
+    assert spec_of(f"model={model}").model.shape.moe_layers > 0
 
 
 @pytest.mark.parametrize("workload", options("workload"))
 def test_every_workload_composes(workload: str) -> None:
-    assert requested(f"workload={workload}").spec.workload.phase == workload
+    assert spec_of(f"workload={workload}").workload.phase == workload
 
 
 def test_breakdown_order_is_the_papers() -> None:
-    assert requested("+ablation=decode").sweep.arms == ("base", "+v", "+m", "+v+d", "+v+d+n", "+v+d+n+c")
-    assert requested("+ablation=prefill").sweep.arms == ("base", "+v", "+m", "+m+d", "+m+d+n", "+m+d+n+c")
+    assert arms_of("decode") == ("base", "+v", "+m", "+v+d", "+v+d+n", "+v+d+n+c")
+    assert arms_of("prefill") == ("base", "+v", "+m", "+m+d", "+m+d+n", "+m+d+n+c")
 
 
 def test_slice_keeps_width_and_the_heads_share() -> None:
-    model = requested("model.layers=4").spec.model
-    full = requested().spec.model
+    model, full = spec_of("model.layers=4").model, spec_of().model
     assert model.shape.hidden == full.shape.hidden
     assert model.shape.vocab / full.shape.vocab == pytest.approx(4 / 48, rel=0.01)
-    assert requested("model.layers=4", "model.vocab=full").spec.model.shape.vocab == full.shape.vocab
+    assert spec_of("model.layers=4", "model.vocab=full").model.shape.vocab == full.shape.vocab
+
+
+@pytest.mark.parametrize(("model", "built"), [("qwen3_30b_a3b", 16), ("deepseek_v3", 16), ("mixtral_8x7b", 8)])
+def test_a_layer_is_built_with_fewer_experts_under_the_familys_own_key(model: str, built: int) -> None:
+    spec = spec_of("workload=layer", f"model={model}", "model.experts=16")
+    assert spec.model.shape.experts == built
+    assert set(spec.model.config) == set(spec_of(f"model={model}").model.config)
+
+
+def test_a_checkpoint_brings_its_own_configuration() -> None:
+    composed = compose(["model.path=somewhere"])
+    config = composed.run["model"]["config"] | {"hidden_size": 1024}
+    model = freeze(composed, {"somewhere": config}).parts[0].spec.model
+    assert (model.name, model.shape.hidden) == ("somewhere", 1024)
 
 
 def test_lists_kept_per_layer_are_cut_with_the_depth() -> None:
-    facts = compose(["model.layers=3"])["model"]
+    facts = compose(["model.layers=3"]).run["model"]
     facts["config"]["layer_types"] = ["full", "sliding"] * 24
-    assert freeze_model(facts, checkpoint=None)["config"]["layer_types"] == ["full", "sliding", "full"]
+    assert freeze_model(facts, checkpoint=None, phase="decode")["config"]["layer_types"] == ["full", "sliding", "full"]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +93,7 @@ def test_lists_kept_per_layer_are_cut_with_the_depth() -> None:
         (["engine.vv=true"], "engine.vv: unknown key, did you mean engine.v"),
         (["+enginev=true"], "enginev: unknown key"),
         (["engine.v=maybe"], "engine.v: expected bool, got str"),
-        (["precision=int3"], "precision: invalid enum value 'int3'; allowed are bf16"),
+        (["precision=int3"], "precision: invalid enum value 'int3'; allowed are bf16, int8, int4_g32"),
         (["engine.deferral=8"], "engine.deferral=8 must leave one of the top_k=8"),
         (["model.layers=0"], "model.layers=0: allowed are 1 to 48"),
         (["model.layers=abc"], "model.layers=abc: must be a number"),
@@ -76,12 +103,23 @@ def test_lists_kept_per_layer_are_cut_with_the_depth() -> None:
         (["foo"], "expected KEY=VALUE"),
         (["~model"], "expected KEY=VALUE"),
         (["sweep.arms=[base,+x]"], "feature 'x'"),
+        (["sweep.arms=[base,+v int9]"], "feature 'int9'"),
+        (["model.experts=16"], "model.experts=16: is for workload.phase=layer"),
+        (["workload=layer", "model.experts=4"], "allowed are 8 to 128 and null"),
+        (["workload=layer", "model.experts=few"], "model.experts=few: qwen3_30b_a3b routes a token to 8 experts"),
+        (["workload=layer", "model.experts=16", "model.path=somewhere"], "leave model.experts=null"),
+        (["workload=layer", "model.layers=4"], "runs one layer anyway, leave model.layers=null"),
+        (["workload=layer", "workload.prompt=4"], "workload.prompt=4: must be 1"),
+        (["workload=layer", "workload.routing=model"], "a layer alone has no router"),
+        (["workload=layer", "workload.active_experts=4"], "workload.active_experts=4: allowed are 8 to 128"),
+        (["workload.active_experts=8"], "are for phase=layer"),
+        (["workload.trace=file.npz"], "workload.trace=file.npz: set workload.routing=recorded"),
         (["sweep.arms=[+v]"], "sweep.baseline='base' is none of"),
     ],
 )
 def test_mistake_is_one_line(overrides: list[str], says: str) -> None:
     with pytest.raises(RequestError) as raised:
-        requested(*overrides)
+        freeze(compose(overrides), CHECKPOINT)
     assert says in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -89,3 +127,4 @@ def test_mistake_is_one_line(overrides: list[str], says: str) -> None:
 def test_configuration_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert requested("+ablation=decode").sweep.name == "decode"
+    assert requested("+ablation=kernels/domains").sweep.name == "domains"

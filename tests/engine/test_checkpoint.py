@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from ktbench.engine.checkpoint_files import inspect_checkpoint
 from ktbench.engine.load import load
+from ktbench.engine.packing import Packing
 from tests.engine.test_base import transformers_decode, transformers_prefill
 from tests.engine.tiny import PACKABLE, decode, plain_transformers, prefill, run, spec, tiny_model
 
@@ -47,7 +48,7 @@ def test_packed_checkpoint_equals_packed_slice(name: str, tmp_path: Path) -> Non
     logits = []
     for path in (None, str(saved(tmp_path, name))):
         model = tiny_model(name, path=path)
-        system = load(model, keep_original=False, keep_packed=True)
+        system = load(model, keep_original=False, packing=Packing())
         system.configure(spec(model, decode(), v=True))
         logits.append(run(system, 3))
     assert all(map(torch.equal, *logits))

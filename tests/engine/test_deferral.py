@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ktbench.core.spec import WorkloadSpec
-from ktbench.engine.experts import OriginalExperts, reference
+from ktbench.engine.experts import OriginalExperts, Reference
 from ktbench.engine.load import is_experts, load, materialise_experts
 from ktbench.engine.operator import ExpertsOperator, Pass, Place
 from ktbench.engine.protocol import Unsupported
@@ -40,7 +40,7 @@ def inputs(seed: int) -> tuple[Tensor, Routing]:
 def masked(module: nn.Module, hidden: Tensor, routing: Routing, keep: Tensor) -> Tensor:
     """R over the kept (token, place) pairs, in float32."""
     only = Routing(ids=routing.ids, gates=routing.gates * keep)
-    return reference(OriginalExperts(module).matrices, hidden.float(), only)
+    return Reference(OriginalExperts(module).matrices, hidden.float())(only)
 
 
 def is_low(routing: Routing, n: int) -> Tensor:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from ktbench.engine.load import load
+from ktbench.engine.packing import Packing
 from ktbench.engine.protocol import Unsupported
 from tests.engine.tiny import PACKABLE, decode, logits_of_steps, prefill, run, spec, tiny_model
 
@@ -42,7 +43,7 @@ def test_fused_logits_agree_with_base(name: str) -> None:
 @AMX
 def test_each_setting_moves_its_own_counters_only() -> None:
     model = tiny_model()
-    system = load(model, keep_packed=True)
+    system = load(model, packing=Packing())
     proof = {"v": "avx512_calls", "m": "amx_tiles", "d": "tasks_dynamic"}
     settings: list[dict[str, bool]] = [{}, {"v": True}, {"m": True}, {"v": True, "d": True}, {"m": True, "d": True}]
     for workload in (decode(), prefill()):
@@ -61,7 +62,7 @@ def test_each_setting_moves_its_own_counters_only() -> None:
 def test_hybrid_splits_by_tokens_per_expert() -> None:
     """13 tokens on 8 experts at top-4 in any routing give some expert at least 5; decode never does."""
     model = tiny_model()
-    system = load(model, keep_original=False, keep_packed=True)
+    system = load(model, keep_original=False, packing=Packing())
     for workload, amx in ((decode(), False), (prefill(), True)):
         system.configure(spec(model, workload, v=True, m=True))
         before = system.counters()["amx_tiles"]
@@ -72,7 +73,7 @@ def test_hybrid_splits_by_tokens_per_expert() -> None:
 @AVX512
 def test_thread_count_changes_nothing_but_the_threads() -> None:
     model, workload = tiny_model(), decode(batch=2)
-    system = load(model, keep_original=False, keep_packed=True)
+    system = load(model, keep_original=False, packing=Packing())
     system.configure(spec(model, workload, v=True, threads=1))
     one = run(system, workload.steps)
     counted = system.counters()["avx512_calls"]
@@ -84,7 +85,7 @@ def test_thread_count_changes_nothing_but_the_threads() -> None:
 @AVX512
 def test_fused_alone_lets_the_original_weights_go() -> None:
     model = tiny_model()
-    system = load(model, keep_original=False, keep_packed=True)
+    system = load(model, keep_original=False, packing=Packing())
     with pytest.raises(ValueError, match="original expert weights were not kept"):
         system.configure(spec(model, decode()))
 
@@ -92,6 +93,6 @@ def test_fused_alone_lets_the_original_weights_go() -> None:
 @AVX512
 def test_experts_with_biases_are_not_run_fused() -> None:
     model = tiny_model("gpt_oss_20b")
-    system = load(model, keep_original=False, keep_packed=True)
+    system = load(model, keep_original=False, packing=Packing())
     with pytest.raises(Unsupported, match="biases"):
         system.configure(spec(model, decode(), v=True))

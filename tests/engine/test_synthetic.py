@@ -10,6 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ktbench.engine.load import load
+from ktbench.engine.packing import Packing
 from ktbench.engine.synthetic import PassingExperts, WeightPool
 from tests.engine.tiny import NAMES, plain_transformers, tiny_model
 
@@ -96,7 +97,7 @@ def test_packing_holds_one_original_expert_at_a_time(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(PassingExperts, "__call__", watched)
     before = live_bytes()
-    system = load(model, keep_original=False, keep_packed=True)
+    system = load(model, keep_original=False, packing=Packing())
     dense = 2 * model.shape.other_params
     pool = WeightPool(0, 1.0).numbers.nbytes
     assert len(seen) == model.shape.moe_layers

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from ktbench.core.spec import EngineSpec, ModelSpec, RunSpec, WorkloadSpec
 from ktbench.engine.load import is_experts, load
+from ktbench.engine.packing import Packing
 from ktbench.engine.synthetic import WeightPool, materialise, materialise_experts, skeleton
 
 MODELS = Path(__file__).parents[2] / "conf" / "model"
@@ -80,6 +81,12 @@ def prefill(batch: int = 1, steps: int = 2, **options: Any) -> WorkloadSpec:
     return WorkloadSpec(**{"phase": "prefill", "prompt": 13, "batch": batch, "steps": steps} | options)
 
 
+def layer(batch: int = 2, steps: int = 3, **options: Any) -> WorkloadSpec:
+    """One MoE layer alone."""
+    options = {"routing": "balanced"} | options
+    return WorkloadSpec(phase="layer", prompt=1, batch=batch, steps=steps, **options)
+
+
 def plain_transformers(model: ModelSpec) -> PreTrainedModel:
     """The same synthetic weights in an untouched model of Transformers."""
     network = skeleton(model)
@@ -94,7 +101,7 @@ def plain_transformers(model: ModelSpec) -> PreTrainedModel:
 def logits_of_steps(model: ModelSpec, workload: WorkloadSpec, **engine: Any) -> list[torch.Tensor]:
     """Logits of every step of the engine, the layouts kept that the features need."""
     fused = bool(engine.get("v") or engine.get("m"))
-    system = load(model, keep_original=not fused, keep_packed=fused)
+    system = load(model, keep_original=not fused, packing=Packing() if fused else None)
     system.configure(spec(model, workload, **engine))
     return run(system, workload.steps)
 

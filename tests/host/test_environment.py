@@ -119,7 +119,7 @@ def test_what_the_kernel_does_not_say_is_none(tmp_path: Path) -> None:
 
 
 def test_a_quiet_machine_has_no_warning(two_sockets: Path) -> None:
-    assert health_warnings(QUIET, read_topology(two_sockets, range(7)), PLENTY, None) == ()
+    assert health_warnings(QUIET, read_topology(two_sockets, range(7)), PLENTY, None, 65.0) == ()
 
 
 @pytest.mark.parametrize(
@@ -133,15 +133,20 @@ def test_a_quiet_machine_has_no_warning(two_sockets: Path) -> None:
 )
 def test_each_bad_setting_is_one_warning_with_its_cure(two_sockets: Path, settings: dict[str, Any], said: str) -> None:
     bad = Settings(**{name: getattr(QUIET, name) for name in Settings.__dataclass_fields__} | settings)
-    (warning,) = health_warnings(bad, read_topology(two_sockets, range(7)), PLENTY, None)
+    (warning,) = health_warnings(bad, read_topology(two_sockets, range(7)), PLENTY, None, None)
     assert said in warning
 
 
 def test_little_memory_and_a_processor_quota_are_warnings(two_sockets: Path) -> None:
     poor = Memory(total_bytes=2**33, available_bytes=2**31, limit="cgroup")
-    quota, memory = health_warnings(QUIET, read_topology(two_sockets, range(7)), poor, 2.5)
+    quota, memory = health_warnings(QUIET, read_topology(two_sockets, range(7)), poor, 2.5, None)
     assert "time of 2.5 cpus on 7" in quota
     assert "only 2.0 GiB of memory free" in memory
+
+
+def test_two_cores_that_are_one_are_a_warning(two_sockets: Path) -> None:
+    (warning,) = health_warnings(QUIET, read_topology(two_sockets, range(7)), PLENTY, None, 9.6)
+    assert warning.startswith("the first two cores share one physical core now (10 ns from one to the other)")
 
 
 @pytest.mark.parametrize(

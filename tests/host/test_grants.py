@@ -14,7 +14,7 @@ import pytest
 from ktbench.core.features import FEATURES
 from ktbench.host.cuda import CudaDevices, Gpu, read_cuda_devices
 from ktbench.host.extension import Extension
-from ktbench.host.grants import feature_reasons, grants_of, machine_grants
+from ktbench.host.grants import feature_reasons, grants_of, kernel_isas, machine_grants
 from ktbench.host.topology import read_topology
 
 H200 = CudaDevices(gpus=(Gpu(name="NVIDIA H200", memory_bytes=2**37),))
@@ -32,6 +32,12 @@ def test_a_machine_that_grants_all(two_sockets: Path) -> None:
     grants = grants_of(extension(avx512="", amx=""), read_topology(two_sockets, range(7)), H200, "2.13.0+cu130")
     assert grants == {"avx512": "", "amx": "", "numa": "", "cuda": ""}
     assert set(feature_reasons(grants).values()) == {""}
+
+
+def test_v_needs_no_more_than_base_avx512(two_sockets: Path) -> None:
+    kernels = extension(avx512="", avx512_vnni="the CPU has no avx512_vnni", avx512_bf16="no", amx="no amx")
+    reasons = feature_reasons(grants_of(kernels, read_topology(two_sockets, range(7)), H200, "2.13.0+cu130"))
+    assert (reasons["v"], reasons["m"], reasons["d"]) == ("", "no amx", "")
 
 
 def test_every_refusal_has_a_reason(two_sockets: Path) -> None:
@@ -53,6 +59,16 @@ def test_without_the_extension_the_reason_says_what_to_do(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("torch", "said"), [("2.13.0+cpu", "built without CUDA"), (None, "torch is not installed")])
 def test_a_gpu_needs_a_torch_that_can_use_it(tmp_path: Path, torch: str | None, said: str) -> None:
     assert said in grants_of(extension(), read_topology(tmp_path, {0}), H200, torch)["cuda"]
+
+
+def test_kernels_run_on_the_granted_instruction_sets() -> None:
+    granted = {"avx2": "", "avx512": "", "avx512_vnni": "", "avx512_bf16": "no avx512_bf16", "amx": "no amx_tile"}
+    assert kernel_isas(granted) == {
+        "bf16": {"v": ("avx512",)},
+        "int8": {"v": ("avx512", "avx512_vnni")},
+        "int4": {"v": ("avx512", "avx512_vnni")},
+    }
+    assert kernel_isas({}) == {"bf16": {}, "int8": {}, "int4": {}}
 
 
 def test_every_need_in_the_feature_table_is_a_grant() -> None:

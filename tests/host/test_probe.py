@@ -1,23 +1,24 @@
-"""Roofs, gauges and machine descriptions, on kernels that keep a diary and on the real ones."""
+"""Roofs, gauges, placements and machine descriptions, on kernels of a made-up machine and on the real ones."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import date
-from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from ktbench.core.placement import Placement
 from ktbench.core.record import Environment
 from ktbench.host import gauges
 from ktbench.host.cuda import CudaDevices
 from ktbench.host.describe import Constant, MachineDescription, load_description, save_description
 from ktbench.host.extension import load_extension
 from ktbench.host.gauges import Gauge, Instruments, buffers_needed, open_instruments
-from ktbench.host.probe import describe, placement, read_rounds
-from ktbench.host.roofs import Roofs, best_isa, open_roofs, pinned_team
+from ktbench.host.probe import Reading, Readings, describe, read_rounds
+from ktbench.host.roofs import Roofs, best_isa, core_to_core_ns, open_roofs, pinned_team
 from ktbench.host.topology import Topology, read_topology
 
 MIB = 2**20
@@ -27,7 +28,7 @@ MACHINE = Environment(env_id="e" * 12, code_id="c" * 12, facts={"cpu_model": "Te
 
 
 def fake_kernels(**refused: str) -> Any:
-    """Kernels of a machine that reads 10 GB/s and computes 1 TFLOP/s per thread."""
+    """Kernels of a machine that reads 10 GB/s and computes 1 TFLOPS or 2 TOPS per thread."""
     module = ModuleType("_kernels")
     pools: list[list[int]] = []
 
@@ -49,7 +50,7 @@ def fake_kernels(**refused: str) -> Any:
         "ThreadPool": ThreadPool,
         "ReadRoof": ReadRoof,
         "grants": lambda: {"reference": "", "avx2": "", "avx512": "", "amx": ""} | refused,
-        "peak_flops": lambda pool, isa, seconds: 1e12 * pool.threads,
+        "peak_flops": lambda pool, isa, seconds, dtype: {"bf16": 1e12, "int8": 2e12}[dtype] * pool.threads,
         "ping_pong_ns": lambda pool: next(hops),
     }
     for name, value in values.items():
@@ -82,8 +83,28 @@ def test_a_sample_adds_up_what_the_threads_do() -> None:
     kernels = fake_kernels()
     sample = Roofs(pinned_team(kernels, [0, 1]), kernels, 4 * MIB).sample()
     assert sample.read_bytes_per_s == pytest.approx(2e10)
-    assert (sample.peak_flops, sample.peak_isa) == (2e12, "amx")
+    assert (sample.peak_flops, sample.peak_isa, sample.peak_dtype) == (2e12, "amx", "bf16")
     assert sample.ping_pong_ns == 50.0, "the least of several tries"
+
+
+def test_a_sample_has_the_peak_of_the_isa_and_dtype_asked_for() -> None:
+    kernels = fake_kernels()
+    sample = Roofs(pinned_team(kernels, [0, 1]), kernels, 4 * MIB).sample("avx512", "int8")
+    assert (sample.peak_flops, sample.peak_isa, sample.peak_dtype) == (4e12, "avx512", "int8")
+
+
+@pytest.mark.parametrize("dtype", ["int4", "float32", ""])
+def test_a_dtype_without_a_roof_is_refused(dtype: str) -> None:
+    kernels = fake_kernels()
+    with pytest.raises(ValueError, match=f"^roof of dtype '{dtype}': allowed are bf16, int8$"):
+        Roofs(pinned_team(kernels, [0]), kernels, 4 * MIB).sample("avx512", dtype)
+
+
+def test_the_time_between_two_cores_needs_two() -> None:
+    kernels = fake_kernels()
+    assert core_to_core_ns(kernels, [4, 5, 6]) == 50.0
+    assert kernels.pools == [[4, 5]]
+    assert core_to_core_ns(kernels, [4]) is None
 
 
 def test_one_core_has_no_ping_pong() -> None:
@@ -110,14 +131,22 @@ def test_one_node_has_a_gauge_for_all_cores_and_one(tmp_path: Path) -> None:
     assert keys == [
         "read.all",
         "read.one",
-        "peak.avx512.all",
-        "peak.avx512.one",
-        "peak.avx2.all",
-        "peak.avx2.one",
+        "peak.avx512.bf16.all",
+        "peak.avx512.bf16.one",
+        "peak.avx512.int8.all",
+        "peak.avx512.int8.one",
+        "peak.avx2.bf16.all",
+        "peak.avx2.bf16.one",
+        "peak.avx2.int8.all",
+        "peak.avx2.int8.one",
         "ping_pong",
     ]
+    units = {gauge.key: (gauge.unit, gauge.read()) for gauge in found.gauges}
+    assert units["peak.avx512.bf16.all"] == ("FLOP/s", 2e12)
+    assert units["peak.avx512.int8.one"] == ("OP/s", 2e12)
+    assert found.hop is found.gauges[-1]
     assert {key: gap.why for key, gap in found.missing.items()} == {
-        "peak.amx.all": "the CPU has no amx_tile",
+        "peak.amx": "the CPU has no amx_tile",
         "read.across": "there is one NUMA node",
         "gpu.launch": NO_GPU.reason,
         "link.copy": NO_GPU.reason,
@@ -150,44 +179,102 @@ def test_one_core_says_why_it_has_no_ping_pong(tmp_path: Path) -> None:
     found = open_instruments(fake_kernels(), flat({0}, tmp_path), NO_GPU, 4 * MIB)
     assert found.missing["ping_pong"].why == "there is one usable core"
     assert "ping_pong" not in [gauge.key for gauge in found.gauges]
+    assert found.hop is None
 
 
-def test_rounds_walk_there_and_back() -> None:
-    diary: list[str] = []
+def instruments(keys: str, diary: list[str], hops: Iterator[float] | None = None) -> Instruments:
+    """Gauges that write their key into the diary and count up, with a hop that reads what is given."""
 
     def gauge(key: str) -> Gauge:
         return Gauge(key=key, title=key, unit="ns", read=lambda: diary.append(key) or float(len(diary)))  # type: ignore[func-returns-value]
 
-    rounds = list(read_rounds((gauge("a"), gauge("b"), gauge("c")), 2))
+    hop = Gauge(key="hop", title="hop", unit="ns", read=lambda: next(hops)) if hops is not None else None
+    return Instruments(gauges=tuple(map(gauge, keys)), missing={}, hop=hop)
+
+
+def values(readings: Readings) -> dict[str, float]:
+    return {key: reading.value for key, reading in readings.items()}
+
+
+def test_rounds_walk_there_and_back() -> None:
+    diary: list[str] = []
+    rounds = list(read_rounds(instruments("abc", diary), rounds=2, seconds=0.0))
     assert diary == ["a", "b", "c", "c", "b", "a"]
-    assert rounds == [{"a": 1.0, "b": 2.0, "c": 3.0}, {"c": 4.0, "b": 5.0, "a": 6.0}]
+    assert [values(readings) for readings in rounds] == [{"a": 1, "b": 2, "c": 3}, {"c": 4, "b": 5, "a": 6}]
 
 
-def described() -> MachineDescription:
-    gauge = Gauge(key="ping_pong", title="hop", unit="ns", read=lambda: 0.0)
+@pytest.mark.parametrize(("rounds", "seconds", "read"), [(3, 0.0, 3), (1, 5.0, 5), (9, 5.0, 9), (1, 0.0, 1)])
+def test_rounds_go_on_until_there_are_enough_and_long_enough(rounds: int, seconds: float, read: int) -> None:
+    diary: list[str] = []  # every reading takes a second
+    given = read_rounds(instruments("a", diary), rounds, seconds, clock=lambda: float(len(diary)))
+    assert len(list(given)) == read
+
+
+def test_a_reading_is_placed_by_the_hops_around_it() -> None:
+    hops = iter([28.0, 30.0, 155.0, 155.0, 9.0])
+    (readings,) = read_rounds(instruments("abcd", [], hops), rounds=1, seconds=0.0)
+    placed = {key: reading.placement for key, reading in readings.items()}
+    assert placed == {"a": "near", "b": "moved", "c": "far", "d": "moved"}
+
+
+def test_one_core_has_no_placement() -> None:
+    (readings,) = read_rounds(instruments("a", []), rounds=1, seconds=0.0)
+    assert readings["a"].placement is None
+
+
+def described(*readings: tuple[float, Placement | None]) -> MachineDescription:
+    """A machine whose read bandwidth was seen so, round by round; by default in a quiet two-core guest."""
+    gauge = Gauge(key="read.all", title="read", unit="bytes/s", read=lambda: 0.0)
     gap = Constant(title="copy", unit="bytes/s", why="no CUDA device")
-    rounds = [{"ping_pong": value} for value in (30.0, 28.0, 155.0)]
+    seen = readings or ((30.0, "near"), (28.0, "near"), (155.0, "near"))
+    rounds = [{"read.all": Reading(value=value, placement=placed)} for value, placed in seen]
     return describe(Instruments(gauges=(gauge,), missing={"link.copy": gap}), rounds, MACHINE, DAY)
 
 
 def test_a_description_keeps_every_sample_with_unit_and_source() -> None:
     machine = described()
-    hop = machine.constants["ping_pong"]
-    assert (hop.value, hop.unit, hop.samples) == (30.0, "ns", (30.0, 28.0, 155.0))
-    assert hop.source == "measured by probe on 2026-11-20, median of 3 interleaved repeats"
+    read = machine.constants["read.all"]
+    assert (read.value, read.unit, read.samples) == (30.0, "bytes/s", (30.0, 28.0, 155.0))
+    assert read.source == ("measured by probe on 2026-11-20, median of 3 interleaved repeats while the cores were near")
     assert machine.constants["link.copy"].value is None
-    assert machine.placement == "near"
     assert (machine.name, machine.env_id) == ("Test CPU", MACHINE.env_id)
 
 
-def test_placement_tells_near_from_far() -> None:
-    assert [placement(ns) for ns in (28.0, 65.0, 155.0)] == ["near", "near", "far"]
+def test_values_hold_where_the_cores_were_most_often() -> None:
+    machine = described((31.0, "near"), (50.0, "far"), (40.0, "moved"), (52.0, "far"), (20.0, "moved"), (5.0, "moved"))
+    read = machine.constants["read.all"]
+    assert (machine.placement, read.value) == ("far", 51.0)
+    assert read.samples == (31.0, 50.0, 40.0, 52.0, 20.0, 5.0)
+    assert (read.samples_at("near"), read.samples_at("moved")) == ((31.0,), (40.0, 20.0, 5.0))
+
+
+def test_a_constant_never_read_where_the_cores_were_most_often_says_so() -> None:
+    gauges_ = tuple(Gauge(key=key, title=key, unit="ns", read=lambda: 0.0) for key in "ab")
+    near, moved = Reading(value=1.0, placement="near"), Reading(value=2.0, placement="moved")
+    machine = describe(Instruments(gauges=gauges_, missing={}), [{"a": near, "b": moved}], MACHINE, DAY)
+    assert machine.constants["a"].value == 1.0
+    assert machine.constants["b"].value is None
+    assert "never measured while the cores were near" in machine.constants["b"].why
+
+
+def test_cores_that_never_stood_still_are_described_all_the_same() -> None:
+    machine = described((30.0, "moved"), (50.0, "moved"))
+    assert (machine.placement, machine.constants["read.all"].value) == ("moved", 40.0)
+
+
+def test_one_core_describes_all_samples() -> None:
+    machine = described((30.0, None), (50.0, None))
+    read = machine.constants["read.all"]
+    assert (machine.placement, read.placements, read.value) == (None, (), 40.0)
+    assert read.samples_at(None) == (30.0, 50.0)
+    assert read.source.endswith("median of 2 interleaved repeats")
 
 
 def test_a_description_comes_back_from_its_file(tmp_path: Path) -> None:
     path = tmp_path / "new" / "machine.yaml"
     save_description(described(), path)
     assert load_description(path) == described()
+    assert "samples: [30.0, 28.0, 155.0]" in path.read_text(), "many samples take few lines"
 
 
 @pytest.mark.parametrize(
@@ -216,14 +303,20 @@ def test_a_number_needs_a_source_and_a_gap_a_reason() -> None:
         Constant(title="hop", unit="ns")
 
 
+def test_placements_belong_to_samples() -> None:
+    with pytest.raises(ValueError, match="hop: 1 placements for 2 samples"):
+        Constant(title="hop", unit="ns", value=1.5, source="measured", samples=(1, 2), placements=("near",))
+
+
 def test_the_real_kernels_give_positive_roofs() -> None:
     extension, topology = load_extension(), read_topology()
     if extension.module is None:
         pytest.skip(extension.reason)
     found = open_instruments(extension.module, topology, NO_GPU, 64 * MIB)
-    (readings,) = islice(read_rounds(found.gauges, 1), 1)
+    (readings,) = read_rounds(found, rounds=1, seconds=0.0)
     assert set(readings) == {gauge.key for gauge in found.gauges}
-    assert all(value > 0 for value in readings.values())
+    assert all(reading.value > 0 for reading in readings.values())
+    assert all((reading.placement is None) == (found.hop is None) for reading in readings.values())
 
 
 def test_roofs_open_on_pytorchs_threads() -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from ktbench.cli import doctor, probe
 from ktbench.core.errors import RequestError
 from ktbench.core.features import FEATURES
+from ktbench.core.placement import Placement
 from ktbench.host import gauges
 from ktbench.host.describe import Constant, MachineDescription, load_description
 from ktbench.host.extension import Extension, load_extension
@@ -25,6 +28,51 @@ def test_doctor_has_a_line_for_every_feature(capsys: pytest.CaptureFixture[str])
         assert feature.title in out
     assert [line for line in out.splitlines() if not line.startswith(" ")] == ["machine", "features", "health"]
     assert all(line == line.rstrip() for line in out.splitlines())
+
+
+VARIANTS = ("reference", "avx2", "avx2_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx", "amx_emulated")
+
+
+@pytest.mark.parametrize(
+    ("refused", "said"),
+    [
+        (
+            (),
+            [
+                "bf16 kernels      +v runs the faster of avx512 and avx512_bf16; +m runs amx",
+                "int8 kernels      +v runs the faster of avx512 and avx512_vnni; +m runs amx",
+                "int4 kernels      +v runs the faster of avx512 and avx512_vnni; +m runs amx",
+            ],
+        ),
+        (
+            ("amx", "avx512_bf16"),
+            [
+                "isa amx           - (the CPU has no amx)",
+                "isa avx512_bf16   - (the CPU has no avx512_bf16)",
+                "bf16 kernels      +v runs avx512",
+                "int8 kernels      +v runs the faster of avx512 and avx512_vnni",
+            ],
+        ),
+        (
+            ("amx", "avx512", "avx512_vnni", "avx512_bf16"),
+            [
+                "instruction sets  reference, avx2, avx2_vnni, amx_emulated",
+                "int4 kernels      - (no feature has any here)",
+            ],
+        ),
+    ],
+)
+def test_doctor_tells_which_instruction_sets_the_kernels_use(
+    refused: Sequence[str], said: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grants = {isa: f"the CPU has no {isa}" if isa in refused else "" for isa in VARIANTS}
+    monkeypatch.setattr("ktbench.host.extension.isa_grants", lambda extension: grants)
+    monkeypatch.setattr("ktbench.host.extension.load_extension", lambda: Extension(module=ModuleType("_kernels")))
+    monkeypatch.setattr("ktbench.host.roofs.core_to_core_ns", lambda kernels, cpus: 10.0)
+    assert doctor.run([]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert set(said) <= set(lines)
+    assert any("the first two cores share one physical core now (10 ns" in line for line in lines)
 
 
 def test_doctor_loads_nothing_heavy() -> None:
@@ -85,6 +133,7 @@ def test_probe_prints_a_table_and_saves_the_description(
         pytest.skip("the kernel extension is not built")
     opened = gauges.open_instruments
     monkeypatch.setattr(gauges, "open_instruments", lambda *given: opened(*given, buffer_bytes=32 * MIB))
+    monkeypatch.setattr(probe, "_SECONDS", 0.0)
     path = tmp_path / "machine.yaml"
     assert probe.run([f"out={path}"]) == 0
     out, machine = capsys.readouterr().out, load_description(path)
@@ -94,23 +143,51 @@ def test_probe_prints_a_table_and_saves_the_description(
         assert constant.why in out
 
 
-def test_the_table_shows_units_intervals_and_reasons() -> None:
+def probed(*placements: Placement) -> MachineDescription:
+    """A machine that read 25, 26, 27 … GB/s while its cores were there."""
     read = Constant(
         title="read bandwidth",
         unit="bytes/s",
         value=3e10,
         source="measured",
-        samples=tuple(n * 1e9 for n in range(25, 37)),
+        samples=tuple((25 + n) * 1e9 for n in range(len(placements) or 12)),
+        placements=placements,
     )
-    machine = MachineDescription(
+    return MachineDescription(
         name="Test CPU",
         env_id="abc",
         created="2026-11-20",
-        placement="near",
+        placement=placements[0] if placements else None,
         facts={},
         constants={"read.all": read, "gpu.launch": Constant(title="launch", unit="ns", why="no CUDA device")},
     )
-    lines = probe.table(machine)
-    assert lines[0] == "Test CPU (env abc); first two cores near"
+
+
+def test_the_table_shows_units_intervals_and_reasons() -> None:
+    lines = probe.table(probed())
+    assert lines[0] == "Test CPU (env abc), measured 2026-11-20"
+    assert lines[1] == "medians with distribution-free 95 % intervals, 12 interleaved repeats"
     assert lines[2].split() == ["read", "bandwidth", "30.5", "GB/s", "27", "to", "34"]
     assert lines[3].split() == ["launch", "-", "no", "CUDA", "device"]
+    assert lines[4] == "placement of the cores: - (one usable core)"
+
+
+def test_one_placement_is_named_with_its_range() -> None:
+    lines = probe.table(probed(*["near"] * 12))
+    assert lines[1].endswith(", of which those with the cores near count")
+    assert lines[-1] == (
+        "placement of the cores: near throughout (one last-level cache); "
+        "read bandwidth: 30.5 GB/s, 25 to 36 in 12 samples"
+    )
+
+
+def test_each_of_several_placements_has_its_own_bandwidth() -> None:
+    lines = probe.table(probed("far", "near", "far", "far", "moved", "same core"))
+    assert lines[2].split() == ["read", "bandwidth", "27", "GB/s", "25", "to", "28"], "the commonest one's"
+    assert lines[-5:] == [
+        "placement of the cores changed; read bandwidth, median and range at each:",
+        "  same core  30 GB/s, 30 to 30 in 1 sample (two threads of one core: arithmetic halves)",
+        "  near       26 GB/s, 26 to 26 in 1 sample (one last-level cache)",
+        "  far        27 GB/s, 25 to 28 in 3 samples (two last-level caches)",
+        "  moved      29 GB/s, 29 to 29 in 1 sample (changed between two readings: not used)",
+    ]

@@ -1,4 +1,8 @@
-"""Weights come back from their tiles as they went in."""
+"""Weights are packed where they belong, and in no more memory than they need."""
+
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -6,24 +10,39 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ktbench import _kernels
+from tests.kernels.grants import PRECISIONS
+from tests.kernels.layers import random_layer, widen
+
+ROOT = Path(__file__).parents[2]
 
 
 def random_bits(rng, *shape):
     return rng.integers(0, 2**16, shape, np.uint16)
 
 
+def same(was, wrote):
+    """Bit for bit, NaN as NaN."""
+    return np.array_equal(was.view(np.uint32), wrote.astype(np.uint32) << 16)
+
+
 @settings(max_examples=40, deadline=None)
-@given(hidden=st.integers(1, 140), intermediate=st.integers(1, 140), pooled=st.booleans(), seed=st.integers(0, 99))
-def test_round_trip(pool, hidden, intermediate, pooled, seed):
+@given(
+    hidden=st.integers(1, 140),
+    intermediate=st.integers(1, 140),
+    pooled=st.booleans(),
+    domains=st.integers(1, 3),
+    seed=st.integers(0, 99),
+)
+def test_bf16_comes_back_bit_for_bit(pool, hidden, intermediate, pooled, domains, seed):
     rng = np.random.default_rng(seed)
-    packed = _kernels.PackedExperts(2, hidden, intermediate)
+    packed = _kernels.PackedExperts(2, hidden, intermediate, domains=min(domains, -(-intermediate // 32)))
     shapes = [(intermediate, hidden), (intermediate, hidden), (hidden, intermediate)]
     written = [[random_bits(rng, *shape) for shape in shapes] for _ in range(2)]
     for index, matrices in enumerate(written):
         packed.write_expert(index, *matrices, pool if pooled else None)
     for index, matrices in enumerate(written):
         for was, wrote in zip(packed.read_expert(index), matrices, strict=True):
-            assert (was == wrote).all()
+            assert same(was, wrote)
 
 
 def test_stacked_gate_up_may_be_sliced(rng):
@@ -33,18 +52,97 @@ def test_stacked_gate_up_may_be_sliced(rng):
     packed = _kernels.PackedExperts(1, 80, 48)
     packed.write_expert(0, stacked[:48], stacked[48:], down)
     gate, up, _ = packed.read_expert(0)
-    assert (gate == stacked[:48]).all() and (up == stacked[48:]).all()
+    assert same(gate, stacked[:48]) and same(up, stacked[48:])
 
 
-def test_nbytes_is_the_padded_size():
-    assert _kernels.PackedExperts(3, 64, 32).nbytes == 3 * 3 * 64 * 32 * 2
-    assert _kernels.PackedExperts(1, 33, 17).nbytes == 3 * 64 * 32 * 2
+def test_an_expert_may_be_written_again(rng):
+    layer = random_layer(rng, 2, 64, 32)
+    packed = layer.packed("int8")
+    packed.write_expert(0, layer.gate_eih[1], layer.up_eih[1], layer.down_ehi[1])
+    for first, second in zip(packed.read_expert(0), packed.read_expert(1), strict=True):
+        assert (first == second).all()
+
+
+@pytest.mark.parametrize(
+    ("precision", "nbytes"),
+    [
+        ("bf16", 2 * (4 * 64 * 16 + 4 * 32 * 16)),  # gate and up: 4 strips of 64 x 16, down: 4 of 32 x 16
+        ("int8", 8 * (128 + 64 * 16)),  # k is padded to 64; scales and offsets lead a strip
+        ("int4_g32", 8 * (128 + 64 + 64 * 16 // 2)),  # a line of 64 bytes has the scales of up to 4 groups
+        ("int4_g64", 8 * (128 + 64 + 64 * 16 // 2)),
+        ("int4_g128", 8 * (128 + 64 + 128 * 16 // 2)),  # k is padded to a group
+    ],
+)
+def test_nbytes_by_hand(precision, nbytes):
+    assert _kernels.PackedExperts(3, 64, 20, precision).nbytes == 3 * nbytes
+
+
+def test_properties_are_what_was_asked():
+    packed = _kernels.PackedExperts(3, 64, 200, "int4_g64", 2)
+    asked = (packed.experts, packed.hidden, packed.intermediate, packed.precision, packed.domains)
+    assert asked == (3, 64, 200, "int4_g64", 2)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_placement_counts_what_was_touched(precision, rng):
+    layer = random_layer(rng, 2, 512, 512)
+    packed = layer.packed(precision, domains=2)
+    placement = packed.placement()
+    assert len(placement) == 2
+    assert sum(sum(nodes.values()) for nodes in placement) >= packed.nbytes
+    untouched = _kernels.PackedExperts(2, 512, 512, precision)
+    assert sum(untouched.placement()[0].values()) == 0
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_peak_memory_is_the_packed_size_and_one_expert(precision):
+    program = f"""
+import resource
+import numpy as np
+from ktbench import _kernels
+experts, hidden, intermediate = 48, 768, 512
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+gate = np.full((intermediate, hidden), 0x3f81, np.uint16)
+down = np.full((hidden, intermediate), 0x3f81, np.uint16)
+pool = _kernels.ThreadPool([min(__import__("os").sched_getaffinity(0))], 0)
+before = peak()
+packed = _kernels.PackedExperts(experts, hidden, intermediate, "{precision}")
+for e in range(experts):
+    packed.write_expert(e, gate + 0, gate + 0, down + 0, pool)
+print(peak() - before - packed.nbytes)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    expert, huge_pages, allocator = 3 * 2 * 768 * 512, 4 << 20, 2 << 20
+    assert int(done.stdout) <= expert + huge_pages + allocator
 
 
 @pytest.mark.parametrize("sizes", [(0, 32, 32), (1, 0, 32), (1, 32, -1)])
 def test_sizes_below_one_are_refused(sizes):
     with pytest.raises(ValueError, match="must be at least 1"):
         _kernels.PackedExperts(*sizes)
+
+
+def test_an_unknown_precision_is_refused_with_those_there_are():
+    with pytest.raises(ValueError, match=f"'fp3': allowed are {', '.join(PRECISIONS)}"):
+        _kernels.PackedExperts(1, 32, 32, "fp3")
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_more_domains_than_room_are_refused(precision):
+    """A domain's share of the intermediate size is whole tiles and groups."""
+    with pytest.raises(ValueError, match=r"domains=3: intermediate=64 has room for [12]"):
+        _kernels.PackedExperts(1, 64, 64, precision, 3)
+
+
+@pytest.mark.parametrize(("nodes", "message"), [([0], "1 nodes for 2 domains"), ([0, 0, 0], "3 nodes for 2 domains")])
+def test_nodes_must_be_as_many_as_domains(nodes, message):
+    with pytest.raises(ValueError, match=message):
+        _kernels.PackedExperts(1, 64, 256, domains=2, nodes=nodes)
+
+
+def test_a_node_that_is_not_there_is_refused():
+    with pytest.raises(OSError, match="."):
+        _kernels.PackedExperts(1, 64, 256, domains=1, nodes=[1000])
 
 
 def test_columns_that_lie_apart_are_refused(rng):
@@ -54,8 +152,20 @@ def test_columns_that_lie_apart_are_refused(rng):
         packed.write_expert(0, square, square.T, square)
 
 
-def test_an_expert_out_of_range_is_named(rng):
+@pytest.mark.parametrize("index", [-1, 2])
+def test_an_expert_out_of_range_is_named(index, rng):
     packed = _kernels.PackedExperts(2, 32, 32)
     square = random_bits(rng, 32, 32)
-    with pytest.raises(IndexError, match=r"expert 2 is not in 0\.\.1"):
-        packed.write_expert(2, square, square, square)
+    with pytest.raises(IndexError, match=rf"expert {index} is not in 0\.\.1"):
+        packed.write_expert(index, square, square, square)
+    with pytest.raises(IndexError, match=rf"expert {index} is not in 0\.\.1"):
+        packed.read_expert(index)
+
+
+def test_quantised_weights_come_back_as_float32(rng):
+    layer = random_layer(rng, 1, 64, 32)
+    for precision in PRECISIONS:
+        gate, _, down = layer.packed(precision).read_expert(0)
+        assert gate.dtype == down.dtype == np.float32
+        assert gate.shape == (32, 64) and down.shape == (64, 32)
+        assert np.abs(gate - widen(layer.gate_eih[0])).max() < 0.1

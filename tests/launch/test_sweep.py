@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ktbench.core.outcome import Outcome
-from ktbench.core.record import Cell, Environment, Header, Record
+from ktbench.core.record import Cell, Environment, Header, Part, Record
 from ktbench.launch.sweep import Sweep
 from ktbench.store import Log, Run, read_run
 from tests.tiny import tiny_cell
@@ -32,6 +32,7 @@ def run_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         rounds: int = 2,
         cells: tuple[Cell, ...] = CELLS,
         on_record: Callable[[Record], None] = lambda record: None,
+        free_bytes: int = 0,
     ) -> Run:
         fresh = not (tmp_path / "log.jsonl").exists()
         log = Log(tmp_path)
@@ -42,6 +43,7 @@ def run_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         sweep = Sweep(
             cells=cells, log=log, folder=tmp_path, code_id="code", env_id="env", command=command,
             kept=read_run(tmp_path).latest(), on_record=on_record,
+            worker_bytes={cell.spec.weights_key: 1 for cell in cells} if free_bytes else {}, free_bytes=free_bytes,
         )  # fmt: skip
         try:
             list(islice(sweep.rounds(), rounds))
@@ -55,7 +57,8 @@ def run_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
 
 def header(cells: tuple[Cell, ...]) -> Header:
     return Header(
-        run="test", title="test", ablation="test", created="", command=("test",), baseline="base", cells=cells,
+        run="test", title="test", ablation="test", created="", command=("test",), cells=cells,
+        parts=tuple(Part(name=name, title="test", baseline="base") for name in dict.fromkeys(c.part for c in cells)),
         measure=BASE.spec.measure, code_id="code", env_id="env",
     )  # fmt: skip
 
@@ -137,6 +140,33 @@ def test_killed_parent_loses_nothing_and_leaves_no_child(run_sweep: Callable[...
     assert run.records[:kept] == read_run(tmp_path).records[:kept]
     assert outcomes(run) == {cell.label: [Outcome.OK] * 2 for cell in CELLS}
     assert len(run.records) == 2 * len(CELLS)
+
+
+TWO_PARTS = (
+    tiny_cell("+v", part="one", v=True),
+    tiny_cell("+v int8", part="one", v=True, precision="int8"),
+    tiny_cell("+v int4_g32", part="two", v=True, precision="int4_g32"),
+)
+
+
+def sittings(run: Run) -> dict[str, int]:
+    return {cell.label: len({record.sitting for record in run.of_cell(cell.key)}) for cell in run.header.cells}
+
+
+def test_workers_stay_where_there_is_room_for_all(run_sweep: Callable[..., Run]) -> None:
+    assert sittings(run_sweep(rounds=4, cells=TWO_PARTS, free_bytes=3)) == {"+v": 1, "+v int8": 1, "+v int4_g32": 1}
+
+
+def test_the_worker_longest_idle_makes_room_for_another_part(run_sweep: Callable[..., Run]) -> None:
+    """Turns: v, int8, int4 (ends v), int4, int8, v (ends int4), v, int8, int4 (ends v), int4, int8, v (ends int4)."""
+    run = run_sweep(rounds=4, cells=TWO_PARTS, free_bytes=2)
+    assert sittings(run) == {"+v": 3, "+v int8": 1, "+v int4_g32": 2}
+    assert {record.outcome for record in run.records} == {Outcome.OK}
+
+
+def test_workers_of_the_part_that_is_measured_stay(run_sweep: Callable[..., Run]) -> None:
+    run = run_sweep(rounds=2, cells=TWO_PARTS[:2], free_bytes=1)
+    assert sittings(run) == {"+v": 1, "+v int8": 1}
 
 
 def children(parent: int | None = None) -> Iterator[int]:

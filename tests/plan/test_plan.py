@@ -1,4 +1,4 @@
-"""Cells, order and memory of a plan."""
+"""Cells of a plan and their order."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from ktbench.core.errors import RequestError
 from ktbench.core.sweep import SweepSpec
-from ktbench.plan import estimate_memory, plan_cells, require_memory, turn_order, unsupported, worker_groups
-from tests.tiny import tiny_cell, tiny_spec
+from ktbench.plan import plan_cells, turn_order, unsupported, worker_groups
+from tests.tiny import tiny_spec
 
 LADDER = SweepSpec(name="s", arms=("base", "+v", "+v+d"))
 NOTHING_LACKS = dict.fromkeys(["v", "m", "d", "n", "c", "deferral", "skipping"], "")
@@ -23,6 +23,34 @@ def test_ladder_with_its_control() -> None:
     assert cells[3].spec == cells[0].spec
     assert cells[3].key != cells[0].key
     assert cells[2].spec.engine.d
+
+
+def test_arms_change_the_precision_too_and_the_control_is_the_baseline() -> None:
+    sweep = SweepSpec(arms=("base", "+v", "+v int8"), baseline="+v int8")
+    cells = plan_cells(tiny_spec(precision="int4_g32"), sweep)
+    assert [cell.spec.precision for cell in cells] == ["int4_g32", "int4_g32", "int8", "int8"]
+    assert (cells[3].label, cells[3].spec) == ("+v int8 (A/A)", cells[2].spec)
+    assert [len(group) for group in worker_groups(cells)] == [2, 2]
+
+
+def test_the_same_cell_in_two_parts_is_two_cells_of_one_worker() -> None:
+    cells = [*plan_cells(tiny_spec(), LADDER, "one"), *plan_cells(tiny_spec(), LADDER, "two")]
+    assert len({cell.key for cell in cells}) == 8
+    assert len({cell.spec_id for cell in cells}) == 3
+    assert [len(group) for group in worker_groups(cells)] == [8]
+
+
+def test_two_arms_that_are_one_cell_are_refused() -> None:
+    sweep = SweepSpec(arms=("base", "+v", "+v bf16"))
+    with pytest.raises(RequestError, match=r"'\+v' and '\+v bf16' are the same cell"):
+        plan_cells(tiny_spec(), sweep)
+
+
+def test_a_mapping_sets_what_goes_with_a_value_of_an_axis() -> None:
+    axes = {"workload.batch": (1, {"workload.batch": 4, "workload.steps": 1})}
+    cells = plan_cells(tiny_spec(), replace(LADDER, axes=axes, control=False))
+    found = {(cell.spec.workload.batch, cell.spec.workload.steps) for cell in cells}
+    assert found == {(1, 3), (4, 1)}
 
 
 def test_axes_multiply_arms() -> None:
@@ -37,6 +65,8 @@ def test_axes_multiply_arms() -> None:
         ({"workload.promt": (1,)}, "sweep.axes.workload.promt: no such key"),
         ({"nothing.at.all": (1,)}, "no such key"),
         ({"workload.prompt": (0,)}, "workload.prompt=0: must be at least 1"),
+        ({"workload.prompt": (8, 8)}, "'base' and 'base' are the same cell"),
+        ({"workload.prompt": ({"workload.prompt": 8, "workload.stepz": 1},)}, "workload.stepz: no such key"),
     ],
 )
 def test_bad_axis_is_named(axes: dict[str, tuple[int, ...]], says: str) -> None:
@@ -67,16 +97,7 @@ def test_what_a_machine_lacks_is_named_per_feature() -> None:
     assert unsupported(tiny_spec(v=True, n=True, c=True), lacking) == "+n: one NUMA node; +c: no CUDA device"
 
 
-def test_memory_counts_each_layout_once() -> None:
-    base, fused = tiny_cell("base"), tiny_cell("+v", v=True)
-    both = estimate_memory([base, fused])
-    assert both.original == both.packed == 2 * base.spec.model.shape.routed_params
-    assert estimate_memory([base]).packed == 0
-    assert estimate_memory([fused]).original == 0
-
-
-def test_a_model_that_does_not_fit_is_refused_with_needed_and_free_bytes() -> None:
-    cells = plan_cells(tiny_spec(), LADDER)
-    with pytest.raises(RequestError, match=r"needs .* GiB \(.* bytes\), free are 0.0 GiB \(1,000 bytes\)"):
-        require_memory(cells, 1000)
-    assert require_memory(cells, 1 << 40) < 1 << 40
+def test_logical_domains_need_no_numa_nodes() -> None:
+    lacking = NOTHING_LACKS | {"n": "one NUMA node", "m": "no AMX"}
+    assert unsupported(tiny_spec(v=True, n=True, domains=2), lacking) == ""
+    assert unsupported(tiny_spec(m=True, n=True, domains=2), lacking) == "+m: no AMX"

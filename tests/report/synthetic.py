@@ -12,7 +12,7 @@ from ktbench.core.evidence import collect
 from ktbench.core.features import FEATURES, parse_features
 from ktbench.core.ids import spec_id
 from ktbench.core.outcome import Outcome
-from ktbench.core.record import Cell, Environment, Header, Record, RoofSample, Work
+from ktbench.core.record import Cell, Environment, Header, Part, Record, RoofSample, Work
 from ktbench.core.spec import EngineSpec, MeasureSpec, ModelSpec, RunSpec, WorkloadSpec
 from ktbench.store import Log, Run, read_run
 
@@ -119,7 +119,7 @@ class Store:
             ablation="decode",
             created="2026-01-01T00:00:00+00:00",
             command=("python", "-m", "ktbench", "sweep", "+ablation=decode"),
-            baseline=self.arms[0].label,
+            parts=(Part(name="", title=self.title, baseline=self.arms[0].label),),
             cells=self.cells(),
             measure=self.measure,
             code_id=MACHINE.code_id,
@@ -157,7 +157,7 @@ class Store:
         roof = RoofSample(
             read_bytes_per_s=28e9 + 1e8 * number,
             peak_flops=2.1e12,
-            peak_isa="amx_bf16",
+            peak_isa="amx",
             ping_pong_ns=self.ping_pong_ns[number % len(self.ping_pong_ns)],
         )
         return replace(

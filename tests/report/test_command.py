@@ -16,7 +16,8 @@ from tests.report.synthetic import Store
 
 
 def planned(*overrides: str) -> RunSpec:
-    return freeze(compose(overrides)).spec
+    (part,) = freeze(compose(overrides)).parts
+    return part.spec
 
 
 def read_back(command: str) -> RunSpec:
@@ -32,6 +33,16 @@ def read_back(command: str) -> RunSpec:
         ["model=mixtral_8x7b", "workload=prefill", "workload.prompt=32", "workload.batch=3", "workload.routing=zipf"],
         ["engine.v=true", "engine.d=true", "engine.deferral=3", "engine.threads=2", "measure.max_rounds=7"],
         ["model.layers=2", "engine.m=true", "engine.amx_min_tokens=8", "workload.seed=3", "measure.goal=0.1"],
+        ["workload=layer", "workload.batch=64", "workload.active_experts=8", "precision=int8", "engine.m=true"],
+        [
+            "workload=layer",
+            "model.experts=16",
+            "precision=int4_g64",
+            "engine.v=true",
+            "engine.n=true",
+            "engine.domains=2",
+        ],
+        ["workload=layer", "workload.routing=recorded", "workload.trace=traces/a b.npz", "measure.tolerance=0.5"],
     ],
 )
 def test_gives_the_same_spec_again(overrides: list[str]) -> None:

@@ -12,9 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from ktbench.core.outcome import Outcome
-from ktbench.report.bars import VALUE_PT
 from ktbench.report.figure import draw
-from ktbench.report.lettering import width_in, wrapped
+from ktbench.report.lettering import VALUE_PT, width_in, wrapped
 from ktbench.report.rows import rows_of
 from ktbench.report.slots import slots_of
 from ktbench.report.tables import table_of

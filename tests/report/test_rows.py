@@ -152,7 +152,8 @@ def test_without_a_baseline_nothing_is_compared(tmp_path: Path) -> None:
     assert found.timed and found.speedup is None
     assert found.missing["speedup"] == "base is WRONG: zeros"
     elsewhere = Store(arms=PAIR).write(tmp_path / "b")
-    rows = rows_of(replace(elsewhere, header=replace(elsewhere.header, baseline="+m")))
+    parts = tuple(replace(part, baseline="+m") for part in elsewhere.header.parts)
+    rows = rows_of(replace(elsewhere, header=replace(elsewhere.header, parts=parts)))
     assert rows[0].missing["speedup"] == "no cell +m was planned at these settings"
 
 
@@ -163,7 +164,8 @@ def test_a_cell_without_a_turn_is_not_measured(tmp_path: Path) -> None:
 
 
 def test_what_a_system_does_not_say_is_missing_with_its_reason(tmp_path: Path) -> None:
-    run = changed(Store(arms=PAIR).write(tmp_path), "+v", work=None, roofs=(), evidence=(), error=None)
+    stored = Store(arms=PAIR, ping_pong_ns=(None,)).write(tmp_path)
+    run = changed(stored, "+v", work=None, roofs=(), evidence=(), error=None)
     found = row(rows_of(run), "+v")
     assert found.timed
     assert set(found.missing) == {"read_bytes_per_s", "flops_per_s", "roof", "evidence", "error"}

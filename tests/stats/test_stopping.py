@@ -71,6 +71,19 @@ def test_a_cell_that_dropped_out_is_not_waited_for() -> None:
     assert stopping.why().startswith("goal")
 
 
+def test_a_cell_whose_rounds_do_not_count_is_waited_for() -> None:
+    stopping = criterion()
+    for _ in range(8):
+        stopping.add({"base": 1.0, "+v": None}, minutes=0)
+    assert stopping.why() == "going on after 8 rounds: 1 of 2 intervals wider than ±5.0% (+v without a value, 6 needed)"
+    for number in range(6):
+        assert not stopping.finished()
+        stopping.add({"base": 1.0, "+v": 2.0}, minutes=0)
+        stopping.add({"base": 1.0, "+v": None}, minutes=0)
+        assert ("of 3 values, 6 needed" in stopping.why()) == (number == 2)
+    assert stopping.finished()
+
+
 @pytest.mark.parametrize("before", [0, 3])
 def test_nothing_left_ends_it(before: int) -> None:
     stopping = criterion()

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ktbench.core.outcome import Outcome
-from ktbench.core.record import Environment, Header, Record
+from ktbench.core.record import Environment, Header, Part, Record
 from ktbench.store import LOG_NAME, Log, StoreError, read_run
 from ktbench.store.log import encode
 from tests.tiny import tiny_cell
 
 CELL = tiny_cell()
 HEADER = Header(
-    run="r", title="t", ablation="a", created="", command=("c",), baseline="base", cells=(CELL,),
-    measure=CELL.spec.measure, code_id="code", env_id="env",
+    run="r", title="t", ablation="a", created="", command=("c",), cells=(CELL,),
+    parts=(Part(name="", title="t", baseline="base"),), measure=CELL.spec.measure, code_id="code", env_id="env",
 )  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def test_two_writers_are_refused(tmp_path: Path) -> None:
         (b"", "killed before its plan was written"),
         (b"not json\n", "log.jsonl:1: not a log line"),
         (b'{"crc":1,"schema":1,"kind":"header","body":{}}\n', "checksum differs"),
-        (b'{"crc":%d,%s\n' % (zlib.crc32(LATER), LATER), "schema 99, this version reads 1"),
+        (b'{"crc":%d,%s\n' % (zlib.crc32(LATER), LATER), "schema 99, this version reads 2"),
     ],
 )
 def test_damage_is_named(tmp_path: Path, content: bytes, says: str) -> None:

@@ -1,0 +1,129 @@
+// How AVX2 multiplies half a line: one policy per instruction, see core/lines.h.
+#pragma once
+
+#include <immintrin.h>
+
+#include "core/blocks.h"
+
+namespace ktbench {
+namespace {
+
+inline __m256i half_line(const std::byte* at) { return _mm256_load_si256(reinterpret_cast<const __m256i*>(at)); }
+inline __m256i four_bytes(const std::byte* at) {
+  return _mm256_set1_epi32(*reinterpret_cast<const std::int32_t*>(at));
+}
+
+// Integer sums, `raised` when the activations were raised by 128.
+template <bool raised>
+struct IntegerSums {
+  using Sum = __m256i;
+  using Vector = __m256i;
+  using Floats = __m256;
+  static constexpr int parts = 2, block_rows = 4;
+  static Sum sum(Sum a, Sum b) { return _mm256_add_epi32(a, b); }
+  static Sum get(const float* c) { return _mm256_load_si256(reinterpret_cast<const __m256i*>(c)); }
+  static void put(Sum s, float* c) { _mm256_store_si256(reinterpret_cast<__m256i*>(c), s); }
+  static __m256i offset(const StripScales* scales, int part) {
+    return _mm256_load_si256(reinterpret_cast<const __m256i*>(scales->offset) + part);
+  }
+  static __m256 scale_of(const StripScales* scales, int part, float row_scale) {
+    return _mm256_mul_ps(_mm256_load_ps(scales->scale + 8 * part), _mm256_set1_ps(row_scale));
+  }
+  static void store(Sum s, int part, const StripScales* scales, float row_scale, float* c) {
+    if constexpr (raised) s = _mm256_add_epi32(s, offset(scales, part));
+    _mm256_store_ps(c, _mm256_mul_ps(_mm256_cvtepi32_ps(s), scale_of(scales, part, row_scale)));
+  }
+  static Floats scale(Sum s, const std::int8_t* scales, Floats to) {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(scales));
+    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(s), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)), to);
+  }
+  // `unit`: how much too large the sums are.
+  static void store_scaled(Floats s, float unit, int part, const StripScales* scales, float row_scale, float* c) {
+    s = _mm256_mul_ps(s, _mm256_set1_ps(1 / unit));
+    if constexpr (raised) s = _mm256_add_ps(s, _mm256_cvtepi32_ps(offset(scales, part)));
+    _mm256_store_ps(c, _mm256_mul_ps(s, scale_of(scales, part, row_scale)));
+  }
+};
+
+// bf16 widened to float32 by shift or mask.
+struct FmaF32 {
+  using Sum = __m256;
+  using Vector = __m256;
+  static constexpr int parts = 2, halves = 2, step = 8;
+  static constexpr Activation activation = Activation::f32;
+  static Sum sum(Sum a, Sum b) { return _mm256_add_ps(a, b); }
+  static Sum get(const float* c) { return _mm256_load_ps(c); }
+  static void put(Sum s, float* c) { _mm256_store_ps(c, s); }
+  template <int half>
+  static Vector load(const std::byte* at) {
+    const __m256i pairs = half_line(at);
+    if constexpr (half) return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(~0xffff)));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
+  }
+  template <int half>
+  static Vector broadcast(const std::byte* row) {
+    return _mm256_set1_ps(reinterpret_cast<const float*>(row)[half]);
+  }
+  static void add(Sum& s, Vector a, Vector w) { asm("vfmadd231ps %2, %1, %0" : "+x"(s) : "x"(a), "x"(w)); }
+  static void store(Sum s, int, const StripScales*, float, float* c) { _mm256_store_ps(c, s); }
+};
+
+// int8 widened to int16 by shifts: even bytes, then odd ones.
+struct MaddS16 : IntegerSums<false> {
+  static constexpr int halves = 2, step = 8;
+  static constexpr Activation activation = Activation::s16;
+  template <int half>
+  static Vector load(const std::byte* at) {
+    const __m256i bytes = half_line(at);
+    return _mm256_srai_epi16(half ? bytes : _mm256_slli_epi16(bytes, 8), 8);
+  }
+  template <int half>
+  static Vector broadcast(const std::byte* row) {
+    return four_bytes(row + 4 * half);
+  }
+  static void add(Sum& s, Vector a, Vector w) {
+    asm("vpaddd %1, %0, %0" : "+x"(s) : "x"(_mm256_madd_epi16(a, w)));
+  }
+
+  // Each nibble at the top of 16 bits: byte 0 low, byte 1 low, byte 0 high, byte 1 high, as the activations come.
+  static constexpr int quarters = 4, quarter_step = 16;
+  template <int quarter>
+  static Vector load_int4(const std::byte* at) {
+    constexpr int shift = quarter == 0 ? 12 : quarter == 1 ? 4 : quarter == 2 ? 8 : 0;
+    const __m256i nibbles = _mm256_slli_epi16(half_line(at), shift);
+    return quarter == 0 ? nibbles : _mm256_and_si256(nibbles, _mm256_set1_epi16(static_cast<short>(0xf000)));
+  }
+  template <int quarter>
+  static Vector broadcast_int4(const std::byte* row) {
+    return four_bytes(row + 4 * quarter);
+  }
+  static void store_floats(Floats s, int part, const StripScales* scales, float row_scale, float* c) {
+    store_scaled(s, 4096, part, scales, row_scale, c);
+  }
+};
+
+constexpr int split_of(int sums) { return sums <= 2 ? 4 : sums <= 4 ? 2 : 1; }
+
+template <class P, class Heights = std::make_integer_sequence<int, 6>>
+struct Streams;
+template <class P, int... r>
+struct Streams<P, std::integer_sequence<int, r...>> {
+  static constexpr Stream pairs[] = {stream<P, 1, 2, 2, true>, stream<P, 2, 2, 1, true>, stream<P, 3, 2, 1, true>};
+  static constexpr Stream fetching[] = {stream<P, r + 1, 1, split_of(2 * r + 2), true>...};
+  static constexpr Stream singles[] = {stream<P, r + 1, 1, split_of(2 * r + 2), false>...};
+};
+template <class P>
+struct StreamsInt4 {
+  static constexpr Stream pairs[] = {stream_int4<P, 1, 2, true>};
+  static constexpr Stream fetching[] = {stream_int4<P, 1, 1, true>, stream_int4<P, 2, 1, true>, stream_int4<P, 3, 1, true>};
+  static constexpr Stream singles[] = {stream_int4<P, 1, 1, false>, stream_int4<P, 2, 1, false>,
+                                       stream_int4<P, 3, 1, false>};
+};
+
+template <class P>
+using KernelsAvx2 = KernelsOf<P, Few<Streams<P>, 6>, Few<Streams<P>, 6>, 6, &Counters::avx2_calls>;
+template <class P>
+using KernelsAvx2Int4 = KernelsOf<P, Few<StreamsInt4<P>, 3>, Many<P, Unpacked>, 3, &Counters::avx2_calls>;
+
+}  // namespace
+}  // namespace ktbench

@@ -1,0 +1,42 @@
+// AVX-VNNI: vpdpbusd on 32 bytes, for CPUs without AVX-512.
+#include "avx2/policies.h"
+
+namespace ktbench {
+namespace {
+
+struct Vnni : IntegerSums<true> {
+  static constexpr int halves = 1, step = 4;
+  static constexpr Activation activation = Activation::u8;
+  template <int>
+  static Vector load(const std::byte* at) {
+    return half_line(at);
+  }
+  template <int>
+  static Vector broadcast(const std::byte* row) {
+    return four_bytes(row);
+  }
+  static void add(Sum& s, Vector a, Vector w) {
+    asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(s) : "x"(a), "x"(w));
+  }
+
+  // Each nibble at the top of a byte: low ones, then high ones.
+  static constexpr int quarters = 2, quarter_step = 8;
+  template <int quarter>
+  static Vector load_int4(const std::byte* at) {
+    const __m256i nibbles = quarter ? half_line(at) : _mm256_slli_epi16(half_line(at), 4);
+    return _mm256_and_si256(nibbles, _mm256_set1_epi8(static_cast<char>(0xf0)));
+  }
+  template <int quarter>
+  static Vector broadcast_int4(const std::byte* row) {
+    return four_bytes(row + 4 * quarter);
+  }
+  static void store_floats(Floats s, int part, const StripScales* scales, float row_scale, float* c) {
+    store_scaled(s, 16, part, scales, row_scale, c);
+  }
+};
+
+}  // namespace
+
+const KernelSet avx2_vnni_kernels{{}, KernelsAvx2<Vnni>::kernels, KernelsAvx2Int4<Vnni>::kernels};
+
+}  // namespace ktbench

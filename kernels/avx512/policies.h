@@ -1,0 +1,138 @@
+// How AVX-512 multiplies a line: one policy per instruction, see core/lines.h.
+#pragma once
+
+#include <immintrin.h>
+
+#include "core/blocks.h"
+
+namespace ktbench {
+namespace {
+
+inline __m512i line(const std::byte* at) { return _mm512_load_si512(at); }
+inline __m512i four_bytes(const std::byte* at) {
+  return _mm512_set1_epi32(*reinterpret_cast<const std::int32_t*>(at));
+}
+
+struct FloatSums {
+  using Sum = __m512;
+  static constexpr int parts = 1, block_rows = 6;
+  static Sum sum(Sum a, Sum b) { return _mm512_add_ps(a, b); }
+  static Sum get(const float* c) { return _mm512_load_ps(c); }
+  static void put(Sum s, float* c) { _mm512_store_ps(c, s); }
+  static void store(Sum s, int, const StripScales*, float, float* c) { _mm512_store_ps(c, s); }
+};
+
+// Integer sums, `raised` when the activations were raised by 128.
+template <bool raised>
+struct IntegerSums {
+  using Sum = __m512i;
+  static constexpr int parts = 1, block_rows = raised ? 6 : 4;
+  static Sum sum(Sum a, Sum b) { return _mm512_add_epi32(a, b); }
+  static Sum get(const float* c) { return _mm512_load_si512(c); }
+  static void put(Sum s, float* c) { _mm512_store_si512(c, s); }
+  static void store(Sum s, int, const StripScales* scales, float row_scale, float* c) {
+    if constexpr (raised) s = _mm512_add_epi32(s, _mm512_load_si512(scales->offset));
+    const __m512 scale = _mm512_mul_ps(_mm512_load_ps(scales->scale), _mm512_set1_ps(row_scale));
+    _mm512_store_ps(c, _mm512_mul_ps(_mm512_cvtepi32_ps(s), scale));
+  }
+
+  using Floats = __m512;
+  static Floats scale(Sum s, const std::int8_t* scales, Floats to) {
+    const __m128i bytes = _mm_load_si128(reinterpret_cast<const __m128i*>(scales));
+    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(s), _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)), to);
+  }
+  // `unit`: how much too large the sums are.
+  static void store_scaled(Floats s, float unit, const StripScales* scales, float row_scale, float* c) {
+    s = _mm512_mul_ps(s, _mm512_set1_ps(1 / unit));
+    if constexpr (raised) s = _mm512_add_ps(s, _mm512_cvtepi32_ps(_mm512_load_si512(scales->offset)));
+    const __m512 scale = _mm512_mul_ps(_mm512_load_ps(scales->scale), _mm512_set1_ps(row_scale));
+    _mm512_store_ps(c, _mm512_mul_ps(s, scale));
+  }
+};
+
+// bf16 widened to float32 by shift or mask.
+struct FmaF32 : FloatSums {
+  using Vector = __m512;
+  static constexpr int halves = 2, step = 8;
+  static constexpr Activation activation = Activation::f32;
+  template <int half>
+  static Vector load(const std::byte* at) {
+    const __m512i pairs = line(at);
+    if constexpr (half) return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(~0xffff)));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
+  }
+  template <int half>
+  static Vector broadcast(const std::byte* row) {
+    return _mm512_set1_ps(reinterpret_cast<const float*>(row)[half]);
+  }
+  static void add(Sum& s, Vector a, Vector w) { asm("vfmadd231ps %2, %1, %0" : "+v"(s) : "v"(a), "v"(w)); }
+};
+
+// The same on weights that were widened before, a line for every k: nothing but FMA in the loop.
+struct WideF32 : FloatSums {
+  using Vector = __m512;
+  static constexpr int halves = 1, step = 4;
+  static constexpr Activation activation = Activation::f32;
+  template <int>
+  static Vector load(const std::byte* at) {
+    return _mm512_load_ps(at);
+  }
+  template <int>
+  static Vector broadcast(const std::byte* row) {
+    return _mm512_set1_ps(*reinterpret_cast<const float*>(row));
+  }
+  static void add(Sum& s, Vector a, Vector w) { asm("vfmadd231ps %2, %1, %0" : "+v"(s) : "v"(a), "v"(w)); }
+};
+
+struct Widened {
+  static constexpr int piece_lines = 128;
+  static Panel panel(const Strips& w, int first, int count, std::byte* to) {
+    for (int s = 0; s < w.count; ++s) {
+      const std::byte* from = lines_of(w) + s * w.bytes + first / 2 * line_bytes;
+      std::byte* wide = to + s * piece_lines * line_bytes;
+      for (int i = 0; i < count; i += 2, from += line_bytes, wide += 2 * line_bytes) {
+        _mm512_store_ps(wide, FmaF32::load<0>(from));
+        _mm512_store_ps(wide + line_bytes, FmaF32::load<1>(from));
+      }
+    }
+    return {to, piece_lines * line_bytes, count};
+  }
+};
+
+// int8 widened to int16 by shifts: even bytes, then odd ones.
+struct MaddS16 : IntegerSums<false> {
+  using Vector = __m512i;
+  static constexpr int halves = 2, step = 8;
+  static constexpr Activation activation = Activation::s16;
+  template <int half>
+  static Vector load(const std::byte* at) {
+    const __m512i bytes = line(at);
+    return _mm512_srai_epi16(half ? bytes : _mm512_slli_epi16(bytes, 8), 8);
+  }
+  template <int half>
+  static Vector broadcast(const std::byte* row) {
+    return four_bytes(row + 4 * half);
+  }
+  static void add(Sum& s, Vector a, Vector w) {
+    asm("vpaddd %1, %0, %0" : "+v"(s) : "v"(_mm512_madd_epi16(a, w)));
+  }
+
+  // Each nibble at the top of 16 bits: byte 0 low, byte 1 low, byte 0 high, byte 1 high, as the activations come.
+  static constexpr int quarters = 4, quarter_step = 16;
+  template <int quarter>
+  static Vector load_int4(const std::byte* at) {
+    constexpr int shift = quarter == 0 ? 12 : quarter == 1 ? 4 : quarter == 2 ? 8 : 0;
+    const __m512i nibbles = _mm512_slli_epi16(line(at), shift);
+    return quarter == 0 ? nibbles : _mm512_and_si512(nibbles, _mm512_set1_epi16(static_cast<short>(0xf000)));
+  }
+  template <int quarter>
+  static Vector broadcast_int4(const std::byte* row) {
+    return four_bytes(row + 4 * quarter);
+  }
+  static void store_floats(Floats s, int, const StripScales* scales, float row_scale, float* c) {
+    store_scaled(s, 4096, scales, row_scale, c);
+  }
+};
+
+}  // namespace
+}  // namespace ktbench

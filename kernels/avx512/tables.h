@@ -1,0 +1,44 @@
+// Which register blocks AVX-512 uses, by number of rows.
+#pragma once
+
+#include "avx512/policies.h"
+
+namespace ktbench {
+namespace {
+
+// Sums of up to 24 rows fit the registers, split over k while there are few.
+constexpr int tallest = 24;
+constexpr int split_of(int sums) { return sums <= 6 ? 4 : sums <= 12 ? 2 : 1; }
+
+template <class P, class Heights = std::make_integer_sequence<int, tallest>,
+          class PairHeights = std::make_integer_sequence<int, tallest / 2>>
+struct Streams;
+template <class P, int... r, int... p>
+struct Streams<P, std::integer_sequence<int, r...>, std::integer_sequence<int, p...>> {
+  static constexpr Stream pairs[] = {stream<P, p + 1, 2, split_of(2 * p + 2), true>...};
+  static constexpr Stream fetching[] = {stream<P, r + 1, 1, split_of(r + 1), true>...};
+  static constexpr Stream singles[] = {stream<P, r + 1, 1, split_of(r + 1), false>...};
+};
+
+// int4 keeps sums of the group and of the whole.
+template <class P, class Heights = std::make_integer_sequence<int, tallest / 2>,
+          class PairHeights = std::make_integer_sequence<int, tallest / 4>>
+struct StreamsInt4;
+template <class P, int... r, int... p>
+struct StreamsInt4<P, std::integer_sequence<int, r...>, std::integer_sequence<int, p...>> {
+  static constexpr Stream pairs[] = {stream_int4<P, p + 1, 2, true>...};
+  static constexpr Stream fetching[] = {stream_int4<P, r + 1, 1, true>...};
+  static constexpr Stream singles[] = {stream_int4<P, r + 1, 1, false>...};
+};
+
+#ifndef FEW
+#define FEW 24
+#endif
+// `Wide` multiplies many rows, on panels that `Source` makes for it.
+template <class P, class Wide = P, class Source = Packed>
+using KernelsAvx512 = KernelsOf<P, Few<Streams<P>, tallest>, Many<Wide, Source>, FEW, &Counters::avx512_calls>;
+template <class P>
+using KernelsAvx512Int4 = KernelsOf<P, Few<StreamsInt4<P>, tallest / 2>, Many<P, Unpacked>, 12, &Counters::avx512_calls>;
+
+}  // namespace
+}  // namespace ktbench

@@ -1,0 +1,98 @@
+// Rows of activations as plain loops that the compiler vectorises for the ISA whose file includes them. Quantised
+// numbers are the same on every ISA. Everything sits in an anonymous namespace: no copy can leak from one ISA to another.
+#pragma once
+
+#include "core/epilogue.h"
+
+namespace ktbench {
+namespace {
+
+constexpr int int8_largest = 127;
+
+inline float widen(bf16 x) { return float_of(static_cast<std::uint32_t>(x) << 16); }
+
+inline void copy_numbers(const bf16* from, int count, int depth, std::byte* row) {
+  auto* to = reinterpret_cast<bf16*>(row);
+  __builtin_memcpy(to, from, count * sizeof(bf16));
+  __builtin_memset(to + count, 0, (depth - count) * sizeof(bf16));
+}
+
+inline void widen_numbers(const bf16* from, int count, int depth, std::byte* row) {
+  auto* to = reinterpret_cast<float*>(row);
+  for (int k = 0; k < count; ++k) to[k] = widen(from[k]);
+  for (int k = count; k < depth; ++k) to[k] = 0;
+}
+
+// bf16 magnitudes are ordered as their bits are; NaN and infinity come last.
+inline bf16 largest_magnitude(const bf16* from, int count) {
+  bf16 largest = 0;
+  for (int k = 0; k < count; ++k) {
+    const bf16 magnitude = from[k] & 0x7fff;
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  return largest;
+}
+
+// Symmetric int8 per row. `lift` brings numbers whose reciprocal would overflow into range first.
+struct Int8Scale {
+  float scale, lift, inverse;
+};
+
+// A row with a NaN or an infinity has a NaN scale: nothing that is computed from it is finite.
+inline Int8Scale int8_scale(bf16 largest) {
+  constexpr bf16 infinity = 0x7f80;
+  constexpr float small = 0x1p-64f, lifted = 0x1p64f;
+  if (largest >= infinity) return {__builtin_nanf(""), 1, 0};
+  if (largest == 0) return {0, 1, 0};
+  const float lift = widen(largest) < small ? lifted : 1.0f;
+  const float magnitude = widen(largest) * lift;
+  return {magnitude / int8_largest / lift, lift, int8_largest / magnitude};
+}
+
+inline std::int32_t quantised(float x, const Int8Scale& s) {
+  constexpr float shifter = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  return static_cast<std::int32_t>(bits_of(x * s.lift * s.inverse + shifter) - bits_of(shifter));
+}
+
+inline void put_scale(std::byte* row, const RowFormat& format, const Int8Scale& s) {
+  __builtin_memcpy(row + format.scale_at(), &s.scale, sizeof s.scale);
+}
+
+inline float row_scale(const Rows& rows, int r) {
+  float scale;
+  __builtin_memcpy(&scale, rows.data + r * rows.stride + rows.scale_at, sizeof scale);
+  return scale;
+}
+
+inline void quantise_raised(const bf16* from, int count, const RowFormat& format, std::byte* row) {
+  const Int8Scale s = int8_scale(largest_magnitude(from, count));
+  auto* to = reinterpret_cast<std::uint8_t*>(row);
+  for (int k = 0; k < count; ++k) to[k] = static_cast<std::uint8_t>(quantised(widen(from[k]), s) + 128);
+  for (int k = count; k < format.depth; ++k) to[k] = 128;
+  put_scale(row, format, s);
+}
+
+inline void quantise_wide(const bf16* from, int count, const RowFormat& format, std::byte* row) {
+  const Int8Scale s = int8_scale(largest_magnitude(from, count));
+  auto* to = reinterpret_cast<std::int16_t*>(row);
+  const int whole = count / 4 * 4;
+  for (int k = 0; k < whole; k += 4)
+    for (int i = 0; i < 4; ++i) to[k + i] = static_cast<std::int16_t>(quantised(widen(from[k + i % 2 * 2 + i / 2]), s));
+  for (int k = whole; k < format.depth; ++k) {
+    const int source = k / 4 * 4 + k % 2 * 2 + k % 4 / 2;
+    to[k] = source < count ? static_cast<std::int16_t>(quantised(widen(from[source]), s)) : std::int16_t{0};
+  }
+  put_scale(row, format, s);
+}
+
+inline void prepare_row(const bf16* from, int count, const RowFormat& format, std::byte* row) {
+  switch (format.kind) {
+    case Activation::bf16: return copy_numbers(from, count, format.depth, row);
+    case Activation::f32: return widen_numbers(from, count, format.depth, row);
+    case Activation::u8: return quantise_raised(from, count, format, row);
+    case Activation::s16: return quantise_wide(from, count, format, row);
+  }
+}
+
+}  // namespace
+}  // namespace ktbench

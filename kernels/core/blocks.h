@@ -1,0 +1,138 @@
+// Loops for core/blocked.h out of the register blocks of core/lines.h and core/grouped.h.
+#pragma once
+
+#include "core/grouped.h"
+
+namespace ktbench {
+namespace {
+
+using Stream = void (*)(const Rows&, const Strips&, float*);
+
+// Pairs of strips, each met by up to `n` rows at a time. The first of them read from memory, and the more they are the
+// better that is hidden; the others find the pair in L2. Where pairs pay (`Strips::paired`), Table::pairs[rows - 1] reads
+// both strips at once; more rows than it has entries for read one after the other, with prefetches.
+template <class Table, int n>
+struct Few {
+  static constexpr int strips = 2;
+
+  template <class Epilogue>
+  static void run(const Rows& x, const Strips& weights, std::byte*, Epilogue epilogue) {
+    alignas(64) float c[n * c_stride];
+    for (int s = 0; s < weights.count; s += strips)
+      for (int r = 0; r < x.count; r += n) {
+        const Strips w = strips_from(weights, s, strips);
+        const Rows rows = rows_from(x, r, n);
+        multiply(rows, w, c);
+        epilogue(Products{c, c_stride, r, rows.count, s, w.count});
+      }
+  }
+
+ private:
+  static void multiply(const Rows& x, const Strips& w, float* c) {
+    constexpr int paired_rows = sizeof Table::pairs / sizeof *Table::pairs;
+    if (w.paired && x.count <= paired_rows) return Table::pairs[x.count - 1](x, w, c);
+    const auto& singles = w.paired ? Table::fetching : Table::singles;
+    for (int i = 0; i < w.count; ++i) singles[x.count - 1](x, strips_from(w, i, 1), c + i * strip_rows);
+  }
+};
+
+template <class P, int strips, int stride, class Heights>
+struct BlockTable;
+template <class P, int strips, int stride, int... r>
+struct BlockTable<P, strips, stride, std::integer_sequence<int, r...>> {
+  using Block = void (*)(const Panel&, const std::byte*, std::size_t, const Ahead&, bool, float*);
+  static constexpr Block of[] = {block<P, r + 1, strips, stride>...};
+};
+
+// P::block_rows rows by as many strips as there are registers for. `Source` makes panels out of strips.
+template <class P, class Source>
+struct Many {
+  static constexpr int strips = P::parts == 1 ? 4 : 2;
+  static constexpr int at_once = P::parts == 1 ? 4 : 1;  // that a register block takes
+  static constexpr int stride = strips * strip_rows;
+  static constexpr int chunk_rows = 192;  // their sums: 48 KiB
+
+  template <class Epilogue>
+  static void run(const Rows& x, const Strips& weights, std::byte* scratch, Epilogue epilogue) {
+    auto* c = reinterpret_cast<float*>(scratch);
+    for (int s = 0; s < weights.count; s += strips)
+      for (int r = 0; r < x.count; r += chunk_rows) {
+        const Strips w = strips_from(weights, s, strips);
+        const Rows rows = rows_from(x, r, chunk_rows);
+        multiply(rows, w, c, scratch + chunk_rows * stride * sizeof(float));
+        epilogue(Products{c, stride, r, rows.count, s, w.count});
+      }
+  }
+
+ private:
+  using Heights = std::make_integer_sequence<int, P::block_rows>;
+
+  static void multiply(const Rows& x, const Strips& w, float* c, std::byte* unpacked) {
+    const int lines = static_cast<int>(x.scale_at) / P::step, pieces = (lines + Source::piece_lines - 1) / Source::piece_lines;
+    const int height = even_height(x.count, P::block_rows), blocks = (x.count + height - 1) / height;
+    const int turns = lines / turn_lines * blocks;
+    // All of the group that follows in memory, in equal parts.
+    Ahead ahead{w.data + w.count * w.bytes, static_cast<int>(w.count * w.bytes / line_bytes / turns) + 1};
+    for (int piece = 0; piece < pieces; ++piece) {
+      const int first = piece * Source::piece_lines;
+      const Panel panel = Source::panel(w, first, smaller(Source::piece_lines, lines - first), unpacked);
+      for (int r = 0; r < x.count; r += height) {
+        multiply_rows(panel, rows_from(x, r, height), w.count, first, ahead, piece == 0, c + r * stride);
+        ahead.from += panel.count / turn_lines * ahead.lines * line_bytes;
+      }
+    }
+    for (int r = 0; r < x.count; ++r)
+      for (int i = 0; i < w.count * P::parts; ++i) {
+        float* at = c + r * stride + i * part_rows<P>;
+        P::store(P::get(at), i % P::parts, scales_of(w, i / P::parts), row_scale(x, r), at);
+      }
+  }
+
+  static void multiply_rows(const Panel& panel, const Rows& x, int strip_count, int first_line, const Ahead& ahead,
+                            bool begins, float* c) {
+    constexpr int narrow = P::parts == 1 ? 2 : 1;
+    const std::byte* row = x.data + first_line * P::step;
+    if (strip_count == at_once)
+      return BlockTable<P, at_once, stride, Heights>::of[x.count - 1](panel, row, x.stride, ahead, begins, c);
+    for (int s = 0; s < strip_count; s += narrow)
+      BlockTable<P, narrow, stride, Heights>::of[x.count - 1](
+          {panel.lines + s * panel.strip_bytes, panel.strip_bytes, panel.count}, row, x.stride, ahead, begins,
+          c + s * strip_rows);
+  }
+};
+
+// Strips as they are: 128 lines of four strips are 32 KiB.
+struct Packed {
+  static constexpr int piece_lines = 128;
+  static Panel panel(const Strips& w, int first, int count, std::byte*) {
+    return {lines_of(w) + first * line_bytes, w.bytes, count};
+  }
+};
+
+// int4 unpacked to int8. A piece begins with a record whatever its groups.
+struct Unpacked {
+  static constexpr int piece_lines = 128;
+  static Panel panel(const Strips& w, int first, int count, std::byte* to) {
+    const int group_lines = w.format.group / 8, groups = count / (2 * group_lines);
+    for (int s = 0; s < w.count; ++s)
+      unpack_groups(record_at(w, s, first / (2 * group_lines)), groups, group_lines, to + s * piece_lines * line_bytes);
+    return {to, piece_lines * line_bytes, count};
+  }
+};
+
+template <class P, class FewLoop, class ManyLoop, int few_rows, std::uint64_t Counters::*calls>
+struct KernelsOf {
+  static void gate_up(const GateUp& job, Counters& counters) {
+    ++(counters.*calls);
+    job.x.count <= few_rows ? ktbench::gate_up<FewLoop>(job) : ktbench::gate_up<ManyLoop>(job);
+  }
+  static void down(const Down& job, Counters& counters) {
+    ++(counters.*calls);
+    job.h.count <= few_rows ? ktbench::down<FewLoop>(job) : ktbench::down<ManyLoop>(job);
+  }
+  static void nothing() {}
+  static constexpr Kernels kernels{P::activation, nothing, nothing, gate_up, down, prepare_row, round_all};
+};
+
+}  // namespace
+}  // namespace ktbench

@@ -1,0 +1,169 @@
+// Register blocks over lines of weights, for any vector ISA. A policy P names the vectors:
+//   Vector, Sum       an operand, and a register of sums
+//   parts             vectors per line: 1 of 64 bytes or 2 of 32
+//   block_rows        rows of a block, so that its sums and operands fit the registers
+//   halves, step      operands per line, and bytes of an activation row that a line meets
+//   load<half>(part)  the operand out of a part of a line
+//   broadcast<half>(row)  the activations that it meets
+//   add(sum, a, w)    sum += a * w, in assembly that keeps the sum in its register: gcc 12 lets products overwrite the
+//                     activation instead, and copies or spills sums to make up for it
+//   sum(a, b), get(c), put(sum, c)
+//   store(sum, part, scales, row_scale, c)  what the sum stands for, as floats
+#pragma once
+
+#include "core/blocked.h"
+
+namespace ktbench {
+namespace {
+
+// Without this gcc 12 moves sums to memory where there are many.
+template <class Sum, int n>
+inline void keep_in_registers(Sum (&sums)[n]) {
+#pragma GCC unroll 32
+  for (int i = 0; i < n; ++i) asm volatile("" : "+v"(sums[i]));
+}
+
+template <class Sum, int n>
+inline void clear(Sum (&sums)[n]) {
+#pragma GCC unroll 32
+  for (int i = 0; i < n; ++i) sums[i] = Sum{};
+}
+
+inline const StripScales* scales_of(const Strips& w, int strip) {
+  return reinterpret_cast<const StripScales*>(w.data + strip * w.bytes);
+}
+
+inline const std::byte* lines_of(const Strips& w) { return w.data + w.format.head_bytes(); }
+
+template <class P>
+constexpr int part_bytes = line_bytes / P::parts;
+
+template <class P>
+constexpr int part_rows = strip_rows / P::parts;
+
+// Where rows are, in few enough registers for up to 24 of them: an x86 address is a base and an index times 1, 2, 4 or 8.
+// Left to itself gcc keeps a pointer to each row in memory and loads it anew with every use.
+template <int rows>
+struct RowPointers {
+  const std::byte* base[(rows + 7) / 8];
+  std::size_t once, thrice, five_times, seven_times;
+
+  RowPointers(const std::byte* first, std::size_t stride)
+      : once(stride), thrice(3 * stride), five_times(5 * stride), seven_times(7 * stride) {
+    for (int i = 0; i < (rows + 7) / 8; ++i) base[i] = first + 8 * i * stride;
+    asm("" : "+r"(once), "+r"(thrice), "+r"(five_times), "+r"(seven_times));
+  }
+  const std::byte* operator[](int r) const {
+    const std::byte* b = base[r / 8];
+    switch (r % 8) {
+      case 0: return b;
+      case 1: return b + once;
+      case 2: return b + 2 * once;
+      case 3: return b + thrice;
+      case 4: return b + 4 * once;
+      case 5: return b + five_times;
+      case 6: return b + 2 * thrice;
+      default: return b + seven_times;
+    }
+  }
+  void advance(int bytes) {
+    for (const std::byte*& b : base) b += bytes;
+  }
+};
+
+// To the sums from `first` on.
+template <class P, int half, int rows, int strips, int n>
+inline void add_products(typename P::Sum (&sums)[n], const std::byte* w, std::size_t strip_bytes,
+                         const RowPointers<rows>& row, int at = 0, int first = 0) {
+  typename P::Vector operand[strips * P::parts];
+#pragma GCC unroll 8
+  for (int i = 0; i < strips * P::parts; ++i)
+    operand[i] = P::template load<half>(w + i / P::parts * strip_bytes + i % P::parts * part_bytes<P>);
+#pragma GCC unroll 24
+  for (int r = 0; r < rows; ++r) {
+    const auto a = P::template broadcast<half>(row[r] + at);
+#pragma GCC unroll 8
+    for (int i = 0; i < strips * P::parts; ++i) P::add(sums[first + r * strips * P::parts + i], a, operand[i]);
+  }
+  keep_in_registers(sums);
+}
+
+// Some lines of several strips, in L1 or near it: what many rows pass one block after the other.
+struct Panel {
+  const std::byte* lines;
+  std::size_t strip_bytes;
+  int count;  // lines of each strip
+};
+
+// Weights to bring into L2 meanwhile: so many lines with every turn of `turn_lines` lines of the panel.
+struct Ahead {
+  const std::byte* from;
+  int lines;
+};
+constexpr int turn_lines = 16;
+
+// Adds the products of `rows` rows from `row` on to c, or begins with them. c holds sums as P keeps them.
+template <class P, int rows, int strips, int c_stride>
+void block(const Panel& w, const std::byte* x, std::size_t stride, const Ahead& ahead, bool begins, float* c) {
+  typename P::Sum sums[rows * strips * P::parts];
+  constexpr int per_row = strips * P::parts;
+  if (begins) {
+    clear(sums);
+  } else {
+#pragma GCC unroll 32
+    for (int i = 0; i < rows * per_row; ++i) sums[i] = P::get(c + i / per_row * c_stride + i % per_row * part_rows<P>);
+  }
+  const std::byte* line = w.lines;
+  const std::byte* next = ahead.from;
+  RowPointers<rows> row(x, stride);
+  for (int i = 0; i < w.count; i += turn_lines) {
+    for (int n = 0; n < ahead.lines; ++n, next += line_bytes) __builtin_prefetch(next, 0, 2);
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; ++r) __builtin_prefetch(row[r] + rows * stride, 0, 3);  // of the block that follows
+#pragma GCC unroll 4
+    for (int n = 0; n < turn_lines; ++n, line += line_bytes, row.advance(P::step)) {
+      add_products<P, 0, rows, strips>(sums, line, w.strip_bytes, row);
+      if constexpr (P::halves == 2) add_products<P, 1, rows, strips>(sums, line, w.strip_bytes, row);
+    }
+  }
+#pragma GCC unroll 32
+  for (int i = 0; i < rows * per_row; ++i) P::put(sums[i], c + i / per_row * c_stride + i % per_row * part_rows<P>);
+}
+
+// Few rows: `strips` strips at a time, each a single stream of weights, sums split over k to hide the latency of the dot
+// product.
+constexpr int stream_ahead = 512;
+constexpr int c_stride = 2 * strip_rows;  // of what streams multiply into
+
+template <class P, int rows, int strips, int split, bool fetching>
+void stream(const Rows& x, const Strips& w, float* c) {
+  constexpr int step = split > 2 ? split : 2;  // lines a turn
+  constexpr int per_row = strips * P::parts, apart = rows * per_row;
+  typename P::Sum sums[split * apart];
+  clear(sums);
+  const std::byte* line = lines_of(w);
+  RowPointers<rows> row(x.data, x.stride);
+  for (int i = w.depth / w.format.line_depth(); i > 0; i -= step, line += step * line_bytes, row.advance(step * P::step)) {
+#pragma GCC unroll 4
+    for (int j = 0; j < step; ++j) {
+      if constexpr (fetching)
+        for (int s = 0; s < strips; ++s)
+          __builtin_prefetch(line + j * line_bytes + s * w.bytes + stream_ahead, 0, 3);
+      add_products<P, 0, rows, strips>(sums, line + j * line_bytes, w.bytes, row, j * P::step, j % split * apart);
+      if constexpr (P::halves == 2)
+        add_products<P, 1, rows, strips>(sums, line + j * line_bytes, w.bytes, row, j * P::step,
+                                         (j + split / 2) % split * apart);
+    }
+  }
+#pragma GCC unroll 24
+  for (int r = 0; r < rows; ++r)
+#pragma GCC unroll 4
+    for (int n = 0; n < per_row; ++n) {
+      typename P::Sum sum = sums[r * per_row + n];
+      for (int i = 1; i < split; ++i) sum = P::sum(sum, sums[i * apart + r * per_row + n]);
+      P::store(sum, n % P::parts, scales_of(w, n / P::parts), row_scale(x, r), c + r * c_stride + n * part_rows<P>);
+    }
+}
+
+}  // namespace
+}  // namespace ktbench

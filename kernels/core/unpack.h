@@ -1,0 +1,127 @@
+// int4 strips as int8 ones: weight = row scale x (group scale x int4), and the product in brackets fits int8 exactly.
+#pragma once
+
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
+#include "core/blocked.h"
+
+namespace ktbench {
+namespace {
+
+inline const std::int8_t* record_scales(const std::byte* record) { return reinterpret_cast<const std::int8_t*>(record); }
+
+// Of one group, each row's scale where `unpack_line` wants it.
+#if defined(__AVX512BW__)
+
+using GroupScales = __m512i;
+
+inline GroupScales group_scales(const std::int8_t* scale) {
+  const __m512i words = _mm512_cvtepi8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(scale)));
+  const __m512i low = _mm512_and_si512(_mm512_slli_epi32(words, 4), _mm512_set1_epi32(0xffff));
+  return _mm512_or_si512(low, _mm512_slli_epi32(words, 20));
+}
+
+// Products of 16 x int4 at the top of 16 bits with 16 x the scale: the upper half is the product.
+inline __m512i scaled_bytes(__m512i even, __m512i odd, GroupScales scales) {
+  const __m512i upper = _mm512_slli_epi16(_mm512_mulhi_epi16(odd, scales), 8);
+  return _mm512_mask_blend_epi8(0xaaaaaaaaaaaaaaaaull, _mm512_mulhi_epi16(even, scales), upper);
+}
+
+inline void unpack_line(const std::byte* from, GroupScales scales, std::byte* to) {
+  const __m512i pairs = _mm512_load_si512(from), top = _mm512_set1_epi16(static_cast<short>(0xf000));
+  const __m512i low_odd = _mm512_and_si512(_mm512_slli_epi16(pairs, 4), top);
+  const __m512i high_even = _mm512_and_si512(_mm512_slli_epi16(pairs, 8), top);
+  _mm512_store_si512(to, scaled_bytes(_mm512_slli_epi16(pairs, 12), low_odd, scales));
+  _mm512_store_si512(to + line_bytes, scaled_bytes(high_even, _mm512_and_si512(pairs, top), scales));
+}
+
+#elif defined(__AVX2__)
+
+struct GroupScales {
+  __m256i half[2];
+};
+
+inline GroupScales group_scales(const std::int8_t* scale) {
+  GroupScales scales;
+  for (int i = 0; i < 2; ++i) {
+    const __m256i words = _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(scale + 8 * i)));
+    const __m256i low = _mm256_and_si256(_mm256_slli_epi32(words, 4), _mm256_set1_epi32(0xffff));
+    scales.half[i] = _mm256_or_si256(low, _mm256_slli_epi32(words, 20));
+  }
+  return scales;
+}
+
+// Products of 16 x int4 at the top of 16 bits with 16 x the scale: the upper half is the product.
+inline __m256i scaled_bytes(__m256i even, __m256i odd, __m256i scales) {
+  const __m256i upper = _mm256_slli_epi16(_mm256_mulhi_epi16(odd, scales), 8);
+  return _mm256_blendv_epi8(_mm256_mulhi_epi16(even, scales), upper, _mm256_set1_epi16(static_cast<short>(0xff00)));
+}
+
+inline void unpack_line(const std::byte* from, const GroupScales& scales, std::byte* to) {
+  const __m256i top = _mm256_set1_epi16(static_cast<short>(0xf000));
+  for (int i = 0; i < 2; ++i) {
+    const __m256i pairs = _mm256_load_si256(reinterpret_cast<const __m256i*>(from) + i);
+    const __m256i low_odd = _mm256_and_si256(_mm256_slli_epi16(pairs, 4), top);
+    const __m256i high_even = _mm256_and_si256(_mm256_slli_epi16(pairs, 8), top);
+    auto* low = reinterpret_cast<__m256i*>(to) + i;
+    _mm256_store_si256(low, scaled_bytes(_mm256_slli_epi16(pairs, 12), low_odd, scales.half[i]));
+    _mm256_store_si256(low + 2, scaled_bytes(high_even, _mm256_and_si256(pairs, top), scales.half[i]));
+  }
+}
+
+#else
+
+using GroupScales = const std::int8_t*;
+
+inline GroupScales group_scales(const std::int8_t* scale) { return scale; }
+
+// One line of int4 becomes two of int8.
+inline void unpack_line(const std::byte* from, GroupScales scales, std::byte* to) {
+  const auto* pairs = reinterpret_cast<const std::uint8_t*>(from);
+  auto* low = reinterpret_cast<std::int8_t*>(to);
+  auto* high = low + line_bytes;
+  for (int i = 0; i < line_bytes; ++i) {
+    const std::int8_t s = scales[i / 4];
+    low[i] = static_cast<std::int8_t>((static_cast<std::int8_t>(pairs[i] << 4) >> 4) * s);
+    high[i] = static_cast<std::int8_t>((static_cast<std::int8_t>(pairs[i]) >> 4) * s);
+  }
+}
+
+#endif
+
+// The lines of groups [0, groups) of a strip whose first record begins at `record`, as int8 from `to` on.
+inline void unpack_groups(const std::byte* record, int groups, int group_lines, std::byte* to) {
+  for (; groups > 0; groups -= groups_per_record) {
+    const std::int8_t* scales = record_scales(record);
+    record += line_bytes;
+    for (int g = smaller(groups, groups_per_record); g > 0; --g, scales += strip_rows) {
+      const GroupScales here = group_scales(scales);
+      for (int i = 0; i < group_lines; ++i, record += line_bytes, to += 2 * line_bytes) unpack_line(record, here, to);
+    }
+  }
+}
+
+// The record that begins with group `g` of a strip.
+inline const std::byte* record_at(const Strips& w, int strip, int g) {
+  return w.data + strip * w.bytes + sizeof(StripScales) +
+         static_cast<std::size_t>(g / groups_per_record + g * w.format.group / 8) * line_bytes;
+}
+
+// `packed` as int8 strips in scratch memory.
+inline Strips unpacked(const Strips& packed, std::byte* scratch) {
+  constexpr Format int8{Precision::int8, 0};
+  const Strips w{scratch, packed.count, packed.depth, int8.strip_bytes(packed.depth), int8, false};
+  for (int s = 0; s < packed.count; ++s) {
+    const std::byte* from = packed.data + s * packed.bytes;
+    std::byte* to = scratch + s * w.bytes;
+    __builtin_memcpy(to, from, sizeof(StripScales));
+    unpack_groups(from + sizeof(StripScales), packed.format.groups(packed.depth), packed.format.group / 8,
+                  to + sizeof(StripScales));
+  }
+  return w;
+}
+
+}  // namespace
+}  // namespace ktbench

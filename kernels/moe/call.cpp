@@ -1,0 +1,286 @@
+#include "moe/call.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "runtime/isa.h"
+
+namespace ktbench {
+namespace {
+
+std::size_t padded_rows(int rows) { return round_up(rows, row_padding) + row_padding; }
+
+// Tile state and the like are set up on each thread for the length of its share of a phase.
+class Entered {
+ public:
+  explicit Entered(const ForwardOptions& options) : options_(options) { options.few->enter(), options.many->enter(); }
+  ~Entered() { options_.few->leave(), options_.many->leave(); }
+
+ private:
+  const ForwardOptions& options_;
+};
+
+int columns_within(int first, int count, int limit) { return std::clamp(limit - first, 0, count); }
+
+// Contiguous share `share` of `shares` of n things.
+std::pair<int, int> share_of(int n, int share, int shares) {
+  return {static_cast<int>(std::int64_t{n} * share / shares), static_cast<int>(std::int64_t{n} * (share + 1) / shares)};
+}
+
+}  // namespace
+
+std::size_t scratch_bytes(const Geometry& g) {
+  // AMX keeps sums of 256 rows x 16 strips, the others of fewer; beside them lie unpacked weights, at most two whole strips.
+  constexpr std::size_t sums = 256ul * 16 * strip_rows * sizeof(float);
+  const int depth = std::max(g.hidden_depth(), g.intermediate_depth());
+  return sums + std::max(2 * Format{Precision::int8, 0}.strip_bytes(depth), std::size_t{64} << 10);
+}
+
+Call::Call(const PackedExperts& experts, int threads) : geometry_(experts.geometry()), workers_(threads) {
+  for (const Shard& shard : experts.shards()) parts_.push_back({&shard, {}, {}, {}});
+  for (Worker& worker : workers_) worker.scratch.reserve(scratch_bytes(geometry_));
+}
+
+void Call::prepare(const ForwardInputs& inputs, const ForwardOptions& options) {
+  if (options.numa && threads() < domains())
+    throw std::invalid_argument(std::to_string(domains()) + " domains need as many threads, the team has " +
+                                std::to_string(threads()));
+  inputs_ = inputs;
+  options_ = options;
+  grouping_.arrange(inputs.routing, geometry_.experts);
+  note_used_kernels();
+  cut_ = cut_into_tasks();
+  reserve();
+  deal();
+  build_phases();
+}
+
+const Kernels& Call::kernels_for(const Group& group) const {
+  return group.count >= options_.many_from ? *options_.many : *options_.few;
+}
+
+void Call::note_used_kernels() {
+  std::fill(std::begin(used_), std::end(used_), false);
+  for (const Group& group : grouping_.active()) used_[static_cast<int>(kernels_for(group).activation)] = true;
+}
+
+// u8 and s16 rows are read in whole tiles or groups, as the weights are padded.
+RowFormat Call::x_format(Activation kind) const { return {kind, geometry_.hidden_depth()}; }
+RowFormat Call::h_format(Activation kind, const Part& part) const {
+  return {kind, part.shard->geometry.intermediate_depth()};
+}
+RowFormat Call::largest_h_format(const Part& part) const { return h_format(Activation::f32, part); }
+
+// The same for all shards, by the one with the most strips.
+Call::Cut Call::cut_into_tasks() const {
+  // Small tasks to share evenly when each is short; wide ones when activations, which every task passes, are many.
+  const int tokens = inputs_.routing.tokens, tasks_per_thread = tokens <= 64 ? 16 : 4;
+  constexpr std::size_t sums_bytes = 1ul << 20;  // of the 1 to 2 MiB of L2
+  const Geometry& g = geometry_;
+  int gate_strips = 0;
+  for (const Part& part : parts_) gate_strips = std::max(gate_strips, part.shard->geometry.gate_strips());
+  // Weights are the stream while a few rows fit any cache; rows beyond L2 are the stream, and wider tasks pass them less.
+  const std::size_t panel_bytes = 2ul * grouping_.largest() * g.hidden;
+  const int gate_up_strips = grouping_.largest() <= 12 ? 2 : panel_bytes <= 1ul << 20 ? 4 : 16;
+  const int fits = static_cast<int>(sums_bytes / sizeof(float) / tokens / strip_rows);
+  const int wanted = std::min(fits, g.down_strips() / (threads() * tasks_per_thread));
+  const int down_strips = std::max(2, wanted / 2 * 2);
+  return {gate_up_strips, (2 * gate_strips + gate_up_strips - 1) / gate_up_strips, down_strips,
+          (g.down_strips() + down_strips - 1) / down_strips};
+}
+
+void Call::reserve() {
+  const int tokens = inputs_.routing.tokens;
+  std::size_t x_row = 0;
+  for (int kind = 0; kind < activations; ++kind) {
+    if (!used_[kind]) continue;
+    const RowFormat format = x_format(static_cast<Activation>(kind));
+    x_[kind].reserve(padded_rows(tokens) * format.bytes());
+    x_row = std::max(x_row, format.bytes());
+  }
+  for (std::size_t p = 0; p < parts_.size(); ++p) {
+    Part& part = parts_[p];
+    part.h.reserve(padded_rows(grouping_.slots()) * h_format(Activation::bf16, part).bytes());
+    part.prepared.reserve(padded_rows(grouping_.slots()) * largest_h_format(part).bytes());
+    if (domains() > 1) part.sums.reserve(1ul * tokens * geometry_.down_strips() * strip_rows * sizeof(float));
+  }
+  const int widest = cut_.down_strips * strip_rows;
+  for (Worker& worker : workers_) {
+    worker.panel.reserve(padded_rows(grouping_.largest()) * x_row);
+    if (domains() == 1) worker.sums.reserve(1ul * tokens * widest * sizeof(float));
+    worker.gathered = -1;
+  }
+}
+
+// Without numa tasks of the domains take turns, so that all memories are read at any time.
+void Call::deal() {
+  const int gate_up = static_cast<int>(grouping_.active().size()) * cut_.tasks_per_expert;
+  const bool apart = options_.numa && domains() > 1;
+  gate_up_shares_.clear(), down_shares_.clear();
+  for (int d = 0; d < (apart ? domains() : 1); ++d) {
+    const int team = apart ? first_thread(d + 1, threads(), domains()) - first_thread(d, threads(), domains()) : threads();
+    gate_up_shares_.emplace_back(team).deal(gate_up * (apart ? 1 : domains()));
+    down_shares_.emplace_back(team).deal(cut_.down_tasks * (apart ? 1 : domains()));
+  }
+}
+
+void Call::build_phases() {
+  const bool converts = uses(Activation::f32) || uses(Activation::u8) || uses(Activation::s16);
+  phases_.clear();
+  phases_.emplace_back([this](int thread) { prepare_x(thread); });
+  phases_.emplace_back([this](int thread) { work(gate_up_shares_, thread, &Call::gate_up_task); });
+  if (converts) phases_.emplace_back([this](int thread) { prepare_h(thread); });
+  phases_.emplace_back([this](int thread) { work(down_shares_, thread, &Call::down_task); });
+  if (domains() > 1) phases_.emplace_back([this](int thread) { reduce(thread); });
+}
+
+void Call::prepare_x(int thread) {
+  const auto [begin, end] = share_of(inputs_.routing.tokens, thread, threads());
+  for (int kind = 0; kind < activations; ++kind) {
+    if (!used_[kind]) continue;
+    const RowFormat format = x_format(static_cast<Activation>(kind));
+    for (int t = begin; t < end; ++t)
+      options_.few->prepare(inputs_.hidden + 1ul * t * geometry_.hidden, geometry_.hidden, format,
+                            x_[kind].as<>() + t * format.bytes());
+  }
+}
+
+void Call::prepare_h(int thread) {
+  for (int d = 0; d < domains(); ++d) {
+    const Part& part = parts_[d];
+    const int begins = options_.numa ? first_thread(d, threads(), domains()) : 0;
+    const int ends = options_.numa ? first_thread(d + 1, threads(), domains()) : threads();
+    if (thread < begins || thread >= ends) continue;
+    const auto [begin, end] = share_of(grouping_.slots(), thread - begins, ends - begins);
+    const std::size_t h_bytes = h_format(Activation::bf16, part).bytes();
+    for (const Group& group : grouping_.active()) {
+      const RowFormat format = h_format(kernels_for(group).activation, part);
+      if (format.kind == Activation::bf16) continue;
+      std::byte* to = h_begin(part, group);
+      for (int slot = std::max(begin, group.first); slot < std::min(end, group.first + group.count); ++slot)
+        kernels_for(group).prepare(reinterpret_cast<const bf16*>(part.h.as<>() + slot * h_bytes),
+                                   part.shard->geometry.intermediate, format, to + (slot - group.first) * format.bytes());
+    }
+  }
+}
+
+// A group's rows are written side by side, where rows of the largest format would begin.
+std::byte* Call::h_begin(const Part& part, const Group& group) const {
+  if (kernels_for(group).activation == Activation::bf16)
+    return part.h.as<>() + group.first * h_format(Activation::bf16, part).bytes();
+  return part.prepared.as<>() + group.first * largest_h_format(part).bytes();
+}
+
+Rows Call::h_rows(const Part& part, const Group& group) const {
+  const RowFormat format = h_format(kernels_for(group).activation, part);
+  return {h_begin(part, group), format.bytes(), format.scale_at(), group.count};
+}
+
+void Call::work(std::vector<Shares>& shares, int thread, void (Call::*task)(Part&, int, Worker&)) {
+  const Entered entered(options_);
+  Worker& worker = workers_[thread];
+  const int mine = domain_of(thread, threads(), domains());
+  const bool apart = shares.size() > 1;
+  const auto run = [&](int domain, int task_number) {
+    const std::uint64_t before = worker.counters.weight_bytes;
+    (this->*task)(parts_[domain], task_number, worker);
+    const std::uint64_t read = worker.counters.weight_bytes - before;
+    if (options_.numa && domain == mine) worker.counters.local_bytes += read;
+    if (domain != mine) worker.counters.remote_bytes += read;
+  };
+  if (apart)
+    shares[mine].work(thread - first_thread(mine, threads(), domains()), options_.dynamic, worker.counters,
+                      [&](int i) { run(mine, i); });
+  else
+    shares.front().work(thread, options_.dynamic, worker.counters, [&](int i) { run(i % domains(), i / domains()); });
+}
+
+void Call::gate_up_task(Part& part, int task, Worker& worker) {
+  const Geometry& g = part.shard->geometry;
+  const int index = task / cut_.tasks_per_expert;
+  const Group& group = grouping_.active()[index];
+  const int first = task % cut_.tasks_per_expert * cut_.gate_up_strips;
+  const int strips = std::min(cut_.gate_up_strips, 2 * g.gate_strips() - first);
+  if (strips <= 0) return;  // a smaller shard than the one that the tasks were cut by
+  const Strips weights{part.shard->gate_up(group.expert) + first * g.gate_strip_bytes(), strips, g.hidden_depth(),
+                       g.gate_strip_bytes(), g.format, reads_pairs()};
+  const std::size_t h_stride = h_format(Activation::bf16, part).bytes() / sizeof(bf16);
+  const int column = first / 2 * strip_rows;
+  bf16* h = part.h.as<bf16>() + group.first * h_stride + column;
+  kernels_for(group).gate_up({gathered_rows(index, worker), weights, h, h_stride, worker.scratch.as<>()},
+                             worker.counters);
+  const int columns = columns_within(column, strips / 2 * strip_rows, g.intermediate);
+  zero_padding(part, group, column + columns, column + strips / 2 * strip_rows);
+  worker.counters.weight_bytes += strips * weights.bytes;
+  worker.counters.flops += 2ull * 2 * group.count * g.hidden * columns;
+}
+
+// Each thread gathers for itself, into its own cache, when its tasks move on to the next expert.
+Rows Call::gathered_rows(int index, Worker& worker) {
+  const Group& group = grouping_.active()[index];
+  const RowFormat format = x_format(kernels_for(group).activation);
+  const std::byte* from = x_rows(format.kind).as<>();
+  if (group.count == 1)
+    return {from + *grouping_.token(group.first) * format.bytes(), format.bytes(), format.scale_at(), 1};
+  if (std::exchange(worker.gathered, index) != index)
+    for (int r = 0; r < group.count; ++r)
+      std::memcpy(worker.panel.as<>() + r * format.bytes(), from + *grouping_.token(group.first + r) * format.bytes(),
+                  format.bytes());
+  return {worker.panel.as<>(), format.bytes(), format.scale_at(), group.count};
+}
+
+// Padding columns are 0 * 0 unless a token holds an infinity: then they are NaN, and would spoil a finite product.
+void Call::zero_padding(const Part& part, const Group& group, int from, int to) const {
+  const std::size_t stride = h_format(Activation::bf16, part).bytes() / sizeof(bf16);
+  for (int slot = group.first; from < to && slot < group.first + group.count; ++slot)
+    std::fill(part.h.as<bf16>() + slot * stride + from, part.h.as<bf16>() + slot * stride + to, bf16{0});
+}
+
+void Call::down_task(Part& part, int task, Worker& worker) {
+  const Geometry& g = part.shard->geometry;
+  const int tokens = inputs_.routing.tokens, first = task * cut_.down_strips;
+  const int strips = std::min(cut_.down_strips, g.down_strips() - first), columns = strips * strip_rows;
+  const bool alone = domains() == 1;
+  const std::size_t stride = alone ? columns : g.down_strips() * strip_rows;
+  float* sums = alone ? worker.sums.as<float>() : part.sums.as<float>() + first * strip_rows;
+  for (int t = 0; t < tokens; ++t) std::fill_n(sums + t * stride, columns, 0.0f);
+  for (const Group& group : grouping_.active()) {
+    const Strips weights{part.shard->down(group.expert) + first * g.down_strip_bytes(), strips, g.intermediate_depth(),
+                         g.down_strip_bytes(), g.format, reads_pairs()};
+    kernels_for(group).down({h_rows(part, group), weights, grouping_.token(group.first), grouping_.gate(group.first),
+                             sums, stride, worker.scratch.as<>()},
+                            worker.counters);
+    worker.counters.weight_bytes += strips * weights.bytes;
+    worker.counters.flops +=
+        2ull * group.count * g.intermediate * columns_within(first * strip_rows, columns, g.hidden);
+  }
+  if (alone) round_columns(first * strip_rows, columns, sums);
+}
+
+void Call::round_columns(int column, int columns, const float* sums) const {
+  const int kept = columns_within(column, columns, geometry_.hidden);
+  for (int t = 0; t < inputs_.routing.tokens; ++t)
+    options_.few->round(sums + 1ul * t * columns, inputs_.out + 1ul * t * geometry_.hidden + column, kept);
+}
+
+void Call::reduce(int thread) {
+  const std::size_t stride = 1ul * geometry_.down_strips() * strip_rows;
+  const auto [begin, end] = share_of(geometry_.hidden, thread, threads());
+  for (int t = 0; t < inputs_.routing.tokens; ++t) {
+    float* sums = parts_.front().sums.as<float>() + t * stride;
+    for (int d = 1; d < domains(); ++d)
+      for (int i = begin; i < end; ++i) sums[i] += parts_[d].sums.as<float>()[t * stride + i];
+    options_.few->round(sums + begin, inputs_.out + 1ul * t * geometry_.hidden + begin, end - begin);
+  }
+}
+
+Counters Call::take_counters() {
+  Counters sum;
+  for (Worker& worker : workers_) sum += std::exchange(worker.counters, {});
+  return sum;
+}
+
+}  // namespace ktbench

@@ -1,0 +1,41 @@
+"""Arms of a sweep: the words of a label, read as what they change in a spec."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from ktbench.core.features import BY_NAME, parse_features
+from ktbench.core.spec import Precision
+
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+
+
+def arm_changes(arm: str) -> dict[str, bool | int | str]:
+    """Spec changes by dotted key of an arm such as `base`, `+v+d` or `+v int8`: every feature, `precision` where named.
+
+    Raises ValueError in one line for an unknown word, for a second precision, and for a precision that no operator of
+    the arm would have.
+    """
+    precision = arm_precision(arm)
+    features = {BY_NAME[name].key: value for name, value in arm_features(arm).items()}
+    return features if precision is None else features | {"precision": precision}
+
+
+def arm_features(arm: str) -> dict[str, bool | int]:
+    """Feature values of an arm by feature name. Raises ValueError naming the unknown word and the allowed ones."""
+    words = " ".join(word for word in arm.split() if word not in PRECISIONS)
+    try:
+        return parse_features(words)
+    except ValueError as error:
+        raise ValueError(f"arm {arm!r}: {error}, and one of {', '.join(PRECISIONS)}") from None
+
+
+def arm_precision(arm: str) -> Precision | None:
+    """The precision that an arm names; None where it leaves that to the spec. Raises ValueError as `arm_changes`."""
+    named = [precision for word in arm.split() for precision in PRECISIONS if word == precision]
+    if len(named) > 1:
+        raise ValueError(f"arm {arm!r}: names {len(named)} precisions, allowed is one")
+    features = arm_features(arm)
+    if named and named[0] != "bf16" and not (features["v"] or features["m"]):
+        raise ValueError(f"arm {arm!r}: {named[0]} needs +v or +m, without them the experts run in bf16")
+    return named[0] if named else None

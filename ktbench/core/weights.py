@@ -1,0 +1,28 @@
+"""Bytes of expert weights in each precision, as the fused operator packs them (kernels/core/layout.h)."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from ktbench.core.shape import MoEShape
+from ktbench.core.spec import Precision
+
+_BF16_BYTES = 2
+# Of each output row unless bf16: its scale in float32, and in int32 what takes back the offset of unsigned activations.
+_ROW_BYTES = 4 + 4
+_GROUP_SCALE_BYTES = 1
+
+
+def expert_bytes(shape: MoEShape, precision: Precision) -> int:
+    """Bytes of one routed expert's weights and scales, without any padding of the tiles that they are packed in."""
+    matrices = ((shape.expert_ffn, shape.hidden),) * 2 + ((shape.hidden, shape.expert_ffn),)
+    return sum(rows * _row_bytes(columns, precision) for rows, columns in matrices)
+
+
+def _row_bytes(columns: int, precision: Precision) -> int:
+    if precision == "bf16":
+        return _BF16_BYTES * columns
+    if precision == "int8":
+        return columns + _ROW_BYTES
+    group = int(precision.removeprefix("int4_g"))
+    return ceil(columns / 2) + _GROUP_SCALE_BYTES * ceil(columns / group) + _ROW_BYTES

@@ -1,0 +1,43 @@
+"""The one page of a run that holds all its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ktbench.report.markdown import listed, markdown, section
+from ktbench.report.parts import parts_of
+from ktbench.report.rows import rows_of
+from ktbench.report.tables import Table, table_of
+from ktbench.store import Run
+
+
+def page_of(run: Run) -> str:
+    """Markdown of `report/table.md`: the tables of all parts in order, with their figures linked."""
+    return page(run.header.title, [table_of(part, rows_of(part)) for part in parts_of(run)])
+
+
+def page(title: str, tables: Sequence[Table]) -> str:
+    """A table alone as it is; parts of a run below a common title, with what holds for all of them once at the end."""
+    if len(tables) == 1 and not tables[0].part:
+        return markdown(tables[0])
+    return "\n".join(_lines(title, tables)).rstrip() + "\n"
+
+
+def _lines(title: str, tables: Sequence[Table]) -> Iterator[str]:
+    conditions = _common([table.conditions for table in tables])
+    methods = _common([table.methods for table in tables])
+    yield from (f"# {title}", "")
+    for table in tables:
+        own = replace(
+            table,
+            conditions=tuple(said for said in table.conditions if said not in conditions),
+            methods=tuple(said for said in table.methods if said not in methods),
+        )
+        yield from (f"## {table.title}", "", *section(own), "")
+    yield from ("## All parts", "", *listed("Conditions", conditions), *listed("Methods", methods))
+
+
+def _common(said: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Sentences that all parts say, in the order of the first one."""
+    return tuple(sentence for sentence in said[0] if all(sentence in other for other in said))

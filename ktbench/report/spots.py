@@ -1,0 +1,104 @@
+"""Finds room for labels in a plot, in inches from its lower left corner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import atan2, ceil, cos, hypot, sin, sqrt
+
+XY = tuple[float, float]
+
+_STEP_IN = 0.02
+_PAD_IN, _EDGE_IN = 0.04, 0.02
+_TRIES = 15
+# Square inches: less than the first is not seen; a spot further off must save a crossing with a curve.
+_NOTHING_IN2, _FAR_IN2 = 1e-3, 3e-3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Box:
+    """A rectangle."""
+
+    left: float
+    bottom: float
+    right: float
+    top: float
+
+    def common(self, other: Box) -> float:
+        """Area in common with another box."""
+        width = min(self.right, other.right) - max(self.left, other.left)
+        height = min(self.top, other.top) - max(self.bottom, other.bottom)
+        return width * height if width > 0 and height > 0 else 0.0
+
+    def within(self, width: float, height: float) -> bool:
+        """Whether a plot of this size holds it, clear of its axes."""
+        return self.left >= _EDGE_IN and self.bottom >= _EDGE_IN and self.right <= width and self.top <= height
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spot:
+    """Where text of a size can stand: its lower left corner, its angle in radians, the boxes that it covers.
+
+    `far` from its line a reader has to look for it.
+    """
+
+    corner: XY
+    angle: float
+    boxes: tuple[Box, ...]
+    far: bool
+
+    def cost(self, taken: Iterable[Box]) -> int:
+        """How bad it is, in steps that an eye would see."""
+        covered = sum(mine.common(other) for other in taken for mine in self.boxes)
+        return round((covered + self.far * _FAR_IN2) / _NOTHING_IN2)
+
+
+def around(point: XY, reach: float) -> Box:
+    """The square whose sides are `reach` away from a point."""
+    x, y = point
+    return Box(left=x - reach, bottom=y - reach, right=x + reach, top=y + reach)
+
+
+def along(points: Sequence[XY], reach: float) -> list[Box]:
+    """Squares that cover a line through points."""
+    return [around(point, reach) for start, end in pairwise(points) for point in _steps(start, end, _STEP_IN)]
+
+
+def spots_beside(start: XY, end: XY, length: float, height: float) -> Iterator[Spot]:
+    """Places for text along a straight line: above it, then below it, then further off.
+
+    Each time from the right end of a level line, which is where curves are far from it, from the left end of a slope.
+    """
+    (x0, y0), (x1, y1) = start, end
+    angle = atan2(y1 - y0, x1 - x0)
+    across, up = cos(angle), sin(angle)
+    near, far = (_PAD_IN, -_PAD_IN - height), (_PAD_IN + height, -_PAD_IN - 2 * height)
+    for side in (*near, *far):
+        for n in range(_TRIES):
+            share = n / (_TRIES - 1) if up else 1 - n / (_TRIES - 1)
+            x = x0 + (x1 - x0 - length * across) * share - side * up
+            y = y0 + (y1 - y0 - length * up) * share + side * across
+            yield Spot(corner=(x, y), angle=angle, boxes=_slanted(x, y, length, height, angle), far=side in far)
+
+
+def clearest(spots: Sequence[Spot], taken: Sequence[Box], width: float, height: float) -> Spot:
+    """The best spot inside a plot of this size, the first of equals."""
+    inside = [spot for spot in spots if all(box.within(width, height) for box in spot.boxes)]
+    return min(inside or spots, key=lambda spot: spot.cost(taken))
+
+
+def _steps(start: XY, end: XY, step: float) -> Iterator[XY]:
+    (x0, y0), (x1, y1) = start, end
+    count = max(1, ceil(hypot(x1 - x0, y1 - y0) / step))
+    yield from ((x0 + (x1 - x0) * n / count, y0 + (y1 - y0) * n / count) for n in range(count + 1))
+
+
+def _slanted(x: float, y: float, length: float, height: float, angle: float) -> tuple[Box, ...]:
+    """Boxes over text: one where it is level, else squares along its middle, small enough to lie inside it."""
+    if angle == 0:
+        return (Box(left=x, bottom=y, right=x + length, top=y + height),)
+    half, across, up = height / 2, cos(angle), sin(angle)
+    first = (x + half * (across - up), y + half * (across + up))
+    last = (first[0] + (length - height) * across, first[1] + (length - height) * up)
+    return tuple(around(point, half * sqrt(0.5)) for point in _steps(first, last, half))

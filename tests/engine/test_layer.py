@@ -1,0 +1,196 @@
+"""One MoE layer alone: its output against float64, its rotation, its check."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from ktbench.core.outcome import Outcome
+from ktbench.core.spec import ModelSpec, WorkloadSpec
+from ktbench.engine.experts import OriginalExperts
+from ktbench.engine.layer import LayerSystem
+from ktbench.engine.load import expert_places
+from ktbench.engine.load_layer import load_layer
+from ktbench.engine.protocol import HostRole, Unsupported
+from ktbench.engine.synthetic import PassingExperts, WeightPool, skeleton
+from ktbench.measure.check import check, check_the_check
+from tests.engine.tiny import NAMES, PACKABLE, layer, run, spec, tiny_model
+
+ONE = HostRole(cores=1)
+LAYER_BYTES = 2 * 8 * 3 * 64 * 32
+
+
+def ready(workload: WorkloadSpec, name: str = "qwen3_30b_a3b", host: HostRole = ONE) -> LayerSystem:
+    model = tiny_model(name)
+    system = load_layer(model, host=host)
+    system.configure(spec(model, workload))
+    return system
+
+
+def relative(seen: NDArray[Any], truth: NDArray[Any]) -> float:
+    return float(np.linalg.norm(seen - truth) / np.linalg.norm(truth))
+
+
+@cache
+def pool(seed: int) -> WeightPool:
+    return WeightPool(seed, 0.02)
+
+
+def exact(model: ModelSpec, prepared: Any, copy: int = 0) -> NDArray[np.float64]:
+    """The layer's output in float64, from weights drawn again."""
+    network = skeleton(model)
+    name = expert_places(network)[0][0]
+    store = PassingExperts(network.get_submodule(name), f"{name}.{copy}", pool(model.seed))
+    hidden, ids, gates = prepared.hidden.double().numpy(), prepared.routing.ids.numpy(), prepared.routing.gates.numpy()
+    total = np.zeros_like(hidden)
+    for i in np.unique(ids):
+        expert = store(int(i))
+        gate, up, down = (m.double().numpy() for m in (expert.gate, expert.up, expert.down))
+        for token, column in np.argwhere(ids == i):
+            score = gate @ hidden[token]
+            total[token] += gates[token, column] * (down @ (score / (1 + np.exp(-score)) * (up @ hidden[token])))
+    return total
+
+
+@pytest.mark.parametrize("routing", ["balanced", "zipf", "concentrated"])
+@pytest.mark.parametrize("name", PACKABLE)
+def test_base_agrees_with_float64(name: str, routing: Any) -> None:
+    system = ready(layer(batch=5, routing=routing), name)
+    outputs = run(system, 3)
+    for output, prepared in zip(outputs, system._steps, strict=True):
+        assert relative(output.numpy(), exact(system.model, prepared)) < 0.01
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_base_runs_the_experts_of_transformers(name: str) -> None:
+    system = ready(layer(batch=5), name)
+    outputs = run(system, 3)
+    with torch.inference_mode():
+        for output, prepared in zip(outputs, system._steps, strict=True):
+            backend = prepared.backend
+            assert isinstance(backend, OriginalExperts)
+            assert type(backend.module).__module__.startswith("transformers.")
+            assert torch.equal(output, backend.module(prepared.hidden, prepared.routing.ids, prepared.routing.gates))
+
+
+def test_copies_differ_and_take_turns() -> None:
+    system = ready(layer(batch=4, steps=5, active_experts=4), host=HostRole(cores=1, cache_bytes=2 * LAYER_BYTES))
+    assert layer_bytes(system) == 3 * LAYER_BYTES
+    outputs = run(system, 5)
+    turns = [p.backend for p in system._steps]
+    assert turns[0] is turns[3]
+    assert len({id(backend) for backend in turns}) == 3
+    experts = [set(p.routing.ids.flatten().tolist()) for p in system._steps]
+    assert experts[0] | experts[3] == set(range(8))
+    assert not experts[0] & experts[3]
+    copies = [system._layer.original._backends.index(backend) for backend in turns]  # type: ignore[union-attr]
+    for copy, output, prepared in zip(copies, outputs, system._steps, strict=True):
+        assert relative(output.numpy(), exact(system.model, prepared, copy)) < 0.01
+
+
+def layer_bytes(system: LayerSystem) -> int:
+    assert system._layer.original is not None
+    modules = [backend.module for backend in system._layer.original._backends]  # type: ignore[attr-defined]
+    return sum(p.nbytes for module in modules for p in module.parameters())
+
+
+def test_every_setting_and_every_turn_spreads_tokens_alike() -> None:
+    system = ready(layer(batch=6, routing="zipf"))
+    loads = []
+    for _ in range(3):
+        system.start()
+        loads.append([sorted(np.bincount(p.routing.ids.numpy().ravel(), minlength=8)) for p in system._steps])
+    assert all(np.array_equal(loads[0], load) for load in loads)
+
+
+def test_each_step_has_other_tokens_and_writes_its_output() -> None:
+    system = ready(layer(batch=4))
+    outputs = run(system, 3)
+    assert all(torch.isfinite(output).all() for output in outputs)
+    hidden = [p.hidden for p in system._steps]
+    assert all(h.dtype == torch.bfloat16 and h.shape == (4, 64) for h in hidden)
+    for i in (0, 1):
+        assert not torch.isclose(outputs[i], outputs[i + 1]).any(dim=1).all()
+        assert not torch.equal(hidden[i], hidden[i + 1])
+    assert torch.cat(hidden).float().std() == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize("workload", [layer(batch=1), layer(batch=40), layer(batch=30, routing="zipf")])
+def test_observation_passes_the_check_and_its_mutants_do_not(workload: WorkloadSpec) -> None:
+    system = ready(workload)
+    timed = run(system, workload.steps)[-1]
+    seen = system.observe()
+    assert np.array_equal(timed.numpy(), system.logits())
+    assert len(seen) == 1
+    assert len(seen[0].hidden) == min(workload.batch, 12)
+    verdict = check(seen, system.reference, tolerance=0.01)
+    assert verdict.outcome is Outcome.OK
+    assert check_the_check(seen, system.reference, tolerance=0.01) == ""
+
+
+def test_observed_tokens_share_few_experts_and_change() -> None:
+    model = tiny_model(num_experts=64)
+    system = load_layer(model, host=ONE)
+    system.configure(spec(model, layer(batch=200, routing="zipf")))
+    run(system, 3)
+    first, second = system.observe()[0], system.observe()[0]
+    assert len(np.unique(first.ids)) <= 2 * 4
+    assert not np.array_equal(first.hidden[0], second.hidden[0])
+    with pytest.raises(ValueError, match="last observation"):
+        system.reference(first)
+
+
+def test_reference_is_that_of_the_very_routing() -> None:
+    system = ready(layer(batch=3))
+    run(system, 3)
+    seen = system.observe()[0]
+    truth = system.reference(seen)
+    doubled = system.reference(replace(seen, gates=2 * seen.gates))
+    assert np.allclose(doubled, 2 * truth)
+    assert relative(truth, exact(system.model, system._steps[-1])) < 1e-5
+
+
+def test_work_of_base_is_that_of_bf16() -> None:
+    system = ready(layer(batch=4, active_experts=4))
+    run(system, 3)
+    work = system.work()
+    assert (work.tokens, work.weight_bytes) == (4, 2 * 4 * 3 * 64 * 32)
+    assert work.flops == 2 * 4 * 4 * 3 * 64 * 32
+
+
+def test_recorded_tokens_are_replayed_up_to_the_names_of_experts(tmp_path: Path) -> None:
+    tokens = np.array([[[0, 1, 2, 3]], [[0, 1, 6, 7]]], dtype=np.uint8)
+    np.savez(tmp_path / "t.npz", decode=tokens)
+    system = ready(layer(batch=2, routing="recorded", trace=str(tmp_path / "t.npz")))
+    for prepared in system._steps:
+        one, other = (set(row) for row in prepared.routing.ids.tolist())
+        assert len(one) == len(other) == 4
+        assert len(one & other) == 2
+
+
+def test_what_is_not_there_is_refused() -> None:
+    model = tiny_model()
+    system = load_layer(model, host=ONE)
+    with pytest.raises(ValueError, match="configure comes before"):
+        system.start()
+    with pytest.raises(ValueError, match="mixtral_8x7b was asked for, qwen3_30b_a3b is loaded"):
+        system.configure(spec(tiny_model("mixtral_8x7b"), layer()))
+    with pytest.raises(ValueError, match="packed expert weights were not kept"):
+        system.configure(spec(model, layer(), v=True))
+    with pytest.raises(ValueError, match=r"engine\.threads=2: allowed are 1 to 1"):
+        system.configure(spec(model, layer(), threads=2))
+    with pytest.raises(Unsupported, match=r"set workload\.trace"):
+        system.configure(spec(model, layer(routing="recorded")))
+    with pytest.raises(ValueError, match="no such file"):
+        system.configure(spec(model, layer(routing="recorded", trace="nowhere.npz")))
+    with pytest.raises(ValueError, match="leave nothing to run"):
+        load_layer(model, host=ONE, keep_original=False)
+    with pytest.raises(ValueError, match="synthetic weights"):
+        load_layer(tiny_model(path="/weights"), host=ONE)

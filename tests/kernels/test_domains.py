@@ -1,0 +1,108 @@
+"""Experts split over domains, which on one NUMA node are logical: same arithmetic, and bytes counted where they lie."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ktbench import _kernels
+from tests.kernels.arithmetic import accepts, cuts_between, relative_error
+from tests.kernels.grants import PRECISIONS, group_of, kernels
+from tests.kernels.layers import case, forward, forward_proven, random_batch, random_layer, stored, widen
+
+
+def unit_of(precision: str) -> int:
+    return 32 if precision == "bf16" else max(64, group_of(precision))
+
+
+@pytest.fixture(scope="session")
+def three_threads(cpus) -> _kernels.ThreadPool:
+    return _kernels.ThreadPool((cpus * 3)[:3], 50)
+
+
+@pytest.mark.parametrize(("precision", "isa"), kernels())
+@settings(max_examples=6, deadline=None)
+@given(
+    domains=st.integers(2, 3),
+    hidden=st.integers(1, 90),
+    rest=st.integers(1, 140),
+    tokens=st.sampled_from([1, 6, 19]),
+    numa=st.booleans(),
+    dynamic=st.booleans(),
+    seed=st.integers(0, 2**16),
+)
+def test_any_split_agrees_with_float64(
+    precision, isa, three_threads, domains, hidden, rest, tokens, numa, dynamic, seed
+):
+    unit, rng = unit_of(precision), np.random.default_rng(seed)
+    intermediate = (domains - 1) * unit + rest
+    layer = random_layer(rng, 3, hidden, intermediate)
+    batch = random_batch(rng, layer, tokens, 2)
+    packed = layer.packed(precision, three_threads, domains)
+    out = forward_proven(_kernels.MoE(packed, three_threads), batch, isa, numa=numa, dynamic=dynamic)
+    assert accepts(out, precision, stored(packed), batch, cuts_between(domains, intermediate, unit))
+
+
+@pytest.mark.parametrize(("precision", "isa"), kernels())
+def test_domains_change_no_more_than_scales_do(precision, isa, pool):
+    """bf16: float32 sums in another order. Integers: every domain has scales of its own, for down's rows and for h."""
+    whole, split = (case(precision, (2, 256, 256), 24, 2, domains=domains) for domains in (1, 2))
+    by_one = widen(forward(_kernels.MoE(whole.packed, pool), whole.batch, isa=isa))
+    by_two = forward(_kernels.MoE(split.packed, pool), split.batch, isa=isa, numa=True)
+    assert relative_error(by_two, by_one) <= {"bf16": 1e-3, "int8": 0.03}.get(precision, 0.15)
+
+
+@pytest.mark.parametrize(("precision", "isa"), kernels())
+def test_who_computes_a_domain_changes_nothing(precision, isa, pool, three_threads):
+    split = case(precision, (3, 96, 300), 7, 2, domains=2)
+    expected = forward(_kernels.MoE(split.packed, pool), split.batch, isa=isa)
+    for team in (pool, three_threads):
+        moe = _kernels.MoE(split.packed, team)
+        for numa in (False, True):
+            for dynamic in (False, True):
+                assert (forward(moe, split.batch, isa=isa, numa=numa, dynamic=dynamic) == expected).all()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_bytes_are_local_with_numa_and_mixed_without(precision, dynamic, pool):
+    split = case(precision, (3, 96, 256), 7, 2, domains=2)
+    with_numa, without = (_kernels.MoE(split.packed, pool) for _ in range(2))
+    forward(with_numa, split.batch, isa="reference", numa=True, dynamic=dynamic)
+    forward(without, split.batch, isa="reference", dynamic=dynamic)
+    local = with_numa.counters()
+    assert local["local_bytes"] == local["weight_bytes"] == split.packed.nbytes
+    assert local["remote_bytes"] == 0
+    mixed = without.counters()
+    assert mixed["weight_bytes"] == split.packed.nbytes and mixed["local_bytes"] == 0
+    if not dynamic:
+        assert 0 < mixed["remote_bytes"] < mixed["weight_bytes"]
+
+
+def test_one_domain_has_nothing_remote(pool):
+    whole = case("int8", (3, 96, 256), 7, 2)
+    for numa in (False, True):
+        moe = _kernels.MoE(whole.packed, pool)
+        forward(moe, whole.batch, isa="reference", numa=numa)
+        assert moe.counters()["remote_bytes"] == 0
+        assert moe.counters()["local_bytes"] == (whole.packed.nbytes if numa else 0)
+
+
+@pytest.mark.parametrize("call", ["forward", "submit", "host_call"])
+def test_fewer_threads_than_domains_are_refused_with_numa(call, cpus):
+    split = case("bf16", (2, 64, 128), 3, 1, domains=2)
+    moe = _kernels.MoE(split.packed, _kernels.ThreadPool(cpus[:1], 0))
+    batch, out = split.batch, np.zeros_like(split.batch.x_th)
+    with pytest.raises(ValueError, match="2 domains need as many threads, the team has 1"):
+        made = getattr(moe, call)(batch.x_th, batch.ids_tk, batch.gates_tk, out, isa="reference", numa=True)
+        made.check()
+    assert accepts(forward(moe, batch, isa="reference"), "bf16", split.experts, batch)
+
+
+def test_memory_may_be_bound_to_a_node(pool):
+    nodes = sorted(case("bf16", (2, 64, 128), 3, 1).packed.placement()[0])
+    layer = case("bf16", (2, 64, 128), 3, 1).layer
+    packed = _kernels.PackedExperts(2, 64, 128, "bf16", 2, [nodes[0]] * 2)
+    for e in range(2):
+        packed.write_expert(e, layer.gate_eih[e], layer.up_eih[e], layer.down_ehi[e], pool)
+    assert [set(part) for part in packed.placement()] == [{nodes[0]}] * 2

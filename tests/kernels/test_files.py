@@ -1,0 +1,138 @@
+"""Packed experts in a file: mapped back they compute the same bits, and what is no such file is refused by name."""
+
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ktbench import _kernels
+from tests.kernels.grants import PRECISIONS, granted_isas_of
+from tests.kernels.layers import Case, case, forward
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(params=PRECISIONS)
+def of(request) -> Case:
+    return case(request.param, (3, 100, 72), 5, 2)
+
+
+@pytest.fixture
+def file(of, tmp_path) -> Path:
+    of.packed.save(str(tmp_path / "experts"))
+    return tmp_path / "experts"
+
+
+def test_mapped_experts_are_the_same(of, file, pool):
+    mapped = _kernels.PackedExperts.map(str(file))
+    for name in ("experts", "hidden", "intermediate", "precision", "domains", "nbytes"):
+        assert getattr(mapped, name) == getattr(of.packed, name), name
+    for isa in granted_isas_of(of.packed.precision):
+        expected = forward(_kernels.MoE(of.packed, pool), of.batch, isa=isa)
+        assert (forward(_kernels.MoE(mapped, pool), of.batch, isa=isa) == expected).all()
+
+
+def test_a_mapped_file_saves_as_itself(file, tmp_path):
+    _kernels.PackedExperts.map(str(file)).save(str(tmp_path / "again"))
+    assert (tmp_path / "again").read_bytes() == file.read_bytes()
+
+
+def test_mapped_experts_cannot_be_written(of, file):
+    mapped = _kernels.PackedExperts.map(str(file))
+    before = file.read_bytes()
+    with pytest.raises(RuntimeError, match="packed experts in a file cannot be written"):
+        mapped.write_expert(0, of.layer.gate_eih[0], of.layer.up_eih[0], of.layer.down_ehi[0])
+    assert file.read_bytes() == before
+
+
+@pytest.fixture
+def int8_file(tmp_path) -> Path:
+    case("int8", (3, 100, 72), 5, 2).packed.save(str(tmp_path / "experts"))
+    return tmp_path / "experts"
+
+
+def test_several_processes_map_it_at_once(int8_file):
+    program = f"""
+import sys
+from ktbench._kernels import PackedExperts
+packed = PackedExperts.map({str(int8_file)!r})
+print(sum(float(m.sum()) for m in packed.read_expert(2)), flush=True)
+sys.stdin.read()
+"""
+    mapped = _kernels.PackedExperts.map(str(int8_file))
+    expected = sum(float(matrix.sum()) for matrix in mapped.read_expert(2))
+    others = [
+        subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdin=-1, stdout=-1, text=True) for _ in range(2)
+    ]
+    assert [float(other.stdout.readline()) for other in others] == [expected] * 2  # both hold it now
+    for other in others:
+        other.communicate()
+        assert other.returncode == 0
+
+
+def test_who_has_it_mapped_keeps_it_when_it_is_replaced_or_removed(int8_file):
+    mapped = _kernels.PackedExperts.map(str(int8_file))
+    before = mapped.read_expert(1)
+    case("int4_g32", (1, 40, 40), 1, 1).packed.save(str(int8_file))
+    assert _kernels.PackedExperts.map(str(int8_file)).precision == "int4_g32"
+    int8_file.unlink()
+    assert all((was == wrote).all() for was, wrote in zip(mapped.read_expert(1), before, strict=True))
+
+
+@pytest.mark.parametrize("kept", [1, 100, 4095, 4096, -1])
+def test_a_truncated_file_is_refused_by_name(int8_file, kept):
+    int8_file.write_bytes(int8_file.read_bytes()[:kept])
+    with pytest.raises(RuntimeError, match=f"{int8_file} (holds no packed experts|has [0-9]+ bytes, its .* need [0-9]+)"):
+        _kernels.PackedExperts.map(str(int8_file))
+
+
+def test_a_longer_file_is_refused_by_name(int8_file):
+    int8_file.write_bytes(int8_file.read_bytes() + b"\0")
+    with pytest.raises(RuntimeError, match=f"{int8_file} has [0-9]+ bytes"):
+        _kernels.PackedExperts.map(str(int8_file))
+
+
+@pytest.mark.parametrize("content", [b"\0" * 9000, b"GGUF" * 3000, np.arange(5000).tobytes()])
+def test_a_foreign_file_is_refused_by_name(tmp_path, content):
+    (tmp_path / "foreign").write_bytes(content)
+    with pytest.raises(RuntimeError, match=f"{tmp_path / 'foreign'} holds no packed experts"):
+        _kernels.PackedExperts.map(str(tmp_path / "foreign"))
+
+
+LARGE = 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    "sizes",  # experts, hidden, intermediate, precision, group
+    [
+        *[(0, 64, 64, 1, 0), (-3, 64, 64, 1, 0), (3, 0, 64, 1, 0), (3, 64, -1, 1, 0)],
+        *[(3, 64, 64, 3, 0), (3, 64, 64, -1, 0), (3, 64, 64, 1, 32), (3, 64, 64, 2, 0), (3, 64, 64, 2, 7)],
+        *[(LARGE, LARGE, LARGE, 1, 0), (LARGE, 100, 72, 1, 0), (3, LARGE, 72, 0, 0), (3, 100, LARGE, 2, 128)],
+    ],
+)
+def test_a_head_that_does_not_fit_is_refused_by_name(int8_file, sizes):
+    head = bytearray(int8_file.read_bytes())
+    head[16:36] = struct.pack("<5i", *sizes)
+    int8_file.write_bytes(head)
+    with pytest.raises(RuntimeError, match=f"{int8_file} (holds no packed experts|has [0-9]+ bytes)"):
+        _kernels.PackedExperts.map(str(int8_file))
+
+
+def test_what_the_system_refuses_is_an_os_error_with_the_name(tmp_path):
+    packed = case("int8", (3, 100, 72), 5, 2).packed
+    (tmp_path / "empty").touch()
+    for refused in (tmp_path / "missing", tmp_path / "empty", tmp_path):
+        with pytest.raises(OSError, match=str(refused)):
+            _kernels.PackedExperts.map(str(refused))
+    for refused in (tmp_path / "no" / "folder", tmp_path):
+        with pytest.raises(OSError, match=str(refused)):
+            packed.save(str(refused))
+
+
+def test_experts_over_domains_cannot_be_saved(tmp_path):
+    with pytest.raises(ValueError, match="split over domains cannot be saved"):
+        case("int8", (1, 64, 128), 1, 1, domains=2).packed.save(str(tmp_path / "experts"))
+    assert not (tmp_path / "experts").exists()

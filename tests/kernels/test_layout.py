@@ -1,0 +1,94 @@
+"""The packed layout as kernels/core/layout.h describes it, read from a saved file by numpy."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ktbench import _kernels
+from tests.kernels.grants import PRECISIONS, group_of
+from tests.kernels.layers import Bits, Floats, case, widen
+
+Bytes = NDArray[np.uint8]
+HEAD_BYTES, ROWS = 4096, 16
+
+
+def round_up(n: int, multiple: int) -> int:
+    return -(-n // multiple) * multiple
+
+
+def rows_of(lines: NDArray[np.int8] | Bits) -> Floats:
+    """[strips, lines, 16 rows, neighbours along k] as a matrix."""
+    strips, _, rows, _ = lines.shape
+    return lines.transpose(0, 2, 1, 3).reshape(strips * rows, -1).astype(np.float64)
+
+
+def int4_of(strips: Bytes, depth: int, group: int) -> Floats:
+    """Group scale x nibble, which is what the lines of a strip hold after the row's scales."""
+    pieces, at = [], 128
+    for first in range(0, depth // group, 4):
+        here = min(4, depth // group - first)
+        scales = strips[:, at : at + 64].view(np.int8).reshape(-1, 4, ROWS)
+        assert not scales[:, here:].any()
+        at += 64
+        packed = strips[:, at : at + here * group * 8].reshape(len(strips), here, group // 8, ROWS, 4)
+        at += here * group * 8
+        nibbles = np.concatenate([(packed << 4).view(np.int8) >> 4, packed.view(np.int8) >> 4], axis=4)
+        pieces.append(nibbles.astype(np.int16) * scales[:, :here, None, :, None])
+    assert at == strips.shape[1]
+    along_k = np.concatenate(pieces, axis=1)
+    return rows_of(along_k.reshape(len(strips), -1, ROWS, 8))
+
+
+def matrix_of(strips: Bytes, precision: str, depth: int) -> Floats:
+    """Strips [any, bytes] as the padded matrix that they stand for."""
+    if precision == "bf16":
+        lines = strips.view(np.uint16).reshape(len(strips), depth // 2, ROWS, 2)
+        return widen(rows_of(lines).astype(np.uint16))
+    scale = strips[:, :64].copy().view(np.float32).reshape(-1, 1)
+    offset = strips[:, 64:128].copy().view(np.int32).reshape(-1)
+    if precision == "int8":
+        numbers = rows_of(strips[:, 128:].view(np.int8).reshape(len(strips), depth // 4, ROWS, 4))
+    else:
+        numbers = int4_of(strips, depth, group_of(precision))
+    assert (offset == -128 * numbers.sum(1)).all()
+    return (numbers * scale).astype(np.float32).astype(np.float64)
+
+
+def padded(matrix: Floats, rows: int, depth: int) -> Floats:
+    whole = np.zeros((rows, depth))
+    whole[: matrix.shape[0], : matrix.shape[1]] = matrix
+    return whole
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(("hidden", "intermediate"), [(64, 32), (70, 33), (1, 1), (320, 200), (129, 257)])
+def test_every_byte_is_where_the_layout_says(precision, hidden, intermediate, tmp_path):
+    of = case(precision, (2, hidden, intermediate), 1, 1)
+    of.packed.save(str(tmp_path / "experts"))
+    unit = 32 if precision == "bf16" else max(64, group_of(precision))
+    depth, inner = round_up(hidden, unit), round_up(intermediate, unit)
+    gate_rows, down_rows = round_up(intermediate, 32), round_up(hidden, 32)
+    data = np.fromfile(tmp_path / "experts", np.uint8)[HEAD_BYTES:].reshape(2, -1)
+    assert data.size == of.packed.nbytes
+    down_bytes = down_rows // ROWS * strip_bytes(precision, inner)
+    for expert, (gate, up, down) in zip(data, of.experts, strict=True):
+        pairs = expert[:-down_bytes].reshape(gate_rows // ROWS, 2, -1)
+        assert (matrix_of(pairs[:, 0].copy(), precision, depth) == padded(gate, gate_rows, depth)).all()
+        assert (matrix_of(pairs[:, 1].copy(), precision, depth) == padded(up, gate_rows, depth)).all()
+        strips = expert[-down_bytes:].reshape(down_rows // ROWS, -1)
+        assert (matrix_of(strips.copy(), precision, inner) == padded(down, down_rows, inner)).all()
+
+
+def strip_bytes(precision: str, depth: int) -> int:
+    """Numbers; scales and offsets of quantised rows; of int4, a line of group scales for every four groups."""
+    if precision == "bf16":
+        return 2 * depth * ROWS
+    if precision == "int8":
+        return 128 + depth * ROWS
+    return 128 + depth * ROWS // 2 + 64 * -(-depth // group_of(precision) // 4)
+
+
+def test_a_file_of_one_layer_is_its_packed_size_and_a_page(tmp_path):
+    packed = _kernels.PackedExperts(2, 64, 32, "int8")
+    packed.save(str(tmp_path / "experts"))
+    assert (tmp_path / "experts").stat().st_size == packed.nbytes + HEAD_BYTES

@@ -1,0 +1,111 @@
+"""What packing makes of weights, against quantisers in numpy."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ktbench import _kernels
+from tests.kernels.grants import INT4, QUANTISED, group_of
+from tests.kernels.layers import Expert, Floats, read, to_bf16, widen
+from tests.kernels.quantisers import UNITS_PER_ROW, best_of_the_grid, int8_rows, lies_on_the_grid, plain_int4
+
+SMALLEST = 2.0**-149
+KINDS = ("gaussian", "tiny", "huge", "outlier", "zeros", "one sign")
+
+
+def weights_of(kind: str, rng: np.random.Generator, rows: int, columns: int) -> Floats:
+    w = rng.standard_normal((rows, columns))
+    match kind:
+        case "tiny":
+            w *= 1e-38  # subnormal in float32
+        case "huge":
+            w *= 1e30
+        case "outlier":
+            w[np.arange(rows), rng.integers(0, columns, rows)] = 1000
+        case "zeros":
+            w[rng.random(rows) < 0.5] = 0
+        case "one sign":
+            w = np.abs(w)
+    return widen(to_bf16(w))
+
+
+def packed_and_read(matrices: Expert, precision: str) -> Expert:
+    intermediate, hidden = matrices[0].shape
+    packed = _kernels.PackedExperts(1, hidden, intermediate, precision)
+    packed.write_expert(0, *(to_bf16(m) for m in matrices))
+    return read(packed, 0)
+
+
+def random_expert(kind: str, rng: np.random.Generator, hidden: int, intermediate: int) -> Expert:
+    shapes = [(intermediate, hidden), (intermediate, hidden), (hidden, intermediate)]
+    gate, up, down = (weights_of(kind, rng, *shape) for shape in shapes)
+    return gate, up, down
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    kind=st.sampled_from(KINDS), hidden=st.integers(1, 140), intermediate=st.integers(1, 140), seed=st.integers(0, 2**16)
+)
+def test_int8_is_exactly_the_nearest_step_of_its_row(kind, hidden, intermediate, seed):
+    written = random_expert(kind, np.random.default_rng(seed), hidden, intermediate)
+    for was, wrote in zip(packed_and_read(written, "int8"), written, strict=True):
+        assert (was == int8_rows(wrote)).all()
+        step = np.abs(wrote).max(1, keepdims=True) / 127
+        assert (np.abs(was - wrote) <= step * 0.5001 + 127 * SMALLEST).all(), "a subnormal scale is itself rounded"
+
+
+@pytest.mark.parametrize("precision", INT4)
+@settings(max_examples=15, deadline=None)
+@given(
+    kind=st.sampled_from(KINDS), hidden=st.integers(1, 300), intermediate=st.integers(1, 140), seed=st.integers(0, 2**16)
+)
+def test_int4_lies_on_its_grid(precision, kind, hidden, intermediate, seed):
+    written = random_expert(kind, np.random.default_rng(seed), hidden, intermediate)
+    for was, wrote in zip(packed_and_read(written, precision), written, strict=True):
+        assert lies_on_the_grid(was, np.abs(wrote).max(1) / UNITS_PER_ROW, group_of(precision))
+        assert (was[(wrote == 0).all(1)] == 0).all()
+
+
+@pytest.mark.parametrize("precision", INT4)
+@pytest.mark.parametrize("kind", ["gaussian", "tiny", "huge", "outlier", "one sign"])
+def test_int4_scales_are_nearly_the_best_of_the_grid(precision, kind, rng):
+    written = random_expert(kind, rng, 512, 64)
+    for was, wrote in zip(packed_and_read(written, precision), written, strict=True):
+        best = best_of_the_grid(wrote, group_of(precision))
+        assert squared(was, wrote) <= 1.02 * squared(best, wrote)
+
+
+@pytest.mark.parametrize("precision", INT4)
+def test_the_search_is_worth_it(precision, rng):
+    """Of Gaussian weights, although the scales that it may choose from are coarser."""
+    written = random_expert("gaussian", rng, 1024, 128)
+    for was, wrote in zip(packed_and_read(written, precision), written, strict=True):
+        assert squared(was, wrote) <= 0.95 * squared(plain_int4(wrote, group_of(precision)), wrote)
+
+
+def squared(a: Floats, b: Floats) -> float:
+    scale = float(np.abs(b).max())
+    return float((((a - b) / scale) ** 2).sum())
+
+
+@pytest.mark.parametrize("precision", QUANTISED)
+def test_a_row_is_quantised_by_itself(precision, rng):
+    """Magnitudes of rows and groups that lie far apart do not spoil each other's precision."""
+    columns = 256
+    rows = rng.standard_normal((32, columns)) * 10.0 ** rng.integers(-30, 30, (32, 1))
+    gate = widen(to_bf16(rows))
+    down = np.zeros((columns, 32))
+    was = packed_and_read((gate, gate, down), precision)[0]
+    error = np.linalg.norm(was - gate, axis=1) / np.linalg.norm(gate, axis=1)
+    assert (error < (0.02 if precision == "int8" else 0.15)).all()
+
+
+@pytest.mark.parametrize("precision", QUANTISED)
+def test_threads_of_a_team_quantise_alike(precision, pool, rng):
+    gate, up, down = (to_bf16(m) for m in random_expert("gaussian", rng, 130, 90))
+    by_one, by_two = (_kernels.PackedExperts(1, 130, 90, precision) for _ in range(2))
+    by_one.write_expert(0, gate, up, down)
+    by_two.write_expert(0, gate, up, down, pool)
+    for one, two in zip(by_one.read_expert(0), by_two.read_expert(0), strict=True):
+        assert (one == two).all()
