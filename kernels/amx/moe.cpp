@@ -159,23 +159,21 @@ void multiply_group(const Rows& x, const Strips& w, float* c, std::byte* unpacke
       const std::byte* piece = body + 2 * p * w.bytes + here;
       const std::byte* next = p + 1 < pairs ? piece + 2 * w.bytes
                               : t + tiles < all ? body + following
-                                                : body + w.count * w.bytes;
+                                                : w.following + w.format.head_bytes();
       multiply_piece<P>(x, P::weights(w, piece, tiles, unpacked), next, w.bytes, t, c + p * pair_sums);
     }
   }
 }
 
-// Integer sums of a pair become floats where they lie.
-void to_floats(const Rows& x, const Strips& pair, float* c) {
-  for (int r = 0; r < x.count; ++r, c += c_stride)
-    for (int s = 0; s < 2; ++s) {
-      const auto* scales = reinterpret_cast<const StripScales*>(pair.data + s * pair.bytes);
-      const float scale = row_scale(x, r);
-      for (int i = 0; i < strip_rows; ++i) {
-        float& sum = c[s * strip_rows + i];
-        sum = static_cast<float>(__builtin_bit_cast(std::int32_t, sum) + scales->offset[i]) * (scales->scale[i] * scale);
-      }
-    }
+// Integer sums of a strip become floats where they lie.
+void to_floats(const Rows& x, const std::byte* strip, float* c) {
+  StripScales w;  // a copy that the compiler knows apart from c
+  __builtin_memcpy(&w, strip, sizeof w);
+  for (int r = 0; r < x.count; ++r, c += c_stride) {
+    const float scale = row_scale(x, r);
+    for (int i = 0; i < strip_rows; ++i)
+      c[i] = static_cast<float>(__builtin_bit_cast(std::int32_t, c[i]) + w.offset[i]) * (w.scale[i] * scale);
+  }
 }
 
 template <class P, class Epilogue>
@@ -187,7 +185,9 @@ void for_groups(const Rows& x, const Strips& weights, std::byte* scratch, Epilog
       const Strips group = strips_from(weights, s, 2 * group_pairs);
       multiply_group<P>(rows, group, c, scratch + sums_bytes);
       for (int p = 0; p < group.count / 2; ++p) {
-        if (P::activation == Activation::u8) to_floats(rows, strips_from(group, 2 * p, 2), c + p * pair_sums);
+        if (P::activation == Activation::u8)
+          for (int i = 0; i < 2; ++i)
+            to_floats(rows, group.data + (2 * p + i) * group.bytes, c + p * pair_sums + i * strip_rows);
         epilogue(c + p * pair_sums, r, rows.count, s + 2 * p);
       }
     }

@@ -31,12 +31,9 @@ struct StreamsInt4<P, std::integer_sequence<int, r...>, std::integer_sequence<in
   static constexpr Stream singles[] = {stream_int4<P, r + 1, 1, false>...};
 };
 
-#ifndef FEW
-#define FEW 24
-#endif
 // `Wide` multiplies many rows, on panels that `Source` makes for it.
 template <class P, class Wide = P, class Source = Packed>
-using KernelsAvx512 = KernelsOf<P, Few<Streams<P>, tallest>, Many<Wide, Source>, FEW, &Counters::avx512_calls>;
+using KernelsAvx512 = KernelsOf<P, Few<Streams<P>, tallest>, Many<Wide, Source>, tallest, &Counters::avx512_calls>;
 template <class P>
 using KernelsAvx512Int4 = KernelsOf<P, Few<StreamsInt4<P>, tallest / 2>, Many<P, Unpacked>, 12, &Counters::avx512_calls>;
 

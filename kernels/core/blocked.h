@@ -11,7 +11,10 @@ namespace {
 inline int smaller(int a, int b) { return a < b ? a : b; }
 
 inline Strips strips_from(const Strips& all, int first, int at_most) {
-  return {all.data + first * all.bytes, smaller(at_most, all.count - first), all.depth, all.bytes, all.format, all.paired};
+  const int count = smaller(at_most, all.count - first);
+  const std::byte* data = all.data + first * all.bytes;
+  const std::byte* following = first + count < all.count ? data + count * all.bytes : all.following;
+  return {data, count, all.depth, all.bytes, all.format, all.paired, following};
 }
 
 inline Rows rows_from(const Rows& all, int first, int at_most) {

@@ -71,8 +71,8 @@ struct Many {
     const int lines = static_cast<int>(x.scale_at) / P::step, pieces = (lines + Source::piece_lines - 1) / Source::piece_lines;
     const int height = even_height(x.count, P::block_rows), blocks = (x.count + height - 1) / height;
     const int turns = lines / turn_lines * blocks;
-    // All of the group that follows in memory, in equal parts.
-    Ahead ahead{w.data + w.count * w.bytes, static_cast<int>(w.count * w.bytes / line_bytes / turns) + 1};
+    // All of the group that follows, in equal parts.
+    Ahead ahead{w.following, static_cast<int>(w.count * w.bytes / line_bytes / turns) + 1};
     for (int piece = 0; piece < pieces; ++piece) {
       const int first = piece * Source::piece_lines;
       const Panel panel = Source::panel(w, first, smaller(Source::piece_lines, lines - first), unpacked);

@@ -44,6 +44,7 @@ void stream_int4(const Rows& x, const Strips& w, float* c) {
   const int group_lines = w.format.group / 8;
   const std::byte* at = lines_of(w);
   RowPointers<rows> row(x.data, x.stride);
+  [[maybe_unused]] const Fetching<strips> fetch(w);
   for (int groups = w.format.groups(w.depth); groups > 0; groups -= groups_per_record) {
     const std::int8_t* scales = record_scales(at);
     at += line_bytes;
@@ -52,8 +53,7 @@ void stream_int4(const Rows& x, const Strips& w, float* c) {
       typename P::Sum sums[rows * per_row];
       clear(sums);
       for (int i = group_lines; i > 0; --i, at += line_bytes, row.advance(P::quarter_step)) {
-        if constexpr (fetching)
-          for (int s = 0; s < strips; ++s) __builtin_prefetch(at + s * w.bytes + stream_ahead, 0, 3);
+        if constexpr (fetching) fetch.ahead_of(at);
         add_int4_line<P, rows, strips>(sums, at, w.bytes, row, std::make_integer_sequence<int, P::quarters>{});
       }
 #pragma GCC unroll 12

@@ -39,7 +39,8 @@ struct Strips {
   int depth;  // padded
   std::size_t bytes;
   Format format;
-  bool paired;  // few rows read two strips at once
+  bool paired;                // few rows read two strips at once
+  const std::byte* following;  // the strips that are needed next, anywhere
 };
 
 // Room for sums and unpacked weights: 64-byte aligned, one per thread, contents of no meaning between jobs.

@@ -132,7 +132,32 @@ void block(const Panel& w, const std::byte* x, std::size_t stride, const Ahead& 
 
 // Few rows: `strips` strips at a time, each a single stream of weights, sums split over k to hide the latency of the dot
 // product.
-constexpr int stream_ahead = 512;
+// What few rows fetch, `strips` streams of weights side by side: near lines into L1, and lines further than a page into L2,
+// since the hardware prefetcher stops at a page's end. From there on the beginnings of the strips that follow. One token
+// on Granite Rapids, int8: 27 GB/s without, 29 with either, 31 with both.
+template <int strips>
+class Fetching {
+ public:
+  static constexpr std::ptrdiff_t near = 512, far = 4096;
+
+  explicit Fetching(const Strips& w)
+      : bytes_(w.bytes), turn_(w.data + w.bytes - far), shift_(w.following - w.data - static_cast<std::ptrdiff_t>(w.bytes)) {}
+
+  void ahead_of(const std::byte* line) const {
+    const std::byte* distant = line + far + (line < turn_ ? 0 : shift_);
+#pragma GCC unroll 2
+    for (int s = 0; s < strips; ++s) {
+      __builtin_prefetch(line + s * bytes_ + near, 0, 3);
+      __builtin_prefetch(distant + s * bytes_, 0, 2);
+    }
+  }
+
+ private:
+  std::size_t bytes_;
+  const std::byte* turn_;
+  std::ptrdiff_t shift_;
+};
+
 constexpr int c_stride = 2 * strip_rows;  // of what streams multiply into
 
 template <class P, int rows, int strips, int split, bool fetching>
@@ -143,12 +168,11 @@ void stream(const Rows& x, const Strips& w, float* c) {
   clear(sums);
   const std::byte* line = lines_of(w);
   RowPointers<rows> row(x.data, x.stride);
+  [[maybe_unused]] const Fetching<strips> fetch(w);
   for (int i = w.depth / w.format.line_depth(); i > 0; i -= step, line += step * line_bytes, row.advance(step * P::step)) {
 #pragma GCC unroll 4
     for (int j = 0; j < step; ++j) {
-      if constexpr (fetching)
-        for (int s = 0; s < strips; ++s)
-          __builtin_prefetch(line + j * line_bytes + s * w.bytes + stream_ahead, 0, 3);
+      if constexpr (fetching) fetch.ahead_of(line + j * line_bytes);
       add_products<P, 0, rows, strips>(sums, line + j * line_bytes, w.bytes, row, j * P::step, j % split * apart);
       if constexpr (P::halves == 2)
         add_products<P, 1, rows, strips>(sums, line + j * line_bytes, w.bytes, row, j * P::step,

@@ -112,7 +112,7 @@ inline const std::byte* record_at(const Strips& w, int strip, int g) {
 // `packed` as int8 strips in scratch memory.
 inline Strips unpacked(const Strips& packed, std::byte* scratch) {
   constexpr Format int8{Precision::int8, 0};
-  const Strips w{scratch, packed.count, packed.depth, int8.strip_bytes(packed.depth), int8, false};
+  const Strips w{scratch, packed.count, packed.depth, int8.strip_bytes(packed.depth), int8, false, nullptr};
   for (int s = 0; s < packed.count; ++s) {
     const std::byte* from = packed.data + s * packed.bytes;
     std::byte* to = scratch + s * w.bytes;

@@ -205,8 +205,7 @@ void Call::gate_up_task(Part& part, int task, Worker& worker) {
   const int first = task % cut_.tasks_per_expert * cut_.gate_up_strips;
   const int strips = std::min(cut_.gate_up_strips, 2 * g.gate_strips() - first);
   if (strips <= 0) return;  // a smaller shard than the one that the tasks were cut by
-  const Strips weights{part.shard->gate_up(group.expert) + first * g.gate_strip_bytes(), strips, g.hidden_depth(),
-                       g.gate_strip_bytes(), g.format, reads_pairs()};
+  const Strips weights = gate_up_strips(part, group.expert, first, strips);
   const std::size_t h_stride = h_format(Activation::bf16, part).bytes() / sizeof(bf16);
   const int column = first / 2 * strip_rows;
   bf16* h = part.h.as<bf16>() + group.first * h_stride + column;
@@ -216,6 +215,25 @@ void Call::gate_up_task(Part& part, int task, Worker& worker) {
   zero_padding(part, group, column + columns, column + strips / 2 * strip_rows);
   worker.counters.weight_bytes += strips * weights.bytes;
   worker.counters.flops += 2ull * 2 * group.count * g.hidden * columns;
+}
+
+// What follows is the next task's, which is most often this thread's, too.
+Strips Call::gate_up_strips(const Part& part, int expert, int first, int strips) const {
+  const Geometry& g = part.shard->geometry;
+  const std::byte* data = part.shard->gate_up(expert) + first * g.gate_strip_bytes();
+  return {data, strips, g.hidden_depth(), g.gate_strip_bytes(), g.format, reads_pairs(), data + strips * g.gate_strip_bytes()};
+}
+
+// A down task goes from expert to expert, and from the last one to the first one's strips of the next task.
+Strips Call::down_strips(const Part& part, int index, int first, int strips) const {
+  const Geometry& g = part.shard->geometry;
+  const std::vector<Group>& active = grouping_.active();
+  const std::size_t offset = first * g.down_strip_bytes();
+  const bool last = index + 1 == static_cast<int>(active.size());
+  const std::byte* following = last ? part.shard->down(active.front().expert) + offset + strips * g.down_strip_bytes()
+                                    : part.shard->down(active[index + 1].expert) + offset;
+  return {part.shard->down(active[index].expert) + offset, strips, g.intermediate_depth(), g.down_strip_bytes(), g.format,
+          reads_pairs(), following};
 }
 
 // Each thread gathers for itself, into its own cache, when its tasks move on to the next expert.
@@ -247,9 +265,8 @@ void Call::down_task(Part& part, int task, Worker& worker) {
   const std::size_t stride = alone ? columns : g.down_strips() * strip_rows;
   float* sums = alone ? worker.sums.as<float>() : part.sums.as<float>() + first * strip_rows;
   for (int t = 0; t < tokens; ++t) std::fill_n(sums + t * stride, columns, 0.0f);
-  for (const Group& group : grouping_.active()) {
-    const Strips weights{part.shard->down(group.expert) + first * g.down_strip_bytes(), strips, g.intermediate_depth(),
-                         g.down_strip_bytes(), g.format, reads_pairs()};
+  for (int index = 0; const Group& group : grouping_.active()) {
+    const Strips weights = down_strips(part, index++, first, strips);
     kernels_for(group).down({h_rows(part, group), weights, grouping_.token(group.first), grouping_.gate(group.first),
                              sums, stride, worker.scratch.as<>()},
                             worker.counters);

@@ -62,6 +62,8 @@ class Call {
   void work(std::vector<Shares>& shares, int thread, void (Call::*task)(Part&, int, Worker&));
   void gate_up_task(Part& part, int task, Worker& worker);
   void down_task(Part& part, int task, Worker& worker);
+  Strips gate_up_strips(const Part& part, int expert, int first, int strips) const;
+  Strips down_strips(const Part& part, int index, int first, int strips) const;
   Rows gathered_rows(int index, Worker& worker);
   Rows h_rows(const Part& part, const Group& group) const;
   std::byte* h_begin(const Part& part, const Group& group) const;

@@ -1,18 +1,32 @@
-// The operator on every granted ISA against the reference, so that sanitizers see all of it without Python.
-#include <sched.h>
+// The operator at every precision, on every granted ISA, over domains, against the reference, so that sanitizers see all
+// of it without Python. What is right in numbers is the Python tests' question.
+#include <unistd.h>
 
+#include <atomic>
 #include <cmath>
+#include <filesystem>
+#include <limits>
 #include <random>
+#include <thread>
 
 #include "moe/forward.h"
 #include "runtime/isa.h"
 #include "runtime/pool.h"
 #include "tests/check.h"
+#include "tests/cpus.h"
 
 namespace ktbench::tests {
 namespace {
 
 using Numbers = std::mt19937;
+
+constexpr Format formats[] = {
+    {}, {Precision::int8, 0}, {Precision::int4, 32}, {Precision::int4, 64}, {Precision::int4, 128}};
+
+std::string name_of(const Format& f) {
+  const char* const names[] = {"bf16", "int8", "int4 in groups of "};
+  return names[static_cast<int>(f.precision)] + (f.group ? std::to_string(f.group) : "");
+}
 
 bf16 small_bf16(Numbers& numbers) {  // +-[2^-4, 2^-2)
   const unsigned exponent = 123 + numbers() % 2;
@@ -27,80 +41,283 @@ std::vector<bf16> random_matrix(Numbers& numbers, std::size_t elements) {
 
 float widen(bf16 x) { return __builtin_bit_cast(float, static_cast<std::uint32_t>(x) << 16); }
 
-std::shared_ptr<ThreadPool> small_pool() {
-  const int cpu = sched_getcpu();
-  return std::make_shared<ThreadPool>(std::vector<int>{cpu, cpu, cpu}, std::chrono::microseconds(20));
-}
-
-struct Layer {
-  Geometry geometry;
-  std::shared_ptr<PackedExperts> packed;
+struct Expert {
+  std::vector<bf16> gate, up, down;
 };
 
-Layer random_layer(Numbers& numbers, Geometry g, ThreadPool* pool) {
-  Layer layer{g, std::make_shared<PackedExperts>(g)};
-  const auto h = static_cast<std::size_t>(g.hidden), i = static_cast<std::size_t>(g.intermediate);
+Expert random_expert(Numbers& numbers, const Geometry& g) {
+  const std::size_t elements = std::size_t{1} * g.hidden * g.intermediate;
+  return {random_matrix(numbers, elements), random_matrix(numbers, elements), random_matrix(numbers, elements)};
+}
+
+void write(PackedExperts& packed, int index, const Expert& expert, Team* team) {
+  const auto hidden = static_cast<std::size_t>(packed.geometry().hidden);
+  const auto intermediate = static_cast<std::size_t>(packed.geometry().intermediate);
+  packed.write(index, {expert.gate.data(), hidden}, {expert.up.data(), hidden}, {expert.down.data(), intermediate}, team);
+}
+
+// Gate, up and down, one after the other.
+std::vector<float> read(const PackedExperts& packed, int index) {
+  const auto hidden = static_cast<std::size_t>(packed.geometry().hidden);
+  const auto intermediate = static_cast<std::size_t>(packed.geometry().intermediate);
+  const std::size_t elements = hidden * intermediate;
+  std::vector<float> all(3 * elements);
+  packed.read(index, {all.data(), hidden}, {all.data() + elements, hidden}, {all.data() + 2 * elements, intermediate});
+  return all;
+}
+
+// int4 cuts a group's largest magnitudes short where that brings the others nearer, by no more than a quarter.
+void check_packed(const PackedExperts& packed, int index, const Expert& expert) {
+  const std::vector<float> back = read(packed, index);
+  const bool exact = packed.geometry().format.precision == Precision::bf16;
+  std::size_t i = 0;
+  for (const auto* matrix : {&expert.gate, &expert.up, &expert.down})
+    for (const bf16 x : *matrix)
+      check(std::abs(back[i++] - widen(x)) <= (exact ? 0.0f : 0.25f / 4), "packing lost too much");
+}
+
+std::shared_ptr<PackedExperts> random_layer(Numbers& numbers, const Geometry& g, int domains, Team* team) {
+  auto packed = std::make_shared<PackedExperts>(g, domains, std::vector<int>{});
   for (int e = 0; e < g.experts; ++e) {
-    const auto gate = random_matrix(numbers, h * i), up = random_matrix(numbers, h * i);
-    const auto down = random_matrix(numbers, h * i);
-    layer.packed->write(e, {gate.data(), h}, {up.data(), h}, {down.data(), i}, pool);
-    std::vector<bf16> gate_back(h * i), up_back(h * i), down_back(h * i);
-    layer.packed->read(e, {gate_back.data(), h}, {up_back.data(), h}, {down_back.data(), i});
-    check(gate == gate_back && up == up_back && down == down_back, "packing lost something");
+    const Expert expert = random_expert(numbers, g);
+    write(*packed, e, expert, team);
+    check_packed(*packed, e, expert);
   }
-  return layer;
+  return packed;
+}
+
+struct Batch {
+  std::vector<bf16> hidden;
+  std::vector<std::int64_t> ids;
+  std::vector<float> gates;
+  int tokens;
+
+  Batch(Numbers& numbers, const Geometry& g, int tokens_, int per_token)
+      : hidden(random_matrix(numbers, std::size_t{1} * tokens_ * g.hidden)), ids(tokens_ * per_token),
+        gates(ids.size(), 1.0f / static_cast<float>(per_token)), tokens(tokens_) {
+    for (auto& id : ids) id = static_cast<std::int64_t>(numbers() % g.experts);
+  }
+
+  ForwardInputs into(std::vector<bf16>& out) const {
+    out.assign(hidden.size(), 0x7fc0);
+    return {hidden.data(), {ids.data(), gates.data(), tokens, static_cast<int>(ids.size()) / tokens}, out.data()};
+  }
+};
+
+ForwardOptions on(const Kernels& kernels, bool dynamic = false, bool numa = false) {
+  return {&kernels, &kernels, 0, dynamic, numa};
+}
+
+const Kernels& reference_for(const PackedExperts& packed) {
+  return kernels_of("reference", packed.geometry().format.precision);
 }
 
 double worst_difference(const std::vector<bf16>& a, const std::vector<bf16>& b) {
   double worst = 0, size = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
-    worst = std::max<double>(worst, std::abs(widen(a[i]) - widen(b[i])));
+    const double difference = std::abs(widen(a[i]) - widen(b[i]));
+    worst = difference <= worst ? worst : difference;  // NaN, too
     size = std::max<double>(size, std::abs(widen(b[i])));
   }
   return worst / size;
 }
 
-void check_all_isas(Geometry g, int tokens, int per_token) {
+std::vector<bf16> expected_from(MoE& moe, const Batch& batch) {
+  std::vector<bf16> out;
+  moe.forward(batch.into(out), on(reference_for(moe.experts())));
+  return out;
+}
+
+struct NamedKernels {
+  std::string name;
+  const Kernels* kernels;
+};
+
+std::vector<NamedKernels> granted_kernels(Precision precision) {
+  std::vector<NamedKernels> all;
+  for (const Isa& isa : isas()) {
+    const Kernels& kernels = (*isa.kernels)[static_cast<int>(precision)];
+    if (isa.missing.empty() && kernels.gate_up) all.push_back({isa.name, &kernels});
+  }
+  return all;
+}
+
+void check_layer(const Geometry& g, int domains, int tokens, int per_token) {
   Numbers numbers(g.hidden * 31 + tokens);
-  const auto pool = small_pool();
-  const Layer layer = random_layer(numbers, g, pool.get());
-  MoE moe(layer.packed, pool);
-  const auto hidden = random_matrix(numbers, static_cast<std::size_t>(tokens) * g.hidden);
-  std::vector<std::int64_t> ids(tokens * per_token);
-  std::vector<float> gates(ids.size(), 1.0f / static_cast<float>(per_token));
-  for (auto& id : ids) id = static_cast<std::int64_t>(numbers() % g.experts);
-  const Routing routing{ids.data(), gates.data(), tokens, per_token};
-  std::vector<bf16> expected(hidden.size()), out(hidden.size());
-  moe.forward(hidden.data(), routing, expected.data(), {&reference_kernels, &reference_kernels, 0, false});
-  for (const Isa& isa : isas())
-    for (const bool dynamic : {false, true}) {
-      if (!isa.missing.empty()) continue;
-      moe.forward(hidden.data(), routing, out.data(), {isa.kernels, isa.kernels, 0, dynamic});
-      const double difference = worst_difference(out, expected);
-      check(difference < 0.01, isa.name + " differs by " + std::to_string(difference));
+  const auto pool = std::make_shared<ThreadPool>(four_cpus(), brief);
+  const auto moe = std::make_shared<MoE>(random_layer(numbers, g, domains, pool.get()), pool);
+  const Batch batch(numbers, g, tokens, per_token);
+  const std::vector<bf16> expected = expected_from(*moe, batch);
+  std::vector<bf16> out, submitted;
+  for (const auto& [isa, kernels] : granted_kernels(g.format.precision))
+    for (const bool dynamic : {false, true})
+      for (const bool numa : {false, true}) {
+        if (numa && domains == 1) continue;
+        MoE::Ticket ticket = MoE::submit(moe, batch.into(submitted), on(*kernels, dynamic, numa));
+        moe->forward(batch.into(out), on(*kernels, dynamic, numa));
+        ticket.wait();
+        const double difference = worst_difference(out, expected);
+        check(difference < 0.02, isa + " differs by " + std::to_string(difference) + " in " + name_of(g.format));
+        check(out == submitted, isa + " submitted is not forward in " + name_of(g.format));
+      }
+}
+
+void check_everywhere(Geometry g, int tokens, int per_token) {
+  for (const Format& format : formats)
+    for (const int domains : {1, 2}) {
+      g.format = format;
+      if (g.intermediate > (domains - 1) * format.depth_multiple()) check_layer(g, domains, tokens, per_token);
     }
 }
 
-KTBENCH_TEST(one_token) { check_all_isas({4, 70, 40}, 1, 2); }
-KTBENCH_TEST(few_tokens_ragged) { check_all_isas({3, 33, 17}, 7, 2); }
+KTBENCH_TEST(one_token) { check_everywhere({4, 70, 140}, 1, 2); }
+KTBENCH_TEST(few_tokens_ragged) { check_everywhere({3, 33, 17}, 7, 2); }
 KTBENCH_TEST(blocks_of_every_height) {
-  for (int tokens = 1; tokens <= 14; ++tokens) check_all_isas({1, 64, 32}, tokens, 1);
+  for (int tokens = 1; tokens <= 14; ++tokens) check_everywhere({1, 64, 32}, tokens, 1);
 }
-KTBENCH_TEST(many_tokens_on_one_expert) { check_all_isas({1, 832, 64}, 300, 1); }
-KTBENCH_TEST(wide_tasks) { check_all_isas({1, 2080, 272}, 270, 1); }
-KTBENCH_TEST(one_by_one) { check_all_isas({1, 1, 1}, 2, 16); }
+KTBENCH_TEST(many_tokens_on_one_expert) { check_everywhere({1, 832, 64}, 300, 1); }
+KTBENCH_TEST(wide_tasks) { check_everywhere({1, 1056, 272}, 270, 1); }
+KTBENCH_TEST(deep_pieces_of_tiles) { check_everywhere({1, 1200, 1100}, 40, 1); }
+KTBENCH_TEST(one_by_one) { check_everywhere({1, 1, 1}, 2, 16); }
+
+KTBENCH_TEST(both_features_split_by_tokens) {
+  if (!granted("avx512") || !granted("amx")) return;
+  for (const Format& format : formats) {
+    Numbers numbers(7);
+    const auto pool = std::make_shared<ThreadPool>(four_cpus(), brief);
+    MoE moe(random_layer(numbers, {4, 96, 64, format}, 1, nullptr), pool);
+    const Batch batch(numbers, moe.experts().geometry(), 23, 1);
+    const std::vector<bf16> expected = expected_from(moe, batch);
+    std::vector<bf16> out;
+    const Kernels &few = fastest_avx512(format.precision), &many = kernels_of("amx", format.precision);
+    moe.forward(batch.into(out), {&few, &many, 6, true, false});
+    check(worst_difference(out, expected) < 0.02, "the hybrid differs in " + name_of(format));
+  }
+}
+
+// Nothing here may be undefined, whatever the numbers.
+KTBENCH_TEST(numbers_that_are_none) {
+  constexpr bf16 specials[] = {0x7fc0, 0xffc0, 0x7f80, 0xff80, 0x7f7f, 0xff7f, 0x0001, 0x8001, 0x0000, 0x8000};
+  for (const Format& format : formats) {
+    Numbers numbers(3);
+    const auto pool = std::make_shared<ThreadPool>(four_cpus(), brief);
+    const Geometry g{2, 70, 40, format};
+    auto packed = std::make_shared<PackedExperts>(g, 1, std::vector<int>{});
+    for (int e = 0; e < g.experts; ++e) {
+      Expert expert = random_expert(numbers, g);
+      for (auto* matrix : {&expert.gate, &expert.up, &expert.down})
+        for (std::size_t i = 0; i < matrix->size(); i += 1 + numbers() % 5) (*matrix)[i] = specials[numbers() % 10];
+      write(*packed, e, expert, pool.get());
+    }
+    read(*packed, 0);
+    MoE moe(packed, pool);
+    Batch batch(numbers, g, 9, 2);
+    for (bf16& x : batch.hidden)
+      if (numbers() % 7 == 0) x = specials[numbers() % 10];
+    batch.gates[3] = std::numeric_limits<float>::infinity();
+    std::vector<bf16> out;
+    for (const auto& [isa, kernels] : granted_kernels(format.precision)) moe.forward(batch.into(out), on(*kernels, true));
+  }
+}
+
+KTBENCH_TEST(tickets_run_in_order_and_may_be_dropped) {
+  for (const bool own : {false, true}) {
+    Numbers numbers(5);
+    const auto pool = std::make_shared<ThreadPool>(four_cpus(), brief, own);
+    const auto moe =
+        std::make_shared<MoE>(random_layer(numbers, {3, 64, 64, {Precision::int8, 0}}, 1, pool.get()), pool);
+    Batch batch(numbers, moe->experts().geometry(), 5, 2);
+    const Kernels& kernels = reference_for(moe->experts());
+    std::vector<std::vector<bf16>> chain(6), expected(6);
+    Batch next = batch;
+    for (auto& out : expected) {
+      moe->forward(next.into(out), on(kernels));
+      next.hidden = out;
+    }
+    std::vector<MoE::Ticket> tickets;
+    for (std::size_t i = 0; i < chain.size(); ++i) {  // each reads what the one before it writes
+      ForwardInputs inputs = batch.into(chain[i]);
+      if (i > 0) inputs.hidden = chain[i - 1].data();
+      tickets.push_back(MoE::submit(moe, inputs, on(kernels, true)));
+    }
+    tickets.back().wait();
+    tickets.clear();
+    check(chain == expected, "tickets ran out of order");
+    check(moe->counters().flops == 12ull * 2 * 3 * 64 * 64 * 5 * 2, "calls counted other than once");
+  }
+}
+
+KTBENCH_TEST(two_threads_call_and_submit) {
+  Numbers numbers(11);
+  const auto pool = std::make_shared<ThreadPool>(four_cpus(), brief);
+  std::vector<std::shared_ptr<MoE>> moes;
+  std::vector<Batch> batches;
+  for (const Format& format : {formats[0], formats[2]}) {
+    moes.push_back(std::make_shared<MoE>(random_layer(numbers, {3, 64, 96, format}, 1, nullptr), pool));
+    batches.emplace_back(numbers, moes.back()->experts().geometry(), 6, 2);
+  }
+  const std::vector<bf16> expected[] = {expected_from(*moes[0], batches[0]), expected_from(*moes[1], batches[1])};
+  std::atomic<int> wrong{0};
+  const auto hammer = [&](int me) {
+    std::vector<bf16> called, submitted;
+    for (int turn = 0; turn < 30; ++turn) {
+      const int which = (me + turn) % 2;
+      const ForwardOptions options = on(reference_for(moes[which]->experts()), turn % 3 == 0);
+      MoE::Ticket ticket = MoE::submit(moes[which], batches[which].into(submitted), options);
+      moes[which]->forward(batches[which].into(called), options);
+      ticket.wait();
+      wrong += called != expected[which] || submitted != expected[which];
+    }
+  };
+  std::thread other(hammer, 1);
+  hammer(0);
+  other.join();
+  check(wrong == 0, std::to_string(wrong) + " wrong outputs");
+}
+
+KTBENCH_TEST(saved_experts_are_mapped_back) {
+  const std::string path = std::filesystem::temp_directory_path() / ("ktbench-moe-" + std::to_string(getpid()));
+  for (const Format& format : formats) {
+    Numbers numbers(13);
+    const auto pool = std::make_shared<ThreadPool>(four_cpus(), brief);
+    const auto packed = random_layer(numbers, {2, 70, 40, format}, 1, pool.get());
+    packed->save(path);
+    const auto mapped = std::make_shared<PackedExperts>(PackedExperts::map(path));
+    const Batch batch(numbers, packed->geometry(), 5, 2);
+    MoE original(packed, pool), copy(mapped, pool);
+    check(expected_from(original, batch) == expected_from(copy, batch), "mapped experts differ in " + name_of(format));
+    check_throws<std::logic_error>([&] { write(*mapped, 0, random_expert(numbers, packed->geometry()), nullptr); },
+                                   "cannot be written");
+    std::filesystem::resize_file(path, std::filesystem::file_size(path) - 1);
+    check_throws<std::runtime_error>([&] { PackedExperts::map(path); }, path);
+  }
+  std::filesystem::remove(path);
+}
+
+MoE one_small_layer(int domains, int threads) {
+  const std::vector<int> cpus(threads, four_cpus().front());
+  return {std::make_shared<PackedExperts>(Geometry{2, 32, 64}, domains, std::vector<int>{}),
+          std::make_shared<ThreadPool>(cpus, brief)};
+}
 
 KTBENCH_TEST(an_id_out_of_range_is_named) {
-  const auto pool = small_pool();
-  MoE moe(std::make_shared<PackedExperts>(Geometry{2, 32, 32}), pool);
+  MoE moe = one_small_layer(1, 2);
   std::vector<bf16> rows(64);
   const std::int64_t ids[] = {0, 2};
   const float gates[] = {1, 1};
   check_throws<std::out_of_range>(
-      [&] {
-        moe.forward(rows.data(), {ids, gates, 2, 1}, rows.data(), {&reference_kernels, &reference_kernels, 0, false});
-      },
+      [&] { moe.forward({rows.data(), {ids, gates, 2, 1}, rows.data()}, on(reference_for(moe.experts()))); },
       "expert id 2 of token 1 is not in 0..1");
+}
+
+KTBENCH_TEST(domains_without_threads_are_refused) {
+  MoE moe = one_small_layer(2, 1);
+  std::vector<bf16> rows(32);
+  const std::int64_t id = 0;
+  const float gate = 1;
+  check_throws<std::invalid_argument>(
+      [&] { moe.forward({rows.data(), {&id, &gate, 1, 1}, rows.data()}, on(reference_for(moe.experts()), false, true)); },
+      "2 domains need as many threads, the team has 1");
 }
 
 }  // namespace

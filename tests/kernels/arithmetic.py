@@ -29,7 +29,9 @@ def unrounded(x: Floats) -> Floats:
 def int8_of(x: Floats) -> Floats:
     """Rows rounded to 255 steps between -largest and largest magnitude; ties as a float32 product has them."""
     largest = np.abs(x).max(1, keepdims=True, initial=0)
-    per_unit = np.divide(np.float32(127), largest.astype(np.float32), out=np.zeros_like(largest, np.float32), where=largest > 0)
+    per_unit = np.divide(
+        np.float32(127), largest.astype(np.float32), out=np.zeros_like(largest, np.float32), where=largest > 0
+    )
     return (x.astype(np.float32) * per_unit).round() * (largest / 127)
 
 

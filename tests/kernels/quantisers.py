@@ -7,18 +7,28 @@ from tests.kernels.layers import Floats
 
 STEPS = np.arange(-8, 8)
 GROUP_SCALES = np.concatenate([np.arange(-15, 0), np.arange(1, 16)])
-UNITS_PER_ROW = 115.5  # the row's largest magnitude in units of its scale: 7.7 of a group whose scale is 15
+UNITS_PER_ROW = np.float32(7.7) * np.float32(15)  # the largest magnitude: 7.7 of a group whose scale is 15
+
+
+def lifted(w: Floats) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Rows brought into the range where their reciprocals are finite, and by how much."""
+    lift = np.where(np.abs(w).max(1, keepdims=True) < 2.0**-64, np.float32(2.0**64), np.float32(1))
+    return w.astype(np.float32) * lift, lift
 
 
 def int8_rows(w: Floats) -> NDArray[np.float32]:
     """Symmetric, scale = largest / 127, in the float32 arithmetic of the packed format."""
-    lift = np.where(np.abs(w).max(1, keepdims=True) < 2.0**-64, np.float32(2.0**64), np.float32(1))
-    lifted = w.astype(np.float32) * lift
-    largest = np.abs(lifted).max(1, keepdims=True)
-    zero = largest == 0
-    inverse = np.float32(127) / np.where(zero, 1, largest)
-    scale = largest / np.float32(127) / lift
-    return (lifted * inverse).round() * np.where(zero, 0, scale)
+    x, lift = lifted(w)
+    largest = np.abs(x).max(1, keepdims=True)
+    inverse = np.float32(127) / np.where(largest == 0, 1, largest)
+    return (x * inverse).round() * (largest / np.float32(127) / lift)
+
+
+def int4_row_scale(w: Floats) -> Floats:
+    """[rows]: a subnormal one is rounded, as the stored float is."""
+    x, lift = lifted(w)
+    int8_scale = np.abs(x).max(1) / np.float32(127) / lift[:, 0]
+    return (int8_scale / (UNITS_PER_ROW / np.float32(127))).astype(np.float64)
 
 
 def groups_of(w: Floats, group: int) -> Floats:
@@ -40,7 +50,7 @@ def plain_int4(w: Floats, group: int) -> Floats:
 def best_of_the_grid(w: Floats, group: int) -> Floats:
     """Row scale x group scale x integer with the least squared error of each group, by trying all group scales."""
     grouped = groups_of(w, group)
-    row_scale = np.abs(w).max(1)[:, None, None] / UNITS_PER_ROW
+    row_scale = np.abs(w).max(1)[:, None, None] / float(UNITS_PER_ROW)
     best, least = np.zeros_like(grouped), (grouped**2).sum(2)
     for s in GROUP_SCALES:
         tried = (grouped / (row_scale * s)).round().clip(-8, 7) * row_scale * s

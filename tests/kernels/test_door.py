@@ -1,21 +1,31 @@
 """The binding refuses what is wrong, in a sentence, before anything runs."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from ktbench import _kernels
-from tests.kernels.layers import GRANTED, random_batch, random_layer
+from tests.kernels.grants import BF16_ONLY, COUNTERS, INTEGER_ONLY, PRECISIONS
+from tests.kernels.layers import case
 
 
 @pytest.fixture
-def moe(pool, rng):
-    return _kernels.MoE(random_layer(rng, 4, 64, 32).packed(), pool)
+def moe(pool):
+    return _kernels.MoE(case("bf16", (4, 64, 32), 3, 2).packed, pool)
 
 
 @pytest.fixture
-def arguments(rng):
-    batch = random_batch(rng, random_layer(rng, 4, 64, 32), 3, 2)
-    return {"hidden": batch.x_th, "ids": batch.ids_tk, "gates": batch.gates_tk, "out": np.empty_like(batch.x_th)}
+def arguments():
+    batch = case("bf16", (4, 64, 32), 3, 2).batch
+    out = np.empty_like(batch.x_th)
+    return {"hidden": batch.x_th, "ids": batch.ids_tk.copy(), "gates": batch.gates_tk, "out": out}
+
+
+@pytest.fixture(params=["forward", "submit", "host_call"])
+def call(request, moe) -> Callable[..., object]:
+    """The three faces of one operation have one door."""
+    return getattr(moe, request.param)
 
 
 def read_only(array):
@@ -43,10 +53,10 @@ def read_only(array):
         ("out", read_only, (ValueError, "out must be writeable")),
     ],
 )
-def test_a_wrong_array_is_named(moe, arguments, name, spoil, refusal):
+def test_a_wrong_array_is_named(call, arguments, name, spoil, refusal):
     error, message = refusal
     with pytest.raises(error, match=message):
-        moe.forward(**(arguments | {name: spoil(arguments[name])}), isa="reference")
+        call(**(arguments | {name: spoil(arguments[name])}), isa="reference")
 
 
 @pytest.mark.parametrize("bad", [-1, 4, 2**40])
@@ -61,22 +71,41 @@ def test_a_wrong_expert_id_is_named(moe, arguments, bad):
     [
         ({}, "no kernels chosen"),
         ({"isa": "reference", "amx": True}, "isa names the kernels alone"),
-        ({"isa": "avx1024"}, "unknown isa 'avx1024': one of reference, avx2, avx512, amx, amx_emulated"),
+        ({"isa": "reference", "avx512": True}, "isa names the kernels alone"),
+        ({"isa": "avx1024"}, f"unknown isa 'avx1024': one of {', '.join(COUNTERS)}"),
         ({"isa": "reference", "amx_min_tokens": -1}, "amx_min_tokens=-1 must not be negative"),
     ],
 )
-def test_wrong_options_are_refused(moe, arguments, options, message):
+def test_wrong_options_are_refused(call, arguments, options, message):
     with pytest.raises(ValueError, match=message):
-        moe.forward(**arguments, **options)
+        call(**arguments, **options)
 
 
-@pytest.mark.parametrize("isa", sorted(_kernels.grants()))
-def test_an_isa_that_is_not_granted_is_refused_with_the_reason(moe, arguments, isa):
-    if isa in GRANTED:
-        pytest.skip(f"this machine grants {isa}")
-    reason = "(the CPU has no|the operating system|the kernel)"
-    with pytest.raises(RuntimeError, match=f"isa {isa} is not granted: {reason}"):
-        moe.forward(**arguments, isa=isa)
+def test_options_are_named_not_placed(moe, arguments):
+    with pytest.raises(TypeError, match="incompatible function arguments"):
+        moe.forward(*arguments.values(), True)
+    with pytest.raises(TypeError, match="incompatible function arguments"):
+        moe.forward(**arguments, avx1024=True)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_pair_without_kernels_is_refused(precision, pool, arguments):
+    moe = _kernels.MoE(case(precision, (4, 64, 32), 3, 2).packed, pool)
+    for isa in INTEGER_ONLY if precision == "bf16" else BF16_ONLY:
+        error, reason = (RuntimeError, "not granted") if _kernels.grants()[isa] else (ValueError, "has no kernels for")
+        with pytest.raises(error, match=f"isa {isa} .*{reason}"):
+            moe.forward(**arguments, isa=isa)
+
+
+REFUSED = [isa for isa, missing in _kernels.grants().items() if missing]
+
+
+@pytest.mark.skipif(not REFUSED, reason="this machine grants every ISA")
+def test_an_isa_that_is_not_granted_is_refused_with_the_reason(moe, arguments):
+    for isa in REFUSED:
+        reason = "(the CPU has no|the operating system|the kernel)"
+        with pytest.raises(RuntimeError, match=f"isa {isa} is not granted: {reason}"):
+            moe.forward(**arguments, isa=isa)
 
 
 def test_nothing_is_counted_when_refused(moe, arguments):
@@ -86,14 +115,25 @@ def test_nothing_is_counted_when_refused(moe, arguments):
     assert not any(moe.counters().values())
 
 
+@pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize("cpus", [[], [100000], [-1]])
-def test_a_pool_on_wrong_cpus_is_refused(cpus):
+def test_a_pool_on_wrong_cpus_is_refused(cpus, own):
     with pytest.raises(ValueError, match="cpu|at least one thread"):
-        _kernels.ThreadPool(cpus, 100)
+        _kernels.ThreadPool(cpus, 100, own=own)
+
+
+def test_a_negative_spin_is_refused(cpus):
+    with pytest.raises(ValueError, match="spin_us=-1 must not be negative"):
+        _kernels.ThreadPool(cpus[:1], -1)
 
 
 def test_the_build_is_identified():
     assert len(_kernels.build_id()) == 64 and int(_kernels.build_id(), 16)
+
+
+def test_every_isa_is_granted_or_says_why():
+    assert list(_kernels.grants()) == list(COUNTERS)
+    assert all("\n" not in reason for reason in _kernels.grants().values())
 
 
 def test_plain_code_is_always_granted():

@@ -85,7 +85,9 @@ def test_who_has_it_mapped_keeps_it_when_it_is_replaced_or_removed(int8_file):
 @pytest.mark.parametrize("kept", [1, 100, 4095, 4096, -1])
 def test_a_truncated_file_is_refused_by_name(int8_file, kept):
     int8_file.write_bytes(int8_file.read_bytes()[:kept])
-    with pytest.raises(RuntimeError, match=f"{int8_file} (holds no packed experts|has [0-9]+ bytes, its .* need [0-9]+)"):
+    with pytest.raises(
+        RuntimeError, match=f"{int8_file} (holds no packed experts|has [0-9]+ bytes, its .* need [0-9]+)"
+    ):
         _kernels.PackedExperts.map(str(int8_file))
 
 

@@ -147,7 +147,7 @@ def test_both_features_are_split_by_tokens_per_expert(precision, dynamic, pool, 
     moe = _kernels.MoE(layer.packed(precision), pool)
     options = {"avx512": True, "dynamic": dynamic}
     hybrid = forward(moe, batch, amx=True, amx_min_tokens=5, **options)
-    assert moved({counter: 0 for counter in COUNTERS.values()}, moe.counters()) == {"avx512_calls", "amx_tiles"}
+    assert moved(dict.fromkeys(COUNTERS.values(), 0), moe.counters()) == {"avx512_calls", "amx_tiles"}
     assert (hybrid[:4] == forward(moe, batch, **options)[:4]).all()
     assert (hybrid[4:] == forward(moe, batch, isa="amx", dynamic=dynamic)[4:]).all()
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ktbench import _kernels
 from tests.kernels.grants import INT4, QUANTISED, group_of
 from tests.kernels.layers import Expert, Floats, read, to_bf16, widen
-from tests.kernels.quantisers import UNITS_PER_ROW, best_of_the_grid, int8_rows, lies_on_the_grid, plain_int4
+from tests.kernels.quantisers import best_of_the_grid, int4_row_scale, int8_rows, lies_on_the_grid, plain_int4
 
 SMALLEST = 2.0**-149
 KINDS = ("gaussian", "tiny", "huge", "outlier", "zeros", "one sign")
@@ -45,7 +45,10 @@ def random_expert(kind: str, rng: np.random.Generator, hidden: int, intermediate
 
 @settings(max_examples=40, deadline=None)
 @given(
-    kind=st.sampled_from(KINDS), hidden=st.integers(1, 140), intermediate=st.integers(1, 140), seed=st.integers(0, 2**16)
+    kind=st.sampled_from(KINDS),
+    hidden=st.integers(1, 140),
+    intermediate=st.integers(1, 140),
+    seed=st.integers(0, 2**16),
 )
 def test_int8_is_exactly_the_nearest_step_of_its_row(kind, hidden, intermediate, seed):
     written = random_expert(kind, np.random.default_rng(seed), hidden, intermediate)
@@ -58,12 +61,15 @@ def test_int8_is_exactly_the_nearest_step_of_its_row(kind, hidden, intermediate,
 @pytest.mark.parametrize("precision", INT4)
 @settings(max_examples=15, deadline=None)
 @given(
-    kind=st.sampled_from(KINDS), hidden=st.integers(1, 300), intermediate=st.integers(1, 140), seed=st.integers(0, 2**16)
+    kind=st.sampled_from(KINDS),
+    hidden=st.integers(1, 300),
+    intermediate=st.integers(1, 140),
+    seed=st.integers(0, 2**16),
 )
 def test_int4_lies_on_its_grid(precision, kind, hidden, intermediate, seed):
     written = random_expert(kind, np.random.default_rng(seed), hidden, intermediate)
     for was, wrote in zip(packed_and_read(written, precision), written, strict=True):
-        assert lies_on_the_grid(was, np.abs(wrote).max(1) / UNITS_PER_ROW, group_of(precision))
+        assert lies_on_the_grid(was, int4_row_scale(wrote), group_of(precision))
         assert (was[(wrote == 0).all(1)] == 0).all()
 
 

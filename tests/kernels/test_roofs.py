@@ -3,9 +3,9 @@
 import pytest
 
 from ktbench import _kernels
-from tests.kernels.layers import GRANTED
+from tests.kernels.grants import needs
 
-PEAKS = [isa for isa in ("avx2", "avx512", "amx") if isa in GRANTED]
+PEAKS = [pytest.param(isa, marks=needs(isa)) for isa in ("avx2", "avx512", "amx")]
 
 
 def test_reading_takes_a_plausible_time(pool):
@@ -18,9 +18,10 @@ def test_a_sample_larger_than_the_buffer_is_refused(pool):
         _kernels.ReadRoof(pool, 1 << 20).sample(1 << 21)
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "int8"])
 @pytest.mark.parametrize("isa", PEAKS)
-def test_peaks_are_plausible(pool, isa):
-    assert 1e9 < _kernels.peak_flops(pool, isa, 0.01) < 1e15
+def test_peaks_are_plausible(pool, isa, dtype):
+    assert 1e9 < _kernels.peak_flops(pool, isa, 0.01, dtype=dtype) < 1e15
 
 
 def test_a_peak_nobody_has_is_refused(pool):

@@ -1,4 +1,4 @@
-"""Neither the number of threads nor the schedule changes a bit of the result; tasks are counted as they are taken."""
+"""Neither the number of threads nor the schedule changes a bit of the result; idle threads steal."""
 
 import os
 import threading
@@ -9,33 +9,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ktbench import _kernels
-from tests.kernels.layers import GRANTED, Batch, forward, forward_proven, random_batch, random_layer
+from tests.kernels.grants import kernels
+from tests.kernels.layers import Batch, case, forward, forward_proven, random_batch, random_layer
 
 
-@pytest.mark.parametrize("isa", GRANTED)
-@settings(max_examples=8, deadline=None)
-@given(threads=st.integers(1, 4), tokens=st.sampled_from([1, 5, 40]), seed=st.integers(0, 99))
-def test_result_is_the_same_bit_for_bit(isa, cpus, threads, tokens, seed):
+@pytest.fixture(scope="session")
+def teams(cpus) -> list[_kernels.ThreadPool]:
+    """One, two, three and four threads on two cpus, and two of its own that no caller joins."""
+    return [_kernels.ThreadPool((cpus * 4)[:threads], 50) for threads in (1, 2, 3, 4)] + [
+        _kernels.ThreadPool((cpus * 2)[:2], 50, own=True)
+    ]
+
+
+@pytest.mark.parametrize(("precision", "isa"), kernels())
+@settings(max_examples=5, deadline=None)
+@given(tokens=st.integers(1, 40), per_token=st.integers(1, 4), seed=st.integers(0, 99))
+def test_result_is_the_same_bit_for_bit(precision, isa, teams, tokens, per_token, seed):
     rng = np.random.default_rng(seed)
     layer = random_layer(rng, 4, 200, 72)
-    batch = random_batch(rng, layer, tokens, 3)
-    packed = layer.packed()
-    alone = forward(_kernels.MoE(packed, _kernels.ThreadPool(cpus[:1], 0)), batch, isa=isa)
-    together = _kernels.MoE(packed, _kernels.ThreadPool((cpus * 4)[:threads], 50))
-    assert (forward_proven(together, batch, isa, dynamic=False) == alone).all()
-    assert (forward_proven(together, batch, isa, dynamic=True) == alone).all()
-
-
-def test_static_and_dynamic_tasks_are_told_apart(pool, rng):
-    layer = random_layer(rng, 4, 128, 128)
-    batch = random_batch(rng, layer, 6, 2)
-    moe = _kernels.MoE(layer.packed(), pool)
-    forward(moe, batch, isa="reference")
-    static = moe.counters()
-    forward(moe, batch, isa="reference", dynamic=True)
-    both = moe.counters()
-    assert static["tasks_static"] > 0 and static["tasks_dynamic"] == static["tasks_stolen"] == 0
-    assert both["tasks_dynamic"] == static["tasks_static"] == both["tasks_static"]
+    batch = random_batch(rng, layer, tokens, per_token)
+    packed = layer.packed(precision)
+    alone = forward(_kernels.MoE(packed, teams[0]), batch, isa=isa)
+    for team in teams[1:]:
+        moe = _kernels.MoE(packed, team)
+        assert (forward_proven(moe, batch, isa, dynamic=False) == alone).all()
+        assert (forward_proven(moe, batch, isa, dynamic=True) == alone).all()
 
 
 def test_an_idle_thread_steals(cpus, rng):
@@ -51,31 +49,18 @@ def test_an_idle_thread_steals(cpus, rng):
     pytest.fail("nothing was stolen in 20 lopsided calls")
 
 
-def test_bytes_and_flops_are_those_of_the_active_experts(pool, rng):
-    layer = random_layer(rng, 6, 64, 96)
-    batch = random_batch(rng, layer, 7, 1)
-    batch = Batch(batch.x_th, np.array([[0]] * 3 + [[4]] * 4), batch.gates_tk)
-    packed = layer.packed()
-    moe = _kernels.MoE(packed, pool)
-    forward(moe, batch, isa="reference")
-    assert moe.counters()["weight_bytes"] == packed.nbytes * 2 // 6
-    assert moe.counters()["flops"] == 2 * 3 * 64 * 96 * 7
-
-
-@pytest.mark.parametrize("isa", GRANTED)
-def test_two_python_threads_at_once(isa, pool, rng):
-    layer = random_layer(rng, 4, 96, 64)
-    packed = layer.packed()
-    shared = _kernels.MoE(packed, pool)
-    own = [_kernels.MoE(packed, pool) for _ in range(2)]
-    batches = [random_batch(rng, layer, tokens, 2) for tokens in (3, 50)]
-    expected = [forward(shared, batch, isa=isa) for batch in batches]
+@pytest.mark.parametrize(("precision", "isa"), kernels())
+def test_two_python_threads_at_once(precision, isa, pool):
+    """Each with an operator of its own and with one that they share, on layers of their own."""
+    of = [case(precision, sizes, tokens, 2) for sizes, tokens in [((4, 96, 64), 3), ((3, 64, 128), 30)]]
+    moes = [_kernels.MoE(layer.packed, pool) for layer in of]
+    expected = [forward(moe, layer.batch, isa=isa) for moe, layer in zip(moes, of, strict=True)]
     wrong = []
 
     def hammer(me: int) -> None:
-        for turn in range(30):
-            moe = own[me] if turn % 2 else shared
-            if (forward(moe, batches[me], isa=isa, dynamic=turn % 3 == 0) != expected[me]).any():
+        for turn in range(8):
+            which = me if turn % 2 else 1 - me
+            if (forward(moes[which], of[which].batch, isa=isa, dynamic=turn % 3 == 0) != expected[which]).any():
                 wrong.append((me, turn))
 
     hammers = [threading.Thread(target=hammer, args=(me,)) for me in range(2)]
@@ -89,5 +74,5 @@ def test_two_python_threads_at_once(isa, pool, rng):
 def test_calling_thread_keeps_its_affinity(pool, rng):
     before = os.sched_getaffinity(0)
     layer = random_layer(rng, 2, 32, 32)
-    forward(_kernels.MoE(layer.packed(pool), pool), random_batch(rng, layer, 2, 1), isa="reference")
+    forward(_kernels.MoE(layer.packed(team=pool), pool), random_batch(rng, layer, 2, 1), isa="reference")
     assert os.sched_getaffinity(0) == before

@@ -1,45 +1,31 @@
 """The operator on PyTorch's OpenMP threads: same bits as on a pool of its own, and clear words where there are none."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
+from ktbench import _kernels
+from tests.kernels.grants import PRECISIONS
+from tests.kernels.layers import case, forward, garbage
+
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_same_bits_on_either_team(threads: int, dynamic: bool) -> None:
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_same_bits_on_either_team(precision: str, threads: int, dynamic: bool, pool: _kernels.ThreadPool) -> None:
     import torch  # noqa: F401 - brings the OpenMP runtime
 
-    from ktbench._kernels import MoE, OpenMPTeam, PackedExperts, ThreadPool
-
-    random = np.random.default_rng(threads)
-    experts, hidden, ffn, tokens, k = 5, 48, 33, 7, 3
-    bits = [
-        random.normal(size=s).astype(np.float32).view(np.uint32) >> 16
-        for s in [(ffn, hidden), (ffn, hidden), (hidden, ffn)]
-    ]
-    gate, up, down = (b.astype(np.uint16) for b in bits)
-    packed = PackedExperts(experts, hidden, ffn)
-    for expert in range(experts):
-        packed.write_expert(expert, gate, np.roll(up, expert, axis=0).copy(), down)
-    x = (random.normal(size=(tokens, hidden)).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
-    ids = np.array([random.permutation(experts)[:k] for _ in range(tokens)])
-    gates = random.random((tokens, k), dtype=np.float32)
-    outputs = []
-    for team in (OpenMPTeam(threads), ThreadPool([0] * threads, 20)):
-        out = np.zeros_like(x)
-        MoE(packed, team).forward(x, ids, gates, out, isa="reference", dynamic=dynamic)
-        outputs.append(out)
-    assert outputs[0].any()
-    assert np.array_equal(*outputs)
+    of = case(precision, (5, 48, 33), 7, 3)
+    moe = _kernels.MoE(of.packed, _kernels.OpenMPTeam(threads))
+    expected = forward(_kernels.MoE(of.packed, pool), of.batch, isa="reference")
+    assert (forward(moe, of.batch, isa="reference", dynamic=dynamic) == expected).all()
+    out = garbage(of.batch)
+    moe.submit(of.batch.x_th, of.batch.ids_tk, of.batch.gates_tk, out, isa="reference", dynamic=dynamic).wait()
+    assert (out == expected).all()
 
 
 def test_no_openmp_in_the_process_is_said() -> None:
@@ -49,10 +35,8 @@ def test_no_openmp_in_the_process_is_said() -> None:
 
 
 def test_a_team_of_nobody_is_refused() -> None:
-    from ktbench._kernels import OpenMPTeam
-
     with pytest.raises(ValueError, match="at least one thread"):
-        OpenMPTeam(0)
+        _kernels.OpenMPTeam(0)
 
 
 def test_pinned_threads_stay_where_they_were_put() -> None:
@@ -67,9 +51,29 @@ masks = {tuple(os.sched_getaffinity(int(thread))) for thread in os.listdir("/pro
 assert {(cpu,) for cpu in cpus} <= masks, masks
 try: OpenMPTeam(1).pin([100000])
 except ValueError as error: print(error)
-try: OpenMPTeam(2).pin([0])
+try: OpenMPTeam(2).pin(cpus[:1])
 except ValueError as error: print(error)
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert "cpu 100000 is not one this process may run on" in done.stdout
     assert "1 cpus for 2 threads" in done.stdout
+
+
+def test_a_pool_s_threads_sit_on_their_cpus(cpus: list[int]) -> None:
+    """With `own` all of them; without, the first place is left to whoever calls."""
+    program = f"""
+import os, time
+from ktbench._kernels import ThreadPool
+for own in (False, True):
+    before = set(os.listdir("/proc/self/task"))
+    pool = ThreadPool({cpus[:2]}, 0, own=own)
+    time.sleep(0.2)
+    new = set(os.listdir("/proc/self/task")) - before
+    print(sorted(list(os.sched_getaffinity(int(thread)))[0] for thread in new), pool.threads, pool.cpus)
+    del pool
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        f"{cpus[1:2]} {len(cpus[:2])} {cpus[:2]}",
+        f"{cpus[:2]} {len(cpus[:2])} {cpus[:2]}",
+    ]

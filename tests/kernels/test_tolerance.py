@@ -11,7 +11,9 @@ from tests.kernels.grants import PRECISIONS
 from tests.kernels.layers import Batch, Bits, Case, case, forward, random_batch, widen
 
 
-def outputs_of_mutants(right: Bits, of: Case, moe: _kernels.MoE, rng: np.random.Generator) -> Iterator[tuple[str, Bits]]:
+def outputs_of_mutants(
+    right: Bits, of: Case, moe: _kernels.MoE, rng: np.random.Generator
+) -> Iterator[tuple[str, Bits]]:
     batch = of.batch
     one_dropped = batch.gates_tk.copy()
     one_dropped[5, 2] = 0
@@ -23,8 +25,9 @@ def outputs_of_mutants(right: Bits, of: Case, moe: _kernels.MoE, rng: np.random.
     yield "NaN", np.full_like(right, 0x7FC0)
     yield "one expert dropped", forward(moe, Batch(batch.x_th, batch.ids_tk, one_dropped), isa="reference")
     yield "two experts swapped", forward(moe, Batch(batch.x_th, two_swapped, batch.gates_tk), isa="reference")
-    yield "gate weights reversed", forward(
-        moe, Batch(batch.x_th, batch.ids_tk, batch.gates_tk[:, ::-1].copy()), isa="reference"
+    yield (
+        "gate weights reversed",
+        forward(moe, Batch(batch.x_th, batch.ids_tk, batch.gates_tk[:, ::-1].copy()), isa="reference"),
     )
     yield "rows swapped", right[::-1].copy()
     yield "one token off by 5 %", with_one_token_off(right)
@@ -42,9 +45,7 @@ def test_every_mutant_is_rejected_and_the_right_output_accepted(precision, pool,
     moe = _kernels.MoE(of.packed, pool)
     right = forward(moe, of.batch, isa="reference")
     accepted = [
-        name
-        for name, out in outputs_of_mutants(right, of, moe, rng)
-        if accepts(out, precision, of.experts, of.batch)
+        name for name, out in outputs_of_mutants(right, of, moe, rng) if accepts(out, precision, of.experts, of.batch)
     ]
     assert accepts(right, precision, of.experts, of.batch)
     assert not accepted
