@@ -12,7 +12,7 @@ def grants() -> dict[str, str]:
     """ISA name to "" when this machine grants it, else the reason in one line."""
 
 class Team:
-    """Threads that run the phases of an operator together; the calling thread works as the first."""
+    """Threads that run the phases of an operator together."""
 
     @property
     def threads(self) -> int: ...
@@ -87,7 +87,9 @@ class PackedExperts:
     ) -> None:
         """gate, up [intermediate, hidden], down [hidden, intermediate]; rows may lie apart. Pass the MoE's own team."""
 
-    def read_expert(self, index: int) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+    def read_expert(
+        self, index: int, team: Team | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
         """gate, up, down as they are stored: bf16, or integers times their scales."""
 
     def placement(self) -> list[dict[int, int]]:

@@ -57,11 +57,15 @@ void write_expert(PackedExperts& experts, int index, const py::array& gate, cons
   experts.write(index, gate_view, up_view, down_view, team);
 }
 
-py::tuple read_expert(const PackedExperts& experts, int index) {
+py::tuple read_expert(const PackedExperts& experts, int index, Team* team) {
   const Geometry& g = experts.geometry();
   py::array_t<float> gate({g.intermediate, g.hidden}), up({g.intermediate, g.hidden}), down({g.hidden, g.intermediate});
   const auto hidden = static_cast<std::size_t>(g.hidden), intermediate = static_cast<std::size_t>(g.intermediate);
-  experts.read(index, {gate.mutable_data(), hidden}, {up.mutable_data(), hidden}, {down.mutable_data(), intermediate});
+  const MatrixOut to[] = {{gate.mutable_data(), hidden}, {up.mutable_data(), hidden}, {down.mutable_data(), intermediate}};
+  {
+    const py::gil_scoped_release unlocked;
+    experts.read(index, to[0], to[1], to[2], team);
+  }
   return py::make_tuple(gate, up, down);
 }
 
@@ -230,7 +234,7 @@ void bind_moe(py::module_& module) {
       .def("save", &PackedExperts::save, py::arg("path"), py::call_guard<py::gil_scoped_release>())
       .def("write_expert", write_expert, py::arg("index"), py::arg("gate").noconvert(), py::arg("up").noconvert(),
            py::arg("down").noconvert(), py::arg("team").none(true) = nullptr)
-      .def("read_expert", read_expert, py::arg("index"))
+      .def("read_expert", read_expert, py::arg("index"), py::arg("team").none(true) = nullptr)
       .def("placement", &PackedExperts::placement)
       .def_property_readonly("experts", [](const PackedExperts& e) { return e.geometry().experts; })
       .def_property_readonly("hidden", [](const PackedExperts& e) { return e.geometry().hidden; })

@@ -96,6 +96,7 @@ using Burn = double (*)(long rounds);
 
 void read_reference(const void* data, std::size_t bytes);
 void read_avx2(const void* data, std::size_t bytes);
+void read_avx2_pairs(const void* data, std::size_t bytes);
 double burn_avx2_fma(long rounds);
 double burn_avx2_madd(long rounds);
 double burn_avx2_vnni(long rounds);

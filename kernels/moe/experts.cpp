@@ -57,18 +57,19 @@ void write_strips(const Shard& shard, int expert, MatrixView gate, MatrixView up
                g.intermediate, g.format, down_to + s * g.down_strip_bytes());
 }
 
-void read_strips(const Shard& shard, int expert, MatrixOut gate, MatrixOut up, MatrixOut down) {
+void read_strips(const Shard& shard, int expert, MatrixOut gate, MatrixOut up, MatrixOut down, int share, int shares) {
   const Geometry& g = shard.geometry;
-  const std::byte* from = shard.gate_up(expert);
-  for (int row = 0; row < g.intermediate; row += strip_rows)
-    for (const MatrixOut* to : {&gate, &up}) {
-      unpack_strip(from, g.intermediate - row, g.hidden, g.format, to->data + (shard.first + row) * to->stride,
-                   to->stride);
+  for (int s = g.gate_strips() * share / shares; s < g.gate_strips() * (share + 1) / shares; ++s) {
+    const int row = s * strip_rows;
+    const std::byte* from = shard.gate_up(expert) + 2 * s * g.gate_strip_bytes();
+    for (const MatrixOut& to : {gate, up}) {
+      unpack_strip(from, g.intermediate - row, g.hidden, g.format, to.data + (shard.first + row) * to.stride, to.stride);
       from += g.gate_strip_bytes();
     }
-  from = shard.down(expert);
-  for (int row = 0; row < g.hidden; row += strip_rows, from += g.down_strip_bytes())
-    unpack_strip(from, g.hidden - row, g.intermediate, g.format, down.data + row * down.stride + shard.first, down.stride);
+  }
+  for (int s = g.down_strips() * share / shares; s < g.down_strips() * (share + 1) / shares; ++s)
+    unpack_strip(shard.down(expert) + s * g.down_strip_bytes(), g.hidden - s * strip_rows, g.intermediate, g.format,
+                 down.data + s * strip_rows * down.stride + shard.first, down.stride);
 }
 
 // The head of a file of packed experts.
@@ -165,9 +166,13 @@ void PackedExperts::write(int expert, MatrixView gate, MatrixView up, MatrixView
   });
 }
 
-void PackedExperts::read(int expert, MatrixOut gate, MatrixOut up, MatrixOut down) const {
+void PackedExperts::read(int expert, MatrixOut gate, MatrixOut up, MatrixOut down, Team* team) const {
   check_expert(expert);
-  for (const Shard& shard : shards_) read_strips(shard, expert, gate, up, down);
+  const auto share = [&](int part, int parts) {
+    for (const Shard& shard : shards_) read_strips(shard, expert, gate, up, down, part, parts);
+  };
+  if (!team) return share(0, 1);
+  team->run([&](int thread) { share(thread, team->threads()); });
 }
 
 std::vector<std::map<int, std::size_t>> PackedExperts::placement() const {

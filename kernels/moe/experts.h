@@ -56,7 +56,7 @@ class PackedExperts {
   // threads of the shard's domain; without a team, or one of fewer threads than domains, by the caller. Throws
   // std::out_of_range for the expert, std::logic_error where the weights lie in a file.
   void write(int expert, MatrixView gate, MatrixView up, MatrixView down, Team* team);
-  void read(int expert, MatrixOut gate, MatrixOut up, MatrixOut down) const;
+  void read(int expert, MatrixOut gate, MatrixOut up, MatrixOut down, Team* team) const;
 
   // Bytes on each NUMA node, shard by shard, as the kernel answers.
   std::vector<std::map<int, std::size_t>> placement() const;

@@ -48,37 +48,40 @@ void pack_bf16(const bf16* from, std::size_t stride, int rows, int depth, bf16* 
     pack_ragged_tile(from + k, stride, std::clamp(rows, 0, strip_rows), std::min(tile_depth, depth - k), strip);
 }
 
-// One weight out of a strip.
-struct Reader {
-  const std::byte* strip;
-  const Format& format;
+float as_float(bf16 bits) { return __builtin_bit_cast(float, static_cast<std::uint32_t>(bits) << 16); }
 
-  float bf16_at(int row, int k) const {
-    const bf16 bits = reinterpret_cast<const bf16*>(strip)[k / 2 * 2 * strip_rows + row * 2 + k % 2];
-    return __builtin_bit_cast(float, static_cast<std::uint32_t>(bits) << 16);
+// Calls take(row, k, value) for every number of a strip, line by line; int4 comes with its group's scale on.
+template <class Take>
+void for_bf16(const std::byte* strip, int depth, Take take) {
+  const auto* line = reinterpret_cast<const bf16*>(strip);
+  for (int k = 0; k < depth; k += 2, line += 2 * strip_rows)
+    for (int row = 0; row < strip_rows; ++row)
+      for (int i = 0; i < 2; ++i) take(row, k + i, as_float(line[2 * row + i]));
+}
+
+template <class Take>
+void for_int8(const std::byte* strip, int depth, Take take) {
+  const auto* line = reinterpret_cast<const std::int8_t*>(strip + sizeof(StripScales));
+  for (int k = 0; k < depth; k += 4, line += line_bytes)
+    for (int row = 0; row < strip_rows; ++row)
+      for (int i = 0; i < 4; ++i) take(row, k + i, static_cast<float>(line[4 * row + i]));
+}
+
+template <class Take>
+void for_int4(const std::byte* strip, int depth, int group, Take take) {
+  const auto* at = reinterpret_cast<const std::int8_t*>(strip + sizeof(StripScales));
+  for (int first = 0; first < depth; first += groups_per_record * group) {
+    const std::int8_t* scales = at;
+    at += line_bytes;
+    for (int k = first; k < std::min(depth, first + groups_per_record * group); k += 8, at += line_bytes)
+      for (int row = 0; row < strip_rows; ++row)
+        for (int i = 0; i < 4; ++i) {
+          const int scale = scales[(k - first) / group * strip_rows + row], pair = at[4 * row + i];
+          take(row, k + i, static_cast<float>(scale * (static_cast<std::int8_t>(pair << 4) >> 4)));
+          take(row, k + i + 4, static_cast<float>(scale * (pair >> 4)));
+        }
   }
-  float scale_of(int row) const { return reinterpret_cast<const StripScales*>(strip)->scale[row]; }
-  int int8_at(int row, int k) const {
-    return static_cast<std::int8_t>(strip[format.head_bytes() + k / 4 * line_bytes + row * 4 + k % 4]);
-  }
-  int int4_at(int row, int k) const {
-    const int g = k / format.group, within = k % format.group, group_lines = format.group / 8;
-    const std::byte* record = strip + format.head_bytes() + static_cast<std::size_t>(g / groups_per_record) *
-                                                                (groups_per_record * group_lines + 1) * line_bytes;
-    const int place = g % groups_per_record;
-    const int scale = static_cast<std::int8_t>(record[place * strip_rows + row]);
-    const auto pair = static_cast<std::uint8_t>(
-        record[(1 + place * group_lines + within / 8) * line_bytes + row * 4 + within % 4]);
-    return scale * (static_cast<std::int8_t>(within % 8 < 4 ? pair << 4 : pair) >> 4);
-  }
-  float at(int row, int k) const {
-    switch (format.precision) {
-      case Precision::int8: return scale_of(row) * static_cast<float>(int8_at(row, k));
-      case Precision::int4: return scale_of(row) * static_cast<float>(int4_at(row, k));
-      default: return bf16_at(row, k);
-    }
-  }
-};
+}
 
 }  // namespace
 
@@ -89,9 +92,17 @@ void pack_strip(const bf16* from, std::size_t stride, int rows, int depth, const
 }
 
 void unpack_strip(const std::byte* strip, int rows, int depth, const Format& format, float* to, std::size_t stride) {
-  const Reader reader{strip, format};
-  for (int row = 0; row < std::min(rows, strip_rows); ++row)
-    for (int k = 0; k < depth; ++k) to[row * stride + k] = reader.at(row, k);
+  const int padded = format.padded_depth(depth);
+  const auto* scale = reinterpret_cast<const StripScales*>(strip)->scale;
+  const auto take = [&](int row, int k, float value) {
+    if (row < rows && k < depth) to[row * stride + k] = value;
+  };
+  const auto take_scaled = [&](int row, int k, float value) { take(row, k, value * scale[row]); };
+  switch (format.precision) {
+    case Precision::bf16: return for_bf16(strip, padded, take);
+    case Precision::int8: return for_int8(strip, padded, take_scaled);
+    case Precision::int4: return for_int4(strip, padded, format.group, take_scaled);
+  }
 }
 
 }  // namespace ktbench

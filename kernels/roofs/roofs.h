@@ -20,8 +20,10 @@ class ReadRoof {
   double sample(std::size_t bytes);
 
  private:
+  void choose_loop();
+
   const std::shared_ptr<Team> team_;
-  const ReadLoop read_;
+  ReadLoop read_ = nullptr;
   const std::size_t part_bytes_;
   std::vector<HugeBuffer> parts_;
   std::size_t position_ = 0;

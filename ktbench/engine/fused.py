@@ -41,7 +41,7 @@ class FusedExperts:
 
     def __init__(self, packed: PackedExperts, team: OpenMPTeam) -> None:
         self.choice = KernelChoice(avx512=True)
-        self._packed, self._moe = packed, MoE(packed, team)
+        self._packed, self._team, self._moe = packed, team, MoE(packed, team)
         self._earlier: Counter[str] = Counter()
 
     def __call__(self, hidden: Tensor, routing: Routing) -> Tensor:
@@ -73,7 +73,7 @@ class FusedExperts:
     def move_to(self, team: OpenMPTeam) -> None:
         """Run on other threads from now on; counts go on."""
         self._earlier = self.counters()
-        self._moe = MoE(self._packed, team)
+        self._team, self._moe = team, MoE(self._packed, team)
 
     def counters(self) -> Counter[str]:
         """Cumulative counts of this layer's kernels."""
@@ -83,7 +83,7 @@ class FusedExperts:
 
     def matrices(self, i: int) -> ExpertMatrices:
         """The weights of expert `i` as they are stored, float32."""
-        gate, up, down = (torch.from_numpy(matrix) for matrix in self._packed.read_expert(i))
+        gate, up, down = (torch.from_numpy(matrix) for matrix in self._packed.read_expert(i, self._team))
         return ExpertMatrices(gate=gate, up=up, down=down)
 
 
