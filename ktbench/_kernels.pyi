@@ -41,9 +41,9 @@ class PackedExperts:
     """The weights of one MoE layer, packed for every ISA alike, written expert by expert.
 
     `precision`: bf16; int8, symmetric per output row; int4_g32, int4_g64 or int4_g128, symmetric in groups along k.
-    With `domains` every expert is split: gate and up by rows, down by columns; `nodes` names a NUMA node for each domain,
-    by default memory lies near the thread that writes it. ValueError for a size, a precision or more domains than the
-    intermediate size has room for; OSError where the kernel does not place memory as asked.
+    With `domains` every expert is split: gate and up by rows, down by columns; `nodes` names a NUMA node for each of
+    them, by default memory lies near the thread that writes it. ValueError for a size, a precision or more domains than
+    the intermediate size has room for; OSError where the kernel does not place memory as asked.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Ticket:
         """Return when the output is written. Raises once what a thread of the team raised."""
 
 class HostCall:
-    """One call as C functions `void (*)(void *)` for `cudaLaunchHostFunc`: submit(data), then wait(data), repeatedly."""
+    """One call as C functions `void (*)(void *)` for `cudaLaunchHostFunc`: submit(data), wait(data), and again."""
 
     @property
     def submit(self) -> int:

@@ -2,6 +2,8 @@
 
 #include <pybind11/stl.h>
 
+#include <system_error>
+
 #include "core/build_id.h"
 #include "runtime/isa.h"
 #include "runtime/openmp.h"
@@ -23,10 +25,21 @@ std::unique_ptr<ThreadPool> make_pool(std::vector<int> cpus, long spin_us, bool 
   return std::make_unique<ThreadPool>(std::move(cpus), std::chrono::microseconds(spin_us), own);
 }
 
+// What the system refuses is an OSError, with its number.
+void translate(std::exception_ptr error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::system_error& refused) {
+    const py::object as_python = py::reinterpret_borrow<py::object>(PyExc_OSError)(refused.code().value(), refused.what());
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(as_python.ptr())), as_python.ptr());
+  }
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_kernels, module) {
   module.doc() = "Fused MoE kernels for the CPU, and the roofs they run against.";
+  py::register_exception_translator(translate);
   module.def("build_id", build_id);
   module.def("grants", grants);
   py::class_<Team, std::shared_ptr<Team>>(module, "Team").def_property_readonly("threads", &Team::threads);

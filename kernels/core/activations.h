@@ -36,6 +36,8 @@ inline bf16 largest_magnitude(const bf16* from, int count) {
 // Symmetric int8 per row. `lift` brings numbers whose reciprocal would overflow into range first.
 struct Int8Scale {
   float scale, lift, inverse;
+
+  bool finite() const { return scale == scale; }
 };
 
 // A row with a NaN or an infinity has a NaN scale: nothing that is computed from it is finite.
@@ -49,9 +51,9 @@ inline Int8Scale int8_scale(bf16 largest) {
   return {magnitude / int8_largest / lift, lift, int8_largest / magnitude};
 }
 
+// rint, not a sum that rounds: a sum would be contracted with the product where there is FMA, and break ties otherwise.
 inline std::int32_t quantised(float x, const Int8Scale& s) {
-  constexpr float shifter = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-  return static_cast<std::int32_t>(bits_of(x * s.lift * s.inverse + shifter) - bits_of(shifter));
+  return static_cast<std::int32_t>(__builtin_rintf(x * s.lift * s.inverse));
 }
 
 inline void put_scale(std::byte* row, const RowFormat& format, const Int8Scale& s) {
@@ -66,6 +68,7 @@ inline float row_scale(const Rows& rows, int r) {
 
 inline void quantise_raised(const bf16* from, int count, const RowFormat& format, std::byte* row) {
   const Int8Scale s = int8_scale(largest_magnitude(from, count));
+  if (!s.finite()) count = 0;
   auto* to = reinterpret_cast<std::uint8_t*>(row);
   for (int k = 0; k < count; ++k) to[k] = static_cast<std::uint8_t>(quantised(widen(from[k]), s) + 128);
   for (int k = count; k < format.depth; ++k) to[k] = 128;
@@ -74,6 +77,7 @@ inline void quantise_raised(const bf16* from, int count, const RowFormat& format
 
 inline void quantise_wide(const bf16* from, int count, const RowFormat& format, std::byte* row) {
   const Int8Scale s = int8_scale(largest_magnitude(from, count));
+  if (!s.finite()) count = 0;
   auto* to = reinterpret_cast<std::int16_t*>(row);
   const int whole = count / 4 * 4;
   for (int k = 0; k < whole; k += 4)

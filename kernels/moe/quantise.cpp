@@ -140,7 +140,7 @@ void KTBENCH_QUANTISE_STRIP(const bf16* from, std::size_t stride, int rows, int 
     const bf16* at = from + r * stride;
     const Int8Scale s = int8_scale(r < rows ? largest_magnitude(at, depth) : bf16{0});
     const float wider = units / int8_largest;
-    const Row row{at, r < rows ? depth : 0, s.lift, s.inverse * wider};
+    const Row row{at, r < rows && s.finite() ? depth : 0, s.lift, s.inverse * wider};
     scales.scale[r] = s.scale / wider;
     scales.offset[r] = -128 * (is_int4 ? int4_row(row, r, padded, format, body) : int8_row(row, r, padded, body));
   }

@@ -17,8 +17,8 @@ def arm_changes(arm: str) -> dict[str, bool | int | str]:
     the arm would have.
     """
     precision = arm_precision(arm)
-    features = {BY_NAME[name].key: value for name, value in arm_features(arm).items()}
-    return features if precision is None else features | {"precision": precision}
+    changes: dict[str, bool | int | str] = {BY_NAME[name].key: value for name, value in arm_features(arm).items()}
+    return changes if precision is None else changes | {"precision": precision}
 
 
 def arm_features(arm: str) -> dict[str, bool | int]:
