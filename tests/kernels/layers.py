@@ -89,6 +89,10 @@ def garbage(batch: Batch) -> Bits:
     return np.full_like(batch.x_th, 0x7FC0)
 
 
+def submit(moe: _kernels.MoE, batch: Batch, out: Bits, **options: object) -> _kernels.Ticket:
+    return moe.submit(batch.x_th, batch.ids_tk, batch.gates_tk, out, **options)
+
+
 def forward_proven(moe: _kernels.MoE, batch: Batch, isa: str, **options: object) -> Bits:
     """forward() on one ISA, which fails unless that ISA's counter moved and no other's did."""
     before = moe.counters()

@@ -97,11 +97,12 @@ def test_placement_counts_what_was_touched(precision, rng):
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_peak_memory_is_the_packed_size_and_one_expert(precision):
     program = f"""
-import resource
 import numpy as np
+import re
+from pathlib import Path
 from ktbench import _kernels
 experts, hidden, intermediate = 48, 768, 512
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+peak = lambda: int(re.search("VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) << 10
 gate = np.full((intermediate, hidden), 0x3f81, np.uint16)
 down = np.full((hidden, intermediate), 0x3f81, np.uint16)
 pool = _kernels.ThreadPool([min(__import__("os").sched_getaffinity(0))], 0)
@@ -113,7 +114,7 @@ print(peak() - before - packed.nbytes)
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     expert, huge_pages, allocator = 3 * 2 * 768 * 512, 4 << 20, 2 << 20
-    assert int(done.stdout) <= expert + huge_pages + allocator
+    assert 0 <= int(done.stdout) <= expert + huge_pages + allocator
 
 
 @pytest.mark.parametrize("sizes", [(0, 32, 32), (1, 0, 32), (1, 32, -1)])
