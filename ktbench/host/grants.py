@@ -68,8 +68,8 @@ def _numa_reason(topology: Topology) -> str:
     if hidden:
         return f"one NUMA node with usable cpus, {hidden} without (memory only, or kept away by taskset or a cpuset)"
     return (
-        "one NUMA node: needs two or more sockets, or nodes within a socket (NPS, SNC) set in the firmware; "
-        "engine.domains=2 makes logical ones"
+        "one NUMA node: needs two or more sockets, or nodes within a socket (NPS, SNC) set in the firmware "
+        "(engine.domains=2 makes logical ones)"
     )
 
 
