@@ -110,8 +110,7 @@ struct Int4 : Int8 {
   static constexpr int fetching_blocks = 2;
   static int tiles_at_a_time(int, int) { return piece_tiles; }
   static std::size_t packed_bytes(const Format& format, int tiles) {
-    const int groups = tiles * line_bytes / format.group;
-    return static_cast<std::size_t>(groups / groups_per_record + groups * format.group / 8) * line_bytes;
+    return format.bytes_before(tiles * line_bytes / format.group);
   }
   static Operands weights(const Strips& w, const std::byte* piece, int tiles, std::byte* unpacked) {
     const int groups = tiles * line_bytes / w.format.group;

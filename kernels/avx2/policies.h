@@ -33,12 +33,16 @@ struct IntegerSums {
     if constexpr (raised) s = _mm256_add_epi32(s, offset(scales, part));
     _mm256_store_ps(c, _mm256_mul_ps(_mm256_cvtepi32_ps(s), scale_of(scales, part, row_scale)));
   }
+  template <int quarter>
+  static auto broadcast_int4(const std::byte* row) {
+    return four_bytes(row + 4 * quarter);
+  }
   static Floats scale(Sum s, const std::int8_t* scales, Floats to) {
     const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(scales));
     return _mm256_fmadd_ps(_mm256_cvtepi32_ps(s), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)), to);
   }
   // `unit`: how much too large the sums are.
-  static void store_scaled(Floats s, float unit, int part, const StripScales* scales, float row_scale, float* c) {
+  static void store_floats(Floats s, float unit, int part, const StripScales* scales, float row_scale, float* c) {
     s = _mm256_mul_ps(s, _mm256_set1_ps(1 / unit));
     if constexpr (raised) s = _mm256_add_ps(s, _mm256_cvtepi32_ps(offset(scales, part)));
     _mm256_store_ps(c, _mm256_mul_ps(s, scale_of(scales, part, row_scale)));
@@ -86,19 +90,12 @@ struct MaddS16 : IntegerSums<false> {
   }
 
   // Each nibble at the top of 16 bits: byte 0 low, byte 1 low, byte 0 high, byte 1 high, as the activations come.
-  static constexpr int quarters = 4, quarter_step = 16;
+  static constexpr int quarters = 4, quarter_step = 16, unit = 4096;
   template <int quarter>
   static Vector load_int4(const std::byte* at) {
     constexpr int shift = quarter == 0 ? 12 : quarter == 1 ? 4 : quarter == 2 ? 8 : 0;
     const __m256i nibbles = _mm256_slli_epi16(half_line(at), shift);
     return quarter == 0 ? nibbles : _mm256_and_si256(nibbles, _mm256_set1_epi16(static_cast<short>(0xf000)));
-  }
-  template <int quarter>
-  static Vector broadcast_int4(const std::byte* row) {
-    return four_bytes(row + 4 * quarter);
-  }
-  static void store_floats(Floats s, int part, const StripScales* scales, float row_scale, float* c) {
-    store_scaled(s, 4096, part, scales, row_scale, c);
   }
 };
 

@@ -20,18 +20,11 @@ struct Vnni : IntegerSums<true> {
   }
 
   // Each nibble at the top of a byte: low ones, then high ones.
-  static constexpr int quarters = 2, quarter_step = 8;
+  static constexpr int quarters = 2, quarter_step = 8, unit = 16;
   template <int quarter>
   static Vector load_int4(const std::byte* at) {
     const __m256i nibbles = quarter ? half_line(at) : _mm256_slli_epi16(half_line(at), 4);
     return _mm256_and_si256(nibbles, _mm256_set1_epi8(static_cast<char>(0xf0)));
-  }
-  template <int quarter>
-  static Vector broadcast_int4(const std::byte* row) {
-    return four_bytes(row + 4 * quarter);
-  }
-  static void store_floats(Floats s, int part, const StripScales* scales, float row_scale, float* c) {
-    store_scaled(s, 16, part, scales, row_scale, c);
   }
 };
 

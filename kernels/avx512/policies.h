@@ -19,6 +19,7 @@ struct FloatSums {
   static Sum sum(Sum a, Sum b) { return _mm512_add_ps(a, b); }
   static Sum get(const float* c) { return _mm512_load_ps(c); }
   static void put(Sum s, float* c) { _mm512_store_ps(c, s); }
+  static void add(Sum& s, __m512 a, __m512 w) { asm("vfmadd231ps %2, %1, %0" : "+v"(s) : "v"(a), "v"(w)); }
   static void store(Sum s, int, const StripScales*, float, float* c) { _mm512_store_ps(c, s); }
 };
 
@@ -37,12 +38,16 @@ struct IntegerSums {
   }
 
   using Floats = __m512;
+  template <int quarter>
+  static auto broadcast_int4(const std::byte* row) {
+    return four_bytes(row + 4 * quarter);
+  }
   static Floats scale(Sum s, const std::int8_t* scales, Floats to) {
     const __m128i bytes = _mm_load_si128(reinterpret_cast<const __m128i*>(scales));
     return _mm512_fmadd_ps(_mm512_cvtepi32_ps(s), _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)), to);
   }
   // `unit`: how much too large the sums are.
-  static void store_scaled(Floats s, float unit, const StripScales* scales, float row_scale, float* c) {
+  static void store_floats(Floats s, float unit, int, const StripScales* scales, float row_scale, float* c) {
     s = _mm512_mul_ps(s, _mm512_set1_ps(1 / unit));
     if constexpr (raised) s = _mm512_add_ps(s, _mm512_cvtepi32_ps(_mm512_load_si512(scales->offset)));
     const __m512 scale = _mm512_mul_ps(_mm512_load_ps(scales->scale), _mm512_set1_ps(row_scale));
@@ -65,7 +70,6 @@ struct FmaF32 : FloatSums {
   static Vector broadcast(const std::byte* row) {
     return _mm512_set1_ps(reinterpret_cast<const float*>(row)[half]);
   }
-  static void add(Sum& s, Vector a, Vector w) { asm("vfmadd231ps %2, %1, %0" : "+v"(s) : "v"(a), "v"(w)); }
 };
 
 // The same on weights that were widened before, a line for every k: nothing but FMA in the loop.
@@ -81,7 +85,6 @@ struct WideF32 : FloatSums {
   static Vector broadcast(const std::byte* row) {
     return _mm512_set1_ps(*reinterpret_cast<const float*>(row));
   }
-  static void add(Sum& s, Vector a, Vector w) { asm("vfmadd231ps %2, %1, %0" : "+v"(s) : "v"(a), "v"(w)); }
 };
 
 struct Widened {
@@ -118,19 +121,12 @@ struct MaddS16 : IntegerSums<false> {
   }
 
   // Each nibble at the top of 16 bits: byte 0 low, byte 1 low, byte 0 high, byte 1 high, as the activations come.
-  static constexpr int quarters = 4, quarter_step = 16;
+  static constexpr int quarters = 4, quarter_step = 16, unit = 4096;
   template <int quarter>
   static Vector load_int4(const std::byte* at) {
     constexpr int shift = quarter == 0 ? 12 : quarter == 1 ? 4 : quarter == 2 ? 8 : 0;
     const __m512i nibbles = _mm512_slli_epi16(line(at), shift);
     return quarter == 0 ? nibbles : _mm512_and_si512(nibbles, _mm512_set1_epi16(static_cast<short>(0xf000)));
-  }
-  template <int quarter>
-  static Vector broadcast_int4(const std::byte* row) {
-    return four_bytes(row + 4 * quarter);
-  }
-  static void store_floats(Floats s, int, const StripScales* scales, float row_scale, float* c) {
-    store_scaled(s, 4096, scales, row_scale, c);
   }
 };
 

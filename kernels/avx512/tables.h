@@ -35,7 +35,8 @@ struct StreamsInt4<P, std::integer_sequence<int, r...>, std::integer_sequence<in
 template <class P, class Wide = P, class Source = Packed>
 using KernelsAvx512 = KernelsOf<P, Few<Streams<P>, tallest>, Many<Wide, Source>, tallest, &Counters::avx512_calls>;
 template <class P>
-using KernelsAvx512Int4 = KernelsOf<P, Few<StreamsInt4<P>, tallest / 2>, Many<P, Unpacked>, 12, &Counters::avx512_calls>;
+using KernelsAvx512Int4 =
+    KernelsOf<P, Few<StreamsInt4<P>, tallest / 2>, Many<P, Unpacked>, tallest / 2, &Counters::avx512_calls>;
 
 }  // namespace
 }  // namespace ktbench

@@ -19,18 +19,11 @@ struct Vnni : IntegerSums<true> {
   static void add(Sum& s, Vector a, Vector w) { asm("vpdpbusd %2, %1, %0" : "+v"(s) : "v"(a), "v"(w)); }
 
   // Each nibble at the top of a byte: low ones, then high ones.
-  static constexpr int quarters = 2, quarter_step = 8;
+  static constexpr int quarters = 2, quarter_step = 8, unit = 16;
   template <int quarter>
   static Vector load_int4(const std::byte* at) {
     const __m512i nibbles = quarter ? line(at) : _mm512_slli_epi16(line(at), 4);
     return _mm512_and_si512(nibbles, _mm512_set1_epi8(static_cast<char>(0xf0)));
-  }
-  template <int quarter>
-  static Vector broadcast_int4(const std::byte* row) {
-    return four_bytes(row + 4 * quarter);
-  }
-  static void store_floats(Floats s, int, const StripScales* scales, float row_scale, float* c) {
-    store_scaled(s, 16, scales, row_scale, c);
   }
 };
 

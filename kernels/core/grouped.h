@@ -1,9 +1,9 @@
 // Few rows against int4: the integer sums of a group are scaled and added up as floats. A policy P is one of
 // core/lines.h; in addition
 //   quarters, quarter_step   operands per line of int4, and bytes of an activation row that a line meets
-//   load_int4<quarter>(part)  an operand, too large by a power of two that store_floats makes up for
+//   load_int4<quarter>(part)  an operand, `unit` times too large
 //   broadcast_int4<quarter>(row)
-//   Floats, scale(sums, group scales, floats), store_floats(floats, part, scales, row_scale, c)
+//   Floats, scale(sums, group scales, floats), store_floats(floats, unit, part, scales, row_scale, c)
 #pragma once
 
 #include <utility>
@@ -68,7 +68,7 @@ void stream_int4(const Rows& x, const Strips& w, float* c) {
   for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 4
     for (int i = 0; i < per_row; ++i)
-      P::store_floats(floats[r * per_row + i], i % P::parts, scales_of(w, i / P::parts), row_scale(x, r),
+      P::store_floats(floats[r * per_row + i], P::unit, i % P::parts, scales_of(w, i / P::parts), row_scale(x, r),
                       c + r * c_stride + i * part_rows<P>);
 }
 

@@ -46,6 +46,10 @@ struct Format {
   int padded_depth(int depth) const { return round_up(depth, depth_multiple()); }
   int head_bytes() const { return precision == Precision::bf16 ? 0 : static_cast<int>(sizeof(StripScales)); }
   int groups(int depth) const { return group ? depth / group : 0; }
+  // Of int4, before the record that begins with group `g`.
+  std::size_t bytes_before(int g) const {
+    return static_cast<std::size_t>(g / groups_per_record + g * group / 8) * line_bytes;
+  }
   // Of a strip whose k is padded.
   std::size_t strip_bytes(int depth) const {
     const std::size_t lines = depth / line_depth();

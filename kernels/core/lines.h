@@ -102,7 +102,7 @@ struct Ahead {
 };
 constexpr int turn_lines = 16;
 
-// Adds the products of `rows` rows from `row` on to c, or begins with them. c holds sums as P keeps them.
+// Adds the products of `rows` rows from `x` on to c, or begins with them. c holds sums as P keeps them.
 template <class P, int rows, int strips, int c_stride>
 void block(const Panel& w, const std::byte* x, std::size_t stride, const Ahead& ahead, bool begins, float* c) {
   typename P::Sum sums[rows * strips * P::parts];
@@ -130,8 +130,6 @@ void block(const Panel& w, const std::byte* x, std::size_t stride, const Ahead& 
   for (int i = 0; i < rows * per_row; ++i) P::put(sums[i], c + i / per_row * c_stride + i % per_row * part_rows<P>);
 }
 
-// Few rows: `strips` strips at a time, each a single stream of weights, sums split over k to hide the latency of the dot
-// product.
 // What few rows fetch, `strips` streams of weights side by side: near lines into L1, and lines further than a page into L2,
 // since the hardware prefetcher stops at a page's end. From there on the beginnings of the strips that follow. One token
 // on Granite Rapids, int8: 27 GB/s without, 29 with either, 31 with both.
@@ -160,6 +158,8 @@ class Fetching {
 
 constexpr int c_stride = 2 * strip_rows;  // of what streams multiply into
 
+// Few rows: `strips` strips at a time, each a single stream of weights, sums split over k to hide the latency of the dot
+// product.
 template <class P, int rows, int strips, int split, bool fetching>
 void stream(const Rows& x, const Strips& w, float* c) {
   constexpr int step = split > 2 ? split : 2;  // lines a turn

@@ -105,8 +105,7 @@ inline void unpack_groups(const std::byte* record, int groups, int group_lines, 
 
 // The record that begins with group `g` of a strip.
 inline const std::byte* record_at(const Strips& w, int strip, int g) {
-  return w.data + strip * w.bytes + sizeof(StripScales) +
-         static_cast<std::size_t>(g / groups_per_record + g * w.format.group / 8) * line_bytes;
+  return w.data + strip * w.bytes + sizeof(StripScales) + w.format.bytes_before(g);
 }
 
 // `packed` as int8 strips in scratch memory.

@@ -97,8 +97,7 @@ std::int32_t int4_row(const Row& row, int r, int padded, const Format& format, s
     row.load(first, here, x);
     for (int k = 0; k < here; k += format.group) {
       const int g = (first + k) / format.group;
-      std::byte* record =
-          body + static_cast<std::size_t>(g / groups_per_record) * (groups_per_record * format.group / 8 + 1) * line_bytes;
+      std::byte* record = body + format.bytes_before(g / groups_per_record * groups_per_record);
       const int scale = group_scale(x + k, format.group);
       const float inverse = scale ? 1.0f / static_cast<float>(scale) : 0.0f;
       record[g % groups_per_record * strip_rows + r] = static_cast<std::byte>(scale);
