@@ -17,10 +17,10 @@ from ktbench.engine.experts import Reference
 from ktbench.engine.forward import CacheState, Forward
 from ktbench.engine.observing import Observer
 from ktbench.engine.operator import ExpertsOperator, Pass
-from ktbench.engine.protocol import Observation, Unsupported
+from ktbench.engine.protocol import Observation
+from ktbench.engine.require import require
 from ktbench.engine.routing import Routing
 from ktbench.engine.script import Script, ScriptWriter
-from ktbench.engine.support import unsupported
 from ktbench.engine.threads import use_threads
 from ktbench.engine.work import DenseWork, ExpertsWork, dense_params, least_work, mean_work
 
@@ -51,10 +51,7 @@ class HybridEngine:
 
     def configure(self, spec: RunSpec) -> None:
         """See `System`. Raises Unsupported, and ValueError for a model, layout or thread count that is not there."""
-        if spec.model != self.model:
-            raise ValueError(f"model {spec.model.name} was asked for, {self.model.name} is loaded")
-        if why := unsupported(spec):
-            raise Unsupported(why)
+        require(spec, self.model)
         use_threads(spec.engine.threads, self.cores, self._host)
         if self._script is None or self._script.workload != spec.workload:
             # The routers are recorded with the original numerics where those weights are here.

@@ -18,9 +18,9 @@ from ktbench.engine.copies import BindableBackend, Call, Copies
 from ktbench.engine.experts import Reference
 from ktbench.engine.layer_script import LayerScript, LayerStep, write_layer_script
 from ktbench.engine.observing import Observer
-from ktbench.engine.protocol import Observation, Unsupported
+from ktbench.engine.protocol import Observation
+from ktbench.engine.require import require
 from ktbench.engine.routing import Routing
-from ktbench.engine.support import unsupported
 from ktbench.engine.threads import use_threads
 from ktbench.engine.work import ExpertsWork, layer_work, mean_work
 
@@ -66,10 +66,7 @@ class LayerSystem:
 
     def configure(self, spec: RunSpec) -> None:
         """See `System`. Raises Unsupported, and ValueError for a model, layout, thread count or trace not to be had."""
-        if spec.model != self.model:
-            raise ValueError(f"model {spec.model.name} was asked for, {self.model.name} is loaded")
-        if why := unsupported(spec):
-            raise Unsupported(why)
+        require(spec, self.model)
         use_threads(spec.engine.threads, self.cores, self._host)
         self._use(spec)
         if spec.workload not in self._scripts:
