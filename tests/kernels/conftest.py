@@ -17,6 +17,12 @@ def pool(cpus: list[int]) -> _kernels.ThreadPool:
     return _kernels.ThreadPool((cpus * 2)[:2], 200)
 
 
+@pytest.fixture(scope="session", params=[False, True], ids=["caller", "own"])
+def team(request: pytest.FixtureRequest, cpus: list[int]) -> _kernels.ThreadPool:
+    """Two threads: the caller and another, or both the pool's own."""
+    return _kernels.ThreadPool((cpus * 2)[:2], 100, own=request.param)
+
+
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(20251013)

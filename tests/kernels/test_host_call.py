@@ -13,11 +13,6 @@ from tests.kernels.layers import Batch, Case, case, forward, garbage
 HostFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
-@pytest.fixture(scope="session", params=[False, True], ids=["caller", "own"])
-def team(request, cpus) -> _kernels.ThreadPool:
-    return _kernels.ThreadPool((cpus * 2)[:2], 100, own=request.param)
-
-
 @pytest.fixture
 def of() -> Case:
     return case("int8", (4, 64, 64), 6, 2)

@@ -19,11 +19,6 @@ from tests.kernels.layers import Batch, Case, case, forward, garbage, submit
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="session", params=[False, True], ids=["caller", "own"])
-def team(request, cpus) -> _kernels.ThreadPool:
-    return _kernels.ThreadPool((cpus * 2)[:2], 100, own=request.param)
-
-
 @pytest.fixture
 def of() -> Case:
     return case("int8", (4, 64, 64), 6, 2)
