@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ktbench.core.engine import EngineSpec
 from ktbench.core.ids import spec_id
 from ktbench.core.record import Cell
-from ktbench.core.spec import EngineSpec, MeasureSpec, ModelSpec, RunSpec, WorkloadSpec
+from ktbench.core.spec import MeasureSpec, ModelSpec, RunSpec, WorkloadSpec
 
 CONFIG: dict[str, Any] = {
     "model_type": "qwen3_moe",

@@ -15,9 +15,10 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from ktbench.core.engine import EngineSpec
 from ktbench.core.errors import RequestError
 from ktbench.core.plain import to_plain
-from ktbench.core.spec import EngineSpec, MeasureSpec
+from ktbench.core.spec import MeasureSpec
 from ktbench.core.sweep import SweepSpec
 from ktbench.resources import data_folder
 

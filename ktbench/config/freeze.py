@@ -16,7 +16,7 @@ from ktbench.core.spec import MeasureSpec, RunSpec
 from ktbench.core.sweep import SweepSpec
 
 _VOCAB_MULTIPLE = 64
-_SPEC = ("workload", "engine", "system", "precision")
+_SPEC = ("workload", "engine", "system", "precision", "device_precision")
 
 # `config.json` of a checkpoint by the folder that `model.path` names.
 Checkpoints = Mapping[str, Mapping[str, Any]]

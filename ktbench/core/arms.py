@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from ktbench.core.features import BY_NAME, parse_features
+from ktbench.core.features import BY_NAME, FeatureValue, parse_features
 from ktbench.core.spec import Precision
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
@@ -21,7 +21,7 @@ def arm_changes(arm: str) -> dict[str, bool | int | str]:
     return changes if precision is None else changes | {"precision": precision}
 
 
-def arm_features(arm: str) -> dict[str, bool | int]:
+def arm_features(arm: str) -> dict[str, FeatureValue]:
     """Feature values of an arm by feature name. Raises ValueError naming the unknown word and the allowed ones."""
     words = " ".join(word for word in arm.split() if word not in PRECISIONS)
     try:

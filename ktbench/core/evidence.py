@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ktbench.core.features import FEATURES
+from ktbench.core.features import FEATURES, FeatureValue
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -13,7 +13,7 @@ class Evidence:
     """One feature of one turn. `seen` is None where the engine keeps no such counter."""
 
     feature: str
-    asked: bool | int
+    asked: FeatureValue
     counter: str
     seen: int | None
 
@@ -34,7 +34,7 @@ class Evidence:
         return f"{self.feature}: {self.counter} {seen}, asked {'on' if self.wanted else 'off'}"
 
 
-def collect(asked: Mapping[str, bool | int], counted: Mapping[str, int]) -> tuple[Evidence, ...]:
+def collect(asked: Mapping[str, FeatureValue], counted: Mapping[str, int]) -> tuple[Evidence, ...]:
     """Evidence for every feature: `asked` by feature name, `counted` by counter name over the timed work alone."""
     return tuple(
         Evidence(feature=f.name, asked=asked[f.name], counter=f.counter, seen=counted.get(f.counter)) for f in FEATURES

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
+
+# On or off, or how many; `auto` leaves the number to the engine.
+FeatureValue = bool | int | Literal["auto"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +36,7 @@ class Feature:
         """Whether the feature takes a number (`deferral=3`) instead of being on or off."""
         return not isinstance(self.off, bool)
 
-    def tag(self, value: bool | int) -> str:
+    def tag(self, value: FeatureValue) -> str:
         """How labels write the feature: `+v`, `deferral=3`; empty when off."""
         if value == self.off:
             return ""
@@ -57,6 +61,14 @@ FEATURES: tuple[Feature, ...] = (
         counter="local_bytes",
     ),
     Feature(name="c", letter="c", title="CUDA Graph", off=False, needs=("cuda",), counter="graph_replays"),
+    Feature(
+        name="l",
+        letter="l",
+        title="lean device role: packed linear layers, one captured step",
+        off=False,
+        requires=("v", "m"),
+        counter="linear_calls",
+    ),
     Feature(name="deferral", letter="", title="Expert Deferral", off=0, counter="deferred_experts"),
     Feature(name="skipping", letter="", title="Expert Skipping (control)", off=0, counter="skipped_experts"),
 )
@@ -64,7 +76,7 @@ FEATURES: tuple[Feature, ...] = (
 BY_NAME: Mapping[str, Feature] = {feature.name: feature for feature in FEATURES}
 
 
-def features_label(values: Mapping[str, bool | int]) -> str:
+def features_label(values: Mapping[str, FeatureValue]) -> str:
     """Label of a feature setting in table order: `base`, `+v+d`, `+v deferral=3`."""
     tags = [feature.tag(values[feature.name]) for feature in FEATURES]
     letters = "".join(tag for tag in tags if tag.startswith("+"))
@@ -72,12 +84,12 @@ def features_label(values: Mapping[str, bool | int]) -> str:
     return " ".join(filter(None, [letters, *numbers])) or "base"
 
 
-def parse_features(label: str) -> dict[str, bool | int]:
+def parse_features(label: str) -> dict[str, FeatureValue]:
     """Feature values of a label such as `base`, `+v+d` or `+v+d deferral=3`.
 
     Raises ValueError naming the unknown part and the allowed ones.
     """
-    values: dict[str, bool | int] = {feature.name: feature.off for feature in FEATURES}
+    values: dict[str, FeatureValue] = {feature.name: feature.off for feature in FEATURES}
     for word in label.split():
         if word == "base":
             continue
@@ -86,10 +98,12 @@ def parse_features(label: str) -> dict[str, bool | int]:
     return values
 
 
-def _parse_word(word: str) -> dict[str, bool | int]:
+def _parse_word(word: str) -> dict[str, FeatureValue]:
     if word.startswith("+"):
         return {_known(letter, word, valued=False): True for letter in word[1:].split("+")}
     name, _, number = word.partition("=")
+    if number == "auto" and name == "deferral":
+        return {name: "auto"}
     if not number.isdecimal():
         raise ValueError(f"feature {word!r}: allowed are {allowed_features()}")
     return {_known(name, word, valued=True): int(number)}

@@ -41,4 +41,11 @@ def _said(message: str, kind: type[Any]) -> str:
 def _allowed(kind: Any, path: list[str]) -> tuple[Any, ...]:
     for name in path:
         kind = get_type_hints(kind).get(name) if isinstance(kind, type) else None
-    return get_args(kind)
+    return tuple(one for option in get_args(kind) for one in _options(option))
+
+
+def _options(option: Any) -> tuple[Any, ...]:
+    """A value of an enumeration; of a union what each member allows."""
+    if isinstance(option, type):
+        return () if option is type(None) else (f"every {option.__name__}",)
+    return get_args(option) or (option,)

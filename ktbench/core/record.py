@@ -60,12 +60,36 @@ class Work:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RoleTimes:
+    """What the roles did during the timed steps of a turn, in seconds over all of them together.
+
+    `host_busy_s` is the time in which routed experts ran on the host, `device_wait_s` that in which the device role
+    had nothing to do but wait for them, `total_s` from the begin of the first step to the end of the last.
+    """
+
+    host_busy_s: float
+    device_wait_s: float
+    total_s: float
+
+    @property
+    def device_busy_s(self) -> float:
+        """The time in which the device role worked."""
+        return self.total_s - self.device_wait_s
+
+    @property
+    def overlap_s(self) -> float:
+        """The time in which both roles worked."""
+        return max(0.0, self.host_busy_s + self.device_busy_s - self.total_s)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
     """One turn. `samples_s` holds the seconds of every timed step, never a mean; empty unless the outcome is timed.
 
     `error` is the relative Frobenius error of the expert outputs against the float32 reference on the very inputs,
     `sitting` names the worker process, `roofs` were sampled right before and right after the timed steps, `took_s` is
-    the whole turn with warm-up and checks in seconds.
+    the whole turn with warm-up and checks in seconds. `roles` is there where the roles are apart; `notes` are the
+    system's own remarks, such as what `deferral=auto` chose and why.
     """
 
     cell: str
@@ -84,6 +108,8 @@ class Record:
     error: float | None = None
     work: Work | None = None
     roofs: tuple[RoofSample, ...] = ()
+    roles: RoleTimes | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.samples_s and not self.outcome.timed:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from ktbench.core.features import BY_NAME, FEATURES, features_label
+from ktbench.core.checks import at_least
+from ktbench.core.engine import EngineSpec
+from ktbench.core.inject import InjectSpec
 from ktbench.core.shape import MoEShape, moe_shape
 
 System = Literal["ktbench"]
@@ -13,66 +15,6 @@ Precision = Literal["bf16", "int8", "int4_g32", "int4_g64", "int4_g128"]
 Phase = Literal["prefill", "decode", "layer"]
 Routing = Literal["model", "balanced", "zipf", "concentrated", "recorded"]
 Dtype = Literal["bf16", "int8"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EngineSpec:
-    """Feature values and the knobs behind them.
-
-    `threads` counts the cores of the host role; None takes all that the process may use. From `amx_min_tokens` tokens
-    per expert up the hybrid of +v and +m runs AMX, below it AVX-512 (KTransformers, section 3.2). `domains` is how many
-    parts +n splits the experts into: None for one per NUMA node, a number for logical domains of equally many cores.
-    """
-
-    v: bool = False
-    m: bool = False
-    d: bool = False
-    n: bool = False
-    c: bool = False
-    deferral: int = 0
-    skipping: int = 0
-    amx_min_tokens: int = 5
-    threads: int | None = None
-    domains: int | None = None
-
-    def __post_init__(self) -> None:
-        for feature in FEATURES:
-            self._check_requires(feature.name)
-        for name in ("deferral", "skipping"):
-            _at_least(f"engine.{name}", getattr(self, name), 0)
-        if self.deferral and self.skipping:
-            raise ValueError("engine.deferral and engine.skipping exclude each other: set one of them to 0")
-        _at_least("engine.amx_min_tokens", self.amx_min_tokens, 1)
-        if self.threads is not None:
-            _at_least("engine.threads", self.threads, 1)
-        if self.domains is not None:
-            _at_least("engine.domains", self.domains, 2)
-
-    def _check_requires(self, name: str) -> None:
-        feature = BY_NAME[name]
-        if getattr(self, name) and feature.requires and not any(getattr(self, other) for other in feature.requires):
-            needed = " or ".join(f"engine.{other}=true" for other in feature.requires)
-            raise ValueError(f"{feature.key}={getattr(self, name)}: {feature.title} needs {needed}")
-
-    @property
-    def features(self) -> dict[str, bool | int]:
-        """Feature values by feature name, in table order."""
-        return {feature.name: getattr(self, feature.name) for feature in FEATURES}
-
-    @property
-    def fused(self) -> bool:
-        """Whether the routed experts run in the fused operator."""
-        return self.v or self.m
-
-    @property
-    def isa(self) -> str | None:
-        """The instruction set whose arithmetic peak bounds the experts; None where PyTorch chooses it."""
-        return "amx" if self.m else "avx512" if self.v else None
-
-    @property
-    def label(self) -> str:
-        """How labels write the features: `base`, `+v+d`."""
-        return features_label(self.features)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,7 +57,9 @@ class WorkloadSpec:
     prefill: a step is one forward pass over `batch` prompts of `prompt` tokens. decode: a step is one token for each of
     `batch` sequences, the first at context depth `prompt`. layer: a step is one call of the routed experts of one MoE
     layer over `batch` tokens, routed to `active_experts` of them (None: to all) that change from step to step; `prompt`
-    is 1. A turn times `steps` steps. `trace` is the file behind routing=recorded.
+    is 1. A turn times `steps` steps. `trace` is the file behind routing=recorded. With `shortest` the prompts of a batch
+    have from so many to `prompt` tokens, evenly spread and padded on the left. `chunk` tokens of a prompt are put
+    through at a time (None: all).
     """
 
     phase: Phase
@@ -126,10 +70,13 @@ class WorkloadSpec:
     seed: int = 0
     active_experts: int | None = None
     trace: str | None = None
+    shortest: int | None = None
+    chunk: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("prompt", "steps", "batch"):
-            _at_least(f"workload.{name}", getattr(self, name), 1)
+            at_least(f"workload.{name}", getattr(self, name), 1)
+        self._check_prompts()
         if self.phase == "layer":
             self._check_layer()
         elif self.active_experts is not None or self.routing == "recorded":
@@ -137,13 +84,21 @@ class WorkloadSpec:
         if self.trace is not None and self.routing != "recorded":
             raise ValueError(f"workload.trace={self.trace}: set workload.routing=recorded with it")
 
+    def _check_prompts(self) -> None:
+        if self.shortest is not None and not 1 <= self.shortest <= self.prompt:
+            raise ValueError(f"workload.shortest={self.shortest}: allowed are 1 to workload.prompt={self.prompt}")
+        if self.chunk is not None:
+            at_least("workload.chunk", self.chunk, 1)
+        if self.phase == "layer" and (self.shortest is not None or self.chunk is not None):
+            raise ValueError("workload.phase=layer: has no prompts, leave workload.shortest and workload.chunk null")
+
     def _check_layer(self) -> None:
         if self.prompt != 1:
             raise ValueError(f"workload.prompt={self.prompt}: must be 1 with workload.phase=layer, set workload.batch")
         if self.routing == "model":
             raise ValueError("workload.routing=model: a layer alone has no router, set balanced, zipf, ... instead")
         if self.active_experts is not None:
-            _at_least("workload.active_experts", self.active_experts, 1)
+            at_least("workload.active_experts", self.active_experts, 1)
             if self.routing != "balanced":
                 raise ValueError(f"workload.active_experts={self.active_experts}: needs workload.routing=balanced")
 
@@ -171,8 +126,8 @@ class MeasureSpec:
     load_timeout_s: float = 900.0
 
     def __post_init__(self) -> None:
-        _at_least("measure.min_rounds", self.min_rounds, 1)
-        _at_least("measure.max_rounds", self.max_rounds, self.min_rounds)
+        at_least("measure.min_rounds", self.min_rounds, 1)
+        at_least("measure.max_rounds", self.max_rounds, self.min_rounds)
         for name in ("max_minutes", "goal", "tolerance", "turn_timeout_s", "load_timeout_s"):
             value = getattr(self, name)
             if value is not None and value <= 0:
@@ -181,7 +136,11 @@ class MeasureSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSpec:
-    """One cell: which system runs which model on which work with which features."""
+    """One cell: which system runs which model on which work with which features.
+
+    `precision` is that of the routed experts in the fused operator, `device_precision` that of the linear layers which
+    the lean device role packs.
+    """
 
     model: ModelSpec
     workload: WorkloadSpec
@@ -189,19 +148,17 @@ class RunSpec:
     measure: MeasureSpec = field(default_factory=MeasureSpec)
     system: System = "ktbench"
     precision: Precision = "bf16"
+    device_precision: Precision = "bf16"
+    inject: InjectSpec = field(default_factory=InjectSpec)
 
     def __post_init__(self) -> None:
         top_k, engine = self.model.shape.top_k, self.engine
-        if engine.deferral >= top_k:
-            raise ValueError(
-                f"engine.deferral={engine.deferral} must leave one of the top_k={top_k} experts of {self.model.name} "
-                f"on time: allowed are 0 to {top_k - 1}"
-            )
-        if engine.skipping > top_k:
-            raise ValueError(
-                f"engine.skipping={engine.skipping}: {self.model.name} has top_k={top_k} experts a token, "
-                f"allowed are 0 to {top_k}"
-            )
+        for name, count in (("deferral", engine.deferral), ("skipping", engine.skipping)):
+            if count != "auto" and count > top_k:
+                raise ValueError(
+                    f"engine.{name}={count}: {self.model.name} has top_k={top_k} experts a token, "
+                    f"allowed are 0 to {top_k}"
+                )
         active, experts = self.workload.active_experts, self.model.shape.experts
         if active is not None and not top_k <= active <= experts:
             raise ValueError(
@@ -242,9 +199,7 @@ class RunSpec:
     def weights_key(self) -> tuple[object, ...]:
         """Cells with equal keys share one worker: the same weights in the same system and precision."""
         model = tuple(repr(getattr(self.model, f.name)) for f in fields(self.model))
-        return (self.system, self.precision, self.engine.domains, self.workload.phase == "layer", *model)
-
-
-def _at_least(key: str, value: int, least: int) -> None:
-    if value < least:
-        raise ValueError(f"{key}={value}: must be at least {least}")
+        engine = self.engine
+        roles = (engine.device, engine.roles, engine.device_threads)
+        held = (self.precision, self.device_precision, engine.domains, repr(self.inject))
+        return (self.system, *held, *roles, self.workload.phase == "layer", *model)

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ktbench._kernels import MoE, OpenMPTeam, PackedExperts
+from ktbench.core.engine import EngineSpec
 from ktbench.core.shape import MoEShape
-from ktbench.core.spec import EngineSpec, RunSpec
+from ktbench.core.spec import RunSpec
 from ktbench.engine.experts import ExpertMatrices, ExpertStore
 from ktbench.engine.packing import Packing
 from ktbench.engine.protocol import Unsupported

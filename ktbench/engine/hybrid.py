@@ -11,8 +11,9 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
+from ktbench.core.engine import EngineSpec
 from ktbench.core.record import Work
-from ktbench.core.spec import EngineSpec, ModelSpec, RunSpec, WorkloadSpec
+from ktbench.core.spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.engine.experts import Reference
 from ktbench.engine.forward import CacheState, Forward
 from ktbench.engine.observing import Observer

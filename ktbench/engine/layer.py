@@ -12,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ktbench.core.engine import EngineSpec
 from ktbench.core.record import Work
-from ktbench.core.spec import EngineSpec, ModelSpec, RunSpec, WorkloadSpec
+from ktbench.core.spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.engine.copies import BindableBackend, Call, Copies
 from ktbench.engine.experts import Reference
 from ktbench.engine.layer_script import LayerScript, LayerStep, write_layer_script

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 
-from ktbench.core.spec import EngineSpec, MeasureSpec, RunSpec, WorkloadSpec
+from ktbench.core.engine import EngineSpec
+from ktbench.core.spec import MeasureSpec, RunSpec, WorkloadSpec
 
 
 def command_of(spec: RunSpec, planned_with: Sequence[str] = ()) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+from ktbench.core.features import FeatureValue
 from ktbench.core.outcome import Outcome
 from ktbench.core.placement import Placement, placement_of
 from ktbench.core.record import Provenance, Record, Role, Work
@@ -43,7 +44,7 @@ class Row:
     spec: RunSpec
     spec_id: str
     settings: dict[str, Setting]
-    features: dict[str, bool | int]
+    features: dict[str, FeatureValue]
     baseline: str
     is_baseline: bool
     outcome: Outcome | None

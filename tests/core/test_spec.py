@@ -7,18 +7,19 @@ from typing import Any
 
 import pytest
 
+from ktbench.core.engine import EngineSpec
 from ktbench.core.ids import spec_id
 from ktbench.core.outcome import Outcome
 from ktbench.core.plain import from_plain, to_plain
 from ktbench.core.record import Record
-from ktbench.core.spec import EngineSpec, MeasureSpec, ModelSpec, RunSpec, WorkloadSpec
+from ktbench.core.spec import MeasureSpec, ModelSpec, RunSpec, WorkloadSpec
 from tests.tiny import CONFIG, tiny_spec
 
 
 @pytest.mark.parametrize(
     ("build", "says"),
     [
-        (lambda: tiny_spec(v=True, deferral=2), "engine.deferral=2 must leave one of the top_k=2"),
+        (lambda: tiny_spec(v=True, deferral=3), "engine.deferral=3: tiny has top_k=2 experts a token"),
         (lambda: tiny_spec(skipping=3), "allowed are 0 to 2"),
         (lambda: EngineSpec(d=True), "needs engine.v=true or engine.m=true"),
         (lambda: EngineSpec(deferral=-1), "engine.deferral=-1: must be at least 0"),
@@ -54,7 +55,7 @@ def test_specs_survive_json() -> None:
 def test_wrong_type_is_named_with_its_path() -> None:
     content = to_plain(tiny_spec())
     content["engine"]["deferral"] = "many"
-    with pytest.raises(ValueError, match="engine.deferral: expected int, got str"):
+    with pytest.raises(ValueError, match="engine.deferral: invalid enum value 'many'; allowed are every int, auto"):
         from_plain(content, RunSpec)
 
 

@@ -9,7 +9,8 @@ import torch
 import yaml
 from transformers import PreTrainedModel
 
-from ktbench.core.spec import EngineSpec, ModelSpec, RunSpec, WorkloadSpec
+from ktbench.core.engine import EngineSpec
+from ktbench.core.spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.engine.load import is_experts, load
 from ktbench.engine.packing import Packing
 from ktbench.engine.synthetic import WeightPool, materialise, materialise_experts, skeleton

@@ -9,12 +9,13 @@ from pathlib import Path
 from random import Random
 
 from ktbench.core.arms import arm_features, arm_precision
+from ktbench.core.engine import EngineSpec
 from ktbench.core.evidence import collect
 from ktbench.core.features import FEATURES
 from ktbench.core.ids import spec_id
 from ktbench.core.outcome import Outcome
 from ktbench.core.record import Cell, Environment, Header, Part, Record, RoofSample, Work
-from ktbench.core.spec import EngineSpec, MeasureSpec, ModelSpec, Routing, RunSpec, WorkloadSpec
+from ktbench.core.spec import MeasureSpec, ModelSpec, Routing, RunSpec, WorkloadSpec
 from ktbench.store import LOG_NAME, Run, read_run
 from ktbench.store.log import encode
 from tests.report.synthetic import CONFIG, MACHINE

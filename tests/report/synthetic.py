@@ -8,12 +8,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from ktbench.core.engine import EngineSpec
 from ktbench.core.evidence import collect
 from ktbench.core.features import FEATURES, parse_features
 from ktbench.core.ids import spec_id
 from ktbench.core.outcome import Outcome
 from ktbench.core.record import Cell, Environment, Header, Part, Record, RoofSample, Work
-from ktbench.core.spec import EngineSpec, MeasureSpec, ModelSpec, RunSpec, WorkloadSpec
+from ktbench.core.spec import MeasureSpec, ModelSpec, RunSpec, WorkloadSpec
 from ktbench.store import Log, Run, read_run
 
 CONFIG: dict[str, Any] = {

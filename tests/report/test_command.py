@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from ktbench.config import compose, freeze
+from ktbench.core.engine import EngineSpec
 from ktbench.core.ids import spec_id
-from ktbench.core.spec import EngineSpec, MeasureSpec, RunSpec
+from ktbench.core.spec import MeasureSpec, RunSpec
 from ktbench.report.command import command_of
 from tests.report.synthetic import Store
 
