@@ -12,10 +12,20 @@ def grants() -> dict[str, str]:
     """ISA name to "" when this machine grants it, else the reason in one line."""
 
 class Team:
-    """Threads that run the phases of an operator together."""
+    """Threads that run jobs, one after the other in the order of their submission, each on all threads together."""
 
     @property
     def threads(self) -> int: ...
+    @property
+    def busy_ns(self) -> int:
+        """Nanoseconds in which a job was running, from begin to end, summed over the jobs done since construction."""
+
+    def spans(self) -> NDArray[np.int64]:
+        """[n, 3]: tag, begin and end of the jobs done since the last call, oldest first; at most the last 65,536.
+
+        Nanoseconds of the clock of `time.perf_counter_ns`: when the job's first thread began it, and when the last one
+        was done. The tag is the MoE's, -1 for anybody else's jobs. Who waited for a job finds it here.
+        """
 
 class OpenMPTeam(Team):
     """The OpenMP threads that this process already has (PyTorch's). RuntimeError where it has none yet.
@@ -42,8 +52,15 @@ class PackedExperts:
 
     `precision`: bf16; int8, symmetric per output row; int4_g32, int4_g64 or int4_g128, symmetric in groups along k.
     With `domains` every expert is split: gate and up by rows, down by columns; `nodes` names a NUMA node for each of
-    them, by default memory lies near the thread that writes it. ValueError for a size, a precision or more domains than
-    the intermediate size has room for; OSError where the kernel does not place memory as asked.
+    them, by default memory lies near the thread that writes it.
+
+    An expert computes down(act(g) * (u + offset)) + down_bias with g = min(gate(x) + gate_bias, limit) and
+    u = clamp(up(x) + up_bias, -limit, limit); a limit of None cuts off nothing. `activation` is silu,
+    g * sigmoid(alpha * g), where gpt-oss has an alpha of 1.702, or gelu_tanh,
+    0.5 * g * (1 + tanh(sqrt(2 / pi) * (g + 0.044715 * g**3))). With `biases` every expert has its own, in float32.
+
+    ValueError for a size, a precision, an activation, a number that it cannot have, or more domains than the
+    intermediate size has room for; OSError where the kernel does not place memory as asked.
     """
 
     def __init__(
@@ -54,12 +71,18 @@ class PackedExperts:
         precision: str = "bf16",
         domains: int = 1,
         nodes: Sequence[int] | None = None,
+        *,
+        activation: str = "silu",
+        alpha: float = 1.0,
+        limit: float | None = None,
+        offset: float = 0.0,
+        biases: bool = False,
     ) -> None: ...
     @staticmethod
     def map(path: str) -> PackedExperts:
         """Experts in a file that `save` wrote, shared with every process that maps it; they cannot be written.
 
-        OSError for what the system refuses, RuntimeError for a file that is none.
+        OSError for what the system refuses, RuntimeError for a file that is none or of another version.
         """
 
     def save(self, path: str) -> None:
@@ -76,7 +99,19 @@ class PackedExperts:
     @property
     def domains(self) -> int: ...
     @property
-    def nbytes(self) -> int: ...
+    def activation(self) -> str: ...
+    @property
+    def alpha(self) -> float: ...
+    @property
+    def limit(self) -> float | None: ...
+    @property
+    def offset(self) -> float: ...
+    @property
+    def biases(self) -> bool: ...
+    @property
+    def nbytes(self) -> int:
+        """Of the packed weights, with their biases."""
+
     def write_expert(
         self,
         index: int,
@@ -84,13 +119,30 @@ class PackedExperts:
         up: NDArray[np.uint16],
         down: NDArray[np.uint16],
         team: Team | None = None,
+        *,
+        gate_bias: NDArray[np.float32] | None = None,
+        up_bias: NDArray[np.float32] | None = None,
+        down_bias: NDArray[np.float32] | None = None,
     ) -> None:
-        """gate, up [intermediate, hidden], down [hidden, intermediate]; rows may lie apart. Pass the MoE's own team."""
+        """gate, up [intermediate, hidden], down [hidden, intermediate]; rows may lie apart. Pass the MoE's own team.
+
+        The biases [intermediate], [intermediate], [hidden] of experts that have them, all three: ValueError otherwise.
+        """
 
     def read_expert(
         self, index: int, team: Team | None = None
     ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
         """gate, up, down as they are stored: bf16, or integers times their scales."""
+
+    def read_biases(self, index: int) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+        """gate_bias, up_bias, down_bias. ValueError for experts without biases."""
+
+    def copy_expert(self, index: int, source: PackedExperts, source_index: int, team: Team | None = None) -> None:
+        """Expert `source_index` of `source` as it is packed: nothing is quantised again. Pass the MoE's own team.
+
+        ValueError naming what differs between the sets, where that is more than their number of experts; IndexError for
+        an expert that is not there; RuntimeError where this set is a file's.
+        """
 
     def placement(self) -> list[dict[int, int]]:
         """For each domain its bytes by NUMA node, as the kernel answers; pages not yet touched are not counted."""
@@ -99,7 +151,33 @@ class Ticket:
     """A submitted call, which keeps its arrays alive. Dropping it waits."""
 
     def wait(self) -> None:
-        """Return when the output is written. Raises once what a thread of the team raised."""
+        """Return when the output is written, whatever was submitted later.
+
+        Raises once what a thread of the team raised.
+        """
+
+    @property
+    def done(self) -> bool:
+        """Whether `wait` would return at once. Threads that work only while somebody waits get nothing done before."""
+
+class Prepared:
+    """One call, its arrays and options checked once, made again and again on whatever the arrays hold then.
+
+    At most one is outstanding: submitted and not waited for. Dropping this waits.
+    """
+
+    def forward(self) -> None:
+        """`submit` and `wait`."""
+
+    def submit(self) -> None:
+        """Routing is read before it returns. RuntimeError while a call is outstanding, IndexError for an expert id."""
+
+    def wait(self) -> None:
+        """Return when the output is written, at once where nothing is outstanding. Raises as `Ticket.wait` does."""
+
+    @property
+    def done(self) -> bool:
+        """Whether `wait` would return at once."""
 
 class HostCall:
     """One call as C functions `void (*)(void *)` for `cudaLaunchHostFunc`: submit(data), wait(data), and again."""
@@ -120,9 +198,12 @@ class HostCall:
         """Raise the first error since the last check: C functions have no way to."""
 
 class MoE:
-    """The fused operator on one team. Safe to call from several Python threads; calls of a team run one by one."""
+    """The fused operator on one team. Safe to call from several Python threads; calls of a team run one by one.
 
-    def __init__(self, weights: PackedExperts, team: Team) -> None: ...
+    `tag` names its jobs in `Team.spans`; ValueError for a negative one.
+    """
+
+    def __init__(self, weights: PackedExperts, team: Team, tag: int = 0) -> None: ...
     def forward(
         self,
         hidden: NDArray[np.uint16],
@@ -139,6 +220,7 @@ class MoE:
     ) -> None:
         """Write out [T, hidden] = sum over k of gates * expert(hidden); hidden [T, hidden], ids and gates [T, k].
 
+        An id of -1 is nobody: its slot adds nothing, and a token of nobody but nobodies gets zeros.
         `avx512` and `amx` together: AMX for experts with at least `amx_min_tokens` tokens, AVX-512 for the others.
         `isa` names one ISA outright instead. `numa`: each domain's threads compute its share of the experts, otherwise
         any thread any task. RuntimeError with the reason when an ISA is not granted, TypeError for a dtype, ValueError
@@ -160,6 +242,22 @@ class MoE:
         numa: bool = False,
     ) -> Ticket:
         """`forward` without waiting. Routing is read before it returns, `hidden` while the call runs."""
+
+    def prepare(
+        self,
+        hidden: NDArray[np.uint16],
+        ids: NDArray[np.int64],
+        gates: NDArray[np.float32],
+        out: NDArray[np.uint16],
+        *,
+        avx512: bool = False,
+        amx: bool = False,
+        amx_min_tokens: int = 5,
+        isa: str | None = None,
+        dynamic: bool = False,
+        numa: bool = False,
+    ) -> Prepared:
+        """The same call, to be made many times: its arrays are read anew each time."""
 
     def host_call(
         self,
@@ -200,3 +298,118 @@ def peak_flops(team: Team, isa: str, seconds: float, *, dtype: str = "bf16") -> 
 
 def ping_pong_ns(team: Team) -> float:
     """Nanoseconds for a cache line to pass between the team's first two threads, one way."""
+
+class PackedMatrix:
+    """The weight [rows, columns] of a linear layer, packed for every ISA alike; zeros until it is written.
+
+    `precision` as for PackedExperts. ValueError for a size or a precision.
+    """
+
+    def __init__(self, rows: int, columns: int, precision: str = "bf16") -> None: ...
+    @property
+    def rows(self) -> int: ...
+    @property
+    def columns(self) -> int: ...
+    @property
+    def precision(self) -> str: ...
+    @property
+    def nbytes(self) -> int: ...
+    def write(self, weight: NDArray[np.uint16], first_row: int = 0, team: Team | None = None) -> None:
+        """Rows [first_row, first_row + n) from weight [n, columns]; rows may lie apart. Pass the Linear's own team.
+
+        They begin at a multiple of 16 and end before one or with the matrix, so that matrices whose rows are multiples
+        of 16 may be written one after the other into one. ValueError for other rows.
+        """
+
+    def read(self, team: Team | None = None) -> NDArray[np.float32]:
+        """The weight as it is stored: bf16, or integers times their scales."""
+
+class Linear:
+    """y = x W^T + bias on one team, float32 sums rounded once. Linears of a team share their working memory.
+
+    int8 and int4 weights meet activations quantised to int8 per token. Safe to call from several Python threads; calls
+    of a team run one by one. `bias` [rows].
+    """
+
+    def __init__(self, weights: PackedMatrix, team: Team, bias: NDArray[np.float32] | None = None) -> None: ...
+    def forward(self, x: NDArray[np.uint16], out: NDArray[np.uint16], *, isa: str | None = None) -> None:
+        """Write out [T, rows] from x [T, columns], both contiguous and without memory in common.
+
+        By default on the fastest ISA granted for so many tokens: AMX from 5 up, else the fastest AVX-512 variant,
+        AVX2, reference. RuntimeError with the reason when `isa` is not granted, TypeError for a dtype, ValueError for
+        a shape.
+        """
+
+    def counters(self) -> dict[str, int]:
+        """What has happened since construction, summed over threads.
+
+        linear_calls, reference_calls, avx2_calls, avx512_calls, amx_tiles, emulated_tiles, weight_bytes, flops.
+        """
+
+def rms_norm(
+    x: NDArray[np.uint16],
+    weight: NDArray[np.uint16],
+    out: NDArray[np.uint16],
+    eps: float,
+    *,
+    offset: float = 0.0,
+    team: Team | None = None,
+    isa: str | None = None,
+) -> None:
+    """Write out [T, H] = x [T, H] / sqrt(mean(x^2) + eps) times weight [H]; rows may lie apart, out may be x.
+
+    Roundings are those of Transformers: y in float32; without an offset bf16(weight * bf16(y)) as in LlamaRMSNorm,
+    otherwise bf16(y * (offset + weight)) as in GemmaRMSNorm and Qwen3NextRMSNorm with 1. A team shares many rows.
+    `isa`: reference, avx2 or avx512, by default the fastest granted. TypeError for a dtype, ValueError for a shape.
+    """
+
+def prepare_heads(
+    qkv: NDArray[np.uint16],
+    q_norm: NDArray[np.uint16] | None,
+    k_norm: NDArray[np.uint16] | None,
+    eps: float,
+    cos: NDArray[np.uint16],
+    sin: NDArray[np.uint16],
+    position: NDArray[np.int64],
+    q_out: NDArray[np.uint16],
+    keys: NDArray[np.uint16],
+    values: NDArray[np.uint16],
+    *,
+    offset: float = 0.0,
+    team: Team | None = None,
+    isa: str | None = None,
+) -> None:
+    """From projections to attention for one token of each of B sequences.
+
+    qkv [B, (Hq + 2 Hkv) * D], rows may lie apart: q, k and v heads one after the other. q and k heads are normalised
+    as by `rms_norm` where q_norm, k_norm [D] are given. Their first R numbers are rotated by cos, sin [B, R] in the
+    form of rotate_half, every product and the sum rounded to bf16 as Transformers' apply_rotary_pos_emb does. Writes
+    q_out [B, Hq, D], contiguous, and keys, values [B, Hkv, N, D] at `position` [B]. TypeError for a dtype, ValueError
+    for a shape, IndexError for a position out of range.
+    """
+
+class DecodeAttention:
+    """Attention of a decode step, one query token per sequence over a static cache, on one team."""
+
+    def __init__(self, team: Team) -> None: ...
+    def forward(
+        self,
+        q: NDArray[np.uint16],
+        keys: NDArray[np.uint16],
+        values: NDArray[np.uint16],
+        first: NDArray[np.int64],
+        length: NDArray[np.int64],
+        out: NDArray[np.uint16],
+        *,
+        scale: float,
+        sinks: NDArray[np.float32] | None = None,
+        isa: str | None = None,
+    ) -> None:
+        """Write out [B, Hq, Dv] = softmax(scale * q keys^T) values over positions first[b] <= p < length[b].
+
+        q [B, Hq, D], keys [B, Hkv, N, D], values [B, Hkv, N, Dv], Hq a multiple of Hkv; all may be strided but along
+        the last axis. Scores, softmax and sums are float32. `sinks` [Hq]: one more score of each head's that has no
+        value, as in gpt-oss. A sequence without positions gets zeros. `isa`: reference, avx2, avx512 or avx512_bf16, by
+        default the fastest granted. TypeError for a dtype, ValueError for a shape, IndexError for first or length out
+        of range.
+        """

@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from ktbench.core.features import FEATURES
 from ktbench.core.record import RoofSample, Work
 from ktbench.core.spec import RunSpec
+from ktbench.core.timeline import Span, Timeline
 from ktbench.engine.protocol import Observation, Unsupported
 
 EXPERTS, HIDDEN, TOKENS, TOP_K = 6, 16, 4, 2
+HOST_BUSY_NS, DEVICE_WAIT_NS = 700_000, 200_000  # of a step, where the roles are apart
 
 
 class FakeSystem:
@@ -25,6 +27,7 @@ class FakeSystem:
         self.scripts, self.step_s = scripts, step_s
         self.weights = np.random.default_rng(0).normal(size=(EXPERTS, HIDDEN, HIDDEN)).astype(np.float32)
         self.counts = {feature.counter: 0 for feature in FEATURES}
+        self.remarks: tuple[str, ...] = ()
         self.script, self.at, self.steps = "", 0, 0
         self.first: NDArray[np.float32] | None = None
 
@@ -54,6 +57,12 @@ class FakeSystem:
                 self.counts[feature.counter] += 1
         if self.script == "sneak":
             self.counts["amx_tiles"] += 1
+        if self.spec.engine.apart:
+            self._count_roles()
+
+    def _count_roles(self) -> None:
+        for name, ns in (("host_busy_ns", HOST_BUSY_NS), ("device_wait_ns", DEVICE_WAIT_NS)):
+            self.counts[name] = self.counts.get(name, 0) + ns
 
     def logits(self) -> NDArray[np.float32]:
         jitter = 1000 * self.steps if self.script == "cached logits" else 0
@@ -86,6 +95,16 @@ class FakeSystem:
 
     def counters(self) -> Mapping[str, int]:
         return self.counts
+
+    def timeline(self) -> Timeline:
+        if self.script == "no timeline":
+            raise Unsupported("the fake engine keeps no time")
+        experts = Span(resource="host", name="experts", kind="experts", layer=0, begin_s=0.001, end_s=0.003)
+        attention = Span(resource="device", name="attention", kind="attention", layer=0, begin_s=0.0, end_s=0.002)
+        return Timeline(title=f"step {self.at} of {self.spec.engine.label}", spans=(attention, experts), step_s=0.003)
+
+    def notes(self) -> tuple[str, ...]:
+        return self.remarks
 
     def work(self) -> Work:
         return Work(weight_bytes=1000, flops=2000, tokens=1)

@@ -201,7 +201,7 @@ std::uint64_t tile_dots(const Rows& x, const Strips& weights) {
 template <class P>
 void gate_up_amx(const GateUp& job, Counters& counters) {
   for_groups<P>(job.x, job.weights, job.scratch, [&](const float* c, int row, int rows, int strip) {
-    swiglu(c, c_stride, rows, job.h + row * job.h_stride + strip / 2 * strip_rows, job.h_stride);
+    activate(c, c_stride, rows, 2, job, row, strip);
   });
   counters.*tiles_counter += tile_dots(job.x, job.weights);
 }

@@ -6,8 +6,6 @@
 
 #include "core/build_id.h"
 #include "runtime/isa.h"
-#include "runtime/openmp.h"
-#include "runtime/pool.h"
 
 namespace py = pybind11;
 
@@ -18,11 +16,6 @@ py::dict grants() {
   py::dict reasons;
   for (const Isa& isa : isas()) reasons[py::str(isa.name)] = isa.missing;
   return reasons;
-}
-
-std::unique_ptr<ThreadPool> make_pool(std::vector<int> cpus, long spin_us, bool own) {
-  if (spin_us < 0) throw py::value_error("spin_us=" + std::to_string(spin_us) + " must not be negative");
-  return std::make_unique<ThreadPool>(std::move(cpus), std::chrono::microseconds(spin_us), own);
 }
 
 // What the system refuses is an OSError, with its number.
@@ -42,14 +35,11 @@ PYBIND11_MODULE(_kernels, module) {
   py::register_exception_translator(translate);
   module.def("build_id", build_id);
   module.def("grants", grants);
-  py::class_<Team, std::shared_ptr<Team>>(module, "Team").def_property_readonly("threads", &Team::threads);
-  py::class_<OpenMPTeam, Team, std::shared_ptr<OpenMPTeam>>(module, "OpenMPTeam")
-      .def(py::init<int>(), py::arg("threads"))
-      .def("pin", &OpenMPTeam::pin, py::arg("cpus"));
-  py::class_<ThreadPool, Team, std::shared_ptr<ThreadPool>>(module, "ThreadPool")
-      .def(py::init(&make_pool), py::arg("cpus"), py::arg("spin_us"), py::arg("own") = false)
-      .def_property_readonly("cpus", &ThreadPool::cpus);
+  bind_teams(module);
   bind_moe(module);
+  bind_calls(module);
+  bind_linear(module);
+  bind_dense(module);
   bind_roofs(module);
 }
 

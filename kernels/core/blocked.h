@@ -39,9 +39,7 @@ template <class Loop>
 void gate_up(const GateUp& job) {
   static_assert(Loop::strips % 2 == 0, "gate and up strips come in pairs");
   Loop::run(job.x, job.weights, job.scratch, [&](const Products& p) {
-    bf16* h = job.h + p.row * job.h_stride + p.strip / 2 * strip_rows;
-    for (int pair = 0; pair < p.strips / 2; ++pair)
-      swiglu(p.c + pair * 2 * strip_rows, p.stride, p.rows, h + pair * strip_rows, job.h_stride);
+    activate(p.c, p.stride, p.rows, p.strips, job, p.row, p.strip);
   });
 }
 

@@ -44,6 +44,20 @@ inline float exp_bounded(float x) {
 
 inline float silu(float x) { return x / (1.0f + exp_bounded(-x)); }
 
+// A NaN stays one.
+inline float at_most(float x, float limit) { return x > limit ? limit : x; }
+inline float at_least(float x, float limit) { return x < limit ? limit : x; }
+
+// Beyond it a sigmoid is 0 or 1 whatever the curve, and a curve of 0 must not meet an infinity.
+constexpr float largest_square = 1e30f;
+
+// What the sigmoid of a gate is taken of.
+inline float steepened(float gate, const Gating& p) {
+  return gate * (p.slope + p.curve * at_most(gate * gate, largest_square));
+}
+
+alignas(64) constexpr float no_bias[strip_rows] = {};
+
 #ifdef __AVX512F__
 
 // exp(x) = 2^n * exp(r) with |r| <= ln 2 / 2, relative error 3e-7; x is a NaN or within float range.
@@ -81,6 +95,27 @@ inline void swiglu(const float* c, int stride, int rows, bf16* h, std::size_t h_
   }
 }
 
+// The second operand of a minimum or maximum is the result where it is a NaN.
+inline __m512 gated_16(__m512 gate, __m512 up, const Gating& p) {
+  const __m512 g = _mm512_min_ps(_mm512_set1_ps(p.limit), gate);
+  const __m512 u = _mm512_max_ps(_mm512_set1_ps(-p.limit), _mm512_min_ps(_mm512_set1_ps(p.limit), up));
+  const __m512 square = _mm512_min_ps(_mm512_mul_ps(g, g), _mm512_set1_ps(largest_square));
+  const __m512 slope = _mm512_fmadd_ps(_mm512_set1_ps(p.curve), square, _mm512_set1_ps(p.slope));
+  const __m512 act = _mm512_mul_ps(g, sigmoid_16(_mm512_mul_ps(g, slope)));
+  return _mm512_mul_ps(act, _mm512_add_ps(u, _mm512_set1_ps(p.offset)));
+}
+
+// The same for any gating, with the biases of the 16 columns.
+inline void glu(const float* c, int stride, int rows, const Gating& p, const float* gate_bias, const float* up_bias,
+                bf16* h, std::size_t h_stride) {
+  const __m512 to_gate = _mm512_load_ps(gate_bias), to_up = _mm512_load_ps(up_bias);
+  for (int r = 0; r < rows; ++r, c += stride, h += h_stride) {
+    const __m512 gate = _mm512_add_ps(_mm512_load_ps(c), to_gate);
+    const __m512 up = _mm512_add_ps(_mm512_load_ps(c + strip_rows), to_up);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(h), to_bf16_16(gated_16(gate, up, p)));
+  }
+}
+
 #else
 
 // c: rows of [16 gate, 16 up] with `stride` floats between rows.
@@ -89,7 +124,40 @@ inline void swiglu(const float* c, int stride, int rows, bf16* h, std::size_t h_
     for (int i = 0; i < strip_rows; ++i) h[i] = to_bf16(silu(c[i]) * c[strip_rows + i]);
 }
 
+inline float gated(float gate, float up, const Gating& p) {
+  const float g = at_most(gate, p.limit), u = at_least(at_most(up, p.limit), -p.limit);
+  return g / (1.0f + exp_bounded(-steepened(g, p))) * (u + p.offset);
+}
+
+// The same for any gating, with the biases of the 16 columns.
+inline void glu(const float* c, int stride, int rows, const Gating& p, const float* gate_bias, const float* up_bias,
+                bf16* h, std::size_t h_stride) {
+  for (int r = 0; r < rows; ++r, c += stride, h += h_stride)
+    for (int i = 0; i < strip_rows; ++i) h[i] = to_bf16(gated(c[i] + gate_bias[i], c[strip_rows + i] + up_bias[i], p));
+}
+
 #endif
+
+// Out of line, so that plain SwiGLU stays as it is.
+[[gnu::noinline]] inline void glu_strips(const float* c, int stride, int rows, int strips, const GateUp& job,
+                                         int first_row, int first_strip) {
+  for (int s = 0; s < strips; s += 2) {
+    const int column = (first_strip + s) / 2 * strip_rows;
+    const float* gate_bias = job.gate_bias ? job.gate_bias + column : no_bias;
+    const float* up_bias = job.up_bias ? job.up_bias + column : no_bias;
+    bf16* h = job.h + first_row * job.h_stride + column;
+    glu(c + s * strip_rows, stride, rows, *job.gating, gate_bias, up_bias, h, job.h_stride);
+  }
+}
+
+// c: rows of products of `strips` strips, which become h of the job from `first_row` and `first_strip` on.
+inline void activate(const float* c, int stride, int rows, int strips, const GateUp& job, int first_row,
+                     int first_strip) {
+  if (job.gating) return glu_strips(c, stride, rows, strips, job, first_row, first_strip);
+  bf16* h = job.h + first_row * job.h_stride + first_strip / 2 * strip_rows;
+  for (int pair = 0; pair < strips / 2; ++pair)
+    swiglu(c + pair * 2 * strip_rows, stride, rows, h + pair * strip_rows, job.h_stride);
+}
 
 // c: rows of `columns` products, row r added to the output row of its token.
 inline void scatter(const float* c, int stride, int rows, int columns, const Down& job, int first_row, float* out) {

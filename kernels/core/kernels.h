@@ -46,13 +46,22 @@ struct Strips {
 // Room for sums and unpacked weights: 64-byte aligned, one per thread, contents of no meaning between jobs.
 std::size_t scratch_bytes(const Geometry& geometry);
 
+// h = g sigmoid(g (slope + curve g^2)) (u + offset), g = min(gate, limit), u = clamp(up, -limit, limit).
+struct Gating {
+  float slope, curve, limit, offset;
+};
+
 // h = silu(x gate^T) * (x up^T), rounded to bf16; strips come as gate 0, up 0, gate 1, up 1, ...
+// With `gating` it is that of x gate^T + gate_bias and x up^T + up_bias.
 struct GateUp {
   Rows x;
   Strips weights;
   bf16* h;
   std::size_t h_stride;  // elements
   std::byte* scratch;
+  const Gating* gating = nullptr;
+  const float* gate_bias = nullptr;  // one for each column of h, lines that are aligned; none where it is null
+  const float* up_bias = nullptr;
 };
 
 // out[token[r]] += gate[r] * (h[r] down^T) in float32; one output column per strip row.

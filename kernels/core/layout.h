@@ -10,6 +10,9 @@
 //   int4  StripScales {group scales of 4 groups, [line...] x 4}   a line: [row][4 bytes], k and k + 4 in a byte
 //
 // Everything is padded with zeros: k to whole tiles or groups, rows to whole strips.
+//
+// An expert: gate and up strips, down strips, and where the layer has them float32 biases: gate, up, down, a line for
+// each strip.
 #pragma once
 
 #include <cstddef>
@@ -63,6 +66,7 @@ struct Geometry {
   int hidden;
   int intermediate;
   Format format = {};
+  bool biases = false;
 
   int gate_strips() const { return round_up(intermediate, 2 * strip_rows) / strip_rows; }
   int down_strips() const { return round_up(hidden, 2 * strip_rows) / strip_rows; }
@@ -72,7 +76,8 @@ struct Geometry {
   std::size_t down_strip_bytes() const { return format.strip_bytes(intermediate_depth()); }
   std::size_t gate_up_bytes() const { return 2ul * gate_strips() * gate_strip_bytes(); }
   std::size_t down_bytes() const { return down_strips() * down_strip_bytes(); }
-  std::size_t expert_bytes() const { return gate_up_bytes() + down_bytes(); }
+  std::size_t bias_bytes() const { return biases ? (2ul * gate_strips() + down_strips()) * line_bytes : 0; }
+  std::size_t expert_bytes() const { return gate_up_bytes() + down_bytes() + bias_bytes(); }
 };
 
 }  // namespace ktbench

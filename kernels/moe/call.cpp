@@ -30,6 +30,14 @@ std::pair<int, int> share_of(int n, int share, int shares) {
   return {static_cast<int>(std::int64_t{n} * share / shares), static_cast<int>(std::int64_t{n} * (share + 1) / shares)};
 }
 
+// Where the experts compute what the kernels do unasked, they are not asked.
+std::optional<Gating> gating_for(const PackedExperts& experts) {
+  if (experts.glu() == Glu{} && !experts.geometry().biases) return std::nullopt;
+  return gating_of(experts.glu());
+}
+
+const float* from_column(const float* biases, int column) { return biases ? biases + column : nullptr; }
+
 }  // namespace
 
 std::size_t scratch_bytes(const Geometry& g) {
@@ -39,7 +47,8 @@ std::size_t scratch_bytes(const Geometry& g) {
   return sums + std::max(2 * Format{Precision::int8, 0}.strip_bytes(depth), std::size_t{64} << 10);
 }
 
-Call::Call(const PackedExperts& experts, int threads) : geometry_(experts.geometry()), workers_(threads) {
+Call::Call(const PackedExperts& experts, int threads)
+    : geometry_(experts.geometry()), gating_(gating_for(experts)), workers_(threads) {
   for (const Shard& shard : experts.shards()) parts_.push_back({&shard, {}, {}, {}});
   for (Worker& worker : workers_) worker.scratch.reserve(scratch_bytes(geometry_));
 }
@@ -209,7 +218,9 @@ void Call::gate_up_task(Part& part, int task, Worker& worker) {
   const std::size_t h_stride = h_format(Activation::bf16, part).bytes() / sizeof(bf16);
   const int column = first / 2 * strip_rows;
   bf16* h = part.h.as<bf16>() + group.first * h_stride + column;
-  kernels_for(group).gate_up({gathered_rows(index, worker), weights, h, h_stride, worker.scratch.as<>()},
+  kernels_for(group).gate_up({gathered_rows(index, worker), weights, h, h_stride, worker.scratch.as<>(),
+                              gating_ ? &*gating_ : nullptr, from_column(part.shard->gate_bias(group.expert), column),
+                              from_column(part.shard->up_bias(group.expert), column)},
                              worker.counters);
   const int columns = columns_within(column, strips / 2 * strip_rows, g.intermediate);
   zero_padding(part, group, column + columns, column + strips / 2 * strip_rows);
@@ -259,12 +270,12 @@ void Call::zero_padding(const Part& part, const Group& group, int from, int to) 
 
 void Call::down_task(Part& part, int task, Worker& worker) {
   const Geometry& g = part.shard->geometry;
-  const int tokens = inputs_.routing.tokens, first = task * cut_.down_strips;
+  const int first = task * cut_.down_strips;
   const int strips = std::min(cut_.down_strips, g.down_strips() - first), columns = strips * strip_rows;
   const bool alone = domains() == 1;
   const std::size_t stride = alone ? columns : g.down_strips() * strip_rows;
   float* sums = alone ? worker.sums.as<float>() : part.sums.as<float>() + first * strip_rows;
-  for (int t = 0; t < tokens; ++t) std::fill_n(sums + t * stride, columns, 0.0f);
+  begin_sums(part, first * strip_rows, columns, sums, stride);
   for (int index = 0; const Group& group : grouping_.active()) {
     const Strips weights = down_strips(part, index++, first, strips);
     kernels_for(group).down({h_rows(part, group), weights, grouping_.token(group.first), grouping_.gate(group.first),
@@ -275,6 +286,20 @@ void Call::down_task(Part& part, int task, Worker& worker) {
         2ull * group.count * g.intermediate * columns_within(first * strip_rows, columns, g.hidden);
   }
   if (alone) round_columns(first * strip_rows, columns, sums);
+}
+
+// Zeros, or the biases of each token's experts, weighted as their products will be.
+void Call::begin_sums(const Part& part, int column, int columns, float* sums, std::size_t stride) const {
+  for (int t = 0; t < inputs_.routing.tokens; ++t) std::fill_n(sums + t * stride, columns, 0.0f);
+  for (const Group& group : grouping_.active()) {
+    const float* bias = from_column(part.shard->down_bias(group.expert), column);
+    if (!bias) return;
+    for (int slot = group.first; slot < group.first + group.count; ++slot) {
+      const float gate = *grouping_.gate(slot);
+      float* to = sums + *grouping_.token(slot) * stride;
+      for (int i = 0; i < columns; ++i) to[i] += gate * bias[i];
+    }
+  }
 }
 
 void Call::round_columns(int column, int columns, const float* sums) const {

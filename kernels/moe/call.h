@@ -1,6 +1,7 @@
 // One call of the fused operator: its buffers, its tasks, its phases.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "moe/forward.h"
@@ -62,6 +63,7 @@ class Call {
   void work(std::vector<Shares>& shares, int thread, void (Call::*task)(Part&, int, Worker&));
   void gate_up_task(Part& part, int task, Worker& worker);
   void down_task(Part& part, int task, Worker& worker);
+  void begin_sums(const Part& part, int column, int columns, float* sums, std::size_t stride) const;
   Strips gate_up_strips(const Part& part, int expert, int first, int strips) const;
   Strips down_strips(const Part& part, int index, int first, int strips) const;
   Rows gathered_rows(int index, Worker& worker);
@@ -71,6 +73,7 @@ class Call {
   void round_columns(int column, int columns, const float* sums) const;
 
   const Geometry geometry_;
+  const std::optional<Gating> gating_;  // none: plain SwiGLU without biases
   std::vector<Worker> workers_;
   std::vector<Part> parts_;
   Cut cut_{};

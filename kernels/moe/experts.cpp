@@ -4,6 +4,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "moe/expert_file.h"
 #include "moe/pack.h"
 #include "runtime/numa.h"
 
@@ -19,6 +20,11 @@ Geometry checked(Geometry g) {
   check_size("hidden", g.hidden);
   check_size("intermediate", g.intermediate);
   return g;
+}
+
+Glu checked(const Glu& glu) {
+  if (const std::string fault = fault_of(glu); !fault.empty()) throw std::invalid_argument(fault);
+  return glu;
 }
 
 // Shares of the intermediate size end where groups and strips do.
@@ -72,44 +78,19 @@ void read_strips(const Shard& shard, int expert, MatrixOut gate, MatrixOut up, M
                  down.data + s * strip_rows * down.stride + shard.first, down.stride);
 }
 
-// The head of a file of packed experts.
-struct FileHead {
-  char magic[16];
-  std::int32_t experts, hidden, intermediate, precision, group;
-
-  bool operator==(const FileHead&) const = default;
-};
-constexpr std::size_t head_bytes = 4096;  // the weights begin on a page
-constexpr char magic[16] = "ktbench experts";
-
-FileHead head_of(const Geometry& g) {
-  FileHead head{{}, g.experts, g.hidden, g.intermediate, static_cast<std::int32_t>(g.format.precision), g.format.group};
-  std::copy(std::begin(magic), std::end(magic), head.magic);
-  return head;
-}
-
-bool sensible(const FileHead& head) {
-  const bool named = std::equal(std::begin(magic), std::end(magic), head.magic);
-  const bool sized = head.experts > 0 && head.hidden > 0 && head.intermediate > 0;
-  const bool grouped = head.precision == 2 ? head.group == 32 || head.group == 64 || head.group == 128 : head.group == 0;
-  return named && sized && head.precision >= 0 && head.precision < precisions && grouped;
-}
-
-Geometry geometry_in(const MappedFile& file, const std::string& path) {
-  FileHead head;
-  if (file.bytes() >= head_bytes) std::memcpy(&head, file.as<>(), sizeof head);
-  if (file.bytes() < head_bytes || !sensible(head)) throw std::runtime_error(path + " holds no packed experts");
-  const Geometry g{head.experts, head.hidden, head.intermediate, {static_cast<Precision>(head.precision), head.group}};
-  if (file.bytes() != head_bytes + g.experts * g.expert_bytes())
-    throw std::runtime_error(path + " has " + std::to_string(file.bytes()) + " bytes, its packed experts need " +
-                             std::to_string(head_bytes + g.experts * g.expert_bytes()));
-  return g;
+// The numbers from the shard's first on.
+void write_biases(const Shard& shard, int expert, const BiasView& from) {
+  const Geometry& g = shard.geometry;
+  if (!g.biases) return;
+  std::copy_n(from.gate + shard.first, g.intermediate, shard.gate_bias(expert));
+  std::copy_n(from.up + shard.first, g.intermediate, shard.up_bias(expert));
+  if (float* down = shard.down_bias(expert)) std::copy_n(from.down, g.hidden, down);
 }
 
 }  // namespace
 
-PackedExperts::PackedExperts(Geometry geometry, int domains, const std::vector<int>& nodes)
-    : geometry_(checked(geometry)), shards_(cut(geometry_, domains)) {
+PackedExperts::PackedExperts(Geometry geometry, int domains, const std::vector<int>& nodes, const Glu& glu)
+    : geometry_(checked(geometry)), glu_(checked(glu)), shards_(cut(geometry_, domains)) {
   if (!nodes.empty() && nodes.size() != shards_.size())
     throw std::invalid_argument(std::to_string(nodes.size()) + " nodes for " + std::to_string(domains) + " domains");
   for (std::size_t d = 0; d < shards_.size(); ++d) {
@@ -118,22 +99,22 @@ PackedExperts::PackedExperts(Geometry geometry, int domains, const std::vector<i
   }
 }
 
-PackedExperts::PackedExperts(Geometry geometry, MappedFile file)
-    : geometry_(geometry), shards_(cut(geometry_, 1)), file_(std::make_unique<MappedFile>(std::move(file))) {
+PackedExperts::PackedExperts(Geometry geometry, const Glu& glu, MappedFile file)
+    : geometry_(geometry), glu_(glu), shards_(cut(geometry_, 1)), file_(std::make_unique<MappedFile>(std::move(file))) {
   shards_.front().data = file_->as<>() + head_bytes;
 }
 
 PackedExperts PackedExperts::map(const std::string& path) {
   MappedFile file = MappedFile::open(path);
-  const Geometry geometry = geometry_in(file, path);
-  return {geometry, std::move(file)};
+  const FileHead head = head_in(file, path);
+  return {head.geometry(), head.glu(), std::move(file)};
 }
 
 void PackedExperts::save(const std::string& path) const {
   if (shards_.size() > 1) throw std::invalid_argument("experts that are split over domains cannot be saved");
   const Shard& all = shards_.front();
   MappedFile file = MappedFile::create(path, head_bytes + all.bytes());
-  const FileHead head = head_of(geometry_);
+  const FileHead head = head_of(geometry_, glu_);
   std::memcpy(file.as<>(), &head, sizeof head);
   std::memcpy(file.as<>() + head_bytes, all.data, all.bytes());
   file.flush();
@@ -151,18 +132,32 @@ void PackedExperts::check_expert(int expert) const {
                             std::to_string(geometry_.experts - 1));
 }
 
-void PackedExperts::write(int expert, MatrixView gate, MatrixView up, MatrixView down, Team* team) {
+void PackedExperts::check_biases(const BiasView& biases) const {
+  const int given = !!biases.gate + !!biases.up + !!biases.down;
+  if (geometry_.biases && given < 3)
+    throw std::invalid_argument("experts with biases need all of gate_bias, up_bias, down_bias");
+  if (!geometry_.biases && given > 0)
+    throw std::invalid_argument("experts without biases take none of gate_bias, up_bias, down_bias");
+}
+
+void PackedExperts::write(int expert, MatrixView gate, MatrixView up, MatrixView down, Team* team,
+                          const BiasView& biases) {
   check_expert(expert);
   if (file_) throw std::logic_error("packed experts in a file cannot be written");
+  check_biases(biases);
   const int domains = static_cast<int>(shards_.size());
   if (!team || team->threads() < domains) {
-    for (const Shard& shard : shards_) write_strips(shard, expert, gate, up, down, 0, 1);
+    for (const Shard& shard : shards_) {
+      write_strips(shard, expert, gate, up, down, 0, 1);
+      write_biases(shard, expert, biases);
+    }
     return;
   }
   const int threads = team->threads();
   team->run([&](int thread) {
     const int d = domain_of(thread, threads, domains), begin = first_thread(d, threads, domains);
     write_strips(shards_[d], expert, gate, up, down, thread - begin, first_thread(d + 1, threads, domains) - begin);
+    if (thread == begin) write_biases(shards_[d], expert, biases);
   });
 }
 
@@ -173,6 +168,16 @@ void PackedExperts::read(int expert, MatrixOut gate, MatrixOut up, MatrixOut dow
   };
   if (!team) return share(0, 1);
   team->run([&](int thread) { share(thread, team->threads()); });
+}
+
+void PackedExperts::read_biases(int expert, const BiasOut& to) const {
+  check_expert(expert);
+  if (!geometry_.biases) throw std::invalid_argument("the experts have no biases");
+  for (const Shard& shard : shards_) {
+    std::copy_n(shard.gate_bias(expert), shard.geometry.intermediate, to.gate + shard.first);
+    std::copy_n(shard.up_bias(expert), shard.geometry.intermediate, to.up + shard.first);
+  }
+  std::copy_n(shards_.front().down_bias(expert), geometry_.hidden, to.down);
 }
 
 std::vector<std::map<int, std::size_t>> PackedExperts::placement() const {

@@ -1,5 +1,7 @@
 #include "moe/forward.h"
 
+#include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "moe/call.h"
@@ -22,21 +24,23 @@ Counters& Counters::operator+=(const Counters& other) {
   return *this;
 }
 
-MoE::MoE(std::shared_ptr<PackedExperts> experts, std::shared_ptr<Team> team)
-    : experts_(std::move(experts)), team_(std::move(team)) {}
+MoE::MoE(std::shared_ptr<PackedExperts> experts, std::shared_ptr<Team> team, int tag)
+    : experts_(std::move(experts)), team_(std::move(team)), tag_(tag) {
+  if (tag < 0) throw std::invalid_argument("tag=" + std::to_string(tag) + " must not be negative");
+}
 
 MoE::~MoE() = default;
 
 void MoE::forward(const ForwardInputs& inputs, const ForwardOptions& options) {
   if (inputs.routing.tokens == 0) return;
   std::unique_ptr<Call> call = open(inputs, options);
-  team_->run(call->phases());
+  team_->run(call->phases(), tag_);
   close(std::move(call));
 }
 
 MoE::Ticket MoE::submit(const std::shared_ptr<MoE>& moe, const ForwardInputs& inputs, const ForwardOptions& options) {
   std::unique_ptr<Call> call = inputs.routing.tokens ? moe->open(inputs, options) : nullptr;
-  std::shared_ptr<Job> job = moe->team_->submit(call ? call->phases() : std::vector<Team::Phase>{});
+  std::shared_ptr<Job> job = moe->team_->submit(call ? call->phases() : std::vector<Team::Phase>{}, moe->tag_);
   return {moe, std::move(call), std::move(job)};
 }
 
@@ -66,9 +70,12 @@ Counters MoE::counters() {
 MoE::Ticket::Ticket(std::shared_ptr<MoE> moe, std::unique_ptr<Call> call, std::shared_ptr<Job> job)
     : moe_(std::move(moe)), call_(std::move(call)), job_(std::move(job)) {}
 
-MoE::Ticket::Ticket(Ticket&&) noexcept = default;
+MoE::Ticket::Ticket(Ticket&& other) noexcept
+    : moe_(std::move(other.moe_)), call_(std::move(other.call_)), job_(std::move(other.job_)),
+      closed_(other.closed_.load()) {}
 
 MoE::Ticket::~Ticket() {
+  if (!job_) return;  // moved away
   try {
     wait();
   } catch (...) {  // nobody is left to hear of it
@@ -76,12 +83,10 @@ MoE::Ticket::~Ticket() {
 }
 
 void MoE::Ticket::wait() {
-  if (!job_) return;
-  const std::shared_ptr<Job> job = std::exchange(job_, nullptr);
-  const std::shared_ptr<MoE> moe = moe_;
-  std::unique_ptr<Call> call = std::move(call_);
-  moe->team_->wait(*job);
-  moe->close(std::move(call));
+  moe_->team_->wait(*job_);
+  if (!closed_.exchange(true)) moe_->close(std::move(call_));
 }
+
+bool MoE::Ticket::done() const { return moe_->team_->done(*job_); }
 
 }  // namespace ktbench

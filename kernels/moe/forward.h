@@ -1,12 +1,13 @@
 // The fused MoE operator: phases with a barrier after each.
 //   1. x as the kernels want it: bf16, float32 or int8 per token.
-//   2. h = silu(x gate^T) * (x up^T) for every expert that has tokens, rounded to bf16.
+//   2. h = act(x gate^T) * (x up^T), see moe/glu.h, for every expert that has tokens, rounded to bf16.
 //   3. h as the kernels want it, where that is not bf16.
 //   4. out = sum over experts of gate weight * (h down^T), float32 sums in expert order, rounded to bf16 once.
 //   5. Over several domains: the sum of what each has found for its share of the intermediate size.
 // Each output element belongs to one task, so the result depends neither on the thread count nor on the schedule.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -37,7 +38,8 @@ class Call;
 
 class MoE {
  public:
-  MoE(std::shared_ptr<PackedExperts> experts, std::shared_ptr<Team> team);
+  // The tag names its jobs in the team's spans. Throws std::invalid_argument for a negative one.
+  MoE(std::shared_ptr<PackedExperts> experts, std::shared_ptr<Team> team, int tag = 0);
   ~MoE();
 
   // A call on its way. Destroying it waits; `hidden` and `out` must live until then.
@@ -46,13 +48,15 @@ class MoE {
     Ticket(std::shared_ptr<MoE> moe, std::unique_ptr<Call> call, std::shared_ptr<Job> job);
     Ticket(Ticket&&) noexcept;
     ~Ticket();
-    // Throws what a thread of the team threw, once; returns at once when it has been waited for.
+    // Throws what a thread of the team threw, once. Any number of threads may wait.
     void wait();
+    bool done() const;  // whether wait() would return at once
 
    private:
     std::shared_ptr<MoE> moe_;
     std::unique_ptr<Call> call_;
     std::shared_ptr<Job> job_;
+    std::atomic<bool> closed_{false};
   };
 
   // Throws std::out_of_range for an expert id, std::invalid_argument for numa with fewer threads than domains.
@@ -70,6 +74,7 @@ class MoE {
 
   const std::shared_ptr<PackedExperts> experts_;
   const std::shared_ptr<Team> team_;
+  const int tag_;
   std::mutex lock_;
   std::vector<std::unique_ptr<Call>> idle_;  // with their buffers, for the next calls
   Counters counted_;

@@ -6,13 +6,15 @@
 
 namespace ktbench {
 
-// ids, gates: [tokens, per_token].
+// ids, gates: [tokens, per_token]. An id of nobody (-1) leaves its slot out.
 struct Routing {
   const std::int64_t* ids;
   const float* gates;
   int tokens;
   int per_token;
 };
+
+inline constexpr std::int64_t nobody = -1;
 
 struct Group {
   int expert;
@@ -22,7 +24,7 @@ struct Group {
 
 class Grouping {
  public:
-  // Throws std::out_of_range naming the first id outside 0..experts-1. A token may name an expert more than once.
+  // Throws std::out_of_range naming the first id that is neither nobody nor in 0..experts-1. A token may name an expert more than once.
   void arrange(const Routing& routing, int experts);
 
   const std::vector<Group>& active() const { return active_; }

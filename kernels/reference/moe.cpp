@@ -34,6 +34,15 @@ float product(const Rows& x, const Strips& w, int r, int strip, int row) {
 
 float silu_exact(float x) { return x / (1.0f + std::exp(-x)); }
 
+// `column` is that of h.
+float gated_exact(float gate, float up, const GateUp& job, int column) {
+  if (!job.gating) return silu_exact(gate) * up;
+  const Gating& p = *job.gating;
+  const float g = at_most(gate + (job.gate_bias ? job.gate_bias[column] : 0), p.limit);
+  const float u = at_least(at_most(up + (job.up_bias ? job.up_bias[column] : 0), p.limit), -p.limit);
+  return g / (1.0f + std::exp(-steepened(g, p))) * (u + p.offset);
+}
+
 Strips readable(const Strips& packed, std::byte* scratch) {
   return packed.format.precision == Precision::int4 ? unpacked(packed, scratch) : packed;
 }
@@ -43,9 +52,11 @@ void gate_up_reference(const GateUp& job, Counters& counters) {
   for (int pair = 0; pair < job.weights.count / 2; ++pair) {
     const Strips w = readable(strips_from(job.weights, 2 * pair, 2), job.scratch);
     for (int r = 0; r < job.x.count; ++r)
-      for (int i = 0; i < strip_rows; ++i)
-        job.h[r * job.h_stride + pair * strip_rows + i] =
-            to_bf16(silu_exact(product(job.x, w, r, 0, i)) * product(job.x, w, r, 1, i));
+      for (int i = 0; i < strip_rows; ++i) {
+        const int column = pair * strip_rows + i;
+        job.h[r * job.h_stride + column] =
+            to_bf16(gated_exact(product(job.x, w, r, 0, i), product(job.x, w, r, 1, i), job, column));
+      }
   }
 }
 

@@ -7,9 +7,17 @@
 namespace ktbench {
 
 struct Job {
-  Job(const Team& its_team, std::vector<Team::Phase> its_phases)
-      : team(its_team), owned(std::move(its_phases)), phases(owned) {}
-  Job(const Team& its_team, std::span<const Team::Phase> its_phases) : team(its_team), phases(its_phases) {}
+  Job(const Team& its_team, std::vector<Team::Phase> its_phases, int its_tag)
+      : team(its_team), owned(std::move(its_phases)), phases(owned), tag(its_tag) {}
+  Job(const Team& its_team, std::span<const Team::Phase> its_phases, int its_tag)
+      : team(its_team), phases(its_phases), tag(its_tag) {}
+
+  // By every thread: the first to come is the one that counts.
+  void note_begin() {
+    if (begin_ns.load(std::memory_order_relaxed)) return;
+    std::int64_t unset = 0;
+    begin_ns.compare_exchange_strong(unset, monotonic_ns(), std::memory_order_relaxed);
+  }
 
   void run_guarded(const Team::Phase& phase, int thread) try {
     if (!failed.load(std::memory_order_relaxed)) phase(thread);
@@ -25,6 +33,8 @@ struct Job {
   const Team& team;
   const std::vector<Team::Phase> owned;
   const std::span<const Team::Phase> phases;
+  const int tag;
+  std::atomic<std::int64_t> begin_ns{0};  // 0 until a thread takes part
   std::uint64_t number = 0;   // its place in the team's order, from 1
   std::shared_ptr<Job> self;  // keeps it alive in the queue, unless it lies on its caller's stack
   Job* next = nullptr;
@@ -50,15 +60,15 @@ Team::Team(int threads, std::chrono::microseconds spin, Thread0 thread0)
 
 Team::~Team() { drop(current_); }
 
-std::shared_ptr<Job> Team::submit(std::vector<Phase> phases) {
-  auto job = std::make_shared<Job>(*this, std::move(phases));
+std::shared_ptr<Job> Team::submit(std::vector<Phase> phases, int tag) {
+  auto job = std::make_shared<Job>(*this, std::move(phases), tag);
   job->self = job;
   enqueue(*job);
   return job;
 }
 
-void Team::run(std::span<const Phase> phases) {
-  Job job(*this, phases);
+void Team::run(std::span<const Phase> phases, int tag) {
+  Job job(*this, phases, tag);
   enqueue(job);
   wait(job);
 }
@@ -68,6 +78,8 @@ void Team::wait(Job& job) {
   await(job.number);
   if (job.failed.exchange(false)) std::rethrow_exception(std::exchange(job.failure, nullptr));
 }
+
+bool Team::done(const Job& job) const { return completed(job.number); }
 
 void Team::enqueue(Job& job) {
   {
@@ -115,6 +127,7 @@ void Team::work_on_current() {
 // With the last arrival the job is over: only the thread that came last may touch it still.
 void Team::take_part(int thread) {
   Job& job = *current_.load(std::memory_order_acquire);
+  job.note_begin();
   const std::span<const Phase> phases = job.phases;
   for (std::size_t i = 0; i < phases.size(); ++i) {
     if (i > 0) barrier_.arrive_and_wait();
@@ -123,7 +136,10 @@ void Team::take_part(int thread) {
   if (barrier_.arrive()) finish(job);
 }
 
+// The next job may begin before waiters are told: waking those that are parked takes microseconds.
 void Team::finish(Job& job) {
+  if (const std::int64_t begin_ns = job.begin_ns.load(std::memory_order_relaxed))
+    spans_.note({job.tag, begin_ns, monotonic_ns()});
   const std::uint64_t number = job.number;
   const std::shared_ptr<Job> self = std::move(job.self);
   Job* next;
@@ -134,8 +150,8 @@ void Team::finish(Job& job) {
     current_.store(next, std::memory_order_release);
   }
   completed_.store(number, std::memory_order_release);
-  progress_.advance();
   if (next) begun_.advance();
+  progress_.advance();
 }
 
 void Team::settle() {

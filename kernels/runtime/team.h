@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "runtime/spans.h"
 #include "runtime/waiting.h"
 
 namespace ktbench {
@@ -20,6 +21,7 @@ struct Job;  // one submission, the ticket to wait with
 class Team {
  public:
   using Phase = std::function<void(int thread)>;
+  static constexpr int untagged = -1;
 
   virtual ~Team();
   Team(const Team&) = delete;
@@ -27,18 +29,26 @@ class Team {
 
   int threads() const { return threads_; }
 
-  // Returns at once. What the phases hold is destroyed with the job: on any thread, where nobody holds the ticket.
-  std::shared_ptr<Job> submit(std::vector<Phase> phases);
+  // Returns at once. What the phases hold is destroyed with the job: on any thread, where nobody holds the ticket. The
+  // tag says in spans() whose job it was.
+  std::shared_ptr<Job> submit(std::vector<Phase> phases, int tag = untagged);
 
   // Returns when the job is done; the first exception of any of its threads is thrown here, once, and its later phases
   // were skipped. Any thread may wait, never a phase of the same team. Where the team leaves the place of thread 0 to
   // its callers, one that waits works there, in this job and in all before it.
   // Throws std::invalid_argument for a job of another team.
   void wait(Job& job);
+  // Whether wait() would return at once. Where callers are thread 0, no job is ever done before somebody waits.
+  bool done(const Job& job) const;
 
   // Submits and waits. Callers take turns.
-  void run(std::span<const Phase> phases);
+  void run(std::span<const Phase> phases, int tag = untagged);
   void run(const Phase& phase) { run(std::span(&phase, 1)); }
+
+  // When each job's first thread began it, and when the job was done; in order and apart, for jobs run one by one. A job
+  // counts before its waiter returns.
+  std::vector<Span> spans() { return spans_.take(); }
+  std::int64_t busy_ns() const { return spans_.busy_ns(); }
 
  protected:
   enum class Thread0 { caller, own };
@@ -72,6 +82,7 @@ class Team {
   alignas(64) std::atomic<std::uint64_t> completed_{0};
   EventCount progress_;  // a job was completed, or thread 0's place became free
   Barrier barrier_;
+  Spans spans_;
 };
 
 }  // namespace ktbench

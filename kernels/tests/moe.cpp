@@ -43,18 +43,28 @@ float widen(bf16 x) { return __builtin_bit_cast(float, static_cast<std::uint32_t
 
 struct Expert {
   std::vector<bf16> gate, up, down;
+  std::vector<float> biases;  // gate's, up's and down's; empty where there are none
+
+  BiasView bias_view(const Geometry& g) const {
+    if (biases.empty()) return {};
+    return {biases.data(), biases.data() + g.intermediate, biases.data() + 2 * g.intermediate};
+  }
 };
 
 Expert random_expert(Numbers& numbers, const Geometry& g) {
   const std::size_t elements = std::size_t{1} * g.hidden * g.intermediate;
-  return {random_matrix(numbers, elements), random_matrix(numbers, elements), random_matrix(numbers, elements)};
+  Expert expert;
+  for (auto* matrix : {&expert.gate, &expert.up, &expert.down}) *matrix = random_matrix(numbers, elements);
+  if (g.biases)
+    for (const bf16 x : random_matrix(numbers, 2 * g.intermediate + g.hidden)) expert.biases.push_back(widen(x));
+  return expert;
 }
 
 void write(PackedExperts& packed, int index, const Expert& expert, Team* team) {
   const auto hidden = static_cast<std::size_t>(packed.geometry().hidden);
   const auto intermediate = static_cast<std::size_t>(packed.geometry().intermediate);
   packed.write(index, {expert.gate.data(), hidden}, {expert.up.data(), hidden}, {expert.down.data(), intermediate},
-               team);
+               team, expert.bias_view(packed.geometry()));
 }
 
 // Gate, up and down, one after the other.
@@ -78,8 +88,9 @@ void check_packed(const PackedExperts& packed, int index, const Expert& expert, 
       check(std::abs(back[i++] - widen(x)) <= (exact ? 0.0f : 0.25f / 4), "packing lost too much");
 }
 
-std::shared_ptr<PackedExperts> random_layer(Numbers& numbers, const Geometry& g, int domains, Team* team) {
-  auto packed = std::make_shared<PackedExperts>(g, domains, std::vector<int>{});
+std::shared_ptr<PackedExperts> random_layer(Numbers& numbers, const Geometry& g, int domains, Team* team,
+                                            const Glu& glu = {}) {
+  auto packed = std::make_shared<PackedExperts>(g, domains, std::vector<int>{}, glu);
   for (int e = 0; e < g.experts; ++e) {
     const Expert expert = random_expert(numbers, g);
     write(*packed, e, expert, team);
@@ -166,20 +177,20 @@ struct Scene {
   std::string format_name() const { return name_of(moe->experts().geometry().format); }
 };
 
-Scene random_scene(const Geometry& g, int domains, int tokens, int per_token) {
+Scene random_scene(const Geometry& g, int domains, int tokens, int per_token, const Glu& glu) {
   Numbers numbers(g.hidden * 31 + tokens);
   const auto pool = std::make_shared<ThreadPool>(four_cpus(), brief);
-  const auto moe = std::make_shared<MoE>(random_layer(numbers, g, domains, pool.get()), pool);
+  const auto moe = std::make_shared<MoE>(random_layer(numbers, g, domains, pool.get(), glu), pool);
   const Batch batch(numbers, g, tokens, per_token);
   return {moe, batch, expected_from(*moe, batch)};
 }
 
-void check_everywhere(Geometry g, int tokens, int per_token) {
+void check_everywhere(Geometry g, int tokens, int per_token, const Glu& glu = {}) {
   for (const Format& format : formats)
     for (const int domains : {1, 2}) {
       g.format = format;
       if (g.intermediate <= (domains - 1) * format.depth_multiple()) continue;
-      const Scene scene = random_scene(g, domains, tokens, per_token);
+      const Scene scene = random_scene(g, domains, tokens, per_token, glu);
       for (const NamedKernels& isa : granted_kernels(format.precision))
         for (const bool dynamic : {false, true})
           for (const bool numa : {false, true}) {
@@ -191,10 +202,10 @@ void check_everywhere(Geometry g, int tokens, int per_token) {
 }
 
 // Sanitizers are slow, emulated tiles slower.
-void check_large(Geometry g, int tokens) {
+void check_large(Geometry g, int tokens, const Glu& glu = {}) {
   for (const Format& format : {formats[0], formats[1], formats[3]}) {
     g.format = format;
-    const Scene scene = random_scene(g, 1, tokens, 1);
+    const Scene scene = random_scene(g, 1, tokens, 1, glu);
     for (const NamedKernels& isa : granted_kernels(format.precision)) scene.check_forward(isa, on(*isa.kernels, true));
   }
 }
@@ -208,6 +219,11 @@ KTBENCH_TEST(one_by_one) { check_everywhere({1, 1, 1}, 2, 16); }
 KTBENCH_TEST(many_tokens_on_one_expert) { check_large({1, 128, 64}, 300); }
 KTBENCH_TEST(wide_tasks) { check_large({1, 2080, 48}, 256); }
 KTBENCH_TEST(deep_pieces_of_tiles) { check_large({1, 80, 2080}, 40); }
+
+constexpr Glu clamped{Act::silu, 1.702, 0.4, 1};
+KTBENCH_TEST(gates_and_ups_with_biases_and_a_limit) { check_everywhere({3, 33, 140, {}, true}, 7, 2, clamped); }
+KTBENCH_TEST(gelu_gates) { check_everywhere({2, 70, 40}, 5, 2, {.act = Act::gelu_tanh}); }
+KTBENCH_TEST(many_rows_with_biases) { check_large({1, 128, 64, {}, true}, 300, clamped); }
 
 KTBENCH_TEST(both_features_split_by_tokens) {
   if (!granted("avx512") || !granted("amx")) return;
@@ -310,7 +326,7 @@ KTBENCH_TEST(saved_experts_are_mapped_back) {
   for (const Format& format : formats) {
     Numbers numbers(13);
     const auto pool = std::make_shared<ThreadPool>(four_cpus(), brief);
-    const auto packed = random_layer(numbers, {2, 70, 40, format}, 1, pool.get());
+    const auto packed = random_layer(numbers, {2, 70, 40, format, true}, 1, pool.get(), clamped);
     packed->save(path);
     const auto mapped = std::make_shared<PackedExperts>(PackedExperts::map(path));
     const Batch batch(numbers, packed->geometry(), 5, 2);

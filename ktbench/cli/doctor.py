@@ -63,7 +63,21 @@ def _hardware() -> list[Line]:
         ("turbo", _on_off(settings.turbo) or _dash("no cpufreq here, as in most virtual machines")),
         ("huge pages", settings.thp or _dash("this kernel has no transparent huge pages")),
         ("GPU", gpus or _dash(cuda.reason)),
+        ("roles=split", _split(topology.core_cpus)),
     ]
+
+
+def _split(cpus: Sequence[int]) -> str:
+    """What host and device role get of the cores by default, or why they cannot be apart."""
+    from ktbench.core.engine import EngineSpec
+    from ktbench.engine.roles import lacking_cores, split_cpus
+
+    engine = EngineSpec(roles="split")
+    if why := lacking_cores(cpus, engine):
+        return _dash(why)
+    roles = split_cpus(cpus, engine)
+    device, host = (", ".join(map(str, of)) for of in (roles.device, roles.host))
+    return f"device role on cpu {device}; host role on cpu {host} (engine.device_threads moves the border)"
 
 
 def _grant_lines() -> list[Line]:

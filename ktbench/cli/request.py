@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ktbench.config import Request, compose, freeze
 from ktbench.core.errors import RequestError
 from ktbench.core.record import Cell
+from ktbench.core.spec import RunSpec
 from ktbench.engine.checkpoint_files import inspect_checkpoint
+from ktbench.engine.inject.match import require_operators
+from ktbench.engine.placing import place_experts
+from ktbench.engine.roles import lacking_cores
 from ktbench.engine.support import unsupported as not_built
 from ktbench.host.grants import feature_reasons, machine_grants
 from ktbench.host.memory import available_memory_bytes
 from ktbench.host.topology import read_topology
 from ktbench.plan import plan_cells, require_memory, unsupported
+from ktbench.workload.profile import read_profile
 from ktbench.workload.recorded import read_trace
 
 
@@ -41,7 +46,10 @@ def read_request(overrides: Sequence[str]) -> Request:
     composed = compose(overrides)
     paths = {content["model"]["path"] for content in composed.parts.values()} - {None}
     try:
-        return freeze(composed, {path: inspect_checkpoint(path) for path in paths})
+        request = freeze(composed, {path: inspect_checkpoint(path) for path in paths})
+        for part in request.parts:
+            require_operators(part.spec.inject)
+        return request
     except ValueError as error:
         raise RequestError(str(error)) from None
 
@@ -50,13 +58,20 @@ def plan_request(request: Request) -> Planned:
     """Cells of a request, sorted into what can run here and what cannot. Raises RequestError where it does not fit."""
     cells = tuple(cell for part in request.parts for cell in plan_cells(part.spec, part.sweep, part.name))
     reasons = feature_reasons(machine_grants())
-    lacking = {cell.key: why for cell in cells if (why := unsupported(cell.spec, reasons) or not_built(cell.spec))}
+    cpus = read_topology().core_cpus
+    lacking = {cell.key: why for cell in cells if (why := _lacks(cell.spec, reasons, cpus))}
     runnable = [cell for cell in cells if cell.key not in lacking]
     for cell in runnable:
         _check_trace(cell)
+        _check_placement(cell)
     free, cache = available_memory_bytes(), read_topology().last_level_cache_bytes or 0
     needed = require_memory(runnable, free, cache)
     return Planned(cells=cells, lacking=lacking, needed_bytes=needed, free_bytes=free, cache_bytes=cache)
+
+
+def _lacks(spec: RunSpec, reasons: Mapping[str, str], cpus: Sequence[int]) -> str:
+    """Why a cell cannot run on this machine; empty where it can."""
+    return unsupported(spec, reasons) or not_built(spec) or lacking_cores(cpus, spec.engine)
 
 
 def _check_trace(cell: Cell) -> None:
@@ -65,5 +80,15 @@ def _check_trace(cell: Cell) -> None:
     try:
         if work.trace is not None:
             read_trace(work.trace, shape.experts, shape.top_k, work.seed)
+    except ValueError as error:
+        raise RequestError(str(error)) from None
+
+
+def _check_placement(cell: Cell) -> None:
+    """A profile that cannot be read, or is one of another model, is refused before anything loads."""
+    placement, model = cell.spec.engine.placement, cell.spec.model
+    try:
+        profile = None if placement.profile is None else read_profile(placement.profile, model)
+        place_experts(placement, model.shape, profile)
     except ValueError as error:
         raise RequestError(str(error)) from None

@@ -8,8 +8,12 @@ SUMMARY = "measure one cell"
 
 
 def run(overrides: Sequence[str]) -> int:
-    """Measure the one cell that the overrides describe. Exit code 4 where it did not end well or cannot run here."""
+    """Measure the one cell that the overrides describe. Exit code 4 where it did not end well or cannot run here.
+
+    With `inject.show=true` nothing is measured: the modules of the model and what takes their place are shown.
+    """
     from ktbench.cli.drive import carry_out
+    from ktbench.cli.inject import show_injection
     from ktbench.cli.request import plan_request, read_request
     from ktbench.cli.show import show
     from ktbench.core.errors import RequestError
@@ -17,5 +21,7 @@ def run(overrides: Sequence[str]) -> int:
     request = read_request(overrides)
     if request.is_sweep:
         raise RequestError("run: takes one cell; use `sweep` for an ablation")
+    if request.show:
+        return show_injection(request.parts[0].spec)
     planned = plan_request(request)
     return show(carry_out(request, planned, ["python", "-m", "ktbench", "run", *overrides]), alone=True)

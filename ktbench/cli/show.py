@@ -47,6 +47,7 @@ def _text(run: Run) -> Iterator[str]:
 def _lines(row: Row) -> Iterator[str]:
     """The row, then what proves it and what casts doubt on it."""
     yield row_line(row)
+    yield from (f"{'':<16}   {remark}" for remark in row.remarks)
     if row.timed:
         error = "output not checked" if row.error is None else f"error {row.error:.1e} against float32"
         yield f"{'':<16}   seen: {row.evidence}; {error}{f'; {row.outcome}: {row.why}' if row.why else ''}"

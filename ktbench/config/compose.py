@@ -26,6 +26,7 @@ _DEFAULTS = {
     "engine": EngineSpec(),
     "measure": MeasureSpec(),
     "sweep": SweepSpec(),
+    "inject": {"file": None, "show": False},
     "resume": None,
     "resume_changed": False,
     "run_name": None,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from ktbench.config.inject import freeze_inject, wants_show
 from ktbench.config.parts import Composed
 from ktbench.config.trace import give_trace
 from ktbench.core.errors import RequestError
@@ -16,7 +17,9 @@ from ktbench.core.spec import MeasureSpec, RunSpec
 from ktbench.core.sweep import SweepSpec
 
 _VOCAB_MULTIPLE = 64
-_SPEC = ("workload", "engine", "system", "precision", "device_precision")
+_SPEC = ("workload", "engine", "system")
+_PRECISIONS = ("precision", "device_precision")
+_SHORT = {"int4": "int4_g32"}
 
 # `config.json` of a checkpoint by the folder that `model.path` names.
 Checkpoints = Mapping[str, Mapping[str, Any]]
@@ -38,14 +41,22 @@ class RequestPart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """Everything a command line asks for. `sweep` has the run's name, title and parts, which are measured together."""
+    """Everything a command line asks for. `sweep` has the run's name, title and parts, which are measured together.
+
+    `show`: only show what the injection rules replace.
+    """
 
     sweep: SweepSpec
     measure: MeasureSpec
     parts: tuple[RequestPart, ...]
+    show: bool
     resume: str | None
     resume_changed: bool
     run_name: str | None
+
+    def __post_init__(self) -> None:
+        if self.show and self.is_sweep:
+            raise ValueError("inject.show=true: shows the modules of one cell, leave out the ablation")
 
     @property
     def title(self) -> str:
@@ -68,7 +79,7 @@ def freeze(composed: Composed, checkpoints: Checkpoints = MappingProxyType({})) 
     try:
         contents = give_trace(composed.parts)
         parts = tuple(_part(name, content, run["measure"], checkpoints) for name, content in contents.items())
-        return from_plain(run | {"parts": parts}, Request)
+        return from_plain(run | {"parts": parts, "show": wants_show(composed.run["inject"])}, Request)
     except ValueError as error:
         raise RequestError(str(error)) from None
 
@@ -77,8 +88,15 @@ def _part(name: str, content: Mapping[str, Any], measure: Any, checkpoints: Chec
     path = content["model"]["path"]
     phase = content["workload"]["phase"]
     model = freeze_model(content["model"], None if path is None else checkpoints[path], phase=phase)
-    spec = from_plain({"model": model, "measure": measure} | {key: content[key] for key in _SPEC}, RunSpec)
+    given = {key: content[key] for key in _SPEC} | {key: _precision(content[key]) for key in _PRECISIONS}
+    inject = freeze_inject(content["inject"])
+    spec = from_plain({"model": model, "measure": measure, "inject": inject} | given, RunSpec)
     return from_plain({"name": name, "spec": spec, "sweep": content["sweep"]}, RequestPart)
+
+
+def _precision(word: Any) -> Any:
+    """A precision by its name in specs: `int4` is that of the smallest groups."""
+    return _SHORT.get(word, word) if isinstance(word, str) else word
 
 
 def freeze_model(model: Mapping[str, Any], checkpoint: Mapping[str, Any] | None, *, phase: str) -> dict[str, Any]:

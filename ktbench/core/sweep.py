@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ktbench.core.arms import arm_changes
 
-FigureKind = Literal["bars", "throughput", "latency"]
+FigureKind = Literal["bars", "throughput", "latency", "roles", "depth"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
+
+from ktbench.core.record import Provenance
 
 Resource = Literal["host", "device", "link"]
+RESOURCES: tuple[Resource, ...] = get_args(Resource)
+WAIT = "wait"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,6 +28,10 @@ class Span:
     end_s: float
     layer: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.end_s < self.begin_s:
+            raise ValueError(f"span {self.name}: ends at {self.end_s} s, before it begins at {self.begin_s} s")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timeline:
@@ -31,3 +40,34 @@ class Timeline:
     title: str
     spans: tuple[Span, ...]
     step_s: float
+    provenance: Provenance = "measured"
+
+    @property
+    def resources(self) -> tuple[Resource, ...]:
+        """Those that did anything."""
+        return tuple(resource for resource in RESOURCES if any(span.resource == resource for span in self.spans))
+
+    def busy_s(self, resource: Resource) -> float:
+        """Seconds in which a resource worked; what it did at the same time counts once."""
+        return _length(self._work(resource))
+
+    def waiting_s(self, resource: Resource) -> float:
+        """Seconds in which a resource had nothing to do but wait, as its spans of kind `wait` say."""
+        return _length((s.begin_s, s.end_s) for s in self.spans if s.resource == resource and s.kind == WAIT)
+
+    def overlap_s(self, one: Resource, other: Resource) -> float:
+        """Seconds in which both worked."""
+        both = _length([*self._work(one), *self._work(other)])
+        return self.busy_s(one) + self.busy_s(other) - both
+
+    def _work(self, resource: Resource) -> list[tuple[float, float]]:
+        return [(s.begin_s, s.end_s) for s in self.spans if s.resource == resource and s.kind != WAIT]
+
+
+def _length(intervals: Iterable[tuple[float, float]]) -> float:
+    """Length of the union of intervals."""
+    total, reached = 0.0, float("-inf")
+    for begin, end in sorted(intervals):
+        total += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total

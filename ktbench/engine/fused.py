@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ktbench._kernels import MoE, OpenMPTeam, PackedExperts
+from ktbench._kernels import MoE, OpenMPTeam, PackedExperts, Prepared, Team, ThreadPool
 from ktbench.core.engine import EngineSpec
-from ktbench.core.shape import MoEShape
 from ktbench.core.spec import RunSpec
-from ktbench.engine.experts import ExpertMatrices, ExpertStore
+from ktbench.engine.form import ExpertsForm
+from ktbench.engine.matrices import ExpertMatrices, ExpertStore
 from ktbench.engine.packing import Packing
 from ktbench.engine.protocol import Unsupported
+from ktbench.engine.roles import reach
 from ktbench.engine.routing import Routing
+from ktbench.engine.step.later import Fetch
+from ktbench.engine.step.tape import Tape
+
+# How long a thread of the host role looks for the next call before it sleeps: longer than attention takes.
+_SPIN_US = 2000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,44 +44,83 @@ class KernelChoice:
         return cls(avx512=engine.v, amx=engine.m, amx_min_tokens=engine.amx_min_tokens, dynamic=engine.d, numa=engine.n)
 
 
-class FusedExperts:
-    """Backend and store of one layer: runs and gives back what was packed."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Crew:
+    """Who runs experts: `apart` is a pool that works on while its caller does something else."""
 
-    def __init__(self, packed: PackedExperts, team: OpenMPTeam) -> None:
+    team: Team
+    tape: Tape
+    apart: bool = False
+
+
+class FusedExperts:
+    """Backend and store of one decoder layer: runs and gives back what was packed."""
+
+    def __init__(self, packed: PackedExperts, form: ExpertsForm, layer: int, crew: Crew) -> None:
         self.choice = KernelChoice(avx512=True)
-        self._packed, self._team, self._moe = packed, team, MoE(packed, team)
+        self.form = form
+        self._packed, self._layer, self._crew = packed, layer, crew
+        self._moe = MoE(packed, crew.team, tag=layer)
         self._earlier: Counter[str] = Counter()
 
     def __call__(self, hidden: Tensor, routing: Routing) -> Tensor:
         """[T, H] bf16 of `hidden` [T, H] bf16."""
         hidden = hidden.contiguous()
-        return self.bind(hidden, routing, torch.empty_like(hidden))()
+        output = torch.empty_like(hidden)
+        self._crew.tape.do(self._prepared(hidden, routing, output).forward, hidden, routing, output)
+        return output
+
+    def start(self, hidden: Tensor, routing: Routing) -> Fetch:
+        """Submits the same; on shared cores there is nobody who could run it meanwhile, so it is done here."""
+        if not self._crew.apart:
+            output = self(hidden, routing)
+            return lambda: output
+        hidden = hidden.contiguous()
+        output = torch.empty_like(hidden)
+        prepared = self._prepared(hidden, routing, output)
+        self._crew.tape.do(prepared.submit, hidden, routing, output)
+
+        def fetch() -> Tensor:
+            self._crew.tape.wait(prepared.wait, self._layer)
+            return output
+
+        return fetch
 
     def bind(self, hidden: Tensor, routing: Routing, output: Tensor) -> Callable[[], Tensor]:
         """The call on `hidden` [T, H] that writes `output` [T, H] and gives it back, both bf16 and contiguous.
 
         Nothing but the operator's work is left to do in it; the kernels are those chosen when it is bound.
         """
-        arrays = bits(hidden), routing.ids.numpy(), routing.gates.numpy(), bits(output)
-        forward, choice = self._moe.forward, self.choice
+        forward = self._prepared(hidden, routing, output).forward
 
         def call() -> Tensor:
-            forward(
-                *arrays,
-                avx512=choice.avx512,
-                amx=choice.amx,
-                amx_min_tokens=choice.amx_min_tokens,
-                dynamic=choice.dynamic,
-                numa=choice.numa,
-            )
+            forward()
             return output
 
         return call
 
-    def move_to(self, team: OpenMPTeam) -> None:
+    def _prepared(self, hidden: Tensor, routing: Routing, output: Tensor) -> Prepared:
+        choice = self.choice
+        return self._moe.prepare(
+            bits(hidden),
+            routing.ids.numpy(),
+            routing.gates.numpy(),
+            bits(output),
+            avx512=choice.avx512,
+            amx=choice.amx,
+            amx_min_tokens=choice.amx_min_tokens,
+            dynamic=choice.dynamic,
+            numa=choice.numa,
+        )
+
+    def move_to(self, crew: Crew) -> None:
         """Run on other threads from now on; counts go on."""
         self._earlier = self.counters()
-        self._team, self._moe = team, MoE(self._packed, team)
+        self._crew, self._moe = crew, MoE(self._packed, crew.team, tag=self._layer)
+
+    def also_on(self, crew: Crew) -> FusedExperts:
+        """The same weights, run by others as well."""
+        return FusedExperts(self._packed, self.form, self._layer, crew)
 
     def counters(self) -> Counter[str]:
         """Cumulative counts of this layer's kernels."""
@@ -84,41 +130,78 @@ class FusedExperts:
 
     def matrices(self, i: int) -> ExpertMatrices:
         """The weights of expert `i` as they are stored, float32."""
-        gate, up, down = (torch.from_numpy(matrix) for matrix in self._packed.read_expert(i, self._team))
-        return ExpertMatrices(gate=gate, up=up, down=down)
+        gate, up, down = (torch.from_numpy(matrix) for matrix in self._packed.read_expert(i, self._crew.team))
+        expert = ExpertMatrices(gate=gate, up=up, down=down, glu=self.form.glu)
+        if not self.form.biases:
+            return expert
+        gate_bias, up_bias, down_bias = (torch.from_numpy(bias) for bias in self._packed.read_biases(i))
+        return replace(expert, gate_bias=gate_bias, up_bias=up_bias, down_bias=down_bias)
 
 
 class FusedHost:
-    """The fused layers of a model, packed alike, and the threads that they share."""
+    """The fused layers of a model, packed alike, and the threads that they share.
 
-    def __init__(self, threads: int, packing: Packing | None = None) -> None:
-        self.packing = packing or Packing()
-        self._team = OpenMPTeam(threads)
+    On shared cores those are PyTorch's own; `apart` gives the host role a pool, with a thread on each of `cpus`.
+    """
+
+    def __init__(self, cpus: tuple[int, ...], packing: Packing, tape: Tape, *, apart: bool = False) -> None:
+        self.packing, self.apart = packing, apart
+        self._cpus, self._tape = cpus, tape
+        self._crew = self._new_crew()
         self._layers: list[FusedExperts] = []
+        self._at_device: list[FusedExperts] = []
 
-    def pack(self, store: ExpertStore, shape: MoEShape) -> FusedExperts:
-        """Packs the experts of one layer, one after the other: `store` need not hold more than one."""
-        packing = self.packing
+    @property
+    def team(self) -> Team:
+        """The threads of the host role."""
+        return self._crew.team
+
+    def _new_crew(self) -> Crew:
+        if not self.apart:
+            return Crew(team=OpenMPTeam(len(self._cpus)), tape=self._tape)
+        with reach(self._cpus):
+            pool = ThreadPool(list(self._cpus), _SPIN_US, own=True)
+        return Crew(team=pool, tape=self._tape, apart=True)
+
+    def pack(self, store: ExpertStore, form: ExpertsForm, layer: int = 0) -> FusedExperts:
+        """Packs the experts of one decoder layer, one after the other: `store` need not hold more than one."""
+        packing, glu = self.packing, form.glu
         packed = PackedExperts(
-            shape.experts,
-            shape.hidden,
-            shape.expert_ffn,
+            form.experts,
+            form.hidden,
+            form.ffn,
             precision=packing.precision,
             domains=packing.domains,
             nodes=packing.nodes,
+            activation=glu.activation,
+            alpha=glu.alpha,
+            limit=glu.limit,
+            offset=glu.offset,
+            biases=form.biases,
         )
-        for i in range(shape.experts):
-            expert = store(i)
-            packed.write_expert(i, bits(expert.gate), bits(expert.up), bits(expert.down), self._team)
-        self._layers.append(FusedExperts(packed, self._team))
+        for i in range(form.experts):
+            self._write(packed, i, store(i))
+        self._layers.append(FusedExperts(packed, form, layer, self._crew))
         return self._layers[-1]
+
+    def _write(self, packed: PackedExperts, i: int, expert: ExpertMatrices) -> None:
+        """Rows may lie apart, their elements may not: what is held transposed is copied here."""
+        matrices = (matrix.contiguous() for matrix in (expert.gate, expert.up, expert.down))
+        packed.write_expert(
+            i,
+            *(bits(matrix) for matrix in matrices),
+            self.team,
+            gate_bias=_floats(expert.gate_bias),
+            up_bias=_floats(expert.up_bias),
+            down_bias=_floats(expert.down_bias),
+        )
 
     def require(self, spec: RunSpec) -> None:
         """Raises Unsupported for +n without domains or threads for it, ValueError where other weights are packed."""
         if spec.engine.n and self.packing.domains < 2:
             raise Unsupported("+n: the cores lie on one NUMA node, engine.domains=2 splits them into logical domains")
-        if spec.engine.n and self._team.threads < self.packing.domains:
-            raise Unsupported(f"+n: {self.packing.domains} domains need a thread each, there are {self._team.threads}")
+        if spec.engine.n and self.team.threads < self.packing.domains:
+            raise Unsupported(f"+n: {self.packing.domains} domains need a thread each, there are {self.team.threads}")
         for name, asked, packed in (
             ("precision", spec.precision, self.packing.precision),
             ("engine.domains", spec.engine.domains or self.packing.domains, self.packing.domains),
@@ -129,20 +212,26 @@ class FusedHost:
     def choose(self, engine: EngineSpec) -> None:
         """Kernels of all layers from the next call on."""
         choice = KernelChoice.of(engine)
-        for layer in self._layers:
+        for layer in (*self._layers, *self._at_device):
             layer.choice = choice
 
-    def resize(self, threads: int) -> None:
-        """Run on so many threads from now on."""
-        if threads != self._team.threads:
-            self._team = OpenMPTeam(threads)
+    def run_on(self, cpus: tuple[int, ...]) -> None:
+        """Run on these from now on."""
+        if cpus != self._cpus:
+            self._cpus = cpus
+            self._crew = self._new_crew()
             for layer in self._layers:
-                layer.move_to(self._team)
+                layer.move_to(self._crew)
+
+    def at_device(self, experts: FusedExperts, threads: int) -> FusedExperts:
+        """The same experts for the device role on CPU cores, run by PyTorch's threads."""
+        self._at_device.append(experts.also_on(Crew(team=OpenMPTeam(threads), tape=self._tape)))
+        return self._at_device[-1]
 
     def counters(self) -> Counter[str]:
         """Cumulative counts of the kernels, summed over layers."""
         total: Counter[str] = Counter()
-        for layer in self._layers:
+        for layer in (*self._layers, *self._at_device):
             total.update(layer.counters())
         return total
 
@@ -150,3 +239,7 @@ class FusedHost:
 def bits(tensor: Tensor) -> NDArray[Any]:
     """The memory of a bf16 tensor as uint16: numpy has no bf16."""
     return tensor.detach().view(torch.uint16).numpy()
+
+
+def _floats(bias: Tensor | None) -> NDArray[np.float32] | None:
+    return None if bias is None else bias.detach().float().contiguous().numpy()

@@ -15,14 +15,15 @@ from torch import Tensor
 from ktbench.core.engine import EngineSpec
 from ktbench.core.record import Work
 from ktbench.core.spec import ModelSpec, RunSpec, WorkloadSpec
+from ktbench.core.timeline import Timeline
 from ktbench.engine.copies import BindableBackend, Call, Copies
 from ktbench.engine.experts import Reference
 from ktbench.engine.layer_script import LayerScript, LayerStep, write_layer_script
 from ktbench.engine.observing import Observer
-from ktbench.engine.protocol import Observation
+from ktbench.engine.protocol import Observation, Unsupported
 from ktbench.engine.require import require
 from ktbench.engine.routing import Routing
-from ktbench.engine.threads import use_threads
+from ktbench.engine.threads import Threads
 from ktbench.engine.work import ExpertsWork, layer_work, mean_work
 
 if TYPE_CHECKING:
@@ -51,8 +52,8 @@ class _Prepared:
 class LayerSystem:
     """Implements `ktbench.engine.protocol.System`; made by `ktbench.engine.load_layer.load_layer`."""
 
-    def __init__(self, model: ModelSpec, layer: Layer, host: FusedHost | None, cores: int) -> None:
-        self.model, self.cores = model, cores
+    def __init__(self, model: ModelSpec, layer: Layer, host: FusedHost | None, threads: Threads) -> None:
+        self.model, self._threads = model, threads
         self._layer, self._host = layer, host
         self._copies: Copies | None = None
         self._scripts: dict[WorkloadSpec, LayerScript] = {}
@@ -68,7 +69,7 @@ class LayerSystem:
     def configure(self, spec: RunSpec) -> None:
         """See `System`. Raises Unsupported, and ValueError for a model, layout, thread count or trace not to be had."""
         require(spec, self.model)
-        use_threads(spec.engine.threads, self.cores, self._host)
+        self._threads.use(spec.engine, self._host, None)
         self._use(spec)
         if spec.workload not in self._scripts:
             self._scripts[spec.workload] = write_layer_script(spec.workload, self.model.shape)
@@ -136,6 +137,14 @@ class LayerSystem:
             raise ValueError("a layer has a reference for the tokens of its last observation alone")
         routing = Routing(ids=torch.from_numpy(observation.ids), gates=torch.from_numpy(observation.gates))
         return self._reference(routing).numpy()
+
+    def timeline(self) -> Timeline:
+        """See `System`. Raises Unsupported: a layer alone has no device role."""
+        raise Unsupported("workload.phase=layer has the routed experts alone: there is no second role to draw")
+
+    def notes(self) -> tuple[str, ...]:
+        """See `System`."""
+        return ()
 
     def counters(self) -> Mapping[str, int]:
         """See `System`."""

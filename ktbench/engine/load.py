@@ -1,4 +1,4 @@
-"""Builds the engine: a slice or a checkpoint, its experts held in the layouts that are needed."""
+"""Builds the engine: a slice or a checkpoint, with operators in the place of the modules that rules name."""
 
 from __future__ import annotations
 
@@ -11,11 +11,19 @@ from transformers import PreTrainedModel
 
 from ktbench.core.spec import ModelSpec
 from ktbench.engine.checkpoint import read_checkpoint
-from ktbench.engine.experts import ExpertStore, OriginalExperts
-from ktbench.engine.hybrid import HybridEngine
-from ktbench.engine.operator import ExpertsOperator, Pass, Place
-from ktbench.engine.packing import Packing
+from ktbench.engine.experts import OriginalExperts
+from ktbench.engine.form import read_form
+from ktbench.engine.hybrid import HybridEngine, Parts
+from ktbench.engine.injecting import inject
+from ktbench.engine.matrices import ExpertStore
+from ktbench.engine.operator import ExpertsOperator, Pass
+from ktbench.engine.packing import Holding, Packing
+from ktbench.engine.places import expert_places, is_experts
+from ktbench.engine.protocol import HostRole
+from ktbench.engine.step.tape import Tape
 from ktbench.engine.synthetic import PassingExperts, WeightPool, materialise, materialise_experts, skeleton
+from ktbench.engine.threads import Threads
+from ktbench.engine.work import dense_params
 
 if TYPE_CHECKING:
     from ktbench.engine.fused import FusedHost
@@ -28,45 +36,70 @@ def load(
     keep_original: bool = True,
     packing: Packing | None = None,
 ) -> HybridEngine:
-    """The engine with its weights in memory.
+    """The engine with its weights in memory, its roles on shared cores.
 
     `keep_original` holds the experts as Transformers does, for `base`; `packing` holds them packed, for the fused
-    operator. Where only the packed ones stay, synthetic experts are packed one by one, those of a checkpoint layer by
-    layer. `cores` is how many cores the engine may use (None: all that this thread may run on). Raises ValueError for a
-    folder that is not whole.
+    operator. `cores` is how many cores the engine may use (None: all that this thread may run on). Raises ValueError
+    for a folder that is not whole.
     """
-    if not keep_original and packing is None:
-        raise ValueError("keep_original=False and packing=None leave nothing to run the experts with")
-    cores = cores or len(os.sched_getaffinity(0))
-    host = None if packing is None or model.shape.expert_biases else open_host(cores, packing)
+    host = HostRole(cores=cores or len(os.sched_getaffinity(0)))
+    return load_engine(model, Holding(original=keep_original, packing=packing), host)
+
+
+def load_engine(model: ModelSpec, holding: Holding, host: HostRole) -> HybridEngine:
+    """The engine holding what `holding` says, on the cores of `host`.
+
+    Where only packed experts stay, synthetic ones are packed one by one, those of a checkpoint layer by layer. Raises
+    ValueError for a folder that is not whole and for rules that do not fit.
+    """
     if model.path is None:
-        network, store_of = _synthetic(model, keep_original)
+        network, store_of = _synthetic(model, holding.original)
     else:
         network, store_of = read_checkpoint(model.path), _original
     network.requires_grad_(False)
-    state = Pass()
-    operators = []
-    for name, place in expert_places(network):
-        module = network.get_submodule(name)
-        store = store_of(name, module)
-        original = OriginalExperts(module) if keep_original else None
-        fused = host.pack(store, model.shape) if host is not None else None
-        operators.append(ExpertsOperator(place, state, original=original, fused=fused))
-        # What is not kept is let go here, before the next layer.
-        network.set_submodule(name, operators[-1])
-        del module, store
-    return HybridEngine(model, network, operators, state, host, cores)
+    threads, state, params = Threads.of(host), Pass(), dense_params(network)
+    roles = threads.roles(holding.engine)
+    experts = None if holding.packing is None else open_host(roles.host, holding, state.tape)
+    device, attention = inject(network, holding, len(roles.device), state)
+    parts = Parts(
+        network=network,
+        operators=_place_operators(network, store_of, holding.original, experts, state),
+        state=state,
+        host=experts,
+        device=device,
+        attention=attention,
+        threads=threads,
+        dense_params=params,
+    )
+    return HybridEngine(model, parts)
 
 
 # Gives the store of an experts module by name.
 StoreOf = Callable[[str, nn.Module], ExpertStore]
 
 
-def open_host(threads: int, packing: Packing) -> FusedHost:
+def open_host(cpus: tuple[int, ...], holding: Holding, tape: Tape) -> FusedHost:
     """Where the fused operator packs and runs experts."""
     from ktbench.engine.fused import FusedHost  # needs the kernel extension, base does not
 
-    return FusedHost(threads, packing)
+    assert holding.packing is not None
+    return FusedHost(cpus, holding.packing, tape, apart=holding.engine.apart)
+
+
+def _place_operators(
+    network: PreTrainedModel, store_of: StoreOf, keep_original: bool, host: FusedHost | None, state: Pass
+) -> list[ExpertsOperator]:
+    operators = []
+    for name, place in expert_places(network):
+        module = network.get_submodule(name)
+        store = store_of(name, module)
+        original = OriginalExperts(module) if keep_original else None
+        fused = host.pack(store, read_form(module), place.layer) if host is not None else None
+        operators.append(ExpertsOperator(place, state, original=original, fused=fused))
+        # What is not kept is let go here, before the next layer.
+        network.set_submodule(name, operators[-1])
+        del module, store
+    return operators
 
 
 def _synthetic(model: ModelSpec, keep_original: bool) -> tuple[PreTrainedModel, StoreOf]:
@@ -85,19 +118,3 @@ def _synthetic(model: ModelSpec, keep_original: bool) -> tuple[PreTrainedModel, 
 
 def _original(_name: str, module: nn.Module) -> ExpertStore:
     return OriginalExperts(module).matrices
-
-
-def is_experts(module: nn.Module) -> bool:
-    """Whether a module holds the fused routed experts of one layer, as every MoE family in Transformers 5 does."""
-    return type(module).__name__.endswith("Experts") and hasattr(module, "gate_up_proj")
-
-
-def expert_places(network: PreTrainedModel) -> list[tuple[str, Place]]:
-    """Name and place of every experts module: `model.layers.3.mlp.experts` is in decoder layer 3."""
-    names = [name for name, module in network.named_modules() if is_experts(module)]
-    layers = [int(name.partition("layers.")[2].partition(".")[0]) for name in names]
-    last = len(names) - 1
-    return [
-        (name, Place(layer=layer, number=number, is_last=number == last))
-        for number, (name, layer) in enumerate(zip(names, layers, strict=True))
-    ]

@@ -1,26 +1,32 @@
-"""The experts operator: stands where a family's `*Experts` module stood and runs it by PyTorch or by the fused kernel.
+"""The experts operator: stands where a family's `*Experts` module stood and has the host role run the experts.
 
 Letters: T tokens of a call, k experts of a token, H hidden width, I expert width, E experts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from ktbench.engine.experts import ExpertMatrices
+from ktbench.engine.matrices import ExpertMatrices
+from ktbench.engine.residence import Residence
 from ktbench.engine.routing import PassRouting, Routing, from_router
+from ktbench.engine.step.later import Fetch, Later, settled
+from ktbench.engine.step.tape import Tape
 
 
 class Backend(Protocol):
     """The experts of one layer and a way to run them: hidden [T, H] bf16 and a routing in, [T, H] bf16 out."""
 
     def __call__(self, hidden: Tensor, routing: Routing, /) -> Tensor:
-        """The gate-weighted sum over each token's experts."""
+        """The gate-weighted sum over each token's experts. An id outside the experts is nobody."""
+
+    def start(self, hidden: Tensor, routing: Routing, /) -> Fetch:
+        """Begins the same; what is given back waits for it. Where the roles share cores it is done already."""
 
     def matrices(self, i: int, /) -> ExpertMatrices:
         """The weights of expert `i`."""
@@ -33,18 +39,26 @@ Tap = Callable[[int, Tensor, Routing, Tensor], None]
 class Pass:
     """How the current forward pass treats the experts; one object, shared by the operators of all layers.
 
-    `replay` overrides the routers where it is not None, `record` collects their choices where it is not None.
-    `carried` is what a layer deferred and the next one adds, `tap` sees every call of a backend.
+    `replay` gives the routing of the calls to come, in place of the routers', where it is not None; `record` collects
+    the routing of calls where it is not None. `apart` is whether host and device role work at the same time. `carried`
+    is what a layer deferred and the next one adds, `tap` sees every call of a backend.
     """
 
+    tape: Tape = field(default_factory=Tape)
     fused: bool = False
+    apart: bool = False
     deferral: int = 0
     skipping: int = 0
-    replay: PassRouting | None = None
+    replay: Iterator[Routing] | None = None
     record: PassRouting | None = None
-    carried: Tensor | None = None
+    carried: Fetch | None = None
     tap: Tap | None = None
     counted: dict[str, int] = field(default_factory=lambda: {"deferred_experts": 0, "skipped_experts": 0})
+
+    def begin(self, routing: Iterable[PassRouting] | None) -> None:
+        """A step begins, with this routing of its passes, or with the routers' own."""
+        self.carried = None
+        self.replay = None if routing is None else (layer for one_pass in routing for layer in one_pass)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,13 +75,15 @@ class ExpertsOperator(nn.Module):
 
     With Expert Deferral layer l gives R_imm[l](x_l) + R_def[l-1](x_[l-1]); residual and shared expert are added by the
     block around it (KTransformers, section 4.1). The last MoE layer defers nothing. Neither deferral nor skipping
-    renormalises.
+    renormalises. With the roles apart the result is a tensor that is waited for when it is first used.
     """
 
-    def __init__(self, place: Place, state: Pass, *, original: Backend | None, fused: Backend | None) -> None:
+    def __init__(self, place: Place, state: Pass, *, original: Backend | None, fused: FusedExperts | None) -> None:
         super().__init__()
         self.place, self.state = place, state
         self.original, self.fused = original, fused
+        self.at_device: Backend | None = None
+        self.residence: Residence | None = None
 
     @property
     def backend(self) -> Backend:
@@ -79,38 +95,56 @@ class ExpertsOperator(nn.Module):
 
     def forward(self, hidden: Tensor, ids: Tensor, gates: Tensor) -> Tensor:
         """[T, H] in the type of `hidden` [T, H]; `ids` and `gates` [T, k] are the router's own."""
-        state = self.state
-        routing = from_router(ids, gates) if state.replay is None else state.replay[self.place.number]
+        hidden, state = settled(hidden), self.state
+        routing = from_router(ids, gates) if state.replay is None else next(state.replay)
         if state.record is not None:
             state.record.append(routing)
+        fetch = self._begin(hidden, routing)
+        if not state.apart:
+            return fetch()
+        return Later(fetch, hidden.shape, hidden.dtype, hidden.device)
+
+    def _begin(self, hidden: Tensor, routing: Routing) -> Fetch:
+        state = self.state
+        carried, state.carried = state.carried, None
+        on_time = routing
         if state.skipping:
-            return self._skipping(hidden, routing)
-        if state.deferral:
-            return self._deferring(hidden, routing)
-        return self._run(hidden, routing)
+            on_time, dropped = routing.split(state.skipping)
+            self._count("skipped_experts", dropped)
+        elif state.deferral and not self.place.is_last:
+            on_time, late = routing.split(state.deferral)
+            self._count("deferred_experts", late)
+        fetch = self._start(hidden, on_time)
+        if on_time is not routing and not state.skipping:
+            state.carried = self._start(hidden, late)
+        return fetch if carried is None else lambda: fetch() + carried()
 
-    def _skipping(self, hidden: Tensor, routing: Routing) -> Tensor:
-        kept, dropped = routing.split(self.state.skipping)
-        self.state.counted["skipped_experts"] += dropped.ids.numel()
-        return self._run(hidden, kept)
+    def _count(self, name: str, routing: Routing) -> None:
+        counted, pairs = self.state.counted, routing.ids.numel()
 
-    def _deferring(self, hidden: Tensor, routing: Routing) -> Tensor:
-        """What is deferred is computed at once here and only added later: the formula, without overlap."""
-        carried = self.state.carried
-        if self.place.is_last:
-            self.state.carried = None
-            output = self._run(hidden, routing)
-        else:
-            on_time, late = routing.split(self.state.deferral)
-            self.state.counted["deferred_experts"] += late.ids.numel()
-            output = self._run(hidden, on_time)
-            self.state.carried = self._run(hidden, late)
-        return output if carried is None else output + carried
+        def count() -> None:
+            counted[name] += pairs
 
-    def _run(self, hidden: Tensor, routing: Routing) -> Tensor:
+        self.state.tape.do(count)
+
+    def _start(self, hidden: Tensor, routing: Routing) -> Fetch:
+        """Begins a part of a call on both roles; the device's share is done here and now."""
         if routing.ids.shape[-1] == 0:
-            return torch.zeros_like(hidden)
-        output = self.backend(hidden, routing)
-        if self.state.tap is not None:
-            self.state.tap(self.place.layer, hidden, routing, output)
-        return output
+            return lambda: torch.zeros_like(hidden)
+        if self.residence is None or self.at_device is None:
+            fetch = self.backend.start(hidden, routing)
+        else:
+            fetch = self._start_both(hidden, routing, self.residence, self.at_device)
+        return fetch if self.state.tap is None else self._tapped(hidden, routing, fetch)
+
+    def _start_both(self, hidden: Tensor, routing: Routing, residence: Residence, at_device: Backend) -> Fetch:
+        host_ids, device_ids = residence.split(routing.ids)
+        fetch = self.backend.start(hidden, Routing(ids=host_ids, gates=routing.gates))
+        here = at_device(hidden, Routing(ids=device_ids, gates=routing.gates))
+        return lambda: fetch() + here
+
+    def _tapped(self, hidden: Tensor, routing: Routing, fetch: Fetch) -> Fetch:
+        output = fetch()
+        assert self.state.tap is not None
+        self.state.tap(self.place.layer, hidden, routing, output)
+        return lambda: output

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
+from ktbench.core.engine import EngineSpec
+from ktbench.core.inject import InjectSpec
 from ktbench.core.spec import Precision, RunSpec
 from ktbench.engine.protocol import HostRole
 
@@ -27,3 +30,38 @@ class Packing:
         if len(host.nodes) > 1:
             return cls(precision=spec.precision, domains=len(host.nodes), nodes=host.nodes)
         return cls(precision=spec.precision)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Holding:
+    """What an engine keeps in memory for the cells that it serves.
+
+    `original` experts as Transformers holds them, for base; `packing` says how the fused operator's are held; linear
+    layers are packed in the precision `dense`, and kept as they were too with `original_dense`. None: not at all.
+    `engine` has the roles.
+    """
+
+    original: bool = True
+    packing: Packing | None = None
+    dense: Precision | None = None
+    original_dense: bool = True
+    engine: EngineSpec = field(default_factory=EngineSpec)
+    inject: InjectSpec = field(default_factory=InjectSpec)
+
+    def __post_init__(self) -> None:
+        if not self.original and self.packing is None:
+            raise ValueError("neither original nor packed experts are kept: nothing is left to run them with")
+
+    @classmethod
+    def of(cls, specs: Sequence[RunSpec], host: HostRole) -> Holding:
+        """What cells need that share their weights."""
+        first = specs[0]
+        lean = [spec.engine.l for spec in specs]
+        return cls(
+            original=not all(spec.engine.fused for spec in specs),
+            packing=Packing.of(first, host) if any(spec.engine.fused for spec in specs) else None,
+            dense=first.device_precision if any(lean) else None,
+            original_dense=not all(lean),
+            engine=first.engine,
+            inject=first.inject,
+        )

@@ -11,18 +11,26 @@ from numpy.typing import NDArray
 
 from ktbench.core.record import Work
 from ktbench.core.spec import RunSpec
+from ktbench.core.timeline import Timeline
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostRole:
     """The CPU that a system may use: its physical cores, the NUMA nodes that they lie on, and the last-level cache.
 
-    `cache_bytes` counts all instances of that cache together, 0 where it is not known.
+    `cpus` has one cpu of every core, those of the device role first (see `ktbench.engine.roles`), and is empty where
+    no thread has to sit on a certain one. `cache_bytes` counts all instances of that cache together, 0 where it is not
+    known.
     """
 
     cores: int
+    cpus: tuple[int, ...] = ()
     nodes: tuple[int, ...] = (0,)
     cache_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if self.cpus and len(self.cpus) != self.cores:
+            raise ValueError(f"host role: {len(self.cpus)} cpus for {self.cores} cores, one of each core is needed")
 
 
 class Unsupported(Exception):
@@ -73,7 +81,17 @@ class System(Protocol):
         """
 
     def counters(self) -> Mapping[str, int]:
-        """Cumulative counts by counter name: those of the feature table and others. What is not counted is absent."""
+        """Cumulative counts by counter name: those of the feature table and others. What is not counted is absent.
+
+        Where the roles are apart `host_busy_ns` is the time in which routed experts ran on the host and
+        `device_wait_ns` that in which the device role did nothing but wait for them.
+        """
+
+    def timeline(self) -> Timeline:
+        """Repeat the last step, untimed, noting what each role did."""
+
+    def notes(self) -> tuple[str, ...]:
+        """The system's own remarks on what it was configured for, such as what deferral=auto chose and why."""
 
     def work(self) -> Work:
         """What a step has to do at least, on average over the steps of the workload."""

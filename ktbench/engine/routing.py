@@ -25,6 +25,11 @@ class Routing:
         kept = order.shape[-1] - lowest
         return self._pick(order[:, :kept]), self._pick(order[:, kept:])
 
+    def chunk(self, shape: tuple[int, ...], first: int, tokens: int) -> Routing:
+        """The same for tokens `first` to `first + tokens` of every sequence, of all [B, T] = `shape`."""
+        ids, gates = (one.view(*shape, -1)[:, first : first + tokens] for one in (self.ids, self.gates))
+        return Routing(ids=ids.reshape(-1, ids.shape[-1]), gates=gates.reshape(-1, gates.shape[-1]))
+
     def _pick(self, columns: Tensor) -> Routing:
         return Routing(ids=self.ids.gather(1, columns), gates=self.gates.gather(1, columns))
 

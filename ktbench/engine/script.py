@@ -12,16 +12,20 @@ from ktbench.core.spec import WorkloadSpec
 from ktbench.engine.forward import CacheState, Forward
 from ktbench.engine.operator import Pass
 from ktbench.engine.routing import PassRouting, synthetic
-from ktbench.workload.prompts import prompt_ids
+from ktbench.workload.prompts import prompt_ids, prompt_padding
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Script:
-    """Ids [batch, tokens] and routing of each step; for decode the cache as the prompt left it."""
+    """Ids [batch, tokens] and routing of each step; for decode the cache as the prompt left it.
+
+    A step is one pass, or one for each chunk of its tokens. `padding` [batch] counts the positions before each prompt.
+    """
 
     workload: WorkloadSpec
     ids: tuple[Tensor, ...]
-    routing: tuple[PassRouting, ...]
+    routing: tuple[tuple[PassRouting, ...], ...]
+    padding: Tensor
     prompt_cache: CacheState = field(default_factory=list)
 
 
@@ -40,14 +44,16 @@ class ScriptWriter:
 
     def write(self) -> Script:
         """The script; for decode the prompt is run whatever the routing, its cache being part of the script."""
-        prompt, ids = self._ids()
+        work, prompt, ids = self.workload, *self._ids()
+        padding = torch.from_numpy(prompt_padding(work.batch, work.prompt, work.shortest))
         self.forward.forget()
+        self.forward.pad(padding)
         if prompt is not None:
             self._run(prompt, 0)
         cache = self.forward.remember()
-        settle = self._run if self.workload.routing == "model" else self._drawn
+        settle = self._run if work.routing == "model" else self._drawn
         routing = tuple(settle(step_ids, number) for number, step_ids in enumerate(ids, start=1))
-        return Script(workload=self.workload, ids=ids, routing=routing, prompt_cache=cache)
+        return Script(workload=work, ids=ids, routing=routing, padding=padding, prompt_cache=cache)
 
     def _ids(self) -> tuple[Tensor | None, tuple[Tensor, ...]]:
         """Prompt (decode only) and step ids: each step has new prompts in prefill, one forced token in decode."""
@@ -59,15 +65,27 @@ class ScriptWriter:
             return None, torch.split(ids, work.prompt, dim=1)
         return ids[:, : work.prompt], torch.split(ids[:, work.prompt :], 1, dim=1)
 
-    def _run(self, ids: Tensor, number: int) -> PassRouting:
-        """Routing of one pass that is run, recorded where it is the routers' own."""
+    def _run(self, ids: Tensor, number: int) -> tuple[PassRouting, ...]:
+        """Routing of the passes of a step that is run, recorded where it is the routers' own."""
         state, work = self.state, self.workload
-        state.replay = None if work.routing == "model" else self._drawn(ids, number)
+        state.begin(None if work.routing == "model" else self._drawn(ids, number))
         recorded: PassRouting = []
         state.record = recorded
-        (self.forward.whole if work.phase == "prefill" else self.forward.onward)(ids)
+        run_step(self.forward, work, ids)
         state.record = None
-        return recorded
+        layers = self.shape.moe_layers
+        return tuple(recorded[first : first + layers] for first in range(0, len(recorded), layers))
 
-    def _drawn(self, ids: Tensor, number: int) -> PassRouting:
-        return synthetic(self.workload, self.shape, ids.numel(), number)
+    def _drawn(self, ids: Tensor, number: int) -> tuple[PassRouting, ...]:
+        drawn = synthetic(self.workload, self.shape, ids.numel(), number)
+        chunk = self.workload.chunk or ids.shape[1]
+        return tuple([one.chunk(ids.shape, first, chunk) for one in drawn] for first in range(0, ids.shape[1], chunk))
+
+
+def run_step(forward: Forward, work: WorkloadSpec, ids: Tensor) -> Tensor:
+    """The passes of a step that begins where the cache ends, or of a prefill; logits [batch, vocab]."""
+    if work.phase == "prefill" and work.chunk is None:
+        return forward.whole(ids)
+    if work.phase == "prefill":
+        forward.forget()
+    return forward.chunked(ids, work.chunk)

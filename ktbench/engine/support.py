@@ -14,27 +14,31 @@ def unsupported(spec: RunSpec) -> str:
 
 def _reasons(spec: RunSpec) -> Iterator[str]:
     engine, shape, name = spec.engine, spec.model.shape, spec.model.name
-    activation = spec.model.config.get("hidden_act", "silu")
-    if engine.c:
-        yield "+c: this engine runs the device role on CPU cores, there is no CUDA graph to capture"
-    if engine.fused and shape.expert_biases:
-        yield f"the fused kernel has no biases and no clamped SwiGLU, which the experts of {name} need"
-    if engine.fused and activation != "silu":
-        yield f"the fused kernel computes SwiGLU, {name} activates by {activation}"
-    if spec.workload.phase != "decode" and (engine.deferral or engine.skipping):
-        yield "Expert Deferral and Expert Skipping act in decode only"
+    deferring = bool(engine.deferral or engine.skipping)
+    if engine.c and engine.device == "cpu":
+        yield "+c: there is no CUDA graph without a CUDA device, set engine.device=cuda"
+    if engine.l and engine.device == "cuda":
+        yield "+l: with engine.device=cuda the linear layers are PyTorch's, and +c takes its Python away"
+    if spec.workload.phase == "prefill" and deferring and not engine.defer_prefill:
+        yield "Expert Deferral and Expert Skipping act in decode only, unless engine.defer_prefill=true"
     if spec.workload.phase == "layer":
         yield from _layer_reasons(spec)
     elif spec.precision != "bf16" and not engine.fused:
         yield f"base runs bf16 weights, as checkpoints hold them: precision={spec.precision} needs +v or +m"
     if engine.deferral and shape.moe_layers < 2:
         yield f"Expert Deferral needs a later MoE layer, {name} as asked for has {shape.moe_layers}"
+    if engine.deferral == "auto" and not (engine.apart and engine.fused):
+        yield "deferral=auto watches the host role: needs engine.roles=split or engine.device=cuda, and +v or +m"
+    if engine.placement.policy != "host" and not engine.fused:
+        yield f"engine.placement.policy={engine.placement.policy}: experts move between roles in the fused operator, needs +v or +m"
     if engine.n and engine.threads is not None and engine.threads < (engine.domains or 1):
         yield f"+n: engine.domains={engine.domains} need a thread each, there are engine.threads={engine.threads}"
 
 
 def _layer_reasons(spec: RunSpec) -> Iterator[str]:
-    work, model = spec.workload, spec.model
+    work, model, engine = spec.workload, spec.model, spec.engine
+    if engine.deferral or engine.skipping or engine.l or engine.apart:
+        yield "workload.phase=layer has the routed experts alone: no deferral, skipping, +l or roles apart"
     if model.path is not None:
         yield f"workload.phase=layer has synthetic weights: model.path={model.path} is for prefill and decode"
     if work.routing == "recorded" and work.trace is None:

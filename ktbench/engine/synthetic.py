@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from ktbench.core.spec import ModelSpec
-from ktbench.engine.experts import ExpertMatrices
+from ktbench.engine.form import read_form
+from ktbench.engine.matrices import ExpertMatrices
 
 # A prime, so that the rows of no matrix repeat before the whole pool has been used.
 _POOL_SIZE = 8_388_593
@@ -66,15 +67,16 @@ def materialise(network: PreTrainedModel, pool: WeightPool, is_experts: Callable
     model's own initialisation. Routers are scaled to scores of unit variance whatever the width: the initial range of
     a narrow model would weigh all experts alike, and experts that are swapped would go unnoticed.
     """
+    experts = {name: module for name, module in network.named_modules() if is_experts(module)}
     for name, module in network.named_modules():
-        if is_experts(module):
+        if name in experts:
             continue
         module.to_empty(device="cpu", recurse=False)
         for key, parameter in module.named_parameters(prefix=name, recurse=False):
             if parameter.dim() >= 2:
                 _fill(parameter, key, pool)
-        if type(module).__name__.endswith("Router"):
-            _widen_router(module, pool.std)
+    for name, module in experts.items():
+        _widen_router(network.get_submodule(name.rpartition(".")[0]), read_form(module).experts, pool.std)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(pool.seed)
         initialise: Any = network.initialize_weights
@@ -83,12 +85,9 @@ def materialise(network: PreTrainedModel, pool: WeightPool, is_experts: Callable
 
 
 def materialise_experts(module: nn.Module, name: str, pool: WeightPool) -> None:
-    """Give memory and content to one experts module."""
+    """Give memory and content to one experts module. Biases are drawn like its matrices, so that they matter."""
     module.to_empty(device="cpu", recurse=False)
     for key, parameter in module.named_parameters(recurse=False):
-        if key.endswith("bias"):
-            parameter.data.zero_()
-            continue
         for i in range(len(parameter)):
             pool.fill(parameter[i], f"{name}.{i}.{key}")
 
@@ -98,9 +97,11 @@ def _fill(parameter: nn.Parameter, name: str, pool: WeightPool) -> None:
     parameter._is_hf_initialized = True  # type: ignore[attr-defined]
 
 
-def _widen_router(module: nn.Module, std: float) -> None:
-    weight = module.get_parameter("weight")
-    weight.data.mul_(1.0 / (std * math.sqrt(weight.shape[1])))
+def _widen_router(block: nn.Module, experts: int, std: float) -> None:
+    """The block around experts has one matrix with a row for each of them: whatever a family calls it, its router's."""
+    for parameter in block.parameters():
+        if parameter.dim() == 2 and len(parameter) == experts:
+            parameter.data.mul_(1.0 / (std * math.sqrt(parameter.shape[1])))
 
 
 class PassingExperts:
@@ -110,15 +111,14 @@ class PassingExperts:
     """
 
     def __init__(self, module: nn.Module, name: str, pool: WeightPool) -> None:
-        self.name, self.pool = name, pool
-        self.gate_up, self.down = (
-            torch.empty(module.get_parameter(key).shape[1:], dtype=torch.bfloat16)
-            for key in ("gate_up_proj", "down_proj")
-        )
+        self.name, self.pool, self.form = name, pool, read_form(module)
+        self._expert = {
+            key: torch.empty(parameter.shape[1:], dtype=torch.bfloat16)
+            for key, parameter in module.named_parameters(recurse=False)
+        }
 
     def __call__(self, i: int) -> ExpertMatrices:
         """The same numbers that `materialise_experts` gives expert `i`."""
-        self.pool.fill(self.gate_up, f"{self.name}.{i}.gate_up_proj")
-        self.pool.fill(self.down, f"{self.name}.{i}.down_proj")
-        gate, up = self.gate_up.chunk(2, dim=0)
-        return ExpertMatrices(gate=gate, up=up, down=self.down)
+        for key, tensor in self._expert.items():
+            self.pool.fill(tensor, f"{self.name}.{i}.{key}")
+        return self.form.split(self._expert)

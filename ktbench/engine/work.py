@@ -11,10 +11,8 @@ from ktbench.core.record import Work
 from ktbench.core.shape import MoEShape
 from ktbench.core.spec import Precision
 from ktbench.core.weights import expert_bytes
-from ktbench.engine.operator import ExpertsOperator
+from ktbench.engine.places import is_experts
 from ktbench.engine.routing import PassRouting, Routing
-
-_BF16_BYTES = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,15 +35,16 @@ class ExpertsWork:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DenseWork:
-    """What every token meets: `params` weights in bf16, the output head of which only `batch` positions need."""
+    """What every token meets: `params` weights in `nbytes`, the output head of which only `batch` positions need."""
 
     params: int
+    nbytes: int
     batch: int
 
 
 def dense_params(network: nn.Module) -> int:
     """Weights that every token meets: all but routed experts and embedding. A head tied to the embedding counts."""
-    outside = {id(p) for m in network.modules() if isinstance(m, ExpertsOperator) for p in m.parameters()}
+    outside = {id(p) for m in network.modules() if is_experts(m) for p in m.parameters()}
     outside |= {id(p) for m in network.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
     outside -= {id(network.get_parameter("lm_head.weight"))}
     return sum(p.numel() for p in network.parameters() if id(p) not in outside)
@@ -60,8 +59,18 @@ def least_work(dense: DenseWork, experts: ExpertsWork, routing: PassRouting) -> 
     tokens = len(routing[0].ids)
     head = experts.shape.vocab * experts.shape.hidden
     products = tokens * (dense.params - head) + dense.batch * head + experts.products(routing)
-    weight_bytes = _BF16_BYTES * dense.params + experts.weight_bytes(routing)
+    weight_bytes = dense.nbytes + experts.weight_bytes(routing)
     return Work(weight_bytes=weight_bytes, flops=2 * products, tokens=tokens)
+
+
+def step_work(dense: DenseWork, experts: ExpertsWork, passes: Sequence[PassRouting]) -> Work:
+    """Work of a step of several passes: each chunk of a prompt reads the weights again."""
+    works = [least_work(dense, experts, routing) for routing in passes]
+    return Work(
+        weight_bytes=sum(work.weight_bytes for work in works),
+        flops=sum(work.flops for work in works),
+        tokens=sum(work.tokens for work in works),
+    )
 
 
 def layer_work(experts: ExpertsWork, routing: Routing) -> Work:

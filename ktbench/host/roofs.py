@@ -88,12 +88,12 @@ def best_isa(grants: Mapping[str, str]) -> str:
     return next((isa for isa in PEAK_ISAS if grants.get(isa) == ""), "reference")
 
 
-def pinned_team(kernels: ModuleType, cpus: Sequence[int]) -> Any:
-    """One thread of the extension's own on each of `cpus`.
+def pinned_team(kernels: ModuleType, cpus: Sequence[int], spin_us: int = _SPIN_US) -> Any:
+    """One thread of the extension's own on each of `cpus`, awake for `spin_us` after its work.
 
-    Raises ValueError where `cpus` is empty or names one that this process may not use.
+    Raises ValueError where `cpus` is empty or names one that the calling thread may not use.
     """
-    return kernels.ThreadPool(list(cpus), _SPIN_US)
+    return kernels.ThreadPool(list(cpus), spin_us)
 
 
 def pin_openmp(cpus: Sequence[int]) -> None:
@@ -113,6 +113,16 @@ def open_roofs(threads: int) -> Roofs:
     """
     kernels = _loaded()
     return Roofs(kernels.OpenMPTeam(threads), kernels)
+
+
+def open_pool_roofs(cpus: Sequence[int]) -> Roofs:
+    """Roofs of all `cpus` together, for work whose roles sit on cores of their own.
+
+    The pool sleeps whenever it is not sampled, so that it takes nothing from either role. Raises RuntimeError without
+    the extension, ValueError as `pinned_team`.
+    """
+    kernels = _loaded()
+    return Roofs(pinned_team(kernels, cpus, spin_us=0), kernels)
 
 
 def _loaded() -> ModuleType:

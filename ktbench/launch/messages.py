@@ -8,6 +8,7 @@ from typing import IO
 import msgspec
 
 from ktbench.core.record import Cell, Record
+from ktbench.core.timeline import Timeline
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,23 +21,37 @@ class Open:
     sitting: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Turn:
+class Turn(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Parent: take this turn."""
 
     cell: Cell
     round: int
 
 
+class Trace(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Parent: say what the roles do in a step of this cell."""
+
+    cell: Cell
+
+
+# What a parent asks of a worker that is ready.
+Task = Turn | Trace
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """Worker: ready (no record), a turn's record, or no memory left (`no_memory` says where)."""
+    """Worker: ready (nothing set), a turn's record, a trace's timeline or why there is none (`unsupported`).
+
+    `no_memory` says where memory ran out.
+    """
 
     record: Record | None = None
+    timeline: Timeline | None = None
+    unsupported: str = ""
     no_memory: str = ""
 
 
-def send(pipe: IO[bytes], message: Open | Turn | Answer) -> None:
+def send(pipe: IO[bytes], message: Open | Task | Answer) -> None:
     """Write one message and push it out."""
     pipe.write(msgspec.json.encode(message) + b"\n")
     pipe.flush()

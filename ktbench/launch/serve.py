@@ -12,10 +12,11 @@ from typing import IO
 import msgspec
 
 from ktbench.core.spec import RunSpec
-from ktbench.engine.protocol import System
-from ktbench.host.roofs import open_roofs, pin_openmp
-from ktbench.host.topology import read_topology
-from ktbench.launch.messages import Answer, Open, Turn, send
+from ktbench.engine.protocol import System, Unsupported
+from ktbench.engine.roles import reach, split_cpus
+from ktbench.host.roofs import Roofs, open_pool_roofs, open_roofs, pin_openmp
+from ktbench.host.topology import Topology, read_topology
+from ktbench.launch.messages import Answer, Open, Task, Trace, send
 from ktbench.measure.session import RoofSampler, Session
 
 _PR_SET_PDEATHSIG = 1
@@ -38,14 +39,22 @@ def serve(open_system: OpenSystem, open_roofs: OpenRoofs, requests: IO[bytes], a
         )
         send(answers, Answer())
         for line in requests:
-            turn = msgspec.json.decode(line, type=Turn)
-            send(answers, Answer(record=session.turn(turn.cell, turn.round)))
+            send(answers, _answer(session, msgspec.json.decode(line, type=Task)))
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
         send(answers, Answer(no_memory=str(error).splitlines()[0] if str(error) else "out of memory"))
         return 1
     return 0
+
+
+def _answer(session: Session, task: Task) -> Answer:
+    if not isinstance(task, Trace):
+        return Answer(record=session.turn(task.cell, task.round))
+    try:
+        return Answer(timeline=session.timeline(task.cell))
+    except Unsupported as error:
+        return Answer(unsupported=str(error))
 
 
 def _is_out_of_memory(error: Exception) -> bool:
@@ -63,23 +72,44 @@ def die_with_parent() -> None:
 
 def main() -> int:
     """Entry of `python -m ktbench.launch.serve ANSWERS_FD`: requests on standard input."""
-    # One thread for each physical core. PyTorch's OpenMP counts the cores when it is loaded, so this comes first; its
-    # threads then stay where they are, since the kernel likes to wake two of them on one core.
+    # One thread for each physical core. PyTorch's OpenMP counts the cores when it is loaded, so this comes first.
     topology = read_topology()
-    cpus, nodes = topology.core_cpus, [node.id for node in topology.domains]
-    os.sched_setaffinity(0, cpus)
+    os.sched_setaffinity(0, topology.core_cpus)
     import torch  # noqa: F401
-
-    pin_openmp(cpus)
-    from ktbench.measure.systems import open_system
 
     with os.fdopen(int(sys.argv[1]), "wb") as answers:
         return serve(
-            lambda specs: open_system(specs, len(cpus), topology.last_level_cache_bytes or 0, nodes),
-            lambda specs: open_roofs(specs[0].engine.threads or len(cpus)),
-            sys.stdin.buffer,
-            answers,
+            lambda specs: _system(specs, topology), lambda specs: _roofs(specs, topology), sys.stdin.buffer, answers
         )
+
+
+def _system(specs: Sequence[RunSpec], topology: Topology) -> System:
+    from ktbench.measure.systems import open_system
+
+    cpus = topology.core_cpus
+    pin_device_role(cpus, specs)
+    return open_system(specs, cpus, topology.last_level_cache_bytes or 0, [node.id for node in topology.domains])
+
+
+def pin_device_role(cpus: Sequence[int], specs: Sequence[RunSpec]) -> None:
+    """PyTorch's threads stay on the device role's cores from now on, which are all `cpus` where the roles share them.
+
+    Left to itself the kernel likes to wake two of them on one core. Raises ValueError where there are too few cores.
+    """
+    import torch
+
+    device = max((split_cpus(cpus, spec.engine).device for spec in specs), key=len)
+    pin_openmp(device)
+    torch.set_num_threads(len(device))
+
+
+def _roofs(specs: Sequence[RunSpec], topology: Topology) -> Roofs:
+    """Of the whole machine: where the roles have cores of their own, of a pool that leaves them alone in between."""
+    engine, cpus = specs[0].engine, topology.core_cpus
+    if engine.roles == "shared":
+        return open_roofs(engine.threads or len(cpus))
+    with reach(cpus):
+        return open_pool_roofs(cpus[: engine.threads])
 
 
 if __name__ == "__main__":

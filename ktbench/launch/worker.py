@@ -18,7 +18,9 @@ import msgspec
 
 from ktbench.core.outcome import Outcome
 from ktbench.core.record import Cell, Record
-from ktbench.launch.messages import Answer, Open, Turn, send
+from ktbench.core.timeline import Timeline
+from ktbench.engine.protocol import Unsupported
+from ktbench.launch.messages import Answer, Open, Task, Trace, Turn, send
 
 SERVE: tuple[str, ...] = (sys.executable, "-m", "ktbench.launch.serve")
 _GRACE_S = 5.0
@@ -34,7 +36,7 @@ class WorkerDied(Exception):
 
 @dataclass(kw_only=True)
 class Worker:
-    """A running worker. Use `start`, then `turn` as often as needed, then `stop`."""
+    """A running worker. Use `start`, then `turn` and `timeline` as often as needed, then `stop`."""
 
     process: subprocess.Popen[bytes]
     answers: int
@@ -69,6 +71,13 @@ class Worker:
             raise WorkerDied(Outcome.CRASHED, "the worker answered without a record")
         return record
 
+    def timeline(self, cell: Cell, timeout_s: float) -> Timeline:
+        """What the roles do in one step of a cell. Raises Unsupported, WorkerDied."""
+        answer = self._ask(Trace(cell=cell), timeout_s, "the trace")
+        if answer.timeline is None:
+            raise Unsupported(answer.unsupported or "the worker answered without a timeline")
+        return answer.timeline
+
     def stop(self) -> None:
         """End the process: it leaves when its input closes, and is killed when it does not."""
         _close(self.process.stdin)
@@ -80,7 +89,7 @@ class Worker:
             os.close(self.answers)
             self.answers = -1
 
-    def _ask(self, message: Open | Turn, timeout_s: float, doing: str) -> Answer:
+    def _ask(self, message: Open | Task, timeout_s: float, doing: str) -> Answer:
         assert self.process.stdin is not None
         try:
             send(self.process.stdin, message)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from time import perf_counter
@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 from ktbench.core.evidence import collect, dishonest
 from ktbench.core.outcome import Outcome
-from ktbench.core.record import Cell, Record, RoofSample
+from ktbench.core.record import Cell, Record, RoleTimes, RoofSample
+from ktbench.core.timeline import Timeline
 from ktbench.engine.protocol import System, Unsupported
 from ktbench.measure.check import check, check_the_check, stale
 from ktbench.measure.clock import Clock, time_steps, warm_up
@@ -61,6 +62,14 @@ class Session:
             ending = {"outcome": broken.outcome, "why": broken.why, "error": broken.error}
         return replace(record, took_s=self.clock() - began, **ending)
 
+    def timeline(self, cell: Cell) -> Timeline:
+        """What the roles did in the last step of a warm, untimed turn. Raises Unsupported."""
+        self.system.configure(cell.spec)
+        steps = cell.spec.workload.steps
+        warm_up(lambda: self._untimed(steps), clock=self.clock)
+        self._untimed(steps)
+        return self.system.timeline()
+
     def _blank(self, cell: Cell, round_number: int) -> Record:
         return Record(
             cell=cell.key,
@@ -85,12 +94,13 @@ class Session:
         samples_s = time_steps(self.system.step, steps, self.clock)
         moved = _moved(counted, self.system.counters())
         after = self.roofs.sample(cell.spec.engine.isa, cell.spec.dtype)
-        work = self.system.work()
+        proof = {"work": self.system.work(), "notes": self.system.notes(), "roofs": (before, after)}
         error = self._prove_output(cell)
         evidence = collect(cell.spec.engine.features, moved)
         if why := dishonest(evidence):
             raise Broken(Outcome.IDLE, why, error)
-        return {"samples_s": samples_s, "evidence": evidence, "error": error, "work": work, "roofs": (before, after)}
+        roles = _roles(moved, samples_s)
+        return proof | {"samples_s": samples_s, "evidence": evidence, "error": error, "roles": roles}
 
     def _untimed(self, steps: int) -> None:
         self.system.start()
@@ -112,6 +122,14 @@ class Session:
                 raise Broken(Outcome.VACUOUS, why, verdict.error)
             self._checked.add(cell.key)
         return verdict.error
+
+
+def _roles(moved: Mapping[str, int], samples_s: Sequence[float]) -> RoleTimes | None:
+    """None where the system does not count what its roles did."""
+    if "host_busy_ns" not in moved or "device_wait_ns" not in moved:
+        return None
+    busy_s, wait_s = moved["host_busy_ns"] / 1e9, moved["device_wait_ns"] / 1e9
+    return RoleTimes(host_busy_s=busy_s, device_wait_s=wait_s, total_s=sum(samples_s))
 
 
 def _moved(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:

@@ -7,12 +7,13 @@ from pathlib import Path
 
 from ktbench.core.outcome import Outcome
 from ktbench.core.record import Part
-from ktbench.core.spec import RunSpec
+from ktbench.core.spec import RunSpec, WorkloadSpec
 from ktbench.report.conduct import controls_sentence, placement_sentence, roofs_sentence
 from ktbench.report.machine import facts_of, machine_sentence, software_sentence
 from ktbench.report.parts import the_part
 from ktbench.report.row import Row, groups_of
-from ktbench.report.settings import TOKENS, precision_word, varying
+from ktbench.report.settings import TOKENS, varying
+from ktbench.report.system import system_sentence
 from ktbench.stats.intervals import CONFIDENCE
 from ktbench.stats.verdict import MARGIN
 from ktbench.store import Run
@@ -28,7 +29,7 @@ def conditions_of(run: Run, rows: Sequence[Row]) -> tuple[str, ...]:
     sentences = (
         _layer(spec, free) if rows[0].is_layer else _model(spec, free),
         _workload(rows, free),
-        _system(run, rows, free),
+        system_sentence(run, rows, free),
         machine_sentence(facts_of(run)),
         controls_sentence(rows),
         placement_sentence(rows),
@@ -47,7 +48,7 @@ def figure_caption(run: Run, rows: Sequence[Row]) -> str:
     """What the figure shows, in one or two sentences."""
     part = the_part(run)
     open_ones = any(row.outcome is Outcome.NOISY for row in rows)
-    mark = "A value with ~" if part.figure == "bars" else "A ringed value"
+    mark = "A value with ~" if part.figure in ("bars", "roles") else "A ringed value"
     noisy = f" {mark} is NOISY: its interval stayed open." if open_ones else ""
     control = " The control is not drawn." if any(row.role == "control" for row in rows) else ""
     return f"{run.header.title}: {_shows(part, rows[0])}.{noisy}{control}"
@@ -60,6 +61,10 @@ def _shows(part: Part, row: Row) -> str:
             f"speed-up over {part.baseline}; whiskers: interval of the ratios formed inside rounds; "
             f"numbers on bars: {on_bars}"
         )
+    if part.figure == "roles":
+        return "speed with the interval of the median, and the shares of the timed steps in which each role worked"
+    if part.figure == "depth":
+        return "speed; whiskers and bands: interval of the median"
     roofs = "sampled next to the turns, median and, in grey, least to most"
     if part.figure == "latency":
         return (
@@ -107,6 +112,7 @@ def _workload(rows: Sequence[Row], free: set[str]) -> str:
     parts = {
         "workload.phase": work.phase,
         **_amount(spec),
+        **_prefilled(work),
         "workload.steps": _steps({row.spec.workload.steps for row in rows}),
         "workload.routing": _routing(spec),
         "workload.seed": f"seed {work.seed}",
@@ -122,6 +128,13 @@ def _amount(spec: RunSpec) -> dict[str, str]:
     return {"workload.batch": f"batch {work.batch}", "workload.prompt": f"{context} {work.prompt} tokens"}
 
 
+def _prefilled(work: WorkloadSpec) -> dict[str, str]:
+    """How prompts differ in length, and in which pieces they go through."""
+    shortest = {} if work.shortest is None else {"workload.shortest": f"the shortest of {work.shortest}, padded"}
+    chunk = {} if work.chunk is None else {"workload.chunk": f"prompts in chunks of {work.chunk}"}
+    return shortest | chunk
+
+
 def _steps(counts: set[int]) -> str:
     if len(counts) > 1:
         return f"{min(counts)} to {max(counts)} steps a turn"
@@ -135,21 +148,6 @@ def _routing(spec: RunSpec) -> str:
     if work.active_experts is not None:
         return f"balanced routing to {work.active_experts} experts, others every step"
     return f"{work.routing} routing" + (f" of {Path(work.trace).name}" if work.trace else "")
-
-
-def _system(run: Run, rows: Sequence[Row], free: set[str]) -> str:
-    spec = rows[0].spec
-    parts = [f"system {spec.system}"]
-    if "precision" not in rows[0].settings:
-        plain = next((row.spec.precision for row in rows if not precision_word(row.label)), None)
-        parts.append(f"precision {plain} where an arm names none" if plain else "precision as the arms name it")
-    elif "precision" not in free:
-        parts.append(f"precision {spec.precision}")
-    if "engine.threads" not in free:
-        cpus = facts_of(run).get("cpus")
-        every = f"threads on all {len(cpus)} cores" if cpus else "threads on all cores"
-        parts.append(every if spec.engine.threads is None else f"{spec.engine.threads} threads")
-    return f"{', '.join(parts).capitalize()}."
 
 
 def _numbers(run: Run, rows: Sequence[Row]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ktbench.report.roles import RoleShares
 from ktbench.report.roof import RoofShare
 from ktbench.report.row import Row
 from ktbench.report.settings import Setting
@@ -33,6 +34,7 @@ def columns(settings: Sequence[str], rows: Sequence[Row]) -> tuple[Column, ...]:
         *(Column(heading=key, write=_setting(key)) for key in settings),
         Column(heading="outcome", write=_outcome, movable=True, numeric=False),
         *(_layer_speed(rows) if rows[0].is_layer else _model_speed(rows)),
+        *_ROLES,
         Column(heading="evidence (counter/step)", write=lambda row: row.evidence or DASH, numeric=False),
         Column(heading="error (relative)", write=lambda row: DASH if row.error is None else f"{row.error:.1e}"),
         Column(heading="rounds", write=lambda row: _count(row.rounds), movable=True),
@@ -129,6 +131,10 @@ def _share_interval(roof: RoofShare | None) -> str:
     return f"{mid} [{low}, {high}]"
 
 
+def _busy(share: Callable[[RoleShares], Interval]) -> Write:
+    return lambda row: DASH if row.roles is None else f"{100 * share(row.roles).mid:.0f}"
+
+
 def _limit(row: Row) -> str:
     if row.roof is None:
         return DASH
@@ -141,6 +147,11 @@ def _count(value: int) -> str:
 
 _READ = Column(heading="weights read (GB/s)", write=lambda row: _number(row.read_bytes_per_s, 1e-9))
 _LIMIT = Column(heading="nearer roof", write=_limit, movable=True, numeric=False)
+_ROLES = (
+    Column(heading="host busy (%)", write=_busy(lambda roles: roles.host_busy)),
+    Column(heading="device busy (%)", write=_busy(lambda roles: roles.device_busy)),
+    Column(heading="overlap (%)", write=_busy(lambda roles: roles.overlap)),
+)
 _COMPARED = (
     Column(heading="speed-up (×)", write=_speedup),
     Column(heading="verdict", write=_verdict, numeric=False),

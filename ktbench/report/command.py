@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from ktbench.core.engine import EngineSpec
+from ktbench.core.inject import InjectSpec
 from ktbench.core.spec import MeasureSpec, RunSpec, WorkloadSpec
 
 
 def command_of(spec: RunSpec, planned_with: Sequence[str] = ()) -> str:
     """`python -m ktbench run …` with every override that differs from the defaults, ready for a shell.
 
-    Facts of an architecture that were overridden one by one are taken over from the command that planned the run.
+    Facts of an architecture that were overridden one by one, and a rule file that is not a shipped one, are taken over
+    from the command that planned the run.
     """
     facts = [word for word in planned_with if word.lstrip("+~").startswith("model.config.")]
-    return shlex.join(["python", "-m", "ktbench", "run", *_model(spec), *facts, *_rest(spec)])
+    rules = [word for word in planned_with if word.startswith("inject.file=")] or list(_inject(spec))
+    return shlex.join(["python", "-m", "ktbench", "run", *_model(spec), *facts, *rules, *_rest(spec)])
 
 
 def _model(spec: RunSpec) -> Iterator[str]:
@@ -35,11 +38,17 @@ def _model(spec: RunSpec) -> Iterator[str]:
         yield f"model.seed={model.seed}"
 
 
+def _inject(spec: RunSpec) -> Iterator[str]:
+    if spec.inject != InjectSpec():
+        yield f"inject={spec.inject.name}"
+
+
 def _rest(spec: RunSpec) -> Iterator[str]:
     phase = spec.workload.phase
     yield f"workload={phase}"
-    if spec.precision != "bf16":
-        yield f"precision={spec.precision}"
+    for name in ("precision", "device_precision"):
+        if getattr(spec, name) != "bf16":
+            yield f"{name}={getattr(spec, name)}"
     plain = WorkloadSpec(phase=phase, prompt=1, steps=1, routing="balanced" if phase == "layer" else "model")
     yield from (f"workload.{name}={getattr(spec.workload, name)}" for name in ("prompt", "steps"))
     yield from _changed("workload", spec.workload, plain, skip=("phase", "prompt", "steps"))
@@ -49,8 +58,12 @@ def _rest(spec: RunSpec) -> Iterator[str]:
 
 def _changed(part: str, value: Any, plain: Any, skip: tuple[str, ...] = ()) -> Iterator[str]:
     for f in fields(value):
-        mine = getattr(value, f.name)
-        if f.name not in skip and mine != getattr(plain, f.name):
+        mine, usual = getattr(value, f.name), getattr(plain, f.name)
+        if f.name in skip or mine == usual:
+            continue
+        if is_dataclass(mine):
+            yield from _changed(f"{part}.{f.name}", mine, usual)
+        else:
             yield f"{part}.{f.name}={_word(mine)}"
 
 

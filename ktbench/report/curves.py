@@ -1,4 +1,4 @@
-"""What a curve figure shows: a panel for each precision, a line for each arm over tokens per expert."""
+"""What a curve figure shows: a panel for each precision, a line for each arm over one setting."""
 
 from __future__ import annotations
 
@@ -17,8 +17,25 @@ Value = Callable[[Row], Spread | None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Axis:
+    """What `x` is: the setting `key`, with the name that stands below the panels."""
+
+    key: str
+    name: str
+
+    def of(self, row: Row) -> float:
+        """The setting's value."""
+        value = row.settings[self.key]
+        assert isinstance(value, int | float), f"{self.key}={value} is no number to draw a curve over"
+        return value
+
+
+TOKENS_AXIS = Axis(key=TOKENS, name=TOKENS)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """A row at `x` tokens per expert."""
+    """A row at `x` of the axis."""
 
     x: float
     y: Spread
@@ -27,7 +44,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Curve:
-    """An arm, in order of tokens per expert. `name` leaves out the precision, which the panel says."""
+    """An arm, in order of `x`. `name` leaves out the precision, which the panel says."""
 
     name: str
     points: tuple[Point, ...]
@@ -48,55 +65,74 @@ class CurvePanel:
         return [point for curve in (*self.curves, *self.references) for point in curve.points]
 
 
-def panels_of(rows: Sequence[Row], value: Value) -> tuple[CurvePanel, ...]:
+def panels_of(rows: Sequence[Row], value: Value, axis: Axis = TOKENS_AXIS) -> tuple[CurvePanel, ...]:
     """Panels in the order of precisions, those without a point left out, but never all of them."""
     arms = [row for row in rows if row.role == "arm"]
-    free = _other_settings(rows)
+    names = _Names.of(rows, axis)
     baseline = [row for row in arms if row.is_baseline]
     panels = []
     for precision in PRECISIONS:
         own = [row for row in arms if row.spec.precision == precision]
         others = [row for row in baseline if row.spec.precision != precision]
-        curves = tuple(_curves(own, free, value))
-        references = tuple(_curves(others, free, value, f", {baseline[0].spec.precision}" if baseline else ""))
+        curves = tuple(_curves(own, names, value))
+        references = tuple(_curves(others, names, value, f", {baseline[0].spec.precision}" if baseline else ""))
         if own:
             panels.append(CurvePanel(precision=precision, curves=curves, references=references, rows=tuple(own)))
     return tuple(panel for panel in panels if panel.curves) or tuple(panels[:1])
 
 
-def absences(rows: Sequence[Row], value: Value) -> tuple[str, ...]:
-    """For each reason the arms that are not drawn for it, with the tokens per expert where others of theirs are."""
+def absences(rows: Sequence[Row], value: Value, axis: Axis = TOKENS_AXIS) -> tuple[str, ...]:
+    """For each reason the arms that are not drawn for it, with the places on the axis where others of theirs are."""
     arms = [row for row in rows if row.role == "arm"]
-    free = _other_settings(rows)
+    names = _Names.of(rows, axis)
     holders: dict[str, dict[str, list[float]]] = {}
-    drawn = {_name(row, free, row.shown) for row in arms if value(row) is not None}
+    drawn = {names.whole(row) for row in arms if value(row) is not None}
     for row in (row for row in arms if value(row) is None):
-        at = holders.setdefault(_reason(row), {}).setdefault(_name(row, free, row.shown), [])
-        at.append(row.spec.tokens_per_expert)
-    return tuple(_absence(reason, names, drawn) for reason, names in holders.items())
+        at = holders.setdefault(reason_of(row), {}).setdefault(names.whole(row), [])
+        at.append(axis.of(row))
+    return tuple(_absence(reason, held, drawn) for reason, held in holders.items())
 
 
-def _curves(rows: Sequence[Row], free: Sequence[str], value: Value, suffix: str = "") -> Iterator[Curve]:
+def _curves(rows: Sequence[Row], names: _Names, value: Value, suffix: str = "") -> Iterator[Curve]:
     found: dict[str, list[Point]] = {}
     for row in rows:
         y = value(row)
         if y is not None:
-            point = Point(x=row.spec.tokens_per_expert, y=y, noisy=row.outcome is Outcome.NOISY)
-            found.setdefault(_name(row, free, without_precision(row.shown)) + suffix, []).append(point)
+            point = Point(x=names.axis.of(row), y=y, noisy=row.outcome is Outcome.NOISY)
+            found.setdefault(names.short(row) + suffix, []).append(point)
     for name, points in found.items():
         yield Curve(name=name, points=tuple(sorted(points, key=lambda point: point.x)))
 
 
-def _other_settings(rows: Sequence[Row]) -> tuple[str, ...]:
-    keys = varying([group[0].settings for group in groups_of(rows)])
-    return tuple(key for key in keys if key != TOKENS)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Names:
+    """What tells curves apart: their arm, unless there is only one, and the settings `free` that vary beside it."""
+
+    axis: Axis
+    free: tuple[str, ...]
+    worded: bool
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], axis: Axis) -> _Names:
+        keys = varying([group[0].settings for group in groups_of(rows)])
+        free = tuple(key for key in keys if key != axis.key)
+        arms = {row.shown for row in rows if row.role == "arm"}
+        return cls(axis=axis, free=free, worded=len(arms) > 1 or not free)
+
+    def short(self, row: Row) -> str:
+        """Without the precision, which the panel says."""
+        return self._joined(without_precision(row.shown), row)
+
+    def whole(self, row: Row) -> str:
+        return self._joined(row.shown, row)
+
+    def _joined(self, label: str, row: Row) -> str:
+        settings = [f"{key.rpartition('.')[2]} {row.settings.get(key)}" for key in self.free]
+        return ", ".join([label, *settings] if self.worded else settings)
 
 
-def _name(row: Row, free: Sequence[str], label: str) -> str:
-    return ", ".join([label, *(f"{key.rpartition('.')[2]} {row.settings.get(key)}" for key in free)])
-
-
-def _reason(row: Row) -> str:
+def reason_of(row: Row) -> str:
+    """Why a row is not drawn."""
     if row.timed:
         return "; ".join(dict.fromkeys(row.missing.values()))
     return f"{row.outcome or 'not measured'}, {row.why}"

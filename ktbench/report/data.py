@@ -26,7 +26,7 @@ def csv_text(run: Run, rows: Sequence[Row]) -> str:
 
 
 def _flat(run: Run, row: Row) -> dict[str, Any]:
-    roof, gain = row.roof, row.gain
+    roof, gain, roles = row.roof, row.gain, row.roles
     return {
         "label": row.label,
         "role": row.role,
@@ -48,6 +48,9 @@ def _flat(run: Run, row: Row) -> dict[str, Any]:
         "nearer_roof": None if roof is None else roof.limit,
         "peak_isa": None if roof is None else roof.peak_isa,
         "peak_dtype": None if roof is None else roof.peak_dtype,
+        **_ends("host_busy", None if roles is None else roles.host_busy),
+        **_ends("device_busy", None if roles is None else roles.device_busy),
+        **_ends("overlap", None if roles is None else roles.overlap),
         "placements": " ".join(f"{number}:{place}" for number, place in row.placements.items() if place),
         "evidence": row.evidence,
         "error": row.error,
@@ -55,6 +58,7 @@ def _flat(run: Run, row: Row) -> dict[str, Any]:
         "samples": row.samples,
         "round_median_s": " ".join(f"{number}:{seconds!r}" for number, seconds in row.round_s.items()),
         "missing": "; ".join(f"{name}: {why}" for name, why in row.missing.items()),
+        "remarks": "; ".join(row.remarks),
         **_origin(run, row),
     }
 
@@ -103,4 +107,4 @@ def _plain(row: Row) -> dict[str, Any]:
     """A row without its spec, which `settings`, `features` and `command` say in fewer words."""
     content = to_plain(row)
     del content["spec"]
-    return {**content, **_numbers_of(row), "rounds": row.rounds, "samples": row.samples}
+    return {**content, **_numbers_of(row), "rounds": row.rounds, "samples": row.samples, "remarks": row.remarks}

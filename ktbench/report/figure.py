@@ -11,6 +11,8 @@ from matplotlib.figure import Figure
 
 from ktbench.core.sweep import FigureKind
 from ktbench.report.breakdown import draw_breakdown
+from ktbench.report.busy import draw_roles
+from ktbench.report.depth import draw_depth
 from ktbench.report.latency import draw_latency
 from ktbench.report.row import Row
 from ktbench.report.sheet import DPI
@@ -30,7 +32,7 @@ _OURS: Any = {
     "svg.hashsalt": "ktbench",
     "text.parse_math": False,
 }
-_STYLE: Any = ["default", _OURS]
+STYLE: Any = ["default", _OURS]
 _METADATA: dict[str, dict[str, Any]] = {
     "pdf": {"CreationDate": None, "ModDate": None},
     "svg": {"Date": None},
@@ -40,12 +42,14 @@ _KINDS: Mapping[FigureKind, Callable[[Sequence[Row], Table], Figure]] = {
     "bars": draw_breakdown,
     "throughput": draw_throughput,
     "latency": draw_latency,
+    "roles": draw_roles,
+    "depth": draw_depth,
 }
 
 
 def draw(rows: Sequence[Row], table: Table) -> Figure:
     """The figure of a part's rows, of the kind that the part asks for."""
-    with style.context(_STYLE):
+    with style.context(STYLE):
         return _KINDS[table.figure](rows, table)
 
 
@@ -54,7 +58,7 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     written = []
     for suffix, metadata in _METADATA.items():
         path = folder / f"{name}.{suffix}"
-        with style.context(_STYLE):
+        with style.context(STYLE):
             figure.savefig(path, format=suffix, dpi=DPI, metadata=metadata)
         written.append(path)
     return written

@@ -22,26 +22,33 @@ _HALO_PT = 1.2
 
 @dataclass(kw_only=True, slots=True)
 class Frame:
-    """Axes with limits `x` and `y` in data, log₂ by log₁₀ or linear, and boxes for what is drawn in them so far."""
+    """Axes with limits `x` and `y` in data and boxes for what is drawn in them so far.
+
+    `log_x` is to the base of 2, `log_y` to that of 10; `x_name` stands below.
+    """
 
     axes: Axes
     width_in: float
     height_in: float
     x: XY
     y: XY
-    log: bool
+    x_name: str
+    log_x: bool = False
+    log_y: bool = False
     taken: list[Box] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if self.log:
+        if self.log_x:
             self.axes.set_xscale("log", base=2)
+        if self.log_y:
             self.axes.set_yscale("log", base=10)
         self.axes.set_xlim(self.x)
         self.axes.set_ylim(self.y)
 
     def place(self, point: XY) -> XY:
         """Inches from the lower left corner."""
-        return self.width_in * self._share(point[0], self.x), self.height_in * self._share(point[1], self.y)
+        x, y = _share(point[0], self.x, self.log_x), _share(point[1], self.y, self.log_y)
+        return self.width_in * x, self.height_in * y
 
     def take_line(self, points: Sequence[XY], reach_in: float = _LINE_IN) -> None:
         """Keep labels `reach_in` inches off a line."""
@@ -79,7 +86,7 @@ class Frame:
         for axis in (self.axes.xaxis, self.axes.yaxis):
             axis.set_minor_locator(NullLocator())
         self.axes.tick_params(labelsize=TICK_PT, width=0.6, length=2.5, pad=2)
-        self.axes.set_xlabel("tokens per expert", fontsize=LABEL_PT, labelpad=1.5)
+        self.axes.set_xlabel(self.x_name, fontsize=LABEL_PT, labelpad=1.5)
 
     def _names(self, values: Sequence[float]) -> list[str]:
         """Names of every value, or of every second, third ... from the first where they would touch."""
@@ -91,10 +98,6 @@ class Frame:
         spans = [(x - width_in(name, TICK_PT) / 2, x + width_in(name, TICK_PT) / 2) for x, name in named]
         return all(right[0] - left[1] >= _GAP_IN for left, right in pairwise(spans))
 
-    def _share(self, value: float, limits: XY) -> float:
-        low, high = limits
-        return log10(value / low) / log10(high / low) if self.log else (value - low) / (high - low)
-
 
 def decades(low: float, high: float) -> list[float]:
     """Powers of ten between two positive numbers, and their doubles and fives where those are few."""
@@ -102,6 +105,11 @@ def decades(low: float, high: float) -> list[float]:
     shown = [ten for ten in tens if low <= ten <= high]
     finer = [ten * part for ten in tens for part in (1, 2, 5) if low <= ten * part <= high]
     return shown if len(shown) > 2 else finer
+
+
+def _share(value: float, limits: XY, log: bool) -> float:
+    low, high = limits
+    return log10(value / low) / log10(high / low) if log else (value - low) / (high - low)
 
 
 def _thinned(values: Sequence[float], step: int) -> list[str]:

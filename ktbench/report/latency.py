@@ -17,6 +17,7 @@ from ktbench.report.panels import is_leftmost, names_of, place_panels
 from ktbench.report.roof import Spread, read_spread
 from ktbench.report.rooflines import draw_read_time
 from ktbench.report.row import Row
+from ktbench.report.settings import TOKENS
 from ktbench.report.sheet import PLOT_IN
 from ktbench.report.tables import Table
 from ktbench.report.text import number
@@ -45,7 +46,7 @@ def _frame(axes: Axes, width: float, panel: CurvePanel) -> Frame:
     xs = sorted({point.x for point in panel.points})
     right = max(xs, default=1.0) * _ROOM_RIGHT
     top = max((point.y.high for point in panel.points), default=1.0) * _ROOM_ABOVE
-    frame = Frame(axes=axes, width_in=width, height_in=PLOT_IN, x=(0.0, right), y=(0.0, top), log=False)
+    frame = Frame(axes=axes, width_in=width, height_in=PLOT_IN, x=(0.0, right), y=(0.0, top), x_name=TOKENS)
     frame.ticks(xs, [tick for tick in MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(0, top) if tick <= top])
     return frame
 

@@ -49,9 +49,9 @@ def _lines(table: Table) -> Iterator[str]:
         yield r"\midrule"
         yield from map(_line, table.control_cells)
     yield from (r"\bottomrule", r"\end{tabular}}")
-    if table.notes:
+    if table.notes or table.remarks:
         yield r"\par\raggedright"
-        yield from (f"{_escaped(note)}\\\\" for note in table.notes)
+        yield from (f"{_escaped(note)}\\\\" for note in (*table.notes, *table.remarks))
     yield r"\end{table*}"
     yield from (r"\begin{figure}", r"\centering", f"\\includegraphics[width=\\linewidth]{{{table.figure_name}.pdf}}")
     yield f"\\caption{{{_escaped(' '.join([table.figure_caption, *table.conditions]))}}}"

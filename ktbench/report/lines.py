@@ -20,14 +20,19 @@ _WIDTH, _SIZE, _RING = 1.0, 3.4, 6.4
 _CURVE_IN = 0.02  # a curve must not be covered: wider than it is
 
 
-def draw_curves(frame: Frame, panel: CurvePanel, names: Sequence[str]) -> None:
-    """Draw the curves of a panel; `names` are those of all panels and decide how each looks."""
+def draw_curves(frame: Frame, panel: CurvePanel, names: Sequence[str], *, bands: bool = False) -> None:
+    """Draw the curves of a panel; `names` are those of all panels and decide how each looks.
+
+    Intervals are whiskers, with `bands` also shaded from point to point.
+    """
     for curve in panel.references:
         xs, ys = [point.x for point in curve.points], [point.y.mid for point in curve.points]
         alone = "_" if len(xs) == 1 else "None"
         frame.axes.plot(xs, ys, color=REFERENCE, linewidth=0.6, marker=alone, markersize=_RING, zorder=2)
         frame.take_line(list(zip(xs, ys, strict=True)))
     for curve in panel.curves:
+        if bands:
+            _shade(frame, curve, _looks(names)[curve.name]["color"])
         _draw(frame, curve, _looks(names)[curve.name])
         frame.take_line([(point.x, point.y.mid) for point in curve.points], _CURVE_IN)
         for point in curve.points:
@@ -52,6 +57,12 @@ def _looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """The first look is kept for base, so that the other arms look alike in figures with and without it."""
     others = [name for name in names if not name.startswith("base")]
     return {name: _look(others.index(name) + 1 if name in others else 0) for name in names}
+
+
+def _shade(frame: Frame, curve: Curve, color: str) -> None:
+    xs = [point.x for point in curve.points]
+    lows, highs = [point.y.low for point in curve.points], [point.y.high for point in curve.points]
+    frame.axes.fill_between(xs, lows, highs, color=color, alpha=0.14, linewidth=0, zorder=1.5)
 
 
 def _draw(frame: Frame, curve: Curve, look: dict[str, Any]) -> None:

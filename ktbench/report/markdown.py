@@ -18,6 +18,7 @@ def section(table: Table) -> Iterator[str]:
     if table.control_cells:
         yield from ("What noise alone does (the baseline a second time):", "", *_grid(table, table.control_cells), "")
     yield from listed("Why cells are empty or in doubt", table.notes)
+    yield from listed("Remarks of the systems", table.remarks)
     yield from listed("Conditions", table.conditions)
     yield from listed("Methods", table.methods)
     yield from (f"![{table.figure_caption}]({table.figure_name}.png)", "", f"*{table.figure_caption}*", "")

@@ -28,14 +28,23 @@ def names_of(panels: Sequence[CurvePanel]) -> list[str]:
 
 
 def place_panels(
-    panels: Sequence[CurvePanel], rows: Sequence[Row], caption: Sequence[str], titles: Sequence[str], *, shared: bool
+    panels: Sequence[CurvePanel],
+    rows: Sequence[Row],
+    caption: Sequence[str],
+    titles: Sequence[str],
+    *,
+    shared: bool,
+    roofs: bool = True,
 ) -> tuple[Figure, list[tuple[Axes, float]]]:
-    """A figure with titled axes for each panel and their width in inches; `shared`: one y axis for panels abreast."""
+    """A figure with titled axes for each panel and their width in inches.
+
+    `shared`: one y axis for panels abreast; `roofs`: those of `rows` are drawn and stand in the legend.
+    """
     columns = min(len(panels), ceil(len(panels) / ceil(len(panels) / _ABREAST)))
     width = COLUMN_IN if len(panels) == 1 else PAGE_IN
     gap = _GAP_IN if shared else LEFT_IN - 0.1
     each = (width - LEFT_IN - RIGHT_IN - (columns - 1) * gap) / columns
-    legend = legend_lines(_entries(panels, rows), width - 2 * RIGHT_IN)
+    legend = legend_lines(_entries(panels, rows if roofs else ()), width - 2 * RIGHT_IN)
     head = TOP_IN + len(legend) * LEGEND_LINE_IN
     tall = _TITLE_IN + PLOT_IN + _BELOW_IN
     figure = sheet(width, head + ceil(len(panels) / columns) * tall, caption)

@@ -11,6 +11,7 @@ from ktbench.core.outcome import Outcome
 from ktbench.core.placement import Placement, placement_of
 from ktbench.core.record import Provenance, Record, Role, Work
 from ktbench.core.spec import RunSpec
+from ktbench.report.roles import RoleShares
 from ktbench.report.roof import RoofShare
 from ktbench.report.settings import Setting
 from ktbench.stats.intervals import Interval
@@ -33,8 +34,8 @@ class Row:
     `step_s` is the median over rounds of the rounds' median step in seconds; it and all that follows from it are None
     unless the outcome is timed. `speedup` is over the baseline of the group, the rows of the same `part` with equal
     `settings`, `gain` over the row of equal precision that lacks only its last feature; both are formed inside rounds
-    between turns with the cores in the same place. `error` is the largest of all rounds, or that of the round that
-    failed. `missing` says for each measured field that is None why it is.
+    between turns with the cores in the same place. `roles` is there where they are apart. `error` is the largest of all
+    rounds, or that of the round that failed. `missing` says for each measured field that is None why it is.
     """
 
     label: str
@@ -58,6 +59,7 @@ class Row:
     read_bytes_per_s: float | None = None
     flops_per_s: float | None = None
     roof: RoofShare | None = None
+    roles: RoleShares | None = None
     evidence: str | None = None
     error: float | None = None
     speedup: Interval | None = None
@@ -100,6 +102,11 @@ class Row:
     def round_s(self) -> dict[int, float]:
         """Median step of each round in seconds; empty where the row has no speed to show."""
         return {record.round: median(record.samples_s) for record in self.records} if self.timed else {}
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What the system said of itself in any round, each remark once."""
+        return tuple(dict.fromkeys(remark for record in self.records for remark in record.notes))
 
     @property
     def placements(self) -> dict[int, Placement | None]:

@@ -12,6 +12,7 @@ from ktbench.report.command import command_of
 from ktbench.report.compare import compared, judged_values
 from ktbench.report.ending import ending_of, open_reason, step_interval
 from ktbench.report.evidence import evidence_of
+from ktbench.report.roles import role_shares
 from ktbench.report.roof import roof_share
 from ktbench.report.row import Row, groups_of
 from ktbench.report.settings import precision_word, settings_of
@@ -130,6 +131,7 @@ def _speed(cell: Cell, records: Sequence[Record]) -> dict[str, Any]:
         "read_bytes_per_s": work and work.weight_bytes / step_s.mid,
         "flops_per_s": work and work.flops / step_s.mid,
         "roof": roof_share(records),
+        "roles": role_shares(records),
         "evidence": evidence_of(records),
     }
 
@@ -143,6 +145,7 @@ def _missing(row: Row) -> Iterator[tuple[str, str]]:
         "read_bytes_per_s": "the system does not say how much work a step is",
         "flops_per_s": "the system does not say how much work a step is",
         "roof": "no roof was sampled next to the turns",
+        **({"roles": "the system does not say what its roles did"} if row.spec.engine.apart else {}),
         "evidence": "the system counts nothing",
         "error": "the output was not checked",
     }

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import fields
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeAlias
 
 from ktbench.core.arms import PRECISIONS
 from ktbench.core.features import BY_NAME
 from ktbench.core.ids import digest
+from ktbench.core.plain import to_plain
 from ktbench.core.spec import RunSpec
+from ktbench.report.injected import rules_word
 
 Setting: TypeAlias = bool | int | float | str | None
 
@@ -19,6 +21,7 @@ _FOLLOWING = (
     "model.config",
     "model.vocab",
     "model.path",
+    "inject.rules",
     "workload.trace",
     "workload.active_experts",
     "workload.steps",
@@ -49,13 +52,23 @@ def settings_of(spec: RunSpec) -> dict[str, Setting]:
         "model.path": model.path,
         "model.config": digest(model.config),
         "precision": spec.precision,
+        "device_precision": spec.device_precision,
+        "inject": rules_word(spec.inject),
+        "inject.rules": digest(to_plain(spec.inject.rules)),
+        **dict(_flat("workload", spec.workload)),
+        **{key: value for key, value in _flat("engine", spec.engine) if key.rpartition(".")[2] not in BY_NAME},
     }
-    for f in fields(spec.workload):
-        found[f"workload.{f.name}"] = getattr(spec.workload, f.name)
-    for f in fields(spec.engine):
-        if f.name not in BY_NAME:
-            found[f"engine.{f.name}"] = getattr(spec.engine, f.name)
     return _of_layer(found, spec) if spec.workload.phase == "layer" else found
+
+
+def _flat(part: str, value: Any) -> Iterator[tuple[str, Setting]]:
+    """Fields by dotted key, those of nested specs too."""
+    for f in fields(value):
+        key, mine = f"{part}.{f.name}", getattr(value, f.name)
+        if is_dataclass(mine):
+            yield from _flat(key, mine)
+        else:
+            yield key, mine
 
 
 def _of_layer(found: Mapping[str, Setting], spec: RunSpec) -> dict[str, Setting]:

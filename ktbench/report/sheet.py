@@ -30,7 +30,7 @@ def sheet(width: float, plots_in: float, caption: Sequence[str]) -> Figure:
     return figure
 
 
-def axes_at(figure: Figure, left: float, top: float, width: float) -> Axes:
-    """Axes of `width` inches and the height of a plot, `left` and `top` inches from the upper left corner."""
+def axes_at(figure: Figure, left: float, top: float, width: float, height: float = PLOT_IN) -> Axes:
+    """Axes of `width` by `height` inches, `left` and `top` inches from the upper left corner."""
     wide, high = figure.get_figwidth(), figure.get_figheight()
-    return figure.add_axes((left / wide, 1 - (top + PLOT_IN) / high, width / wide, PLOT_IN / high))
+    return figure.add_axes((left / wide, 1 - (top + height) / high, width / wide, height / high))

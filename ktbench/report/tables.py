@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ktbench.core.sweep import FigureKind
@@ -19,7 +19,8 @@ _UNSTEADY = "in every turn the cores were moved or the two roofs disagreed: the 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """`cells` and `control_cells` have one text for each column. `notes` say why a cell holds a dash or is in doubt.
+    """`cells` and `control_cells` have one text for each column. `notes` say why a cell holds a dash or is in doubt,
+    `remarks` what systems said of themselves.
 
     `part` is the name of the part of the run that it shows, empty where the run has one part; `figure` the kind of the
     figure beside it.
@@ -34,6 +35,7 @@ class Table:
     cells: tuple[tuple[str, ...], ...]
     control_cells: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...]
+    remarks: tuple[str, ...]
     figure_caption: str
     commands: tuple[tuple[str, str], ...]
 
@@ -63,7 +65,8 @@ def table_of(run: Run, rows: Sequence[Row]) -> Table:
         columns=shown,
         cells=tuple(_cells(shown, row) for row in arms),
         control_cells=tuple(_cells(shown, row) for row in controls),
-        notes=_notes(rows, settings),
+        notes=_by_row(rows, settings, _reasons),
+        remarks=_by_row(rows, settings, lambda row: row.remarks),
         figure_caption=figure_caption(run, rows),
         commands=tuple((place(row, settings), row.command) for row in rows if row.role == "arm"),
     )
@@ -95,13 +98,13 @@ def _split(every: Sequence[Column], rows: Sequence[Row]) -> tuple[tuple[Column, 
     return tuple(shown), tuple(said)
 
 
-def _notes(rows: Sequence[Row], settings: Sequence[str]) -> tuple[str, ...]:
-    """One note for each reason, naming all rows that it holds for."""
+def _by_row(rows: Sequence[Row], settings: Sequence[str], said: Callable[[Row], Sequence[str]]) -> tuple[str, ...]:
+    """One sentence for each thing said, naming all rows that it is said of."""
     holders: dict[str, list[str]] = {}
     for row in rows:
-        for reason in _reasons(row):
-            holders.setdefault(reason, []).append(place(row, settings))
-    return tuple(f"{'; '.join(names)} — {reason}" for reason, names in holders.items())
+        for sentence in said(row):
+            holders.setdefault(sentence, []).append(place(row, settings))
+    return tuple(f"{'; '.join(names)} — {sentence}" for sentence, names in holders.items())
 
 
 def _reasons(row: Row) -> list[str]:

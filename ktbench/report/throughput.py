@@ -14,6 +14,7 @@ from ktbench.report.panels import is_leftmost, names_of, place_panels
 from ktbench.report.roof import Spread
 from ktbench.report.rooflines import Rooflines, draw_rooflines, rooflines
 from ktbench.report.row import Row
+from ktbench.report.settings import TOKENS
 from ktbench.report.sheet import PLOT_IN
 from ktbench.report.spots import XY
 from ktbench.report.tables import Table
@@ -32,7 +33,7 @@ def draw_throughput(rows: Sequence[Row], table: Table) -> Figure:
     figure, placed = place_panels(panels, rows, caption, [_title(panel) for panel in panels], shared=True)
     for n, (panel, (axes, width)) in enumerate(zip(panels, placed, strict=True)):
         first = is_leftmost(n, len(panels))
-        frame = Frame(axes=axes, width_in=width, height_in=PLOT_IN, x=x, y=y, log=True)
+        frame = Frame(axes=axes, width_in=width, height_in=PLOT_IN, x=x, y=y, x_name=TOKENS, log_x=True, log_y=True)
         frame.ticks(sorted({point.x for panel in panels for point in panel.points}), decades(*y), named=first)
         if first:
             axes.set_ylabel("10¹² operations per second", fontsize=LABEL_PT, labelpad=2)

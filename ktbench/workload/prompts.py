@@ -15,3 +15,9 @@ def prompt_ids(vocab: int, batch: int, tokens: int, seed: int) -> NDArray[np.int
         if value < 1:
             raise ValueError(f"{name}={value}: must be at least 1")
     return np.random.default_rng(seed).integers(vocab, size=(batch, tokens), dtype=np.int64)
+
+
+def prompt_padding(batch: int, prompt: int, shortest: int | None) -> NDArray[np.int64]:
+    """Positions of padding [batch] before each prompt: lengths go evenly from `prompt` down to `shortest`."""
+    lengths = np.linspace(prompt, shortest or prompt, batch)
+    return prompt - np.round(lengths).astype(np.int64)

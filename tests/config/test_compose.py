@@ -94,7 +94,7 @@ def test_lists_kept_per_layer_are_cut_with_the_depth() -> None:
         (["+enginev=true"], "enginev: unknown key"),
         (["engine.v=maybe"], "engine.v: expected bool, got str"),
         (["precision=int3"], "precision: invalid enum value 'int3'; allowed are bf16, int8, int4_g32"),
-        (["engine.deferral=8"], "engine.deferral=8 must leave one of the top_k=8"),
+        (["engine.deferral=9"], "engine.deferral=9: qwen3_30b_a3b has top_k=8 experts a token"),
         (["model.layers=0"], "model.layers=0: allowed are 1 to 48"),
         (["model.layers=abc"], "model.layers=abc: must be a number"),
         (["model.vocab=0"], "model.vocab=0: allowed are auto, full and 1 to 151936"),

@@ -22,9 +22,9 @@ def arguments():
     return {"hidden": batch.x_th, "ids": batch.ids_tk.copy(), "gates": batch.gates_tk, "out": out}
 
 
-@pytest.fixture(params=["forward", "submit", "host_call"])
+@pytest.fixture(params=["forward", "submit", "prepare", "host_call"])
 def call(request, moe) -> Callable[..., object]:
-    """The three faces of one operation have one door."""
+    """The four faces of one operation have one door."""
     return getattr(moe, request.param)
 
 
@@ -59,7 +59,7 @@ def test_a_wrong_array_is_named(call, arguments, name, spoil, refusal):
         call(**(arguments | {name: spoil(arguments[name])}), isa="reference")
 
 
-@pytest.mark.parametrize("bad", [-1, 4, 2**40])
+@pytest.mark.parametrize("bad", [-2, 4, 2**40])
 def test_a_wrong_expert_id_is_named(moe, arguments, bad):
     arguments["ids"][1, 0] = bad
     with pytest.raises(IndexError, match=rf"expert id {bad} of token 1 is not in 0\.\.3"):

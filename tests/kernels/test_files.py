@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ktbench import _kernels
+from tests.kernels.gated import GLUS, packed_with, random_biases
 from tests.kernels.grants import PRECISIONS, granted_isas_of
 from tests.kernels.layers import Case, case, forward
 
@@ -33,6 +34,23 @@ def test_mapped_experts_are_the_same(of, file, pool):
     for isa in granted_isas_of(of.packed.precision):
         expected = forward(_kernels.MoE(of.packed, pool), of.batch, isa=isa)
         assert (forward(_kernels.MoE(mapped, pool), of.batch, isa=isa) == expected).all()
+
+
+@pytest.mark.parametrize("glu", GLUS, ids=str)
+@pytest.mark.parametrize("with_biases", [False, True], ids=["no-biases", "biases"])
+def test_activation_and_biases_are_in_the_file(glu, with_biases, tmp_path, pool, rng):
+    of = case("int8", (3, 100, 72), 5, 2)
+    packed = packed_with(of.layer, "int8", glu, random_biases(rng, of.layer) if with_biases else [])
+    packed.save(str(tmp_path / "experts"))
+    mapped = _kernels.PackedExperts.map(str(tmp_path / "experts"))
+    for name in ("activation", "alpha", "limit", "offset", "biases", "nbytes"):
+        assert getattr(mapped, name) == getattr(packed, name), name
+    if with_biases:
+        assert all(
+            (was == wrote).all() for was, wrote in zip(mapped.read_biases(2), packed.read_biases(2), strict=True)
+        )
+    out, expected = (forward(_kernels.MoE(experts, pool), of.batch, isa="reference") for experts in (mapped, packed))
+    assert (out == expected).all()
 
 
 def test_a_mapped_file_saves_as_itself(file, tmp_path):
@@ -118,6 +136,32 @@ LARGE = 2**31 - 1
 def test_a_head_that_does_not_fit_is_refused_by_name(int8_file, sizes):
     head = bytearray(int8_file.read_bytes())
     head[16:36] = struct.pack("<5i", *sizes)
+    int8_file.write_bytes(head)
+    with pytest.raises(RuntimeError, match=f"{int8_file} (holds no packed experts|has [0-9]+ bytes)"):
+        _kernels.PackedExperts.map(str(int8_file))
+
+
+@pytest.mark.parametrize("version", [0, 2, 255])
+def test_another_version_is_refused_by_name(int8_file, version):
+    head = bytearray(int8_file.read_bytes())
+    assert head[15] == 1
+    head[15] = version
+    int8_file.write_bytes(head)
+    with pytest.raises(RuntimeError, match=f"{int8_file} holds packed experts of file version {version}, not 1"):
+        _kernels.PackedExperts.map(str(int8_file))
+
+
+@pytest.mark.parametrize(
+    ("biases", "act", "alpha", "limit", "offset"),
+    [
+        *[(2, 0, 1, np.inf, 0), (-1, 0, 1, np.inf, 0), (0, 2, 1, np.inf, 0), (0, -1, 1, np.inf, 0)],
+        *[(0, 0, 0, np.inf, 0), (0, 0, np.nan, 7, 0), (0, 1, 1.702, 7, 0), (0, 0, 1, -7, 0), (0, 0, 1, 7, np.nan)],
+        (1, 0, 1, np.inf, 0),  # whose file would be longer
+    ],
+)
+def test_an_activation_that_cannot_be_is_refused_by_name(int8_file, biases, act, alpha, limit, offset):
+    head = bytearray(int8_file.read_bytes())
+    head[36:64] = struct.pack("<2h3d", biases, act, alpha, limit, offset)
     int8_file.write_bytes(head)
     with pytest.raises(RuntimeError, match=f"{int8_file} (holds no packed experts|has [0-9]+ bytes)"):
         _kernels.PackedExperts.map(str(int8_file))

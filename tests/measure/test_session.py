@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from ktbench.core.outcome import Outcome
-from ktbench.core.record import Record
+from ktbench.core.record import Record, RoleTimes
+from ktbench.engine.protocol import Unsupported
 from ktbench.measure.session import Session
 from tests.fake import FakeRoofs, FakeSystem
 from tests.tiny import tiny_cell
@@ -72,3 +73,42 @@ def test_samples_are_the_time_between_two_readings_of_the_clock() -> None:
     sitting = session("")
     sitting.clock = lambda: float(next(ticks))
     assert sitting.turn(tiny_cell("+v", v=True), 0).samples_s == (1.0, 1.0, 1.0)
+
+
+def test_roles_apart_are_timed_by_their_counters_over_the_timed_steps() -> None:
+    ticks = iter(range(1000))
+    sitting = session("")
+    sitting.clock = lambda: float(next(ticks))
+    cell = tiny_cell("+v", v=True, roles="split")
+    for number in range(2):  # what an earlier turn or the warm-up counted is not this turn's
+        assert sitting.turn(cell, number).roles == RoleTimes(host_busy_s=2.1e-3, device_wait_s=0.6e-3, total_s=3.0)
+
+
+def test_without_counters_of_roles_there_are_no_times() -> None:
+    assert turns("")[0].roles is None
+
+
+def test_the_systems_remarks_are_kept() -> None:
+    sitting = session("")
+    sitting.system.remarks = ("deferral=auto chose 3",)  # type: ignore[attr-defined]
+    assert sitting.turn(tiny_cell("+v", v=True), 0).notes == ("deferral=auto chose 3",)
+
+
+def test_deferral_that_the_system_chooses_must_be_seen() -> None:
+    record = turns("", deferral="auto")[0]
+    assert record.outcome is Outcome.OK
+    assert {e.feature: (e.asked, e.seen) for e in record.evidence}["deferral"] == ("auto", 3)
+    lying = session("lie", label="+v deferral=auto").turn(tiny_cell("+v deferral=auto", v=True, deferral="auto"), 0)
+    assert (lying.outcome, "deferral: deferred_experts 0, asked on" in lying.why) == (Outcome.IDLE, True)
+
+
+def test_a_timeline_is_that_of_the_last_step_of_a_warm_turn() -> None:
+    sitting = session("")
+    timeline = sitting.timeline(tiny_cell("+v", v=True))
+    assert timeline.title == "step 3 of +v"
+    assert sitting.system.steps >= 2 * 3  # type: ignore[attr-defined]
+
+
+def test_a_timeline_that_there_cannot_be_says_why() -> None:
+    with pytest.raises(Unsupported, match="no such feature"):
+        session("unsupported").timeline(tiny_cell("+v", v=True))

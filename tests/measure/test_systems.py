@@ -39,15 +39,15 @@ class NotedRoofs(FakeRoofs):
 
 def turns(specs: list[RunSpec], count: int = 2) -> tuple[list[Outcome], NotedRoofs]:
     roofs = NotedRoofs()
-    sitting = Session(system=open_system(specs, 1), roofs=roofs, code_id="code", env_id="env", sitting="here")
+    sitting = Session(system=open_system(specs, [0]), roofs=roofs, code_id="code", env_id="env", sitting="here")
     records = [sitting.turn(cell(spec), number) for number in range(count) for spec in specs]
     assert all(len(record.samples_s) == 3 for record in records), [record.why for record in records]
     return [record.outcome for record in records], roofs
 
 
 def test_the_phase_decides_the_system() -> None:
-    assert isinstance(open_system([layer_spec()], 1), LayerSystem)
-    assert isinstance(open_system([tiny_spec()], 1), HybridEngine)
+    assert isinstance(open_system([layer_spec()], [0]), LayerSystem)
+    assert isinstance(open_system([tiny_spec()], [0]), HybridEngine)
 
 
 def test_a_layer_of_base_is_measured_and_proved() -> None:
@@ -80,4 +80,4 @@ def test_many_nodes_are_domains() -> None:
     if missing := kernels.grants()["avx512"]:
         pytest.skip(f"avx512: {missing}")
     with pytest.raises(ValueError, match="domains=2: intermediate=32 has room for 1"):
-        open_system([layer_spec(v=True)], 2, 0, (0, 1))
+        open_system([layer_spec(v=True)], [0, 1], 0, (0, 1))

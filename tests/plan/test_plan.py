@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ktbench.core.engine import PlacementSpec
 from ktbench.core.errors import RequestError
 from ktbench.core.sweep import SweepSpec
 from ktbench.plan import plan_cells, turn_order, unsupported, worker_groups
@@ -53,6 +56,25 @@ def test_a_mapping_sets_what_goes_with_a_value_of_an_axis() -> None:
     assert found == {(1, 3), (4, 1)}
 
 
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {"engine.placement.ratio": (0.25, 0.5)},
+        {"engine.placement": ({"engine.placement": {"policy": "random", "ratio": ratio}} for ratio in (0.25, 0.5))},
+        {
+            "engine.placement.policy": (
+                {"engine.placement.policy": "random", "engine.placement.ratio": ratio} for ratio in (0.25, 0.5)
+            )
+        },
+    ],
+)
+def test_an_axis_may_be_a_key_of_a_nested_spec(axes: dict[str, Iterable[Any]]) -> None:
+    spec = tiny_spec(v=True, roles="split", placement=PlacementSpec(policy="random", ratio=1.0))
+    sweep = SweepSpec(arms=("+v",), baseline="+v", axes={key: tuple(values) for key, values in axes.items()})
+    placements = [cell.spec.engine.placement for cell in plan_cells(spec, replace(sweep, control=False))]
+    assert placements == [PlacementSpec(policy="random", ratio=ratio) for ratio in (0.25, 0.5)]
+
+
 def test_axes_multiply_arms() -> None:
     axes = {"workload.prompt": (8, 16), "workload.batch": (1, 2)}
     cells = plan_cells(tiny_spec(), replace(LADDER, axes=axes, control=False))
@@ -64,6 +86,9 @@ def test_axes_multiply_arms() -> None:
     [
         ({"workload.promt": (1,)}, "sweep.axes.workload.promt: no such key"),
         ({"nothing.at.all": (1,)}, "no such key"),
+        ({"engine.placement.rato": (1,)}, "sweep.axes.engine.placement.rato: no such key"),
+        ({"engine.placement.ratio": (1.5,)}, "engine.placement.ratio=1.5: allowed are 0 to 1"),
+        ({"engine.deferral.deeper": (1,)}, "engine.deferral.deeper: no such key"),
         ({"workload.prompt": (0,)}, "workload.prompt=0: must be at least 1"),
         ({"workload.prompt": (8, 8)}, "'base' and 'base' are the same cell"),
         ({"workload.prompt": ({"workload.prompt": 8, "workload.stepz": 1},)}, "workload.stepz: no such key"),

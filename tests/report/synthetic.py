@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import product
 from math import exp, sin
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from ktbench.core.engine import EngineSpec
+from ktbench.core.engine import EngineSpec, PlacementSpec
 from ktbench.core.evidence import collect
 from ktbench.core.features import FEATURES, parse_features
 from ktbench.core.ids import spec_id
 from ktbench.core.outcome import Outcome
-from ktbench.core.record import Cell, Environment, Header, Part, Record, RoofSample, Work
+from ktbench.core.record import Cell, Environment, Header, Part, Record, RoleTimes, RoofSample, Work
 from ktbench.core.spec import MeasureSpec, ModelSpec, RunSpec, WorkloadSpec
+from ktbench.core.sweep import FigureKind
 from ktbench.store import Log, Run, read_run
 
 CONFIG: dict[str, Any] = {
@@ -54,7 +56,10 @@ MACHINE = Environment(
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """How an arm behaves: median `step_ms`, relative noise of its rounds; from `fails_at` on it ends as `outcome`."""
+    """How an arm behaves: median `step_ms`, relative noise of its rounds; from `fails_at` on it ends as `outcome`.
+
+    `roles` are the shares of a step in which the host was busy and the device waited.
+    """
 
     label: str
     step_ms: float = 100.0
@@ -62,6 +67,8 @@ class Arm:
     outcome: Outcome = Outcome.OK
     why: str = ""
     fails_at: int = 0
+    roles: tuple[float, float] | None = None
+    notes: tuple[str, ...] = ()
 
 
 DECODE = (
@@ -76,12 +83,16 @@ DECODE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Store:
-    """What to write into a run folder."""
+    """What to write into a run folder: all arms at all prompts, batches and placements."""
 
     arms: tuple[Arm, ...] = DECODE
     rounds: int = 12
     phase: str = "decode"
     prompts: tuple[int, ...] = (64,)
+    batches: tuple[int, ...] = (1,)
+    placements: tuple[PlacementSpec, ...] = (PlacementSpec(),)
+    engine: dict[str, Any] = field(default_factory=dict)
+    figure: FigureKind = "bars"
     steps: int = 4
     control: bool = True
     seed: int = 0
@@ -94,19 +105,20 @@ class Store:
 
     def cells(self) -> tuple[Cell, ...]:
         """Cells in the order of the plan."""
-        return tuple(cell for prompt in self.prompts for cell in self._cells_at(prompt))
+        points = product(self.prompts, self.batches, self.placements)
+        return tuple(cell for point in points for cell in self._cells_at(*point))
 
-    def _cells_at(self, prompt: int) -> list[Cell]:
-        cells = [self._cell(arm.label, prompt) for arm in self.arms]
+    def _cells_at(self, prompt: int, batch: int, placement: PlacementSpec) -> list[Cell]:
+        cells = [self._cell(arm.label, prompt, batch, placement) for arm in self.arms]
         if self.control:
             cells.append(replace(cells[0], label=f"{cells[0].label} (A/A)", role="control"))
         return cells
 
-    def _cell(self, label: str, prompt: int) -> Cell:
+    def _cell(self, label: str, prompt: int, batch: int, placement: PlacementSpec) -> Cell:
         spec = RunSpec(
             model=ModelSpec(name="qwen3_30b_a3b", config=CONFIG, full_layers=48, full_vocab=151936),
-            workload=WorkloadSpec(phase=self.phase, prompt=prompt, steps=self.steps),  # type: ignore[arg-type]
-            engine=EngineSpec(**parse_features(label)),  # type: ignore[arg-type]
+            workload=WorkloadSpec(phase=self.phase, prompt=prompt, steps=self.steps, batch=batch),  # type: ignore[arg-type]
+            engine=EngineSpec(**parse_features(label), **self.engine, placement=placement),  # type: ignore[arg-type]
             measure=self.measure,
         )
         return Cell(label=label, spec=spec, spec_id=spec_id(spec))
@@ -120,7 +132,7 @@ class Store:
             ablation="decode",
             created="2026-01-01T00:00:00+00:00",
             command=("python", "-m", "ktbench", "sweep", "+ablation=decode"),
-            parts=(Part(name="", title=self.title, baseline=self.arms[0].label),),
+            parts=(Part(name="", title=self.title, baseline=self.arms[0].label, figure=self.figure),),
             cells=self.cells(),
             measure=self.measure,
             code_id=MACHINE.code_id,
@@ -142,17 +154,23 @@ class Store:
             arm = arms[cell.label.removesuffix(" (A/A)")]
             for number in range(self.rounds):
                 slower = 1 + self.drift * sin(number)
-                step_s = arm.step_ms / 1e3 * cell.spec.workload.tokens_per_step * slower
+                step_s = self._step_s(arm, cell.spec) * slower
                 round_s = step_s * exp(arm.noise * rng.gauss(0, 1))
                 # Whole microseconds: the last digit of exp is not the same on every machine.
                 samples = tuple(round(round_s * (1 + 0.002 * rng.random()), 6) for _ in range(self.steps))
                 if not arm.outcome.timed and number >= arm.fails_at:
                     found.append(self._failed(cell, number, arm))
                     break
-                found.append(self._timed(cell, number, samples))
+                found.append(self._timed(cell, number, samples, arm))
         return found
 
-    def _timed(self, cell: Cell, number: int, samples: tuple[float, ...]) -> Record:
+    def _step_s(self, arm: Arm, spec: RunSpec) -> float:
+        """Longer with the context, shorter with experts at the device."""
+        deeper = 1 + (spec.workload.prompt - 64) / 8192 if spec.workload.phase == "decode" else 1
+        nearer = 1 - spec.engine.placement.ratio / 2
+        return arm.step_ms / 1e3 * spec.workload.tokens_per_step * deeper * nearer
+
+    def _timed(self, cell: Cell, number: int, samples: tuple[float, ...], arm: Arm) -> Record:
         features = cell.spec.engine.features
         counted = {f.counter: 128 * len(samples) * int(features[f.name] != f.off) for f in FEATURES}
         roof = RoofSample(
@@ -170,6 +188,8 @@ class Store:
             error=0.0031,
             work=Work(weight_bytes=1_100_000_000, flops=900_000_000, tokens=cell.spec.workload.tokens_per_step),
             roofs=(roof, roof) if self.roofs else (),
+            roles=_role_times(arm, sum(samples)),
+            notes=arm.notes,
         )
 
     def _failed(self, cell: Cell, number: int, arm: Arm) -> Record:
@@ -188,3 +208,10 @@ class Store:
             sitting="a1b2c3d4",
             started="2026-01-01T00:00:00+00:00",
         )
+
+
+def _role_times(arm: Arm, total_s: float) -> RoleTimes | None:
+    if arm.roles is None:
+        return None
+    host, wait = arm.roles
+    return RoleTimes(host_busy_s=host * total_s, device_wait_s=wait * total_s, total_s=total_s)

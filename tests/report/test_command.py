@@ -11,6 +11,7 @@ import pytest
 from ktbench.config import compose, freeze
 from ktbench.core.engine import EngineSpec
 from ktbench.core.ids import spec_id
+from ktbench.core.inject import InjectRule, InjectSpec
 from ktbench.core.spec import MeasureSpec, RunSpec
 from ktbench.report.command import command_of
 from tests.report.synthetic import Store
@@ -44,6 +45,17 @@ def read_back(command: str) -> RunSpec:
             "engine.domains=2",
         ],
         ["workload=layer", "workload.routing=recorded", "workload.trace=traces/a b.npz", "measure.tolerance=0.5"],
+        ["engine.v=true", "engine.l=true", "device_precision=int4_g32", "engine.deferral=auto"],
+        ["engine.roles=split", "engine.device_threads=1", "engine.defer_prefill=true"],
+        ["workload.batch=4", "workload.shortest=16", "workload.chunk=32"],
+        ["engine.roles=split", "engine.placement={policy:dynamic,ratio:0.25,every:4,seed:3}"],
+        [
+            "engine.roles=split",
+            "engine.placement.policy=frequency",
+            "engine.placement.ratio=0.5",
+            "engine.placement.profile=profiles/a b.npz",
+        ],
+        ["inject=experts"],
     ],
 )
 def test_gives_the_same_spec_again(overrides: list[str]) -> None:
@@ -55,6 +67,16 @@ def test_facts_of_an_architecture_are_taken_over() -> None:
     words = ["python", "-m", "ktbench", "sweep", "+ablation=decode", "model.layers=4", "model.config.num_experts=16"]
     spec = planned(*words[4:])
     assert spec_id(read_back(command_of(spec, words))) == spec_id(spec)
+
+
+def test_rules_of_a_file_are_taken_over_and_shipped_ones_named() -> None:
+    rules = InjectSpec(name="mine", rules=(InjectRule(name="all", operator="linear", class_name="Linear"),))
+    spec = replace(Store().cells()[0].spec, inject=rules)
+    words = ["python", "-m", "ktbench", "run", "inject.file=my rules.yaml", "inject.show=true"]
+    command = command_of(spec, words)
+    assert "'inject.file=my rules.yaml'" in command
+    assert "inject=" not in command and "inject.show" not in command
+    assert "inject=lean" in command_of(replace(spec, inject=InjectSpec(name="lean")))
 
 
 def test_a_checkpoint_is_named_by_its_folder_and_quoted() -> None:

@@ -1,0 +1,96 @@
+#include "linear/linear.h"
+
+#include "binding/arrays.h"
+#include "binding/counts.h"
+#include "binding/formats.h"
+#include "binding/module.h"
+#include "runtime/isa.h"
+
+#include <pybind11/stl.h>
+
+#include <optional>
+
+namespace ktbench::binding {
+namespace {
+
+void write(PackedMatrix& matrix_, const py::array& weight, int first_row, Team* team) {
+  const MatrixView view = matrix(weight, "weight", -1, matrix_.columns());
+  const int count = checked_count("rows of weight", weight.shape(0));
+  const py::gil_scoped_release unlocked;
+  matrix_.write(view, first_row, count, team);
+}
+
+py::array_t<float> read(const PackedMatrix& matrix_, Team* team) {
+  py::array_t<float> weight({matrix_.rows(), matrix_.columns()});
+  const MatrixOut to{weight.mutable_data(), static_cast<std::size_t>(matrix_.columns())};
+  const py::gil_scoped_release unlocked;
+  matrix_.read(to, team);
+  return weight;
+}
+
+std::unique_ptr<Linear> make_linear(std::shared_ptr<PackedMatrix> weights, std::shared_ptr<Team> team,
+                                    const std::optional<py::array>& bias) {
+  std::vector<float> numbers;
+  if (bias) {
+    check(*bias, {"bias", py::dtype::of<float>(), {weights->rows()}});
+    check_contiguous(*bias, "bias");
+    const auto* data = static_cast<const float*>(bias->data());
+    numbers.assign(data, data + weights->rows());
+  }
+  return std::make_unique<Linear>(std::move(weights), std::move(team), numbers);
+}
+
+bool overlap(const py::array& a, const py::array& b) {
+  const auto* first = static_cast<const std::byte*>(a.data());
+  const auto* second = static_cast<const std::byte*>(b.data());
+  return first < second + b.nbytes() && second < first + a.nbytes();
+}
+
+void forward(Linear& linear, const py::array& x, py::array& out, const std::optional<std::string>& isa) {
+  const PackedMatrix& weights = linear.weights();
+  check(x, {"x", py::dtype::of<bf16>(), {-1, weights.columns()}});
+  const int tokens = checked_count("tokens", x.shape(0));
+  check(out, {"out", py::dtype::of<bf16>(), {tokens, weights.rows()}});
+  check_writeable(out, "out");
+  check_contiguous(x, "x"), check_contiguous(out, "out");
+  if (overlap(x, out)) throw py::value_error("out must not share memory with x");
+  const Precision precision = weights.format().precision;
+  const Kernels& kernels = isa ? kernels_of(*isa, precision) : fastest_kernels(precision, tokens);
+  const auto* from = static_cast<const bf16*>(x.data());
+  auto* to = static_cast<bf16*>(out.mutable_data());
+  const py::gil_scoped_release unlocked;
+  linear.forward(from, tokens, to, kernels);
+}
+
+py::dict counters(Linear& linear) {
+  const LinearCounters c = linear.counters();
+  using namespace py::literals;
+  return py::dict("linear_calls"_a = c.calls, "reference_calls"_a = c.kernels.reference_calls,
+                  "avx2_calls"_a = c.kernels.avx2_calls, "avx512_calls"_a = c.kernels.avx512_calls,
+                  "amx_tiles"_a = c.kernels.amx_tiles, "emulated_tiles"_a = c.kernels.emulated_tiles,
+                  "weight_bytes"_a = c.kernels.weight_bytes, "flops"_a = c.kernels.flops);
+}
+
+}  // namespace
+
+void bind_linear(py::module_& module) {
+  py::class_<PackedMatrix, std::shared_ptr<PackedMatrix>>(module, "PackedMatrix")
+      .def(py::init([](int rows, int columns, const std::string& precision) {
+             return std::make_shared<PackedMatrix>(rows, columns, format_named(precision));
+           }),
+           py::arg("rows"), py::arg("columns"), py::arg("precision") = "bf16")
+      .def("write", write, py::arg("weight").noconvert(), py::arg("first_row") = 0,
+           py::arg("team").none(true) = nullptr)
+      .def("read", read, py::arg("team").none(true) = nullptr)
+      .def_property_readonly("rows", &PackedMatrix::rows)
+      .def_property_readonly("columns", &PackedMatrix::columns)
+      .def_property_readonly("precision", [](const PackedMatrix& m) { return name_of(m.format()); })
+      .def_property_readonly("nbytes", &PackedMatrix::bytes);
+  py::class_<Linear>(module, "Linear")
+      .def(py::init(&make_linear), py::arg("weights"), py::arg("team"), py::arg("bias").noconvert() = py::none())
+      .def("forward", forward, py::arg("x").noconvert(), py::arg("out").noconvert(), py::kw_only(),
+           py::arg("isa") = py::none())
+      .def("counters", counters);
+}
+
+}  // namespace ktbench::binding

@@ -1,0 +1,50 @@
+#include "binding/request.h"
+
+#include <utility>
+
+#include "binding/counts.h"
+#include "runtime/isa.h"
+
+namespace ktbench::binding {
+namespace {
+
+ForwardInputs checked_inputs(const Geometry& g, const py::array& hidden, const py::array& ids, const py::array& gates,
+                             py::array& out) {
+  check(hidden, {"hidden", py::dtype::of<bf16>(), {-1, g.hidden}});
+  const py::ssize_t tokens = hidden.shape(0);
+  check(ids, {"ids", py::dtype::of<std::int64_t>(), {tokens, -1}});
+  const py::ssize_t per_token = ids.shape(1);
+  if (per_token < 1) throw py::value_error("ids must name at least one expert per token");
+  check(gates, {"gates", py::dtype::of<float>(), {tokens, per_token}});
+  check(out, {"out", py::dtype::of<bf16>(), {tokens, g.hidden}});
+  check_writeable(out, "out");
+  check_contiguous(hidden, "hidden"), check_contiguous(ids, "ids"), check_contiguous(gates, "gates");
+  check_contiguous(out, "out");
+  checked_count("tokens * experts per token", tokens * per_token);
+  return {static_cast<const bf16*>(hidden.data()),
+          {static_cast<const std::int64_t*>(ids.data()), static_cast<const float*>(gates.data()),
+           static_cast<int>(tokens), static_cast<int>(per_token)},
+          static_cast<bf16*>(out.mutable_data())};
+}
+
+}  // namespace
+
+ForwardOptions Chosen::options(Precision precision) const {
+  if (isa && (avx512 || amx)) throw py::value_error("isa names the kernels alone: leave avx512 and amx off");
+  if (!isa && !avx512 && !amx) throw py::value_error("no kernels chosen: avx512, amx or isa");
+  if (amx_min_tokens < 0)
+    throw py::value_error("amx_min_tokens=" + std::to_string(amx_min_tokens) + " must not be negative");
+  const Kernels* many = isa   ? &kernels_of(*isa, precision)
+                        : amx ? &kernels_of("amx", precision)
+                              : &fastest_avx512(precision);
+  const Kernels* few = avx512 ? &fastest_avx512(precision) : many;
+  return {few, many, amx_min_tokens, dynamic, numa};
+}
+
+Request::Request(std::shared_ptr<MoE> moe_, py::array hidden_, py::array ids_, py::array gates_, py::array out_,
+                 const Chosen& chosen)
+    : moe(std::move(moe_)), hidden(std::move(hidden_)), ids(std::move(ids_)), gates(std::move(gates_)),
+      out(std::move(out_)), inputs(checked_inputs(moe->experts().geometry(), hidden, ids, gates, out)),
+      options(chosen.options(moe->experts().geometry().format.precision)) {}
+
+}  // namespace ktbench::binding

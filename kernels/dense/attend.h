@@ -1,0 +1,63 @@
+// Attention of one token over positions of a cache, a group of query heads at a time: all that share a key head, so
+// that each key and value is read once.
+#pragma once
+
+#include <cstddef>
+
+#include "core/layout.h"
+
+namespace ktbench {
+
+constexpr int attend_chunk = 64;  // positions whose keys and values pass L1 together
+
+// What some positions of one group come to, before they meet the others: for each query head the largest score, the
+// sum of exp(score - largest), and the values weighted by that. A head's floats follow one another; the order of its
+// sums is the kernels' own.
+struct PartialShape {
+  int heads, value_size;
+
+  static constexpr int sums_at = 16;  // on a line of their own
+
+  std::size_t head_floats() const { return sums_at + round_up(value_size, 32); }
+  std::size_t floats() const { return heads * head_floats(); }
+};
+
+struct Attend {
+  const bf16* q;  // [heads, size], rows `q_stride` apart
+  std::size_t q_stride;
+  const bf16* keys;  // of the first position
+  std::size_t key_stride;
+  const bf16* values;
+  std::size_t value_stride;
+  int positions;  // at least 1
+  int heads, size, value_size;
+  float scale;
+  float* partial;
+  std::byte* scratch;
+};
+
+// 64-byte aligned, of no meaning between jobs.
+std::size_t attend_scratch_bytes(int heads, int size, int value_size);
+
+// out = softmax-weighted values, from `count` partials side by side, which are spent. A sink is one more score of its
+// head's that has no value. Nothing but zeros where there are no positions.
+struct Combine {
+  float* partials;
+  int count;
+  PartialShape shape;
+  const float* sinks;  // [heads], or null
+  bf16* out;           // [heads, value_size]
+  std::size_t out_stride;
+};
+
+struct AttentionKernels {
+  void (*attend)(const Attend&);
+  void (*combine)(const Combine&);
+};
+
+extern const AttentionKernels attention_reference;
+extern const AttentionKernels attention_avx2;
+extern const AttentionKernels attention_avx512;
+extern const AttentionKernels attention_avx512_bf16;
+
+}  // namespace ktbench

@@ -1,0 +1,49 @@
+// What stands between a decode step's projections and its attention.
+#pragma once
+
+#include <cstdint>
+
+#include "dense/rows.h"
+#include "runtime/team.h"
+
+namespace ktbench {
+
+template <class T>
+struct RowsOf {
+  T* data;
+  std::size_t stride;  // elements
+
+  T* operator[](std::size_t row) const { return data + row * stride; }
+};
+
+// [sequences, heads, positions, size], numbers next to each other along the last.
+template <class T>
+struct CacheOf {
+  T* data;
+  std::size_t sequence_stride, head_stride, stride;  // elements
+
+  T* at(std::size_t sequence, std::size_t head, std::size_t position) const {
+    return data + sequence * sequence_stride + head * head_stride + position * stride;
+  }
+};
+
+// out[t] = the norm of x[t], both [rows, count]. With a team its threads share many rows.
+void rms_norm(RowsOf<const bf16> x, int rows, int count, const Norm& norm, RowsOf<bf16> out, const RowKernels& kernels,
+              Team* team);
+
+// One token of each sequence: query and key heads are normalised and rotated, keys and values go into the cache at the
+// sequence's position.
+struct HeadsCall {
+  RowsOf<const bf16> qkv;  // [sequences, (query heads + 2 key heads) * size]
+  int sequences, query_heads, key_heads, size;
+  Norm q_norm, k_norm;
+  RowsOf<const bf16> cos, sin;  // [sequences, rotated]
+  int rotated;
+  const std::int64_t* position;
+  RowsOf<bf16> q_out;  // [sequences, query heads * size]
+  CacheOf<bf16> keys, values;
+};
+
+void prepare_heads(const HeadsCall& call, const RowKernels& kernels, Team* team);
+
+}  // namespace ktbench

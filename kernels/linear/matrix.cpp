@@ -1,0 +1,61 @@
+#include "linear/matrix.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "moe/pack.h"
+
+namespace ktbench {
+namespace {
+
+int at_least_one(const char* name, int value) {
+  if (value < 1) throw std::invalid_argument(std::string(name) + "=" + std::to_string(value) + " must be at least 1");
+  return value;
+}
+
+}  // namespace
+
+PackedMatrix::PackedMatrix(int rows, int columns, const Format& format)
+    : rows_(at_least_one("rows", rows)),
+      columns_(at_least_one("columns", columns)),
+      format_(format),
+      storage_(bytes()) {}
+
+void PackedMatrix::check_rows(int first, int count) const {
+  const long end = static_cast<long>(first) + count;
+  const std::string what = "rows " + std::to_string(first) + ".." + std::to_string(end - 1);
+  if (first < 0 || end > rows_) throw std::invalid_argument(what + " are not all in 0.." + std::to_string(rows_ - 1));
+  if (first % strip_rows || (end % strip_rows && end != rows_))
+    throw std::invalid_argument(what + " must begin at a multiple of " + std::to_string(strip_rows) +
+                                " and end before one or with the matrix");
+}
+
+template <class Body>
+void PackedMatrix::for_strips(Team* team, Body body) const {
+  const auto share = [&](std::int64_t part, std::int64_t parts) {
+    for (auto s = filled_strips() * part / parts; s < filled_strips() * (part + 1) / parts; ++s)
+      body(static_cast<int>(s));
+  };
+  if (!team) return share(0, 1);
+  team->run([&](int thread) { share(thread, team->threads()); });
+}
+
+void PackedMatrix::write(MatrixView from, int first, int count, Team* team) {
+  check_rows(first, count);
+  for_strips(team, [&](int s) {
+    const int row = s * strip_rows - first;
+    if (row < 0 || row >= count) return;
+    pack_strip(from.data + row * from.stride, from.stride, count - row, columns_, format_,
+               storage_.as<>() + s * strip_bytes());
+  });
+}
+
+void PackedMatrix::read(MatrixOut to, Team* team) const {
+  for_strips(team, [&](int s) {
+    const int row = s * strip_rows;
+    unpack_strip(strip(s), rows_ - row, columns_, format_, to.data + row * to.stride, to.stride);
+  });
+}
+
+}  // namespace ktbench

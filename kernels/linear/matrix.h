@@ -1,0 +1,43 @@
+// One packed weight matrix [rows, columns] of a linear layer: strips in the layout that the MoE kernels read.
+#pragma once
+
+#include "core/layout.h"
+#include "moe/experts.h"
+#include "runtime/memory.h"
+#include "runtime/team.h"
+
+namespace ktbench {
+
+class PackedMatrix {
+ public:
+  // All zeros. Throws std::invalid_argument on sizes below 1, std::bad_alloc when it does not fit.
+  PackedMatrix(int rows, int columns, const Format& format);
+
+  int rows() const { return rows_; }
+  int columns() const { return columns_; }
+  const Format& format() const { return format_; }
+  int depth() const { return format_.padded_depth(columns_); }
+  int strips() const { return round_up(rows_, 2 * strip_rows) / strip_rows; }
+  std::size_t strip_bytes() const { return format_.strip_bytes(depth()); }
+  std::size_t bytes() const { return strips() * strip_bytes(); }
+  const std::byte* strip(int index) const { return storage_.as<>() + index * strip_bytes(); }
+
+  // Rows [first, first + count), which begin with a strip and end with one or with the matrix. With a team each thread
+  // packs, and so first touches, what falls into its even share of the whole matrix: the share that it reads later.
+  // Throws std::invalid_argument for other rows.
+  void write(MatrixView from, int first, int count, Team* team);
+  // As stored: bf16, or integers times their scales.
+  void read(MatrixOut to, Team* team) const;
+
+ private:
+  int filled_strips() const { return round_up(rows_, strip_rows) / strip_rows; }
+  void check_rows(int first, int count) const;
+  template <class Body>
+  void for_strips(Team* team, Body body) const;
+
+  const int rows_, columns_;
+  const Format format_;
+  HugeBuffer storage_;
+};
+
+}  // namespace ktbench

@@ -1,0 +1,65 @@
+// The head of a file of packed experts.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include "moe/experts.h"
+
+namespace ktbench {
+
+inline constexpr std::size_t head_bytes = 4096;  // the weights begin on a page
+inline constexpr char file_magic[15] = {'k', 't', 'b', 'e', 'n', 'c', 'h', ' ', 'e', 'x', 'p', 'e', 'r', 't', 's'};
+inline constexpr std::uint8_t file_version = 1;
+
+// No padding, whose bytes would be anything.
+struct FileHead {
+  char magic[15];
+  std::uint8_t version;
+  std::int32_t experts, hidden, intermediate, precision, group;
+  std::int16_t biases, act;
+  double alpha, limit, offset;
+
+  Geometry geometry() const {
+    return {experts, hidden, intermediate, {static_cast<Precision>(precision), group}, biases != 0};
+  }
+  Glu glu() const { return {static_cast<Act>(act), alpha, limit, offset}; }
+};
+static_assert(sizeof(FileHead) == 64);
+
+inline FileHead head_of(const Geometry& g, const Glu& glu) {
+  FileHead head{{}, file_version, g.experts, g.hidden, g.intermediate, static_cast<std::int32_t>(g.format.precision),
+                g.format.group, g.biases, static_cast<std::int16_t>(glu.act), glu.alpha, glu.limit, glu.offset};
+  std::copy(std::begin(file_magic), std::end(file_magic), head.magic);
+  return head;
+}
+
+inline bool has_magic(const FileHead& head) {
+  return std::equal(std::begin(file_magic), std::end(file_magic), head.magic);
+}
+
+inline bool sensible(const FileHead& head) {
+  const bool sized = head.experts > 0 && head.hidden > 0 && head.intermediate > 0;
+  const bool int4 = head.precision == static_cast<int>(Precision::int4);
+  const bool grouped = int4 ? head.group == 32 || head.group == 64 || head.group == 128 : head.group == 0;
+  const bool named = head.precision >= 0 && head.precision < precisions && head.act >= 0 && head.act < acts;
+  return sized && grouped && named && (head.biases == 0 || head.biases == 1) && fault_of(head.glu()).empty();
+}
+
+// Throws std::runtime_error naming the file where what follows cannot be experts of this build.
+inline FileHead head_in(const MappedFile& file, const std::string& path) {
+  FileHead head{};
+  if (file.bytes() >= head_bytes) std::memcpy(&head, file.as<>(), sizeof head);
+  if (has_magic(head) && head.version != file_version)
+    throw std::runtime_error(path + " holds packed experts of file version " + std::to_string(head.version) + ", not " +
+                             std::to_string(file_version) + ": pack them again");
+  if (!has_magic(head) || !sensible(head)) throw std::runtime_error(path + " holds no packed experts");
+  const std::size_t needed = head_bytes + head.experts * head.geometry().expert_bytes();
+  if (file.bytes() != needed)
+    throw std::runtime_error(path + " has " + std::to_string(file.bytes()) + " bytes, its packed experts need " +
+                             std::to_string(needed));
+  return head;
+}
+
+}  // namespace ktbench

@@ -1,0 +1,45 @@
+// When a team's jobs began and ended, for timelines.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace ktbench {
+
+// CLOCK_MONOTONIC, which Python's time.perf_counter_ns reads, too.
+inline std::int64_t monotonic_ns() {
+  using namespace std::chrono;
+  return duration_cast<nanoseconds>(steady_clock::now().time_since_epoch()).count();
+}
+
+struct Span {
+  std::int64_t tag;
+  std::int64_t begin_ns;
+  std::int64_t end_ns;
+};
+
+// The last 65,536 of them. Noting one takes a lock that nobody holds for longer than that or a swap of pointers.
+class Spans {
+ public:
+  static constexpr std::size_t kept = 65536;
+
+  void note(const Span& span);
+  // Those noted since the last take(), oldest first; what the ring lost is lost.
+  std::vector<Span> take();
+  std::int64_t busy_ns() const { return busy_ns_.load(std::memory_order_relaxed); }  // summed over all ever noted
+
+ private:
+  using Ring = std::array<Span, kept>;
+
+  std::mutex lock_;
+  std::unique_ptr<Ring> ring_ = std::make_unique_for_overwrite<Ring>();  // pages are touched as jobs come
+  std::uint64_t noted_ = 0;
+  std::atomic<std::int64_t> busy_ns_{0};
+};
+
+}  // namespace ktbench

@@ -1,0 +1,159 @@
+"""Routed experts that live with the device: weights in fixed slots, run by fixed operations on fixed shapes.
+
+Letters: T tokens of a call, k experts of a token, P = T·k pairs, S slots, H hidden width, I expert width, E experts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import grouped_mm
+
+from ktbench.engine.matrices import ExpertMatrices, ExpertStore
+from ktbench.engine.routing import Routing
+from ktbench.engine.step.later import Fetch
+
+# Pairs up to which copies of weights are made where there is no better way, and pairs for which they are held at once.
+_FEW, _AT_ONCE = 64, 8
+# Major compute capabilities on which PyTorch runs a grouped product as one kernel; on others it reads the ends of the
+# groups back to the host (ATen, GroupedBlas.cpp), which a graph cannot.
+_GROUPED = (9, 10)
+
+# Products of rows [P, K], whose slots are sorted, with the weights [S, N, K] of their slots: [P, N]. Rows of nobody,
+# whose slot is S, may be anything.
+Product = Callable[[Tensor, Tensor], Tensor]
+
+
+class DeviceExperts:
+    """Backend of the experts of one layer that live with the device, bf16. An id that does not is nobody's.
+
+    Nothing waits for the device or has a shape that depends on data, so calls can be captured, and a captured call sees
+    the experts that have moved in since.
+    """
+
+    def __init__(self, experts: int, placed: Sequence[int], store: ExpertStore, device: torch.device) -> None:
+        """Holds the experts `placed` of E = `experts`. Raises ValueError where that is none, or one twice."""
+        if not placed or len(set(placed)) < len(placed):
+            raise ValueError(f"experts {list(placed)} at the device: must be one or more, each once")
+        self._groups = groups_at_once(device)
+        self._slots = {expert: slot for slot, expert in enumerate(placed)}
+        first = store(placed[0])
+        self._glu, (ffn, hidden) = first.glu, first.gate.shape
+
+        def room(*sizes: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+            return torch.empty(len(placed), *sizes, dtype=dtype, device=device)
+
+        self._gate_up, self._down = room(2 * ffn, hidden), room(hidden, ffn)
+        self._biases: tuple[Tensor, Tensor] | None = None
+        if first.down_bias is not None:
+            self._biases = room(2 * ffn, dtype=torch.float32), room(hidden, dtype=torch.float32)
+        # One more than there are experts: -1, who is nobody, finds the last one.
+        self._slot_of = torch.full((experts + 1,), len(placed), dtype=torch.int64, device=device)
+        for expert, slot in self._slots.items():
+            self._write(slot, store(expert))
+            self._slot_of[expert] = slot
+
+    def __call__(self, hidden: Tensor, routing: Routing) -> Tensor:
+        """[T, H] of `hidden` [T, H] bf16: the gate-weighted sum over those of each token's experts that live here."""
+        tokens, k = routing.ids.shape
+        slots, order = self._slot_of[routing.ids.flatten()].sort(stable=True)
+        outputs = self._run(hidden[order // k], slots)
+        outputs.mul_(routing.gates.flatten()[order, None])
+        outputs.masked_fill_((slots == len(self._slots))[:, None], 0.0)  # rows that no product wrote may hold NaN
+        by_token = torch.empty_like(outputs).index_copy_(0, order, outputs)
+        return by_token.view(tokens, k, -1).sum(dim=1).to(hidden.dtype)
+
+    def start(self, hidden: Tensor, routing: Routing) -> Fetch:
+        """The same: the device does it in its own order."""
+        output = self(hidden, routing)
+        return lambda: output
+
+    def _run(self, rows: Tensor, slots: Tensor) -> Tensor:
+        """[P, H] float32: what the expert in each row's slot makes of it."""
+        count = len(self._slots)
+        product = grouped(slots, count) if self._groups or len(rows) > _FEW else gathered(slots, count)
+        own = slots.clamp(max=count - 1)
+        gate_up = product(rows, self._gate_up).float()
+        if self._biases is not None:
+            gate_up += self._biases[0][own]
+        gate, up = gate_up.chunk(2, dim=1)
+        outputs = product(self._glu(gate, up).to(rows.dtype), self._down).float()
+        if self._biases is not None:
+            outputs += self._biases[1][own]
+        return outputs
+
+    def move(self, come: int, go: int, matrices: ExpertMatrices) -> None:
+        """Expert `come` takes the slot of expert `go`, in place and in the order of the device's work.
+
+        Raises ValueError where `come` lives here already or `go` does not.
+        """
+        if come in self._slots or go not in self._slots:
+            raise ValueError(f"expert {come} cannot take the place of {go}: at the device are {sorted(self._slots)}")
+        slot = self._slots[come] = self._slots.pop(go)
+        self._slot_of[go] = len(self._slots)
+        self._write(slot, matrices)
+        self._slot_of[come] = slot
+
+    def matrices(self, i: int) -> ExpertMatrices:
+        """The weights of expert `i` as they are held. Raises ValueError where it does not live here."""
+        if i not in self._slots:
+            raise ValueError(f"expert {i} is not at the device: there are {sorted(self._slots)}")
+        slot = self._slots[i]
+        gate, up = self._gate_up[slot].chunk(2)
+        if self._biases is None:
+            return ExpertMatrices(gate=gate, up=up, down=self._down[slot], glu=self._glu)
+        gate_bias, up_bias = self._biases[0][slot].chunk(2)
+        return ExpertMatrices(
+            gate=gate,
+            up=up,
+            down=self._down[slot],
+            gate_bias=gate_bias,
+            up_bias=up_bias,
+            down_bias=self._biases[1][slot],
+            glu=self._glu,
+        )
+
+    def _write(self, slot: int, matrices: ExpertMatrices) -> None:
+        _fill(self._gate_up[slot], matrices.gate, matrices.up)
+        _fill(self._down[slot], matrices.down)
+        if self._biases is not None:
+            assert matrices.gate_bias is not None
+            assert matrices.up_bias is not None
+            assert matrices.down_bias is not None
+            _fill(self._biases[0][slot], matrices.gate_bias, matrices.up_bias)
+            _fill(self._biases[1][slot], matrices.down_bias)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the device that the slots take."""
+        return sum(held.nbytes for held in (self._gate_up, self._down, *(self._biases or ())))
+
+
+def _fill(to: Tensor, *parts: Tensor) -> None:
+    """Rows of `to` from the parts in order."""
+    for rows, part in zip(to.chunk(len(parts)), parts, strict=True):
+        rows.copy_(part)
+
+
+def groups_at_once(device: torch.device) -> bool:
+    """Whether a grouped product is one kernel there, with nothing read back."""
+    return device.type != "cuda" or torch.cuda.get_device_capability(device)[0] in _GROUPED
+
+
+def grouped(slots: Tensor, count: int) -> Product:
+    """Products by PyTorch's grouped one, which reads the weights of the slots in `slots` [P] where they lie."""
+    ends = torch.searchsorted(slots, torch.arange(count, device=slots.device), right=True, out_int32=True)
+    return lambda rows, weights: grouped_mm(rows, weights.transpose(1, 2), offs=ends)
+
+
+def gathered(slots: Tensor, count: int) -> Product:
+    """Products with copies of the weights of the slots in `slots` [P], some pairs after the others."""
+    parts = torch.split(slots.clamp(max=count - 1), _AT_ONCE)
+
+    def product(rows: Tensor, weights: Tensor) -> Tensor:
+        pieces = zip(parts, torch.split(rows, _AT_ONCE), strict=True)
+        return torch.cat([weights[some] @ row[:, :, None] for some, row in pieces])[:, :, 0]
+
+    return product

@@ -1,0 +1,131 @@
+"""A decode step as one CUDA graph: recorded once, then launched with nothing of Python in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from time import perf_counter_ns
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ktbench.engine.cuda.stream import Stream
+from ktbench.engine.step.program import Call, NotRecordable, Recorder
+from ktbench.engine.step.tape import Tape
+from ktbench.engine.step.watch import Segment, Where
+
+# Work before a capture chooses kernels, makes workspaces and buffers: none of that may happen inside.
+_WARM_UPS = 2
+
+
+class Graph(Protocol):
+    """What was captured."""
+
+    def replay(self) -> None:
+        """Put all of it into the current stream."""
+
+
+class Capturing(Protocol):
+    """How a device captures work."""
+
+    def aside(self) -> AbstractContextManager[None]:
+        """Inside, work goes to a stream of its own, which the current one waits for afterwards."""
+
+    def captured(self) -> AbstractContextManager[Graph]:
+        """Inside, work is captured and not done. Raises RuntimeError at what cannot be."""
+
+
+class CudaCapturing:
+    """Captures by torch.cuda.CUDAGraph, as PyTorch's notes on CUDA graphs ask for."""
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """See `Capturing`."""
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        try:
+            with torch.cuda.stream(stream):
+                yield
+        finally:
+            torch.cuda.current_stream().wait_stream(stream)
+
+    @contextmanager
+    def captured(self) -> Iterator[Graph]:
+        """See `Capturing`."""
+        graph = torch.cuda.CUDAGraph()
+        # The outer stream is set again even where the end of a capture raises: torch.cuda.graph alone would not.
+        with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph):
+            yield graph
+
+
+class _Counting:
+    """Takes down what operators do besides work of the device: they count."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+
+    def note(self, call: Call, *_memory: object) -> None:
+        """To be done again with every replay."""
+        self.calls.append(call)
+
+
+class GraphRecording:
+    """Implements `ktbench.engine.step.recording.Recording`. `counted["graph_replays"]` counts."""
+
+    def __init__(self, tape: Tape, stream: Stream, capturing: Capturing, counted: dict[str, int]) -> None:
+        self.watch = tape.watch
+        self._tape, self._stream, self._capturing, self._counted = tape, stream, capturing, counted
+        self._graph: Graph | None = None
+        self._counts: list[Call] = []
+        counted.setdefault("graph_replays", 0)
+
+    def record(self, run: Callable[[], Tensor]) -> Tensor:
+        """Capture what `run` does; gives its result, which each replay computes anew in the same memory.
+
+        `run` is done for warm-up before. Raises NotRecordable with the reason.
+        """
+        self._graph = None
+        counting = _Counting()
+        try:
+            self._warm_up(run)
+            self._tape.recorder = counting
+            with self._capturing.captured() as graph:
+                result = run()
+        except RuntimeError as error:
+            raise NotRecordable(f"CUDA cannot capture it: {_first(error)}") from error
+        finally:
+            self._tape.recorder = None
+        self._graph, self._counts = graph, counting.calls
+        return result
+
+    def _warm_up(self, run: Callable[[], Tensor]) -> None:
+        """The first time under a recorder: it says better than a capture what Python would have to decide."""
+        with self._capturing.aside():
+            with Recorder(self.watch):
+                run()
+            for _ in range(_WARM_UPS - 1):
+                run()
+
+    def replay(self) -> None:
+        """Do the step once more on whatever its inputs hold by then."""
+        assert self._graph is not None
+        for count in self._counts:
+            count()
+        self._graph.replay()
+        self._counted["graph_replays"] += 1
+
+    def replay_timed(self) -> list[Segment]:
+        """The same and its time as a whole: inside of a graph there is nobody to look at a clock."""
+        self._stream.finish()
+        began = perf_counter_ns()
+        self.replay()
+        self._stream.finish()
+        return [Segment(Where("graph"), began, perf_counter_ns())]
+
+
+def _first(error: BaseException) -> str:
+    """The first line of what was raised first: the end of a broken capture raises, too."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return str(error).partition("\n")[0]

@@ -1,0 +1,165 @@
+"""Dense operators of the lean device role on CPU cores: linear layers on packed weights and root-mean-square norms.
+
+Letters: T tokens, K inputs, N outputs of a linear layer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from ktbench._kernels import Linear, OpenMPTeam, PackedMatrix, rms_norm
+from ktbench.core.spec import Precision
+from ktbench.engine.fused import bits
+from ktbench.engine.inject.norms import read_norm
+from ktbench.engine.step.later import settled
+from ktbench.engine.step.tape import Tape
+
+# Strips of the packed layout: the rows of a layer that shares a matrix must begin with one.
+_STRIP_ROWS = 16
+
+
+class DenseHost:
+    """The dense operators of a network, and the threads that they share with PyTorch; `lean` switches them all."""
+
+    def __init__(self, threads: int, precision: Precision, tape: Tape, keeps_original: bool) -> None:
+        self.precision, self.tape, self.keeps_original = precision, tape, keeps_original
+        self.lean = not keeps_original
+        self.team = OpenMPTeam(threads)
+        self._matrices: list[DenseMatrix] = []
+
+    def matrix(self, modules: Sequence[nn.Linear], precision: Precision | None = None) -> DenseMatrix:
+        """The weights of layers that get the same input, packed one below the other."""
+        self._matrices.append(DenseMatrix(modules, self, precision or self.precision))
+        return self._matrices[-1]
+
+    def norm(self, _name: str, module: nn.Module) -> FusedNorm:
+        """The operator for a norm."""
+        return FusedNorm(module, self)
+
+    def resize(self, threads: int) -> None:
+        """Run on so many threads from now on."""
+        if threads != self.team.threads:
+            self.team = OpenMPTeam(threads)
+            for matrix in self._matrices:
+                matrix.move_to(self.team)
+
+    def counters(self) -> Counter[str]:
+        """Cumulative counts, summed over the matrices."""
+        return Counter(linear_calls=sum(matrix.calls for matrix in self._matrices))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the packed weights."""
+        return sum(matrix.packed.nbytes for matrix in self._matrices)
+
+    @property
+    def params(self) -> int:
+        """Weights that are packed."""
+        return sum(matrix.packed.rows * matrix.packed.columns for matrix in self._matrices)
+
+
+class DenseMatrix:
+    """Packed weights [N, K] of one or several linear layers, with their biases [N] where they have any."""
+
+    def __init__(self, modules: Sequence[nn.Linear], host: DenseHost, precision: Precision) -> None:
+        self.host, self.calls = host, 0
+        self.packed = PackedMatrix(sum(m.out_features for m in modules), modules[0].in_features, precision)
+        row = 0
+        for module in modules:
+            self.packed.write(bits(module.weight), row, host.team)
+            row += module.out_features
+        biases = [module.bias.detach().float() for module in modules if module.bias is not None]
+        self._bias = torch.cat(biases).numpy() if biases else None
+        self._kernel = Linear(self.packed, host.team, self._bias)
+
+    def move_to(self, team: OpenMPTeam) -> None:
+        """Run on other threads from now on."""
+        self._kernel = Linear(self.packed, team, self._bias)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[..., N] bf16 of `x` [..., K] bf16."""
+        rows = x.reshape(-1, self.packed.columns).contiguous()
+        out = rows.new_empty(*x.shape[:-1], self.packed.rows)
+        self.host.tape.do(partial(self._run, bits(rows), bits(out.view(-1, self.packed.rows))), rows, out)
+        return out
+
+    def _run(self, rows: object, out: object) -> None:
+        self._kernel.forward(rows, out)  # type: ignore[arg-type]
+        self.calls += 1
+
+
+class Siblings:
+    """Linear layers of one input, by their names in a block: whoever is asked first computes for all of them."""
+
+    def __init__(self, matrix: DenseMatrix, widths: Sequence[int]) -> None:
+        self.matrix, self._widths = matrix, widths
+        self._input: Tensor | None = None
+        self._pending: dict[int, Tensor] = {}
+
+    def __call__(self, number: int, x: Tensor) -> Tensor:
+        """The output of one of them, a view of the memory of all."""
+        if x is not self._input or number not in self._pending:
+            self._input = x
+            self._pending = dict(enumerate(torch.split(self.matrix(x), list(self._widths), dim=-1)))
+        output = self._pending.pop(number)
+        if not self._pending:
+            self._input = None
+        return output
+
+
+class PackedLinear(nn.Module):
+    """A linear layer [N, K] on packed weights, or as it was where the device role is not lean."""
+
+    def __init__(self, module: nn.Linear, siblings: Siblings, number: int) -> None:
+        super().__init__()
+        self.siblings, self._number = siblings, number
+        self.in_features, self.out_features = module.in_features, module.out_features
+        self.original = module if siblings.matrix.host.keeps_original else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., N] bf16 of `x` [..., K] bf16. Raises ValueError where the original is wanted and was not kept."""
+        if self.siblings.matrix.host.lean:
+            return self.siblings(self._number, settled(x))
+        if self.original is None:
+            raise ValueError("original weights of the linear layers were not kept at load")
+        result: Tensor = self.original(x)
+        return result
+
+
+def pack_linears(modules: Sequence[nn.Linear], host: DenseHost) -> list[PackedLinear]:
+    """Operators for linear layers of one input, in the order given, which share a matrix where their rows allow."""
+    widths = [module.out_features for module in modules]
+    alike = len({(module.in_features, module.bias is None) for module in modules}) == 1
+    if len(modules) > 1 and not (alike and all(width % _STRIP_ROWS == 0 for width in widths[:-1])):
+        return [packed for module in modules for packed in pack_linears([module], host)]
+    siblings = Siblings(host.matrix(modules), widths)
+    return [PackedLinear(module, siblings, number) for number, module in enumerate(modules)]
+
+
+class FusedNorm(nn.Module):
+    """x · rsqrt(mean(x²) + eps) · weight in one pass, rounded where Transformers' own norm rounds (Zhang 2019)."""
+
+    def __init__(self, module: nn.Module, host: DenseHost) -> None:
+        super().__init__()
+        self.host, self.original = host, module
+        self.form = read_norm(module)
+        self.weight = module.get_parameter("weight")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., K] bf16 of `x` [..., K] bf16."""
+        if not self.host.lean:
+            result: Tensor = self.original(x)
+            return result
+        x, form = settled(x), self.form
+        rows = x.reshape(-1, x.shape[-1])
+        out = x.new_empty(x.shape)
+        call = partial(
+            rms_norm, bits(rows), bits(self.weight), bits(out.view(rows.shape)), form.epsilon, offset=form.offset
+        )
+        self.host.tape.do(call if len(rows) == 1 else partial(call, team=self.host.team), rows, out)
+        return out

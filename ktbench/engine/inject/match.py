@@ -1,0 +1,118 @@
+"""Rules matched to the modules of a network; every rule that does not mean what it says is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from ktbench.core.inject import InjectRule, InjectSpec
+from ktbench.engine.inject.registry import OPERATORS, OperatorKind
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Replacement:
+    """One module, by its dotted name and its class, the rule that matched it and the operator that takes its place."""
+
+    name: str
+    class_name: str
+    rule: InjectRule
+    operator: OperatorKind
+
+
+def require_operators(inject: InjectSpec) -> None:
+    """Raises ValueError for a rule whose operator or arguments the registry does not have. Needs no network."""
+    for rule in inject.rules:
+        kind = OPERATORS.get(rule.operator)
+        if kind is None:
+            raise ValueError(
+                f"{_said(rule)}: there is no operator {rule.operator!r}{_hint(rule.operator, OPERATORS)}; "
+                f"allowed are {', '.join(OPERATORS)}"
+            )
+        for key in rule.args:
+            if key not in kind.arguments:
+                allowed = f"allowed are {', '.join(kind.arguments)}" if kind.arguments else "it takes none"
+                raise ValueError(f"{_said(rule)}: the operator {kind.name} has no argument {key!r}; {allowed}")
+
+
+def match_rules(network: nn.Module, inject: InjectSpec) -> tuple[Replacement, ...]:
+    """What the rules replace, in the order of the network's modules; a module comes before those inside it.
+
+    The network may be on `meta`. Raises ValueError in one line that names rule and module: an operator or argument that
+    the registry does not have, two rules for one module or for one inside the other (unless the outer operator wraps),
+    an operator that does not fit, and a rule that matches nothing and is not optional.
+    """
+    require_operators(inject)
+    modules = {name: module for name, module in network.named_modules() if name}
+    found = tuple(_replacements(modules, inject.rules))
+    for rule in inject.rules:
+        if not rule.optional and all(one.rule is not rule for one in found):
+            raise ValueError(f"{_said(rule)}: no module matches {rule.wants}{_nearest(rule, modules)}")
+    _refuse_nested(found)
+    for one in found:
+        if why := one.operator.fits(modules[one.name]):
+            raise ValueError(f"{_said(one.rule)}: {one.operator.name} does not fit {_module(one)}, which {why}")
+    return found
+
+
+def _replacements(modules: dict[str, nn.Module], rules: Sequence[InjectRule]) -> Iterator[Replacement]:
+    for name, module in modules.items():
+        class_name = type(module).__name__
+        matching = [rule for rule in rules if rule.matches(name, class_name)]
+        if len(matching) > 1:
+            raise ValueError(f"inject rules {matching[0].name} and {matching[1].name} both match {name} ({class_name})")
+        for rule in matching:
+            yield Replacement(name=name, class_name=class_name, rule=rule, operator=OPERATORS[rule.operator])
+
+
+def _refuse_nested(found: Iterable[Replacement]) -> None:
+    replaced = {one.name: one for one in found}
+    for inner in replaced.values():
+        for outer in _around(inner.name, replaced):
+            if not outer.operator.wraps:
+                raise ValueError(
+                    f"inject rules {outer.rule.name} and {inner.rule.name}: {_module(inner)} is inside "
+                    f"{_module(outer)}, which {outer.operator.name} takes the place of as a whole"
+                )
+
+
+def _around(name: str, replaced: dict[str, Replacement]) -> Iterator[Replacement]:
+    while name := name.rpartition(".")[0]:
+        if name in replaced:
+            yield replaced[name]
+
+
+def _said(rule: InjectRule) -> str:
+    return f"inject rule {rule.name}"
+
+
+def _module(one: Replacement) -> str:
+    return f"{one.name} ({one.class_name})"
+
+
+def _hint(word: str, options: Iterable[str]) -> str:
+    close = get_close_matches(word, list(options), n=1, cutoff=0.5)
+    return f", did you mean {close[0]}?" if close else ""
+
+
+def _nearest(rule: InjectRule, modules: dict[str, nn.Module]) -> str:
+    """The module whose last word, and the class whose name, is nearest to what a pattern spells out."""
+    last_words = {name.rpartition(".")[2]: name for name in reversed(modules)}
+    classes = {type(module).__name__: type(module).__name__ for module in modules.values()}
+    near = [
+        f"{what} {options[close[0]]}"
+        for what, pattern, options in (("module", rule.module, last_words), ("class", rule.class_name, classes))
+        if pattern and (close := get_close_matches(_spelled(pattern), list(options), n=1, cutoff=0.6))
+    ]
+    return f"; nearest: {', '.join(near)}" if near else ""
+
+
+def _spelled(pattern: str) -> str:
+    """The last word of a pattern: `experts` of `model\\.layers\\..*\\.experts`."""
+    words: list[str] = re.findall(r"\w+", pattern)
+    return words[-1] if words else ""

@@ -1,0 +1,60 @@
+"""Which cores the host role and the device role run on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ktbench.core.engine import EngineSpec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoleCpus:
+    """One cpu of every core of a role, the first of them its leading thread's; the same where the roles share them."""
+
+    device: tuple[int, ...]
+    host: tuple[int, ...]
+
+
+def split_cpus(cpus: Sequence[int], engine: EngineSpec) -> RoleCpus:
+    """Who runs on which of `cpus` (one of each core): with roles=split the first ones are the device role's.
+
+    Only the first `engine.threads` count. The device role gets `engine.device_threads` of them, half where that is
+    None, and the host role the others. Raises ValueError where there are too few.
+    """
+    if engine.threads is not None and engine.threads > len(cpus):
+        raise ValueError(f"engine.threads={engine.threads}: allowed are 1 to {len(cpus)}, the cores of this process")
+    used = tuple(cpus[: engine.threads])
+    if engine.roles == "shared":
+        return RoleCpus(device=used, host=used)
+    if len(used) < 2:
+        raise ValueError(f"engine.roles=split: needs a core for each role, there is {len(used)}")
+    count = engine.device_threads or len(used) // 2
+    if count >= len(used):
+        raise ValueError(
+            f"engine.device_threads={count}: allowed are 1 to {len(used) - 1}, "
+            f"the host role needs one of {len(used)} cores"
+        )
+    return RoleCpus(device=used[:count], host=used[count:])
+
+
+def lacking_cores(cpus: Sequence[int], engine: EngineSpec) -> str:
+    """Why the roles do not find room on `cpus`; empty where they do."""
+    try:
+        split_cpus(cpus, engine)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+@contextmanager
+def reach(cpus: Sequence[int]) -> Iterator[None]:
+    """Meanwhile the calling thread, pinned as it is, may open pools on `cpus`, where it might not run itself."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, before | set(cpus))
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

@@ -1,0 +1,88 @@
+"""Attention of a recorded step as a whole: projections, norms and rotation of heads, the cache, and the kernel.
+
+Letters: B sequences, H query heads, G key-value heads, D width of a head.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from ktbench._kernels import DecodeAttention, prepare_heads
+from ktbench.engine.dense import DenseHost, FusedNorm, PackedLinear
+from ktbench.engine.fused import bits
+from ktbench.engine.step.attending import StepAttention
+from ktbench.engine.step.inputs import SLIDING, StepInputs
+
+
+class HeadsAttention(nn.Module):
+    """Stands where an attention module of plain heads stood, whose projections are packed and share a matrix.
+
+    In a recorded step of one token a sequence it does all between the hidden states and the output projection in three
+    native calls; elsewhere the original runs, on its packed projections.
+    """
+
+    def __init__(self, original: nn.Module, device: DenseHost, steps: StepAttention) -> None:
+        super().__init__()
+        self.original, self._device, self._steps = original, device, steps
+        self._projections: PackedLinear = original.get_submodule("q_proj")  # type: ignore[assignment]
+        self._output: nn.Module = original.get_submodule("o_proj")
+        self._width = int(original.head_dim)  # type: ignore[arg-type]
+        self._heads = self._projections.out_features // self._width
+        self._norms: list[FusedNorm | None] = [getattr(original, name, None) for name in ("q_norm", "k_norm")]
+        self._near = attends_near(original)
+
+    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+        """[B, T, hidden] of `hidden_states` [B, T, hidden], as the original gives it."""
+        inputs = self._steps.inputs
+        if inputs is None or args or hidden_states.shape[1] != 1:
+            result: tuple[Tensor, Tensor | None] = self.original(hidden_states, *args, **kwargs)
+            return result
+        attended = self._attend(hidden_states, inputs, kwargs["position_embeddings"], kwargs["past_key_values"])
+        output: Tensor = self._output(attended.view(*hidden_states.shape[:2], -1))
+        return output, None
+
+    def _attend(
+        self, hidden: Tensor, inputs: StepInputs, rotation: tuple[Tensor, Tensor], cache: Any
+    ) -> Tensor:
+        """[B, H, D]: one token of every sequence on all positions up to it."""
+        layer = cache.layers[self.original.layer_idx]
+        qkv = self._projections.siblings.matrix(hidden)[:, 0]
+        cos, sin = (one.expand(len(hidden), -1, -1)[:, 0] for one in rotation)
+        queries = hidden.new_empty(len(hidden), self._heads, self._width)
+        out = hidden.new_empty(len(hidden), self._heads, layer.values.shape[-1])
+        keys, values = bits(layer.keys), bits(layer.values)
+        tape, team = self._device.tape, self._device.team
+        arrays = (bits(cos), bits(sin), inputs.slots.numpy(), bits(queries), keys, values)
+        prepare = partial(prepare_heads, bits(qkv), *self._weights, self._epsilon, *arrays, offset=self._offset)
+        tape.do(prepare, qkv, arrays)
+        first = inputs.first_near if self._near else inputs.first
+        arrays = (bits(queries), keys, values, first.numpy(), inputs.length.numpy(), bits(out))
+        scale = float(self.original.scaling)  # type: ignore[arg-type]
+        tape.do(partial(DecodeAttention(team).forward, *arrays, scale=scale), arrays)
+        return out
+
+    @property
+    def _weights(self) -> tuple[Any, Any]:
+        """Those of the norms of queries and keys, None where there is none."""
+        query, key = (None if norm is None else bits(norm.weight) for norm in self._norms)
+        return query, key
+
+    @property
+    def _epsilon(self) -> float:
+        return next((norm.form.epsilon for norm in self._norms if norm is not None), 0.0)
+
+    @property
+    def _offset(self) -> float:
+        return next((float(norm.form.offset) for norm in self._norms if norm is not None), 0.0)
+
+
+def attends_near(attention: nn.Module) -> bool:
+    """Whether an attention module looks at a sliding window only, by its network's configuration."""
+    config: Any = attention.config
+    kinds = getattr(config, "layer_types", None)
+    if kinds is not None:
+        return bool(kinds[attention.layer_idx] == SLIDING)
+    return getattr(config, "sliding_window", None) is not None

@@ -1,0 +1,89 @@
+"""Speed over the setting that a sweep varies in most steps, such as the depth of the context."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from ktbench.report.curves import Axis, CurvePanel, absences, panels_of
+from ktbench.report.frame import Frame, decades
+from ktbench.report.lettering import LABEL_PT
+from ktbench.report.lines import draw_curves, name_references
+from ktbench.report.panels import is_leftmost, names_of, place_panels
+from ktbench.report.roof import Spread
+from ktbench.report.row import Row, groups_of
+from ktbench.report.settings import varying
+from ktbench.report.sheet import PLOT_IN
+from ktbench.report.spots import XY
+from ktbench.report.tables import Table
+
+_NAMES = {
+    "engine.placement.ratio": "share of the experts at the device",
+    "workload.batch": "sequences in a batch",
+    "workload.prompt": "tokens of context",
+}
+_WIDE = 8.0  # from this ratio of largest to least on a linear axis loses the small ones
+_MARGIN, _ROOM_ABOVE = 0.06, 1.12
+
+
+def draw_depth(rows: Sequence[Row], table: Table) -> Figure:
+    """A panel for each precision, a line for each arm and each value of what varies beside the axis."""
+    axis = axis_of(rows)
+    panels = panels_of(rows, _speed, axis)
+    caption = [table.figure_caption, *absences(rows, _speed, axis), *table.conditions]
+    titles = [f"{panel.precision} weights" if len(panels) > 1 else "" for panel in panels]
+    figure, placed = place_panels(panels, rows, caption, titles, shared=False, roofs=False)
+    for n, (panel, (axes, width)) in enumerate(zip(panels, placed, strict=True)):
+        if is_leftmost(n, len(panels)):
+            axes.set_ylabel("tokens/s", fontsize=LABEL_PT, labelpad=2)
+        frame = _frame(axes, width, panel, axis.name)
+        draw_curves(frame, panel, names_of(panels), bands=True)
+        name_references(frame, panel)
+    return figure
+
+
+def axis_of(rows: Sequence[Row]) -> Axis:
+    """The varying setting with the most numbers, the first of equals; the context where none varies."""
+    groups = [group[0].settings for group in groups_of(rows)]
+    counts = {key: len({settings.get(key) for settings in groups}) for key in varying(groups)}
+    numeric = [key for key in counts if all(_is_number(settings.get(key)) for settings in groups)]
+    key = max(numeric, key=lambda key: counts[key], default="workload.prompt")
+    return Axis(key=key, name=_NAMES.get(key, key.rpartition(".")[2].replace("_", " ")))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _speed(row: Row) -> Spread | None:
+    speed = row.tokens_per_s
+    return None if speed is None else Spread(low=speed.low, mid=speed.mid, high=speed.high)
+
+
+def _frame(axes: Axes, width: float, panel: CurvePanel, name: str) -> Frame:
+    xs = sorted({point.x for point in panel.points}) or [1.0]
+    log_x, x = _range_x(xs)
+    lows, highs = [point.y.low for point in panel.points] or [1.0], [point.y.high for point in panel.points] or [1.0]
+    log_y = _is_wide(lows, highs)
+    y = (min(lows) / _ROOM_ABOVE, max(highs) * _ROOM_ABOVE) if log_y else (0.0, max(highs) * _ROOM_ABOVE)
+    frame = Frame(axes=axes, width_in=width, height_in=PLOT_IN, x=x, y=y, x_name=name, log_x=log_x, log_y=log_y)
+    linear = [tick for tick in MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(*y) if tick <= y[1]]
+    frame.ticks(xs, decades(*y) if log_y else linear)
+    return frame
+
+
+def _range_x(xs: Sequence[float]) -> tuple[bool, XY]:
+    """Whether the axis is logarithmic, and its limits with some room beside the outermost points."""
+    low, high = min(xs), max(xs)
+    if _is_wide([low], [high]):
+        room = (high / low) ** _MARGIN
+        return True, (low / room, high * room)
+    room = _MARGIN * (high - low) or 1.0
+    return False, (low - room, high + room)
+
+
+def _is_wide(lows: Sequence[float], highs: Sequence[float]) -> bool:
+    return min(lows) > 0 and max(highs) >= _WIDE * min(lows)

@@ -1,0 +1,30 @@
+"""How much of the time the roles worked, alone and at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ktbench.core.record import Record
+from ktbench.stats.intervals import Interval, median_interval
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoleShares:
+    """Shares of the timed steps, as intervals over rounds, in which each role worked, and in which both did."""
+
+    host_busy: Interval
+    device_busy: Interval
+    overlap: Interval
+
+
+def role_shares(records: Sequence[Record]) -> RoleShares | None:
+    """Each round with its own share; None where no record has the times of its roles."""
+    found = [record.roles for record in records if record.roles and record.roles.total_s > 0]
+    if not found:
+        return None
+    return RoleShares(
+        host_busy=median_interval([roles.host_busy_s / roles.total_s for roles in found]),
+        device_busy=median_interval([roles.device_busy_s / roles.total_s for roles in found]),
+        overlap=median_interval([roles.overlap_s / roles.total_s for roles in found]),
+    )

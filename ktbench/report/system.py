@@ -1,0 +1,45 @@
+"""What ran the work, in a sentence: system, precision, threads, and who of the two roles ran what."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+
+from ktbench.report.machine import facts_of
+from ktbench.report.row import Row
+from ktbench.report.settings import precision_word
+from ktbench.store import Run
+
+
+def system_sentence(run: Run, rows: Sequence[Row], free: Container[str]) -> str:
+    """The system, its precision, its threads and its roles, as far as they are not among the settings `free`."""
+    spec = rows[0].spec
+    parts = [f"system {spec.system}"]
+    if "precision" not in rows[0].settings:
+        plain = next((row.spec.precision for row in rows if not precision_word(row.label)), None)
+        parts.append(f"precision {plain} where an arm names none" if plain else "precision as the arms name it")
+    elif "precision" not in free:
+        parts.append(f"precision {spec.precision}")
+    if "engine.threads" not in free:
+        cpus = facts_of(run).get("cpus")
+        every = f"threads on all {len(cpus)} cores" if cpus else "threads on all cores"
+        parts.append(every if spec.engine.threads is None else f"{spec.engine.threads} threads")
+    parts += _roles(rows[0], free)
+    return f"{', '.join(parts).capitalize()}."
+
+
+def _roles(row: Row, free: Container[str]) -> Iterator[str]:
+    """Who runs what, as far as it is not the plain case of one team of threads and the network's own modules."""
+    spec, engine, placed = row.spec, row.spec.engine, row.spec.engine.placement
+    if engine.roles == "split" and "engine.roles" not in free and "engine.device_threads" not in free:
+        count = engine.device_threads
+        cores = "half of the cores" if count is None else f"{count} core{'' if count == 1 else 's'}"
+        yield f"{cores} for the device role and the others for the host role"
+    if "engine.device" not in free and engine.device != "cpu":
+        yield f"device role on {engine.device}"
+    if "device_precision" not in free and engine.l:
+        yield f"linear layers in {spec.device_precision}"
+    placing = {"engine.placement.policy", "engine.placement.ratio"}
+    if placed.policy != "host" and not any(key in free for key in placing):
+        yield f"{placed.ratio:.0%} of the experts at the device ({placed.policy})"
+    if "inject" not in free and spec.inject.name != "none":
+        yield f"injection rules {row.settings['inject']}"

@@ -1,0 +1,50 @@
+"""A stand-in for the CUDA runtime: a queue that calls host functions in order, compiled when it is first needed."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+_SOURCE = """
+typedef void (*host_function)(void *);
+static struct { host_function function; void *data; } queue[16];
+static int queued, begun;
+
+int cudaLaunchHostFunc(void *stream, host_function function, void *data) {
+  if (stream != (void *)0x5eed) return 400;
+  if (queued == 16) return 2;
+  queue[queued].function = function;
+  queue[queued++].data = data;
+  return 0;
+}
+const char *cudaGetErrorString(int code) { return code == 400 ? "invalid resource handle" : "out of memory"; }
+void stand_in_run(void) {
+  for (begun = 0; begun < queued; ++begun) queue[begun].function(queue[begun].data);
+  queued = 0;
+}
+"""
+
+
+@pytest.fixture(scope="session")
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library; its one stream is 0x5eed, and `stand_in_run` does what was put into it."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler for the stand-in of the CUDA runtime (install gcc)")
+    folder = tmp_path_factory.mktemp("runtime") / "stand in" / "lib"
+    folder.mkdir(parents=True)
+    (folder / "runtime.c").write_text(_SOURCE)
+    library = folder / "libcudart.so.99"
+    command = [compiler, "-shared", "-fPIC", "-o", str(library), str(folder / "runtime.c")]
+    subprocess.run(command, check=True)
+    return library
+
+
+@pytest.fixture
+def run_queue(stand_in: Path) -> ctypes.CDLL:
+    """The stand-in itself: `run_queue.stand_in_run()`."""
+    return ctypes.CDLL(str(stand_in))

@@ -1,0 +1,159 @@
+"""A device of CPU tensors: streams that work at once or when they are asked, experts that a test can follow."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ktbench.engine.cuda.graph import Graph
+from ktbench.engine.matrices import ExpertMatrices
+from ktbench.engine.routing import Routing
+from ktbench.engine.step.program import Program, Recorder
+from ktbench.engine.step.watch import Watch
+
+Compute = Callable[[Tensor, Routing], Tensor]
+HostFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+def call_at(function: int, data: int) -> None:
+    """Call a C function by its address. That it is Python's after all is no recorder's business."""
+    with _disable_current_modes():
+        HostFunction(function)(data)
+
+
+class Queue:
+    """A stream that does nothing until `finish`; `put` is what it was given, in order."""
+
+    def __init__(self) -> None:
+        self.put: list[tuple[str, object]] = []
+        self._work: list[Callable[[], object]] = []
+
+    def copy(self, to: Tensor, source: Tensor) -> None:
+        self.put.append(("copy", to))
+        self._work.append(partial(to.copy_, source))
+
+    def call(self, function: int, data: int) -> None:
+        self.put.append(("call", function))
+        self._work.append(partial(call_at, function, data))
+
+    def finish(self) -> None:
+        work, self._work = self._work, []
+        for each in work:
+            each()
+
+
+class _Recorded:
+    """A graph whose stream is the program of a recorder."""
+
+    def __init__(self) -> None:
+        self.program = Program([], [], [])
+
+    def replay(self) -> None:
+        self.program.replay()
+
+
+class FakeDevice:
+    """A stream that works at once, and captures into a program; `aside_count` counts side streams."""
+
+    def __init__(self) -> None:
+        self._recorder: Recorder | None = None
+        self.aside_count = 0
+
+    def copy(self, to: Tensor, source: Tensor) -> None:
+        to.copy_(source)
+
+    def call(self, function: int, data: int) -> None:
+        call_at(function, data)
+        if self._recorder is not None:
+            self._recorder.note(partial(call_at, function, data))
+
+    def finish(self) -> None:
+        pass
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        self.aside_count += 1
+        yield
+
+    @contextmanager
+    def captured(self) -> Iterator[Graph]:
+        graph = _Recorded()
+        self._recorder = Recorder(Watch())
+        try:
+            with self._recorder:
+                yield graph
+            graph.program = self._recorder.program()
+        finally:
+            self._recorder = None
+
+
+class FakeCall:
+    """Two C functions over the memory of a call; submit reads the inputs, wait writes the output."""
+
+    def __init__(
+        self, hidden: Tensor, routing: Routing, output: Tensor, log: list[str], compute: Compute | None = None
+    ) -> None:
+        self._compute = compute or weighted_ids
+        self._hidden, self._routing, self._output, self._log = hidden, routing, output, log
+        self._result: Tensor | None = None
+        self._error: Exception | None = None
+        self._functions = HostFunction(self._submit), HostFunction(self._wait)
+        self.submit, self.wait = (ctypes.cast(each, ctypes.c_void_p).value or 0 for each in self._functions)
+        self.data = 0
+
+    def _submit(self, _data: int | None) -> None:
+        self._log.append("submit")
+        if (self._routing.ids > 90).any():
+            self._error = IndexError("no such expert")
+        self._result = self._compute(self._hidden, self._routing)
+
+    def _wait(self, _data: int | None) -> None:
+        self._log.append("wait")
+        assert self._result is not None
+        self._output.copy_(self._result)
+        self._result = None
+
+    def check(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+
+def weighted_ids(hidden: Tensor, routing: Routing) -> Tensor:
+    """What the fake experts compute: expert i gives (i + 1) · hidden."""
+    scale = (routing.gates * (routing.ids + 1)).sum(dim=1, keepdim=True)
+    return (scale * hidden.float()).to(hidden.dtype)
+
+
+class FakeExperts:
+    """Experts on the host; `made` counts their calls, `log` says what ran."""
+
+    def __init__(self) -> None:
+        self.settings: object = "first"
+        self.log: list[str] = []
+        self.made: list[FakeCall] = []
+
+    def host_call(self, hidden: Tensor, routing: Routing, output: Tensor) -> FakeCall:
+        self.made.append(FakeCall(hidden, routing, output, self.log))
+        return self.made[-1]
+
+    def matrices(self, i: int) -> ExpertMatrices:
+        whole = (i + 1) * torch.eye(2)
+        return ExpertMatrices(gate=whole, up=whole, down=whole)
+
+
+class DirectExperts(FakeExperts):
+    """The same without any hand-over."""
+
+    def __call__(self, hidden: Tensor, routing: Routing) -> Tensor:
+        return weighted_ids(hidden, routing)
+
+    def start(self, hidden: Tensor, routing: Routing) -> Callable[[], Tensor]:
+        output = self(hidden, routing)
+        return lambda: output

@@ -1,0 +1,152 @@
+"""A step is warmed up, captured and replayed; what cannot be captured says why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import Tensor
+
+from ktbench.engine.cuda.graph import Graph, GraphRecording
+from ktbench.engine.cuda.role import CudaRole
+from ktbench.engine.operator import ExpertsOperator, Pass, Place
+from ktbench.engine.step.program import NotRecordable
+from ktbench.engine.step.tape import Tape
+from tests.engine.cuda.fakes import DirectExperts, FakeDevice, FakeExperts
+
+T, K, H = 2, 4, 8
+
+
+class Step:
+    """Three layers of experts on static inputs, as a network would call them."""
+
+    def __init__(self, state: Pass, backends: list[object]) -> None:
+        self.hidden = torch.zeros(T, H, dtype=torch.bfloat16)
+        self.ids, self.gates = torch.zeros(T, K, dtype=torch.int64), torch.zeros(T, K)
+        self.operators = [
+            ExpertsOperator(
+                Place(layer=number, number=number, is_last=number == 2),
+                state,
+                original=None,
+                fused=backend,  # type: ignore[arg-type]
+            )
+            for number, backend in enumerate(backends)
+        ]
+
+    def set(self, seed: int) -> None:
+        draw = torch.Generator().manual_seed(seed)
+        self.hidden.copy_(torch.randn(T, H, generator=draw))
+        self.ids.copy_(torch.randint(0, 6, (T, K), generator=draw))
+        self.gates.copy_(torch.rand(T, K, generator=draw))
+
+    def run(self) -> Tensor:
+        hidden = self.hidden
+        for operator in self.operators:
+            hidden = hidden + operator(hidden, self.ids, self.gates)
+        return hidden
+
+
+def recorded(deferral: int) -> tuple[Step, GraphRecording, Pass, list[FakeExperts]]:
+    device = FakeDevice()
+    state = Pass(fused=True, apart=True, deferral=deferral)
+    role = CudaRole(state.tape, torch.device("cpu"), device, device)
+    hosts = [FakeExperts() for _ in range(3)]
+    step = Step(state, [role.backends(None, host, layer)[1] for layer, host in enumerate(hosts)])
+    return step, role.recording(state.counted), state, hosts
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("deferral", [0, 1, 2])
+def test_replays_compute_what_the_inputs_hold_then(deferral: int) -> None:
+    step, recording, state, hosts = recorded(deferral)
+    direct = Step(Pass(fused=True, deferral=deferral), [DirectExperts() for _ in range(3)])
+    step.set(0)
+    result = recording.record(step.run)
+    made = [len(host.made) for host in hosts]
+    for seed in range(1, 4):
+        step.set(seed)
+        direct.set(seed)
+        recording.replay()
+        assert torch.equal(result, direct.run())
+    assert state.counted["graph_replays"] == 3
+    assert made == [len(host.made) for host in hosts], "replays make no calls anew"
+
+
+@torch.inference_mode()
+def test_replays_count_what_operators_count() -> None:
+    step, recording, state, _ = recorded(2)
+    recording.record(step.run)
+    before = state.counted["deferred_experts"]
+    recording.replay()
+    assert state.counted["deferred_experts"] - before == 2 * T * 2, "all layers but the last"
+
+
+@torch.inference_mode()
+def test_a_graph_in_a_timeline_is_one_span() -> None:
+    step, recording, _, _ = recorded(0)
+    recording.record(step.run)
+    (segment,) = recording.replay_timed()
+    assert segment.where.kind == "graph"
+    assert segment.begin_ns < segment.end_ns
+
+
+def test_work_is_warmed_up_aside_before_it_is_captured() -> None:
+    done: list[str] = []
+
+    class Device(FakeDevice):
+        @contextmanager
+        def aside(self) -> Iterator[None]:
+            done.append("aside")
+            yield
+            done.append("joined")
+
+        @contextmanager
+        def captured(self) -> Iterator[Graph]:
+            done.append("captured")
+            with super().captured() as graph:
+                yield graph
+
+    device = Device()
+
+    def run() -> Tensor:
+        done.append("run")
+        return torch.ones(1)
+
+    GraphRecording(Tape(), device, device, {}).record(run)
+    assert done == ["aside", "run", "run", "joined", "captured", "run"]
+
+
+def why_not(run: Callable[[], Tensor], device: FakeDevice | None = None) -> str:
+    tape, device = Tape(), device or FakeDevice()
+    counted: dict[str, int] = {}
+    recording = GraphRecording(tape, device, device, counted)
+    with pytest.raises(NotRecordable) as raised:
+        recording.record(run)
+    assert tape.recorder is None
+    assert counted == {"graph_replays": 0}
+    return str(raised.value)
+
+
+def test_a_step_that_python_decides_is_named_before_any_capture() -> None:
+    class NoCapture(FakeDevice):
+        def captured(self) -> Iterator[Graph]:  # type: ignore[override]
+            raise AssertionError("captured what cannot be")
+
+    why = why_not(lambda: torch.ones(3)[torch.ones(3) > 0], NoCapture())
+    assert "gives a value that the model's own code depends on" in why
+
+
+def test_what_cuda_refuses_is_told_by_its_first_line() -> None:
+    class Refusing(FakeDevice):
+        @contextmanager
+        def captured(self) -> Iterator[Graph]:
+            try:
+                yield None  # type: ignore[misc]
+                raise RuntimeError("operation not permitted when stream is capturing\nmore words")
+            finally:
+                raise RuntimeError("operation failed due to a previous error during capture")
+
+    why = why_not(lambda: torch.ones(1), Refusing())
+    assert why == "CUDA cannot capture it: operation not permitted when stream is capturing"

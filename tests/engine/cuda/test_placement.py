@@ -1,0 +1,88 @@
+"""Both roles serve one call: what they give together is what all experts give."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from ktbench.engine.cuda.experts import DeviceExperts
+from ktbench.engine.cuda.handover import CudaHandOver, Staging
+from ktbench.engine.experts import Reference
+from ktbench.engine.matrices import ExpertMatrices
+from ktbench.engine.operator import ExpertsOperator, Pass, Place
+from ktbench.engine.placing import Move
+from ktbench.engine.residence import Residence
+from ktbench.engine.routing import Routing
+from tests.engine.cuda.fakes import FakeCall, FakeDevice, FakeExperts
+
+E, H, I, T, K = 6, 32, 16, 4, 3  # noqa: E741
+DRAW = torch.Generator().manual_seed(3)
+MATRICES = [
+    ExpertMatrices(
+        **{
+            name: (torch.randn(size, generator=DRAW) / 4).bfloat16()
+            for name, size in (("gate", (I, H)), ("up", (I, H)), ("down", (H, I)))
+        }
+    )
+    for _ in range(E)
+]
+
+
+def reference(hidden: Tensor, routing: Routing) -> Tensor:
+    """All experts in float32; -1 is nobody."""
+    known = Routing(ids=routing.ids.clamp(min=0), gates=routing.gates * (routing.ids >= 0))
+    return Reference(MATRICES.__getitem__, hidden.float())(known)
+
+
+class HostExperts(FakeExperts):
+    """Experts on the host that compute what those weights give."""
+
+    def host_call(self, hidden: Tensor, routing: Routing, output: Tensor) -> FakeCall:
+        def compute(hidden: Tensor, routing: Routing) -> Tensor:
+            return reference(hidden, routing).to(hidden.dtype)
+
+        return FakeCall(hidden, routing, output, self.log, compute)
+
+
+def call(seed: int) -> tuple[Tensor, Routing]:
+    draw = torch.Generator().manual_seed(seed)
+    ids = torch.stack([torch.randperm(E, generator=draw)[:K] for _ in range(T)])
+    return torch.randn(T, H, generator=draw).bfloat16(), Routing(ids=ids, gates=torch.rand(T, K, generator=draw))
+
+
+@pytest.fixture
+def operator() -> ExpertsOperator:
+    """Experts 1 and 4 live with the device."""
+    state = Pass(fused=True, apart=True)
+    hand_over = CudaHandOver(HostExperts(), FakeDevice(), Staging(), state.tape.watch, layer=0)
+    made = ExpertsOperator(Place(layer=0, number=0, is_last=True), state, original=None, fused=hand_over)
+    made.residence = Residence(torch.isin(torch.arange(E), torch.tensor([1, 4])))
+    made.at_device = DeviceExperts(E, [1, 4], MATRICES.__getitem__, torch.device("cpu"))
+    return made
+
+
+def assert_adds_up(operator: ExpertsOperator, seed: int) -> None:
+    hidden, routing = call(seed)
+    seen = operator(hidden, routing.ids, routing.gates).float()
+    truth = reference(hidden, routing)
+    assert (seen - truth).norm() <= 0.01 * truth.norm()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_roles_add_up(operator: ExpertsOperator, seed: int) -> None:
+    assert_adds_up(operator, seed)
+    assert operator.residence is not None
+    assert operator.residence.served.sum() == T * K
+
+
+def test_moves_change_who_serves_and_not_what(operator: ExpertsOperator) -> None:
+    assert isinstance(operator.at_device, DeviceExperts)
+    assert operator.residence is not None
+    operator.residence.move([Move(layer=0, come=0, go=4)])
+    operator.at_device.move(0, 4, MATRICES[0])
+    assert_adds_up(operator, 0)
+    only_moved = Routing(ids=torch.zeros(T, 1, dtype=torch.int64), gates=torch.ones(T, 1))
+    before = operator.residence.served.clone()
+    operator(call(1)[0], only_moved.ids, only_moved.gates) + 0
+    assert (operator.residence.served - before).tolist() == [0, T]

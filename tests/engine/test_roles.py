@@ -1,0 +1,80 @@
+"""Which cores the roles get, and threads that are started from a pinned one."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ktbench.core.engine import EngineSpec
+from ktbench.engine.roles import RoleCpus, lacking_cores, reach, split_cpus
+
+
+def split(cpus: list[int], **engine: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    roles = split_cpus(cpus, EngineSpec(**engine))
+    return roles.device, roles.host
+
+
+@pytest.mark.parametrize(
+    ("engine", "device", "host"),
+    [
+        ({}, (4, 0, 6, 2, 8), (4, 0, 6, 2, 8)),
+        ({"threads": 2}, (4, 0), (4, 0)),
+        ({"roles": "split"}, (4, 0), (6, 2, 8)),
+        ({"roles": "split", "device_threads": 1}, (4,), (0, 6, 2, 8)),
+        ({"roles": "split", "device_threads": 4}, (4, 0, 6, 2), (8,)),
+        ({"roles": "split", "threads": 2}, (4,), (0,)),
+    ],
+)
+def test_the_first_cores_are_the_device_roles(
+    engine: dict[str, Any], device: tuple[int, ...], host: tuple[int, ...]
+) -> None:
+    assert split([4, 0, 6, 2, 8], **engine) == (device, host)
+
+
+@given(st.lists(st.integers(0, 500), unique=True, min_size=2, max_size=64), st.data())
+def test_roles_of_their_own_share_no_core_and_leave_none_idle(cpus: list[int], data: st.DataObject) -> None:
+    count = data.draw(st.none() | st.integers(1, len(cpus) - 1))
+    roles = split_cpus(cpus, EngineSpec(roles="split", device_threads=count))
+    assert roles == RoleCpus(device=tuple(cpus[: len(roles.device)]), host=tuple(cpus[len(roles.device) :]))
+    assert roles.device and roles.host
+    assert count in (None, len(roles.device))
+
+
+@pytest.mark.parametrize(
+    ("cores", "engine", "says"),
+    [
+        (2, {"threads": 3}, "engine.threads=3: allowed are 1 to 2, the cores of this process"),
+        (1, {"roles": "split"}, "engine.roles=split: needs a core for each role, there is 1"),
+        (4, {"roles": "split", "threads": 1}, "engine.roles=split: needs a core for each role, there is 1"),
+        (
+            4,
+            {"roles": "split", "device_threads": 4},
+            "engine.device_threads=4: allowed are 1 to 3, the host role needs",
+        ),
+    ],
+)
+def test_too_few_cores_are_refused(cores: int, engine: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        split(list(range(cores)), **engine)
+    assert says in lacking_cores(range(cores), EngineSpec(**engine))
+
+
+def test_enough_cores_lack_nothing() -> None:
+    assert lacking_cores(range(2), EngineSpec(roles="split")) == ""
+
+
+def test_a_pinned_thread_reaches_other_cores_for_a_while_only() -> None:
+    before = os.sched_getaffinity(0)
+    first, *others = sorted(before)
+    os.sched_setaffinity(0, {first})
+    try:
+        with reach(others):
+            assert os.sched_getaffinity(0) == before
+        assert os.sched_getaffinity(0) == {first}
+    finally:
+        os.sched_setaffinity(0, before)

@@ -1,0 +1,87 @@
+"""The engine with its device role on CUDA gives what it gives on cores."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ktbench.core.spec import ModelSpec, WorkloadSpec
+from ktbench.engine.load import load_engine
+from ktbench.engine.packing import Holding
+from ktbench.engine.protocol import HostRole
+from tests.engine.tiny import decode, prefill, run, spec, tiny_model
+
+pytestmark = pytest.mark.gpu
+NAMES = ["qwen3_30b_a3b", "deepseek_v3"]
+# bf16 sums in another order; routing is drawn, so both choose the same experts.
+TOLERANCE = 0.03
+
+
+def engine(model: ModelSpec, workload: WorkloadSpec, **features: Any) -> Any:
+    asked = spec(model, workload, threads=None, **features)
+    cpus = tuple(sorted(os.sched_getaffinity(0)))
+    host = HostRole(cores=len(cpus), cpus=cpus)
+    system = load_engine(model, Holding.of([asked], host), host)
+    system.configure(asked)
+    return system
+
+
+def logits(name: str, workload: WorkloadSpec, **features: Any) -> list[Tensor]:
+    return run(engine(tiny_model(name), workload, **features), workload.steps)
+
+
+def assert_alike(seen: list[Tensor], truth: list[Tensor]) -> None:
+    for one, other in zip(seen, truth, strict=True):
+        assert (one - other).norm() < TOLERANCE * other.norm()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("work", [decode, prefill])
+def test_base(name: str, work: Any) -> None:
+    workload = work(batch=2, routing="balanced")
+    assert_alike(logits(name, workload, device="cuda"), logits(name, workload))
+
+
+@pytest.mark.usefixtures("needs_avx512")
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("work", [decode, prefill])
+def test_fused(name: str, work: Any) -> None:
+    workload = work(batch=2, routing="balanced")
+    assert_alike(logits(name, workload, v=True, device="cuda"), logits(name, workload, v=True))
+
+
+@pytest.mark.usefixtures("needs_avx512")
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("deferral", [0, 1, 2])
+@pytest.mark.parametrize("shortest", [None, 5])
+def test_replayed_steps(name: str, deferral: int, shortest: int | None) -> None:
+    workload = decode(batch=2, steps=5, routing="balanced", shortest=shortest)
+    truth = logits(name, workload, v=True, deferral=deferral)
+    assert_alike(logits(name, workload, v=True, device="cuda", deferral=deferral), truth)
+    system = engine(tiny_model(name), workload, v=True, c=True, device="cuda", deferral=deferral)
+    before = system.counters()["graph_replays"]
+    for _ in range(2):
+        assert_alike(run(system, workload.steps), truth)
+    assert system.counters()["graph_replays"] - before == 2 * workload.steps
+    assert system.notes() == ()
+
+
+@pytest.mark.usefixtures("needs_avx512")
+def test_features_are_toggled_on_loaded_weights() -> None:
+    """A call captured with other kernels is not replayed; what a step observes agrees with the reference."""
+    model, workload = tiny_model(NAMES[0]), decode(batch=2, routing="balanced")
+    system = engine(model, workload, v=True, c=True, device="cuda")
+    truth = run(system, workload.steps)
+    for features in ({"d": True}, {"c": False}, {"c": True, "deferral": 1}, {}):
+        asked = {"v": True, "c": True, "device": "cuda", "threads": None} | features
+        system.configure(spec(model, workload, **asked))
+        seen = run(system, workload.steps)
+        if "deferral" not in features:
+            assert_alike(seen, truth)
+        for observed in system.observe():
+            exact = torch.from_numpy(system.reference(observed))
+            assert (torch.from_numpy(observed.output) - exact).norm() <= 0.02 * exact.norm()

@@ -1,0 +1,223 @@
+"""Packed linear layers against float64 arithmetic on the weights as stored, at every precision and on every ISA."""
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ktbench import _kernels
+from tests.kernels.arithmetic import int8_of
+from tests.kernels.grants import BF16_ONLY, COUNTERS, INTEGER_ONLY, PRECISIONS, granted_isas_of, kernels
+from tests.kernels.layers import Bits, Floats, moved, to_bf16, widen
+
+SHAPES = st.fixed_dictionaries(
+    {
+        "rows": st.one_of(st.integers(1, 80), st.sampled_from([160, 330])),
+        "columns": st.one_of(st.integers(1, 80), st.sampled_from([128, 320, 1030])),
+        "tokens": st.integers(1, 70),
+        "biased": st.booleans(),
+        "seed": st.integers(0, 2**32 - 1),
+    }
+)
+
+
+def random_bits(rng: np.random.Generator, *shape: int) -> Bits:
+    return to_bf16(rng.standard_normal(shape))
+
+
+def packed(weight: Bits, precision: str, team: _kernels.Team | None = None) -> _kernels.PackedMatrix:
+    matrix = _kernels.PackedMatrix(*weight.shape, precision)
+    matrix.write(weight, team=team)
+    return matrix
+
+
+def random_matrix(rng: np.random.Generator, rows: int, columns: int, precision: str) -> _kernels.PackedMatrix:
+    return packed(random_bits(rng, rows, columns), precision)
+
+
+def forward(linear: _kernels.Linear, x: Bits, rows: int, **options: str) -> Bits:
+    """The output, which starts as NaN."""
+    out = np.full((len(x), rows), 0x7FC0, np.uint16)
+    linear.forward(x, out, **options)
+    return out
+
+
+def forward_proven(linear: _kernels.Linear, x: Bits, rows: int, isa: str) -> Bits:
+    """forward() on one ISA, which fails unless that ISA's counter moved and no other's did."""
+    before = linear.counters()
+    out = forward(linear, x, rows, isa=isa)
+    assert moved({**dict.fromkeys(COUNTERS.values(), 0), **before}, linear.counters()) == {COUNTERS[isa]}
+    return out
+
+
+def agrees(out: Bits, x: Bits, matrix: _kernels.PackedMatrix, bias: Floats | float = 0.0) -> bool:
+    """Every element within half a step of bf16 and the rounding of float32 sums."""
+    weight = matrix.read().astype(np.float64)
+    activations = widen(x) if matrix.precision == "bf16" else int8_of(widen(x))
+    exact = activations @ weight.T + bias
+    size = np.abs(activations) @ np.abs(weight.T) + np.abs(bias)
+    return bool((np.abs(widen(out) - exact) <= 2**-8 * np.abs(exact) + 2**-17 * size + 1e-34).all())
+
+
+@pytest.mark.parametrize(("precision", "isa"), kernels())
+@settings(max_examples=8, deadline=None)
+@given(shape=SHAPES)
+def test_any_shape_agrees_with_float64(precision, isa, pool, shape):
+    rng = np.random.default_rng(shape["seed"])
+    rows, columns = shape["rows"], shape["columns"]
+    matrix, x = random_matrix(rng, rows, columns, precision), random_bits(rng, shape["tokens"], columns)
+    bias = rng.standard_normal(rows).astype(np.float32) if shape["biased"] else None
+    out = forward_proven(_kernels.Linear(matrix, pool, bias), x, rows, isa)
+    assert agrees(out, x, matrix, 0.0 if bias is None else bias.astype(np.float64))
+
+
+@pytest.mark.parametrize(("precision", "isa"), kernels("bf16", "int8", "int4_g32"))
+def test_blocks_of_tokens_and_wide_tasks(precision, isa, pool, rng):
+    """More tokens than one block has, more strips than one task has."""
+    matrix = random_matrix(rng, 520, 96, precision)
+    linear = _kernels.Linear(matrix, pool)
+    for tokens in (256, 257, 300, 520):
+        x = random_bits(rng, tokens, 96)
+        assert agrees(forward_proven(linear, x, 520, isa), x, matrix), f"{tokens} tokens"
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_check_rejects_what_is_wrong(precision, pool, rng):
+    matrix, x = random_matrix(rng, 64, 128, precision), random_bits(rng, 6, 128)
+    right = forward(_kernels.Linear(matrix, pool), x, 64, isa="reference")
+    one_off = right.copy()
+    one_off[np.unravel_index(np.abs(widen(right)).argmax(), right.shape)] += 2
+    mutants = [np.zeros_like(right), np.full_like(right, 0x7FC0), right[::-1], np.roll(right, 1, 1), one_off]
+    assert agrees(right, x, matrix)
+    assert not any(agrees(mutant, x, matrix) for mutant in mutants)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("tokens", [1, 7, 70, 300])
+def test_the_thread_count_changes_nothing(precision, tokens, cpus, rng):
+    """With more threads than there are strips, too."""
+    for rows in (16, 200):
+        matrix, x = random_matrix(rng, rows, 200, precision), random_bits(rng, tokens, 200)
+        for isa in granted_isas_of(precision):
+            if isa in ("reference", "amx_emulated") and tokens == 300:
+                continue
+            teams = [_kernels.ThreadPool((cpus * 5)[:threads], 50) for threads in (1, 2, 5)]
+            outputs = [forward(_kernels.Linear(matrix, team), x, rows, isa=isa) for team in teams]
+            assert (outputs[0] == outputs[1]).all() and (outputs[0] == outputs[2]).all()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("tokens", [1, 4, 5, 40])
+def test_the_fastest_isa_is_chosen(precision, tokens, pool, rng):
+    missing = _kernels.grants()
+    amx = not missing["amx"] and tokens >= 5
+    vectors = "avx512" if not missing["avx512"] else "avx2" if not missing["avx2"] else "reference"
+    linear = _kernels.Linear(random_matrix(rng, 48, 64, precision), pool)
+    forward(linear, random_bits(rng, tokens, 64), 48)
+    counters = {**dict.fromkeys(COUNTERS.values(), 0), **linear.counters()}
+    assert {name for name in COUNTERS.values() if counters[name]} == {COUNTERS["amx" if amx else vectors]}
+
+
+def test_counters_by_hand(pool, rng):
+    matrix = random_matrix(rng, 40, 64, "bf16")
+    linear = _kernels.Linear(matrix, pool)
+    for tokens in (1, 300, 0):
+        forward(linear, random_bits(rng, tokens, 64), 40, isa="avx2" if not _kernels.grants()["avx2"] else "reference")
+    counters = linear.counters()
+    assert counters["linear_calls"] == 2
+    assert counters["weight_bytes"] == 2 * matrix.nbytes == 2 * 64 * 64 * 2
+    assert counters["flops"] == 301 * 2 * 40 * 64
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_nan_stays_in_its_row(precision, pool, rng):
+    matrix, x = random_matrix(rng, 40, 64, precision), random_bits(rng, 9, 64)
+    x[4, 7] = 0x7FC0
+    for isa in granted_isas_of(precision):
+        out = widen(forward(_kernels.Linear(matrix, pool), x, 40, isa=isa))
+        assert np.isnan(out[4]).all() and np.isfinite(np.delete(out, 4, 0)).all()
+
+
+def test_linears_of_one_team_share_their_memory_from_many_threads(pool, rng):
+    shapes = [(48, 64), (160, 32), (32, 320)]
+    matrices = [random_matrix(rng, *shape, "int8") for shape in shapes]
+    linears = [_kernels.Linear(matrix, pool) for matrix in matrices]
+    wrong = []
+
+    def work(index: int) -> None:
+        own = np.random.default_rng(index)
+        for tokens in (1, 30, 2, 70) * 5:
+            x = random_bits(own, tokens, matrices[index].columns)
+            if not agrees(forward(linears[index], x, matrices[index].rows), x, matrices[index]):
+                wrong.append((index, tokens))
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(shapes))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_linear_on_openmp_threads(rng):
+    pytest.importorskip("torch")
+    team = _kernels.OpenMPTeam(2)
+    matrix, x = random_matrix(rng, 64, 96, "int4_g32"), random_bits(rng, 3, 96)
+    assert agrees(forward(_kernels.Linear(matrix, team), x, 64), x, matrix)
+
+
+@pytest.fixture
+def linear(pool, rng) -> _kernels.Linear:
+    return _kernels.Linear(random_matrix(rng, 32, 64, "bf16"), pool)
+
+
+ZEROS = np.zeros((3, 64), np.uint16)
+OUT = np.zeros((3, 32), np.uint16)
+READ_ONLY = OUT.copy()
+READ_ONLY.flags.writeable = False
+
+
+@pytest.mark.parametrize(
+    ("x", "out", "refusal"),
+    [
+        (ZEROS.astype(np.float32), OUT, (TypeError, "x must be uint16, not float32")),
+        (ZEROS, OUT.astype(np.int16), (TypeError, "out must be uint16, not int16")),
+        (ZEROS[:, :63], OUT, (ValueError, r"x must have shape \[any, 64\], not \[3, 63\]")),
+        (ZEROS[0], OUT, (ValueError, r"x must have shape \[any, 64\], not \[64\]")),
+        (ZEROS, OUT[:2], (ValueError, r"out must have shape \[3, 32\], not \[2, 32\]")),
+        (np.repeat(ZEROS, 2, 0)[::2], OUT, (ValueError, "x must be contiguous")),
+        (ZEROS, np.repeat(OUT, 2, 0)[::2], (ValueError, "out must be contiguous")),
+        (ZEROS, READ_ONLY, (ValueError, "out must be writeable")),
+    ],
+)
+def test_a_wrong_array_is_named(linear, x, out, refusal):
+    error, message = refusal
+    with pytest.raises(error, match=message):
+        linear.forward(x, out)
+
+
+def test_the_output_may_not_be_the_input(pool, rng):
+    x = random_bits(rng, 3, 64)
+    with pytest.raises(ValueError, match="out must not share memory with x"):
+        _kernels.Linear(random_matrix(rng, 64, 64, "bf16"), pool).forward(x, x)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_pair_without_kernels_is_refused(precision, pool, rng):
+    linear = _kernels.Linear(random_matrix(rng, 32, 64, precision), pool)
+    for isa in INTEGER_ONLY if precision == "bf16" else BF16_ONLY:
+        error, reason = (RuntimeError, "not granted") if _kernels.grants()[isa] else (ValueError, "has no kernels for")
+        with pytest.raises(error, match=f"isa {isa} .*{reason}"):
+            linear.forward(ZEROS, OUT, isa=isa)
+    with pytest.raises(ValueError, match="unknown isa 'avx1024'"):
+        linear.forward(ZEROS, OUT, isa="avx1024")
+
+
+def test_a_wrong_bias_is_named(pool):
+    matrix = _kernels.PackedMatrix(32, 64)
+    with pytest.raises(ValueError, match=r"bias must have shape \[32\], not \[31\]"):
+        _kernels.Linear(matrix, pool, np.zeros(31, np.float32))
+    with pytest.raises(TypeError, match="bias must be float32, not float64"):
+        _kernels.Linear(matrix, pool, np.zeros(32))

@@ -1,0 +1,170 @@
+"""Rows, tables and figures of engines whose roles are apart."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from ktbench.core.outcome import Outcome
+from ktbench.report.depth import axis_of
+from ktbench.report.figure import draw
+from ktbench.report.page import page_of
+from ktbench.report.rows import rows_of
+from ktbench.report.tables import table_of
+from ktbench.report.write import write_report
+from ktbench.store import Run
+from tests.report.role_stores import DEFERRAL, DEPTH, LADDER, PLACEMENT, POLICIES
+from tests.report.synthetic import Arm, Store
+
+MIXED = (
+    *LADDER[:3],
+    Arm(label="+v+d+l skipping=2", step_ms=18.0),
+    Arm(label="+v+d+l deferral=6", outcome=Outcome.WRONG, why="layer 3: relative error 0.2"),
+)
+STORES = {
+    "deferral": DEFERRAL,
+    "batches": replace(DEFERRAL, arms=LADDER[:5], batches=(1, 2, 4, 8)),
+    "mixed": replace(DEFERRAL, arms=MIXED),
+    "placement": PLACEMENT,
+    "depth": DEPTH,
+    "depth and batch": replace(DEPTH, batches=(1, 8)),
+    "one depth": replace(DEPTH, prompts=(64,)),
+}
+
+
+def figure(run: Run) -> Figure:
+    rows = rows_of(run)
+    return draw(rows, table_of(run, rows))
+
+
+def caption(drawn: Figure) -> str:
+    return " ".join(text.get_text() for text in drawn.texts)
+
+
+def texts(drawn: Figure) -> list[Text]:
+    found = [*drawn.texts, *(text for legend in drawn.legends for text in legend.get_texts())]
+    for axes in drawn.axes:
+        ticks = [*axes.get_xticklabels(), *axes.get_yticklabels()]
+        found += [*axes.texts, *ticks, axes.xaxis.label, axes.yaxis.label, axes.title]
+    return [text for text in found if text.get_text()]
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_no_text_lies_over_another_or_leaves_the_page(tmp_path: Path, name: str) -> None:
+    drawn = figure(STORES[name].write(tmp_path))
+    renderer = FigureCanvasAgg(drawn).get_renderer()  # type: ignore[no-untyped-call]
+    drawn.draw(renderer)
+    boxes = [(text.get_text(), text.get_window_extent(renderer)) for text in texts(drawn)]
+    for text, box in boxes:
+        assert box.x0 >= 0 and box.x1 <= drawn.bbox.x1 and box.y0 >= 0 and box.y1 <= drawn.bbox.y1, text
+    for (one, a), (other, b) in combinations(boxes, 2):
+        width, height = min(a.x1, b.x1) - max(a.x0, b.x0), min(a.y1, b.y1) - max(a.y0, b.y0)
+        assert width < 3 or height < 3, f"{one!r} lies over {other!r}"
+
+
+def test_shares_are_those_of_the_steps(tmp_path: Path) -> None:
+    """Busy 62 % of the time, the device waiting 48 % of it: it worked 52 %, both did 62 + 52 - 100 %."""
+    row = rows_of(DEFERRAL.write(tmp_path))[0]
+    assert row.roles is not None
+    mids = [share.mid for share in (row.roles.host_busy, row.roles.device_busy, row.roles.overlap)]
+    assert mids == pytest.approx([0.62, 0.52, 0.14])
+
+
+def test_tables_have_the_shares_in_every_format(tmp_path: Path) -> None:
+    run = DEFERRAL.write(tmp_path)
+    md, rows_csv, rows_json, tex = (path.read_text() for path in write_report(run, ["md", "csv", "json", "tex"]))
+    line = next(line for line in md.splitlines() if line.startswith("| +v+d+l  "))
+    assert "host busy (%) | device busy (%) | overlap (%)" in md
+    assert [cell.strip() for cell in line.split("|")][9:12] == ["62", "52", "14"]
+    assert "62 & 52 & 14" in tex
+    first = next(csv.DictReader(io.StringIO(rows_csv)))
+    assert [float(first[name]) for name in ("host_busy", "device_busy", "overlap")] == pytest.approx([0.62, 0.52, 0.14])
+    assert json.loads(rows_json)["rows"][0]["roles"]["overlap"]["mid"] == pytest.approx(0.14)
+
+
+def test_without_roles_apart_there_are_no_such_columns_and_no_excuses(tmp_path: Path) -> None:
+    page = page_of(Store(rounds=6).write(tmp_path))
+    assert "busy" not in page and "roles" not in page
+
+
+def test_roles_that_were_not_counted_are_a_dash_with_its_reason(tmp_path: Path) -> None:
+    page = page_of(STORES["mixed"].write(tmp_path))
+    assert "+v+d+l skipping=2 — the system does not say what its roles did" in page
+
+
+def test_remarks_of_the_system_are_shown_with_the_row(tmp_path: Path) -> None:
+    run = DEFERRAL.write(tmp_path)
+    said = LADDER[-1].notes[0]
+    assert f"- +v+d+l deferral=auto — {said}" in page_of(run)
+    _, rows_csv, rows_json, tex = (path.read_text() for path in write_report(run, ["md", "csv", "json", "tex"]))
+    assert said in rows_csv and said in rows_json and said.replace("%", r"\%") in tex
+
+
+def test_the_caption_says_who_ran_what(tmp_path: Path) -> None:
+    said = caption(figure(DEFERRAL.write(tmp_path)))
+    assert "half of the cores for the device role and the others for the host role, linear layers in bf16." in said
+
+
+def test_the_figure_of_roles_has_speeds_above_shares(tmp_path: Path) -> None:
+    run = DEFERRAL.write(tmp_path)
+    rows = [row for row in rows_of(run) if row.role == "arm"]
+    speed, busy = figure(run).axes
+    assert [tick.get_text() for tick in busy.get_xticklabels()] == [*map(str, range(9)), "auto"]
+    assert busy.get_xlabel() == "experts deferred, of 8 a token"
+    ys = speed.containers[0].lines[0].get_ydata()  # type: ignore[attr-defined]
+    assert list(ys) == pytest.approx([row.tokens_per_s.mid for row in rows if row.tokens_per_s])
+    heights = [[bar.get_height() for bar in container] for container in busy.containers]
+    hosts = [bars[0] for bars in heights[: len(rows)]]
+    assert hosts == pytest.approx([100 * row.roles.host_busy.mid for row in rows if row.roles])
+    assert speed.get_ylim()[0] == busy.get_ylim()[0] == 0
+
+
+def test_arms_that_differ_in_more_than_deferral_are_named(tmp_path: Path) -> None:
+    drawn = figure(STORES["mixed"].write(tmp_path))
+    ticks = [tick.get_text() for tick in drawn.axes[1].get_xticklabels()]
+    assert ticks[0] == "+v+d+l" and ticks[3] == "+v+d+l\nskipping=2"
+    assert "No shares of +v+d+l skipping=2: the system does not say what its roles did." in caption(drawn)
+    assert "Not drawn: +v+d+l deferral=6 (WRONG, layer 3: relative error 0.2)." in caption(drawn)
+
+
+def test_every_group_has_its_two_plots(tmp_path: Path) -> None:
+    drawn = figure(STORES["batches"].write(tmp_path))
+    assert [axes.get_title() for axes in drawn.axes[::2]] == [f"batch {n}" for n in (1, 2, 4, 8)]
+
+
+def test_depth_is_the_axis_that_varies_most(tmp_path: Path) -> None:
+    assert axis_of(rows_of(STORES["depth and batch"].write(tmp_path))).key == "workload.prompt"
+    assert axis_of(rows_of(PLACEMENT.write(tmp_path))).key == "engine.placement.ratio"
+    assert axis_of(rows_of(STORES["one depth"].write(tmp_path / "one"))).key == "workload.prompt"
+
+
+def test_a_line_for_each_arm_over_the_context(tmp_path: Path) -> None:
+    run = DEPTH.write(tmp_path)
+    axes = figure(run).axes[0]
+    assert (axes.get_xscale(), axes.get_ylim()[0]) == ("log", 0)
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["64", "512", "2048", "8192"]
+    rows = [row for row in rows_of(run) if row.label == "+v+d+l" and row.tokens_per_s]
+    line = axes.containers[1].lines[0]  # type: ignore[attr-defined]
+    assert list(line.get_ydata()) == pytest.approx([row.tokens_per_s.mid for row in rows if row.tokens_per_s])
+    band = [each for each in axes.collections if isinstance(each, PolyCollection)][1].get_paths()[0].vertices
+    ends = [end for row in rows if row.tokens_per_s for end in (row.tokens_per_s.low, row.tokens_per_s.high)]
+    assert (min(y for _, y in band), max(y for _, y in band)) == pytest.approx((min(ends), max(ends)))
+
+
+def test_a_line_for_each_policy_over_the_share_at_the_device(tmp_path: Path) -> None:
+    drawn = figure(PLACEMENT.write(tmp_path))
+    said = [text.get_text() for legend in drawn.legends for text in legend.get_texts()]
+    assert said == ["policy host", *(f"policy {name}" for name in POLICIES)]
+    lines = [container.lines[0].get_xdata() for container in drawn.axes[0].containers]  # type: ignore[attr-defined]
+    assert [list(xs) for xs in lines] == [[0.0], *([[0.125, 0.25, 0.5]] * 4)]
+    assert drawn.axes[0].get_xlabel() == "share of the experts at the device"
