@@ -409,7 +409,7 @@ class DecodeAttention:
 
         q [B, Hq, D], keys [B, Hkv, N, D], values [B, Hkv, N, Dv], Hq a multiple of Hkv; all may be strided but along
         the last axis. Scores, softmax and sums are float32. `sinks` [Hq]: one more score of each head's that has no
-        value, as in gpt-oss. A sequence without positions gets zeros. `isa`: reference, avx2, avx512 or avx512_bf16, by
-        default the fastest granted. TypeError for a dtype, ValueError for a shape, IndexError for first or length out
-        of range.
+        value, as in gpt-oss. A sequence without positions gets zeros. `isa`: reference, avx2, avx512 or avx512_bf16,
+        which rounds the softmax to bf16 as Transformers does; by default the fastest granted. TypeError for a dtype,
+        ValueError for a shape, IndexError for first or length out of range.
         """

@@ -22,19 +22,18 @@ float soften(float* scores, int positions, float scale, float& largest, Floats& 
   largest = largest_lane(most);
   const float factor = before == largest ? 1.0f : exp_of(before - largest);
   total *= factor;
-  for (int p = 0; p < positions; p += lane_pairs)
-    total += keep_weights(exp_of(load<Floats>(scores + p) - largest), exp_of(load<Floats>(scores + p + lanes) - largest),
-                          scores, p);
+  const auto weights = [&](int p) { return exp_of(load<Floats>(scores + p) - largest); };
+  for (int p = 0; p < positions; p += lane_pairs) total += keep_weights(weights(p), weights(p + lanes), scores, p);
   return factor;
 }
 
 // Parts of the scratch memory, one after the other.
 struct Room {
-  Operand* q;       // [heads, padded size]
-  float* scores;    // [heads, chunk]
-  float* factors;   // [heads]
-  Floats* totals;   // [heads]
-  bf16* keys;       // [chunk, padded size], where rows need padding
+  Operand* q;      // [heads, padded size]
+  float* scores;   // [heads, chunk]
+  float* factors;  // [heads]
+  Floats* totals;  // [heads]
+  bf16* keys;      // [chunk, padded size], where rows need padding
   bf16* values;
 
   explicit Room(const Attend& job) {
@@ -122,7 +121,6 @@ void attend(const Attend& job) {
   for (int h = 0; h < job.heads; ++h) job.partial[h * stride + 1] = sum_of_lanes(room.totals[h]);
 }
 
-// to = to * factor + (from * from_factor, where there is one)
 void add_scaled(float* to, float factor, const float* from, float from_factor, int count) {
   for (int i = 0; i < count; ++i) to[i] = to[i] * factor + from[i] * from_factor;
 }

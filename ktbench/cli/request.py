@@ -57,7 +57,10 @@ def read_request(overrides: Sequence[str]) -> Request:
 def plan_request(request: Request) -> Planned:
     """Cells of a request, sorted into what can run here and what cannot. Raises RequestError where it does not fit."""
     cells = tuple(cell for part in request.parts for cell in plan_cells(part.spec, part.sweep, part.name))
-    reasons = feature_reasons(machine_grants())
+    grants = machine_grants()
+    reasons = feature_reasons(grants)
+    if grants["cuda"] and any(cell.spec.engine.device == "cuda" for cell in cells):
+        raise RequestError(f"engine.device=cuda: {grants['cuda']}; allowed here: cpu")
     cpus = read_topology().core_cpus
     lacking = {cell.key: why for cell in cells if (why := _lacks(cell.spec, reasons, cpus))}
     runnable = [cell for cell in cells if cell.key not in lacking]

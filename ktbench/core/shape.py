@@ -7,10 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 # Families spell the same fact differently in their configuration files; the first key present wins.
-_EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts")
-_TOP_K = ("num_experts_per_tok", "experts_per_token")
+_LAYERS = ("num_hidden_layers",)
+_EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
+_TOP_K = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "top_k_experts", "moe_topk", "moe_k")
 _EXPERT_FFN = ("moe_intermediate_size", "intermediate_size")
-_SHARED = ("n_shared_experts",)
+_DENSE_FFN = ("dense_intermediate_size", "prefix_dense_intermediate_size", "intermediate_size")
+_FIRST_DENSE = ("first_k_dense_replace", "num_dense_layers")
+_SHARED_FFN = ("shared_expert_intermediate_size", "shared_experts_intermediate_size", "shared_intermediate_size")
+_SHARED = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
+# These have a dense part beside the experts of every layer and no key that says so.
+_DENSE_BESIDE_EXPERTS = ("gemma4_text", "hunyuan_v1_moe")
+_EXPERT_BIASES = ("gpt_oss",)
+_NESTED = "text_config"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,69 +70,105 @@ class MoEShape:
 
 
 def moe_shape(config: Mapping[str, Any]) -> MoEShape:
-    """Shape behind a Hugging Face `config.json`.
+    """Shape behind a Hugging Face `config.json`; of a multimodal model that of its `text_config`.
 
-    Raises ValueError naming the missing key where the configuration is not one of a Mixture-of-Experts model.
+    Attention other than grouped-query and latent attention (linear, sparse, compressed) counts as grouped-query with
+    the same heads. Raises ValueError naming the keys that are missing where the configuration does not tell a shape.
     """
-    ffn = _first(config, _EXPERT_FFN)
+    facts = text_config(config)
+    ffn, hidden = _number(facts, _EXPERT_FFN), _number(facts, ("hidden_size",))
+    is_moe = _has_experts(facts)
     return MoEShape(
-        hidden=_first(config, ("hidden_size",)),
+        hidden=hidden,
         expert_ffn=ffn,
-        experts=_first(config, _EXPERTS),
-        top_k=_first(config, _TOP_K),
-        layers=_first(config, ("num_hidden_layers",)),
-        dense_layers=_dense_layers(config),
-        dense_ffn=_first(config, ("intermediate_size",), ffn),
-        shared_ffn=_shared_ffn(config, ffn),
-        attention_params=_mla_params(config) if config.get("kv_lora_rank") else _gqa_params(config),
-        vocab=_first(config, ("vocab_size",)),
-        tied_head=bool(config.get("tie_word_embeddings", False)),
-        expert_biases=2 * ffn + _first(config, ("hidden_size",)) if config.get("model_type") == "gpt_oss" else 0,
+        experts=_number(facts, _EXPERTS),
+        top_k=_number(facts, _TOP_K),
+        layers=len(is_moe),
+        dense_layers=is_moe.count(False),
+        dense_ffn=_number(facts, _DENSE_FFN, ffn),
+        shared_ffn=_shared_ffn(facts, ffn),
+        attention_params=_mla_params(facts) if facts.get("kv_lora_rank") else _gqa_params(facts),
+        vocab=_number(facts, ("vocab_size",)),
+        tied_head=bool(facts.get("tie_word_embeddings", config.get("tie_word_embeddings", False))),
+        expert_biases=2 * ffn + hidden if facts.get("model_type") in _EXPERT_BIASES else 0,
     )
+
+
+def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part that describes the language model: all of it, but of a multimodal model its `text_config`."""
+    nested: Mapping[str, Any] | None = config.get(_NESTED)
+    return nested or config
 
 
 def with_experts(config: Mapping[str, Any], experts: int) -> dict[str, Any]:
     """The configuration with so many routed experts, under the key that its family counts them by."""
+    if config.get(_NESTED):
+        return dict(config) | {_NESTED: with_experts(config[_NESTED], experts)}
     return dict(config) | {next(key for key in _EXPERTS if config.get(key) is not None): experts}
 
 
-def _first(config: Mapping[str, Any], keys: tuple[str, ...], default: int | None = None) -> int:
-    for key in keys:
-        if config.get(key) is not None:
-            return int(config[key])
-    if default is None:
-        raise ValueError(f"model configuration has none of {', '.join(keys)}: not a Mixture-of-Experts model")
-    return default
+def _number(config: Mapping[str, Any], keys: tuple[str, ...], default: int | None = None) -> int:
+    """The first of `keys` that is set. Some families list it layer by layer: all alike, or there is no one number."""
+    key = next((key for key in keys if config.get(key) is not None), None)
+    if key is None and default is None:
+        is_of_experts = keys in (_EXPERTS, _TOP_K, _EXPERT_FFN)
+        kind = ": not a Mixture-of-Experts model" if is_of_experts else ": cannot tell the model's shape"
+        raise ValueError(f"model configuration of {config.get('model_type')} has none of {', '.join(keys)}{kind}")
+    value = default if key is None else config[key]
+    if isinstance(value, list):
+        if len(set(value)) != 1:
+            raise ValueError(f"model configuration has {key} that differs from layer to layer: {value}")
+        value = value[0]
+    return int(value)  # type: ignore[arg-type]
 
 
-def _dense_layers(config: Mapping[str, Any]) -> int:
-    """DeepSeek and GLM begin with `first_k_dense_replace` dense layers; Qwen names them one by one or by a step."""
-    first = _first(config, ("first_k_dense_replace",), 0)
+def _has_experts(config: Mapping[str, Any]) -> list[bool]:
+    """For each layer whether it has routed experts, by whichever of its family's rules excludes it or none does."""
+    layers = _number(config, _LAYERS)
+    if kinds := config.get("mlp_layer_types"):
+        return [kind != "dense" for kind in kinds[:layers]]
+    first = _number(config, _FIRST_DENSE, 0)
     named = config.get("mlp_only_layers") or ()
-    step = _first(config, ("decoder_sparse_step",), 1)
-    layers = range(_first(config, ("num_hidden_layers",)))
-    return sum(layer < first or layer in named or (layer + 1) % step != 0 for layer in layers)
+    return [
+        layer >= first and layer not in named and all(rule(config, layer, layers) for rule in (_qwen, _jamba, _ernie))
+        for layer in range(layers)
+    ]
+
+
+def _qwen(config: Mapping[str, Any], layer: int, _layers: int) -> bool:
+    return (layer + 1) % _number(config, ("decoder_sparse_step",), 1) == 0
+
+
+def _jamba(config: Mapping[str, Any], layer: int, _layers: int) -> bool:
+    return layer % _number(config, ("expert_layer_period",), 1) == _number(config, ("expert_layer_offset",), 0)
+
+
+def _ernie(config: Mapping[str, Any], layer: int, layers: int) -> bool:
+    """Its last index may be -1: the last layer."""
+    last = _number(config, ("moe_layer_end_index",), -1) % layers
+    in_step = (layer + 1) % _number(config, ("moe_layer_interval",), 1) == 0
+    return in_step and _number(config, ("moe_layer_start_index",), 0) <= layer <= last
 
 
 def _shared_ffn(config: Mapping[str, Any], ffn: int) -> int:
-    if config.get("shared_expert_intermediate_size"):
-        return int(config["shared_expert_intermediate_size"])
-    return _first(config, _SHARED, 0) * ffn
+    if config.get("model_type") in _DENSE_BESIDE_EXPERTS:
+        return _number(config, _DENSE_FFN)
+    return _number(config, _SHARED_FFN, 0) or _number(config, _SHARED, 0) * ffn
 
 
 def _gqa_params(config: Mapping[str, Any]) -> int:
     """Grouped-query attention: query, key, value and output projection."""
-    hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
-    head = int(config.get("head_dim") or hidden // heads)
-    kv_heads = int(config.get("num_key_value_heads") or heads)
+    hidden, heads = _number(config, ("hidden_size",)), _number(config, ("num_attention_heads",))
+    head = _number(config, ("head_dim",), hidden // heads)
+    kv_heads = _number(config, ("num_key_value_heads",), heads)
     return hidden * head * (2 * heads + 2 * kv_heads)
 
 
 def _mla_params(config: Mapping[str, Any]) -> int:
     """Multi-head latent attention (DeepSeek-V2, section 2.1): low-rank query and key-value projections, then output."""
-    hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
-    nope, rope, value = (int(config[k]) for k in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
-    rank, q_rank = int(config["kv_lora_rank"]), config.get("q_lora_rank")
+    hidden, heads = _number(config, ("hidden_size",)), _number(config, ("num_attention_heads",))
+    nope, rope, value = (_number(config, (key,)) for key in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
+    rank, q_rank = _number(config, ("kv_lora_rank",)), config.get("q_lora_rank")
     q_width = heads * (nope + rope)
     query = hidden * q_width if q_rank is None else int(q_rank) * (hidden + q_width)
     return query + hidden * (rank + rope) + rank * heads * (nope + value) + heads * value * hidden

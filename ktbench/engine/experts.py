@@ -52,8 +52,11 @@ class OriginalExperts:
         self.module, self.form = module, read_form(module)
 
     def __call__(self, hidden: Tensor, routing: Routing) -> Tensor:
-        """[T, H] in the type of `hidden` [T, H]."""
-        output: Tensor = self.module(hidden, routing.ids, routing.gates)
+        """[T, H] in the type of `hidden` [T, H]. Not every family knows of nobody (-1): somebody with no weight."""
+        ids, gates, nobody = routing.ids, routing.gates, routing.ids < 0
+        if nobody.any():
+            ids, gates = ids.masked_fill(nobody, 0), gates.masked_fill(nobody, 0)
+        output: Tensor = self.module(hidden, ids, gates)
         return output
 
     def start(self, hidden: Tensor, routing: Routing) -> Fetch:

@@ -53,7 +53,7 @@ class Forward:
         """What tells a network of padding: a mask [B, positions so far] and positions [B, T]; nothing without any."""
         if self._padding is None:
             return {}
-        places = torch.arange(seen + ids.shape[1])
+        places = torch.arange(seen + ids.shape[1], device=ids.device)
         inside = (places >= self._padding[:, None]).long()
         positions = (places[seen:] - self._padding[:, None]).clamp(min=0)
         return {"attention_mask": inside, "position_ids": positions}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ktbench._kernels import MoE, OpenMPTeam, PackedExperts, Prepared, Team, ThreadPool
+from ktbench._kernels import HostCall, MoE, OpenMPTeam, PackedExperts, Prepared, Team, ThreadPool
 from ktbench.core.engine import EngineSpec
 from ktbench.core.spec import RunSpec
 from ktbench.engine.form import ExpertsForm
@@ -100,18 +100,16 @@ class FusedExperts:
         return call
 
     def _prepared(self, hidden: Tensor, routing: Routing, output: Tensor) -> Prepared:
-        choice = self.choice
-        return self._moe.prepare(
-            bits(hidden),
-            routing.ids.numpy(),
-            routing.gates.numpy(),
-            bits(output),
-            avx512=choice.avx512,
-            amx=choice.amx,
-            amx_min_tokens=choice.amx_min_tokens,
-            dynamic=choice.dynamic,
-            numa=choice.numa,
-        )
+        return self._moe.prepare(*_arrays(hidden, routing, output), **asdict(self.choice))
+
+    @property
+    def settings(self) -> object:
+        """What a prepared call goes on with whatever is chosen later."""
+        return self.choice, self._crew.team
+
+    def host_call(self, hidden: Tensor, routing: Routing, output: Tensor) -> HostCall:
+        """The call as C functions, on memory of the host: `hidden` and `output` [T, H] bf16 and contiguous."""
+        return self._moe.host_call(*_arrays(hidden, routing, output), **asdict(self.choice))
 
     def move_to(self, crew: Crew) -> None:
         """Run on other threads from now on; counts go on."""
@@ -149,7 +147,7 @@ class FusedHost:
         self._cpus, self._tape = cpus, tape
         self._crew = self._new_crew()
         self._layers: list[FusedExperts] = []
-        self._at_device: list[FusedExperts] = []
+        self._at_device: dict[FusedExperts, FusedExperts] = {}
 
     @property
     def team(self) -> Team:
@@ -186,10 +184,12 @@ class FusedHost:
 
     def _write(self, packed: PackedExperts, i: int, expert: ExpertMatrices) -> None:
         """Rows may lie apart, their elements may not: what is held transposed is copied here."""
-        matrices = (matrix.contiguous() for matrix in (expert.gate, expert.up, expert.down))
+        gate, up, down = (bits(matrix.contiguous()) for matrix in (expert.gate, expert.up, expert.down))
         packed.write_expert(
             i,
-            *(bits(matrix) for matrix in matrices),
+            gate,
+            up,
+            down,
             self.team,
             gate_bias=_floats(expert.gate_bias),
             up_bias=_floats(expert.up_bias),
@@ -212,7 +212,7 @@ class FusedHost:
     def choose(self, engine: EngineSpec) -> None:
         """Kernels of all layers from the next call on."""
         choice = KernelChoice.of(engine)
-        for layer in (*self._layers, *self._at_device):
+        for layer in (*self._layers, *self._at_device.values()):
             layer.choice = choice
 
     def run_on(self, cpus: tuple[int, ...]) -> None:
@@ -225,13 +225,15 @@ class FusedHost:
 
     def at_device(self, experts: FusedExperts, threads: int) -> FusedExperts:
         """The same experts for the device role on CPU cores, run by PyTorch's threads."""
-        self._at_device.append(experts.also_on(Crew(team=OpenMPTeam(threads), tape=self._tape)))
-        return self._at_device[-1]
+        found = self._at_device.get(experts)
+        if found is None:
+            found = self._at_device[experts] = experts.also_on(Crew(team=OpenMPTeam(threads), tape=self._tape))
+        return found
 
     def counters(self) -> Counter[str]:
         """Cumulative counts of the kernels, summed over layers."""
         total: Counter[str] = Counter()
-        for layer in (*self._layers, *self._at_device):
+        for layer in (*self._layers, *self._at_device.values()):
             total.update(layer.counters())
         return total
 
@@ -239,6 +241,10 @@ class FusedHost:
 def bits(tensor: Tensor) -> NDArray[Any]:
     """The memory of a bf16 tensor as uint16: numpy has no bf16."""
     return tensor.detach().view(torch.uint16).numpy()
+
+
+def _arrays(hidden: Tensor, routing: Routing, output: Tensor) -> tuple[NDArray[Any], ...]:
+    return bits(hidden), routing.ids.numpy(), routing.gates.numpy(), bits(output)
 
 
 def _floats(bias: Tensor | None) -> NDArray[np.float32] | None:

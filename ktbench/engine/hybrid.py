@@ -23,19 +23,21 @@ from ktbench.engine.observing import Observer
 from ktbench.engine.operator import ExpertsOperator, Pass
 from ktbench.engine.protocol import Observation
 from ktbench.engine.require import require
-from ktbench.engine.resident import Residents, leave
+from ktbench.engine.resident import Home, Residents, SameMemory, leave
 from ktbench.engine.routing import PassRouting, Routing
 from ktbench.engine.script import Script, ScriptWriter
 from ktbench.engine.step.decoding import LeanDecoding
+from ktbench.engine.step.recording import ProgramRecording, Recording
 from ktbench.engine.stepping import LeanSteps, PassSteps, Steps
 from ktbench.engine.threads import Threads
 from ktbench.engine.timelines import timeline
 from ktbench.engine.work import DenseWork, ExpertsWork, mean_work, step_work
 
 if TYPE_CHECKING:
+    from ktbench.engine.cuda.role import CudaRole
     from ktbench.engine.dense import DenseHost
-    from ktbench.engine.fused import FusedExperts, FusedHost
-    from ktbench.engine.step.attending import StepAttention
+    from ktbench.engine.fused import FusedHost
+    from ktbench.engine.step.decoding import StepAttending
 
 _TRIED_STEPS = 4
 
@@ -44,7 +46,8 @@ _TRIED_STEPS = 4
 class Parts:
     """What an engine is made of: the network with its operators in place, and who runs them.
 
-    `host` has the packed experts, `device` the packed linear layers, `attention` that of recorded steps.
+    `host` has the packed experts, `device` the packed linear layers, `attention` that of recorded steps; `cuda` is
+    there where the device role is a CUDA device.
     `dense_params` counts the weights that every token meets.
     """
 
@@ -53,7 +56,8 @@ class Parts:
     state: Pass
     host: FusedHost | None
     device: DenseHost | None
-    attention: StepAttention | None
+    attention: StepAttending | None
+    cuda: CudaRole | None
     threads: Threads
     dense_params: int
 
@@ -69,7 +73,6 @@ class HybridEngine:
         self._engine = EngineSpec()
         self._notes: list[str] = []
         self._residents: Residents | None = None
-        self._device_experts: list[FusedExperts] = []
         self._done = self._observed = self._recorded_steps = 0
         self._logits = torch.empty(0)
 
@@ -99,7 +102,7 @@ class HybridEngine:
     def _set_up(self, engine: EngineSpec, deferral: int) -> None:
         self._use(engine, deferral)
         self._settle(engine)
-        self._steps = self._lean_steps() if engine.l else None
+        self._steps = self._lean_steps(engine) if engine.l or engine.c else None
         if self._steps is None:
             self._steps = PassSteps(self._forward, self._parts.state, self._scripted)
         self.start()
@@ -124,13 +127,24 @@ class HybridEngine:
         self._residents = None
         if engine.placement.policy == "host" or parts.host is None:
             return
-        if not self._device_experts:
-            threads = len(parts.threads.roles(engine).device)
-            self._device_experts = [parts.host.at_device(operator.fused, threads) for operator in parts.operators]
-            parts.host.choose(engine)
-        self._residents = Residents(engine.placement, self.model, parts.operators, self._device_experts)
+        device = torch.device("cpu") if parts.cuda is None else parts.cuda.device
+        self._residents = Residents(engine.placement, self.model, parts.operators, self._home, device)
+        parts.host.choose(engine)
 
-    def _lean_steps(self) -> LeanSteps | None:
+    def _home(self, operator: ExpertsOperator, at_device: NDArray[np.bool_]) -> Home:
+        """Who runs a layer's experts that live with the device role."""
+        parts = self._parts
+        if parts.cuda is not None:
+            from ktbench.engine.cuda.home import CudaHome
+
+            return CudaHome(operator.backend.matrices, at_device, parts.cuda.device)
+        from ktbench.engine.fused import FusedExperts
+
+        assert parts.host is not None
+        assert isinstance(operator.fused, FusedExperts)
+        return SameMemory(parts.host.at_device(operator.fused, len(parts.threads.roles(self._engine).device)))
+
+    def _lean_steps(self, engine: EngineSpec) -> LeanSteps | None:
         """Recorded decode steps; None, and a note, where the model's steps cannot be."""
         script, parts = self._scripted, self._parts
         if script.workload.phase != "decode" or parts.attention is None:
@@ -138,15 +152,22 @@ class HybridEngine:
         room = script.workload.prompt + script.workload.steps
         try:
             decoding = LeanDecoding(
-                parts.network, parts.attention, parts.state.tape, script.prompt_cache, script.padding, room
+                parts.network, parts.attention, self._recording(), script.prompt_cache, script.padding, room
             )
         except ValueError as error:
-            self._notes.append(f"+l: linear layers only, steps are not recorded: {error}")
+            self._notes.append(f"{engine.label}: steps are not recorded: {error}")
             return None
         steps = LeanSteps(decoding, parts.state, script)
         if decoding.why:
-            self._notes.append(f"+l: steps are not recorded: {decoding.why}")
+            self._notes.append(f"{engine.label}: steps are not recorded: {decoding.why}")
         return steps
+
+    def _recording(self) -> Recording:
+        parts = self._parts
+        if parts.cuda is not None:
+            return parts.cuda.recording(parts.state.counted)
+        assert parts.attention is not None
+        return ProgramRecording(parts.network, parts.state.tape, parts.attention.lower)
 
     def _chosen_deferral(self, engine: EngineSpec) -> int:
         """Tries 0, 1, 2, ... deferred experts for a few steps each."""
@@ -175,13 +196,17 @@ class HybridEngine:
         if self._done == len(self._scripted.ids):
             raise ValueError(f"workload.steps={self._done}: all were done, start again")
         self._logits = self._stepped.step(self._done)
+        if self._parts.cuda is not None:
+            self._parts.cuda.stream.finish()
         if self._residents is not None:
             self._residents.after_step(self._scripted.routing[self._done])
         self._done += 1
 
     def logits(self) -> NDArray[np.float32]:
         """See `System`."""
-        return self._logits.float().numpy()
+        if self._parts.cuda is not None:
+            self._parts.cuda.check()
+        return self._logits.float().numpy(force=True)
 
     def observe(self) -> tuple[Observation, ...]:
         """See `System`."""
@@ -224,7 +249,9 @@ class HybridEngine:
         for role in (parts.host, parts.device, self._residents):
             counted |= {} if role is None else role.counters()
         if parts.state.apart and parts.host is not None:
-            counted |= {"host_busy_ns": parts.host.team.busy_ns, "device_wait_ns": parts.state.tape.waited_ns}
+            counted["host_busy_ns"] = parts.host.team.busy_ns
+            if parts.cuda is None:  # a CUDA device waits unseen
+                counted["device_wait_ns"] = parts.state.tape.waited_ns
         return counted
 
     def work(self) -> Work:

@@ -26,6 +26,7 @@ from ktbench.engine.threads import Threads
 from ktbench.engine.work import dense_params
 
 if TYPE_CHECKING:
+    from ktbench.engine.cuda.role import CudaRole
     from ktbench.engine.fused import FusedHost
 
 
@@ -61,13 +62,18 @@ def load_engine(model: ModelSpec, holding: Holding, host: HostRole) -> HybridEng
     roles = threads.roles(holding.engine)
     experts = None if holding.packing is None else open_host(roles.host, holding, state.tape)
     device, attention = inject(network, holding, len(roles.device), state)
+    cuda = open_cuda(state.tape) if holding.engine.device == "cuda" else None
+    operators = _place_operators(network, store_of, holding.original, experts, cuda, state)
+    if cuda is not None:
+        network.to(cuda.device)  # type: ignore[arg-type]
     parts = Parts(
         network=network,
-        operators=_place_operators(network, store_of, holding.original, experts, state),
+        operators=operators,
         state=state,
         host=experts,
         device=device,
-        attention=attention,
+        attention=attention if cuda is None else cuda.attention,
+        cuda=cuda,
         threads=threads,
         dense_params=params,
     )
@@ -86,15 +92,28 @@ def open_host(cpus: tuple[int, ...], holding: Holding, tape: Tape) -> FusedHost:
     return FusedHost(cpus, holding.packing, tape, apart=holding.engine.apart)
 
 
+def open_cuda(tape: Tape) -> CudaRole:
+    """The device role on a CUDA device."""
+    from ktbench.engine.cuda.role import CudaRole
+
+    return CudaRole.open(tape)
+
+
 def _place_operators(
-    network: PreTrainedModel, store_of: StoreOf, keep_original: bool, host: FusedHost | None, state: Pass
+    network: PreTrainedModel,
+    store_of: StoreOf,
+    keep_original: bool,
+    host: FusedHost | None,
+    cuda: CudaRole | None,
+    state: Pass,
 ) -> list[ExpertsOperator]:
     operators = []
     for name, place in expert_places(network):
         module = network.get_submodule(name)
         store = store_of(name, module)
-        original = OriginalExperts(module) if keep_original else None
-        fused = host.pack(store, read_form(module), place.layer) if host is not None else None
+        kept = OriginalExperts(module) if keep_original else None
+        packed = host.pack(store, read_form(module), place.layer) if host is not None else None
+        original, fused = (kept, packed) if cuda is None else cuda.backends(kept, packed, place.layer)
         operators.append(ExpertsOperator(place, state, original=original, fused=fused))
         # What is not kept is let go here, before the next layer.
         network.set_submodule(name, operators[-1])

@@ -29,10 +29,10 @@ class Observer:
         rows = self._sample(routing)
         observation = Observation(
             layer=layer,
-            hidden=hidden[rows].float().numpy(),
-            ids=routing.ids[rows].numpy(),
-            gates=routing.gates[rows].numpy(),
-            output=output[rows].float().numpy(),
+            hidden=hidden[rows].float().numpy(force=True),
+            ids=routing.ids[rows].numpy(force=True),
+            gates=routing.gates[rows].numpy(force=True),
+            output=output[rows].float().numpy(force=True),
         )
         self.seen.append(observation)
 
@@ -40,7 +40,7 @@ class Observer:
         tokens = len(routing.ids)
         rows = np.random.default_rng((*self.seed, tokens)).permutation(tokens)
         if self.most_experts is not None:
-            rows = rows[_sharing(routing.ids.numpy()[rows], self.most_experts)]
+            rows = rows[_sharing(routing.ids.numpy(force=True)[rows], self.most_experts)]
         return torch.from_numpy(np.sort(rows[:_MOST_TOKENS]))
 
 

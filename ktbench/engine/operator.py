@@ -78,7 +78,7 @@ class ExpertsOperator(nn.Module):
     renormalises. With the roles apart the result is a tensor that is waited for when it is first used.
     """
 
-    def __init__(self, place: Place, state: Pass, *, original: Backend | None, fused: FusedExperts | None) -> None:
+    def __init__(self, place: Place, state: Pass, *, original: Backend | None, fused: Backend | None) -> None:
         super().__init__()
         self.place, self.state = place, state
         self.original, self.fused = original, fused

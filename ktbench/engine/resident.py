@@ -2,36 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ktbench.core.engine import PlacementSpec
 from ktbench.core.spec import ModelSpec
 from ktbench.engine.operator import Backend, ExpertsOperator
-from ktbench.engine.placing import DynamicPlacement, place_experts
+from ktbench.engine.placing import DynamicPlacement, Move, place_experts
 from ktbench.engine.residence import Residence
 from ktbench.engine.routing import PassRouting
 from ktbench.workload.profile import read_profile
 
 
+class Home(Protocol):
+    """The device role's side of one layer: what runs the experts that live there."""
+
+    @property
+    def backend(self) -> Backend:
+        """Runs them."""
+
+    def move(self, move: Move) -> None:
+        """An expert comes and another goes; called between steps."""
+
+
+# The home of a layer's experts, which are marked in [E].
+Settle = Callable[[ExpertsOperator, NDArray[np.bool_]], Home]
+
+
 class Residents:
-    """The placement of one cell. `backends` run each layer's experts on the device role."""
+    """The placement of one cell on `device`."""
 
     def __init__(
         self,
         placement: PlacementSpec,
         model: ModelSpec,
         operators: Sequence[ExpertsOperator],
-        backends: Sequence[Backend],
+        settle: Settle,
+        device: torch.device,
     ) -> None:
         profile = None if placement.profile is None else read_profile(placement.profile, model)
         at_device = place_experts(placement, model.shape, profile)
-        self._residences = [Residence(torch.from_numpy(layer)) for layer in at_device]
+        self._residences = [Residence(torch.from_numpy(layer).to(device)) for layer in at_device]
+        self._homes: dict[int, Home] = {}
         self._dynamic = DynamicPlacement(at_device, every=placement.every) if placement.policy == "dynamic" else None
         self._steps = self._moved = 0
-        for operator, residence, backend in zip(operators, self._residences, backends, strict=True):
-            operator.residence, operator.at_device = residence, backend
+        for number in np.flatnonzero(at_device.any(axis=1)).tolist():
+            home = self._homes[number] = settle(operators[number], at_device[number])
+            operators[number].residence, operators[number].at_device = self._residences[number], home.backend
 
     def after_step(self, routing: Sequence[PassRouting]) -> None:
         """What was selected in a step's passes moves experts, where the placement is dynamic."""
@@ -39,10 +60,11 @@ class Residents:
             return
         for one_pass in routing:
             for layer, selected in enumerate(one_pass):
-                self._dynamic.note(layer, selected.ids.numpy())
+                self._dynamic.note(layer, selected.ids.numpy(force=True))
         self._steps += 1
         for move in self._dynamic.moves(self._steps):
             self._residences[move.layer].move([move])
+            self._homes[move.layer].move(move)
             self._moved += 1
 
     def counters(self) -> Mapping[str, int]:
@@ -55,3 +77,13 @@ def leave(operators: Sequence[ExpertsOperator]) -> None:
     """All experts live with the host again."""
     for operator in operators:
         operator.residence = operator.at_device = None
+
+
+class SameMemory:
+    """A home on CPU cores: both roles read the same weights, so nothing is carried when an expert moves."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+
+    def move(self, move: Move) -> None:
+        """See `Home`."""

@@ -27,6 +27,8 @@ def split_cpus(cpus: Sequence[int], engine: EngineSpec) -> RoleCpus:
     if engine.threads is not None and engine.threads > len(cpus):
         raise ValueError(f"engine.threads={engine.threads}: allowed are 1 to {len(cpus)}, the cores of this process")
     used = tuple(cpus[: engine.threads])
+    if engine.device == "cuda":  # the first core launches kernels; base runs its experts on all of them
+        return RoleCpus(device=used, host=used[1:] or used)
     if engine.roles == "shared":
         return RoleCpus(device=used, host=used)
     if len(used) < 2:

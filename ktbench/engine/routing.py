@@ -19,6 +19,10 @@ class Routing:
     ids: Tensor
     gates: Tensor
 
+    def to(self, device: torch.device) -> Routing:
+        """The same on a device."""
+        return Routing(ids=self.ids.to(device), gates=self.gates.to(device))
+
     def split(self, lowest: int) -> tuple[Routing, Routing]:
         """Each token's experts without, and only, its `lowest` ones by gate weight."""
         order = self.gates.argsort(dim=-1, descending=True, stable=True)

@@ -45,7 +45,7 @@ class ScriptWriter:
     def write(self) -> Script:
         """The script; for decode the prompt is run whatever the routing, its cache being part of the script."""
         work, prompt, ids = self.workload, *self._ids()
-        padding = torch.from_numpy(prompt_padding(work.batch, work.prompt, work.shortest))
+        padding = torch.from_numpy(prompt_padding(work.batch, work.prompt, work.shortest)).to(self._device)
         self.forward.forget()
         self.forward.pad(padding)
         if prompt is not None:
@@ -55,12 +55,16 @@ class ScriptWriter:
         routing = tuple(settle(step_ids, number) for number, step_ids in enumerate(ids, start=1))
         return Script(workload=work, ids=ids, routing=routing, padding=padding, prompt_cache=cache)
 
+    @property
+    def _device(self) -> torch.device:
+        return self.forward.network.device
+
     def _ids(self) -> tuple[Tensor | None, tuple[Tensor, ...]]:
         """Prompt (decode only) and step ids: each step has new prompts in prefill, one forced token in decode."""
         work = self.workload
         prefill = work.phase == "prefill"
         tokens = work.steps * work.prompt if prefill else work.prompt + work.steps
-        ids = torch.from_numpy(prompt_ids(self.shape.vocab, work.batch, tokens, work.seed))
+        ids = torch.from_numpy(prompt_ids(self.shape.vocab, work.batch, tokens, work.seed)).to(self._device)
         if prefill:
             return None, torch.split(ids, work.prompt, dim=1)
         return ids[:, : work.prompt], torch.split(ids[:, work.prompt :], 1, dim=1)
@@ -77,7 +81,7 @@ class ScriptWriter:
         return tuple(recorded[first : first + layers] for first in range(0, len(recorded), layers))
 
     def _drawn(self, ids: Tensor, number: int) -> tuple[PassRouting, ...]:
-        drawn = synthetic(self.workload, self.shape, ids.numel(), number)
+        drawn = [one.to(self._device) for one in synthetic(self.workload, self.shape, ids.numel(), number)]
         chunk = self.workload.chunk or ids.shape[1]
         return tuple([one.chunk(ids.shape, first, chunk) for one in drawn] for first in range(0, ids.shape[1], chunk))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Protocol
 
 import torch
@@ -101,7 +102,8 @@ class LeanSteps:
         for now, every in zip(self._now, self._all, strict=True):
             now.copy_(every[number])
         ids, gates = self._now
-        self._state.begin([[Routing(ids=ids[layer], gates=gates[layer]) for layer in range(len(ids))]])
+        one_pass = [Routing(ids=ids[layer], gates=gates[layer]) for layer in range(len(ids))]
+        self._state.begin(repeat(one_pass))  # a recording may run it several times
 
 
 def _stacked(steps: Sequence[PassRouting]) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,10 @@ def _reasons(spec: RunSpec) -> Iterator[str]:
     deferring = bool(engine.deferral or engine.skipping)
     if engine.c and engine.device == "cpu":
         yield "+c: there is no CUDA graph without a CUDA device, set engine.device=cuda"
+    if engine.c and not engine.fused:
+        yield "+c: base runs its experts in Python on the host, which no graph replays: add +v or +m"
+    if engine.c and spec.workload.phase == "prefill":
+        yield "+c: captures the decode step, prefill runs no graph"
     if engine.l and engine.device == "cuda":
         yield "+l: with engine.device=cuda the linear layers are PyTorch's, and +c takes its Python away"
     if spec.workload.phase == "prefill" and deferring and not engine.defer_prefill:
@@ -30,7 +34,8 @@ def _reasons(spec: RunSpec) -> Iterator[str]:
     if engine.deferral == "auto" and not (engine.apart and engine.fused):
         yield "deferral=auto watches the host role: needs engine.roles=split or engine.device=cuda, and +v or +m"
     if engine.placement.policy != "host" and not engine.fused:
-        yield f"engine.placement.policy={engine.placement.policy}: experts move between roles in the fused operator, needs +v or +m"
+        policy = engine.placement.policy
+        yield f"engine.placement.policy={policy}: roles share experts in the fused operator, needs +v or +m"
     if engine.n and engine.threads is not None and engine.threads < (engine.domains or 1):
         yield f"+n: engine.domains={engine.domains} need a thread each, there are engine.threads={engine.threads}"
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from ktbench.core.shape import text_config
 from ktbench.core.spec import ModelSpec
 from ktbench.engine.form import read_form
 from ktbench.engine.matrices import ExpertMatrices
@@ -47,7 +48,7 @@ class WeightPool:
     @classmethod
     def of(cls, model: ModelSpec) -> WeightPool:
         """Numbers by the model's seed, as widely spread as its architecture initialises weights."""
-        return cls(model.seed, model.config.get("initializer_range", _INITIALIZER_RANGE))
+        return cls(model.seed, text_config(model.config).get("initializer_range", _INITIALIZER_RANGE))
 
     def fill(self, tensor: Tensor, name: str) -> None:
         """Overwrite a contiguous bf16 tensor. Equal seed, name and shape give equal content."""

@@ -11,7 +11,7 @@ from torch import nn
 
 from ktbench.core.shape import MoEShape, moe_shape
 from ktbench.core.spec import ModelSpec
-from ktbench.engine.load import is_experts
+from ktbench.engine.places import is_experts
 from ktbench.engine.synthetic import skeleton
 from tests.engine.tiny import NAMES, facts, shrunk
 

@@ -9,8 +9,10 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from ktbench.engine.experts import OriginalExperts
 from ktbench.engine.load import load
 from ktbench.engine.packing import Packing
+from ktbench.engine.places import is_experts
 from ktbench.engine.synthetic import PassingExperts, WeightPool
 from tests.engine.tiny import NAMES, plain_transformers, tiny_model
 
@@ -33,6 +35,8 @@ def test_weights_have_the_scale_of_an_initialised_model(name: str) -> None:
         content = tensor.float()
         if key.endswith("norm.weight"):
             assert (content == 1).all(), key
+        elif key.endswith("_proj_bias"):  # of experts: they are to matter
+            assert content.std() == pytest.approx(0.02, rel=0.15), key
         elif "bias" in key and "router" not in key:
             assert (content == 0).all(), key
         elif tensor.dim() >= 2:
@@ -73,6 +77,18 @@ def test_pool_wraps_around_and_repeats_no_row() -> None:
     assert torch.isfinite(tensor).all()
     assert tensor.float().std() == pytest.approx(1, rel=0.01)
     assert len(torch.unique(tensor[:, :16].float(), dim=0)) == 2049
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_experts_passed_on_are_those_of_the_module(name: str) -> None:
+    network = plain_transformers(tiny_model(name))
+    path, module = next((path, module) for path, module in network.named_modules() if is_experts(module))
+    passing, held = PassingExperts(module, path, WeightPool(0, 0.02)), OriginalExperts(module)
+    for i in (1, 0):
+        passed, kept = passing(i), held.matrices(i)
+        for part in ("gate", "up", "down", "gate_bias", "up_bias", "down_bias"):
+            ours, theirs = getattr(passed, part), getattr(kept, part)
+            assert (ours is None and theirs is None) or torch.equal(ours, theirs)
 
 
 def live_bytes() -> int:

@@ -26,6 +26,9 @@ class MaskedAttention:
         self.by_mask = 0
         self.lower = None
 
+    def make_room(self, _room: int) -> None:
+        """Nothing is kept at hand."""
+
     @contextmanager
     def of_step(self, _inputs: StepInputs) -> Iterator[None]:
         """A step runs inside, which needs its masks."""

@@ -63,7 +63,7 @@ class StepAttention:
             self._config._attn_implementation = self._usual
             self.inputs = None
 
-    def __call__(
+    def __call__(  # noqa: PLR0913, as Transformers calls attention
         self,
         module: nn.Module,
         query: Tensor,
@@ -108,6 +108,6 @@ class StepAttention:
         return out
 
     def _original(self, module: nn.Module) -> Attention:
-        eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
+        eager: Any = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
         found: Attention = ALL_ATTENTION_FUNCTIONS.get_interface(self._usual, eager)
         return found

@@ -3,45 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from ktbench.engine.step.attending import StepAttention
 from ktbench.engine.step.fixed_cache import fill, fixed_cache
 from ktbench.engine.step.inputs import StepInputs, Windows
-from ktbench.engine.step.program import NotRecordable, Program, Recorder
-from ktbench.engine.step.tape import Tape
+from ktbench.engine.step.program import Lowering, NotRecordable
+from ktbench.engine.step.recording import Recording
 from ktbench.engine.step.watch import Segment, joined
+
+
+class StepAttending(Protocol):
+    """Attention of one new token a sequence."""
+
+    by_mask: int  # calls that needed a mask so far
+
+    @property
+    def lower(self) -> Lowering | None:
+        """Better ways to do what a recorder finds."""
+
+    def make_room(self, room: int) -> None:
+        """Have what depends on a token's position at hand for the first `room` of them."""
+
+    def of_step(self, inputs: StepInputs) -> AbstractContextManager[None]:
+        """Inside, attention reads the cache up to the token of these inputs."""
 
 
 class LeanDecoding:
     """Steps of one token a sequence on a cache that stays where it is.
 
     `layers` are what a prompt left in its cache, `padding` [B] how many positions of it are padding, `room` how many
-    positions there may be. `why` says why steps cannot be recorded, empty where they can: then the modelling code runs.
+    positions there may be; all lie where the network does. `recorded` is whether steps are replayed, `why` says why
+    they cannot be: then the modelling code runs.
     Raises ValueError for a cache that is more than keys and values.
     """
 
     def __init__(
         self,
         network: PreTrainedModel,
-        attention: StepAttention,
-        tape: Tape,
+        attention: StepAttending,
+        recording: Recording,
         layers: Sequence[CacheLayerMixin],
         padding: Tensor,
         room: int,
     ) -> None:
-        self._network, self._attention, self._tape, self._layers = network, attention, tape, layers
+        self._network, self._attention, self._layers = network, attention, layers
+        self._recording = recording
         self._held = int(getattr(layers[0], "cumulative_length", 0) or layers[0].keys.shape[2])  # type: ignore[union-attr]
         config = network.config
         additive = torch.bfloat16 if config._attn_implementation == "eager" else None
         self._inputs = StepInputs(padding, room, Windows.of(config), additive)
         attention.make_room(room)
         self._cache: Cache = fixed_cache(layers, room, self._inputs.slot)
-        self._program: Program | None = None
+        self.recorded = False
         self._logits = torch.empty(0)
         self._slot = self._held
         self._needs_masks = True
@@ -57,10 +76,10 @@ class LeanDecoding:
     def step(self, ids: Tensor) -> Tensor:
         """Logits [B, vocab] after the tokens `ids` [B, 1], which are put into the cache."""
         self._set(ids)
-        if self._program is None:
-            self._logits = self._run()
+        if self.recorded:
+            self._recording.replay()
         else:
-            self._program.replay()
+            self._logits = self._run()
         self._slot += 1
         return self._logits
 
@@ -78,10 +97,10 @@ class LeanDecoding:
         """The last step once more as it is done, with the times of its parts."""
         self._slot -= 1
         self._set(ids)
-        if self._program is not None:
-            segments = self._program.replay_timed()
+        if self.recorded:
+            segments = self._recording.replay_timed()
         else:
-            with self._tape.watch.on(self._network) as segments:
+            with self._recording.watch.on(self._network) as segments:
                 self._run()
         self._slot += 1
         return joined(segments)
@@ -90,23 +109,12 @@ class LeanDecoding:
     def record(self, ids: Tensor) -> None:
         """Take down the step on `ids`; the cache is as before afterwards, and counters have moved."""
         self._set(ids)
-        constants = [*self._network.parameters(), *self._network.buffers()]
-        recorder = self._tape.recorder = Recorder(self._tape.watch, constants, self._attention.lower)
         before = self._attention.by_mask
         try:
-            with self._tape.watch.on(self._network), recorder:
-                self._logits = self._run()
-            self._program, self.why = recorder.program(), ""
+            self._logits, self.recorded, self.why = self._recording.record(self._run), True, ""
         except NotRecordable as error:
-            self._program, self.why = None, str(error)
-        finally:
-            self._tape.recorder = None
+            self.recorded, self.why = False, str(error)
         self._needs_masks = self._attention.by_mask > before
-
-    @property
-    def recorded(self) -> Program | None:
-        """What steps replay, None where the modelling code runs."""
-        return self._program
 
     def _set(self, ids: Tensor) -> None:
         self._inputs.set(ids, self._slot)

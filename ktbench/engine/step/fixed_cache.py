@@ -16,11 +16,11 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 _PLAIN = ("DynamicLayer", "DynamicSlidingWindowLayer")
 
 
-class FixedLayer(CacheLayerMixin):
+class FixedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     """Keys and values [B, heads, N, width] of one layer; a step writes them at `slot` [1]."""
 
     def __init__(self, keys: Tensor, values: Tensor, slot: Tensor) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.keys, self.values, self.slot = keys, values, slot
         self.is_initialized = True
 
@@ -68,9 +68,10 @@ def _roomy(held: Tensor | None, room: int) -> Tensor:
     return torch.zeros(batch, heads, room, width, dtype=held.dtype, device=held.device)
 
 
-def fill(cache: Cache, layers: Sequence[CacheLayerMixin]) -> None:
+def fill(cache: Cache, layers: Sequence[Any]) -> None:
     """Write what a prompt left in its cache to the first positions; of a sliding window only the last ones are left."""
-    for fixed, layer in zip(cache.layers, layers, strict=True):
+    plain: list[Any] = list(cache.layers)
+    for fixed, layer in zip(plain, layers, strict=True):
         for to, held in ((fixed.keys, layer.keys), (fixed.values, layer.values)):
             end = getattr(layer, "cumulative_length", held.shape[2])
             to[:, :, end - held.shape[2] : end].copy_(held)

@@ -44,9 +44,7 @@ class HeadsAttention(nn.Module):
         output: Tensor = self._output(attended.view(*hidden_states.shape[:2], -1))
         return output, None
 
-    def _attend(
-        self, hidden: Tensor, inputs: StepInputs, rotation: tuple[Tensor, Tensor], cache: Any
-    ) -> Tensor:
+    def _attend(self, hidden: Tensor, inputs: StepInputs, rotation: tuple[Tensor, Tensor], cache: Any) -> Tensor:
         """[B, H, D]: one token of every sequence on all positions up to it."""
         layer = cache.layers[self.original.layer_idx]
         qkv = self._projections.siblings.matrix(hidden)[:, 0]

@@ -44,22 +44,23 @@ class StepInputs:
 
     `ids` and `positions` [B, 1], `slot` [1], the same as `slots` [B], and `length` [B] int64: where the token is
     written and how many positions are there with it; `first` [B]: the first position of a sequence that is no padding,
-    `first_near` [B] the first in its window. `masks` [B, 1, 1, N], by kind of layer, say the same to attention that reads masks.
+    `first_near` [B] the first in its window. `masks` [B, 1, 1, N], by kind of layer, say the same to attention that
+    reads masks. All lie where `padding` does.
     """
 
     def __init__(self, padding: Tensor, room: int, windows: Windows, dtype: torch.dtype | None) -> None:
         batch = len(padding)
-        self.ids = torch.zeros(batch, 1, dtype=torch.int64)
-        self.positions = torch.zeros(batch, 1, dtype=torch.int64)
-        self.slot = torch.zeros(1, dtype=torch.int64)
-        self.slots = torch.zeros(batch, dtype=torch.int64)
-        self.length = torch.zeros(batch, dtype=torch.int64)
+        self.ids = padding.new_zeros(batch, 1)
+        self.positions = padding.new_zeros(batch, 1)
+        self.slot = padding.new_zeros(1)
+        self.slots = padding.new_zeros(batch)
+        self.length = padding.new_zeros(batch)
         self.first = padding.clone()
         self.first_near = padding.clone()
         self._windows = windows
         self._dtype = dtype
-        self.masks = {kind: torch.zeros(batch, 1, 1, room, dtype=dtype or torch.bool) for kind in windows.kinds}
-        self._columns = torch.arange(room)
+        self.masks = {kind: padding.new_zeros(batch, 1, 1, room, dtype=dtype or torch.bool) for kind in windows.kinds}
+        self._columns = torch.arange(room, device=padding.device)
 
     def set(self, ids: Tensor, slot: int) -> None:
         """The step that puts tokens `ids` [B, 1] at position `slot` of the cache."""
@@ -80,7 +81,8 @@ class StepInputs:
 
     def _additive(self, seen: Tensor) -> Tensor:
         assert self._dtype is not None
-        return torch.zeros(seen.shape, dtype=self._dtype).masked_fill_(~seen, torch.finfo(self._dtype).min)
+        nothing = torch.zeros(seen.shape, dtype=self._dtype, device=seen.device)
+        return nothing.masked_fill_(~seen, torch.finfo(self._dtype).min)
 
     @property
     def arguments(self) -> dict[str, Any]:

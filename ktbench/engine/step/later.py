@@ -42,7 +42,7 @@ class Later(Tensor):
         cls, fetch: Fetch, shape: Sequence[int], dtype: torch.dtype, device: torch.device, *, waits: bool = True
     ) -> Later:
         """Nothing is computed yet."""
-        wrapper = Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
+        wrapper = Tensor._make_wrapper_subclass
         made: Later = wrapper(cls, shape, dtype=dtype, device=device)
         made._fetch, made._value, made._waits = fetch, None, waits
         return made
@@ -59,7 +59,7 @@ class Later(Tensor):
         return self._value
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Views of what is pending are pending; everything else waits for its inputs."""

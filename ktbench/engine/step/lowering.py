@@ -40,7 +40,7 @@ class Lowering:
 
     def _pack(self, weight: Tensor) -> PackedMatrix:
         if id(weight) not in self._packed:
-            packed = PackedMatrix(*weight.shape, "bf16")
+            packed = PackedMatrix(weight.shape[0], weight.shape[1])
             packed.write(bits(weight.contiguous()), 0, self._device.team)
             self._packed[id(weight)] = packed, weight  # kept, so that its id stays its own
         return self._packed[id(weight)][0]

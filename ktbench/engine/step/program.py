@@ -63,14 +63,14 @@ class Program:
 Lowering = Callable[[Any, tuple[Any, ...], dict[str, Any], Tensor], Call | None]
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Takes down the operations that run inside it, in order, and where; they are carried out as well.
 
     What is computed from `constants` alone stays as it is. `lower` may know a better way to do an operation.
     """
 
     def __init__(self, watch: Watch, constants: Iterable[Tensor] = (), lower: Lowering | None = None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._watch, self._lower = watch, lower
         self._constant = _storages(list(constants))
         self._calls: list[Call] = []

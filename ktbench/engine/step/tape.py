@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 from time import perf_counter_ns
+from typing import Protocol
 
-from ktbench.engine.step.program import Call, Recorder
+from ktbench.engine.step.program import Call
 from ktbench.engine.step.watch import Watch, Where
+
+
+class Notes(Protocol):
+    """What takes down calls that PyTorch does not see."""
+
+    def note(self, call: Call, *memory: object) -> None:
+        """A call that was made and is to be made again; `memory` is kept alive for it."""
 
 
 class Tape:
@@ -14,7 +22,7 @@ class Tape:
 
     def __init__(self) -> None:
         self.watch = Watch()
-        self.recorder: Recorder | None = None
+        self.recorder: Notes | None = None
         self.waited_ns = 0
 
     def do(self, call: Call, *memory: object) -> None:

@@ -1,0 +1,113 @@
+"""The engine with its device role behind a stream, on CPU tensors: what CUDA would do, but for the device itself."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ktbench.core.spec import WorkloadSpec
+from ktbench.engine import load as loading
+from ktbench.engine.cuda.role import CudaRole
+from ktbench.engine.packing import Holding
+from ktbench.engine.protocol import HostRole
+from ktbench.engine.step.tape import Tape
+from tests.engine.cuda.fakes import FakeDevice
+from tests.engine.tiny import decode, prefill, run, spec, tiny_model
+
+MODEL = tiny_model("deepseek_v3")
+
+
+@pytest.fixture
+def needs_avx512() -> None:
+    kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built")
+    if missing := kernels.grants()["avx512"]:
+        pytest.skip(f"avx512: {missing}")
+
+
+@pytest.fixture(autouse=True)
+def faked(monkeypatch: pytest.MonkeyPatch) -> list[FakeDevice]:
+    """A CPU that is called as a CUDA device would be."""
+    devices: list[FakeDevice] = []
+
+    def opened(tape: Tape) -> CudaRole:
+        devices.append(FakeDevice())
+        return CudaRole(tape, torch.device("cpu"), devices[-1], devices[-1])
+
+    monkeypatch.setattr(loading, "open_cuda", opened)
+    return devices
+
+
+def engine(workload: WorkloadSpec, **features: Any) -> Any:
+    """On two cores where there are as many: one of them is the host's."""
+    asked = spec(MODEL, workload, threads=None, **features)
+    cpus = tuple(sorted(os.sched_getaffinity(0))[: 2 if features.get("device") == "cuda" else 1])
+    host = HostRole(cores=len(cpus), cpus=cpus)
+    system = loading.load_engine(MODEL, Holding.of([asked], host), host)
+    system.configure(asked)
+    return system
+
+
+def logits(workload: WorkloadSpec, **features: Any) -> list[Tensor]:
+    return run(engine(workload, **features), workload.steps)
+
+
+@pytest.mark.parametrize("workload", [decode(batch=2), prefill(batch=2)], ids=["decode", "prefill"])
+def test_base_gives_what_it_gives_on_cores(workload: WorkloadSpec) -> None:
+    assert all(map(torch.equal, logits(workload, device="cuda"), logits(workload)))
+
+
+@pytest.mark.usefixtures("needs_avx512")
+@pytest.mark.parametrize("workload", [decode(batch=2), prefill(batch=2)], ids=["decode", "prefill"])
+def test_the_hand_over_changes_nothing(workload: WorkloadSpec) -> None:
+    assert all(map(torch.equal, logits(workload, v=True, device="cuda"), logits(workload, v=True)))
+
+
+@pytest.mark.usefixtures("needs_avx512")
+@pytest.mark.parametrize("deferral", [0, 1, 2])
+def test_replayed_steps_are_those_of_the_modelling_code(deferral: int, faked: list[FakeDevice]) -> None:
+    workload = decode(batch=2, steps=4)
+    plain = logits(workload, v=True, deferral=deferral)
+    system = engine(workload, v=True, c=True, device="cuda", deferral=deferral)
+    before = system.counters()["graph_replays"]
+    for _ in range(2):
+        seen = run(system, workload.steps)
+        for one, other in zip(seen, plain, strict=True):
+            assert (one - other).norm() < 0.01 * other.norm()
+    assert system.counters()["graph_replays"] - before == 2 * workload.steps
+    assert system.notes() == ()
+    assert faked[-1].aside_count == 1
+
+
+@pytest.mark.usefixtures("needs_avx512")
+def test_padding_and_windows_are_told_by_masks() -> None:
+    workload = decode(batch=3, steps=4, shortest=5)
+    plain = logits(workload, v=True)
+    for one, other in zip(logits(workload, v=True, c=True, device="cuda"), plain, strict=True):
+        assert (one - other).norm() < 0.01 * other.norm()
+
+
+@pytest.mark.usefixtures("needs_avx512")
+def test_observations_timeline_and_counters() -> None:
+    system = engine(decode(batch=2), v=True, c=True, device="cuda", deferral=1)
+    run(system, 3)
+    for seen in system.observe():
+        truth = torch.from_numpy(system.reference(seen))
+        assert (torch.from_numpy(seen.output) - truth).norm() <= 0.02 * truth.norm()
+    spans = system.timeline().spans
+    assert [span.kind for span in spans if span.resource == "device"] == ["graph"]
+    assert sum(span.resource == "host" for span in spans) == 3, "two MoE layers, of which one has deferred experts too"
+    counters = system.counters()
+    assert "device_wait_ns" not in counters
+    assert counters["host_busy_ns"] > 0
+
+
+@pytest.mark.usefixtures("needs_avx512")
+def test_without_a_graph_a_timeline_shows_who_waits() -> None:
+    system = engine(decode(), v=True, device="cuda")
+    run(system, 3)
+    kinds = {span.kind for span in system.timeline().spans if span.resource == "device"}
+    assert {"attention", "wait"} <= kinds

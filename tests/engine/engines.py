@@ -1,0 +1,108 @@
+"""Engines that hold what several cells need, on models in which no parameter can be left out unnoticed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from ktbench.config.inject import read_rules
+from ktbench.core.engine import EngineSpec
+from ktbench.core.spec import ModelSpec, Precision, RunSpec, WorkloadSpec
+from ktbench.engine.hybrid import HybridEngine
+from ktbench.engine.load import load_engine
+from ktbench.engine.packing import Holding
+from ktbench.engine.protocol import HostRole
+from ktbench.resources import data_folder
+from tests.engine.families.plain import build
+from tests.engine.families.zoo import tiny
+from tests.engine.tiny import run
+
+LEAN = read_rules(data_folder("conf") / "inject" / "lean.yaml")
+# bf16 rounds at 2^-9; base rounds after each of some ten operations, packed kernels once.
+TOLERANCE = 0.02
+
+
+def needs_avx512() -> Any:
+    """Skips a module where the kernels are not built, its tests where the machine does not run them."""
+    kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
+    missing = kernels.grants()["avx512"]
+    return pytest.mark.skipif(bool(missing), reason=f"avx512: {missing}")
+
+
+def changed(name: str, **changes: Any) -> ModelSpec:
+    """The tiny model of a family with other facts."""
+    model = tiny(name)
+    return replace(model, config=model.config | changes)
+
+
+def stirred(network: PreTrainedModel) -> PreTrainedModel:
+    """Norms away from one, biases and sinks away from zero: a model that was initialised only would not show them."""
+    draw = torch.Generator().manual_seed(5)
+    for name, parameter in network.named_parameters():
+        if parameter.dim() == 1:
+            drawn = torch.randn(parameter.shape, generator=draw)
+            parameter.data.add_(0.25 * drawn if "sinks" not in name else drawn)
+    return network
+
+
+def saved(model: ModelSpec, folder: Path) -> ModelSpec:
+    """The same architecture as a checkpoint in `folder`, its norms, biases and sinks stirred."""
+    stirred(build(model)).save_pretrained(folder)
+    return replace(model, path=str(folder))
+
+
+def plain(model: ModelSpec) -> PreTrainedModel:
+    """What `saved` wrote, in an untouched network of Transformers."""
+    network: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        model.path, dtype=torch.bfloat16, experts_implementation="eager"
+    )
+    return network
+
+
+def cell(
+    model: ModelSpec,
+    workload: WorkloadSpec,
+    *,
+    precision: Precision = "bf16",
+    device_precision: Precision = "bf16",
+    threads: int | None = 1,
+    **engine: Any,
+) -> RunSpec:
+    """A cell under the rules of the lean device role, on one thread unless told otherwise."""
+    return RunSpec(
+        model=model,
+        workload=workload,
+        engine=EngineSpec(threads=threads, **engine),
+        precision=precision,
+        device_precision=device_precision,
+        inject=LEAN,
+    )
+
+
+def engine_for(*cells: RunSpec, cpus: tuple[int, ...] = ()) -> HybridEngine:
+    """An engine for these cells, which share their weights; on one core, or on `cpus`."""
+    host = HostRole(cores=len(cpus) or 1, cpus=cpus)
+    return load_engine(cells[0].model, Holding.of(cells, host), host)
+
+
+def logits(system: HybridEngine, asked: RunSpec) -> list[Tensor]:
+    """Logits of every step of a cell."""
+    system.configure(asked)
+    return run(system, asked.workload.steps)
+
+
+def relative(seen: list[Tensor], truth: list[Tensor]) -> float:
+    """The largest error of a step."""
+    assert all(torch.isfinite(one).all() and one.std() > 0 for one in seen)
+    return max(float((s - t).norm() / t.norm()) for s, t in zip(seen, truth, strict=True))
+
+
+def modules_of(network: nn.Module, kind: type[nn.Module]) -> list[nn.Module]:
+    """Modules of a class, in the order of the network."""
+    return [module for module in network.modules() if isinstance(module, kind)]

@@ -1,0 +1,124 @@
+"""The same models in plain Transformers, and Expert Deferral written from its formula around their modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from ktbench.core.spec import ModelSpec, WorkloadSpec
+from ktbench.engine.places import is_experts
+from ktbench.engine.synthetic import WeightPool, materialise, materialise_experts, skeleton
+from ktbench.workload.prompts import prompt_ids
+from tests.engine.families.zoo import VOCAB
+
+# What one call of an experts module was given: ids and gate weights, both [T, k].
+Chosen = tuple[Tensor, Tensor]
+
+
+def build(model: ModelSpec) -> PreTrainedModel:
+    """The synthetic weights of a model in an untouched network of Transformers."""
+    network, pool = skeleton(model), WeightPool.of(model)
+    materialise(network, pool, is_experts)
+    for name, module in network.named_modules():
+        if is_experts(module):
+            materialise_experts(module, name, pool)
+    return network
+
+
+@torch.inference_mode()
+def prefill_logits(network: PreTrainedModel, work: WorkloadSpec) -> list[Tensor]:
+    """Logits at the last position of each prompt."""
+    ids = torch.from_numpy(prompt_ids(VOCAB, work.batch, work.prompt * work.steps, work.seed))
+    prompts = ids.split(work.prompt, dim=1)
+    return [network(prompt, use_cache=False, logits_to_keep=1).logits[:, -1].float() for prompt in prompts]
+
+
+@torch.inference_mode()
+def decode_logits(
+    network: PreTrainedModel, work: WorkloadSpec, before_step: Callable[[int], None] = lambda step: None
+) -> list[Tensor]:
+    """Logits of each step after the prompt, on the cache that the network makes for itself."""
+    ids = torch.from_numpy(prompt_ids(VOCAB, work.batch, work.prompt + work.steps, work.seed))
+    cache = network(ids[:, : work.prompt], use_cache=True).past_key_values
+    logits = []
+    for step in range(work.steps):
+        before_step(step)
+        at = work.prompt + step
+        output = network(ids[:, at : at + 1], past_key_values=cache, use_cache=True)
+        logits.append(output.logits[:, -1].float())
+    return logits
+
+
+def experts_of(network: PreTrainedModel) -> list[nn.Module]:
+    """Experts modules in the order of their layers."""
+    return [module for module in network.modules() if is_experts(module)]
+
+
+@dataclass
+class Late:
+    """Runs a network with each token's `late` lowest experts deferred to the next MoE layer, or dropped.
+
+    The routing of every step is that of the network as it is. `last_defers` is a mutant: the last layer defers as well.
+    """
+
+    network: PreTrainedModel
+    late: int
+    drop: bool = False
+    last_defers: bool = False
+    step: int = -1  # of decode; before its first step nothing is late
+    chosen: list[list[Chosen]] = field(default_factory=list)
+    deferred: Tensor | None = None
+
+    def logits(self, work: WorkloadSpec) -> list[Tensor]:
+        """Logits of each step of decode."""
+        modules = experts_of(self.network)
+        whole = [module.forward for module in modules]
+        try:
+            self._patch(modules, self._watched, whole)
+            decode_logits(self.network, work, self._begin)
+            self.step = -1
+            self._patch(modules, self._split, whole)
+            return decode_logits(self.network, work, self._begin)
+        finally:
+            for module in modules:
+                del module.forward
+
+    def _patch(self, modules: list[nn.Module], by: Callable[..., Tensor], whole: list[Callable[..., Tensor]]) -> None:
+        for number, module in enumerate(modules):
+            module.forward = partial(by, number, number == len(modules) - 1, whole[number])
+
+    def _begin(self, step: int) -> None:
+        self.step = step
+        if len(self.chosen) == step:
+            self.chosen.append([])
+
+    def _watched(
+        self, _number: int, _is_last: bool, experts: Callable[..., Tensor], hidden: Tensor, ids: Tensor, gates: Tensor
+    ) -> Tensor:
+        if self.step >= 0:
+            self.chosen[self.step].append((ids, gates))
+        return experts(hidden, ids, gates)
+
+    def _split(
+        self, number: int, is_last: bool, experts: Callable[..., Tensor], hidden: Tensor, ids: Tensor, gates: Tensor
+    ) -> Tensor:
+        """R_imm[l](x_l) + R_def[l-1](x_[l-1]); the last layer runs all: R_all[L](x_L) + R_def[L-1](x_[L-1])."""
+        if self.step < 0:
+            return experts(hidden, ids, gates)
+        ids, gates = self.chosen[self.step][number]
+        is_late = torch.zeros_like(gates, dtype=torch.bool)
+        for token, weights in enumerate(gates.tolist()):
+            worst_first = sorted(range(len(weights)), key=lambda column, w=weights: (w[column], -column))
+            is_late[token, worst_first[: self.late]] = True
+        if self.drop:
+            return experts(hidden, ids, gates.masked_fill(is_late, 0))
+        before = 0 if number == 0 else self.deferred
+        if is_last and not self.last_defers:
+            return experts(hidden, ids, gates) + before
+        self.deferred = experts(hidden, ids, gates.masked_fill(~is_late, 0))
+        return experts(hidden, ids, gates.masked_fill(is_late, 0)) + before
