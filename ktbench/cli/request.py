@@ -64,9 +64,10 @@ def plan_request(request: Request) -> Planned:
     cpus = read_topology().core_cpus
     lacking = {cell.key: why for cell in cells if (why := _lacks(cell.spec, reasons, cpus))}
     runnable = [cell for cell in cells if cell.key not in lacking]
+    for cell in cells:
+        _check_placement(cell)
     for cell in runnable:
         _check_trace(cell)
-        _check_placement(cell)
     free, cache = available_memory_bytes(), read_topology().last_level_cache_bytes or 0
     needed = require_memory(runnable, free, cache)
     return Planned(cells=cells, lacking=lacking, needed_bytes=needed, free_bytes=free, cache_bytes=cache)

@@ -146,6 +146,8 @@ def _experts(model: Mapping[str, Any], shape: MoEShape, phase: str) -> int:
 
 def _sliced(config: Mapping[str, Any], full_layers: int, layers: int, vocab: int) -> dict[str, Any]:
     """Facts kept per layer (attention kinds, say) are lists as long as the model is deep: they are cut with it."""
+    if config.get("text_config") is not None:
+        return dict(config) | {"text_config": _sliced(config["text_config"], full_layers, layers, vocab)}
     cut = {
         key: value[:layers] if isinstance(value, list) and len(value) == full_layers else value
         for key, value in config.items()

@@ -10,10 +10,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
+from transformers import Cache, PreTrainedModel
+from transformers.cache_utils import DynamicIndexedLayer, DynamicLayer, DynamicSlidingWindowLayer
 
-# The layers of a cache; which class of Transformers they are is the architecture's business.
-CacheState = list[Any]
+# A cache as it was, None before anything was cached. What it holds is the architecture's business.
+CacheState = Cache | None
+# Layers that put new tensors in the place of old ones. Others, of linear attention say, write into theirs.
+_REPLACING = (DynamicLayer, DynamicSlidingWindowLayer, DynamicIndexedLayer)
 
 
 class Forward:
@@ -21,7 +24,7 @@ class Forward:
 
     def __init__(self, network: PreTrainedModel) -> None:
         self.network = network
-        self.cache = DynamicCache(config=network.config)
+        self.cache: Cache | None = None
         self._padding: Tensor | None = None
         self.seen = 0
 
@@ -37,10 +40,11 @@ class Forward:
 
     @torch.inference_mode()
     def onward(self, ids: Tensor) -> Tensor:
-        """One pass that continues what the cache holds."""
+        """One pass that continues what the cache holds; the network makes the cache that its layers need."""
         arguments = self._padded(ids, self.seen)
         self.seen += ids.shape[1]
-        output = self.network(input_ids=ids, past_key_values=self.cache, logits_to_keep=1, **arguments)
+        output = self.network(input_ids=ids, past_key_values=self.cache, use_cache=True, logits_to_keep=1, **arguments)
+        self.cache = output.past_key_values
         return self._last(output.logits)
 
     def chunked(self, ids: Tensor, chunk: int | None) -> Tensor:
@@ -64,12 +68,24 @@ class Forward:
 
     def forget(self) -> None:
         """Empty the cache."""
-        self.cache, self.seen = DynamicCache(config=self.network.config), 0
+        self.cache, self.seen = None, 0
 
     def remember(self) -> CacheState:
-        """The cache as it is. A pass puts new tensors into its layers and leaves the old ones alone: no copy needed."""
-        return [copy.copy(layer) for layer in self.cache.layers]
+        """The cache as it is."""
+        return _kept(self.cache)
 
     def restore(self, state: CacheState, seen: int) -> None:
         """Bring back what `remember` gave after `seen` positions."""
-        self.cache.layers, self.seen = [copy.copy(layer) for layer in state], seen
+        self.cache, self.seen = _kept(state), seen
+
+
+def _kept(cache: CacheState) -> CacheState:
+    """A copy that later passes leave alone."""
+    if cache is None:
+        return None
+    kept: Any = copy.copy(cache)
+    kept.layers = [copy.copy(layer) if type(layer) in _REPLACING else copy.deepcopy(layer) for layer in cache.layers]
+    if hasattr(kept, "linear_cache"):  # of MiniMax, beside its layers
+        kept.linear_cache = list(kept.linear_cache)
+    whole: Cache = kept
+    return whole

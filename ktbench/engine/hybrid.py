@@ -152,7 +152,7 @@ class HybridEngine:
         room = script.workload.prompt + script.workload.steps
         try:
             decoding = LeanDecoding(
-                parts.network, parts.attention, self._recording(), script.prompt_cache, script.padding, room
+                parts.network, parts.attention, self._recording(), script.prompt_layers, script.padding, room
             )
         except ValueError as error:
             self._notes.append(f"{engine.label}: steps are not recorded: {error}")

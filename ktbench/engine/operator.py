@@ -23,7 +23,7 @@ class Backend(Protocol):
     """The experts of one layer and a way to run them: hidden [T, H] bf16 and a routing in, [T, H] bf16 out."""
 
     def __call__(self, hidden: Tensor, routing: Routing, /) -> Tensor:
-        """The gate-weighted sum over each token's experts. An id outside the experts is nobody."""
+        """The gate-weighted sum over each token's experts. An id of -1 is nobody."""
 
     def start(self, hidden: Tensor, routing: Routing, /) -> Fetch:
         """Begins the same; what is given back waits for it. Where the roles share cores it is done already."""

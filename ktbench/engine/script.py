@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +27,12 @@ class Script:
     ids: tuple[Tensor, ...]
     routing: tuple[tuple[PassRouting, ...], ...]
     padding: Tensor
-    prompt_cache: CacheState = field(default_factory=list)
+    prompt_cache: CacheState = None
+
+    @property
+    def prompt_layers(self) -> list[Any]:
+        """The layers of that cache."""
+        return [] if self.prompt_cache is None else self.prompt_cache.layers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

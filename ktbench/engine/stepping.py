@@ -38,7 +38,7 @@ class PassSteps:
 
     def __init__(self, forward: Forward, state: Pass, script: Script) -> None:
         self._forward, self._state, self._script = forward, state, script
-        self._before: tuple[CacheState, int] = ([], 0)
+        self._before: tuple[CacheState, int] = (None, 0)
 
     def start(self) -> None:
         """See `Steps`."""

@@ -41,7 +41,7 @@ def test_observed_outputs_agree_with_the_reference(name: str, workload: Workload
     system = ready(workload, name)
     timed = run(system, workload.steps)[-1]
     seen = system.observe()
-    assert [observation.layer for observation in seen] == [operator.place.layer for operator in system._operators]
+    assert [observation.layer for observation in seen] == [operator.place.layer for operator in system._parts.operators]
     assert np.array_equal(system.logits(), timed.numpy())
     for observation in seen:
         assert len(observation.hidden) == min(workload.tokens_per_step, 12)
@@ -120,7 +120,7 @@ def test_work_is_the_mean_over_the_steps_of_the_workload() -> None:
     """Top-4 of 8 experts: one token reads 4 experts a layer, whatever it selects; more tokens read more or fewer."""
     system = ready(decode(batch=3, steps=4, routing="zipf"))
     run(system, 4)
-    per_step = [active_experts(routing, 0) for routing in system._scripted.routing]
+    per_step = [active_experts(passes[0], 0) for passes in system._scripted.routing]
     assert len(set(per_step)) > 1
     base = ready(decode(batch=3, steps=1, routing="concentrated"))
     run(base, 1)
@@ -216,5 +216,5 @@ def test_wrong_model_layout_and_threads_are_refused() -> None:
         system.configure(spec(model, decode(), v=True))
     with pytest.raises(ValueError, match=r"engine\.threads=4096: allowed are 1 to"):
         system.configure(spec(model, decode(), threads=4096))
-    with pytest.raises(ValueError, match="leave nothing to run"):
+    with pytest.raises(ValueError, match="nothing is left to run"):
         load(model, keep_original=False)

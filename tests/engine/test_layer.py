@@ -190,7 +190,7 @@ def test_what_is_not_there_is_refused() -> None:
         system.configure(spec(model, layer(routing="recorded")))
     with pytest.raises(ValueError, match="no such file"):
         system.configure(spec(model, layer(routing="recorded", trace="nowhere.npz")))
-    with pytest.raises(ValueError, match="leave nothing to run"):
+    with pytest.raises(ValueError, match="nothing is left to run"):
         load_layer(model, host=ONE, keep_original=False)
     with pytest.raises(ValueError, match="synthetic weights"):
         load_layer(tiny_model(path="/weights"), host=ONE)

@@ -28,7 +28,15 @@ if TYPE_CHECKING:
 
 _NAME = "ktbench_decode"
 # Arguments of an attention call that the kernel does not need to know.
-_NEUTRAL = {"position_ids", "use_cache", "output_attentions", "position_embeddings", "is_causal", "dropout"}
+_NEUTRAL = {
+    "position_ids",
+    "use_cache",
+    "output_attentions",
+    "output_router_logits",
+    "position_embeddings",
+    "is_causal",
+    "dropout",
+}
 
 Attention = Callable[..., tuple[Tensor, Tensor | None]]
 

@@ -54,12 +54,13 @@ class LeanDecoding:
     ) -> None:
         self._network, self._attention, self._layers = network, attention, layers
         self._recording = recording
-        self._held = int(getattr(layers[0], "cumulative_length", 0) or layers[0].keys.shape[2])  # type: ignore[union-attr]
         config = network.config
         additive = torch.bfloat16 if config._attn_implementation == "eager" else None
         self._inputs = StepInputs(padding, room, Windows.of(config), additive)
         attention.make_room(room)
         self._cache: Cache = fixed_cache(layers, room, self._inputs.slot)
+        # Read after fixed_cache has refused layers that hold no keys.
+        self._held = int(getattr(layers[0], "cumulative_length", 0) or layers[0].keys.shape[2])  # type: ignore[union-attr]
         self.recorded = False
         self._logits = torch.empty(0)
         self._slot = self._held
@@ -114,7 +115,8 @@ class LeanDecoding:
             self._logits, self.recorded, self.why = self._recording.record(self._run), True, ""
         except NotRecordable as error:
             self.recorded, self.why = False, str(error)
-        self._needs_masks = self._attention.by_mask > before
+        # A recording that was given up may not have come as far as the attention that needs them.
+        self._needs_masks = not self.recorded or self._attention.by_mask > before
 
     def _set(self, ids: Tensor) -> None:
         self._inputs.set(ids, self._slot)

@@ -57,7 +57,7 @@ def fixed_cache(layers: Sequence[CacheLayerMixin], room: int, slot: Tensor) -> C
 
 
 def _fixed(layer: CacheLayerMixin, room: int, slot: Tensor) -> FixedLayer:
-    if type(layer).__name__ not in _PLAIN:
+    if type(layer).__name__ not in _PLAIN or layer.keys is None:
         raise ValueError(f"a {type(layer).__name__} is not plain keys and values")
     return FixedLayer(_roomy(layer.keys, room), _roomy(layer.values, room), slot)
 

@@ -104,10 +104,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if _storages(_written(func, args, kwargs)) & self._constant:
+            raise NotRecordable(f"{func} changes a parameter, a buffer, or what is computed from those alone")
         read = _storages((args, kwargs))
         if read and read <= self._constant:
-            if func._schema.is_mutable:
-                raise NotRecordable(f"{func} changes a parameter or a buffer of the model")
             self._constant |= _storages([result])
             return
         lowered = None
@@ -128,6 +128,13 @@ def _is_view(func: Any) -> bool:
     returns = func._schema.returns
     aliases = [one.alias_info for one in returns]
     return bool(returns) and all(alias is not None and not alias.is_write for alias in aliases)
+
+
+def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """What an operation changes, by its schema."""
+    given = {one.name: value for one, value in zip(func._schema.arguments, args, strict=False)} | kwargs
+    written = (one for one in func._schema.arguments if one.alias_info is not None and one.alias_info.is_write)
+    return [given[one.name] for one in written if one.name in given]
 
 
 def _shares(result: Any, args: Any, func: Any) -> bool:

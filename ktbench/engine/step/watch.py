@@ -72,11 +72,13 @@ class Watch:
         """Inside, time is taken down; the list is complete at the end."""
         handles = [handle for name, module in network.named_modules() for handle in self._hooks(name, module)]
         self._segments, self._since, self._on = [], self.clock(), True
+        depth = len(self._stack)
         try:
             yield self._segments
         finally:
             self._mark()
             self._on = False
+            del self._stack[depth:]  # what an exception has left without a word
             for handle in handles:
                 handle.remove()
 
