@@ -1,6 +1,7 @@
 """Fused MoE kernels for the CPU, and the roofs they run against. bf16 travels as uint16."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -413,3 +414,36 @@ class DecodeAttention:
         which rounds the softmax to bf16 as Transformers does; by default the fastest granted. TypeError for a dtype,
         ValueError for a shape, IndexError for first or length out of range.
         """
+
+class SmallCall:
+    """One small operation of a decode step on one thread, its arrays checked once: contiguous, bf16 as uint16.
+
+    What makes one raises TypeError for a dtype, ValueError for a shape.
+    """
+
+    @staticmethod
+    def add(a: NDArray[np.uint16], b: NDArray[np.uint16], out: NDArray[np.uint16]) -> SmallCall:
+        """Writes `out` = a + b, all of one shape, rounded to nearest even; `out` may be one of them."""
+
+    @staticmethod
+    def take_rows(table: NDArray[Any], ids: NDArray[np.int64], out: NDArray[Any]) -> SmallCall:
+        """Writes `out` [T, W] = table [N, W] at `ids` [T], in any type. IndexError at `forward` for another id."""
+
+    @staticmethod
+    def select_experts(
+        logits: NDArray[np.uint16],
+        ids: NDArray[np.int64],
+        weights: NDArray[np.uint16] | NDArray[np.float32],
+        *,
+        renormalised: bool,
+    ) -> SmallCall:
+        """Writes the k largest of softmax(logits [T, E]) to `weights` [T, k], and whose they are to `ids` [T, k].
+
+        In descending order, of equal logits the lower id first, in float32; `renormalised`: divided by their sum. Then
+        weights in uint16 are rounded to bf16. That is what Transformers' Qwen3MoeTopKRouter and MixtralTopKRouter do.
+        A token with a NaN or infinity among its logits gets weights of NaN, except for those of -infinity, whose
+        weight is 0. ValueError for a k that is not in 1..E, or for more than 65,536 experts.
+        """
+
+    def forward(self) -> None:
+        """Do it on whatever the arrays hold now."""

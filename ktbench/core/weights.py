@@ -19,6 +19,15 @@ def expert_bytes(shape: MoEShape, precision: Precision) -> int:
     return sum(rows * _row_bytes(columns, precision) for rows, columns in matrices)
 
 
+def dense_bytes(shape: MoEShape, precision: Precision) -> int:
+    """Bytes of the linear layers that the lean device role packs: all but routed experts and the embedding.
+
+    Counted as rows of the hidden width, which most of them have.
+    """
+    rows = (shape.other_params - shape.vocab * shape.hidden * (0 if shape.tied_head else 1)) / shape.hidden
+    return round(rows * _row_bytes(shape.hidden, precision))
+
+
 def _row_bytes(columns: int, precision: Precision) -> int:
     if precision == "bf16":
         return _BF16_BYTES * columns

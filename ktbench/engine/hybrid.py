@@ -2,64 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from time import perf_counter_ns
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from transformers import PreTrainedModel
 
 from ktbench.core.engine import EngineSpec
 from ktbench.core.record import Work
-from ktbench.core.spec import ModelSpec, RunSpec
+from ktbench.core.spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.core.timeline import Timeline
 from ktbench.engine.choosing import LEAST_ON_TIME, choose_deferral, told
 from ktbench.engine.experts import Reference
 from ktbench.engine.forward import Forward
 from ktbench.engine.observing import Observer
-from ktbench.engine.operator import ExpertsOperator, Pass
+from ktbench.engine.parts import Parts
 from ktbench.engine.protocol import Observation
 from ktbench.engine.require import require
-from ktbench.engine.resident import Home, Residents, SameMemory, leave
+from ktbench.engine.resident import Residents, leave
 from ktbench.engine.routing import PassRouting, Routing
 from ktbench.engine.script import Script, ScriptWriter
 from ktbench.engine.step.decoding import LeanDecoding
-from ktbench.engine.step.recording import ProgramRecording, Recording
 from ktbench.engine.stepping import LeanSteps, PassSteps, Steps
-from ktbench.engine.threads import Threads
 from ktbench.engine.timelines import timeline
 from ktbench.engine.work import DenseWork, ExpertsWork, mean_work, step_work
 
-if TYPE_CHECKING:
-    from ktbench.engine.cuda.role import CudaRole
-    from ktbench.engine.dense import DenseHost
-    from ktbench.engine.fused import FusedHost
-    from ktbench.engine.step.decoding import StepAttending
-
 _TRIED_STEPS = 4
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Parts:
-    """What an engine is made of: the network with its operators in place, and who runs them.
-
-    `host` has the packed experts, `device` the packed linear layers, `attention` that of recorded steps; `cuda` is
-    there where the device role is a CUDA device.
-    `dense_params` counts the weights that every token meets.
-    """
-
-    network: PreTrainedModel
-    operators: Sequence[ExpertsOperator]
-    state: Pass
-    host: FusedHost | None
-    device: DenseHost | None
-    attention: StepAttending | None
-    cuda: CudaRole | None
-    threads: Threads
-    dense_params: int
+# Each holds the cache that its prompt left.
+_MOST_SCRIPTS = 4
 
 
 class HybridEngine:
@@ -69,6 +41,7 @@ class HybridEngine:
         self.model, self._parts = model, parts
         self._forward = Forward(parts.network)
         self._script: Script | None = None
+        self._scripts: dict[WorkloadSpec, Script] = {}
         self._steps: Steps | None = None
         self._engine = EngineSpec()
         self._notes: list[str] = []
@@ -81,13 +54,20 @@ class HybridEngine:
         parts = self._parts
         require(spec, self.model)
         parts.threads.use(spec.engine, parts.host, parts.device)
-        if self._script is None or self._script.workload != spec.workload:
-            self._script = self._write(spec)
+        self._script = self._script_of(spec)
         if parts.host is not None and spec.engine.fused:
             parts.host.require(spec)
         self._notes = []
         deferral = spec.engine.deferral
         self._set_up(spec.engine, self._chosen_deferral(spec.engine) if deferral == "auto" else deferral)
+
+    def _script_of(self, spec: RunSpec) -> Script:
+        """Written once: the prompt of a deep context takes longer than all steps after it."""
+        script = self._scripts.pop(spec.workload, None) or self._write(spec)
+        self._scripts[spec.workload] = script
+        if len(self._scripts) > _MOST_SCRIPTS:
+            del self._scripts[next(iter(self._scripts))]
+        return script
 
     def _write(self, spec: RunSpec) -> Script:
         """The routers are recorded with the original numerics where those weights are here."""
@@ -109,16 +89,9 @@ class HybridEngine:
 
     def _use(self, engine: EngineSpec, deferral: int) -> None:
         """From now on the experts run as `engine` says, and every layer defers so many of them."""
-        parts, state = self._parts, self._parts.state
         self._engine = engine
         acts = engine.defer_prefill or self._script is None or self._scripted.workload.phase == "decode"
-        state.fused, state.apart = engine.fused, engine.fused and parts.host is not None and parts.host.apart
-        state.deferral, state.skipping = (deferral, engine.skipping) if acts else (0, 0)
-        _ = parts.operators[0].backend  # refuses now what was not kept at load, not in the first step
-        if parts.host is not None and state.fused:
-            parts.host.choose(engine)
-        if parts.device is not None:
-            parts.device.lean = engine.l
+        self._parts.switch(engine, deferral if acts else 0, engine.skipping if acts else 0)
 
     def _settle(self, engine: EngineSpec) -> None:
         """Puts experts where the placement says."""
@@ -128,21 +101,8 @@ class HybridEngine:
         if engine.placement.policy == "host" or parts.host is None:
             return
         device = torch.device("cpu") if parts.cuda is None else parts.cuda.device
-        self._residents = Residents(engine.placement, self.model, parts.operators, self._home, device)
+        self._residents = Residents(engine.placement, self.model, parts.operators, parts.home_for(engine), device)
         parts.host.choose(engine)
-
-    def _home(self, operator: ExpertsOperator, at_device: NDArray[np.bool_]) -> Home:
-        """Who runs a layer's experts that live with the device role."""
-        parts = self._parts
-        if parts.cuda is not None:
-            from ktbench.engine.cuda.home import CudaHome
-
-            return CudaHome(operator.backend.matrices, at_device, parts.cuda.device)
-        from ktbench.engine.fused import FusedExperts
-
-        assert parts.host is not None
-        assert isinstance(operator.fused, FusedExperts)
-        return SameMemory(parts.host.at_device(operator.fused, len(parts.threads.roles(self._engine).device)))
 
     def _lean_steps(self, engine: EngineSpec) -> LeanSteps | None:
         """Recorded decode steps; None, and a note, where the model's steps cannot be."""
@@ -152,7 +112,7 @@ class HybridEngine:
         room = script.workload.prompt + script.workload.steps
         try:
             decoding = LeanDecoding(
-                parts.network, parts.attention, self._recording(), script.prompt_layers, script.padding, room
+                parts.network, parts.attention, parts.recording(), script.prompt_layers, script.padding, room
             )
         except ValueError as error:
             self._notes.append(f"{engine.label}: steps are not recorded: {error}")
@@ -161,13 +121,6 @@ class HybridEngine:
         if decoding.why:
             self._notes.append(f"{engine.label}: steps are not recorded: {decoding.why}")
         return steps
-
-    def _recording(self) -> Recording:
-        parts = self._parts
-        if parts.cuda is not None:
-            return parts.cuda.recording(parts.state.counted)
-        assert parts.attention is not None
-        return ProgramRecording(parts.network, parts.state.tape, parts.attention.lower)
 
     def _chosen_deferral(self, engine: EngineSpec) -> int:
         """Tries 0, 1, 2, ... deferred experts for a few steps each."""
@@ -269,6 +222,7 @@ class HybridEngine:
         """See `System`."""
         del self._parts, self._forward
         self._script = self._steps = None
+        self._scripts = {}
 
     @property
     def _scripted(self) -> Script:

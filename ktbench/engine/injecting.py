@@ -37,6 +37,7 @@ def inject(
         from ktbench.engine.dense import DenseHost
         from ktbench.engine.step.attending import StepAttention
         from ktbench.engine.step.rotary import RotaryTable
+        from ktbench.engine.step.router import StepRouter
 
         device = DenseHost(threads, holding.dense, state.tape, holding.original_dense)
         attention = StepAttention(network, device)
@@ -44,6 +45,8 @@ def inject(
         _place_attention(network, found, device, attention)
         for one in _of(found, "rotary"):
             network.set_submodule(one.name, RotaryTable(network.get_submodule(one.name), attention))
+        for one in _of(found, "router"):
+            network.set_submodule(one.name, StepRouter(network.get_submodule(one.name), device, attention))
     for one in reversed(_of(found, "shared")):
         original = network.get_submodule(one.name)
         network.set_submodule(one.name, SharedExpert(original, state, layer_of(one.name)))

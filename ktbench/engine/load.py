@@ -13,11 +13,12 @@ from ktbench.core.spec import ModelSpec
 from ktbench.engine.checkpoint import read_checkpoint
 from ktbench.engine.experts import OriginalExperts
 from ktbench.engine.form import read_form
-from ktbench.engine.hybrid import HybridEngine, Parts
+from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.injecting import inject
 from ktbench.engine.matrices import ExpertStore
 from ktbench.engine.operator import ExpertsOperator, Pass
 from ktbench.engine.packing import Holding, Packing
+from ktbench.engine.parts import Parts
 from ktbench.engine.places import expert_places, is_experts
 from ktbench.engine.protocol import HostRole
 from ktbench.engine.step.tape import Tape

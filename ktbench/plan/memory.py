@@ -11,7 +11,7 @@ from ktbench.core.errors import RequestError
 from ktbench.core.record import Cell
 from ktbench.core.rotation import layer_copies
 from ktbench.core.spec import Precision, RunSpec
-from ktbench.core.weights import expert_bytes
+from ktbench.core.weights import dense_bytes, expert_bytes
 from ktbench.plan.schedule import worker_groups
 
 _GIB = 2**30
@@ -25,18 +25,22 @@ WeightsKey: TypeAlias = tuple[object, ...]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryEstimate:
-    """Bytes of one worker by purpose. `original` are expert weights as checkpoints hold them, `packed` our tiles."""
+    """Bytes of one worker by purpose. `original` are expert weights as checkpoints hold them, `packed` our tiles.
+
+    `dense` are packed linear layers, which come on top of the `others` that they are packed from.
+    """
 
     original: int
     packed: int
     others: int
+    dense: int
     workspace: int
     fixed: int
 
     @property
     def total(self) -> int:
         """Bytes of the worker."""
-        return self.original + self.packed + self.others + self.workspace + self.fixed
+        return self.original + self.packed + self.others + self.dense + self.workspace + self.fixed
 
 
 def estimate_memory(cells: Sequence[Cell], cache_bytes: int) -> MemoryEstimate:
@@ -55,6 +59,7 @@ def estimate_memory(cells: Sequence[Cell], cache_bytes: int) -> MemoryEstimate:
         original=experts("bf16") if any(needs_original(spec) for spec in specs) else 0,
         packed=experts(specs[0].precision) if any(needs_packed(spec) for spec in specs) else 0,
         others=0 if is_layer else shape.other_params * _BF16_BYTES,
+        dense=dense_bytes(shape, specs[0].device_precision) if any(spec.engine.l for spec in specs) else 0,
         workspace=max(_workspace(spec) for spec in specs),
         fixed=_PROCESS_BYTES + _ROOF_BYTES,
     )

@@ -24,8 +24,9 @@ from tests.engine.families.zoo import tiny
 from tests.engine.tiny import run
 
 LEAN = read_rules(data_folder("conf") / "inject" / "lean.yaml")
-# bf16 rounds at 2^-9; base rounds after each of some ten operations, packed kernels once.
-TOLERANCE = 0.02
+# Between two ways to compute in bf16, which rounds at 2^-9, where rounding errors grow over four layers: either is
+# within 0.02 of float32.
+TOLERANCE = 0.03
 
 
 def needs_avx512() -> Any:

@@ -53,6 +53,17 @@ def rms_norm(module: nn.Module) -> str:
     return ""
 
 
+def router(module: nn.Module) -> str:
+    """A router of the form that `read_router` knows."""
+    from ktbench.engine.inject.routers import read_router
+
+    try:
+        read_router(module)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def attention(module: nn.Module) -> str:
     """Softmax attention over heads of equal width, with or without norms of queries and keys."""
     return next(_attention_differs(module), "")

@@ -58,6 +58,11 @@ OPERATORS: dict[str, OperatorKind] = {
             fits=fits.rotary,
         ),
         OperatorKind(
+            name="router",
+            summary="a softmax router, in a decode step chosen in one call",
+            fits=fits.router,
+        ),
+        OperatorKind(
             name="shared",
             summary="a shared expert, run by the device role while the host role works",
             fits=fits.anything,

@@ -59,8 +59,10 @@ class Program:
         return timed(list(zip(self._calls, self._places, strict=True)))
 
 
+# Whether all tensors in a nest of arguments stay as they are in every replay.
+IsConstant = Callable[[Any], bool]
 # A better way to do an operation that was recorded with these arguments and this result; None where there is none.
-Lowering = Callable[[Any, tuple[Any, ...], dict[str, Any], Tensor], Call | None]
+Lowering = Callable[[Any, tuple[Any, ...], dict[str, Any], Tensor, IsConstant], Call | None]
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -111,9 +113,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._constant |= _storages([result])
             return
         lowered = None
-        if self._lower is not None and isinstance(result, Tensor) and _storages(args[1:]) <= self._constant:
-            lowered = self._lower(func, args, kwargs, result)
+        if self._lower is not None and isinstance(result, Tensor):
+            lowered = self._lower(func, args, kwargs, result, self._is_constant)
         self.note(lowered or _again(func, args, kwargs, result))
+
+    def _is_constant(self, content: Any) -> bool:
+        return _storages(content) <= self._constant
 
 
 def _selects_by_mask(func: Any, args: tuple[Any, ...]) -> bool:

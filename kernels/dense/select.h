@@ -1,0 +1,25 @@
+// Which experts a router's logits select, and with what weights.
+#pragma once
+
+#include <cstdint>
+
+#include "core/layout.h"
+
+namespace ktbench {
+
+inline constexpr int most_selectable = 1 << 16;  // experts that a selection can tell apart
+
+struct Selection {
+  const bf16* logits;  // [tokens, experts]
+  int tokens, experts, top_k;
+  bool renormalised;  // weights are divided by their sum
+  std::int64_t* ids;  // [tokens, top_k]
+  bf16* rounded;      // [tokens, top_k], or null
+  float* weights;     // [tokens, top_k] where `rounded` is null
+};
+
+// Softmax over all experts in float32, and the top_k largest in descending order, of equal logits the lower id first.
+// A token with a NaN or infinite logit gets weights of NaN.
+void select_experts(const Selection& call);
+
+}  // namespace ktbench
