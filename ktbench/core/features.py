@@ -64,7 +64,7 @@ FEATURES: tuple[Feature, ...] = (
     Feature(
         name="l",
         letter="l",
-        title="lean device role: packed linear layers, one captured step",
+        title="lean device role: packed linear layers, recorded steps",
         off=False,
         requires=("v", "m"),
         counter="linear_calls",

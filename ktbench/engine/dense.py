@@ -32,14 +32,10 @@ class DenseHost:
         self.team = OpenMPTeam(threads)
         self._matrices: list[DenseMatrix] = []
 
-    def matrix(self, modules: Sequence[nn.Linear], precision: Precision | None = None) -> DenseMatrix:
+    def matrix(self, modules: Sequence[nn.Linear]) -> DenseMatrix:
         """The weights of layers that get the same input, packed one below the other."""
-        self._matrices.append(DenseMatrix(modules, self, precision or self.precision))
+        self._matrices.append(DenseMatrix(modules, self))
         return self._matrices[-1]
-
-    def norm(self, _name: str, module: nn.Module) -> FusedNorm:
-        """The operator for a norm."""
-        return FusedNorm(module, self)
 
     def resize(self, threads: int) -> None:
         """Run on so many threads from now on."""
@@ -66,9 +62,9 @@ class DenseHost:
 class DenseMatrix:
     """Packed weights [N, K] of one or several linear layers, with their biases [N] where they have any."""
 
-    def __init__(self, modules: Sequence[nn.Linear], host: DenseHost, precision: Precision) -> None:
+    def __init__(self, modules: Sequence[nn.Linear], host: DenseHost) -> None:
         self.host, self.calls = host, 0
-        self.packed = PackedMatrix(sum(m.out_features for m in modules), modules[0].in_features, precision)
+        self.packed = PackedMatrix(sum(m.out_features for m in modules), modules[0].in_features, host.precision)
         row = 0
         for module in modules:
             self.packed.write(bits(module.weight), row, host.team)
@@ -94,7 +90,7 @@ class DenseMatrix:
 
 
 class Siblings:
-    """Linear layers of one input, by their names in a block: whoever is asked first computes for all of them."""
+    """Linear layers of one input, by number: whoever is asked first computes for all of them."""
 
     def __init__(self, matrix: DenseMatrix, widths: Sequence[int]) -> None:
         self.matrix, self._widths = matrix, widths

@@ -1,4 +1,4 @@
-"""The fused operator: packed experts of a layer, run by the kernel extension on PyTorch's own threads."""
+"""The fused operator: packed experts of a layer, run by the kernel extension on PyTorch's own threads or a pool."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class FusedHost:
         self._cpus, self._tape = cpus, tape
         self._crew = self._new_crew()
         self._layers: list[FusedExperts] = []
-        self._at_device: dict[FusedExperts, FusedExperts] = {}
+        self._at_device: dict[tuple[FusedExperts, int], FusedExperts] = {}
 
     @property
     def team(self) -> Team:
@@ -225,10 +225,10 @@ class FusedHost:
 
     def at_device(self, experts: FusedExperts, threads: int) -> FusedExperts:
         """The same experts for the device role on CPU cores, run by PyTorch's threads."""
-        found = self._at_device.get(experts)
-        if found is None:
-            found = self._at_device[experts] = experts.also_on(Crew(team=OpenMPTeam(threads), tape=self._tape))
-        return found
+        key = experts, threads
+        if key not in self._at_device:
+            self._at_device[key] = experts.also_on(Crew(team=OpenMPTeam(threads), tape=self._tape))
+        return self._at_device[key]
 
     def counters(self) -> Counter[str]:
         """Cumulative counts of the kernels, summed over layers."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ktbench.core.engine import EngineSpec
+from ktbench.core.engine import EngineSpec, PlacementSpec
 from ktbench.core.record import Work
 from ktbench.core.spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.core.timeline import Timeline
@@ -46,7 +46,8 @@ class HybridEngine:
         self._engine = EngineSpec()
         self._notes: list[str] = []
         self._residents: Residents | None = None
-        self._done = self._observed = self._recorded_steps = 0
+        self._placements: dict[PlacementSpec, Residents] = {}
+        self._done = self._observed = 0
         self._logits = torch.empty(0)
 
     def configure(self, spec: RunSpec) -> None:
@@ -74,6 +75,7 @@ class HybridEngine:
         parts = self._parts
         kept = parts.operators[0].original is not None
         lean = parts.device is not None and not parts.device.keeps_original
+        leave(parts.operators)
         self._use(EngineSpec(v=not kept or lean, l=lean), 0)
         return ScriptWriter(
             workload=spec.workload, shape=self.model.shape, forward=self._forward, state=parts.state
@@ -94,14 +96,18 @@ class HybridEngine:
         self._parts.switch(engine, deferral if acts else 0, engine.skipping if acts else 0)
 
     def _settle(self, engine: EngineSpec) -> None:
-        """Puts experts where the placement says."""
-        parts = self._parts
-        leave(parts.operators)
-        self._residents = None
-        if engine.placement.policy == "host" or parts.host is None:
+        """Puts experts where the placement says; a dynamic one goes on from where its last turn ended."""
+        parts, placement = self._parts, engine.placement
+        if placement.policy == "host" or parts.host is None:
+            leave(parts.operators)
+            self._residents = None
             return
-        device = torch.device("cpu") if parts.cuda is None else parts.cuda.device
-        self._residents = Residents(engine.placement, self.model, parts.operators, parts.home_for(engine), device)
+        if placement not in self._placements:
+            device = torch.device("cpu") if parts.cuda is None else parts.cuda.device
+            homes = parts.home_for(engine)
+            self._placements[placement] = Residents(placement, self.model, parts.operators, homes, device)
+        self._residents = self._placements[placement]
+        self._residents.enter(parts.operators)
         parts.host.choose(engine)
 
     def _lean_steps(self, engine: EngineSpec) -> LeanSteps | None:
@@ -182,9 +188,9 @@ class HybridEngine:
         """See `System`."""
         host = self._parts.host
         if host is not None:
-            host.team.spans()
+            host.team.spans()  # of the steps before
         segments = self._stepped.watched(self._done - 1)
-        jobs = np.empty((0, 3), np.int64) if host is None else host.team.spans()
+        jobs = host.team.spans() if host is not None and self._parts.state.apart else np.empty((0, 3), np.int64)
         return timeline(self._engine.label, segments, jobs)
 
     def notes(self) -> tuple[str, ...]:

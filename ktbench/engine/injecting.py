@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from ktbench.engine.inject.match import Replacement, match_rules
 from ktbench.engine.operator import Pass
 from ktbench.engine.packing import Holding
+from ktbench.engine.places import expert_places
 from ktbench.engine.shared import SharedExpert
 from ktbench.engine.step.watch import layer_of
 
@@ -32,6 +33,7 @@ def inject(
     fit the network.
     """
     found = match_rules(network, holding.inject)
+    _require_experts(network, holding, found)
     device = attention = None
     if holding.dense is not None:
         from ktbench.engine.dense import DenseHost
@@ -51,6 +53,13 @@ def inject(
         original = network.get_submodule(one.name)
         network.set_submodule(one.name, SharedExpert(original, state, layer_of(one.name)))
     return device, attention
+
+
+def _require_experts(network: PreTrainedModel, holding: Holding, found: Sequence[Replacement]) -> None:
+    """The engine runs all routed experts: rules that leave some out are refused."""
+    missing = {name for name, _ in expert_places(network)} - {one.name for one in _of(found, "experts")}
+    if holding.inject.rules and missing:
+        raise ValueError(f"inject={holding.inject.name}: no rule of the operator experts for {min(missing)}")
 
 
 def _of(found: Iterable[Replacement], operator: str) -> list[Replacement]:

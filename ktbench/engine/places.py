@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 
 from ktbench.engine.form import read_form, takes_routing
 from ktbench.engine.operator import Place
+from ktbench.engine.step.watch import layer_of
 
 _CLASS = "Experts"
 
@@ -25,7 +26,7 @@ def expert_places(network: PreTrainedModel) -> list[tuple[str, Place]]:
     experts at all.
     """
     names = list(_checked(network))
-    layers = [int(name.partition("layers.")[2].partition(".")[0]) for name in names]
+    layers = [layer_of(name) or 0 for name in names]
     last = len(names) - 1
     return [
         (name, Place(layer=layer, number=number, is_last=number == last))

@@ -21,11 +21,11 @@ class Recordable(Protocol):
         """Run the workload of `spec` once and keep what its routers chose."""
 
     def recorded_routing(self) -> Sequence[PassRouting]:
-        """Ids [T, k] of every MoE layer, for each step of the workload."""
+        """Ids [T, k] of every MoE layer, for each pass of the workload."""
 
 
 def record_profile(open_engine: Callable[[RunSpec], Recordable], spec: RunSpec) -> ActivationProfile:
-    """The profile of one cell with routing=model. Padding, whose ids are negative, does not count as tokens.
+    """The profile of one cell with routing=model; what the routers chose for padding counts too.
 
     Raises Unsupported where the engine cannot run the cell.
     """

@@ -51,7 +51,12 @@ class Residents:
         self._dynamic = DynamicPlacement(at_device, every=placement.every) if placement.policy == "dynamic" else None
         self._steps = self._moved = 0
         for number in np.flatnonzero(at_device.any(axis=1)).tolist():
-            home = self._homes[number] = settle(operators[number], at_device[number])
+            self._homes[number] = settle(operators[number], at_device[number])
+
+    def enter(self, operators: Sequence[ExpertsOperator]) -> None:
+        """From now on experts live where they lived when this placement was left."""
+        leave(operators)
+        for number, home in self._homes.items():
             operators[number].residence, operators[number].at_device = self._residences[number], home.backend
 
     def after_step(self, routing: Sequence[PassRouting]) -> None:

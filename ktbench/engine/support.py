@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ktbench.core.spec import RunSpec
+from ktbench.engine.choosing import LEAST_ON_TIME
 
 
 def unsupported(spec: RunSpec) -> str:
@@ -33,6 +34,8 @@ def _reasons(spec: RunSpec) -> Iterator[str]:
         yield f"Expert Deferral needs a later MoE layer, {name} as asked for has {shape.moe_layers}"
     if engine.deferral == "auto" and not (engine.apart and engine.fused):
         yield "deferral=auto watches the host role: needs engine.roles=split or engine.device=cuda, and +v or +m"
+    if engine.deferral == "auto" and shape.top_k <= LEAST_ON_TIME:
+        yield f"deferral=auto leaves {LEAST_ON_TIME} experts on time, {name} has top_k={shape.top_k}"
     if engine.placement.policy != "host" and not engine.fused:
         policy = engine.placement.policy
         yield f"engine.placement.policy={policy}: roles share experts in the fused operator, needs +v or +m"

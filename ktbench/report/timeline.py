@@ -189,7 +189,7 @@ def _layers(timeline: Timeline) -> Iterator[tuple[int, float, float]]:
     lane = "device" if "device" in timeline.resources else timeline.resources[0]
     ends: dict[int, tuple[float, float]] = {}
     for span in timeline.spans:
-        if span.resource == lane and span.layer is not None and span.kind != "wait":
+        if span.resource == lane and span.layer is not None and span.kind != WAIT:
             begin_s, end_s = ends.get(span.layer, (span.begin_s, span.end_s))
             ends[span.layer] = min(begin_s, span.begin_s), max(end_s, span.end_s)
     yield from ((layer, *interval) for layer, interval in sorted(ends.items()))

@@ -93,7 +93,7 @@ def test_the_recorded_routing_is_replayed_chunk_by_chunk() -> None:
 
 
 def test_each_chunk_reads_the_weights_once_more() -> None:
-    """With all experts active in every chunk: three chunks, three times the bytes, and the output head's work thrice."""
+    """With all experts active in every chunk: three chunks, three times the bytes and the output head's work."""
     model = changed("qwen3_moe", **_ALL)
     works = []
     for chunk in (None, 5):

@@ -108,7 +108,7 @@ class LeanDecoding:
 
     @torch.inference_mode()
     def record(self, ids: Tensor) -> None:
-        """Take down the step on `ids`; the cache is as before afterwards, and counters have moved."""
+        """Take down the step on `ids`; it is done as well, so the cache holds its token and counters have moved."""
         self._set(ids)
         before = self._attention.by_mask
         try:

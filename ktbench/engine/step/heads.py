@@ -26,6 +26,8 @@ class HeadsAttention(nn.Module):
 
     def __init__(self, original: nn.Module, device: DenseHost, steps: StepAttention) -> None:
         super().__init__()
+        if differs := _differs(original):
+            raise ValueError(f"inject: the operator attention needs {differs} in {type(original).__name__}")
         self.original, self._device, self._steps = original, device, steps
         self._projections: PackedLinear = original.get_submodule("q_proj")  # type: ignore[assignment]
         self._output: nn.Module = original.get_submodule("o_proj")
@@ -75,6 +77,18 @@ class HeadsAttention(nn.Module):
     @property
     def _offset(self) -> float:
         return next((float(norm.form.offset) for norm in self._norms if norm is not None), 0.0)
+
+
+def _differs(attention: nn.Module) -> str:
+    """What rules have to put inside an attention module before this operator takes its place, and have not."""
+    projections = [attention.get_submodule(name) for name in ("q_proj", "k_proj", "v_proj")]
+    packed = [one.siblings for one in projections if isinstance(one, PackedLinear)]
+    if len(packed) < len(projections) or len(set(map(id, packed))) > 1:
+        return "q_proj, k_proj and v_proj that are packed by the operator linear and share a matrix"
+    norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
+    return (
+        "" if all(norm is None or isinstance(norm, FusedNorm) for norm in norms) else "norms of the operator rms_norm"
+    )
 
 
 def attends_near(attention: nn.Module) -> bool:

@@ -31,10 +31,10 @@ class Tape:
         if self.recorder is not None:
             self.recorder.note(call, *memory)
 
-    def wait(self, call: Call, layer: int, *memory: object) -> None:
+    def wait(self, call: Call, layer: int) -> None:
         """The same for a call that waits for the host."""
         self.watch.enter(Where("wait", layer))
-        self.do(partial(self._timed, call), *memory)
+        self.do(partial(self._timed, call))
         self.watch.leave()
 
     def _timed(self, call: Call) -> None:

@@ -16,14 +16,23 @@ RULES = data_folder("conf") / "inject"
 LEAN, EXPERTS = (read_rules(RULES / f"{name}.yaml") for name in ("lean", "experts"))
 
 
+# Families of plain heads, whose rotary embedding is one for all layers; families that choose by softmax alone.
+PLAIN_HEADS = ("Qwen2Moe", "Qwen3Moe", "Mixtral", "Glm4Moe")
+BY_SOFTMAX = ("Qwen2Moe", "Qwen3Moe", "Mixtral", "Olmoe")
+
+
 def chosen(network: nn.Module, choosing: set[str]) -> dict[str, str]:
     """Operator by module name: by type and by sizes, apart from what is inside a router, and gates of one output."""
     found = {}
     for name, module in network.named_modules():
         kind = type(module).__name__
+        if name in choosing and kind.startswith(BY_SOFTMAX):
+            found[name] = "router"
         if name.startswith(tuple(choosing)):
             continue
-        if kind.endswith("Experts") and hasattr(module, "gate_up_proj"):
+        if kind.startswith(PLAIN_HEADS) and kind.endswith(("Attention", "RotaryEmbedding")):
+            found[name] = "attention" if kind.endswith("Attention") else "rotary"
+        elif kind.endswith("Experts") and hasattr(module, "gate_up_proj"):
             found[name] = "experts"
         elif name.endswith(("shared_expert", "shared_experts")):
             found[name] = "shared"
@@ -41,7 +50,8 @@ def test_lean_replaces_what_a_step_spends_time_in_and_nothing_that_chooses(name:
     assert routers
     found = {one.name: one.operator.name for one in match_rules(network, LEAN)}
     assert found == chosen(network, routers)
-    assert not {n for n in found if n.rpartition(".")[2] in ("gate", "router", "shared_expert_gate")}
+    kept = {n for n, operator in found.items() if operator != "router"}
+    assert not {n for n in kept if n.rpartition(".")[2] in ("gate", "router", "shared_expert_gate")}
     assert "lm_head" in found
 
 

@@ -59,8 +59,8 @@ def test_the_network_itself_is_never_replaced() -> None:
         ),
         (rules({"module": "head"}, {"class_name": "Linear"}), "inject rules a and b both match head (Linear)"),
         (
-            rules({"module": r"layers\.1", "operator": "attention"}, {"module": r"layers\.1\.gate"}),
-            "inject rules a and b: layers.1.gate (Linear) is inside layers.1 (Block), which attention takes the place",
+            rules({"module": r"layers\.1", "operator": "rotary"}, {"module": r"layers\.1\.gate"}),
+            "inject rules a and b: layers.1.gate (Linear) is inside layers.1 (Block), which rotary takes the place",
         ),
         (
             rules({"module": "head", "operator": "lineer"}),
@@ -107,4 +107,4 @@ def test_a_module_under_two_names_counts_once() -> None:
 def test_every_operator_stands_under_its_own_name() -> None:
     assert {name: kind.name for name, kind in OPERATORS.items()} == {name: name for name in OPERATORS}
     assert isinstance(blocks(), nn.Module)
-    assert [name for name, kind in OPERATORS.items() if kind.wraps] == ["shared"]
+    assert [name for name, kind in OPERATORS.items() if kind.wraps] == ["attention", "shared"]

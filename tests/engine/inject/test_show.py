@@ -54,7 +54,7 @@ def test_qwen3(capsys: pytest.CaptureFixture[str]) -> None:
     table = shown(capsys, "model=qwen3_30b_a3b")
     assert table["model.layers.{0-47}.self_attn.q_proj"] == ["x48", "Linear", "linear", "linears"]
     assert table["model.layers.{0-47}.mlp.experts"] == ["x48", "Qwen3MoeExperts", "experts", "experts"]
-    assert table["model.layers.{0-47}.mlp.gate"] == ["x48", "Qwen3MoeTopKRouter", "kept"]
+    assert table["model.layers.{0-47}.mlp.gate"] == ["x48", "Qwen3MoeTopKRouter", "router", "routers"]
     assert table["model.norm"] == ["Qwen3MoeRMSNorm", "rms_norm", "rms_norms"]
     assert table["model.embed_tokens"] == ["Embedding", "kept"]
 
@@ -76,7 +76,7 @@ def test_gpt_oss_with_the_experts_rule_alone(capsys: pytest.CaptureFixture[str])
 def test_the_summary_counts_and_names_rules_that_were_not_needed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "inject.show=true", "model=tiny"]) == 0
     *_, last = capsys.readouterr().out.splitlines()
-    assert last == "tiny: inject=lean replaces 20 modules; not needed here: shared_experts"
+    assert last == "tiny: inject=lean replaces 25 modules; not needed here: shared_experts"
 
 
 @pytest.mark.parametrize(

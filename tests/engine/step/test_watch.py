@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from itertools import count
+from itertools import count, pairwise
 
 import pytest
 import torch
@@ -50,7 +50,7 @@ def test_segments_follow_the_modules_and_leave_no_gap() -> None:
         Where("head"),
         Where("other"),
     ]
-    assert all(one.end_ns == other.begin_ns for one, other in zip(segments, segments[1:], strict=False))
+    assert all(one.end_ns == other.begin_ns for one, other in pairwise(segments))
 
 
 def test_nothing_is_taken_down_outside() -> None:
