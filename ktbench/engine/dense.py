@@ -116,6 +116,8 @@ class PackedLinear(nn.Module):
         self.siblings, self._number = siblings, number
         self.in_features, self.out_features = module.in_features, module.out_features
         self.original = module if siblings.matrix.host.keeps_original else None
+        # Some models ask a layer for the type of its weight.
+        self.weight = nn.Parameter(torch.empty_like(module.weight, device="meta"), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., N] bf16 of `x` [..., K] bf16. Raises ValueError where the original is wanted and was not kept."""

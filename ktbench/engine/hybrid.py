@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from statistics import median
 from time import perf_counter_ns
 
 import numpy as np
@@ -29,7 +30,7 @@ from ktbench.engine.stepping import LeanSteps, PassSteps, Steps
 from ktbench.engine.timelines import timeline
 from ktbench.engine.work import DenseWork, ExpertsWork, mean_work, step_work
 
-_TRIED_STEPS = 4
+_TRIED_STEPS = 6
 # Each holds the cache that its prompt left.
 _MOST_SCRIPTS = 4
 
@@ -135,14 +136,17 @@ class HybridEngine:
         return choose_deferral(busy)
 
     def _busy_share(self, engine: EngineSpec, deferral: int) -> float:
-        """Share of the time of a step in which the host role works."""
+        """Share of a step in which the host role works: the median of a few steps after a first one."""
+        self._set_up(replace(engine, deferral=deferral), deferral)
+        steps = min(_TRIED_STEPS, len(self._scripted.ids))
+        shares = [self._step_busy_share() for _ in range(steps)]
+        return median(shares[1:] or shares)
+
+    def _step_busy_share(self) -> float:
         assert self._parts.host is not None
         team = self._parts.host.team
-        self._set_up(replace(engine, deferral=deferral), deferral)
-        count = min(_TRIED_STEPS, len(self._scripted.ids))
         began, busy = perf_counter_ns(), team.busy_ns
-        for _ in range(count):
-            self.step()
+        self.step()
         return (team.busy_ns - busy) / (perf_counter_ns() - began)
 
     def start(self) -> None:
@@ -191,7 +195,8 @@ class HybridEngine:
             host.team.spans()  # of the steps before
         segments = self._stepped.watched(self._done - 1)
         jobs = host.team.spans() if host is not None and self._parts.state.apart else np.empty((0, 3), np.int64)
-        return timeline(self._engine.label, segments, jobs)
+        on_time = self._parts.state.deferral < self.model.shape.top_k
+        return timeline(self._engine.label, segments, jobs, on_time=on_time)
 
     def notes(self) -> tuple[str, ...]:
         """See `System`."""

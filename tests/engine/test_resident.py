@@ -139,7 +139,6 @@ def test_workloads_change_under_a_placement(split: Split) -> None:
         assert relative(logits_seen, split.logits(workload)) < TOLERANCE
 
 
-@pytest.mark.xfail(reason="scripts are written while experts still live with the device", strict=True)
 def test_base_is_transformers_where_another_cell_with_a_placement_came_first() -> None:
     """The prompt's cache and routing are part of the script, which the first cell of a workload has written."""
     model, workload = changed("qwen3_moe"), decode(batch=2)
