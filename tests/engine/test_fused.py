@@ -9,7 +9,6 @@ import torch
 
 from ktbench.engine.load import load
 from ktbench.engine.packing import Packing
-from ktbench.engine.protocol import Unsupported
 from tests.engine.tiny import PACKABLE, decode, logits_of_steps, prefill, run, spec, tiny_model
 
 kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built")
@@ -88,11 +87,3 @@ def test_fused_alone_lets_the_original_weights_go() -> None:
     system = load(model, keep_original=False, packing=Packing())
     with pytest.raises(ValueError, match="original expert weights were not kept"):
         system.configure(spec(model, decode()))
-
-
-@AVX512
-def test_experts_with_biases_are_not_run_fused() -> None:
-    model = tiny_model("gpt_oss_20b")
-    system = load(model, keep_original=False, packing=Packing())
-    with pytest.raises(Unsupported, match="biases"):
-        system.configure(spec(model, decode(), v=True))

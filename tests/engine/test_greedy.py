@@ -60,7 +60,7 @@ def by_steps(system: HybridEngine) -> Tensor:
     assert forward.cache is not None
     assert parts.attention is not None
     decoding = LeanDecoding(
-        parts.network, parts.attention, system._recording(), forward.cache.layers, PADDING, PROMPT + NEW
+        parts.network, parts.attention, system._parts.recording(), forward.cache.layers, PADDING, PROMPT + NEW
     )
     decoding.record(tokens[0][:, None])
     assert decoding.recorded, decoding.why

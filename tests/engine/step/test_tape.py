@@ -40,7 +40,7 @@ def test_waiting_is_timed_and_told_apart_from_work() -> None:
     book = tape.recorder = Notebook(tape)
     tape.do(lambda: None)
     assert tape.waited_ns == 0
-    tape.wait(lambda: waits.append(1), 4, "memory")
+    tape.wait(lambda: waits.append(1), 4)
     once = tape.waited_ns
     assert once > 0
     call, memory, where = book.notes[-1]
