@@ -44,7 +44,7 @@ def test_waiting_is_timed_and_told_apart_from_work() -> None:
     once = tape.waited_ns
     assert once > 0
     call, memory, where = book.notes[-1]
-    assert (memory, where) == (("memory",), Where("wait", 4))
+    assert (memory, where) == ((), Where("wait", 4))
     assert tape.watch.here == Where("other")
     call()
     assert waits == [1, 1]
