@@ -50,7 +50,7 @@ def _memory_lines(planned: Planned) -> Iterator[str]:
     for group in worker_groups(planned.runnable):
         need = estimate_memory(group, planned.cache_bytes)
         total += need.total
-        gib = {name: getattr(need, name) / _GIB for name in ("original", "packed", "others", "workspace", "fixed")}
+        gib = {name: getattr(need, name) / _GIB for name in ("original", "packed", "others", "dense", "workspace", "fixed")}
         spec = group[0].spec
         bytes_of = ", ".join(f"{name} {value:.2f} GiB" for name, value in gib.items())
         yield f"worker: {spec.model.name} {spec.precision}: {bytes_of}"
