@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ktbench.config import RequestPart
 
 SUMMARY = "the cells of a sweep, minutes and bytes; what was dropped and why"
+_PURPOSES = ("original", "packed", "others", "dense", "workspace", "fixed")
 _GIB = 2**30
 
 
@@ -50,7 +51,9 @@ def _memory_lines(planned: Planned) -> Iterator[str]:
     for group in worker_groups(planned.runnable):
         need = estimate_memory(group, planned.cache_bytes)
         total += need.total
-        gib = {name: getattr(need, name) / _GIB for name in ("original", "packed", "others", "dense", "workspace", "fixed")}
+        gib = {
+            name: getattr(need, name) / _GIB for name in ("original", "packed", "others", "dense", "workspace", "fixed")
+        }
         spec = group[0].spec
         bytes_of = ", ".join(f"{name} {value:.2f} GiB" for name, value in gib.items())
         yield f"worker: {spec.model.name} {spec.precision}: {bytes_of}"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import zipfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ktbench.workload.arrays import array_names, read_array, split_array_name
 
 
 class Trace(Protocol):
@@ -58,8 +58,8 @@ def read_trace(trace: str, experts: int, top_k: int, seed: int) -> Trace:
     Raises ValueError in one line where the file or the array is not there or not such a trace, and where it is one of
     a model with other numbers of experts.
     """
-    file, name = _parse(trace)
-    array = _read(file, name)
+    file, name = split_array_name("workload.trace", trace)
+    array = read_array("workload.trace", file, name or _default(array_names("workload.trace", file)))
     if array.dtype.kind not in "iu" or array.ndim not in (2, 3) or array.size == 0 or array.min() < 0:
         raise ValueError(
             f"workload.trace={trace}: array of {array.dtype} {list(array.shape)}, "
@@ -69,35 +69,10 @@ def read_trace(trace: str, experts: int, top_k: int, seed: int) -> Trace:
     return (_counts if array.ndim == 2 else _tokens)(trace, array.astype(np.int64), (experts, top_k), rng)
 
 
-def _parse(trace: str) -> tuple[Path, str]:
-    """A file whose own name has a colon is taken whole."""
-    if Path(trace).is_file():
-        return Path(trace), ""
-    file, _, name = trace.rpartition(":")
-    if not file or not Path(file).is_file():
-        raise ValueError(f"workload.trace={trace}: no such file, write FILE or FILE:ARRAY")
-    return Path(file), name
-
-
-def _read(file: Path, name: str) -> NDArray[np.int64]:
-    if not zipfile.is_zipfile(file):
-        raise ValueError(f"workload.trace={file}: not an npz file")
-    try:
-        with np.load(file, allow_pickle=False) as arrays:
-            names = list(arrays.files)
-            chosen = name or _default(names)
-            found: NDArray[np.int64] | None = arrays[chosen] if chosen in names else None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"workload.trace={file}: not an npz file of plain arrays ({error})") from None
-    if found is None:
-        raise ValueError(f"workload.trace={file}: no array {name or 'decode…'!r}, the file has {', '.join(names)}")
-    return found
-
-
 def _default(names: list[str]) -> str:
     decode = [name for name in names if name.startswith("decode")]
     experts = [name for name in names if name.endswith("experts")]
-    return (decode + experts + [""])[0]
+    return (decode + experts + ["decode…"])[0]
 
 
 def _counts(trace: str, counts: NDArray[np.int64], sizes: tuple[int, int], rng: np.random.Generator) -> CountTrace:
