@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch import nn
 from transformers import PreTrainedModel
 
+from ktbench.core.inject import InjectSpec
 from ktbench.engine.inject.match import Replacement, match_rules
 from ktbench.engine.operator import Pass
 from ktbench.engine.packing import Holding
@@ -32,7 +34,7 @@ def inject(
     Inner modules come first, so that names stay what they are until their turn. Raises ValueError for rules that do not
     fit the network.
     """
-    found = match_rules(network, holding.inject)
+    found = match_rules(network, _needed(holding))
     _require_experts(network, holding, found)
     device = attention = None
     if holding.dense is not None:
@@ -53,6 +55,14 @@ def inject(
         original = network.get_submodule(one.name)
         network.set_submodule(one.name, SharedExpert(original, state, layer_of(one.name)))
     return device, attention
+
+
+def _needed(holding: Holding) -> InjectSpec:
+    """The rules that the cells need: those of dense operators have to fit only where a cell is lean."""
+    if holding.dense is not None:
+        return holding.inject
+    always = tuple(rule for rule in holding.inject.rules if rule.operator in ("experts", "shared"))
+    return replace(holding.inject, rules=always)
 
 
 def _require_experts(network: PreTrainedModel, holding: Holding, found: Sequence[Replacement]) -> None:
