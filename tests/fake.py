@@ -28,6 +28,7 @@ class FakeSystem:
         self.weights = np.random.default_rng(0).normal(size=(EXPERTS, HIDDEN, HIDDEN)).astype(np.float32)
         self.counts = {feature.counter: 0 for feature in FEATURES}
         self.remarks: tuple[str, ...] = ()
+        self.choice = 3
         self.script, self.at, self.steps = "", 0, 0
         self.first: NDArray[np.float32] | None = None
 
@@ -102,6 +103,9 @@ class FakeSystem:
         experts = Span(resource="host", name="experts", kind="experts", layer=0, begin_s=0.001, end_s=0.003)
         attention = Span(resource="device", name="attention", kind="attention", layer=0, begin_s=0.0, end_s=0.002)
         return Timeline(title=f"step {self.at} of {self.spec.engine.label}", spans=(attention, experts), step_s=0.003)
+
+    def chosen(self) -> Mapping[str, int]:
+        return {"deferral": self.choice} if self.spec.engine.deferral == "auto" else {}
 
     def notes(self) -> tuple[str, ...]:
         return self.remarks

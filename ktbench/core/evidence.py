@@ -25,8 +25,6 @@ class Evidence:
     @property
     def honest(self) -> bool:
         """A wanted feature must be seen at work; an unwanted one must not be."""
-        if self.asked == "auto":  # the system may choose none; its remarks say what it chose
-            return True
         if self.seen is None:
             return not self.wanted
         return (self.seen > 0) == self.wanted

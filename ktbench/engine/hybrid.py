@@ -61,7 +61,7 @@ class HybridEngine:
             parts.host.require(spec)
         self._notes = []
         deferral = spec.engine.deferral
-        self._set_up(spec.engine, self._chosen_deferral(spec.engine) if deferral == "auto" else deferral)
+        self._set_up(spec.engine, self._choose_deferral(spec.engine) if deferral == "auto" else deferral)
 
     def _script_of(self, spec: RunSpec) -> Script:
         """Written once: the prompt of a deep context takes longer than all steps after it."""
@@ -129,7 +129,7 @@ class HybridEngine:
             self._notes.append(f"{engine.label}: steps are not recorded: {decoding.why}")
         return steps
 
-    def _chosen_deferral(self, engine: EngineSpec) -> int:
+    def _choose_deferral(self, engine: EngineSpec) -> int:
         """Tries 0, 1, 2, ... deferred experts for a few steps each."""
         busy = [self._busy_share(engine, deferral) for deferral in range(self.model.shape.top_k - LEAST_ON_TIME + 1)]
         self._notes = [told(busy)]
@@ -197,6 +197,10 @@ class HybridEngine:
         jobs = host.team.spans() if host is not None and self._parts.state.apart else np.empty((0, 3), np.int64)
         on_time = self._parts.state.deferral < self.model.shape.top_k
         return timeline(self._engine.label, segments, jobs, on_time=on_time)
+
+    def chosen(self) -> Mapping[str, int]:
+        """See `System`."""
+        return {"deferral": self._parts.state.deferral} if self._engine.deferral == "auto" else {}
 
     def notes(self) -> tuple[str, ...]:
         """See `System`."""

@@ -142,6 +142,10 @@ class LayerSystem:
         """See `System`. Raises Unsupported: a layer alone has no device role."""
         raise Unsupported("workload.phase=layer has the routed experts alone: there is no second role to draw")
 
+    def chosen(self) -> Mapping[str, int]:
+        """See `System`."""
+        return {}
+
     def notes(self) -> tuple[str, ...]:
         """See `System`."""
         return ()

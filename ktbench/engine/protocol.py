@@ -90,6 +90,9 @@ class System(Protocol):
     def timeline(self) -> Timeline:
         """Repeat the last step, untimed, noting what each role did."""
 
+    def chosen(self) -> Mapping[str, int]:
+        """By feature name what the system made of `auto`; empty where the spec leaves nothing to it."""
+
     def notes(self) -> tuple[str, ...]:
         """The system's own remarks on what it was configured for, such as what deferral=auto chose and why."""
 

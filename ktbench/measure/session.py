@@ -96,7 +96,7 @@ class Session:
         after = self.roofs.sample(cell.spec.engine.isa, cell.spec.dtype)
         proof = {"work": self.system.work(), "notes": self.system.notes(), "roofs": (before, after)}
         error = self._prove_output(cell)
-        evidence = collect(cell.spec.engine.features, moved)
+        evidence = collect({**cell.spec.engine.features, **self.system.chosen()}, moved)
         if why := dishonest(evidence):
             raise Broken(Outcome.IDLE, why, error)
         roles = _roles(moved, samples_s)

@@ -94,10 +94,20 @@ def test_the_systems_remarks_are_kept() -> None:
     assert sitting.turn(tiny_cell("+v", v=True), 0).notes == ("deferral=auto chose 3",)
 
 
-def test_of_deferral_the_system_may_choose_none() -> None:
+def test_deferral_that_the_system_chose_must_be_seen() -> None:
     record = turns("", deferral="auto")[0]
     assert record.outcome is Outcome.OK
-    assert {e.feature: (e.asked, e.seen) for e in record.evidence}["deferral"] == ("auto", 3)
+    assert {e.feature: (e.asked, e.seen) for e in record.evidence}["deferral"] == (3, 3)
+    lying = session("lie", label="+v deferral=auto").turn(tiny_cell("+v deferral=auto", v=True, deferral="auto"), 0)
+    assert (lying.outcome, "deferral: deferred_experts 0, asked on" in lying.why) == (Outcome.IDLE, True)
+
+
+def test_of_deferral_the_system_may_choose_none() -> None:
+    cell = tiny_cell("+v deferral=auto", v=True, deferral="auto")
+    sneaking = session("")
+    sneaking.system.choice = 0  # type: ignore[attr-defined]
+    turn = sneaking.turn(cell, 0)
+    assert (turn.outcome, "deferral: deferred_experts 3, asked off" in turn.why) == (Outcome.IDLE, True)
 
 
 def test_a_timeline_is_that_of_the_last_step_of_a_warm_turn() -> None:
