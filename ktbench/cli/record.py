@@ -22,7 +22,8 @@ def run(overrides: Sequence[str]) -> int:
     Raises RequestError before anything loads.
     """
     from ktbench.cli.progress import say
-    from ktbench.launch.recording import Recording, RecordingFailed, record_apart
+    from ktbench.launch.apart import ChildFailed
+    from ktbench.launch.recording import Recording, record_apart
     from ktbench.workload.profile import read_profile
 
     words, output = split_output(overrides)
@@ -33,7 +34,7 @@ def run(overrides: Sequence[str]) -> int:
     _require_writable(output)
     try:
         record_apart(Recording(spec=cell.spec, output=str(output)), say)
-    except RecordingFailed as error:
+    except ChildFailed as error:
         return _failed(str(error))
     print("\n".join(summary(read_profile(str(output), cell.spec.model))))
     print(f"\nwrote {output}")
@@ -57,7 +58,7 @@ def _cell(words: Sequence[str]) -> tuple[Cell, str]:
 
     request = read_request(words)
     if request.is_sweep:
-        raise RequestError("record: takes one cell, leave +ablation out")
+        raise RequestError("record: takes one cell; use `sweep` for lists and ablations")
     work = request.parts[0].spec.workload
     if work.phase == "layer":
         raise RequestError("record workload.phase=layer: a layer alone has no router; allowed are prefill and decode")

@@ -1,10 +1,12 @@
-"""Looks over a checkpoint folder before anything is loaded: reads headers only, imports neither PyTorch nor weights."""
+"""Looks over a checkpoint before anything is loaded: reads headers only, imports neither PyTorch nor weights."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 from typing import Any
+
+from ktbench.engine.gguf.inspecting import inspect_gguf, is_gguf
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -13,12 +15,15 @@ _LENGTH_BYTES = 8  # a safetensors file begins with the length of its header, 64
 
 
 def inspect_checkpoint(folder: str | Path) -> dict[str, Any]:
-    """The configuration in a local Hugging Face folder, once its weight files have been found whole.
+    """The configuration in a local Hugging Face folder or a GGUF file, once its weight files have been found whole.
 
     Raises ValueError naming the file and what is wrong with it: no `config.json`, quantised weights, no safetensors
-    (pickles are never read), a file that the index names but is missing, a truncated or damaged file.
+    (pickles are never read), a file that the index names but is missing, a truncated or damaged file; for a GGUF file
+    see `inspect_gguf`.
     """
     path = Path(folder)
+    if is_gguf(path):
+        return inspect_gguf(path)
     if not path.is_dir():
         raise ValueError(f"model.path={folder}: no such folder")
     config = _read_json(path / "config.json", f"model.path={folder}: no config.json there, not a Hugging Face folder")

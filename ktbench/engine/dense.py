@@ -16,6 +16,7 @@ from ktbench._kernels import Linear, OpenMPTeam, PackedMatrix, rms_norm
 from ktbench.core.spec import Precision
 from ktbench.engine.fused import bits
 from ktbench.engine.inject.norms import read_norm
+from ktbench.engine.matrices import LinearBlocks
 from ktbench.engine.step.later import settled
 from ktbench.engine.step.tape import Tape
 
@@ -24,10 +25,21 @@ _STRIP_ROWS = 16
 
 
 class DenseHost:
-    """The dense operators of a network, and the threads that they share with PyTorch; `lean` switches them all."""
+    """The dense operators of a network, and the threads that they share with PyTorch; `lean` switches them all.
 
-    def __init__(self, threads: int, precision: Precision, tape: Tape, keeps_original: bool) -> None:
+    `blocks_of` is there for a file that has blocks in `precision`: what it has in another type stays in bf16.
+    """
+
+    def __init__(
+        self,
+        threads: int,
+        precision: Precision,
+        tape: Tape,
+        keeps_original: bool,
+        blocks_of: LinearBlocks | None = None,
+    ) -> None:
         self.precision, self.tape, self.keeps_original = precision, tape, keeps_original
+        self.blocks_of = blocks_of
         self.lean = not keeps_original
         self.team = OpenMPTeam(threads)
         self._matrices: list[DenseMatrix] = []
@@ -36,6 +48,12 @@ class DenseHost:
         """The weights of layers that get the same input, packed one below the other."""
         self._matrices.append(DenseMatrix(modules, self))
         return self._matrices[-1]
+
+    def precision_of(self, modules: Sequence[nn.Linear]) -> Precision:
+        """What layers of one matrix are packed in: `precision`, unless a file has one of them in another type."""
+        if self.blocks_of is None or all(self.blocks_of(module) is not None for module in modules):
+            return self.precision
+        return "bf16"
 
     def resize(self, threads: int) -> None:
         """Run on so many threads from now on."""
@@ -64,14 +82,23 @@ class DenseMatrix:
 
     def __init__(self, modules: Sequence[nn.Linear], host: DenseHost) -> None:
         self.host, self.calls = host, 0
-        self.packed = PackedMatrix(sum(m.out_features for m in modules), modules[0].in_features, host.precision)
+        rows, columns = sum(module.out_features for module in modules), modules[0].in_features
+        self.packed = PackedMatrix(rows, columns, host.precision_of(modules))
         row = 0
         for module in modules:
-            self.packed.write(bits(module.weight), row, host.team)
+            self._write(module, row)
             row += module.out_features
         biases = [module.bias.detach().float() for module in modules if module.bias is not None]
         self._bias = torch.cat(biases).numpy() if biases else None
         self._kernel = Linear(self.packed, host.team, self._bias)
+
+    def _write(self, module: nn.Linear, row: int) -> None:
+        host, packed = self.host, self.packed
+        blocks = None if host.blocks_of is None else host.blocks_of(module)
+        if blocks is None or packed.precision != host.precision:
+            packed.write(bits(module.weight), row, host.team)
+        else:
+            packed.write_blocks(blocks, row, host.team)
 
     def move_to(self, team: OpenMPTeam) -> None:
         """Run on other threads from now on."""

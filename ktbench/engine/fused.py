@@ -16,7 +16,7 @@ from ktbench._kernels import HostCall, MoE, OpenMPTeam, PackedExperts, Prepared,
 from ktbench.core.engine import EngineSpec
 from ktbench.core.spec import RunSpec
 from ktbench.engine.form import ExpertsForm
-from ktbench.engine.matrices import ExpertMatrices, ExpertStore
+from ktbench.engine.matrices import ExpertBlocks, ExpertMatrices, PackableStore
 from ktbench.engine.packing import Packing
 from ktbench.engine.protocol import Unsupported
 from ktbench.engine.roles import reach
@@ -161,7 +161,7 @@ class FusedHost:
             pool = ThreadPool(list(self._cpus), _SPIN_US, own=True)
         return Crew(team=pool, tape=self._tape, apart=True)
 
-    def pack(self, store: ExpertStore, form: ExpertsForm, layer: int = 0) -> FusedExperts:
+    def pack(self, store: PackableStore, form: ExpertsForm, layer: int = 0) -> FusedExperts:
         """Packs the experts of one decoder layer, one after the other: `store` need not hold more than one."""
         packing, glu = self.packing, form.glu
         packed = PackedExperts(
@@ -178,23 +178,9 @@ class FusedHost:
             biases=form.biases,
         )
         for i in range(form.experts):
-            self._write(packed, i, store(i))
+            _write(packed, i, store(i), self.team)
         self._layers.append(FusedExperts(packed, form, layer, self._crew))
         return self._layers[-1]
-
-    def _write(self, packed: PackedExperts, i: int, expert: ExpertMatrices) -> None:
-        """Rows may lie apart, their elements may not: what is held transposed is copied here."""
-        gate, up, down = (bits(matrix.contiguous()) for matrix in (expert.gate, expert.up, expert.down))
-        packed.write_expert(
-            i,
-            gate,
-            up,
-            down,
-            self.team,
-            gate_bias=_floats(expert.gate_bias),
-            up_bias=_floats(expert.up_bias),
-            down_bias=_floats(expert.down_bias),
-        )
 
     def require(self, spec: RunSpec) -> None:
         """Raises Unsupported for +n without domains or threads for it, ValueError where other weights are packed."""
@@ -241,6 +227,16 @@ class FusedHost:
 def bits(tensor: Tensor) -> NDArray[Any]:
     """The memory of a bf16 tensor as uint16: numpy has no bf16."""
     return tensor.detach().view(torch.uint16).numpy()
+
+
+def _write(packed: PackedExperts, i: int, expert: ExpertMatrices | ExpertBlocks, team: Team) -> None:
+    """Rows may lie apart, their elements may not: what is held transposed is copied here."""
+    biases = {name: _floats(getattr(expert, name)) for name in ("gate_bias", "up_bias", "down_bias")}
+    if isinstance(expert, ExpertBlocks):
+        packed.write_expert_blocks(i, expert.gate, expert.up, expert.down, team, **biases)
+    else:
+        gate, up, down = (bits(matrix.contiguous()) for matrix in (expert.gate, expert.up, expert.down))
+        packed.write_expert(i, gate, up, down, team, **biases)
 
 
 def _arrays(hidden: Tensor, routing: Routing, output: Tensor) -> tuple[NDArray[Any], ...]:

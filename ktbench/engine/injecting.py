@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from ktbench.core.inject import InjectSpec
 from ktbench.engine.inject.match import Replacement, match_rules
+from ktbench.engine.matrices import LinearBlocks
 from ktbench.engine.operator import Pass
 from ktbench.engine.packing import Holding
 from ktbench.engine.places import expert_places
@@ -27,12 +28,12 @@ _SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
 def inject(
-    network: PreTrainedModel, holding: Holding, threads: int, state: Pass
+    network: PreTrainedModel, holding: Holding, threads: int, state: Pass, blocks_of: LinearBlocks | None
 ) -> tuple[DenseHost | None, StepAttention | None]:
     """Who runs the dense operators on so many threads, and attention; None where no cell is lean.
 
-    Inner modules come first, so that names stay what they are until their turn. Raises ValueError for rules that do not
-    fit the network.
+    For `blocks_of` see `DenseHost`. Inner modules come first, so that names stay what they are until their turn. Raises
+    ValueError for rules that do not fit the network.
     """
     found = match_rules(network, _needed(holding))
     _require_experts(network, holding, found)
@@ -43,7 +44,7 @@ def inject(
         from ktbench.engine.step.rotary import RotaryTable
         from ktbench.engine.step.router import StepRouter
 
-        device = DenseHost(threads, holding.dense, state.tape, holding.original_dense)
+        device = DenseHost(threads, holding.dense, state.tape, holding.original_dense, blocks_of)
         attention = StepAttention(network, device)
         _place_dense(network, found, device)
         _place_attention(network, found, device, attention)

@@ -13,9 +13,11 @@ from ktbench.core.spec import ModelSpec
 from ktbench.engine.checkpoint import read_checkpoint
 from ktbench.engine.experts import OriginalExperts
 from ktbench.engine.form import read_form
+from ktbench.engine.gguf.inspecting import is_gguf
+from ktbench.engine.gguf.reading import GgufModel
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.injecting import inject
-from ktbench.engine.matrices import ExpertStore
+from ktbench.engine.matrices import ExpertStore, LinearBlocks, PackableStore
 from ktbench.engine.operator import ExpertsOperator, Pass
 from ktbench.engine.packing import Holding, Packing
 from ktbench.engine.parts import Parts
@@ -42,7 +44,7 @@ def load(
 
     `keep_original` holds the experts as Transformers does, for `base`; `packing` holds them packed, for the fused
     operator. `cores` is how many cores the engine may use (None: all that this thread may run on). Raises ValueError
-    for a folder that is not whole.
+    for a checkpoint that is not whole.
     """
     host = HostRole(cores=cores or len(os.sched_getaffinity(0)))
     return load_engine(model, Holding(original=keep_original, packing=packing), host)
@@ -51,18 +53,15 @@ def load(
 def load_engine(model: ModelSpec, holding: Holding, host: HostRole) -> HybridEngine:
     """The engine holding what `holding` says, on the cores of `host`.
 
-    Where only packed experts stay, synthetic ones are packed one by one, those of a checkpoint layer by layer. Raises
-    ValueError for a folder that is not whole and for rules that do not fit.
+    Where only packed experts stay, synthetic ones and those of a GGUF file are packed one by one, those of a folder
+    layer by layer. Raises ValueError for a checkpoint that is not whole and for rules that do not fit.
     """
-    if model.path is None:
-        network, store_of = _synthetic(model, holding.original)
-    else:
-        network, store_of = read_checkpoint(model.path), _original
+    network, store_of, blocks_of = _weights(model, holding)
     network.requires_grad_(False)
     threads, state, params = Threads.of(host), Pass(), dense_params(network)
     roles = threads.roles(holding.engine)
     experts = None if holding.packing is None else open_host(roles.host, holding, state.tape)
-    device, attention = inject(network, holding, len(roles.device), state)
+    device, attention = inject(network, holding, len(roles.device), state, blocks_of)
     cuda = open_cuda(state.tape) if holding.engine.device == "cuda" else None
     operators = _place_operators(network, store_of, holding.original, experts, cuda, state)
     if cuda is not None:
@@ -81,8 +80,17 @@ def load_engine(model: ModelSpec, holding: Holding, host: HostRole) -> HybridEng
     return HybridEngine(model, parts)
 
 
-# Gives the store of an experts module by name.
-StoreOf = Callable[[str, nn.Module], ExpertStore]
+# Gives what an experts module is packed from, by its name.
+StoreOf = Callable[[str, nn.Module], PackableStore]
+
+
+def _weights(model: ModelSpec, holding: Holding) -> tuple[PreTrainedModel, StoreOf, LinearBlocks | None]:
+    if model.path is None:
+        return *_synthetic(model, holding.original), None
+    if is_gguf(model.path):
+        read = GgufModel(model, holding)
+        return read.network, read.experts, read.linear_blocks
+    return read_checkpoint(model.path), _original, None
 
 
 def open_host(cpus: tuple[int, ...], holding: Holding, tape: Tape) -> FusedHost:

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 from torch.nn.functional import gelu, linear
 
 Activation = Literal["silu", "gelu_tanh"]
@@ -56,8 +58,27 @@ class ExpertMatrices:
         return linear(self.glu(gate, up), self.down.float(), _float(self.down_bias))
 
 
-# Gives the matrices of expert i.
+# Rows of weights as blocks of a quantised type lie in a GGUF file: [N, K / 32 · bytes of a block].
+Blocks = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExpertBlocks:
+    """One expert as a file has it, in the precision that it is packed in: matrices of `ExpertMatrices` as blocks."""
+
+    gate: Blocks
+    up: Blocks
+    down: Blocks
+    gate_bias: Tensor | None = None
+    up_bias: Tensor | None = None
+    down_bias: Tensor | None = None
+
+
+# Gives the matrices of expert i; to be packed, its blocks do as well.
 ExpertStore = Callable[[int], ExpertMatrices]
+PackableStore = Callable[[int], ExpertMatrices | ExpertBlocks]
+# Gives the blocks of a linear layer, in the precision that linear layers are packed in; None where it has others.
+LinearBlocks = Callable[[nn.Module], Blocks | None]
 
 
 def _float(bias: Tensor | None) -> Tensor | None:

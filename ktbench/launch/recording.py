@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -16,15 +12,12 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from ktbench.core.spec import RunSpec
+from ktbench.launch.apart import run_apart
 
 if TYPE_CHECKING:
     from ktbench.engine.recording import Recordable
 
 RECORD: tuple[str, ...] = (sys.executable, "-m", "ktbench.launch.recording")
-
-
-class RecordingFailed(Exception):
-    """The child ended without a profile; the text says why."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,42 +29,8 @@ class Recording:
 
 
 def record_apart(asked: Recording, say: Callable[[str], None]) -> None:
-    """Have a child write the profile; `say` gets its lines of progress. Raises RecordingFailed.
-
-    The child has a session of its own, so that an interrupt from the terminal is the parent's alone to answer: it kills
-    the child and goes on as an interrupt.
-    """
-    with tempfile.TemporaryFile("w+", errors="replace") as said:
-        child = subprocess.Popen(
-            RECORD, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, start_new_session=True
-        )
-        try:
-            ended = _follow(child, asked, say)
-        finally:
-            child.kill()
-            child.wait()
-        if ended:
-            said.seek(0)
-            raise RecordingFailed(_why(ended, said.read()))
-
-
-def _follow(child: subprocess.Popen[bytes], asked: Recording, say: Callable[[str], None]) -> int:
-    """The child's exit code, once it is there."""
-    assert child.stdin is not None
-    assert child.stdout is not None
-    with suppress(BrokenPipeError):  # it ended before it read, which its exit code tells
-        child.stdin.write(msgspec.json.encode(asked))
-        child.stdin.close()
-    with child.stdout as progress:
-        for line in progress:
-            say(line.decode(errors="replace").rstrip())
-    return child.wait()
-
-
-def _why(ended: int, said: str) -> str:
-    if ended < 0:
-        return f"ended by {signal.Signals(-ended).name}"
-    return (said.strip().splitlines() or [f"exit code {ended}"])[-1]
+    """Have a child write the profile; `say` gets its lines of progress. Raises ChildFailed."""
+    run_apart(RECORD, asked, say)
 
 
 def main() -> int:

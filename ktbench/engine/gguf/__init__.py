@@ -1,0 +1,1 @@
+"""GGUF, the file format of llama.cpp: our models written to it and read from it."""

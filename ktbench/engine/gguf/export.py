@@ -1,0 +1,117 @@
+"""Writes a model as a GGUF file for llama.cpp, piece by piece. Importing this needs neither PyTorch nor `gguf`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ktbench.core.spec import ModelSpec
+from ktbench.engine.gguf.families import OUR_CONFIG, OUR_WEIGHTS, family_of
+from ktbench.engine.gguf.names import GgufType
+
+if TYPE_CHECKING:
+    from ktbench.engine.gguf.planning import Plan
+    from ktbench.engine.gguf.sources import Source
+    from ktbench.engine.gguf.writing import TensorFile
+
+MISSING = "gguf is not installed; bring it with: pip install gguf"
+_FORM = 1  # of what is written; a change makes older files strangers
+_DIGEST_BYTES = 16
+_TOKENIZER = "tokenizer.json"
+
+
+def has_gguf() -> bool:
+    """Whether the package that writes such files is there."""
+    return find_spec("gguf") is not None
+
+
+def weights_digest(model: ModelSpec, experts: GgufType, dense: GgufType) -> str:
+    """What the numbers of an export are, as hexadecimal digits: architecture, seed or files, and types."""
+    content = {"form": _FORM, "config": model.config, "types": [experts, dense], "weights": _weights(model)}
+    text = json.dumps(content, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def _weights(model: ModelSpec) -> Any:
+    if model.path is None:
+        return model.seed
+    files = sorted(Path(model.path).glob("*.safetensors"))
+    return [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+
+
+def export_gguf(
+    model: ModelSpec, path: Path, *, experts: GgufType, dense: GgufType, say: Callable[[str], None]
+) -> None:
+    """Write the numbers that the engine loads for `model`: routed experts as `experts`, all other matrices as `dense`.
+
+    The embedding and the halves of `kv_b_proj` are bf16 (fp16 with dense F16), all else is float32. In memory are at
+    most the network without its routed experts and one of them; of a checkpoint one tensor at a time. The file is there
+    once it is whole. Raises ValueError where `path` is taken, llama.cpp lacks the family or computes something else, a
+    row is no whole number of blocks, a checkpoint lacks weights, or the disk is too small.
+    """
+    from ktbench.engine.gguf.planning import Types, plan_file
+    from ktbench.engine.gguf.sources import complete_config, open_source
+    from ktbench.engine.gguf.writing import TensorFile, write_head
+    from ktbench.engine.synthetic import skeleton
+
+    config = complete_config(model.config)
+    family = family_of(config)
+    metadata = family.metadata(config)
+    network = skeleton(model)
+    plan = plan_file(network, family, config, Types(experts=experts, dense=dense))
+    _require_room(path, plan)
+    _remark(model, family.remark, say)
+    ours = {OUR_CONFIG: json.dumps(model.config), OUR_WEIGHTS: weights_digest(model, experts, dense)}
+    with _partial(path) as part:
+        begin = write_head(part, family.architecture, {"general.name": model.name} | metadata | ours, plan, experts)
+        with part.open("r+b") as stream:
+            _write(TensorFile(stream, begin, plan), plan, open_source(model, network), config, say)
+
+
+def _require_room(path: Path, plan: Plan) -> None:
+    if path.exists():
+        raise ValueError(f"{path}: is there already, name a new file")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(path.parent).free
+    if free < plan.data_bytes:
+        raise ValueError(f"{path}: needs {plan.data_bytes / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free there")
+
+
+def _remark(model: ModelSpec, remark: str, say: Callable[[str], None]) -> None:
+    if remark:
+        say(f"note: {remark}")
+    if model.path is not None and (Path(model.path) / _TOKENIZER).is_file():
+        say(f"note: {_TOKENIZER} is left out; the file takes and gives token ids")
+
+
+@contextmanager
+def _partial(path: Path) -> Iterator[Path]:
+    """A name that nobody takes for a finished file; it becomes `path` once all is written."""
+    part = path.with_name(f"{path.name}.part")
+    try:
+        yield part
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _write(file: TensorFile, plan: Plan, source: Source, config: Mapping[str, Any], say: Callable[[str], None]) -> None:
+    from ktbench.engine.gguf.planning import Experts
+
+    for part in plan.parts:
+        if not isinstance(part, Experts):
+            for name, tensor in part.mapped.split(source.tensor(part.name), config).items():
+                file.put(name, tensor)
+            continue
+        store = source.experts(part.name)
+        for i in range(part.count):
+            expert = store(i)
+            for field, name in part.names.items():
+                file.put_expert(name, i, getattr(expert, field))
+        say(f"wrote {part.name}")

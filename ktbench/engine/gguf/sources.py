@@ -1,0 +1,147 @@
+"""Where the weights of an export come from: the engine's synthetic numbers, or the files of a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+from transformers import AutoConfig, PreTrainedModel
+
+from ktbench.core.spec import ModelSpec
+from ktbench.engine.checkpoint_files import inspect_checkpoint
+from ktbench.engine.form import ExpertsForm, read_form
+from ktbench.engine.matrices import ExpertMatrices, ExpertStore
+from ktbench.engine.places import is_experts
+from ktbench.engine.synthetic import PassingExperts, WeightPool, materialise
+
+_FILES = "model*.safetensors"  # as inspect_checkpoint asks for them
+# Mixtral's block goes by another name on the Hub, and so do its projections: gate, up, down.
+_BLOCK, _OTHER_BLOCK = ".mlp.", ".block_sparse_moe."
+_PROJECTIONS = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
+_HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
+
+
+class Source(Protocol):
+    """The numbers that the engine itself loads for the same model."""
+
+    def tensor(self, name: str) -> Tensor:
+        """A tensor of the network outside of its routed experts."""
+        ...
+
+    def experts(self, name: str) -> ExpertStore:
+        """Routed experts, one at a time: a call may overwrite what the call before gave."""
+        ...
+
+
+def complete_config(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration with all that Transformers takes for granted in its family."""
+    whole: dict[str, Any] = AutoConfig.for_model(**config).to_dict()
+    return whole
+
+
+def open_source(model: ModelSpec, network: PreTrainedModel) -> Source:
+    """Weights for a network on `meta`; it gets memory where the model is synthetic, but for its routed experts.
+
+    Raises ValueError for a folder that is not whole.
+    """
+    if model.path is None:
+        return SyntheticSource(model, network)
+    inspect_checkpoint(model.path)
+    return CheckpointSource(model.path, network)
+
+
+class SyntheticSource:
+    """Everything but routed experts in memory, and one expert."""
+
+    def __init__(self, model: ModelSpec, network: PreTrainedModel) -> None:
+        self._network, self._pool = network, WeightPool.of(model)
+        materialise(network, self._pool, is_experts)
+        self._tensors = network.state_dict()
+
+    def tensor(self, name: str) -> Tensor:
+        """See `Source`."""
+        whole: Tensor = self._tensors[name]
+        return whole
+
+    def experts(self, name: str) -> ExpertStore:
+        """See `Source`."""
+        return PassingExperts(self._network.get_submodule(name), name, self._pool)
+
+
+class CheckpointSource:
+    """Tensors read when they are asked for, in bf16 as the engine holds them."""
+
+    def __init__(self, folder: str, network: PreTrainedModel) -> None:
+        self._folder, self._network = folder, network
+        self._exact: tuple[str, ...] = tuple(getattr(network, "_keep_in_fp32_modules_strict", None) or ())
+        files: list[Any] = [safe_open(file, "pt") for file in sorted(Path(folder).glob(_FILES))]
+        self._file_of = {name: file for file in files for name in file.keys()}  # noqa: SIM118
+
+    def tensor(self, name: str) -> Tensor:
+        """See `Source`. A tied head is the embedding."""
+        others = (_EMBEDDING,) if name == _HEAD else ()
+        stored = self._stored(name, name.replace(_BLOCK, _OTHER_BLOCK), *others)
+        exact = any(part in name for part in self._exact)
+        return self._read(stored).to(torch.float32 if exact else torch.bfloat16)
+
+    def experts(self, name: str) -> ExpertStore:
+        """See `Source`. They lie stacked as in memory, or each for itself as on the Hub."""
+        module = self._network.get_submodule(name)
+        form, keys = read_form(module), [key for key, _ in module.named_parameters()]
+        if f"{name}.{keys[0]}" in self._file_of:
+            return StackedExperts(source=self, name=name, keys=tuple(keys), form=form)
+        return SingleExperts(source=self, name=name, form=form)
+
+    def expert(self, name: str, i: int) -> Tensor:
+        """What expert `i` has of a stacked tensor."""
+        part: Tensor = self._file_of[self._stored(name)].get_slice(name)[i]
+        return part.to(torch.bfloat16)
+
+    def _stored(self, *names: str) -> str:
+        """The first of the names that the files have."""
+        found = next((name for name in names if name in self._file_of), None)
+        if found is None:
+            raise ValueError(f"model.path={self._folder}: no weights for {names[0]}")
+        return found
+
+    def _read(self, stored: str) -> Tensor:
+        whole: Tensor = self._file_of[stored].get_tensor(stored)
+        return whole
+
+    def projection(self, name: str, i: int, which: int) -> Tensor:
+        """Gate (0), up (1) or down (2) of expert `i` where each lies for itself."""
+        blocks = (name, name.replace(_BLOCK, _OTHER_BLOCK))
+        names = [f"{block}.{i}.{words[which]}.weight" for block in blocks for words in _PROJECTIONS]
+        return self._read(self._stored(*names)).to(torch.bfloat16)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StackedExperts:
+    """Experts of one layer that files hold as the network does."""
+
+    source: CheckpointSource
+    name: str
+    keys: tuple[str, ...]
+    form: ExpertsForm
+
+    def __call__(self, i: int) -> ExpertMatrices:
+        """Reads expert `i` alone."""
+        return self.form.split({key: self.source.expert(f"{self.name}.{key}", i) for key in self.keys})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SingleExperts:
+    """Experts of one layer that files hold as three matrices each."""
+
+    source: CheckpointSource
+    name: str
+    form: ExpertsForm
+
+    def __call__(self, i: int) -> ExpertMatrices:
+        """Reads expert `i`."""
+        gate, up, down = (self.source.projection(self.name, i, which) for which in range(3))
+        return ExpertMatrices(gate=gate, up=up, down=down, glu=self.form.glu)

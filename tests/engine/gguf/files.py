@@ -1,0 +1,83 @@
+"""Exported files as the `gguf` package reads them, and what it would have in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ktbench.core.spec import ModelSpec
+from ktbench.engine.form import read_form
+from ktbench.engine.gguf.export import export_gguf
+from ktbench.engine.gguf.families import family_of
+from ktbench.engine.gguf.names import GgufType
+from ktbench.engine.places import is_experts
+
+gguf = pytest.importorskip("gguf", reason="gguf is not installed")
+
+
+def written(model: ModelSpec, folder: Path, experts: GgufType = "BF16", dense: GgufType | None = None) -> Path:
+    file = folder / f"{model.name}-{experts}.gguf"
+    export_gguf(model, file, experts=experts, dense=dense or experts, say=lambda _: None)
+    return file
+
+
+def tensors(file: Path) -> dict[str, Any]:
+    return {tensor.name: tensor for tensor in gguf.GGUFReader(file).tensors}
+
+
+def numbers(tensor: Any) -> NDArray[np.float32]:
+    """What a tensor of a file stands for, by the `gguf` package."""
+    return gguf.quants.dequantize(tensor.data, tensor.tensor_type).reshape(tuple(tensor.shape)[::-1])
+
+
+def expected(network: PreTrainedModel, config: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    """Tensors by the names that `gguf` knows for those of Transformers, in the form that llama.cpp loads."""
+    architecture = next(one for one in gguf.MODEL_ARCH if gguf.MODEL_ARCH_NAMES[one] == family_of(config).architecture)
+    known = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
+    for key, tensor in hub_tensors(network, config):
+        name = known.get_name(key, try_suffixes=(".weight", ".bias")) or known.get_name(f"{key}.weight", (".weight",))
+        assert name, key
+        yield (
+            (name if "." in name.rpartition("_")[2] or name.endswith(("weight", "bias")) else f"{name}.weight"),
+            tensor,
+        )
+
+
+def hub_tensors(network: PreTrainedModel, config: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
+    for key, tensor in network.state_dict().items():
+        word = key.split(".")[-2]
+        if ".mlp.experts." in key:
+            continue
+        if word == "kv_b_proj":
+            both = tensor.unflatten(0, (config["num_attention_heads"], -1))
+            keys, values = both.split([config["qk_nope_head_dim"], config["v_head_dim"]], dim=1)
+            yield key.replace("kv_b", "k_b"), keys.transpose(1, 2)
+            yield key.replace("kv_b", "v_b"), values
+        elif config["model_type"] == "mixtral" and word in heads:
+            yield key, tensor.unflatten(0, (heads[word], 2, -1)).transpose(1, 2).flatten(0, 2)
+        elif word == "shared_expert_gate":
+            yield key, tensor[0]
+        else:
+            # Without a suffix: sinks, and a bias that has none of its own.
+            yield key.replace("correction_bias", "correction.bias").replace("sinks", "sinks.weight"), tensor
+    for name, module in network.named_modules():
+        if is_experts(module):
+            yield from stacked(name, module)
+
+
+def stacked(name: str, module: Any) -> Iterator[tuple[str, Tensor]]:
+    form = read_form(module)
+    experts = [form.matrices(module, i) for i in range(form.experts)]
+    for one in ("gate", "up", "down"):
+        yield f"{name}.{one}_proj.weight", torch.stack([getattr(expert, one) for expert in experts])
+        if form.biases:
+            yield f"{name}.{one}_proj.bias", torch.stack([getattr(expert, f"{one}_bias") for expert in experts])

@@ -1,0 +1,168 @@
+"""Quantised weights of a GGUF file in the engine: packed as they are, and right against plain Transformers."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ktbench.core.evidence import collect, dishonest
+from ktbench.core.outcome import Outcome
+from ktbench.core.spec import ModelSpec, RunSpec
+from ktbench.engine.dense import DenseHost
+from ktbench.engine.gguf.export import export_gguf
+from ktbench.engine.hybrid import HybridEngine
+from ktbench.engine.load import load
+from ktbench.engine.packing import Packing
+from ktbench.engine.step.tape import Tape
+from ktbench.measure.check import check, check_the_check
+from tests.engine.engines import cell, engine_for, logits, needs_avx512, relative
+from tests.engine.families.plain import experts_of
+from tests.engine.gguf.rounding import MATRICES, PRECISIONS, UNQUANTISED, blocks_of, quantise, quantised, stored_experts
+from tests.engine.gguf.tinies import FAMILIES, tiny_of
+from tests.engine.test_base import transformers_decode, transformers_prefill
+from tests.engine.test_lean import packed_layers, stored
+from tests.engine.tiny import EXPERTS, decode, prefill, run, spec
+
+pytestmark = needs_avx512()
+
+KINDS = list(PRECISIONS)
+# Of logits: activations are rounded to 8 bits in blocks before every product, sums to bf16 after it.
+TOLERANCE = 0.1
+
+
+def packed(model: ModelSpec, precision: Any) -> HybridEngine:
+    return load(model, keep_original=False, packing=Packing(precision=precision))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["qwen3_30b_a3b", "gpt_oss_20b"])
+def test_experts_are_those_of_the_file_bit_for_bit(name: str, kind: Any, exported: Any) -> None:
+    model, truth = exported(name, kind)
+    operators = packed(model, PRECISIONS[kind])._parts.operators
+    for operator, module in zip(operators, experts_of(truth), strict=True):
+        for i in (0, 5):
+            seen, expected = operator.fused.matrices(i), stored_experts(module, i)
+            for field in MATRICES:
+                assert torch.equal(getattr(seen, field), quantised(getattr(expected, field), kind))
+            if expected.gate_bias is not None:
+                assert torch.equal(seen.gate_bias, expected.gate_bias.float())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("precision", ["int8", "bf16", "q8_0", "q4_0"])
+def test_experts_of_another_precision_are_rounded_to_bf16_first(kind: Any, precision: Any, exported: Any) -> None:
+    """As those of a folder that holds what the blocks stand for."""
+    if precision == PRECISIONS[kind]:
+        pytest.skip("the same precision")
+    model, truth = exported("mixtral_8x7b", kind)
+    quantise(truth, kind)
+    folder = Path(str(model.path)).with_name("rounded")
+    truth.save_pretrained(folder)
+    systems = [packed(one, precision) for one in (model, replace(model, path=str(folder)))]
+    for operator, other in zip(*(system._parts.operators for system in systems), strict=True):
+        for field in MATRICES:
+            assert torch.equal(*(getattr(one.fused.matrices(2), field) for one in (operator, other)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["mixtral_8x7b", "deepseek_v3", "qwen2_57b_a14b"])
+def test_linear_layers_are_those_of_the_file_bit_for_bit(name: str, kind: Any, exported: Any) -> None:
+    model, truth = exported(name, kind)
+    system = engine_for(lean_cell(model, kind))
+    layers = dict(packed_layers(system))
+    assert {"lm_head", "model.layers.1.self_attn.o_proj"} <= set(layers)
+    for place, layer in layers.items():
+        weight = truth.get_parameter(f"{place}.weight")
+        is_blocks = not f"{place}.weight".endswith(UNQUANTISED)
+        assert layer.siblings.matrix.packed.precision == (PRECISIONS[kind] if is_blocks else "bf16")
+        assert torch.equal(stored(layer), quantised(weight, kind) if is_blocks else weight.float()), place
+
+
+@pytest.mark.parametrize(("kind", "precision"), [("Q8_0", "int8"), ("Q4_0", "q8_0"), ("BF16", "q4_0")])
+def test_linear_layers_of_another_precision_are_rounded_to_bf16_first(kind: Any, precision: Any, exported: Any) -> None:
+    model, truth = exported("mixtral_8x7b", kind)
+    quantise(truth, kind)
+    folder = Path(str(model.path)).with_name("rounded")
+    truth.save_pretrained(folder)
+    systems = [
+        engine_for(cell(one, decode(), v=True, l=True, device_precision=precision))
+        for one in (model, replace(model, path=str(folder)))
+    ]
+    for (place, layer), (_, other) in zip(*map(packed_layers, systems), strict=True):
+        assert layer.siblings.matrix.packed.precision == precision
+        assert torch.equal(stored(layer), stored(other)), place
+
+
+@torch.no_grad()
+def test_layers_that_share_a_matrix_but_no_type_stay_as_they_are() -> None:
+    """As llama.cpp quantises the attention of Mixtral: keys and values to more bits than queries."""
+    query, key = (torch.nn.Linear(64, 32, bias=False, dtype=torch.bfloat16) for _ in range(2))
+    host = DenseHost(1, "q4_0", Tape(), False, {query: blocks_of(query.weight, "Q4_0")}.get)
+    together, alone = host.matrix([query, key]).packed, host.matrix([query]).packed
+    assert (together.precision, alone.precision) == ("bf16", "q4_0")
+    assert torch.equal(torch.from_numpy(together.read()), torch.cat([query.weight, key.weight]).float())
+    assert torch.equal(torch.from_numpy(alone.read()), quantised(query.weight, "Q4_0"))
+
+
+def lean_cell(model: ModelSpec, kind: Any, **options: Any) -> RunSpec:
+    precision = PRECISIONS[kind]
+    workload = options.pop("workload", decode(batch=2))
+    return cell(model, workload, v=True, l=True, precision=precision, device_precision=precision, **options)
+
+
+@pytest.mark.parametrize(("name", "kind"), [*((name, "Q4_0") for name in FAMILIES), ("deepseek_v3", "Q8_0")])
+def test_logits_are_those_of_transformers_on_the_same_numbers(name: str, kind: Any, exported: Any) -> None:
+    """Every token goes to all experts, as a router may choose others where it sees what is rounded otherwise."""
+    model, original = exported(name, kind, num_experts_per_tok=EXPERTS, n_group=1, topk_group=1)
+    truth = copy.deepcopy(original)
+    quantise(truth, kind)
+    system = engine_for(lean_cell(model, kind))
+    for workload, plain in ((decode(batch=2), transformers_decode), (prefill(batch=2), transformers_prefill)):
+        seen, expected = logits(system, lean_cell(model, kind, workload=workload)), plain(truth, workload)
+        assert relative(seen, expected) < TOLERANCE
+        if kind == "Q4_0":  # numbers that are not rounded would be found out
+            assert relative(plain(original, workload), expected) > 2 * TOLERANCE
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_runs_on_blocks_passes_the_check_with_evidence(kind: Any, exported: Any) -> None:
+    model, _ = exported("qwen3_30b_a3b", kind)
+    system = engine_for(lean_cell(model, kind))
+    for workload in (decode(batch=2), prefill()):
+        asked = lean_cell(model, kind, workload=workload)
+        system.configure(asked)
+        before = dict(system.counters())
+        run(system, workload.steps)
+        moved = {name: count - before[name] for name, count in system.counters().items()}
+        assert dishonest(collect(asked.engine.features, moved)) == ""
+        seen = system.observe()
+        assert check(seen, system.reference, asked.tolerance).outcome is Outcome.OK
+        assert check_the_check(seen, system.reference, asked.tolerance) == ""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_file_of_a_slice_gives_the_logits_of_the_slice(kind: Any, tmp_path: Path) -> None:
+    """The export and the engine round the same numbers alike."""
+    model = tiny_of("qwen3_30b_a3b")
+    export_gguf(model, tmp_path / "model.gguf", experts=kind, dense="BF16", say=lambda _line: None)
+    seen = []
+    for one in (model, replace(model, path=str(tmp_path / "model.gguf"))):
+        system = packed(one, PRECISIONS[kind])
+        system.configure(replace(spec(one, decode(), v=True), precision=PRECISIONS[kind]))
+        seen.append(run(system, 3))
+    assert all(map(torch.equal, *seen))
+
+
+def test_base_takes_turns_with_packed_blocks(exported: Any) -> None:
+    model, truth = exported("mixtral_8x7b", "Q8_0")
+    quantise(truth, "Q8_0")
+    base, fused = cell(model, decode()), cell(model, decode(), v=True, precision="q8_0")
+    system = load(model, cores=1, packing=Packing(precision="q8_0"))
+    first = logits(system, fused)
+    assert all(map(torch.equal, logits(system, base), transformers_decode(truth, decode())))
+    assert all(map(torch.equal, logits(system, fused), first))

@@ -1,0 +1,168 @@
+"""Tables of the families: configurations to metadata and back, names, and tensors in another form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ktbench.engine.gguf.changes import LatentHeads, RotaryRows, Row
+from ktbench.engine.gguf.families import ARCHITECTURE, FAMILIES, family_in, family_of
+from ktbench.engine.gguf.metadata import short
+from ktbench.engine.gguf.names import expert_names
+from tests.engine.tiny import NAMES, facts
+
+# Known models that llama.cpp would compute otherwise, or not at all, and what is said of them.
+LEFT_OUT = {
+    "deepseek_v2": "topk_method=group_limited_greedy",
+    "kimi_k2": "beta_fast=1.0, llama.cpp knows 32.0",
+    "minimax_m2": "model_type=minimax_m2",
+}
+KNOWN = [name for name in NAMES if name not in LEFT_OUT]
+TENSORS = ("output.weight", "blk.0.attn_q.bias")
+
+
+def config_of(name: str, **changes: Any) -> dict[str, Any]:
+    config: dict[str, Any] = facts(name)["config"]
+    return config | changes
+
+
+def as_stored(metadata: dict[str, Any], architecture: str) -> dict[str, Any]:
+    """The metadata as a reader gives them: floating-point numbers have been float32 in the file."""
+    stored = {key: float(np.float32(value)) if type(value) is float else value for key, value in metadata.items()}
+    return stored | {ARCHITECTURE: architecture}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_configuration_comes_back_from_its_metadata(name: str) -> None:
+    config = config_of(name)
+    family = family_of(config)
+    stored = as_stored(family.metadata(config), family.architecture)
+    assert family_in(stored) is family
+    read = family.config(stored, TENSORS)
+    # How weights are initialised is all that a file does not tell.
+    assert {key: read.get(key) for key in config} == config | {"initializer_range": None}
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_what_llama_cpp_would_compute_otherwise_is_refused(name: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        family_of(config_of(name)).metadata(config_of(name))
+    assert LEFT_OUT[name] in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+_YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("qwen3_30b_a3b", {"norm_topk_prob": False}, "norm_topk_prob=False, llama.cpp knows True"),
+        ("qwen3_30b_a3b", {"mlp_only_layers": [0]}, "mlp_only_layers=[0]"),
+        ("qwen3_30b_a3b", {"rope_parameters": {"rope_type": "llama3"}}, "rope_type=llama3"),
+        ("qwen3_30b_a3b", {"rope_parameters": _YARN | {"attention_factor": 1.1}}, "attention_factor=1.1"),
+        ("qwen3_30b_a3b", {"rope_parameters": _YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}}, "mscale=1.0"),
+        ("qwen2_57b_a14b", {"head_dim": 64}, "head_dim=64, llama.cpp knows hidden_size / num_attention_heads = 128"),
+        ("mixtral_8x7b", {"sliding_window": 4096}, "sliding_window=4096"),
+        ("deepseek_v2_lite", {"rope_parameters": _YARN}, "mscale=None"),
+        ("deepseek_v2_lite", {"rope_parameters": _YARN | {"rope_type": "linear"}}, "rope_type=linear"),
+        ("deepseek_v3", {"num_hidden_layers": 27}, "takes it for DeepSeek-V2-Lite"),
+        ("deepseek_v3", {"rope_interleave": False}, "rope_interleave=False"),
+        ("gpt_oss_20b", {"layer_types": ["full_attention"] * 24}, "layer_types in another order"),
+        ("gpt_oss_20b", {"swiglu_limit": 10.0}, "swiglu_limit=10.0, llama.cpp knows 7.0"),
+        ("glm_4_5_air", {"hidden_act": "gelu"}, "hidden_act=gelu"),
+    ],
+)
+def test_a_fact_that_no_field_carries_is_refused(name: str, changes: dict[str, Any], said: str) -> None:
+    config = config_of(name, **changes)
+    with pytest.raises(ValueError) as refused:
+        family_of(config).metadata(config)
+    assert said in str(refused.value)
+
+
+def test_fields_of_published_files_are_understood() -> None:
+    """Layers that predict further tokens are counted in, and the vocabulary is a list."""
+    config = config_of("glm_4_5_air")
+    family = family_of(config)
+    stored = as_stored(family.metadata(config), family.architecture)
+    stored |= {"glm4moe.block_count": 47, "glm4moe.nextn_predict_layers": 1, "tokenizer.ggml.tokens": ["a", "b"]}
+    del stored["glm4moe.vocab_size"]
+    read = family.config(stored, ("blk.0.attn_q_norm.weight",))
+    assert (read["num_hidden_layers"], read["vocab_size"]) == (46, 2)
+    assert (read["tie_word_embeddings"], read["attention_bias"], read["use_qk_norm"]) == (True, False, True)
+
+
+def test_files_from_before_split_latent_heads_are_understood() -> None:
+    config = config_of("deepseek_v2_lite")
+    family = family_of(config)
+    stored = as_stored(family.metadata(config), family.architecture)
+    stored |= {"deepseek2.attention.key_length": 192, "deepseek2.attention.value_length": 128}
+    for name in ("attention.key_length_mla", "attention.value_length_mla", "attention.q_lora_rank"):
+        del stored[f"deepseek2.{name}"]
+    read = family.config(stored, TENSORS)
+    assert (read["qk_nope_head_dim"], read["v_head_dim"], read["q_lora_rank"]) == (128, 128, None)
+
+
+def test_a_missing_field_and_an_unknown_architecture_are_named() -> None:
+    config = config_of("qwen3_30b_a3b")
+    family = family_of(config)
+    stored = family.metadata(config)
+    del stored["qwen3moe.expert_count"]
+    with pytest.raises(ValueError, match=r"GGUF metadata has no qwen3moe\.expert_count"):
+        family.config(stored, TENSORS)
+    with pytest.raises(ValueError, match="architecture bert: not read here; allowed are qwen3moe, qwen2moe, llama"):
+        family_in({ARCHITECTURE: "bert"})
+
+
+def test_a_tensor_that_llama_cpp_lacks_is_named() -> None:
+    family = family_of({"model_type": "qwen3_moe"})
+    for name in ("model.layers.0.self_attn.sinks", "model.visual.weight", "model.layers.0.mlp.gate.scale"):
+        with pytest.raises(ValueError, match=f"no tensor for {name}"):
+            family.mapped(name)
+    with pytest.raises(ValueError, match=r"no tensors for experts at model\.layers\.0\.feed_forward"):
+        expert_names("model.layers.0.feed_forward")
+
+
+@given(heads=st.integers(1, 5), half=st.integers(1, 4), columns=st.integers(1, 3))
+def test_rotary_rows_alternate_between_the_halves_of_a_head(heads: int, half: int, columns: int) -> None:
+    change, config = RotaryRows("heads"), {"heads": heads}
+    rows = torch.arange(heads * 2 * half * columns).reshape(-1, columns)
+    (split,) = change.split(rows, config)
+    for head in range(heads):
+        own, moved = (one[head * 2 * half : (head + 1) * 2 * half] for one in (rows, split))
+        assert torch.equal(moved[::2], own[:half])
+        assert torch.equal(moved[1::2], own[half:])
+    assert torch.equal(change.join([split], config), rows)
+
+
+@given(heads=st.integers(1, 4), keys=st.integers(1, 4), values=st.integers(1, 4), rank=st.integers(1, 4))
+def test_latent_heads_come_apart_and_together(heads: int, keys: int, values: int, rank: int) -> None:
+    config = {"num_attention_heads": heads, "qk_nope_head_dim": keys, "v_head_dim": values}
+    whole = torch.arange(heads * (keys + values) * rank).reshape(-1, rank)
+    key, value = LatentHeads().split(whole, config)
+    assert (tuple(key.shape), tuple(value.shape)) == ((heads, rank, keys), (heads, values, rank))
+    assert torch.equal(key[0].T, whole[:keys])
+    assert torch.equal(value[0], whole[keys : keys + values])
+    assert torch.equal(LatentHeads().join([key, value], config), whole)
+
+
+def test_a_single_row_is_a_vector_in_the_file() -> None:
+    row = torch.arange(5)[None]
+    assert tuple(Row().split(row, {})[0].shape) == (5,)
+    assert torch.equal(Row().join(Row().split(row, {}), {}), row)
+
+
+@given(st.floats(1e-9, 1e9), st.integers(1, 6))
+def test_short_numbers_survive_float32(number: float, digits: int) -> None:
+    decimal = float(f"{number:.{digits}g}")
+    assert short(float(np.float32(decimal))) == decimal
+
+
+def test_families_of_one_architecture_are_told_apart() -> None:
+    told = {(family.architecture, family.sigmoid) for family in FAMILIES}
+    assert len(told) == len(FAMILIES)

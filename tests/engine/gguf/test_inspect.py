@@ -1,0 +1,195 @@
+"""Headers of GGUF files: read as they were written, and never anything but one clear line for those that are wrong."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ktbench.core.shape import moe_shape
+from ktbench.engine.checkpoint_files import inspect_checkpoint
+from ktbench.engine.gguf.header import read_header
+from tests.engine.gguf.written import METADATA, TENSORS, Written, tensor_bytes, text, value
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "model.gguf"
+
+
+def test_header_says_what_was_written(file: Path) -> None:
+    file.write_bytes(Written().whole())
+    header = read_header(file)
+    assert dict(header.metadata) == METADATA | {"qwen3moe.attention.layer_norm_rms_epsilon": pytest.approx(1e-6)}
+    assert [(one.name, one.kind, one.shape) for one in header.tensors.values()] == list(TENSORS)
+    content = file.read_bytes()
+    for one in header.tensors.values():
+        assert one.nbytes == tensor_bytes(one.kind, one.shape)
+        assert set(content[one.offset : one.offset + one.nbytes]) == {1}
+
+
+def test_every_kind_of_number_is_read(file: Path) -> None:
+    forms = {0: ("B", 200), 1: ("b", -3), 2: ("H", 60_000), 3: ("h", -9), 4: ("I", 4_000_000_000), 5: ("i", -1)}
+    forms |= {6: ("f", 0.5), 7: ("?", True), 10: ("Q", 2**63), 11: ("q", -(2**62)), 12: ("d", 0.1)}
+    fields = [text(f"{n}") + struct.pack(f"<I{form}", n, one) for n, (form, one) in forms.items()]
+    lists = [text(f"[{n}]") + struct.pack(f"<IIQ2{form}", 9, n, 2, one, one) for n, (form, one) in forms.items()]
+    file.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 2 * len(forms)) + b"".join(fields + lists))
+    metadata = read_header(file).metadata
+    for n, (_, one) in forms.items():
+        assert (metadata[f"{n}"], metadata[f"[{n}]"]) == (one, [one, one])
+
+
+@pytest.mark.parametrize("alignment", [32, 64, 256])
+def test_data_are_aligned_as_the_file_says(file: Path, alignment: int) -> None:
+    head = Written(tensors=[("a", "F32", (1,))], metadata=METADATA | {"general.alignment": alignment}).head()
+    begin = -(-len(head) // alignment) * alignment
+    file.write_bytes(head.ljust(begin + 4, b"\0"))
+    assert read_header(file).tensors["a"].offset == begin
+
+
+def test_padding_after_the_last_tensor_is_no_damage(file: Path) -> None:
+    whole = Written().whole()
+    file.write_bytes(whole.ljust(-(-len(whole) // 32) * 32, b"\0"))
+    read_header(file)
+
+
+def test_configuration_of_metadata(file: Path) -> None:
+    file.write_bytes(Written().whole())
+    config = inspect_checkpoint(file)
+    assert (config["model_type"], config["vocab_size"], config["tie_word_embeddings"]) == ("qwen3_moe", 256, False)
+    shape = moe_shape(config)
+    assert (shape.layers, shape.hidden, shape.experts, shape.top_k, shape.expert_ffn) == (2, 64, 8, 2, 32)
+
+
+def test_configuration_as_it_was_exported_comes_first(file: Path) -> None:
+    ours = {"model_type": "mixtral", "anything": [1, None]}
+    file.write_bytes(Written(metadata=METADATA | {"ktbench.config": json.dumps(ours)}).whole())
+    assert inspect_checkpoint(file) == ours
+
+
+def without(*keys: str) -> Mapping[str, Any]:
+    return {key: one for key, one in METADATA.items() if key not in keys}
+
+
+WHOLE = Written().whole()
+HEAD = Written().head()
+BAD = {
+    "empty": (b"", "truncated, holds 0 bytes"),
+    "other": (b"PK\3\4" * 20, r"not a GGUF file, begins with b'PK"),
+    "version 2": (Written(version=2).whole(), "GGUF of version 2, allowed is 3"),
+    "big-endian": (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "GGUF of version 50331648, allowed is 3, little-endian"),
+    "cut in its head": (WHOLE[:100], "truncated, its header does not fit in 100 bytes"),
+    "cut in its magic": (b"GG", "truncated, its header does not fit in 2 bytes"),
+    "cut in its data": (WHOLE[:-1], r"truncated, holds [\d,]+ of [\d,]+ bytes"),
+    "longer": (WHOLE + bytes(64), r"damaged, holds [\d,]+ bytes where its header promises [\d,]+"),
+    "many fields": (b"GGUF" + struct.pack("<IQQ", 3, 0, 2**64 - 1), "truncated"),
+    "many tensors": (b"GGUF" + struct.pack("<IQQ", 3, 2**64 - 1, 0), "truncated"),
+    "long string": (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 2**63), "truncated"),
+    "long array": (
+        b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text("a") + struct.pack("<IIQ", 9, 8, 2**60),
+        "truncated",
+    ),
+    "no text": (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"\xff" + bytes(99), "not UTF-8"),
+    "no kind": (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text("a") + struct.pack("<I", 77), "a value of kind 77"),
+    "array of arrays": (
+        b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text("a") + struct.pack("<IIQ", 9, 9, 1) + bytes(99),
+        "a value of kind 9",
+    ),
+    "field twice": (
+        b"GGUF" + struct.pack("<IQQ", 3, 0, 2) + 2 * (text("a") + value(1)),
+        "its header has 'a' twice",
+    ),
+    "tensor twice": (Written(tensors=[("a", "F32", (1,))] * 2).whole(), "its header has 'a' twice"),
+    "no dimensions": (Written(tensors=[("a", "F32", ())]).whole(), "tensor 'a' has 0 dimensions"),
+    "no rows": (Written(tensors=[("a", "F32", (0, 4))]).whole(), r"tensor 'a' of F32 has the shape \(0, 4\)"),
+    "part of a block": (Written(tensors=[("a", "Q8_0", (4, 48))]).whole(), r"'a' of Q8_0 has the shape \(4, 48\)"),
+    "gap": (Written(gap=32).whole(), "tensor 'output_norm.weight' lies at"),
+    "Q4_K": (
+        Written(tensors=[("a", "Q4_K", (1, 256))]).whole(),
+        "tensor 'a' is Q4_K, allowed are F32, F16, BF16, Q8_0, Q4_0",
+    ),
+    "unheard of": (Written(tensors=[("a", "unheard of", (4,))]).whole(), "tensor 'a' is of type 999, allowed are F32"),
+    "alignment": (Written(metadata=METADATA | {"general.alignment": 24}).whole(), "general.alignment=24 is no power"),
+    "a part": (Written(metadata=METADATA | {"split.count": 3}).whole(), "is one of 3 parts"),
+    "no architecture": (Written(metadata=without("general.architecture")).whole(), "architecture None: not read here"),
+    "dense model": (
+        Written(metadata=METADATA | {"general.architecture": "gemma3"}).whole(),
+        "architecture gemma3: not read here; allowed are qwen3moe",
+    ),
+    "no width": (
+        Written(metadata=without("qwen3moe.embedding_length")).whole(),
+        "metadata has no qwen3moe.embedding_length",
+    ),
+    "more layers than tensors": (
+        Written(metadata=METADATA | {"qwen3moe.block_count": 2**31}).whole(),
+        "qwen3moe.block_count=2147483648, with 3 tensors",
+    ),
+    "name of two lines": (Written(metadata=METADATA | {"general.architecture": "a\nb"}).whole(), "architecture a b"),
+    "deep list": (Written(metadata=METADATA | {"ktbench.config": "[" * 100_000}).whole(), "recursion"),
+    "width of text": (Written(metadata=METADATA | {"qwen3moe.embedding_length": "wide"}).whole(), "'wide'"),
+    "list of widths": (Written(metadata=METADATA | {"qwen3moe.embedding_length": [1, 2]}).whole(), "list"),
+    "exported badly": (Written(metadata=METADATA | {"ktbench.config": "{"}).whole(), "Expecting property name"),
+    "exported list": (Written(metadata=METADATA | {"ktbench.config": "[1]"}).whole(), "ktbench.config holds list"),
+    "exported stranger": (
+        Written(metadata=METADATA | {"ktbench.config": '{"model_type": "gpt2"}'}).whole(),
+        "model_type=gpt2",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_wrong_file_is_refused_in_one_line_that_names_it(file: Path, case: str) -> None:
+    content, why = BAD[case]
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=why) as refused:
+        inspect_checkpoint(file)
+    assert str(refused.value).startswith(f"{file}: ")
+    assert "\n" not in str(refused.value)
+
+
+def test_file_that_is_not_there_is_refused(file: Path) -> None:
+    with pytest.raises(ValueError, match=f"model.path={file}: no such file"):
+        inspect_checkpoint(file)
+
+
+def test_folder_may_have_such_a_name(file: Path) -> None:
+    file.mkdir()
+    with pytest.raises(ValueError, match=r"no config\.json there"):
+        inspect_checkpoint(file)
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(places=st.lists(st.tuples(st.integers(0, len(HEAD) - 1), st.binary(min_size=1, max_size=9)), max_size=4))
+def test_damaged_head_is_never_anything_but_refused(file: Path, places: list[tuple[int, bytes]]) -> None:
+    content = bytearray(WHOLE)
+    for at, some in places:
+        content[at : at + len(some)] = some
+    refused_or_read(file, bytes(content))
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(begin=st.integers(0, len(HEAD)), rest=st.binary(max_size=200))
+def test_other_bytes_from_some_place_on_are_never_anything_but_refused(file: Path, begin: int, rest: bytes) -> None:
+    refused_or_read(file, WHOLE[:begin] + rest)
+
+
+def refused_or_read(file: Path, content: bytes) -> None:
+    file.write_bytes(content)
+    try:
+        inspect_checkpoint(file)
+    except ValueError as error:
+        assert str(error).startswith(f"{file}: ")
+        assert "\n" not in str(error)
+
+
+def test_inspecting_imports_neither_torch_nor_gguf() -> None:
+    code = "import sys, ktbench.engine.gguf.inspecting; sys.exit(bool({'torch', 'gguf'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], check=False).returncode == 0

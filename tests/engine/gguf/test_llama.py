@@ -1,0 +1,125 @@
+"""Exported files of every family, run by llama.cpp, against Transformers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ktbench.engine.form import read_form
+from ktbench.engine.gguf import export
+from ktbench.engine.gguf.families import Family, family_of
+from ktbench.engine.gguf.names import GgufType, expert_names
+from ktbench.engine.gguf.rope import Rope
+from ktbench.engine.gguf.scoring import Groups
+from ktbench.engine.places import is_experts
+from tests.engine.gguf.files import numbers, tensors, written
+from tests.engine.gguf.llama import llama_logits, peer
+from tests.engine.gguf.tinies import FAMILIES, restless, saved
+
+pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+# What llama.cpp computes. F16 rounds activations least, so it is held tightest; a flipped choice of experts moves some
+# tokens far, so that the median is held, and of the most probable tokens nearly all.
+TOKENS = torch.randint(0, 256, (40,), generator=torch.Generator().manual_seed(3))
+KL: dict[GgufType, float] = {"F16": 1e-5, "BF16": 5e-4, "Q8_0": 2e-2}
+TOP_1: dict[GgufType, float] = {"F16": 0.95, "BF16": 0.9, "Q8_0": 0.8}
+
+
+def logits(network: PreTrainedModel) -> Tensor:
+    with torch.inference_mode():
+        found: Tensor = network.float()(TOKENS[None]).logits[0]
+    return found
+
+
+def median_kl(own: Tensor, seen: Tensor) -> float:
+    """Of the tokens' Kullback-Leibler divergences, in nats."""
+    log_p, log_q = own.double().log_softmax(-1), seen.double().log_softmax(-1)
+    return (log_p.exp() * (log_p - log_q)).sum(-1).median().item()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_llama_cpp_computes_what_transformers_does(name: str, tmp_path: Path) -> None:
+    peer()
+    network = restless(name)
+    model = saved(network, tmp_path / "checkpoint")
+    own = logits(network)
+    assert own.std() > 1, "logits that tell tokens apart"
+    for kind, most in KL.items():
+        seen = llama_logits(written(model, tmp_path, kind), TOKENS, 256)
+        assert median_kl(own, seen) < most, kind
+        assert (own.argmax(-1) == seen.argmax(-1)).double().mean() >= TOP_1[kind], kind
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_llama_cpp_reads_the_blocks_that_were_written(name: str, tmp_path: Path) -> None:
+    """Against Transformers on the very numbers that the file stands for, put back through the tables."""
+    peer()
+    network = restless(name)
+    model = saved(network, tmp_path / "checkpoint")
+    file = written(model, tmp_path, "Q4_0")
+    put_back(network, {key: torch.tensor(numbers(one)) for key, one in tensors(file).items()})
+    own, seen = logits(network), llama_logits(file, TOKENS, 256)
+    assert median_kl(own, seen) < KL["Q8_0"]
+    assert (own.argmax(-1) == seen.argmax(-1)).double().mean() >= TOP_1["Q8_0"]
+
+
+def put_back(network: PreTrainedModel, held: dict[str, Tensor]) -> None:
+    """Overwrite a network's float32 weights with those of a file."""
+    config = network.config.to_dict()
+    family = family_of(config)
+    network.float()
+    for key, tensor in network.state_dict().items():
+        if ".mlp.experts." not in key:
+            mapped = family.mapped(key)
+            tensor.copy_(mapped.join([held[name] for name in mapped.names], config))
+    for name, module in network.named_modules():
+        if is_experts(module):
+            form, names = read_form(module), expert_names(name)
+            for i in range(form.experts):
+                expert = form.matrices(module, i)
+                for one in ("gate", "up", "down"):
+                    getattr(expert, one).data.copy_(held[names[one]][i])
+
+
+def without_row_changes(family: Family) -> Family:
+    return replace(family, changes={})
+
+
+def without_groups(family: Family) -> Family:
+    return replace(family, entries=tuple(one for one in family.entries if not isinstance(one, Groups)))
+
+
+def without_rope(family: Family) -> Family:
+    return replace(family, entries=tuple(one for one in family.entries if not isinstance(one, Rope)))
+
+
+def with_swapped_norms(family: Family) -> Family:
+    first, second = (family.modules[key] for key in ("input_layernorm", "post_attention_layernorm"))
+    return replace(family, modules={**family.modules, "input_layernorm": second, "post_attention_layernorm": first})
+
+
+@pytest.mark.parametrize(
+    ("name", "mutate"),
+    [
+        ("mixtral_8x7b", without_row_changes),
+        ("mixtral_8x7b", without_rope),
+        ("deepseek_v3", without_groups),
+        ("gpt_oss_20b", without_rope),
+        ("glm_4_5_air", with_swapped_norms),
+    ],
+)
+def test_tables_that_are_wrong_would_be_noticed(
+    name: str, mutate: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer()
+    network = restless(name)
+    model = saved(network, tmp_path / "checkpoint")
+    monkeypatch.setattr(export, "family_of", lambda config: mutate(family_of(config)))
+    seen = llama_logits(written(model, tmp_path, "F16"), TOKENS, 256)
+    assert median_kl(logits(network), seen) > KL["F16"]
