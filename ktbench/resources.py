@@ -11,3 +11,8 @@ def data_folder(name: str) -> Path:
     """Folder `conf`, `ablations` or `reports` of this installation."""
     packaged = _PACKAGE / name
     return packaged if packaged.is_dir() else _PACKAGE.parent / name
+
+
+def checkout() -> Path:
+    """The folder that holds the package: the checkout, or where packages are installed."""
+    return _PACKAGE.parent

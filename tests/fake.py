@@ -33,7 +33,7 @@ class FakeSystem:
         self.first: NDArray[np.float32] | None = None
 
     def configure(self, spec: RunSpec) -> None:
-        self.spec, self.script = spec, self.scripts.get(spec.engine.label, "")
+        self.spec, self.script = spec, self.scripts.get(spec.label, "")
         if self.script == "unsupported":
             raise Unsupported("the fake engine has no such feature")
         if self.script == "no_memory":
@@ -67,7 +67,8 @@ class FakeSystem:
 
     def logits(self) -> NDArray[np.float32]:
         jitter = 1000 * self.steps if self.script == "cached logits" else 0
-        return np.full((1, 8), 1.0 + self.at + jitter, dtype=np.float32)
+        tokens = np.linspace(0, 3, 8, dtype=np.float32)[None]
+        return (tokens[:, ::-1] if self.script == "other weights" else tokens) + (1 + self.at + jitter)
 
     def observe(self) -> tuple[Observation, ...]:
         if self.script == "blind":

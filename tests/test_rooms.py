@@ -18,7 +18,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "plan": {"core"},
     "workload": {"core"},
     "engine": {"core", "workload", KERNELS},
-    "measure": {"core", "stats", "workload", "engine"},
+    "peers": {"core", "workload", "engine", KERNELS},
+    "measure": {"core", "stats", "workload", "engine", "peers"},
     "launch": {"core", "store", "host", "plan", "measure", "engine"},
     "report": {"core", "stats", "store"},
 }

@@ -6,6 +6,7 @@ from typing import Any
 
 from ktbench.core.engine import EngineSpec
 from ktbench.core.ids import spec_id
+from ktbench.core.peers import PeerSpec
 from ktbench.core.record import Cell
 from ktbench.core.spec import MeasureSpec, ModelSpec, RunSpec, WorkloadSpec
 
@@ -28,6 +29,9 @@ def tiny_spec(
     *,
     phase: str = "decode",
     precision: str = "bf16",
+    device_precision: str = "bf16",
+    system: str = "ktbench",
+    peer: PeerSpec | None = None,
     workload: dict[str, Any] | None = None,
     measure: dict[str, Any] | None = None,
     **engine: Any,
@@ -40,6 +44,9 @@ def tiny_spec(
         engine=EngineSpec(**engine),
         measure=MeasureSpec(**({"min_rounds": 2, "max_rounds": 2, "turn_timeout_s": 5.0} | (measure or {}))),
         precision=precision,  # type: ignore[arg-type]
+        device_precision=device_precision,  # type: ignore[arg-type]
+        system=system,  # type: ignore[arg-type]
+        peer=peer or PeerSpec(),
     )
 
 

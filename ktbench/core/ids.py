@@ -17,8 +17,9 @@ def digest(content: Any) -> str:
 
 
 def spec_id(spec: RunSpec) -> str:
-    """Identity of what was asked. Left out: the model's label and how long to measure."""
+    """Identity of what was asked. Left out: the model's label, how long to measure, and where a peer is found."""
     content = to_plain(spec)
     del content["measure"]
+    content["peer"] = content["peer"]["implementation"] if spec.system == "transformers" else None
     del content["model"]["name"]
     return digest(content)

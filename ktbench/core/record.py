@@ -83,13 +83,29 @@ class RoleTimes:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Agreement:
+    """Logits held against those of another system with the same weights, at the same positions of the same tokens.
+
+    `against` is the label of the other, `top1` the share of `positions` at which both hold the same token most likely,
+    `kl_nats` the mean divergence KL(other ‖ this) of their distributions. Of the cell that the others of its group are
+    held against `against` is empty.
+    """
+
+    against: str
+    top1: float
+    kl_nats: float
+    positions: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
     """One turn. `samples_s` holds the seconds of every timed step, never a mean; empty unless the outcome is timed.
 
     `error` is the relative Frobenius error of the expert outputs against the float32 reference on the very inputs,
     `sitting` names the worker process, `roofs` were sampled right before and right after the timed steps, `took_s` is
     the whole turn with warm-up and checks in seconds. `roles` is there where the roles are apart; `notes` are the
-    system's own remarks, such as what `deferral=auto` chose and why.
+    system's own remarks, such as what `deferral=auto` chose and why. `agreement` is there where systems are compared,
+    `own_step_s` the mean step in seconds by the clock of a system that has one.
     """
 
     cell: str
@@ -110,6 +126,8 @@ class Record:
     roofs: tuple[RoofSample, ...] = ()
     roles: RoleTimes | None = None
     notes: tuple[str, ...] = ()
+    agreement: Agreement | None = None
+    own_step_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.samples_s and not self.outcome.timed:

@@ -8,18 +8,20 @@ from typing import Any, Literal
 from ktbench.core.checks import at_least
 from ktbench.core.engine import EngineSpec
 from ktbench.core.inject import InjectSpec
+from ktbench.core.peers import BY_NAME, PeerSpec, System, system_label
 from ktbench.core.shape import MoEShape, moe_shape
 
-System = Literal["ktbench"]
-Precision = Literal["bf16", "int8", "int4_g32", "int4_g64", "int4_g128"]
+Precision = Literal["bf16", "int8", "int4_g32", "int4_g64", "int4_g128", "q8_0", "q4_0"]
 Phase = Literal["prefill", "decode", "layer"]
 Routing = Literal["model", "balanced", "zipf", "concentrated", "recorded"]
 Dtype = Literal["bf16", "int8"]
+# A tile of AMX spans two of their blocks, whose scales differ.
+WITHOUT_AMX: tuple[Precision, ...] = ("q8_0", "q4_0")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelSpec:
-    """A model: a slice of a known architecture with seeded synthetic weights, or a local checkpoint folder.
+    """A model: a slice of a known architecture with seeded synthetic weights, or a local checkpoint.
 
     `config` is the Hugging Face configuration as it will be built, slice depth and vocabulary already applied;
     `full_layers` and `full_vocab` are those of the whole architecture.
@@ -139,7 +141,7 @@ class RunSpec:
     """One cell: which system runs which model on which work with which features.
 
     `precision` is that of the routed experts in the fused operator, `device_precision` that of the linear layers which
-    the lean device role packs.
+    the lean device role packs; a peer runs either in its own format of as many bits (`Peer.types`).
     """
 
     model: ModelSpec
@@ -150,8 +152,11 @@ class RunSpec:
     precision: Precision = "bf16"
     device_precision: Precision = "bf16"
     inject: InjectSpec = field(default_factory=InjectSpec)
+    peer: PeerSpec = field(default_factory=PeerSpec)
 
     def __post_init__(self) -> None:
+        if self.system != "ktbench" and self.engine.label != "base":
+            raise ValueError(f"system={self.system}: has none of our features, leave out {self.engine.label}")
         top_k, engine = self.model.shape.top_k, self.engine
         for name, count in (("deferral", engine.deferral), ("skipping", engine.skipping)):
             if count != "auto" and count > top_k:
@@ -166,11 +171,34 @@ class RunSpec:
             )
 
     @property
+    def label(self) -> str:
+        """How labels write what runs: our features, or the peer."""
+        if self.system == "ktbench":
+            return self.engine.label
+        return system_label(self.system, self.peer.implementation)
+
+    @property
+    def has_format(self) -> bool:
+        """Whether what runs has weights of `precision` at all, on whatever machine."""
+        if self.system != "ktbench":
+            return self.precision in BY_NAME[self.system].types
+        if self.precision in WITHOUT_AMX:
+            return self.engine.v and not self.engine.m
+        return self.precision == "bf16" or self.engine.fused
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether what runs multiplies quantised weights; base and plain Transformers run bf16 always."""
+        if self.system == "ktbench":
+            return self.engine.fused and self.precision != "bf16"
+        return BY_NAME[self.system].types.get(self.precision, "bf16").lower() != "bf16"
+
+    @property
     def tolerance(self) -> float:
         """Largest error that passes: of bf16 sums, or of int8 activations on the weights as they are stored."""
         if self.measure.tolerance is not None:
             return self.measure.tolerance
-        return 0.01 if self.precision == "bf16" or not self.engine.fused else 0.03
+        return 0.03 if self.is_quantised else 0.01
 
     @property
     def tokens_per_expert(self) -> float:
@@ -180,8 +208,8 @@ class RunSpec:
 
     @property
     def dtype(self) -> Dtype:
-        """The numbers that the experts' instructions multiply; base runs bf16 always."""
-        return "int8" if self.engine.fused and self.precision != "bf16" else "bf16"
+        """The numbers that the experts' instructions multiply."""
+        return "int8" if self.is_quantised else "bf16"
 
     @property
     def summary(self) -> str:
@@ -199,7 +227,15 @@ class RunSpec:
     def weights_key(self) -> tuple[object, ...]:
         """Cells with equal keys share one worker: the same weights in the same system and precision."""
         model = tuple(repr(getattr(self.model, f.name)) for f in fields(self.model))
+        if self.system != "ktbench":
+            return self._peer_key + model
         engine = self.engine
         roles = (engine.device, engine.roles, engine.device_threads)
         held = (self.precision, self.device_precision, engine.domains, repr(self.inject))
         return (self.system, *held, *roles, self.workload.phase == "layer", *model)
+
+    @property
+    def _peer_key(self) -> tuple[object, ...]:
+        types = BY_NAME[self.system].types
+        formats = tuple(types.get(precision, precision) for precision in (self.precision, self.device_precision))
+        return (self.system, self.peer.python, *formats, self.workload.phase == "layer")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,30 +11,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ktbench.core.engine import EngineSpec
+from ktbench.core.peers import PeerSpec
 from ktbench.core.record import Work
 from ktbench.core.spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.core.timeline import Timeline
-from ktbench.engine.copies import BindableBackend, Call, Copies
+from ktbench.engine.copies import BindableBackend, Call, Copies, HeldLayer
 from ktbench.engine.experts import Reference
 from ktbench.engine.layer_script import LayerScript, LayerStep, write_layer_script
 from ktbench.engine.observing import Observer
 from ktbench.engine.protocol import Observation, Unsupported
 from ktbench.engine.require import require
 from ktbench.engine.routing import Routing
-from ktbench.engine.threads import Threads
 from ktbench.engine.work import ExpertsWork, layer_work, mean_work
-
-if TYPE_CHECKING:
-    from ktbench.engine.fused import FusedHost
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Layer:
-    """One MoE layer in memory: decoder layer `number`, its copies as Transformers holds them and packed."""
-
-    number: int
-    original: Copies | None
-    packed: Copies | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,16 +36,18 @@ class _Prepared:
 
 
 class LayerSystem:
-    """Implements `ktbench.engine.protocol.System`; made by `ktbench.engine.load_layer.load_layer`."""
+    """Implements `ktbench.engine.protocol.System` for decoder layer `number`, whoever holds and runs it.
 
-    def __init__(self, model: ModelSpec, layer: Layer, host: FusedHost | None, threads: Threads) -> None:
-        self.model, self._threads = model, threads
-        self._layer, self._host = layer, host
+    Made by `ktbench.engine.load_layer.load_layer` and `ktbench.peers.layer.open_peer_layer`.
+    """
+
+    def __init__(self, model: ModelSpec, number: int, held: HeldLayer) -> None:
+        self.model, self._number, self._held = model, number, held
         self._copies: Copies | None = None
         self._scripts: dict[WorkloadSpec, LayerScript] = {}
         self._script: LayerScript | None = None
-        self._warm: set[tuple[WorkloadSpec, EngineSpec]] = set()
-        self._experts = ExpertsWork(shape=model.shape, precision="bf16")
+        self._warm: set[tuple[WorkloadSpec, EngineSpec, PeerSpec]] = set()
+        self._notes: tuple[str, ...] = ()
         self._steps: list[_Prepared] = []
         self._output = torch.empty(0)
         self._reference: Reference | None = None
@@ -69,33 +57,30 @@ class LayerSystem:
     def configure(self, spec: RunSpec) -> None:
         """See `System`. Raises Unsupported, and ValueError for a model, layout, thread count or trace not to be had."""
         require(spec, self.model)
-        self._threads.use(spec.engine, self._host, None)
-        self._use(spec)
         if spec.workload not in self._scripts:
             self._scripts[spec.workload] = write_layer_script(spec.workload, self.model.shape)
         self._script = self._scripts[spec.workload]
-        if (spec.workload, spec.engine) not in self._warm:
+        self._copies = self._held.choose(spec, self._endless_steps)
+        self._notes = self._held.notes(spec)
+        key = (spec.workload, spec.engine, spec.peer)
+        if key not in self._warm:
             self._run_every_copy()
-            self._warm.add((spec.workload, spec.engine))
+            self._warm.add(key)
         self.start()
 
-    def _run_every_copy(self) -> None:
-        """The fused operator of each copy makes room for a workload in its first call, which no timed step should."""
-        steps = len(self._scripted.steps)
-        for done in range(self._copies_in_turn.count):
-            if done % steps == 0:
-                self.start()
-            self.step()
+    def _endless_steps(self, copies: Copies) -> Iterator[None]:
+        self._copies = copies
+        while True:
+            self.start()
+            for _ in self._steps:
+                self.step()
+                yield
 
-    def _use(self, spec: RunSpec) -> None:
-        fused = spec.engine.fused
-        self._copies = self._layer.packed if fused else self._layer.original
-        if self._copies is None:
-            raise ValueError(f"{'packed' if fused else 'original'} expert weights were not kept at load")
-        if fused and self._host is not None:
-            self._host.require(spec)
-            self._host.choose(spec.engine)
-        self._experts = ExpertsWork(shape=self.model.shape, precision=spec.precision if fused else "bf16")
+    def _run_every_copy(self) -> None:
+        """Operators make room for a workload in the first call of each copy, which no timed step should."""
+        steps = self._endless_steps(self._copies_in_turn)
+        for _ in range(self._copies_in_turn.count):
+            next(steps)
 
     def start(self) -> None:
         """See `System`. Experts and copies go on where the steps before stopped: those are in the cache."""
@@ -126,7 +111,7 @@ class LayerSystem:
         self._scripted.output.fill_(torch.nan)
         self._output = last.call()
         observer = Observer(self._scripted.workload.seed, self._observations, most_experts=2 * self.model.shape.top_k)
-        observer(self._layer.number, last.hidden, last.routing, self._output)
+        observer(self._number, last.hidden, last.routing, self._output)
         self._observed = observer.seen[0]
         self._reference = Reference(last.backend.matrices, torch.from_numpy(self._observed.hidden))
         return tuple(observer.seen)
@@ -148,21 +133,22 @@ class LayerSystem:
 
     def notes(self) -> tuple[str, ...]:
         """See `System`."""
-        return ()
+        return self._notes
 
     def counters(self) -> Mapping[str, int]:
         """See `System`."""
-        return Counter[str]() if self._host is None else self._host.counters()
+        return self._held.counters()
 
     def work(self) -> Work:
         """See `System`."""
-        return mean_work([layer_work(self._experts, step.ranked) for step in self._scripted.steps])
+        experts = ExpertsWork(shape=self.model.shape, precision=self._copies_in_turn.precision)
+        return mean_work([layer_work(experts, step.ranked) for step in self._scripted.steps])
 
     def close(self) -> None:
         """See `System`."""
         self._scripts, self._script, self._steps = {}, None, []
-        self._copies, self._host, self._reference = None, None, None
-        self._layer = Layer(number=self._layer.number, original=None, packed=None)
+        self._copies, self._reference = None, None
+        self._held.close()
 
     @property
     def _copies_in_turn(self) -> Copies:

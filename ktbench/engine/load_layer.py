@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch import nn
 
 from ktbench.core.rotation import layer_copies
-from ktbench.core.spec import ModelSpec
+from ktbench.core.spec import ModelSpec, Precision, RunSpec
 from ktbench.core.weights import expert_bytes
-from ktbench.engine.copies import Copies
+from ktbench.engine.copies import BindableBackend, Copies, Trial
 from ktbench.engine.experts import OriginalExperts
-from ktbench.engine.form import read_form
-from ktbench.engine.layer import Layer, LayerSystem
+from ktbench.engine.form import ExpertsForm, read_form
+from ktbench.engine.layer import LayerSystem
 from ktbench.engine.load import open_host
 from ktbench.engine.packing import Holding, Packing
 from ktbench.engine.places import expert_places
@@ -21,6 +24,9 @@ from ktbench.engine.protocol import HostRole
 from ktbench.engine.step.tape import Tape
 from ktbench.engine.synthetic import PassingExperts, WeightPool, materialise_experts, skeleton
 from ktbench.engine.threads import Threads
+
+if TYPE_CHECKING:
+    from ktbench.engine.fused import FusedHost
 
 
 def load_layer(
@@ -32,36 +38,95 @@ def load_layer(
     operator. Raises ValueError where neither is wanted and for a checkpoint: a layer alone has synthetic weights.
     """
     holding, threads = Holding(original=keep_original, packing=packing), Threads.of(host)
-    if model.path is not None:
-        raise ValueError(f"model.path={model.path}: a layer alone has synthetic weights, leave model.path=null")
-    shape = model.shape
-    network = skeleton(model)
-    name, place = expert_places(network)[0]
-    weights = _Weights(module=network.get_submodule(name), name=name, pool=WeightPool.of(model))
-    form = read_form(weights.module)
+    weights = LayerWeights.of(model)
     original = packed = fused = None
     if keep_original:
-        copies = layer_copies(shape.experts * expert_bytes(shape, "bf16"), host.cache_bytes)
-        original = Copies([weights.original(number) for number in range(copies)], shape.experts)
+        original = weights.copies(weights.original, "bf16", host)
     if packing is not None:
         fused = open_host(threads.cpus, holding, Tape())
-        copies = layer_copies(shape.experts * expert_bytes(shape, packing.precision), host.cache_bytes)
-        packed = Copies([fused.pack(weights.passing(number), form) for number in range(copies)], shape.experts)
-    return LayerSystem(model, Layer(number=place.layer, original=original, packed=packed), fused, threads)
+        pack, form = fused.pack, weights.form
+        packed = weights.copies(lambda number: pack(weights.passing(number), form), packing.precision, host)
+    held = OwnLayer(original=original, packed=packed, host=fused, threads=threads)
+    return LayerSystem(model, weights.number, held)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Weights:
-    """Content for the copies of one experts module, which is on `meta`: copies of equal number are equal."""
+class LayerWeights:
+    """Content for the copies of one experts module, which is on `meta`: copies of equal number are equal.
 
+    `number` is the decoder layer that it is in.
+    """
+
+    model: ModelSpec
     module: nn.Module
+    form: ExpertsForm
     name: str
+    number: int
     pool: WeightPool
 
+    @classmethod
+    def of(cls, model: ModelSpec) -> LayerWeights:
+        """Those of the first MoE layer of a model. Raises ValueError for a checkpoint."""
+        if model.path is not None:
+            raise ValueError(f"model.path={model.path}: a layer alone has synthetic weights, leave model.path=null")
+        network = skeleton(model)
+        name, place = expert_places(network)[0]
+        module, pool = network.get_submodule(name), WeightPool.of(model)
+        return cls(model=model, module=module, form=read_form(module), name=name, number=place.layer, pool=pool)
+
+    def copies(self, hold: Callable[[int], BindableBackend], precision: Precision, host: HostRole) -> Copies:
+        """As many as it takes to leave the last-level cache, copy number n as `hold(n)` holds it."""
+        count = self.count(precision, host)
+        return Copies([hold(number) for number in range(count)], self.form.experts, precision)
+
+    def count(self, precision: Precision, host: HostRole) -> int:
+        """How many copies that takes."""
+        return layer_copies(self.nbytes(precision), host.cache_bytes)
+
+    def nbytes(self, precision: Precision) -> int:
+        """Bytes of one copy."""
+        return self.form.experts * expert_bytes(self.model.shape, precision)
+
     def original(self, number: int) -> OriginalExperts:
+        """A copy as Transformers holds it."""
         module = copy.deepcopy(self.module)
         materialise_experts(module, f"{self.name}.{number}", self.pool)
         return OriginalExperts(module.requires_grad_(False))
 
     def passing(self, number: int) -> PassingExperts:
+        """A copy of which one expert at a time is in memory."""
         return PassingExperts(self.module, f"{self.name}.{number}", self.pool)
+
+
+@dataclass(kw_only=True, slots=True)
+class OwnLayer:
+    """Implements `HeldLayer` for our engine: copies as Transformers holds them for base, packed for +v and +m."""
+
+    original: Copies | None
+    packed: Copies | None
+    host: FusedHost | None
+    threads: Threads
+
+    def choose(self, spec: RunSpec, _trial: Trial) -> Copies:
+        """See `HeldLayer`."""
+        self.threads.use(spec.engine, self.host, None)
+        fused = spec.engine.fused
+        copies = self.packed if fused else self.original
+        if copies is None:
+            raise ValueError(f"{'packed' if fused else 'original'} expert weights were not kept at load")
+        if fused and self.host is not None:
+            self.host.require(spec)
+            self.host.choose(spec.engine)
+        return copies
+
+    def counters(self) -> Mapping[str, int]:
+        """See `HeldLayer`."""
+        return Counter[str]() if self.host is None else self.host.counters()
+
+    def notes(self, _spec: RunSpec) -> tuple[str, ...]:
+        """See `HeldLayer`."""
+        return ()
+
+    def close(self) -> None:
+        """See `HeldLayer`."""
+        self.original = self.packed = self.host = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,7 +71,7 @@ class System(Protocol):
         """[batch, vocab] at the last position of the last step; of a layer its output [batch, hidden]."""
 
     def observe(self) -> tuple[Observation, ...]:
-        """Repeat the last step, untimed, with a tap on every experts call."""
+        """Repeat the last step, untimed, with a tap on every experts call; empty where a peer shows none."""
 
     def reference(self, observation: Observation) -> NDArray[np.float32]:
         """[T, hidden]: the experts' output for the very inputs of an observation, in float32.
@@ -96,8 +96,24 @@ class System(Protocol):
     def notes(self) -> tuple[str, ...]:
         """The system's own remarks on what it was configured for, such as what deferral=auto chose and why."""
 
-    def work(self) -> Work:
-        """What a step has to do at least, on average over the steps of the workload."""
+    def work(self) -> Work | None:
+        """What a step has to do at least, on average over the steps of the workload; None where nobody knows."""
 
     def close(self) -> None:
         """Release weights and threads."""
+
+
+@runtime_checkable
+class HasClock(Protocol):
+    """A system that times its steps itself, too: what driving it adds can be told from that."""
+
+    def own_step_s(self) -> float:
+        """Mean seconds of the steps since `start` by its own clock; one must have been done."""
+
+
+@runtime_checkable
+class SelfTimed(Protocol):
+    """A system that is a program of its own: it has no steps that could be timed from outside, and shows no logits."""
+
+    def own_samples_s(self) -> tuple[float, ...]:
+        """Run the workload and give the seconds of its steps as the program timed them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ktbench.core.spec import RunSpec
+from ktbench.core.spec import WITHOUT_AMX, RunSpec
 from ktbench.engine.choosing import LEAST_ON_TIME
 
 
@@ -16,20 +16,15 @@ def unsupported(spec: RunSpec) -> str:
 def _reasons(spec: RunSpec) -> Iterator[str]:
     engine, shape, name = spec.engine, spec.model.shape, spec.model.name
     deferring = bool(engine.deferral or engine.skipping)
-    if engine.c and engine.device == "cpu":
-        yield "+c: there is no CUDA graph without a CUDA device, set engine.device=cuda"
-    if engine.c and not engine.fused:
-        yield "+c: base runs its experts in Python on the host, which no graph replays: add +v or +m"
-    if engine.c and spec.workload.phase == "prefill":
-        yield "+c: captures the decode step, prefill runs no graph"
-    if engine.l and engine.device == "cuda":
-        yield "+l: with engine.device=cuda the linear layers are PyTorch's, and +c takes its Python away"
+    yield from _device_reasons(spec)
     if spec.workload.phase == "prefill" and deferring and not engine.defer_prefill:
         yield "Expert Deferral and Expert Skipping act in decode only, unless engine.defer_prefill=true"
     if spec.workload.phase == "layer":
         yield from _layer_reasons(spec)
     elif spec.precision != "bf16" and not engine.fused:
         yield f"base runs bf16 weights, as checkpoints hold them: precision={spec.precision} needs +v or +m"
+    if engine.m and spec.precision in WITHOUT_AMX:
+        yield f"+m: AMX has no kernels for precision={spec.precision}, whose scales differ inside a tile: leave out +m"
     if engine.deferral and shape.moe_layers < 2:
         yield f"Expert Deferral needs a later MoE layer, {name} as asked for has {shape.moe_layers}"
     if engine.deferral == "auto" and not (engine.apart and engine.fused):
@@ -41,6 +36,18 @@ def _reasons(spec: RunSpec) -> Iterator[str]:
         yield f"engine.placement.policy={policy}: roles share experts in the fused operator, needs +v or +m"
     if engine.n and engine.threads is not None and engine.threads < (engine.domains or 1):
         yield f"+n: engine.domains={engine.domains} need a thread each, there are engine.threads={engine.threads}"
+
+
+def _device_reasons(spec: RunSpec) -> Iterator[str]:
+    engine = spec.engine
+    if engine.c and engine.device == "cpu":
+        yield "+c: there is no CUDA graph without a CUDA device, set engine.device=cuda"
+    if engine.c and not engine.fused:
+        yield "+c: base runs its experts in Python on the host, which no graph replays: add +v or +m"
+    if engine.c and spec.workload.phase == "prefill":
+        yield "+c: captures the decode step, prefill runs no graph"
+    if engine.l and engine.device == "cuda":
+        yield "+l: with engine.device=cuda the linear layers are PyTorch's, and +c takes its Python away"
 
 
 def _layer_reasons(spec: RunSpec) -> Iterator[str]:

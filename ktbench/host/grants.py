@@ -17,6 +17,8 @@ _KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
     "bf16": {"v": ("avx512", "avx512_bf16"), "m": ("amx",)},
     "int8": {"v": ("avx512", "avx512_vnni"), "m": ("amx",)},
     "int4": {"v": ("avx512", "avx512_vnni"), "m": ("amx",)},
+    "q8_0": {"v": ("avx512", "avx512_vnni")},
+    "q4_0": {"v": ("avx512", "avx512_vnni")},
 }
 
 

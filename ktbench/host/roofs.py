@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from time import sleep
 from types import ModuleType
 from typing import Any
 
@@ -69,6 +70,35 @@ class Roofs:
         return ping_pong_ns(self._kernels, self._team)
 
 
+class PinnedRoofs(Roofs):
+    """Of PyTorch's threads, each put on its cpu before a sample.
+
+    Work on fewer threads ends the others; those that start in their place may run where the one that started them may.
+    """
+
+    def __init__(self, team: Any, kernels: ModuleType, cpus: Sequence[int]) -> None:
+        self._cpus = list(cpus)
+        super().__init__(team, kernels)
+
+    def sample(self, isa: str | None = None, dtype: str = "bf16") -> RoofSample:
+        """See `Roofs`."""
+        self._team.pin(self._cpus)
+        return super().sample(isa, dtype)
+
+
+class RestedRoofs(Roofs):
+    """Of a team that shares its cores with threads which go on for `rest_s` seconds after their work."""
+
+    def __init__(self, team: Any, kernels: ModuleType, rest_s: float) -> None:
+        self._rest_s = rest_s
+        super().__init__(team, kernels)
+
+    def sample(self, isa: str | None = None, dtype: str = "bf16") -> RoofSample:
+        """See `Roofs`."""
+        sleep(self._rest_s)
+        return super().sample(isa, dtype)
+
+
 def ping_pong_ns(kernels: ModuleType, team: Any) -> float:
     """Nanoseconds that a cache line takes between the team's first two cores, one way; takes about 1 ms.
 
@@ -105,24 +135,25 @@ def pin_openmp(cpus: Sequence[int]) -> None:
     _loaded().OpenMPTeam(len(cpus)).pin(list(cpus))
 
 
-def open_roofs(threads: int) -> Roofs:
-    """Roofs of the threads that do the work: PyTorch's.
+def open_roofs(cpus: Sequence[int]) -> Roofs:
+    """Roofs of the threads that do the work: PyTorch's, one on each of `cpus`.
 
     PyTorch must be loaded already. Threads of our own would be slowed by PyTorch's, which spin for a while after each
-    piece of work. Raises RuntimeError without the extension or PyTorch's threads.
+    piece of work. Raises RuntimeError without the extension or PyTorch's threads, ValueError as `pin_openmp`.
     """
     kernels = _loaded()
-    return Roofs(kernels.OpenMPTeam(threads), kernels)
+    return PinnedRoofs(kernels.OpenMPTeam(len(cpus)), kernels, cpus)
 
 
-def open_pool_roofs(cpus: Sequence[int]) -> Roofs:
-    """Roofs of all `cpus` together, for work whose roles sit on cores of their own.
+def open_pool_roofs(cpus: Sequence[int], rest_s: float = 0.0) -> Roofs:
+    """Roofs of all `cpus` together, for work on threads that are not PyTorch's or sit on cores of their own.
 
-    The pool sleeps whenever it is not sampled, so that it takes nothing from either role. Raises RuntimeError without
-    the extension, ValueError as `pinned_team`.
+    The pool sleeps whenever it is not sampled, so that it takes nothing from that work; a sample waits `rest_s` seconds
+    for threads that look for more work before they sleep. Raises RuntimeError without the extension, ValueError as
+    `pinned_team`.
     """
     kernels = _loaded()
-    return Roofs(pinned_team(kernels, cpus, spin_us=0), kernels)
+    return RestedRoofs(pinned_team(kernels, cpus, spin_us=0), kernels, rest_s)
 
 
 def _loaded() -> ModuleType:

@@ -8,7 +8,6 @@ import subprocess
 from importlib import metadata
 
 PACKAGES = ("torch", "transformers", "numpy")
-PEERS = ("lm_eval", "llama-cpp-python", "kt-kernel")
 _TIMEOUT_S = 5.0
 # `g++ (Debian 12.2.0-14) 12.2.0`, `Cuda compilation tools, release 13.0, V13.0.88`, llama.cpp's `version: 5581 (a1b2)`
 _VERSION = re.compile(r"version: (\d+)|(\d+\.\d+(?:\.\d+)*)")

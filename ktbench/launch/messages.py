@@ -22,10 +22,11 @@ class Open:
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Parent: take this turn."""
+    """Parent: take this turn. `logits` is the file that those of its cell are held against, if any."""
 
     cell: Cell
     round: int
+    logits: str | None = None
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -7,10 +7,12 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import IO
 
 import msgspec
 
+from ktbench.core.peers import BY_NAME
 from ktbench.core.spec import RunSpec
 from ktbench.engine.protocol import System, Unsupported
 from ktbench.engine.roles import reach, split_cpus
@@ -20,6 +22,8 @@ from ktbench.launch.messages import Answer, Open, Task, Trace, send
 from ktbench.measure.session import RoofSampler, Session
 
 _PR_SET_PDEATHSIG = 1
+# How long threads of peers look for more work before they sleep: those of kt-kernel 50 ms.
+_PEERS_SPIN_S = 0.06
 OpenSystem = Callable[[Sequence[RunSpec]], System]
 OpenRoofs = Callable[[Sequence[RunSpec]], RoofSampler]
 
@@ -40,6 +44,9 @@ def serve(open_system: OpenSystem, open_roofs: OpenRoofs, requests: IO[bytes], a
         send(answers, Answer())
         for line in requests:
             send(answers, _answer(session, msgspec.json.decode(line, type=Task)))
+    except Unsupported as error:
+        send(answers, Answer(unsupported=str(error)))
+        return 1
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
@@ -50,7 +57,8 @@ def serve(open_system: OpenSystem, open_roofs: OpenRoofs, requests: IO[bytes], a
 
 def _answer(session: Session, task: Task) -> Answer:
     if not isinstance(task, Trace):
-        return Answer(record=session.turn(task.cell, task.round))
+        logits = None if task.logits is None else Path(task.logits)
+        return Answer(record=session.turn(task.cell, task.round, logits))
     try:
         return Answer(timeline=session.timeline(task.cell))
     except Unsupported as error:
@@ -87,8 +95,14 @@ def _system(specs: Sequence[RunSpec], topology: Topology) -> System:
     from ktbench.measure.systems import open_system
 
     cpus = topology.core_cpus
-    pin_device_role(cpus, specs)
+    if not _brings_threads(specs):
+        pin_device_role(cpus, specs)
     return open_system(specs, cpus, topology.last_level_cache_bytes or 0, [node.id for node in topology.domains])
+
+
+def _brings_threads(specs: Sequence[RunSpec]) -> bool:
+    """Threads that a peer starts inherit where this one may run: it stays free to run on all cores."""
+    return specs[0].system != "ktbench" and BY_NAME[specs[0].system].own_threads
 
 
 def pin_device_role(cpus: Sequence[int], specs: Sequence[RunSpec]) -> None:
@@ -104,12 +118,12 @@ def pin_device_role(cpus: Sequence[int], specs: Sequence[RunSpec]) -> None:
 
 
 def _roofs(specs: Sequence[RunSpec], topology: Topology) -> Roofs:
-    """Of the whole machine: where the roles have cores of their own, of a pool that leaves them alone in between."""
+    """Of the whole machine: where others than PyTorch have threads, of a pool that leaves them alone in between."""
     engine, cpus = specs[0].engine, topology.core_cpus
-    if engine.roles == "shared":
-        return open_roofs(engine.threads or len(cpus))
+    if engine.roles == "shared" and not _brings_threads(specs):
+        return open_roofs(cpus[: engine.threads])
     with reach(cpus):
-        return open_pool_roofs(cpus[: engine.threads])
+        return open_pool_roofs(cpus[: engine.threads], rest_s=_PEERS_SPIN_S if _brings_threads(specs) else 0.0)
 
 
 if __name__ == "__main__":

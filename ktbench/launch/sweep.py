@@ -10,8 +10,10 @@ from uuid import uuid4
 
 from ktbench.core.outcome import Outcome
 from ktbench.core.record import Cell, Record
+from ktbench.launch.commands import serve_command
+from ktbench.launch.logits import logits_file
 from ktbench.launch.messages import Open
-from ktbench.launch.worker import SERVE, Worker, WorkerDied
+from ktbench.launch.worker import Worker, WorkerDied
 from ktbench.plan.memory import WeightsKey
 from ktbench.plan.schedule import turn_order, worker_groups
 from ktbench.store.log import Log
@@ -24,7 +26,8 @@ class Sweep:
     """State of a sweep in progress. `kept` holds what a resumed run already has, by (cell key, round).
 
     `worker_bytes` are those of each worker by the weights it holds, `free_bytes` is what they may hold together: where
-    it is not enough for all, workers that the part under measurement does not need end, the longest idle one first.
+    it is not enough for all, workers that the cells under measurement do not need end, the longest idle one first.
+    `command` starts a worker (None: what the system of its cells asks for).
     """
 
     cells: tuple[Cell, ...]
@@ -35,19 +38,24 @@ class Sweep:
     kept: Mapping[tuple[str, int], Record] = field(default_factory=dict)
     on_record: OnRecord = lambda record: None
     on_load: Callable[[Cell], None] = lambda cell: None
-    command: Sequence[str] = SERVE
+    command: Sequence[str] | None = None
     worker_bytes: Mapping[WeightsKey, int] = field(default_factory=dict)
     free_bytes: int = 0
     _workers: dict[WeightsKey, Worker] = field(default_factory=dict)
     _lost: set[str] = field(default_factory=set)
+    _needed: set[WeightsKey] = field(default_factory=set)
 
-    def rounds(self) -> Iterator[int]:
-        """Run one round after the other, yielding each finished one's number. The caller decides when to stop."""
+    def rounds(self, cells: Sequence[Cell] | None = None) -> Iterator[int]:
+        """Run one round of some cells (None: of all) after the other, yielding each finished one's number.
+
+        The caller decides when to stop.
+        """
+        turns = tuple(self.cells if cells is None else cells)
         round_number = 0
         while True:
-            self._round(round_number)
+            self._round(turns, round_number)
             yield round_number
-            if len(self._lost) == len(self.cells):
+            if self._lost.issuperset(cell.key for cell in turns):
                 return
             round_number += 1
 
@@ -64,8 +72,9 @@ class Sweep:
             worker.stop()
         self._workers.clear()
 
-    def _round(self, round_number: int) -> None:
-        for cell in turn_order(self.cells, round_number):
+    def _round(self, cells: Sequence[Cell], round_number: int) -> None:
+        self._needed = {cell.spec.weights_key for cell in cells}
+        for cell in turn_order(cells, round_number):
             if cell.key not in self._lost and not self._has(cell, round_number):
                 self._keep(self._turn(cell, round_number))
 
@@ -75,7 +84,8 @@ class Sweep:
 
     def _turn(self, cell: Cell, round_number: int) -> Record:
         try:
-            return self._worker(cell).turn(cell, round_number, cell.spec.measure.turn_timeout_s)
+            logits = logits_file(self.folder, cell, self.cells)
+            return self._worker(cell).turn(cell, round_number, cell.spec.measure.turn_timeout_s, logits)
         except WorkerDied as died:
             self._workers.pop(cell.spec.weights_key, None)
             return self._failure(cell, round_number, died.outcome, died.why)
@@ -90,8 +100,7 @@ class Sweep:
         return worker
 
     def _make_room(self, cell: Cell) -> None:
-        needed = {other.spec.weights_key for other in self.cells if other.part == cell.part}
-        idle = [key for key in self._workers if key not in needed]
+        idle = [key for key in self._workers if key not in self._needed]
         while idle and self._held_bytes({cell.spec.weights_key, *self._workers}) > self.free_bytes:
             self._workers.pop(idle.pop(0)).stop()
 
@@ -102,7 +111,8 @@ class Sweep:
         group = next(group for group in worker_groups(self.cells) if cell in group)
         served = tuple(other for other in group if other.key not in self._lost)
         opened = Open(cells=served, code_id=self.code_id, env_id=self.env_id, sitting=uuid4().hex[:8])
-        return Worker.start(opened, self.folder / "worker.log", cell.spec.measure.load_timeout_s, self.command)
+        command = self.command or serve_command(cell.spec)
+        return Worker.start(opened, self.folder / "worker.log", cell.spec.measure.load_timeout_s, command)
 
     def _keep(self, record: Record) -> None:
         """A cell that failed sits out the rest of the sweep; resuming the run gives it another chance."""

@@ -6,7 +6,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +21,6 @@ from ktbench.core.timeline import Timeline
 from ktbench.engine.protocol import Unsupported
 from ktbench.launch.messages import Answer, Open, Task, Trace, Turn, send
 
-SERVE: tuple[str, ...] = (sys.executable, "-m", "ktbench.launch.serve")
 _GRACE_S = 5.0
 
 
@@ -44,7 +42,7 @@ class Worker:
     _pending: bytes = b""
 
     @classmethod
-    def start(cls, opened: Open, log: Path, timeout_s: float, command: Sequence[str] = SERVE) -> Worker:
+    def start(cls, opened: Open, log: Path, timeout_s: float, command: Sequence[str]) -> Worker:
         """Start a process, have it load the weights of `opened.cells`, and wait until it is ready.
 
         What it prints goes to the file `log`. Raises WorkerDied.
@@ -61,12 +59,15 @@ class Worker:
             )
         os.close(writing)
         worker = cls(process=process, answers=reading, log=log)
-        worker._ask(opened, timeout_s, "loading")
+        if why := worker._ask(opened, timeout_s, "loading").unsupported:
+            worker.stop()
+            raise WorkerDied(Outcome.UNSUPPORTED, why)
         return worker
 
-    def turn(self, cell: Cell, round_number: int, timeout_s: float) -> Record:
-        """The record of one turn. Raises WorkerDied."""
-        record = self._ask(Turn(cell=cell, round=round_number), timeout_s, "the turn").record
+    def turn(self, cell: Cell, round_number: int, timeout_s: float, logits: Path | None = None) -> Record:
+        """The record of one turn; `logits` is the file that the logits of its group are in. Raises WorkerDied."""
+        asked = Turn(cell=cell, round=round_number, logits=None if logits is None else str(logits))
+        record = self._ask(asked, timeout_s, "the turn").record
         if record is None:
             raise WorkerDied(Outcome.CRASHED, "the worker answered without a record")
         return record

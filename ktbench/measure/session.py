@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol
 
 from ktbench.core.evidence import collect, dishonest
 from ktbench.core.outcome import Outcome
-from ktbench.core.record import Cell, Record, RoleTimes, RoofSample
+from ktbench.core.peers import BY_NAME
+from ktbench.core.record import Agreement, Cell, Record, RoleTimes, RoofSample
 from ktbench.core.timeline import Timeline
-from ktbench.engine.protocol import System, Unsupported
+from ktbench.engine.protocol import HasClock, SelfTimed, System, Unsupported
+from ktbench.measure.agreement import Answers, agreement, collect_answers, disagreement
 from ktbench.measure.check import check, check_the_check, stale
 from ktbench.measure.clock import Clock, time_steps, warm_up
 
@@ -50,12 +53,18 @@ class Session:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     clock: Clock = perf_counter
     _checked: set[str] = field(default_factory=set)
+    _agreed: dict[str, Agreement] = field(default_factory=dict)
 
-    def turn(self, cell: Cell, round_number: int) -> Record:
-        """One turn: warm, time between two roof samples, then prove the output and the features."""
+    def turn(self, cell: Cell, round_number: int, logits: Path | None = None) -> Record:
+        """One turn: warm, time between two roof samples, then prove the output and the features.
+
+        `logits` is the file of the logits that those of this cell are held against, or that they become.
+        """
         record, began = self._blank(cell, round_number), self.clock()
         try:
             ending = {"outcome": Outcome.OK} | self._measure(cell)
+            if logits is not None:
+                ending["agreement"] = self._agree(cell, logits)
         except Unsupported as error:
             ending = {"outcome": Outcome.UNSUPPORTED, "why": str(error)}
         except Broken as broken:
@@ -85,22 +94,32 @@ class Session:
 
     def _measure(self, cell: Cell) -> dict[str, Any]:
         self.system.configure(cell.spec)
-        steps = cell.spec.workload.steps
-        if cell.key not in self._checked:
-            warm_up(lambda: self._untimed(steps), clock=self.clock)
-        self.system.start()
+        if not isinstance(self.system, SelfTimed):
+            self._warm(cell)
         before = self.roofs.sample(cell.spec.engine.isa, cell.spec.dtype)
         counted = dict(self.system.counters())
-        samples_s = time_steps(self.system.step, steps, self.clock)
+        samples_s = self._samples_s(cell)
         moved = _moved(counted, self.system.counters())
         after = self.roofs.sample(cell.spec.engine.isa, cell.spec.dtype)
-        proof = {"work": self.system.work(), "notes": self.system.notes(), "roofs": (before, after)}
-        error = self._prove_output(cell)
+        proof: dict[str, Any] = {"work": self.system.work(), "notes": self.system.notes(), "roofs": (before, after)}
+        proof["own_step_s"] = self.system.own_step_s() if isinstance(self.system, HasClock) else None
+        error = None if _is_opaque(cell) else self._prove_output(cell)
+        self._checked.add(cell.key)
         evidence = collect({**cell.spec.engine.features, **self.system.chosen()}, moved)
         if why := dishonest(evidence):
             raise Broken(Outcome.IDLE, why, error)
         roles = _roles(moved, samples_s)
         return proof | {"samples_s": samples_s, "evidence": evidence, "error": error, "roles": roles}
+
+    def _warm(self, cell: Cell) -> None:
+        if cell.key not in self._checked:
+            warm_up(lambda: self._untimed(cell.spec.workload.steps), clock=self.clock)
+        self.system.start()
+
+    def _samples_s(self, cell: Cell) -> tuple[float, ...]:
+        if isinstance(self.system, SelfTimed):
+            return self.system.own_samples_s()
+        return time_steps(self.system.step, cell.spec.workload.steps, self.clock)
 
     def _untimed(self, steps: int) -> None:
         self.system.start()
@@ -117,11 +136,41 @@ class Session:
             raise Broken(verdict.outcome, verdict.why, verdict.error)
         if why := stale(timed, self.system.logits(), _REPEAT_TOLERANCE):
             raise Broken(Outcome.WRONG, why, verdict.error)
-        if cell.key not in self._checked:
-            if why := check_the_check(seen[:1], self.system.reference, tolerance):
-                raise Broken(Outcome.VACUOUS, why, verdict.error)
-            self._checked.add(cell.key)
+        if cell.key not in self._checked and (why := check_the_check(seen[:1], self.system.reference, tolerance)):
+            raise Broken(Outcome.VACUOUS, why, verdict.error)
         return verdict.error
+
+    def _agree(self, cell: Cell, file: Path) -> Agreement | None:
+        """Once a sitting: this cell's logits against those in the file; they go there where it holds none.
+
+        A system whose experts nobody sees is not held against itself: it waits until another has put its logits there.
+        """
+        reference = Answers.read(file)
+        silent = isinstance(self.system, SelfTimed) or (reference is None and _is_opaque(cell))
+        if silent or cell.key in self._agreed:
+            return self._agreed.get(cell.key)
+        self.system.start()
+        own = collect_answers(self.system.step, self.system.logits, cell.spec.workload.steps)
+        if reference is None:
+            reference = Answers(label=cell.label, logits=own)
+            reference.save(file)
+        found = agreement(reference, own)
+        if why := _differs(cell, reference, found):
+            raise Broken(Outcome.WRONG, why)
+        is_reference = reference.label == cell.label and cell.role == "arm"
+        self._agreed[cell.key] = replace(found, against="") if is_reference else found
+        return self._agreed[cell.key]
+
+
+def _is_opaque(cell: Cell) -> bool:
+    return cell.spec.system != "ktbench" and BY_NAME[cell.spec.system].opaque
+
+
+def _differs(cell: Cell, reference: Answers, found: Agreement) -> str:
+    """Deferral and skipping mean to give other logits; how far off is what they are measured for."""
+    if cell.spec.engine.deferral or cell.spec.engine.skipping:
+        return ""
+    return disagreement(reference, found)
 
 
 def _roles(moved: Mapping[str, int], samples_s: Sequence[float]) -> RoleTimes | None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ktbench.core.spec import RunSpec
 from ktbench.engine.packing import Holding
 from ktbench.engine.protocol import HostRole, System
+from ktbench.peers.opening import open_peer
 
 
 def open_system(
@@ -18,6 +19,8 @@ def open_system(
     last-level cache (0: not known).
     """
     host = HostRole(cores=len(cpus), cpus=tuple(cpus), nodes=tuple(nodes), cache_bytes=cache_bytes)
+    if specs[0].system != "ktbench":
+        return open_peer(specs, host)
     holding = Holding.of(specs, host)
     if specs[0].workload.phase == "layer":
         from ktbench.engine.load_layer import load_layer

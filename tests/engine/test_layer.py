@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from ktbench.core.outcome import Outcome
 from ktbench.core.spec import ModelSpec, WorkloadSpec
+from ktbench.engine.copies import Copies
 from ktbench.engine.experts import OriginalExperts
 from ktbench.engine.layer import LayerSystem
 from ktbench.engine.load import expert_places
-from ktbench.engine.load_layer import load_layer
+from ktbench.engine.load_layer import OwnLayer, load_layer
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.synthetic import PassingExperts, WeightPool, skeleton
 from ktbench.measure.check import check, check_the_check
@@ -90,14 +91,19 @@ def test_copies_differ_and_take_turns() -> None:
     experts = [set(p.routing.ids.flatten().tolist()) for p in system._steps]
     assert experts[0] | experts[3] == set(range(8))
     assert not experts[0] & experts[3]
-    copies = [system._layer.original._backends.index(backend) for backend in turns]  # type: ignore[union-attr]
+    copies = [original(system)._backends.index(backend) for backend in turns]
     for copy, output, prepared in zip(copies, outputs, system._steps, strict=True):
         assert relative(output.numpy(), exact(system.model, prepared, copy)) < 0.01
 
 
+def original(system: LayerSystem) -> Copies:
+    assert isinstance(system._held, OwnLayer)
+    assert system._held.original is not None
+    return system._held.original
+
+
 def layer_bytes(system: LayerSystem) -> int:
-    assert system._layer.original is not None
-    modules = [backend.module for backend in system._layer.original._backends]  # type: ignore[attr-defined]
+    modules = [backend.module for backend in original(system)._backends]  # type: ignore[attr-defined]
     return sum(p.nbytes for module in modules for p in module.parameters())
 
 
@@ -194,3 +200,12 @@ def test_what_is_not_there_is_refused() -> None:
         load_layer(model, host=ONE, keep_original=False)
     with pytest.raises(ValueError, match="synthetic weights"):
         load_layer(tiny_model(path="/weights"), host=ONE)
+
+
+def test_closing_lets_go_of_the_weights() -> None:
+    system = ready(layer())
+    system.close()
+    assert isinstance(system._held, OwnLayer)
+    assert system._held.original is None
+    with pytest.raises(ValueError, match="configure comes before"):
+        system.start()

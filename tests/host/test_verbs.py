@@ -26,7 +26,7 @@ def test_doctor_has_a_line_for_every_feature(capsys: pytest.CaptureFixture[str])
     out = capsys.readouterr().out
     for feature in FEATURES:
         assert feature.title in out
-    assert [line for line in out.splitlines() if not line.startswith(" ")] == ["machine", "features", "health"]
+    assert [line for line in out.splitlines() if not line.startswith(" ")] == ["machine", "features", "peers", "health"]
     assert all(line == line.rstrip() for line in out.splitlines())
 
 

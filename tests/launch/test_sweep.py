@@ -33,6 +33,7 @@ def run_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         cells: tuple[Cell, ...] = CELLS,
         on_record: Callable[[Record], None] = lambda record: None,
         free_bytes: int = 0,
+        blocks: tuple[tuple[Cell, ...], ...] | None = None,
     ) -> Run:
         fresh = not (tmp_path / "log.jsonl").exists()
         log = Log(tmp_path)
@@ -46,7 +47,8 @@ def run_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
             worker_bytes={cell.spec.weights_key: 1 for cell in cells} if free_bytes else {}, free_bytes=free_bytes,
         )  # fmt: skip
         try:
-            list(islice(sweep.rounds(), rounds))
+            for block in blocks or (None,):
+                list(islice(sweep.rounds(block), rounds))
         finally:
             sweep.close()
             log.close()
@@ -99,6 +101,39 @@ def test_a_bad_cell_costs_itself_only(run_sweep: Callable[..., Run], script: str
     run = run_sweep({"+v": script}, cells=(BASE, bad, DYNAMIC))
     assert outcomes(run) == {"base": [Outcome.OK] * 2, "+v": [outcome], "+v+d": [Outcome.OK] * 2}
     assert why in run.of_cell(bad.key)[0].why
+
+
+PEER = tiny_cell("llama.cpp", system="llama.cpp", measure={"turn_timeout_s": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("script", "outcome", "why"),
+    [
+        ("crash", Outcome.CRASHED, "ended by SIGSEGV"),
+        ("hang", Outcome.TIMEOUT, "the turn took more than 1 s"),
+        ("unsupported", Outcome.UNSUPPORTED, "no such feature"),
+        ("other weights", Outcome.WRONG, "its logits are not those of base: KL"),
+    ],
+)
+def test_a_bad_peer_costs_its_own_rows_only(
+    run_sweep: Callable[..., Run], script: str, outcome: Outcome, why: str
+) -> None:
+    run = run_sweep({"llama.cpp": script}, cells=(PEER, BASE, FUSED))
+    found = outcomes(run)
+    assert found.pop("llama.cpp")[-1] is outcome
+    assert found == {"base": [Outcome.OK] * 2, "+v": [Outcome.OK] * 2}
+    assert why in run.of_cell(PEER.key)[-1].why
+
+
+def test_systems_are_held_against_each_other_and_one_alone_against_nobody(run_sweep: Callable[..., Run]) -> None:
+    run = run_sweep(cells=(PEER, BASE, FUSED))
+    against = {record.label: record.agreement and record.agreement.against for record in run.records}
+    assert against == {"llama.cpp": "base", "base": "", "+v": "base"}
+    assert [path.parent.name for path in run.folder.rglob("*.npz")] == ["logits"]
+
+
+def test_our_own_arms_alone_compare_no_logits(run_sweep: Callable[..., Run]) -> None:
+    assert {record.agreement for record in run_sweep().records} == {None}
 
 
 def test_drift_is_kept_as_it_was_seen(run_sweep: Callable[..., Run]) -> None:
@@ -157,14 +192,21 @@ def test_workers_stay_where_there_is_room_for_all(run_sweep: Callable[..., Run])
     assert sittings(run_sweep(rounds=4, cells=TWO_PARTS, free_bytes=3)) == {"+v": 1, "+v int8": 1, "+v int4_g32": 1}
 
 
-def test_the_worker_longest_idle_makes_room_for_another_part(run_sweep: Callable[..., Run]) -> None:
-    """Turns: v, int8, int4 (ends v), int4, int8, v (ends int4), v, int8, int4 (ends v), int4, int8, v (ends int4)."""
-    run = run_sweep(rounds=4, cells=TWO_PARTS, free_bytes=2)
-    assert sittings(run) == {"+v": 3, "+v int8": 1, "+v int4_g32": 2}
-    assert {record.outcome for record in run.records} == {Outcome.OK}
+def test_workers_of_a_block_that_is_done_make_room_for_those_of_the_next(run_sweep: Callable[..., Run]) -> None:
+    on_record: list[int] = []
+    run = run_sweep(
+        rounds=2,
+        cells=TWO_PARTS,
+        free_bytes=2,
+        blocks=(TWO_PARTS[:2], TWO_PARTS[2:]),
+        on_record=lambda record: on_record.append(len(list(children()))),
+    )
+    assert sittings(run) == {"+v": 1, "+v int8": 1, "+v int4_g32": 1}
+    assert [record.label for record in run.records] == ["+v", "+v int8", "+v int8", "+v", "+v int4_g32", "+v int4_g32"]
+    assert on_record == [1, 2, 2, 2, 2, 2]
 
 
-def test_workers_of_the_part_that_is_measured_stay(run_sweep: Callable[..., Run]) -> None:
+def test_workers_of_the_cells_that_are_measured_stay(run_sweep: Callable[..., Run]) -> None:
     run = run_sweep(rounds=2, cells=TWO_PARTS[:2], free_bytes=1)
     assert sittings(run) == {"+v": 1, "+v int8": 1}
 

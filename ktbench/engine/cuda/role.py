@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter_ns
-from typing import TYPE_CHECKING
 
 import torch
 
 from ktbench.engine.cuda.graph import Capturing, CudaCapturing, GraphRecording
 from ktbench.engine.cuda.handover import CudaHandOver, CudaOriginal, HostExperts, Staging
 from ktbench.engine.cuda.stream import CurrentStream, Stream
+from ktbench.engine.experts import OriginalExperts
 from ktbench.engine.step.inputs import StepInputs
 from ktbench.engine.step.tape import Tape
-
-if TYPE_CHECKING:
-    from ktbench.engine.operator import Backend
 
 
 class MaskedAttention:
@@ -37,12 +34,16 @@ class MaskedAttention:
 
 
 class CudaRole:
-    """One for all layers of an engine, which lie on `device` and whose work goes through `stream`."""
+    """One for all layers of an engine, which lie on `device` and whose work goes through `stream`.
+
+    `originals` are the experts that base runs on the host, layer after layer.
+    """
 
     def __init__(self, tape: Tape, device: torch.device, stream: Stream, capturing: Capturing) -> None:
         self.device, self.stream, self.attention = device, stream, MaskedAttention()
         self._tape, self._capturing = tape, capturing
         self._staging = Staging()
+        self.originals: list[OriginalExperts] = []
         self._hand_overs: list[CudaHandOver] = []
         tape.watch.clock = self._finished_ns
 
@@ -52,13 +53,17 @@ class CudaRole:
         return cls(tape, torch.device("cuda", torch.cuda.current_device()), CurrentStream(), CudaCapturing())
 
     def backends(
-        self, original: Backend | None, packed: HostExperts | None, layer: int
+        self, original: OriginalExperts | None, packed: HostExperts | None, layer: int
     ) -> tuple[CudaOriginal | None, CudaHandOver | None]:
         """How the device calls the experts of decoder layer `layer`, which stay on the host."""
         return (
-            None if original is None else CudaOriginal(original),
+            None if original is None else self._base(original),
             None if packed is None else self._hand_over(packed, layer),
         )
+
+    def _base(self, original: OriginalExperts) -> CudaOriginal:
+        self.originals.append(original)
+        return CudaOriginal(original)
 
     def _hand_over(self, packed: HostExperts, layer: int) -> CudaHandOver:
         self._hand_overs.append(CudaHandOver(packed, self.stream, self._staging, self._tape.watch, layer))

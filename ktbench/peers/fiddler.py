@@ -1,0 +1,81 @@
+"""Fiddler's scheme in our engine: base, but experts with many tokens are copied to the CUDA device and run there."""
+
+from __future__ import annotations
+
+import torch
+
+from ktbench.core.engine import EngineSpec
+from ktbench.core.spec import ModelSpec, RunSpec
+from ktbench.engine.cuda.expert_costs import Costs
+from ktbench.engine.cuda.fiddler import Copier, measure_costs
+from ktbench.engine.cuda.pinning import CudaHostMemory, Pins
+from ktbench.engine.hybrid import HybridEngine
+from ktbench.engine.load import load_engine
+from ktbench.engine.packing import Holding
+from ktbench.engine.parts import Parts
+from ktbench.engine.protocol import HostRole, Unsupported
+from ktbench.peers.support import unsupported
+
+_GIB = 2**30
+
+
+class Fiddler(HybridEngine):
+    """Implements `ktbench.engine.protocol.System`; made by `open_fiddler`.
+
+    What an expert costs is measured before the first turn with a number of threads.
+    """
+
+    def __init__(self, model: ModelSpec, parts: Parts, pins: Pins | None) -> None:
+        """On parts with a CUDA role, whose operators get other experts for base; `pins` as in `Copier`."""
+        super().__init__(model, parts)
+        assert parts.cuda is not None
+        self._copier = Copier(parts.cuda.device, parts.cuda.stream, parts.state.counted, pins)
+        self._layers = [self._copier.experts(original) for original in parts.cuda.originals]
+        for operator, experts in zip(parts.operators, self._layers, strict=True):
+            operator.original = experts
+        self._costs: dict[int, Costs] = {}
+
+    @classmethod
+    def around(cls, engine: HybridEngine, pins: Pins | None) -> Fiddler:
+        """The parts of an engine that was loaded for base on a CUDA device."""
+        return cls(engine.model, engine._parts, pins)
+
+    def configure(self, spec: RunSpec) -> None:
+        """See `System`. Raises Unsupported, and ValueError for a model or thread count that is not there."""
+        if why := unsupported(spec):
+            raise Unsupported(why)
+        self._copier.costs = self._costs_of(spec.engine)
+        super().configure(spec)
+
+    def _costs_of(self, engine: EngineSpec) -> Costs:
+        self._parts.threads.use(engine, None, None)
+        threads = torch.get_num_threads()
+        if threads not in self._costs:
+            self._costs[threads] = measure_costs(self._layers[0])
+        return self._costs[threads]
+
+    def notes(self) -> tuple[str, ...]:
+        """See `System`."""
+        notes = list(super().notes())
+        if self._copier.costs is not None:
+            notes.append(f"fiddler: {self._copier.costs.told()}")
+        if self._copier.pins is not None and (left := self._copier.pins.pageable_bytes):
+            notes.append(f"fiddler: {left / _GIB:.2f} GiB of the experts could not be pinned and are copied slower")
+        return tuple(notes)
+
+    def close(self) -> None:
+        """See `System`."""
+        self._copier.stream.finish()
+        if self._copier.pins is not None:
+            self._copier.pins.release()
+        del self._layers
+        super().close()
+
+
+def open_fiddler(model: ModelSpec, host: HostRole) -> Fiddler:
+    """Fiddler's scheme on the cores of `host` and PyTorch's current CUDA device, for cells of prefill and decode.
+
+    Raises ValueError for a checkpoint that is not whole, OSError where no CUDA runtime is loaded.
+    """
+    engine = load_engine(model, Holding(engine=EngineSpec(device="cuda")), host)
+    return Fiddler.around(engine, Pins(CudaHostMemory.open()))

@@ -1,0 +1,1 @@
+"""kt-kernel, the CPU kernels of KTransformers, from its installed wheel."""

@@ -1,0 +1,149 @@
+"""One MoE layer in kt-kernel's hands, tuned to each workload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from time import sleep
+
+import torch
+
+from ktbench.core.peers import BY_NAME
+from ktbench.core.spec import Precision, RunSpec, WorkloadSpec
+from ktbench.engine.copies import Copies, Trial
+from ktbench.engine.load_layer import LayerWeights
+from ktbench.engine.matrices import Glu
+from ktbench.engine.protocol import HostRole, Unsupported
+from ktbench.engine.threads import Threads
+from ktbench.peers.kt_kernel.experts import KtExperts
+from ktbench.peers.kt_kernel.library import Library, Pool, load_experts
+from ktbench.peers.kt_kernel.quantised import as_stored
+from ktbench.peers.kt_kernel.settings import Setting, Tuned, settings_for, tune
+from ktbench.peers.support import unsupported
+
+# Its workers look for the next call for 50 ms before they sleep; until then they disturb whoever runs next.
+_ASLEEP_S = 0.06
+_SAMPLE_TOKENS = 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KtLoader:
+    """Loads copies of a layer for calls of up to `most_tokens` tokens; `kind` is kt-kernel's format of `precision`."""
+
+    library: Library
+    kind: str
+    precision: Precision
+    weights: LayerWeights
+    host: HostRole
+    most_tokens: int
+
+    @property
+    def name(self) -> str:
+        """What runs, for notes."""
+        return f"kt-kernel {self.library.version} ({self.library.variant})"
+
+    def settings(self, cores: int) -> dict[Setting, Copies]:
+        """The copies for each setting that may be tried on so many cores: weights belong to the pools of one."""
+        cpus = Threads.of(self.host).cpus[:cores]
+        copies_bytes = self.weights.count(self.precision, self.host) * self.weights.nbytes(self.precision)
+        found = settings_for(cores, self.host.nodes, copies_bytes)
+        return {setting: self._copies(setting, cpus) for setting in found}
+
+    def _copies(self, setting: Setting, cpus: Sequence[int]) -> Copies:
+        pool = Pool(self.library, setting, cpus)
+        return self.weights.copies(partial(self._copy, pool, len(setting.workers)), self.precision, self.host)
+
+    def _copy(self, pool: Pool, pools: int, number: int) -> KtExperts:
+        store = self.weights.passing(number)
+        shape = self.weights.model.shape
+        experts = load_experts(self.library, self.kind, pool, shape, store, self.most_tokens)
+        return KtExperts(
+            experts=experts, pool=pool, store=store, kind=self.kind, pools=pools, most_tokens=self.most_tokens
+        )
+
+    def lost(self) -> float:
+        """Relative Frobenius error of an expert's output for what it is stored as, in float32 arithmetic."""
+        expert = self.weights.passing(0)(0)
+        hidden = torch.randn(
+            _SAMPLE_TOKENS, self.weights.model.shape.hidden, generator=torch.Generator().manual_seed(0)
+        )
+        whole = expert(hidden)
+        return float((as_stored(expert, self.kind, 1)(hidden) - whole).norm() / whole.norm())
+
+
+class KtLayer:
+    """Implements `HeldLayer`; made by `open_kt_layer`. `held` has the copies for each setting by number of cores."""
+
+    def __init__(self, loader: KtLoader, held: Mapping[int, Mapping[Setting, Copies]]) -> None:
+        self._loader, self._held = loader, dict(held)
+        self._lost = loader.lost()
+        self._tuned: dict[tuple[WorkloadSpec, int], Tuned] = {}
+
+    def choose(self, spec: RunSpec, trial: Trial) -> Copies:
+        """See `HeldLayer`. The first turn at a workload tries the settings for up to `peer.tune_s` seconds."""
+        if why := unsupported(spec):
+            raise Unsupported(why)
+        cores = _cores(spec, self._loader.host)
+        if cores not in self._held:
+            raise ValueError(f"engine.threads={cores}: no weights were loaded for so many threads")
+        held, key = self._held[cores], (spec.workload, cores)
+        if key not in self._tuned:
+            trials = {setting: trial(copies) for setting, copies in held.items()}
+            self._tuned[key] = tune(trials, spec.peer.tune_s, partial(sleep, _ASLEEP_S))
+        return held[self._tuned[key].setting]
+
+    def counters(self) -> Mapping[str, int]:
+        """See `HeldLayer`: it counts nothing."""
+        return {}
+
+    def notes(self, spec: RunSpec) -> tuple[str, ...]:
+        """See `HeldLayer`."""
+        tuned = self._tuned[spec.workload, _cores(spec, self._loader.host)]
+        told = f"{self._loader.name}: {tuned.told} (peer.tune_s={spec.peer.tune_s:g})"
+        return (told,) if self._loader.kind == "bf16" else (told, self._quantisation)
+
+    @property
+    def _quantisation(self) -> str:
+        return (
+            f"kt-kernel quantises to {self._loader.kind} by itself, one scale a row, and is checked against what it "
+            f"stores: that alone puts an expert's output {self._lost:.2g} off that of the bf16 weights (relative "
+            "Frobenius error)"
+        )
+
+    def close(self) -> None:
+        """See `HeldLayer`. Threads end here, but weights with the process only: kt-kernel does not free them."""
+        self._held.clear()
+
+
+def open_kt_layer(specs: Sequence[RunSpec], weights: LayerWeights, host: HostRole) -> KtLayer:
+    """The copies of a layer for cells that share them, once for each setting that may be tried.
+
+    Raises Unsupported where kt-kernel is missing, or cannot run this format, activation, size or set of NUMA nodes;
+    ValueError for more threads than cores.
+    """
+    if why := unsupported(specs[0]) or _other_form(weights):
+        raise Unsupported(why)
+    loader = KtLoader(
+        library=Library.load(),
+        kind=BY_NAME["kt-kernel"].types[specs[0].precision],
+        precision=specs[0].precision,
+        weights=weights,
+        host=host,
+        most_tokens=max(spec.workload.batch for spec in specs),
+    )
+    return KtLayer(loader, {cores: loader.settings(cores) for cores in {_cores(spec, host) for spec in specs}})
+
+
+def _other_form(weights: LayerWeights) -> str:
+    form = weights.form
+    if form.biases or form.glu != Glu():
+        return "kt-kernel runs experts without biases, activated by silu(gate) · up, and this family's are others"
+    return ""
+
+
+def _cores(spec: RunSpec, host: HostRole) -> int:
+    threads = spec.engine.threads or host.cores
+    if threads > host.cores:
+        raise ValueError(f"engine.threads={threads}: allowed are 1 to {host.cores}, the cores of this process")
+    return threads

@@ -1,0 +1,160 @@
+"""The few functions of llama.cpp's C interface (llama.h) that are needed, close to as they are."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ktbench.peers.llama.library import Library
+from ktbench.peers.llama.script import Layout
+from ktbench.peers.llama.settings import Settings
+
+
+class Model:
+    """Weights of a GGUF file, mapped from it; what llama.cpp repacks for its kernels lies in memory.
+
+    Raises ValueError in one line for a file that llama.cpp does not load, MemoryError where it does not fit.
+    """
+
+    def __init__(self, library: Library, path: Path) -> None:
+        self.library = library
+        params = library.calls.llama_model_default_params()
+        params.load_mode = library.calls.LLAMA_LOAD_MODE_MMAP
+        params.n_gpu_layers = 0
+        library.log.forget()
+        self._handle = library.calls.llama_model_load_from_file(str(path).encode(), params)
+        if not self._handle:
+            raise library.log.failure(f"{path}: llama.cpp cannot load it", ValueError)
+
+    @property
+    def layers(self) -> int:
+        """Decoder layers."""
+        return int(self.library.calls.llama_model_n_layer(self._handle))
+
+    @property
+    def vocab(self) -> int:
+        """Tokens, as many as there are logits."""
+        calls = self.library.calls
+        return int(calls.llama_vocab_n_tokens(calls.llama_model_get_vocab(self._handle)))
+
+    @property
+    def description(self) -> str:
+        """Architecture and type of the weights: `qwen3moe 30B.A3B Q8_0`."""
+        text = ctypes.create_string_buffer(128)
+        self.library.calls.llama_model_desc(self._handle, text, len(text))
+        return text.value.decode()
+
+    def open(self, room: Room, settings: Settings) -> Context:
+        """A context of its own on these weights. Raises MemoryError where it does not fit, RuntimeError otherwise."""
+        return Context(self.library, self._handle, room, settings)
+
+    def close(self) -> None:
+        """Release the weights; contexts must be closed already."""
+        self.library.calls.llama_model_free(self._handle)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Room:
+    """What a context is made for: positions of all sequences together, tokens of a call, sequences, logits of a row."""
+
+    cells: int
+    call_tokens: int
+    sequences: int
+    vocab: int
+
+
+class Context:
+    """A memory of keys and values in F16, and llama.cpp's own clock."""
+
+    def __init__(self, library: Library, model: Any, room: Room, settings: Settings) -> None:
+        self._calls, self._log, self._room = library.calls, library.log, room
+        self._log.forget()
+        self._handle = self._calls.llama_init_from_model(model, _params(self._calls, room, settings))
+        if not self._handle:
+            raise self._log.failure("llama.cpp has no context", RuntimeError)
+        self._memory = self._calls.llama_get_memory(self._handle)
+
+    def use(self, threads: int) -> None:
+        """From now on calls of one token and of more run on so many threads."""
+        self._calls.llama_set_n_threads(self._handle, threads, threads)
+
+    def decode(self, batch: Batch) -> None:
+        """Put a call's tokens through. Raises RuntimeError with llama.cpp's last words where that fails."""
+        if code := self._calls.llama_decode(self._handle, batch.call):
+            raise self._log.failure(f"llama_decode gave {code}", RuntimeError)
+
+    def finish(self) -> None:
+        """Wait until everything is computed."""
+        self._calls.llama_synchronize(self._handle)
+
+    def logits(self) -> NDArray[np.float32]:
+        """[sequences, vocab] of the last call, copied."""
+        shape = self._room.sequences, self._room.vocab
+        return np.ctypeslib.as_array(self._calls.llama_get_logits(self._handle), shape).copy()
+
+    def forget(self) -> None:
+        """Empty the memory: its table of positions, no keys or values are touched."""
+        self._calls.llama_memory_clear(self._memory, False)
+
+    def keep(self, positions: int) -> bool:
+        """Forget what comes after so many positions of every sequence; False where the memory cannot go back."""
+        return bool(self._calls.llama_memory_seq_rm(self._memory, -1, positions, -1))
+
+    def restart_clock(self) -> None:
+        """From now on `own_s` counts anew."""
+        self._calls.llama_perf_context_reset(self._handle)
+
+    @property
+    def own_s(self) -> float:
+        """Seconds in calls by llama.cpp's own clock, from the begin of one to the end of the wait for it."""
+        times = self._calls.llama_perf_context(self._handle)
+        return float(times.t_p_eval_ms + times.t_eval_ms) / 1e3  # calls of more than one token, and of one
+
+    def close(self) -> None:
+        """Release the memory."""
+        self._calls.llama_free(self._handle)
+
+
+class Batch:
+    """A call's arguments as llama.cpp takes them, in the memory of the layout."""
+
+    def __init__(self, library: Library, layout: Layout) -> None:
+        calls, count = library.calls, len(layout)
+        self._held = layout  # what the pointers point to
+        self._ones = np.ones(count, np.int32)
+        first = layout.sequences.ctypes.data
+        self._sequences = (ctypes.POINTER(ctypes.c_int32) * count)(
+            *(ctypes.cast(first + 4 * i, ctypes.POINTER(ctypes.c_int32)) for i in range(count))
+        )
+        self.call = calls.llama_batch(
+            n_tokens=count,
+            token=_pointer(layout.tokens, ctypes.c_int32),
+            pos=_pointer(layout.positions, ctypes.c_int32),
+            n_seq_id=_pointer(self._ones, ctypes.c_int32),
+            seq_id=self._sequences,
+            logits=_pointer(layout.wanted, ctypes.c_int8),
+        )
+
+
+def _pointer(values: NDArray[Any], kind: Any) -> Any:
+    return values.ctypes.data_as(ctypes.POINTER(kind))
+
+
+def _params(calls: ModuleType, room: Room, settings: Settings) -> Any:
+    """Each sequence has its own part of the memory, as llama.h advises for those that share no prefix."""
+    params = calls.llama_context_default_params()
+    params.n_ctx, params.n_seq_max = room.cells, room.sequences
+    params.n_batch, params.n_ubatch = room.call_tokens, min(settings.ubatch, room.call_tokens)
+    params.n_threads = params.n_threads_batch = settings.threads
+    params.flash_attn_type = int(settings.flash)
+    params.type_k = params.type_v = calls.GGML_TYPE_F16
+    params.kv_unified = False
+    params.op_offload = params.offload_kqv = False
+    params.no_perf = False
+    return params

@@ -1,0 +1,31 @@
+"""Builds the network as Transformers has it, with the weights that our engine has."""
+
+from __future__ import annotations
+
+from transformers import PreTrainedModel
+
+from ktbench.core.spec import ModelSpec
+from ktbench.engine.checkpoint import read_checkpoint
+from ktbench.engine.places import expert_places, is_experts
+from ktbench.engine.protocol import HostRole
+from ktbench.engine.synthetic import WeightPool, materialise, materialise_experts, skeleton
+from ktbench.peers.transformers.system import PlainTransformers
+
+
+def open_transformers(model: ModelSpec, host: HostRole) -> PlainTransformers:
+    """Plain Transformers on the cores of `host`, for cells of prefill and decode with any experts implementation.
+
+    Raises ValueError for a checkpoint folder that is not whole and for experts that `read_form` refuses: their calls
+    could not be checked.
+    """
+    network = _synthetic(model) if model.path is None else read_checkpoint(model.path)
+    network.requires_grad_(False)
+    return PlainTransformers(model, network, host)
+
+
+def _synthetic(model: ModelSpec) -> PreTrainedModel:
+    network, pool = skeleton(model), WeightPool.of(model)
+    materialise(network, pool, is_experts)
+    for name, _ in expert_places(network):
+        materialise_experts(network.get_submodule(name), name, pool)
+    return network

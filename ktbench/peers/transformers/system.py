@@ -1,0 +1,198 @@
+"""Plain Transformers under measurement: on the same ids and context depths as our engine, untuned but for threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import torch
+import transformers
+from numpy.typing import NDArray
+from transformers import PreTrainedModel
+
+from ktbench.core.peers import Implementation
+from ktbench.core.record import Work
+from ktbench.core.spec import ModelSpec, RunSpec, WorkloadSpec
+from ktbench.core.timeline import Timeline
+from ktbench.engine.experts import Reference
+from ktbench.engine.forward import Forward
+from ktbench.engine.observing import Observer
+from ktbench.engine.operator import Pass
+from ktbench.engine.protocol import HostRole, Observation, Unsupported
+from ktbench.engine.routing import Routing
+from ktbench.engine.script import Script, ScriptWriter
+from ktbench.engine.stepping import PassSteps
+from ktbench.engine.work import DenseWork, ExpertsWork, dense_params, mean_work, step_work
+from ktbench.peers.transformers.experts import PlainExperts
+from ktbench.peers.transformers.support import unsupported
+from ktbench.peers.transformers.tuning import Tuning, thread_counts, tune
+
+# Each holds the cache that its prompt left.
+_MOST_SCRIPTS = 4
+
+
+class PlainTransformers:
+    """Implements `ktbench.engine.protocol.System`; made by `ktbench.peers.transformers.load.open_transformers`."""
+
+    def __init__(self, model: ModelSpec, network: PreTrainedModel, host: HostRole) -> None:
+        self.model, self.network, self._host = model, network, host
+        self._experts = PlainExperts(network, model.shape.top_k)
+        self._params = dense_params(network)
+        self._forward, self._state = Forward(network), Pass()
+        self._scripts: dict[WorkloadSpec, Script] = {}
+        self._tunings: dict[tuple[WorkloadSpec, Implementation, int], Tuning] = {}
+        self._script: Script | None = None
+        self._steps: PassSteps | None = None
+        self._notes: tuple[str, ...] = ()
+        self._done = self._observed = 0
+        self._logits = torch.empty(0)
+
+    def configure(self, spec: RunSpec) -> None:
+        """See `System`. Raises Unsupported, and ValueError for a model or a thread count that is not there."""
+        self._require(spec)
+        self._experts.run_as(spec.peer.implementation)
+        self._script = self._script_of(spec)
+        self._steps = PassSteps(self._forward, self._state, self._script)
+        tuning = self._tuned(spec)
+        self._use(tuning.threads)
+        self._notes = (tuning.told(spec.label), self._told(spec, tuning.threads))
+        self.start()
+
+    def _require(self, spec: RunSpec) -> None:
+        if spec.model != self.model:
+            raise ValueError(f"model {spec.model.name} was asked for, {self.model.name} is loaded")
+        if self._most(spec) > self._host.cores:
+            raise ValueError(f"engine.threads={spec.engine.threads}: allowed are 1 to {self._host.cores}")
+        if why := unsupported(spec):
+            raise Unsupported(why)
+
+    def _most(self, spec: RunSpec) -> int:
+        return spec.engine.threads or self._host.cores
+
+    def _script_of(self, spec: RunSpec) -> Script:
+        script = self._scripts.pop(spec.workload, None) or self._write(spec)
+        self._scripts[spec.workload] = script
+        if len(self._scripts) > _MOST_SCRIPTS:
+            del self._scripts[next(iter(self._scripts))]
+        return script
+
+    def _write(self, spec: RunSpec) -> Script:
+        """All implementations go on from the cache of one prompt; eager fits in memory for any prompt, and is base's.
+
+        The routing is taken down for `work` alone, the network routes every step by itself.
+        """
+        self._use(self._most(spec))
+        self._experts.run_as("eager")
+        writer = ScriptWriter(workload=spec.workload, shape=self.model.shape, forward=self._forward, state=self._state)
+        with self._experts.tapped(lambda _layer, _hidden, routing, _output: self._record(routing)):
+            script = writer.write()
+        self._experts.run_as(spec.peer.implementation)
+        return script
+
+    def _record(self, routing: Routing) -> None:
+        assert self._state.record is not None
+        self._state.record.append(routing)
+
+    def _tuned(self, spec: RunSpec) -> Tuning:
+        """Before the first turn at a workload with an implementation."""
+        most = self._most(spec)
+        key = (spec.workload, spec.peer.implementation, most)
+        if key not in self._tunings:
+            steps = self._endless_steps()
+            self._tunings[key] = tune(lambda: next(steps), self._use, thread_counts(most), spec.peer.tune_s)
+        return self._tunings[key]
+
+    def _endless_steps(self) -> Iterator[None]:
+        while True:
+            self._stepped.start()
+            for number in range(len(self._scripted.ids)):
+                self._stepped.step(number)
+                yield
+
+    def _use(self, threads: int) -> None:
+        """From now on PyTorch has so many threads, on the first cores of the host role where it names them."""
+        torch.set_num_threads(threads)
+        if self._host.cpus:
+            from ktbench._kernels import OpenMPTeam  # where nothing has to sit on a certain cpu it may be missing
+
+            # What OpenMP starts anew sits on the calling thread's cpu until it is told otherwise.
+            OpenMPTeam(threads).pin(list(self._host.cpus[:threads]))
+
+    def _told(self, spec: RunSpec, threads: int) -> str:
+        attention = self.network.config._attn_implementation
+        return (
+            f"{spec.label}: Transformers {transformers.__version__} as it is, "
+            f"experts_implementation={spec.peer.implementation}, attn_implementation={attention}, "
+            f"on PyTorch {torch.__version__} with {threads} threads"
+        )
+
+    def start(self) -> None:
+        """See `System`."""
+        self._done = 0
+        self._stepped.start()
+
+    def step(self) -> None:
+        """See `System`. Raises ValueError past the last step of the workload."""
+        if self._done == len(self._scripted.ids):
+            raise ValueError(f"workload.steps={self._done}: all were done, start again")
+        self._logits = self._stepped.step(self._done)
+        self._done += 1
+
+    def logits(self) -> NDArray[np.float32]:
+        """See `System`."""
+        return self._logits.float().numpy(force=True)
+
+    def observe(self) -> tuple[Observation, ...]:
+        """See `System`."""
+        self._observed += 1  # other tokens each time
+        observer = Observer(self._scripted.workload.seed, self._observed)
+        with self._experts.tapped(observer):
+            self._logits = self._stepped.again(self._done - 1)
+        return tuple(observer.seen)
+
+    def reference(self, observation: Observation) -> NDArray[np.float32]:
+        """See `System`."""
+        experts = self._experts.layers[observation.layer]
+        routing = Routing(ids=torch.from_numpy(observation.ids), gates=torch.from_numpy(observation.gates))
+        return Reference(experts.matrices, torch.from_numpy(observation.hidden))(routing).numpy()
+
+    def counters(self) -> Mapping[str, int]:
+        """See `System`. None: it has no feature of ours."""
+        return {}
+
+    def timeline(self) -> Timeline:
+        """See `System`. Raises Unsupported: one role does everything."""
+        raise Unsupported("plain Transformers runs everything on the same threads: there are no roles to draw")
+
+    def chosen(self) -> Mapping[str, int]:
+        """See `System`."""
+        return {}
+
+    def notes(self) -> tuple[str, ...]:
+        """See `System`: how it was tuned, and what it runs as."""
+        return self._notes
+
+    def work(self) -> Work:
+        """See `System`."""
+        batch = self._scripted.workload.batch
+        dense = DenseWork(params=self._params, nbytes=2 * self._params, batch=batch)
+        experts = ExpertsWork(shape=self.model.shape, precision="bf16")
+        return mean_work([step_work(dense, experts, passes) for passes in self._scripted.routing])
+
+    def close(self) -> None:
+        """See `System`."""
+        del self.network, self._experts, self._forward
+        self._script = self._steps = None
+        self._scripts = {}
+
+    @property
+    def _scripted(self) -> Script:
+        if self._script is None:
+            raise ValueError("configure comes before every other call")
+        return self._script
+
+    @property
+    def _stepped(self) -> PassSteps:
+        if self._steps is None:
+            raise ValueError("configure comes before every other call")
+        return self._steps

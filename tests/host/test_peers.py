@@ -1,0 +1,63 @@
+"""Where peers are found."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from ktbench.core.peers import BY_NAME, PeerSpec
+from ktbench.host import peers
+from ktbench.host.peers import find_peer, interpreters, peer_reason
+
+
+@pytest.fixture(autouse=True)
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty checkout."""
+    monkeypatch.setattr(peers, "checkout", lambda: tmp_path)
+    return tmp_path
+
+
+def python_with(version: str, folder: Path) -> str:
+    """A stand-in for an interpreter whose environment has one version of everything; empty for nothing."""
+    program = folder / f"python-{version or 'empty'}"
+    program.write_text(f"#!/bin/sh\n{f'echo {version}' if version else 'exit 1'}\n")
+    program.chmod(0o755)
+    return str(program)
+
+
+def test_what_comes_with_ktbench_is_here() -> None:
+    found = find_peer(BY_NAME["transformers"], PeerSpec())
+    assert found is not None
+    assert found.python == sys.executable
+    assert peer_reason(BY_NAME["transformers"], PeerSpec()) == ""
+
+
+def test_a_named_interpreter_is_the_only_one_asked(tmp_path: Path) -> None:
+    peer, has, lacks = BY_NAME["kt-kernel"], python_with("0.7.2", tmp_path), python_with("", tmp_path)
+    found = find_peer(peer, PeerSpec(python=has))
+    assert found is not None
+    assert (found.python, found.version) == (has, "0.7.2")
+    assert find_peer(peer, PeerSpec(python=lacks)) is None
+    why = peer_reason(peer, PeerSpec(python=lacks))
+    assert (
+        why == f"kt-kernel is not installed in the environment of peer.python={lacks}: "
+        "nox -s peers makes an environment with it"
+    )
+    assert peer_reason(peer, PeerSpec(python="/nowhere/python")) == "peer.python=/nowhere/python: no such program"
+
+
+def test_the_environment_of_the_nox_session_comes_second(checkout: Path) -> None:
+    assert interpreters(PeerSpec()) == (sys.executable,)
+    session = checkout / peers.SESSION_PYTHON
+    session.parent.mkdir(parents=True)
+    session.write_text("")
+    assert interpreters(PeerSpec()) == (sys.executable, str(session))
+
+
+def test_a_program_is_asked_for_by_path(tmp_path: Path) -> None:
+    peer = BY_NAME["llama-bench"]
+    assert "set peer.llama_bench=PATH" in peer_reason(peer, PeerSpec())
+    assert peer_reason(peer, PeerSpec(llama_bench="/nowhere")) == "peer.llama_bench=/nowhere: no such program"
+    assert peer_reason(peer, PeerSpec(llama_bench=python_with("1", tmp_path))) == ""

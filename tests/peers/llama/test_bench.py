@@ -1,0 +1,233 @@
+"""llama-bench, by a program that prints what it would print, and by ones that misbehave."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ktbench.core.peers import PeerSpec
+from ktbench.core.spec import RunSpec, WorkloadSpec
+from ktbench.engine.gguf.header import Header
+from ktbench.engine.protocol import HostRole, SelfTimed, Unsupported
+from ktbench.peers.llama.bench import LlamaBench, open_llama_bench
+from ktbench.peers.llama.program import Lists, Program, options
+from ktbench.peers.llama.rows import read_rows
+from tests.tiny import tiny_spec
+
+MODEL = tiny_spec().model
+PREFILL = WorkloadSpec(phase="prefill", prompt=2048, steps=2)
+DECODE = WorkloadSpec(phase="decode", prompt=64, steps=8)
+ROW: dict[str, Any] = {
+    "build_commit": "8cf427ff",
+    "backends": "CPU",
+    "model_type": "qwen3moe ?B Q8_0",
+    "n_threads": 4,
+    "n_ubatch": 512,
+    "flash_attn": 1,
+    "type_k": "f16",
+    "type_v": "f16",
+    "samples_ns": [250_000_000],
+}
+# Two threads are twice as fast as four, flash attention off costs a tenth, ubatch 1024 is the best.
+PROGRAM = """
+import itertools, json, pathlib, sys
+words = sys.argv[1:]
+asked = dict(zip(words[::2], words[1::2], strict=True))
+pathlib.Path(asked["-m"]).open("a").write(json.dumps(asked) + "\\n")
+lists = [[int(n) for n in asked[name].split(",")] for name in ("-fa", "-ub", "-t")]
+for flash, ubatch, threads in itertools.product(*lists):
+    ns = 10**6 * (threads if threads > 1 else 5) * (11 - flash) * (1 if ubatch == 1024 else 2)
+    row = {row} | {"n_threads": threads, "n_ubatch": ubatch, "flash_attn": flash}
+    row["samples_ns"] = [ns + n for n in range(int(asked["-r"]))]
+    print(json.dumps(row), flush=True)
+"""
+
+
+def program(folder: Path, text: str) -> str:
+    """A program of that text."""
+    path = folder / "llama-bench"
+    path.write_text(f"#!{sys.executable}\n{text.replace('{row}', repr(ROW))}")
+    path.chmod(0o755)
+    return str(path)
+
+
+def bench(folder: Path, text: str = PROGRAM, cores: int = 4) -> LlamaBench:
+    file = folder / "asked.jsonl"
+    header = Header(path=file, metadata={}, tensors={})
+    return LlamaBench(Program(program=program(folder, text), file=file), MODEL, HostRole(cores=cores), header)
+
+
+def asked(folder: Path) -> list[dict[str, str]]:
+    """The options of every run of `PROGRAM`."""
+    return [json.loads(line) for line in (folder / "asked.jsonl").read_text().splitlines()]
+
+
+def spec(workload: WorkloadSpec, tune_s: float = 0.0, **options: Any) -> RunSpec:
+    measure = tiny_spec(measure={"turn_timeout_s": 30.0}).measure
+    return RunSpec(
+        model=MODEL,
+        workload=workload,
+        system="llama-bench",
+        **({"peer": PeerSpec(tune_s=tune_s), "measure": measure} | options),
+    )
+
+
+def test_prefill_gives_every_pass(tmp_path: Path) -> None:
+    system = bench(tmp_path)
+    system.configure(spec(PREFILL))
+    assert system.own_samples_s() == (0.08, 0.080000001)
+    (words,) = asked(tmp_path)
+    expected = {"-p": "2048", "-n": "0", "-d": "0", "-r": "2", "-b": "2048", "-ub": "512", "-t": "4", "-fa": "1"}
+    assert expected.items() <= words.items()
+    assert {"-ctk": "f16", "-ctv": "f16", "-ngl": "0", "-o": "jsonl"}.items() <= words.items()
+
+
+def test_decode_gives_the_mean_of_its_tokens(tmp_path: Path) -> None:
+    system = bench(tmp_path)
+    system.configure(spec(DECODE))
+    assert system.own_samples_s() == (0.08 / 8,)
+    assert {"-p": "0", "-n": "8", "-d": "64", "-r": "1"}.items() <= asked(tmp_path)[0].items()
+    tuned, built, timed = system.notes()
+    assert tuned == "llama-bench not tuned (peer.tune_s=0): threads 4, ubatch 64, flash attention on"
+    assert built == "llama-bench of build 8cf427ff for CPU; weights qwen3moe ?B Q8_0, keys and values f16 and f16"
+    assert timed == "timed by llama-bench itself, the mean of 8 tokens, on token ids of its own"
+
+
+def test_tuning_finds_the_best_in_lists(tmp_path: Path) -> None:
+    system = bench(tmp_path)
+    system.configure(spec(PREFILL, tune_s=60.0))
+    runs = [(words["-ub"], words["-fa"], words["-t"]) for words in asked(tmp_path)]
+    assert runs == [
+        ("512", "1", "4"),
+        ("1024,2048", "1", "4"),
+        ("256,128,64", "1", "4"),
+        ("1024", "0", "4"),
+        ("1024", "1", "3,2,1"),
+    ]
+    (told,) = system.notes()
+    assert "over 10 settings: threads 2, ubatch 1024, flash attention on (20 ms a step; slowest 80 ms)" in told
+    system.own_samples_s()
+    system.configure(spec(PREFILL, tune_s=60.0))  # known for the sitting
+    assert len(asked(tmp_path)) == len(runs) + 1
+
+
+def test_tuning_is_ended_with_what_was_done(tmp_path: Path) -> None:
+    slow = (
+        PROGRAM + "\nimport time\nif asked['-ub'] != '512':\n    print('{\"half', end='', flush=True); time.sleep(60)\n"
+    )
+    system = bench(tmp_path, slow)
+    system.configure(spec(PREFILL, tune_s=2.0))
+    (told,) = system.notes()
+    assert "over 3 settings: threads 4, ubatch 1024, flash attention on" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("import sys; sys.exit('error: failed to load model')", "exited with 1: error: failed to load model"),
+        ("import os; os.abort()", "exited with -6: it printed nothing"),
+        ("import sys, time; print('loading', file=sys.stderr, flush=True); time.sleep(60)", "more than 1 s: loading"),
+        ("", "printed 0 rows for one test"),
+        ("print({row})", "printed a row that is not JSON"),
+        ("import json; print(json.dumps({row} | {'samples_ns': [1, 2]}))", "printed 2 samples, asked for were 1"),
+        ("import json; print(json.dumps({row})); print(json.dumps({row}))", "printed 2 rows for one test"),
+    ],
+)
+def test_a_program_that_misbehaves_is_an_error(tmp_path: Path, text: str, says: str) -> None:
+    system = bench(tmp_path, text)
+    measure = tiny_spec(measure={"turn_timeout_s": 1.0 if "sleep" in text else 30.0}).measure
+    system.configure(spec(DECODE, measure=measure))
+    with pytest.raises((RuntimeError, ValueError), match=says):
+        system.own_samples_s()
+
+
+def test_a_program_that_cannot_be_run_is_named(tmp_path: Path) -> None:
+    missing = Program(program=str(tmp_path / "gone"), file=tmp_path)
+    with pytest.raises(ValueError, match=r"peer.llama_bench=.*gone: cannot be run: No such file"):
+        missing.run(DECODE, Lists(threads=(1,), ubatch=(64,), flash=(True,)), 1.0)
+
+
+def test_it_is_no_step_and_shows_no_logits(tmp_path: Path) -> None:
+    system = bench(tmp_path)
+    system.configure(spec(DECODE))
+    system.start()
+    for call in (system.step, system.logits, system.timeline):
+        with pytest.raises(Unsupported, match="llama-bench"):
+            call()
+    assert (system.observe(), system.counters(), system.chosen()) == ((), {}, {})
+    assert isinstance(system, SelfTimed)
+
+
+@pytest.mark.parametrize(
+    ("workload", "says"),
+    [
+        (WorkloadSpec(phase="decode", prompt=4, steps=1, batch=2), "workload.batch=2: llama-bench runs at most 1"),
+        (WorkloadSpec(phase="prefill", prompt=4, steps=1, chunk=2), "chunk"),
+        (WorkloadSpec(phase="prefill", prompt=4, steps=1, routing="balanced"), "routing"),
+    ],
+)
+def test_what_it_cannot_run_is_said(tmp_path: Path, workload: WorkloadSpec, says: str) -> None:
+    with pytest.raises(Unsupported, match=says):
+        bench(tmp_path).configure(spec(workload))
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no such file"):
+        open_llama_bench("llama-bench", tmp_path / "gone.gguf", MODEL, HostRole(cores=1))
+
+
+def line(**changes: Any) -> str:
+    return json.dumps({key: value for key, value in (ROW | changes).items() if value is not None}) + "\n"
+
+
+def test_rows_are_read_in_order_and_half_a_row_is_dropped() -> None:
+    rows = read_rows("warning: debug build\n" + line() + line(n_threads=2, flash_attn=False) + '{"n_threads": 1')
+    assert [(row.settings.threads, row.settings.flash, row.samples_s) for row in rows] == [
+        (4, True, (0.25,)),
+        (2, False, (0.25,)),
+    ]
+    assert read_rows("") == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"samples_ns": None}, "without samples_ns"),
+        ({"samples_ns": []}, r"samples_ns=\[\], expected are numbers above 0"),
+        ({"samples_ns": [0]}, "samples_ns"),
+        ({"samples_ns": [True]}, "samples_ns"),
+        ({"samples_ns": "fast"}, "samples_ns='fast'"),
+        ({"samples_ns": [float("nan")]}, "samples_ns"),
+        ({"n_threads": None}, "without n_threads"),
+        ({"n_threads": 0}, "n_threads=0, expected is a whole number above 0"),
+        ({"n_ubatch": "512"}, "n_ubatch='512'"),
+        ({"flash_attn": None}, "without flash_attn"),
+    ],
+)
+def test_rows_with_something_wrong_are_refused(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        read_rows(line(**changes))
+
+
+@given(text=st.text())
+def test_any_output_is_read_or_refused(text: str) -> None:
+    """A parser of what another program prints never fails otherwise."""
+    try:
+        assert read_rows(text) == ()
+    except ValueError as error:
+        assert "llama-bench printed" in str(error)
+
+
+def test_options_come_in_pairs() -> None:
+    words = options(PREFILL, Lists(threads=(1, 2), ubatch=(64, 4096), flash=(True, False)))
+    assert len(words) % 2 == 0
+    given_options = dict(zip(words[::2], words[1::2], strict=True))
+    assert given_options["-t"] == "1,2"
+    assert given_options["-fa"] == "1,0"
+    assert given_options["-b"] == "4096"

@@ -1,0 +1,251 @@
+"""kt-kernel as a peer of the layer phase: its output against float64, its rotation, its settings and their tuning."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from ktbench.core.outcome import Outcome
+from ktbench.core.peers import PeerSpec
+from ktbench.core.spec import ModelSpec, RunSpec, WorkloadSpec
+from ktbench.engine.layer import LayerSystem
+from ktbench.engine.load_layer import LayerWeights, load_layer
+from ktbench.engine.matrices import ExpertMatrices
+from ktbench.engine.protocol import HostRole, Unsupported
+from ktbench.measure.check import check, check_the_check
+from ktbench.peers.kt_kernel.experts import KtExperts
+from ktbench.peers.kt_kernel.layer import KtLayer
+from ktbench.peers.kt_kernel.quantised import as_stored
+from ktbench.peers.kt_kernel.settings import Setting, Tuned, settings_for, tune
+from ktbench.peers.layer import open_peer_layer
+from tests.engine.tiny import layer, run, spec, tiny_model
+
+pytestmark = pytest.mark.peers
+
+INSTALLED = importlib.util.find_spec("kt_kernel") is not None
+needs_kt_kernel = pytest.mark.skipif(not INSTALLED, reason="kt-kernel is not installed: nox -s peers")
+ONE = HostRole(cores=1)
+# How far the output may be from the bf16 weights that kt-kernel was given.
+LOST = {"bf16": 0.01, "int8": 0.04, "int4_g32": 0.4}
+WIDTH = 256
+LAYER_BYTES = 2 * 8 * 3 * WIDTH * WIDTH
+
+
+def model(**changes: Any) -> ModelSpec:
+    return tiny_model(**({"hidden_size": WIDTH, "moe_intermediate_size": WIDTH} | changes))
+
+
+def cell_spec(work: WorkloadSpec, precision: Any = "bf16", tune_s: float = 0, **changes: Any) -> RunSpec:
+    asked = spec(model(**changes), work)
+    return replace(asked, system="kt-kernel", precision=precision, peer=PeerSpec(tune_s=tune_s))
+
+
+def ready(asked: RunSpec, host: HostRole = ONE) -> LayerSystem:
+    system = open_peer_layer([asked], host)
+    system.configure(asked)
+    return system
+
+
+def exact(asked: RunSpec, prepared: Any, copy: int) -> NDArray[np.float64]:
+    """The layer's output in float64 for the bf16 weights that every system is given."""
+    store = LayerWeights.of(asked.model).passing(copy)
+    hidden, ids, gates = (t.double().numpy() for t in (prepared.hidden, prepared.routing.ids, prepared.routing.gates))
+    total = np.zeros_like(hidden)
+    for i in np.unique(ids):
+        expert = store(int(i))
+        gate, up, down = (m.double().numpy() for m in (expert.gate, expert.up, expert.down))
+        for token, column in np.argwhere(ids == i):
+            score = gate @ hidden[token]
+            total[token] += gates[token, column] * (down @ (score / (1 + np.exp(-score)) * (up @ hidden[token])))
+    return total
+
+
+def relative(seen: NDArray[Any], truth: NDArray[Any]) -> float:
+    return float(np.linalg.norm(seen - truth) / np.linalg.norm(truth))
+
+
+@needs_kt_kernel
+@pytest.mark.parametrize("precision", LOST)
+def test_output_is_that_of_the_weights_as_they_are_stored(precision: str) -> None:
+    works = (layer(batch=1, steps=2), layer(batch=7, steps=2, routing="zipf"), layer(batch=40, steps=2))
+    cells = [cell_spec(work, precision) for work in works]
+    system = open_peer_layer(cells, ONE)
+    for asked in cells:
+        system.configure(asked)
+        outputs = run(system, 2)
+        for output, prepared in zip(outputs, system._steps, strict=True):
+            assert relative(output.numpy(), exact(asked, prepared, 0)) < LOST[precision]
+        seen = system.observe()
+        assert np.array_equal(outputs[-1].numpy(), system.logits())
+        verdict = check(seen, system.reference, asked.tolerance)
+        assert verdict.outcome is Outcome.OK, verdict.why
+        assert verdict.error is not None
+        assert verdict.error > 0
+        assert check_the_check(seen, system.reference, asked.tolerance) == ""
+
+
+@needs_kt_kernel
+@pytest.mark.parametrize("precision", LOST)
+def test_every_setting_gives_right_output(precision: str) -> None:
+    asked = cell_spec(layer(batch=20), precision)
+    asked = replace(asked, engine=replace(asked.engine, threads=None))
+    system = open_peer_layer([asked], HostRole(cores=2))
+    assert isinstance(system._held, KtLayer)
+    held = system._held._held[2]
+    assert len(held) == 3
+    for setting in held:
+        system._held._tuned[asked.workload, 2] = Tuned(setting=setting)
+        system.configure(asked)
+        run(system, 3)
+        verdict = check(system.observe(), system.reference, asked.tolerance)
+        assert verdict.outcome is Outcome.OK, (setting, verdict.why)
+
+
+@needs_kt_kernel
+def test_copies_and_tokens_are_those_of_base() -> None:
+    asked = cell_spec(layer(batch=4, steps=5, active_experts=4))
+    host = HostRole(cores=1, cache_bytes=2 * LAYER_BYTES)
+    system, base = ready(asked, host), load_layer(asked.model, host=host)
+    base.configure(replace(asked, system="ktbench"))
+    outputs = run(system, 5)
+    base.start()
+    turns = [prepared.backend for prepared in system._steps]
+    assert turns[0] is turns[3]
+    assert len({id(backend) for backend in turns}) == 3
+    for output, prepared, other in zip(outputs, system._steps, base._steps, strict=True):
+        assert torch.equal(prepared.hidden, other.hidden)
+        assert torch.equal(prepared.routing.gates, other.routing.gates)
+        assert isinstance(prepared.backend, KtExperts)
+        number = int(prepared.backend.store.name.rpartition(".")[2])  # type: ignore[attr-defined]
+        assert relative(output.numpy(), exact(asked, prepared, number)) < 0.01
+    assert system.work() == base.work()
+
+
+@needs_kt_kernel
+def test_it_is_tuned_once_for_a_workload_and_says_so() -> None:
+    asked = cell_spec(layer(), "int4_g32", tune_s=0.3)
+    asked = replace(asked, engine=replace(asked.engine, threads=None))
+    system = ready(asked, HostRole(cores=2))
+    tuned, quantised = system.notes()
+    assert "tuning chose " in tuned
+    assert " ms with 1 worker in 1 pool" in tuned
+    assert tuned.endswith("(peer.tune_s=0.3)")
+    assert "quantises to int4 by itself" in quantised
+    system.configure(asked)
+    assert system.notes() == (tuned, quantised)
+    assert not system.counters()
+
+
+@needs_kt_kernel
+def test_what_it_cannot_run_is_said() -> None:
+    with pytest.raises(Unsupported, match="cannot hold int8 experts of hidden=64 and expert width 32"):
+        open_peer_layer([cell_spec(layer(), "int8", hidden_size=64, moe_intermediate_size=32)], ONE)
+    with pytest.raises(Unsupported, match="precision=q8_0"):
+        open_peer_layer([cell_spec(layer(), "q8_0")], ONE)
+    gelu = replace(cell_spec(layer()), model=tiny_model("gpt_oss_20b"))
+    with pytest.raises(Unsupported, match="without biases"):
+        open_peer_layer([gelu], ONE)
+    with pytest.raises(Unsupported, match="NUMA node from 0 on"):
+        open_peer_layer([cell_spec(layer())], HostRole(cores=1, nodes=(1,)))
+
+
+@needs_kt_kernel
+def test_wrong_use_is_said() -> None:
+    asked = cell_spec(layer(batch=2))
+    system = ready(asked)
+    with pytest.raises(ValueError, match=r"engine\.threads=2: allowed are 1 to 1"):
+        system.configure(replace(asked, engine=replace(asked.engine, threads=2)))
+    with pytest.raises(ValueError, match="room for 2 tokens, this call has 3"):
+        system.configure(replace(asked, workload=layer(batch=3)))
+    system.close()
+    with pytest.raises(ValueError, match="no weights were loaded"):
+        system.configure(asked)
+
+
+@pytest.mark.skipif(INSTALLED, reason="kt-kernel is installed")
+def test_without_the_package_it_says_how_to_get_it() -> None:
+    with pytest.raises(Unsupported, match="nox -s peers"):
+        open_peer_layer([cell_spec(layer())], ONE)
+
+
+@given(st.integers(1, 256), st.integers(1, 8), st.integers(1, 2**36))
+def test_settings_use_all_cores_or_leave_one(cores: int, nodes: int, copies_bytes: int) -> None:
+    if cores < nodes:
+        with pytest.raises(Unsupported, match=f"a worker on each of {nodes} NUMA nodes"):
+            settings_for(cores, range(nodes), copies_bytes)
+        return
+    found = settings_for(cores, range(nodes), copies_bytes)
+    assert len(found) == len(set(found)) == 1 or len(found) * copies_bytes <= 8 * 2**30
+    for setting in found:
+        assert sum(setting.workers) in (cores, cores - 1)
+        assert max(setting.workers) - min(setting.workers) <= 1
+        assert min(setting.workers) > 0
+        assert set(setting.nodes) == set(range(nodes))
+
+
+def steps_of(took_s: float, clock: list[float]) -> Iterator[None]:
+    while True:
+        clock[0] += took_s
+        yield
+
+
+def settings(*workers: int) -> list[Setting]:
+    return [Setting(nodes=(0,), workers=(count,)) for count in workers]
+
+
+def test_tuning_keeps_the_fastest_within_its_seconds() -> None:
+    clock = [0.0]
+    two, one = settings(2, 1)
+    trials = {two: steps_of(0.2, clock), one: steps_of(0.1, clock)}
+    between: list[int] = []
+    tuned = tune(trials, 1.0, lambda: between.append(1), lambda: clock[0])
+    assert tuned.setting == one
+    assert clock[0] < 1.6
+    assert len(between) == 2
+    tried = "median step 200.0 ms with 2 workers in 1 pool, 100.0 ms with 1 worker in 1 pool"
+    assert tuned.told == f"tuning chose 1 worker in 1 pool: {tried}"
+
+
+@pytest.mark.parametrize(("budget_s", "count"), [(0.0, 2), (1.0, 1)])
+def test_nothing_is_tried_without_seconds_or_choice(budget_s: float, count: int) -> None:
+    trials: Mapping[Setting, Iterator[None]] = {setting: iter(()) for setting in settings(*range(count, 0, -1))}
+    tuned = tune(trials, budget_s, lambda: None)
+    assert tuned.setting == next(iter(trials))
+    assert tuned.told.startswith("not tuned, ")
+
+
+def steps_off(matrix: torch.Tensor, stored: torch.Tensor, most: int) -> torch.Tensor:
+    """Distance in steps of the coarsest grid that has `most` steps on either side of 0."""
+    return (stored - matrix).abs() * most / matrix.abs().amax(dim=1, keepdim=True)
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([("int8", 127), ("int4", 7)]), st.sampled_from([1, 2]))
+def test_stored_weights_are_the_nearest_of_their_row(seed: int, kind: tuple[str, int], pools: int) -> None:
+    drawn = torch.Generator().manual_seed(seed)
+    gate, up, down = (torch.randn(shape, generator=drawn).bfloat16() for shape in ((8, 64), (8, 64), (64, 8)))
+    name, most = kind
+    stored = as_stored(ExpertMatrices(gate=gate, up=up, down=down), name, pools)
+    # Rounding to int8 first costs int4 up to half of a sixteenth step.
+    worst = 0.5 + (0.5 / 16 if name == "int4" else 0) + 1e-4
+    pairs = [(gate, stored.gate), (up, stored.up)]
+    pairs += list(zip(down.chunk(pools, dim=1), stored.down.chunk(pools, dim=1), strict=True))
+    for given_one, kept in pairs:
+        assert steps_off(given_one.float(), kept, most).max() <= worst
+        for row in kept:
+            assert len(row.unique()) <= 2 * most + 1
+
+
+def test_rows_of_zeros_stay_zeros() -> None:
+    zeros = ExpertMatrices(gate=torch.zeros(2, 4), up=torch.zeros(2, 4), down=torch.zeros(4, 2))
+    for kind in ("bf16", "int8", "int4"):
+        assert not as_stored(zeros, kind, 2).down.any()
+        assert not as_stored(zeros, kind, 1).gate.any()

@@ -1,0 +1,372 @@
+"""Plain Transformers as a peer: what it gives is what its network gives, and every implementation really runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
+from ktbench.core.ids import spec_id
+from ktbench.core.outcome import Outcome
+from ktbench.core.peers import IMPLEMENTATIONS, PeerSpec
+from ktbench.core.record import Cell, Record
+from ktbench.core.spec import ModelSpec, RunSpec, WorkloadSpec
+from ktbench.engine.load import load
+from ktbench.engine.places import is_experts
+from ktbench.engine.protocol import HostRole, System, Unsupported
+from ktbench.measure.session import Session
+from ktbench.peers.transformers.load import open_transformers
+from ktbench.peers.transformers.support import copied_bytes, unsupported
+from ktbench.peers.transformers.system import PlainTransformers
+from ktbench.peers.transformers.tuning import Tuning, thread_counts, tune
+from ktbench.workload.prompts import prompt_ids
+from tests.engine.tiny import decode, layer, logits_of_steps, plain_transformers, prefill, run, spec, tiny_model
+from tests.fake import FakeRoofs
+
+pytestmark = pytest.mark.peers
+
+FAMILIES = ["qwen3_30b_a3b", "mixtral_8x7b", "deepseek_v3"]
+BOTH = [decode(2), prefill(2)]
+
+
+@pytest.fixture(autouse=True)
+def threads_as_before() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def cell_spec(
+    model: ModelSpec, work: WorkloadSpec, implementation: Any = "eager", threads: int = 1, tune_s: float = 0
+) -> RunSpec:
+    peer = PeerSpec(implementation=implementation, tune_s=tune_s)
+    return replace(spec(model, work, threads=threads), system="transformers", peer=peer)
+
+
+def opened(model: ModelSpec) -> PlainTransformers:
+    return open_transformers(model, HostRole(cores=1))
+
+
+def configured(model: ModelSpec, work: WorkloadSpec, implementation: Any = "eager") -> PlainTransformers:
+    system = opened(model)
+    system.configure(cell_spec(model, work, implementation))
+    return system
+
+
+def use(network: PreTrainedModel, implementation: str) -> None:
+    for module in network.modules():
+        if is_experts(module):
+            config: Any = module.config
+            config._experts_implementation = implementation
+
+
+@torch.inference_mode()
+def by_hand(network: PreTrainedModel, work: WorkloadSpec, implementation: str) -> list[Tensor]:
+    """Logits of every step; decode's prompt is run by the experts' own loop."""
+    torch.set_num_threads(1)
+    tokens = work.steps * work.prompt if work.phase == "prefill" else work.prompt + work.steps
+    ids = torch.from_numpy(prompt_ids(256, work.batch, tokens, work.seed))
+    if work.phase == "prefill":
+        use(network, implementation)
+        return [network(prompt).logits[:, -1].float() for prompt in ids.split(work.prompt, dim=1)]
+    use(network, "eager")
+    cache = network(ids[:, : work.prompt], use_cache=True).past_key_values
+    use(network, implementation)
+    at = range(work.prompt, tokens)
+    return [network(ids[:, i : i + 1], past_key_values=cache).logits[:, -1].float() for i in at]
+
+
+def turn(system: System, run_spec: RunSpec) -> Record:
+    session = Session(system=system, roofs=FakeRoofs(), code_id="code", env_id="env", sitting="here")
+    return session.turn(Cell(label=run_spec.label, spec=run_spec, spec_id=spec_id(run_spec)), 0)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_logits_are_those_of_the_network_called_by_hand(name: str) -> None:
+    model = tiny_model(name)
+    network, system = plain_transformers(model), opened(model)
+    for work in BOTH:
+        for implementation in IMPLEMENTATIONS:
+            system.configure(cell_spec(model, work, implementation))
+            for again in range(2):
+                seen = run(system, work.steps)
+                for number, (one, expected) in enumerate(
+                    zip(seen, by_hand(network, work, implementation), strict=True)
+                ):
+                    assert one.std() > 0
+                    assert torch.equal(one, expected), (work.phase, implementation, number, again)
+
+
+@pytest.mark.parametrize(
+    "work", [*BOTH, decode(3, shortest=5), prefill(3, shortest=4), prefill(2, chunk=5), decode(2, chunk=4)]
+)
+def test_eager_gives_what_base_gives(work: WorkloadSpec) -> None:
+    model = tiny_model()
+    base = logits_of_steps(model, work)
+    for one, expected in zip(run(configured(model, work), work.steps), base, strict=True):
+        assert torch.equal(one, expected)
+
+
+def test_a_checkpoint_gives_what_its_weights_give(tmp_path: Path) -> None:
+    model = tiny_model()
+    plain_transformers(model).save_pretrained(tmp_path)
+    read = replace(model, path=str(tmp_path))
+    for one, expected in zip(run(configured(read, BOTH[0]), 3), run(configured(model, BOTH[0]), 3), strict=True):
+        assert torch.equal(one, expected)
+
+
+def test_nothing_of_the_network_is_replaced() -> None:
+    model = tiny_model()
+    system = configured(model, BOTH[0])
+    assert [type(m) for m in system.network.modules()] == [type(m) for m in plain_transformers(model).modules()]
+    run(system, 1)
+    system.observe()
+    assert not any(module._forward_hooks for module in system.network.modules())
+
+
+def test_each_implementation_is_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = {"grouped_mm": 0, "batched_mm": 0}
+
+    def counting(name: str, whole: Any) -> Any:
+        def counted(*arguments: Any) -> Tensor:
+            calls[name] += 1
+            output: Tensor = whole(*arguments)
+            return output
+
+        return counted
+
+    for name in calls:
+        monkeypatch.setitem(ALL_EXPERTS_FUNCTIONS._local_mapping, name, counting(name, ALL_EXPERTS_FUNCTIONS[name]))
+    model, work = tiny_model(), decode()
+    system = opened(model)
+    for implementation in ("batched_mm", "eager", "grouped_mm", "batched_mm"):
+        system.configure(cell_spec(model, work, implementation))
+        before = dict(calls)
+        run(system, work.steps)
+        moved = {name: calls[name] - before[name] for name in calls}
+        assert moved == {name: 2 * work.steps if name == implementation else 0 for name in calls}
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_turn_is_proved_by_the_experts_check(name: str, implementation: str) -> None:
+    model = tiny_model(name)
+    system = opened(model)
+    for work in BOTH:
+        record = turn(system, cell_spec(model, work, implementation))
+        assert record.outcome is Outcome.OK, record.why
+        assert len(record.samples_s) == work.steps
+        assert record.error is not None
+        assert 0 < record.error < 0.01
+        assert record.evidence == () or not any(one.seen for one in record.evidence)
+
+
+@pytest.mark.parametrize("implementation", ["grouped_mm", "batched_mm"])
+def test_a_broken_implementation_is_seen(implementation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole: Any = ALL_EXPERTS_FUNCTIONS[implementation]
+
+    def forgetful(module: Any, hidden: Tensor, ids: Tensor, gates: Tensor) -> Tensor:
+        output: Tensor = whole(module, hidden, ids[:, :-1], gates[:, :-1])
+        return output
+
+    monkeypatch.setitem(ALL_EXPERTS_FUNCTIONS._local_mapping, implementation, forgetful)
+    model = tiny_model()
+    record = turn(opened(model), cell_spec(model, decode(), implementation))
+    assert record.outcome is Outcome.WRONG
+    assert not record.samples_s
+
+
+@pytest.mark.parametrize("work", [*BOTH, prefill(2, chunk=5)])
+def test_work_is_that_of_base(work: WorkloadSpec) -> None:
+    model = tiny_model()
+    base = load(model)
+    base.configure(spec(model, work))
+    assert configured(model, work, "grouped_mm").work() == base.work()
+
+
+def test_it_shows_no_feature_roles_or_choices() -> None:
+    system = configured(tiny_model(), decode())
+    assert not system.counters()
+    assert not system.chosen()
+    with pytest.raises(Unsupported, match="no roles to draw"):
+        system.timeline()
+
+
+def test_notes_tell_how_it_was_tuned_and_what_runs() -> None:
+    asked = cell_spec(tiny_model(), decode(), "grouped_mm", threads=2, tune_s=0.5)
+    system = open_transformers(asked.model, HostRole(cores=2))
+    system.configure(asked)
+    tuned, told = system.notes()
+    assert tuned.startswith("transformers grouped_mm tuned in ")
+    assert " ms with 2" in tuned
+    assert "experts_implementation=grouped_mm, attn_implementation=sdpa" in told
+    assert told.endswith(f"with {torch.get_num_threads()} threads")
+    system.configure(asked)
+    assert system.notes() == (tuned, told)
+
+
+def tasks() -> set[int]:
+    return {int(path.name) for path in Path("/proc/self/task").iterdir()}
+
+
+def test_threads_that_openmp_starts_anew_are_pinned() -> None:
+    pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
+    if len(cpus := sorted(os.sched_getaffinity(0))) < 2:
+        pytest.skip("needs two cores")
+    first, second = cpus[:2]
+    model, host = tiny_model(), HostRole(cores=3, cpus=(first, second, second))
+    before = tasks()
+
+    def on_three_two_and_three_threads() -> list[set[int]]:
+        system = open_transformers(model, host)
+        for threads in (3, 2, 3):
+            system.configure(cell_spec(model, decode(), threads=threads))
+        return [os.sched_getaffinity(task) for task in tasks() - before]
+
+    # A thread of its own is pinned, and so has OpenMP threads of its own.
+    with ThreadPoolExecutor(1) as alone:
+        where = alone.submit(on_three_two_and_three_threads).result()
+    assert where.count({first}) == 1
+    assert where.count({second}) == 2
+
+
+@pytest.mark.parametrize(
+    ("work", "changes", "says"),
+    [
+        (layer(), {}, "not workload.phase=layer"),
+        (decode(), {"precision": "int8"}, "precision=int8"),
+        (decode(routing="balanced"), {}, "set workload.routing=model"),
+    ],
+)
+def test_what_it_cannot_run_is_said(work: WorkloadSpec, changes: dict[str, Any], says: str) -> None:
+    model = tiny_model()
+    with pytest.raises(Unsupported, match=says):
+        opened(model).configure(replace(cell_spec(model, work), **changes))
+
+
+def test_a_device_is_refused() -> None:
+    asked = cell_spec(tiny_model(), decode())
+    assert "engine.device=cuda" in unsupported(replace(asked, engine=replace(asked.engine, device="cuda")))
+
+
+def test_batched_mm_is_refused_where_its_copies_do_not_fit() -> None:
+    model = tiny_model()
+    expert = 3 * 64 * 32 * 2
+    fits = cell_spec(model, prefill(4, prompt=100_000, chunk=20_000), "batched_mm")
+    assert copied_bytes(fits) == 4 * 20_000 * 4 * expert
+    assert not unsupported(fits)
+    whole = cell_spec(model, prefill(4, prompt=100_000), "batched_mm")
+    why = unsupported(whole)
+    assert (
+        f"400000 tokens in a pass, top_k=4, {expert} bytes an expert are {400_000 * 4 * expert} bytes (18.3 GiB)" in why
+    )
+    assert not unsupported(cell_spec(model, decode(4, prompt=100_000), "batched_mm"))
+    assert not unsupported(cell_spec(model, prefill(4, prompt=100_000), "grouped_mm"))
+
+
+def test_shapes_that_a_kernel_refuses_are_unsupported() -> None:
+    model = tiny_model(moe_intermediate_size=36)
+    system = opened(model)
+    with pytest.raises(Unsupported, match="experts_implementation=grouped_mm is refused: strides"):
+        system.configure(cell_spec(model, decode(), "grouped_mm"))
+    system.configure(cell_spec(model, decode()))
+
+
+@pytest.mark.parametrize(("implementation", "says"), [("grouped_mm", "is refused"), ("batched_mm", "runs eager")])
+def test_a_family_with_one_way_only_is_unsupported(
+    implementation: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny_model()
+    system = opened(model)
+    monkeypatch.setattr(type(system.network), "_can_set_experts_implementation", classmethod(lambda _: False))
+    with pytest.raises(Unsupported, match=says):
+        system.configure(cell_spec(model, decode(), implementation))
+
+
+def test_wrong_use_is_said() -> None:
+    model = tiny_model()
+    system = opened(model)
+    with pytest.raises(ValueError, match="configure comes before"):
+        system.start()
+    with pytest.raises(ValueError, match="is loaded"):
+        system.configure(cell_spec(tiny_model(seed=1), decode()))
+    with pytest.raises(ValueError, match="engine.threads=2: allowed are 1 to 1"):
+        system.configure(cell_spec(model, decode(), threads=2))
+    system.configure(cell_spec(model, decode()))
+    run(system, 3)
+    with pytest.raises(ValueError, match="all were done"):
+        system.step()
+
+
+@given(st.integers(1, 300))
+def test_thread_counts_go_down_from_all_cores_to_one(most: int) -> None:
+    counts = thread_counts(most)
+    assert counts[0] == most
+    assert counts[-1] == 1
+    assert list(counts) == sorted(set(counts), reverse=True)
+    assert all(more <= 2 * fewer for more, fewer in pairwise(counts))
+
+
+class Machine:
+    """A clock, and steps that take as long as `seconds` says of a thread count; the first with each takes twice."""
+
+    def __init__(self, **seconds: float) -> None:
+        self.seconds = {int(key[1:]): value for key, value in seconds.items()}
+        self.now, self.threads, self.steps = 0.0, 0, 0
+        self.cold = True
+
+    def use(self, threads: int) -> None:
+        self.cold, self.threads = True, threads
+
+    def step(self) -> None:
+        self.now += self.seconds[self.threads] * (2 if self.cold else 1)
+        self.cold = False
+        self.steps += 1
+
+
+def tuned(machine: Machine, counts: tuple[int, ...], budget_s: float) -> Tuning:
+    return tune(machine.step, machine.use, counts, budget_s, lambda: machine.now)
+
+
+def test_tuning_keeps_the_fastest_count() -> None:
+    machine = Machine(t4=0.3, t2=0.2, t1=0.3125)
+    tuning = tuned(machine, (4, 2, 1), 100)
+    assert machine.threads == tuning.threads == 2
+    assert tuning.medians_s == pytest.approx({4: 0.3, 2: 0.2, 1: 0.3125})
+    assert tuning.told("peer") == (
+        "peer tuned in 4.1 s: threads 2, of a median step of 300 ms with 4, 200 ms with 2, 312.5 ms with 1"
+    )
+
+
+def test_tuning_ends_where_fewer_threads_are_hopeless() -> None:
+    machine = Machine(t4=1.0, t2=2.5)
+    assert tuned(machine, (4, 2, 1), 100).medians_s == {4: 1.0, 2: 2.5}
+    assert machine.threads == 4
+
+
+@pytest.mark.parametrize(
+    ("budget_s", "medians_s", "steps"),
+    [(0, {}, 0), (7, {}, 1), (13, {}, 1), (17, {2: 4.0}, 3), (27, {2: 4.0}, 4), (90, {2: 4.0, 1: 5.0}, 8)],
+)
+def test_tuning_stays_within_its_seconds(budget_s: float, medians_s: dict[int, float], steps: int) -> None:
+    machine = Machine(t2=4.0, t1=5.0)
+    tuning = tuned(machine, (2, 1), budget_s)
+    assert (tuning.threads, tuning.medians_s, machine.steps) == (2, medians_s, steps)
+    assert tuning.took_s == machine.now <= max(budget_s, 8)
+
+
+def test_what_was_not_tuned_says_so() -> None:
+    told = tuned(Machine(), (2, 1), 0).told("peer")
+    assert told == "peer not tuned: threads 2, peer.tune_s has no room for a timed step"
