@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import platform
+import sys
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ktbench.core.errors import RequestError
 
-SUMMARY = "what this machine grants, and each feature: available, or what it lacks"
+if TYPE_CHECKING:
+    from ktbench.core.peers import Peer
+
+SUMMARY = "what this machine grants, and each feature and peer: available, or what it lacks"
 _GIB = 2**30
 _COMPILERS = ("g++", "cmake", "nvcc")
-_LLAMA_CPP = ("llama-bench",)
+_ACCURACY = ("lm_eval",)
 
 Line = tuple[str, str]
 
 
 def run(overrides: Sequence[str]) -> int:
-    """Print three sections: machine, features, health. Raises RequestError for any argument."""
+    """Print four sections: machine, features, peers, health. Raises RequestError for any argument."""
     if overrides:
         raise RequestError(f"doctor {overrides[0]}: unknown argument; doctor takes none")
     print("\n".join(report()))
@@ -31,6 +36,7 @@ def report() -> list[str]:
     return [
         *_section("machine", machine),
         *_section("features", _features(feature_reasons(machine_grants()))),
+        *_section("peers", _peers()),
         *_section("health", _health()),
     ]
 
@@ -111,10 +117,10 @@ def _kernel_lines(isas: Mapping[str, str]) -> list[Line]:
 
 
 def _software() -> list[Line]:
-    from ktbench.host.software import PACKAGES, PEERS, package_version, program_versions
+    from ktbench.host.software import PACKAGES, package_version, program_versions
 
-    programs = program_versions((*_COMPILERS, *_LLAMA_CPP))
-    packages = {name: package_version(name) for name in (*PACKAGES, *PEERS)}
+    programs = program_versions(_COMPILERS)
+    packages = {name: package_version(name) for name in (*PACKAGES, *_ACCURACY)}
     return [
         ("python", platform.python_version()),
         *((name, version or _dash("not installed")) for name, version in packages.items()),
@@ -129,6 +135,28 @@ def _features(reasons: dict[str, str]) -> list[Line]:
         (f"{f.name}=N" if f.valued else f"+{f.letter}", f"{f.title}: {reasons[f.name] or 'available'}")
         for f in FEATURES
     ]
+
+
+def _peers() -> list[Line]:
+    from ktbench.core.peers import PEERS
+
+    return [(peer.name, f"{peer.title} ({', '.join(peer.phases)}): {_peer(peer)}") for peer in PEERS]
+
+
+def _peer(peer: Peer) -> str:
+    """Its version and where it is installed, `available` where it comes with ktbench, or what it lacks."""
+    from ktbench.core.peers import PeerSpec
+    from ktbench.host.peers import find_peer, peer_reason
+    from ktbench.host.software import program_versions
+
+    if peer.name == "llama-bench" and (version := program_versions((peer.name,))[peer.name]):
+        return f"{version} (peer.llama_bench={peer.name})"
+    if reason := peer_reason(peer, PeerSpec()):
+        return _dash(reason)
+    found = find_peer(peer, PeerSpec())
+    if found is None or not found.version:
+        return "available"
+    return found.version if found.python == sys.executable else f"{found.version} in {found.python}"
 
 
 def _health() -> list[Line]:

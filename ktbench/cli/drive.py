@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,9 +11,12 @@ from ktbench.cli.request import Planned
 from ktbench.config import Request, RequestPart
 from ktbench.core.errors import RequestError
 from ktbench.core.outcome import Outcome
-from ktbench.core.record import Environment, Header, Part
+from ktbench.core.peers import BY_NAME
+from ktbench.core.record import Cell, Environment, Header, Part
 from ktbench.core.spec import MeasureSpec
 from ktbench.host.environment import environment
+from ktbench.launch.apart import ChildFailed
+from ktbench.launch.exporting import ensure_file
 from ktbench.launch.sweep import Sweep
 from ktbench.plan import worker_bytes
 from ktbench.store import LOG_NAME, Log, Run, read_run
@@ -55,10 +59,39 @@ def _measure(sweep: Sweep, planned: Planned, measure: MeasureSpec) -> None:
     for cell in planned.cells:
         if cell.key in planned.lacking:
             sweep.set_aside(cell, Outcome.UNSUPPORTED, planned.lacking[cell.key])
-    for number in sweep.rounds():
-        if why := round_ended(read_run(sweep.folder), measure, number):
+    _write_files(sweep, planned)
+    for block in planned.blocks:
+        _measure_block(sweep, block, _share(measure, len(block), len(planned.runnable)))
+
+
+def _write_files(sweep: Sweep, planned: Planned) -> None:
+    """GGUF files for the peers that run them; where one cannot be written it costs the cells that need it."""
+    for cell in planned.runnable:
+        if cell.spec.system == "ktbench" or not BY_NAME[cell.spec.system].opaque:
+            continue
+        try:
+            ensure_file(cell.spec, say)
+        except ChildFailed as error:
+            sweep.set_aside(cell, Outcome.CRASHED, f"no GGUF file: {error}")
+
+
+def _measure_block(sweep: Sweep, block: tuple[Cell, ...], measure: MeasureSpec) -> None:
+    for number in sweep.rounds(block):
+        if why := round_ended(_only(read_run(sweep.folder), block), measure, number):
             say(f"stopped: {why}")
             return
+
+
+def _share(measure: MeasureSpec, cells: int, of: int) -> MeasureSpec:
+    """The minutes of a sweep go to its blocks by their cells."""
+    return replace(measure, max_minutes=measure.max_minutes * cells / of) if cells < of else measure
+
+
+def _only(run: Run, cells: tuple[Cell, ...]) -> Run:
+    """A run as if it had planned these cells alone."""
+    keys, parts = {cell.key for cell in cells}, {cell.part for cell in cells}
+    header = replace(run.header, cells=cells, parts=tuple(part for part in run.header.parts if part.name in parts))
+    return replace(run, header=header, records=tuple(record for record in run.records if record.cell in keys))
 
 
 def _header(request: Request, planned: Planned, machine: Environment, run: str, command: list[str]) -> Header:
@@ -77,7 +110,7 @@ def _header(request: Request, planned: Planned, machine: Environment, run: str, 
 
 
 def _part(part: RequestPart) -> Part:
-    baseline = part.sweep.baseline if part.sweep.arms else part.spec.engine.label
+    baseline = part.sweep.baseline if part.sweep.arms else part.spec.label
     return Part(name=part.name, title=part.title, baseline=baseline, figure=part.sweep.figure)
 
 

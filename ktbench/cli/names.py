@@ -29,11 +29,16 @@ def names_in_part(cells: Sequence[Cell]) -> dict[str, str]:
     return {cell.key: f"{cell.label} ({points[cell.key]})" if keys else cell.label for cell in cells}
 
 
-def listing(rows: Sequence[Row], lines: Callable[[Row], Iterable[str]]) -> Iterator[str]:
-    """The lines of a part's rows, each point below what varies apart from tokens per expert, which rows name."""
-    groups = groups_of(rows)
-    keys = [key for key in varying([group[0].settings for group in groups]) if key != TOKENS]
-    for group in groups:
+def listing(
+    rows: Sequence[Row], lines: Callable[[Row], Iterable[str]], among: Sequence[Row] | None = None
+) -> Iterator[str]:
+    """The lines of rows, each point below what varies apart from tokens per expert, which rows name.
+
+    `among` are all rows of their part, which decide what varies (None: `rows` are all).
+    """
+    every = groups_of(rows if among is None else among)
+    keys = [key for key in varying([group[0].settings for group in every]) if key != TOKENS]
+    for group in groups_of(rows):
         if keys:
             yield f"{_point({key: group[0].settings.get(key) for key in keys})}:"
         for row in group:

@@ -58,8 +58,9 @@ def _memory_lines(planned: Planned) -> Iterator[str]:
         bytes_of = ", ".join(f"{name} {value:.2f} GiB" for name, value in gib.items())
         yield f"worker: {spec.model.name} {spec.precision}: {bytes_of}"
     yield f"memory: {planned.needed_bytes / _GIB:.1f} GiB (estimated)"
-    if total > planned.needed_bytes:
+    if len(blocks := planned.blocks) > 1:
+        sizes = ", ".join(str(len(block)) for block in blocks)
         yield (
-            f"all workers together would take {total / _GIB:.1f} GiB: those of a part that is not being measured end "
-            "where others need the room, and load again in the next round"
+            f"all workers together would take {total / _GIB:.1f} GiB: {len(blocks)} blocks of {sizes} cells are "
+            "measured one after the other, each with its share of the minutes; none is compared with another's"
         )

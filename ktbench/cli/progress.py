@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import replace
 from statistics import median
 
 from ktbench.cli.names import cell_names, listing
@@ -12,7 +13,7 @@ from ktbench.core.record import Cell, Record
 from ktbench.core.spec import MeasureSpec
 from ktbench.report.compare import judged_values
 from ktbench.report.row import Row, groups_of
-from ktbench.report.rows import row_line, rows_of
+from ktbench.report.rows import name_width, row_line, rows_of
 from ktbench.stats.stopping import Stopping
 from ktbench.store import Run
 
@@ -44,25 +45,45 @@ def _failure(record: Record) -> str:
 
 
 def round_ended(run: Run, measure: MeasureSpec, round_number: int) -> str:
-    """Shows where the run stands. Why it is enough, or empty when it is not."""
-    rows = rows_of(run)
+    """Shows each row once when it is done, and what is open. Why it is enough, or empty when it is not."""
+    now = _until(run, round_number)
+    rows, before = rows_of(now), rows_of(_until(run, round_number - 1))
     say("")
-    for line in _standing(run, rows):
+    for line in standing(now, rows, {row.cell for row in before if _is_done(row)}):
         say(line)
-    criterion = replay(run, rows, measure, round_number)
-    say(f"{spent_minutes(run):.1f} of at most {measure.max_minutes:g} minutes; {criterion.why()}\n")
+    criterion = replay(now, rows, measure, round_number)
+    say(f"{spent_minutes(now):.1f} of at most {measure.max_minutes:g} minutes; {criterion.why()}\n")
     return criterion.why() if criterion.finished() else ""
 
 
-def _standing(run: Run, rows: Sequence[Row]) -> Iterator[str]:
-    """Every row, or of a run of several parts how many are done."""
-    if len(run.header.parts) == 1:
-        yield from listing(rows, lambda row: [row_line(row)])
-        return
+def _until(run: Run, round_number: int) -> Run:
+    """The run as it was after a round."""
+    return replace(run, records=tuple(record for record in run.records if record.round <= round_number))
+
+
+def _is_done(row: Row) -> bool:
+    """Whether a row has failed, or its interval has closed."""
+    return row.outcome not in (None, Outcome.NOISY)
+
+
+def standing(run: Run, rows: Sequence[Row], before: Container[str]) -> Iterator[str]:
+    """Rows that are done now and were not `before` (cells), then those that are open; of several parts their number."""
+    alone = len(run.header.parts) == 1
     for part in run.header.parts:
-        timed = [row for row in rows if row.part == part.name and row.timed]
-        noisy = sum(row.outcome is Outcome.NOISY for row in timed)
-        yield f"{part.name}: {len(timed) - noisy} of {len(timed)} measured cells have reached the goal"
+        mine = [row for row in rows if row.part == part.name]
+        done = [row for row in mine if _is_done(row)]
+        new = [row for row in done if row.cell not in before]
+        yield from _listed("done" if alone else f"{part.name}, done", new, mine)
+        if alone:
+            yield from _listed("open", [row for row in mine if not _is_done(row)], mine)
+        yield f"{'' if alone else f'{part.name}: '}{len(done)} of {len(mine)} rows done"
+
+
+def _listed(heading: str, rows: Sequence[Row], among: Sequence[Row]) -> Iterator[str]:
+    if rows:
+        width = name_width(among)
+        yield f"{heading}:"
+        yield from listing(rows, lambda row: [row_line(row, width)], among)
 
 
 def replay(run: Run, rows: Sequence[Row], measure: MeasureSpec, round_number: int) -> Stopping:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ktbench.config import Request, compose, freeze
 from ktbench.core.errors import RequestError
+from ktbench.core.peers import BY_NAME
 from ktbench.core.record import Cell
 from ktbench.core.spec import RunSpec
 from ktbench.engine.checkpoint_files import inspect_checkpoint
@@ -16,8 +17,10 @@ from ktbench.engine.roles import lacking_cores
 from ktbench.engine.support import unsupported as not_built
 from ktbench.host.grants import feature_reasons, machine_grants
 from ktbench.host.memory import available_memory_bytes
+from ktbench.host.peers import peer_reason
 from ktbench.host.topology import read_topology
-from ktbench.plan import plan_cells, require_memory, unsupported
+from ktbench.peers.support import unsupported as peer_cannot
+from ktbench.plan import blocks_of, plan_cells, require_memory, unsupported
 from ktbench.workload.profile import read_profile
 from ktbench.workload.recorded import read_trace
 
@@ -34,6 +37,11 @@ class Planned:
     needed_bytes: int
     free_bytes: int
     cache_bytes: int
+
+    @property
+    def blocks(self) -> tuple[tuple[Cell, ...], ...]:
+        """The cells that can run, in the blocks that take turns together: all, or as many as memory has room for."""
+        return blocks_of(self.runnable, self.free_bytes, self.cache_bytes)
 
     @property
     def runnable(self) -> tuple[Cell, ...]:
@@ -75,6 +83,8 @@ def plan_request(request: Request) -> Planned:
 
 def _lacks(spec: RunSpec, reasons: Mapping[str, str], cpus: Sequence[int]) -> str:
     """Why a cell cannot run on this machine; empty where it can."""
+    if spec.system != "ktbench":
+        return peer_cannot(spec) or peer_reason(BY_NAME[spec.system], spec.peer)
     return unsupported(spec, reasons) or not_built(spec) or lacking_cores(cpus, spec.engine)
 
 

@@ -20,7 +20,7 @@ def run(overrides: Sequence[str]) -> int:
 
     request = read_request(overrides)
     if request.is_sweep:
-        raise RequestError("run: takes one cell; use `sweep` for an ablation")
+        raise RequestError("run: takes one cell; use `sweep` for lists and ablations")
     if request.show:
         return show_injection(request.parts[0].spec)
     planned = plan_request(request)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from ktbench.cli.names import listing
 from ktbench.core.outcome import Outcome
+from ktbench.report.agreement import UNPROVEN, kl_text, top1_text
 from ktbench.report.caption import conditions_of
 from ktbench.report.parts import parts_of
 from ktbench.report.row import Row
-from ktbench.report.rows import row_line, rows_of
+from ktbench.report.rows import name_width, row_line, rows_of
 from ktbench.report.write import write_report
 from ktbench.store import Run
 
@@ -38,16 +40,31 @@ def _text(run: Run) -> Iterator[str]:
     for (title, rows), said in zip(parts, conditions, strict=True):
         if len(parts) > 1:
             yield title
-        yield from (*listing(rows, _lines), "")
+        yield from (*listing(rows, partial(_lines, width=name_width(rows))), "")
         if own := [sentence for sentence in said if sentence not in common]:
             yield from (*own, "")
     yield from common
 
 
-def _lines(row: Row) -> Iterator[str]:
+def _lines(row: Row, width: int) -> Iterator[str]:
     """The row, then what proves it and what casts doubt on it."""
-    yield row_line(row)
-    yield from (f"{'':<16}   {remark}" for remark in row.remarks)
+    yield row_line(row, width)
+    yield from (f"{'':<{width}}   {remark}" for remark in row.remarks)
     if row.timed:
-        error = "output not checked" if row.error is None else f"error {row.error:.1e} against float32"
-        yield f"{'':<16}   seen: {row.evidence}; {error}{f'; {row.outcome}: {row.why}' if row.why else ''}"
+        seen = row.evidence or row.missing["evidence"]
+        said = [f"seen: {seen}", _error(row), *_answers(row), *([f"{row.outcome}: {row.why}"] if row.why else [])]
+        yield f"{'':<{width}}   {'; '.join(said)}"
+
+
+def _error(row: Row) -> str:
+    return row.missing["error"] if row.error is None else f"error {row.error:.1e} against float32"
+
+
+def _answers(row: Row) -> Iterator[str]:
+    """How the answers compare with those of other systems, where there are any."""
+    if row.unproven:
+        yield UNPROVEN
+    elif row.agreement and row.agreement.against:
+        yield f"top-1 {top1_text(row)}% and KL {kl_text(row)} nats against {row.agreement.against}"
+    elif row.agreement:
+        yield "the logits that the others are held against"

@@ -24,7 +24,7 @@ def run(overrides: Sequence[str]) -> int:
 
     request = read_request(overrides)
     if request.is_sweep:
-        raise RequestError("trace: takes one cell; leave +ablation and sweep.arms out")
+        raise RequestError("trace: takes one cell; use `sweep` for lists and ablations")
     planned = plan_request(request)
     folder, (cell,) = _folder(request), planned.cells
     if cell.key in planned.lacking:
@@ -60,6 +60,7 @@ def _traced(cell: Cell, machine: Environment, folder: Path) -> tuple[Timeline | 
 
     from ktbench.cli.progress import loading
     from ktbench.engine.protocol import Unsupported
+    from ktbench.launch.commands import serve_command
     from ktbench.launch.messages import Open
     from ktbench.launch.worker import Worker, WorkerDied
 
@@ -68,7 +69,7 @@ def _traced(cell: Cell, machine: Environment, folder: Path) -> tuple[Timeline | 
     opened = Open(cells=(cell,), code_id=machine.code_id, env_id=machine.env_id, sitting=uuid4().hex[:8])
     worker = None
     try:
-        worker = Worker.start(opened, folder / "worker.log", cell.spec.measure.load_timeout_s)
+        worker = Worker.start(opened, folder / "worker.log", cell.spec.measure.load_timeout_s, serve_command(cell.spec))
         return worker.timeline(cell, cell.spec.measure.turn_timeout_s), ""
     except Unsupported as error:
         return None, f"UNSUPPORTED: {error}"

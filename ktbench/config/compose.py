@@ -17,6 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ktbench.core.engine import EngineSpec
 from ktbench.core.errors import RequestError
+from ktbench.core.peers import PeerSpec
 from ktbench.core.plain import to_plain
 from ktbench.core.spec import MeasureSpec
 from ktbench.core.sweep import SweepSpec
@@ -25,6 +26,7 @@ from ktbench.resources import data_folder
 _DEFAULTS = {
     "engine": EngineSpec(),
     "measure": MeasureSpec(),
+    "peer": PeerSpec(),
     "sweep": SweepSpec(),
     "inject": {"file": None, "show": False},
     "resume": None,
@@ -55,6 +57,11 @@ def ablation_names() -> list[str]:
     """Names accepted by `+ablation=`."""
     folder = data_folder("ablations")
     return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
+
+
+def group_names() -> list[str]:
+    """Groups of the configuration."""
+    return list(_group_options())
 
 
 def _register() -> None:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from ktbench.config.arms import give_arms
 from ktbench.config.inject import freeze_inject, wants_show
 from ktbench.config.parts import Composed
+from ktbench.config.precisions import PRECISION_KEYS, precision_name
 from ktbench.config.trace import give_trace
 from ktbench.core.errors import RequestError
 from ktbench.core.plain import from_plain
@@ -17,9 +19,7 @@ from ktbench.core.spec import MeasureSpec, RunSpec
 from ktbench.core.sweep import SweepSpec
 
 _VOCAB_MULTIPLE = 64
-_SPEC = ("workload", "engine", "system")
-_PRECISIONS = ("precision", "device_precision")
-_SHORT = {"int4": "int4_g32"}
+_SPEC = ("workload", "engine", "system", "peer")
 
 # `config.json` of a checkpoint by the folder that `model.path` names.
 Checkpoints = Mapping[str, Mapping[str, Any]]
@@ -36,7 +36,7 @@ class RequestPart:
     @property
     def title(self) -> str:
         """What the ablation calls itself; without a title its name, or the features of a single cell."""
-        return self.sweep.title or (self.sweep.name if self.sweep.arms else self.spec.engine.label)
+        return self.sweep.title or (self.sweep.name if self.sweep.arms else self.spec.label)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,10 +75,11 @@ def freeze(composed: Composed, checkpoints: Checkpoints = MappingProxyType({})) 
     `checkpoints` has the configuration of every folder that a `model.path` names. Raises RequestError with the first
     value that a spec refuses.
     """
-    run = {key: composed.run[key] for key in ("sweep", "measure", "resume", "resume_changed", "run_name")}
+    run = {key: composed.run[key] for key in ("measure", "resume", "resume_changed", "run_name")}
     try:
         contents = give_trace(composed.parts)
         parts = tuple(_part(name, content, run["measure"], checkpoints) for name, content in contents.items())
+        run["sweep"] = composed.run["sweep"] if composed.run["sweep"]["parts"] else parts[0].sweep
         return from_plain(run | {"parts": parts, "show": wants_show(composed.run["inject"])}, Request)
     except ValueError as error:
         raise RequestError(str(error)) from None
@@ -88,15 +89,12 @@ def _part(name: str, content: Mapping[str, Any], measure: Any, checkpoints: Chec
     path = content["model"]["path"]
     phase = content["workload"]["phase"]
     model = freeze_model(content["model"], None if path is None else checkpoints[path], phase=phase)
-    given = {key: content[key] for key in _SPEC} | {key: _precision(content[key]) for key in _PRECISIONS}
-    inject = freeze_inject(content["inject"])
-    spec = from_plain({"model": model, "measure": measure, "inject": inject} | given, RunSpec)
-    return from_plain({"name": name, "spec": spec, "sweep": content["sweep"]}, RequestPart)
-
-
-def _precision(word: Any) -> Any:
-    """A precision by its name in specs: `int4` is that of the smallest groups."""
-    return _SHORT.get(word, word) if isinstance(word, str) else word
+    given = {key: content[key] for key in _SPEC} | {key: precision_name(content[key]) for key in PRECISION_KEYS}
+    plain = {"model": model, "measure": measure, "inject": freeze_inject(content["inject"])} | given
+    sweep = give_arms(content["sweep"], plain)
+    if sweep["arms"] and not content["sweep"]["arms"]:
+        plain["system"] = "ktbench"  # each arm names its own, and features are those of ours
+    return from_plain({"name": name, "spec": from_plain(plain, RunSpec), "sweep": sweep}, RequestPart)
 
 
 def freeze_model(model: Mapping[str, Any], checkpoint: Mapping[str, Any] | None, *, phase: str) -> dict[str, Any]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ktbench.config.compose import compose_once
+from ktbench.config.axes import overridden
+from ktbench.config.compose import compose_once, group_names
+from ktbench.config.lists import Words, key_of, split_lists
 from ktbench.core.errors import RequestError
 from ktbench.core.sweep import part_name
 
@@ -26,49 +28,32 @@ def compose(overrides: Sequence[str]) -> Composed:
     """Plain content of the composed configuration.
 
     Every part is composed with the same overrides, which win over what the part sets: an axis whose key is overridden
-    is not varied. Raises RequestError in one line for an override that does not parse, an unknown group option or key,
-    and a part that has parts itself.
+    is not varied, and a list of values for a key is an axis before all others. Raises RequestError in one line for an
+    override that does not parse, an unknown group option or key, a list that makes no axis, and a part that has parts
+    itself.
     """
-    run = compose_once([word for word in overrides if not _is_for_parts(word)])
+    words = split_lists(overrides, group_names())
+    run = compose_once([word for word in words.overrides if not _is_for_parts(word)])
     ablations = run["sweep"]["parts"]
     if not isinstance(ablations, list):
         raise RequestError(f"sweep.parts={ablations}: must be a list of ablations, such as [decode,prefill]")
     if not ablations:
-        alone = _pinned(compose_once(overrides), overrides)
+        alone = _overridden(compose_once(words.overrides), words)
         return Composed(run=alone, parts={"": alone})
-    return Composed(run=run, parts={part_name(str(name)): _part(str(name), overrides) for name in ablations})
+    return Composed(run=run, parts={part_name(str(name)): _part(str(name), words) for name in ablations})
 
 
-def _part(ablation: str, overrides: Sequence[str]) -> dict[str, Any]:
-    words = [word for word in overrides if _key(word) not in ("ablation", *_OF_THE_RUN)]
-    content = compose_once([f"+ablation={ablation}", *words])
+def _part(ablation: str, words: Words) -> dict[str, Any]:
+    own = [word for word in words.overrides if key_of(word) not in ("ablation", *_OF_THE_RUN)]
+    content = compose_once([f"+ablation={ablation}", *own])
     if content["sweep"]["parts"]:
         raise RequestError(f"sweep.parts: {ablation} has parts itself, name those instead")
-    return _pinned(content, overrides)
+    return _overridden(content, words)
+
+
+def _overridden(content: dict[str, Any], words: Words) -> dict[str, Any]:
+    return overridden(content, {key_of(word) for word in words.overrides}, words.lists)
 
 
 def _is_for_parts(word: str) -> bool:
-    return word.startswith("sweep.") and _key(word) not in _OF_THE_RUN
-
-
-def _key(word: str) -> str:
-    return word.partition("=")[0].lstrip("+")
-
-
-def _pinned(content: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """The content without the axes whose key is overridden; what is not an axis is left for the spec to refuse."""
-    keys, axes = {_key(word) for word in overrides}, content["sweep"]["axes"]
-    if not isinstance(axes, dict):
-        return content
-    varied = {key: _without(values, keys) for key, values in axes.items() if key not in keys}
-    return content | {"sweep": content["sweep"] | {"axes": varied}}
-
-
-def _without(values: Any, keys: set[str]) -> Any:
-    """Values of an axis, where one sets several keys without those that are overridden."""
-    if not isinstance(values, list):
-        return values
-    return [
-        {key: one for key, one in value.items() if key not in keys} if isinstance(value, Mapping) else value
-        for value in values
-    ]
+    return word.startswith("sweep.") and key_of(word) not in _OF_THE_RUN

@@ -18,13 +18,16 @@ from ktbench.core.sweep import SweepSpec
 def plan_cells(spec: RunSpec, sweep: SweepSpec, part: str = "") -> tuple[Cell, ...]:
     """Cells of one part of a run in table order.
 
+    Where precisions vary an arm has no cell at those that it has no weights of: base and plain Transformers run bf16.
     Raises RequestError where an axis or an arm leads to a spec that is refused, or two lead to the same one.
     """
     if not sweep.arms:
-        return (Cell(label=spec.engine.label, spec=spec, spec_id=spec_id(spec), part=part),)
-    cells = tuple(cell for changes in sweep.points for cell in _cells_at(spec, changes, sweep, part))
-    _require_distinct(cells)
-    return cells
+        return (Cell(label=spec.label, spec=spec, spec_id=spec_id(spec), part=part),)
+    cells = [cell for changes in sweep.points for cell in _cells_at(spec, changes, sweep, part)]
+    able = {cell.label for cell in cells if cell.spec.has_format}
+    kept = tuple(cell for cell in cells if cell.spec.has_format or cell.label not in able)
+    _require_distinct(kept)
+    return kept
 
 
 def _cells_at(spec: RunSpec, changes: Mapping[str, Any], sweep: SweepSpec, part: str) -> Iterator[Cell]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
 from ktbench.core.errors import RequestError
+from ktbench.core.peers import BY_NAME
 from ktbench.core.record import Cell
 from ktbench.core.rotation import layer_copies
 from ktbench.core.spec import Precision, RunSpec
 from ktbench.core.weights import dense_bytes, expert_bytes
+from ktbench.plan.points import points_of
 from ktbench.plan.schedule import worker_groups
 
 _GIB = 2**30
@@ -20,6 +22,8 @@ _BF16_BYTES = 2
 _PROCESS_BYTES = int(0.6 * _GIB)
 _ROOF_BYTES = _GIB
 
+_KT_SETTINGS, _KT_MOST_BYTES = 3, 8 * _GIB
+
 WeightsKey: TypeAlias = tuple[object, ...]
 
 
@@ -27,7 +31,8 @@ WeightsKey: TypeAlias = tuple[object, ...]
 class MemoryEstimate:
     """Bytes of one worker by purpose. `original` are expert weights as checkpoints hold them, `packed` our tiles.
 
-    `dense` are packed linear layers, which come on top of the `others` that they are packed from.
+    `dense` are packed linear layers, which come on top of the `others` that they are packed from. What a peer holds in
+    a format of its own counts as packed, too.
     """
 
     original: int
@@ -57,12 +62,19 @@ def estimate_memory(cells: Sequence[Cell], cache_bytes: int) -> MemoryEstimate:
 
     return MemoryEstimate(
         original=experts("bf16") if any(needs_original(spec) for spec in specs) else 0,
-        packed=experts(specs[0].precision) if any(needs_packed(spec) for spec in specs) else 0,
-        others=0 if is_layer else shape.other_params * _BF16_BYTES,
-        dense=dense_bytes(shape, specs[0].device_precision) if any(spec.engine.l for spec in specs) else 0,
+        packed=_packed(specs, experts(_held_as(specs[0], specs[0].precision))),
+        others=0 if is_layer else _others(specs[0]),
+        dense=dense_bytes(shape, _held_as(specs[0], specs[0].device_precision)) if _packs_dense(specs) else 0,
         workspace=max(_workspace(spec) for spec in specs),
         fixed=_PROCESS_BYTES + _ROOF_BYTES,
     )
+
+
+def _packed(specs: Sequence[RunSpec], layout_bytes: int) -> int:
+    """kt-kernel loads its weights anew for every setting that it is tuned over (`ktbench.peers.kt_kernel.settings`)."""
+    if specs[0].system == "kt-kernel":
+        return max(layout_bytes, min(_KT_SETTINGS * layout_bytes, _KT_MOST_BYTES))
+    return layout_bytes if any(needs_packed(spec) for spec in specs) else 0
 
 
 def needs_original(spec: RunSpec) -> bool:
@@ -71,8 +83,30 @@ def needs_original(spec: RunSpec) -> bool:
 
 
 def needs_packed(spec: RunSpec) -> bool:
-    """Whether a cell runs the fused operator on packed weights."""
-    return spec.engine.fused
+    """Whether a cell runs experts on packed weights: the fused operator, or a peer in its own format."""
+    return spec.engine.fused or (spec.system != "ktbench" and bool(BY_NAME[spec.system].package))
+
+
+def _held_as(spec: RunSpec, precision: Precision) -> Precision:
+    """The precision of as many bits as the weights that a cell holds: llama.cpp's int8 is Q8_0."""
+    if not _is_mapped(spec):
+        return precision
+    held = BY_NAME[spec.system].types[precision].lower()
+    return next((one for one in get_args(Precision) if one == held), precision)
+
+
+def _is_mapped(spec: RunSpec) -> bool:
+    """Whether a cell runs a GGUF file, which is mapped as it is: all of it counts, and only its embedding is bf16."""
+    return spec.system != "ktbench" and BY_NAME[spec.system].opaque
+
+
+def _packs_dense(specs: Sequence[RunSpec]) -> bool:
+    return any(spec.engine.l or _is_mapped(spec) for spec in specs)
+
+
+def _others(spec: RunSpec) -> int:
+    shape = spec.model.shape
+    return (shape.vocab * shape.hidden if _is_mapped(spec) else shape.other_params) * _BF16_BYTES
 
 
 def _workspace(spec: RunSpec) -> int:
@@ -90,19 +124,21 @@ def worker_bytes(cells: Sequence[Cell], cache_bytes: int) -> dict[WeightsKey, in
 def require_memory(cells: Sequence[Cell], free_bytes: int, cache_bytes: int) -> int:
     """Bytes that are held at once at most: of all workers, or of as many as there is room for.
 
-    The workers of one part stay together, since its cells take turns; those of other parts may have to make room.
-    Raises RequestError naming needed and free bytes where the workers of one part do not fit.
+    The workers of one point stay together, since its cells take turns; those of other points may have to make room.
+    Raises RequestError naming needed and free bytes where the workers of one point do not fit.
     """
-    for part in dict.fromkeys(cell.part for cell in cells):
-        groups = [group for group in worker_groups(cells) if any(cell.part == part for cell in group)]
-        needed = sum(estimate_memory(group, cache_bytes).total for group in groups)
+    sizes = worker_bytes(cells, cache_bytes)
+    for point in points_of(cells):
+        groups = worker_groups(point)
+        needed = sum(sizes[group[0].spec.weights_key] for group in groups)
         if needed > free_bytes:
+            part = point[0].part
             raise RequestError(
-                f"{f'{part}: ' if part else ''}{_model(groups[0][0].spec)} needs {needed / _GIB:.1f} GiB "
+                f"{f'{part}: ' if part else ''}{_model(point[0].spec)} needs {needed / _GIB:.1f} GiB "
                 f"({needed:,} bytes), free are {free_bytes / _GIB:.1f} GiB ({free_bytes:,} bytes)"
                 f"{_hint(groups, needed - free_bytes, cache_bytes)}"
             )
-    return min(sum(worker_bytes(cells, cache_bytes).values()), free_bytes)
+    return min(sum(sizes.values()), free_bytes)
 
 
 def _model(spec: RunSpec) -> str:

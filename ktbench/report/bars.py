@@ -22,11 +22,14 @@ _PAD_IN = 0.03
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Panel:
-    """Groups side by side in axes of a known size in inches; `arms` decides fill and hatch."""
+    """Groups side by side in axes of a known size in inches; `arms` decides fill and hatch.
+
+    Bars are speed-ups over `baseline`, speeds where that is None.
+    """
 
     groups: tuple[Group, ...]
     arms: tuple[str, ...]
-    baseline: str
+    baseline: str | None
     width_in: float
     height_in: float
 
@@ -55,6 +58,14 @@ class Panel:
         ]
 
     @property
+    def name(self) -> str:
+        """What the height of bars is, in as many words as the axis has room for."""
+        if self.baseline is None:
+            return "tokens/s"
+        whole = f"speed-up over {self.baseline} (×)"
+        return whole if width_in(whole, LABEL_PT) <= self.height_in else "speed-up (×)"
+
+    @property
     def upright(self) -> bool:
         """Whether values must stand upright to fit over their bars."""
         return any(width_in(s.text, VALUE_PT) > 0.98 * self.slot_in for _, s in self.placed if s.height is not None)
@@ -78,14 +89,15 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
     """Draw a panel into axes of its size."""
     axes.set_xlim(-0.6, panel.span - 0.4)
     axes.set_ylim(0, _ceiling(panel))
-    axes.axhline(1, color=INK, linewidth=0.5, linestyle=(0, (4, 3)), zorder=1)
+    if panel.baseline is not None:
+        axes.axhline(1, color=INK, linewidth=0.5, linestyle=(0, (4, 3)), zorder=1)
     for x, slot in panel.placed:
         if slot.height is None:
             _lettered(axes, x, 0, slot.text, upright=True)
         else:
             _bar(axes, x, slot, panel.arms.index(slot.arm))
             _lettered(axes, x, slot.top, slot.text, upright=panel.upright)
-    axes.set_ylabel(f"speed-up over {panel.baseline} (×)", fontsize=LABEL_PT, labelpad=2)
+    axes.set_ylabel(panel.name, fontsize=LABEL_PT, labelpad=2)
     axes.tick_params(axis="y", labelsize=TICK_PT, width=0.6, length=2.5, pad=2)
     positions, names = zip(*panel.ticks(), strict=True)
     axes.set_xticks(positions, names, fontsize=TICK_PT)

@@ -1,4 +1,4 @@
-"""The breakdown figure in the form of KTransformers (SOSP'25), Fig. 14: grouped bars normalised to the baseline."""
+"""Grouped bars: normalised to the baseline as in KTransformers (SOSP'25), Fig. 14; speeds of systems as in Fig. 12."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ktbench.report.legend import LEGEND_LINE_IN, draw_legend, legend_lines
 from ktbench.report.lettering import VALUE_PT
 from ktbench.report.row import Row
 from ktbench.report.sheet import COLUMN_IN, LEFT_IN, PAGE_IN, PLOT_IN, RIGHT_IN, TOP_IN, axes_at, sheet
-from ktbench.report.slots import Group, slots_of
+from ktbench.report.slots import Group, shows_speeds, slots_of
 from ktbench.report.tables import Table
 
 # The arms of one group are named below their bars, those of several in the legend.
@@ -25,9 +25,9 @@ def draw_breakdown(rows: Sequence[Row], table: Table) -> Figure:
     width = COLUMN_IN if _slots(groups) <= fitting else PAGE_IN
     inner = width - LEFT_IN - RIGHT_IN
     arms = tuple(dict.fromkeys(slot.arm for group in groups for slot in group.slots))
+    baseline = None if shows_speeds(rows) else rows[0].baseline
     panels = [
-        Panel(groups=part, arms=arms, baseline=rows[0].baseline, width_in=inner, height_in=PLOT_IN)
-        for part in _parts(groups)
+        Panel(groups=part, arms=arms, baseline=baseline, width_in=inner, height_in=PLOT_IN) for part in _parts(groups)
     ]
     legend = legend_lines(swatches(arms), inner) if len(groups) > 1 else []
     top = TOP_IN + len(legend) * LEGEND_LINE_IN

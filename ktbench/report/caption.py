@@ -8,11 +8,13 @@ from pathlib import Path
 from ktbench.core.outcome import Outcome
 from ktbench.core.record import Part
 from ktbench.core.spec import RunSpec, WorkloadSpec
+from ktbench.report.agreement import MARK, equal_work_sentences, unproven_sentence
 from ktbench.report.conduct import controls_sentence, placement_sentence, roofs_sentence
 from ktbench.report.machine import facts_of, machine_sentence, software_sentence
 from ktbench.report.parts import the_part
 from ktbench.report.row import Row, groups_of
 from ktbench.report.settings import TOKENS, varying
+from ktbench.report.slots import shows_speeds
 from ktbench.report.system import system_sentence
 from ktbench.stats.intervals import CONFIDENCE
 from ktbench.stats.verdict import MARGIN
@@ -30,6 +32,7 @@ def conditions_of(run: Run, rows: Sequence[Row]) -> tuple[str, ...]:
         _layer(spec, free) if rows[0].is_layer else _model(spec, free),
         _workload(rows, free),
         system_sentence(run, rows, free),
+        *equal_work_sentences(rows),
         machine_sentence(facts_of(run)),
         controls_sentence(rows),
         placement_sentence(rows),
@@ -50,11 +53,15 @@ def figure_caption(run: Run, rows: Sequence[Row]) -> str:
     open_ones = any(row.outcome is Outcome.NOISY for row in rows)
     mark = "A value with ~" if part.figure in ("bars", "roles") else "A ringed value"
     noisy = f" {mark} is NOISY: its interval stayed open." if open_ones else ""
+    marked = f" ({MARK})" if part.figure == "bars" else ""
     control = " The control is not drawn." if any(row.role == "control" for row in rows) else ""
-    return f"{run.header.title}: {_shows(part, rows[0])}.{noisy}{control}"
+    return f"{run.header.title}: {_shows(part, rows)}.{noisy}{unproven_sentence(rows, marked)}{control}"
 
 
-def _shows(part: Part, row: Row) -> str:
+def _shows(part: Part, rows: Sequence[Row]) -> str:
+    row = rows[0]
+    if part.figure == "bars" and shows_speeds(rows):
+        return "speed in tokens/s; whiskers: interval of the median"
     if part.figure == "bars":
         on_bars = "ms a layer" if row.is_layer else "tokens/s"
         return (

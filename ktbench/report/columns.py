@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ktbench.report.agreement import MARK, kl_text, top1_text
 from ktbench.report.roles import RoleShares
 from ktbench.report.roof import RoofShare
 from ktbench.report.row import Row
@@ -37,6 +38,7 @@ def columns(settings: Sequence[str], rows: Sequence[Row]) -> tuple[Column, ...]:
         *_ROLES,
         Column(heading="evidence (counter/step)", write=lambda row: row.evidence or DASH, numeric=False),
         Column(heading="error (relative)", write=lambda row: DASH if row.error is None else f"{row.error:.1e}"),
+        *_ANSWERS,
         Column(heading="rounds", write=lambda row: _count(row.rounds), movable=True),
         Column(heading="samples", write=lambda row: _count(row.samples), movable=True),
         Column(heading="provenance", write=lambda row: row.provenance or DASH, movable=True, numeric=False),
@@ -102,8 +104,8 @@ def _number(value: float | None, scale: float) -> str:
 
 def _speedup(row: Row) -> str:
     if row.is_baseline and row.timed:
-        return "1"
-    return DASH if row.speedup is None else ratio(row.speedup)
+        return f"1{MARK if row.unproven else ''}"
+    return DASH if row.speedup is None else f"{ratio(row.speedup)}{MARK if row.unproven else ''}"
 
 
 def _verdict(row: Row) -> str:
@@ -151,6 +153,10 @@ _ROLES = (
     Column(heading="host busy (%)", write=_busy(lambda roles: roles.host_busy)),
     Column(heading="device busy (%)", write=_busy(lambda roles: roles.device_busy)),
     Column(heading="overlap (%)", write=_busy(lambda roles: roles.overlap)),
+)
+_ANSWERS = (
+    Column(heading="top-1 agreement (%)", write=top1_text),
+    Column(heading="KL (nats)", write=kl_text),
 )
 _COMPARED = (
     Column(heading="speed-up (×)", write=_speedup),

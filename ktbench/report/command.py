@@ -9,6 +9,7 @@ from typing import Any
 
 from ktbench.core.engine import EngineSpec
 from ktbench.core.inject import InjectSpec
+from ktbench.core.peers import PeerSpec
 from ktbench.core.spec import MeasureSpec, RunSpec, WorkloadSpec
 
 
@@ -46,6 +47,7 @@ def _inject(spec: RunSpec) -> Iterator[str]:
 def _rest(spec: RunSpec) -> Iterator[str]:
     phase = spec.workload.phase
     yield f"workload={phase}"
+    yield from _system(spec)
     for name in ("precision", "device_precision"):
         if getattr(spec, name) != "bf16":
             yield f"{name}={getattr(spec, name)}"
@@ -54,6 +56,12 @@ def _rest(spec: RunSpec) -> Iterator[str]:
     yield from _changed("workload", spec.workload, plain, skip=("phase", "prompt", "steps"))
     yield from _changed("engine", spec.engine, EngineSpec())
     yield from _changed("measure", spec.measure, MeasureSpec())
+
+
+def _system(spec: RunSpec) -> Iterator[str]:
+    if spec.system != "ktbench":
+        yield f"system={spec.system}"
+        yield from _changed("peer", spec.peer, PeerSpec())
 
 
 def _changed(part: str, value: Any, plain: Any, skip: tuple[str, ...] = ()) -> Iterator[str]:

@@ -91,10 +91,14 @@ def _with_gain(row: Row, group: Sequence[Row], noise: Interval | None) -> Row:
 
 
 def _below(row: Row, group: Sequence[Row]) -> Row | None:
-    """The arm of equal precision that lacks only the last feature; None where none was planned."""
+    """The arm of our own and of equal precision that lacks only the last feature; None where none was planned."""
     last = next((f for f in reversed(FEATURES) if row.features[f.name] != f.off), None)
     if row.role == "control" or last is None:
         return None
     without = row.features | {last.name: last.off}
-    arms = [other for other in group if other.role == "arm" and other.spec.precision == row.spec.precision]
+    arms = [other for other in group if other.role == "arm" and _is_alike(other, row)]
     return next((other for other in arms if other.features == without), None)
+
+
+def _is_alike(one: Row, other: Row) -> bool:
+    return (one.spec.system, one.spec.precision) == (other.spec.system, other.spec.precision)

@@ -73,7 +73,7 @@ def panels_of(rows: Sequence[Row], value: Value, axis: Axis = TOKENS_AXIS) -> tu
     panels = []
     for precision in PRECISIONS:
         own = [row for row in arms if row.spec.precision == precision]
-        others = [row for row in baseline if row.spec.precision != precision]
+        others = [] if any(row.is_baseline for row in own) else baseline
         curves = tuple(_curves(own, names, value))
         references = tuple(_curves(others, names, value, f", {baseline[0].spec.precision}" if baseline else ""))
         if own:
@@ -106,25 +106,30 @@ def _curves(rows: Sequence[Row], names: _Names, value: Value, suffix: str = "") 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Names:
-    """What tells curves apart: their arm, unless there is only one, and the settings `free` that vary beside it."""
+    """What tells curves apart: their arm, unless there is only one, and the settings `free` that vary beside it.
+
+    Where the precision varies that is said (`precise`) only where no panel says it.
+    """
 
     axis: Axis
     free: tuple[str, ...]
     worded: bool
+    precise: bool
 
     @classmethod
     def of(cls, rows: Sequence[Row], axis: Axis) -> _Names:
         keys = varying([group[0].settings for group in groups_of(rows)])
-        free = tuple(key for key in keys if key != axis.key)
+        free = tuple(key for key in keys if key not in (axis.key, "precision"))
         arms = {row.shown for row in rows if row.role == "arm"}
-        return cls(axis=axis, free=free, worded=len(arms) > 1 or not free)
+        return cls(axis=axis, free=free, worded=len(arms) > 1 or not free, precise="precision" in keys)
 
     def short(self, row: Row) -> str:
         """Without the precision, which the panel says."""
         return self._joined(without_precision(row.shown), row)
 
     def whole(self, row: Row) -> str:
-        return self._joined(row.shown, row)
+        name = self._joined(row.shown, row)
+        return f"{name} in {row.spec.precision}" if self.precise else name
 
     def _joined(self, label: str, row: Row) -> str:
         settings = [f"{key.rpartition('.')[2]} {row.settings.get(key)}" for key in self.free]

@@ -30,6 +30,7 @@ def _flat(run: Run, row: Row) -> dict[str, Any]:
     return {
         "label": row.label,
         "role": row.role,
+        "system": row.spec.system,
         "part": row.part,
         "outcome": row.outcome,
         "why": row.why,
@@ -54,12 +55,25 @@ def _flat(run: Run, row: Row) -> dict[str, Any]:
         "placements": " ".join(f"{number}:{place}" for number, place in row.placements.items() if place),
         "evidence": row.evidence,
         "error": row.error,
+        **_agreement(row),
         "rounds": row.rounds,
         "samples": row.samples,
         "round_median_s": " ".join(f"{number}:{seconds!r}" for number, seconds in row.round_s.items()),
         "missing": "; ".join(f"{name}: {why}" for name, why in row.missing.items()),
         "remarks": "; ".join(row.remarks),
         **_origin(run, row),
+    }
+
+
+def _agreement(row: Row) -> dict[str, Any]:
+    """How the row's logits compare with those `against`, which is empty for the row that others are held against."""
+    found = row.agreement
+    return {
+        "top1_agreement": found and found.top1,
+        "kl_nats": found and found.kl_nats,
+        "agreement_against": found and found.against,
+        "agreement_positions": found and found.positions,
+        "unproven": row.unproven,
     }
 
 
@@ -107,4 +121,11 @@ def _plain(row: Row) -> dict[str, Any]:
     """A row without its spec, which `settings`, `features` and `command` say in fewer words."""
     content = to_plain(row)
     del content["spec"]
-    return {**content, **_numbers_of(row), "rounds": row.rounds, "samples": row.samples, "remarks": row.remarks}
+    return {
+        **content,
+        "system": row.spec.system,
+        **_numbers_of(row),
+        "rounds": row.rounds,
+        "samples": row.samples,
+        "remarks": row.remarks,
+    }

@@ -35,11 +35,12 @@ def draw_depth(rows: Sequence[Row], table: Table) -> Figure:
     panels = panels_of(rows, _speed, axis)
     caption = [table.figure_caption, *absences(rows, _speed, axis), *table.conditions]
     titles = [f"{panel.precision} weights" if len(panels) > 1 else "" for panel in panels]
+    log_y = all(map(_is_tall, panels))  # one kind of scale, so that the panels look as they compare
     figure, placed = place_panels(panels, rows, caption, titles, shared=False, roofs=False)
     for n, (panel, (axes, width)) in enumerate(zip(panels, placed, strict=True)):
         if is_leftmost(n, len(panels)):
             axes.set_ylabel("tokens/s", fontsize=LABEL_PT, labelpad=2)
-        frame = _frame(axes, width, panel, axis.name)
+        frame = _frame(axes, width, panel, axis.name, log_y)
         draw_curves(frame, panel, names_of(panels), bands=True)
         name_references(frame, panel)
     return figure
@@ -51,6 +52,8 @@ def axis_of(rows: Sequence[Row]) -> Axis:
     counts = {key: len({settings.get(key) for settings in groups}) for key in varying(groups)}
     numeric = [key for key in counts if all(_is_number(settings.get(key)) for settings in groups)]
     key = max(numeric, key=lambda key: counts[key], default="workload.prompt")
+    if key == "workload.prompt" and rows[0].spec.workload.phase == "prefill":
+        return Axis(key=key, name="tokens of the prompt")
     return Axis(key=key, name=_NAMES.get(key, key.rpartition(".")[2].replace("_", " ")))
 
 
@@ -63,11 +66,14 @@ def _speed(row: Row) -> Spread | None:
     return None if speed is None else Spread(low=speed.low, mid=speed.mid, high=speed.high)
 
 
-def _frame(axes: Axes, width: float, panel: CurvePanel, name: str) -> Frame:
+def _is_tall(panel: CurvePanel) -> bool:
+    return bool(panel.points) and _is_wide([p.y.low for p in panel.points], [p.y.high for p in panel.points])
+
+
+def _frame(axes: Axes, width: float, panel: CurvePanel, name: str, log_y: bool) -> Frame:
     xs = sorted({point.x for point in panel.points}) or [1.0]
     log_x, x = _range_x(xs)
     lows, highs = [point.y.low for point in panel.points] or [1.0], [point.y.high for point in panel.points] or [1.0]
-    log_y = _is_wide(lows, highs)
     y = (min(lows) / _ROOM_ABOVE, max(highs) * _ROOM_ABOVE) if log_y else (0.0, max(highs) * _ROOM_ABOVE)
     frame = Frame(axes=axes, width_in=width, height_in=PLOT_IN, x=x, y=y, x_name=name, log_x=log_x, log_y=log_y)
     linear = [tick for tick in MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(*y) if tick <= y[1]]

@@ -58,10 +58,14 @@ class Frame:
         """Keep labels off a marker."""
         self.taken.append(around(self.place(point), _MARKER_IN))
 
-    def label(self, text: str, start: XY, end: XY, color: str = INK) -> None:
-        """Write along a straight line between two points of data, on the side and at the place that cover least."""
+    def label(self, text: str, start: XY, end: XY, color: str = INK, also: Sequence[tuple[XY, XY]] = ()) -> None:
+        """Write along a straight line between two points of data, on the side and at the place that cover least.
+
+        The lines `also` are taken where all of the first would cover more.
+        """
         length, height = width_in(text, TICK_PT), line_in(TICK_PT) * _LETTER
-        spots = list(spots_beside(self.place(start), self.place(end), length, height))
+        ends = [(self.place(one), self.place(other)) for one, other in ((start, end), *also)]
+        spots = [spot for one, other in ends for spot in spots_beside(one, other, length, height)]
         spot = clearest(spots, self.taken, self.width_in, self.height_in)
         self.taken += spot.boxes
         self.axes.text(

@@ -24,6 +24,8 @@ _SPECIAL = str.maketrans(
         "±": r"$\pm$",
         "×": r"$\times$",
         "µ": r"$\mu$",
+        "†": r"$\dagger$",
+        "‖": r"$\Vert$",
         "[": "{[}",  # a bracket after \\ would be read as its argument
     }
 )

@@ -41,10 +41,12 @@ def draw_curves(frame: Frame, panel: CurvePanel, names: Sequence[str], *, bands:
 
 
 def name_references(frame: Frame, panel: CurvePanel) -> None:
-    """Write the names of references at the level of their right ends."""
+    """Write the names of references at the level of their right ends, or along their first half."""
     for curve in panel.references:
-        middle, last = curve.points[len(curve.points) // 2], curve.points[-1]
-        frame.label(curve.name, (middle.x, last.y.mid), (last.x, last.y.mid), REFERENCE)
+        first, middle, last = curve.points[0], curve.points[len(curve.points) // 2], curve.points[-1]
+        rising = ((first.x, first.y.mid), (middle.x, middle.y.mid))
+        level = ((middle.x, last.y.mid), (last.x, last.y.mid))
+        frame.label(curve.name, *level, REFERENCE, also=(rising,) if len(curve.points) > 2 else ())
 
 
 def handles(names: Sequence[str], *, noisy: bool) -> list[Artist]:

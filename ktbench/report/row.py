@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import mean, median
 
 from ktbench.core.features import FeatureValue
 from ktbench.core.outcome import Outcome
 from ktbench.core.placement import Placement, placement_of
-from ktbench.core.record import Provenance, Record, Role, Work
+from ktbench.core.record import Agreement, Provenance, Record, Role, Work
 from ktbench.core.spec import RunSpec
 from ktbench.report.roles import RoleShares
 from ktbench.report.roof import RoofShare
@@ -35,7 +35,8 @@ class Row:
     unless the outcome is timed. `speedup` is over the baseline of the group, the rows of the same `part` with equal
     `settings`, `gain` over the row of equal precision that lacks only its last feature; both are formed inside rounds
     between turns with the cores in the same place. `roles` is there where they are apart. `error` is the largest of all
-    rounds, or that of the round that failed. `missing` says for each measured field that is None why it is.
+    rounds, or that of the round that failed. `agreement` is the worst of all rounds; an `unproven` row was timed beside
+    other systems and has none. `missing` says for each measured field that is None why it is.
     """
 
     label: str
@@ -62,6 +63,8 @@ class Row:
     roles: RoleShares | None = None
     evidence: str | None = None
     error: float | None = None
+    agreement: Agreement | None = None
+    unproven: bool = False
     speedup: Interval | None = None
     verdict: Verdict = Verdict.UNSURE
     gain: Gain | None = None
@@ -105,8 +108,16 @@ class Row:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What the system said of itself in any round, each remark once."""
-        return tuple(dict.fromkeys(remark for record in self.records for remark in record.notes))
+        """What the system said of itself in any round, each remark once, and what its own clock says of the times."""
+        said = dict.fromkeys(remark for record in self.records for remark in record.notes)
+        return (*said, *self._by_own_clock())
+
+    def _by_own_clock(self) -> Iterator[str]:
+        """What driving a system adds to its own figure."""
+        shares = [mean(r.samples_s) / r.own_step_s - 1 for r in self.records if r.samples_s and r.own_step_s]
+        if shares:
+            low, mid, high = (f"{100 * share:.2g}" for share in (min(shares), median(shares), max(shares)))
+            yield f"steps took {mid} % longer than by the system's own clock (median of the rounds; {low} to {high} %)"
 
     @property
     def placements(self) -> dict[int, Placement | None]:

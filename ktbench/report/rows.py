@@ -8,6 +8,7 @@ from typing import Any
 
 from ktbench.core.outcome import Outcome
 from ktbench.core.record import Cell, Part, Provenance, Record
+from ktbench.report.agreement import MARK, is_unproven, unchecked_reason, worst
 from ktbench.report.command import command_of
 from ktbench.report.compare import compared, judged_values
 from ktbench.report.ending import ending_of, open_reason, step_interval
@@ -51,19 +52,26 @@ def _of_any_precision(row: Row) -> Row:
 
 def _settled(row: Row, group: Sequence[Row]) -> Row:
     """The row with its comparisons; NOISY where it was timed and has not reached the precision goal."""
-    row = compared(row, group)
+    row = replace(compared(row, group), unproven=is_unproven(row, group))
     why = open_reason(list(judged_values(row, group).values()), row.goal)
     return replace(row, outcome=Outcome.NOISY, why=why) if why else row
 
 
-def row_line(row: Row) -> str:
-    """The row as one line of fixed width, for a terminal while a sweep runs."""
-    name = f"{f'{row.shown} @{row.spec.tokens_per_expert:g}':<24}" if row.is_layer else f"{row.shown:<16}"
+def name_width(rows: Sequence[Row]) -> int:
+    """Letters that the names of rows take in lines that align."""
+    return max([16, *(len(row.shown) for row in rows)])
+
+
+def row_line(row: Row, width: int = 16) -> str:
+    """The row as one line, its name `width` letters wide, for a terminal while a sweep runs."""
+    name = f"{row.shown:<{width}}"
+    if row.is_layer:
+        name = f"{f'{row.shown} @{row.spec.tokens_per_expert:g}':<{width + 8}}"
     if row.step_s is None or row.tokens_per_s is None:
         reason = f": {row.why}" if row.why else ""
         return f"{name} {row.outcome or 'not measured yet'}{reason}"
-    mark, width = "~" if row.outcome is Outcome.NOISY else "", plus_minus(row.step_s)
-    time = f"{mark + number(row.step_s.mid * 1e3):>9} ms/{'layer' if row.is_layer else 'step'} {width:>7}"
+    mark, spread = "~" if row.outcome is Outcome.NOISY else "", plus_minus(row.step_s)
+    time = f"{mark + number(row.step_s.mid * 1e3):>9} ms/{'layer' if row.is_layer else 'step'} {spread:>7}"
     speed = _rate_word(row) if row.is_layer else f"{number(row.tokens_per_s.mid):>9} tokens/s"
     share = "" if row.roof is None else f"{number(row.roof.share.mid * 100, 2):>5}% of {row.roof.limit}"
     return f"{name} {time}  {speed}  {_speedup_word(row):<33}  {share:<20}  {row.rounds:2d} rounds"
@@ -79,7 +87,7 @@ def _speedup_word(row: Row) -> str:
     if row.speedup is None:
         return "no speed-up"
     low, mid, high = (f"{value:.3f}" for value in (row.speedup.low, row.speedup.mid, row.speedup.high))
-    return f"{mid}x [{low}, {high}] {row.verdict}"
+    return f"{mid}x{MARK if row.unproven else ''} [{low}, {high}] {row.verdict}"
 
 
 def _row(cell: Cell, part: Part, records: tuple[Record, ...], planned_with: Sequence[str]) -> Row:
@@ -102,6 +110,7 @@ def _row(cell: Cell, part: Part, records: tuple[Record, ...], planned_with: Sequ
         records=records,
         command=command_of(cell.spec, planned_with),
         error=_error(records),
+        agreement=worst(records),
     )
     timed = outcome is not None and outcome.timed
     row = replace(row, **_speed(cell, records)) if timed else row
@@ -136,6 +145,11 @@ def _speed(cell: Cell, records: Sequence[Record]) -> dict[str, Any]:
     }
 
 
+def _no_roof(records: Sequence[Record]) -> str:
+    sampled = any(record.roofs for record in records)
+    return "the system does not say how much work a step is" if sampled else "no roof was sampled next to the turns"
+
+
 def _missing(row: Row) -> Iterator[tuple[str, str]]:
     """Why measured fields are None, apart from the speed-up."""
     ending = f"{row.outcome or 'not measured'}: {row.why}"
@@ -144,10 +158,10 @@ def _missing(row: Row) -> Iterator[tuple[str, str]]:
         "tokens_per_s": ending,
         "read_bytes_per_s": "the system does not say how much work a step is",
         "flops_per_s": "the system does not say how much work a step is",
-        "roof": "no roof was sampled next to the turns",
+        "roof": _no_roof(row.records),
         **({"roles": "the system does not say what its roles did"} if row.spec.engine.apart else {}),
         "evidence": "the system counts nothing",
-        "error": "the output was not checked",
+        "error": unchecked_reason(row.spec, row.agreement),
     }
     for name, reason in reasons.items():
         if getattr(row, name) is None:

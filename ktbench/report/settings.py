@@ -25,6 +25,7 @@ _FOLLOWING = (
     "workload.trace",
     "workload.active_experts",
     "workload.steps",
+    "device_precision",
 )
 
 
@@ -39,7 +40,8 @@ def without_precision(label: str) -> str:
 
 
 def settings_of(spec: RunSpec) -> dict[str, Setting]:
-    """Settings by dotted key. The model's configuration is one of them by its size, its depth and its digest.
+    """Settings by dotted key; system, peer and features are the arm's. The model's configuration is one of them by its
+    size, its depth and its digest.
 
     Of a layer the batch is shown as what it means to an expert: the tokens that it gets.
     """

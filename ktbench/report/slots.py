@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ktbench.core.outcome import Outcome
+from ktbench.report.agreement import MARK, systems_of
 from ktbench.report.lettering import width_in
 from ktbench.report.row import Row, groups_of
 from ktbench.report.settings import TOKENS, varying
@@ -15,7 +16,9 @@ from ktbench.stats.intervals import Interval
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slot:
-    """One arm in one group: a bar as high as its speed-up, whiskers unless it is the baseline, or why there is none."""
+    """One arm in one group: a bar as high as its speed-up, or as its speed where systems are compared, with its
+    interval, which the baseline's speed-up has none of; or why there is no bar.
+    """
 
     arm: str
     text: str
@@ -42,11 +45,16 @@ def slots_of(rows: Sequence[Row], room_in: float, size_pt: float) -> tuple[tuple
     arms = [group for group in (_arms(rows) for rows in groups_of(rows)) if group]
     free = varying([group[0].settings for group in arms])
     notes: dict[str, int] = {}
-    groups = []
+    groups, slot = [], _speed_slot if shows_speeds(rows) else _speedup_slot
     for group in arms:
-        slots = tuple(_slot(row, notes, room_in, size_pt) for row in group)
+        slots = tuple(slot(row) or _empty(row, notes, room_in, size_pt) for row in group)
         groups.append(Group(name=_name(group[0], free), slots=slots))
     return tuple(groups), _numbered(notes)
+
+
+def shows_speeds(rows: Sequence[Row]) -> bool:
+    """Whether bars are speeds: those of systems of which none has to be there for the others to be compared."""
+    return len(systems_of(rows)) > 1 and not rows[0].is_layer
 
 
 def _arms(rows: Sequence[Row]) -> tuple[Row, ...]:
@@ -66,15 +74,26 @@ def _named(key: str, row: Row) -> str:
     return str(value) if isinstance(value, str) else f"{key.rpartition('.')[2]} {value}"
 
 
-def _slot(row: Row, notes: dict[str, int], room_in: float, size_pt: float) -> Slot:
+def _speedup_slot(row: Row) -> Slot | None:
     ratio = None if row.speedup is None else row.speedup.mid
-    height = 1.0 if row.is_baseline else ratio
+    return _slot(row, 1.0 if row.is_baseline else ratio, row.speedup)
+
+
+def _speed_slot(row: Row) -> Slot | None:
+    return _slot(row, None if row.tokens_per_s is None else row.tokens_per_s.mid, row.tokens_per_s)
+
+
+def _empty(row: Row, notes: dict[str, int], room_in: float, size_pt: float) -> Slot:
+    return Slot(arm=row.shown, text=_absence(row, notes, room_in, size_pt))
+
+
+def _slot(row: Row, height: float | None, whisker: Interval | None) -> Slot | None:
     if row.step_s is None or row.tokens_per_s is None or height is None:
-        return Slot(arm=row.shown, text=_absence(row, notes, room_in, size_pt))
+        return None
     noisy = row.outcome is Outcome.NOISY
     shown = row.step_s.mid * 1e3 if row.is_layer else row.tokens_per_s.mid
-    text = f"{'~' if noisy else ''}{number(shown, 3)}"
-    return Slot(arm=row.shown, text=text, height=height, whisker=row.speedup, noisy=noisy)
+    text = f"{'~' if noisy else ''}{number(shown, 3)}{MARK if row.unproven else ''}"
+    return Slot(arm=row.shown, text=text, height=height, whisker=whisker, noisy=noisy)
 
 
 def _absence(row: Row, notes: dict[str, int], room_in: float, size_pt: float) -> str:

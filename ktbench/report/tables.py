@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ktbench.core.sweep import FigureKind
+from ktbench.report.agreement import UNPROVEN
 from ktbench.report.caption import conditions_of, figure_caption, methods_of
 from ktbench.report.columns import AS_SPEEDUP, Column, columns
+from ktbench.report.formats import format_notes
 from ktbench.report.parts import the_part
 from ktbench.report.row import Row, groups_of
 from ktbench.report.settings import varying
@@ -19,8 +21,8 @@ _UNSTEADY = "in every turn the cores were moved or the two roofs disagreed: the 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """`cells` and `control_cells` have one text for each column. `notes` say why a cell holds a dash or is in doubt,
-    `remarks` what systems said of themselves.
+    """`cells` and `control_cells` have one text for each column. `notes` say why a cell holds a dash or is in doubt
+    and what formats peers run, `remarks` what systems said of themselves.
 
     `part` is the name of the part of the run that it shows, empty where the run has one part; `figure` the kind of the
     figure beside it.
@@ -65,7 +67,7 @@ def table_of(run: Run, rows: Sequence[Row]) -> Table:
         columns=shown,
         cells=tuple(_cells(shown, row) for row in arms),
         control_cells=tuple(_cells(shown, row) for row in controls),
-        notes=_by_row(rows, settings, _reasons),
+        notes=(*_by_row(rows, settings, _reasons), *format_notes(rows)),
         remarks=_by_row(rows, settings, lambda row: row.remarks),
         figure_caption=figure_caption(run, rows),
         commands=tuple((place(row, settings), row.command) for row in rows if row.role == "arm"),
@@ -112,7 +114,8 @@ def _reasons(row: Row) -> list[str]:
     ending = [f"{row.outcome or 'not measured'}: {row.why}"] if row.why else []
     empty = [why for name, why in row.missing.items() if _worth_saying(row, name)]
     unsteady = [_UNSTEADY] if row.roof and not row.roof.steady else []
-    return list(dict.fromkeys(ending + empty + unsteady))
+    unproven = [UNPROVEN] if row.unproven else []
+    return list(dict.fromkeys(ending + empty + unsteady + unproven))
 
 
 def _worth_saying(row: Row, name: str) -> bool:

@@ -35,3 +35,14 @@ def test_the_same_cell_in_two_parts_has_two_names() -> None:
     cells = [*plan_cells(tiny_spec(), sweep, "one"), *plan_cells(tiny_spec(), sweep, "two")]
     assert list(cell_names(cells).values()) == ["one base", "one base (A/A)", "two base", "two base (A/A)"]
     assert set(cell_names(cells)) == {cell.key for cell in cells}
+
+
+def test_a_precision_that_brings_another_along_is_named_once() -> None:
+    values = tuple({"precision": name, "device_precision": name} for name in ("bf16", "q8_0"))
+    sweep = SweepSpec(arms=("llama.cpp", "+v+l"), baseline="llama.cpp", axes={"precision": values}, control=False)
+    assert list(names_in_part(plan_cells(tiny_spec(), sweep)).values()) == [
+        "llama.cpp (precision bf16)",
+        "+v+l (precision bf16)",
+        "llama.cpp (precision q8_0)",
+        "+v+l (precision q8_0)",
+    ]

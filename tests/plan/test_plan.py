@@ -36,6 +36,24 @@ def test_arms_change_the_precision_too_and_the_control_is_the_baseline() -> None
     assert [len(group) for group in worker_groups(cells)] == [2, 2]
 
 
+def test_where_precisions_vary_an_arm_has_no_cell_at_those_that_it_has_no_weights_of() -> None:
+    arms = ("llama.cpp", "transformers eager", "base", "+v", "+m")
+    sweep = SweepSpec(arms=arms, baseline="llama.cpp", axes={"precision": ("bf16", "q8_0", "int8")}, control=False)
+    found = [(cell.spec.precision, cell.label) for cell in plan_cells(tiny_spec(), sweep)]
+    bf16 = [("bf16", arm) for arm in arms]
+    assert found == [
+        *bf16,
+        ("q8_0", "llama.cpp"),
+        ("q8_0", "+v"),
+        *(("int8", arm) for arm in ("llama.cpp", "+v", "+m")),
+    ]
+
+
+def test_an_arm_without_weights_of_the_only_precision_is_a_cell_with_its_reason_to_come() -> None:
+    cells = plan_cells(tiny_spec(precision="int8"), replace(LADDER, control=False))
+    assert [cell.label for cell in cells] == ["base", "+v", "+v+d"]
+
+
 def test_the_same_cell_in_two_parts_is_two_cells_of_one_worker() -> None:
     cells = [*plan_cells(tiny_spec(), LADDER, "one"), *plan_cells(tiny_spec(), LADDER, "two")]
     assert len({cell.key for cell in cells}) == 8

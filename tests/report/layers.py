@@ -8,12 +8,13 @@ from math import exp
 from pathlib import Path
 from random import Random
 
-from ktbench.core.arms import arm_features, arm_precision
+from ktbench.core.arms import arm_features, arm_peer, arm_precision
 from ktbench.core.engine import EngineSpec
 from ktbench.core.evidence import collect
 from ktbench.core.features import FEATURES
 from ktbench.core.ids import spec_id
 from ktbench.core.outcome import Outcome
+from ktbench.core.peers import IMPLEMENTATIONS, PeerSpec
 from ktbench.core.record import Cell, Environment, Header, Part, Record, RoofSample, Work
 from ktbench.core.spec import MeasureSpec, ModelSpec, Routing, RunSpec, WorkloadSpec
 from ktbench.store import LOG_NAME, Run, read_run
@@ -98,6 +99,8 @@ class LayerPart:
             ),
             engine=EngineSpec(**arm_features(label), domains=self.domains),  # type: ignore[arg-type]
             precision=arm_precision(label) or "bf16",
+            system=arm_peer(label) or "ktbench",  # type: ignore[arg-type]
+            peer=PeerSpec(implementation=_implementation(label)),  # type: ignore[arg-type]
         )
         return Cell(label=label, spec=spec, spec_id=spec_id(spec), part=self.name)
 
@@ -190,10 +193,14 @@ class LayerStore:
         )
 
 
+def _implementation(label: str) -> str:
+    return next((word for word in label.split() if word in IMPLEMENTATIONS), "grouped_mm")
+
+
 def work_of(spec: RunSpec) -> Work:
     """Every active expert's weights once, two operations for each weight and token."""
     active = spec.workload.active_experts or EXPERTS
-    stored = BYTES[spec.precision if spec.engine.fused else "bf16"]
+    stored = BYTES[spec.precision if spec.is_quantised else "bf16"]
     return Work(
         weight_bytes=round(active * EXPERT_WEIGHTS * stored),
         flops=2 * EXPERT_WEIGHTS * spec.workload.batch * TOP_K,

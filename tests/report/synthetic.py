@@ -9,13 +9,15 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from ktbench.core.arms import arm_features, arm_peer
 from ktbench.core.engine import EngineSpec, PlacementSpec
 from ktbench.core.evidence import collect
-from ktbench.core.features import FEATURES, parse_features
+from ktbench.core.features import FEATURES
 from ktbench.core.ids import spec_id
 from ktbench.core.outcome import Outcome
-from ktbench.core.record import Cell, Environment, Header, Part, Record, RoleTimes, RoofSample, Work
-from ktbench.core.spec import MeasureSpec, ModelSpec, RunSpec, WorkloadSpec
+from ktbench.core.peers import BY_NAME, IMPLEMENTATIONS, PeerSpec
+from ktbench.core.record import Agreement, Cell, Environment, Header, Part, Record, RoleTimes, RoofSample, Work
+from ktbench.core.spec import MeasureSpec, ModelSpec, Precision, RunSpec, WorkloadSpec
 from ktbench.core.sweep import FigureKind
 from ktbench.store import Log, Run, read_run
 
@@ -58,7 +60,8 @@ MACHINE = Environment(
 class Arm:
     """How an arm behaves: median `step_ms`, relative noise of its rounds; from `fails_at` on it ends as `outcome`.
 
-    `roles` are the shares of a step in which the host was busy and the device waited.
+    `roles` are the shares of a step in which the host was busy and the device waited. `call_ms` comes on top of every
+    step; `lacking` says by precision why it is UNSUPPORTED there. `agreement` is the same in all rounds.
     """
 
     label: str
@@ -69,8 +72,14 @@ class Arm:
     fails_at: int = 0
     roles: tuple[float, float] | None = None
     notes: tuple[str, ...] = ()
+    call_ms: float = 0.0
+    lacking: dict[str, str] = field(default_factory=dict)
+    agreement: Agreement | None = None
 
 
+# Bits of a weight decide about the speed; what cannot be looked into says nothing of its work.
+_BITS = {"bf16": 16.0, "int8": 8.0, "int4_g32": 4.5, "q8_0": 8.5, "q4_0": 4.5}
+_OPAQUE: dict[str, Any] = {"error": None, "evidence": (), "work": None}
 DECODE = (
     Arm(label="base", step_ms=182.0),
     Arm(label="+v", step_ms=61.0),
@@ -83,7 +92,10 @@ DECODE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Store:
-    """What to write into a run folder: all arms at all prompts, batches and placements."""
+    """What to write into a run folder: all arms at all prompts, batches, placements and precisions.
+
+    Linear layers have the precision of the experts.
+    """
 
     arms: tuple[Arm, ...] = DECODE
     rounds: int = 12
@@ -91,6 +103,7 @@ class Store:
     prompts: tuple[int, ...] = (64,)
     batches: tuple[int, ...] = (1,)
     placements: tuple[PlacementSpec, ...] = (PlacementSpec(),)
+    precisions: tuple[Precision, ...] = ("bf16",)
     engine: dict[str, Any] = field(default_factory=dict)
     figure: FigureKind = "bars"
     steps: int = 4
@@ -105,21 +118,26 @@ class Store:
 
     def cells(self) -> tuple[Cell, ...]:
         """Cells in the order of the plan."""
-        points = product(self.prompts, self.batches, self.placements)
+        points = product(self.precisions, self.prompts, self.batches, self.placements)
         return tuple(cell for point in points for cell in self._cells_at(*point))
 
-    def _cells_at(self, prompt: int, batch: int, placement: PlacementSpec) -> list[Cell]:
-        cells = [self._cell(arm.label, prompt, batch, placement) for arm in self.arms]
+    def _cells_at(self, precision: Precision, prompt: int, batch: int, placement: PlacementSpec) -> list[Cell]:
+        cells = [self._cell(arm.label, precision, prompt, batch, placement) for arm in self.arms]
         if self.control:
             cells.append(replace(cells[0], label=f"{cells[0].label} (A/A)", role="control"))
         return cells
 
-    def _cell(self, label: str, prompt: int, batch: int, placement: PlacementSpec) -> Cell:
+    def _cell(self, label: str, precision: Precision, prompt: int, batch: int, placement: PlacementSpec) -> Cell:
+        implementation = next((word for word in label.split() if word in IMPLEMENTATIONS), "grouped_mm")
         spec = RunSpec(
             model=ModelSpec(name="qwen3_30b_a3b", config=CONFIG, full_layers=48, full_vocab=151936),
             workload=WorkloadSpec(phase=self.phase, prompt=prompt, steps=self.steps, batch=batch),  # type: ignore[arg-type]
-            engine=EngineSpec(**parse_features(label), **self.engine, placement=placement),  # type: ignore[arg-type]
+            engine=EngineSpec(**arm_features(label), **self.engine, placement=placement),  # type: ignore[arg-type]
             measure=self.measure,
+            system=arm_peer(label) or "ktbench",  # type: ignore[arg-type]
+            precision=precision,
+            device_precision=precision,
+            peer=PeerSpec(implementation=implementation),  # type: ignore[arg-type]
         )
         return Cell(label=label, spec=spec, spec_id=spec_id(spec))
 
@@ -161,6 +179,10 @@ class Store:
                 if not arm.outcome.timed and number >= arm.fails_at:
                     found.append(self._failed(cell, number, arm))
                     break
+                if why := arm.lacking.get(cell.spec.precision):
+                    lacking = replace(arm, outcome=Outcome.UNSUPPORTED, why=why)
+                    found.append(self._failed(cell, number, lacking))
+                    break
                 found.append(self._timed(cell, number, samples, arm))
         return found
 
@@ -168,7 +190,8 @@ class Store:
         """Longer with the context, shorter with experts at the device."""
         deeper = 1 + (spec.workload.prompt - 64) / 8192 if spec.workload.phase == "decode" else 1
         nearer = 1 - spec.engine.placement.ratio / 2
-        return arm.step_ms / 1e3 * spec.workload.tokens_per_step * deeper * nearer
+        tokens_ms = arm.step_ms * spec.workload.tokens_per_step * deeper * nearer * _BITS[spec.precision] / 16
+        return (tokens_ms + arm.call_ms) / 1e3
 
     def _timed(self, cell: Cell, number: int, samples: tuple[float, ...], arm: Arm) -> Record:
         features = cell.spec.engine.features
@@ -179,7 +202,7 @@ class Store:
             peak_isa="amx",
             ping_pong_ns=self.ping_pong_ns[number % len(self.ping_pong_ns)],
         )
-        return replace(
+        timed = replace(
             self._blank(cell, number),
             outcome=Outcome.OK,
             took_s=sum(samples) + 1,
@@ -190,7 +213,9 @@ class Store:
             roofs=(roof, roof) if self.roofs else (),
             roles=_role_times(arm, sum(samples)),
             notes=arm.notes,
+            agreement=arm.agreement,
         )
+        return replace(timed, **_OPAQUE) if _is_opaque(cell.spec) else timed
 
     def _failed(self, cell: Cell, number: int, arm: Arm) -> Record:
         error = 0.127 if arm.outcome is Outcome.WRONG else None
@@ -208,6 +233,10 @@ class Store:
             sitting="a1b2c3d4",
             started="2026-01-01T00:00:00+00:00",
         )
+
+
+def _is_opaque(spec: RunSpec) -> bool:
+    return spec.system != "ktbench" and BY_NAME[spec.system].opaque
 
 
 def _role_times(arm: Arm, total_s: float) -> RoleTimes | None:

@@ -56,6 +56,9 @@ def read_back(command: str) -> RunSpec:
             "engine.placement.profile=profiles/a b.npz",
         ],
         ["inject=experts"],
+        ["system=llama.cpp", "precision=q4_0", "device_precision=q4_0", "peer.python=envs/a b/bin/python"],
+        ["system=transformers", "peer.implementation=eager", "workload=prefill"],
+        ["system=kt-kernel", "workload=layer", "precision=int8", "peer.tune_s=0.5"],
     ],
 )
 def test_gives_the_same_spec_again(overrides: list[str]) -> None:
@@ -91,3 +94,10 @@ def test_defaults_are_not_repeated(tmp_path: Path) -> None:
     assert "engine." not in command and "measure." not in command
     changed = replace(Store().cells()[0].spec, engine=EngineSpec(v=True), measure=MeasureSpec(goal=0.2))
     assert command_of(changed).endswith("engine.v=true measure.goal=0.2")
+
+
+def test_where_peers_are_is_said_of_peers_alone() -> None:
+    assert "peer." not in command_of(planned("peer.python=elsewhere/python", "engine.v=true"))
+    assert "system=llama.cpp peer.python=elsewhere/python" in command_of(
+        planned("peer.python=elsewhere/python", "system=llama.cpp")
+    )

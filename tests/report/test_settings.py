@@ -9,8 +9,9 @@ import yaml
 
 from ktbench.core.engine import PlacementSpec
 from ktbench.core.inject import InjectRule, InjectSpec
+from ktbench.core.peers import PeerSpec
 from ktbench.core.plain import from_plain
-from ktbench.report.settings import settings_of, varying
+from ktbench.report.settings import Setting, settings_of, varying
 from ktbench.resources import data_folder
 from tests.tiny import tiny_spec
 
@@ -41,3 +42,17 @@ def test_rules_of_ones_own_go_by_their_name_and_differ_by_what_they_say() -> Non
     one, two = (settings_of(replace(tiny_spec(), inject=inject)) for inject in (mine, other))
     assert one["inject"] == two["inject"] == "mine"
     assert varying([one, two]) == ("inject.rules",)
+
+
+def test_system_and_peer_belong_to_the_arm() -> None:
+    ours, other = tiny_spec(), replace(tiny_spec(), system="transformers", peer=PeerSpec(implementation="eager"))
+    assert settings_of(ours) == settings_of(other)
+
+
+def test_the_precision_of_linear_layers_follows_that_of_the_experts() -> None:
+    def at(experts: str, dense: str) -> dict[str, Setting]:
+        return settings_of(replace(tiny_spec(), precision=experts, device_precision=dense))  # type: ignore[arg-type]
+
+    assert varying([at("bf16", "bf16"), at("int8", "int8")]) == ("precision",)
+    assert varying([at("bf16", "bf16"), at("int8", "bf16"), at("int8", "int8")]) == ("precision", "device_precision")
+    assert varying([at("int8", "bf16"), at("int8", "int8")]) == ("device_precision",)

@@ -1,0 +1,57 @@
+"""The arms of a sweep that is made of lists alone: the cell that the overrides describe, or several of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any
+
+from ktbench.core.features import FEATURES
+from ktbench.core.peers import system_label
+from ktbench.core.plain import from_plain, to_plain
+from ktbench.core.spec import RunSpec
+from ktbench.core.sweep import SweepSpec
+
+# An arm sets all of these, so that they cannot be axes beside arms.
+_OF_ARMS = ("system", "peer.implementation", *(feature.key for feature in FEATURES))
+
+
+def give_arms(sweep: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The plain content of a sweep with arms, a baseline, a title and a figure where it has axes and no arms.
+
+    Lists of systems and of features name arms; without any the one arm is the label of `spec`, the plain content of a
+    RunSpec. Raises ValueError where arms and axes say the same, and with what a spec refuses.
+    """
+    axes = sweep["axes"]
+    if not isinstance(axes, dict) or not all(isinstance(values, list) for values in axes.values()):
+        return dict(sweep)
+    named = {key: values for key, values in axes.items() if key in _OF_ARMS}
+    if sweep["arms"] and named:
+        raise ValueError(f"{next(iter(named))}: is set by the arms of the sweep, name what to compare in sweep.arms")
+    if sweep["arms"] or sweep["parts"] or not axes:
+        return dict(sweep)
+    rest = {key: values for key, values in axes.items() if key not in named}
+    arms = list(dict.fromkeys(_label(spec, dict(zip(named, point, strict=True))) for point in product(*named.values())))
+    return {**sweep, "arms": arms, "axes": rest, **_shown(sweep, arms, rest, spec)}
+
+
+def _label(spec: Mapping[str, Any], changes: Mapping[str, Any]) -> str:
+    system = changes.get("system", spec["system"])
+    if system != "ktbench":
+        return system_label(system, changes.get("peer.implementation", spec["peer"]["implementation"]))
+    engine = {key.removeprefix("engine."): value for key, value in changes.items() if key.startswith("engine.")}
+    return from_plain({**spec, "system": system, "engine": spec["engine"] | engine}, RunSpec).label
+
+
+def _shown(sweep: Mapping[str, Any], arms: Sequence[str], axes: Mapping[str, Any], spec: Any) -> dict[str, str]:
+    """Baseline, title and figure, each where the overrides say none; bars of one arm alone would all be as high."""
+    plain = to_plain(SweepSpec())
+    over = f" over {', '.join(key.rpartition('.')[2] for key in axes)}" if axes else ""
+    numbers = any(all(type(value) in (int, float) for value in values) for values in axes.values())
+    curves = "throughput" if spec["workload"]["phase"] == "layer" else "depth"
+    ours = {
+        "baseline": arms[0],
+        "title": ", ".join(arms) + over,
+        "figure": curves if numbers and len(arms) == 1 else plain["figure"],
+    }
+    return {key: value for key, value in ours.items() if sweep[key] == plain[key]}

@@ -1,0 +1,104 @@
+"""Comma lists on a command line, in Hydra's own syntax for sweeps: each makes an axis of its key."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, QuotedString
+from hydra.errors import HydraException
+
+from ktbench.config.precisions import PRECISION_KEYS, precision_name
+from ktbench.core.errors import RequestError
+from ktbench.core.sweep import part_name
+
+# What an axis can vary: keys of a run's spec.
+_ROOTS = ("workload", "engine", "system", "peer", *PRECISION_KEYS)
+_MOST = 256
+
+Lists = dict[str, list[Any]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Words:
+    """Overrides that compose, each list in them by its first value, and all values of the lists by their keys."""
+
+    overrides: tuple[str, ...]
+    lists: Lists
+
+
+def split_lists(overrides: Sequence[str], groups: Container[str]) -> Words:
+    """Overrides with their lists taken apart; `groups` are those of Hydra, of which ablations alone can be several.
+
+    Raises RequestError for a list that makes no axis. What does not parse is left for Hydra to refuse.
+    """
+    words: list[str] = []
+    lists: Lists = {}
+    for word in overrides:
+        override = _list_in(word)
+        if override is None:
+            words.append(word)
+        elif override.key_or_group == "ablation":
+            words += _parts(override, overrides)
+        else:
+            _require_axis(override, groups, overrides)
+            lists[override.key_or_group] = _values(override)
+            words.append(f"{override.get_key_element()}={next(override.sweep_string_iterator())}")
+    return Words(overrides=tuple(words), lists=lists)
+
+
+def key_of(word: str) -> str:
+    """The key of an override."""
+    return word.partition("=")[0].lstrip("+")
+
+
+def _list_in(word: str) -> Override | None:
+    try:
+        override = OverridesParser.create().parse_override(word)
+    except HydraException:
+        return None
+    return override if override.is_sweep_override() else None
+
+
+def _require_axis(override: Override, groups: Container[str], overrides: Sequence[str]) -> None:
+    key, root = override.key_or_group, override.key_or_group.partition(".")[0]
+    if key in groups or root not in _ROOTS:
+        raise RequestError(
+            f"{override.input_line}: {key} takes one value, run sweep once for each; "
+            f"lists are for keys of {', '.join(_ROOTS)}, and for ablations"
+        )
+    if sum(key_of(word) == key for word in overrides) > 1:
+        raise RequestError(f"{override.input_line}: {key} is there twice")
+
+
+def _values(override: Override) -> list[Any]:
+    """Raises RequestError for what cannot be counted up, for nothing and for too much."""
+    try:
+        values = [_plain(value) for value in islice(override.sweep_iterator(), _MOST + 1)]
+    except HydraException:
+        raise RequestError(f"{override.input_line}: is no list; allowed are A,B,C and range(START,STOP,STEP)") from None
+    if not 1 <= len(values) <= _MOST:
+        count = f"more than {_MOST}" if values else "no"
+        raise RequestError(f"{override.input_line}: has {count} values, allowed are 1 to {_MOST}")
+    return [precision_name(value) for value in values] if override.key_or_group in PRECISION_KEYS else values
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, QuotedString):
+        return value.text
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if isinstance(value, dict):
+        return {_plain(key): _plain(one) for key, one in value.items()}
+    return value
+
+
+def _parts(override: Override, overrides: Sequence[str]) -> list[str]:
+    """`+ablation=decode,prefill`: both as parts of one sweep, which is called after them."""
+    names = [str(name) for name in _values(override)]
+    parts = [f"sweep.parts=[{','.join(names)}]"]
+    named = any(key_of(word) == "sweep.name" for word in overrides)
+    return parts if named else [*parts, f"sweep.name={'_'.join(map(part_name, names))}"]

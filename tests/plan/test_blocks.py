@@ -1,0 +1,51 @@
+"""Blocks of cells that are measured in turns together."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ktbench.core.record import Cell
+from ktbench.core.sweep import SweepSpec
+from ktbench.plan import blocks_of, plan_cells, worker_bytes
+from ktbench.plan.points import points_of
+from tests.tiny import tiny_spec
+
+SWEEP = SweepSpec(arms=("base", "+v", "+v+d"), axes={"model.seed": (0, 1, 2), "workload.batch": (1, 2)})
+CELLS = plan_cells(tiny_spec(), SWEEP)
+SIZES = worker_bytes(CELLS, 0)
+
+
+def held(cells: tuple[Cell, ...]) -> int:
+    return sum(SIZES[key] for key in {cell.spec.weights_key for cell in cells})
+
+
+def test_a_point_is_every_arm_and_its_control() -> None:
+    points = points_of(CELLS)
+    assert len(points) == 6
+    assert all([cell.label for cell in point] == ["base", "+v", "+v+d", "base (A/A)"] for point in points)
+
+
+def test_what_fits_together_is_one_block() -> None:
+    assert blocks_of(CELLS, held(CELLS), 0) == (CELLS,)
+    assert blocks_of((), 0, 0) == ()
+
+
+def test_points_of_equal_weights_stay_together_where_others_do_not_fit() -> None:
+    blocks = blocks_of(CELLS, held(CELLS) - 1, 0)
+    assert len(blocks) == 2
+    assert [len(block) for block in blocks] == [16, 8]
+
+
+def test_parts_are_not_mixed_up() -> None:
+    two = tuple(cell for part in ("one", "two") for cell in plan_cells(tiny_spec(), SweepSpec(arms=("base",)), part))
+    assert [point[0].part for point in points_of(two)] == ["one", "two"]
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2 * held(CELLS)))
+def test_every_cell_once_in_order_and_no_point_torn(free_bytes: int) -> None:
+    blocks = blocks_of(CELLS, free_bytes, 0)
+    assert [cell for block in blocks for cell in block] == list(CELLS)
+    assert all(held(block) <= free_bytes or len(points_of(block)) == 1 for block in blocks)
+    assert [point for block in blocks for point in points_of(block)] == list(points_of(CELLS))
