@@ -14,6 +14,7 @@ from ktbench.core.outcome import Outcome
 from ktbench.core.peers import BY_NAME
 from ktbench.core.record import Cell, Environment, Header, Part
 from ktbench.core.spec import MeasureSpec
+from ktbench.engine.gguf.kept import kept_file
 from ktbench.host.environment import environment
 from ktbench.launch.apart import ChildFailed
 from ktbench.launch.exporting import ensure_file
@@ -66,13 +67,18 @@ def _measure(sweep: Sweep, planned: Planned, measure: MeasureSpec) -> None:
 
 def _write_files(sweep: Sweep, planned: Planned) -> None:
     """GGUF files for the peers that run them; where one cannot be written it costs the cells that need it."""
+    failed: dict[Path, str] = {}
     for cell in planned.runnable:
         if cell.spec.system == "ktbench" or not BY_NAME[cell.spec.system].opaque:
             continue
+        path = kept_file(cell.spec).path
         try:
-            ensure_file(cell.spec, say)
+            if path not in failed:
+                ensure_file(cell.spec, say)
         except ChildFailed as error:
-            sweep.set_aside(cell, Outcome.CRASHED, f"no GGUF file: {error}")
+            failed[path] = str(error)
+        if path in failed:
+            sweep.set_aside(cell, Outcome.CRASHED, f"no GGUF file: {failed[path]}")
 
 
 def _measure_block(sweep: Sweep, block: tuple[Cell, ...], measure: MeasureSpec) -> None:

@@ -56,7 +56,7 @@ def read_export(overrides: Sequence[str]) -> Export:
     words, kind = _taken(words, "type", f"one of {', '.join(_types())}")
     request = read_request(words)
     if request.is_sweep:
-        raise RequestError("export: takes one model, leave +ablation out")
+        raise RequestError("export: takes one model; lists and ablations are for `sweep`")
     spec = request.parts[0].spec
     try:
         family_of(spec.model.config)

@@ -11,6 +11,7 @@ from ktbench.core.peers import BY_NAME
 from ktbench.core.record import Cell
 from ktbench.core.spec import RunSpec
 from ktbench.engine.checkpoint_files import inspect_checkpoint
+from ktbench.engine.gguf.kept import no_file
 from ktbench.engine.inject.match import require_operators
 from ktbench.engine.placing import place_experts
 from ktbench.engine.roles import lacking_cores
@@ -84,7 +85,7 @@ def plan_request(request: Request) -> Planned:
 def _lacks(spec: RunSpec, reasons: Mapping[str, str], cpus: Sequence[int]) -> str:
     """Why a cell cannot run on this machine; empty where it can."""
     if spec.system != "ktbench":
-        return peer_cannot(spec) or peer_reason(BY_NAME[spec.system], spec.peer)
+        return peer_cannot(spec) or no_file(spec) or peer_reason(BY_NAME[spec.system], spec.peer)
     return unsupported(spec, reasons) or not_built(spec) or lacking_cores(cpus, spec.engine)
 
 

@@ -25,6 +25,9 @@ def run(overrides: Sequence[str]) -> int:
     request = read_request(overrides)
     if request.is_sweep:
         raise RequestError("trace: takes one cell; use `sweep` for lists and ablations")
+    if (system := request.parts[0].spec.system) != "ktbench":
+        say(f"trace: UNSUPPORTED: {system} does not say what its roles do")
+        return A_CELL_FAILED
     planned = plan_request(request)
     folder, (cell,) = _folder(request), planned.cells
     if cell.key in planned.lacking:

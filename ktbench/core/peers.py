@@ -13,6 +13,9 @@ System = Literal["ktbench", "llama.cpp", "llama-bench", "transformers", "kt-kern
 Implementation = Literal["eager", "grouped_mm", "batched_mm"]
 IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
 
+# kt-kernel is tuned over so many settings at most, and loads its weights anew for each, within so many bytes.
+KT_SETTINGS, KT_MOST_BYTES = 3, 8 * 2**30
+
 _GGUF = {"bf16": "BF16", "q8_0": "Q8_0", "q4_0": "Q4_0", "int8": "Q8_0", "int4_g32": "Q4_0"}
 _KT = {"bf16": "bf16", "int8": "int8", "int4_g32": "int4", "int4_g64": "int4", "int4_g128": "int4"}
 
@@ -24,7 +27,8 @@ class Peer:
     `package` is the distribution that it comes in, `module` what is imported of it, both empty where nothing has to be
     installed; `install` the command that brings it. `types` gives for each precision the format of as many bits that
     the peer runs it in. `opaque` ones show no experts call: their logits are all that can be held against others.
-    Those with `own_threads` start and place threads themselves, where others run on PyTorch's.
+    Those with `own_threads` start and place threads themselves, where others run on PyTorch's; `spin_s` is how many
+    seconds these look for more work before they sleep.
     """
 
     name: System
@@ -36,6 +40,7 @@ class Peer:
     types: Mapping[str, str]
     opaque: bool = False
     own_threads: bool = False
+    spin_s: float = 0.0
 
 
 PEERS: tuple[Peer, ...] = (
@@ -74,6 +79,7 @@ PEERS: tuple[Peer, ...] = (
         phases=("layer",),
         types=_KT,
         own_threads=True,
+        spin_s=0.05,
     ),
     Peer(
         name="fiddler",

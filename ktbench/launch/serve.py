@@ -22,8 +22,8 @@ from ktbench.launch.messages import Answer, Open, Task, Trace, send
 from ktbench.measure.session import RoofSampler, Session
 
 _PR_SET_PDEATHSIG = 1
-# How long threads of peers look for more work before they sleep: those of kt-kernel 50 ms.
-_PEERS_SPIN_S = 0.06
+# Beyond what a peer's threads spin: until they sleep.
+_REST_S = 0.01
 OpenSystem = Callable[[Sequence[RunSpec]], System]
 OpenRoofs = Callable[[Sequence[RunSpec]], RoofSampler]
 
@@ -100,6 +100,11 @@ def _system(specs: Sequence[RunSpec], topology: Topology) -> System:
     return open_system(specs, cpus, topology.last_level_cache_bytes or 0, [node.id for node in topology.domains])
 
 
+def _rest_s(specs: Sequence[RunSpec]) -> float:
+    """Seconds after which the threads of a peer sleep; ours do at once."""
+    return BY_NAME[specs[0].system].spin_s + _REST_S if _brings_threads(specs) else 0.0
+
+
 def _brings_threads(specs: Sequence[RunSpec]) -> bool:
     """Threads that a peer starts inherit where this one may run: it stays free to run on all cores."""
     return specs[0].system != "ktbench" and BY_NAME[specs[0].system].own_threads
@@ -123,7 +128,7 @@ def _roofs(specs: Sequence[RunSpec], topology: Topology) -> Roofs:
     if engine.roles == "shared" and not _brings_threads(specs):
         return open_roofs(cpus[: engine.threads])
     with reach(cpus):
-        return open_pool_roofs(cpus[: engine.threads], rest_s=_PEERS_SPIN_S if _brings_threads(specs) else 0.0)
+        return open_pool_roofs(cpus[: engine.threads], rest_s=_rest_s(specs))
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ class Sweep:
 
     def _turn(self, cell: Cell, round_number: int) -> Record:
         try:
-            logits = logits_file(self.folder, cell, self.cells)
+            logits = logits_file(self.folder, cell, self.cells, self.code_id)
             return self._worker(cell).turn(cell, round_number, cell.spec.measure.turn_timeout_s, logits)
         except WorkerDied as died:
             self._workers.pop(cell.spec.weights_key, None)

@@ -21,9 +21,10 @@ _LEAST_UNRELATED_NATS = 1e-6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answers:
-    """`logits` [P, vocab] float32 at P positions, of the cell that is called `label`."""
+    """`logits` [P, vocab] float32 at P positions, of the cell of this key that is called `label`."""
 
     label: str
+    cell: str
     logits: NDArray[np.float32]
 
     def save(self, path: Path) -> None:
@@ -31,7 +32,7 @@ class Answers:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(f".{os.getpid()}.part")
         with part.open("wb") as file:
-            np.savez(file, label=np.array(self.label), logits=self.logits)
+            np.savez(file, label=np.array(self.label), cell=np.array(self.cell), logits=self.logits)
         part.replace(path)
 
     @classmethod
@@ -39,7 +40,7 @@ class Answers:
         """What a file holds, None where there is none that can be read."""
         try:
             with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-                return cls(label=str(file["label"]), logits=file["logits"])
+                return cls(label=str(file["label"]), cell=str(file["cell"]), logits=file["logits"])
         except (OSError, ValueError, KeyError, BadZipFile):
             return None
 

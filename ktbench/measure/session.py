@@ -143,22 +143,23 @@ class Session:
     def _agree(self, cell: Cell, file: Path) -> Agreement | None:
         """Once a sitting: this cell's logits against those in the file; they go there where it holds none.
 
-        A system whose experts nobody sees is not held against itself: it waits until another has put its logits there.
+        A system whose experts nobody sees, and a cell that means to give other logits, is nobody's reference: it waits
+        until another has put its logits there.
         """
-        reference = Answers.read(file)
-        silent = isinstance(self.system, SelfTimed) or (reference is None and _is_opaque(cell))
-        if silent or cell.key in self._agreed:
+        if cell.key in self._agreed or isinstance(self.system, SelfTimed):
             return self._agreed.get(cell.key)
+        reference = Answers.read(file)
+        if reference is None and (_is_opaque(cell) or _alters(cell)):
+            return None
         self.system.start()
         own = collect_answers(self.system.step, self.system.logits, cell.spec.workload.steps)
         if reference is None:
-            reference = Answers(label=cell.label, logits=own)
+            reference = Answers(label=cell.label, cell=cell.key, logits=own)
             reference.save(file)
         found = agreement(reference, own)
-        if why := _differs(cell, reference, found):
+        if not _alters(cell) and (why := disagreement(reference, found)):
             raise Broken(Outcome.WRONG, why)
-        is_reference = reference.label == cell.label and cell.role == "arm"
-        self._agreed[cell.key] = replace(found, against="") if is_reference else found
+        self._agreed[cell.key] = replace(found, against="") if reference.cell == cell.key else found
         return self._agreed[cell.key]
 
 
@@ -166,11 +167,9 @@ def _is_opaque(cell: Cell) -> bool:
     return cell.spec.system != "ktbench" and BY_NAME[cell.spec.system].opaque
 
 
-def _differs(cell: Cell, reference: Answers, found: Agreement) -> str:
+def _alters(cell: Cell) -> bool:
     """Deferral and skipping mean to give other logits; how far off is what they are measured for."""
-    if cell.spec.engine.deferral or cell.spec.engine.skipping:
-        return ""
-    return disagreement(reference, found)
+    return bool(cell.spec.engine.deferral or cell.spec.engine.skipping)
 
 
 def _roles(moved: Mapping[str, int], samples_s: Sequence[float]) -> RoleTimes | None:

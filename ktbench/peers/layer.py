@@ -17,7 +17,6 @@ from ktbench.engine.load_layer import LayerWeights
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.threads import Threads
 from ktbench.peers.support import unsupported
-from ktbench.peers.transformers.support import MOST_COPIED_BYTES, copied_bytes
 
 
 def open_peer_layer(specs: Sequence[RunSpec], host: HostRole) -> LayerSystem:
@@ -48,7 +47,7 @@ class TransformersLayer:
 
     def choose(self, spec: RunSpec, trial: Trial) -> Copies:
         """See `HeldLayer`. Runs a step: kernels refuse shapes when they are called."""
-        if why := unsupported(spec) or _too_large(spec):
+        if why := unsupported(spec):
             raise Unsupported(why)
         if self._copies is None:
             raise ValueError("expert weights were let go of")
@@ -70,15 +69,6 @@ class TransformersLayer:
     def close(self) -> None:
         """See `HeldLayer`."""
         self._experts, self._copies = [], None
-
-
-def _too_large(spec: RunSpec) -> str:
-    if spec.peer.implementation != "batched_mm" or copied_bytes(spec) <= MOST_COPIED_BYTES:
-        return ""
-    return (
-        f"batched_mm copies the weights of every token's every expert: {copied_bytes(spec)} bytes for "
-        f"workload.batch={spec.workload.batch}, allowed are {MOST_COPIED_BYTES}"
-    )
 
 
 def _run_as(experts: OriginalExperts, implementation: Implementation) -> None:

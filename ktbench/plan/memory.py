@@ -8,7 +8,7 @@ from math import ceil
 from typing import TypeAlias, get_args
 
 from ktbench.core.errors import RequestError
-from ktbench.core.peers import BY_NAME
+from ktbench.core.peers import BY_NAME, KT_MOST_BYTES, KT_SETTINGS
 from ktbench.core.record import Cell
 from ktbench.core.rotation import layer_copies
 from ktbench.core.spec import Precision, RunSpec
@@ -21,8 +21,6 @@ _BF16_BYTES = 2
 # Interpreter, PyTorch and Transformers once imported (resident set of an idle worker), and the buffer of the read roof.
 _PROCESS_BYTES = int(0.6 * _GIB)
 _ROOF_BYTES = _GIB
-
-_KT_SETTINGS, _KT_MOST_BYTES = 3, 8 * _GIB
 
 WeightsKey: TypeAlias = tuple[object, ...]
 
@@ -61,7 +59,7 @@ def estimate_memory(cells: Sequence[Cell], cache_bytes: int) -> MemoryEstimate:
         return layer_bytes * (layer_copies(layer_bytes, cache_bytes) if is_layer else shape.moe_layers)
 
     return MemoryEstimate(
-        original=experts("bf16") if any(needs_original(spec) for spec in specs) else 0,
+        original=_original(specs, experts("bf16")),
         packed=_packed(specs, experts(_held_as(specs[0], specs[0].precision))),
         others=0 if is_layer else _others(specs[0]),
         dense=dense_bytes(shape, _held_as(specs[0], specs[0].device_precision)) if _packs_dense(specs) else 0,
@@ -70,10 +68,17 @@ def estimate_memory(cells: Sequence[Cell], cache_bytes: int) -> MemoryEstimate:
     )
 
 
+def _original(specs: Sequence[RunSpec], layout_bytes: int) -> int:
+    """kt-kernel is given a layer as checkpoints hold it, and quantises by itself."""
+    if specs[0].system == "kt-kernel":
+        return specs[0].model.shape.experts * expert_bytes(specs[0].model.shape, "bf16")
+    return layout_bytes if any(needs_original(spec) for spec in specs) else 0
+
+
 def _packed(specs: Sequence[RunSpec], layout_bytes: int) -> int:
     """kt-kernel loads its weights anew for every setting that it is tuned over (`ktbench.peers.kt_kernel.settings`)."""
     if specs[0].system == "kt-kernel":
-        return max(layout_bytes, min(_KT_SETTINGS * layout_bytes, _KT_MOST_BYTES))
+        return max(layout_bytes, min(KT_SETTINGS * layout_bytes, KT_MOST_BYTES))
     return layout_bytes if any(needs_packed(spec) for spec in specs) else 0
 
 
@@ -84,7 +89,7 @@ def needs_original(spec: RunSpec) -> bool:
 
 def needs_packed(spec: RunSpec) -> bool:
     """Whether a cell runs experts on packed weights: the fused operator, or a peer in its own format."""
-    return spec.engine.fused or (spec.system != "ktbench" and bool(BY_NAME[spec.system].package))
+    return spec.engine.fused or (spec.system != "ktbench" and len(BY_NAME[spec.system].types) > 1)
 
 
 def _held_as(spec: RunSpec, precision: Precision) -> Precision:

@@ -77,8 +77,10 @@ def equal_work_sentences(rows: Sequence[Row]) -> tuple[str, ...]:
     if all(len(systems_of(group)) < 2 for group in groups_of(rows)):
         return ()
     if rows[0].is_layer:
+        own = ", which each quantises in its own format" if any(row.spec.is_quantised for row in rows) else ""
         return (
-            "Equal for all systems: weights, hidden states, routing and cores; each output is held against float32.",
+            f"Equal for all systems: bf16 weights{own}, hidden states, routing and cores; each output is held against "
+            "float32 arithmetic on the weights as that system stores them.",
         )
     return (_EQUAL, *_compared(rows))
 

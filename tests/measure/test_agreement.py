@@ -18,7 +18,7 @@ from tests.tiny import tiny_cell
 
 RANDOM = np.random.default_rng(0)
 LOGITS = RANDOM.normal(size=(6, 50)).astype(np.float32)
-REFERENCE = Answers(label="base", logits=LOGITS)
+REFERENCE = Answers(label="base", cell="abc", logits=LOGITS)
 
 
 def torch_kl(p: np.ndarray, q: np.ndarray) -> float:
@@ -55,7 +55,7 @@ def test_roundings_agree_and_other_weights_do_not() -> None:
 
 
 def test_a_reference_that_says_nothing_proves_nothing() -> None:
-    flat = Answers(label="base", logits=np.zeros((2, 8), np.float32))
+    flat = Answers(label="base", cell="abc", logits=np.zeros((2, 8), np.float32))
     assert disagreement(flat, agreement(flat, flat.logits))
 
 
@@ -106,6 +106,25 @@ def test_the_first_whose_experts_are_seen_becomes_what_others_are_held_against(t
     for record in (second, third):
         assert record.agreement is not None
         assert (record.agreement.against, record.agreement.top1, record.agreement.positions) == ("base", 1.0, 3)
+
+
+def test_a_cell_that_means_to_answer_otherwise_is_nobodys_reference_and_never_wrong(tmp_path: Path) -> None:
+    file = tmp_path / "logits.npz"
+    deferring = tiny_cell("+v deferral=1", v=True, deferral=1)
+    assert session().turn(deferring, 0, file).agreement is None
+    session().turn(tiny_cell("base"), 0, file)
+    record = session(**{"+v deferral=1": "other weights"}).turn(deferring, 1, file)
+    assert record.outcome is Outcome.OK
+    assert record.agreement is not None
+    assert record.agreement.against == "base"
+    assert record.agreement.top1 < 1
+
+
+def test_a_cell_of_the_same_name_is_not_the_reference(tmp_path: Path) -> None:
+    file = tmp_path / "logits.npz"
+    cells = [tiny_cell("+v", v=True, threads=threads) for threads in (1, 2)]
+    found = [session().turn(cell, 0, file).agreement for cell in cells]
+    assert [agreed and agreed.against for agreed in found] == ["", "+v"]
 
 
 def test_other_weights_are_wrong_and_keep_no_sample(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_notes_tell_what_runs() -> None:
 
 def test_batched_mm_is_refused_where_its_copies_do_not_fit() -> None:
     copied = 100_000 * 4 * 3 * 64 * 32 * 2
-    with pytest.raises(Unsupported, match=f"{copied} bytes for workload.batch=100000"):
+    with pytest.raises(Unsupported, match=f"100000 tokens in a pass of top_k=4 are {copied} bytes"):
         ready(layer(batch=100_000, steps=1), "batched_mm")
 
 

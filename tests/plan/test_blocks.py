@@ -37,6 +37,18 @@ def test_points_of_equal_weights_stay_together_where_others_do_not_fit() -> None
     assert [len(block) for block in blocks] == [16, 8]
 
 
+def test_an_arm_that_is_missing_at_a_point_tears_no_other_from_its_baseline() -> None:
+    arms = ("transformers eager", "+v")
+    sweep = SweepSpec(arms=arms, baseline="+v", axes={"precision": ("q8_0", "bf16")})
+    points = points_of(plan_cells(tiny_spec(), sweep))
+    assert [[cell.label for cell in point] for point in points] == [["+v", "+v (A/A)"], [*arms, "+v (A/A)"]]
+
+
+def test_arms_that_name_their_precision_are_one_point() -> None:
+    sweep = SweepSpec(arms=("base", "+v", "+v int8"), axes={"workload.batch": (1, 2)})
+    assert [len(point) for point in points_of(plan_cells(tiny_spec(), sweep))] == [4, 4]
+
+
 def test_parts_are_not_mixed_up() -> None:
     two = tuple(cell for part in ("one", "two") for cell in plan_cells(tiny_spec(), SweepSpec(arms=("base",)), part))
     assert [point[0].part for point in points_of(two)] == ["one", "two"]

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from ktbench.engine.gguf.writing import TensorFile
 
 MISSING = "gguf is not installed; bring it with: pip install gguf"
-_FORM = 1  # of what is written; a change makes older files strangers
+# Of what is written, and of how synthetic weights are drawn: a change makes older files strangers.
+_FORM = 1
 _DIGEST_BYTES = 16
 _TOKENIZER = "tokenizer.json"
 

@@ -8,7 +8,9 @@ from typing import cast
 
 from ktbench.core.peers import BY_NAME
 from ktbench.core.spec import RunSpec
-from ktbench.engine.gguf.export import weights_digest
+from ktbench.engine.gguf.export import MISSING, has_gguf, weights_digest
+from ktbench.engine.gguf.families import family_of
+from ktbench.engine.gguf.inspecting import is_gguf
 from ktbench.engine.gguf.names import GgufType
 
 _DIGITS = 12
@@ -32,9 +34,20 @@ def kept_file(spec: RunSpec) -> KeptFile:
     types = BY_NAME[spec.system].types
     experts, dense = (cast("GgufType", types[one]) for one in (spec.precision, spec.device_precision))
     model = spec.model
-    if model.path is not None and model.path.endswith(".gguf"):
+    if model.path is not None and is_gguf(model.path):
         return KeptFile(path=Path(model.path), experts=experts, dense=dense, weights=None)
     weights = weights_digest(model, experts, dense)
     kinds = experts if experts == dense else f"{experts}-{dense}"
     name = f"{Path(model.name).name}-{model.shape.layers}-layers-{kinds}-{weights[:_DIGITS]}.gguf"
     return KeptFile(path=Path(spec.peer.exports) / name, experts=experts, dense=dense, weights=weights)
+
+
+def no_file(spec: RunSpec) -> str:
+    """Why there can be no file for a cell; empty where there can, or its peer runs none."""
+    if not BY_NAME[spec.system].opaque or (spec.model.path is not None and is_gguf(spec.model.path)):
+        return ""
+    try:
+        family_of(spec.model.config)
+    except ValueError as error:
+        return str(error)
+    return "" if has_gguf() else MISSING

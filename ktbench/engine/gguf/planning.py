@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from ktbench.core.weights import BLOCK
 from ktbench.engine.form import ExpertsForm, read_form
 from ktbench.engine.gguf.changes import Config
 from ktbench.engine.gguf.families import Family, Mapped
@@ -18,7 +19,6 @@ from ktbench.engine.gguf.tensors import TensorInfo
 from ktbench.engine.places import is_experts
 
 ALIGNMENT = 32
-_BLOCK = 32
 _QUANTISED = ("Q8_0", "Q4_0")
 
 
@@ -101,8 +101,8 @@ def _expert_infos(part: Experts, module: nn.Module, form: ExpertsForm, types: Ty
 
 
 def _info(name: str, kind: GgufType | Literal["F32"], shape: tuple[int, ...]) -> TensorInfo:
-    if kind in _QUANTISED and shape[-1] % _BLOCK:
-        raise ValueError(f"{name} as {kind}: rows of {shape[-1]} weights, must be a multiple of {_BLOCK}")
+    if kind in _QUANTISED and shape[-1] % BLOCK:
+        raise ValueError(f"{name} as {kind}: rows of {shape[-1]} weights, must be a multiple of {BLOCK}")
     return TensorInfo(name=name, kind=kind, shape=shape, offset=0)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from ktbench.core.weights import BLOCK, BLOCK_BYTES
 from ktbench.engine.gguf.cursor import Cursor
 
 Kind = Literal["F32", "F16", "BF16", "Q8_0", "Q4_0"]
@@ -16,8 +17,8 @@ _BLOCKS: Mapping[str, tuple[int, int]] = {
     "F32": (1, 4),
     "F16": (1, 2),
     "BF16": (1, 2),
-    "Q8_0": (32, 34),
-    "Q4_0": (32, 18),
+    "Q8_0": (BLOCK, BLOCK_BYTES["q8_0"]),
+    "Q4_0": (BLOCK, BLOCK_BYTES["q4_0"]),
 }
 # Names of all types by number (ggml.h).
 _TYPES = {0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K"}

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ktbench.core.spec import Precision
+from ktbench.core.weights import BLOCK_BYTES
 from ktbench.engine.gguf.header import Header
 from ktbench.engine.gguf.tensors import Kind, TensorInfo
 from ktbench.engine.matrices import Blocks
 
 # Types whose blocks the kernels compute on as they are.
 _PRECISIONS: Mapping[Kind, Precision] = {"Q8_0": "q8_0", "Q4_0": "q4_0"}
-_BLOCK_BYTES: Mapping[Kind, int] = {"Q8_0": 34, "Q4_0": 18}
 _SCALE_BYTES = 2
 _Q4_ZERO = 8
 # Numbers in float32 at a time: they stay in cache.
@@ -74,13 +74,13 @@ def numbers(rows: NDArray[np.uint8], kind: Kind) -> Tensor:
 
 
 def _q8_0(rows: Tensor) -> Tensor:
-    blocks = rows.view(-1, _BLOCK_BYTES["Q8_0"])
+    blocks = rows.view(-1, BLOCK_BYTES["q8_0"])
     return _scaled(blocks, blocks[:, _SCALE_BYTES:].view(torch.int8)).view(len(rows), -1)
 
 
 def _q4_0(rows: Tensor) -> Tensor:
     """The low halves of the bytes are the first 16 weights, the high halves the rest."""
-    blocks = rows.view(-1, _BLOCK_BYTES["Q4_0"])
+    blocks = rows.view(-1, BLOCK_BYTES["q4_0"])
     halves = blocks[:, _SCALE_BYTES:]
     return _scaled(blocks, torch.cat([halves & 15, halves >> 4], dim=1).float() - _Q4_ZERO).view(len(rows), -1)
 

@@ -22,8 +22,8 @@ from ktbench.peers.kt_kernel.quantised import as_stored
 from ktbench.peers.kt_kernel.settings import Setting, Tuned, settings_for, tune
 from ktbench.peers.support import unsupported
 
-# Its workers look for the next call for 50 ms before they sleep; until then they disturb whoever runs next.
-_ASLEEP_S = 0.06
+# When its workers sleep, which until then disturb whoever runs next.
+_ASLEEP_S = BY_NAME["kt-kernel"].spin_s + 0.01
 _SAMPLE_TOKENS = 8
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from statistics import median
 from time import perf_counter
 
+from ktbench.core.peers import KT_MOST_BYTES
 from ktbench.engine.protocol import Unsupported
 
 # Memory that the weights of all settings may take together: kt-kernel binds weights to a pool and never frees them.
-_MOST_BYTES = 8 * 2**30
 _TRIED_S = 1.0
 _FEW_CORES = 4
 
@@ -48,7 +48,7 @@ def settings_for(cores: int, nodes: Sequence[int], copies_bytes: int) -> tuple[S
         found.reverse()
     if pools == 1 and cores > 1:
         found.append(Setting(nodes=(0, 0), workers=_shared(cores, 2)))
-    return tuple(found[: max(1, _MOST_BYTES // copies_bytes)])
+    return tuple(found[: max(1, KT_MOST_BYTES // copies_bytes)])
 
 
 def _shared(cores: int, pools: int) -> tuple[int, ...]:

@@ -11,8 +11,6 @@ def require(spec: RunSpec, most_sequences: int) -> None:
     """Raises Unsupported for what its cell cannot be run as, and for more than so many sequences."""
     if why := unsupported(spec):
         raise Unsupported(why)
-    if spec.engine.device != "cpu":
-        raise Unsupported(f"{spec.system} runs on cores here, not on engine.device={spec.engine.device}")
     if spec.workload.batch > most_sequences:
         raise Unsupported(f"workload.batch={spec.workload.batch}: {spec.system} runs at most {most_sequences} here")
 

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from ktbench.core.spec import RunSpec
+from ktbench.engine.gguf.header import read_header
 from ktbench.engine.gguf.kept import kept_file
 from ktbench.engine.protocol import HostRole, System
+from ktbench.peers.llama.file import require_types
 
 
 def open_file(spec: RunSpec, host: HostRole) -> System:
-    """llama.cpp or llama-bench with the file of a cell, which must be there. Raises ValueError as they do."""
+    """llama.cpp or llama-bench with the file of a cell, which must be there.
+
+    Raises Unsupported for one of other types than the cell's precision, and ValueError as they do.
+    """
     file = kept_file(spec)
+    require_types(read_header(file.path), file, spec.precision)
     if spec.system == "llama-bench":
         from ktbench.peers.llama.bench import open_llama_bench
 
-        return open_llama_bench(spec.peer.llama_bench or "llama-bench", file.path, spec.model, host, file.weights)
+        assert spec.peer.llama_bench is not None  # without one its cells are not run
+        return open_llama_bench(spec.peer.llama_bench, file.path, spec.model, host, file.weights)
     from ktbench.peers.llama.system import open_llama
 
     return open_llama(file.path, spec.model, host, file.weights)

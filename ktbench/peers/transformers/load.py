@@ -6,6 +6,9 @@ from transformers import PreTrainedModel
 
 from ktbench.core.spec import ModelSpec
 from ktbench.engine.checkpoint import read_checkpoint
+from ktbench.engine.gguf.inspecting import is_gguf
+from ktbench.engine.gguf.reading import GgufModel
+from ktbench.engine.packing import Holding
 from ktbench.engine.places import expert_places, is_experts
 from ktbench.engine.protocol import HostRole
 from ktbench.engine.synthetic import WeightPool, materialise, materialise_experts, skeleton
@@ -15,12 +18,21 @@ from ktbench.peers.transformers.system import PlainTransformers
 def open_transformers(model: ModelSpec, host: HostRole) -> PlainTransformers:
     """Plain Transformers on the cores of `host`, for cells of prefill and decode with any experts implementation.
 
-    Raises ValueError for a checkpoint folder that is not whole and for experts that `read_form` refuses: their calls
-    could not be checked.
+    Raises ValueError for a checkpoint that is not whole and for experts that `read_form` refuses: their calls could not
+    be checked.
     """
-    network = _synthetic(model) if model.path is None else read_checkpoint(model.path)
+    network = _synthetic(model) if model.path is None else _stored(model, model.path)
     network.requires_grad_(False)
     return PlainTransformers(model, network, host)
+
+
+def _stored(model: ModelSpec, path: str) -> PreTrainedModel:
+    if not is_gguf(path):
+        return read_checkpoint(path)
+    read = GgufModel(model, Holding(original=True))
+    for name, _ in expert_places(read.network):
+        read.experts(name, read.network.get_submodule(name))
+    return read.network
 
 
 def _synthetic(model: ModelSpec) -> PreTrainedModel:

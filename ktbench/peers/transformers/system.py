@@ -23,8 +23,8 @@ from ktbench.engine.routing import Routing
 from ktbench.engine.script import Script, ScriptWriter
 from ktbench.engine.stepping import PassSteps
 from ktbench.engine.work import DenseWork, ExpertsWork, dense_params, mean_work, step_work
+from ktbench.peers.support import unsupported
 from ktbench.peers.transformers.experts import PlainExperts
-from ktbench.peers.transformers.support import unsupported
 from ktbench.peers.transformers.tuning import Tuning, thread_counts, tune
 
 # Each holds the cache that its prompt left.
