@@ -51,7 +51,8 @@ class ThreadPool(Team):
 class PackedExperts:
     """The weights of one MoE layer, packed for every ISA alike, written expert by expert.
 
-    `precision`: bf16; int8, symmetric per output row; int4_g32, int4_g64 or int4_g128, symmetric in groups along k.
+    `precision`: bf16; int8, symmetric per output row; int4_g32, int4_g64 or int4_g128, symmetric in groups along k;
+    q8_0 or q4_0, the numbers of GGUF's blocks of those names (ggml-common.h), which AMX has no kernels for.
     With `domains` every expert is split: gate and up by rows, down by columns; `nodes` names a NUMA node for each of
     them, by default memory lies near the thread that writes it.
 
@@ -60,8 +61,9 @@ class PackedExperts:
     g * sigmoid(alpha * g), where gpt-oss has an alpha of 1.702, or gelu_tanh,
     0.5 * g * (1 + tanh(sqrt(2 / pi) * (g + 0.044715 * g**3))). With `biases` every expert has its own, in float32.
 
-    ValueError for a size, a precision, an activation, a number that it cannot have, or more domains than the
-    intermediate size has room for; OSError where the kernel does not place memory as asked.
+    ValueError for a size, a precision, an activation, a number that it cannot have, sizes that are no multiples of 32
+    for q8_0 and q4_0, or more domains than the intermediate size has room for (their parts are multiples of 32 for
+    bf16, of a group and of 64 for the others); OSError where the kernel does not place memory as asked.
     """
 
     def __init__(
@@ -128,12 +130,32 @@ class PackedExperts:
         """gate, up [intermediate, hidden], down [hidden, intermediate]; rows may lie apart. Pass the MoE's own team.
 
         The biases [intermediate], [intermediate], [hidden] of experts that have them, all three: ValueError otherwise.
+        q8_0 and q4_0 are quantised as ggml's quantize_row_q8_0_ref and quantize_row_q4_0_ref do, bit for bit; a block
+        with a NaN or an infinity becomes NaN.
+        """
+
+    def write_expert_blocks(
+        self,
+        index: int,
+        gate: NDArray[np.uint8],
+        up: NDArray[np.uint8],
+        down: NDArray[np.uint8],
+        team: Team | None = None,
+        *,
+        gate_bias: NDArray[np.float32] | None = None,
+        up_bias: NDArray[np.float32] | None = None,
+        down_bias: NDArray[np.float32] | None = None,
+    ) -> None:
+        """The same from GGUF's blocks as they lie in a file: nothing is quantised again.
+
+        gate, up [intermediate, hidden / 32 * n], down [hidden, intermediate / 32 * n] with n = 34 bytes for q8_0, 18
+        for q4_0; rows may lie apart. TypeError for a dtype, ValueError for a shape or experts of another precision.
         """
 
     def read_expert(
         self, index: int, team: Team | None = None
     ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-        """gate, up, down as they are stored: bf16, or integers times their scales."""
+        """gate, up, down as they are stored: bf16, or integers times their scales, exact for q8_0 and q4_0."""
 
     def read_biases(self, index: int) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
         """gate_bias, up_bias, down_bias. ValueError for experts without biases."""
@@ -303,7 +325,8 @@ def ping_pong_ns(team: Team) -> float:
 class PackedMatrix:
     """The weight [rows, columns] of a linear layer, packed for every ISA alike; zeros until it is written.
 
-    `precision` as for PackedExperts. ValueError for a size or a precision.
+    `precision` as for PackedExperts. ValueError for a size or a precision, or for columns that are no multiple of 32
+    for q8_0 and q4_0.
     """
 
     def __init__(self, rows: int, columns: int, precision: str = "bf16") -> None: ...
@@ -322,13 +345,16 @@ class PackedMatrix:
         of 16 may be written one after the other into one. ValueError for other rows.
         """
 
+    def write_blocks(self, blocks: NDArray[np.uint8], first_row: int = 0, team: Team | None = None) -> None:
+        """The same from GGUF's blocks [n, columns / 32 * 34 (q8_0) or 18 (q4_0)] as they lie in a file."""
+
     def read(self, team: Team | None = None) -> NDArray[np.float32]:
         """The weight as it is stored: bf16, or integers times their scales."""
 
 class Linear:
     """y = x W^T + bias on one team, float32 sums rounded once. Linears of a team share their working memory.
 
-    int8 and int4 weights meet activations quantised to int8 per token. Safe to call from several Python threads; calls
+    Quantised weights meet activations quantised to int8 per token. Safe to call from several Python threads; calls
     of a team run one by one. `bias` [rows].
     """
 
@@ -336,9 +362,9 @@ class Linear:
     def forward(self, x: NDArray[np.uint16], out: NDArray[np.uint16], *, isa: str | None = None) -> None:
         """Write out [T, rows] from x [T, columns], both contiguous and without memory in common.
 
-        By default on the fastest ISA granted for so many tokens: AMX from 5 up, else the fastest AVX-512 variant,
-        AVX2, reference. RuntimeError with the reason when `isa` is not granted, TypeError for a dtype, ValueError for
-        a shape.
+        By default on the fastest ISA granted for so many tokens: AMX from 5 up where it has kernels for the precision,
+        else the fastest AVX-512 variant, AVX2, reference. RuntimeError with the reason when `isa` is not granted,
+        TypeError for a dtype, ValueError for a shape.
         """
 
     def counters(self) -> dict[str, int]:

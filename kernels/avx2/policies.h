@@ -47,6 +47,26 @@ struct IntegerSums {
     if constexpr (raised) s = _mm256_add_ps(s, _mm256_cvtepi32_ps(offset(scales, part)));
     _mm256_store_ps(c, _mm256_mul_ps(s, scale_of(scales, part, row_scale)));
   }
+
+  static constexpr int gguf_rows = block_rows;
+  static constexpr bool keeps_floats = false;
+  static void zero(Sum& s) { asm volatile("vpxor %0, %0, %0" : "=x"(s)); }
+  static Floats scales_of_block(const std::byte* at) {
+    return _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(at)));
+  }
+  static Floats fold(Sum s, Floats scales, Floats to) { return _mm256_fmadd_ps(_mm256_cvtepi32_ps(s), scales, to); }
+  static void fold_into(Sum s, Floats scales, float* c) {
+    asm volatile("vcvtdq2ps %0, %0\n\tvfmadd213ps %1, %2, %0\n\tvmovaps %0, %1"
+                 : "+&x"(s), "+m"(*reinterpret_cast<Floats*>(c))
+                 : "x"(scales));
+  }
+  static Floats get_floats(const float* c) { return _mm256_load_ps(c); }
+  static void put_floats(Floats s, float* c) { _mm256_store_ps(c, s); }
+  static void finish(Floats s, float unit, int part, const float* offsets, float row_scale, float* c) {
+    s = _mm256_mul_ps(s, _mm256_set1_ps(1 / unit));
+    if constexpr (raised) s = _mm256_add_ps(s, _mm256_load_ps(offsets + 8 * part));
+    _mm256_store_ps(c, _mm256_mul_ps(s, _mm256_set1_ps(row_scale)));
+  }
 };
 
 // bf16 widened to float32 by shift or mask.
@@ -117,10 +137,25 @@ struct StreamsInt4 {
                                        stream_int4<P, 3, 1, false>};
 };
 
+template <class P, class Lines>
+struct StreamsGguf {
+  static constexpr Stream pairs[] = {stream_gguf<P, Lines, 1, 2, true>};
+  static constexpr Stream fetching[] = {stream_gguf<P, Lines, 1, 1, true>, stream_gguf<P, Lines, 2, 1, true>,
+                                        stream_gguf<P, Lines, 3, 1, true>};
+  static constexpr Stream singles[] = {stream_gguf<P, Lines, 1, 1, false>, stream_gguf<P, Lines, 2, 1, false>,
+                                       stream_gguf<P, Lines, 3, 1, false>};
+};
+
 template <class P>
 using KernelsAvx2 = KernelsOf<P, Few<Streams<P>, 6>, Few<Streams<P>, 6>, 6, &Counters::avx2_calls>;
 template <class P>
 using KernelsAvx2Int4 = KernelsOf<P, Few<StreamsInt4<P>, 3>, Many<P, Unpacked>, 3, &Counters::avx2_calls>;
+template <class P, class Lines, class Source>
+using KernelsAvx2Gguf = KernelsOf<P, Few<StreamsGguf<P, Lines>, 3>, Many<P, Source>, 3, &Counters::avx2_calls>;
+template <class P>
+using KernelsAvx2Q8 = KernelsAvx2Gguf<P, EightBits<P>, PackedQ8>;
+template <class P>
+using KernelsAvx2Q4 = KernelsAvx2Gguf<P, FourBits<P>, UnpackedQ4>;
 
 }  // namespace
 }  // namespace ktbench

@@ -30,6 +30,7 @@ struct Vnni : IntegerSums<true> {
 
 }  // namespace
 
-const KernelSet avx2_vnni_kernels{{}, KernelsAvx2<Vnni>::kernels, KernelsAvx2Int4<Vnni>::kernels};
+const KernelSet avx2_vnni_kernels{{}, KernelsAvx2<Vnni>::kernels, KernelsAvx2Int4<Vnni>::kernels,
+                                  KernelsAvx2Q8<Vnni>::kernels, KernelsAvx2Q4<Vnni>::kernels};
 
 }  // namespace ktbench

@@ -21,6 +21,6 @@ struct DotBf16 : FloatSums {
 
 }  // namespace
 
-const KernelSet avx512_bf16_kernels{KernelsAvx512<DotBf16>::kernels, {}, {}};
+const KernelSet avx512_bf16_kernels{KernelsAvx512<DotBf16>::kernels};
 
 }  // namespace ktbench

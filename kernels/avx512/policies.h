@@ -53,6 +53,25 @@ struct IntegerSums {
     const __m512 scale = _mm512_mul_ps(_mm512_load_ps(scales->scale), _mm512_set1_ps(row_scale));
     _mm512_store_ps(c, _mm512_mul_ps(s, scale));
   }
+
+  // A thread of Zen 4: 0.33 TOPS of six rows with floats in L1, 0.37 of three with all in registers; int8 0.41.
+  static constexpr int gguf_rows = 3;
+  static constexpr bool keeps_floats = true;
+  static void zero(Sum& s) { asm volatile("vpxord %0, %0, %0" : "=v"(s)); }
+  static Floats scales_of_block(const std::byte* at) {
+    return _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(at)));
+  }
+  static Floats fold(Sum s, Floats scales, Floats to) { return _mm512_fmadd_ps(_mm512_cvtepi32_ps(s), scales, to); }
+  static void fold_into(Sum s, Floats scales, Floats& kept) {
+    asm volatile("vcvtdq2ps %1, %1\n\tvfmadd231ps %2, %1, %0" : "+v"(kept), "+&v"(s) : "v"(scales));
+  }
+  static Floats get_floats(const float* c) { return _mm512_load_ps(c); }
+  static void put_floats(Floats s, float* c) { _mm512_store_ps(c, s); }
+  static void finish(Floats s, float unit, int, const float* offsets, float row_scale, float* c) {
+    s = _mm512_mul_ps(s, _mm512_set1_ps(1 / unit));
+    if constexpr (raised) s = _mm512_add_ps(s, _mm512_load_ps(offsets));
+    _mm512_store_ps(c, _mm512_mul_ps(s, _mm512_set1_ps(row_scale)));
+  }
 };
 
 // bf16 widened to float32 by shift or mask.
@@ -87,8 +106,7 @@ struct WideF32 : FloatSums {
   }
 };
 
-struct Widened {
-  static constexpr int piece_lines = 128;
+struct Widened : Packed {
   static Panel panel(const Strips& w, int first, int count, std::byte* to) {
     for (int s = 0; s < w.count; ++s) {
       const std::byte* from = lines_of(w) + s * w.bytes + first / 2 * line_bytes;

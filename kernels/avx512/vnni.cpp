@@ -29,6 +29,10 @@ struct Vnni : IntegerSums<true> {
 
 }  // namespace
 
-const KernelSet avx512_vnni_kernels{{}, KernelsAvx512<Vnni>::kernels, KernelsAvx512Int4<Vnni>::kernels};
+const KernelSet avx512_vnni_kernels{{},
+                                    KernelsAvx512<Vnni>::kernels,
+                                    KernelsAvx512Int4<Vnni>::kernels,
+                                    KernelsAvx512Q8<Vnni>::kernels,
+                                    KernelsAvx512Q4<Vnni>::kernels};
 
 }  // namespace ktbench

@@ -1,5 +1,8 @@
 #include "binding/arrays.h"
 
+#include "binding/formats.h"
+#include "moe/gguf.h"
+
 namespace ktbench::binding {
 namespace {
 
@@ -14,6 +17,14 @@ bool fits(const std::vector<py::ssize_t>& shape, const std::vector<py::ssize_t>&
   for (std::size_t i = 0; i < shape.size(); ++i)
     if (expected[i] >= 0 && shape[i] != expected[i]) return false;
   return true;
+}
+
+// Bytes between rows, whose elements lie next to each other.
+std::size_t between_rows(const py::array& array, const char* name) {
+  const py::ssize_t item = array.itemsize(), bytes = array.strides(0);
+  if ((array.shape(1) > 1 && array.strides(1) != item) || bytes < 0 || bytes % item)
+    throw py::value_error(std::string(name) + " must have contiguous rows");
+  return static_cast<std::size_t>(bytes);
 }
 
 }  // namespace
@@ -38,10 +49,16 @@ void check_writeable(const py::array& array, const char* name) {
 
 MatrixView matrix(const py::array& array, const char* name, int rows, int columns) {
   check(array, {name, py::dtype::of<bf16>(), {rows, columns}});
-  const py::ssize_t item = array.itemsize(), between_rows = array.strides(0);
-  if ((columns > 1 && array.strides(1) != item) || between_rows < 0 || between_rows % item)
-    throw py::value_error(std::string(name) + " must have contiguous rows");
-  return {static_cast<const bf16*>(array.data()), static_cast<std::size_t>(between_rows / item)};
+  return {static_cast<const bf16*>(array.data()), between_rows(array, name) / sizeof(bf16)};
+}
+
+BlockView blocks(const py::array& array, const char* name, int rows, int columns, const Format& format) {
+  if (!format.is_gguf())
+    throw py::value_error(std::string(name) + ": weights of precision " + name_of(format) +
+                          " are not written in blocks, those of q8_0 and q4_0 are");
+  const int bytes = block_bytes(format.precision);
+  check(array, {name, py::dtype::of<std::uint8_t>(), {rows, columns / gguf_depth * bytes}});
+  return {static_cast<const std::byte*>(array.data()), between_rows(array, name), static_cast<std::size_t>(bytes)};
 }
 
 }  // namespace ktbench::binding

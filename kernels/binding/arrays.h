@@ -27,4 +27,7 @@ void check_writeable(const py::array& array, const char* name);
 // A bf16 matrix [rows, columns] as uint16. Rows may lie apart, elements within a row may not.
 MatrixView matrix(const py::array& array, const char* name, int rows, int columns);
 
+// The same as GGUF's blocks of the format: uint8 [rows, bytes]. Throws ValueError for a format that has none.
+BlockView blocks(const py::array& array, const char* name, int rows, int columns, const Format& format);
+
 }  // namespace ktbench::binding

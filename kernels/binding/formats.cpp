@@ -15,7 +15,9 @@ constexpr NamedFormat formats[] = {{"bf16", {}},
                                    {"int8", {Precision::int8, 0}},
                                    {"int4_g32", {Precision::int4, 32}},
                                    {"int4_g64", {Precision::int4, 64}},
-                                   {"int4_g128", {Precision::int4, 128}}};
+                                   {"int4_g128", {Precision::int4, 128}},
+                                   {"q8_0", {Precision::q8_0, gguf_depth}},
+                                   {"q4_0", {Precision::q4_0, gguf_depth}}};
 
 }  // namespace
 

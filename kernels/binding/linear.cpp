@@ -20,6 +20,13 @@ void write(PackedMatrix& matrix_, const py::array& weight, int first_row, Team* 
   matrix_.write(view, first_row, count, team);
 }
 
+void write_blocks(PackedMatrix& matrix_, const py::array& weight, int first_row, Team* team) {
+  const BlockView view = blocks(weight, "blocks", -1, matrix_.columns(), matrix_.format());
+  const int count = checked_count("rows of blocks", weight.shape(0));
+  const py::gil_scoped_release unlocked;
+  matrix_.write(view, first_row, count, team);
+}
+
 py::array_t<float> read(const PackedMatrix& matrix_, Team* team) {
   py::array_t<float> weight({matrix_.rows(), matrix_.columns()});
   const MatrixOut to{weight.mutable_data(), static_cast<std::size_t>(matrix_.columns())};
@@ -80,6 +87,8 @@ void bind_linear(py::module_& module) {
            }),
            py::arg("rows"), py::arg("columns"), py::arg("precision") = "bf16")
       .def("write", write, py::arg("weight").noconvert(), py::arg("first_row") = 0,
+           py::arg("team").none(true) = nullptr)
+      .def("write_blocks", write_blocks, py::arg("blocks").noconvert(), py::arg("first_row") = 0,
            py::arg("team").none(true) = nullptr)
       .def("read", read, py::arg("team").none(true) = nullptr)
       .def_property_readonly("rows", &PackedMatrix::rows)

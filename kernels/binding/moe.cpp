@@ -10,6 +10,8 @@
 namespace ktbench::binding {
 namespace {
 
+using OptionalArray = std::optional<py::array>;
+
 constexpr const char* act_names[acts] = {"silu", "gelu_tanh"};
 
 Act act_named(const std::string& name) {
@@ -35,24 +37,55 @@ std::optional<double> limit_of(const PackedExperts& experts) {
 }
 
 // Null where it is not given.
-const float* bias(const std::optional<py::array>& array, const char* name, int size) {
+const float* bias(const OptionalArray& array, const char* name, int size) {
   if (!array) return nullptr;
   check(*array, {name, py::dtype::of<float>(), {size}});
   check_contiguous(*array, name);
   return static_cast<const float*>(array->data());
 }
 
-void write_expert(PackedExperts& experts, int index, const py::array& gate, const py::array& up, const py::array& down,
-                  Team* team, const std::optional<py::array>& gate_bias, const std::optional<py::array>& up_bias,
-                  const std::optional<py::array>& down_bias) {
+BiasView biases_of(const Geometry& g, const OptionalArray& gate, const OptionalArray& up, const OptionalArray& down) {
+  return {bias(gate, "gate_bias", g.intermediate), bias(up, "up_bias", g.intermediate),
+          bias(down, "down_bias", g.hidden)};
+}
+
+// Makes a view of gate, up and down each, and writes them.
+template <class MakeView>
+void write_views(PackedExperts& experts, int index, const py::array& gate, const py::array& up, const py::array& down,
+                 Team* team, const BiasView& biases, MakeView view) {
   const Geometry& g = experts.geometry();
-  const MatrixView gate_view = matrix(gate, "gate", g.intermediate, g.hidden);
-  const MatrixView up_view = matrix(up, "up", g.intermediate, g.hidden);
-  const MatrixView down_view = matrix(down, "down", g.hidden, g.intermediate);
-  const BiasView biases{bias(gate_bias, "gate_bias", g.intermediate), bias(up_bias, "up_bias", g.intermediate),
-                        bias(down_bias, "down_bias", g.hidden)};
+  const auto gate_view = view(gate, "gate", g.intermediate, g.hidden);
+  const auto up_view = view(up, "up", g.intermediate, g.hidden);
+  const auto down_view = view(down, "down", g.hidden, g.intermediate);
   const py::gil_scoped_release unlocked;
   experts.write(index, gate_view, up_view, down_view, team, biases);
+}
+
+void write_expert(PackedExperts& experts, int index, const py::array& gate, const py::array& up, const py::array& down,
+                  Team* team, const OptionalArray& gate_bias, const OptionalArray& up_bias,
+                  const OptionalArray& down_bias) {
+  const BiasView biases = biases_of(experts.geometry(), gate_bias, up_bias, down_bias);
+  write_views(experts, index, gate, up, down, team, biases, matrix);
+}
+
+void write_expert_blocks(PackedExperts& experts, int index, const py::array& gate, const py::array& up,
+                         const py::array& down, Team* team, const OptionalArray& gate_bias,
+                         const OptionalArray& up_bias, const OptionalArray& down_bias) {
+  const Geometry& g = experts.geometry();
+  const BiasView biases = biases_of(g, gate_bias, up_bias, down_bias);
+  write_views(experts, index, gate, up, down, team, biases,
+              [&](const py::array& array, const char* name, int rows, int columns) {
+                return blocks(array, name, rows, columns, g.format);
+              });
+}
+
+// A method that writes an expert's three matrices, and its biases where it has any.
+template <class Class, class Write>
+void define_write(Class& type, const char* name, Write write) {
+  type.def(name, write, py::arg("index"), py::arg("gate").noconvert(), py::arg("up").noconvert(),
+           py::arg("down").noconvert(), py::arg("team").none(true) = nullptr, py::kw_only(),
+           py::arg("gate_bias").noconvert() = py::none(), py::arg("up_bias").noconvert() = py::none(),
+           py::arg("down_bias").noconvert() = py::none());
 }
 
 py::tuple read_expert(const PackedExperts& experts, int index, Team* team) {
@@ -77,7 +110,10 @@ py::tuple read_biases(const PackedExperts& experts, int index) {
 }  // namespace
 
 void bind_moe(py::module_& module) {
-  py::class_<PackedExperts, std::shared_ptr<PackedExperts>>(module, "PackedExperts")
+  py::class_<PackedExperts, std::shared_ptr<PackedExperts>> packed(module, "PackedExperts");
+  define_write(packed, "write_expert", write_expert);
+  define_write(packed, "write_expert_blocks", write_expert_blocks);
+  packed
       .def(py::init(&make_experts), py::arg("experts"), py::arg("hidden"), py::arg("intermediate"),
            py::arg("precision") = "bf16", py::arg("domains") = 1, py::arg("nodes") = py::none(), py::kw_only(),
            py::arg("activation") = "silu", py::arg("alpha") = 1.0, py::arg("limit") = py::none(),
@@ -85,10 +121,6 @@ void bind_moe(py::module_& module) {
       .def_static("map", [](const std::string& path) { return std::make_shared<PackedExperts>(PackedExperts::map(path)); },
                   py::arg("path"))
       .def("save", &PackedExperts::save, py::arg("path"), py::call_guard<py::gil_scoped_release>())
-      .def("write_expert", write_expert, py::arg("index"), py::arg("gate").noconvert(), py::arg("up").noconvert(),
-           py::arg("down").noconvert(), py::arg("team").none(true) = nullptr, py::kw_only(),
-           py::arg("gate_bias").noconvert() = py::none(), py::arg("up_bias").noconvert() = py::none(),
-           py::arg("down_bias").noconvert() = py::none())
       .def("read_expert", read_expert, py::arg("index"), py::arg("team").none(true) = nullptr)
       .def("read_biases", read_biases, py::arg("index"))
       .def("copy_expert", &PackedExperts::copy, py::arg("index"), py::arg("source"), py::arg("source_index"),

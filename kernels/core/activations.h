@@ -8,6 +8,7 @@ namespace ktbench {
 namespace {
 
 constexpr int int8_largest = 127;
+constexpr bf16 bf16_infinity = 0x7f80;
 
 inline float widen(bf16 x) { return float_of(static_cast<std::uint32_t>(x) << 16); }
 
@@ -42,9 +43,8 @@ struct Int8Scale {
 
 // A row with a NaN or an infinity has a NaN scale: nothing that is computed from it is finite.
 inline Int8Scale int8_scale(bf16 largest) {
-  constexpr bf16 infinity = 0x7f80;
   constexpr float small = 0x1p-64f, lifted = 0x1p64f;
-  if (largest >= infinity) return {__builtin_nanf(""), 1, 0};
+  if (largest >= bf16_infinity) return {__builtin_nanf(""), 1, 0};
   if (largest == 0) return {0, 1, 0};
   const float lift = widen(largest) < small ? lifted : 1.0f;
   const float magnitude = widen(largest) * lift;

@@ -1,7 +1,7 @@
-// Loops for core/blocked.h out of the register blocks of core/lines.h and core/grouped.h.
+// Loops for core/blocked.h out of the register blocks of core/lines.h, core/grouped.h and core/gguf.h.
 #pragma once
 
-#include "core/grouped.h"
+#include "core/gguf.h"
 
 namespace ktbench {
 namespace {
@@ -36,15 +36,16 @@ struct Few {
   }
 };
 
-template <class P, int strips, int stride, class Heights>
+template <class P, class Source, int strips, int stride, class Heights>
 struct BlockTable;
-template <class P, int strips, int stride, int... r>
-struct BlockTable<P, strips, stride, std::integer_sequence<int, r...>> {
+template <class P, class Source, int strips, int stride, int... r>
+struct BlockTable<P, Source, strips, stride, std::integer_sequence<int, r...>> {
   using Block = void (*)(const Panel&, const std::byte*, std::size_t, const Ahead&, bool, float*);
-  static constexpr Block of[] = {block<P, r + 1, strips, stride>...};
+  static constexpr Block of[] = {Source::template block<P, r + 1, strips, stride>...};
 };
 
-// P::block_rows rows by as many strips as there are registers for. `Source` makes panels out of strips.
+// As many rows and strips as there are registers for. `Source` makes panels out of strips, and says which register block
+// passes them, with how many rows, and how its sums end.
 template <class P, class Source>
 struct Many {
   static constexpr int strips = P::parts == 1 ? 4 : 2;
@@ -65,11 +66,12 @@ struct Many {
   }
 
  private:
-  using Heights = std::make_integer_sequence<int, P::block_rows>;
+  static constexpr int block_rows = Source::template rows<P>;
+  using Heights = std::make_integer_sequence<int, block_rows>;
 
   static void multiply(const Rows& x, const Strips& w, float* c, std::byte* unpacked) {
     const int lines = static_cast<int>(x.scale_at) / P::step, pieces = (lines + Source::piece_lines - 1) / Source::piece_lines;
-    const int height = even_height(x.count, P::block_rows), blocks = (x.count + height - 1) / height;
+    const int height = even_height(x.count, block_rows), blocks = (x.count + height - 1) / height;
     const int turns = lines / turn_lines * blocks;
     // All of the group that follows, in equal parts.
     Ahead ahead{w.following, static_cast<int>(w.count * w.bytes / line_bytes / turns) + 1};
@@ -82,10 +84,8 @@ struct Many {
       }
     }
     for (int r = 0; r < x.count; ++r)
-      for (int i = 0; i < w.count * P::parts; ++i) {
-        float* at = c + r * stride + i * part_rows<P>;
-        P::store(P::get(at), i % P::parts, scales_of(w, i / P::parts), row_scale(x, r), at);
-      }
+      for (int i = 0; i < w.count * P::parts; ++i)
+        Source::template finish<P>(w, i, row_scale(x, r), c + r * stride + i * part_rows<P>);
   }
 
   static void multiply_rows(const Panel& panel, const Rows& x, int strip_count, int first_line, const Ahead& ahead,
@@ -93,9 +93,9 @@ struct Many {
     constexpr int narrow = P::parts == 1 ? 2 : 1;
     const std::byte* row = x.data + first_line * P::step;
     if (strip_count == at_once)
-      return BlockTable<P, at_once, stride, Heights>::of[x.count - 1](panel, row, x.stride, ahead, begins, c);
+      return BlockTable<P, Source, at_once, stride, Heights>::of[x.count - 1](panel, row, x.stride, ahead, begins, c);
     for (int s = 0; s < strip_count; s += narrow)
-      BlockTable<P, narrow, stride, Heights>::of[x.count - 1](
+      BlockTable<P, Source, narrow, stride, Heights>::of[x.count - 1](
           {panel.lines + s * panel.strip_bytes, panel.strip_bytes, panel.count}, row, x.stride, ahead, begins,
           c + s * strip_rows);
   }
@@ -107,11 +107,18 @@ struct Packed {
   static Panel panel(const Strips& w, int first, int count, std::byte*) {
     return {lines_of(w) + first * line_bytes, w.bytes, count};
   }
+  template <class P>
+  static constexpr int rows = P::block_rows;
+  template <class P, int rows, int strips, int c_stride>
+  static constexpr auto block = ktbench::block<P, rows, strips, c_stride>;
+  template <class P>
+  static void finish(const Strips& w, int i, float row_scale, float* c) {
+    P::store(P::get(c), i % P::parts, scales_of(w, i / P::parts), row_scale, c);
+  }
 };
 
 // int4 unpacked to int8. A piece begins with a record whatever its groups.
-struct Unpacked {
-  static constexpr int piece_lines = 128;
+struct Unpacked : Packed {
   static Panel panel(const Strips& w, int first, int count, std::byte* to) {
     const int group_lines = w.format.group / 8, groups = count / (2 * group_lines);
     for (int s = 0; s < w.count; ++s)

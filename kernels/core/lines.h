@@ -79,6 +79,7 @@ inline void add_products(typename P::Sum (&sums)[n], const std::byte* w, std::si
 #pragma GCC unroll 8
   for (int i = 0; i < strips * P::parts; ++i)
     operand[i] = P::template load<half>(w + i / P::parts * strip_bytes + i % P::parts * part_bytes<P>);
+  keep_in_registers(operand);  // or gcc loads them anew for every row
 #pragma GCC unroll 24
   for (int r = 0; r < rows; ++r) {
     const auto a = P::template broadcast<half>(row[r] + at);

@@ -1,4 +1,5 @@
 // int4 strips as int8 ones: weight = row scale x (group scale x int4), and the product in brackets fits int8 exactly.
+// q4_0 strips as q8_0 ones, whose scales are the same.
 #pragma once
 
 #ifdef __AVX2__
@@ -11,6 +12,8 @@ namespace ktbench {
 namespace {
 
 inline const std::int8_t* record_scales(const std::byte* record) { return reinterpret_cast<const std::int8_t*>(record); }
+
+alignas(16) constexpr std::int8_t nibble_values[] = {0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1};
 
 // Of one group, each row's scale where `unpack_line` wants it.
 #if defined(__AVX512BW__)
@@ -35,6 +38,14 @@ inline void unpack_line(const std::byte* from, GroupScales scales, std::byte* to
   const __m512i high_even = _mm512_and_si512(_mm512_slli_epi16(pairs, 8), top);
   _mm512_store_si512(to, scaled_bytes(_mm512_slli_epi16(pairs, 12), low_odd, scales));
   _mm512_store_si512(to + line_bytes, scaled_bytes(high_even, _mm512_and_si512(pairs, top), scales));
+}
+
+inline void widen_line(const std::byte* from, std::byte* to) {
+  const __m512i signed_nibble = _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(nibble_values)));
+  const __m512i pairs = _mm512_load_si512(from), low = _mm512_set1_epi8(15);
+  _mm512_store_si512(to, _mm512_shuffle_epi8(signed_nibble, _mm512_and_si512(pairs, low)));
+  _mm512_store_si512(to + line_bytes,
+                     _mm512_shuffle_epi8(signed_nibble, _mm512_and_si512(_mm512_srli_epi16(pairs, 4), low)));
 }
 
 #elif defined(__AVX2__)
@@ -71,6 +82,18 @@ inline void unpack_line(const std::byte* from, const GroupScales& scales, std::b
   }
 }
 
+inline void widen_line(const std::byte* from, std::byte* to) {
+  const __m128i values = _mm_load_si128(reinterpret_cast<const __m128i*>(nibble_values));
+  const __m256i signed_nibble = _mm256_broadcastsi128_si256(values), low = _mm256_set1_epi8(15);
+  for (int i = 0; i < 2; ++i) {
+    const __m256i pairs = _mm256_load_si256(reinterpret_cast<const __m256i*>(from) + i);
+    auto* first = reinterpret_cast<__m256i*>(to) + i;
+    _mm256_store_si256(first, _mm256_shuffle_epi8(signed_nibble, _mm256_and_si256(pairs, low)));
+    _mm256_store_si256(first + 2,
+                       _mm256_shuffle_epi8(signed_nibble, _mm256_and_si256(_mm256_srli_epi16(pairs, 4), low)));
+  }
+}
+
 #else
 
 using GroupScales = const std::int8_t*;
@@ -89,7 +112,25 @@ inline void unpack_line(const std::byte* from, GroupScales scales, std::byte* to
   }
 }
 
+inline void widen_line(const std::byte* from, std::byte* to) {
+  const auto* pairs = reinterpret_cast<const std::uint8_t*>(from);
+  auto* low = reinterpret_cast<std::int8_t*>(to);
+  for (int i = 0; i < line_bytes; ++i) {
+    low[i] = nibble_values[pairs[i] & 15];
+    low[i + line_bytes] = nibble_values[pairs[i] >> 4];
+  }
+}
+
 #endif
+
+// Records of q4_0 as those of q8_0.
+inline void unpack_records(const std::byte* record, int count, std::byte* to) {
+  for (; count > 0; --count) {
+    __builtin_memcpy(to, record, line_bytes);
+    record += line_bytes, to += line_bytes;
+    for (int i = 0; i < tile_lines / 2; ++i, record += line_bytes, to += 2 * line_bytes) widen_line(record, to);
+  }
+}
 
 // The lines of groups [0, groups) of a strip whose first record begins at `record`, as int8 from `to` on.
 inline void unpack_groups(const std::byte* record, int groups, int group_lines, std::byte* to) {
@@ -108,16 +149,18 @@ inline const std::byte* record_at(const Strips& w, int strip, int g) {
   return w.data + strip * w.bytes + sizeof(StripScales) + w.format.bytes_before(g);
 }
 
-// `packed` as int8 strips in scratch memory.
+// `packed` as int8 or q8_0 strips in scratch memory.
 inline Strips unpacked(const Strips& packed, std::byte* scratch) {
-  constexpr Format int8{Precision::int8, 0};
-  const Strips w{scratch, packed.count, packed.depth, int8.strip_bytes(packed.depth), int8, false, nullptr};
+  const Format& from = packed.format;
+  const Format format = from.is_gguf() ? Format{Precision::q8_0, gguf_depth} : Format{Precision::int8, 0};
+  const Strips w{scratch, packed.count, packed.depth, format.strip_bytes(packed.depth), format, false, nullptr};
+  const int groups = from.groups(packed.depth), head = from.head_bytes();
   for (int s = 0; s < packed.count; ++s) {
-    const std::byte* from = packed.data + s * packed.bytes;
+    const std::byte* strip = packed.data + s * packed.bytes;
     std::byte* to = scratch + s * w.bytes;
-    __builtin_memcpy(to, from, sizeof(StripScales));
-    unpack_groups(from + sizeof(StripScales), packed.format.groups(packed.depth), packed.format.group / 8,
-                  to + sizeof(StripScales));
+    __builtin_memcpy(to, strip, head);
+    from.is_gguf() ? unpack_records(strip + head, groups / blocks_per_record, to + head)
+                   : unpack_groups(strip + head, groups, from.group / 8, to + head);
   }
   return w;
 }

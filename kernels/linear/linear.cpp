@@ -37,7 +37,7 @@ constexpr auto gate_of_one = counting_from<float, 0.0f>(1);
 
 const Kernels& fastest_few(Precision precision) {
   if (granted("avx512")) return fastest_avx512(precision);
-  if (precision != Precision::bf16 && granted("avx2_vnni")) return kernels_of("avx2_vnni", precision);
+  if (has_kernels("avx2_vnni", precision)) return kernels_of("avx2_vnni", precision);
   return kernels_of(granted("avx2") ? "avx2" : "reference", precision);
 }
 
@@ -47,14 +47,15 @@ struct Fastest {
 
 Fastest fastest_of(Precision precision) {
   const Kernels& few = fastest_few(precision);
-  return {&few, granted("amx") ? &kernels_of("amx", precision) : &few};
+  return {&few, has_kernels("amx", precision) ? &kernels_of("amx", precision) : &few};
 }
 
 }  // namespace
 
 const Kernels& fastest_kernels(Precision precision, int tokens) {
   static const Fastest all[precisions] = {fastest_of(Precision::bf16), fastest_of(Precision::int8),
-                                          fastest_of(Precision::int4)};
+                                          fastest_of(Precision::int4), fastest_of(Precision::q8_0),
+                                          fastest_of(Precision::q4_0)};
   const Fastest& fastest = all[static_cast<int>(precision)];
   return tokens < amx_min_tokens ? *fastest.few : *fastest.many;
 }

@@ -12,7 +12,7 @@
 
 namespace ktbench {
 
-// Those of the fastest ISA that is granted for so many tokens: AMX from 5 up.
+// Those of the fastest ISA that is granted for so many tokens: AMX from 5 up, where it has any.
 const Kernels& fastest_kernels(Precision precision, int tokens);
 
 struct LinearCounters {

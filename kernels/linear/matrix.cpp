@@ -14,11 +14,16 @@ int at_least_one(const char* name, int value) {
   return value;
 }
 
+int whole_blocks(int columns, const Format& format) {
+  check_depth("columns", at_least_one("columns", columns), format);
+  return columns;
+}
+
 }  // namespace
 
 PackedMatrix::PackedMatrix(int rows, int columns, const Format& format)
     : rows_(at_least_one("rows", rows)),
-      columns_(at_least_one("columns", columns)),
+      columns_(whole_blocks(columns, format)),
       format_(format),
       storage_(bytes()) {}
 
@@ -41,15 +46,18 @@ void PackedMatrix::for_strips(Team* team, Body body) const {
   team->run([&](int thread) { share(thread, team->threads()); });
 }
 
-void PackedMatrix::write(MatrixView from, int first, int count, Team* team) {
+template <class View>
+void PackedMatrix::pack(const View& from, int first, int count, Team* team) {
   check_rows(first, count);
   for_strips(team, [&](int s) {
     const int row = s * strip_rows - first;
     if (row < 0 || row >= count) return;
-    pack_strip(from.data + row * from.stride, from.stride, count - row, columns_, format_,
-               storage_.as<>() + s * strip_bytes());
+    pack_strip(from.at(row, 0), count - row, columns_, format_, storage_.as<>() + s * strip_bytes());
   });
 }
+
+void PackedMatrix::write(MatrixView from, int first, int count, Team* team) { pack(from, first, count, team); }
+void PackedMatrix::write(BlockView from, int first, int count, Team* team) { pack(from, first, count, team); }
 
 void PackedMatrix::read(MatrixOut to, Team* team) const {
   for_strips(team, [&](int s) {

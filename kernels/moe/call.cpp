@@ -43,8 +43,9 @@ const float* from_column(const float* biases, int column) { return biases ? bias
 std::size_t scratch_bytes(const Geometry& g) {
   // AMX keeps sums of 256 rows x 16 strips, the others of fewer; beside them lie unpacked weights, at most two whole strips.
   constexpr std::size_t sums = 256ul * 16 * strip_rows * sizeof(float);
-  const int depth = std::max(g.hidden_depth(), g.intermediate_depth());
-  return sums + std::max(2 * Format{Precision::int8, 0}.strip_bytes(depth), std::size_t{64} << 10);
+  constexpr Format widest{Precision::q8_0, gguf_depth};
+  const int depth = widest.padded_depth(std::max(g.hidden_depth(), g.intermediate_depth()));
+  return sums + std::max(2 * widest.strip_bytes(depth), std::size_t{64} << 10);
 }
 
 Call::Call(const PackedExperts& experts, int threads)

@@ -40,11 +40,15 @@ inline bool has_magic(const FileHead& head) {
 }
 
 inline bool sensible(const FileHead& head) {
+  const Format format = head.geometry().format;
+  const bool gguf = format.is_gguf(), int4 = format.precision == Precision::int4;
   const bool sized = head.experts > 0 && head.hidden > 0 && head.intermediate > 0;
-  const bool int4 = head.precision == static_cast<int>(Precision::int4);
-  const bool grouped = int4 ? head.group == 32 || head.group == 64 || head.group == 128 : head.group == 0;
+  const bool whole = !gguf || (head.hidden % gguf_depth == 0 && head.intermediate % gguf_depth == 0);
+  const bool grouped = gguf   ? head.group == gguf_depth
+                       : int4 ? head.group == 32 || head.group == 64 || head.group == 128
+                              : head.group == 0;
   const bool named = head.precision >= 0 && head.precision < precisions && head.act >= 0 && head.act < acts;
-  return sized && grouped && named && (head.biases == 0 || head.biases == 1) && fault_of(head.glu()).empty();
+  return sized && whole && grouped && named && (head.biases == 0 || head.biases == 1) && fault_of(head.glu()).empty();
 }
 
 // Throws std::runtime_error naming the file where what follows cannot be experts of this build.

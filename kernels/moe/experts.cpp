@@ -19,6 +19,8 @@ Geometry checked(Geometry g) {
   check_size("experts", g.experts);
   check_size("hidden", g.hidden);
   check_size("intermediate", g.intermediate);
+  check_depth("hidden", g.hidden, g.format);
+  check_depth("intermediate", g.intermediate, g.format);
   return g;
 }
 
@@ -27,7 +29,7 @@ Glu checked(const Glu& glu) {
   return glu;
 }
 
-// Shares of the intermediate size end where groups and strips do.
+// Shares of the intermediate size end where groups, records and strips do.
 std::vector<Shard> cut(const Geometry& whole, int domains) {
   check_size("domains", domains);
   const int unit = whole.format.depth_multiple();
@@ -45,7 +47,8 @@ std::vector<Shard> cut(const Geometry& whole, int domains) {
   return shards;
 }
 
-void write_strips(const Shard& shard, int expert, MatrixView gate, MatrixView up, MatrixView down, int share,
+template <class View>
+void write_strips(const Shard& shard, int expert, const View& gate, const View& up, const View& down, int share,
                   int shares) {
   const Geometry& g = shard.geometry;
   std::byte* const gate_up_to = shard.data + expert * g.expert_bytes();
@@ -53,14 +56,14 @@ void write_strips(const Shard& shard, int expert, MatrixView gate, MatrixView up
   for (int s = g.gate_strips() * share / shares; s < g.gate_strips() * (share + 1) / shares; ++s) {
     const int row = s * strip_rows;
     std::byte* to = gate_up_to + 2 * s * g.gate_strip_bytes();
-    for (const MatrixView& from : {gate, up}) {
-      pack_strip(from.data + (shard.first + row) * from.stride, from.stride, g.intermediate - row, g.hidden, g.format, to);
+    for (const View& from : {gate, up}) {
+      pack_strip(from.at(shard.first + row, 0), g.intermediate - row, g.hidden, g.format, to);
       to += g.gate_strip_bytes();
     }
   }
   for (int s = g.down_strips() * share / shares; s < g.down_strips() * (share + 1) / shares; ++s)
-    pack_strip(down.data + s * strip_rows * down.stride + shard.first, down.stride, g.hidden - s * strip_rows,
-               g.intermediate, g.format, down_to + s * g.down_strip_bytes());
+    pack_strip(down.at(s * strip_rows, shard.first), g.hidden - s * strip_rows, g.intermediate, g.format,
+               down_to + s * g.down_strip_bytes());
 }
 
 void read_strips(const Shard& shard, int expert, MatrixOut gate, MatrixOut up, MatrixOut down, int share, int shares) {
@@ -140,8 +143,9 @@ void PackedExperts::check_biases(const BiasView& biases) const {
     throw std::invalid_argument("experts without biases take none of gate_bias, up_bias, down_bias");
 }
 
-void PackedExperts::write(int expert, MatrixView gate, MatrixView up, MatrixView down, Team* team,
-                          const BiasView& biases) {
+template <class View>
+void PackedExperts::pack(int expert, const View& gate, const View& up, const View& down, Team* team,
+                         const BiasView& biases) {
   check_expert(expert);
   if (file_) throw std::logic_error("packed experts in a file cannot be written");
   check_biases(biases);
@@ -159,6 +163,16 @@ void PackedExperts::write(int expert, MatrixView gate, MatrixView up, MatrixView
     write_strips(shards_[d], expert, gate, up, down, thread - begin, first_thread(d + 1, threads, domains) - begin);
     if (thread == begin) write_biases(shards_[d], expert, biases);
   });
+}
+
+void PackedExperts::write(int expert, MatrixView gate, MatrixView up, MatrixView down, Team* team,
+                          const BiasView& biases) {
+  pack(expert, gate, up, down, team, biases);
+}
+
+void PackedExperts::write(int expert, BlockView gate, BlockView up, BlockView down, Team* team,
+                          const BiasView& biases) {
+  pack(expert, gate, up, down, team, biases);
 }
 
 void PackedExperts::read(int expert, MatrixOut gate, MatrixOut up, MatrixOut down, Team* team) const {

@@ -7,17 +7,12 @@
 #include <vector>
 
 #include "moe/glu.h"
+#include "moe/pack.h"
 #include "runtime/mapped_file.h"
 #include "runtime/memory.h"
 #include "runtime/team.h"
 
 namespace ktbench {
-
-// A row-major bf16 matrix whose rows may lie apart.
-struct MatrixView {
-  const bf16* data;
-  std::size_t stride;  // elements between rows
-};
 
 struct MatrixOut {
   float* data;
@@ -60,9 +55,9 @@ struct Shard {
 class PackedExperts {
  public:
   // One shard for each domain, on the NUMA node `nodes` names for it; where it names none, pages lie near the thread
-  // that writes them. Throws std::invalid_argument on sizes below 1 and on more domains than the intermediate size has
-  // room for, or on what fault_of() finds in `glu`, std::bad_alloc when they do not fit, std::system_error where the
-  // kernel does not place memory.
+  // that writes them. Throws std::invalid_argument on sizes below 1 or not in whole blocks of a GGUF format, on more
+  // domains than the intermediate size has room for, or on what fault_of() finds in `glu`, std::bad_alloc when they do
+  // not fit, std::system_error where the kernel does not place memory.
   PackedExperts(Geometry geometry, int domains, const std::vector<int>& nodes, const Glu& glu = {});
 
   // A file that save() wrote: the weights stay in it, shared with every process that maps it. Throws std::system_error
@@ -81,6 +76,8 @@ class PackedExperts {
   // std::out_of_range for the expert, std::logic_error where the weights lie in a file, std::invalid_argument for
   // biases that are missing or too many.
   void write(int expert, MatrixView gate, MatrixView up, MatrixView down, Team* team, const BiasView& biases = {});
+  // The same from blocks of the experts' own precision.
+  void write(int expert, BlockView gate, BlockView up, BlockView down, Team* team, const BiasView& biases = {});
   void read(int expert, MatrixOut gate, MatrixOut up, MatrixOut down, Team* team) const;
   // Throws std::out_of_range for the expert, std::invalid_argument where there are none.
   void read_biases(int expert, const BiasOut& to) const;
@@ -96,6 +93,8 @@ class PackedExperts {
   PackedExperts(Geometry geometry, const Glu& glu, MappedFile file);
   void check_expert(int expert) const;
   void check_biases(const BiasView& biases) const;
+  template <class View>
+  void pack(int expert, const View& gate, const View& up, const View& down, Team* team, const BiasView& biases);
 
   Geometry geometry_;
   Glu glu_;

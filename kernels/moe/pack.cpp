@@ -1,5 +1,6 @@
 #include "moe/pack.h"
 
+#include "moe/gguf.h"
 #include "moe/quantise.h"
 #include "runtime/isa.h"
 
@@ -7,6 +8,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
+#include <string>
 
 namespace ktbench {
 namespace {
@@ -85,10 +88,16 @@ void for_int4(const std::byte* strip, int depth, int group, Take take) {
 
 }  // namespace
 
-void pack_strip(const bf16* from, std::size_t stride, int rows, int depth, const Format& format, std::byte* strip) {
+void pack_strip(const MatrixView& from, int rows, int depth, const Format& format, std::byte* strip) {
   static const QuantiseStrip quantise = granted("avx2") ? quantise_strip_avx2 : quantise_strip_portable;
-  if (format.precision == Precision::bf16) return pack_bf16(from, stride, rows, depth, reinterpret_cast<bf16*>(strip));
-  quantise(from, stride, rows, depth, format, strip);
+  if (format.is_gguf()) return pack_gguf(from, rows, depth, format, strip);
+  if (format.precision == Precision::bf16)
+    return pack_bf16(from.data, from.stride, rows, depth, reinterpret_cast<bf16*>(strip));
+  quantise(from.data, from.stride, rows, depth, format, strip);
+}
+
+void pack_strip(const BlockView& from, int rows, int depth, const Format& format, std::byte* strip) {
+  pack_gguf(from, rows, depth, format, strip);
 }
 
 void unpack_strip(const std::byte* strip, int rows, int depth, const Format& format, float* to, std::size_t stride) {
@@ -102,7 +111,15 @@ void unpack_strip(const std::byte* strip, int rows, int depth, const Format& for
     case Precision::bf16: return for_bf16(strip, padded, take);
     case Precision::int8: return for_int8(strip, padded, take_scaled);
     case Precision::int4: return for_int4(strip, padded, format.group, take_scaled);
+    case Precision::q8_0:
+    case Precision::q4_0: return unpack_gguf(strip, rows, depth, format, to, stride);
   }
+}
+
+void check_depth(const char* name, int depth, const Format& format) {
+  if (format.is_gguf() && depth % gguf_depth)
+    throw std::invalid_argument(std::string(name) + "=" + std::to_string(depth) + " must be a multiple of " +
+                                std::to_string(gguf_depth) + ", a block of GGUF's q8_0 and q4_0");
 }
 
 }  // namespace ktbench

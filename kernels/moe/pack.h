@@ -5,10 +5,35 @@
 
 namespace ktbench {
 
-// A strip covers rows [0, rows) and k [0, depth) of `from`, rows `stride` elements apart; what lies beyond them is zero.
-void pack_strip(const bf16* from, std::size_t stride, int rows, int depth, const Format& format, std::byte* strip);
+// A row-major bf16 matrix whose rows may lie apart.
+struct MatrixView {
+  const bf16* data;
+  std::size_t stride;  // elements between rows
+
+  MatrixView at(int row, int column) const { return {data + row * stride + column, stride}; }
+};
+
+// The same as GGUF's blocks of q8_0 or q4_0, as they lie in a file.
+struct BlockView {
+  const std::byte* data;
+  std::size_t stride;  // bytes between rows
+  std::size_t block_bytes;
+
+  // `column` is the first of a block.
+  BlockView at(int row, int column) const {
+    return {data + row * stride + column / gguf_depth * block_bytes, stride, block_bytes};
+  }
+};
+
+// A strip covers rows [0, rows) and k [0, depth) of `from`; what lies beyond them is zero. Blocks become strips of
+// their own format.
+void pack_strip(const MatrixView& from, int rows, int depth, const Format& format, std::byte* strip);
+void pack_strip(const BlockView& from, int rows, int depth, const Format& format, std::byte* strip);
 
 // What the strip stands for: a quantised weight is its integers times its scales.
 void unpack_strip(const std::byte* strip, int rows, int depth, const Format& format, float* to, std::size_t stride);
+
+// Throws std::invalid_argument where a size along k, so named, is not whole blocks of a GGUF format.
+void check_depth(const char* name, int depth, const Format& format);
 
 }  // namespace ktbench

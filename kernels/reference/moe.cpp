@@ -1,7 +1,8 @@
 // The specification: one product after the other, in storage order; float32 sums of bf16, exact integer sums of int8 and
-// int4 products.
+// int4 products, of a block of q8_0 and q4_0 each and these in float32.
 #include <cmath>
 
+#include "core/half.h"
 #include "core/unpack.h"
 
 namespace ktbench {
@@ -24,10 +25,31 @@ std::int64_t int8_dot(const std::byte* x, const std::byte* strip, int row, int d
   return sum;
 }
 
+float q8_0_dot(const std::byte* x, const std::byte* strip, int row, int depth) {
+  const auto* activations = reinterpret_cast<const std::uint8_t*>(x);
+  const std::byte* at = strip + sizeof(StripOffsets);
+  float sum = 0;
+  for (int first = 0; first < depth; first += blocks_per_record * gguf_depth) {
+    const auto* scales = reinterpret_cast<const half*>(at);
+    at += line_bytes;
+    for (int b = 0; b < blocks_per_record; ++b, scales += strip_rows) {
+      std::int32_t dot = 0;
+      for (int k = 0; k < gguf_depth; ++k) {
+        const auto weight = static_cast<std::int8_t>(at[k / 4 * line_bytes + row * 4 + k % 4]);
+        dot += (activations[first + b * gguf_depth + k] - 128) * weight;
+      }
+      sum += static_cast<float>(dot) * float_of_half(scales[row]);
+      at += gguf_depth / 4 * line_bytes;
+    }
+  }
+  return sum;
+}
+
 float product(const Rows& x, const Strips& w, int r, int strip, int row) {
   const std::byte* activations = x.data + r * x.stride;
   const std::byte* weights = w.data + strip * w.bytes;
   if (w.format.precision == Precision::bf16) return bf16_dot(activations, weights, row, w.depth);
+  if (w.format.is_gguf()) return q8_0_dot(activations, weights, row, w.depth) * row_scale(x, r);
   const auto* scales = reinterpret_cast<const StripScales*>(weights);
   return static_cast<float>(int8_dot(activations, weights, row, w.depth)) * (scales->scale[row] * row_scale(x, r));
 }
@@ -44,7 +66,7 @@ float gated_exact(float gate, float up, const GateUp& job, int column) {
 }
 
 Strips readable(const Strips& packed, std::byte* scratch) {
-  return packed.format.precision == Precision::int4 ? unpacked(packed, scratch) : packed;
+  return packed.format.line_depth() == 8 ? unpacked(packed, scratch) : packed;
 }
 
 void gate_up_reference(const GateUp& job, Counters& counters) {
@@ -79,6 +101,7 @@ constexpr Kernels reference_on(Activation kind) {
 }  // namespace
 
 const KernelSet reference_kernels{reference_on(Activation::bf16), reference_on(Activation::u8),
+                                  reference_on(Activation::u8), reference_on(Activation::u8),
                                   reference_on(Activation::u8)};
 
 }  // namespace ktbench

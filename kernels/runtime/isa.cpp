@@ -51,8 +51,10 @@ std::string unsaved(std::uint64_t state_bits, const char* what) {
 std::string either(std::string first, std::string second) { return first.empty() ? second : first; }
 
 std::string avx2_missing() {
-  return either(first_missing({{"avx2", bit(cpuid(7).ebx, 5)}, {"fma", bit(cpuid(1).ecx, 12)}}),
-                unsaved(0x6, "AVX registers"));
+  const Leaf one = cpuid(1);
+  const std::string flags =
+      first_missing({{"avx2", bit(cpuid(7).ebx, 5)}, {"fma", bit(one.ecx, 12)}, {"f16c", bit(one.ecx, 29)}});
+  return either(flags, unsaved(0x6, "AVX registers"));
 }
 
 std::string avx2_vnni_missing() {
@@ -129,12 +131,16 @@ bool granted(std::string_view name) {
 }
 
 const Kernels& kernels_of(std::string_view name, Precision precision) {
-  constexpr const char* names[] = {"bf16", "int8", "int4"};
+  constexpr const char* names[] = {"bf16", "int8", "int4", "q8_0", "q4_0"};
   const Kernels& kernels = (*granted_isa(name).kernels)[static_cast<int>(precision)];
   if (!kernels.gate_up)
     throw std::invalid_argument("isa " + std::string(name) + " has no kernels for " +
                                 names[static_cast<int>(precision)]);
   return kernels;
+}
+
+bool has_kernels(std::string_view name, Precision precision) {
+  return granted(name) && (*granted_isa(name).kernels)[static_cast<int>(precision)].gate_up;
 }
 
 bool reads_pairs() {

@@ -26,6 +26,9 @@ bool granted(std::string_view name);
 // Kernels of one ISA for a precision. Throws as granted_isa does, and std::invalid_argument where it has none.
 const Kernels& kernels_of(std::string_view name, Precision precision);
 
+// Whether it is granted and has kernels for the precision.
+bool has_kernels(std::string_view name, Precision precision);
+
 // Whether few rows should read two strips at once. Two streams of a thread with prefetches read 36 GB/s where one reads 30
 // on Granite Rapids; on Zen 4 one stream without is the fastest (kernels of one token: 100 against 83 to 92 % of the roof
 // with four).

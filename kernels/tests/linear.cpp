@@ -14,8 +14,13 @@
 namespace ktbench::tests {
 namespace {
 
-constexpr Format formats[] = {
-    {}, {Precision::int8, 0}, {Precision::int4, 32}, {Precision::int4, 64}, {Precision::int4, 128}};
+constexpr Format formats[] = {{},
+                              {Precision::int8, 0},
+                              {Precision::int4, 32},
+                              {Precision::int4, 64},
+                              {Precision::int4, 128},
+                              {Precision::q8_0, gguf_depth},
+                              {Precision::q4_0, gguf_depth}};
 
 float widen(bf16 x) { return __builtin_bit_cast(float, static_cast<std::uint32_t>(x) << 16); }
 
@@ -76,7 +81,7 @@ KTBENCH_TEST(linear_layers_of_every_precision_on_every_isa) {
   std::mt19937 random(1);
   const auto pool = four_threads();
   for (const Format& format : formats) {
-    const Layer layer(random, 70, 130, format, pool.get());
+    const Layer layer(random, 70, format.is_gguf() ? 160 : 130, format, pool.get());
     Linear linear(layer.matrix, pool, layer.bias);
     for (const Kernels* kernels : granted_kernels(format.precision))
       for (const int tokens : {1, 2, 13, 33, 70, 270}) check_forward(random, linear, layer, tokens, *kernels);

@@ -20,12 +20,28 @@ namespace {
 
 using Numbers = std::mt19937;
 
-constexpr Format formats[] = {
-    {}, {Precision::int8, 0}, {Precision::int4, 32}, {Precision::int4, 64}, {Precision::int4, 128}};
+constexpr Format formats[] = {{},
+                              {Precision::int8, 0},
+                              {Precision::int4, 32},
+                              {Precision::int4, 64},
+                              {Precision::int4, 128},
+                              {Precision::q8_0, gguf_depth},
+                              {Precision::q4_0, gguf_depth}};
 
 std::string name_of(const Format& f) {
-  const char* const names[] = {"bf16", "int8", "int4 in groups of "};
+  const char* const names[] = {"bf16", "int8", "int4 in groups of ", "q8_0 in groups of ", "q4_0 in groups of "};
   return names[static_cast<int>(f.precision)] + (f.group ? std::to_string(f.group) : "");
+}
+
+// A size along k that the format can have.
+int depth_in(const Format& f, int depth) { return f.is_gguf() ? round_up(depth, gguf_depth) : depth; }
+
+// A layer of the format with about the sizes of `g`.
+Geometry geometry_in(const Format& f, Geometry g) {
+  g.hidden = depth_in(f, g.hidden);
+  g.intermediate = depth_in(f, g.intermediate);
+  g.format = f;
+  return g;
 }
 
 bf16 small_bf16(Numbers& numbers) {  // +-[2^-4, 2^-2)
@@ -185,10 +201,10 @@ Scene random_scene(const Geometry& g, int domains, int tokens, int per_token, co
   return {moe, batch, expected_from(*moe, batch)};
 }
 
-void check_everywhere(Geometry g, int tokens, int per_token, const Glu& glu = {}) {
+void check_everywhere(const Geometry& sizes, int tokens, int per_token, const Glu& glu = {}) {
   for (const Format& format : formats)
     for (const int domains : {1, 2}) {
-      g.format = format;
+      const Geometry g = geometry_in(format, sizes);
       if (g.intermediate <= (domains - 1) * format.depth_multiple()) continue;
       const Scene scene = random_scene(g, domains, tokens, per_token, glu);
       for (const NamedKernels& isa : granted_kernels(format.precision))
@@ -202,10 +218,9 @@ void check_everywhere(Geometry g, int tokens, int per_token, const Glu& glu = {}
 }
 
 // Sanitizers are slow, emulated tiles slower.
-void check_large(Geometry g, int tokens, const Glu& glu = {}) {
-  for (const Format& format : {formats[0], formats[1], formats[3]}) {
-    g.format = format;
-    const Scene scene = random_scene(g, 1, tokens, 1, glu);
+void check_large(const Geometry& sizes, int tokens, const Glu& glu = {}) {
+  for (const Format& format : {formats[0], formats[1], formats[3], formats[5], formats[6]}) {
+    const Scene scene = random_scene(geometry_in(format, sizes), 1, tokens, 1, glu);
     for (const NamedKernels& isa : granted_kernels(format.precision)) scene.check_forward(isa, on(*isa.kernels, true));
   }
 }
@@ -228,6 +243,7 @@ KTBENCH_TEST(many_rows_with_biases) { check_large({1, 128, 64, {}, true}, 300, c
 KTBENCH_TEST(both_features_split_by_tokens) {
   if (!granted("avx512") || !granted("amx")) return;
   for (const Format& format : formats) {
+    if (!has_kernels("amx", format.precision)) continue;
     Numbers numbers(7);
     const auto pool = std::make_shared<ThreadPool>(four_cpus(), brief);
     MoE moe(random_layer(numbers, {4, 96, 64, format}, 1, nullptr), pool);
@@ -246,7 +262,7 @@ KTBENCH_TEST(numbers_that_are_none) {
   for (const Format& format : formats) {
     Numbers numbers(3);
     const auto pool = std::make_shared<ThreadPool>(four_cpus(), brief);
-    const Geometry g{2, 70, 40, format};
+    const Geometry g = geometry_in(format, {2, 70, 40});
     auto packed = std::make_shared<PackedExperts>(g, 1, std::vector<int>{});
     for (int e = 0; e < g.experts; ++e) {
       Expert expert = random_expert(numbers, g);
@@ -326,7 +342,8 @@ KTBENCH_TEST(saved_experts_are_mapped_back) {
   for (const Format& format : formats) {
     Numbers numbers(13);
     const auto pool = std::make_shared<ThreadPool>(four_cpus(), brief);
-    const auto packed = random_layer(numbers, {2, 70, 40, format, true}, 1, pool.get(), clamped);
+    const Geometry g = geometry_in(format, {2, 70, 40, {}, true});
+    const auto packed = random_layer(numbers, g, 1, pool.get(), clamped);
     packed->save(path);
     const auto mapped = std::make_shared<PackedExperts>(PackedExperts::map(path));
     const Batch batch(numbers, packed->geometry(), 5, 2);

@@ -11,6 +11,7 @@ _BF16_BYTES = 2
 # Of each output row unless bf16: its scale in float32, and in int32 what takes back the offset of unsigned activations.
 _ROW_BYTES = 4 + 4
 _GROUP_SCALE_BYTES = 1
+_ROW_OFFSET_BYTES = 4  # what takes back that offset, where scales are all in the blocks
 # GGUF's blocks of 32 weights: a half-precision scale, then the weights (ggml-common.h).
 BLOCK_BYTES = {"q8_0": 2 + 32, "q4_0": 2 + 16}
 BLOCK = 32
@@ -37,6 +38,6 @@ def _row_bytes(columns: int, precision: Precision) -> int:
     if precision == "int8":
         return columns + _ROW_BYTES
     if precision in BLOCK_BYTES:
-        return ceil(columns / BLOCK) * BLOCK_BYTES[precision] + _ROW_BYTES
+        return ceil(columns / BLOCK) * BLOCK_BYTES[precision] + _ROW_OFFSET_BYTES
     group = int(precision.removeprefix("int4_g"))
     return ceil(columns / 2) + _GROUP_SCALE_BYTES * ceil(columns / group) + _ROW_BYTES

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ktbench._kernels import Linear, OpenMPTeam, PackedMatrix, rms_norm
 from ktbench.core.spec import Precision
+from ktbench.core.weights import BLOCK, BLOCK_BYTES
 from ktbench.engine.fused import bits
 from ktbench.engine.inject.norms import read_norm
 from ktbench.engine.matrices import LinearBlocks
@@ -50,7 +51,12 @@ class DenseHost:
         return self._matrices[-1]
 
     def precision_of(self, modules: Sequence[nn.Linear]) -> Precision:
-        """What layers of one matrix are packed in: `precision`, unless a file has one of them in another type."""
+        """What layers of one matrix are packed in: `precision`, unless a file has one of them in another type.
+
+        Rows that are no whole number of GGUF's blocks stay bf16 as well, as llama.cpp leaves them.
+        """
+        if self.precision in BLOCK_BYTES and any(module.in_features % BLOCK for module in modules):
+            return "bf16"
         if self.blocks_of is None or all(self.blocks_of(module) is not None for module in modules):
             return self.precision
         return "bf16"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ktbench.core.spec import WITHOUT_AMX, RunSpec
+from ktbench.core.weights import BLOCK, BLOCK_BYTES
 from ktbench.engine.choosing import LEAST_ON_TIME
 
 
@@ -25,6 +26,9 @@ def _reasons(spec: RunSpec) -> Iterator[str]:
         yield f"base runs bf16 weights, as checkpoints hold them: precision={spec.precision} needs +v or +m"
     if engine.m and spec.precision in WITHOUT_AMX:
         yield f"+m: AMX has no kernels for precision={spec.precision}, whose scales differ inside a tile: leave out +m"
+    if spec.precision in BLOCK_BYTES and (shape.hidden % BLOCK or shape.expert_ffn % BLOCK):
+        sizes = f"{shape.hidden} and {shape.expert_ffn}"
+        yield f"precision={spec.precision} has blocks of {BLOCK} weights, the widths {sizes} are no multiples"
     if engine.deferral and shape.moe_layers < 2:
         yield f"Expert Deferral needs a later MoE layer, {name} as asked for has {shape.moe_layers}"
     if engine.deferral == "auto" and not (engine.apart and engine.fused):

@@ -19,7 +19,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from torch.nn.functional import linear, silu
 
 from ktbench._kernels import MoE, OpenMPTeam, PackedExperts, Team, ThreadPool
-from tests.kernels.grants import PRECISIONS, isas_of, needs
+from tests.kernels.grants import GGUF, PRECISIONS, isas_of, needs
 
 EXPERTS, HIDDEN, FFN, ACTIVE = 64, 2048, 768, 8
 ENOUGH = 1 << 30  # bytes of weights, in as many layers as that takes
@@ -154,6 +154,19 @@ def bench_packing(benchmark: BenchmarkFixture, expert: Expert, team: Team, preci
     benchmark(lambda: weights.write_expert(next(indices), *expert, team))
     if benchmark.stats is not None:
         benchmark.extra_info["GB/s"] = 2 * 3 * HIDDEN * FFN / benchmark.stats.stats.median / 1e9
+
+
+@pytest.mark.parametrize("precision", GGUF)
+def bench_packing_blocks(benchmark: BenchmarkFixture, team: Team, precision: str) -> None:
+    """GB/s of GGUF's blocks read."""
+    weights, random = PackedExperts(EXPERTS, HIDDEN, FFN, precision), np.random.default_rng(0)
+    block_bytes = {"q8_0": 34, "q4_0": 18}[precision]
+    shapes = [(FFN, HIDDEN), (FFN, HIDDEN), (HIDDEN, FFN)]
+    gate, up, down = (random.integers(0, 256, (n, k // 32 * block_bytes), np.uint8) for n, k in shapes)
+    indices = cycle(range(EXPERTS))
+    benchmark(lambda: weights.write_expert_blocks(next(indices), gate, up, down, team))
+    if benchmark.stats is not None:
+        benchmark.extra_info["GB/s"] = 3 * gate.nbytes / benchmark.stats.stats.median / 1e9
 
 
 @pytest.mark.parametrize("kind", ["OpenMP", "pool", "own pool"])

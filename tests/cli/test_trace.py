@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from ktbench.cli import trace
 from ktbench.core.errors import RequestError
+from ktbench.launch.commands import SERVE
 from ktbench.launch.messages import Open
 from ktbench.launch.worker import Worker
 
@@ -28,7 +29,8 @@ def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Verb:
     start = Worker.start
 
     def run(script: str, *words: str) -> int:
-        def start_fake(opened: Open, log: Path, timeout_s: float) -> Worker:
+        def start_fake(opened: Open, log: Path, timeout_s: float, command: Sequence[str]) -> Worker:
+            assert command == SERVE
             return start(opened, log, timeout_s, (sys.executable, str(FAKE), json.dumps({"base": script})))
 
         monkeypatch.setattr(Worker, "start", start_fake)

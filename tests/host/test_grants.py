@@ -67,8 +67,10 @@ def test_kernels_run_on_the_granted_instruction_sets() -> None:
         "bf16": {"v": ("avx512",)},
         "int8": {"v": ("avx512", "avx512_vnni")},
         "int4": {"v": ("avx512", "avx512_vnni")},
+        "q8_0": {"v": ("avx512", "avx512_vnni")},
+        "q4_0": {"v": ("avx512", "avx512_vnni")},
     }
-    assert kernel_isas({}) == {"bf16": {}, "int8": {}, "int4": {}}
+    assert kernel_isas({}) == {"bf16": {}, "int8": {}, "int4": {}, "q8_0": {}, "q4_0": {}}
 
 
 def test_every_need_in_the_feature_table_is_a_grant() -> None:

@@ -5,9 +5,12 @@ from _pytest.mark import ParameterSet
 
 from ktbench import _kernels
 
-PRECISIONS = ("bf16", "int8", "int4_g32", "int4_g64", "int4_g128")
+INT4 = ("int4_g32", "int4_g64", "int4_g128")
+GGUF = ("q8_0", "q4_0")
+TILED = ("bf16", "int8", *INT4)  # AMX has kernels for these
+PRECISIONS = (*TILED, *GGUF)
 QUANTISED = PRECISIONS[1:]
-INT4 = PRECISIONS[2:]
+BLOCK = 32  # weights along k that share a scale in GGUF's formats
 
 COUNTERS = {
     "reference": "reference_calls",
@@ -21,16 +24,34 @@ COUNTERS = {
 }
 INTEGER_ONLY = {"avx2_vnni", "avx512_vnni"}
 BF16_ONLY = {"avx512_bf16"}
+TILES = {"amx", "amx_emulated"}
 
 
 def group_of(precision: str) -> int:
     """Weights along k that share a scale; the whole row is none of them."""
+    if precision in GGUF:
+        return BLOCK
     return int(precision.removeprefix("int4_g")) if precision in INT4 else 0
 
 
+def unit_of(precision: str) -> int:
+    """What k is padded to, and where domains may meet: whole tiles, groups or records."""
+    return 32 if precision == "bf16" else max(64, group_of(precision))
+
+
+def sizes_of(precision: str, *sizes: int) -> tuple[int, ...]:
+    """The next sizes along k that the precision can have: GGUF's formats know whole blocks only."""
+    return tuple(-(-size // BLOCK) * BLOCK for size in sizes) if precision in GGUF else sizes
+
+
+def isas_without(precision: str) -> set[str]:
+    if precision in GGUF:
+        return BF16_ONLY | TILES
+    return INTEGER_ONLY if precision == "bf16" else BF16_ONLY
+
+
 def isas_of(precision: str) -> list[str]:
-    without = INTEGER_ONLY if precision == "bf16" else BF16_ONLY
-    return [isa for isa in COUNTERS if isa not in without]
+    return [isa for isa in COUNTERS if isa not in isas_without(precision)]
 
 
 def granted_isas_of(precision: str) -> list[str]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ktbench import _kernels
-from tests.kernels.grants import COUNTERS
+from tests.kernels.grants import COUNTERS, sizes_of
 
 Bits = NDArray[np.uint16]
 Floats = NDArray[np.float64]
@@ -116,8 +116,11 @@ class Case:
 
 @functools.cache
 def case(precision: str, sizes: tuple[int, int, int], tokens: int, per_token: int, domains: int = 1) -> Case:
-    """One random layer of (experts, hidden, intermediate) and a batch for it, the same for every ISA's test."""
+    """One random layer of (experts, hidden, intermediate) and a batch for it, the same for every ISA's test.
+
+    The last two are rounded up where the precision knows whole blocks only.
+    """
     rng = np.random.default_rng(list(sizes))
-    layer = random_layer(rng, *sizes)
+    layer = random_layer(rng, sizes[0], *sizes_of(precision, *sizes[1:]))
     packed = layer.packed(precision, domains=domains)
     return Case(layer, random_batch(rng, layer, tokens, per_token), packed, stored(packed))

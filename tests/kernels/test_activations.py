@@ -14,7 +14,7 @@ from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 from ktbench import _kernels
 from tests.kernels.arithmetic import cuts_between, relative_error
 from tests.kernels.gated import GLUS, GPT_OSS, PLAIN, Biases, Glu, by_float64, packed_with, random_biases, right
-from tests.kernels.grants import PRECISIONS, group_of, kernels
+from tests.kernels.grants import PRECISIONS, kernels, sizes_of, unit_of
 from tests.kernels.layers import Batch, Layer, forward, forward_proven, random_batch, random_layer, to_bf16, widen
 
 
@@ -22,7 +22,7 @@ from tests.kernels.layers import Batch, Layer, forward, forward_proven, random_b
 @pytest.mark.parametrize("with_biases", [False, True], ids=["no-biases", "biases"])
 @pytest.mark.parametrize("glu", GLUS, ids=str)
 def test_every_activation_agrees_with_float64(precision, isa, with_biases, glu, pool, rng):
-    layer = random_layer(rng, 3, 100, 72)
+    layer = random_layer(rng, 3, *sizes_of(precision, 100, 72))
     biases = random_biases(rng, layer) if with_biases else []
     packed = packed_with(layer, precision, glu, biases, pool)
     moe = _kernels.MoE(packed, pool)
@@ -52,9 +52,9 @@ SHAPES = st.fixed_dictionaries(
 @given(shape=SHAPES, glu=st.sampled_from(GLUS), with_biases=st.booleans())
 def test_any_shape_and_split_agrees_with_float64(precision, isa, pool, shape, glu, with_biases):
     rng, domains = np.random.default_rng(shape["seed"]), shape["domains"]
-    unit = 32 if precision == "bf16" else max(64, group_of(precision))
-    intermediate = (domains - 1) * unit + shape["rest"]
-    layer = random_layer(rng, shape["experts"], shape["hidden"], intermediate)
+    unit = unit_of(precision)
+    hidden, intermediate = sizes_of(precision, shape["hidden"], (domains - 1) * unit + shape["rest"])
+    layer = random_layer(rng, shape["experts"], hidden, intermediate)
     batch = random_batch(rng, layer, shape["tokens"], shape["per_token"])
     biases = random_biases(rng, layer) if with_biases else []
     packed = packed_with(layer, precision, glu, biases, pool, domains)
@@ -138,7 +138,15 @@ def test_stating_plain_swiglu_changes_no_bit(pool, rng):
 
 
 # Of symmetric grids on Gaussian weights (see test_forward.py); the clamp and the biases make it less.
-ROUNDING = {"bf16": 0.005, "int8": 0.03, "int4_g32": 0.155, "int4_g64": 0.17, "int4_g128": 0.18}
+ROUNDING = {
+    "bf16": 0.005,
+    "int8": 0.03,
+    "int4_g32": 0.155,
+    "int4_g64": 0.17,
+    "int4_g128": 0.18,
+    "q8_0": 0.03,
+    "q4_0": 0.16,
+}
 
 
 def gpt_oss(rng: np.random.Generator, layer: Layer, biases: Sequence[Biases]) -> GptOssExperts:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ktbench import _kernels
-from tests.kernels.grants import PRECISIONS
+from tests.kernels.grants import PRECISIONS, sizes_of
 from tests.kernels.layers import Batch, case, forward, random_layer
 
 
@@ -23,7 +23,8 @@ def rows(packed: _kernels.PackedExperts, expert: int) -> list[bytes]:
     experts=st.tuples(st.integers(0, 2), st.integers(0, 1)),
 )
 def test_it_reads_as_its_source_and_leaves_the_others(pool, sizes, precision, domains, pooled, experts):
-    rng, domains = np.random.default_rng(sizes), min(domains, -(-sizes[1] // 128))
+    rng, sizes = np.random.default_rng(sizes), sizes_of(precision, *sizes)
+    domains = min(domains, -(-sizes[1] // 128))
     here = random_layer(rng, 3, *sizes).packed(precision, domains=domains)
     source = random_layer(rng, 2, *sizes).packed(precision, domains=domains)
     index, source_index = experts
@@ -88,9 +89,10 @@ def test_another_kind_of_set_is_refused(differing, message):
 @pytest.mark.parametrize("domains", [1, 2])
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_biases_come_along(precision, domains, pool, rng):
-    layer, sizes = random_layer(rng, 1, 60, 250), (250, 250, 60)
-    here, source = (_kernels.PackedExperts(2, 60, 250, precision, domains, biases=True) for _ in range(2))
-    gate, up, down = (rng.standard_normal(size, np.float32) for size in sizes)
+    hidden, intermediate = sizes_of(precision, 60, 250)
+    layer = random_layer(rng, 1, hidden, intermediate)
+    here, source = (_kernels.PackedExperts(2, hidden, intermediate, precision, domains, biases=True) for _ in range(2))
+    gate, up, down = (rng.standard_normal(size, np.float32) for size in (intermediate, intermediate, hidden))
     source.write_expert(
         1, layer.gate_eih[0], layer.up_eih[0], layer.down_ehi[0], gate_bias=gate, up_bias=up, down_bias=down
     )

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ktbench import _kernels
 from tests.kernels.arithmetic import accepts, cuts_between, relative_error
-from tests.kernels.grants import PRECISIONS, group_of, kernels
+from tests.kernels.grants import PRECISIONS, kernels, sizes_of, unit_of
 from tests.kernels.layers import case, forward, forward_proven, random_batch, random_layer, stored, widen
 
 SPLITS = st.fixed_dictionaries(
@@ -21,10 +21,6 @@ SPLITS = st.fixed_dictionaries(
 OPTIONS = st.fixed_dictionaries({"numa": st.booleans(), "dynamic": st.booleans()})
 
 
-def unit_of(precision: str) -> int:
-    return 32 if precision == "bf16" else max(64, group_of(precision))
-
-
 @pytest.fixture(scope="session")
 def three_threads(cpus) -> _kernels.ThreadPool:
     return _kernels.ThreadPool((cpus * 3)[:3], 50)
@@ -35,8 +31,9 @@ def three_threads(cpus) -> _kernels.ThreadPool:
 @given(split=SPLITS, options=OPTIONS, seed=st.integers(0, 2**16))
 def test_any_split_agrees_with_float64(precision, isa, three_threads, split, options, seed):
     unit, rng = unit_of(precision), np.random.default_rng(seed)
-    domains, intermediate = split["domains"], (split["domains"] - 1) * unit + split["rest"]
-    layer = random_layer(rng, 3, split["hidden"], intermediate)
+    domains = split["domains"]
+    hidden, intermediate = sizes_of(precision, split["hidden"], (domains - 1) * unit + split["rest"])
+    layer = random_layer(rng, 3, hidden, intermediate)
     batch = random_batch(rng, layer, split["tokens"], 2)
     packed = layer.packed(precision, three_threads, domains)
     out = forward_proven(_kernels.MoE(packed, three_threads), batch, isa, **options)

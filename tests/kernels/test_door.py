@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ktbench import _kernels
-from tests.kernels.grants import BF16_ONLY, COUNTERS, INTEGER_ONLY, PRECISIONS
+from tests.kernels.grants import COUNTERS, PRECISIONS, isas_without
 from tests.kernels.layers import case
 
 
@@ -91,7 +91,7 @@ def test_options_are_named_not_placed(moe, arguments):
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_pair_without_kernels_is_refused(precision, pool, arguments):
     moe = _kernels.MoE(case(precision, (4, 64, 32), 3, 2).packed, pool)
-    for isa in INTEGER_ONLY if precision == "bf16" else BF16_ONLY:
+    for isa in isas_without(precision):
         error, reason = (RuntimeError, "not granted") if _kernels.grants()[isa] else (ValueError, "has no kernels for")
         with pytest.raises(error, match=f"isa {isa} .*{reason}"):
             moe.forward(**arguments, isa=isa)

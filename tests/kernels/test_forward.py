@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ktbench import _kernels
 from tests.kernels.arithmetic import accepts, exact, relative_error
-from tests.kernels.grants import COUNTERS, PRECISIONS, QUANTISED, kernels, needs
+from tests.kernels.grants import COUNTERS, GGUF, PRECISIONS, QUANTISED, TILED, kernels, needs, sizes_of
 from tests.kernels.layers import (
     Batch,
     case,
@@ -40,7 +40,7 @@ HEIGHTS = [*range(1, 41), 64, 65, 129, 257, 300]
 @given(shape=SHAPES)
 def test_any_shape_agrees_with_float64(precision, isa, pool, shape):
     rng = np.random.default_rng(shape["seed"])
-    layer = random_layer(rng, shape["experts"], shape["hidden"], shape["intermediate"])
+    layer = random_layer(rng, shape["experts"], *sizes_of(precision, shape["hidden"], shape["intermediate"]))
     batch = random_batch(rng, layer, shape["tokens"], shape["per_token"])
     packed = layer.packed(precision, pool)
     out = forward_proven(_kernels.MoE(packed, pool), batch, isa, dynamic=shape["dynamic"])
@@ -59,7 +59,7 @@ def test_blocks_of_every_height(precision, isa, pool, rng):
         assert accepts(forward_proven(moe, batch, isa), precision, experts, batch), f"{tokens} tokens"
 
 
-@pytest.mark.parametrize(("precision", "isa"), kernels("bf16", "int8", "int4_g32", "int4_g128"))
+@pytest.mark.parametrize(("precision", "isa"), kernels("bf16", "int8", "int4_g32", "int4_g128", *GGUF))
 @pytest.mark.parametrize("sizes", [(1, 2080, 144), (1, 144, 2080)])
 def test_wide_and_deep_layers(precision, isa, sizes, pool):
     """More strips than one task has, more of k than one piece of tiles."""
@@ -70,7 +70,15 @@ def test_wide_and_deep_layers(precision, isa, sizes, pool):
 
 # Each of the three matrices of a symmetric 4-bit grid in groups of 32 is 0.08 off by itself (Gaussian weights), the
 # output of all three 0.08 * sqrt(3) = 0.14; larger groups are coarser.
-GAUSSIAN_ERROR = {"bf16": 0.005, "int8": 0.03, "int4_g32": 0.155, "int4_g64": 0.17, "int4_g128": 0.18}
+GAUSSIAN_ERROR = {
+    "bf16": 0.005,
+    "int8": 0.03,
+    "int4_g32": 0.155,
+    "int4_g64": 0.17,
+    "int4_g128": 0.18,
+    "q8_0": 0.03,
+    "q4_0": 0.16,
+}
 
 
 @pytest.mark.parametrize(("precision", "isa"), kernels())
@@ -103,7 +111,7 @@ def test_output_may_be_the_input(precision, pool, rng):
 
 
 @pytest.mark.parametrize("other", [pytest.param(isa, marks=needs(isa)) for isa in ("avx512", "amx")])
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", TILED)
 def test_emulated_tiles_agree(precision, other, pool):
     """But for the order of float32 sums, which now and then tips a result to the next bf16."""
     tall = case(precision, (2, 800, 96), 70, 1)
@@ -135,7 +143,7 @@ def test_activations_are_rounded_alike_on_every_isa(precision, isa, pool):
     assert (steps[isa] == steps["reference"]).all()
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", TILED)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.skipif(bool(_kernels.grants()["amx"]), reason=f"amx: {_kernels.grants()['amx']}")
 def test_both_features_are_split_by_tokens_per_expert(precision, dynamic, pool, rng):

@@ -5,7 +5,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ktbench import _kernels
-from tests.kernels.grants import PRECISIONS, group_of
+from tests.kernels.grants import BLOCK, GGUF, PRECISIONS, group_of, sizes_of, unit_of
 from tests.kernels.layers import Bits, Floats, case, widen
 
 Bytes = NDArray[np.uint8]
@@ -39,11 +39,27 @@ def int4_of(strips: Bytes, depth: int, group: int) -> Floats:
     return rows_of(along_k.reshape(len(strips), -1, ROWS, 8))
 
 
+def blocks_of(strips: Bytes, precision: str, depth: int) -> tuple[Floats, Floats]:
+    """GGUF's weights and their offsets: a strip is a line of these, then records of two blocks of every row."""
+    nibbles = precision == "q4_0"
+    records = strips[:, 64:].reshape(len(strips), depth // (2 * BLOCK), -1)
+    scales = records[:, :, :64].copy().view(np.float16).reshape(len(strips), -1, 2, 1, ROWS, 1)
+    lines = records[:, :, 64:].copy().view(np.int8).reshape(len(strips), -1, 2, 4 if nibbles else 8, ROWS, 4)
+    if nibbles:
+        lines = np.concatenate([(lines << 4) >> 4, lines >> 4], axis=5)
+    weights = (scales.astype(np.float64) * lines).reshape(len(strips), -1, ROWS, lines.shape[-1])
+    return rows_of(weights), strips[:, :64].copy().view(np.float32).reshape(-1).astype(np.float64)
+
+
 def matrix_of(strips: Bytes, precision: str, depth: int) -> Floats:
     """Strips [any, bytes] as the padded matrix that they stand for."""
     if precision == "bf16":
         lines = strips.view(np.uint16).reshape(len(strips), depth // 2, ROWS, 2)
         return widen(rows_of(lines).astype(np.uint16))
+    if precision in GGUF:
+        weights, offset = blocks_of(strips, precision, depth)
+        assert (offset == (-128 * weights.sum(1)).astype(np.float32)).all()
+        return weights
     scale = strips[:, :64].copy().view(np.float32).reshape(-1, 1)
     offset = strips[:, 64:128].copy().view(np.int32).reshape(-1)
     if precision == "int8":
@@ -65,7 +81,8 @@ def padded(matrix: Floats, rows: int, depth: int) -> Floats:
 def test_every_byte_is_where_the_layout_says(precision, hidden, intermediate, tmp_path):
     of = case(precision, (2, hidden, intermediate), 1, 1)
     of.packed.save(str(tmp_path / "experts"))
-    unit = 32 if precision == "bf16" else max(64, group_of(precision))
+    hidden, intermediate = sizes_of(precision, hidden, intermediate)
+    unit = unit_of(precision)
     depth, inner = round_up(hidden, unit), round_up(intermediate, unit)
     gate_rows, down_rows = round_up(intermediate, 32), round_up(hidden, 32)
     data = np.fromfile(tmp_path / "experts", np.uint8)[HEAD_BYTES:].reshape(2, -1)
@@ -80,11 +97,13 @@ def test_every_byte_is_where_the_layout_says(precision, hidden, intermediate, tm
 
 
 def strip_bytes(precision: str, depth: int) -> int:
-    """Numbers; scales and offsets of quantised rows; of int4, a line of group scales for every four groups."""
+    """Numbers; scales and offsets of quantised rows; a line of scales for four groups of int4, two of GGUF's blocks."""
     if precision == "bf16":
         return 2 * depth * ROWS
     if precision == "int8":
         return 128 + depth * ROWS
+    if precision in GGUF:
+        return 64 + depth // 64 * 64 + depth * ROWS // (1 if precision == "q8_0" else 2)
     return 128 + depth * ROWS // 2 + 64 * -(-depth // group_of(precision) // 4)
 
 

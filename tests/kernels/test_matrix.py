@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ktbench import _kernels
-from tests.kernels.grants import PRECISIONS
+from tests.kernels.grants import PRECISIONS, sizes_of
 from tests.kernels.layers import Bits, to_bf16
 
 
@@ -23,8 +23,9 @@ def packed(weight: Bits, precision: str, team: _kernels.Team | None = None) -> _
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_several_matrices_may_be_written_into_one(precision, pool, rng):
     """As q, k and v projections are: one after the other, in any order, at multiples of 16 rows."""
-    parts = [random_bits(rng, rows, 72) for rows in (64, 16, 21)]
-    together = _kernels.PackedMatrix(101, 72, precision)
+    (columns,) = sizes_of(precision, 72)
+    parts = [random_bits(rng, rows, columns) for rows in (64, 16, 21)]
+    together = _kernels.PackedMatrix(101, columns, precision)
     for part, first in ((parts[2], 80), (parts[0], 0), (parts[1], 64)):
         together.write(part, first, pool)
     assert (together.read(pool) == np.concatenate([packed(part, precision).read() for part in parts])).all()
@@ -41,18 +42,19 @@ def test_bf16_comes_back_bit_for_bit(pool, rows, columns, pooled, seed):
 
 def test_weights_are_stored_as_experts_are(rng):
     """The same strips: what quantising costs is tested there."""
-    weight, small = random_bits(rng, 48, 96), random_bits(rng, 96, 48)
+    weight, small = random_bits(rng, 64, 96), random_bits(rng, 96, 64)
     for precision in PRECISIONS:
-        experts = _kernels.PackedExperts(1, 48, 96, precision)
+        experts = _kernels.PackedExperts(1, 64, 96, precision)
         experts.write_expert(0, small, small, weight)
         assert (experts.read_expert(0)[2] == packed(weight, precision).read()).all()
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_matrix_that_was_not_written_is_zero(precision, pool, rng):
-    matrix, out = _kernels.PackedMatrix(20, 40, precision), np.full((2, 20), 0x7FC0, np.uint16)
+    (columns,) = sizes_of(precision, 40)
+    matrix, out = _kernels.PackedMatrix(20, columns, precision), np.full((2, 20), 0x7FC0, np.uint16)
     assert not matrix.read().any()
-    _kernels.Linear(matrix, pool).forward(random_bits(rng, 2, 40), out)
+    _kernels.Linear(matrix, pool).forward(random_bits(rng, 2, columns), out)
     assert not out.any()
 
 
@@ -67,7 +69,8 @@ def test_properties_are_what_was_asked():
     [
         ((0, 64), "rows=0 must be at least 1"),
         ((32, -1), "columns=-1 must be at least 1"),
-        ((32, 64, "int3"), "precision 'int3': allowed are bf16, int8, int4_g32, int4_g64, int4_g128"),
+        ((32, 64, "int3"), "precision 'int3': allowed are bf16, int8, int4_g32, int4_g64, int4_g128, q8_0, q4_0"),
+        ((32, 65, "q8_0"), "columns=65 must be a multiple of 32"),
     ],
 )
 def test_a_wrong_matrix_is_refused(arguments, message):

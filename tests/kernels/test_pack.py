@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ktbench import _kernels
-from tests.kernels.grants import PRECISIONS
+from tests.kernels.grants import PRECISIONS, sizes_of
 from tests.kernels.layers import random_layer, widen
 
 ROOT = Path(__file__).parents[2]
@@ -71,10 +71,12 @@ def test_an_expert_may_be_written_again(rng):
         ("int4_g32", 8 * (128 + 64 + 64 * 16 // 2)),  # a line of 64 bytes has the scales of up to 4 groups
         ("int4_g64", 8 * (128 + 64 + 64 * 16 // 2)),
         ("int4_g128", 8 * (128 + 64 + 128 * 16 // 2)),  # k is padded to a group
+        ("q8_0", 8 * (64 + 64 + 64 * 16)),  # offsets lead a strip, a line of 64 bytes has the scales of 2 blocks
+        ("q4_0", 8 * (64 + 64 + 64 * 16 // 2)),
     ],
 )
 def test_nbytes_by_hand(precision, nbytes):
-    assert _kernels.PackedExperts(3, 64, 20, precision).nbytes == 3 * nbytes
+    assert _kernels.PackedExperts(3, 64, *sizes_of(precision, 20), precision).nbytes == 3 * nbytes
 
 
 def test_properties_are_what_was_asked():

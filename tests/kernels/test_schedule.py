@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ktbench import _kernels
-from tests.kernels.grants import kernels
+from tests.kernels.grants import kernels, sizes_of
 from tests.kernels.layers import Batch, case, forward, forward_proven, random_batch, random_layer
 
 
@@ -26,7 +26,7 @@ def teams(cpus) -> list[_kernels.ThreadPool]:
 @given(tokens=st.integers(1, 40), per_token=st.integers(1, 4), seed=st.integers(0, 99))
 def test_result_is_the_same_bit_for_bit(precision, isa, teams, tokens, per_token, seed):
     rng = np.random.default_rng(seed)
-    layer = random_layer(rng, 4, 200, 72)
+    layer = random_layer(rng, 4, *sizes_of(precision, 200, 72))
     batch = random_batch(rng, layer, tokens, per_token)
     packed = layer.packed(precision)
     alone = forward(_kernels.MoE(packed, teams[0]), batch, isa=isa)

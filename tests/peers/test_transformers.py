@@ -32,7 +32,7 @@ from ktbench.peers.transformers.load import open_transformers
 from ktbench.peers.transformers.system import PlainTransformers
 from ktbench.peers.transformers.tuning import Tuning, thread_counts, tune
 from ktbench.workload.prompts import prompt_ids
-from tests.engine.tiny import decode, layer, logits_of_steps, plain_transformers, prefill, run, spec, tiny_model
+from tests.engine.tiny import decode, logits_of_steps, plain_transformers, prefill, run, spec, tiny_model
 from tests.fake import FakeRoofs
 
 pytestmark = pytest.mark.peers
@@ -245,7 +245,6 @@ def test_threads_that_openmp_starts_anew_are_pinned() -> None:
 @pytest.mark.parametrize(
     ("work", "changes", "says"),
     [
-        (layer(), {}, "not workload.phase=layer"),
         (decode(), {"precision": "int8"}, "precision=int8"),
         (decode(routing="balanced"), {}, "set workload.routing=model"),
     ],

@@ -1,0 +1,176 @@
+// q8_0 and q4_0: the integer sums of a block's 32 k are scaled and added up as floats. A policy P is one of
+// core/grouped.h; in addition
+//   gguf_rows, keeps_floats  rows of a register block, and whether it keeps the floats in registers, too, or in L1
+//   zero(sum)  in assembly, too: gcc 12 copies a register of zeros into every sum
+//   scales_of_block(at)  a part's half scales as Floats
+//   fold(sums, scales, floats)
+//   fold_into(sums, scales, kept)  the same in place, in assembly: gcc 12 converts all sums first, and spills
+//   get_floats(c), put_floats(floats, c)
+//   finish(floats, unit, part, offsets, row_scale, c)  what the sums stand for
+#pragma once
+
+#include "core/grouped.h"
+#include "core/half.h"
+
+namespace ktbench {
+namespace {
+
+constexpr std::size_t block_scales_bytes = strip_rows * sizeof(half);  // of one block of each row
+
+template <class P>
+constexpr std::size_t part_scales_bytes = block_scales_bytes / P::parts;
+
+inline const float* offsets_of(const Strips& w, int strip) {
+  return reinterpret_cast<const StripOffsets*>(w.data + strip * w.bytes)->offset;
+}
+
+// Lines of int8, and of int4, as their sums come.
+template <class P>
+struct EightBits {
+  static constexpr int block_lines = gguf_depth / 4, step = P::step;
+  static constexpr float unit = 1;
+  template <int rows, int strips, int n>
+  static void add(typename P::Sum (&sums)[n], const std::byte* line, std::size_t strip_bytes,
+                  const RowPointers<rows>& row) {
+    add_products<P, 0, rows, strips>(sums, line, strip_bytes, row);
+    if constexpr (P::halves == 2) add_products<P, 1, rows, strips>(sums, line, strip_bytes, row);
+  }
+};
+
+template <class P>
+struct FourBits {
+  static constexpr int block_lines = gguf_depth / 8, step = P::quarter_step;
+  static constexpr float unit = P::unit;
+  template <int rows, int strips, int n>
+  static void add(typename P::Sum (&sums)[n], const std::byte* line, std::size_t strip_bytes,
+                  const RowPointers<rows>& row) {
+    add_int4_line<P, rows, strips>(sums, line, strip_bytes, row, std::make_integer_sequence<int, P::quarters>{});
+  }
+};
+
+template <class P, class Lines, int rows, int strips, bool fetching>
+void stream_gguf(const Rows& x, const Strips& w, float* c) {
+  constexpr int per_row = strips * P::parts;
+  typename P::Floats floats[rows * per_row];
+  clear(floats);
+  const std::byte* at = lines_of(w);
+  RowPointers<rows> row(x.data, x.stride);
+  [[maybe_unused]] const Fetching<strips> fetch(w);
+  for (int k = 0; k < w.depth; k += blocks_per_record * gguf_depth) {
+    const std::byte* scales = at;
+    if constexpr (fetching) fetch.ahead_of(at);
+    at += line_bytes;
+    keep_in_registers(floats);
+    for (int b = 0; b < blocks_per_record; ++b, scales += block_scales_bytes) {
+      typename P::Sum sums[rows * per_row];
+      clear(sums);
+#pragma GCC unroll 2
+      for (int i = 0; i < Lines::block_lines; ++i, at += line_bytes, row.advance(Lines::step)) {
+        if constexpr (fetching) fetch.ahead_of(at);
+        Lines::template add<rows, strips>(sums, at, w.bytes, row);
+      }
+#pragma GCC unroll 4
+      for (int i = 0; i < per_row; ++i) {
+        const auto scale = P::scales_of_block(scales + i / P::parts * w.bytes + i % P::parts * part_scales_bytes<P>);
+#pragma GCC unroll 12
+        for (int r = 0; r < rows; ++r)
+          floats[r * per_row + i] = P::fold(sums[r * per_row + i], scale, floats[r * per_row + i]);
+      }
+    }
+  }
+#pragma GCC unroll 12
+  for (int r = 0; r < rows; ++r)
+#pragma GCC unroll 4
+    for (int i = 0; i < per_row; ++i)
+      P::finish(floats[r * per_row + i], Lines::unit, i % P::parts, offsets_of(w, i / P::parts), row_scale(x, r),
+                c + r * c_stride + i * part_rows<P>);
+}
+
+// Where the floats of a register block's sum `i` lie.
+template <class P, int strips, int c_stride>
+inline float* place(float* c, int i) {
+  constexpr int per_row = strips * P::parts;
+  return c + i / per_row * c_stride + i % per_row * part_rows<P>;
+}
+
+// Adds the sums of a block, scaled, to the floats, wherever P keeps them.
+template <class P, int strips, int c_stride, int n>
+inline void add_scaled(const typename P::Sum (&sums)[n], const std::byte* scales, std::size_t strip_bytes,
+                       typename P::Floats (&floats)[n], float* c) {
+  constexpr int per_row = strips * P::parts;
+  asm("" : "+r"(c));  // or gcc keeps a pointer to each place in memory
+#pragma GCC unroll 8
+  for (int i = 0; i < per_row; ++i) {
+    const auto scale = P::scales_of_block(scales + i / P::parts * strip_bytes + i % P::parts * part_scales_bytes<P>);
+#pragma GCC unroll 24
+    for (int s = i; s < n; s += per_row) {
+      if constexpr (P::keeps_floats)
+        P::fold_into(sums[s], scale, floats[s]);
+      else
+        P::fold_into(sums[s], scale, place<P, strips, c_stride>(c, s));
+    }
+  }
+}
+
+// A register block over records of q8_0, like core/lines.h's block() over lines; c holds floats.
+template <class P, int rows, int strips, int c_stride>
+void block_gguf(const Panel& w, const std::byte* x, std::size_t stride, const Ahead& ahead, bool begins, float* c) {
+  constexpr int n = rows * strips * P::parts;
+  if (begins)
+    for (int i = 0; i < n; ++i) P::put_floats(typename P::Floats{}, place<P, strips, c_stride>(c, i));
+  typename P::Floats floats[n];
+#pragma GCC unroll 32
+  for (int i = 0; P::keeps_floats && i < n; ++i) floats[i] = P::get_floats(place<P, strips, c_stride>(c, i));
+  const std::byte* line = w.lines;
+  const std::byte* next = ahead.from;
+  RowPointers<rows> row(x, stride);
+  for (int i = 0; i < w.count; i += turn_lines) {
+    for (int l = 0; l < ahead.lines; ++l, next += line_bytes) __builtin_prefetch(next, 0, 2);
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; ++r) __builtin_prefetch(row[r] + rows * stride, 0, 3);  // of the block that follows
+    const std::byte* scales = line;
+    line += line_bytes;
+    for (int b = 0; b < blocks_per_record; ++b, scales += block_scales_bytes) {
+      typename P::Sum sums[n];
+#pragma GCC unroll 32
+      for (int s = 0; s < n; ++s) P::zero(sums[s]);
+#pragma GCC unroll 8
+      for (int l = 0; l < turn_lines / blocks_per_record; ++l, line += line_bytes, row.advance(P::step))
+        EightBits<P>::template add<rows, strips>(sums, line, w.strip_bytes, row);
+      add_scaled<P, strips, c_stride>(sums, scales, w.strip_bytes, floats, c);
+    }
+  }
+#pragma GCC unroll 32
+  for (int i = 0; P::keeps_floats && i < n; ++i) P::put_floats(floats[i], place<P, strips, c_stride>(c, i));
+}
+
+// For Many of core/blocks.h: strips of q8_0 as they are.
+struct PackedQ8 {
+  static constexpr int piece_lines = 128;
+  static constexpr std::size_t piece_bytes = piece_lines / turn_lines * (turn_lines + 1) * line_bytes;
+
+  static Panel panel(const Strips& w, int first, int count, std::byte*) {
+    return {lines_of(w) + w.format.bytes_before(first * 4 / gguf_depth), w.bytes, count};
+  }
+  template <class P>
+  static constexpr int rows = P::gguf_rows;
+  template <class P, int rows, int strips, int c_stride>
+  static constexpr auto block = block_gguf<P, rows, strips, c_stride>;
+  template <class P>
+  static void finish(const Strips& w, int i, float row_scale, float* c) {
+    P::finish(P::get_floats(c), 1, i % P::parts, offsets_of(w, i / P::parts), row_scale, c);
+  }
+};
+
+// q4_0 unpacked to q8_0.
+struct UnpackedQ4 : PackedQ8 {
+  static Panel panel(const Strips& w, int first, int count, std::byte* to) {
+    for (int s = 0; s < w.count; ++s)
+      unpack_records(lines_of(w) + s * w.bytes + w.format.bytes_before(first * 4 / gguf_depth), count / turn_lines,
+                     to + s * piece_bytes);
+    return {to, piece_bytes, count};
+  }
+};
+
+}  // namespace
+}  // namespace ktbench
