@@ -5,7 +5,7 @@ Only cells of one point of a part are compared with each other, so points may be
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from ktbench.core.record import Cell
 from ktbench.plan.memory import WeightsKey, worker_bytes
@@ -13,21 +13,15 @@ from ktbench.plan.points import points_of
 
 
 def blocks_of(cells: Sequence[Cell], free_bytes: int, cache_bytes: int) -> tuple[tuple[Cell, ...], ...]:
-    """Points that follow each other, joined as long as the workers of all of them fit in `free_bytes` together."""
-    return tuple(_joined(points_of(cells), worker_bytes(cells, cache_bytes), free_bytes))
-
-
-def _joined(
-    points: Sequence[Sequence[Cell]], sizes: dict[WeightsKey, int], free_bytes: int
-) -> Iterator[tuple[Cell, ...]]:
-    block: list[Cell] = []
-    for point in points:
-        if block and _held([*block, *point], sizes) > free_bytes:
-            yield tuple(block)
-            block = []
+    """Points whose workers fit in `free_bytes` together, each in the first block that has room for its own."""
+    sizes = worker_bytes(cells, cache_bytes)
+    blocks: list[list[Cell]] = []
+    for point in points_of(cells):
+        block = next((block for block in blocks if _held([*block, *point], sizes) <= free_bytes), None)
+        if block is None:
+            blocks.append(block := [])
         block += point
-    if block:
-        yield tuple(block)
+    return tuple(map(tuple, blocks))
 
 
 def _held(cells: Sequence[Cell], sizes: dict[WeightsKey, int]) -> int:
