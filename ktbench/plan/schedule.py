@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ktbench.core.peers import BY_NAME
 from ktbench.core.record import Cell
 
 
 def turn_order(cells: Sequence[Cell], round_number: int) -> tuple[Cell, ...]:
-    """Order of one round."""
+    """Order of one round. In the first one opaque peers come last: they are held against the others' logits."""
+    if round_number == 0:
+        return tuple(sorted(cells, key=_is_opaque))
     return tuple(cells if round_number % 2 == 0 else reversed(cells))
+
+
+def _is_opaque(cell: Cell) -> bool:
+    return cell.spec.system != "ktbench" and BY_NAME[cell.spec.system].opaque
 
 
 def worker_groups(cells: Sequence[Cell]) -> tuple[tuple[Cell, ...], ...]:

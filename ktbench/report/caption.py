@@ -121,7 +121,7 @@ def _workload(rows: Sequence[Row], free: set[str]) -> str:
         **_amount(spec),
         **_prefilled(work),
         "workload.steps": _steps({row.spec.workload.steps for row in rows}),
-        "workload.routing": _routing(spec),
+        "workload.routing": _routing(rows),
         "workload.seed": f"seed {work.seed}",
     }
     return f"Workload: {', '.join(text for key, text in parts.items() if key not in free)}."
@@ -148,12 +148,15 @@ def _steps(counts: set[int]) -> str:
     return f"{max(counts)} step{'' if max(counts) == 1 else 's'} a turn"
 
 
-def _routing(spec: RunSpec) -> str:
-    work = spec.workload
+def _routing(rows: Sequence[Row]) -> str:
+    work = rows[0].spec.workload
     if work.routing == "model":
         return "routing by the model"
-    if work.active_experts is not None:
-        return f"balanced routing to {work.active_experts} experts, others every step"
+    active = {row.spec.workload.active_experts for row in rows}
+    if counts := sorted(count for count in active if count is not None):
+        least, most = (str(count) for count in (counts[0], counts[-1]))
+        known = f"{least if least == most else f'{least} to {most}'} experts, others every step"
+        return f"balanced routing to {known}{', or to all' if None in active else ''}"
     return f"{work.routing} routing" + (f" of {Path(work.trace).name}" if work.trace else "")
 
 

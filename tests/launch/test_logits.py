@@ -16,7 +16,7 @@ def file(cell: Cell, *cells: Cell, code: str = "code") -> Path | None:
 
 
 def test_systems_with_the_same_weights_and_work_share_one() -> None:
-    assert file(OURS, PEER) == file(PEER, OURS) != None  # noqa: E711
+    assert file(OURS, PEER) == file(PEER, OURS)
     assert str(file(OURS, PEER)).startswith("run/logits/")
 
 

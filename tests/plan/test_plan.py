@@ -49,6 +49,15 @@ def test_where_precisions_vary_an_arm_has_no_cell_at_those_that_it_has_no_weight
     ]
 
 
+def test_in_the_first_round_opaque_peers_come_after_those_whose_logits_they_are_held_against() -> None:
+    sweep = SweepSpec(arms=("llama.cpp", "transformers eager", "+v"), baseline="llama.cpp")
+    cells = plan_cells(tiny_spec(), sweep)
+    first, second, third = ([cell.label for cell in turn_order(cells, number)] for number in range(3))
+    assert first == ["transformers eager", "+v", "llama.cpp", "llama.cpp (A/A)"]
+    assert second == ["llama.cpp (A/A)", "+v", "transformers eager", "llama.cpp"]
+    assert third == second[::-1]
+
+
 def test_an_arm_without_weights_of_the_only_precision_is_a_cell_with_its_reason_to_come() -> None:
     cells = plan_cells(tiny_spec(precision="int8"), replace(LADDER, control=False))
     assert [cell.label for cell in cells] == ["base", "+v", "+v+d"]
