@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from ktbench.core.peers import Peer, PeerSpec
+from ktbench.host.cuda import read_cuda_devices
 from ktbench.host.software import package_version
 from ktbench.resources import checkout
 
@@ -41,6 +42,8 @@ def peer_reason(peer: Peer, spec: PeerSpec) -> str:
     """Why a peer cannot run here, with the command that installs it; empty where it can."""
     if peer.name == "llama-bench":
         return _program_reason(spec.llama_bench)
+    if peer.name == "fiddler":
+        return read_cuda_devices().reason
     if spec.python is not None and peer.package and shutil.which(spec.python) is None:
         return f"peer.python={spec.python}: no such program"
     if find_peer(peer, spec) is not None:
