@@ -10,17 +10,10 @@
 #include "runtime/pool.h"
 #include "tests/check.h"
 #include "tests/cpus.h"
+#include "tests/formats.h"
 
 namespace ktbench::tests {
 namespace {
-
-constexpr Format formats[] = {{},
-                              {Precision::int8, 0},
-                              {Precision::int4, 32},
-                              {Precision::int4, 64},
-                              {Precision::int4, 128},
-                              {Precision::q8_0, gguf_depth},
-                              {Precision::q4_0, gguf_depth}};
 
 float widen(bf16 x) { return __builtin_bit_cast(float, static_cast<std::uint32_t>(x) << 16); }
 

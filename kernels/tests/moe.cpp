@@ -14,19 +14,12 @@
 #include "runtime/pool.h"
 #include "tests/check.h"
 #include "tests/cpus.h"
+#include "tests/formats.h"
 
 namespace ktbench::tests {
 namespace {
 
 using Numbers = std::mt19937;
-
-constexpr Format formats[] = {{},
-                              {Precision::int8, 0},
-                              {Precision::int4, 32},
-                              {Precision::int4, 64},
-                              {Precision::int4, 128},
-                              {Precision::q8_0, gguf_depth},
-                              {Precision::q4_0, gguf_depth}};
 
 std::string name_of(const Format& f) {
   const char* const names[] = {"bf16", "int8", "int4 in groups of ", "q8_0 in groups of ", "q4_0 in groups of "};

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, cast, get_args
 
 if TYPE_CHECKING:
     from ktbench.core.spec import RunSpec
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 SUMMARY = "a slice or a checkpoint as a GGUF file for llama.cpp"
 A_CELL_FAILED = 4
-_TYPES: Mapping[str, GgufType] = {"bf16": "BF16", "q8_0": "Q8_0", "q4_0": "Q4_0"}
 
 
 def run(overrides: Sequence[str]) -> int:
@@ -86,16 +85,19 @@ def _types() -> tuple[GgufType, ...]:
 def _asked_types(spec: RunSpec, kind: str | None) -> tuple[GgufType, GgufType]:
     """Types of the routed experts and of all other matrices."""
     from ktbench.core.errors import RequestError
+    from ktbench.core.peers import BY_NAME
 
     if kind is not None:
         if found := [one for one in _types() if one == kind]:
             return found[0], found[0]
         raise RequestError(f"export type={kind}: allowed are {', '.join(_types())}")
+    types = {precision: one for precision, one in BY_NAME["llama.cpp"].types.items() if one.lower() == precision}
     asked = {"precision": spec.precision, "device_precision": spec.device_precision}
     for key, precision in asked.items():
-        if precision not in _TYPES:
-            raise RequestError(f"export {key}={precision}: GGUF has no such type; allowed are {', '.join(_TYPES)}")
-    return _TYPES[spec.precision], _TYPES[spec.device_precision]
+        if precision not in types:
+            raise RequestError(f"export {key}={precision}: GGUF has no such type; allowed are {', '.join(types)}")
+    experts, dense = (cast("GgufType", types[precision]) for precision in asked.values())
+    return experts, dense
 
 
 def _new_file(output: str | None) -> Path:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ktbench.core.engine import EngineSpec, PlacementSpec
 from ktbench.core.record import Work
-from ktbench.core.spec import ModelSpec, RunSpec, WorkloadSpec
+from ktbench.core.spec import ModelSpec, RunSpec
 from ktbench.core.timeline import Timeline
 from ktbench.engine.choosing import LEAST_ON_TIME, choose_deferral, told
 from ktbench.engine.experts import Reference
@@ -21,18 +21,17 @@ from ktbench.engine.forward import Forward
 from ktbench.engine.observing import Observer
 from ktbench.engine.parts import Parts
 from ktbench.engine.protocol import Observation
-from ktbench.engine.require import require
+from ktbench.engine.require import configured, require
 from ktbench.engine.resident import Residents, leave
 from ktbench.engine.routing import PassRouting, Routing
 from ktbench.engine.script import Script, ScriptWriter
+from ktbench.engine.scripts import Scripts
 from ktbench.engine.step.decoding import LeanDecoding
 from ktbench.engine.stepping import LeanSteps, PassSteps, Steps
 from ktbench.engine.timelines import timeline
 from ktbench.engine.work import DenseWork, ExpertsWork, mean_work, step_work
 
 _TRIED_STEPS = 6
-# Each holds the cache that its prompt left.
-_MOST_SCRIPTS = 4
 
 
 class HybridEngine:
@@ -42,7 +41,7 @@ class HybridEngine:
         self.model, self._parts = model, parts
         self._forward = Forward(parts.network)
         self._script: Script | None = None
-        self._scripts: dict[WorkloadSpec, Script] = {}
+        self._scripts = Scripts()
         self._steps: Steps | None = None
         self._engine = EngineSpec()
         self._notes: list[str] = []
@@ -56,20 +55,12 @@ class HybridEngine:
         parts = self._parts
         require(spec, self.model)
         parts.threads.use(spec.engine, parts.host, parts.device)
-        self._script = self._script_of(spec)
+        self._script = self._scripts.of(spec.workload, lambda: self._write(spec))
         if parts.host is not None and spec.engine.fused:
             parts.host.require(spec)
         self._notes = []
         deferral = spec.engine.deferral
         self._set_up(spec.engine, self._choose_deferral(spec.engine) if deferral == "auto" else deferral)
-
-    def _script_of(self, spec: RunSpec) -> Script:
-        """Written once: the prompt of a deep context takes longer than all steps after it."""
-        script = self._scripts.pop(spec.workload, None) or self._write(spec)
-        self._scripts[spec.workload] = script
-        if len(self._scripts) > _MOST_SCRIPTS:
-            del self._scripts[next(iter(self._scripts))]
-        return script
 
     def _write(self, spec: RunSpec) -> Script:
         """The routers are recorded with the original numerics where those weights are here."""
@@ -237,16 +228,12 @@ class HybridEngine:
         """See `System`."""
         del self._parts, self._forward
         self._script = self._steps = None
-        self._scripts = {}
+        self._scripts = Scripts()
 
     @property
     def _scripted(self) -> Script:
-        if self._script is None:
-            raise ValueError("configure comes before every other call")
-        return self._script
+        return configured(self._script)
 
     @property
     def _stepped(self) -> Steps:
-        if self._steps is None:
-            raise ValueError("configure comes before every other call")
-        return self._steps
+        return configured(self._steps)

@@ -20,7 +20,7 @@ from ktbench.engine.experts import Reference
 from ktbench.engine.layer_script import LayerScript, LayerStep, write_layer_script
 from ktbench.engine.observing import Observer
 from ktbench.engine.protocol import Observation, Unsupported
-from ktbench.engine.require import require
+from ktbench.engine.require import configured, require
 from ktbench.engine.routing import Routing
 from ktbench.engine.work import ExpertsWork, layer_work, mean_work
 
@@ -152,12 +152,8 @@ class LayerSystem:
 
     @property
     def _copies_in_turn(self) -> Copies:
-        if self._copies is None:
-            raise ValueError("configure comes before every other call")
-        return self._copies
+        return configured(self._copies)
 
     @property
     def _scripted(self) -> LayerScript:
-        if self._script is None:
-            raise ValueError("configure comes before every other call")
-        return self._script
+        return configured(self._script)

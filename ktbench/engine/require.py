@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from ktbench.core.spec import ModelSpec, RunSpec
 from ktbench.engine.protocol import Unsupported
 from ktbench.engine.support import unsupported
+
+T = TypeVar("T")
 
 
 def require(spec: RunSpec, loaded: ModelSpec) -> None:
@@ -13,3 +17,10 @@ def require(spec: RunSpec, loaded: ModelSpec) -> None:
         raise ValueError(f"model {spec.model.name} was asked for, {loaded.name} is loaded")
     if why := unsupported(spec):
         raise Unsupported(why)
+
+
+def configured(part: T | None) -> T:
+    """What `configure` sets. Raises ValueError where it was not called yet."""
+    if part is None:
+        raise ValueError("configure comes before every other call")
+    return part

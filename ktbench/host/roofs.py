@@ -23,8 +23,8 @@ _READ_CHUNK_BYTES = 2**27
 _READ_S = 0.010
 _PEAK_S = 0.010
 _HOP_TRIES = 5
-# Memory that nobody has read for a while may have been set aside by kernel or hypervisor: on a virtual machine that does
-# so, its first reading ran at 1 to 15 GB/s where every later one reached 33.
+# Memory that nobody has read for a while may have been set aside by kernel or hypervisor: on a virtual machine that
+# does so, its first reading ran at 1 to 15 GB/s where every later one reached 33.
 _IDLE_S = 1.0
 # Long enough to stay awake between two chunks, short enough not to steal time from the work that follows.
 _SPIN_US = 50

@@ -13,7 +13,7 @@ import pytest
 
 from ktbench.core.placement import Placement
 from ktbench.core.record import Environment
-from ktbench.host import gauges
+from ktbench.host import gauges, roofs
 from ktbench.host.cuda import CudaDevices
 from ktbench.host.describe import Constant, MachineDescription, load_description, save_description
 from ktbench.host.extension import load_extension
@@ -86,6 +86,25 @@ def test_a_sample_adds_up_what_the_threads_do() -> None:
     assert sample.read_bytes_per_s == pytest.approx(2e10)
     assert (sample.peak_flops, sample.peak_isa, sample.peak_dtype) == (2e12, "amx", "bf16")
     assert sample.ping_pong_ns == 50.0, "the least of several tries"
+
+
+def test_memory_that_was_idle_is_read_before_it_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels, now_s, read = fake_kernels(), [0.0], []
+
+    def slow_at_first(self: Any, nbytes: int) -> float:
+        read.append(nbytes)
+        return 1e9 if sum(read) <= 4 * MIB else 1e10
+
+    monkeypatch.setattr(kernels.ReadRoof, "sample", slow_at_first)
+    monkeypatch.setattr(roofs, "perf_counter", lambda: now_s[0])
+    opened = Roofs(pinned_team(kernels, [0]), kernels, 4 * MIB)
+    assert opened.sample().read_bytes_per_s == pytest.approx(1e10)
+    once = sum(read) - 4 * MIB
+    opened.sample()
+    assert sum(read) == 4 * MIB + 2 * once, "what was read a moment ago is not read twice"
+    now_s[0], before = 5.0, sum(read)
+    opened.sample()
+    assert sum(read) == before + 4 * MIB + once
 
 
 def test_a_sample_has_the_peak_of_the_isa_and_dtype_asked_for() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -12,13 +11,14 @@ from typing import NoReturn
 from ktbench.core.record import Work
 from ktbench.core.spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.engine.gguf.header import Header
-from ktbench.engine.protocol import HostRole, Observation, Unsupported
+from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.peers.llama.file import read_weights
 from ktbench.peers.llama.limits import cores_of, require
 from ktbench.peers.llama.program import Lists, Program
 from ktbench.peers.llama.rows import Row
 from ktbench.peers.llama.settings import Settings, Walk, first_settings, walks
 from ktbench.peers.llama.tuning import Trial, Tuned
+from ktbench.peers.llama.unseen import Unseen
 from ktbench.peers.llama.work import work_of
 
 
@@ -32,8 +32,10 @@ def open_llama_bench(
     return LlamaBench(Program(program=program, file=path), model, host, read_weights(path, weights))
 
 
-class LlamaBench:
+class LlamaBench(Unseen):
     """A `System` that cannot be stepped: `own_samples_s` runs the program and gives what it has timed."""
+
+    name = "llama-bench"
 
     def __init__(self, program: Program, model: ModelSpec, host: HostRole, header: Header) -> None:
         self.model, self._program, self._host, self._header = model, program, host, header
@@ -78,26 +80,6 @@ class LlamaBench:
     def logits(self) -> NoReturn:
         """Raises Unsupported."""
         raise Unsupported("llama-bench shows no logits")
-
-    def observe(self) -> tuple[Observation, ...]:
-        """None."""
-        return ()
-
-    def reference(self, observation: Observation) -> NoReturn:
-        """Raises ValueError: nothing was observed."""
-        raise ValueError(f"llama-bench: layer {observation.layer} was not observed")
-
-    def counters(self) -> Mapping[str, int]:
-        """None."""
-        return {}
-
-    def timeline(self) -> NoReturn:
-        """Raises Unsupported."""
-        raise Unsupported("llama-bench does not say when its parts of a step ran")
-
-    def chosen(self) -> Mapping[str, int]:
-        """None: it has no feature of ours."""
-        return {}
 
     def notes(self) -> tuple[str, ...]:
         """How it was tuned; what it was built for and holds; what its samples are."""

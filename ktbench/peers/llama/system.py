@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ktbench.core.record import Work
 from ktbench.core.spec import ModelSpec, RunSpec, WorkloadSpec
-from ktbench.core.timeline import Timeline
 from ktbench.engine.gguf.header import Header
-from ktbench.engine.protocol import HostRole, Observation, Unsupported
+from ktbench.engine.protocol import HostRole
 from ktbench.peers.llama.api import Model
 from ktbench.peers.llama.file import read_weights
 from ktbench.peers.llama.library import Library
@@ -24,6 +21,7 @@ from ktbench.peers.llama.runner import Calls, Runner, Trials
 from ktbench.peers.llama.script import write_script
 from ktbench.peers.llama.settings import first_settings, walks
 from ktbench.peers.llama.tuning import Tuned, Tuner
+from ktbench.peers.llama.unseen import Unseen
 from ktbench.peers.llama.work import work_of
 
 _MOST_RUNNERS = 4
@@ -64,8 +62,10 @@ class Ready:
     tuned: Tuned
 
 
-class LlamaSystem:
+class LlamaSystem(Unseen):
     """Implements `ktbench.engine.protocol.System`; made by `open_llama`."""
+
+    name = "llama.cpp"
 
     def __init__(self, loaded: Model, model: ModelSpec, host: HostRole, header: Header) -> None:
         self.model, self._loaded, self._host, self._header = model, loaded, host, header
@@ -119,26 +119,6 @@ class LlamaSystem:
     def logits(self) -> NDArray[np.float32]:
         """See `System`."""
         return self._current.runner.logits()
-
-    def observe(self) -> tuple[Observation, ...]:
-        """None: what its experts compute is not shown."""
-        return ()
-
-    def reference(self, observation: Observation) -> NoReturn:
-        """Raises ValueError: nothing was observed."""
-        raise ValueError(f"llama.cpp: layer {observation.layer} was not observed")
-
-    def counters(self) -> Mapping[str, int]:
-        """None."""
-        return {}
-
-    def timeline(self) -> Timeline:
-        """Raises Unsupported."""
-        raise Unsupported("llama.cpp does not say when its parts of a step ran")
-
-    def chosen(self) -> Mapping[str, int]:
-        """None: it has no feature of ours."""
-        return {}
 
     def notes(self) -> tuple[str, ...]:
         """How it was tuned; what it was built for and holds."""

@@ -19,16 +19,15 @@ from ktbench.engine.forward import Forward
 from ktbench.engine.observing import Observer
 from ktbench.engine.operator import Pass
 from ktbench.engine.protocol import HostRole, Observation, Unsupported
+from ktbench.engine.require import configured
 from ktbench.engine.routing import Routing
 from ktbench.engine.script import Script, ScriptWriter
+from ktbench.engine.scripts import Scripts
 from ktbench.engine.stepping import PassSteps
 from ktbench.engine.work import DenseWork, ExpertsWork, dense_params, mean_work, step_work
 from ktbench.peers.support import unsupported
 from ktbench.peers.transformers.experts import PlainExperts
 from ktbench.peers.transformers.tuning import Tuning, thread_counts, tune
-
-# Each holds the cache that its prompt left.
-_MOST_SCRIPTS = 4
 
 
 class PlainTransformers:
@@ -39,7 +38,7 @@ class PlainTransformers:
         self._experts = PlainExperts(network, model.shape.top_k)
         self._params = dense_params(network)
         self._forward, self._state = Forward(network), Pass()
-        self._scripts: dict[WorkloadSpec, Script] = {}
+        self._scripts = Scripts()
         self._tunings: dict[tuple[WorkloadSpec, Implementation, int], Tuning] = {}
         self._script: Script | None = None
         self._steps: PassSteps | None = None
@@ -51,7 +50,7 @@ class PlainTransformers:
         """See `System`. Raises Unsupported, and ValueError for a model or a thread count that is not there."""
         self._require(spec)
         self._experts.run_as(spec.peer.implementation)
-        self._script = self._script_of(spec)
+        self._script = self._scripts.of(spec.workload, lambda: self._write(spec))
         self._steps = PassSteps(self._forward, self._state, self._script)
         tuning = self._tuned(spec)
         self._use(tuning.threads)
@@ -68,13 +67,6 @@ class PlainTransformers:
 
     def _most(self, spec: RunSpec) -> int:
         return spec.engine.threads or self._host.cores
-
-    def _script_of(self, spec: RunSpec) -> Script:
-        script = self._scripts.pop(spec.workload, None) or self._write(spec)
-        self._scripts[spec.workload] = script
-        if len(self._scripts) > _MOST_SCRIPTS:
-            del self._scripts[next(iter(self._scripts))]
-        return script
 
     def _write(self, spec: RunSpec) -> Script:
         """All implementations go on from the cache of one prompt; eager fits in memory for any prompt, and is base's.
@@ -183,16 +175,12 @@ class PlainTransformers:
         """See `System`."""
         del self.network, self._experts, self._forward
         self._script = self._steps = None
-        self._scripts = {}
+        self._scripts = Scripts()
 
     @property
     def _scripted(self) -> Script:
-        if self._script is None:
-            raise ValueError("configure comes before every other call")
-        return self._script
+        return configured(self._script)
 
     @property
     def _stepped(self) -> PassSteps:
-        if self._steps is None:
-            raise ValueError("configure comes before every other call")
-        return self._steps
+        return configured(self._steps)
