@@ -1,4 +1,4 @@
-"""Carries a planned request out: opens or resumes its run folder, measures, shows progress, keeps what there is."""
+"""Carries a planned request out: opens or resumes its run folder, simulates, measures, keeps what there is."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ktbench.cli.progress import loading, round_ended, say, turns_ended
 from ktbench.cli.request import Planned
+from ktbench.cli.simulating import simulate_cells
 from ktbench.config import Request, RequestPart
 from ktbench.core.errors import RequestError
 from ktbench.core.outcome import Outcome
@@ -20,32 +21,40 @@ from ktbench.launch.apart import ChildFailed
 from ktbench.launch.exporting import ensure_file
 from ktbench.launch.sweep import Sweep
 from ktbench.plan import worker_bytes
-from ktbench.store import LOG_NAME, Log, Run, read_run
+from ktbench.store import LOG_NAME, Log, Run, published_of, read_run
 from ktbench.store.find import RUNS, find_run
 
 
 def carry_out(request: Request, planned: Planned, command: list[str]) -> Run:
-    """Measure until the precision goal or the ceiling. An interrupt keeps what was measured and is passed on."""
-    machine = environment()
+    """Simulate, then measure until the precision goal or the ceiling.
+
+    An interrupt keeps what was measured and is passed on.
+    """
+    machine, parts = environment(), tuple(_part(part) for part in request.parts)
+    published = published_of(parts)
     previous = _resumed(request, planned, machine)
     folder = previous.folder if previous else _new_folder(request)
-    log = Log(folder)
+    log, kept = Log(folder), previous.latest() if previous else {}
+    ended = turns_ended(planned.cells)
     sweep = Sweep(
-        cells=planned.cells,
+        cells=planned.here,
         log=log,
         folder=folder,
         code_id=machine.code_id,
         env_id=machine.env_id,
-        kept=previous.latest() if previous else {},
+        kept=kept,
         worker_bytes=worker_bytes(planned.runnable, planned.cache_bytes),
         free_bytes=planned.free_bytes,
-        on_record=turns_ended(planned.cells),
+        on_record=ended,
         on_load=loading,
     )
     try:
         if previous is None:
-            log.append(_header(request, planned, machine, folder.name, command))
+            log.append(_header(request, planned, parts, machine, folder.name, command), *published)
         log.append(machine)
+        for record in simulate_cells(planned, machine, kept):
+            log.append(record)
+            ended(record)
         _measure(sweep, planned, request.measure)
     except KeyboardInterrupt:
         say(f"interrupted; what was measured is kept: the same command with resume={folder.name} goes on")
@@ -57,7 +66,7 @@ def carry_out(request: Request, planned: Planned, command: list[str]) -> Run:
 
 
 def _measure(sweep: Sweep, planned: Planned, measure: MeasureSpec) -> None:
-    for cell in planned.cells:
+    for cell in planned.here:
         if cell.key in planned.lacking:
             sweep.set_aside(cell, Outcome.UNSUPPORTED, planned.lacking[cell.key])
     _write_files(sweep, planned)
@@ -100,14 +109,16 @@ def _only(run: Run, cells: tuple[Cell, ...]) -> Run:
     return replace(run, header=header, records=tuple(record for record in run.records if record.cell in keys))
 
 
-def _header(request: Request, planned: Planned, machine: Environment, run: str, command: list[str]) -> Header:
+def _header(
+    request: Request, planned: Planned, parts: tuple[Part, ...], machine: Environment, run: str, command: list[str]
+) -> Header:
     return Header(
         run=run,
         title=request.title,
         ablation=request.sweep.name,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=tuple(command),
-        parts=tuple(_part(part) for part in request.parts),
+        parts=parts,
         cells=planned.cells,
         measure=request.measure,
         code_id=machine.code_id,
@@ -117,7 +128,13 @@ def _header(request: Request, planned: Planned, machine: Environment, run: str, 
 
 def _part(part: RequestPart) -> Part:
     baseline = part.sweep.baseline if part.sweep.arms else part.spec.label
-    return Part(name=part.name, title=part.title, baseline=baseline, figure=part.sweep.figure)
+    return Part(
+        name=part.name,
+        title=part.title,
+        baseline=baseline,
+        figure=part.sweep.figure,
+        published=part.sweep.published,
+    )
 
 
 def _new_folder(request: Request) -> Path:
@@ -129,15 +146,17 @@ def _new_folder(request: Request) -> Path:
 
 
 def _resumed(request: Request, planned: Planned, machine: Environment) -> Run | None:
-    """The run to go on with, once it is sure that it is the same cells under the same code on the same machine."""
+    """The run to go on with, once it is sure that it is the same cells under the same code on the same machine.
+
+    What is all simulated does not depend on the machine.
+    """
     if request.resume is None:
         return None
     run = read_run(find_run(request.resume))
     _require_same_cells(run, planned)
-    for what, then, now in (
-        ("code", run.header.code_id, machine.code_id),
-        ("machine", run.header.env_id, machine.env_id),
-    ):
+    ids = [("code", run.header.code_id, machine.code_id)]
+    ids += [("machine", run.header.env_id, machine.env_id)] if planned.here else []
+    for what, then, now in ids:
         if then != now and not request.resume_changed:
             raise RequestError(
                 f"resume={request.resume}: its {what} was {then}, this is {what} {now}; "

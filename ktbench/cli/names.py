@@ -8,7 +8,7 @@ from ktbench.core.arms import PRECISIONS
 from ktbench.core.record import Cell
 from ktbench.report.columns import setting_text
 from ktbench.report.row import Row, groups_of
-from ktbench.report.settings import TOKENS, Setting, settings_of, varying
+from ktbench.report.settings import TOKENS, Setting, alike, settings_of, varying
 
 
 def cell_names(cells: Sequence[Cell]) -> dict[str, str]:
@@ -23,7 +23,8 @@ def cell_names(cells: Sequence[Cell]) -> dict[str, str]:
 
 def names_in_part(cells: Sequence[Cell]) -> dict[str, str]:
     """Name of each cell of one part by its key: its label, and where it stands on what the part varies."""
-    settings = {cell.key: settings_of(cell.spec) for cell in cells}
+    keyed = alike(settings_of(cell.spec) for cell in cells)
+    settings = {cell.key: one for cell, one in zip(cells, keyed, strict=True)}
     keys = _told(varying(settings.values()), (cell.label for cell in cells))
     points = {cell.key: _point({key: settings[cell.key].get(key) for key in keys}) for cell in cells}
     return {cell.key: f"{cell.label} ({points[cell.key]})" if keys else cell.label for cell in cells}

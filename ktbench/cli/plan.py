@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ktbench.cli.request import Planned
     from ktbench.config import RequestPart
+    from ktbench.core.record import Cell
+    from ktbench.core.spec import MeasureSpec
 
 SUMMARY = "the cells of a sweep, minutes and bytes; what was dropped and why"
 _PURPOSES = ("original", "packed", "others", "dense", "workspace", "fixed")
@@ -15,19 +17,35 @@ _GIB = 2**30
 
 
 def run(overrides: Sequence[str]) -> int:
-    """Print the plan. Raises RequestError where it would not fit."""
+    """Print the plan, or the answer to `what_if`. Raises RequestError where what is to be measured would not fit."""
     from ktbench.cli.request import plan_request, read_request
+    from ktbench.cli.what_if import answer, read_question
 
+    if question := read_question(overrides):
+        return answer(question)
     request = read_request(overrides)
-    planned, measure = plan_request(request), request.measure
+    planned = plan_request(request)
     for part in request.parts:
         print("\n".join(_part_lines(part, planned)))
-    print("\n".join(_memory_lines(planned)))
-    print(
+    if played := [cell for cell in planned.simulated if cell.key not in planned.lacking]:
+        print(_simulated_line(played))
+    if planned.runnable or not planned.simulated:
+        print("\n".join((*_memory_lines(planned), _rounds_line(planned, request.measure))))
+    return 0
+
+
+def _simulated_line(cells: Sequence[Cell]) -> str:
+    from ktbench.report.simulated import simulated_on
+
+    said = simulated_on([cell.spec.machine for cell in cells if cell.spec.machine])
+    return f"{said}: {len(cells)} cell{'' if len(cells) == 1 else 's'}, in this process, nothing is loaded"
+
+
+def _rounds_line(planned: Planned, measure: MeasureSpec) -> str:
+    return (
         f"rounds: {measure.min_rounds} to {measure.max_rounds} of {len(planned.runnable)} turns, "
         f"at most {measure.max_minutes:g} minutes of turns, loading apart"
     )
-    return 0
 
 
 def _part_lines(part: RequestPart, planned: Planned) -> Iterator[str]:

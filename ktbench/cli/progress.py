@@ -35,7 +35,8 @@ def turns_ended(cells: Sequence[Cell]) -> Callable[[Record], None]:
 
     def turn_ended(record: Record) -> None:
         ended = f"{median(record.samples_s) * 1e3:.2f} ms/step" if record.samples_s else _failure(record)
-        say(f"  round {record.round + 1:>2}  {names[record.cell]:<{width}} {ended}")
+        turn = "simulated" if record.provenance == "simulated" else f"round {record.round + 1:>2}"
+        say(f"  {turn}  {names[record.cell]:<{width}} {ended}")
 
     return turn_ended
 

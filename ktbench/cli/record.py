@@ -59,6 +59,8 @@ def _cell(words: Sequence[str]) -> tuple[Cell, str]:
     request = read_request(words)
     if request.is_sweep:
         raise RequestError("record: takes one cell; use `sweep` for lists and ablations")
+    if (machine := request.parts[0].spec.machine) is not None:
+        raise RequestError(f"record machine={machine.name}: routers are asked on this machine, leave out machine=")
     work = request.parts[0].spec.workload
     if work.phase == "layer":
         raise RequestError("record workload.phase=layer: a layer alone has no router; allowed are prefill and decode")

@@ -1,36 +1,32 @@
-"""From the words of a command line to a frozen request and the cells it means on this machine."""
+"""From the words of a command line to a frozen request and the cells it means, here or on a machine of paper."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from ktbench.cli.described import lacking_there
+from ktbench.cli.here import lacking_here, lacking_room
 from ktbench.config import Request, compose, freeze
 from ktbench.core.errors import RequestError
-from ktbench.core.peers import BY_NAME
 from ktbench.core.record import Cell
-from ktbench.core.spec import RunSpec
 from ktbench.engine.checkpoint_files import inspect_checkpoint
-from ktbench.engine.gguf.kept import no_file
+from ktbench.engine.gguf.inspecting import inspect_gguf, is_gguf
 from ktbench.engine.inject.match import require_operators
-from ktbench.engine.placing import place_experts
-from ktbench.engine.roles import lacking_cores
-from ktbench.engine.support import unsupported as not_built
-from ktbench.host.grants import feature_reasons, machine_grants
 from ktbench.host.memory import available_memory_bytes
-from ktbench.host.peers import peer_reason
 from ktbench.host.topology import read_topology
-from ktbench.peers.support import unsupported as peer_cannot
-from ktbench.plan import blocks_of, plan_cells, require_memory, unsupported
-from ktbench.workload.profile import read_profile
-from ktbench.workload.recorded import read_trace
+from ktbench.plan import blocks_of, plan_cells, require_memory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Planned:
-    """Cells of a request. `lacking` says by cell key why this machine cannot run a cell; the others can be run.
+    """Cells of a request. `lacking` says by cell key why a cell cannot be run, here or on its machine.
 
     `needed_bytes` are held at once at most, of `free_bytes`; `cache_bytes` is the last-level cache, 0 if not known.
+    Simulated cells need none of it.
     """
 
     cells: tuple[Cell, ...]
@@ -40,22 +36,31 @@ class Planned:
     cache_bytes: int
 
     @property
-    def blocks(self) -> tuple[tuple[Cell, ...], ...]:
-        """The cells that can run, in the blocks that take turns together: all, or as many as memory has room for."""
-        return blocks_of(self.runnable, self.free_bytes, self.cache_bytes)
+    def here(self) -> tuple[Cell, ...]:
+        """Cells to measure on this machine, whether it can run them or not."""
+        return tuple(cell for cell in self.cells if cell.spec.machine is None)
 
     @property
     def runnable(self) -> tuple[Cell, ...]:
         """Cells that this machine can run."""
-        return tuple(cell for cell in self.cells if cell.key not in self.lacking)
+        return tuple(cell for cell in self.here if cell.key not in self.lacking)
+
+    @property
+    def simulated(self) -> tuple[Cell, ...]:
+        """Cells on machines of paper, whether those could run them or not."""
+        return tuple(cell for cell in self.cells if cell.spec.machine is not None)
+
+    @property
+    def blocks(self) -> tuple[tuple[Cell, ...], ...]:
+        """The cells that can run, in the blocks that take turns together: all, or as many as memory has room for."""
+        return blocks_of(self.runnable, self.free_bytes, self.cache_bytes)
 
 
 def read_request(overrides: Sequence[str]) -> Request:
     """The frozen request behind overrides. Raises RequestError."""
     composed = compose(overrides)
-    paths = {content["model"]["path"] for content in composed.parts.values()} - {None}
     try:
-        request = freeze(composed, {path: inspect_checkpoint(path) for path in paths})
+        request = freeze(composed, dict(_checkpoints(composed.parts.values())))
         for part in request.parts:
             require_operators(part.spec.inject)
         return request
@@ -63,47 +68,45 @@ def read_request(overrides: Sequence[str]) -> Request:
         raise RequestError(str(error)) from None
 
 
+def _checkpoints(parts: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Configurations of the checkpoints that parts name. Weights have to be there where a cell is measured."""
+    for content in parts:
+        path = content["model"]["path"]
+        if path is not None:
+            yield path, inspect_checkpoint(path) if _is_measured(content) else _configuration(path)
+
+
+def _is_measured(content: Mapping[str, Any]) -> bool:
+    """Whether cells of a part may be measured here."""
+    return content["machine"]["name"] == "here" or "machine" in (content["sweep"]["axes"] or ())
+
+
+def _configuration(path: str) -> dict[str, Any]:
+    """What a checkpoint says of itself; its weights need not be there. Raises ValueError naming the file."""
+    if is_gguf(path):
+        return inspect_gguf(path)
+    file = Path(path) / "config.json"
+    if not file.is_file():
+        raise ValueError(f"model.path={path}: no config.json there, not a Hugging Face folder")
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{file}: holds no configuration ({error})") from None
+
+
 def plan_request(request: Request) -> Planned:
-    """Cells of a request, sorted into what can run here and what cannot. Raises RequestError where it does not fit."""
-    cells = tuple(cell for part in request.parts for cell in plan_cells(part.spec, part.sweep, part.name))
-    grants = machine_grants()
-    reasons = feature_reasons(grants)
-    if grants["cuda"] and any(cell.spec.engine.device == "cuda" for cell in cells):
-        raise RequestError(f"engine.device=cuda: {grants['cuda']}; allowed here: cpu")
-    cpus = read_topology().core_cpus
-    lacking = {cell.key: why for cell in cells if (why := _lacks(cell.spec, reasons, cpus))}
-    runnable = [cell for cell in cells if cell.key not in lacking]
-    for cell in cells:
-        _check_placement(cell)
-    for cell in runnable:
-        _check_trace(cell)
+    """Cells of a request, sorted into what can be run and what cannot, with the reason.
+
+    Raises RequestError where what is to be measured does not fit this machine; beside simulated cells that is a reason
+    like any other. A simulated cell has no control: it is the same every time.
+    """
+    planned = (cell for part in request.parts for cell in plan_cells(part.spec, part.sweep, part.name))
+    cells = tuple(cell for cell in planned if cell.role == "arm" or cell.spec.machine is None)
+    here = [cell for cell in cells if cell.spec.machine is None]
+    alone = len(here) == len(cells)
+    lacking = lacking_there(cells) | lacking_here(here, cuda_is_needed=alone)
     free, cache = available_memory_bytes(), read_topology().last_level_cache_bytes or 0
-    needed = require_memory(runnable, free, cache)
+    if not alone:
+        lacking |= lacking_room([cell for cell in here if cell.key not in lacking], free, cache)
+    needed = require_memory([cell for cell in here if cell.key not in lacking], free, cache)
     return Planned(cells=cells, lacking=lacking, needed_bytes=needed, free_bytes=free, cache_bytes=cache)
-
-
-def _lacks(spec: RunSpec, reasons: Mapping[str, str], cpus: Sequence[int]) -> str:
-    """Why a cell cannot run on this machine; empty where it can."""
-    if spec.system != "ktbench":
-        return peer_cannot(spec) or no_file(spec) or peer_reason(BY_NAME[spec.system], spec.peer)
-    return unsupported(spec, reasons) or not_built(spec) or lacking_cores(cpus, spec.engine)
-
-
-def _check_trace(cell: Cell) -> None:
-    """Recorded routing that cannot be replayed is refused before anything loads."""
-    work, shape = cell.spec.workload, cell.spec.model.shape
-    try:
-        if work.trace is not None:
-            read_trace(work.trace, shape.experts, shape.top_k, work.seed)
-    except ValueError as error:
-        raise RequestError(str(error)) from None
-
-
-def _check_placement(cell: Cell) -> None:
-    """A profile that cannot be read, or is one of another model, is refused before anything loads."""
-    placement, model = cell.spec.engine.placement, cell.spec.model
-    try:
-        profile = None if placement.profile is None else read_profile(placement.profile, model)
-        place_experts(placement, model.shape, profile)
-    except ValueError as error:
-        raise RequestError(str(error)) from None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-SUMMARY = "measure one cell"
+SUMMARY = "measure one cell, or simulate it (machine=NAME)"
 
 
 def run(overrides: Sequence[str]) -> int:
-    """Measure the one cell that the overrides describe. Exit code 4 where it did not end well or cannot run here.
+    """Measure or simulate the one cell that the overrides describe. Exit code 4 where it did not end well or cannot.
 
     With `inject.show=true` nothing is measured: the modules of the model and what takes their place are shown.
     """

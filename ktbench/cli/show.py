@@ -8,7 +8,7 @@ from functools import partial
 from ktbench.cli.names import listing
 from ktbench.core.outcome import Outcome
 from ktbench.report.agreement import UNPROVEN, kl_text, top1_text
-from ktbench.report.caption import conditions_of
+from ktbench.report.conditions import conditions_of
 from ktbench.report.parts import parts_of
 from ktbench.report.row import Row
 from ktbench.report.rows import name_width, row_line, rows_of
@@ -52,7 +52,12 @@ def _lines(row: Row, width: int) -> Iterator[str]:
     yield from (f"{'':<{width}}   {remark}" for remark in row.remarks)
     if row.timed:
         seen = row.evidence or row.missing["evidence"]
-        said = [f"seen: {seen}", _error(row), *_answers(row), *([f"{row.outcome}: {row.why}"] if row.why else [])]
+        said = [
+            seen if row.simulated else f"seen: {seen}",
+            _error(row),
+            *_answers(row),
+            *([f"{row.outcome}: {row.why}"] if row.why else []),
+        ]
         yield f"{'':<{width}}   {'; '.join(said)}"
 
 

@@ -1,10 +1,10 @@
-"""`sweep`: measures every cell of an ablation, then writes its tables and figures."""
+"""`sweep`: measures or simulates every cell of an ablation, then writes its tables and figures."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-SUMMARY = "measure an ablation (+ablation=NAME), then write tables and figures"
+SUMMARY = "measure or simulate an ablation (+ablation=NAME), then write tables and figures"
 
 
 def run(overrides: Sequence[str]) -> int:

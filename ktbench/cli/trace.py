@@ -34,7 +34,7 @@ def run(overrides: Sequence[str]) -> int:
         say(f"trace: UNSUPPORTED: {planned.lacking[cell.key]}")
         return A_CELL_FAILED
     machine = environment()
-    timeline, why = _traced(cell, machine, folder)
+    timeline, why = (_simulated if cell.spec.machine else _traced)(cell, machine, folder)
     if timeline is None:
         say(f"trace: {why}")
         return A_CELL_FAILED
@@ -83,21 +83,43 @@ def _traced(cell: Cell, machine: Environment, folder: Path) -> tuple[Timeline | 
             worker.stop()
 
 
+def _simulated(cell: Cell, machine: Environment, folder: Path) -> tuple[Timeline | None, str]:
+    """The timeline of a cell on its machine of paper, or why there is none."""
+    from ktbench.simulate import simulate
+
+    try:
+        timeline = simulate(cell.spec).timeline
+    except ValueError as error:
+        return None, f"UNSUPPORTED: {error}"
+    folder.mkdir(parents=True)
+    return timeline, ""
+
+
 def _written(timeline: Timeline, cell: Cell, machine: Environment, folder: Path) -> Iterator[str]:
     """Writes the files; what there is to say about the step, then their names."""
     from ktbench.report.chrome import chrome_trace
     from ktbench.report.figure import save
-    from ktbench.report.machine import machine_sentence
     from ktbench.report.timeline import shares, timeline_figure
 
+    conditions = _conditions(cell, machine)
+    trace = folder / "trace.json"
+    trace.write_text(chrome_trace(timeline), encoding="utf-8")
+    yield from (*shares(timeline), *conditions[:2], "")
+    for path in (trace, *save(timeline_figure(timeline, conditions), folder, "timeline")):
+        yield f"wrote {path}"
+
+
+def _conditions(cell: Cell, machine: Environment) -> tuple[str, ...]:
+    """What was traced, on what, and the ids."""
+    from ktbench.report.machine import machine_sentence
+    from ktbench.report.simulated import simulated_on
+
     spec = cell.spec
-    conditions = (
+    if spec.machine is not None:
+        ids = f"Ids: code {machine.code_id}, spec {cell.spec_id}."
+        return f"{cell.label}.", f"{simulated_on([spec.machine])}.", ids
+    return (
         f"{spec.summary}, {cell.label}, roles {spec.engine.roles} on {spec.engine.device}.",
         machine_sentence(machine.facts),
         f"Ids: code {machine.code_id}, machine {machine.env_id}, spec {cell.spec_id}.",
     )
-    trace = folder / "trace.json"
-    trace.write_text(chrome_trace(timeline), encoding="utf-8")
-    yield from (*shares(timeline), conditions[0], "")
-    for path in (trace, *save(timeline_figure(timeline, conditions), folder, "timeline")):
-        yield f"wrote {path}"

@@ -1,14 +1,21 @@
-"""The axes of a sweep once overrides have had their say: lists replace them, single values end them."""
+"""The axes of a sweep once overrides have had their say: lists replace them, single values end them.
+
+Models and machines stand on axes by their names until `with_nodes` puts their nodes in place.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from ktbench.config.lists import Lists
+from ktbench.config.lists import WHOLE_GROUPS, Lists
 from ktbench.config.precisions import PRECISION_KEYS, precision_name
+from ktbench.core.errors import RequestError
+from ktbench.core.sweep import axis_changes
 
 Content = dict[str, Any]
+# The composed node of a group by the group and the name of an option.
+NodeOf = Callable[[str, str], Any]
 
 
 def overridden(content: Content, keys: Collection[str], lists: Lists) -> Content:
@@ -51,4 +58,39 @@ def _at(content: Mapping[str, Any], key: str) -> Any:
     value: Any = content
     for name in key.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
+    if key in WHOLE_GROUPS:
+        return value["name"]
     return precision_name(value) if key in PRECISION_KEYS else value
+
+
+def with_nodes(content: Content, node_of: NodeOf) -> Content:
+    """The content with the nodes of models and machines where values of axes name them.
+
+    Raises RequestError for what is no name.
+    """
+
+    def node(key: str, value: Any) -> Any:
+        if key not in WHOLE_GROUPS:
+            return value
+        if not isinstance(value, str):
+            raise RequestError(f"sweep.axes: {key}: {value} must be a name, as {key}=NAME takes it")
+        return node_of(key, value)
+
+    axes = mapped_axes(content["sweep"]["axes"], lambda found: {key: node(key, value) for key, value in found.items()})
+    return content | {"sweep": content["sweep"] | {"axes": axes}}
+
+
+def mapped_axes(axes: Any, make: Callable[[Content], Content]) -> Any:
+    """Axes with what `make` makes of the spec changes of each value; what is no axis is left for the spec to refuse."""
+    if not isinstance(axes, dict):
+        return axes
+    return {
+        axis: [_mapped(axis, value, make) for value in values] if isinstance(values, list) else values
+        for axis, values in axes.items()
+    }
+
+
+def _mapped(axis: str, value: Any, make: Callable[[Content], Content]) -> Any:
+    """Models and machines are mappings themselves, so that they are always said by their keys."""
+    changes = make(axis_changes(axis, value))
+    return changes if isinstance(value, Mapping) or axis in WHOLE_GROUPS else changes[axis]

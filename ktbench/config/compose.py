@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
+from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from ktbench.config.machine import BESIDE_PRESETS, ReadLocal, is_own, no_local, preset, register_own
 from ktbench.core.engine import EngineSpec
 from ktbench.core.errors import RequestError
 from ktbench.core.peers import PeerSpec
@@ -23,8 +25,8 @@ from ktbench.core.spec import MeasureSpec
 from ktbench.core.sweep import SweepSpec
 from ktbench.resources import data_folder
 
-_DEFAULTS = {
-    "engine": EngineSpec(),
+_DEFAULTS: dict[str, Any] = {
+    "engine": to_plain(EngineSpec()) | {"device": None},  # None: the GPU of the machine where that has one
     "measure": MeasureSpec(),
     "peer": PeerSpec(),
     "sweep": SweepSpec(),
@@ -35,8 +37,12 @@ _DEFAULTS = {
 }
 
 
-def compose_once(overrides: Sequence[str]) -> dict[str, Any]:
-    """Plain content of the composed configuration.
+# Folders of `conf` whose files are no options.
+_NO_GROUPS = ("calibration",)
+
+
+def compose_once(overrides: Sequence[str], read_local: ReadLocal = no_local) -> dict[str, Any]:
+    """Plain content of the composed configuration, with the machine as it is without overrides as `machine.preset`.
 
     Raises RequestError in one line for an override that does not parse, an unknown group option or an unknown key.
     """
@@ -46,11 +52,21 @@ def compose_once(overrides: Sequence[str]) -> dict[str, Any]:
     for word in words:
         _check_group(word, groups)
     try:
-        with initialize_config_dir(str(data_folder("conf").resolve()), version_base="1.3"):
-            composed = hydra_compose("config", words)
-        return dict(OmegaConf.to_container(composed, resolve=True, throw_on_missing=True))  # type: ignore[arg-type]
+        return _composed(register_own(words, read_local))
     except (HydraException, OmegaConfBaseException) as error:
         raise RequestError(_one_line(error, words)) from None
+    except ValueError as error:
+        raise RequestError(str(error)) from None
+
+
+def _composed(words: list[str]) -> dict[str, Any]:
+    with initialize_config_dir(str(data_folder("conf").resolve()), version_base="1.3"):
+        composed = hydra_compose("config", words, return_hydra_config=True)
+    machine = composed.hydra.runtime.choices.machine
+    with open_dict(composed):
+        del composed["hydra"]
+    content: dict[str, Any] = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
+    return content | {"machine": content["machine"] | {"preset": preset(machine)}}
 
 
 def ablation_names() -> list[str]:
@@ -64,6 +80,7 @@ def group_names() -> list[str]:
     return list(_group_options())
 
 
+@cache
 def _register() -> None:
     """Ablations are flat files outside `conf`, so they are registered as options of the group `ablation`."""
     store = ConfigStore.instance()
@@ -76,8 +93,9 @@ def _register() -> None:
 
 def _group_options() -> dict[str, list[str]]:
     conf = data_folder("conf")
-    groups = {folder.name: _options(folder) for folder in sorted(conf.iterdir()) if folder.is_dir()}
-    return groups | {"ablation": ablation_names()}
+    folders = [path for path in sorted(conf.iterdir()) if path.is_dir() and path.name not in _NO_GROUPS]
+    groups = {folder.name: _options(folder) for folder in folders} | {"ablation": ablation_names()}
+    return groups | {"machine": [*groups["machine"], *BESIDE_PRESETS]}
 
 
 def _options(folder: Path) -> list[str]:
@@ -97,7 +115,7 @@ def _check_group(word: str, groups: Mapping[str, Iterable[str]]) -> None:
     if key.startswith("+") and group not in groups:
         raise RequestError(f"{group}: unknown key{_nearest(group, known_keys())}")
     options = list(groups.get(group, []))
-    if options and value not in options:
+    if options and value not in options and not (group == "machine" and is_own(value)):
         raise RequestError(f"{group}={value}: unknown{_nearest(value, options)}; allowed are {', '.join(options)}")
 
 

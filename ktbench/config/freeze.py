@@ -8,7 +8,11 @@ from types import MappingProxyType
 from typing import Any
 
 from ktbench.config.arms import give_arms
+from ktbench.config.axes import mapped_axes
+from ktbench.config.device import give_device
 from ktbench.config.inject import freeze_inject, wants_show
+from ktbench.config.lists import WHOLE_GROUPS
+from ktbench.config.machine import freeze_machine
 from ktbench.config.parts import Composed
 from ktbench.config.precisions import PRECISION_KEYS, precision_name
 from ktbench.config.trace import give_trace
@@ -19,7 +23,7 @@ from ktbench.core.spec import MeasureSpec, RunSpec
 from ktbench.core.sweep import SweepSpec
 
 _VOCAB_MULTIPLE = 64
-_SPEC = ("workload", "engine", "system", "peer")
+_SPEC = (*WHOLE_GROUPS, "workload", "engine", "system", "peer")
 
 # `config.json` of a checkpoint by the folder that `model.path` names.
 Checkpoints = Mapping[str, Mapping[str, Any]]
@@ -86,15 +90,31 @@ def freeze(composed: Composed, checkpoints: Checkpoints = MappingProxyType({})) 
 
 
 def _part(name: str, content: Mapping[str, Any], measure: Any, checkpoints: Checkpoints) -> RequestPart:
-    path = content["model"]["path"]
-    phase = content["workload"]["phase"]
-    model = freeze_model(content["model"], None if path is None else checkpoints[path], phase=phase)
+    content = give_device(_with_specs(content, checkpoints))
     given = {key: content[key] for key in _SPEC} | {key: precision_name(content[key]) for key in PRECISION_KEYS}
-    plain = {"model": model, "measure": measure, "inject": freeze_inject(content["inject"])} | given
+    plain = {"measure": measure, "inject": freeze_inject(content["inject"])} | given
     sweep = give_arms(content["sweep"], plain)
     if sweep["arms"] and not content["sweep"]["arms"]:
         plain["system"] = "ktbench"  # each arm names its own, and features are those of ours
     return from_plain({"name": name, "spec": from_plain(plain, RunSpec), "sweep": sweep}, RequestPart)
+
+
+def _with_specs(content: Mapping[str, Any], checkpoints: Checkpoints) -> dict[str, Any]:
+    """The content with plain specs in place of the nodes of models and machines, on axes too."""
+    axes, phase = content["sweep"]["axes"], content["workload"]["phase"]
+    varied = frozenset(axes) if isinstance(axes, dict) else frozenset()
+
+    def frozen(key: str, value: Any) -> Any:
+        if key == "machine":
+            return freeze_machine(value, varied)
+        if key == "model":
+            path = value["path"]
+            return freeze_model(value, None if path is None else checkpoints[path], phase=phase)
+        return value
+
+    groups = {key: frozen(key, content[key]) for key in WHOLE_GROUPS}
+    axes = mapped_axes(axes, lambda changes: {key: frozen(key, value) for key, value in changes.items()})
+    return {**content, **groups, "sweep": content["sweep"] | {"axes": axes}}
 
 
 def freeze_model(model: Mapping[str, Any], checkpoint: Mapping[str, Any] | None, *, phase: str) -> dict[str, Any]:

@@ -15,8 +15,9 @@ from ktbench.config.precisions import PRECISION_KEYS, precision_name
 from ktbench.core.errors import RequestError
 from ktbench.core.sweep import part_name
 
-# What an axis can vary: keys of a run's spec.
-_ROOTS = ("workload", "engine", "system", "peer", *PRECISION_KEYS)
+# What an axis can vary: keys of a run's spec, and groups as wholes.
+_ROOTS = ("workload", "engine", "system", "peer", *PRECISION_KEYS, "machine")
+WHOLE_GROUPS = ("model", "machine")
 _MOST = 256
 
 Lists = dict[str, list[Any]]
@@ -31,7 +32,7 @@ class Words:
 
 
 def split_lists(overrides: Sequence[str], groups: Container[str]) -> Words:
-    """Overrides with their lists taken apart; `groups` are those of Hydra, of which ablations alone can be several.
+    """Overrides with their lists taken apart; of `groups`, which are Hydra's, few can be several at once.
 
     Raises RequestError for a list that makes no axis. What does not parse is left for Hydra to refuse.
     """
@@ -65,10 +66,10 @@ def _list_in(word: str) -> Override | None:
 
 def _require_axis(override: Override, groups: Container[str], overrides: Sequence[str]) -> None:
     key, root = override.key_or_group, override.key_or_group.partition(".")[0]
-    if key in groups or root not in _ROOTS:
+    if key not in WHOLE_GROUPS and (key in groups or root not in _ROOTS):
         raise RequestError(
             f"{override.input_line}: {key} takes one value, run sweep once for each; "
-            f"lists are for keys of {', '.join(_ROOTS)}, and for ablations"
+            f"lists are for keys of {', '.join(_ROOTS)}, for model and for ablations"
         )
     if sum(key_of(word) == key for word in overrides) > 1:
         raise RequestError(f"{override.input_line}: {key} is there twice")

@@ -17,9 +17,12 @@ def digest(content: Any) -> str:
 
 
 def spec_id(spec: RunSpec) -> str:
-    """Identity of what was asked. Left out: the model's label, how long to measure, and where a peer is found."""
+    """Identity of what was asked. Left out: labels of model and machine, how long to measure, where a peer is found."""
     content = to_plain(spec)
     del content["measure"]
     content["peer"] = content["peer"]["implementation"] if spec.system == "transformers" else None
     del content["model"]["name"]
+    machine = content.pop("machine")
+    if machine is not None:
+        content["machine"] = {key: value for key, value in machine.items() if key not in ("name", "title", "sources")}
     return digest(content)

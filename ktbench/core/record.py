@@ -147,12 +147,16 @@ class Environment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """One table and one figure of a run. `baseline` is the label of the arm that its other arms are compared with."""
+    """One table and one figure of a run. `baseline` is the label of the arm that its other arms are compared with.
+
+    `published` names the files of published numbers that are shown beside its cells.
+    """
 
     name: str
     title: str
     baseline: str
     figure: FigureKind = "bars"
+    published: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

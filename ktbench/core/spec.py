@@ -8,6 +8,7 @@ from typing import Any, Literal
 from ktbench.core.checks import at_least
 from ktbench.core.engine import EngineSpec
 from ktbench.core.inject import InjectSpec
+from ktbench.core.machine import MachineSpec
 from ktbench.core.peers import BY_NAME, PeerSpec, System, system_label
 from ktbench.core.shape import MoEShape, moe_shape
 
@@ -81,8 +82,8 @@ class WorkloadSpec:
         self._check_prompts()
         if self.phase == "layer":
             self._check_layer()
-        elif self.active_experts is not None or self.routing == "recorded":
-            raise ValueError(f"workload.phase={self.phase}: active_experts and routing=recorded are for phase=layer")
+        elif self.active_experts is not None:
+            raise ValueError(f"workload.phase={self.phase}: active_experts is for phase=layer")
         if self.trace is not None and self.routing != "recorded":
             raise ValueError(f"workload.trace={self.trace}: set workload.routing=recorded with it")
 
@@ -141,7 +142,8 @@ class RunSpec:
     """One cell: which system runs which model on which work with which features.
 
     `precision` is that of the routed experts in the fused operator, `device_precision` that of the linear layers which
-    the lean device role packs; a peer runs either in its own format of as many bits (`Peer.types`).
+    the lean device role packs; a peer runs either in its own format of as many bits (`Peer.types`). With a `machine` the
+    cell is simulated on it, without one it is measured here.
     """
 
     model: ModelSpec
@@ -153,8 +155,11 @@ class RunSpec:
     device_precision: Precision = "bf16"
     inject: InjectSpec = field(default_factory=InjectSpec)
     peer: PeerSpec = field(default_factory=PeerSpec)
+    machine: MachineSpec | None = None
 
     def __post_init__(self) -> None:
+        if self.workload.routing == "recorded" and self.workload.phase != "layer" and self.machine is None:
+            raise ValueError("workload.routing=recorded: is for workload.phase=layer, or set machine= to simulate it")
         if self.system != "ktbench" and self.engine.label != "base":
             raise ValueError(f"system={self.system}: has none of our features, leave out {self.engine.label}")
         top_k, engine = self.model.shape.top_k, self.engine
@@ -213,15 +218,18 @@ class RunSpec:
 
     @property
     def summary(self) -> str:
-        """One line that names model, depth, work and precision."""
+        """One line that names model, depth, work, precision, and the machine where it is simulated."""
         shape, work = self.model.shape, self.workload
-        depth = (
-            f"{shape.layers} of {self.model.full_layers} layers" if self.model.is_slice else f"{shape.layers} layers"
-        )
+        where = "" if self.machine is None else f", simulated on {self.machine.title}"
         if work.phase == "layer":
-            return f"{self.model.name}, one MoE layer of {shape.experts} experts, batch {work.batch}, {self.precision}"
-        where = "at context depth" if work.phase == "decode" else "of"
-        return f"{self.model.name} ({depth}), {work.phase} {where} {work.prompt}, batch {work.batch}, {self.precision}"
+            layer = f"one MoE layer of {shape.experts} experts"
+            return f"{self.model.name}, {layer}, batch {work.batch}, {self.precision}{where}"
+        of = f"{shape.layers} of {self.model.full_layers}" if self.model.is_slice else f"{shape.layers}"
+        depth = "at context depth" if work.phase == "decode" else "of"
+        return (
+            f"{self.model.name} ({of} layers), {work.phase} {depth} {work.prompt}, batch {work.batch}, "
+            f"{self.precision}{where}"
+        )
 
     @property
     def weights_key(self) -> tuple[object, ...]:

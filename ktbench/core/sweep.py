@@ -19,7 +19,8 @@ class SweepSpec:
     A value of an axis may be a mapping of spec keys, where others go with the axis' own:
     `workload.batch: [1, {workload.batch: 512, workload.steps: 2}]`. With `control` the baseline rides along a second
     time under its own name. `parts` names other ablations that are measured together, each with arms and axes of its
-    own; a part is called after the last word of its name.
+    own; a part is called after the last word of its name. `published` names files of `reports/published` whose numbers
+    are shown beside the cells that they are about.
     """
 
     name: str = "run"
@@ -30,6 +31,7 @@ class SweepSpec:
     control: bool = True
     figure: FigureKind = "bars"
     parts: tuple[str, ...] = ()
+    published: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for arm in self.arms:

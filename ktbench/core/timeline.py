@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from ktbench.core.record import Provenance
 
-Resource = Literal["host", "device", "link"]
+Resource = Literal["host", "device", "link", "launch"]
 RESOURCES: tuple[Resource, ...] = get_args(Resource)
 WAIT = "wait"
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 from ktbench.core.arms import arm_changes
 from ktbench.core.errors import RequestError
 from ktbench.core.features import FEATURES, Feature
 from ktbench.core.ids import spec_id
+from ktbench.core.machine import BY_NAME as CONSTANTS
+from ktbench.core.machine import with_constant
 from ktbench.core.plain import from_plain, to_plain
 from ktbench.core.record import Cell
 from ktbench.core.spec import RunSpec
@@ -47,19 +50,29 @@ def _require_distinct(cells: Sequence[Cell]) -> None:
 
 
 def _changed(spec: RunSpec, changes: Mapping[str, Any]) -> RunSpec:
+    """The spec with changes by dotted key: whole parts first, what they hold after them."""
     content = to_plain(spec)
-    for key, value in changes.items():
-        *parents, last = key.split(".")
-        node = content
-        for parent in parents:
-            node = node.get(parent) if isinstance(node, dict) else None
-        if not isinstance(node, dict) or last not in node:
-            raise RequestError(f"sweep.axes.{key}: no such key in a run's spec")
-        node[last] = value
+    for key in sorted(changes, key=lambda key: key.count(".")):
+        _change(content, key, changes[key])
     try:
         return from_plain(content, RunSpec)
     except ValueError as error:
         raise RequestError(str(error)) from None
+
+
+def _change(content: dict[str, Any], key: str, value: Any) -> None:
+    *parents, last = key.split(".")
+    node = content
+    for parent in parents:
+        node = node.get(parent) if isinstance(node, dict) else None  # type: ignore[assignment]
+    if parents == ["machine"] and node is None:
+        raise RequestError(f"sweep.axes.{key}: the machine here is measured as it is, describe one with machine=NAME")
+    if not isinstance(node, dict) or last not in node:
+        raise RequestError(f"sweep.axes.{key}: no such key in a run's spec")
+    if parents == ["machine"] and last in CONSTANTS:
+        node |= with_constant(node, last, value)
+    else:
+        node[last] = deepcopy(value)
 
 
 def unsupported(spec: RunSpec, lacking: Mapping[str, str]) -> str:

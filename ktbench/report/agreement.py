@@ -36,7 +36,8 @@ def is_unproven(row: Row, group: Sequence[Row]) -> bool:
 
     Of a layer every output is held against float32, which shows it.
     """
-    return row.timed and row.agreement is None and not row.is_layer and len(systems_of(group)) > 1
+    compared = row.timed and not row.is_layer and not row.simulated
+    return compared and row.agreement is None and len(systems_of(group)) > 1
 
 
 def systems_of(rows: Sequence[Row]) -> tuple[str, ...]:
@@ -46,6 +47,8 @@ def systems_of(rows: Sequence[Row]) -> tuple[str, ...]:
 
 def unchecked_reason(spec: RunSpec, agreement: Agreement | None) -> str:
     """Why experts' outputs have no error."""
+    if spec.machine is not None:
+        return "simulated: nothing was computed"
     if spec.system == "ktbench" or not BY_NAME[spec.system].opaque:
         return "the output was not checked"
     instead = "logits were compared instead" if agreement else "nor were logits compared"
@@ -74,7 +77,7 @@ def _nats(value: float) -> str:
 
 def equal_work_sentences(rows: Sequence[Row]) -> tuple[str, ...]:
     """What is equal where systems are compared, and how their answers are; nothing of one system alone."""
-    if all(len(systems_of(group)) < 2 for group in groups_of(rows)):
+    if all(len(systems_of(group)) < 2 or group[0].simulated for group in groups_of(rows)):
         return ()
     if rows[0].is_layer:
         own = ", which each quantises in its own format" if any(row.spec.is_quantised for row in rows) else ""

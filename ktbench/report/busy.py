@@ -16,6 +16,7 @@ from matplotlib.patches import Patch
 from ktbench.core.features import BY_NAME, features_label
 from ktbench.core.outcome import Outcome
 from ktbench.report.curves import reason_of
+from ktbench.report.exact import is_exact
 from ktbench.report.legend import LEGEND_LINE_IN, draw_legend, legend_lines
 from ktbench.report.lettering import INK, LABEL_PT, TICK_PT, VALUE_PT, line_in, width_in
 from ktbench.report.roles import RoleShares
@@ -103,8 +104,16 @@ def _draw_speed(axes: Axes, group: _Group) -> None:
     """Medians with their intervals from zero up, each with its number where that has room."""
     drawn = [(n, row, row.tokens_per_s) for n, row in enumerate(group.rows) if row.tokens_per_s is not None]
     xs, mids = [n for n, _, _ in drawn], [speed.mid for _, _, speed in drawn]
-    reach = [[s.mid - s.low for _, _, s in drawn], [s.high - s.mid for _, _, s in drawn]]
-    axes.errorbar(xs, mids, reach, elinewidth=0.7, capsize=1.6, capthick=0.7, zorder=3, **_SPEED | {"linestyle": ""})
+    axes.errorbar(
+        xs,
+        mids,
+        _reach([speed for _, _, speed in drawn]),
+        elinewidth=0.7,
+        capsize=1.6,
+        capthick=0.7,
+        zorder=3,
+        **_SPEED | {"linestyle": ""},
+    )
     numbered = [(n, speed.mid) for n, row, speed in drawn if group.ladder and row.features["deferral"] != "auto"]
     axes.plot([n for n, _ in numbered], [mid for _, mid in numbered], zorder=2, **_SPEED | {"marker": ""})
     _limits(axes, group)
@@ -119,6 +128,13 @@ def _draw_speed(axes: Axes, group: _Group) -> None:
                 text, (n, speed.high), xytext=(0, 2.5), textcoords="offset points", fontsize=VALUE_PT,
                 ha="center", va="bottom", color=INK,
             )  # fmt: skip
+
+
+def _reach(speeds: Sequence[Interval]) -> list[list[float]] | None:
+    """How far whiskers reach below and above the medians; None where nothing has an interval."""
+    if all(map(is_exact, speeds)):
+        return None
+    return [[speed.mid - speed.low for speed in speeds], [speed.high - speed.mid for speed in speeds]]
 
 
 def _draw_shares(axes: Axes, group: _Group) -> None:

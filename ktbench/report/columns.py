@@ -10,7 +10,7 @@ from ktbench.report.roles import RoleShares
 from ktbench.report.roof import RoofShare
 from ktbench.report.row import Row
 from ktbench.report.settings import Setting
-from ktbench.report.text import DASH, interval, number, rate, ratio, unit_of
+from ktbench.report.text import DASH, interval, number, percent, rate, ratio, unit_of
 from ktbench.stats.intervals import Interval
 
 AS_SPEEDUP = "= speed-up"  # the row without the last feature is the baseline
@@ -39,8 +39,8 @@ def columns(settings: Sequence[str], rows: Sequence[Row]) -> tuple[Column, ...]:
         Column(heading="evidence (counter/step)", write=lambda row: row.evidence or DASH, numeric=False),
         Column(heading="error (relative)", write=lambda row: DASH if row.error is None else f"{row.error:.1e}"),
         *_ANSWERS,
-        Column(heading="rounds", write=lambda row: _count(row.rounds), movable=True),
-        Column(heading="samples", write=lambda row: _count(row.samples), movable=True),
+        Column(heading="rounds", write=lambda row: _count(row, row.rounds), movable=True),
+        Column(heading="samples", write=lambda row: _count(row, row.samples), movable=True),
         Column(heading="provenance", write=lambda row: row.provenance or DASH, movable=True, numeric=False),
     )
 
@@ -127,10 +127,7 @@ def _share(roof: RoofShare | None) -> str:
 
 
 def _share_interval(roof: RoofShare | None) -> str:
-    if roof is None:
-        return DASH
-    low, mid, high = (f"{100 * value:.0f}" for value in (roof.share.low, roof.share.mid, roof.share.high))
-    return f"{mid} [{low}, {high}]"
+    return DASH if roof is None else percent(roof.share)
 
 
 def _busy(share: Callable[[RoleShares], Interval]) -> Write:
@@ -143,8 +140,8 @@ def _limit(row: Row) -> str:
     return "read" if row.roof.limit == "read" else f"arithmetic, {row.roof.peak_isa} {row.roof.peak_dtype}"
 
 
-def _count(value: int) -> str:
-    return str(value) if value else DASH
+def _count(row: Row, value: int) -> str:
+    return str(value) if value and not row.simulated else DASH
 
 
 _READ = Column(heading="weights read (GB/s)", write=lambda row: _number(row.read_bytes_per_s, 1e-9))

@@ -7,21 +7,42 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+import yaml
+
 from ktbench.core.engine import EngineSpec
 from ktbench.core.inject import InjectSpec
+from ktbench.core.machine import MachineSpec
 from ktbench.core.peers import PeerSpec
 from ktbench.core.spec import MeasureSpec, RunSpec, WorkloadSpec
+from ktbench.resources import data_folder
+
+_CHANGED_SOURCE = "changed by the request"  # how `with_constant` begins
 
 
 def command_of(spec: RunSpec, planned_with: Sequence[str] = ()) -> str:
     """`python -m ktbench run …` with every override that differs from the defaults, ready for a shell.
 
-    Facts of an architecture that were overridden one by one, and a rule file that is not a shipped one, are taken over
-    from the command that planned the run.
+    Facts of an architecture that were overridden one by one, a rule file and a machine that are not shipped ones, are
+    taken over from the command that planned the run.
     """
     facts = [word for word in planned_with if word.lstrip("+~").startswith("model.config.")]
     rules = [word for word in planned_with if word.startswith("inject.file=")] or list(_inject(spec))
-    return shlex.join(["python", "-m", "ktbench", "run", *_model(spec), *facts, *rules, *_rest(spec)])
+    machine = _machine(spec.machine, planned_with) if spec.machine else ()
+    return shlex.join(["python", "-m", "ktbench", "run", *machine, *_model(spec), *facts, *rules, *_rest(spec)])
+
+
+def _machine(machine: MachineSpec, planned_with: Sequence[str]) -> Iterator[str]:
+    """By its name or its file, and what is not as described there."""
+    file = data_folder("conf") / "machine" / f"{machine.name}.yaml"
+    own = [word for word in planned_with if word.startswith("machine=")]
+    yield f"machine={machine.name}" if file.is_file() or not own else own[-1]
+    for name, source in machine.sources.items():
+        if source.startswith(_CHANGED_SOURCE):
+            yield f"machine.{name}={getattr(machine, name)}"
+    described = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    for name in ("vector", "gpu", "calibration"):
+        if name in described and getattr(machine, name) != described[name]:
+            yield f"machine.{name}={_word(getattr(machine, name))}"
 
 
 def _model(spec: RunSpec) -> Iterator[str]:
@@ -55,7 +76,10 @@ def _rest(spec: RunSpec) -> Iterator[str]:
     yield from (f"workload.{name}={getattr(spec.workload, name)}" for name in ("prompt", "steps"))
     yield from _changed("workload", spec.workload, plain, skip=("phase", "prompt", "steps"))
     yield from _changed("engine", spec.engine, EngineSpec())
-    yield from _changed("measure", spec.measure, MeasureSpec())
+    if spec.machine is not None and spec.machine.gpu is not None and spec.engine.device == "cpu":
+        yield "engine.device=cpu"  # such a machine's device is its GPU unless said otherwise
+    if spec.machine is None:
+        yield from _changed("measure", spec.measure, MeasureSpec())
 
 
 def _system(spec: RunSpec) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Rows held against others of their group: speed-up over the baseline, gain of the last feature.
 
-Only turns of one round that had the cores in the same place are held against each other.
+Only turns of one round that had the cores in the same place are held against each other; simulated steps as they are.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ktbench.core.features import FEATURES
+from ktbench.report.exact import exact
 from ktbench.report.row import Gain, Row
 from ktbench.stats.intervals import Interval
 from ktbench.stats.paired import paired_interval, paired_ratios
@@ -23,7 +24,7 @@ def compared(row: Row, group: Sequence[Row]) -> Row:
     reason = _incomparable(row, base)
     if reason or base is None:
         return replace(row, missing=row.missing | {"speedup": reason})
-    speedup = paired_interval(*_alike(base, row))
+    speedup = _ratio(base, row)
     if speedup is None:
         return replace(row, missing=row.missing | {"speedup": _unpaired(row, base)})
     return replace(row, speedup=speedup, verdict=judge(speedup, noise))
@@ -42,6 +43,13 @@ def judged_values(row: Row, group: Sequence[Row]) -> dict[int, float | None]:
         return dict(row.round_s)
     ratios = paired_ratios(*_alike(base, shown))
     return {number: ratios.get(number) for number in sorted(both)}
+
+
+def _ratio(one: Row, other: Row) -> Interval | None:
+    """How many times as fast as `one` the `other` is; None where no round compares them."""
+    if one.step_s and other.step_s and one.simulated and other.simulated:
+        return exact(one.step_s.mid / other.step_s.mid)
+    return paired_interval(*_alike(one, other))
 
 
 def _alike(one: Row, other: Row) -> tuple[dict[int, float], dict[int, float]]:
@@ -67,7 +75,7 @@ def _control(group: Sequence[Row]) -> Row | None:
 
 def _noise(base: Row | None, group: Sequence[Row]) -> Interval | None:
     control = _control(group)
-    return paired_interval(*_alike(base, control)) if base and control else None
+    return _ratio(base, control) if base and control else None
 
 
 def _incomparable(row: Row, base: Row | None) -> str:
@@ -84,7 +92,7 @@ def _with_gain(row: Row, group: Sequence[Row], noise: Interval | None) -> Row:
     below = _below(row, group)
     if below is None or not (below.timed and row.timed):
         return row
-    ratio = paired_interval(*_alike(below, row))
+    ratio = _ratio(below, row)
     if ratio is None:
         return replace(row, missing=row.missing | {"gain": _unpaired(row, below)})
     return replace(row, gain=Gain(over=below.label, ratio=ratio, verdict=judge(ratio, noise)))

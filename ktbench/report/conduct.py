@@ -9,12 +9,15 @@ from ktbench.core.placement import PLACEMENTS
 from ktbench.core.record import Record
 from ktbench.report.roof import MAX_DISAGREEMENT, Spread, peak_spreads, read_spread
 from ktbench.report.row import Row
+from ktbench.report.simulated import measured
 from ktbench.report.text import number, ratio, unit_of
 from ktbench.stats.verdict import Verdict
 
 
 def controls_sentence(rows: Sequence[Row]) -> str:
-    """What equal cells differ by: the one control, or the spread of all."""
+    """What equal cells differ by: the one control, or the spread of all; empty where nothing was measured."""
+    if not measured(rows):
+        return ""
     controls = [row for row in rows if row.role == "control"]
     found = [row.speedup for row in controls if row.speedup]
     if not controls:
@@ -27,19 +30,19 @@ def controls_sentence(rows: Sequence[Row]) -> str:
     if len(controls) == 1:
         return f"{opening}: {ratio(found[0])}×, {controls[0].verdict}{distrust}."
     low, high = min(interval.low for interval in found), max(interval.high for interval in found)
-    measured = f"{len(found)} of {len(controls)} measured"
-    return f"{opening}: {measured}, all intervals within [{low:.3f}, {high:.3f}]×{distrust}."
+    count = f"{len(found)} of {len(controls)} measured"
+    return f"{opening}: {count}, all intervals within [{low:.3f}, {high:.3f}]×{distrust}."
 
 
 def roofs_sentence(rows: Sequence[Row]) -> str:
     """Roofs over all turns, and how many turns they could not be held against; empty where none was sampled."""
-    records = _records(rows)
+    records = _records(measured(rows))
     read = read_spread(records)
     if read is None:
         return ""
     found = peak_spreads(records)
     peaks = [f"{isa} {dtype} peak {_spread(s, 1e12)} {unit_of(dtype)}" for (isa, dtype), s in found.items()]
-    left_out = sum(row.roof.left_out for row in rows if row.roof)
+    left_out = sum(row.roof.left_out for row in measured(rows) if row.roof)
     without = (
         f" Shares of roofs leave out {left_out} of {_turns(records)} turns, in which the cores were moved or the read "
         f"roofs before and after differ by more than {MAX_DISAGREEMENT - 1:.0%}."
@@ -50,6 +53,7 @@ def roofs_sentence(rows: Sequence[Row]) -> str:
 
 def placement_sentence(rows: Sequence[Row]) -> str:
     """Where the cores were in how many turns; empty where nothing tells."""
+    rows = measured(rows)
     records = _records(rows)
     times = [roof.ping_pong_ns for record in records for roof in record.roofs if roof.ping_pong_ns is not None]
     counts = Counter(place for row in rows for place in row.placements.values())

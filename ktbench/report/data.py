@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ktbench.core.plain import to_plain
+from ktbench.report.exact import is_exact
 from ktbench.report.row import Row
 from ktbench.report.tables import Table
 from ktbench.stats.intervals import Interval
@@ -96,9 +97,10 @@ def _origin(run: Run, row: Row) -> dict[str, Any]:
 
 
 def _ends(name: str, value: Interval | None) -> dict[str, float | None]:
+    """The ends of an interval are empty where it has none."""
     names = (f"{name}_low", name, f"{name}_high")
-    values = (None, None, None) if value is None else (value.low, value.mid, value.high)
-    return dict(zip(names, values, strict=True))
+    ends = (None, None) if value is None or is_exact(value) else (value.low, value.high)
+    return dict(zip(names, (ends[0], None if value is None else value.mid, ends[1]), strict=True))
 
 
 def json_text(run: Run, rows: Sequence[Row], table: Table) -> str:

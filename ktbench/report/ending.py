@@ -7,6 +7,7 @@ from statistics import median
 
 from ktbench.core.outcome import Outcome
 from ktbench.core.record import Record
+from ktbench.report.exact import summary
 from ktbench.stats.intervals import Interval, median_interval
 
 
@@ -25,7 +26,7 @@ def ending_of(records: Sequence[Record]) -> tuple[Outcome | None, str]:
 
 def step_interval(records: Sequence[Record]) -> Interval:
     """Seconds a step over rounds, each round standing for itself with the median of its samples."""
-    return median_interval([median(record.samples_s) for record in records])
+    return summary([median(record.samples_s) for record in records], records)
 
 
 def open_reason(values: Sequence[float | None], goal: float) -> str:

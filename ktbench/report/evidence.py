@@ -11,7 +11,10 @@ NOTHING_ASKED = "none asked, none seen"
 
 
 def evidence_of(records: Sequence[Record]) -> str | None:
-    """Counters of the features asked for, moved per step: `avx512_calls 32/step`. None where nothing was counted."""
+    """Counters of the features asked for, moved per step: `avx512_calls 32/step`. None where nothing was counted.
+
+    What a simulation says of them is `modelled: ...`.
+    """
     moved: dict[str, list[float]] = {}
     counted = False
     for record in records:
@@ -21,7 +24,8 @@ def evidence_of(records: Sequence[Record]) -> str | None:
                 moved.setdefault(evidence.counter, []).append(evidence.seen / len(record.samples_s))
     if not counted:
         return None
-    return ", ".join(f"{name} {_count(median(steps))}/step" for name, steps in moved.items()) or NOTHING_ASKED
+    said = ", ".join(f"{name} {_count(median(steps))}/step" for name, steps in moved.items()) or NOTHING_ASKED
+    return f"modelled: {said}" if records[0].provenance == "simulated" else said
 
 
 def _count(value: float) -> str:

@@ -15,7 +15,7 @@ from ktbench.report.lettering import LABEL_PT
 from ktbench.report.lines import draw_curves, name_references
 from ktbench.report.panels import is_leftmost, names_of, place_panels
 from ktbench.report.roof import Spread, read_spread
-from ktbench.report.rooflines import draw_read_time
+from ktbench.report.rooflines import draw_read_time, roof_rows
 from ktbench.report.row import Row
 from ktbench.report.settings import TOKENS
 from ktbench.report.sheet import PLOT_IN
@@ -34,7 +34,7 @@ def draw_latency(rows: Sequence[Row], table: Table) -> Figure:
     caption = [table.figure_caption, *absences(rows, _ms), *filter(None, notes), *table.conditions]
     titles = [f"{panel.precision} weights" for panel in panels]
     figure, placed = place_panels(panels, rows, caption, titles, shared=False)
-    read = read_spread(record for row in rows for record in row.records)
+    read = read_spread(record for row in roof_rows(rows) for record in row.records)
     for n, (panel, (axes, width)) in enumerate(zip(panels, placed, strict=True)):
         if is_leftmost(n, len(panels)):
             axes.set_ylabel("ms per layer", fontsize=LABEL_PT, labelpad=2)

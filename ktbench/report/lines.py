@@ -69,15 +69,18 @@ def _shade(frame: Frame, curve: Curve, color: str) -> None:
 
 def _draw(frame: Frame, curve: Curve, look: dict[str, Any]) -> None:
     xs, ys = [point.x for point in curve.points], [point.y.mid for point in curve.points]
-    reach = [
-        [point.y.mid - point.y.low for point in curve.points],
-        [point.y.high - point.y.mid for point in curve.points],
-    ]
-    frame.axes.errorbar(xs, ys, reach, elinewidth=0.7, capsize=1.6, capthick=0.7, zorder=3, **look)
+    frame.axes.errorbar(xs, ys, _reach(curve), elinewidth=0.7, capsize=1.6, capthick=0.7, zorder=3, **look)
     ringed = [point for point in curve.points if point.noisy]
     if ringed:
         where = [point.x for point in ringed], [point.y.mid for point in ringed]
         frame.axes.plot(*where, linestyle="", zorder=4, **_RINGED)
+
+
+def _reach(curve: Curve) -> list[list[float]] | None:
+    """How far whiskers reach below and above the points; None where no point has an interval."""
+    below = [point.y.mid - point.y.low for point in curve.points]
+    above = [point.y.high - point.y.mid for point in curve.points]
+    return [below, above] if any(below) or any(above) else None
 
 
 def _look(number: int) -> dict[str, Any]:

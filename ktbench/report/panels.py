@@ -13,7 +13,7 @@ from ktbench.report.curves import CurvePanel
 from ktbench.report.legend import LEGEND_LINE_IN, draw_legend, legend_lines
 from ktbench.report.lettering import LABEL_PT
 from ktbench.report.lines import handles
-from ktbench.report.rooflines import roof_handle
+from ktbench.report.rooflines import roof_handle, roof_rows
 from ktbench.report.row import Row
 from ktbench.report.sheet import COLUMN_IN, LEFT_IN, PAGE_IN, PLOT_IN, RIGHT_IN, TOP_IN, axes_at, sheet
 
@@ -61,7 +61,7 @@ def place_panels(
 def _entries(panels: Sequence[CurvePanel], rows: Sequence[Row]) -> list[Artist]:
     noisy = any(point.noisy for panel in panels for curve in panel.curves for point in curve.points)
     entries = handles(names_of(panels), noisy=noisy)
-    provenance = next((row.provenance for row in rows if row.provenance and row.roof), None)
+    provenance = next((row.provenance for row in roof_rows(rows) if row.provenance and row.roof), None)
     return [*entries, roof_handle(provenance)] if provenance else entries
 
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ktbench.core.record import Record
-from ktbench.stats.intervals import Interval, median_interval
+from ktbench.report.exact import summary
+from ktbench.stats.intervals import Interval
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,7 +25,7 @@ def role_shares(records: Sequence[Record]) -> RoleShares | None:
     if not found:
         return None
     return RoleShares(
-        host_busy=median_interval([roles.host_busy_s / roles.total_s for roles in found]),
-        device_busy=median_interval([roles.device_busy_s / roles.total_s for roles in found]),
-        overlap=median_interval([roles.overlap_s / roles.total_s for roles in found]),
+        host_busy=summary([roles.host_busy_s / roles.total_s for roles in found], records),
+        device_busy=summary([roles.device_busy_s / roles.total_s for roles in found], records),
+        overlap=summary([roles.overlap_s / roles.total_s for roles in found], records),
     )

@@ -9,7 +9,8 @@ from typing import Literal
 
 from ktbench.core.placement import placement_of
 from ktbench.core.record import Record, RoofSample, Work
-from ktbench.stats.intervals import Interval, median_interval
+from ktbench.report.exact import summary
+from ktbench.stats.intervals import Interval
 
 Limit = Literal["read", "arithmetic"]
 
@@ -64,7 +65,7 @@ def roof_share(records: Sequence[Record]) -> RoofShare | None:
     shares = [max(least) / median(record.samples_s) for least, (record, _) in zip(least_s, counted, strict=True)]
     roof = counted[-1][0].roofs[0]
     return RoofShare(
-        share=median_interval(shares),
+        share=summary(shares, records),
         limit="arithmetic" if median(computing - reading for reading, computing in least_s) > 0 else "read",
         peak_isa=roof.peak_isa,
         peak_dtype=roof.peak_dtype,

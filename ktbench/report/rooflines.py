@@ -48,19 +48,22 @@ class Rooflines:
 
 def rooflines(panel: Sequence[Row], part: Sequence[Row]) -> Rooflines:
     """Roofs of rows whose weights have one precision, as all turns of their part saw them."""
-    peaks = peak_spreads(_records(part))
-    own = peak_spreads(_records(panel))
+    drawn = roof_rows(part)
+    peaks = peak_spreads(_records(drawn))
+    own = peak_spreads(_records([row for row in panel if row in drawn]))
     known = [(row.work, row.spec.tokens_per_expert) for row in panel]
     intensities = [work.flops / work.weight_bytes / tokens for work, tokens in known if work]
     return Rooflines(
-        read=read_spread(_records(part)),
+        read=read_spread(_records(drawn)),
         peaks={key: peaks[key] for key in own},
         intensity=median(intensities) if intensities else None,
     )
 
 
-def _records(rows: Sequence[Row]) -> list[Record]:
-    return [record for row in rows for record in row.records]
+def roof_rows(rows: Sequence[Row]) -> list[Row]:
+    """Rows whose roofs can be drawn: all that ran against the same ones; none where rows are of several machines."""
+    same = all(row.spec.machine == rows[0].spec.machine for row in rows)
+    return [row for row in rows if any(record.roofs for record in row.records)] if same else []
 
 
 def draw_rooflines(frame: Frame, roofs: Rooflines) -> list[tuple[str, XY, XY]]:
@@ -100,7 +103,8 @@ def draw_read_time(frame: Frame, read: Spread, weights: Sequence[tuple[float, in
 
 def roof_handle(provenance: Provenance) -> Artist:
     """Legend entry of roofs."""
-    return Line2D([], [], label=f"roof, {provenance}", **_DASHED)
+    described = "described" if provenance == "simulated" else provenance
+    return Line2D([], [], label=f"roof, {described}", **_DASHED)
 
 
 def _band(frame: Frame, slope: Spread, peak: Spread) -> None:
@@ -118,3 +122,7 @@ def _dash(frame: Frame, line: Sequence[XY]) -> None:
 
 def _scaled(value: Spread, factor: float) -> Spread:
     return Spread(low=value.low * factor, mid=value.mid * factor, high=value.high * factor)
+
+
+def _records(rows: Sequence[Row]) -> list[Record]:
+    return [record for row in rows for record in row.records]

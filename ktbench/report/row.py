@@ -77,6 +77,11 @@ class Row:
         return self.label if domains is None else f"{self.label}, logical domains={domains}"
 
     @property
+    def simulated(self) -> bool:
+        """Whether the row is one step on a machine of paper, the same every time."""
+        return self.spec.machine is not None
+
+    @property
     def is_layer(self) -> bool:
         """Whether a step is one call of the experts of one layer."""
         return self.spec.workload.phase == "layer"

@@ -13,10 +13,11 @@ from ktbench.report.command import command_of
 from ktbench.report.compare import compared, judged_values
 from ktbench.report.ending import ending_of, open_reason, step_interval
 from ktbench.report.evidence import evidence_of
+from ktbench.report.exact import is_exact
 from ktbench.report.roles import role_shares
 from ktbench.report.roof import roof_share
 from ktbench.report.row import Row, groups_of
-from ktbench.report.settings import precision_word, settings_of
+from ktbench.report.settings import alike, precision_word, settings_of
 from ktbench.report.text import DASH, number, plus_minus, rate
 from ktbench.store import Run
 
@@ -33,6 +34,7 @@ def rows_of(run: Run) -> tuple[Row, ...]:
     for cell in run.header.cells:
         row = _row(cell, parts[cell.part], records.get(cell.key, ()), run.header.command)
         rows.append(_of_any_precision(row) if cell.part in worded else row)
+    rows = _with_alike_settings(rows)
     group_of = {row.cell: group for group in groups_of(rows) for row in group}
     return tuple(_settled(row, group_of[row.cell]) for row in rows)
 
@@ -50,10 +52,20 @@ def _of_any_precision(row: Row) -> Row:
     return replace(row, settings={key: value for key, value in row.settings.items() if key != "precision"})
 
 
+def _with_alike_settings(rows: Sequence[Row]) -> list[Row]:
+    """Where a part has simulated and measured rows, their settings have the same keys."""
+    found: list[Row] = []
+    for part in dict.fromkeys(row.part for row in rows):
+        mine = [row for row in rows if row.part == part]
+        settings = alike(row.settings for row in mine)
+        found += [replace(row, settings=one) for row, one in zip(mine, settings, strict=True)]
+    return found
+
+
 def _settled(row: Row, group: Sequence[Row]) -> Row:
     """The row with its comparisons; NOISY where it was timed and has not reached the precision goal."""
     row = replace(compared(row, group), unproven=is_unproven(row, group))
-    why = open_reason(list(judged_values(row, group).values()), row.goal)
+    why = "" if row.simulated else open_reason(list(judged_values(row, group).values()), row.goal)
     return replace(row, outcome=Outcome.NOISY, why=why) if why else row
 
 
@@ -74,7 +86,8 @@ def row_line(row: Row, width: int = 16) -> str:
     time = f"{mark + number(row.step_s.mid * 1e3):>9} ms/{'layer' if row.is_layer else 'step'} {spread:>7}"
     speed = _rate_word(row) if row.is_layer else f"{number(row.tokens_per_s.mid):>9} tokens/s"
     share = "" if row.roof is None else f"{number(row.roof.share.mid * 100, 2):>5}% of {row.roof.limit}"
-    return f"{name} {time}  {speed}  {_speedup_word(row):<33}  {share:<20}  {row.rounds:2d} rounds"
+    rounds = "simulated" if row.simulated else f"{row.rounds:2d} rounds"
+    return f"{name} {time}  {speed}  {_speedup_word(row):<33}  {share:<20}  {rounds}"
 
 
 def _rate_word(row: Row) -> str:
@@ -87,7 +100,8 @@ def _speedup_word(row: Row) -> str:
     if row.speedup is None:
         return "no speed-up"
     low, mid, high = (f"{value:.3f}" for value in (row.speedup.low, row.speedup.mid, row.speedup.high))
-    return f"{mid}x{MARK if row.unproven else ''} [{low}, {high}] {row.verdict}"
+    ends = "" if is_exact(row.speedup) else f" [{low}, {high}]"
+    return f"{mid}x{MARK if row.unproven else ''}{ends} {row.verdict}"
 
 
 def _row(cell: Cell, part: Part, records: tuple[Record, ...], planned_with: Sequence[str]) -> Row:
@@ -160,7 +174,7 @@ def _missing(row: Row) -> Iterator[tuple[str, str]]:
         "flops_per_s": "the system does not say how much work a step is",
         "roof": _no_roof(row.records),
         **({"roles": "the system does not say what its roles did"} if row.spec.engine.apart else {}),
-        "evidence": "the system counts nothing",
+        "evidence": "the simulation counts nothing" if row.simulated else "the system counts nothing",
         "error": unchecked_reason(row.spec, row.agreement),
     }
     for name, reason in reasons.items():

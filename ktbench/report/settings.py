@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from ktbench.core.arms import PRECISIONS
 from ktbench.core.features import BY_NAME
 from ktbench.core.ids import digest
+from ktbench.core.machine import CONSTANTS, MachineSpec
 from ktbench.core.plain import to_plain
 from ktbench.core.spec import RunSpec
 from ktbench.report.injected import rules_word
@@ -16,8 +17,11 @@ from ktbench.report.injected import rules_word
 Setting: TypeAlias = bool | int | float | str | None
 
 TOKENS = "tokens per expert"
+_MACHINE = ("vector", "gpu", *(constant.name for constant in CONSTANTS), "calibration")
 # Shown only where nothing else tells two groups apart: they go with another setting that varies.
 _FOLLOWING = (
+    *(f"machine.{name}" for name in reversed(_MACHINE)),
+    "engine.device",
     "model.config",
     "model.vocab",
     "model.path",
@@ -43,10 +47,12 @@ def settings_of(spec: RunSpec) -> dict[str, Setting]:
     """Settings by dotted key; system, peer and features are the arm's. The model's configuration is one of them by its
     size, its depth and its digest.
 
-    Of a layer the batch is shown as what it means to an expert: the tokens that it gets.
+    Of a layer the batch is shown as what it means to an expert: the tokens that it gets. A machine is there where the
+    cell is simulated.
     """
     model = spec.model
     found: dict[str, Setting] = {
+        **({} if spec.machine is None else _of_machine(spec.machine)),
         "model": model.name,
         "model.layers": model.shape.layers,
         "model.vocab": model.shape.vocab,
@@ -61,6 +67,17 @@ def settings_of(spec: RunSpec) -> dict[str, Setting]:
         **{key: value for key, value in _flat("engine", spec.engine) if key.rpartition(".")[2] not in BY_NAME},
     }
     return _of_layer(found, spec) if spec.workload.phase == "layer" else found
+
+
+def _of_machine(machine: MachineSpec) -> dict[str, Setting]:
+    return {"machine": machine.name, **{f"machine.{name}": getattr(machine, name) for name in _MACHINE}}
+
+
+def alike(groups: Iterable[Mapping[str, Setting]]) -> list[dict[str, Setting]]:
+    """The settings with the same keys in each: beside simulated cells the machine of measured ones is `here`."""
+    listed = list(groups)
+    keys = dict.fromkeys(key for group in listed for key in group)
+    return [{key: group.get(key, "here" if key == "machine" else None) for key in keys} for group in listed]
 
 
 def _flat(part: str, value: Any) -> Iterator[tuple[str, Setting]]:

@@ -17,7 +17,7 @@ from ktbench.stats.intervals import Interval
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slot:
     """One arm in one group: a bar as high as its speed-up, or as its speed where systems are compared, with its
-    interval, which the baseline's speed-up has none of; or why there is no bar.
+    interval, which the baseline's speed-up and what is simulated have none of; or why there is no bar.
     """
 
     arm: str
@@ -93,7 +93,8 @@ def _slot(row: Row, height: float | None, whisker: Interval | None) -> Slot | No
     noisy = row.outcome is Outcome.NOISY
     shown = row.step_s.mid * 1e3 if row.is_layer else row.tokens_per_s.mid
     text = f"{'~' if noisy else ''}{number(shown, 3)}{MARK if row.unproven else ''}"
-    return Slot(arm=row.shown, text=text, height=height, whisker=whisker, noisy=noisy)
+    spread = None if row.simulated else whisker
+    return Slot(arm=row.shown, text=text, height=height, whisker=spread, noisy=noisy)
 
 
 def _absence(row: Row, notes: dict[str, int], room_in: float, size_pt: float) -> str:

@@ -8,6 +8,7 @@ from ktbench.report.agreement import systems_of
 from ktbench.report.machine import facts_of
 from ktbench.report.row import Row
 from ktbench.report.settings import precision_word
+from ktbench.report.simulated import measured
 from ktbench.store import Run
 
 
@@ -21,17 +22,18 @@ def system_sentence(run: Run, rows: Sequence[Row], free: Container[str]) -> str:
     elif "precision" not in free:
         parts.append(f"precision {spec.precision}")
     if "engine.threads" not in free:
-        cpus = facts_of(run).get("cpus")
+        here = measured(rows)
+        cpus = facts_of(run).get("cpus") if len(here) == len(rows) else None
         every = f"threads on all {len(cpus)} cores" if cpus else "threads on all cores"
         parts.append(every if spec.engine.threads is None else f"{spec.engine.threads} threads")
-        parts += ["peers with as many as their remarks say"] if set(systems) != {"ktbench"} else []
+        parts += ["peers with as many as their remarks say"] if set(systems_of(here)) - {"ktbench"} else []
     parts += _roles(rows, free)
     return f"{', '.join(parts).capitalize()}."
 
 
 def _roles(rows: Sequence[Row], free: Container[str]) -> Iterator[str]:
     """Who runs what, as far as it is not the plain case of one team of threads and the network's own modules."""
-    row = next((row for row in rows if row.spec.system == "ktbench"), rows[0])
+    row = next((row for row in [*measured(rows), *rows] if row.spec.system == "ktbench"), rows[0])
     spec, engine, placed = row.spec, row.spec.engine, row.spec.engine.placement
     if engine.roles == "split" and "engine.roles" not in free and "engine.device_threads" not in free:
         count = engine.device_threads
@@ -44,7 +46,7 @@ def _roles(rows: Sequence[Row], free: Container[str]) -> Iterator[str]:
     placing = {"engine.placement.policy", "engine.placement.ratio"}
     if placed.policy != "host" and not any(key in free for key in placing):
         yield f"{placed.ratio:.0%} of the experts at the device ({placed.policy})"
-    if "inject" not in free and spec.inject.name != "none":
+    if "inject" not in free and spec.inject.name != "none" and not row.simulated:
         yield f"injection rules {row.settings['inject']}"
 
 

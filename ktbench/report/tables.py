@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from ktbench.core.sweep import FigureKind
 from ktbench.report.agreement import UNPROVEN
-from ktbench.report.caption import conditions_of, figure_caption, methods_of
+from ktbench.report.caption import figure_caption
 from ktbench.report.columns import AS_SPEEDUP, Column, columns
+from ktbench.report.conditions import conditions_of
 from ktbench.report.formats import format_notes
+from ktbench.report.methods import methods_of
 from ktbench.report.parts import the_part
 from ktbench.report.row import Row, groups_of
 from ktbench.report.settings import varying

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import floor, log10
 
+from ktbench.report.exact import is_exact
 from ktbench.stats.intervals import Interval
 
 DASH = "—"
@@ -21,15 +22,28 @@ def number(value: float, digits: int = 4) -> str:
 
 def interval(value: Interval, scale: float = 1.0) -> str:
     """`12.34 [12.10, 12.61]`."""
-    places = decimals(value.mid * scale)
-    low, mid, high = (f"{x * scale:.{places}f}" for x in (value.low, value.mid, value.high))
-    return f"{mid} [{low}, {high}]"
+    return _with_ends(value, scale, decimals(value.mid * scale))
 
 
 def ratio(value: Interval) -> str:
     """A speed-up with two places, or three below 2: `1.027 [1.010, 1.040]`."""
-    places = 3 if value.mid < 2 else 2
-    return f"{value.mid:.{places}f} [{value.low:.{places}f}, {value.high:.{places}f}]"
+    return _with_ends(value, 1.0, 3 if value.mid < 2 else 2)
+
+
+def percent(value: Interval) -> str:
+    """A share: `72 [70, 75]`."""
+    return _with_ends(value, 100.0, 0)
+
+
+def _with_ends(value: Interval, scale: float, places: int) -> str:
+    """The ends of the interval in brackets; none where the value has none."""
+    low, mid, high = (f"{x * scale:.{places}f}" for x in (value.low, value.mid, value.high))
+    return mid if is_exact(value) else f"{mid} [{low}, {high}]"
+
+
+def span(low: float, high: float) -> str:
+    """`440`, `220 to 440`: three significant digits."""
+    return number(high, 3) if low == high else f"{number(low, 3)} to {number(high, 3)}"
 
 
 def unit_of(dtype: str) -> str:
@@ -43,5 +57,7 @@ def rate(per_s: float, dtype: str) -> str:
 
 
 def plus_minus(value: Interval) -> str:
-    """The relative half-width; a question mark where there were too few values for one."""
+    """The relative half-width; a question mark where there were too few values for one, nothing where it has none."""
+    if is_exact(value):
+        return ""
     return f"±{value.half_width:.1%}" if value.sound else "±?"

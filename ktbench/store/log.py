@@ -12,11 +12,13 @@ from typing import Any
 
 from ktbench.core.errors import RequestError
 from ktbench.core.plain import to_plain
+from ktbench.core.published import Published
 from ktbench.core.record import Environment, Header, Record
 
 LOG_NAME = "log.jsonl"
 SCHEMA = 2
-_KINDS = {Header: "header", Environment: "environment", Record: "record"}
+Fact = Header | Environment | Record | Published
+_KINDS = {Header: "header", Environment: "environment", Record: "record", Published: "published"}
 
 
 class StoreError(RequestError):
@@ -49,9 +51,9 @@ class Log:
             self._file.truncate(whole)
             os.fsync(self._file.fileno())
 
-    def append(self, fact: Header | Environment | Record) -> None:
-        """Write one fact and return only when it is on disk."""
-        self._file.write(encode(fact))
+    def append(self, *facts: Fact) -> None:
+        """Write facts and return only when they are on disk."""
+        self._file.writelines(map(encode, facts))
         self._file.flush()
         os.fsync(self._file.fileno())
 
@@ -60,7 +62,7 @@ class Log:
         self._file.close()
 
 
-def encode(fact: Header | Environment | Record) -> bytes:
+def encode(fact: Fact) -> bytes:
     """One log line. The CRC-32 comes first and covers every byte after its comma, up to the newline."""
     body = json.dumps(to_plain(fact), sort_keys=True, separators=(",", ":"), allow_nan=False)
     checked = f'"schema":{SCHEMA},"kind":"{_KINDS[type(fact)]}","body":{body}}}'.encode()

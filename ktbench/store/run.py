@@ -7,18 +7,23 @@ from pathlib import Path
 from typing import Any
 
 from ktbench.core.plain import from_plain
+from ktbench.core.published import Published
 from ktbench.core.record import Environment, Header, Record
 from ktbench.store.log import LOG_NAME, StoreError, read_lines
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """Everything a log says. `records` keeps every line ever written, in order."""
+    """Everything a log says. `records` keeps every line ever written, in order.
+
+    `published` are the numbers that its parts show beside their cells, as they were when it was planned.
+    """
 
     folder: Path
     header: Header
     environments: tuple[Environment, ...]
     records: tuple[Record, ...]
+    published: tuple[Published, ...] = ()
 
     def latest(self) -> dict[tuple[str, int], Record]:
         """The record that counts for each (cell key, round): the last one written."""
@@ -35,7 +40,7 @@ def read_run(folder: Path) -> Run:
     path = folder / LOG_NAME
     if not path.is_file():
         raise StoreError(f"{folder}: no run here (no {LOG_NAME})")
-    facts: dict[str, list[Any]] = {"header": [], "environment": [], "record": []}
+    facts: dict[str, list[Any]] = {"header": [], "environment": [], "record": [], "published": []}
     for kind, body in read_lines(path):
         facts[kind].append(body)
     if not facts["header"]:
@@ -45,6 +50,7 @@ def read_run(folder: Path) -> Run:
         header=_typed(facts["header"][0], Header, path),
         environments=tuple(_typed(body, Environment, path) for body in facts["environment"]),
         records=tuple(_typed(body, Record, path) for body in facts["record"]),
+        published=tuple(_typed(body, Published, path) for body in facts["published"]),
     )
 
 

@@ -112,7 +112,7 @@ def test_lists_kept_per_layer_are_cut_with_the_depth() -> None:
         (["workload=layer", "workload.prompt=4"], "workload.prompt=4: must be 1"),
         (["workload=layer", "workload.routing=model"], "a layer alone has no router"),
         (["workload=layer", "workload.active_experts=4"], "workload.active_experts=4: allowed are 8 to 128"),
-        (["workload.active_experts=8"], "are for phase=layer"),
+        (["workload.active_experts=8"], "active_experts is for phase=layer"),
         (["workload.trace=file.npz"], "workload.trace=file.npz: set workload.routing=recorded"),
         (["sweep.arms=[+v]"], "sweep.baseline='base' is none of"),
     ],

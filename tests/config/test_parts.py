@@ -98,7 +98,7 @@ def test_a_trace_goes_to_the_cells_that_replay_it() -> None:
             ["+ablation=kernels/scheduling", "workload.trace=routes.npz", "sweep.axes=3"],
             "set workload.routing=recorded",
         ),
-        (["+ablation=decode", "workload.routing=recorded"], "are for phase=layer"),
+        (["+ablation=decode", "workload.routing=recorded"], "is for workload.phase=layer, or set machine="),
     ],
 )
 def test_mistake_is_one_line(overrides: list[str], says: str) -> None:

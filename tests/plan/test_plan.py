@@ -7,13 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ktbench.core.engine import PlacementSpec
 from ktbench.core.errors import RequestError
+from ktbench.core.plain import to_plain
 from ktbench.core.sweep import SweepSpec
 from ktbench.plan import plan_cells, turn_order, unsupported, worker_groups
+from ktbench.resources import data_folder
 from tests.tiny import tiny_spec
 
 LADDER = SweepSpec(name="s", arms=("base", "+v", "+v+d"))
@@ -108,9 +111,48 @@ def test_axes_multiply_arms() -> None:
     assert len({cell.key for cell in cells}) == len(cells) == 3 * 4
 
 
+def _machine(**changes: Any) -> dict[str, Any]:
+    path = data_folder("conf") / "machine" / "paper_a100.yaml"
+    return dict(yaml.safe_load(path.read_text())) | changes
+
+
+def test_a_model_and_a_machine_are_put_in_whole_before_what_they_hold_changes() -> None:
+    model = to_plain(tiny_spec().model) | {"seed": 7}
+    axes = {
+        "machine.cores": (8, 36),
+        "machine": ({"machine": _machine()}, {"machine": _machine(cores=12, gpus=2, name="other")}),
+        "model": ({"model": model},),
+    }
+    cells = plan_cells(tiny_spec(v=True), SweepSpec(arms=("+v",), baseline="+v", control=False, axes=axes))
+    machines = [cell.spec.machine for cell in cells if cell.spec.machine]
+    assert {cell.spec.model.seed for cell in cells} == {7}
+    assert [(one.name, one.cores) for one in machines] == [
+        ("paper_a100", 8),
+        ("other", 8),
+        ("paper_a100", 36),
+        ("other", 36),
+    ]
+    assert [one.sources["cores"] for one in machines] == [
+        "changed by the request (paper_a100: 36)",
+        "changed by the request (other: 12)",
+        _machine()["sources"]["cores"],
+        "changed by the request (other: 12)",
+    ]
+    assert _machine() == axes["machine"][0]["machine"]
+
+
+def test_a_machine_of_none_is_the_one_here() -> None:
+    axes = {"machine": ({"machine": _machine()}, {"machine": None})}
+    cells = plan_cells(tiny_spec(), replace(LADDER, axes=axes, control=False))
+    assert [cell.spec.machine is None for cell in cells] == [False] * 3 + [True] * 3
+
+
 @pytest.mark.parametrize(
     ("axes", "says"),
     [
+        ({"machine.cores": (8,)}, "sweep.axes.machine.cores: the machine here is measured as it is"),
+        ({"machine.core": (8,), "machine": ({"machine": _machine()},)}, "sweep.axes.machine.core: no such key"),
+        ({"machine.cores": (0,), "machine": ({"machine": _machine()},)}, "machine.cores=0: must be above 0"),
         ({"workload.promt": (1,)}, "sweep.axes.workload.promt: no such key"),
         ({"nothing.at.all": (1,)}, "no such key"),
         ({"engine.placement.rato": (1,)}, "sweep.axes.engine.placement.rato: no such key"),
@@ -121,7 +163,7 @@ def test_axes_multiply_arms() -> None:
         ({"workload.prompt": ({"workload.prompt": 8, "workload.stepz": 1},)}, "workload.stepz: no such key"),
     ],
 )
-def test_bad_axis_is_named(axes: dict[str, tuple[int, ...]], says: str) -> None:
+def test_bad_axis_is_named(axes: dict[str, tuple[Any, ...]], says: str) -> None:
     with pytest.raises(RequestError, match=says):
         plan_cells(tiny_spec(), replace(LADDER, axes=axes))
 

@@ -9,9 +9,11 @@ import yaml
 
 from ktbench.core.engine import PlacementSpec
 from ktbench.core.inject import InjectRule, InjectSpec
+from ktbench.core.machine import MachineSpec
 from ktbench.core.peers import PeerSpec
 from ktbench.core.plain import from_plain
-from ktbench.report.settings import Setting, settings_of, varying
+from ktbench.core.spec import RunSpec
+from ktbench.report.settings import Setting, alike, settings_of, varying
 from ktbench.resources import data_folder
 from tests.tiny import tiny_spec
 
@@ -56,3 +58,31 @@ def test_the_precision_of_linear_layers_follows_that_of_the_experts() -> None:
     assert varying([at("bf16", "bf16"), at("int8", "int8")]) == ("precision",)
     assert varying([at("bf16", "bf16"), at("int8", "bf16"), at("int8", "int8")]) == ("precision", "device_precision")
     assert varying([at("int8", "bf16"), at("int8", "int8")]) == ("device_precision",)
+
+
+def simulated(name: str, **changes: object) -> RunSpec:
+    path = data_folder("conf") / "machine" / f"{name}.yaml"
+    machine = from_plain(yaml.safe_load(path.read_text()) | changes, MachineSpec)
+    return replace(tiny_spec(device="cuda"), machine=machine)
+
+
+def test_constants_go_with_the_machines_name_and_are_settings_where_it_does_not_tell() -> None:
+    a100, cores, bandwidth = (
+        settings_of(simulated("paper_a100", **changes)) for changes in ({}, {"cores": 48}, {"read_gb_per_s": 300})
+    )
+    other, here = settings_of(simulated("paper_4080")), settings_of(tiny_spec())
+    assert not any(key.startswith("machine") for key in here)
+    assert varying([a100, other]) == ("machine",)
+    assert varying(alike([a100, here])) == ("machine",)
+    assert varying([a100, cores]) == ("machine.cores",)
+    assert varying([a100, cores, other]) == ("machine", "machine.cores")
+    assert varying([a100, cores, bandwidth]) == ("machine.cores", "machine.read_gb_per_s")
+
+
+def test_beside_simulated_cells_measured_ones_are_here() -> None:
+    a100, here = alike([settings_of(simulated("paper_a100")), settings_of(tiny_spec())])
+    assert (a100["machine"], here["machine"]) == ("paper_a100", "here")
+    assert (a100["machine.cores"], here["machine.cores"]) == (36, None)
+    assert list(a100) == list(here)
+    measured = settings_of(tiny_spec())
+    assert alike([measured, measured]) == [measured, measured]

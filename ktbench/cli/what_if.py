@@ -1,0 +1,166 @@
+"""`plan what_if=PRICES.yaml what_if.target=N`: the cheapest machine of a price list that does N tokens/s, simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ktbench.core.errors import RequestError
+
+if TYPE_CHECKING:
+    from ktbench.core.spec import RunSpec
+    from ktbench.simulate.offers import Offer
+    from ktbench.simulate.prices import PriceEntry, PriceList
+
+_LIST, _TARGET = "what_if", "what_if.target"
+_MONEY_DIGITS_BELOW = 100
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """Which machine of a price list does `target` tokens/s on the cell that `overrides` describe."""
+
+    prices: Path
+    target: float
+    overrides: tuple[str, ...]
+
+
+def read_question(overrides: Sequence[str]) -> Question | None:
+    """The question among the words of a command line; None where they have none.
+
+    Raises RequestError for half a question, a target that is no speed, and a machine beside those of the list.
+    """
+    asked = {word.partition("=")[0]: word.partition("=")[2] for word in overrides if word.startswith(_LIST)}
+    if not asked:
+        return None
+    if unknown := [key for key in asked if key not in (_LIST, _TARGET)]:
+        raise RequestError(f"{unknown[0]}: unknown key; allowed are {_LIST}=PRICES.yaml and {_TARGET}=TOKENS_PER_S")
+    if not asked.get(_LIST):
+        raise RequestError(f"{_TARGET}: needs a price list, {_LIST}=PRICES.yaml")
+    rest = tuple(word for word in overrides if not word.startswith(_LIST))
+    if machine := next((word for word in rest if word.lstrip("+").startswith("machine")), None):
+        raise RequestError(f"{machine}: {_LIST} takes its machines from the price list, leave it out")
+    return Question(prices=Path(asked[_LIST]), target=_target(asked.get(_TARGET, "")), overrides=rest)
+
+
+def answer(question: Question) -> int:
+    """Print what each machine does and costs, then the cheapest that reaches the target. Raises RequestError."""
+    from ktbench.simulate.prices import read_prices
+
+    try:
+        prices = read_prices(question.prices)
+    except ValueError as error:
+        raise RequestError(str(error)) from None
+    specs = list(_specs(prices, question.overrides))
+    print("\n".join(_lines(specs, prices, question.target)))
+    return 0
+
+
+def _target(word: str) -> float:
+    try:
+        target = float(word)
+    except ValueError:
+        target = 0.0
+    if not (target > 0 and isfinite(target)):
+        raise RequestError(f"{_TARGET}={word}: must be a number of tokens/s above 0")
+    return target
+
+
+def _specs(prices: PriceList, overrides: Sequence[str]) -> Iterator[tuple[PriceEntry, RunSpec]]:
+    """Each entry and the cell on its machine; a preset is composed once."""
+    composed: dict[str, RunSpec] = {}
+    for number, entry in enumerate(prices.machines):
+        name = prices.machine(entry)
+        try:
+            if name not in composed:
+                composed[name] = _spec((*overrides, f"machine={name}"))
+            yield entry, _changed(composed[name], entry)
+        except ValueError as error:
+            if not str(error).startswith(("machine", "changes")):
+                raise
+            raise RequestError(f"{prices.where(number)}: {error}") from None
+
+
+def _changed(spec: RunSpec, entry: PriceEntry) -> RunSpec:
+    if spec.machine is None:
+        raise RequestError(
+            f"machine={entry.machine}: is not described; name a preset, a FILE.yaml, or local after `probe`"
+        )
+    return replace(spec, machine=entry.changed(spec.machine))
+
+
+def _spec(overrides: Sequence[str]) -> RunSpec:
+    from ktbench.cli.request import read_request
+
+    request = read_request(overrides)
+    spec = request.parts[0].spec
+    if request.is_sweep:
+        raise RequestError(f"{_LIST}: takes one cell; leave out lists and ablations")
+    if spec.system != "ktbench":
+        raise RequestError(f"system={spec.system}: {_LIST} simulates ktbench")
+    if spec.workload.phase == "layer":
+        raise RequestError(f"workload.phase=layer: {_LIST} is about whole models, allowed are prefill and decode")
+    return spec
+
+
+def _lines(specs: Sequence[tuple[PriceEntry, RunSpec]], prices: PriceList, target: float) -> Iterator[str]:
+    offers = [_offer(spec, entry) for entry, spec in specs]
+    yield f"{_work(specs[0][1])}; all speeds are simulated\n"
+    yield from _table(sorted(offers, key=lambda one: one.price), prices.currency, target)
+    yield f"\n{_sentence(offers, prices.currency, target)}"
+
+
+def _work(spec: RunSpec) -> str:
+    """What is run, wherever."""
+    return spec.summary.removesuffix("" if spec.machine is None else f", simulated on {spec.machine.title}")
+
+
+def _offer(spec: RunSpec, entry: PriceEntry) -> Offer:
+    from ktbench.cli.described import lacking_there
+    from ktbench.core.ids import spec_id
+    from ktbench.core.record import Cell
+    from ktbench.simulate.offers import offer, with_all_features
+
+    best = with_all_features(spec)
+    cell = Cell(label=best.label, spec=best, spec_id=spec_id(best))
+    return offer(best, entry.title, entry.price, lacking_there([cell]).get(cell.key, ""))
+
+
+def _table(offers: Sequence[Offer], currency: str, target: float) -> Iterator[str]:
+    speed = ("tokens/s (simulated)", f"{currency} per token/s")
+    heading = ("machine", currency, *speed, "features", "bottleneck", f"reaches {target:g}")
+    rows = [heading, *(_cells(one, target) for one in offers)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(heading))]
+    for row in rows:
+        padded = [f"{text:{'>' if 1 <= n <= 3 else '<'}{widths[n]}}" for n, text in enumerate(row)]
+        yield "  ".join(padded).rstrip()
+
+
+def _cells(one: Offer, target: float) -> tuple[str, ...]:
+    from ktbench.report.text import number
+
+    if one.tokens_per_s is None or one.price_per_speed is None:
+        return (one.title, _money(one.price), "-", "-", one.features, "-", f"cannot run it: {one.why}")
+    reaches = "yes" if one.tokens_per_s >= target else "no"
+    speed, each = number(one.tokens_per_s), _money(one.price_per_speed)
+    return (one.title, _money(one.price), speed, each, one.features, str(one.bottleneck), reaches)
+
+
+def _money(value: float) -> str:
+    return f"{value:,.0f}" if value >= _MONEY_DIGITS_BELOW else f"{value:.2f}"
+
+
+def _sentence(offers: Sequence[Offer], currency: str, target: float) -> str:
+    from ktbench.report.text import number
+    from ktbench.simulate.offers import cheapest, closest
+
+    wanted = f"{target:g} tokens/s"
+    if best := cheapest(offers, target):
+        does = f"{number(best.tokens_per_s or 0.0)} tokens/s simulated"
+        return f"The cheapest that reaches {wanted} is {best.title} for {_money(best.price)} {currency}: {does}."
+    if near := closest(offers):
+        return f"None reaches {wanted}; {near.title} comes closest: {number(near.tokens_per_s or 0.0)} simulated."
+    return f"None reaches {wanted}: none can run it."

@@ -1,0 +1,56 @@
+"""YAML files that a request names: read as the shipped ones are, with what is wrong in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+# By PyYAML's constructors for a scalar that is not what its tag says, by OmegaConf for a document that is a number.
+_LET_THROUGH = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
+
+def read_text(file: Any, where: str) -> str:
+    """Text of a file. Raises ValueError in one line that begins with `where`."""
+    try:
+        return Path(str(file)).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{where}: {error.strerror}") from None
+    except ValueError:
+        raise ValueError(f"{where}: is no text in UTF-8") from None
+
+
+def parse_yaml(text: str, where: str, of: str) -> Any:
+    """Content of YAML; a key that is there twice is refused. Raises ValueError that begins with `where`."""
+    try:
+        return OmegaConf.to_container(OmegaConf.create(text))
+    except (OmegaConfBaseException, YAMLError) as error:
+        raise ValueError(f"{where}: is no YAML of {of}: {' '.join(str(error).split())}") from None
+    except _LET_THROUGH as error:
+        raise ValueError(f"{where}: is no YAML of {of} ({type(error).__name__})") from None
+
+
+def check_keys(content: Any, allowed: Collection[str], needed: Collection[str], where: str) -> None:
+    """Raises ValueError that begins with `where` for what is no mapping, and naming an unknown or a missing key."""
+    if not isinstance(content, dict):
+        raise ValueError(f"{where}: must be a mapping with the keys {', '.join(allowed)}")
+    for key in content:
+        if key not in allowed:
+            close = get_close_matches(str(key), allowed, n=1, cutoff=0.5)
+            hint = f", did you mean {close[0]}?" if close else ""
+            raise ValueError(f"{where}: unknown key {key!r}{hint}; allowed are {', '.join(allowed)}")
+    if missing := [key for key in needed if key not in content]:
+        raise ValueError(f"{where}: the key {missing[0]} is missing")

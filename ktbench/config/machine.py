@@ -1,0 +1,127 @@
+"""Machine descriptions as nodes of the group `machine`: presets, files of one's own, and what `probe` wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import MISSING, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
+
+from ktbench.config.files import check_keys, parse_yaml, read_text
+from ktbench.config.lists import key_of
+from ktbench.core.errors import RequestError
+from ktbench.core.machine import BY_NAME, MachineSpec, with_constant
+from ktbench.core.plain import from_plain
+from ktbench.resources import data_folder
+
+Node = dict[str, Any]
+# Plain content of the MachineSpec that `probe` wrote.
+ReadLocal = Callable[[], Mapping[str, Any]]
+
+# What `machine=` takes beside the names of presets.
+BESIDE_PRESETS = ("local", "FILE.yaml")
+_HERE, _LOCAL, _OWN = "here", "local", "own"
+_FIELDS = tuple(f.name for f in fields(MachineSpec))
+_DEFAULTS = {f.name: f.default for f in fields(MachineSpec) if f.default is not MISSING}
+
+
+def no_local() -> Mapping[str, Any]:
+    """Where nobody has described this machine."""
+    raise RequestError("machine=local: run `python -m ktbench probe` first")
+
+
+def is_own(value: str) -> bool:
+    """Whether a word names a description that is no preset: a file, or what `probe` wrote."""
+    return value == _LOCAL or value.strip("'\"").endswith(".yaml")
+
+
+def register_own(words: Sequence[str], read_local: ReadLocal) -> list[str]:
+    """The words, `machine=` with an option of Hydra's in place of a description that is no preset.
+
+    Raises ValueError in one line that names the file, and the constant that is missing, wrong or without a source.
+    """
+    return [_registered(word, read_local) if key_of(word) == "machine" else word for word in words]
+
+
+def _registered(word: str, read_local: ReadLocal) -> str:
+    value = word.partition("=")[2]
+    if not is_own(value):
+        return word
+    node = _read(value.strip("'\""), read_local)
+    ConfigStore.instance().store(group="machine", name=_OWN, node=node)
+    return f"machine={_OWN}"
+
+
+def _read(value: str, read_local: ReadLocal) -> Node:
+    where = f"machine={value}"
+    if value == _LOCAL:
+        return _node(dict(read_local()), where)
+    node = _node(parse_yaml(read_text(value, where), where, "a machine"), where)
+    shipped = _preset_file(str(node["name"]))
+    if shipped.is_file() and preset(node["name"]) != node:
+        raise ValueError(f"{where}: {node['name']} is the name of another machine, which ktbench comes with, change it")
+    return node
+
+
+def _node(content: Any, where: str) -> Node:
+    """Every field of a MachineSpec that content stands for."""
+    check_keys(content, _FIELDS, [name for name in _FIELDS if name not in _DEFAULTS], where)
+    sources = content["sources"] or {}
+    if isinstance(sources, dict):
+        sources = {name: source for name, source in sources.items() if source is not None}
+    node: Node = _DEFAULTS | content | {"sources": sources}
+    try:
+        from_plain(node, MachineSpec)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    return node
+
+
+def preset(option: str) -> Node:
+    """The node of an option as it is written, before any override."""
+    if option == _OWN:
+        return _plain(ConfigStore.instance().load(f"machine/{_OWN}.yaml").node)
+    return dict(_shipped(option))
+
+
+@cache
+def _shipped(name: str) -> Node:
+    return _plain(OmegaConf.load(_preset_file(name)))
+
+
+def _preset_file(name: str) -> Path:
+    return data_folder("conf") / "machine" / f"{name}.yaml"
+
+
+def _plain(node: Any) -> Node:
+    return dict(OmegaConf.to_container(node))  # type: ignore[arg-type]
+
+
+def freeze_machine(node: Mapping[str, Any], varied: Collection[str] = ()) -> Node | None:
+    """Plain content of a MachineSpec, None for the machine that this runs on.
+
+    `node["preset"]` has the fields as they were before overrides. A constant that overrides changed says so in its
+    source; those that axes vary, by key in `varied`, stay as they were. Raises ValueError for a change of `here`.
+    """
+    was = node["preset"]
+    now = {name: was[name] if f"machine.{name}" in varied else node[name] for name in _FIELDS}
+    if was["name"] == _HERE:
+        _require_unchanged(was, now)
+        return None
+    if not isinstance(now["sources"], dict):
+        return now
+    content = dict(was)
+    for name in BY_NAME:
+        content = with_constant(content, name, now[name])
+    said = {name: source for name, source in now["sources"].items() if source != was["sources"].get(name)}
+    return {**now, "sources": content["sources"] | said}
+
+
+def _require_unchanged(was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    for name, value in now.items():
+        if value != was[name]:
+            raise ValueError(f"machine.{name}={value}: here is measured as it is, describe a machine with machine=NAME")

@@ -1,0 +1,162 @@
+"""Published, simulated and measured side by side: a line for each published number and each simulated cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+
+from ktbench.core.published import Metric, Published
+from ktbench.core.spec import RunSpec
+from ktbench.report.paper_values import value_of
+from ktbench.report.parts import the_part
+from ktbench.report.published import bare, error_of, not_simulated_reason, published_for
+from ktbench.report.row import Row
+from ktbench.store import Run
+
+_SPEEDS: tuple[Metric, ...] = ("tokens/s", "ms", "TFLOPS")
+_NONE_HERE = "no cell of this work was planned on this machine"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PaperLine:
+    """One arm at one work, as published and as simulated on the machine named, and as measured on this one.
+
+    The values are in the unit of `metric`. `id` and `source` are those of the published number, empty without one;
+    `precision` is the one that it was published in, `tokens` the prompt, the context or the tokens of an expert,
+    `conditions` the settings beyond them that it was taken at. `error` is that of the simulated value on throughput:
+    0.1 is 10 % faster than published. `repeats` names the number that this one shows once more. `cell` is the simulated
+    one and `command` runs it again, both empty without one; `missing` says why a value is None.
+    """
+
+    id: str
+    arm: str
+    machine: str
+    model: str
+    precision: str
+    phase: str
+    tokens: float | None
+    batch: int
+    conditions: str
+    what: str
+    metric: Metric
+    published: float | None = None
+    simulated: float | None = None
+    measured: float | None = None
+    error: float | None = None
+    repeats: str | None = None
+    source: str = ""
+    cell: str = ""
+    command: str = ""
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+def paper_lines(run: Run, rows: Sequence[Row]) -> tuple[PaperLine, ...]:
+    """Lines of `rows`, which are those of `run`, a run of one part.
+
+    Numbers of the part's figures in the order of their files, each with the simulated cell that it is about; where that
+    are several, once with each. Then the simulated cells that no number is about.
+    """
+    numbers = [number for number in run.published if number.figure in the_part(run).published]
+    arms = [row for row in rows if row.role == "arm"]
+    simulated = [row for row in arms if row.simulated]
+    found = {row.cell: published_for(row.spec, row.label, numbers) for row in simulated}
+    lines = []
+    for number in numbers:
+        about = [row for row in simulated if number in found[row.cell]]
+        lines += [_line_of(number, row, arms) for row in about] or [_without_cell(number, arms)]
+    return (*lines, *(_without_number(row, arms, numbers) for row in simulated if not found[row.cell]))
+
+
+def reasons(lines: Sequence[PaperLine]) -> Iterator[str]:
+    """One sentence for each reason why a value is missing, naming the arms that it is missing of."""
+    holders: dict[tuple[str, str], dict[str, None]] = {}
+    for line in lines:
+        for name, why in line.missing.items():
+            holders.setdefault((name, why), {})[line.arm or line.what] = None
+    for (name, why), arms in holders.items():
+        yield f"{'; '.join(arms)} — not {name}: {why}"
+
+
+def _line_of(number: Published, row: Row, arms: Sequence[Row]) -> PaperLine:
+    line = _with_cell(_published(number), row, arms)
+    error = None if line.simulated is None else error_of(line.simulated, number)
+    return replace(line, error=error)
+
+
+def _without_cell(number: Published, arms: Sequence[Row]) -> PaperLine:
+    """Of what is not simulated, though it may have been measured here."""
+    here = (row for row in arms if not row.simulated and _is_about(number, row))
+    line = _measured(_published(number), next(here, None), arms)
+    return replace(line, missing={"simulated": not_simulated_reason(number)} | line.missing)
+
+
+def _is_about(number: Published, row: Row) -> bool:
+    return bool(published_for(row.spec, row.label, [number], anywhere=True))
+
+
+def _without_number(row: Row, arms: Sequence[Row], numbers: Sequence[Published]) -> PaperLine:
+    spec, metrics = row.spec, [number.metric for number in numbers if number.metric in _SPEEDS]
+    line = PaperLine(
+        id="",
+        arm=bare(row.label),
+        machine="" if spec.machine is None else spec.machine.name,
+        model=spec.model.name,
+        precision=spec.precision,
+        phase=spec.workload.phase,
+        tokens=spec.tokens_per_expert if row.is_layer else spec.workload.prompt,
+        batch=1 if row.is_layer else spec.workload.batch,
+        conditions="",
+        what="",
+        metric=metrics[0] if metrics else "ms" if row.is_layer else "tokens/s",
+        missing={"published": "no number of it is in the figures shown"},
+    )
+    return _with_cell(line, row, arms)
+
+
+def _published(number: Published) -> PaperLine:
+    return PaperLine(
+        id=number.id,
+        arm=number.arm,
+        machine=number.machine,
+        model=number.model,
+        precision=number.precision,
+        phase=number.phase,
+        tokens=number.tokens,
+        batch=number.batch,
+        conditions=number.settings,
+        what=number.what,
+        metric=number.metric,
+        published=number.value,
+        repeats=number.repeats,
+        source=number.source,
+    )
+
+
+def _with_cell(line: PaperLine, row: Row, arms: Sequence[Row]) -> PaperLine:
+    """The line with what `row` simulates, and what was measured here at the same work."""
+    value = value_of(row, line.metric, arms)
+    missing = line.missing if value is not None else line.missing | {"simulated": _reason(row, line.metric)}
+    line = replace(line, simulated=value, cell=row.cell, command=row.command, missing=missing)
+    return _measured(line, next((other for other in arms if _is_alike(other, row)), None), arms)
+
+
+def _measured(line: PaperLine, here: Row | None, arms: Sequence[Row]) -> PaperLine:
+    value = None if here is None else value_of(here, line.metric, arms)
+    if value is not None:
+        return replace(line, measured=value)
+    why = _NONE_HERE if here is None else _reason(here, line.metric)
+    return replace(line, missing=line.missing | {"measured": why})
+
+
+def _reason(row: Row, metric: Metric) -> str:
+    return f"its step does not say {metric}" if row.timed else row.missing["step_s"]
+
+
+def _is_alike(other: Row, row: Row) -> bool:
+    """Whether a row is measured here at the work of a simulated one, whatever its routing and its number of steps."""
+    return not other.simulated and _work(other.spec) == _work(row.spec)
+
+
+def _work(spec: RunSpec) -> tuple[object, ...]:
+    work = replace(spec.workload, routing="balanced", trace=None, seed=0, steps=1)
+    return (work, *(getattr(spec, f.name) for f in fields(spec) if f.name not in ("workload", "measure", "machine")))

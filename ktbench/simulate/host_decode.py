@@ -1,0 +1,61 @@
+"""Routed experts of a few tokens on the host: their weights are read, and a call costs what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ktbench.core.machine import MachineSpec
+from ktbench.core.spec import RunSpec
+from ktbench.simulate.calibration import Calibration
+from ktbench.simulate.host_prefill import HostPrefill
+from ktbench.simulate.sizes import Sizes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostDecode:
+    """One layer's experts on all domains of a machine, in decode."""
+
+    spec: RunSpec
+    machine: MachineSpec
+    cost: Calibration
+    sizes: Sizes
+
+    def seconds(self, loads: NDArray[np.float64]) -> float:
+        """One call in which as many experts as `loads` is long get so many tokens each."""
+        if not len(loads):
+            return 0.0
+        read = len(loads) * self.sizes.expert_bytes / self._read_bytes_per_s
+        busy = (read * self._kernel + self._arithmetic(loads)) * self._schedule
+        return busy + (self.cost["call_ms"] + (0.0 if self._bound else self.cost["apart_ms"])) * 1e-3
+
+    @property
+    def _bound(self) -> bool:
+        """Whether threads stay with the memory they read."""
+        return self.spec.engine.n or self.machine.domains == 1
+
+    @property
+    def _read_bytes_per_s(self) -> float:
+        """Unbound threads read half from their own domain and half from another: the harmonic mean."""
+        near, far = self.machine.read_gb_per_s, self.machine.remote_gb_per_s
+        each = near if self._bound else 2 / (1 / near + 1 / far)
+        return self.cost["decode_stream"] * self.machine.domains * each * 1e9
+
+    @property
+    def _kernel(self) -> float:
+        """AMX alone takes longer at one token than AVX-512, which the hybrid takes there (section 3.2)."""
+        engine = self.spec.engine
+        return self.cost["amx_one_token"] if engine.m and not engine.v else 1.0
+
+    @property
+    def _schedule(self) -> float:
+        return 1.0 if self.spec.engine.d else self.cost["decode_static"]
+
+    def _arithmetic(self, loads: NDArray[np.float64]) -> float:
+        """What more than one token an expert adds to reading it."""
+        if loads.max() <= 1:
+            return 0.0
+        many = HostPrefill(spec=self.spec, machine=self.machine, cost=self.cost, sizes=self.sizes)
+        return float(np.maximum(many.expert_s(loads) - many.expert_s(np.ones_like(loads)), 0.0).sum())

@@ -1,0 +1,40 @@
+"""How long a phase takes: tasks dealt to the threads of a domain as the real kernels deal them (numba)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+
+@njit(cache=True)
+def dynamic_s(expert_s: NDArray[np.float64], tasks: int, threads: int) -> float:
+    """Makespan in seconds of a queue: each thread takes the next task as soon as it is free.
+
+    `expert_s` [E] are seconds of one thread for all `tasks` of each expert, which are alike and queued in the order of
+    experts (KTransformers, section 3.2; its artifact counts up one atomic number, a task at a time).
+    """
+    free = np.zeros(threads)
+    for expert in range(len(expert_s)):
+        one = expert_s[expert] / tasks
+        for _ in range(tasks):
+            next_free = np.argmin(free)
+            free[next_free] += one
+    return free.max()
+
+
+@njit(cache=True)
+def static_s(expert_s: NDArray[np.float64], tasks: int, threads: int) -> float:
+    """Makespan in seconds where each thread has one contiguous share of equally many tasks, as with +d off."""
+    total = len(expert_s) * tasks
+    longest, busy, mine, done = 0.0, 0.0, 0, 0
+    for thread in range(threads):
+        end = total * (thread + 1) // threads
+        busy = 0.0
+        while done < end:
+            expert = done // tasks
+            mine = min(end, (expert + 1) * tasks) - done
+            busy += mine * expert_s[expert] / tasks
+            done += mine
+        longest = max(longest, busy)
+    return longest

@@ -1,0 +1,183 @@
+"""The task graph of one step of KTransformers with a GPU, and of Fiddler's scheme as its base."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ktbench.core.machine import MachineSpec
+from ktbench.core.spec import RunSpec
+from ktbench.simulate.calibration import Calibration
+from ktbench.simulate.executor import Graph
+from ktbench.simulate.gpu import Gpu, Part
+from ktbench.simulate.host_base import HostBase
+from ktbench.simulate.host_decode import HostDecode
+from ktbench.simulate.host_prefill import HostPrefill
+from ktbench.simulate.loads import SAMPLES, loads_of
+from ktbench.simulate.sizes import Sizes, sizes_of
+
+# Their modules launch the shared expert before a blocking copy, and beside the experts only while a graph is captured;
+# others copy first.
+_BLOCKING_FAMILIES = ("deepseek_v2", "deepseek_v3")
+_BF16 = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepModel:
+    """One cell as the graph sees it."""
+
+    spec: RunSpec
+    machine: MachineSpec
+    cost: Calibration
+    sizes: Sizes
+    gpu: Gpu
+
+    @property
+    def prefill(self) -> bool:
+        """Whether a step is a forward pass over prompts."""
+        return self.spec.workload.phase == "prefill"
+
+    @property
+    def base(self) -> bool:
+        """Whether experts run one after the other through PyTorch."""
+        return not self.spec.engine.fused
+
+    @property
+    def overlaps_shared(self) -> bool:
+        """Whether the shared expert runs beside the routed ones."""
+        if self.base:
+            return False
+        blocking = self.sizes.family in _BLOCKING_FAMILIES
+        return not blocking or (self.gpu.graph and not self.prefill)
+
+
+def step_model(spec: RunSpec, cost: Calibration) -> StepModel:
+    """The model behind a cell. Raises ValueError for a cell that is not on a machine with a GPU."""
+    machine = spec.machine
+    if machine is None or machine.gpu is None:
+        raise ValueError("a step with a GPU needs a machine that has one")
+    sizes = sizes_of(spec)
+    # A graph holds the decode step alone.
+    graph = spec.engine.c and spec.workload.phase == "decode"
+    gpu = Gpu(machine=machine, cost=cost, sizes=sizes, graph=graph, base=not spec.engine.fused)
+    return StepModel(spec=spec, machine=machine, cost=cost, sizes=sizes, gpu=gpu)
+
+
+def step_graph(spec: RunSpec, cost: Calibration) -> Graph:
+    """The tasks of one step, layer by layer, then the output head."""
+    model = step_model(spec, cost)
+    builder = _Builder(model)
+    return builder.built()
+
+
+class _Builder:
+    """Adds layer after layer; `_last` is what the next layer's attention waits for."""
+
+    def __init__(self, model: StepModel) -> None:
+        self._model, self._graph = model, Graph()
+        self._last: int | None = None
+        self._deferred: int | None = None
+        self._calls: dict[tuple[int, int], float] = {}
+        work, engine = model.spec.workload, model.spec.engine
+        self._tokens = work.prompt if model.prefill else 1
+        self._context = 0 if model.prefill else work.prompt
+        self._rows = work.batch * self._tokens
+        top_k = model.spec.model.shape.top_k
+        acts = not model.prefill or engine.defer_prefill
+        deferral = engine.deferral if acts and engine.deferral != "auto" else 0
+        self._kept = top_k - (engine.skipping if acts else 0)
+        self._late = int(deferral)
+
+    def built(self) -> Graph:
+        shape, model = self._model.spec.model.shape, self._model
+        if not model.prefill:
+            self._last = self._graph.add("step", "other", "launch", model.cost["step_ms"] * 1e-3)
+        for layer in range(shape.layers):
+            attended = self._device(f"attention {layer}", "attention", self._attend(), layer, self._last)
+            if layer < shape.dense_layers:
+                self._last = self._device(f"dense {layer}", "other", model.gpu.dense(self._rows), layer, attended)
+            else:
+                self._last = self._moe(layer, attended)
+        self._device("head", "other", model.gpu.head(model.spec.workload.batch), None, self._last)
+        return self._graph
+
+    def _attend(self) -> Part:
+        return self._model.gpu.attend(self._tokens, self._model.spec.workload.batch, self._context)
+
+    def _device(self, name: str, kind: str, part: Part, layer: int | None, *after: int | None) -> int:
+        gpu, before = self._model.gpu, after
+        if launch_s := gpu.launch_s(part):
+            before = (self._graph.add(f"launch {name}", "launch", "launch", launch_s, *after, layer=layer),)
+        return self._graph.add(name, kind, "device", gpu.seconds(part), *before, layer=layer)
+
+    def _moe(self, layer: int, attended: int) -> int:
+        """Hand-over, experts, and the shared expert before, beside or after them; then the sum."""
+        model, graph = self._model, self._graph
+        shared: int | None = None
+        if not model.overlaps_shared and not model.base:
+            shared = attended = self._shared(layer, attended)
+        sent = graph.add(f"submit {layer}", "copy", "link", self._hand_over_s / 2, attended, layer=layer)
+        routed, late = self._routed(layer, sent)
+        if model.overlaps_shared:
+            shared = self._shared(layer, attended)
+        back = graph.add(f"return {layer}", "copy", "link", self._hand_over_s / 2, routed, layer=layer)
+        if model.base:
+            shared = self._shared(layer, back)
+        due, self._deferred = self._deferred, late
+        return graph.add(f"sum {layer}", "other", "device", 0.0, back, shared, due, layer=layer)
+
+    def _shared(self, layer: int, after: int) -> int | None:
+        part = self._model.gpu.shared(self._rows)
+        return self._device(f"shared {layer}", "shared", part, layer, after) if part.kernels else after
+
+    def _routed(self, layer: int, sent: int) -> tuple[int, int | None]:
+        """The call that this layer waits for, and the one that the next layer waits for, where there is one.
+
+        Of the last layer nothing is deferred (section 4.1).
+        """
+        last = layer == self._model.spec.model.shape.layers - 1
+        late = 0 if last else self._late
+        soon = self._host(f"experts {layer}", "experts", self._host_s(layer, self._kept - late), layer, sent)
+        if not late:
+            return soon, None
+        return soon, self._host(f"deferred {layer}", "deferred", self._host_s(layer, late), layer, sent)
+
+    def _host(self, name: str, kind: str, seconds: float, layer: int, after: int) -> int:
+        return self._graph.add(name, kind, "host", seconds, after, layer=layer)
+
+    def _host_s(self, layer: int, picks: int) -> float:
+        key = (layer % SAMPLES, picks)
+        if key not in self._calls:
+            self._calls[key] = self._call_s(*key) if picks else 0.0
+        return self._calls[key]
+
+    def _call_s(self, sample: int, picks: int) -> float:
+        model = self._model
+        loads = self._loads(picks)[sample]
+        if model.base:
+            host = HostBase(machine=model.machine, cost=model.cost, sizes=model.sizes)
+            return host.seconds(loads[loads > 0].astype(float), prefill=model.prefill)
+        if model.prefill:
+            return HostPrefill(spec=model.spec, machine=model.machine, cost=model.cost, sizes=model.sizes).seconds(loads)
+        few = HostDecode(spec=model.spec, machine=model.machine, cost=model.cost, sizes=model.sizes)
+        return few.seconds(loads[loads > 0].astype(float))
+
+    def _loads(self, picks: int) -> NDArray[np.int64]:
+        if self._rows == 1:
+            alone = np.zeros((SAMPLES, self._model.sizes.experts), dtype=np.int64)
+            alone[:, :picks] = 1
+            return alone
+        return loads_of(self._model.spec, self._model.cost, self._rows, picks)
+
+    @property
+    def _hand_over_s(self) -> float:
+        """Both copies of a layer; in prefill through memory that is not pinned, and mapped anew where it is large."""
+        model = self._model
+        if not model.prefill:
+            return model.cost["sync_ms"] * 1e-3
+        moved_mb = self._rows * model.sizes.hidden * _BF16 * 1e-6
+        copy_s = moved_mb * 1e-3 / min(model.cost["pageable_gb_per_s"], model.machine.link_gb_per_s or 0.0)
+        fresh_s = moved_mb * model.cost["fresh_ms_per_mb"] * 1e-3 if moved_mb > model.cost["fresh_mb"] else 0.0
+        return model.cost["sync_ms"] * 1e-3 + 2 * (copy_s + fresh_s)

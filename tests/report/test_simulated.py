@@ -1,0 +1,240 @@
+"""Simulated rows: exact numbers, told from measured ones and never compared with them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from matplotlib.container import ErrorbarContainer
+
+from ktbench.core.outcome import Outcome
+from ktbench.core.record import Agreement
+from ktbench.core.sweep import FigureKind
+from ktbench.core.timeline import Span, Timeline
+from ktbench.report.data import csv_text, json_text
+from ktbench.report.figure import draw
+from ktbench.report.page import page_of
+from ktbench.report.rooflines import roof_rows
+from ktbench.report.row import Row, groups_of
+from ktbench.report.rows import row_line, rows_of
+from ktbench.report.slots import slots_of
+from ktbench.report.tables import Table, table_of
+from ktbench.report.timeline import timeline_figure
+from ktbench.report.write import write_report
+from ktbench.stats.verdict import Verdict
+from ktbench.store import Run
+from tests.report.layers import LayerPart, LayerStore
+from tests.report.peer_stores import PEERS
+from tests.report.role_stores import DEFERRAL
+from tests.report.simulated_runs import MACHINE, OTHER, simulated
+from tests.report.synthetic import NO_CUDA, Arm, Store
+from tests.report.test_figure import texts
+
+# Without noise and drift the first round of a measured arm takes what it is given.
+ARMS = (
+    Arm(label="base", step_ms=182.0, noise=0.0),
+    Arm(label="+v", step_ms=61.0, noise=0.0),
+    Arm(label="+m", step_ms=181.0, noise=0.0),
+    Arm(label="+v+d", step_ms=62.5, noise=0.0),
+    Arm(label="+v+d+n", outcome=Outcome.UNSUPPORTED, why="+n: testbed has one NUMA domain"),
+    Arm(label="+v+d+n+c", outcome=Outcome.UNSUPPORTED, why=NO_CUDA),
+)
+STORE = Store(arms=ARMS, rounds=6, steps=1, drift=0.0)
+NOISY = Store(arms=(Arm(label="base"), Arm(label="+v", step_ms=50.0, noise=0.4)), rounds=6)
+
+
+def row(rows: tuple[Row, ...], label: str) -> Row:
+    return next(row for row in rows if row.label == label)
+
+
+def table(run: Run) -> Table:
+    return table_of(run, rows_of(run))
+
+
+def headings(run: Run) -> list[str]:
+    return [column.heading for column in table(run).columns]
+
+
+def said(run: Run) -> str:
+    return " ".join((*table(run).conditions, *table(run).methods))
+
+
+def test_one_step_is_the_whole_truth(tmp_path: Path) -> None:
+    rows = rows_of(simulated(NOISY.write(tmp_path)))
+    assert [row.outcome for row in rows] == [Outcome.OK] * 2
+    fast = row(rows, "+v")
+    for value in (fast.step_s, fast.tokens_per_s, fast.speedup, fast.roof and fast.roof.share):
+        assert value is not None and value.low == value.mid == value.high
+    assert fast.tokens_per_s and fast.step_s and fast.tokens_per_s.mid == pytest.approx(1 / fast.step_s.mid)
+
+
+@pytest.mark.parametrize(
+    ("label", "ratio", "verdict", "gain"),
+    [
+        ("+v", 182 / 61, Verdict.FASTER, ("base", Verdict.FASTER)),
+        ("+m", 182 / 181, Verdict.SAME, ("base", Verdict.SAME)),
+        ("+v+d", 182 / 62.5, Verdict.FASTER, ("+v", Verdict.SLOWER)),
+    ],
+)
+def test_verdicts_follow_from_the_ratio_alone(
+    tmp_path: Path, label: str, ratio: float, verdict: Verdict, gain: tuple[str, Verdict]
+) -> None:
+    found = row(rows_of(simulated(STORE.write(tmp_path))), label)
+    assert found.speedup is not None and found.speedup.mid == pytest.approx(ratio, rel=0.003)
+    assert found.verdict is verdict
+    assert found.gain is not None and (found.gain.over, found.gain.verdict) == gain
+
+
+def test_the_share_of_the_roof_is_that_of_the_described_machine(tmp_path: Path) -> None:
+    found = row(rows_of(simulated(STORE.write(tmp_path))), "base")
+    assert found.roof is not None and found.step_s is not None
+    assert found.roof.share.mid == pytest.approx(1.1e9 / 440e9 / found.step_s.mid)
+
+
+def test_nothing_is_written_in_brackets_or_with_a_spread(tmp_path: Path) -> None:
+    run = simulated(NOISY.write(tmp_path))
+    cells = " ".join(text for cells in table(run).cells for text in cells)
+    lines = "\n".join(row_line(row) for row in rows_of(run))
+    assert not re.search(r"[\[\]±~]", cells + lines)
+    assert lines.splitlines()[1].endswith("simulated") and "round" not in lines
+    assert {"rounds", "samples", "error (relative)", "provenance"}.isdisjoint(headings(run))
+
+
+def test_what_was_not_done_is_said(tmp_path: Path) -> None:
+    found = row(rows_of(simulated(STORE.write(tmp_path))), "+v+d")
+    assert found.missing["error"] == "simulated: nothing was computed"
+    assert found.evidence == "modelled: avx512_calls 128/step, tasks_dynamic 128/step"
+    assert found.remarks == ("bottleneck: read bandwidth",)
+
+
+def test_conditions_name_the_described_machine_and_not_this_one(tmp_path: Path) -> None:
+    run = simulated(STORE.write(tmp_path))
+    opening = "Simulated on A machine for tests by the machine model (calibration ktransformers)"
+    assert any(sentence.startswith(opening) for sentence in table(run).conditions)
+    assert "Provenance: simulated." in table(run).conditions
+    assert "there are no intervals" in said(run) and "Roofs of testbed, as described: read 440 GB/s" in said(run)
+    for word in ("Machine: ", "Xeon", "Control", "Cores: ", "machine 3e35", "torch", "rounds of", "a turn", "seed 0)"):
+        assert word not in said(run)
+    assert table(run).figure_caption.startswith("Decode breakdown, simulated: speed-up over base; numbers on bars")
+
+
+def test_several_machines_are_all_named_and_have_baselines_of_their_own(tmp_path: Path) -> None:
+    run = simulated(STORE.write(tmp_path), MACHINE, OTHER)
+    assert "Simulated on A machine for tests (testbed); Another machine (other) by" in said(run)
+    assert "Roofs of other, as described: read 600 GB/s" in said(run)
+    assert [[row.label for row in group][0] for group in groups_of(rows_of(run))] == ["base", "base"]
+
+
+def test_beside_measured_rows_a_column_tells_them_apart(tmp_path: Path) -> None:
+    run = simulated(STORE.write(tmp_path), beside=True)
+    assert {"machine", "provenance", "rounds"} - set(headings(run)) == {"rounds"}
+    assert {cells[headings(run).index("machine")] for cells in table(run).cells} == {"here", "testbed"}
+    assert "Machine: Intel(R) Xeon(R)" in said(run) and "Simulated on A machine for tests" in said(run)
+    assert "medians over rounds" in said(run) and "Control (base against itself)" in said(run)
+    assert "Cores: near in 30 turns" in said(run) and "unknown" not in said(run)
+
+
+def test_measured_and_simulated_rows_are_never_compared(tmp_path: Path) -> None:
+    run = simulated(STORE.write(tmp_path), beside=True)
+    for group in groups_of(rows_of(run)):
+        assert len({row.provenance for row in group}) == 1
+    kept = tuple(cell for cell in run.header.cells if cell.spec.machine or cell.label != "base")
+    rows = rows_of(replace(run, header=replace(run.header, cells=kept)))
+    alone = next(row for row in rows if row.label == "+v" and not row.simulated)
+    assert alone.speedup is None and alone.missing["speedup"] == "no cell base was planned at these settings"
+
+
+def test_measured_rows_are_what_they_are_without_simulated_ones(tmp_path: Path) -> None:
+    measured = STORE.write(tmp_path)
+    both = [row for row in rows_of(simulated(measured, beside=True)) if not row.simulated]
+    alone = rows_of(measured)
+    assert [(row.step_s, row.speedup, row.outcome) for row in both] == [
+        (row.step_s, row.speedup, row.outcome) for row in alone
+    ]
+
+
+def test_data_files_leave_the_ends_of_intervals_empty(tmp_path: Path) -> None:
+    run = simulated(STORE.write(tmp_path), beside=True)
+    rows = rows_of(run)
+    lines = list(csv.DictReader(io.StringIO(csv_text(run, rows))))
+    assert len({tuple(line) for line in lines}) == 1
+    paper = next(line for line in lines if line["label"] == "+v" and line["machine"] == "testbed")
+    assert (paper["step_s_low"], paper["step_s_high"], paper["speedup_low"]) == ("", "", "")
+    assert float(paper["step_s"]) == pytest.approx(0.061, rel=0.003)
+    assert (paper["provenance"], paper["machine.read_gb_per_s"]) == ("simulated", "220.0")
+    assert '"coverage": 1.0' in json_text(run, rows, table(run))
+
+
+def test_peers_that_are_not_simulated_cast_no_doubt_on_what_is(tmp_path: Path) -> None:
+    why = "llama.cpp is not simulated; its published numbers are shown where there are any"
+    peer = next(arm for arm in PEERS if arm.label == "llama.cpp")
+    lacking = replace(peer, outcome=Outcome.UNSUPPORTED, why=why, agreement=None)
+    run = simulated(Store(arms=(*ARMS[:2], lacking), rounds=6).write(tmp_path))
+    assert not any(row.unproven for row in rows_of(run))
+    assert "equal" not in said(run).lower() and why in " ".join(table(run).notes)
+
+
+def test_agreement_of_measured_peers_is_still_told(tmp_path: Path) -> None:
+    agreed = Agreement(against="+v", top1=1.0, kl_nats=0.0, positions=4)
+    arms = (replace(ARMS[1], agreement=replace(agreed, against="")), Arm(label="llama.cpp", agreement=agreed))
+    run = simulated(Store(arms=arms, rounds=6).write(tmp_path), beside=True)
+    assert "Logits are held against those of +v" in said(run)
+
+
+@pytest.mark.parametrize("kind", ["bars", "roles", "depth"])
+@pytest.mark.parametrize("beside", [False, True])
+def test_figures_have_no_whiskers_where_there_are_no_intervals(tmp_path: Path, kind: FigureKind, beside: bool) -> None:
+    store = replace(DEFERRAL, figure=kind, prompts=(64, 512), engine={"roles": "split"})
+    run = simulated(store.write(tmp_path), beside=beside)
+    rows = rows_of(run)
+    drawn = draw(rows, table_of(run, rows))
+    whiskers = [
+        bars for axes in drawn.axes for bars in axes.containers if isinstance(bars, ErrorbarContainer) and bars.has_yerr
+    ]
+    assert bool(whiskers) is beside
+    assert texts(drawn)
+    slots = [slot for group in slots_of(rows, 1.0, 6.0)[0] for slot in group.slots]
+    assert any(slot.whisker for slot in slots) is beside
+    assert ("whiskers" in table_of(run, rows).figure_caption) is (beside and kind != "roles")
+
+
+@pytest.mark.parametrize("kind", ["throughput", "latency"])
+def test_layers_are_drawn_against_the_described_roofs(tmp_path: Path, kind: str) -> None:
+    part = LayerPart(figure=kind, tokens=(1, 2, 4))
+    run = simulated(LayerStore(parts=(part,), rounds=6).write(tmp_path))
+    rows = rows_of(run)
+    caption = table_of(run, rows).figure_caption
+    assert "described" in caption and "sampled" not in caption
+    drawn = draw(rows, table_of(run, rows))
+    assert "roof, described" in {text.get_text() for text in texts(drawn)}
+
+
+def test_roofs_of_several_machines_are_not_drawn(tmp_path: Path) -> None:
+    store = LayerStore(parts=(LayerPart(tokens=(1, 2)),), rounds=6).write(tmp_path)
+    assert roof_rows(rows_of(store)) and roof_rows(rows_of(simulated(store)))
+    run = simulated(store, MACHINE, OTHER)
+    rows = rows_of(run)
+    assert roof_rows(rows) == []
+    assert "dashed" not in table_of(run, rows).figure_caption
+    assert not any("roof" in text.get_text() for text in texts(draw(rows, table_of(run, rows))))
+
+
+def test_the_whole_report_is_written_and_its_page_reads(tmp_path: Path) -> None:
+    run = simulated(STORE.write(tmp_path), beside=True)
+    assert all(path.stat().st_size for path in write_report(run))
+    assert "| testbed" in page_of(run)
+
+
+def test_a_timeline_has_a_lane_for_launches() -> None:
+    ends = (("launch", 0.0, 0.2), ("device", 0.2, 1.0), ("host", 1.0, 3.0), ("device", 3.0, 3.0))
+    spans = tuple(
+        Span(resource=where, name=where, kind="other", begin_s=begin * 1e-3, end_s=end * 1e-3, layer=0)  # type: ignore[arg-type]
+        for where, begin, end in ends
+    )
+    figure = timeline_figure(Timeline(title="Step", spans=spans, step_s=3e-3, provenance="simulated"))
+    assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["host", "device", "launch"]
+    assert "one step of 3.00 ms, simulated" in " ".join(text.get_text() for text in figure.texts)
