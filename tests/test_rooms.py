@@ -18,6 +18,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "plan": {"core"},
     "workload": {"core"},
     "engine": {"core", "workload", KERNELS},
+    "simulate": {"core", "workload"},
     "peers": {"core", "workload", "engine", KERNELS},
     "measure": {"core", "stats", "workload", "engine", "peers"},
     "launch": {"core", "store", "host", "plan", "measure", "engine"},

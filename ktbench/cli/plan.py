@@ -29,7 +29,7 @@ def run(overrides: Sequence[str]) -> int:
         print("\n".join(_part_lines(part, planned)))
     if played := [cell for cell in planned.simulated if cell.key not in planned.lacking]:
         print(_simulated_line(played))
-    if planned.runnable or not planned.simulated:
+    if planned.runnable or (planned.here and not planned.simulated):
         print("\n".join((*_memory_lines(planned), _rounds_line(planned, request.measure))))
     return 0
 
@@ -53,6 +53,9 @@ def _part_lines(part: RequestPart, planned: Planned) -> Iterator[str]:
     from ktbench.cli.names import names_in_part
 
     cells = [cell for cell in planned.cells if cell.part == part.name]
+    if part.sweep.is_published_alone:
+        yield f"{part.name or part.sweep.name}: {part.title} (nothing to run, published numbers are shown)"
+        return
     if part.name:
         yield f"{part.name}: {part.title} ({len(cells)} cells)"
     names = names_in_part(cells)

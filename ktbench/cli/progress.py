@@ -31,7 +31,7 @@ def loading(cell: Cell) -> None:
 def turns_ended(cells: Sequence[Cell]) -> Callable[[Record], None]:
     """What to call when a turn of one of these cells ended, well or not."""
     names = cell_names(cells)
-    width = max(len(name) for name in names.values())
+    width = max((len(name) for name in names.values()), default=0)
 
     def turn_ended(record: Record) -> None:
         ended = f"{median(record.samples_s) * 1e3:.2f} ms/step" if record.samples_s else _failure(record)

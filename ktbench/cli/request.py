@@ -16,6 +16,7 @@ from ktbench.core.record import Cell
 from ktbench.engine.checkpoint_files import inspect_checkpoint
 from ktbench.engine.gguf.inspecting import inspect_gguf, is_gguf
 from ktbench.engine.inject.match import require_operators
+from ktbench.host.local import read_local_machine
 from ktbench.host.memory import available_memory_bytes
 from ktbench.host.topology import read_topology
 from ktbench.plan import blocks_of, plan_cells, require_memory
@@ -58,7 +59,7 @@ class Planned:
 
 def read_request(overrides: Sequence[str]) -> Request:
     """The frozen request behind overrides. Raises RequestError."""
-    composed = compose(overrides)
+    composed = compose(overrides, read_local_machine)
     try:
         request = freeze(composed, dict(_checkpoints(composed.parts.values())))
         for part in request.parts:

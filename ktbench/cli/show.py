@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 
 from ktbench.cli.names import listing
 from ktbench.core.outcome import Outcome
 from ktbench.report.agreement import UNPROVEN, kl_text, top1_text
 from ktbench.report.conditions import conditions_of
-from ktbench.report.parts import parts_of
+from ktbench.report.documents import Document, documents_of
+from ktbench.report.markdown import grid, table_grid
+from ktbench.report.paper_overview import HEADINGS, NUMERIC, overview
+from ktbench.report.parts import parts_of, the_part
 from ktbench.report.row import Row
 from ktbench.report.rows import name_width, row_line, rows_of
 from ktbench.report.write import write_report
@@ -33,17 +37,47 @@ def show(run: Run, *, alone: bool = False) -> int:
 
 
 def _text(run: Run) -> Iterator[str]:
-    """Rows and conditions; of several parts each below its title, and at the end what holds for all of them."""
-    parts = [(part.header.title, rows_of(part)) for part in parts_of(run)]
-    conditions = [conditions_of(part, rows) for part, (_, rows) in zip(parts_of(run), parts, strict=True)]
-    common = [said for said in conditions[0] if all(said in other for other in conditions)]
-    for (title, rows), said in zip(parts, conditions, strict=True):
+    """Rows and conditions; of several parts each below its title, and at the end what holds for all of them.
+
+    Of a part that shows published numbers their table stands in place of the rows.
+    """
+    parts = parts_of(run)
+    shown = [_paper(part) if the_part(part).published else _rows(part) for part in parts]
+    common = [said for said in shown[0].conditions if all(said in other.conditions for other in shown)]
+    for part, one in zip(parts, shown, strict=True):
         if len(parts) > 1:
-            yield title
-        yield from (*listing(rows, partial(_lines, width=name_width(rows))), "")
-        if own := [sentence for sentence in said if sentence not in common]:
+            yield part.header.title
+        yield from (*one.lines, "")
+        if own := [sentence for sentence in one.conditions if sentence not in common]:
             yield from (*own, "")
     yield from common
+    if papers := [one.paper for one in shown if one.paper]:
+        yield from ("", *grid([HEADINGS, *overview(papers)], NUMERIC))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Shown:
+    """A part on a terminal; `paper` is there where it shows published numbers."""
+
+    lines: tuple[str, ...]
+    conditions: tuple[str, ...]
+    paper: Document | None = None
+
+
+def _rows(part: Run) -> _Shown:
+    rows = rows_of(part)
+    lines = listing(rows, partial(_lines, width=name_width(rows)))
+    return _Shown(lines=tuple(lines), conditions=conditions_of(part, rows))
+
+
+def _paper(part: Run) -> _Shown:
+    *_, paper = documents_of(part)
+    table = paper.table
+    return _Shown(
+        lines=(*table_grid(table, table.cells), *table.notes),
+        conditions=(*table.conditions, *table.methods),
+        paper=paper,
+    )
 
 
 def _lines(row: Row, width: int) -> Iterator[str]:

@@ -70,7 +70,7 @@ class Request:
     @property
     def is_sweep(self) -> bool:
         """Whether more than a single cell is asked for."""
-        return bool(self.sweep.parts) or any(part.sweep.arms for part in self.parts)
+        return bool(self.sweep.parts) or any(part.sweep.arms or part.sweep.published for part in self.parts)
 
 
 def freeze(composed: Composed, checkpoints: Checkpoints = MappingProxyType({})) -> Request:

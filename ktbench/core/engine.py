@@ -36,10 +36,9 @@ class PlacementSpec:
                 f"engine.placement: policy={self.policy} with ratio={self.ratio}, "
                 "policy=host goes with ratio=0 and every other policy with a ratio above 0"
             )
-        if (self.policy == "frequency") != (self.profile is not None):
+        if self.profile is not None and self.policy != "frequency":
             raise ValueError(
-                f"engine.placement: policy={self.policy} with profile={self.profile}, "
-                "policy=frequency needs profile=FILE and no other policy takes one"
+                f"engine.placement: policy={self.policy} with profile={self.profile}, policy=frequency alone takes one"
             )
         at_least("engine.placement.every", self.every, 1)
 

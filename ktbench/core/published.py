@@ -76,6 +76,11 @@ class Published:
         return {key: value for key, _, value in words}
 
     @property
+    def panel(self) -> str:
+        """The part of the figure that it stands in, which its id begins with: `fig14a`, or the whole figure."""
+        return self.id.rpartition("-")[0]
+
+    @property
     def repeats(self) -> str | None:
         """Id of the number that this one shows once more; None for a number of its own."""
         return self.what.removeprefix(_REPEATS) if self.what.startswith(_REPEATS) else None

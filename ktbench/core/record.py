@@ -149,7 +149,7 @@ class Environment:
 class Part:
     """One table and one figure of a run. `baseline` is the label of the arm that its other arms are compared with.
 
-    `published` names the files of published numbers that are shown beside its cells.
+    `published` names the figures, or panels of them, whose numbers are shown beside its cells.
     """
 
     name: str

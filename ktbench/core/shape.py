@@ -18,6 +18,8 @@ _SHARED = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
 # These have a dense part beside the experts of every layer and no key that says so.
 _DENSE_BESIDE_EXPERTS = ("gemma4_text", "hunyuan_v1_moe")
 _EXPERT_BIASES = ("gpt_oss",)
+# These have a gated linear attention in most layers and a gated grouped-query attention in the others.
+_GATED_LINEAR = ("qwen3_next",)
 _NESTED = "text_config"
 
 
@@ -72,8 +74,9 @@ class MoEShape:
 def moe_shape(config: Mapping[str, Any]) -> MoEShape:
     """Shape behind a Hugging Face `config.json`; of a multimodal model that of its `text_config`.
 
-    Attention other than grouped-query and latent attention (linear, sparse, compressed) counts as grouped-query with
-    the same heads. Raises ValueError naming the keys that are missing where the configuration does not tell a shape.
+    Attention other than grouped-query, latent and gated linear attention (sparse, compressed) counts as grouped-query
+    with the same heads. Raises ValueError naming the keys that are missing where the configuration does not tell a
+    shape.
     """
     facts = text_config(config)
     ffn, hidden = _number(facts, _EXPERT_FFN), _number(facts, ("hidden_size",))
@@ -87,7 +90,7 @@ def moe_shape(config: Mapping[str, Any]) -> MoEShape:
         dense_layers=is_moe.count(False),
         dense_ffn=_number(facts, _DENSE_FFN, ffn),
         shared_ffn=_shared_ffn(facts, ffn),
-        attention_params=_mla_params(facts) if facts.get("kv_lora_rank") else _gqa_params(facts),
+        attention_params=_attention_params(facts, len(is_moe)),
         vocab=_number(facts, ("vocab_size",)),
         tied_head=bool(facts.get("tie_word_embeddings", config.get("tie_word_embeddings", False))),
         expert_biases=2 * ffn + hidden if facts.get("model_type") in _EXPERT_BIASES else 0,
@@ -154,6 +157,26 @@ def _shared_ffn(config: Mapping[str, Any], ffn: int) -> int:
     if config.get("model_type") in _DENSE_BESIDE_EXPERTS:
         return _number(config, _DENSE_FFN)
     return _number(config, _SHARED_FFN, 0) or _number(config, _SHARED, 0) * ffn
+
+
+def _attention_params(config: Mapping[str, Any], layers: int) -> int:
+    """Weights of the attention of a layer; where layers differ their mean."""
+    if config.get("kv_lora_rank"):
+        return _mla_params(config)
+    if config.get("model_type") not in _GATED_LINEAR:
+        return _gqa_params(config)
+    heads, head = _number(config, ("num_attention_heads",)), _number(config, ("head_dim",))
+    gated = _gqa_params(config) + _number(config, ("hidden_size",)) * heads * head
+    whole = layers // _number(config, ("full_attention_interval",), 4)
+    return (whole * gated + (layers - whole) * _gated_linear_params(config)) // layers
+
+
+def _gated_linear_params(config: Mapping[str, Any]) -> int:
+    """Gated delta net: query, key, value, gate, decay and output projection; its short convolution is left out."""
+    hidden, value_heads = _number(config, ("hidden_size",)), _number(config, ("linear_num_value_heads",))
+    keys = _number(config, ("linear_num_key_heads",)) * _number(config, ("linear_key_head_dim",))
+    values = value_heads * _number(config, ("linear_value_head_dim",))
+    return hidden * (2 * keys + 3 * values + 2 * value_heads)
 
 
 def _gqa_params(config: Mapping[str, Any]) -> int:

@@ -163,6 +163,8 @@ class RunSpec:
         if self.system != "ktbench" and self.engine.label != "base":
             raise ValueError(f"system={self.system}: has none of our features, leave out {self.engine.label}")
         top_k, engine = self.model.shape.top_k, self.engine
+        if engine.placement.policy == "frequency" and engine.placement.profile is None and self.machine is None:
+            raise ValueError("engine.placement: policy=frequency needs profile=FILE, or set machine= to simulate it")
         for name, count in (("deferral", engine.deferral), ("skipping", engine.skipping)):
             if count != "auto" and count > top_k:
                 raise ValueError(

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ktbench.core.arms import arm_changes
 
-FigureKind = Literal["bars", "throughput", "latency", "roles", "depth"]
+FigureKind = Literal["bars", "throughput", "latency", "roles", "depth", "paper"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,7 +20,8 @@ class SweepSpec:
     `workload.batch: [1, {workload.batch: 512, workload.steps: 2}]`. With `control` the baseline rides along a second
     time under its own name. `parts` names other ablations that are measured together, each with arms and axes of its
     own; a part is called after the last word of its name. `published` names files of `reports/published` whose numbers
-    are shown beside the cells that they are about.
+    are shown beside the cells that they are about, or the panel of one alone (`fig14a`); without arms they are all that
+    is shown. The figure `paper` draws them.
     """
 
     name: str = "run"
@@ -42,6 +43,8 @@ class SweepSpec:
             raise ValueError(f"sweep.baseline={self.baseline!r} is none of sweep.arms={list(self.arms)}")
         for key, values in self.axes.items():
             _check_axis(key, values)
+        if self.figure == "paper" and not self.published:
+            raise ValueError("sweep.figure=paper: draws published numbers, name them in sweep.published")
         self._check_parts()
 
     def _check_parts(self) -> None:
@@ -52,6 +55,11 @@ class SweepSpec:
         names = [part_name(part) for part in self.parts]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ValueError(f"sweep.parts: two parts are called {twice}")
+
+    @property
+    def is_published_alone(self) -> bool:
+        """Whether there is nothing to run: numbers are shown that no cell is about."""
+        return bool(self.published) and not self.arms
 
     @property
     def points(self) -> tuple[dict[str, Any], ...]:

@@ -1,4 +1,4 @@
-"""The machine at hand as the simulator takes machines: the constants of its description, as far as `probe` measured it."""
+"""The machine at hand as the simulator takes machines: by the description that `probe` wrote of it."""
 
 from __future__ import annotations
 

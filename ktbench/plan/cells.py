@@ -24,6 +24,8 @@ def plan_cells(spec: RunSpec, sweep: SweepSpec, part: str = "") -> tuple[Cell, .
     Where precisions vary an arm has no cell at those that it has no weights of: base and plain Transformers run bf16.
     Raises RequestError where an axis or an arm leads to a spec that is refused, or two lead to the same one.
     """
+    if sweep.is_published_alone:
+        return ()
     if not sweep.arms:
         return (Cell(label=spec.label, spec=spec, spec_id=spec_id(spec), part=part),)
     cells = [cell for changes in sweep.points for cell in _cells_at(spec, changes, sweep, part)]

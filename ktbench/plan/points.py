@@ -35,6 +35,7 @@ def _point(cell: Cell, *, worded: bool) -> tuple[object, ...]:
         repr(spec.model),
         repr(spec.workload),
         repr(spec.inject),
+        repr(spec.machine),
         *engine,
         precision,
         spec.device_precision,

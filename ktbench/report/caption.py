@@ -28,17 +28,14 @@ def figure_caption(run: Run, rows: Sequence[Row]) -> str:
 
 
 def _shows(part: Part, rows: Sequence[Row]) -> str:
-    row = rows[0]
     whiskers = "; whiskers: interval of the median" if measured(rows) else ""
-    if part.figure == "bars" and shows_speeds(rows):
-        return f"speed in tokens/s{whiskers}"
     if part.figure == "bars":
-        on_bars = "ms a layer" if row.is_layer else "tokens/s"
-        ratios = "; whiskers: interval of the ratios formed inside rounds" if measured(rows) else ""
-        return f"speed-up over {part.baseline}{ratios}; numbers on bars: {on_bars}"
+        return f"speed in tokens/s{whiskers}" if shows_speeds(rows) else _speedups(part, rows)
     if part.figure == "roles":
         interval, steps = (" with the interval of the median", "timed steps") if measured(rows) else ("", "step")
         return f"speed{interval}, and the shares of the {steps} in which each role worked"
+    if part.figure == "paper":
+        return "beside what was published"
     if part.figure == "depth":
         return f"speed{whiskers.replace('whiskers', 'whiskers and bands')}"
     if part.figure == "latency":
@@ -46,6 +43,11 @@ def _shows(part: Part, rows: Sequence[Row]) -> str:
     return (
         f"arithmetic done over tokens per expert, a panel for each precision of the weights{whiskers}{_rooflines(rows)}"
     )
+
+
+def _speedups(part: Part, rows: Sequence[Row]) -> str:
+    ratios = "; whiskers: interval of the ratios formed inside rounds" if measured(rows) else ""
+    return f"speed-up over {part.baseline}{ratios}; numbers on bars: {'ms a layer' if rows[0].is_layer else 'tokens/s'}"
 
 
 def _read_time(rows: Sequence[Row]) -> str:

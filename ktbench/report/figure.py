@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from ktbench.report.breakdown import draw_breakdown
 from ktbench.report.busy import draw_roles
 from ktbench.report.depth import draw_depth
 from ktbench.report.latency import draw_latency
+from ktbench.report.paper import PaperLine
+from ktbench.report.paper_figure import draw_paper
 from ktbench.report.row import Row
 from ktbench.report.sheet import DPI
 from ktbench.report.tables import Table
@@ -51,6 +54,20 @@ def draw(rows: Sequence[Row], table: Table) -> Figure:
     """The figure of a part's rows, of the kind that the part asks for."""
     with style.context(STYLE):
         return _KINDS[table.figure](rows, table)
+
+
+def draw_published(lines: Sequence[PaperLine], table: Table) -> Figure:
+    """The figure of a part's published numbers, with what was simulated and measured of them."""
+    with style.context(STYLE):
+        return draw_paper(lines, table)
+
+
+def svg_text(figure: Figure) -> str:
+    """A figure as the text of an SVG file."""
+    file = StringIO()
+    with style.context(STYLE):
+        figure.savefig(file, format="svg", metadata=_METADATA["svg"])
+    return file.getvalue()
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:

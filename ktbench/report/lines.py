@@ -32,8 +32,8 @@ def draw_curves(frame: Frame, panel: CurvePanel, names: Sequence[str], *, bands:
         frame.take_line(list(zip(xs, ys, strict=True)))
     for curve in panel.curves:
         if bands:
-            _shade(frame, curve, _looks(names)[curve.name]["color"])
-        _draw(frame, curve, _looks(names)[curve.name])
+            _shade(frame, curve, looks(names)[curve.name]["color"])
+        _draw(frame, curve, looks(names)[curve.name])
         frame.take_line([(point.x, point.y.mid) for point in curve.points], _CURVE_IN)
         for point in curve.points:
             frame.take_marker((point.x, point.y.mid))
@@ -51,14 +51,18 @@ def name_references(frame: Frame, panel: CurvePanel) -> None:
 
 def handles(names: Sequence[str], *, noisy: bool) -> list[Artist]:
     """Legend entries of curves, and of the ring where something is NOISY."""
-    entries: list[Artist] = [Line2D([], [], label=name, **look) for name, look in _looks(names).items()]
+    entries: list[Artist] = [Line2D([], [], label=name, **look) for name, look in looks(names).items()]
     return [*entries, Line2D([], [], label="NOISY", linestyle="", **_RINGED)] if noisy else entries
 
 
-def _looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The first look is kept for base, so that the other arms look alike in figures with and without it."""
-    others = [name for name in names if not name.startswith("base")]
-    return {name: _look(others.index(name) + 1 if name in others else 0) for name in names}
+def looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """How curves look by their names.
+
+    The first look is kept for base, so that the other arms look alike in figures with and without it.
+    """
+    base = next((name for name in names if name.startswith("base")), None)
+    others = [name for name in names if name != base]
+    return {name: _look(0 if name == base else others.index(name) + 1) for name in names}
 
 
 def _shade(frame: Frame, curve: Curve, color: str) -> None:

@@ -14,9 +14,9 @@ def markdown(table: Table) -> str:
 
 def section(table: Table) -> Iterator[str]:
     """Lines of a table below its title."""
-    yield from (*_grid(table, table.cells), "")
+    yield from (*table_grid(table, table.cells), "")
     if table.control_cells:
-        yield from ("What noise alone does (the baseline a second time):", "", *_grid(table, table.control_cells), "")
+        yield from ("What noise alone does (the baseline a second time):", "", *table_grid(table, table.control_cells), "")
     yield from listed("Why cells are empty or in doubt", table.notes)
     yield from listed("Remarks of the systems", table.remarks)
     yield from listed("Conditions", table.conditions)
@@ -34,11 +34,15 @@ def listed(heading: str, sentences: Sequence[str]) -> Iterator[str]:
         yield from (f"{heading}:", "", *(f"- {sentence}" for sentence in sentences), "")
 
 
-def _grid(table: Table, cells: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Padded, so that it also reads well in a terminal."""
-    lines = [[column.heading for column in table.columns], *([_escape(cell) for cell in line] for line in cells)]
+def table_grid(table: Table, cells: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Cells below the headings of their table."""
+    headings = [column.heading for column in table.columns]
+    return grid([headings, *([_escape(cell) for cell in line] for line in cells)], [c.numeric for c in table.columns])
+
+
+def grid(lines: Sequence[Sequence[str]], numeric: Sequence[bool]) -> Iterator[str]:
+    """Headings and cells with a rule between them, padded, so that it also reads well in a terminal."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    numeric = [column.numeric for column in table.columns]
     rule = ["-" * (width - 1) + ":" if right else "-" * width for width, right in zip(widths, numeric, strict=True)]
     for line in (lines[0], rule, *lines[1:]):
         padded = (

@@ -1,20 +1,21 @@
-"""The one page of a run that holds all its tables."""
+"""The pages of a run that hold all its tables, those of its cells and those of published numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from ktbench.report.documents import KINDS, documents_of
 from ktbench.report.markdown import listed, markdown, section
-from ktbench.report.parts import parts_of
-from ktbench.report.rows import rows_of
-from ktbench.report.tables import Table, table_of
+from ktbench.report.tables import Table
 from ktbench.store import Run
 
 
 def page_of(run: Run) -> str:
-    """Markdown of `report/table.md`: the tables of all parts in order, with their figures linked."""
-    return page(run.header.title, [table_of(part, rows_of(part)) for part in parts_of(run)])
+    """Markdown of `report/table.md` and `report/paper.md`: the tables of all parts in order, their figures linked."""
+    documents = documents_of(run)
+    tables = [[document.table for document in documents if document.kind == kind] for kind in KINDS]
+    return "\n".join(page(run.header.title, found) for found in tables if found)
 
 
 def page(title: str, tables: Sequence[Table]) -> str:
@@ -35,7 +36,8 @@ def _lines(title: str, tables: Sequence[Table]) -> Iterator[str]:
             methods=tuple(said for said in table.methods if said not in methods),
         )
         yield from (f"## {table.title}", "", *section(own), "")
-    yield from ("## All parts", "", *listed("Conditions", conditions), *listed("Methods", methods))
+    if conditions or methods:
+        yield from ("## All parts", "", *listed("Conditions", conditions), *listed("Methods", methods))
 
 
 def _common(said: Sequence[Sequence[str]]) -> tuple[str, ...]:

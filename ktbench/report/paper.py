@@ -54,9 +54,10 @@ def paper_lines(run: Run, rows: Sequence[Row]) -> tuple[PaperLine, ...]:
     """Lines of `rows`, which are those of `run`, a run of one part.
 
     Numbers of the part's figures in the order of their files, each with the simulated cell that it is about; where that
-    are several, once with each. Then the simulated cells that no number is about.
+    are several, once with each. Then the simulated cells that no number is about, but have a value.
     """
-    numbers = [number for number in run.published if number.figure in the_part(run).published]
+    shown = the_part(run).published
+    numbers = [number for number in run.published if number.figure in shown or number.panel in shown]
     arms = [row for row in rows if row.role == "arm"]
     simulated = [row for row in arms if row.simulated]
     found = {row.cell: published_for(row.spec, row.label, numbers) for row in simulated}
@@ -64,14 +65,21 @@ def paper_lines(run: Run, rows: Sequence[Row]) -> tuple[PaperLine, ...]:
     for number in numbers:
         about = [row for row in simulated if number in found[row.cell]]
         lines += [_line_of(number, row, arms) for row in about] or [_without_cell(number, arms)]
-    return (*lines, *(_without_number(row, arms, numbers) for row in simulated if not found[row.cell]))
+    others = (_without_number(row, arms, numbers) for row in simulated if not found[row.cell])
+    return (*lines, *(line for line in others if line.simulated is not None or line.measured is not None))
 
 
 def reasons(lines: Sequence[PaperLine]) -> Iterator[str]:
-    """One sentence for each reason why a value is missing, naming the arms that it is missing of."""
+    """One sentence for each reason why a value is missing, naming the arms that it is missing of.
+
+    Accuracy, and a machine on which no cell was planned at all, are another matter.
+    """
     holders: dict[tuple[str, str], dict[str, None]] = {}
+    nowhere = all(line.missing.get("measured") == _NONE_HERE for line in lines)
     for line in lines:
         for name, why in line.missing.items():
+            if line.phase == "accuracy" or (nowhere and name == "measured"):
+                continue
             holders.setdefault((name, why), {})[line.arm or line.what] = None
     for (name, why), arms in holders.items():
         yield f"{'; '.join(arms)} — not {name}: {why}"

@@ -9,8 +9,9 @@ from dataclasses import dataclass, fields
 
 from ktbench.core.published import STANDS_FOR
 from ktbench.report.columns import Column
-from ktbench.report.paper import PaperLine, paper_lines, reasons
+from ktbench.report.paper import PaperLine, reasons
 from ktbench.report.paper_errors import error_summary
+from ktbench.report.paper_here import unmeasured_sentences
 from ktbench.report.parts import the_part
 from ktbench.report.row import Row
 from ktbench.report.tables import Table
@@ -34,24 +35,30 @@ class LineColumn:
     numeric: bool = False
 
 
-def paper_table(run: Run, rows: Sequence[Row]) -> Table:
-    """The table of a part of a run that shows published numbers; `rows` are those of `run`, a run of one part."""
-    part, lines = the_part(run), paper_lines(run, rows)
+def paper_table(run: Run, rows: Sequence[Row], lines: Sequence[PaperLine]) -> Table:
+    """The table of a part that shows published numbers: `lines` are those of `rows`, the rows of a run of one part."""
     shown, said = _split(_columns(lines), lines)
     return Table(
-        part=part.name,
-        figure=part.figure,
+        part=the_part(run).name,
+        figure="paper",
         title=run.header.title,
-        conditions=(*said, *_sources(lines)),
+        conditions=(*said, *_sources(lines), *unmeasured_sentences(run, rows, lines)),
         methods=tuple(_methods(lines)),
         columns=tuple(Column(heading=c.heading, write=lambda _: DASH, numeric=c.numeric) for c in shown),
         cells=tuple(tuple(column.write(line) for column in shown) for line in lines),
         control_cells=(),
         notes=(*reasons(lines), *_stand_ins(lines)),
         remarks=(),
-        figure_caption=f"{run.header.title}: as published, simulated and measured.",
+        figure_caption=_caption(run, lines),
         commands=tuple((_place(line, shown), line.command) for line in lines if line.command),
     )
+
+
+def _caption(run: Run, lines: Sequence[PaperLine]) -> str:
+    """What the figure shows; its legend says which look is which."""
+    names = {"published": "published", "simulated": "simulated", "measured": "measured here"}
+    there = [text for name, text in names.items() if any(getattr(line, name) is not None for line in lines)]
+    return f"{run.header.title}: as {', '.join(there[:-1])}{' and ' if there[:-1] else ''}{there[-1]}."
 
 
 def paper_csv_text(lines: Sequence[PaperLine]) -> str:

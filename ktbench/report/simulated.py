@@ -25,10 +25,12 @@ def machines_of(rows: Iterable[Row]) -> list[MachineSpec]:
     return found
 
 
-def simulated_on(machines: Sequence[MachineSpec]) -> str:
-    """`Simulated on TITLE by the machine model (calibration NAME)`; of several machines the titles with their names."""
+def simulated_on(machines: Sequence[MachineSpec], *, among: int = 0) -> str:
+    """`Simulated on TITLE by the machine model (calibration NAME)`; titles with names where there are others `among`
+    which one has to be found.
+    """
     titles = dict.fromkeys((machine.name, machine.title) for machine in machines)
-    named = [title if len(titles) == 1 else f"{title} ({name})" for name, title in titles]
+    named = [f"{title} ({name})" if len(titles) + among > 1 else title for name, title in titles]
     calibrations = dict.fromkeys(machine.calibration for machine in machines)
     return f"Simulated on {'; '.join(named)} by the machine model (calibration {' and '.join(calibrations)})"
 
@@ -38,7 +40,8 @@ def simulated_sentence(rows: Sequence[Row]) -> str:
     machines = machines_of(rows)
     if not machines:
         return ""
-    return f"{simulated_on(machines)}: one step, the same every time, so there are no intervals, rounds or controls."
+    where = simulated_on(machines, among=len(measured(rows)))
+    return f"{where}: one step, the same every time, so there are no intervals, rounds or controls."
 
 
 def simulated_methods(rows: Sequence[Row], base: str) -> tuple[str, ...]:

@@ -45,8 +45,8 @@ class Table:
 
     @property
     def figure_name(self) -> str:
-        """Name of the figure's files without their endings."""
-        return named("figure", self.part)
+        """Name of the figure's files without their endings; published numbers have one of their own."""
+        return named("published" if self.figure == "paper" else "figure", self.part)
 
 
 def named(what: str, part: str) -> str:

@@ -39,6 +39,8 @@ _NAME_IN = 0.16  # the name of the axis below the last row
 _SPAN_IN = 0.11  # what half of all spans should get at least, in as many rows as that takes
 _MOST_ROWS = 8
 _PAD_IN = 0.05
+_ROLES = ("host", "device")
+_LEAST_SHARE = 0.005  # what rounds to 1 %
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,10 +77,9 @@ def shares(timeline: Timeline) -> Iterator[str]:
         + (f" and waiting {waiting_s / step_s:.0%}" if (waiting_s := timeline.waiting_s(resource)) else "")
         for resource in timeline.resources
     ]
-    both = [
-        f"{one} and {other} at once {timeline.overlap_s(one, other) / step_s:.0%}"
-        for one, other in combinations(timeline.resources, 2)
-    ]
+    overlaps = {pair: timeline.overlap_s(*pair) / step_s for pair in combinations(timeline.resources, 2)}
+    shown = {pair: share for pair, share in overlaps.items() if share >= _LEAST_SHARE or pair == _ROLES}
+    both = [f"{one} and {other} at once {share:.0%}" for (one, other), share in shown.items()]
     yield f"Of the step: {'; '.join([*each, *both])}."
 
 

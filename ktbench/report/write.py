@@ -2,73 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ktbench.core.errors import RequestError
 from ktbench.report.data import csv_text, json_text
+from ktbench.report.documents import KINDS, Document, documents_of
 from ktbench.report.latex import latex
 from ktbench.report.markdown import markdown
 from ktbench.report.page import page
-from ktbench.report.parts import parts_of
-from ktbench.report.row import Row
-from ktbench.report.rows import rows_of
-from ktbench.report.tables import Table, named, table_of
+from ktbench.report.paper_table import paper_csv_text
 from ktbench.store import Run
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Part:
-    run: Run
-    rows: tuple[Row, ...]
-    table: Table
-
-
-_TEXTS: dict[str, Callable[[_Part], str]] = {
-    "md": lambda part: markdown(part.table),
-    "csv": lambda part: csv_text(part.run, part.rows),
-    "json": lambda part: json_text(part.run, part.rows, part.table),
-    "tex": lambda part: latex(part.table),
+# Of a table, and of published numbers, whose CSV holds all that there is of them.
+_TEXTS: Mapping[str, Callable[[Document], str]] = {
+    "md": lambda document: markdown(document.table),
+    "csv": lambda document: csv_text(document.run, document.rows),
+    "json": lambda document: json_text(document.run, document.rows, document.table),
+    "tex": lambda document: latex(document.table),
 }
-FORMATS = (*_TEXTS, "figure")
+_PAPER_TEXTS = {name: text for name, text in _TEXTS.items() if name != "json"} | {
+    "csv": lambda document: paper_csv_text(document.lines)
+}
+FORMATS = (*_TEXTS, "figure", "html", "pdf")
 
 
 def write_report(run: Run, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Write `table.md`, `.csv`, `.json`, `.tex` and `figure.pdf`, `.svg`, `.png` below `<run folder>/report/`.
 
-    A run of several parts gets all of them for each part, `table-<part>.md` and so on, and `table.md` as the page that
-    holds all tables. Returns the paths written. Raises RequestError for a format that is none of FORMATS, before
-    anything is written.
+    Where published numbers are shown, `paper.md`, `.csv`, `.tex`, `published.pdf`, `.svg`, `.png`, and all of them on the
+    pages `paper.html` and `paper.pdf`. A run of several parts gets all of them for each part, `table-<part>.md` and so
+    on, and `table.md` and `paper.md` as the pages that hold all tables. Returns the paths written. Raises RequestError
+    for a format that is none of FORMATS, before anything is written.
     """
     unknown = [name for name in formats if name not in FORMATS]
     if unknown:
         raise RequestError(f"report format {unknown[0]!r}: allowed are {', '.join(FORMATS)}")
-    parts = [_part(part) for part in parts_of(run)]
-    folder = run.folder / "report"
+    documents, folder = documents_of(run), run.folder / "report"
     folder.mkdir(exist_ok=True)
-    written = []
-    for name in dict.fromkeys(formats):
-        if name == "md" and parts[0].table.part:
-            written.append(_write(folder / "table.md", page(run.header.title, [part.table for part in parts])))
-        for part in parts:
-            written += _files(folder, part, name)
-    return written
+    return [path for name in dict.fromkeys(formats) for path in _written(folder, run, documents, name)]
 
 
-def _part(run: Run) -> _Part:
-    rows = rows_of(run)
-    return _Part(run=run, rows=rows, table=table_of(run, rows))
+def _written(folder: Path, run: Run, documents: Sequence[Document], name: str) -> Iterator[Path]:
+    if name == "md":
+        yield from _pages(folder, run, documents)
+    for document in documents:
+        if name == "figure":
+            yield from _figures(folder, document)
+        elif text := (_PAPER_TEXTS if document.kind == "paper" else _TEXTS).get(name):
+            yield _write(folder / f"{document.name}.{name}", text(document))
+    if papers := [document for document in documents if document.kind == "paper"]:
+        yield from _suite(folder, run, papers, name)
 
 
-def _files(folder: Path, part: _Part, name: str) -> Iterator[Path]:
-    if name == "figure":
+def _pages(folder: Path, run: Run, documents: Sequence[Document]) -> Iterator[Path]:
+    """Of a run of several parts a page for each kind of table."""
+    for kind in KINDS:
+        tables = [document.table for document in documents if document.kind == kind]
+        if tables and tables[0].part:
+            yield _write(folder / f"{kind}.md", page(run.header.title, tables))
+
+
+def _figures(folder: Path, document: Document) -> Iterator[Path]:
+    if document.has_figure:
         # matplotlib takes a second to load: only for those who want the figure.
-        from ktbench.report.figure import draw, save
+        from ktbench.report.figure import save
 
-        yield from save(draw(part.rows, part.table), folder, part.table.figure_name)
-    else:
-        yield _write(folder / f"{named('table', part.table.part)}.{name}", _TEXTS[name](part))
+        yield from save(document.draw(), folder, document.table.figure_name)
+
+
+def _suite(folder: Path, run: Run, papers: Sequence[Document], name: str) -> Iterator[Path]:
+    """All that was published and what stands beside it on one page."""
+    if name == "html":
+        from ktbench.report.paper_html import html
+
+        yield _write(folder / "paper.html", html(run, papers))
+    if name == "pdf":
+        from ktbench.report.paper_pdf import write_pdf
+
+        yield write_pdf(folder / "paper.pdf", run, papers)
 
 
 def _write(path: Path, text: str) -> Path:

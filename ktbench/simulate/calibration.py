@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import yaml
 
@@ -63,8 +63,27 @@ def calibration_names() -> tuple[str, ...]:
 
 @cache
 def read_calibration(name: str) -> Calibration:
-    """A calibration of `conf/calibration`. Raises ValueError naming the allowed ones, and what is wrong in a file."""
+    """A calibration of `conf/calibration`, with the constants of the one that it is `based_on` where it has none.
+
+    Raises ValueError naming the allowed ones, and what is wrong in a file.
+    """
+    content = _content(name)
+    based_on = content.pop("based_on", None)
+    own = from_plain(content, Calibration)
+    return own if based_on is None else replace(own, constants=read_calibration(based_on).constants | own.constants)
+
+
+def own_constants(calibration: Calibration) -> dict[str, Any]:
+    """Plain content as its file keeps it, with the values that the calibration has now."""
+    content = _content(calibration.name)
+    constants = {
+        name: constant | {"value": float(f"{calibration[name]:.4g}")} for name, constant in content["constants"].items()
+    }
+    return content | {"constants": constants}
+
+
+def _content(name: str) -> dict[str, Any]:
     if name not in calibration_names():
         raise ValueError(f"machine.calibration={name}: allowed are {', '.join(calibration_names())}")
     text = (data_folder("conf") / "calibration" / f"{name}.yaml").read_text(encoding="utf-8")
-    return from_plain(yaml.safe_load(text), Calibration)
+    return dict(yaml.safe_load(text))

@@ -2,31 +2,95 @@
 
 from __future__ import annotations
 
+from ktbench.core.machine import MachineSpec
 from ktbench.core.record import RoofSample, Work
 from ktbench.core.spec import RunSpec
-from ktbench.core.timeline import Span, Timeline
+from ktbench.core.timeline import RESOURCES, Timeline
+from ktbench.simulate.calibration import Calibration, read_calibration
+from ktbench.simulate.cores import chosen_deferral, cores_graph
+from ktbench.simulate.cores_counters import cores_counters
+from ktbench.simulate.cores_work import cores_work
+from ktbench.simulate.deferring import choose, with_deferral
+from ktbench.simulate.executor import Graph, play
 from ktbench.simulate.simulation import Simulation
+from ktbench.simulate.spans import spans_of
+from ktbench.simulate.step_work import step_counters, step_work
+from ktbench.simulate.steps import step_graph
+
+_WORDS = {
+    "host": "the host's experts",
+    "device": "the device",
+    "link": "copies between host and device",
+    "launch": "launches",
+}
 
 
 def simulate(spec: RunSpec) -> Simulation:
-    """One step of a cell on its machine. Raises ValueError for a cell without one."""
-    machine = spec.machine
-    if machine is None:
+    """One step of a cell on its machine, under the machine's calibration.
+
+    Raises ValueError for a cell without a machine, for a feature that the model knows nothing of, and for routing or
+    placement that cannot be had.
+    """
+    if spec.machine is None:
         raise ValueError("machine: names no machine to simulate on")
-    shape = spec.model.shape
-    weight_bytes = shape.moe_layers * shape.top_k * shape.expert_params * 2
-    step_s = weight_bytes / (machine.domains * machine.read_gb_per_s * 1e9)
-    span = Span(resource="host", name="experts", kind="experts", begin_s=0.0, end_s=step_s)
+    cost = read_calibration(spec.machine.calibration)
+    if spec.machine.gpu is None:
+        return _on_cores(spec, spec.machine, cost)
+    return _with_gpu(spec, spec.machine, cost)
+
+
+def _settled(spec: RunSpec, cost: Calibration) -> RunSpec:
+    return with_deferral(spec, choose(spec, cost)) if spec.engine.deferral == "auto" else spec
+
+
+def _with_gpu(spec: RunSpec, machine: MachineSpec, cost: Calibration) -> Simulation:
+    if spec.engine.l:
+        raise ValueError("+l: the lean device role is one of CPU cores; with a GPU linear layers are PyTorch's")
+    settled = _settled(spec, cost)
+    graph = step_graph(settled, cost)
+    notes: tuple[str, ...] = (f"deferral=auto chose {settled.engine.deferral}",) if settled is not spec else ()
+    if spec.engine.c and spec.workload.phase == "prefill":
+        notes += ("+c changes nothing: a graph holds the decode step alone",)
+    return _simulation(settled, machine, graph, step_work(settled, cost), step_counters(settled, cost), notes)
+
+
+def _on_cores(spec: RunSpec, machine: MachineSpec, cost: Calibration) -> Simulation:
+    auto = spec.engine.deferral == "auto"
+    notes = (f"deferral=auto chose {chosen_deferral(spec, cost)}",) if auto else ()
+    return _simulation(
+        spec, machine, cores_graph(spec, cost), cores_work(spec, cost), cores_counters(spec, cost), notes
+    )
+
+
+def _simulation(
+    spec: RunSpec, machine: MachineSpec, graph: Graph, work: Work, counters: dict[str, int], notes: tuple[str, ...]
+) -> Simulation:
+    played = play(graph.tasks)
+    timeline = Timeline(
+        title=spec.summary, spans=tuple(spans_of(graph, played)), step_s=played.total_s, provenance="simulated"
+    )
+    shares: dict[str, float] = {one: timeline.busy_s(one) / played.total_s for one in RESOURCES if timeline.busy_s(one)}
     return Simulation(
-        step_s=step_s,
-        timeline=Timeline(title=spec.summary, spans=(span,), step_s=step_s, provenance="simulated"),
-        work=Work(weight_bytes=weight_bytes, flops=weight_bytes, tokens=spec.workload.tokens_per_step),
-        counters={},
-        roof=RoofSample(
-            read_bytes_per_s=machine.domains * machine.read_gb_per_s * 1e9,
-            peak_flops=machine.domains * machine.vector_tflops * 1e12,
-            peak_isa="avx512",
-        ),
-        shares={"host": 1.0},
-        bottleneck="machine.read_gb_per_s",
+        step_s=played.total_s,
+        timeline=timeline,
+        work=work,
+        counters=counters,
+        roof=_roof(spec, machine),
+        shares=shares,
+        bottleneck=_WORDS[max(shares, key=lambda one: shares[one])],
+        notes=notes,
+    )
+
+
+def _roof(spec: RunSpec, machine: MachineSpec) -> RoofSample:
+    """All domains' read bandwidth, and the peak of the instructions that the cell has."""
+    amx = spec.engine.m and machine.amx_tflops is not None
+    bf16, int8 = (
+        (machine.amx_tflops, machine.amx_int8_tops) if amx else (machine.vector_tflops, machine.vector_int8_tops)
+    )
+    return RoofSample(
+        read_bytes_per_s=machine.domains * machine.read_gb_per_s * 1e9,
+        peak_flops=machine.domains * ((bf16 if spec.dtype == "bf16" else int8) or 0.0) * 1e12,
+        peak_isa="amx" if amx else machine.vector,
+        peak_dtype=spec.dtype,
     )

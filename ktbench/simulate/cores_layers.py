@@ -67,7 +67,7 @@ class _Builder:
         self._due = None
 
     def _moe(self, layer: int, attended: int, seconds: _Layer) -> int:
-        """Experts are submitted before the shared expert runs; on shared cores they are done before it (section 3)."""
+        """Experts are submitted before the shared expert runs; on shared cores and in base they are done before it."""
         defers = self._deferred and layer < self._shape.layers - 1
         soon_s = seconds.soon_s if defers else seconds.all_s
         routed = [self.graph.add(f"experts {layer}", "experts", self._host, soon_s, attended, layer=layer)]
@@ -99,5 +99,5 @@ class _Builder:
 
     def _add(self, kind: str, seconds: float, layer: int | None, *after: int | None) -> int:
         name = kind if layer is None else f"{kind} {layer}"
-        kinds = {"attention": "attention", "shared": "shared"}
-        return self.graph.add(name, kinds.get(kind, "other"), "device", seconds, *after, layer=layer)
+        shown = kind if kind in ("attention", "shared") else "other"
+        return self.graph.add(name, shown, "device", seconds, *after, layer=layer)

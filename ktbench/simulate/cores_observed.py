@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from statistics import median, quantiles
+from statistics import median
+
+import numpy as np
 
 from ktbench.core.machine import MachineSpec
 from ktbench.core.placement import placement_of
@@ -46,7 +48,7 @@ def observe(spec: RunSpec, records: Sequence[Record], machine: MachineSpec) -> O
     usual = [record for record in timed if placement_of(record.roofs) == places.most_common(1)[0][0]]
     roofs = [roof for record in usual for roof in record.roofs]
     step_s = median(median(record.samples_s) for record in usual)
-    read = quantiles([roof.read_bytes_per_s for roof in roofs], n=4)[2]
+    read = float(np.quantile([roof.read_bytes_per_s for roof in roofs], 0.75))
     if usual[-1].work is not None and usual[-1].work.weight_bytes / step_s > read:
         return None
     peaks = [roof.peak_flops for roof in roofs if roof.peak_flops]

@@ -15,7 +15,7 @@ from ktbench.workload.recorded import read_trace
 from ktbench.workload.routing import route
 
 # So many layers or steps are drawn.
-SAMPLES = 4
+SAMPLES = 12
 
 Selections = tuple[NDArray[np.int64], ...]  # of [T, k] each, an expert's gate weight falling along k
 

@@ -38,9 +38,7 @@ class Graph:
         needed = tuple(task for task in after if task is not None)
         if seconds < 0 or any(not 0 <= task < len(self.tasks) for task in needed):
             raise ValueError(f"task {name}: takes {seconds} s after {needed}, must be at least 0 s after earlier tasks")
-        self.tasks.append(
-            Task(name=name, kind=kind, resource=resource, seconds=seconds, after=needed, layer=layer)
-        )
+        self.tasks.append(Task(name=name, kind=kind, resource=resource, seconds=seconds, after=needed, layer=layer))
         return len(self.tasks) - 1
 
 

@@ -42,7 +42,7 @@ class Gpu:
         return part.work_s + part.kernels * least_us * 1e-6
 
     def launch_s(self, part: Part) -> float:
-        """What launching a part's kernels takes; nothing where a graph holds them, and in base the work waits for it."""
+        """What launching a part's kernels takes: nothing where a graph holds them; in base it is in their time."""
         return 0.0 if self.graph or self.base else part.kernels * self.cost["launch_us"] * 1e-6
 
     @property
@@ -74,9 +74,7 @@ class Gpu:
     def dense(self, tokens: int) -> Part:
         """The feed-forward part of a layer without experts."""
         params = self.sizes.dense_params
-        return Part(
-            work_s=self._dense(params, params * self.sizes.bytes_per_param, tokens), kernels=_SHARED_KERNELS
-        )
+        return Part(work_s=self._dense(params, params * self.sizes.bytes_per_param, tokens), kernels=_SHARED_KERNELS)
 
     def head(self, batch: int) -> Part:
         """The output head, of the last token of each sequence, in bf16."""

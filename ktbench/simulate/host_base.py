@@ -40,4 +40,5 @@ class HostBase:
     def _peak(self) -> float:
         """PyTorch takes AMX where there is any."""
         amx = self.machine.amx_tflops
-        return (self.cost["base_peak"] * amx if amx else self.cost["vector_peak"] * self.machine.vector_tflops) * 1e12
+        vector = self.cost["base_vector_peak"] * self.machine.vector_tflops
+        return (self.cost["base_peak"] * amx if amx else vector) * 1e12

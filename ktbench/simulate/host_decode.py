@@ -11,6 +11,7 @@ from ktbench.core.machine import MachineSpec
 from ktbench.core.spec import RunSpec
 from ktbench.simulate.calibration import Calibration
 from ktbench.simulate.host_prefill import HostPrefill
+from ktbench.simulate.placement import ALL_ON_HOST, Coverage
 from ktbench.simulate.sizes import Sizes
 
 
@@ -23,13 +24,17 @@ class HostDecode:
     cost: Calibration
     sizes: Sizes
 
-    def seconds(self, loads: NDArray[np.float64]) -> float:
-        """One call in which as many experts as `loads` is long get so many tokens each."""
+    def seconds(self, loads: NDArray[np.float64], covered: Coverage = ALL_ON_HOST) -> float:
+        """One call in which as many experts as `loads` is long get so many tokens each.
+
+        What the device serves is not read here, and where it serves all there is no call.
+        """
         if not len(loads):
             return 0.0
         read = len(loads) * self.sizes.expert_bytes / self._read_bytes_per_s
         busy = (read * self._kernel + self._arithmetic(loads)) * self._schedule
-        return busy + (self.cost["call_ms"] + (0.0 if self._bound else self.cost["apart_ms"])) * 1e-3
+        call_s = (self.cost["call_ms"] + (0.0 if self._bound else self.cost["apart_ms"])) * 1e-3
+        return float(busy * (1.0 - covered.device) + call_s * covered.any_on_host)
 
     @property
     def _bound(self) -> bool:

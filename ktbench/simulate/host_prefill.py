@@ -1,8 +1,8 @@
 """Routed experts of many tokens on the host: the phases of the fused kernel, domain by domain.
 
-KTransformers, section 3.2, and its artifact's operators/amx/moe.hpp: every expert's matrices are sliced over the domains,
-phases are separated by barriers, and within one each thread takes tasks of 128 output columns, packing apart, which is
-one task for each expert.
+KTransformers, section 3.2, and its artifact's operators/amx/moe.hpp: every expert's matrices are sliced over the
+domains, phases are separated by barriers, and within one each thread takes tasks of 128 output columns; packing is one
+task for each expert.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ class HostPrefill:
         if not len(active):
             return 0.0
         tokens = float(active.sum()) / self.sizes.top_k
-        total = self._serial(tokens) + self._tokens(active, tokens) + self._products(active) + self._packing(active)
+        fixed = 0.0 if self.spec.workload.phase == "layer" else self.cost["prefill_call_ms"] * 1e-3
+        total = (
+            fixed + self._serial(tokens) + self._tokens(active, tokens) + self._products(active) + self._packing(active)
+        )
         return total * (1.0 if self.spec.engine.n or self.machine.domains == 1 else self.cost["apart"])
 
     def _products(self, active: NDArray[np.float64]) -> float:
@@ -67,7 +70,9 @@ class HostPrefill:
         if not engine.m:
             return self._vector_s(rows)
         amx = self._amx_s(rows)
-        return np.where(rows >= engine.amx_min_tokens, amx, self._vector_s(rows)) if engine.v else amx
+        if not engine.v:
+            return amx
+        return np.where(rows >= engine.amx_min_tokens, amx, self._vector_s(rows))
 
     def _amx_s(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """Memory and arithmetic overlap in part; rows go through 32 at a time."""
@@ -79,7 +84,7 @@ class HostPrefill:
             peak *= cost["int8_arithmetic" if self.spec.precision in ("int8", "q8_0") else "int4_arithmetic"]
         compute = np.ceil(rows / _AMX_ROWS) * _AMX_ROWS * self._own_flops / peak
         norm = cost["amx_overlap"]
-        return (read**norm + compute**norm) ** (1 / norm)
+        return np.asarray((read**norm + compute**norm) ** (1 / norm))
 
     def _vector_s(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         cost, machine = self.cost, self.machine

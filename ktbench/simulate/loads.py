@@ -16,6 +16,8 @@ from ktbench.workload.routing import route
 # So many layers are drawn, and repeated through the depth of a model.
 SAMPLES = 12
 _FROM_TOKENS = 32  # where the skew constants hold
+# Selections of a token by which popularities are told, so many that chance says nothing.
+_MANY = 100_000
 _GROUPED = "deepseek_v3"
 _GROUPS = 8
 
@@ -35,6 +37,12 @@ def loads_of(spec: RunSpec, cost: Calibration, tokens: int, picks: int) -> NDArr
     among = work.active_experts or experts
     drawn = [route(work.routing, tokens, among, picks, (work.seed, step))[0] for step in range(SAMPLES)]
     return np.stack([_counted(ids, experts) for ids in drawn])
+
+
+def popularity_of(spec: RunSpec, cost: Calibration) -> NDArray[np.float64]:
+    """[SAMPLES, E] shares of the selections that experts get in the long run."""
+    many = _by_skew(spec, cost, _FROM_TOKENS, _MANY).astype(np.float64)
+    return np.asarray(many / many.sum(axis=1, keepdims=True))
 
 
 def _by_skew(spec: RunSpec, cost: Calibration, tokens: int, picks: int) -> NDArray[np.int64]:

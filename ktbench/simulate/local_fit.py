@@ -36,17 +36,6 @@ class Judged:
         return self.simulated_s / self.measured_s - 1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Quality:
-    """Errors of `cells` cells: absolute ones at the median, at 90 % and at most, and the median of the signed ones."""
-
-    cells: int
-    median: float
-    p90: float
-    worst: float
-    bias: float
-
-
 def judge(observed: Sequence[Observed], cost: Calibration) -> list[Judged]:
     """Every cell simulated on its machine. Raises ValueError for a cell that cannot be, as `cores_graph`."""
     return [
@@ -58,19 +47,6 @@ def judge(observed: Sequence[Observed], cost: Calibration) -> list[Judged]:
         )
         for one in observed
     ]
-
-
-def quality(judged: Sequence[Judged]) -> Quality:
-    """Of at least one cell."""
-    errors = np.array([one.error for one in judged])
-    off = np.abs(errors)
-    return Quality(
-        cells=len(judged),
-        median=float(np.median(off)),
-        p90=float(np.quantile(off, 0.9)),
-        worst=float(off.max()),
-        bias=float(np.median(errors)),
-    )
 
 
 def is_fitted(spec: RunSpec) -> bool:
@@ -95,7 +71,7 @@ def fit(observed: Sequence[Observed], cost: Calibration) -> Calibration:
     Those move whose origin is `fitted`, each within its bounds. The prior values pull a little, so that a constant that
     no cell tells apart stays where it was.
     """
-    from scipy.optimize import least_squares  # type: ignore[import-untyped]
+    from scipy.optimize import least_squares
 
     cells = [one for one in observed if is_fitted(one.spec)]
     names = [name for name, constant in cost.constants.items() if constant.origin == "fitted"]

@@ -88,6 +88,6 @@ def sizes_of(spec: RunSpec) -> Sizes:
 
 
 def _bytes_per_param(spec: RunSpec, precision: Precision) -> float:
-    """KTransformers' int4 has one scale for each row, as int8 (amx.hpp, BufferBInt4Impl): far below 1 % of the bytes."""
+    """KTransformers' int4 has one scale for each row, as int8 (amx.hpp, BufferBInt4Impl): below 1 % of the bytes."""
     shape = spec.model.shape
     return 0.5 if precision.startswith("int4") else expert_bytes(shape, precision) / shape.expert_params

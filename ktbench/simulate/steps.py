@@ -16,6 +16,7 @@ from ktbench.simulate.host_base import HostBase
 from ktbench.simulate.host_decode import HostDecode
 from ktbench.simulate.host_prefill import HostPrefill
 from ktbench.simulate.loads import SAMPLES, loads_of
+from ktbench.simulate.placement import ALL_ON_HOST, Coverage, coverage
 from ktbench.simulate.sizes import Sizes, sizes_of
 
 # Their modules launch the shared expert before a blocking copy, and beside the experts only while a graph is captured;
@@ -66,10 +67,32 @@ def step_model(spec: RunSpec, cost: Calibration) -> StepModel:
 
 
 def step_graph(spec: RunSpec, cost: Calibration) -> Graph:
-    """The tasks of one step, layer by layer, then the output head."""
+    """The tasks of one step, layer by layer, then the output head; in the layer phase one call of the experts."""
     model = step_model(spec, cost)
-    builder = _Builder(model)
-    return builder.built()
+    return _one_call(model) if spec.workload.phase == "layer" else _Builder(model).built()
+
+
+def _one_call(model: StepModel) -> Graph:
+    graph, spec = Graph(), model.spec
+    each = [
+        _call_s(model, loads, ALL_ON_HOST)
+        for loads in loads_of(spec, model.cost, spec.workload.batch, spec.model.shape.top_k)
+    ]
+    graph.add("experts", "experts", "host", float(np.mean(each)))
+    return graph
+
+
+def _call_s(model: StepModel, loads: NDArray[np.int64], placed: Coverage) -> float:
+    """One call of a layer's experts, `loads` [E] being the tokens of each."""
+    spec, machine, cost, sizes = model.spec, model.machine, model.cost, model.sizes
+    active = loads[loads > 0].astype(float)
+    if model.base:
+        prefill = spec.workload.phase == "prefill"
+        return HostBase(machine=machine, cost=cost, sizes=sizes).seconds(active, prefill=prefill)
+    if spec.workload.phase != "decode":
+        many = HostPrefill(spec=spec, machine=machine, cost=cost, sizes=sizes)
+        return many.seconds(loads) * (1.0 - placed.device)
+    return HostDecode(spec=spec, machine=machine, cost=cost, sizes=sizes).seconds(active, placed)
 
 
 class _Builder:
@@ -79,7 +102,7 @@ class _Builder:
         self._model, self._graph = model, Graph()
         self._last: int | None = None
         self._deferred: int | None = None
-        self._calls: dict[tuple[int, int], float] = {}
+        self._calls: dict[tuple[int, int, Coverage], float] = {}
         work, engine = model.spec.workload, model.spec.engine
         self._tokens = work.prompt if model.prefill else 1
         self._context = 0 if model.prefill else work.prompt
@@ -117,7 +140,7 @@ class _Builder:
         model, graph = self._model, self._graph
         shared: int | None = None
         if not model.overlaps_shared and not model.base:
-            shared = attended = self._shared(layer, attended)
+            attended = self._shared(layer, attended)
         sent = graph.add(f"submit {layer}", "copy", "link", self._hand_over_s / 2, attended, layer=layer)
         routed, late = self._routed(layer, sent)
         if model.overlaps_shared:
@@ -128,7 +151,7 @@ class _Builder:
         due, self._deferred = self._deferred, late
         return graph.add(f"sum {layer}", "other", "device", 0.0, back, shared, due, layer=layer)
 
-    def _shared(self, layer: int, after: int) -> int | None:
+    def _shared(self, layer: int, after: int) -> int:
         part = self._model.gpu.shared(self._rows)
         return self._device(f"shared {layer}", "shared", part, layer, after) if part.kernels else after
 
@@ -139,30 +162,35 @@ class _Builder:
         """
         last = layer == self._model.spec.model.shape.layers - 1
         late = 0 if last else self._late
-        soon = self._host(f"experts {layer}", "experts", self._host_s(layer, self._kept - late), layer, sent)
+        placed = self._placed(layer)
+        soon = self._host(f"experts {layer}", "experts", self._host_s(layer, self._kept - late, placed), layer, sent)
         if not late:
-            return soon, None
-        return soon, self._host(f"deferred {layer}", "deferred", self._host_s(layer, late), layer, sent)
+            return self._at_device(layer, soon, sent, placed), None
+        deferred = self._host_s(layer, late, placed)
+        return soon, self._host(f"deferred {layer}", "deferred", deferred, layer, sent)
+
+    def _at_device(self, layer: int, soon: int, sent: int, placed: Coverage) -> int:
+        """Experts that live at the device, beside those of the host."""
+        if not placed.device:
+            return soon
+        loads = self._loads(self._kept)[layer % SAMPLES]
+        part = self._model.gpu.experts(int((loads > 0).sum()) * placed.device, int(loads.sum()) * placed.device)
+        own = self._device(f"device experts {layer}", "experts", part, layer, sent)
+        return self._graph.add(f"join {layer}", "other", "link", 0.0, soon, own, layer=layer)
+
+    def _placed(self, layer: int) -> Coverage:
+        spec = self._model.spec
+        return coverage(spec, self._model.cost, layer - spec.model.shape.dense_layers)
 
     def _host(self, name: str, kind: str, seconds: float, layer: int, after: int) -> int:
         return self._graph.add(name, kind, "host", seconds, after, layer=layer)
 
-    def _host_s(self, layer: int, picks: int) -> float:
-        key = (layer % SAMPLES, picks)
+    def _host_s(self, layer: int, picks: int, placed: Coverage) -> float:
+        key = (layer % SAMPLES, picks, placed)
         if key not in self._calls:
-            self._calls[key] = self._call_s(*key) if picks else 0.0
+            loads = self._loads(picks)[layer % SAMPLES] if picks else np.zeros(0, dtype=np.int64)
+            self._calls[key] = _call_s(self._model, loads, placed) if picks else 0.0
         return self._calls[key]
-
-    def _call_s(self, sample: int, picks: int) -> float:
-        model = self._model
-        loads = self._loads(picks)[sample]
-        if model.base:
-            host = HostBase(machine=model.machine, cost=model.cost, sizes=model.sizes)
-            return host.seconds(loads[loads > 0].astype(float), prefill=model.prefill)
-        if model.prefill:
-            return HostPrefill(spec=model.spec, machine=model.machine, cost=model.cost, sizes=model.sizes).seconds(loads)
-        few = HostDecode(spec=model.spec, machine=model.machine, cost=model.cost, sizes=model.sizes)
-        return few.seconds(loads[loads > 0].astype(float))
 
     def _loads(self, picks: int) -> NDArray[np.int64]:
         if self._rows == 1:

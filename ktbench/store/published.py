@@ -23,22 +23,27 @@ def published_names() -> tuple[str, ...]:
 
 
 def read_published(*figures: str) -> tuple[Published, ...]:
-    """Numbers of the figures named, in the order of their files.
+    """Numbers of the figures named, or of single panels of them (`fig14a`), each once, in the order of their files.
 
     Raises StoreError for a figure that does not ship, and with file and line for a row that cannot be read.
     """
+    found: dict[str, tuple[str, Published]] = {}
+    for name in dict.fromkeys(figures):
+        for where, number in _numbers_of(name):
+            if (before := found.setdefault(number.id, (where, number)))[0] != where:
+                raise StoreError(f"{where}: id {number.id} is also in {before[0]}")
+    return tuple(number for _, number in found.values())
+
+
+def _numbers_of(name: str) -> list[tuple[str, Published]]:
+    """`file:line` and number of every row of a figure or of a panel, whose name is the figure's and a letter."""
     known = published_names()
-    seen: dict[str, str] = {}
-    found = []
-    for figure in dict.fromkeys(figures):
-        if figure not in known:
-            raise StoreError(f"published={figure}: no such figure; allowed are {', '.join(known)}")
-        for where, number in read_file(_folder() / f"{figure}.csv"):
-            if number.id in seen:
-                raise StoreError(f"{where}: id {number.id} is also in {seen[number.id]}")
-            seen[number.id] = where
-            found.append(number)
-    return tuple(found)
+    figure = name if name in known else name[:-1]
+    found = [] if figure not in known else [*read_file(_folder() / f"{figure}.csv")]
+    shown = [(where, number) for where, number in found if name in (number.figure, number.panel)]
+    if not shown:
+        raise StoreError(f"published={name}: no such figure; allowed are {', '.join(known)}")
+    return shown
 
 
 def published_of(parts: Iterable[Part]) -> tuple[Published, ...]:

@@ -36,6 +36,10 @@ _SIZES: dict[str, Any] = {
     "qk_rope_head_dim": 8,
     "v_head_dim": 16,
     "sliding_window": 8,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
 }
 
 
@@ -57,6 +61,8 @@ def shrunk(name: str) -> dict[str, Any]:
         config["first_k_dense_replace"] = 1
     if config.get("n_group", 1) > 1:
         config |= {"n_group": 2, "topk_group": 1}
+    if "linear_num_value_heads" in config:
+        config["layer_types"] = ["linear_attention", "full_attention"]
     return config
 
 

@@ -7,14 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from ktbench.config import compose, freeze
 from ktbench.core.engine import EngineSpec
 from ktbench.core.ids import spec_id
 from ktbench.core.inject import InjectRule, InjectSpec
+from ktbench.core.plain import to_plain
 from ktbench.core.spec import MeasureSpec, RunSpec
 from ktbench.report.command import command_of
 from tests.report.synthetic import Store
+from tests.simulate.testbed import testbed
 
 
 def planned(*overrides: str) -> RunSpec:
@@ -101,3 +104,31 @@ def test_where_peers_are_is_said_of_peers_alone() -> None:
     assert "system=llama.cpp peer.python=elsewhere/python" in command_of(
         planned("peer.python=elsewhere/python", "system=llama.cpp")
     )
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["machine=paper_a100"],
+        ["machine=paper_a100", "machine.read_gb_per_s=300", "machine.cores=48", "engine.v=true"],
+        ["machine=paper_a100", "engine.device=cpu", "engine.v=true", "engine.l=true"],
+        ["machine=paper_4080", "machine.calibration=ktbench", "workload=prefill"],
+        ["machine=paper_a100", "workload=layer", "workload.batch=64"],
+        ["machine=paper_a100", "workload.routing=recorded", "workload.trace=traces/a b.npz"],
+    ],
+)
+def test_gives_the_same_simulated_cell_again(overrides: list[str]) -> None:
+    spec = planned(*overrides)
+    assert read_back(command_of(spec)) == spec
+
+
+def test_how_long_to_measure_does_not_matter_to_a_simulated_cell() -> None:
+    assert "measure." not in command_of(planned("machine=paper_a100", "measure.max_rounds=7"))
+
+
+def test_a_machine_of_ones_own_is_taken_over(tmp_path: Path) -> None:
+    file = tmp_path / "my box.yaml"
+    file.write_text(yaml.safe_dump(to_plain(testbed()) | {"name": "mine"}))
+    words = ["python", "-m", "ktbench", "sweep", f"machine={file}", "machine.cores=4"]
+    spec = planned(*words[4:])
+    assert read_back(command_of(spec, words)) == spec

@@ -1,10 +1,11 @@
-"""A report is a function of the store: the texts of two stores, byte for byte.
+"""A report is a function of the store: the texts of three stores, byte for byte.
 
 After a wanted change: `python -m tests.report.test_golden` writes them anew; read the difference before keeping it.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,13 +13,31 @@ import pytest
 
 from ktbench.core.outcome import Outcome
 from ktbench.report.write import write_report
-from ktbench.store import read_run
+from ktbench.store import Log, Run, read_run
+from tests.report.simulated_runs import simulated
 from tests.report.synthetic import NO_CUDA, NO_NUMA, Arm, Store
 
 GOLDEN = Path(__file__).parent / "golden"
 FORMATS = ("md", "csv", "json", "tex")
-KEPT = {"decode": FORMATS, "prefill": ("md", "csv")}  # JSON repeats every record: one of them is enough
-STORES = {
+# JSON repeats every record: one of them is enough.
+KEPT = {"decode": FORMATS, "prefill": ("md", "csv"), "simulated": ("md", "csv")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulated:
+    """A store whose cells run on a machine of paper."""
+
+    store: Store
+
+    def write(self, folder: Path) -> Run:
+        moved = simulated(self.store.write(folder / "measured"))
+        log = Log(folder / self.store.run)
+        log.append(moved.header, *moved.environments, *moved.records)
+        log.close()
+        return read_run(folder / self.store.run)
+
+
+STORES: dict[str, Store | Simulated] = {
     "decode": Store(
         arms=(
             Arm(label="base", step_ms=182.0),
@@ -43,6 +62,20 @@ STORES = {
         drift=0.0,
         title="Prefill breakdown",
         run="prefill",
+    ),
+    "simulated": Simulated(
+        store=Store(
+            arms=(
+                Arm(label="base", step_ms=182.0, noise=0.0),
+                Arm(label="+v", step_ms=61.0, noise=0.0),
+                Arm(label="+v+d", step_ms=60.2, noise=0.0),
+                Arm(label="+v+d+n", outcome=Outcome.UNSUPPORTED, why="+n: testbed has one NUMA domain"),
+            ),
+            rounds=6,
+            steps=1,
+            drift=0.0,
+            run="simulated",
+        ),
     ),
 }
 

@@ -160,7 +160,7 @@ def test_repeats_count_once() -> None:
 
 
 def test_the_table_says_once_what_all_lines_share() -> None:
-    table = paper_table(DECODE, rows_of(DECODE))
+    table = paper_table(DECODE, rows_of(DECODE), LINES)
     headings = [column.heading for column in table.columns]
     assert headings[:4] == ["arm", "machine", "model", "precision"]
     assert headings[4:] == ["published (tokens/s)", "simulated (tokens/s)", "error (%)", "measured here (tokens/s)"]
@@ -173,7 +173,7 @@ def test_the_table_says_once_what_all_lines_share() -> None:
 
 
 def test_the_table_can_be_written_as_any_other() -> None:
-    table = paper_table(DECODE, rows_of(DECODE))
+    table = paper_table(DECODE, rows_of(DECODE), LINES)
     assert "| +v+m+d+n+c deferral=3 | paper_a100 |" in " ".join(markdown(table).split())
     assert "+v+m+d+n+c deferral=3 & paper\\_a100 &" in latex(table)
     assert any("llama.cpp — not simulated" in note for note in table.notes)

@@ -21,6 +21,7 @@ LEFT_OUT = {
     "deepseek_v2": "topk_method=group_limited_greedy",
     "kimi_k2": "beta_fast=1.0, llama.cpp knows 32.0",
     "minimax_m2": "model_type=minimax_m2",
+    "qwen3_next_80b_a3b": "model_type=qwen3_next",
 }
 KNOWN = [name for name in NAMES if name not in LEFT_OUT]
 TENSORS = ("output.weight", "blk.0.attn_q.bias")

@@ -1,0 +1,111 @@
+"""Published accuracy: relative change as a heat map, KTransformers (SOSP'25), Fig. 13; scores of a list of conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from os.path import commonprefix
+
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+
+from ktbench.core.arms import arm_features
+from ktbench.core.features import BY_NAME
+from ktbench.report.lettering import INK, LABEL_PT, TICK_PT, VALUE_PT, line_in, width_in, wrapped
+from ktbench.report.paper import PaperLine
+from ktbench.report.sheet import COLUMN_IN, PAGE_IN, RIGHT_IN, TOP_IN, axes_at, sheet
+from ktbench.report.text import number
+
+_CELL_IN, _HEAD_IN, _FOOT_IN, _GAP_IN = 0.16, 0.18, 0.34, 0.12
+_LOSSES = LinearSegmentedColormap.from_list("losses", ["#ffffff", "#a0bfdb", "#1d3f5e"])
+_DARK = -60.0  # per cent from which letters are white
+_FEATURES = ("deferral", "skipping")
+_TEXT_IN = 4.1
+
+
+def draw_heat(lines: Sequence[PaperLine], caption: Sequence[str]) -> Figure:
+    """A panel for deferred and one for skipped experts: tasks below each other, their number from left to right.
+
+    The first column is the score without either, the others the change relative to it in percent.
+    """
+    tasks, named = list(dict.fromkeys(line.what for line in lines)), _stripped([line.what for line in lines])
+    left = max(width_in(named[task], TICK_PT) for task in tasks) + 2 * RIGHT_IN
+    each = (PAGE_IN - left - RIGHT_IN - _GAP_IN) / 2
+    tall = len(tasks) * _CELL_IN
+    figure = sheet(PAGE_IN, TOP_IN + _HEAD_IN + tall + _FOOT_IN, caption)
+    for n, feature in enumerate(_FEATURES):
+        axes = axes_at(figure, left + n * (each + _GAP_IN), TOP_IN + _HEAD_IN, each, tall)
+        _draw_heat(axes, [line for line in lines if _count(line, _FEATURES[1 - n]) == 0], tasks, feature)
+        axes.set_yticks(range(len(tasks)), [named[task] for task in tasks] if n == 0 else [""] * len(tasks))
+    return figure
+
+
+def _draw_heat(axes: Axes, lines: Sequence[PaperLine], tasks: Sequence[str], feature: str) -> None:
+    counts = sorted({_count(line, feature) for line in lines})
+    for line in lines:
+        x, y, value = counts.index(_count(line, feature)), tasks.index(line.what), line.published or 0.0
+        change = line.metric == "relative %"
+        face = _LOSSES(min(max(-value, 0.0), 100.0) / 100) if change else "#eeeeee"
+        axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=face, edgecolor="white", linewidth=0.8))
+        text, color = f"{value:+.1f}" if change else f"{value:g}", "white" if change and value < _DARK else INK
+        axes.text(x, y, text, fontsize=TICK_PT, ha="center", va="center_baseline", color=color)
+    axes.set_xlim(-0.5, len(counts) - 0.5)
+    axes.set_ylim(len(tasks) - 0.5, -0.5)
+    axes.set_xticks(range(len(counts)), ["score", *map(str, counts[1:])])
+    axes.set_xlabel(f"experts {'deferred' if feature == 'deferral' else 'skipped'} of a token", fontsize=LABEL_PT, labelpad=1)
+    axes.set_title(f"{BY_NAME[feature].title}: relative change, %", fontsize=LABEL_PT, pad=3)
+    axes.tick_params(length=0, labelsize=TICK_PT, pad=2)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def _count(line: PaperLine, feature: str) -> int:
+    value = arm_features(line.arm)[feature]
+    assert isinstance(value, int), f"{line.arm}: {feature}={value} is no number"
+    return value
+
+
+def _stripped(texts: Sequence[str]) -> dict[str, str]:
+    """Texts by themselves, without the words that all begin and end with."""
+    head = len(commonprefix(list(texts)).rpartition(" ")[0])
+    tail = len(commonprefix([text[::-1] for text in texts]))
+    return {text: text[head : len(text) - tail].strip(" ,") for text in texts}
+
+
+def draw_list(lines: Sequence[PaperLine], caption: Sequence[str]) -> Figure:
+    """One dot for each score beside the words of its conditions."""
+    shown = [line for line in lines if line.published is not None]
+    texts = [wrapped(_words(line), TICK_PT, _TEXT_IN) for line in shown]
+    heights = [(len(text) + 0.5) * line_in(TICK_PT) for text in texts]
+    tall = sum(heights)
+    figure = sheet(PAGE_IN, TOP_IN + tall + _FOOT_IN, caption)
+    left = _TEXT_IN + 2 * RIGHT_IN
+    axes = axes_at(figure, left, TOP_IN, PAGE_IN - left - 3 * RIGHT_IN, tall)
+    places = [sum(heights[:n]) + heights[n] / 2 for n in range(len(shown))]
+    _draw_list(axes, shown, places, tall)
+    axes.set_yticks(places, ["\n".join(text) for text in texts], ha="left")
+    axes.tick_params(axis="y", pad=72 * (_TEXT_IN + RIGHT_IN / 2), length=0)
+    return figure
+
+
+def _draw_list(axes: Axes, lines: Sequence[PaperLine], places: Sequence[float], tall: float) -> None:
+    values = [line.published or 0.0 for line in lines]
+    axes.set_ylim(tall, 0)
+    room = 0.15 * (max(values) - min(values)) or 1.0
+    axes.set_xlim(min(values) - room, max(values) + 1.5 * room)
+    axes.hlines(places, *axes.get_xlim(), color="#cccccc", linewidth=0.4, zorder=1)
+    axes.plot(values, places, linestyle="", marker="o", markersize=4, markerfacecolor="white", markeredgecolor=INK, zorder=3)
+    for value, place in zip(values, places, strict=True):
+        axes.annotate(
+            number(value, 3), (value, place), xytext=(4, 0), textcoords="offset points", fontsize=VALUE_PT, va="center",
+            color=INK, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4}, zorder=2,
+        )  # fmt: skip
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.tick_params(labelsize=TICK_PT, width=0.6, pad=2)
+    axes.set_xlabel(f"{lines[0].metric}, published", fontsize=LABEL_PT, labelpad=1.5)
+
+
+def _words(line: PaperLine) -> str:
+    return "; ".join(filter(None, (line.precision, line.what)))

@@ -1,0 +1,117 @@
+"""What a figure of published numbers shows: lines in panels, and the names that tell them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Literal
+
+from ktbench.core.arms import arm_peer
+from ktbench.core.published import NOT_OURS, Metric
+from ktbench.report.paper import PaperLine
+from ktbench.report.settings import varying
+
+Form = Literal["curves", "bars", "scores", "heat", "list"]
+
+RATIO = "engine.placement.ratio"
+_FEWEST = 3  # places on an axis that make a curve
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PaperPanel:
+    """Lines side by side, in the unit `metric`; `title` says what tells their panel from the others."""
+
+    title: str
+    metric: Metric
+    lines: tuple[PaperLine, ...]
+
+
+def form_of(lines: Sequence[PaperLine]) -> Form:
+    """How lines are drawn: over tokens or a share of experts as curves, else as bars; accuracy in forms of its own."""
+    if any(line.phase != "accuracy" for line in lines):
+        return "curves" if x_of(lines) else "bars"
+    if any(line.metric == "relative %" for line in lines):
+        return "heat"
+    return "scores" if any("deferral" in line.arm for line in lines) else "list"
+
+
+def x_of(lines: Sequence[PaperLine]) -> Callable[[PaperLine], float] | None:
+    """Where lines stand on the axis of curves; a line without a place is at infinity. None where nothing makes curves.
+
+    What lives with the device as a share is 0 where nothing does.
+    """
+    if len({line.tokens for line in lines} - {None}) >= _FEWEST:
+        return lambda line: inf if line.tokens is None else line.tokens
+    if len({conditions(line).get(RATIO) for line in lines}) >= _FEWEST:
+        return lambda line: float(conditions(line).get(RATIO, 0))
+    return None
+
+
+def conditions(line: PaperLine) -> dict[str, str]:
+    """The settings that a number was taken at, by dotted key."""
+    words = (word.partition("=") for word in line.conditions.split())
+    return {key: value for key, _, value in words}
+
+
+def panels_of(lines: Sequence[PaperLine]) -> tuple[PaperPanel, ...]:
+    """A panel for each model, machine and unit, in order of appearance, those of one machine together.
+
+    In each base comes first and other systems last.
+    """
+    machines = list(dict.fromkeys(line.machine for line in lines))
+    found: dict[tuple[str, str, Metric], list[PaperLine]] = {}
+    for line in sorted(lines, key=lambda line: machines.index(line.machine)):
+        found.setdefault((line.model, line.machine, line.metric), []).append(line)
+    facts = [_facts(group) for group in found.values()]
+    keys = _telling(facts)
+    return tuple(
+        PaperPanel(
+            title=", ".join(filter(None, (one[key] for key in keys))),
+            metric=group[0].metric,
+            lines=tuple(sorted(group, key=_rank)),
+        )
+        for one, group in zip(facts, found.values(), strict=True)
+    )
+
+
+def _facts(group: Sequence[PaperLine]) -> Mapping[str, str]:
+    """The precision is ours: other systems have formats of their own."""
+    ours = next((line for line in group if _rank(line) < 2), group[0])
+    return {"model": ours.model, "precision": ours.precision, "machine": ours.machine, "metric": ours.metric}
+
+
+def _telling(facts: Sequence[Mapping[str, str]]) -> list[str]:
+    """The model, and as much more as tells all panels apart; their axes say the unit."""
+    every = ["model", "precision", "machine"]
+    counts = [len({(*(one[key] for key in every[:n]), one["metric"]) for one in facts}) for n in (1, 2, 3)]
+    return every[: counts.index(counts[-1]) + 1]
+
+
+def _rank(line: PaperLine) -> int:
+    if line.arm in NOT_OURS or arm_peer(line.arm):
+        return 2
+    return 0 if line.arm == "base" else 1
+
+
+def namer(lines: Sequence[PaperLine], skip: Sequence[str] = ()) -> Callable[[PaperLine], str]:
+    """What tells lines apart beside their panel: the arm unless it is one alone, and the settings that vary.
+
+    Settings in `skip` are said otherwise. A cell without a published number has no settings of its own.
+    """
+    settings = [conditions(line) for line in lines if line.id]
+    keys = [key for key in varying(settings) if key not in skip]
+    arms = len({line.arm for line in lines}) > 1 or not keys
+
+    def words(line: PaperLine) -> Iterator[str]:
+        if arms:
+            yield line.arm
+        yield from (f"{key.rpartition('.')[2]} {value}" for key in keys if (value := conditions(line).get(key)))
+
+    return lambda line: ", ".join(words(line)) or line.arm
+
+
+def values_of(line: PaperLine) -> dict[str, float]:
+    """What there is of a line, by provenance."""
+    every = {"published": line.published, "simulated": line.simulated, "measured here": line.measured}
+    return {name: value for name, value in every.items() if value is not None}

@@ -1,0 +1,35 @@
+"""How many experts `deferral=auto` defers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ktbench.core.spec import RunSpec
+from ktbench.simulate.calibration import Calibration
+from ktbench.simulate.executor import play
+from ktbench.simulate.steps import step_graph
+
+# At least so many of a token's experts stay on time (KTransformers, section 4.2).
+LEAST_ON_TIME = 2
+# More deferral than this gains less than anyone would give accuracy for.
+_WORTH = 0.005
+
+
+def with_deferral(spec: RunSpec, count: int) -> RunSpec:
+    """The cell with so many experts deferred."""
+    return replace(spec, engine=replace(spec.engine, deferral=count))
+
+
+def choose(spec: RunSpec, cost: Calibration) -> int:
+    """The smallest number of deferred experts that no larger one is faster than: the host has no more gaps to fill.
+
+    KTransformers, section 4.2: the smallest number that keeps the CPU busy, with two experts on time at least.
+    """
+    most = max(spec.model.shape.top_k - LEAST_ON_TIME, 0)
+    steps_s = [step_s(with_deferral(spec, count), cost) for count in range(most + 1)]
+    return next(count for count, one in enumerate(steps_s) if one <= min(steps_s) * (1 + _WORTH))
+
+
+def step_s(spec: RunSpec, cost: Calibration) -> float:
+    """Seconds of one step."""
+    return play(step_graph(spec, cost).tasks).total_s

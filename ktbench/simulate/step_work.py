@@ -1,0 +1,73 @@
+"""What the host must do in a step with a GPU, and what the engine's counters would see of it."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ktbench.core.record import Work
+from ktbench.core.spec import RunSpec
+from ktbench.simulate.calibration import Calibration
+from ktbench.simulate.loads import SAMPLES, loads_of
+from ktbench.simulate.sizes import Sizes, sizes_of
+
+_TASK_COLUMNS = 128
+_TILE_ROWS, _TILE_BYTES = 16, 1024
+
+
+def step_work(spec: RunSpec, cost: Calibration) -> Work:
+    """Bytes of the experts that were selected, each read once a layer, and the arithmetic of all selections."""
+    sizes, loads = sizes_of(spec), _loads(spec, cost)
+    layers = _layers(spec) / len(loads)
+    return Work(
+        weight_bytes=round(layers * float((loads > 0).sum()) * sizes.expert_bytes),
+        flops=round(layers * float(loads.sum()) * sizes.expert_flops),
+        tokens=spec.workload.tokens_per_step,
+    )
+
+
+def step_counters(spec: RunSpec, cost: Calibration) -> dict[str, int]:
+    """Counters of the feature table (`ktbench.core.features`) over one step."""
+    engine, sizes, loads = spec.engine, sizes_of(spec), _loads(spec, cost)
+    layers = _layers(spec) / len(loads)
+    rows = loads[loads > 0]
+    amx = rows[rows >= (engine.amx_min_tokens if engine.v else 0)] if engine.m else rows[:0]
+    acts = spec.workload.phase == "decode" or engine.defer_prefill
+    moe_layers, tokens = spec.model.shape.moe_layers, spec.workload.tokens_per_step
+    late = int(engine.deferral) if acts and engine.deferral != "auto" else 0
+    seen = {
+        "avx512_calls": layers * (len(rows) - len(amx)) if engine.v else 0,
+        "amx_tiles": layers * _tiles(amx, sizes),
+        "tasks_dynamic": layers * len(rows) * _tasks(sizes) if engine.d else 0,
+        "local_bytes": layers * len(rows) * sizes.expert_bytes if engine.n else 0,
+        "graph_replays": 1 if engine.c and spec.workload.phase == "decode" else 0,
+        "linear_calls": 0,
+        "deferred_experts": late * tokens * (moe_layers - 1),
+        "skipped_experts": engine.skipping * tokens * moe_layers if acts else 0,
+    }
+    return {name: round(count) for name, count in seen.items()}
+
+
+def _layers(spec: RunSpec) -> int:
+    return 1 if spec.workload.phase == "layer" else spec.model.shape.moe_layers
+
+
+def _loads(spec: RunSpec, cost: Calibration) -> NDArray[np.int64]:
+    """[samples, E] tokens of each expert in a layer."""
+    top_k, tokens = spec.model.shape.top_k, spec.workload.tokens_per_step
+    skipped = spec.engine.skipping if spec.workload.phase == "decode" else 0
+    if tokens > 1 or spec.workload.phase == "layer":
+        return loads_of(spec, cost, tokens, top_k - skipped)
+    alone = np.zeros((SAMPLES, spec.model.shape.experts), dtype=np.int64)
+    alone[:, : top_k - skipped] = 1
+    return alone
+
+
+def _tasks(sizes: Sizes) -> int:
+    return 2 * ceil(sizes.expert_ffn / _TASK_COLUMNS) + ceil(sizes.hidden / _TASK_COLUMNS)
+
+
+def _tiles(rows: NDArray[np.int64], sizes: Sizes) -> float:
+    return float(np.ceil(rows / _TILE_ROWS).sum()) * sizes.expert_bytes / _TILE_BYTES

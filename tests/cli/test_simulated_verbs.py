@@ -1,0 +1,203 @@
+"""Every verb on a machine of paper, alone and beside this one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ktbench.cli import main, request
+from ktbench.cli.request import Planned, plan_request, read_request
+from ktbench.core.errors import RequestError
+from ktbench.core.outcome import Outcome
+from ktbench.core.plain import to_plain
+from ktbench.core.record import Record
+from ktbench.store import read_run
+from tests.simulate.testbed import testbed
+from tests.tiny import CONFIG
+
+ROOT = Path(__file__).parents[2]
+ARMS = "sweep.arms=[base,+v,+v+d,+v+d+n+c,+v+l]"
+CELL = ("model=tiny", "workload.prompt=8", "workload.steps=2")
+BOTH = "machine=here,paper_a100"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a machine of one's own, in `box.yaml`."""
+    (tmp_path / "box.yaml").write_text(yaml.safe_dump(to_plain(testbed()) | {"name": "box", "title": "A box"}))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def records(home: Path, run: str) -> dict[str, Record]:
+    return {record.label: record for record in read_run(home / "runs" / run).records}
+
+
+def planned(*words: str) -> Planned:
+    return plan_request(read_request([*CELL, *words]))
+
+
+def test_sweep_simulates_every_arm_and_reports(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", *CELL, ARMS, "machine=box.yaml", "run_name=first"]) == 0
+    out, err = capsys.readouterr()
+    found = records(home, "first")
+    assert list(found) == ["base", "+v", "+v+d", "+v+d+n+c", "+v+l"]  # no control
+    assert {record.provenance for record in found.values()} == {"simulated"}
+    assert found["+v+d"].outcome is Outcome.OK and len(found["+v+d"].samples_s) == 1
+    assert found["+v+l"].outcome is Outcome.UNSUPPORTED
+    assert "Simulated on A box by the machine model (calibration ktransformers)" in out
+    assert "Machine: " not in out and "±" not in out
+    assert err.count("  simulated  ") == 5 and "loading" not in err and "round" not in err
+    assert {path.name for path in (home / "runs/first/report").iterdir()} >= {"table.md", "table.csv", "figure.png"}
+    table = (home / "runs/first/report/table.md").read_text()
+    assert "python -m ktbench run machine=box.yaml model=tiny" in table
+
+
+def test_resume_plays_nothing_again(home: Path) -> None:
+    words = ["sweep", *CELL, ARMS, "machine=box.yaml"]
+    assert main([*words, "run_name=first"]) == 0
+    before = read_run(home / "runs/first").records
+    log = home / "runs/first/log.jsonl"
+    _, *others = log.read_bytes().splitlines(keepends=True)
+    lost = [line for line in others if b'"label":"+v+d"' in line]
+    log.write_bytes(log.read_bytes().replace(lost[0], b""))
+    assert len(read_run(home / "runs/first").records) == len(before) - 1
+    assert main([*words, "resume=first"]) == 0
+    after = read_run(home / "runs/first").records
+    assert after[:-1] == tuple(record for record in before if record.label != "+v+d")
+    assert after[-1].label == "+v+d"
+
+
+def test_a_simulated_sweep_imports_no_torch(home: Path) -> None:
+    words = ["sweep", *CELL, "sweep.arms=[base,+v]", "machine=paper_a100"]
+    script = f"import sys; from ktbench.cli import main; code = main({words!r}); print('torch' in sys.modules, code)"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=home, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(home)},
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1:] == ["False 0"], done.stderr
+
+
+def test_run_of_one_cell(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *CELL, "engine.v=true", "machine=paper_a100", "run_name=one"]) == 0
+    assert "tokens/s" in capsys.readouterr().out
+    (record,) = read_run(home / "runs/one").records
+    assert record.samples_s and record.work and record.notes[-1].startswith("bottleneck: ")
+
+
+def test_run_of_a_cell_that_the_machine_lacks_something_for(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *CELL, "engine.v=true", "machine=core_14900kf_4090"]) == 4
+    assert "UNSUPPORTED: +v: core_14900kf_4090 has no AVX-512" in capsys.readouterr().out
+
+
+def test_trace_draws_the_simulated_step(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trace", *CELL, "engine.v=true", "machine=box.yaml", "run_name=seen"]) == 0
+    said = capsys.readouterr().out
+    assert ", simulated." in said and "Simulated on A box by the machine model" in said
+    folder = home / "runs/seen"
+    assert json.loads((folder / "trace.json").read_text())["otherData"]["provenance"] == "simulated"
+    assert all((folder / f"timeline.{kind}").stat().st_size for kind in ("pdf", "svg", "png"))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["machine=core_14900kf_4090", "engine.v=true"], "UNSUPPORTED: +v: core_14900kf_4090 has no AVX-512"),
+        (["machine=paper_a100", "system=llama.cpp"], "UNSUPPORTED: llama.cpp"),
+    ],
+)
+def test_trace_of_what_is_not_simulated_is_exit_code_4(
+    home: Path, capsys: pytest.CaptureFixture[str], words: list[str], says: str
+) -> None:
+    assert main(["trace", *CELL, *words]) == 4
+    assert says in capsys.readouterr().err
+    assert not (home / "runs").exists()
+
+
+def test_plan_counts_what_is_simulated_and_what_is_measured(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *CELL, ARMS, "machine=box.yaml"]) == 0
+    said = capsys.readouterr().out
+    assert "dropped: +l: with engine.device=cuda" in said
+    assert said.splitlines()[-1].endswith("(calibration ktransformers): 4 cells, in this process, nothing is loaded")
+    assert main(["plan", *CELL, "sweep.arms=[base,+m]", BOTH]) == 0
+    said = capsys.readouterr().out
+    assert "2 cells, in this process" in said and "worker: tiny bf16: " in said
+
+
+def test_a_model_too_large_for_this_machine_is_simulated_all_the_same() -> None:
+    found = planned("model=deepseek_v3", "machine=paper_a100")
+    assert found.lacking == {} and found.runnable == () and found.needed_bytes == 0
+
+
+def test_beside_simulated_cells_what_does_not_fit_here_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request, "available_memory_bytes", lambda: 22 * 2**30)
+    found = planned("model=deepseek_v3", "sweep.arms=[base,+v+d]", BOTH)
+    reasons = {cell.label: found.lacking[cell.key] for cell in found.here}
+    assert list(reasons) == ["base", "+v+d", "base (A/A)"]
+    assert {why.partition(" GiB")[2] for why in reasons.values() if why.startswith("needs ")} == {", 22.0 GiB are free"}
+    assert not any(cell.key in found.lacking for cell in found.simulated)
+    assert not any(cell.role == "control" for cell in found.simulated)
+    with pytest.raises(RequestError, match=r"needs .* GiB .* free are 22\.0 GiB"):
+        planned("model=deepseek_v3", "sweep.arms=[base]")
+
+
+def test_beside_simulated_cells_missing_cuda_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ktbench.cli import here
+
+    grants = {"avx512": "", "amx": "", "numa": "", "cuda": "no CUDA device"}
+    monkeypatch.setattr(here, "machine_grants", lambda: grants)
+    found = planned("sweep.arms=[base]", "engine.device=cuda", BOTH)
+    assert {found.lacking[cell.key] for cell in found.here} == {"engine.device=cuda: no CUDA device"}
+    with pytest.raises(RequestError, match="engine.device=cuda: no CUDA device; allowed here: cpu"):
+        planned("sweep.arms=[base]", "engine.device=cuda")
+
+
+def test_of_a_checkpoint_only_its_configuration_is_needed(home: Path) -> None:
+    folder = home / "there"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    words = (f"model.path={folder}", "model.layers=null")
+    assert planned(*words, "machine=paper_a100").lacking == {}
+    for machine in ("machine=here", BOTH):
+        with pytest.raises(RequestError, match="no weights there"):
+            read_request([*words, "sweep.arms=[base]", machine])
+
+
+@pytest.mark.parametrize(("content", "says"), [(None, "no config.json there"), ("{", "holds no configuration")])
+def test_a_checkpoint_without_a_configuration_is_refused(home: Path, content: str | None, says: str) -> None:
+    if content is not None:
+        (home / "config.json").write_text(content)
+    with pytest.raises(RequestError, match=says):
+        read_request([f"model.path={home}", "machine=paper_a100"])
+
+
+def test_this_machine_has_to_be_probed_before_it_is_simulated(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *CELL, "machine=local"]) == 2
+    said = capsys.readouterr().err
+    assert "machine=local: " in said and "run `python -m ktbench probe` first" in said and said.count("\n") == 1
+
+
+def test_routers_are_asked_on_this_machine_only(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["record", *CELL, "machine=paper_a100"]) == 2
+    assert "record machine=paper_a100: routers are asked on this machine" in capsys.readouterr().err
+
+
+def test_both_kinds_in_one_sweep(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
+    rounds = ("measure.min_rounds=1", "measure.max_rounds=1")
+    assert main(["sweep", *CELL, "sweep.arms=[base]", *rounds, BOTH, "run_name=both"]) == 0
+    found = read_run(home / "runs/both").records
+    assert [(record.label, record.provenance) for record in found] == [
+        ("base", "simulated"),
+        ("base", "measured"),
+        ("base (A/A)", "measured"),
+    ]
+    said = capsys.readouterr().out
+    assert "machine here:" in said and "machine paper_a100:" in said
+    assert "| provenance" in (home / "runs/both/report/table.md").read_text()
