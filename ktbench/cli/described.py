@@ -34,6 +34,8 @@ def _reasons(spec: RunSpec, machine: MachineSpec) -> Iterator[str]:
     cores = range(machine.domains * machine.cores)
     if spec.engine.device == "cuda" and machine.gpu is None:
         yield f"engine.device=cuda: {machine.name} has no GPU"
+    if spec.engine.device == "cpu" and machine.gpu is not None and spec.workload.phase != "layer":
+        yield f"engine.device=cpu: {machine.name} is simulated with its GPU, leave engine.device out"
     if lacking := unsupported(spec, {feature.name: "" for feature in FEATURES} | machine.feature_reasons):
         yield lacking
     if why := not_built(_as_simulated(spec)) or lacking_cores(cores, spec.engine):

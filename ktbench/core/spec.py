@@ -18,6 +18,8 @@ Routing = Literal["model", "balanced", "zipf", "concentrated", "recorded"]
 Dtype = Literal["bf16", "int8"]
 # A tile of AMX spans two of their blocks, whose scales differ.
 WITHOUT_AMX: tuple[Precision, ...] = ("q8_0", "q4_0")
+# A simulation asks for every layer, and reading a configuration takes many times longer than finding it here.
+_SHAPES: dict[str, MoEShape] = {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +47,10 @@ class ModelSpec:
     @property
     def shape(self) -> MoEShape:
         """Sizes of the model as built."""
-        return moe_shape(self.config)
+        known = repr(self.config)
+        if known not in _SHAPES:
+            _SHAPES[known] = moe_shape(self.config)
+        return _SHAPES[known]
 
     @property
     def is_slice(self) -> bool:

@@ -109,7 +109,7 @@ _KTRANSFORMERS: tuple[Stage, ...] = (
 )  # fmt: skip
 _KT_SGLANG = (
     Stage(
-        name="experts on GPUs", constants=("decode_stream", "step_ms", "call_ms", "skew_qwen3_next"), sees=_is_placed
+        name="experts on GPUs", constants=("decode_stream", "kernel_us", "call_ms", "skew_qwen3_next"), sees=_is_placed
     ),
 )
 # By the calibration whose constants they fit.

@@ -20,7 +20,7 @@ def dynamic_s(expert_s: NDArray[np.float64], tasks: int, threads: int) -> float:
         for _ in range(tasks):
             next_free = np.argmin(free)
             free[next_free] += one
-    return free.max()
+    return float(free.max())
 
 
 @njit(cache=True)
@@ -37,4 +37,4 @@ def static_s(expert_s: NDArray[np.float64], tasks: int, threads: int) -> float:
             busy += mine * expert_s[expert] / tasks
             done += mine
         longest = max(longest, busy)
-    return longest
+    return float(longest)

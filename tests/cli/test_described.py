@@ -45,7 +45,7 @@ def changed(spec: RunSpec, **changes: Any) -> str:
         cell_on(testbed(), device="cuda", m=True, n=True, c=True),
         cell_on(HOST_ONLY, l=True),
         cell_on(HOST_ONLY, roles="split", device_threads=30, deferral=3),
-        cell_on(testbed(domains=1), n=True, domains=2),
+        cell_on(testbed(domains=1), device="cuda", n=True, domains=2),
         cell_on(testbed(), device="cuda", v=False, d=False),
     ],
 )
@@ -56,13 +56,13 @@ def test_what_the_machine_has_it_can_run(spec: RunSpec) -> None:
 @pytest.mark.parametrize(
     ("machine", "engine", "said"),
     [
-        (testbed(vector="avx2"), {}, "+v: testbed has no AVX-512"),
-        (testbed(amx_tflops=None, amx_int8_tops=None), {"m": True}, "+m: testbed has no AMX"),
-        (testbed(domains=1), {"n": True}, "+n: testbed has one NUMA domain"),
+        (testbed(vector="avx2"), {"device": "cuda"}, "+v: testbed has no AVX-512"),
+        (testbed(amx_tflops=None, amx_int8_tops=None), {"device": "cuda", "m": True}, "+m: testbed has no AMX"),
+        (testbed(domains=1), {"device": "cuda", "n": True}, "+n: testbed has one NUMA domain"),
         (HOST_ONLY, {"device": "cuda"}, "engine.device=cuda: testbed has no GPU"),
         (HOST_ONLY, {"c": True}, "+c: testbed has no GPU"),
         (testbed(), {"device": "cuda", "l": True}, "+l: with engine.device=cuda the linear layers are PyTorch's"),
-        (testbed(), {"c": True}, "+c: there is no CUDA graph without a CUDA device"),
+        (testbed(), {"device": "cpu"}, "engine.device=cpu: testbed is simulated with its GPU, leave engine.device out"),
         (HOST_ONLY, {"threads": 73}, "engine.threads=73: allowed are 1 to 72"),
     ],
 )
