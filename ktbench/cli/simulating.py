@@ -17,20 +17,30 @@ from ktbench.core.spec import RunSpec
 if TYPE_CHECKING:
     from ktbench.simulate import Simulation
 
+# Sensitivities take about a second each at the depth of the largest models.
+_FEW = 12
+
 
 def simulate_cells(planned: Planned, machine: Environment, kept: Mapping[tuple[str, int], Record]) -> Iterator[Record]:
-    """A record for each simulated cell of a plan, in order; none where the resumed run has it already (`kept`)."""
+    """A record for each simulated cell of a plan, in order; none where the resumed run has it already (`kept`).
+
+    Where there are few of them they also say what more of each resource would give.
+    """
+    sensitive = len(planned.simulated) <= _FEW
     for cell in planned.simulated:
         known = kept.get((cell.key, 0))
         if known is not None and known.outcome.timed:
             continue
-        record = simulated(cell, machine, planned.lacking.get(cell.key, ""))
+        record = simulated(cell, machine, planned.lacking.get(cell.key, ""), sensitive=sensitive)
         if known is None or (known.outcome, known.why) != (record.outcome, record.why):
             yield record
 
 
-def simulated(cell: Cell, machine: Environment, lacking: str = "") -> Record:
-    """One turn of a cell with the one step that there is. UNSUPPORTED where `lacking` or the simulator says why."""
+def simulated(cell: Cell, machine: Environment, lacking: str = "", *, sensitive: bool = False) -> Record:
+    """One turn of a cell with the one step that there is. UNSUPPORTED where `lacking` or the simulator says why.
+
+    A `sensitive` one is simulated a dozen times more, for what 10 % more of each resource would give.
+    """
     from ktbench.simulate import simulate  # only those who simulate wait for it to load
 
     blank = Record(
@@ -49,12 +59,15 @@ def simulated(cell: Cell, machine: Environment, lacking: str = "") -> Record:
         return blank
     began_s = perf_counter()
     try:
-        return _filled(blank, cell.spec, simulate(cell.spec), began_s)
+        return _filled(blank, cell.spec, simulate(cell.spec), began_s, sensitive=sensitive)
     except ValueError as error:
         return replace(blank, why=str(error))
 
 
-def _filled(blank: Record, spec: RunSpec, found: Simulation, began_s: float) -> Record:
+def _filled(blank: Record, spec: RunSpec, found: Simulation, began_s: float, *, sensitive: bool) -> Record:
+    from ktbench.simulate.sensitivity import resource_lines
+
+    told = resource_lines(spec) if sensitive else (f"bottleneck: {found.bottleneck}",)
     return replace(
         blank,
         outcome=Outcome.OK,
@@ -64,7 +77,7 @@ def _filled(blank: Record, spec: RunSpec, found: Simulation, began_s: float) -> 
         work=found.work,
         roofs=(found.roof,),
         roles=_role_times(spec, found),
-        notes=(*found.notes, f"bottleneck: {found.bottleneck}"),
+        notes=(*found.notes, *told),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ktbench.core.errors import RequestError
@@ -58,7 +59,8 @@ def _lines(judged: Sequence[Judged], runs: Sequence[str]) -> Iterator[str]:
     for one in judged:
         times = f"{one.measured_s * 1e3:.4g} | {one.simulated_s * 1e3:.4g}"
         fitted = "fitted" if one.fitted else ""
-        yield f"| {one.spec.label}, {one.spec.summary} | {times} | {one.error:+.1%} | {fitted} |"
+        cell = f"{one.spec.label}, {replace(one.spec, machine=None).summary}"
+        yield f"| {cell} | {times} | {one.error:+.1%} | {fitted} |"
 
 
 def _groups(judged: Sequence[Judged]) -> Iterator[tuple[str, list[Judged]]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any
 
 import yaml
@@ -25,7 +26,7 @@ def command_of(spec: RunSpec, planned_with: Sequence[str] = ()) -> str:
     Facts of an architecture that were overridden one by one, a rule file and a machine that are not shipped ones, are
     taken over from the command that planned the run.
     """
-    facts = [word for word in planned_with if word.lstrip("+~").startswith("model.config.")]
+    facts = [word for word in planned_with if word.lstrip("+~").startswith("model.config.")] or list(_selections(spec))
     rules = [word for word in planned_with if word.startswith("inject.file=")] or list(_inject(spec))
     machine = _machine(spec.machine, planned_with) if spec.machine else ()
     return shlex.join(["python", "-m", "ktbench", "run", *machine, *_model(spec), *facts, *rules, *_rest(spec)])
@@ -33,16 +34,22 @@ def command_of(spec: RunSpec, planned_with: Sequence[str] = ()) -> str:
 
 def _machine(machine: MachineSpec, planned_with: Sequence[str]) -> Iterator[str]:
     """By its name or its file, and what is not as described there."""
-    file = data_folder("conf") / "machine" / f"{machine.name}.yaml"
+    described = _described("machine", machine.name)
     own = [word for word in planned_with if word.startswith("machine=")]
-    yield f"machine={machine.name}" if file.is_file() or not own else own[-1]
+    yield f"machine={machine.name}" if described or not own else own[-1]
     for name, source in machine.sources.items():
         if source.startswith(_CHANGED_SOURCE):
             yield f"machine.{name}={getattr(machine, name)}"
-    described = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
     for name in ("vector", "gpu", "calibration"):
         if name in described and getattr(machine, name) != described[name]:
             yield f"machine.{name}={_word(getattr(machine, name))}"
+
+
+@cache
+def _described(group: str, name: str) -> dict[str, Any]:
+    """An option of the configuration as it is shipped; empty for what is not."""
+    file = data_folder("conf") / group / f"{name}.yaml"
+    return yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}  # type: ignore[no-any-return]
 
 
 def _model(spec: RunSpec) -> Iterator[str]:
@@ -58,6 +65,13 @@ def _model(spec: RunSpec) -> Iterator[str]:
     yield "model.vocab=full" if model.shape.vocab == model.full_vocab else f"model.vocab={model.shape.vocab}"
     if model.seed:
         yield f"model.seed={model.seed}"
+
+
+def _selections(spec: RunSpec) -> Iterator[str]:
+    """How many experts a token selects, where an axis set that: the one fact of an architecture that axes vary."""
+    key, usual = "num_experts_per_tok", _described("model", spec.model.name).get("config", {})
+    if key in usual and spec.model.config.get(key) != usual[key]:
+        yield f"model.config.{key}={spec.model.config[key]}"
 
 
 def _inject(spec: RunSpec) -> Iterator[str]:

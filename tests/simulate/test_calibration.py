@@ -70,7 +70,10 @@ def test_a_constant_without_a_source_is_refused_by_name() -> None:
 
 @pytest.mark.parametrize(
     ("constant", "said"),
-    [({"value": "much"}, "value: expected float, got str"), ({"origin": "guess"}, "origin: invalid enum value 'guess'")],
+    [
+        ({"value": "much"}, "value: expected float, got str"),
+        ({"origin": "guess"}, "origin: invalid enum value 'guess'"),
+    ],
 )
 def test_a_field_of_the_wrong_kind_is_refused_by_name(constant: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):

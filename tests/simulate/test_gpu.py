@@ -22,9 +22,7 @@ V3, QWEN2 = sizes_of(real_cell("deepseek_v3")), sizes_of(real_cell("qwen2_57b_a1
 PARTS = ("attend", "shared", "dense", "head", "experts")
 
 
-def gpu(
-    sizes: Sizes = V3, cost: Calibration = IDEAL, graph: bool = True, base: bool = False, **machine: Any
-) -> Gpu:
+def gpu(sizes: Sizes = V3, cost: Calibration = IDEAL, graph: bool = True, base: bool = False, **machine: Any) -> Gpu:
     return Gpu(machine=real_machine(**machine), cost=cost, sizes=sizes, graph=graph, base=base)
 
 
@@ -151,9 +149,7 @@ def test_more_of_a_device_slows_no_part(name: str, sizes: Sizes, tokens: int, co
 
 
 @given(st.sampled_from([V3, QWEN2]), st.integers(1, 2000), st.integers(0, 2000), st.integers(1, 2000))
-def test_more_tokens_and_deeper_contexts_are_never_faster(
-    sizes: Sizes, tokens: int, context: int, more: int
-) -> None:
+def test_more_tokens_and_deeper_contexts_are_never_faster(sizes: Sizes, tokens: int, context: int, more: int) -> None:
     device = gpu(sizes, COST)
     few = parts(device, tokens, context)
     for many in (parts(device, tokens + more, context), parts(device, tokens, context + more)):

@@ -105,7 +105,9 @@ def test_without_a_queue_decode_takes_its_constant_longer() -> None:
 def test_what_the_device_serves_is_not_read() -> None:
     host, cost = decode(cell(BOUND), COST), COST
     whole_s, call_s = host.seconds(ALL), cost["call_ms"] * 1e-3
-    assert host.seconds(ALL, Coverage(device=0.25, any_on_host=1.0)) == pytest.approx(0.75 * (whole_s - call_s) + call_s)
+    assert host.seconds(ALL, Coverage(device=0.25, any_on_host=1.0)) == pytest.approx(
+        0.75 * (whole_s - call_s) + call_s
+    )
     assert host.seconds(ALL, Coverage(device=1.0, any_on_host=0.0)) == 0.0
 
 

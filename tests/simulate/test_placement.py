@@ -22,10 +22,10 @@ POLICIES = ("uniform", "random", "front_loading", "frequency", "dynamic")
 FLAT = COST.changed({"skew_other": 0.0})
 
 
-def placed(policy: str, ratio: float, **work: Any) -> RunSpec:
+def placed(policy: str, ratio: float, c: bool = False, **work: Any) -> RunSpec:
     profile = "counts.npz" if policy == "frequency" else None
     placement = PlacementSpec(policy=policy, ratio=ratio, profile=profile)  # type: ignore[arg-type]
-    return real_cell(QWEN3, placement=placement, work={"prompt": 32, "steps": 1} | work)
+    return real_cell(QWEN3, placement=placement, c=c, work={"prompt": 32, "steps": 1} | work)
 
 
 def test_without_a_placement_all_are_on_the_host() -> None:
@@ -34,8 +34,9 @@ def test_without_a_placement_all_are_on_the_host() -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("layer", [0, 47])
-def test_the_device_serves_nothing_at_the_least_ratio_and_everything_at_one(policy: str, layer: int) -> None:
-    none, all_ = coverage(placed(policy, 1e-9), COST, layer), coverage(placed(policy, 1.0), COST, layer)
+@pytest.mark.parametrize("c", [False, True])
+def test_the_device_serves_nothing_at_the_least_ratio_and_everything_at_one(policy: str, layer: int, c: bool) -> None:
+    none, all_ = coverage(placed(policy, 1e-9, c), COST, layer), coverage(placed(policy, 1.0, c), COST, layer)
     assert (none.device, none.any_on_host) == pytest.approx((0.0, 1.0), abs=1e-6)
     assert (all_.device, all_.any_on_host) == pytest.approx((1.0, 0.0), abs=1e-9)
     assert 0 <= all_.any_on_host and all_.device <= 1
@@ -46,6 +47,12 @@ def test_experts_anywhere_serve_their_share_of_the_selections(policy: str) -> No
     half = coverage(placed(policy, 0.5), COST, 3)
     assert half.device == 0.5
     assert half.any_on_host == pytest.approx(1 - comb(64, 8) / comb(128, 8))
+
+
+@pytest.mark.parametrize("policy", ["uniform", "dynamic"])
+def test_a_graph_calls_the_host_wherever_it_has_experts(policy: str) -> None:
+    assert coverage(placed(policy, 0.99, c=True), COST, 3).any_on_host == 1.0
+    assert coverage(placed("front_loading", 0.5, c=True), COST, 3).any_on_host == 0.0
 
 
 def test_every_token_of_a_batch_may_need_the_host() -> None:
@@ -81,12 +88,12 @@ def test_popular_experts_serve_more_than_their_share_the_more_so_the_more_skewed
 @settings(deadline=None, max_examples=40)
 @given(
     st.sampled_from(POLICIES), st.lists(st.floats(0.001, 1), min_size=2, max_size=6), st.integers(0, 47),
-    st.integers(1, 4), st.integers(0, 20),
+    st.booleans(), st.integers(1, 4), st.integers(0, 20),
 )  # fmt: skip
 def test_more_at_the_device_covers_no_less(
-    policy: str, ratios: list[float], layer: int, batch: int, seed: int
+    policy: str, ratios: list[float], layer: int, c: bool, batch: int, seed: int
 ) -> None:
-    found = [coverage(placed(policy, ratio, batch=batch, seed=seed), COST, layer) for ratio in sorted(ratios)]
+    found = [coverage(placed(policy, ratio, c, batch=batch, seed=seed), COST, layer) for ratio in sorted(ratios)]
     assert all(0 <= one.device <= 1 and 0 <= one.any_on_host <= 1 for one in found)
     for less, more in pairwise(found):
         assert less.device <= more.device + 1e-12

@@ -61,7 +61,9 @@ def correlation(loads: NDArray[np.int64]) -> float:
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.integers(1, 40), st.integers(1, 8), st.integers(0, 5000), st.just(0.0) | st.floats(0.01, 2.5), st.integers(0, 9))
+@given(
+    st.integers(1, 40), st.integers(1, 8), st.integers(0, 5000), st.just(0.0) | st.floats(0.01, 2.5), st.integers(0, 9)
+)
 def test_any_numbers_of_experts_and_groups_can_be_had(
     experts: int, groups: int, picks: int, variation: float, seed: int
 ) -> None:

@@ -280,7 +280,9 @@ def test_without_a_graph_deepseek_goes_shared_expert_copy_experts_copy() -> None
 
 @pytest.mark.parametrize("engine", [{}, {"c": False}, {"deferral": 2}, OFF])
 def test_a_step_grows_by_the_same_with_every_layer(engine: dict[str, Any]) -> None:
-    depths_s = [step_s(real_cell(real_model("qwen3_30b_a3b", num_hidden_layers=depth), **engine)) for depth in (3, 4, 8)]
+    depths_s = [
+        step_s(real_cell(real_model("qwen3_30b_a3b", num_hidden_layers=depth), **engine)) for depth in (3, 4, 8)
+    ]
     assert (depths_s[2] - depths_s[1]) == pytest.approx(4 * (depths_s[1] - depths_s[0]))
 
 
