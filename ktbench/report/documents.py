@@ -1,4 +1,4 @@
-"""What there is to report of a run: of each part its cells, and beside published numbers these in a table of their own."""
+"""What there is to report of a run: the cells of each part, and published numbers in a table of their own."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from os.path import commonprefix
 
 from matplotlib.axes import Axes
@@ -15,7 +15,7 @@ from ktbench.core.arms import arm_features
 from ktbench.core.features import BY_NAME
 from ktbench.report.lettering import INK, LABEL_PT, TICK_PT, VALUE_PT, line_in, width_in, wrapped
 from ktbench.report.paper import PaperLine
-from ktbench.report.sheet import COLUMN_IN, PAGE_IN, RIGHT_IN, TOP_IN, axes_at, sheet
+from ktbench.report.sheet import PAGE_IN, RIGHT_IN, TOP_IN, axes_at, sheet
 from ktbench.report.text import number
 
 _CELL_IN, _HEAD_IN, _FOOT_IN, _GAP_IN = 0.16, 0.18, 0.34, 0.12
@@ -54,7 +54,9 @@ def _draw_heat(axes: Axes, lines: Sequence[PaperLine], tasks: Sequence[str], fea
     axes.set_xlim(-0.5, len(counts) - 0.5)
     axes.set_ylim(len(tasks) - 0.5, -0.5)
     axes.set_xticks(range(len(counts)), ["score", *map(str, counts[1:])])
-    axes.set_xlabel(f"experts {'deferred' if feature == 'deferral' else 'skipped'} of a token", fontsize=LABEL_PT, labelpad=1)
+    axes.set_xlabel(
+        f"experts {'deferred' if feature == 'deferral' else 'skipped'} of a token", fontsize=LABEL_PT, labelpad=1
+    )
     axes.set_title(f"{BY_NAME[feature].title}: relative change, %", fontsize=LABEL_PT, pad=3)
     axes.tick_params(length=0, labelsize=TICK_PT, pad=2)
     for spine in axes.spines.values():
@@ -96,7 +98,9 @@ def _draw_list(axes: Axes, lines: Sequence[PaperLine], places: Sequence[float], 
     room = 0.15 * (max(values) - min(values)) or 1.0
     axes.set_xlim(min(values) - room, max(values) + 1.5 * room)
     axes.hlines(places, *axes.get_xlim(), color="#cccccc", linewidth=0.4, zorder=1)
-    axes.plot(values, places, linestyle="", marker="o", markersize=4, markerfacecolor="white", markeredgecolor=INK, zorder=3)
+    axes.plot(
+        values, places, linestyle="", marker="o", markersize=4, markerfacecolor="white", markeredgecolor=INK, zorder=3
+    )
     for value, place in zip(values, places, strict=True):
         axes.annotate(
             number(value, 3), (value, place), xytext=(4, 0), textcoords="offset points", fontsize=VALUE_PT, va="center",

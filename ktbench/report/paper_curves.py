@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import isfinite
 from typing import Any
 
@@ -12,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from ktbench.report.frame import Frame, decades
-from ktbench.report.lettering import LABEL_PT, line_in
+from ktbench.report.lettering import LABEL_PT
 from ktbench.report.lines import looks
 from ktbench.report.paper import PaperLine
 from ktbench.report.paper_grid import PANEL_IN, Grid
@@ -30,7 +31,11 @@ _GREY = "#555555"
 # How points of each provenance differ from the look of their arm: published ones are rings around the others.
 _PROVENANCE: Mapping[str, Callable[[Look], Look]] = {
     "published": lambda look: {
-        "markerfacecolor": "none", "markersize": 4.8, "linestyle": (0, (4, 2)), "linewidth": 0.7, "zorder": 4,
+        "markerfacecolor": "none",
+        "markersize": 4.8,
+        "linestyle": (0, (4, 2)),
+        "linewidth": 0.7,
+        "zorder": 4,
     },
     "simulated": lambda look: {"markerfacecolor": look["color"], "markersize": 2.8},
     "measured here": lambda look: {"marker": "*", "markerfacecolor": look["color"], "linestyle": "", "markersize": 6.0},
@@ -42,7 +47,8 @@ def draw_paper_curves(lines: Sequence[PaperLine], caption: Sequence[str]) -> Fig
     x = x_of(lines)
     assert x is not None
     drawn = [line for line in lines if isfinite(x(line)) and values_of(line)]
-    panels, name = panels_of(drawn), namer(drawn, skip=(RATIO,))
+    name = namer(drawn, skip=(RATIO,))
+    panels = _apart(panels_of(drawn), name, x)
     styles = looks(list(dict.fromkeys(name(line) for panel in panels for line in panel.lines)))
     grid = Grid(count=len(panels), narrow=len(panels) == 1 and len(styles) <= _IN_COLUMN)
     said = (*caption, *_left_out(lines, drawn))
@@ -56,6 +62,25 @@ def draw_paper_curves(lines: Sequence[PaperLine], caption: Sequence[str]) -> Fig
     return placed.figure
 
 
+def _apart(
+    panels: Sequence[PaperPanel], name: Callable[[PaperLine], str], x: Callable[[PaperLine], float]
+) -> Sequence[PaperPanel]:
+    """One panel with more curves than it has room for as a panel for each; what is no curve stands in all of them."""
+    if len(panels) > 1:
+        return panels
+    lines = panels[0].lines
+    places: dict[str, set[float]] = {}
+    for line in lines:
+        places.setdefault(name(line), set()).add(x(line))
+    curves = [label for label, found in places.items() if len(found) > 1]
+    if len(curves) <= _IN_COLUMN:
+        return panels
+    return [
+        replace(panels[0], title=label, lines=tuple(one for one in lines if name(one) not in {*curves} - {label}))
+        for label in curves
+    ]
+
+
 def _left_out(lines: Sequence[PaperLine], drawn: Sequence[PaperLine]) -> list[str]:
     count = sum(line not in drawn and bool(values_of(line)) for line in lines)
     return [f"Not drawn: {count} number{'' if count == 1 else 's'} without a place on the axis."] if count else []
@@ -65,7 +90,9 @@ def _legend(styles: Mapping[str, Look], lines: Sequence[PaperLine]) -> list[Arti
     """Arms, then provenances in grey."""
     shown = {provenance for line in lines for provenance in values_of(line)}
     grey: Look = {"color": _GREY, "linewidth": 1.0, "marker": "o", "markersize": 3.4, "markeredgewidth": 0.8}
-    arms: list[Artist] = [Line2D([], [], label=name, **style | {"markerfacecolor": style["color"]}) for name, style in styles.items()]
+    arms: list[Artist] = [
+        Line2D([], [], label=name, **style | {"markerfacecolor": style["color"]}) for name, style in styles.items()
+    ]
     return [
         *(arms if len(arms) > 1 else []),
         *(Line2D([], [], label=name, **grey | change(grey)) for name, change in _PROVENANCE.items() if name in shown),

@@ -143,7 +143,7 @@ def _place(line: PaperLine, shown: Sequence[LineColumn]) -> str:
 
 
 def _plain(value: float | None) -> str:
-    return DASH if value is None else f"{value:.10g}"
+    return DASH if value is None else f"{value or 0:.10g}"  # a change of -0.0 is none
 
 
 def _value(value: float | None) -> str:

@@ -21,14 +21,15 @@ from tests.simulate.testbed import cell_on, testbed
 
 V3 = real_model("deepseek_v3", num_hidden_layers=6)
 QWEN3 = real_model("qwen3_30b_a3b", num_hidden_layers=4)
-OFF = {"v": False, "m": False, "d": False, "n": False, "c": False}
+OFF: dict[str, Any] = {"v": False, "m": False, "d": False, "n": False, "c": False}
 HALF = PlacementSpec(policy="uniform", ratio=0.5)
-CELLS: tuple[RunSpec, ...] = tuple(
-    real_cell(model, phase=phase, **engine)
-    for model in (V3, QWEN3)
-    for phase in ("decode", "prefill")
-    for engine in ({}, OFF, {"c": True}, {"placement": HALF})
-) + (
+CELLS: tuple[RunSpec, ...] = (
+    *(
+        real_cell(model, phase=phase, **engine)
+        for model in (V3, QWEN3)
+        for phase in ("decode", "prefill")
+        for engine in ({}, OFF, {"c": True}, {"placement": HALF})
+    ),
     real_cell(V3, deferral=3),
     real_cell(V3, deferral="auto"),
     real_cell(V3, skipping=8),
@@ -121,7 +122,8 @@ def test_roofs_are_those_of_all_domains(
 ) -> None:
     roof = simulate(real_cell(QWEN3, precision=precision, **engine)).roof
     assert roof.read_bytes_per_s == 440e9
-    assert (roof.peak_isa, roof.peak_dtype, roof.peak_flops) == (isa, dtype, pytest.approx(peak))
+    assert (roof.peak_isa, roof.peak_dtype) == (isa, dtype)
+    assert roof.peak_flops == pytest.approx(peak)
 
 
 def spans(found: Simulation, kind: str) -> int:

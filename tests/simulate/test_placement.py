@@ -39,7 +39,7 @@ def test_the_device_serves_nothing_at_the_least_ratio_and_everything_at_one(poli
     none, all_ = coverage(placed(policy, 1e-9, c), COST, layer), coverage(placed(policy, 1.0, c), COST, layer)
     assert (none.device, none.any_on_host) == pytest.approx((0.0, 1.0), abs=1e-6)
     assert (all_.device, all_.any_on_host) == pytest.approx((1.0, 0.0), abs=1e-9)
-    assert 0 <= all_.any_on_host and all_.device <= 1
+    assert all_.any_on_host >= 0 and all_.device <= 1
 
 
 @pytest.mark.parametrize("policy", ["uniform", "random"])

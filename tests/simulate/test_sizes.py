@@ -28,7 +28,7 @@ def test_experts_of_deepseek_v3_are_those_of_the_papers_table() -> None:
 
 
 def test_latent_attention_of_deepseek_v3() -> None:
-    """Queries through rank 1536, keys and values through 512 and 64 rotary dimensions; 128 heads of 128 + 64 and 128."""
+    """Queries through rank 1536, keys and values through 512 and 64 rotary ones; 128 heads of 128 + 64 and 128."""
     query = 7168 * 1536 + 1536 * 128 * (128 + 64)
     keys, up = 7168 * (512 + 64), 512 * 128 * (128 + 128)
     assert V3.latent
@@ -98,7 +98,10 @@ def test_base_runs_in_bf16_whatever_is_asked() -> None:
 @st.composite
 def models(draw: st.DrawFn) -> ModelSpec:
     """Qwen2's or DeepSeek's attention around experts of any size."""
-    number = lambda most: draw(st.integers(1, most))  # noqa: E731
+
+    def number(most: int) -> int:
+        return draw(st.integers(1, most))
+
     experts, heads, layers = number(64), number(16), 1 + number(6)
     config = {
         "hidden_size": 16 * number(64), "num_hidden_layers": layers, "intermediate_size": 16 * number(64),

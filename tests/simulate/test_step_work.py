@@ -15,7 +15,7 @@ from ktbench.simulate.step_work import step_counters, step_work
 from tests.simulate.real import real_cell, real_model
 
 COST = read_calibration("ktransformers")
-OFF = {"v": False, "m": False, "d": False, "n": False, "c": False}
+OFF: dict[str, Any] = {"v": False, "m": False, "d": False, "n": False, "c": False}
 V3 = real_model("deepseek_v3", num_hidden_layers=6)  # of which 3 are dense
 QWEN3 = real_model("qwen3_30b_a3b", num_hidden_layers=4)
 EXPERT = 3 * 7168 * 2048
@@ -135,7 +135,7 @@ def test_every_token_of_a_batch_defers_and_skips_its_own() -> None:
 
 @pytest.mark.xfail(strict=True, reason="only decode's skipping is taken off the work")
 def test_skipping_in_prefill_leaves_its_share_out_too() -> None:
-    skipping = {"skipping": 4, "defer_prefill": True}
+    skipping: dict[str, Any] = {"skipping": 4, "defer_prefill": True}
     was, now = (step_work(real_cell(V3, phase="prefill", **engine), COST) for engine in ({}, skipping))
     assert now.flops == pytest.approx(0.5 * was.flops, rel=0.05)
 

@@ -1,4 +1,4 @@
-"""The task graph of a step: two that are written out by hand, its order, and what holds on any machine."""
+"""The task graph of a step: what is deferred, what overlaps, and what depth, batch and phase change."""
 
 from __future__ import annotations
 
@@ -7,154 +7,26 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ktbench.core.engine import PlacementSpec
 from ktbench.core.spec import ModelSpec, RunSpec
-from ktbench.simulate.calibration import Calibration, read_calibration
-from ktbench.simulate.executor import Graph, play
+from ktbench.simulate.calibration import Calibration
+from ktbench.simulate.executor import play
 from ktbench.simulate.steps import step_graph, step_model
 from tests.simulate.real import real_cell, real_machine, real_model
+from tests.simulate.step_cells import (
+    COST,
+    FREE,
+    OFF,
+    QWEN2,
+    QWEN3,
+    V2,
+    V3,
+    host_s,
+    names,
+    step_s,
+)
 from tests.simulate.testbed import testbed
-
-COST = read_calibration("ktransformers")
-FREE = COST.changed({name: 0.0 for name, one in COST.constants.items() if one.unit.startswith(("ms", "us", "ns"))})
-OFF = {"v": False, "m": False, "d": False, "n": False, "c": False}
-BASE = OFF | {"deferral": 0, "skipping": 0}
-V3 = real_model("deepseek_v3", num_hidden_layers=6)  # of which 3 are dense
-V2 = real_model("deepseek_v2", num_hidden_layers=4)
-QWEN2 = real_model("qwen2_57b_a14b", num_hidden_layers=4)
-QWEN3 = real_model("qwen3_30b_a3b", num_hidden_layers=4)
-EXPERT = 3 * 7168 * 2048
-
-
-def step_s(spec: RunSpec, cost: Calibration = COST) -> float:
-    return play(step_graph(spec, cost).tasks).total_s
-
-
-def names(graph: Graph, kind: str) -> list[str]:
-    return [task.name for task in graph.tasks if task.kind == kind]
-
-
-def host_s(graph: Graph) -> float:
-    return sum(task.seconds for task in graph.tasks if task.resource == "host")
-
-
-# Written out by hand.
-
-TWO_LAYERS = ModelSpec(
-    name="two layers",
-    config={
-        "model_type": "qwen2_moe", "num_hidden_layers": 2, "hidden_size": 1000, "num_experts": 25,
-        "num_experts_per_tok": 2, "moe_intermediate_size": 500, "shared_expert_intermediate_size": 500,
-        "intermediate_size": 500, "num_attention_heads": 5, "num_key_value_heads": 5, "head_dim": 100,
-        "vocab_size": 500,
-    },
-    full_layers=2,
-    full_vocab=500,
-)  # fmt: skip
-# 100 GB/s from both domains together, from one in base, and from the device's memory; arithmetic takes next to nothing.
-ROUND = COST.changed(
-    {"decode_stream": 100 / 440, "base_stream": 100 / 220, "gpu_stream": 100 / 1555, "attention": 1.0,
-     "gemm": 1.0, "base_peak": 1.0, "step_ms": 0.1, "sync_ms": 0.02, "call_ms": 0.005, "base_expert_ms": 0.005,
-     "kernels_grouped": 26, "kernel_us": 0.5, "base_kernels_grouped": 26, "base_launch_us": 0.5}
-)  # fmt: skip
-# In us: an expert 3 MB, 30; attention 4 MB, its cache 1 MB, the router 0.1 MB, 20 kernels, 61; the shared expert 3 MB,
-# 6 kernels, 33; the head 1 MB, 2 kernels, 11; each way of a hand-over 10; a call of the experts 5, an expert in base 5.
-DEFERRED_US = [
-    ("launch", "step", 0, 100),
-    ("device", "attention 0", 100, 161),
-    ("link", "submit 0", 161, 171),
-    ("host", "experts 0", 171, 206),
-    ("host", "deferred 0", 206, 241),
-    ("device", "shared 0", 161, 194),
-    ("link", "return 0", 206, 216),
-    ("device", "sum 0", 216, 216),
-    ("device", "attention 1", 216, 277),
-    ("link", "submit 1", 277, 287),
-    ("host", "experts 1", 287, 352),
-    ("device", "shared 1", 277, 310),
-    ("link", "return 1", 352, 362),
-    ("device", "sum 1", 362, 362),
-    ("device", "head", 362, 373),
-]
-BASE_US = [
-    ("launch", "step", 0, 100),
-    ("device", "attention 0", 100, 161),
-    ("link", "submit 0", 161, 171),
-    ("host", "experts 0", 171, 241),
-    ("link", "return 0", 241, 251),
-    ("device", "shared 0", 251, 284),
-    ("device", "sum 0", 284, 284),
-    ("device", "attention 1", 284, 345),
-    ("link", "submit 1", 345, 355),
-    ("host", "experts 1", 355, 425),
-    ("link", "return 1", 425, 435),
-    ("device", "shared 1", 435, 468),
-    ("device", "sum 1", 468, 468),
-    ("device", "head", 468, 479),
-]
-
-
-@pytest.mark.parametrize(("engine", "wanted"), [({"deferral": 1}, DEFERRED_US), (OFF, BASE_US)])
-def test_a_small_step_is_the_one_written_by_hand(
-    engine: dict[str, Any], wanted: list[tuple[str, str, float, float]]
-) -> None:
-    graph = step_graph(real_cell(TWO_LAYERS, work={"prompt": 500, "steps": 1}, **engine), ROUND)
-    played = play(graph.tasks)
-    assert [(task.resource, task.name) for task in graph.tasks] == [(where, name) for where, name, *_ in wanted]
-    assert [begin * 1e6 for begin in played.begin_s] == pytest.approx([begin for *_, begin, _ in wanted], abs=0.5)
-    assert [end * 1e6 for end in played.end_s] == pytest.approx([end for *_, end in wanted], abs=0.5)
-
-
-def test_launches_come_before_what_they_launch_where_no_graph_holds_them() -> None:
-    cost = ROUND.changed({"launch_us": 1.0})
-    graph = step_graph(real_cell(TWO_LAYERS, work={"prompt": 500, "steps": 1}, c=False), cost)
-    launched = {task.name: task.seconds for task in graph.tasks if task.kind == "launch"}
-    kernels = {"attention 0": 20, "shared 0": 6, "attention 1": 20, "shared 1": 6, "head": 2}
-    assert launched == pytest.approx({f"launch {name}": count * 1e-6 for name, count in kernels.items()})
-    # A shared expert hides its launches and itself behind two experts; nothing hides those of attention and head.
-    assert step_s(replace_engine(graph_spec(), c=False), cost) - step_s(graph_spec(), cost) == pytest.approx(42e-6)
-
-
-def graph_spec() -> RunSpec:
-    return real_cell(TWO_LAYERS, work={"prompt": 500, "steps": 1})
-
-
-def replace_engine(spec: RunSpec, **engine: Any) -> RunSpec:
-    return replace(spec, engine=replace(spec.engine, **engine))
-
-
-# Limits.
-
-
-@pytest.mark.parametrize("deferral", [0, 3])
-@pytest.mark.parametrize("precision", ["bf16", "int8", "int4_g128"])
-def test_with_an_infinite_device_decode_is_the_hosts_reading(precision: str, deferral: int) -> None:
-    quick = real_machine(gpu_gb_per_s=1e12, gpu_tflops=1e12, gpu_ghz=1e12)
-    spec = real_cell("deepseek_v3", machine=quick, precision=precision, deferral=deferral)
-    bytes_ = 58 * 8 * EXPERT * {"bf16": 2.0, "int8": 1.0, "int4_g128": 0.5}[precision]
-    assert step_s(spec, FREE.changed({"decode_stream": 1.0})) == pytest.approx(bytes_ / 440e9, rel=0.003)
-
-
-def test_with_an_infinite_host_decode_is_the_devices_reading() -> None:
-    quick = real_machine(read_gb_per_s=1e12, remote_gb_per_s=1e12)
-    spec = real_cell("deepseek_v3", machine=quick)
-    params = 17.1e9 - 2 * 129280 * 7168  # all but embedding and head, which is read as well
-    found = step_s(spec, FREE.changed({"gpu_stream": 1.0}))
-    # The shared expert runs beside the experts, and still on the device.
-    assert found == pytest.approx(2 * (params + 129280 * 7168) / 1555e9, rel=0.01)
-
-
-def test_with_an_infinite_device_and_link_prefill_is_the_hosts_calls() -> None:
-    quick = real_machine(gpu_gb_per_s=1e12, gpu_tflops=1e12, gpu_ghz=1e12, link_gb_per_s=1e12)
-    spec = real_cell(V3, machine=quick, phase="prefill")
-    graph = step_graph(spec, FREE.changed({"pageable_gb_per_s": 1e12}))
-    assert play(graph.tasks).total_s == pytest.approx(host_s(graph), rel=1e-6)
-
-
-# Deferral and skipping.
 
 
 @pytest.mark.parametrize("model", [V3, V2, QWEN2, QWEN3])
@@ -207,7 +79,7 @@ def test_skipping_leaves_experts_out_in_every_layer(count: int) -> None:
 
 
 @pytest.mark.parametrize("engine", [{"deferral": 2}, {"skipping": 2}])
-def test_prefill_defers_and_skips_only_where_it_is_asked_to(engine: dict[str, int]) -> None:
+def test_prefill_defers_and_skips_only_where_it_is_asked_to(engine: dict[str, Any]) -> None:
     plain, acting, idle = (
         step_graph(real_cell(QWEN3, phase="prefill", **changes), COST)
         for changes in ({}, engine | {"defer_prefill": True}, engine)
@@ -359,80 +231,3 @@ def test_experts_of_the_device_run_beside_those_of_the_host() -> None:
 def test_experts_of_the_device_take_their_time_with_deferral_too() -> None:
     graph = step_graph(half(deferral=2), COST)
     assert len([task for task in graph.tasks if task.name.startswith("device experts")]) == 4
-
-
-# On any machine.
-
-MACHINES = st.fixed_dictionaries(
-    {"domains": st.sampled_from([1, 2]), "cores": st.integers(4, 64), "read_gb_per_s": st.floats(50, 400),
-     "remote_gb_per_s": st.floats(5, 50), "vector_tflops": st.floats(5, 30), "vector_int8_tops": st.floats(60, 90),
-     "amx_tflops": st.floats(20, 100), "amx_int8_tops": st.floats(200, 600), "gpu_gb_per_s": st.floats(200, 4000),
-     "gpu_tflops": st.floats(50, 1000), "gpu_ghz": st.floats(1, 3), "link_gb_per_s": st.floats(2, 100)}
-)  # fmt: skip
-GRANTS = st.sampled_from(
-    [OFF, OFF | {"v": True}, OFF | {"m": True}]
-    + [OFF | isa | {"d": True} | more for isa in ({"v": True}, {"m": True}, {"v": True, "m": True})
-       for more in ({}, {"n": True}, {"n": True, "c": True})]
-)  # fmt: skip
-SCALED = ("read_gb_per_s", "remote_gb_per_s", "vector_tflops", "vector_int8_tops", "amx_tflops", "amx_int8_tops",
-          "gpu_gb_per_s", "gpu_tflops", "gpu_ghz", "link_gb_per_s")  # fmt: skip
-
-
-@st.composite
-def cells(draw: st.DrawFn, precisions: tuple[str, ...] = ("bf16", "int8", "int4_g128")) -> RunSpec:
-    phase = draw(st.sampled_from(["decode", "prefill"]))
-    arm = draw(GRANTS)
-    work = {"prompt": draw(st.sampled_from([1, 33, 700])), "steps": 1, "batch": draw(st.sampled_from([1, 1, 3]))}
-    return real_cell(
-        draw(st.sampled_from([V3, V2, QWEN2, QWEN3])),
-        machine=real_machine(draw(st.sampled_from(["paper_a100", "paper_4080"])), **draw(MACHINES)),
-        phase=phase,
-        work=work,
-        precision=draw(st.sampled_from(precisions)) if arm["v"] or arm["m"] else "bf16",
-        deferral=draw(st.integers(0, 6)) if phase == "decode" and (arm["v"] or arm["m"]) else 0,
-        **arm,
-    )
-
-
-@settings(deadline=None, max_examples=60)
-@given(cells(), st.sampled_from(SCALED), st.floats(1, 4))
-def test_more_of_a_machine_is_never_slower(spec: RunSpec, name: str, factor: float) -> None:
-    assert spec.machine is not None
-    more = replace(spec.machine, **{name: getattr(spec.machine, name) * factor})
-    assert step_s(replace(spec, machine=more)) <= step_s(spec) * (1 + 1e-9)
-
-
-@settings(deadline=None, max_examples=40)
-@given(cells(precisions=("bf16",)))
-def test_fewer_bits_are_never_slower(spec: RunSpec) -> None:
-    if not spec.engine.fused:
-        return
-    bf16, int8, int4 = (
-        step_s(replace(spec, precision=precision, device_precision=precision))  # type: ignore[arg-type]
-        for precision in ("bf16", "int8", "int4_g128")
-    )
-    assert int4 <= int8 * (1 + 1e-9)
-    assert int8 <= bf16 * (1 + 1e-9)
-    assert int4 < bf16
-
-
-@settings(deadline=None, max_examples=40)
-@given(cells())
-def test_threads_bound_and_graphs_are_never_slower(spec: RunSpec) -> None:
-    if not spec.engine.fused:
-        return
-    assert step_s(replace_engine(spec, n=True)) <= step_s(replace_engine(spec, n=False)) * (1 + 1e-12)
-    assert step_s(replace_engine(spec, c=True)) <= step_s(replace_engine(spec, c=False)) * (1 + 1e-12)
-
-
-@pytest.mark.parametrize("preset", ["paper_a100", "paper_4080", "xeon_6454s_4090d", "xeon6_mrdimm_4090d"])
-@pytest.mark.parametrize("model", [V3, V2, QWEN2, QWEN3])
-@pytest.mark.parametrize("phase", ["decode", "prefill"])
-def test_every_rung_of_the_breakdown_is_faster_than_base(preset: str, model: ModelSpec, phase: str) -> None:
-    machine = real_machine(preset)
-    rungs = [OFF | {"v": True}, OFF | {"v": True, "d": True}, OFF | {"v": True, "d": True, "n": True}]
-    base_s = step_s(real_cell(model, machine=machine, phase=phase, **BASE))
-    if phase == "decode":
-        assert all(step_s(real_cell(model, machine=machine, **rung)) < base_s for rung in rungs)
-    full = {"m": True, "d": True, "n": True} if phase == "prefill" else {"v": True, "d": True, "n": True, "c": True}
-    assert step_s(real_cell(model, machine=machine, phase=phase, **(OFF | full))) < base_s

@@ -1,0 +1,54 @@
+"""`validate`: the machine model against published numbers and against measured runs."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from ktbench.cli import main
+from ktbench.cli.validation import read_resisting
+from ktbench.store import published_names, read_published
+
+RECORDED = Path(__file__).parents[2] / "reports" / "recorded" / "zen4_2_cores"
+
+
+def test_judges_without_fitting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", f"out={tmp_path}"]) == 0
+    out = capsys.readouterr().out
+    assert "all of Fig. 11, 12 and 14 on the other two models | held out | 80" in out
+    assert "gains of the breakdown are on the published side of 1: 27 of 27" in out
+    assert "— not explained" not in out
+    with (tmp_path / "cells.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["figure"] for row in rows} == {"fig3", "fig7", "fig10", "fig11", "fig12", "fig14", "placement"}
+    assert all(float(row["error"]) > -1 for row in rows)
+    assert (tmp_path / "validation.md").read_text().startswith("# The machine model against published numbers")
+
+
+def test_judges_a_measured_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", f"run={RECORDED / 'lean'},{RECORDED / 'depth'}", f"out={tmp_path}"]) == 0
+    out = capsys.readouterr().out
+    assert "| held out, decode |" in out
+    assert "Measured: medians over rounds." in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["frob=1"], "validate frob=1: unknown argument; allowed are fit=true, run=RUN and out=FOLDER"),
+        (["fit=maybe"], "validate fit=maybe: allowed are true and false"),
+        (["fit=true", "run=latest"], "constants are fitted on published numbers"),
+        (["run=nosuchrun"], "nosuchrun: no such run"),
+    ],
+)
+def test_bad_requests_are_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", *words]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert said in line
+
+
+def test_explanations_are_of_published_numbers() -> None:
+    known = {number.id for number in read_published(*published_names())}
+    assert set(read_resisting()) <= known
