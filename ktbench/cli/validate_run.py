@@ -6,21 +6,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ktbench.cli.progress import say
 from ktbench.core.errors import RequestError
 from ktbench.simulate.calibration import read_calibration
+from ktbench.simulate.cell import ON_CORES
 from ktbench.simulate.cores_observed import Observed, observe, recorded_machine
 from ktbench.simulate.local_fit import Judged, judge
 from ktbench.simulate.quality import Quality, quality_of
 from ktbench.store import Run, read_run
 from ktbench.store.find import find_run
 
-_CALIBRATION = "ktbench"
-
 
 def validate_run(names: str, folder: Path) -> int:
     """Prints and writes the errors of every timed cell of the runs named, by phase. Raises RequestError for none."""
     runs = [read_run(find_run(name)) for name in names.split(",")]
-    judged = [one for run in runs for one in _judged(run)]
+    judged = [one for run in runs for seen in _observed(run) for one in _judged(seen)]
     if not judged:
         raise RequestError(f"validate run={names}: no cell was timed that the machine model knows")
     lines = [*_lines(judged, [run.header.run for run in runs])]
@@ -32,15 +32,23 @@ def validate_run(names: str, folder: Path) -> int:
     return 0
 
 
-def _judged(run: Run) -> list[Judged]:
-    """Each record is held against the roofs next to it; what the model does not know is left out and named."""
+def _observed(run: Run) -> Iterator[Observed]:
+    """Our own cells that were timed, each at the roofs next to its turns."""
     machine = recorded_machine(run.environments[0], run.latest().values())
-    found: list[Observed] = []
     for cell in run.header.cells:
         if cell.role == "arm" and cell.spec.machine is None and cell.spec.system == "ktbench":
             seen = observe(cell.spec, run.of_cell(cell.key), machine)
-            found += [seen] if seen else []
-    return judge(found, read_calibration(_CALIBRATION))
+            if seen is not None:
+                yield seen
+
+
+def _judged(seen: Observed) -> list[Judged]:
+    """The cell simulated; none, with a line that says why, where that cannot be."""
+    try:
+        return judge([seen], read_calibration(ON_CORES))
+    except ValueError as error:
+        say(f"left out: {seen.spec.label}, {replace(seen.spec, machine=None).summary}: {error}")
+        return []
 
 
 def _lines(judged: Sequence[Judged], runs: Sequence[str]) -> Iterator[str]:

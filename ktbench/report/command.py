@@ -49,7 +49,7 @@ def _machine(machine: MachineSpec, planned_with: Sequence[str]) -> Iterator[str]
 def _described(group: str, name: str) -> dict[str, Any]:
     """An option of the configuration as it is shipped; empty for what is not."""
     file = data_folder("conf") / group / f"{name}.yaml"
-    return yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}  # type: ignore[no-any-return]
+    return yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def _model(spec: RunSpec) -> Iterator[str]:

@@ -16,12 +16,8 @@ def section(table: Table) -> Iterator[str]:
     """Lines of a table below its title."""
     yield from (*table_grid(table, table.cells), "")
     if table.control_cells:
-        yield from (
-            "What noise alone does (the baseline a second time):",
-            "",
-            *table_grid(table, table.control_cells),
-            "",
-        )
+        yield from ("What noise alone does (the baseline a second time):", "")
+        yield from (*table_grid(table, table.control_cells), "")
     yield from listed("Why cells are empty or in doubt", table.notes)
     yield from listed("Remarks of the systems", table.remarks)
     yield from listed("Conditions", table.conditions)

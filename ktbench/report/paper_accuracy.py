@@ -1,9 +1,9 @@
-"""Published accuracy: relative change as a heat map, KTransformers (SOSP'25), Fig. 13; scores of a list of conditions."""
+"""Published accuracy: relative change as a heat map (KTransformers, SOSP'25, Fig. 13), and scores as a list."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from os.path import commonprefix
+from itertools import takewhile
 
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
@@ -21,7 +21,7 @@ from ktbench.report.text import number
 _CELL_IN, _HEAD_IN, _FOOT_IN, _GAP_IN = 0.16, 0.18, 0.34, 0.12
 _LOSSES = LinearSegmentedColormap.from_list("losses", ["#ffffff", "#a0bfdb", "#1d3f5e"])
 _DARK = -60.0  # per cent from which letters are white
-_FEATURES = ("deferral", "skipping")
+_FEATURES = {"deferral": "deferred", "skipping": "skipped"}
 _TEXT_IN = 4.1
 
 
@@ -37,7 +37,8 @@ def draw_heat(lines: Sequence[PaperLine], caption: Sequence[str]) -> Figure:
     figure = sheet(PAGE_IN, TOP_IN + _HEAD_IN + tall + _FOOT_IN, caption)
     for n, feature in enumerate(_FEATURES):
         axes = axes_at(figure, left + n * (each + _GAP_IN), TOP_IN + _HEAD_IN, each, tall)
-        _draw_heat(axes, [line for line in lines if _count(line, _FEATURES[1 - n]) == 0], tasks, feature)
+        (other,) = _FEATURES.keys() - {feature}
+        _draw_heat(axes, [line for line in lines if _count(line, other) == 0], tasks, feature)
         axes.set_yticks(range(len(tasks)), [named[task] for task in tasks] if n == 0 else [""] * len(tasks))
     return figure
 
@@ -54,9 +55,7 @@ def _draw_heat(axes: Axes, lines: Sequence[PaperLine], tasks: Sequence[str], fea
     axes.set_xlim(-0.5, len(counts) - 0.5)
     axes.set_ylim(len(tasks) - 0.5, -0.5)
     axes.set_xticks(range(len(counts)), ["score", *map(str, counts[1:])])
-    axes.set_xlabel(
-        f"experts {'deferred' if feature == 'deferral' else 'skipped'} of a token", fontsize=LABEL_PT, labelpad=1
-    )
+    axes.set_xlabel(f"experts {_FEATURES[feature]} of a token", fontsize=LABEL_PT, labelpad=1)
     axes.set_title(f"{BY_NAME[feature].title}: relative change, %", fontsize=LABEL_PT, pad=3)
     axes.tick_params(length=0, labelsize=TICK_PT, pad=2)
     for spine in axes.spines.values():
@@ -71,9 +70,14 @@ def _count(line: PaperLine, feature: str) -> int:
 
 def _stripped(texts: Sequence[str]) -> dict[str, str]:
     """Texts by themselves, without the words that all begin and end with."""
-    head = len(commonprefix(list(texts)).rpartition(" ")[0])
-    tail = len(commonprefix([text[::-1] for text in texts]))
-    return {text: text[head : len(text) - tail].strip(" ,") for text in texts}
+    words = [text.split() for text in texts]
+    head, tail = _alike(words), _alike([found[::-1] for found in words])
+    return {text: " ".join(text.split()[head : len(text.split()) - tail]).strip(",") for text in texts}
+
+
+def _alike(texts: Sequence[Sequence[str]]) -> int:
+    """With how many words all begin."""
+    return sum(1 for _ in takewhile(lambda at: len(set(at)) == 1, zip(*texts, strict=False)))
 
 
 def draw_list(lines: Sequence[PaperLine], caption: Sequence[str]) -> Figure:
@@ -98,9 +102,7 @@ def _draw_list(axes: Axes, lines: Sequence[PaperLine], places: Sequence[float], 
     room = 0.15 * (max(values) - min(values)) or 1.0
     axes.set_xlim(min(values) - room, max(values) + 1.5 * room)
     axes.hlines(places, *axes.get_xlim(), color="#cccccc", linewidth=0.4, zorder=1)
-    axes.plot(
-        values, places, linestyle="", marker="o", markersize=4, markerfacecolor="white", markeredgecolor=INK, zorder=3
-    )
+    axes.plot(values, places, "o", markersize=4, markerfacecolor="white", markeredgecolor=INK, zorder=3)
     for value, place in zip(values, places, strict=True):
         axes.annotate(
             number(value, 3), (value, place), xytext=(4, 0), textcoords="offset points", fontsize=VALUE_PT, va="center",

@@ -34,7 +34,7 @@ class _Group:
 
 
 def draw_paper_bars(lines: Sequence[PaperLine], caption: Sequence[str]) -> Figure:
-    """A panel for each model, machine and unit; for each arm its published and its simulated value, and what is measured."""
+    """A panel for each model, machine and unit; for each arm what was published, simulated and measured."""
     drawn = [line for line in lines if values_of(line)]
     panels = panels_of(drawn)
     name = _names(drawn)

@@ -1,4 +1,4 @@
-"""Published and simulated speeds over tokens or over the share of experts at the device: KTransformers, Fig. 3, 7, 11."""
+"""Published and simulated speeds over tokens or the share of experts at the device: KTransformers, Fig. 3, 7, 11."""
 
 from __future__ import annotations
 
@@ -90,9 +90,8 @@ def _legend(styles: Mapping[str, Look], lines: Sequence[PaperLine]) -> list[Arti
     """Arms, then provenances in grey."""
     shown = {provenance for line in lines for provenance in values_of(line)}
     grey: Look = {"color": _GREY, "linewidth": 1.0, "marker": "o", "markersize": 3.4, "markeredgewidth": 0.8}
-    arms: list[Artist] = [
-        Line2D([], [], label=name, **style | {"markerfacecolor": style["color"]}) for name, style in styles.items()
-    ]
+    filled = {name: style | {"markerfacecolor": style["color"]} for name, style in styles.items()}
+    arms: list[Artist] = [Line2D([], [], label=name, **style) for name, style in filled.items()]
     return [
         *(arms if len(arms) > 1 else []),
         *(Line2D([], [], label=name, **grey | change(grey)) for name, change in _PROVENANCE.items() if name in shown),
@@ -130,4 +129,5 @@ def _draw(frame: Frame, lines: Sequence[PaperLine], x: Callable[[PaperLine], flo
         points = sorted({(x(line), values_of(line)[provenance]) for line in lines if provenance in values_of(line)})
         if points:
             xs, ys = zip(*points, strict=True)
-            frame.axes.plot(xs, ys, **{"zorder": 3} | style | change(style))
+            look: Look = {"zorder": 3} | style | change(style)
+            frame.axes.plot(xs, ys, **look)

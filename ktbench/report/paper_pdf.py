@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib import style
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -13,7 +14,7 @@ from matplotlib.figure import Figure
 from ktbench.report.documents import Document
 from ktbench.report.figure import STYLE
 from ktbench.report.lettering import wrapped
-from ktbench.report.markdown import grid
+from ktbench.report.markdown import grid, table_grid
 from ktbench.report.paper_overview import HEADINGS, NUMERIC, overview
 from ktbench.report.sheet import PAGE_IN
 from ktbench.store import Run
@@ -40,9 +41,7 @@ def _sheets(run: Run, papers: Sequence[Document]) -> Iterator[Figure]:
     yield from _Sheets(run.header.title).with_text([command]).with_table([*grid(cells, NUMERIC)]).done()
     for paper in papers:
         table = paper.table
-        cells = [[column.heading for column in table.columns], *table.cells]
-        lines = [*grid(cells, [column.numeric for column in table.columns])]
-        said = [*table.conditions, *table.notes]
+        said, lines = [*table.conditions, *table.notes], [*table_grid(table, table.cells)]
         yield from _Sheets(table.title, paper.draw()).with_text(said).with_table(lines).done()
 
 
@@ -92,7 +91,7 @@ class _Sheets:
         self._write(line, self._top, size_pt, **look)
         self._top += _line_in(size_pt)
 
-    def _write(self, text: str, top: float, size_pt: float, **look: str) -> None:
+    def _write(self, text: str, top: float, size_pt: float, **look: Any) -> None:
         width, height = _PAGE_IN
         self._pages[-1].text(_MARGIN_IN / width, 1 - top / height, text, fontsize=size_pt, va="top", **look)
 

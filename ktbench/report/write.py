@@ -24,21 +24,24 @@ _TEXTS: Mapping[str, Callable[[Document], str]] = {
 _PAPER_TEXTS = {name: text for name, text in _TEXTS.items() if name != "json"} | {
     "csv": lambda document: paper_csv_text(document.lines)
 }
-FORMATS = (*_TEXTS, "figure", "html", "pdf")
+_OF_SUITES = ("html", "pdf")
+FORMATS = (*_TEXTS, "figure", *_OF_SUITES)
 
 
 def write_report(run: Run, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Write `table.md`, `.csv`, `.json`, `.tex` and `figure.pdf`, `.svg`, `.png` below `<run folder>/report/`.
 
-    Where published numbers are shown, `paper.md`, `.csv`, `.tex`, `published.pdf`, `.svg`, `.png`, and all of them on the
-    pages `paper.html` and `paper.pdf`. A run of several parts gets all of them for each part, `table-<part>.md` and so
-    on, and `table.md` and `paper.md` as the pages that hold all tables. Returns the paths written. Raises RequestError
-    for a format that is none of FORMATS, before anything is written.
+    Where published numbers are shown, `paper.md`, `.csv`, `.tex` and `published.pdf`, `.svg`, `.png`, and all of them
+    as `paper.html` and `paper.pdf`. A run of several parts gets all of them for each part, `table-<part>.md` and so on,
+    and `table.md` and `paper.md` as the pages that hold all tables. Returns the paths written. Raises RequestError for
+    a format that is none of FORMATS, or of which there is nothing, before anything is written.
     """
     unknown = [name for name in formats if name not in FORMATS]
     if unknown:
         raise RequestError(f"report format {unknown[0]!r}: allowed are {', '.join(FORMATS)}")
     documents, folder = documents_of(run), run.folder / "report"
+    if {*formats} <= {*_OF_SUITES} and all(document.kind == "table" for document in documents):
+        raise RequestError(f"report {' '.join(formats)}: is for published numbers, this run shows none")
     folder.mkdir(exist_ok=True)
     return [path for name in dict.fromkeys(formats) for path in _written(folder, run, documents, name)]
 

@@ -17,6 +17,8 @@ from ktbench.simulate.spans import spans_of
 from ktbench.simulate.step_work import step_counters, step_work
 from ktbench.simulate.steps import step_graph
 
+# The calibration of our own engine where the device role runs on CPU cores.
+ON_CORES = "ktbench"
 _WORDS = {
     "host": "the host's experts",
     "device": "the device",
@@ -34,9 +36,11 @@ def simulate(spec: RunSpec) -> Simulation:
     if spec.machine is None:
         raise ValueError("machine: names no machine to simulate on")
     cost = read_calibration(spec.machine.calibration)
-    if spec.machine.gpu is None:
-        return _on_cores(spec, spec.machine, cost)
-    return _with_gpu(spec, spec.machine, cost)
+    if (spec.machine.gpu is None) != (cost.name == ON_CORES):
+        raise ValueError(
+            f"machine.calibration={cost.name}: {ON_CORES} is for machines without a GPU, the others are not"
+        )
+    return _on_cores(spec, spec.machine, cost) if cost.name == ON_CORES else _with_gpu(spec, spec.machine, cost)
 
 
 def _settled(spec: RunSpec, cost: Calibration) -> RunSpec:
@@ -46,6 +50,8 @@ def _settled(spec: RunSpec, cost: Calibration) -> RunSpec:
 def _with_gpu(spec: RunSpec, machine: MachineSpec, cost: Calibration) -> Simulation:
     if spec.engine.l:
         raise ValueError("+l: the lean device role is one of CPU cores; with a GPU linear layers are PyTorch's")
+    if spec.workload.chunk is not None:
+        raise ValueError(f"workload.chunk={spec.workload.chunk}: with a GPU a prompt is simulated in one piece")
     settled = _settled(spec, cost)
     graph = step_graph(settled, cost)
     notes: tuple[str, ...] = (f"deferral=auto chose {settled.engine.deferral}",) if settled is not spec else ()

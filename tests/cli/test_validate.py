@@ -19,7 +19,7 @@ def test_judges_without_fitting(tmp_path: Path, capsys: pytest.CaptureFixture[st
     out = capsys.readouterr().out
     assert "all of Fig. 11, 12 and 14 on the other two models | held out | 80" in out
     assert "gains of the breakdown are on the published side of 1: 27 of 27" in out
-    assert "— not explained" not in out
+    assert not [line for line in out.splitlines() if line.endswith("— not explained")]
     with (tmp_path / "cells.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["figure"] for row in rows} == {"fig3", "fig7", "fig10", "fig11", "fig12", "fig14", "placement"}

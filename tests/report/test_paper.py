@@ -187,7 +187,7 @@ def test_formats_of_others_are_named_with_what_stands_for_them() -> None:
         placement=PlacementSpec(policy="random", ratio=0.3),
     )
     run = run_of([(some, record(some, 0.016))], "placement")
-    assert "fp8 — simulated as int8, of about as many bits" in paper_table(run, rows_of(run)).notes
+    assert "fp8 — simulated as int8, of about as many bits" in paper_table(run, rows_of(run), lines_of(run)).notes
     (found,) = (one for one in lines_of(run) if one.simulated is not None)
     assert (found.published, found.simulated) == (62.86, pytest.approx(62.5))
 

@@ -44,7 +44,8 @@ def test_writes_only_what_is_asked_for(home: Path, capsys: pytest.CaptureFixture
     [
         ([], "report: name a run"),
         (["newr"], "newr: no such run, did you mean newer?"),
-        (["newer", "pdf"], "report format 'pdf': allowed are md, csv, json, tex, figure"),
+        (["newer", "doc"], "report format 'doc': allowed are md, csv, json, tex, figure, html, pdf"),
+        (["newer", "html"], "report html: is for published numbers, this run shows none"),
     ],
 )
 def test_bad_requests_end_with_one_line(

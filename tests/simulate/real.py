@@ -49,7 +49,7 @@ def real_cell(
 ) -> RunSpec:
     """A cell with `+v+d+n+c` in decode and `+m+d+n` in prefill, where `engine` does not say otherwise."""
     arm = {"m": True, "d": True, "n": True} if phase == "prefill" else {"v": True, "d": True, "n": True, "c": True}
-    asked = {"prompt": 512, "steps": 1} if phase == "prefill" else {"prompt": 32, "steps": 8}
+    asked: dict[str, Any] = {"prompt": 512, "steps": 1} if phase == "prefill" else {"prompt": 32, "steps": 8}
     asked = {"prompt": 1, "steps": 1, "routing": "balanced"} if phase == "layer" else asked
     return RunSpec(
         model=real_model(model) if isinstance(model, str) else model,

@@ -14,7 +14,6 @@ from tests.simulate.real import real_model
 COST = read_calibration("ktransformers")
 FREE = COST.changed({name: 0.0 for name, one in COST.constants.items() if one.unit.startswith(("ms", "us", "ns"))})
 OFF: dict[str, Any] = {"v": False, "m": False, "d": False, "n": False, "c": False}
-BASE: dict[str, Any] = OFF | {"deferral": 0, "skipping": 0}
 V3 = real_model("deepseek_v3", num_hidden_layers=6)  # of which 3 are dense
 V2 = real_model("deepseek_v2", num_hidden_layers=4)
 QWEN2 = real_model("qwen2_57b_a14b", num_hidden_layers=4)

@@ -142,8 +142,8 @@ def test_a_machine_without_a_gpu_is_refused() -> None:
     st.floats(1, 4),
 )
 def test_more_of_a_device_slows_no_part(name: str, sizes: Sizes, tokens: int, context: int, factor: float) -> None:
-    more = 2 if name == "gpus" else getattr(real_machine(), name) * factor
-    was, now = gpu(sizes, COST), gpu(sizes, COST, **{name: more})
+    more: dict[str, Any] = {name: 2 if name == "gpus" else getattr(real_machine(), name) * factor}
+    was, now = gpu(sizes, COST), gpu(sizes, COST, **more)
     before, after = parts(was, tokens, context), parts(now, tokens, context)
     assert all(now.seconds(after[part]) <= was.seconds(before[part]) * (1 + 1e-12) for part in PARTS)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -103,7 +104,7 @@ def models(draw: st.DrawFn) -> ModelSpec:
         return draw(st.integers(1, most))
 
     experts, heads, layers = number(64), number(16), 1 + number(6)
-    config = {
+    config: dict[str, Any] = {
         "hidden_size": 16 * number(64), "num_hidden_layers": layers, "intermediate_size": 16 * number(64),
         "moe_intermediate_size": 16 * number(64), "num_experts_per_tok": draw(st.integers(1, experts)),
         "num_attention_heads": heads, "vocab_size": number(4096),

@@ -60,8 +60,8 @@ def test_features_change_nothing_about_the_work_of_a_token(engine: dict[str, Any
 
 @pytest.mark.parametrize("batch", [1, 4])
 def test_skipping_leaves_its_share_out(batch: int) -> None:
-    spec = {"work": {"batch": batch, "routing": "balanced"}}
-    was, now = (step_work(real_cell(V3, skipping=count, **spec), COST) for count in (0, 2))
+    work = {"batch": batch, "routing": "balanced"}
+    was, now = (step_work(real_cell(V3, skipping=count, work=work), COST) for count in (0, 2))
     assert (now.weight_bytes, now.flops) == (0.75 * was.weight_bytes, 0.75 * was.flops)
 
 

@@ -13,7 +13,6 @@ from ktbench.simulate.executor import play
 from ktbench.simulate.steps import step_graph
 from tests.simulate.real import real_cell, real_machine
 from tests.simulate.step_cells import (
-    BASE,
     EXPERT,
     FREE,
     OFF,
@@ -120,7 +119,7 @@ def test_threads_bound_and_graphs_are_never_slower(spec: RunSpec) -> None:
 def test_every_rung_of_the_breakdown_is_faster_than_base(preset: str, model: ModelSpec, phase: str) -> None:
     machine = real_machine(preset)
     rungs = [OFF | {"v": True}, OFF | {"v": True, "d": True}, OFF | {"v": True, "d": True, "n": True}]
-    base_s = step_s(real_cell(model, machine=machine, phase=phase, **BASE))
+    base_s = step_s(real_cell(model, machine=machine, phase=phase, **OFF))
     if phase == "decode":
         assert all(step_s(real_cell(model, machine=machine, **rung)) < base_s for rung in rungs)
     full = {"m": True, "d": True, "n": True} if phase == "prefill" else {"v": True, "d": True, "n": True, "c": True}

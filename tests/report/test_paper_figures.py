@@ -1,0 +1,167 @@
+"""Figures of published numbers: the values are those of the lines, nothing lies over another, the same bytes again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import BytesIO
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from ktbench.report.figure import draw_published, svg_text
+from ktbench.report.paper import PaperLine, paper_lines
+from ktbench.report.paper_panels import form_of, namer, panels_of
+from ktbench.report.paper_table import paper_table
+from ktbench.report.rows import rows_of
+from tests.report.paper_cells import KT, cell, record, run_of
+from tests.report.test_curves import caption, ink
+from tests.report.test_figure import texts
+
+OTHER = cell("base", of="qwen3_30b_a3b", prompt=7)  # no number is about it
+FORMS = {
+    "fig3": "curves", "fig7": "curves", "fig11": "curves", "placement": "curves", "fig10": "bars", "fig12": "bars",
+    "fig14b": "bars", "concurrency": "bars", "table2": "scores", "fig13": "heat", "quantisation": "list",
+}  # fmt: skip
+
+
+def lines_of(figure: str, factor: float | None = None) -> list[PaperLine]:
+    """The numbers of a figure; what is a speed of ours is simulated as `factor` of it."""
+    run = run_of([(OTHER, record(OTHER, 1.0))], figure)
+    lines = [line for line in paper_lines(run, rows_of(run)) if line.id]
+    ours = [line.phase != "accuracy" and not line.arm.startswith("llama") for line in lines]
+    if factor is None:
+        return lines
+    return [
+        replace(line, simulated=factor * (line.published or 0)) if mine else line
+        for line, mine in zip(lines, ours, strict=True)
+    ]
+
+
+def drawn(figure: str, lines: list[PaperLine]) -> Figure:
+    run = run_of([(OTHER, record(OTHER, 1.0))], figure)
+    return draw_published(lines, paper_table(run, rows_of(run), lines))
+
+
+@pytest.mark.parametrize("figure", FORMS)
+def test_the_form_is_what_the_numbers_ask_for(figure: str) -> None:
+    assert form_of(lines_of(figure)) == FORMS[figure]
+
+
+@pytest.mark.parametrize("figure", FORMS)
+def test_no_text_lies_over_another_or_leaves_the_page(figure: str) -> None:
+    sheet = drawn(figure, lines_of(figure, 1.07))
+    sheet.canvas.draw()
+    width, height = sheet.canvas.get_width_height()
+    covered = np.zeros((height, width), dtype=bool)
+    for text in texts(sheet):
+        box = text.get_window_extent()
+        assert box.x0 >= 0 and box.x1 <= width and box.y0 >= 0 and box.y1 <= height, text.get_text()
+        mine = ink(text, sheet)
+        assert not (covered & mine).any(), f"{text.get_text()!r} lies over another text"
+        covered |= mine
+
+
+@pytest.mark.parametrize("figure", ["fig7", "fig12", "fig13"])
+def test_the_same_lines_give_the_same_bytes(figure: str) -> None:
+    lines = lines_of(figure, 0.9)
+    first, second = BytesIO(), BytesIO()
+    for file in (first, second):
+        drawn(figure, lines).savefig(file, format="png", metadata={"Software": None})
+    assert first.getvalue() == second.getvalue()
+    assert svg_text(drawn(figure, lines)) == svg_text(drawn(figure, lines))
+
+
+def test_bars_are_as_high_as_the_values_and_published_ones_are_hollow() -> None:
+    lines = lines_of("fig14b", 0.5)
+    sheet = drawn("fig14b", lines)
+    assert [axes.get_title() for axes in sheet.axes] == ["deepseek_v3", "deepseek_v2", "qwen2_57b_a14b"]
+    for panel, axes in zip(panels_of(lines), sheet.axes, strict=True):
+        heights = [bar.get_height() for bar in axes.patches]  # type: ignore[attr-defined]
+        assert heights == pytest.approx([value for one in panel.lines for value in (one.published, one.simulated)])
+        looks = {(bar.get_facecolor(), bar.get_hatch()) for bar in axes.patches[::2]}
+        assert looks == {((1.0, 1.0, 1.0, 1.0), "//////")}
+    assert legend(sheet) == ["published", "simulated"]
+
+
+def test_base_comes_first_and_other_systems_last() -> None:
+    panel = panels_of(lines_of("fig12"))[0]
+    assert [line.arm for line in panel.lines] == ["base", KT, f"{KT} deferral=3", "llama.cpp"]
+
+
+def test_curves_run_through_the_values() -> None:
+    lines = lines_of("fig11", 2.0)
+    sheet = drawn("fig11", lines)
+    assert [axes.get_title() for axes in sheet.axes] == [
+        "deepseek_v3, bf16", "deepseek_v2, bf16", "qwen2_57b_a14b, bf16",
+        "deepseek_v3, int4_g32", "deepseek_v2, int8", "qwen2_57b_a14b, int8",
+    ]  # fmt: skip
+    ours = [one for one in lines if (one.arm, one.model, one.machine) == (KT, "deepseek_v3", "paper_a100")]
+    curves = [curve for curve in sheet.axes[0].lines if curve.get_ydata()[0] in (18.13, 36.26)]  # type: ignore[index]
+    hollow, filled = sorted(curves, key=lambda curve: float(np.asarray(curve.get_ydata())[0]))
+    assert list(hollow.get_xdata()) == list(filled.get_xdata()) == [one.tokens for one in ours]  # type: ignore[arg-type]
+    assert list(hollow.get_ydata()) == [one.published for one in ours]  # type: ignore[arg-type]
+    assert list(filled.get_ydata()) == [one.simulated for one in ours]  # type: ignore[arg-type]
+    assert hollow.get_markerfacecolor() == "none" and hollow.get_linestyle() == "--"
+    assert filled.get_markerfacecolor() == filled.get_color()
+    assert legend(sheet) == ["base", KT, "llama.cpp", "published", "simulated"]
+
+
+def test_what_was_measured_here_is_a_third_look() -> None:
+    lines = [replace(line, measured=1.0) for line in lines_of("fig12", 0.9)]
+    assert legend(drawn("fig12", lines)) == ["published", "simulated", "measured here"]
+    curves = [replace(line, measured=1.0) for line in lines_of("fig7", 0.9)]
+    assert legend(drawn("fig7", curves))[-1] == "measured here"
+
+
+def test_numbers_without_a_place_on_the_axis_are_said() -> None:
+    sheet = drawn("fig3", lines_of("fig3", 0.9))
+    assert "Not drawn: 3 numbers without a place on the axis." in caption(sheet)
+    assert len({tuple(np.atleast_1d(line.get_xdata())) for line in sheet.axes[0].lines}) == 1
+
+
+def test_settings_tell_curves_of_one_arm_apart() -> None:
+    lines = lines_of("fig3")
+    assert set(map(namer(lines), lines)) == {"base", "base, amx_tflops null", "+m+d"}
+    shades = {line.get_color() for line in handles(drawn("fig3", lines))[:3]}
+    assert len(shades) == 3
+
+
+def test_many_curves_of_one_model_have_a_panel_each() -> None:
+    sheet = drawn("placement", lines_of("placement", 0.9))
+    policies = ["random", "uniform", "front_loading", "frequency", "dynamic"]
+    assert [axes.get_title() for axes in sheet.axes] == [f"policy {policy}" for policy in policies]
+    for axes in sheet.axes:
+        places = {x for line in axes.lines for x in np.atleast_1d(line.get_xdata())}
+        assert sorted(places) == pytest.approx([n / 10 for n in range(11)])  # with what has nothing at the device
+
+
+def test_the_map_of_accuracy_shows_every_number_once() -> None:
+    lines = lines_of("fig13")
+    deferral, skipping = drawn("fig13", lines).axes
+    assert [label.get_text() for label in deferral.get_yticklabels()][:2] == ["Coding", "Data Analysis"]
+    assert len(deferral.patches) == len(skipping.patches) == 7 * 9
+    shown = {text.get_text() for text in skipping.texts}
+    assert {"-100.0", "68.8", "+1.5"} <= shown and "-13.4" not in shown
+    assert "-13.4" in {text.get_text() for text in deferral.texts}
+
+
+def test_scores_are_grouped_by_benchmark() -> None:
+    axes = drawn("table2", lines_of("table2")).axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["HumanEval", "MBPP", "GSM8K", "StrategyQA"]
+    assert [bar.get_height() for bar in axes.patches][:2] == [83.0488, 82.9878]  # type: ignore[attr-defined]
+
+
+def test_a_list_has_a_dot_for_each_score() -> None:
+    (axes,) = drawn("quantisation", lines_of("quantisation")).axes
+    dots = next(line for line in axes.lines if len(np.atleast_1d(line.get_xdata())) > 2)
+    assert list(np.asarray(dots.get_xdata())) == [line.published for line in lines_of("quantisation")]
+
+
+def handles(sheet: Figure) -> list[Line2D]:
+    return [one for legend in sheet.legends for one in legend.legend_handles if isinstance(one, Line2D)]
+
+
+def legend(sheet: Figure) -> list[str]:
+    return [text.get_text() for legend in sheet.legends for text in legend.get_texts()]

@@ -1,0 +1,140 @@
+"""The pages of a suite: whole without anything else, every number on them, and the same bytes again."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from ktbench.core.record import Part
+from ktbench.report.documents import Document, documents_of
+from ktbench.report.page import page_of
+from ktbench.report.paper_html import html
+from ktbench.report.paper_overview import overview
+from ktbench.report.paper_pdf import write_pdf
+from ktbench.report.write import write_report
+from ktbench.store import Run, read_published
+from tests.report.paper_cells import KT, cell, record, run_of
+
+FULL = cell(KT)
+_VOID = {"meta", "br"}
+
+
+def suite() -> Run:
+    """A part with one simulated cell, and one of published numbers alone."""
+    here = replace(FULL, part="decode")
+    run = run_of([(here, record(here, 1 / 6.0))])
+    parts = (
+        Part(name="decode", title="Decode & more", baseline=KT, figure="paper", published=("fig12",)),
+        Part(name="accuracy", title="Accuracy", baseline="base", figure="paper", published=("fig13",)),
+    )
+    header = replace(run.header, parts=parts)
+    return replace(run, header=header, published=read_published("fig12", "fig13"))
+
+
+def papers() -> list[Document]:
+    return [document for document in documents_of(suite()) if document.kind == "paper"]
+
+
+class Reader(HTMLParser):
+    """Checks that what is opened is closed, and keeps ids, links and text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.loads: list[str] = []
+        self.said: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.ids += [found["id"]] if found.get("id") else []  # type: ignore[list-item]
+        self.loads += [str(found[key]) for key in ("src", "href", "xlink:href") if key in found]
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.said.append(data)
+
+
+def test_a_part_without_cells_has_its_numbers_alone() -> None:
+    assert [document.name for document in documents_of(suite())] == ["table-decode", "paper-decode", "paper-accuracy"]
+
+
+def test_the_page_is_whole_and_loads_nothing() -> None:
+    page = html(suite(), papers())
+    reader = Reader()
+    reader.feed(page)
+    reader.close()
+    assert reader.open == []
+    assert [name for name, count in Counter(reader.ids).items() if count > 1] == []
+    assert reader.loads and all(link.startswith("#") for link in reader.loads)
+    assert {link[1:] for link in reader.loads} <= set(reader.ids)
+    assert not re.search(r"url\((?!#)|@import|<script|<link", page)
+    assert page.count("<svg") == 2 and "prefers-color-scheme: dark" in page
+
+
+def test_the_page_says_every_number_and_escapes_what_it_says() -> None:
+    page = html(suite(), papers())
+    assert page.count("<h2>Decode &amp; more</h2>") == 1
+    for number in read_published("fig12"):
+        assert f">{number.value:.10g}<" in page
+    assert "Accuracy is not simulated; measure it with `eval`." in page
+    assert page == html(suite(), papers())
+
+
+def test_the_overview_counts_each_part_and_all_of_them() -> None:
+    first, second, every = overview(papers())
+    assert first == ("Decode & more", "21", "1", "2.2", "2.2", "2.2", "+2.2")
+    assert second[:3] == ("Accuracy", "119", "—")
+    assert every[:3] == ("all parts", "140", "1")
+
+
+def test_the_document_has_a_page_for_each_part_and_more_for_long_tables(tmp_path: Path) -> None:
+    first, second = (write_pdf(tmp_path / name, suite(), papers()).read_bytes() for name in ("a.pdf", "b.pdf"))
+    assert first == second and first.startswith(b"%PDF")
+    count = int(re.findall(rb"/Count (\d+)", first)[0])
+    assert count >= 1 + 2 + 1  # the table of 119 numbers takes more than a page
+
+
+def test_every_document_is_written_once(tmp_path: Path) -> None:
+    run = replace(suite(), folder=tmp_path)
+    names = [path.name for path in write_report(run)]
+    assert len(names) == len(set(names))
+    assert {"table.md", "paper.md", "paper-accuracy.csv", "published-accuracy.svg", "paper.html", "paper.pdf"} <= set(
+        names
+    )
+    assert not {"table-accuracy.md", "figure-decode.png", "paper-decode.json"} & set(names)
+    assert "(published-decode.png)" in (tmp_path / "report" / "table-decode.md").read_text()
+    assert (tmp_path / "report" / "paper.md").read_text() in page_of(run)
+
+
+def test_what_measuring_takes_is_said_where_nothing_was_measured() -> None:
+    decode, _ = papers()
+    (said,) = [one for one in decode.table.conditions if one.startswith("Nothing was measured here")]
+    assert "weights take 1,248 GiB (deepseek_v3, bf16)" in said and "machine=paper_a100,here" in said
+    alone = run_of([(FULL, record(FULL, 1 / 6.0))], "fig12")
+    assert "`ktbench sweep machine=paper_a100,here`" in " ".join(documents_of(alone)[1].table.conditions)
+
+
+def test_nothing_is_said_of_measuring_where_it_was_done() -> None:
+    here = cell(KT, on=None)
+    run = run_of([(FULL, record(FULL, 1 / 6.0)), (here, record(here, 1.0))], "fig12")
+    assert not any("Nothing was measured" in one for one in documents_of(run)[1].table.conditions)
+
+
+@pytest.mark.parametrize("formats", [["html"], ["pdf"], ["tex"]])
+def test_formats_alone(tmp_path: Path, formats: list[str]) -> None:
+    run = replace(run_of([(FULL, record(FULL, 1 / 6.0))], "fig12"), folder=tmp_path)
+    assert all(path.suffix == f".{formats[0]}" for path in write_report(run, formats))
