@@ -14,6 +14,7 @@ from ktbench.report.row import Row
 from ktbench.store import Run
 
 _SPEEDS: tuple[Metric, ...] = ("tokens/s", "ms", "TFLOPS")
+_OF_A_MACHINE = ("threads", "domains", "device", "roles", "device_threads")
 _NONE_HERE = "no cell of this work was planned on this machine"
 
 
@@ -70,19 +71,22 @@ def paper_lines(run: Run, rows: Sequence[Row]) -> tuple[PaperLine, ...]:
 
 
 def reasons(lines: Sequence[PaperLine]) -> Iterator[str]:
-    """One sentence for each reason why a value is missing, naming the arms that it is missing of.
+    """One sentence for each reason why a value is missing, naming the arms, and the models unless it is all of them.
 
     Accuracy, and a machine on which no cell was planned at all, are another matter.
     """
-    holders: dict[tuple[str, str], dict[str, None]] = {}
+    holders: dict[tuple[str, str], list[PaperLine]] = {}
     nowhere = all(line.missing.get("measured") == _NONE_HERE for line in lines)
     for line in lines:
         for name, why in line.missing.items():
             if line.phase == "accuracy" or (nowhere and name == "measured"):
                 continue
-            holders.setdefault((name, why), {})[line.arm or line.what] = None
-    for (name, why), arms in holders.items():
-        yield f"{'; '.join(arms)} — not {name}: {why}"
+            holders.setdefault((name, why), []).append(line)
+    models = {line.model for line in lines}
+    for (name, why), held in holders.items():
+        arms, mine = dict.fromkeys(line.arm or line.what for line in held), dict.fromkeys(line.model for line in held)
+        of = f" ({', '.join(mine)})" if set(mine) != models else ""
+        yield f"{'; '.join(arms)}{of} — not {name}: {why}"
 
 
 def _line_of(number: Published, row: Row, arms: Sequence[Row]) -> PaperLine:
@@ -161,10 +165,15 @@ def _reason(row: Row, metric: Metric) -> str:
 
 
 def _is_alike(other: Row, row: Row) -> bool:
-    """Whether a row is measured here at the work of a simulated one, whatever its routing and its number of steps."""
+    """Whether a row is measured here at the work of a simulated one.
+
+    Whatever its routing, its number of steps and what there is of roles and cores: that is the machine's.
+    """
     return not other.simulated and _work(other.spec) == _work(row.spec)
 
 
 def _work(spec: RunSpec) -> tuple[object, ...]:
     work = replace(spec.workload, routing="balanced", trace=None, seed=0, steps=1)
-    return (work, *(getattr(spec, f.name) for f in fields(spec) if f.name not in ("workload", "measure", "machine")))
+    engine = tuple(getattr(spec.engine, f.name) for f in fields(spec.engine) if f.name not in _OF_A_MACHINE)
+    apart = ("workload", "engine", "measure", "machine")
+    return (work, *engine, *(getattr(spec, f.name) for f in fields(spec) if f.name not in apart))

@@ -10,7 +10,8 @@ from ktbench.simulate.calibration import Calibration, read_calibration
 from ktbench.simulate.cores import chosen_deferral, cores_graph
 from ktbench.simulate.cores_counters import cores_counters
 from ktbench.simulate.cores_work import cores_work
-from ktbench.simulate.deferring import choose, with_deferral
+from ktbench.simulate.deferral import with_deferral
+from ktbench.simulate.deferring import choose
 from ktbench.simulate.executor import Graph, play
 from ktbench.simulate.simulation import Simulation
 from ktbench.simulate.spans import spans_of

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ktbench.core.spec import RunSpec
 from ktbench.simulate.calibration import Calibration
 from ktbench.simulate.cores_crowd import settled
@@ -11,10 +9,11 @@ from ktbench.simulate.cores_device import Device
 from ktbench.simulate.cores_experts import Experts
 from ktbench.simulate.cores_layers import layers_graph
 from ktbench.simulate.cores_team import Team, teams_of
+from ktbench.simulate.deferral import LEAST_ON_TIME, with_deferral
 from ktbench.simulate.executor import Graph, play
 
 # As `deferral=auto` of the engine chooses (ktbench/engine/choosing.py).
-_LEAST_ON_TIME, _AS_GOOD = 2, 0.97
+_AS_GOOD = 0.97
 
 
 def cores_graph(spec: RunSpec, cost: Calibration) -> Graph:
@@ -31,14 +30,9 @@ def chosen_deferral(spec: RunSpec, cost: Calibration) -> int:
     """Experts that a token defers; for `auto` the smallest number that keeps the host role about as busy as any."""
     if spec.engine.deferral != "auto":
         return spec.engine.deferral
-    numbers = range(spec.model.shape.top_k - _LEAST_ON_TIME + 1)
+    numbers = range(spec.model.shape.top_k - LEAST_ON_TIME + 1)
     busy = [_host_share(_graph(with_deferral(spec, number), cost)) for number in numbers]
     return next(number for number, share in zip(numbers, busy, strict=True) if share >= _AS_GOOD * max(busy))
-
-
-def with_deferral(spec: RunSpec, deferral: int) -> RunSpec:
-    """The cell with so many deferred experts."""
-    return replace(spec, engine=replace(spec.engine, deferral=deferral))
 
 
 def _host_share(graph: Graph) -> float:

@@ -14,9 +14,7 @@ from ktbench.simulate.cores_device import passes_of
 from ktbench.simulate.cores_experts import TASKS
 from ktbench.simulate.cores_routing import drops, selections
 from ktbench.simulate.cores_work import expert_tokens
-
-# A tile of AMX holds 16 rows of activations against a KiB of weights.
-_TILE_ROWS, _TILE_BYTES = 16, 1024
+from ktbench.simulate.units import TILE_BYTES, TILE_ROWS
 
 
 def cores_counters(spec: RunSpec, cost: Calibration) -> dict[str, int]:
@@ -55,9 +53,9 @@ def _of_experts(spec: RunSpec, cost: Calibration) -> dict[str, int]:
 
 
 def _tiles(spec: RunSpec, shape: MoEShape, tokens: NDArray[np.int64]) -> int:
-    row_tiles = int(np.ceil(tokens / _TILE_ROWS).sum())
+    row_tiles = int(np.ceil(tokens / TILE_ROWS).sum())
     bytes_of_one = (2 if spec.precision == "bf16" else 1) * shape.expert_params
-    return row_tiles * bytes_of_one // _TILE_BYTES
+    return row_tiles * bytes_of_one // TILE_BYTES
 
 
 def _linear_calls(spec: RunSpec) -> int:

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ktbench.core.spec import RunSpec
 from ktbench.simulate.calibration import Calibration
+from ktbench.simulate.deferral import LEAST_ON_TIME, with_deferral
 from ktbench.simulate.executor import play
 from ktbench.simulate.steps import step_graph
 
-# At least so many of a token's experts stay on time (KTransformers, section 4.2).
-LEAST_ON_TIME = 2
 # More deferral than this gains less than anyone would give accuracy for.
 _WORTH = 0.005
-
-
-def with_deferral(spec: RunSpec, count: int) -> RunSpec:
-    """The cell with so many experts deferred."""
-    return replace(spec, engine=replace(spec.engine, deferral=count))
 
 
 def choose(spec: RunSpec, cost: Calibration) -> int:

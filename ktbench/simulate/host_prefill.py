@@ -18,8 +18,8 @@ from ktbench.core.spec import RunSpec
 from ktbench.simulate.calibration import Calibration
 from ktbench.simulate.schedule import dynamic_s, static_s
 from ktbench.simulate.sizes import Sizes
+from ktbench.simulate.units import TASK_COLUMNS
 
-_TASK_COLUMNS = 128
 _AMX_ROWS = 32
 _BF16, _F32 = 2, 4
 # A write to memory reads the line first.
@@ -51,8 +51,8 @@ class HostPrefill:
         """Gate and up, then down, each with a barrier at its end."""
         expert_s = self.expert_s(active)
         own = self.sizes.expert_ffn / self.machine.domains
-        gate_up = self._phase(expert_s * 2 / 3, 2 * ceil(own / _TASK_COLUMNS))
-        return gate_up + self._phase(expert_s / 3, ceil(self.sizes.hidden / _TASK_COLUMNS))
+        gate_up = self._phase(expert_s * 2 / 3, 2 * ceil(own / TASK_COLUMNS))
+        return gate_up + self._phase(expert_s / 3, ceil(self.sizes.hidden / TASK_COLUMNS))
 
     def _phase(self, expert_s: NDArray[np.float64], tasks: int) -> float:
         """Seconds of a phase in which experts take so long by themselves, each in so many tasks.
@@ -135,7 +135,7 @@ class HostPrefill:
         swiglu = active * own * _BF16 * 3
         return (
             self._pack(active * self.sizes.hidden * _BF16 * (1 + _WRITE))
-            + self._makespan(swiglu / self._move * self.machine.cores, ceil(own / _TASK_COLUMNS))
+            + self._makespan(swiglu / self._move * self.machine.cores, ceil(own / TASK_COLUMNS))
             + self._pack(active * own * _BF16 * (1 + _WRITE))
         )
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import log
 from typing import Literal
 
 from ktbench.core.spec import RunSpec
 from ktbench.core.timeline import RESOURCES, Timeline
 from ktbench.simulate.calibration import Calibration
-from ktbench.simulate.deferring import with_deferral
+from ktbench.simulate.deferral import with_deferral
 from ktbench.simulate.executor import play
 from ktbench.simulate.spans import spans_of
 from ktbench.simulate.steps import step_graph
@@ -64,8 +64,3 @@ def _host_busy(spec: RunSpec, cost: Calibration) -> float:
     spans = tuple(spans_of(graph, played))
     timeline = Timeline(title="", spans=spans, step_s=played.total_s, provenance="simulated")
     return timeline.busy_s(RESOURCES[0]) / played.total_s
-
-
-def of_precision(spec: RunSpec, precision: str) -> RunSpec:
-    """The cell with experts and linear layers in a precision."""
-    return replace(spec, precision=precision, device_precision=precision)  # type: ignore[arg-type]

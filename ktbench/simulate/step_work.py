@@ -12,9 +12,7 @@ from ktbench.core.spec import RunSpec
 from ktbench.simulate.calibration import Calibration
 from ktbench.simulate.loads import SAMPLES, loads_of
 from ktbench.simulate.sizes import Sizes, sizes_of
-
-_TASK_COLUMNS = 128
-_TILE_ROWS, _TILE_BYTES = 16, 1024
+from ktbench.simulate.units import TASK_COLUMNS, TILE_BYTES, TILE_ROWS
 
 
 def step_work(spec: RunSpec, cost: Calibration) -> Work:
@@ -66,8 +64,8 @@ def _loads(spec: RunSpec, cost: Calibration) -> NDArray[np.int64]:
 
 
 def _tasks(sizes: Sizes) -> int:
-    return 2 * ceil(sizes.expert_ffn / _TASK_COLUMNS) + ceil(sizes.hidden / _TASK_COLUMNS)
+    return 2 * ceil(sizes.expert_ffn / TASK_COLUMNS) + ceil(sizes.hidden / TASK_COLUMNS)
 
 
 def _tiles(rows: NDArray[np.int64], sizes: Sizes) -> float:
-    return float(np.ceil(rows / _TILE_ROWS).sum()) * sizes.expert_bytes / _TILE_BYTES
+    return float(np.ceil(rows / TILE_ROWS).sum()) * sizes.expert_bytes / TILE_BYTES

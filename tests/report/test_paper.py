@@ -106,6 +106,15 @@ def test_measured_needs_the_same_work_but_not_the_same_routing_or_steps() -> Non
     assert line(lines_of(run), "base").measured == pytest.approx(0.25)
 
 
+def test_measured_is_this_machine_with_or_without_a_gpu() -> None:
+    asked = cell("base", on=None)
+    spec = replace(asked.spec, engine=replace(asked.spec.engine, device="cpu"))
+    here = replace(asked, spec=spec, spec_id="without a GPU")
+    assert (
+        line(lines_of(run_of([(BASE, record(BASE, 0.5)), (here, record(here, 4.0))], "fig12")), "base").measured == 0.25
+    )
+
+
 def test_shares_of_the_time_and_what_deferral_saves() -> None:
     run = run_of([(FULL, record(FULL, 0.2)), (DEFERRED, record(DEFERRED, 0.15))], "fig10")
     found = {(one.arm, one.metric): one for one in lines_of(run)}

@@ -69,6 +69,12 @@ def test_norms_and_rotations_move_hidden_states_in_prefill() -> None:
     assert device.attend(512, 1, 0).work_s == pytest.approx((weights + moved) / 1555e9, rel=1e-3)
 
 
+def test_the_head_stays_in_bf16() -> None:
+    quantised = sizes_of(real_cell("deepseek_v3", precision="int4_g32"))
+    assert gpu(quantised).head(1) == gpu().head(1)
+    assert gpu(quantised).shared(1).work_s == pytest.approx(gpu().shared(1).work_s / 4)
+
+
 def test_sequences_of_a_batch_have_keys_of_their_own() -> None:
     device = gpu(gpu_tflops=1e12)
     more_s = device.attend(1, 5, 1000).work_s - device.attend(1, 5, 0).work_s
