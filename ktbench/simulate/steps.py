@@ -2,68 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
-from ktbench.core.machine import MachineSpec
 from ktbench.core.spec import RunSpec
 from ktbench.simulate.calibration import Calibration
 from ktbench.simulate.executor import Graph
-from ktbench.simulate.gpu import Gpu, Part
-from ktbench.simulate.host_base import HostBase
-from ktbench.simulate.host_decode import HostDecode
-from ktbench.simulate.host_prefill import HostPrefill
+from ktbench.simulate.gpu import Part
 from ktbench.simulate.loads import SAMPLES, loads_of
 from ktbench.simulate.placement import ALL_ON_HOST, Coverage, coverage
-from ktbench.simulate.sizes import Sizes, sizes_of
+from ktbench.simulate.step_model import StepModel, call_s, step_model
 
-# Their modules launch the shared expert before a blocking copy, and beside the experts only while a graph is captured;
-# others copy first.
-_BLOCKING_FAMILIES = ("deepseek_v2", "deepseek_v3")
 _BF16 = 2
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepModel:
-    """One cell as the graph sees it."""
-
-    spec: RunSpec
-    machine: MachineSpec
-    cost: Calibration
-    sizes: Sizes
-    gpu: Gpu
-
-    @property
-    def prefill(self) -> bool:
-        """Whether a step is a forward pass over prompts."""
-        return self.spec.workload.phase == "prefill"
-
-    @property
-    def base(self) -> bool:
-        """Whether experts run one after the other through PyTorch."""
-        return not self.spec.engine.fused
-
-    @property
-    def overlaps_shared(self) -> bool:
-        """Whether the shared expert runs beside the routed ones."""
-        if self.base:
-            return False
-        blocking = self.sizes.family in _BLOCKING_FAMILIES
-        return not blocking or (self.gpu.graph and not self.prefill)
-
-
-def step_model(spec: RunSpec, cost: Calibration) -> StepModel:
-    """The model behind a cell. Raises ValueError for a cell that is not on a machine with a GPU."""
-    machine = spec.machine
-    if machine is None or machine.gpu is None:
-        raise ValueError("a step with a GPU needs a machine that has one")
-    sizes = sizes_of(spec)
-    # A graph holds the decode step alone.
-    graph = spec.engine.c and spec.workload.phase == "decode"
-    gpu = Gpu(machine=machine, cost=cost, sizes=sizes, graph=graph, base=not spec.engine.fused)
-    return StepModel(spec=spec, machine=machine, cost=cost, sizes=sizes, gpu=gpu)
 
 
 def step_graph(spec: RunSpec, cost: Calibration) -> Graph:
@@ -75,24 +25,11 @@ def step_graph(spec: RunSpec, cost: Calibration) -> Graph:
 def _one_call(model: StepModel) -> Graph:
     graph, spec = Graph(), model.spec
     each = [
-        _call_s(model, loads, ALL_ON_HOST)
+        call_s(model, loads, ALL_ON_HOST)
         for loads in loads_of(spec, model.cost, spec.workload.batch, spec.model.shape.top_k)
     ]
     graph.add("experts", "experts", "host", float(np.mean(each)))
     return graph
-
-
-def _call_s(model: StepModel, loads: NDArray[np.int64], placed: Coverage) -> float:
-    """One call of a layer's experts, `loads` [E] being the tokens of each."""
-    spec, machine, cost, sizes = model.spec, model.machine, model.cost, model.sizes
-    active = loads[loads > 0].astype(float)
-    if model.base:
-        prefill = spec.workload.phase == "prefill"
-        return HostBase(machine=machine, cost=cost, sizes=sizes).seconds(active, prefill=prefill)
-    if spec.workload.phase != "decode":
-        many = HostPrefill(spec=spec, machine=machine, cost=cost, sizes=sizes)
-        return many.seconds(loads) * (1.0 - placed.device)
-    return HostDecode(spec=spec, machine=machine, cost=cost, sizes=sizes).seconds(active, placed)
 
 
 class _Builder:
@@ -189,7 +126,7 @@ class _Builder:
         key = (layer % SAMPLES, picks, placed)
         if key not in self._calls:
             loads = self._loads(picks)[layer % SAMPLES] if picks else np.zeros(0, dtype=np.int64)
-            self._calls[key] = _call_s(self._model, loads, placed) if picks else 0.0
+            self._calls[key] = call_s(self._model, loads, placed) if picks else 0.0
         return self._calls[key]
 
     def _loads(self, picks: int) -> NDArray[np.int64]:

@@ -12,10 +12,10 @@ from ktbench.core.engine import PlacementSpec
 from ktbench.core.spec import RunSpec
 from ktbench.simulate.calibration import Calibration, read_calibration
 from ktbench.simulate.cores import chosen_deferral, cores_graph
-from ktbench.simulate.deferral import with_deferral
 from ktbench.simulate.cores_counters import cores_counters
 from ktbench.simulate.cores_crowd import settled
 from ktbench.simulate.cores_work import cores_work
+from ktbench.simulate.deferral import with_deferral
 from ktbench.simulate.executor import Graph, play
 from tests.simulate.testbed import cell_on, testbed
 

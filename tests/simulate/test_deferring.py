@@ -8,7 +8,8 @@ import pytest
 
 from ktbench.core.spec import ModelSpec, RunSpec
 from ktbench.simulate.calibration import read_calibration
-from ktbench.simulate.deferring import LEAST_ON_TIME, choose, step_s, with_deferral
+from ktbench.simulate.deferral import LEAST_ON_TIME, with_deferral
+from ktbench.simulate.deferring import choose, step_s
 from ktbench.simulate.executor import play
 from ktbench.simulate.steps import step_graph
 from tests.simulate.real import real_cell, real_machine, real_model

@@ -140,13 +140,6 @@ def test_selections_are_counted_by_one_thread() -> None:
     assert counted == pytest.approx(256 * 64 * 4e-9)
 
 
-@pytest.mark.xfail(strict=True, reason="a queue loses half a task even where all shares are equal")
-def test_a_queue_is_never_slower_than_equal_shares() -> None:
-    even = np.full(1, 3200)
-    asked = {"m": True, "n": True}
-    assert call_s(asked | {"d": True}, even, cores=8) <= call_s(asked, even, cores=8)
-
-
 @pytest.mark.xfail(strict=True, reason="arithmetic of few tasks is shared by more cores than there are tasks")
 def test_arithmetic_of_a_task_takes_one_core_its_time() -> None:
     """One expert has 16 tasks of gate and up in a domain, and 56 of down: 16 of 36 cores work, then 2 rounds of 36."""

@@ -12,7 +12,8 @@ from ktbench.core.engine import PlacementSpec
 from ktbench.core.spec import ModelSpec, RunSpec
 from ktbench.simulate.calibration import Calibration
 from ktbench.simulate.executor import play
-from ktbench.simulate.steps import step_graph, step_model
+from ktbench.simulate.step_model import step_model
+from ktbench.simulate.steps import step_graph
 from tests.simulate.real import real_cell, real_machine, real_model
 from tests.simulate.step_cells import (
     COST,
