@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from math import isfinite
 from typing import Any, Literal
 
 import yaml
@@ -39,9 +40,9 @@ class Calibration:
 
     def __post_init__(self) -> None:
         for name, constant in self.constants.items():
-            if constant.value < 0:
+            if not (isfinite(constant.value) and constant.value >= 0):
                 raise ValueError(f"calibration {self.name}: {name}={constant.value}: must be at least 0")
-            if not constant.source:
+            if not constant.source.strip():
                 raise ValueError(f"calibration {self.name}: {name} has no source")
 
     def __getitem__(self, name: str) -> float:
@@ -51,7 +52,9 @@ class Calibration:
             raise ValueError(f"calibration {self.name}: {name} is missing") from None
 
     def changed(self, values: Mapping[str, float]) -> Calibration:
-        """The same with other values."""
+        """The same with other values. Raises ValueError naming one that is missing."""
+        for name in values:
+            self[name]
         changed = {name: replace(self.constants[name], value=value) for name, value in values.items()}
         return replace(self, constants=self.constants | changed)
 

@@ -36,7 +36,7 @@ class Graph:
     ) -> int:
         """The place of a new task. Raises ValueError for seconds below 0 and for a task that is not there yet."""
         needed = tuple(task for task in after if task is not None)
-        if seconds < 0 or any(not 0 <= task < len(self.tasks) for task in needed):
+        if not seconds >= 0 or any(not 0 <= task < len(self.tasks) for task in needed):
             raise ValueError(f"task {name}: takes {seconds} s after {needed}, must be at least 0 s after earlier tasks")
         self.tasks.append(Task(name=name, kind=kind, resource=resource, seconds=seconds, after=needed, layer=layer))
         return len(self.tasks) - 1
@@ -59,7 +59,7 @@ def play(tasks: Sequence[Task]) -> Played:
     """Plays tasks by events: each resource starts its next task when it is free and what the task waits for has ended.
 
     Resources keep the order of submission (a CUDA stream, a queue of calls): a task that is not ready holds up those
-    behind it.
+    behind it. Raises ValueError for tasks that wait for each other.
     """
     waiting = [len(task.after) for task in tasks]
     waiters: dict[int, list[int]] = defaultdict(list)
@@ -89,4 +89,6 @@ def play(tasks: Sequence[Task]) -> Played:
             waiting[other] -= 1
         for resource in dict.fromkeys([tasks[place].resource, *(tasks[other].resource for other in waiters[place])]):
             start(resource, now)
+    if any(queues.values()):
+        raise ValueError(f"task {tasks[min(queue[0] for queue in queues.values() if queue)].name}: can never begin")
     return Played(begin_s=tuple(begin), end_s=tuple(end))

@@ -27,6 +27,14 @@ _WRITE = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Times:
+    """[E] seconds of a domain for each expert: all in all, and for its arithmetic alone."""
+
+    expert_s: NDArray[np.float64]
+    arithmetic_s: NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class HostPrefill:
     """One layer's experts on all domains of a machine."""
 
@@ -49,53 +57,65 @@ class HostPrefill:
 
     def _products(self, active: NDArray[np.float64]) -> float:
         """Gate and up, then down, each with a barrier at its end."""
-        expert_s = self.expert_s(active)
+        times = self._times(active)
         own = self.sizes.expert_ffn / self.machine.domains
-        gate_up = self._phase(expert_s * 2 / 3, 2 * ceil(own / TASK_COLUMNS))
-        return gate_up + self._phase(expert_s / 3, ceil(self.sizes.hidden / TASK_COLUMNS))
+        gate_up = self._phase(times, 2 / 3, 2 * ceil(own / TASK_COLUMNS))
+        return gate_up + self._phase(times, 1 / 3, ceil(self.sizes.hidden / TASK_COLUMNS))
 
-    def _phase(self, expert_s: NDArray[np.float64], tasks: int) -> float:
-        """Seconds of a phase in which experts take so long by themselves, each in so many tasks.
+    def _phase(self, times: Times, part: float, tasks: int) -> float:
+        """Seconds of a phase that is so much of all products, each expert's in so many tasks.
 
-        With a queue the last tasks have the memory to themselves, so that nothing is lost but what a task is long.
+        With a queue the last tasks have the memory to themselves: nothing is lost but half of what a task is long. No
+        task is done before one core has done its arithmetic.
         """
-        even = float(expert_s.sum())
-        if self.spec.engine.d:
-            return even + float(expert_s.max()) / tasks / 2
-        return self._makespan(expert_s * self.machine.cores, tasks)
+        cores = self.machine.cores
+        if not self.spec.engine.d:
+            return self._makespan(times.expert_s * part * cores, tasks)
+        even = float(times.expert_s.sum()) + float(times.expert_s.max()) / tasks / 2
+        return part * max(even, float(times.arithmetic_s.max()) * cores / tasks)
 
     def expert_s(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """Seconds of a domain for the matrix products of experts with so many rows."""
+        return self._times(rows).expert_s
+
+    def _times(self, rows: NDArray[np.float64]) -> Times:
         engine = self.spec.engine
         if not engine.m:
-            return self._vector_s(rows)
-        amx = self._amx_s(rows)
+            return self._vector(rows)
+        amx = self._amx(rows)
         if not engine.v:
             return amx
-        return np.where(rows >= engine.amx_min_tokens, amx, self._vector_s(rows))
+        vector, many = self._vector(rows), rows >= engine.amx_min_tokens
+        return Times(
+            expert_s=np.where(many, amx.expert_s, vector.expert_s),
+            arithmetic_s=np.where(many, amx.arithmetic_s, vector.arithmetic_s),
+        )
 
-    def _amx_s(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _amx(self, rows: NDArray[np.float64]) -> Times:
         """Memory and arithmetic overlap in part; rows go through 32 at a time."""
         cost, machine = self.cost, self.machine
         share = cost["amx_stream"] if machine.domains > 1 else cost["amx_stream_one"]
-        read = self._own_bytes / (share * self._whole * machine.read_gb_per_s * 1e9)
+        read = self._own_bytes / (min(share * self._whole, 1.0) * machine.read_gb_per_s * 1e9)
         peak = self._rate(machine.amx_tflops, machine.amx_int8_tops) * cost["amx_peak"]
         if not self._is_bf16:
             peak *= cost["int8_arithmetic" if self.spec.precision in ("int8", "q8_0") else "int4_arithmetic"]
         compute = np.ceil(rows / _AMX_ROWS) * _AMX_ROWS * self._own_flops / peak
         norm = cost["amx_overlap"]
-        return np.asarray((read**norm + compute**norm) ** (1 / norm))
+        return Times(expert_s=np.asarray((read**norm + compute**norm) ** (1 / norm)), arithmetic_s=compute)
 
-    def _vector_s(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _vector(self, rows: NDArray[np.float64]) -> Times:
         cost, machine = self.cost, self.machine
-        read = self._own_bytes / (cost["vector_stream"] * self._whole * machine.read_gb_per_s * 1e9)
+        read = self._own_bytes / (min(cost["vector_stream"] * self._whole, 1.0) * machine.read_gb_per_s * 1e9)
         peak = self._rate(machine.vector_tflops, machine.vector_int8_tops) * cost["vector_peak"]
         compute = rows * self._own_flops / (peak if self._is_bf16 else peak * cost["quantised_vector"])
-        return np.maximum(read, cost["vector_serial"] * read + compute)
+        return Times(expert_s=np.maximum(read, cost["vector_serial"] * read + compute), arithmetic_s=compute)
 
     def _rate(self, bf16_tflops: float | None, int8_tops: float | None) -> float:
-        """Operations a second; int4 is widened to int8."""
-        return (bf16_tflops if self._is_bf16 else int8_tops or 0.0) * 1e12  # type: ignore[operator]
+        """Operations a second; int4 is widened to int8. Raises ValueError where the machine has no such units."""
+        rate = bf16_tflops if self._is_bf16 else int8_tops
+        if rate is None:
+            raise ValueError(f"{self.machine.name} has no AMX")
+        return rate * 1e12
 
     @property
     def _is_bf16(self) -> bool:

@@ -25,10 +25,15 @@ _GROUPS = 8
 def loads_of(spec: RunSpec, cost: Calibration, tokens: int, picks: int) -> NDArray[np.int64]:
     """[SAMPLES, E] tokens of each expert where each of `tokens` tokens selects `picks` of them.
 
-    As the workload routes: by the skew of the model's family, even, as 1/rank, all to the same, or as recorded. Raises
-    ValueError for a trace that does not fit the model.
+    Of a token alone that a model routes the first experts stand for those that it selects. Of more tokens or of other
+    routing, as the workload says: by the skew of the model's family, even, as 1/rank, all to the same, or as recorded.
+    Raises ValueError for a trace that does not fit the model.
     """
     work, experts = spec.workload, spec.model.shape.experts
+    if picks == 0 or (tokens == 1 and work.routing == "model"):
+        alone = np.zeros((SAMPLES, experts), dtype=np.int64)
+        alone[:, :picks] = 1
+        return alone
     if work.routing == "model":
         return _by_skew(spec, cost, tokens, picks)
     if work.routing == "recorded":

@@ -74,7 +74,9 @@ def sizes_of(spec: RunSpec) -> Sizes:
         experts=shape.experts,
         top_k=shape.top_k,
         expert_flops=2 * shape.expert_params,
-        expert_bytes=round(shape.expert_params * _bytes_per_param(spec, spec.precision)),
+        expert_bytes=round(
+            shape.expert_params * _bytes_per_param(spec, spec.precision if spec.engine.fused else "bf16")
+        ),
         expert_ffn=shape.expert_ffn,
         attention_params=shape.attention_params - fixed,
         fixed_params=fixed,

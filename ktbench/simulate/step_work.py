@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from ktbench.core.record import Work
 from ktbench.core.spec import RunSpec
 from ktbench.simulate.calibration import Calibration
-from ktbench.simulate.loads import SAMPLES, loads_of
+from ktbench.simulate.loads import loads_of
+from ktbench.simulate.placement import coverage
 from ktbench.simulate.sizes import Sizes, sizes_of
 from ktbench.simulate.units import TASK_COLUMNS, TILE_BYTES, TILE_ROWS
 
@@ -18,7 +19,7 @@ from ktbench.simulate.units import TASK_COLUMNS, TILE_BYTES, TILE_ROWS
 def step_work(spec: RunSpec, cost: Calibration) -> Work:
     """Bytes of the experts that were selected, each read once a layer, and the arithmetic of all selections."""
     sizes, loads = sizes_of(spec), _loads(spec, cost)
-    layers = _layers(spec) / len(loads)
+    layers = _layers(spec) * _on_host(spec, cost) / len(loads)
     return Work(
         weight_bytes=round(layers * float((loads > 0).sum()) * sizes.expert_bytes),
         flops=round(layers * float(loads.sum()) * sizes.expert_flops),
@@ -29,10 +30,10 @@ def step_work(spec: RunSpec, cost: Calibration) -> Work:
 def step_counters(spec: RunSpec, cost: Calibration) -> dict[str, int]:
     """Counters of the feature table (`ktbench.core.features`) over one step."""
     engine, sizes, loads = spec.engine, sizes_of(spec), _loads(spec, cost)
-    layers = _layers(spec) / len(loads)
+    layers = _layers(spec) * _on_host(spec, cost) / len(loads)
     rows = loads[loads > 0]
     amx = rows[rows >= (engine.amx_min_tokens if engine.v else 0)] if engine.m else rows[:0]
-    acts = spec.workload.phase == "decode" or engine.defer_prefill
+    acts = _acts(spec)
     moe_layers, tokens = spec.model.shape.moe_layers, spec.workload.tokens_per_step
     late = int(engine.deferral) if acts and engine.deferral != "auto" else 0
     seen = {
@@ -54,13 +55,20 @@ def _layers(spec: RunSpec) -> int:
 
 def _loads(spec: RunSpec, cost: Calibration) -> NDArray[np.int64]:
     """[samples, E] tokens of each expert in a layer."""
-    top_k, tokens = spec.model.shape.top_k, spec.workload.tokens_per_step
-    skipped = spec.engine.skipping if spec.workload.phase == "decode" else 0
-    if tokens > 1 or spec.workload.phase == "layer":
-        return loads_of(spec, cost, tokens, top_k - skipped)
-    alone = np.zeros((SAMPLES, spec.model.shape.experts), dtype=np.int64)
-    alone[:, : top_k - skipped] = 1
-    return alone
+    kept = spec.model.shape.top_k - (spec.engine.skipping if _acts(spec) else 0)
+    return loads_of(spec, cost, spec.workload.tokens_per_step, kept)
+
+
+def _acts(spec: RunSpec) -> bool:
+    """Whether deferral and skipping act."""
+    return spec.workload.phase == "decode" or spec.engine.defer_prefill
+
+
+def _on_host(spec: RunSpec, cost: Calibration) -> float:
+    """Mean share of the selections that the host serves."""
+    if spec.workload.phase == "layer":
+        return 1.0
+    return 1.0 - float(np.mean([coverage(spec, cost, layer).device for layer in range(spec.model.shape.moe_layers)]))
 
 
 def _tasks(sizes: Sizes) -> int:

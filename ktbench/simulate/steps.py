@@ -95,16 +95,19 @@ class _Builder:
     def _routed(self, layer: int, sent: int) -> tuple[int, int | None]:
         """The call that this layer waits for, and the one that the next layer waits for, where there is one.
 
-        Of the last layer nothing is deferred (section 4.1).
+        Of the last layer nothing is deferred (section 4.1). In base every call is waited for.
         """
         last = layer == self._model.spec.model.shape.layers - 1
         late = 0 if last else self._late
         placed = self._placed(layer)
         soon = self._host(f"experts {layer}", "experts", self._host_s(layer, self._kept - late, placed), layer, sent)
-        if not late:
-            return self._at_device(layer, soon, sent, placed), None
-        deferred = self._host_s(layer, late, placed)
-        return soon, self._host(f"deferred {layer}", "deferred", deferred, layer, sent)
+        deferred = None
+        if late:
+            deferred_s = self._host_s(layer, late, placed)
+            deferred = self._host(f"deferred {layer}", "deferred", deferred_s, layer, sent)
+        if self._model.base and deferred is not None:
+            soon = deferred
+        return self._at_device(layer, soon, sent, placed), deferred
 
     def _at_device(self, layer: int, soon: int, sent: int, placed: Coverage) -> int:
         """Experts that live at the device, beside those of the host."""
@@ -125,15 +128,10 @@ class _Builder:
     def _host_s(self, layer: int, picks: int, placed: Coverage) -> float:
         key = (layer % SAMPLES, picks, placed)
         if key not in self._calls:
-            loads = self._loads(picks)[layer % SAMPLES] if picks else np.zeros(0, dtype=np.int64)
-            self._calls[key] = call_s(self._model, loads, placed) if picks else 0.0
+            self._calls[key] = call_s(self._model, self._loads(picks)[layer % SAMPLES], placed) if picks else 0.0
         return self._calls[key]
 
     def _loads(self, picks: int) -> NDArray[np.int64]:
-        if self._rows == 1:
-            alone = np.zeros((SAMPLES, self._model.sizes.experts), dtype=np.int64)
-            alone[:, :picks] = 1
-            return alone
         return loads_of(self._model.spec, self._model.cost, self._rows, picks)
 
     @property
