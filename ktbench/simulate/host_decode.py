@@ -31,8 +31,7 @@ class HostDecode:
         """
         if not len(loads):
             return 0.0
-        read = len(loads) * self.sizes.expert_bytes / self._read_bytes_per_s
-        busy = (read * self._kernel + self._arithmetic(loads)) * self._schedule
+        busy = self._expert_s(loads) * self._schedule
         call_s = (self.cost["call_ms"] + (0.0 if self._bound else self.cost["apart_ms"])) * 1e-3
         return float(busy * (1.0 - covered.device) + call_s * covered.any_on_host)
 
@@ -58,9 +57,10 @@ class HostDecode:
     def _schedule(self) -> float:
         return 1.0 if self.spec.engine.d else self.cost["decode_static"]
 
-    def _arithmetic(self, loads: NDArray[np.float64]) -> float:
-        """What more than one token an expert adds to reading it."""
+    def _expert_s(self, loads: NDArray[np.float64]) -> float:
+        """All experts: their weights are read, and arithmetic of more than one token overlaps with that in part."""
+        read_s = self.sizes.expert_bytes / self._read_bytes_per_s
         if loads.max() <= 1:
-            return 0.0
+            return len(loads) * read_s * self._kernel
         many = HostPrefill(spec=self.spec, machine=self.machine, cost=self.cost, sizes=self.sizes)
-        return float(np.maximum(many.expert_s(loads) - many.expert_s(np.ones_like(loads)), 0.0).sum())
+        return float(np.maximum(read_s * self._kernel, many.times(loads, read_s).expert_s).sum())

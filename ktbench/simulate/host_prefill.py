@@ -57,7 +57,7 @@ class HostPrefill:
 
     def _products(self, active: NDArray[np.float64]) -> float:
         """Gate and up, then down, each with a barrier at its end."""
-        times = self._times(active)
+        times = self.times(active)
         own = self.sizes.expert_ffn / self.machine.domains
         gate_up = self._phase(times, 2 / 3, 2 * ceil(own / TASK_COLUMNS))
         return gate_up + self._phase(times, 1 / 3, ceil(self.sizes.hidden / TASK_COLUMNS))
@@ -74,28 +74,28 @@ class HostPrefill:
         even = float(times.expert_s.sum()) + float(times.expert_s.max()) / tasks / 2
         return part * max(even, float(times.arithmetic_s.max()) * cores / tasks)
 
-    def expert_s(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Seconds of a domain for the matrix products of experts with so many rows."""
-        return self._times(rows).expert_s
+    def times(self, rows: NDArray[np.float64], read_s: float | None = None) -> Times:
+        """Seconds of a domain for the matrix products of experts with so many rows.
 
-    def _times(self, rows: NDArray[np.float64]) -> Times:
+        Reading an expert takes `read_s` seconds; None for what it takes each of the kernels in prefill.
+        """
         engine = self.spec.engine
         if not engine.m:
-            return self._vector(rows)
-        amx = self._amx(rows)
+            return self._vector(rows, read_s)
+        amx = self._amx(rows, read_s)
         if not engine.v:
             return amx
-        vector, many = self._vector(rows), rows >= engine.amx_min_tokens
+        vector, many = self._vector(rows, read_s), rows >= engine.amx_min_tokens
         return Times(
             expert_s=np.where(many, amx.expert_s, vector.expert_s),
             arithmetic_s=np.where(many, amx.arithmetic_s, vector.arithmetic_s),
         )
 
-    def _amx(self, rows: NDArray[np.float64]) -> Times:
+    def _amx(self, rows: NDArray[np.float64], read_s: float | None) -> Times:
         """Memory and arithmetic overlap in part; rows go through 32 at a time."""
         cost, machine = self.cost, self.machine
         share = cost["amx_stream"] if machine.domains > 1 else cost["amx_stream_one"]
-        read = self._own_bytes / (min(share * self._whole, 1.0) * machine.read_gb_per_s * 1e9)
+        read = self._read_s(share) if read_s is None else read_s
         peak = self._rate(machine.amx_tflops, machine.amx_int8_tops) * cost["amx_peak"]
         if not self._is_bf16:
             peak *= cost["int8_arithmetic" if self.spec.precision in ("int8", "q8_0") else "int4_arithmetic"]
@@ -103,9 +103,9 @@ class HostPrefill:
         norm = cost["amx_overlap"]
         return Times(expert_s=np.asarray((read**norm + compute**norm) ** (1 / norm)), arithmetic_s=compute)
 
-    def _vector(self, rows: NDArray[np.float64]) -> Times:
+    def _vector(self, rows: NDArray[np.float64], read_s: float | None) -> Times:
         cost, machine = self.cost, self.machine
-        read = self._own_bytes / (min(cost["vector_stream"] * self._whole, 1.0) * machine.read_gb_per_s * 1e9)
+        read = self._read_s(cost["vector_stream"]) if read_s is None else read_s
         peak = self._rate(machine.vector_tflops, machine.vector_int8_tops) * cost["vector_peak"]
         compute = rows * self._own_flops / (peak if self._is_bf16 else peak * cost["quantised_vector"])
         return Times(expert_s=np.maximum(read, cost["vector_serial"] * read + compute), arithmetic_s=compute)
@@ -126,9 +126,10 @@ class HostPrefill:
         """Weights are read faster in a whole system than in the microbenchmark of a layer."""
         return self.cost["prefill_stream"] if self.spec.workload.phase != "layer" else 1.0
 
-    @property
-    def _own_bytes(self) -> float:
-        return self.sizes.expert_bytes / self.machine.domains
+    def _read_s(self, share: float) -> float:
+        """Reading an expert's part of a domain at a share of its bandwidth, which cannot be above all of it."""
+        own_bytes = self.sizes.expert_bytes / self.machine.domains
+        return own_bytes / (min(share * self._whole, 1.0) * self.machine.read_gb_per_s * 1e9)
 
     @property
     def _own_flops(self) -> float:

@@ -137,19 +137,17 @@ def test_spans_of_a_step_are_those_of_its_layers() -> None:
     assert all(span.end_s > span.begin_s for span in found.timeline.spans)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a prompt in chunks takes as long as a whole one, though every chunk reads its experts"
-)
-def test_a_prompt_in_chunks_is_slower_than_a_whole_one_or_refused() -> None:
-    try:
-        chunked = simulate(real_cell(V3, phase="prefill", work={"prompt": 512, "chunk": 64}))
-    except ValueError as error:
-        assert "workload.chunk=64" in str(error)
-    else:
-        assert chunked.step_s > 2 * simulate(real_cell(V3, phase="prefill")).step_s
+def test_a_prompt_in_chunks_is_refused() -> None:
+    with pytest.raises(ValueError, match="workload.chunk=64: with a GPU a prompt is simulated in one piece"):
+        simulate(real_cell(V3, phase="prefill", work={"chunk": 64}))
 
 
-@pytest.mark.xfail(strict=True, raises=TypeError, reason="a peak that is not there is multiplied")
+@pytest.mark.parametrize(("gpu", "calibration"), [(None, "ktransformers"), ("RTX 4080", "ktbench")])
+def test_a_calibration_of_the_other_kind_of_machine_is_refused(gpu: str | None, calibration: str) -> None:
+    with pytest.raises(ValueError, match=f"machine.calibration={calibration}: ktbench is for machines without a GPU"):
+        simulate(cell_on(testbed(gpu=gpu, calibration=calibration)))
+
+
 def test_amx_is_refused_on_a_machine_without_it() -> None:
     with pytest.raises(ValueError, match="AMX"):
         simulate(real_cell(V3, phase="prefill", machine=real_machine(amx_tflops=None, amx_int8_tops=None)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ PRECISIONS = st.sampled_from(["bf16", "int8", "int4_g128"])
 
 def times_s(spec: RunSpec, loads: NDArray[np.int64]) -> tuple[float, ...]:
     active = loads[loads > 0].astype(float)
-    fused = decode(spec, COST).seconds(active), prefill(spec, COST).seconds(loads)
+    fused = decode(spec, COST).seconds(np.ones_like(active)), prefill(spec, COST).seconds(loads)
     return (*fused, *(base(spec, COST).seconds(active, prefill=phase) for phase in (False, True)))
 
 
@@ -69,3 +70,10 @@ def roofs(sizes: Sizes, machine: dict[str, Any], experts: int) -> tuple[float, f
     read_s = experts * sizes.expert_bytes / (machine["domains"] * machine["read_gb_per_s"] * 1e9)
     peak = machine["domains"] * max(machine["amx_tflops"], machine["vector_tflops"]) * 1e12
     return read_s, peak
+
+
+def test_more_bandwidth_never_slows_a_batch_in_decode() -> None:
+    """Threads that are not bound gain little where the products of one token gain much."""
+    machine: dict[str, Any] = {"remote_gb_per_s": 5.0, "amx_tflops": 3.0, "amx_int8_tops": 3.0}
+    slow, fast = (cell({"v": True, "m": True}, read_gb_per_s=near, **machine) for near in (50.0, 200.0))
+    assert decode(fast, COST).seconds(np.array([161.0])) <= decode(slow, COST).seconds(np.array([161.0]))

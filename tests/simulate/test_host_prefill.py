@@ -11,11 +11,9 @@ from numpy.typing import NDArray
 from ktbench.simulate.calibration import Calibration
 from tests.simulate.hosts import ARMS, COST, EXPERT, IDEAL, NEAR, cell, prefill
 
-TOO_FAST = pytest.mark.xfail(strict=False, reason="amx_stream_one x prefill_stream is above the bandwidth")
-
 
 def expert_s(arm: dict[str, Any], rows: float, cost: Calibration = IDEAL, **changes: Any) -> float:
-    return float(prefill(cell(arm, phase="prefill", **changes), cost).expert_s(np.array([rows]))[0])
+    return float(prefill(cell(arm, phase="prefill", **changes), cost).times(np.array([rows])).expert_s[0])
 
 
 @pytest.mark.parametrize("domains", [1, 2])
@@ -72,7 +70,7 @@ def test_two_domains_read_at_the_share_of_two() -> None:
 
 @pytest.mark.parametrize(
     ("arm", "domains"),
-    [({"v": True}, 1), ({"v": True}, 2), pytest.param({"m": True}, 1, marks=TOO_FAST), ({"m": True}, 2)],
+    [({"v": True}, 1), ({"v": True}, 2), ({"m": True}, 1), ({"m": True}, 2)],
 )
 def test_no_expert_is_read_faster_than_memory(arm: dict[str, bool], domains: int) -> None:
     quick: dict[str, Any] = {"amx_tflops": 1e12, "amx_int8_tops": 1e12, "vector_tflops": 1e12}
@@ -94,7 +92,7 @@ def call_s(arm: dict[str, Any], loads: NDArray[np.int64], cost: Calibration = ID
 def test_with_a_queue_a_call_takes_what_its_experts_take() -> None:
     loads = np.random.default_rng(1).integers(0, 300, 256)
     host = prefill(cell({"m": True, "d": True, "n": True}, phase="prefill", remote_gb_per_s=1e9))
-    assert host.seconds(loads) == pytest.approx(host.expert_s(loads[loads > 0].astype(float)).sum(), rel=0.005)
+    assert host.seconds(loads) == pytest.approx(host.times(loads[loads > 0].astype(float)).expert_s.sum(), rel=0.005)
 
 
 @pytest.mark.parametrize("arm", ARMS)
@@ -140,11 +138,10 @@ def test_selections_are_counted_by_one_thread() -> None:
     assert counted == pytest.approx(256 * 64 * 4e-9)
 
 
-@pytest.mark.xfail(strict=True, reason="arithmetic of few tasks is shared by more cores than there are tasks")
 def test_arithmetic_of_a_task_takes_one_core_its_time() -> None:
-    """One expert has 16 tasks of gate and up in a domain, and 56 of down: 16 of 36 cores work, then 2 rounds of 36."""
+    """One expert has 16 tasks of gate and up in a domain, for 36 cores; of down there are more than cores."""
     loads = np.zeros(256, dtype=np.int64)
     loads[3] = 3200
     even = expert_s({"m": True}, 3200)
-    wanted = even * (2 / 3 * 36 / 16 + 1 / 3 * 2 * 36 / 56)
-    assert call_s({"m": True, "d": True, "n": True}, loads) == pytest.approx(wanted, rel=0.02)
+    wanted = even * (2 / 3 * 36 / 16 + 1 / 3)
+    assert call_s({"m": True, "d": True, "n": True}, loads) == pytest.approx(wanted, rel=0.03)

@@ -89,7 +89,6 @@ def test_keys_and_the_up_projection_stay_in_bf16() -> None:
     assert sizes.attention_bytes(1000) - sizes.attention_bytes(0) == 1000 * 576 * 2
 
 
-@pytest.mark.xfail(strict=True, reason="base takes the bytes of a precision that it does not run in")
 def test_base_runs_in_bf16_whatever_is_asked() -> None:
     base = real_cell("deepseek_v3", precision="int8", v=False, d=False, n=False, c=False)
     assert not base.is_quantised

@@ -136,7 +136,6 @@ def test_in_base_nothing_overlaps(model: ModelSpec, phase: str) -> None:
     assert play(graph.tasks).total_s == pytest.approx(sum(task.seconds for task in graph.tasks))
 
 
-@pytest.mark.xfail(strict=True, reason="deferral of base runs its experts beside the device")
 def test_in_base_nothing_overlaps_with_deferral_either() -> None:
     graph = step_graph(real_cell(V3, **OFF, deferral=2), COST)
     assert play(graph.tasks).total_s == pytest.approx(sum(task.seconds for task in graph.tasks))
@@ -228,7 +227,6 @@ def test_experts_of_the_device_run_beside_those_of_the_host() -> None:
     assert host_s(step_graph(half(), FREE)) == pytest.approx(host_s(plain) / 2)
 
 
-@pytest.mark.xfail(strict=True, reason="with deferral experts of the device take no time")
 def test_experts_of_the_device_take_their_time_with_deferral_too() -> None:
     graph = step_graph(half(deferral=2), COST)
     assert len([task for task in graph.tasks if task.name.startswith("device experts")]) == 4
