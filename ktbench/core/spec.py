@@ -147,8 +147,8 @@ class RunSpec:
     """One cell: which system runs which model on which work with which features.
 
     `precision` is that of the routed experts in the fused operator, `device_precision` that of the linear layers which
-    the lean device role packs; a peer runs either in its own format of as many bits (`Peer.types`). With a `machine` the
-    cell is simulated on it, without one it is measured here.
+    the lean device role packs; a peer runs either in its own format of as many bits (`Peer.types`). With a `machine`
+    the cell is simulated on it, without one it is measured here.
     """
 
     model: ModelSpec

@@ -23,6 +23,7 @@ _FOLLOWING = (
     *(f"machine.{name}" for name in reversed(_MACHINE)),
     "engine.device",
     "model.config",
+    "model.layers",
     "model.vocab",
     "model.path",
     "inject.rules",

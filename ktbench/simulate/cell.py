@@ -49,6 +49,8 @@ def _settled(spec: RunSpec, cost: Calibration) -> RunSpec:
 
 
 def _with_gpu(spec: RunSpec, machine: MachineSpec, cost: Calibration) -> Simulation:
+    if spec.system != "ktbench":
+        raise ValueError(f"system={spec.system}: only system=ktbench is simulated")
     if spec.engine.l:
         raise ValueError("+l: the lean device role is one of CPU cores; with a GPU linear layers are PyTorch's")
     if spec.workload.chunk is not None:

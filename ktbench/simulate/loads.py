@@ -7,6 +7,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from ktbench.core.shape import text_config
 from ktbench.core.spec import RunSpec
 from ktbench.simulate.calibration import Calibration
 from ktbench.simulate.routing import skewed_loads
@@ -35,7 +36,7 @@ def loads_of(spec: RunSpec, cost: Calibration, tokens: int, picks: int) -> NDArr
         alone[:, :picks] = 1
         return alone
     if work.routing == "model":
-        return _by_skew(spec, cost, tokens, picks)
+        return np.minimum(_by_skew(spec, cost, tokens, picks), tokens)
     if work.routing == "recorded":
         trace = read_trace(str(work.trace), experts, spec.model.shape.top_k, work.seed)
         return np.stack([_counted(trace.draw(tokens, step)[:, :picks], experts) for step in range(SAMPLES)])
@@ -51,7 +52,7 @@ def popularity_of(spec: RunSpec, cost: Calibration) -> NDArray[np.float64]:
 
 
 def _by_skew(spec: RunSpec, cost: Calibration, tokens: int, picks: int) -> NDArray[np.int64]:
-    family = str(spec.model.config.get("model_type"))
+    family = str(text_config(spec.model.config).get("model_type"))
     name = f"skew_{family}" if f"skew_{family}" in cost.constants else "skew_other"
     if not spec.engine.fused and f"{name}_original" in cost.constants:
         name += "_original"

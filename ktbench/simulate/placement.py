@@ -38,6 +38,8 @@ def coverage(spec: RunSpec, cost: Calibration, layer: int) -> Coverage:
     count = round(placed.ratio * shape.experts)
     if placed.policy in ("uniform", "random"):
         return _covered(count / shape.experts, count, spec)
+    if spec.workload.routing == "balanced":
+        return _covered(count / shape.experts, count, spec)
     popular = np.sort(popularity_of(spec, cost), axis=1)[:, ::-1]
     return _covered(float(popular[:, :count].sum(axis=1).mean()), count, spec)
 

@@ -48,7 +48,7 @@ class StepModel:
         if self.base:
             return False
         blocking = self.sizes.family in _BLOCKING_FAMILIES
-        return not blocking or (self.gpu.graph and not self.prefill)
+        return not blocking or self.gpu.graph
 
 
 def step_model(spec: RunSpec, cost: Calibration) -> StepModel:

@@ -39,7 +39,7 @@ def step_counters(spec: RunSpec, cost: Calibration) -> dict[str, int]:
     seen = {
         "avx512_calls": layers * (len(rows) - len(amx)) if engine.v else 0,
         "amx_tiles": layers * _tiles(amx, sizes),
-        "tasks_dynamic": layers * len(rows) * _tasks(sizes) if engine.d else 0,
+        "tasks_dynamic": layers * len(rows) * _tasks(spec, sizes) if engine.d else 0,
         "local_bytes": layers * len(rows) * sizes.expert_bytes if engine.n else 0,
         "graph_replays": 1 if engine.c and spec.workload.phase == "decode" else 0,
         "linear_calls": 0,
@@ -71,8 +71,10 @@ def _on_host(spec: RunSpec, cost: Calibration) -> float:
     return 1.0 - float(np.mean([coverage(spec, cost, layer).device for layer in range(spec.model.shape.moe_layers)]))
 
 
-def _tasks(sizes: Sizes) -> int:
-    return 2 * ceil(sizes.expert_ffn / TASK_COLUMNS) + ceil(sizes.hidden / TASK_COLUMNS)
+def _tasks(spec: RunSpec, sizes: Sizes) -> int:
+    """Of an expert: gate and up are split over the domains, down has all its columns in each."""
+    domains = spec.machine.domains if spec.machine else 1
+    return 2 * ceil(sizes.expert_ffn / TASK_COLUMNS) + domains * ceil(sizes.hidden / TASK_COLUMNS)
 
 
 def _tiles(rows: NDArray[np.int64], sizes: Sizes) -> float:

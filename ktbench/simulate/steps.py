@@ -80,13 +80,14 @@ class _Builder:
             attended = self._shared(layer, attended)
         sent = graph.add(f"submit {layer}", "copy", "link", self._hand_over_s / 2, attended, layer=layer)
         routed, late = self._routed(layer, sent)
+        own = self._at_device(layer, sent)
         if model.overlaps_shared:
             shared = self._shared(layer, attended)
         back = graph.add(f"return {layer}", "copy", "link", self._hand_over_s / 2, routed, layer=layer)
         if model.base:
             shared = self._shared(layer, back)
         due, self._deferred = self._deferred, late
-        return graph.add(f"sum {layer}", "other", "device", 0.0, back, shared, due, layer=layer)
+        return graph.add(f"sum {layer}", "other", "device", 0.0, back, shared, own, due, layer=layer)
 
     def _shared(self, layer: int, after: int) -> int:
         part = self._model.gpu.shared(self._rows)
@@ -107,16 +108,16 @@ class _Builder:
             deferred = self._host(f"deferred {layer}", "deferred", deferred_s, layer, sent)
         if self._model.base and deferred is not None:
             soon = deferred
-        return self._at_device(layer, soon, sent, placed), deferred
+        return soon, deferred
 
-    def _at_device(self, layer: int, soon: int, sent: int, placed: Coverage) -> int:
+    def _at_device(self, layer: int, sent: int) -> int | None:
         """Experts that live at the device, beside those of the host."""
+        placed = self._placed(layer)
         if not placed.device:
-            return soon
+            return None
         loads = self._loads(self._kept)[layer % SAMPLES]
         part = self._model.gpu.experts(int((loads > 0).sum()) * placed.device, int(loads.sum()) * placed.device)
-        own = self._device(f"device experts {layer}", "experts", part, layer, sent)
-        return self._graph.add(f"join {layer}", "other", "link", 0.0, soon, own, layer=layer)
+        return self._device(f"device experts {layer}", "experts", part, layer, sent)
 
     def _placed(self, layer: int) -> Coverage:
         spec = self._model.spec
