@@ -21,7 +21,7 @@ def run(overrides: Sequence[str]) -> int:
     """Print errors by group, and write them with every cell's and with the constants.
 
     Without `fit=true` the constants that ship are judged, which takes seconds; with it they are fitted again first,
-    which takes minutes. With `run=RUN` cells that were measured in a run are simulated on the machine that it names.
+    which takes about a minute. With `run=RUN` cells that were measured in a run are simulated on its machine.
     """
     asked = _asked(overrides)
     folder = Path(asked["out"] or f"runs/validate-{datetime.now(UTC):%Y%m%d-%H%M%S}")
@@ -63,7 +63,7 @@ def _validate(folder: Path, *, fit: bool) -> int:
     calibrations = {name: read_calibration(name) for name in STAGES}
     fitted: list[Fitted] = []
     if fit:
-        for one in _fitted(observations, calibrations):
+        for one in _fitted(observations, dict(calibrations)):
             fitted.append(one)
             say(f"fitted {one.stage.name}: {len(one.observations)} cells, rms {one.rms:.1%}")
             calibrations[one.calibration.name] = one.calibration
@@ -74,17 +74,13 @@ def _validate(folder: Path, *, fit: bool) -> int:
 
 
 def _fitted(observations: Sequence[Observation], start: Mapping[str, Calibration]) -> Iterator[Fitted]:
-    """Stage after stage; what one calibration is based on is fitted before it."""
-    from dataclasses import replace
-
+    """Stage after stage; a calibration goes on from what the one that it is based on has become."""
+    from ktbench.simulate.calibration import base_of, rebased
     from ktbench.simulate.fitting import fit
 
     found: dict[str, Calibration] = {}
     for name, calibration in start.items():
-        constants = calibration.constants
-        for other in found.values():
-            shared = {key for key, one in constants.items() if one is start[other.name].constants.get(key)}
-            constants = constants | {key: other.constants[key] for key in shared}
-        for one in fit(observations, replace(calibration, constants=constants)):
-            yield one
+        base = found.get(base_of(name) or "")
+        for one in fit(observations, calibration if base is None else rebased(calibration, base)):
             found[name] = one.calibration
+            yield one

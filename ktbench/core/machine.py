@@ -41,6 +41,9 @@ CONSTANTS: tuple[MachineConstant, ...] = (
 BY_NAME: Mapping[str, MachineConstant] = {constant.name: constant for constant in CONSTANTS}
 
 
+_CHANGED = "changed by the request"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MachineSpec:
     """A machine by its constants (see `CONSTANTS`), with the source of each in `sources`.
@@ -96,6 +99,11 @@ class MachineSpec:
             )
 
     @property
+    def changed(self) -> tuple[str, ...]:
+        """Names of the constants that a request changed (see `with_constant`)."""
+        return tuple(name for name, source in self.sources.items() if source.startswith(_CHANGED))
+
+    @property
     def feature_reasons(self) -> dict[str, str]:
         """What the machine lacks of each feature that needs anything of it, by feature name; empty for nothing."""
         return {
@@ -112,5 +120,5 @@ def with_constant(machine: Mapping[str, Any], name: str, value: Any) -> dict[str
     if value == was:
         return dict(machine)
     amount = "none" if was is None else f"{was:g} {BY_NAME[name].unit}".strip()
-    source = f"changed by the request ({machine['name']}: {amount})"
+    source = f"{_CHANGED} ({machine['name']}: {amount})"
     return {**machine, name: value, "sources": {**machine["sources"], name: source}}

@@ -10,14 +10,13 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from ktbench.report.lettering import INK, LABEL_PT, TICK_PT, VALUE_PT, line_in, width_in
+from ktbench.report.lettering import INK, LABEL_PT, PAD_IN, TICK_PT, VALUE_PT, lettered, line_in, width_in
 from ktbench.report.slots import Group, Slot
 
 # From light to dark in steps that a grey print keeps; hatches tell neighbours apart once more.
 _FILLS = ("#ffffff", "#dde9f3", "#c0d5e8", "#a0bfdb", "#80a8cd", "#628fbb", "#4a76a3")
 _HATCHES = ("", "/////", ".....", "\\\\\\\\\\", "xxxxx", "-----", "+++++")
 _BAR = 0.8  # of a slot
-_PAD_IN = 0.03
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,10 +92,10 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
         axes.axhline(1, color=INK, linewidth=0.5, linestyle=(0, (4, 3)), zorder=1)
     for x, slot in panel.placed:
         if slot.height is None:
-            _lettered(axes, x, 0, slot.text, upright=True)
+            lettered(axes, x, 0, slot.text, upright=True)
         else:
             _bar(axes, x, slot, panel.arms.index(slot.arm))
-            _lettered(axes, x, slot.top, slot.text, upright=panel.upright)
+            lettered(axes, x, slot.top, slot.text, upright=panel.upright)
     axes.set_ylabel(panel.name, fontsize=LABEL_PT, labelpad=2)
     axes.tick_params(axis="y", labelsize=TICK_PT, width=0.6, length=2.5, pad=2)
     positions, names = zip(*panel.ticks(), strict=True)
@@ -128,7 +127,7 @@ def _ceiling(panel: Panel) -> float:
     """Upper end of the axis, so that the text over the highest bar fits below it."""
     bars = [slot for _, slot in panel.placed if slot.height is not None]
     texts = [width_in(s.text, VALUE_PT) if panel.upright else line_in(VALUE_PT) for s in bars]
-    tops = [s.top / (1 - (text + 2 * _PAD_IN) / panel.height_in) for s, text in zip(bars, texts, strict=True)]
+    tops = [s.top / (1 - (text + 2 * PAD_IN) / panel.height_in) for s, text in zip(bars, texts, strict=True)]
     return max(tops, default=1.2)
 
 
@@ -137,20 +136,3 @@ def _bar(axes: Axes, x: int, slot: Slot, number: int) -> None:
     if slot.whisker is not None:
         reach = [[slot.whisker.mid - slot.whisker.low], [slot.whisker.high - slot.whisker.mid]]
         axes.errorbar(x, slot.whisker.mid, reach, ecolor="black", elinewidth=0.8, capsize=1.8, capthick=0.8, zorder=4)
-
-
-def _lettered(axes: Axes, x: int, y: float, text: str, *, upright: bool) -> None:
-    """Text that starts just above y, on white where a line or a neighbour would cross it."""
-    axes.annotate(
-        text,
-        (x, y),
-        xytext=(0, 72 * _PAD_IN),
-        textcoords="offset points",
-        fontsize=VALUE_PT,
-        rotation=90 if upright else 0,
-        ha="center",
-        va="bottom",
-        color=INK,
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4},
-        zorder=3,
-    )

@@ -17,8 +17,6 @@ from ktbench.core.peers import PeerSpec
 from ktbench.core.spec import MeasureSpec, RunSpec, WorkloadSpec
 from ktbench.resources import data_folder
 
-_CHANGED_SOURCE = "changed by the request"  # how `with_constant` begins
-
 
 def command_of(spec: RunSpec, planned_with: Sequence[str] = ()) -> str:
     """`python -m ktbench run …` with every override that differs from the defaults, ready for a shell.
@@ -37,9 +35,8 @@ def _machine(machine: MachineSpec, planned_with: Sequence[str]) -> Iterator[str]
     described = _described("machine", machine.name)
     own = [word for word in planned_with if word.startswith("machine=")]
     yield f"machine={machine.name}" if described or not own else own[-1]
-    for name, source in machine.sources.items():
-        if source.startswith(_CHANGED_SOURCE):
-            yield f"machine.{name}={getattr(machine, name)}"
+    for name in machine.changed:
+        yield f"machine.{name}={_word(getattr(machine, name))}"
     for name in ("vector", "gpu", "calibration"):
         if name in described and getattr(machine, name) != described[name]:
             yield f"machine.{name}={_word(getattr(machine, name))}"

@@ -1,14 +1,16 @@
-"""How wide text is in print, so that nothing in a figure overlaps or is cut off."""
+"""How wide text is in print, so that nothing in a figure overlaps or is cut off; and text above bars."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.font_manager import FontProperties
 
 LABEL_PT, VALUE_PT, TICK_PT, CAPTION_PT = 6.5, 6.2, 6.0, 5.6
 INK = "#222222"
+PAD_IN = 0.03  # between a bar and the text above it
 
 _DPI = 300
 _POINTS_PER_INCH = 72
@@ -48,3 +50,20 @@ def wrapped(text: str, size_pt: float, limit_in: float) -> list[str]:
 def _fitting(word: str, size_pt: float, limit_in: float) -> int:
     """How many letters of a word fit, at least one."""
     return max(1, *(n for n in range(1, len(word)) if width_in(word[:n], size_pt) <= limit_in))
+
+
+def lettered(axes: Axes, x: float, y: float, text: str, *, upright: bool) -> None:
+    """Text that starts just above y, on white where a line or a neighbour would cross it."""
+    axes.annotate(
+        text,
+        (x, y),
+        xytext=(0, _POINTS_PER_INCH * PAD_IN),
+        textcoords="offset points",
+        fontsize=VALUE_PT,
+        rotation=90 if upright else 0,
+        ha="center",
+        va="bottom",
+        color=INK,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4},
+        zorder=3,
+    )

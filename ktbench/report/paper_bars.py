@@ -10,14 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ktbench.report.lettering import INK, LABEL_PT, TICK_PT, VALUE_PT, line_in, width_in
+from ktbench.report.lettering import LABEL_PT, PAD_IN, TICK_PT, VALUE_PT, lettered, line_in, width_in
 from ktbench.report.paper import PaperLine
 from ktbench.report.paper_grid import BAR_LOOKS, EDGE, PANEL_IN, Grid
 from ktbench.report.paper_panels import PaperPanel, namer, panels_of, values_of
 from ktbench.report.text import number
 
 _BAR_SHARE = 0.84  # of the room of a group
-_PAD_IN = 0.03
 _NARROW = 10  # bars that one panel in a column has room for
 _SCORES: Mapping[str, Mapping[str, Any]] = {
     "published, all experts on time": {"facecolor": "#ffffff"},
@@ -109,7 +108,7 @@ def _broken(name: str) -> str:
 def _below_in(labels: Sequence[str], *, upright: bool) -> float:
     """Room that labels take below an axis."""
     if upright:
-        return max(width_in(line, TICK_PT) for label in labels for line in label.split("\n")) + 2 * _PAD_IN
+        return max(width_in(line, TICK_PT) for label in labels for line in label.split("\n")) + 2 * PAD_IN
     return (1.4 + max(label.count("\n") for label in labels)) * line_in(TICK_PT)
 
 
@@ -120,30 +119,16 @@ def _draw(axes: Axes, groups: Sequence[_Group], looks: Sequence[tuple[str, Mappi
     upright = max(width_in(text, VALUE_PT) for text in texts) > 0.9 * each * room_in / slots
     tall = max(width_in(text, VALUE_PT) for text in texts) if upright else line_in(VALUE_PT)
     least, most = _span(groups)
-    axes.set_ylim(least * 1.1, most / (1 - (tall + 2 * _PAD_IN) / PANEL_IN))
+    axes.set_ylim(least * 1.1, most / (1 - (tall + 2 * PAD_IN) / PANEL_IN))
     axes.set_xlim(-0.5 - (slots - len(groups)) / 2, len(groups) - 0.5 + (slots - len(groups)) / 2)
     for n, group in enumerate(groups):
         there = [(group.heights[look], style) for look, style in looks if look in group.heights]
         for place, (height, style) in enumerate(there):
             x = n + (place - (len(there) - 1) / 2) * each
             axes.bar(x, height, each, zorder=2, **style, **EDGE)
-            _lettered(axes, x, height, upright=upright)
+            lettered(axes, x, max(height, 0.0), number(height, 3), upright=upright)
 
 
 def _span(groups: Sequence[_Group]) -> tuple[float, float]:
     heights = [height for group in groups for height in group.heights.values()]
     return min(0.0, *heights), max(0.0, *heights)
-
-
-def _lettered(axes: Axes, x: float, height: float, *, upright: bool) -> None:
-    axes.annotate(
-        number(height, 3),
-        (x, max(height, 0.0)),
-        xytext=(0, 72 * _PAD_IN),
-        textcoords="offset points",
-        fontsize=VALUE_PT,
-        rotation=90 if upright else 0,
-        ha="center",
-        va="bottom",
-        color=INK,
-    )

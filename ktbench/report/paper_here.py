@@ -20,7 +20,7 @@ def unmeasured_sentences(run: Run, rows: Sequence[Row], lines: Sequence[PaperLin
     if any(line.measured is not None for line in lines):
         return
     if any(line.phase == "accuracy" for line in lines):
-        yield "Accuracy is not simulated; measure it with `eval`."
+        yield "Accuracy is not simulated."
     if any(not row.simulated for row in rows):
         return
     specs = [row.spec for row in rows if row.spec.machine is not None]
@@ -30,7 +30,10 @@ def unmeasured_sentences(run: Run, rows: Sequence[Row], lines: Sequence[PaperLin
     there = f"; this machine has {total} GiB" if total else ""
     needs = ", ".join(dict.fromkeys(map(_need, specs)))
     machine = specs[0].machine.name if specs[0].machine else ""
-    yield f"Nothing was measured here: weights take {needs}{there}. {_command(run, machine)} measures what fits."
+    yield (
+        f"Nothing was measured here, as no cell of this machine was asked for: {_command(run, machine)} measures what "
+        f"fits. Weights take {needs}{there}."
+    )
 
 
 def _command(run: Run, machine: str) -> str:

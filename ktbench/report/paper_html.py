@@ -21,9 +21,9 @@ body { font: 15px/1.45 system-ui, sans-serif; color: var(--ink); background: var
   max-width: 62rem; padding: 0 1rem; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; border-top: 1px solid var(--line);
   padding-top: 1rem; }
-nav a { margin-right: 1em; white-space: nowrap; } a { color: inherit; }
+nav { display: flex; flex-wrap: wrap; gap: 0.2rem 1rem; } a { color: inherit; }
 figure { margin: 1rem 0; background: #fff; border-radius: 6px; padding: 6px; overflow-x: auto; }
-figure svg { display: block; width: 100%; height: auto; max-width: 56rem; margin: auto; }
+figure svg { display: block; width: 100%; height: auto; margin: auto; overflow: visible; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 0.85rem; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.2em 0.7em; text-align: left; border-bottom: 1px solid var(--line); }
@@ -66,6 +66,7 @@ def _section(paper: Document) -> Iterator[str]:
 
 
 _LONG = 40  # rows from which a table is folded
+_PX_PER_PT = 1.7  # figures are lettered for print
 
 
 def _numeric(table: Table) -> list[bool]:
@@ -94,6 +95,8 @@ def _listed(sentences: Sequence[str]) -> Iterator[str]:
 
 
 def _inline(svg: str, name: str) -> str:
-    """A picture without the head of its file; ids begin with its name, for they hold for the whole page."""
+    """A picture without the head of its file, all of one scale; ids begin with its name, as they hold for the page."""
     picture = svg[svg.index("<svg") :]
+    if width := re.search(r'width="([\d.]+)pt"', picture):
+        picture = picture.replace("<svg", f'<svg style="max-width: {_PX_PER_PT * float(width[1]):.0f}px"', 1)
     return re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", picture)

@@ -15,7 +15,6 @@ from ktbench.report.settings import settings_of, without_precision
 _CONTROL = "(A/A)"
 _DEFERRAL = "engine.deferral"
 _MACHINE = "machine."
-_CHANGED = "changed by the request"  # how sources of constants begin that a request changed
 _ACTIVE = "workload.active_experts"
 # A number that says nothing of these was taken without them: no experts at the device, prompts in one piece, and in a
 # layer all experts active.
@@ -48,8 +47,7 @@ def _is_on_its_machine(number: Published, spec: RunSpec) -> bool:
     """Whether the cell's machine is the number's, of whose constants no more are changed than for the number."""
     if spec.machine is None or number.machine != spec.machine.name:
         return False
-    changed = {_MACHINE + name for name, source in spec.machine.sources.items() if source.startswith(_CHANGED)}
-    return changed <= set(number.conditions)
+    return {_MACHINE + name for name in spec.machine.changed} <= set(number.conditions)
 
 
 def _is_same_work(number: Published, spec: RunSpec) -> bool:

@@ -73,7 +73,19 @@ def read_calibration(name: str) -> Calibration:
     content = _content(name)
     based_on = content.pop("based_on", None)
     own = from_plain(content, Calibration)
-    return own if based_on is None else replace(own, constants=read_calibration(based_on).constants | own.constants)
+    return own if based_on is None else rebased(own, read_calibration(based_on))
+
+
+def base_of(name: str) -> str | None:
+    """The calibration that one of `conf/calibration` is based on; None where it stands alone."""
+    found = _content(name).get("based_on")
+    return None if found is None else str(found)
+
+
+def rebased(calibration: Calibration, base: Calibration) -> Calibration:
+    """The calibration with its own constants (those in its file), and all others as in `base`."""
+    own = {name: calibration.constants[name] for name in _content(calibration.name)["constants"]}
+    return replace(calibration, constants=base.constants | own)
 
 
 def own_constants(calibration: Calibration) -> dict[str, Any]:

@@ -92,8 +92,8 @@ def _simulation(
 
 
 def _roof(spec: RunSpec, machine: MachineSpec) -> RoofSample:
-    """All domains' read bandwidth, and the peak of the instructions that the cell has."""
-    amx = spec.engine.m and machine.amx_tflops is not None
+    """All domains' read bandwidth, and the peak of the instructions that the cell has; base takes what there is."""
+    amx = (spec.engine.m or not spec.engine.fused) and machine.amx_tflops is not None
     bf16, int8 = (
         (machine.amx_tflops, machine.amx_int8_tops) if amx else (machine.vector_tflops, machine.vector_int8_tops)
     )

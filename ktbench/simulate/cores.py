@@ -10,7 +10,7 @@ from ktbench.simulate.cores_experts import Experts
 from ktbench.simulate.cores_layers import layers_graph
 from ktbench.simulate.cores_team import Team, teams_of
 from ktbench.simulate.deferral import LEAST_ON_TIME, with_deferral
-from ktbench.simulate.executor import Graph, play
+from ktbench.simulate.executor import Graph, busy_share
 
 # As `deferral=auto` of the engine chooses (ktbench/engine/choosing.py).
 _AS_GOOD = 0.97
@@ -31,14 +31,8 @@ def chosen_deferral(spec: RunSpec, cost: Calibration) -> int:
     if spec.engine.deferral != "auto":
         return spec.engine.deferral
     numbers = range(spec.model.shape.top_k - LEAST_ON_TIME + 1)
-    busy = [_host_share(_graph(with_deferral(spec, number), cost)) for number in numbers]
+    busy = [busy_share(_graph(with_deferral(spec, number), cost).tasks, "host") for number in numbers]
     return next(number for number, share in zip(numbers, busy, strict=True) if share >= _AS_GOOD * max(busy))
-
-
-def _host_share(graph: Graph) -> float:
-    """Share of a step in which the host role works."""
-    busy_s = sum(task.seconds for task in graph.tasks if task.resource == "host")
-    return busy_s / play(graph.tasks).total_s
 
 
 def _require(spec: RunSpec) -> None:

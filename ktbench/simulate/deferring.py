@@ -5,8 +5,7 @@ from __future__ import annotations
 from ktbench.core.spec import RunSpec
 from ktbench.simulate.calibration import Calibration
 from ktbench.simulate.deferral import LEAST_ON_TIME, with_deferral
-from ktbench.simulate.executor import play
-from ktbench.simulate.steps import step_graph
+from ktbench.simulate.steps import step_seconds
 
 # More deferral than this gains less than anyone would give accuracy for.
 _WORTH = 0.005
@@ -18,10 +17,5 @@ def choose(spec: RunSpec, cost: Calibration) -> int:
     KTransformers, section 4.2: the smallest number that keeps the CPU busy, with two experts on time at least.
     """
     most = max(spec.model.shape.top_k - LEAST_ON_TIME, 0)
-    steps_s = [step_s(with_deferral(spec, count), cost) for count in range(most + 1)]
+    steps_s = [step_seconds(with_deferral(spec, count), cost) for count in range(most + 1)]
     return next(count for count, one in enumerate(steps_s) if one <= min(steps_s) * (1 + _WORTH))
-
-
-def step_s(spec: RunSpec, cost: Calibration) -> float:
-    """Seconds of one step."""
-    return play(step_graph(spec, cost).tasks).total_s

@@ -55,6 +55,12 @@ class Played:
         return max(self.end_s, default=0.0)
 
 
+def busy_share(tasks: Sequence[Task], resource: Resource) -> float:
+    """Share of the time that tasks take in which a resource works."""
+    busy_s = sum(task.seconds for task in tasks if task.resource == resource)
+    return busy_s / play(tasks).total_s
+
+
 def play(tasks: Sequence[Task]) -> Played:
     """Plays tasks by events: each resource starts its next task when it is free and what the task waits for has ended.
 

@@ -153,7 +153,7 @@ def _fit(stage: Stage, seen: Sequence[Observation], start: Calibration) -> Fitte
     first = np.clip([start[name] for name in stage.constants], low + 1e-9, high - 1e-9)
 
     def misses(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.array([*_misses(stage, seen, _changed(start, stage, values)), *_unusual(stage, values)])
+        return np.array([*_misses(seen, _changed(start, stage, values)), *_unusual(stage, values)])
 
     found = least_squares(
         misses,
@@ -170,7 +170,7 @@ def _fit(stage: Stage, seen: Sequence[Observation], start: Calibration) -> Fitte
         stage=stage,
         calibration=calibration,
         observations=tuple(seen),
-        residuals=tuple(_misses(stage, seen, calibration)),
+        residuals=tuple(_misses(seen, calibration)),
     )
 
 
@@ -185,7 +185,7 @@ def _changed(calibration: Calibration, stage: Stage, values: NDArray[np.float64]
     return calibration.changed({name: float(value) for name, value in zip(stage.constants, values, strict=True)})
 
 
-def _misses(stage: Stage, seen: Sequence[Observation], calibration: Calibration) -> list[float]:
+def _misses(seen: Sequence[Observation], calibration: Calibration) -> list[float]:
     return [residual(one, calibration) for one in seen]
 
 

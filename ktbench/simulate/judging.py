@@ -12,12 +12,17 @@ from ktbench.simulate.fitting import FITTED_MODEL, fitted_ids
 from ktbench.simulate.observation import Observation, residual
 from ktbench.simulate.quality import Quality, quality_of
 
+# Closer than this two simulated steps are equal.
+_TIE = 1e-6
 STATIC_POLICIES = ("random", "uniform", "front_loading", "frequency")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Error:
-    """One cell: `error` is simulated over published throughput, less 1; `fitted` where constants were fitted on it."""
+    """One cell, `fitted` where constants were fitted on it.
+
+    `error` is simulated over published throughput, less 1; where a share of busy time was published, of that share.
+    """
 
     observation: Observation
     error: float
@@ -71,9 +76,15 @@ def judge(observations: Sequence[Observation], calibrations: Mapping[str, Calibr
     """Every observation simulated, under the calibration that its machine names."""
     fitted = fitted_ids(observations)
     return tuple(
-        Error(observation=one, error=exp(-residual(one, _of_machine(one, calibrations))) - 1, fitted=one.id in fitted)
+        Error(observation=one, error=_error(one, _of_machine(one, calibrations)), fitted=one.id in fitted)
         for one in observations
     )
+
+
+def _error(one: Observation, calibration: Calibration) -> float:
+    """A longer step is less throughput; a larger share is a larger share."""
+    off = residual(one, calibration)
+    return exp(off if one.kind == "host_busy" else -off) - 1
 
 
 def _of_machine(one: Observation, calibrations: Mapping[str, Calibration]) -> Calibration:
@@ -129,9 +140,14 @@ def _ratio(one: Error) -> float:
 
 
 def _is_faster(one: Error, other: Error) -> bool:
-    published = one.observation.value < other.observation.value
-    simulated = one.observation.value / (1 + one.error) < other.observation.value / (1 + other.error)
-    return published == simulated
+    """Whether the published faster one is faster; as fast as the other is not."""
+    fast, slow = sorted((one, other), key=lambda each: each.observation.value)
+    ratio = _simulated_s(slow) / _simulated_s(fast)
+    return ratio > 1 + _TIE
+
+
+def _simulated_s(one: Error) -> float:
+    return one.observation.value / (1 + one.error)
 
 
 # What each arm of the breakdown is compared with, and the arms that the paper prints (Fig. 14).

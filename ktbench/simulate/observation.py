@@ -7,12 +7,10 @@ from math import log
 from typing import Literal
 
 from ktbench.core.spec import RunSpec
-from ktbench.core.timeline import RESOURCES, Timeline
 from ktbench.simulate.calibration import Calibration
 from ktbench.simulate.deferral import with_deferral
-from ktbench.simulate.executor import play
-from ktbench.simulate.spans import spans_of
-from ktbench.simulate.steps import step_graph
+from ktbench.simulate.executor import busy_share
+from ktbench.simulate.steps import step_graph, step_seconds
 
 # Seconds of a step; the share of it in which the host works; the share that deferral saves of it.
 Kind = Literal["step_s", "host_busy", "time_saved"]
@@ -43,24 +41,12 @@ def simulated_value(observation: Observation, cost: Calibration) -> float:
     """What the simulator says in place of `Observation.value`."""
     spec = observation.spec
     if observation.kind == "host_busy":
-        return _host_busy(spec, cost)
-    step_s = _step_s(spec, cost)
-    return step_s if observation.kind == "step_s" else 1 - step_s / _step_s(with_deferral(spec, 0), cost)
+        return busy_share(step_graph(spec, cost).tasks, "host")
+    step_s = step_seconds(spec, cost)
+    return step_s if observation.kind == "step_s" else 1 - step_s / step_seconds(with_deferral(spec, 0), cost)
 
 
 def residual(observation: Observation, cost: Calibration) -> float:
     """Natural logarithm of simulated over published: of what is left of a step, where it is a share saved."""
     mine, theirs = simulated_value(observation, cost), observation.value
     return log((1 - mine) / (1 - theirs)) if observation.kind == "time_saved" else log(mine / theirs)
-
-
-def _step_s(spec: RunSpec, cost: Calibration) -> float:
-    return play(step_graph(spec, cost).tasks).total_s
-
-
-def _host_busy(spec: RunSpec, cost: Calibration) -> float:
-    graph = step_graph(spec, cost)
-    played = play(graph.tasks)
-    spans = tuple(spans_of(graph, played))
-    timeline = Timeline(title="", spans=spans, step_s=played.total_s, provenance="simulated")
-    return timeline.busy_s(RESOURCES[0]) / played.total_s

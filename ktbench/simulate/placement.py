@@ -36,9 +36,7 @@ def coverage(spec: RunSpec, cost: Calibration, layer: int) -> Coverage:
         here = min(max(placed.ratio * shape.moe_layers - layer, 0.0), 1.0)
         return _covered(here, round(here * shape.experts), spec)
     count = round(placed.ratio * shape.experts)
-    if placed.policy in ("uniform", "random"):
-        return _covered(count / shape.experts, count, spec)
-    if spec.workload.routing == "balanced":
+    if placed.policy in ("uniform", "random") or spec.workload.routing == "balanced":
         return _covered(count / shape.experts, count, spec)
     popular = np.sort(popularity_of(spec, cost), axis=1)[:, ::-1]
     return _covered(float(popular[:, :count].sum(axis=1).mean()), count, spec)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from ktbench.core.spec import RunSpec
 from ktbench.simulate.calibration import Calibration
-from ktbench.simulate.executor import Graph
+from ktbench.simulate.executor import Graph, play
 from ktbench.simulate.gpu import Part
 from ktbench.simulate.loads import SAMPLES, loads_of
 from ktbench.simulate.placement import ALL_ON_HOST, Coverage, coverage
@@ -20,6 +20,11 @@ def step_graph(spec: RunSpec, cost: Calibration) -> Graph:
     """The tasks of one step, layer by layer, then the output head; in the layer phase one call of the experts."""
     model = step_model(spec, cost)
     return _one_call(model) if spec.workload.phase == "layer" else _Builder(model).built()
+
+
+def step_seconds(spec: RunSpec, cost: Calibration) -> float:
+    """Seconds of one step."""
+    return play(step_graph(spec, cost).tasks).total_s
 
 
 def _one_call(model: StepModel) -> Graph:

@@ -106,7 +106,7 @@ def test_numbers_alone_are_shown_without_loading_anything(tmp_path: Path) -> Non
         [sys.executable, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert ended.returncode == 0, ended.stderr
-    assert "83.0488" in ended.stdout and "Accuracy is not simulated; measure it with `eval`." in ended.stdout
+    assert "83.0488" in ended.stdout and "Accuracy is not simulated." in ended.stdout
     assert "runs/t/report/paper.html" in ended.stdout
     assert read_run(tmp_path / "runs/t").header.cells == ()
 

@@ -9,9 +9,9 @@ import pytest
 from ktbench.core.spec import ModelSpec, RunSpec
 from ktbench.simulate.calibration import read_calibration
 from ktbench.simulate.deferral import LEAST_ON_TIME, with_deferral
-from ktbench.simulate.deferring import choose, step_s
+from ktbench.simulate.deferring import choose
 from ktbench.simulate.executor import play
-from ktbench.simulate.steps import step_graph
+from ktbench.simulate.steps import step_graph, step_seconds
 from tests.simulate.real import real_cell, real_machine, real_model
 
 COST = read_calibration("ktransformers")
@@ -71,4 +71,8 @@ def test_a_step_is_that_of_the_number_asked_for() -> None:
     spec = auto(V3)
     asked = with_deferral(spec, 2)
     assert asked.engine.deferral == 2 and spec.engine.deferral == "auto"
-    assert step_s(asked, COST) == play(step_graph(asked, COST).tasks).total_s < step_s(with_deferral(spec, 0), COST)
+    assert (
+        step_seconds(asked, COST)
+        == play(step_graph(asked, COST).tasks).total_s
+        < step_seconds(with_deferral(spec, 0), COST)
+    )
