@@ -5,12 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
+_SHIPPED = "evals"
 
 
 def data_folder(name: str) -> Path:
-    """Folder `conf`, `ablations` or `reports` of this installation."""
+    """Folder `conf`, `ablations`, `evals` or `reports` of this installation."""
     packaged = _PACKAGE / name
     return packaged if packaged.is_dir() else _PACKAGE.parent / name
+
+
+def checkpoint_folder(path: str) -> Path:
+    """The folder of a checkpoint: `evals/NAME` is one that ships, wherever ktbench was started."""
+    shipped, _, name = path.partition("/")
+    return data_folder(_SHIPPED) / name if shipped == _SHIPPED and not Path(path).exists() else Path(path)
+
+
+def checkpoint_name(path: str) -> str:
+    """What a checkpoint is called: one that ships by its name, another by its path."""
+    return path.removeprefix(f"{_SHIPPED}/")
 
 
 def checkout() -> Path:

@@ -21,7 +21,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "simulate": {"core", "workload"},
     "peers": {"core", "workload", "engine", KERNELS},
     "measure": {"core", "stats", "workload", "engine", "peers"},
-    "launch": {"core", "store", "host", "plan", "measure", "engine"},
+    "accuracy": {"core", "stats", "store", "engine", "workload"},
+    "launch": {"core", "store", "host", "plan", "measure", "accuracy", "engine"},
     "report": {"core", "stats", "store"},
 }
 ROOMS = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}

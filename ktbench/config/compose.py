@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,7 @@ from ktbench.core.errors import RequestError
 from ktbench.core.peers import PeerSpec
 from ktbench.core.plain import to_plain
 from ktbench.core.spec import MeasureSpec
+from ktbench.core.suite import SuiteSpec
 from ktbench.core.sweep import SweepSpec
 from ktbench.resources import data_folder
 
@@ -31,6 +33,11 @@ _DEFAULTS: dict[str, Any] = {
     "peer": PeerSpec(),
     "sweep": SweepSpec(),
     "inject": {"file": None, "show": False},
+    "suite": None,
+    "tasks": None,
+    "limit": None,
+    "data_dir": None,
+    "confirm_unsafe": False,
     "resume": None,
     "resume_changed": False,
     "run_name": None,
@@ -75,6 +82,11 @@ def ablation_names() -> list[str]:
     return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
 
 
+def suite_names() -> list[str]:
+    """Names accepted by `+suite=`."""
+    return _options(data_folder("evals"))
+
+
 def group_names() -> list[str]:
     """Groups of the configuration."""
     return list(_group_options())
@@ -82,9 +94,12 @@ def group_names() -> list[str]:
 
 @cache
 def _register() -> None:
-    """Ablations are flat files outside `conf`, so they are registered as options of the group `ablation`."""
+    """Ablations and suites are files outside `conf`, so they are registered as options of groups."""
     store = ConfigStore.instance()
     store.store(name="spec_defaults", node={key: to_plain(value) for key, value in _DEFAULTS.items()})
+    for name in suite_names():
+        node = OmegaConf.load(data_folder("evals") / f"{name}.yaml")
+        store.store(group="suite", name=name, node=node, package="suite")
     for name in ablation_names():
         *folders, option = name.split("/")
         node = OmegaConf.load(data_folder("ablations") / f"{name}.yaml")
@@ -94,7 +109,8 @@ def _register() -> None:
 def _group_options() -> dict[str, list[str]]:
     conf = data_folder("conf")
     folders = [path for path in sorted(conf.iterdir()) if path.is_dir() and path.name not in _NO_GROUPS]
-    groups = {folder.name: _options(folder) for folder in folders} | {"ablation": ablation_names()}
+    groups = {folder.name: _options(folder) for folder in folders}
+    groups |= {"ablation": ablation_names(), "suite": suite_names()}
     return groups | {"machine": [*groups["machine"], *BESIDE_PRESETS]}
 
 
@@ -103,8 +119,10 @@ def _options(folder: Path) -> list[str]:
 
 
 def _normal(word: str) -> str:
-    """`ablation=x` is accepted for Hydra's `+ablation=x`."""
-    return f"+{word}" if word.startswith("ablation=") else word
+    """`ablation=x` is accepted for Hydra's `+ablation=x`, and the other way round for suites, of which there is one."""
+    if word.startswith("ablation="):
+        return f"+{word}"
+    return word[1:] if word.startswith("+suite=") else word
 
 
 def _check_group(word: str, groups: Mapping[str, Iterable[str]]) -> None:
@@ -148,7 +166,8 @@ def known_keys() -> list[str]:
     """Every dotted key of the composed configuration."""
     with initialize_config_dir(str(data_folder("conf").resolve()), version_base="1.3"):
         composed = hydra_compose("config", [])
-    return sorted(_flatten(OmegaConf.to_container(composed), ""))
+    suite = [f"suite.{field.name}" for field in fields(SuiteSpec)]
+    return sorted([*_flatten(OmegaConf.to_container(composed), ""), *suite])
 
 
 def _flatten(content: Any, prefix: str) -> Iterable[str]:

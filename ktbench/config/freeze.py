@@ -15,12 +15,15 @@ from ktbench.config.lists import WHOLE_GROUPS
 from ktbench.config.machine import freeze_machine
 from ktbench.config.parts import Composed
 from ktbench.config.precisions import PRECISION_KEYS, precision_name
+from ktbench.config.suite import suite_of
 from ktbench.config.trace import give_trace
 from ktbench.core.errors import RequestError
 from ktbench.core.plain import from_plain
 from ktbench.core.shape import MoEShape, moe_shape, with_experts
 from ktbench.core.spec import MeasureSpec, RunSpec
+from ktbench.core.suite import SuiteSpec
 from ktbench.core.sweep import SweepSpec
+from ktbench.resources import checkpoint_name
 
 _VOCAB_MULTIPLE = 64
 _SPEC = (*WHOLE_GROUPS, "workload", "engine", "system", "peer")
@@ -47,12 +50,13 @@ class RequestPart:
 class Request:
     """Everything a command line asks for. `sweep` has the run's name, title and parts, which are measured together.
 
-    `show`: only show what the injection rules replace.
+    `suite` is what is asked of the cells, if anything; `show`: only show what the injection rules replace.
     """
 
     sweep: SweepSpec
     measure: MeasureSpec
     parts: tuple[RequestPart, ...]
+    suite: SuiteSpec | None
     show: bool
     resume: str | None
     resume_changed: bool
@@ -66,6 +70,11 @@ class Request:
     def title(self) -> str:
         """Title of the run: its own, else that of its only part."""
         return self.sweep.title or (self.sweep.name if self.sweep.parts else self.parts[0].title)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether steps are timed; cells that answer questions are where their speed is shown beside the score."""
+        return self.suite is None or any(part.sweep.figure == "frontier" for part in self.parts)
 
     @property
     def is_sweep(self) -> bool:
@@ -84,7 +93,8 @@ def freeze(composed: Composed, checkpoints: Checkpoints = MappingProxyType({})) 
         contents = give_trace(composed.parts)
         parts = tuple(_part(name, content, run["measure"], checkpoints) for name, content in contents.items())
         run["sweep"] = composed.run["sweep"] if composed.run["sweep"]["parts"] else parts[0].sweep
-        return from_plain(run | {"parts": parts, "show": wants_show(composed.run["inject"])}, Request)
+        run |= {"suite": suite_of(composed), "show": wants_show(composed.run["inject"])}
+        return from_plain(run | {"parts": parts}, Request)
     except ValueError as error:
         raise RequestError(str(error)) from None
 
@@ -129,7 +139,7 @@ def freeze_model(model: Mapping[str, Any], checkpoint: Mapping[str, Any] | None,
         raise ValueError(f"model.layers={layers}: a checkpoint is run whole, leave model.layers=null")
     config = _sliced(full, shape.layers, layers, _vocab(model, shape.vocab, layers / shape.layers))
     return {
-        "name": model["name"] if checkpoint is None else str(model["path"]),
+        "name": model["name"] if checkpoint is None else checkpoint_name(str(model["path"])),
         "config": config if model["experts"] is None else with_experts(config, _experts(model, shape, phase)),
         "full_layers": shape.layers,
         "full_vocab": shape.vocab,

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from ktbench.core.evidence import Evidence
 from ktbench.core.outcome import Outcome
 from ktbench.core.spec import MeasureSpec, RunSpec
+from ktbench.core.suite import SuiteSpec
 from ktbench.core.sweep import FigureKind
 
 Provenance = Literal["measured", "simulated", "published"]
@@ -163,7 +164,7 @@ class Part:
 class Header:
     """First line of a run: what was planned and the command that planned it.
 
-    A run of one part names it "" and so do its cells.
+    A run of one part names it "" and so do its cells. With a `suite` its cells answer questions.
     """
 
     run: str
@@ -176,3 +177,4 @@ class Header:
     measure: MeasureSpec
     code_id: str
     env_id: str
+    suite: SuiteSpec | None = None

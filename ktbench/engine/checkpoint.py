@@ -8,6 +8,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from ktbench.engine.checkpoint_files import inspect_checkpoint
+from ktbench.resources import checkpoint_folder
 
 
 def read_checkpoint(path: str) -> PreTrainedModel:
@@ -16,10 +17,11 @@ def read_checkpoint(path: str) -> PreTrainedModel:
     Raises ValueError where the folder is not whole (see `inspect_checkpoint`) or lacks weights of the architecture.
     """
     inspect_checkpoint(path)
-    config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    folder = checkpoint_folder(path)
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     read: Any = AutoModelForCausalLM.from_pretrained
     network, report = read(
-        path,
+        folder,
         config=config,
         dtype=torch.bfloat16,
         experts_implementation="eager",

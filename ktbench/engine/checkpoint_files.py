@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ktbench.engine.gguf.inspecting import inspect_gguf, is_gguf
+from ktbench.resources import checkpoint_folder
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -21,7 +22,7 @@ def inspect_checkpoint(folder: str | Path) -> dict[str, Any]:
     (pickles are never read), a file that the index names but is missing, a truncated or damaged file; for a GGUF file
     see `inspect_gguf`.
     """
-    path = Path(folder)
+    path = checkpoint_folder(str(folder))
     if is_gguf(path):
         return inspect_gguf(path)
     if not path.is_dir():

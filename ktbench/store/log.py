@@ -14,11 +14,19 @@ from ktbench.core.errors import RequestError
 from ktbench.core.plain import to_plain
 from ktbench.core.published import Published
 from ktbench.core.record import Environment, Header, Record
+from ktbench.core.scored import Asked, Scored
 
 LOG_NAME = "log.jsonl"
 SCHEMA = 2
-Fact = Header | Environment | Record | Published
-_KINDS = {Header: "header", Environment: "environment", Record: "record", Published: "published"}
+Fact = Header | Environment | Record | Published | Scored | Asked
+KINDS: dict[type[Fact], str] = {
+    Header: "header",
+    Environment: "environment",
+    Record: "record",
+    Published: "published",
+    Scored: "scored",
+    Asked: "asked",
+}
 
 
 class StoreError(RequestError):
@@ -65,7 +73,7 @@ class Log:
 def encode(fact: Fact) -> bytes:
     """One log line. The CRC-32 comes first and covers every byte after its comma, up to the newline."""
     body = json.dumps(to_plain(fact), sort_keys=True, separators=(",", ":"), allow_nan=False)
-    checked = f'"schema":{SCHEMA},"kind":"{_KINDS[type(fact)]}","body":{body}}}'.encode()
+    checked = f'"schema":{SCHEMA},"kind":"{KINDS[type(fact)]}","body":{body}}}'.encode()
     return b'{"crc":%d,%s\n' % (zlib.crc32(checked), checked)
 
 

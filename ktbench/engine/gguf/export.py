@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ktbench.core.spec import ModelSpec
 from ktbench.engine.gguf.families import OUR_CONFIG, OUR_WEIGHTS, family_of
 from ktbench.engine.gguf.names import GgufType
+from ktbench.resources import checkpoint_folder
 
 if TYPE_CHECKING:
     from ktbench.engine.gguf.planning import Plan
@@ -42,7 +43,7 @@ def weights_digest(model: ModelSpec, experts: GgufType, dense: GgufType) -> str:
 def _weights(model: ModelSpec) -> Any:
     if model.path is None:
         return model.seed
-    files = sorted(Path(model.path).glob("*.safetensors"))
+    files = sorted(checkpoint_folder(model.path).glob("*.safetensors"))
     return [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files]
 
 
@@ -87,7 +88,7 @@ def _require_room(path: Path, plan: Plan) -> None:
 def _remark(model: ModelSpec, remark: str, say: Callable[[str], None]) -> None:
     if remark:
         say(f"note: {remark}")
-    if model.path is not None and (Path(model.path) / _TOKENIZER).is_file():
+    if model.path is not None and (checkpoint_folder(model.path) / _TOKENIZER).is_file():
         say(f"note: {_TOKENIZER} is left out; the file takes and gives token ids")
 
 

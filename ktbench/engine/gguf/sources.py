@@ -17,6 +17,7 @@ from ktbench.engine.form import ExpertsForm, read_form
 from ktbench.engine.matrices import ExpertMatrices, ExpertStore
 from ktbench.engine.places import is_experts
 from ktbench.engine.synthetic import PassingExperts, WeightPool, materialise
+from ktbench.resources import checkpoint_folder
 
 _FILES = "model*.safetensors"  # as inspect_checkpoint asks for them
 # Mixtral's block goes by another name on the Hub, and so do its projections: gate, up, down.
@@ -51,7 +52,7 @@ def open_source(model: ModelSpec, network: PreTrainedModel) -> Source:
     if model.path is None:
         return SyntheticSource(model, network)
     inspect_checkpoint(model.path)
-    return CheckpointSource(model.path, network)
+    return CheckpointSource(str(checkpoint_folder(model.path)), network)
 
 
 class SyntheticSource:
