@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -44,6 +44,8 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
+# What a suite leaves open can be overridden all the same.
+_SUITE = {field.name: field.default for field in fields(SuiteSpec) if field.default is not MISSING}
 # Folders of `conf` whose files are no options.
 _NO_GROUPS = ("calibration",)
 
@@ -98,7 +100,7 @@ def _register() -> None:
     store = ConfigStore.instance()
     store.store(name="spec_defaults", node={key: to_plain(value) for key, value in _DEFAULTS.items()})
     for name in suite_names():
-        node = OmegaConf.load(data_folder("evals") / f"{name}.yaml")
+        node = OmegaConf.merge(_SUITE, OmegaConf.load(data_folder("evals") / f"{name}.yaml"))
         store.store(group="suite", name=name, node=node, package="suite")
     for name in ablation_names():
         *folders, option = name.split("/")

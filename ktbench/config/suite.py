@@ -21,13 +21,13 @@ def suite_of(composed: Composed) -> SuiteSpec | None:
     asking = [name for name, content in composed.parts.items() if name and content["suite"] is not None]
     if asking:
         raise ValueError(f"sweep.parts: {asking[0]} asks questions, run it by itself")
-    given = {key: composed.run[key] for key in KEYS if composed.run[key] not in (None, False)}
+    given = {key: value for key in KEYS if (value := composed.run[key]) is not None and value is not False}
     names, content = composed.run["tasks"], composed.run["suite"]
     if content is None:
         if unused := next(iter([*given, *(["tasks"] if names is not None else [])]), None):
             raise ValueError(f"{unused}: is for a suite, name one with +suite=NAME")
         return None
-    suite = from_plain({"suite": content | given}, dict[str, SuiteSpec])["suite"]
+    suite = from_plain(content | given, SuiteSpec)
     return suite if names is None else _narrowed(content | given, suite, names)
 
 

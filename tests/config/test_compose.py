@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,11 @@ from ktbench.resources import data_folder
 from tests.tiny import CONFIG
 
 CHECKPOINT = {"somewhere": CONFIG}
+SHIPPED = {"evals/nano": json.loads((data_folder("evals") / "nano" / "config.json").read_text())}
 
 
 def requested(*overrides: str) -> Request:
-    return freeze(compose(overrides))
+    return freeze(compose(overrides), SHIPPED)
 
 
 def spec_of(*overrides: str) -> RunSpec:

@@ -1,0 +1,189 @@
+"""Local files of questions → rows, each checked: what is wrong is said with file and line."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+Check = Callable[[Row], object]
+Fields = Mapping[str, type]
+
+
+class Rows(list[Row]):
+    """The rows of one split, with what lm-eval asks of a dataset."""
+
+    @property
+    def features(self) -> Row:
+        """The fields, as keys."""
+        return dict.fromkeys(self[0]) if self else {}
+
+
+Splits = Mapping[str, Rows]
+
+
+def find_folder(data_dir: str, name: str, files: Sequence[str]) -> Path:
+    """`data_dir`, or the folder `name` in it: the first that holds all the files. Raises ValueError."""
+    for folder in (Path(data_dir), Path(data_dir) / name):
+        if all((folder / file).is_file() for file in files):
+            return folder
+    raise ValueError(f"data_dir={data_dir}: no {name} here; wanted are {' and '.join(files)}, there or in {name}/")
+
+
+def find_file(data_dir: str, name: str, files: Sequence[str]) -> Path:
+    """The first of the files in `data_dir` or in its folder `name`. Raises ValueError."""
+    paths = [folder / file for folder in (Path(data_dir), Path(data_dir) / name) for file in files]
+    if found := next((path for path in paths if path.is_file()), None):
+        return found
+    raise ValueError(f"data_dir={data_dir}: no {name} here; wanted is {' or '.join(files)}, there or in {name}/")
+
+
+def json_lines(path: Path, fields: Fields, check: Check = lambda row: None) -> Rows:
+    """The JSON objects of a file, one to a line; `.gz` is unpacked.
+
+    Each must have the `fields` with values of these types; `check` raises ValueError for what else is wrong. Raises
+    ValueError as `file:line: what`, and for a file without rows.
+    """
+    rows = Rows()
+    for number, line in _lines(path):
+        with at(path, number):
+            rows.append(_object(line.decode()))
+            check_row(rows[-1], fields, check)
+    return some(rows, path)
+
+
+def json_list(path: Path, fields: Fields, check: Check = lambda row: None) -> Rows:
+    """The JSON objects of a file that is one list, checked as those of `json_lines`; lines are those they begin on."""
+    with at(path, 1):
+        text = path.read_bytes().decode()
+    rows = Rows()
+    for begin, end in _items(path, text):
+        with at(path, _line(text, begin)):
+            rows.append(_object(text[begin:end]))
+            check_row(rows[-1], fields, check)
+    return some(rows, path)
+
+
+def csv_rows(path: Path, fields: Sequence[str], check: Check = lambda row: None) -> Rows:
+    """The rows of a CSV file whose first line names these fields, all text; a field may hold line breaks.
+
+    Raises ValueError as `file:line: what`, with the line on which the row begins, and for a file without rows.
+    """
+    rows = Rows()
+    for number, row in _records(path, fields):
+        with at(path, number):
+            check(row)
+            rows.append(row)
+    return some(rows, path)
+
+
+def check_row(row: Row, fields: Fields, check: Check) -> None:
+    """Raises ValueError where a field lacks or has another type, and what `check` raises."""
+    for name, kind in fields.items():
+        if name not in row:
+            raise ValueError(f"no field {name}; wanted are {', '.join(fields)}")
+        if not isinstance(row[name], kind) or (kind is int and isinstance(row[name], bool)):
+            raise ValueError(f"{name}: expected {kind.__name__}, got {type(row[name]).__name__}")
+    check(row)
+
+
+def some(rows: Rows, path: Path) -> Rows:
+    """The rows. Raises ValueError where there are none."""
+    if not rows:
+        raise ValueError(f"{path}: holds no questions")
+    return rows
+
+
+@contextmanager
+def at(path: Path, line: int) -> Iterator[None]:
+    """Puts file and line before what a ValueError says."""
+    try:
+        yield
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}:{line}: is not UTF-8 text") from None
+    except ValueError as error:
+        raise ValueError(f"{path}:{line}: {error}") from None
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Lines that are not blank, with their numbers."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            yield from ((number, line) for number, line in enumerate(file, start=1) if line.strip())
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise ValueError(f"{path}: is no whole gzip file") from None
+
+
+def _items(path: Path, text: str) -> Iterator[tuple[int, int]]:
+    """Where the items of a JSON list begin and end."""
+    decoder = json.JSONDecoder()
+    place = _after(r"\s*\[\s*", path, text, 0, "a JSON list")
+    while not re.compile(r"\]\s*\Z").match(text, place):
+        with at(path, _line(text, place)):
+            end = _end(decoder, text, place)
+        yield place, end
+        place = _after(r"\s*(,\s*|(?=\]))", path, text, end, ", or ]")
+
+
+def _end(decoder: json.JSONDecoder, text: str, begin: int) -> int:
+    try:
+        return decoder.raw_decode(text, begin)[1]
+    except json.JSONDecodeError as error:
+        raise ValueError(f"is no JSON: {error.msg}") from None
+
+
+def _after(pattern: str, path: Path, text: str, begin: int, wanted: str) -> int:
+    if found := re.compile(pattern).match(text, begin):
+        return found.end()
+    raise ValueError(f"{path}:{_line(text, begin)}: expected {wanted}")
+
+
+def _line(text: str, place: int) -> int:
+    return text.count("\n", 0, place) + 1
+
+
+def _object(text: str) -> Row:
+    try:
+        row = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"is no JSON: {error.msg} at column {error.colno}") from None
+    if not isinstance(row, dict):
+        raise ValueError(f"expected a JSON object, got {type(row).__name__}")
+    return row
+
+
+def _records(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, Row]]:
+    """The rows of a CSV file and the lines on which they begin."""
+    with path.open(newline="", encoding="utf-8") as file:
+        reader = csv.reader(file, strict=True)
+        with at(path, 1):
+            if _next(reader) != list(fields):
+                raise ValueError(f"the first line must be {','.join(fields)}")
+        while True:
+            begin = reader.line_num + 1
+            with at(path, begin):
+                if (cells := _next(reader)) is None:
+                    return
+                row = dict(zip(fields, _as_many(cells, fields), strict=True))
+            yield begin, row
+
+
+def _next(reader: Iterator[list[str]]) -> list[str] | None:
+    """The next row that is not blank, None at the end."""
+    try:
+        return next(filter(None, reader), None)
+    except csv.Error as error:
+        raise ValueError(f"is no CSV: {error}") from None
+
+
+def _as_many(cells: Sequence[str], fields: Sequence[str]) -> Sequence[str]:
+    if len(cells) != len(fields):
+        raise ValueError(f"expected {len(fields)} fields, got {len(cells)}")
+    return cells
