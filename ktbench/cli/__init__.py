@@ -11,7 +11,7 @@ from importlib import import_module
 from ktbench import __version__
 from ktbench.core.errors import RequestError
 
-VERBS = ("doctor", "probe", "plan", "run", "sweep", "trace", "record", "export", "report", "validate")
+VERBS = ("doctor", "probe", "plan", "run", "sweep", "eval", "trace", "record", "export", "report", "validate")
 BAD_REQUEST = 2
 INTERRUPTED = 130
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from ktbench.cli.asking import Examiner, require_same_suite
 from ktbench.cli.progress import loading, round_ended, say, turns_ended
 from ktbench.cli.request import Planned
 from ktbench.cli.simulating import simulate_cells
@@ -26,7 +27,7 @@ from ktbench.store.find import RUNS, find_run
 
 
 def carry_out(request: Request, planned: Planned, command: list[str]) -> Run:
-    """Simulate, then measure until the precision goal or the ceiling.
+    """Simulate, have answer what is asked, then measure until the precision goal or the ceiling.
 
     An interrupt keeps what was measured and is passed on.
     """
@@ -55,7 +56,13 @@ def carry_out(request: Request, planned: Planned, command: list[str]) -> Run:
         for record in simulate_cells(planned, machine, kept):
             log.append(record)
             ended(record)
-        _measure(sweep, planned, request.measure)
+        if request.suite is not None:
+            examiner = Examiner(
+                suite=request.suite, planned=planned, parts=parts, machine=machine, log=log, folder=folder
+            )
+            examiner.ask_all(previous)
+        if request.is_timed:
+            _measure(sweep, planned, request.measure)
     except KeyboardInterrupt:
         say(f"interrupted; what was measured is kept: the same command with resume={folder.name} goes on")
         raise
@@ -123,6 +130,7 @@ def _header(
         measure=request.measure,
         code_id=machine.code_id,
         env_id=machine.env_id,
+        suite=request.suite,
     )
 
 
@@ -154,6 +162,7 @@ def _resumed(request: Request, planned: Planned, machine: Environment) -> Run | 
         return None
     run = read_run(find_run(request.resume))
     _require_same_cells(run, planned)
+    require_same_suite(run, request.suite)
     ids = [("code", run.header.code_id, machine.code_id)]
     ids += [("machine", run.header.env_id, machine.env_id)] if planned.here else []
     for what, then, now in ids:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ktbench.config import RequestPart
     from ktbench.core.record import Cell
     from ktbench.core.spec import MeasureSpec
+    from ktbench.core.suite import SuiteSpec
 
 SUMMARY = "the cells of a sweep, minutes and bytes; what was dropped and why"
 _PURPOSES = ("original", "packed", "others", "dense", "workspace", "fixed")
@@ -18,19 +19,24 @@ _GIB = 2**30
 
 def run(overrides: Sequence[str]) -> int:
     """Print the plan, or the answer to `what_if`. Raises RequestError where what is to be measured would not fit."""
-    from ktbench.cli.request import plan_request, read_request
+    from ktbench.cli.eval import eval_request
+    from ktbench.cli.request import plan_request
     from ktbench.cli.what_if import answer, read_question
 
     if question := read_question(overrides):
         return answer(question)
-    request = read_request(overrides)
+    request = eval_request(overrides)
     planned = plan_request(request)
     for part in request.parts:
         print("\n".join(_part_lines(part, planned)))
     if played := [cell for cell in planned.simulated if cell.key not in planned.lacking]:
         print(_simulated_line(played))
     if planned.runnable or (planned.here and not planned.simulated):
-        print("\n".join((*_memory_lines(planned), _rounds_line(planned, request.measure))))
+        print("\n".join(_memory_lines(planned)))
+    if planned.runnable and request.suite is not None:
+        print(_suite_line(planned, request.suite))
+    if request.is_timed and (planned.runnable or (planned.here and not planned.simulated)):
+        print(_rounds_line(planned, request.measure))
     return 0
 
 
@@ -39,6 +45,12 @@ def _simulated_line(cells: Sequence[Cell]) -> str:
 
     said = simulated_on([cell.spec.machine for cell in cells if cell.spec.machine])
     return f"{said}: {len(cells)} cell{'' if len(cells) == 1 else 's'}, in this process, nothing is loaded"
+
+
+def _suite_line(planned: Planned, suite: SuiteSpec) -> str:
+    limit = "all questions" if suite.limit is None else f"at most {suite.limit} questions"
+    tasks = f"{len(suite.tasks)} task{'' if len(suite.tasks) == 1 else 's'}"
+    return f"suite {suite.name}: {tasks} of {limit} each, asked of {len(planned.runnable)} cells"
 
 
 def _rounds_line(planned: Planned, measure: MeasureSpec) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ktbench.cli.described import lacking_there
@@ -20,6 +20,7 @@ from ktbench.host.local import read_local_machine
 from ktbench.host.memory import available_memory_bytes
 from ktbench.host.topology import read_topology
 from ktbench.plan import blocks_of, plan_cells, require_memory
+from ktbench.resources import checkpoint_folder
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,16 +58,20 @@ class Planned:
         return blocks_of(self.runnable, self.free_bytes, self.cache_bytes)
 
 
-def read_request(overrides: Sequence[str]) -> Request:
-    """The frozen request behind overrides. Raises RequestError."""
+def read_request(overrides: Sequence[str], *, asks: bool = False) -> Request:
+    """The frozen request behind overrides. Raises RequestError, also for a suite where nobody `asks` its questions."""
     composed = compose(overrides, read_local_machine)
     try:
         request = freeze(composed, dict(_checkpoints(composed.parts.values())))
         for part in request.parts:
             require_operators(part.spec.inject)
-        return request
     except ValueError as error:
         raise RequestError(str(error)) from None
+    if request.suite is not None and not asks:
+        raise RequestError(
+            f"suite={request.suite.name}: questions are asked by `eval`: python -m ktbench eval {shlex.join(overrides)}"
+        )
+    return request
 
 
 def _checkpoints(parts: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -86,7 +91,7 @@ def _configuration(path: str) -> dict[str, Any]:
     """What a checkpoint says of itself; its weights need not be there. Raises ValueError naming the file."""
     if is_gguf(path):
         return inspect_gguf(path)
-    file = Path(path) / "config.json"
+    file = checkpoint_folder(path) / "config.json"
     if not file.is_file():
         raise ValueError(f"model.path={path}: no config.json there, not a Hugging Face folder")
     try:

@@ -51,7 +51,12 @@ def load(
 
 
 def load_engine(model: ModelSpec, holding: Holding, host: HostRole) -> HybridEngine:
-    """The engine holding what `holding` says, on the cores of `host`.
+    """The engine holding what `holding` says, on the cores of `host`; see `load_parts`."""
+    return HybridEngine(model, load_parts(model, holding, host))
+
+
+def load_parts(model: ModelSpec, holding: Holding, host: HostRole) -> Parts:
+    """What an engine is made of, holding what `holding` says, on the cores of `host`.
 
     Where only packed experts stay, synthetic ones and those of a GGUF file are packed one by one, those of a folder
     layer by layer. Raises ValueError for a checkpoint that is not whole and for rules that do not fit.
@@ -66,7 +71,7 @@ def load_engine(model: ModelSpec, holding: Holding, host: HostRole) -> HybridEng
     operators = _place_operators(network, store_of, holding.original, experts, cuda, state)
     if cuda is not None:
         network.to(cuda.device)  # type: ignore[arg-type]
-    parts = Parts(
+    return Parts(
         network=network,
         operators=operators,
         state=state,
@@ -77,7 +82,6 @@ def load_engine(model: ModelSpec, holding: Holding, host: HostRole) -> HybridEng
         threads=threads,
         dense_params=params,
     )
-    return HybridEngine(model, parts)
 
 
 # Gives what an experts module is packed from, by its name.

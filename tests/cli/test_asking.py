@@ -1,0 +1,151 @@
+"""Cells answer in a process of their own: what is kept, what a crash costs, and what a resumed run asks again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from ktbench.cli import asking
+from ktbench.cli.asking import Examiner, references_of, require_same_suite, told
+from ktbench.cli.request import Planned
+from ktbench.core.errors import RequestError
+from ktbench.core.outcome import Outcome
+from ktbench.core.record import Cell, Environment, Header, Part
+from ktbench.core.scored import Asked, Scored
+from ktbench.core.spec import MeasureSpec
+from ktbench.core.suite import SuiteSpec, TaskSpec
+from ktbench.launch.answering import Asking, Said
+from ktbench.launch.apart import ChildFailed
+from ktbench.store import Log, Run, read_run
+from tests.tiny import tiny_cell
+
+SUITE = SuiteSpec(name="s", tasks=(TaskSpec(name="sum", source="nano/sum"), TaskSpec(name="sort", source="nano/sort")))
+PARTS = (Part(name="", title="t", baseline="base"),)
+MACHINE = Environment(env_id="e", code_id="c")
+BASE, FUSED, DEFERRED = tiny_cell("base"), tiny_cell("+v", v=True), tiny_cell("+v deferral=1", v=True, deferral=1)
+QUANTISED = tiny_cell("+v int8", v=True, precision="int8")
+Child = Callable[[Asking, Callable[[Said], None]], None]
+
+
+class Children:
+    """Stands for the child: answers every task, dies where it is told to."""
+
+    def __init__(self, *dies_at: tuple[str, str]) -> None:
+        self.dies_at, self.asked = {*dies_at}, list[tuple[tuple[str, str], ...]]()
+
+    def __call__(self, asking: Asking, heard: Callable[[Said], None]) -> None:
+        wanted = [(cell, task) for cell in asking.cells for task in asking.tasks[cell.key]]
+        self.asked.append(tuple((cell.label, task) for cell, task in wanted))
+        heard(Said(doing="loading"))
+        for cell, task in wanted:
+            if (cell.label, task) in self.dies_at:
+                raise ChildFailed(-9, "ended by SIGKILL")
+            answer = Scored(cell=cell.key, task=task, question="q", value=1.0)
+            heard(Said(asked=ended(cell, task), scored=(answer,)))
+
+
+def ended(cell: Cell, task: str, outcome: Outcome = Outcome.OK, why: str = "") -> Asked:
+    return Asked(
+        cell=cell.key, label=cell.label, task=task, outcome=outcome, why=why, provenance="measured",
+        code_id="c", env_id="e", started="", questions=1,
+    )  # fmt: skip
+
+
+def carry_out(
+    folder: Path, cells: Sequence[Cell], lacking: dict[str, str] | None = None, previous: Run | None = None
+) -> Run:
+    log = Log(folder)
+    planned = Planned(cells=tuple(cells), lacking=lacking or {}, needed_bytes=0, free_bytes=0, cache_bytes=0)
+    header = Header(
+        run="r", title="t", ablation="a", created="", command=("eval",), parts=PARTS, cells=tuple(cells),
+        measure=MeasureSpec(), code_id="c", env_id="e", suite=SUITE,
+    )  # fmt: skip
+    if previous is None:
+        log.append(header)
+    log.append(MACHINE)
+    examiner = Examiner(suite=SUITE, planned=planned, parts=PARTS, machine=MACHINE, log=log, folder=folder)
+    try:
+        examiner.ask_all(previous)
+    finally:
+        log.close()
+    return read_run(folder)
+
+
+def test_cells_that_share_weights_share_a_process_and_the_baseline_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    children = Children()
+    monkeypatch.setattr(asking, "answer_apart", children)
+    run = carry_out(tmp_path, [QUANTISED, FUSED, BASE])
+    both = [(label, task) for label in ("base", "+v") for task in ("sum", "sort")]
+    assert children.asked == [tuple(both), (("+v int8", "sum"), ("+v int8", "sort"))]
+    assert len(run.answers()) == 6
+
+
+def test_a_crash_costs_the_cell_that_caused_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    children = Children(("+v", "sort"))
+    monkeypatch.setattr(asking, "answer_apart", children)
+    run = carry_out(tmp_path, [BASE, FUSED, DEFERRED])
+    ends = {(end.label, end.task): end for end in run.ends().values()}
+    assert ends["+v", "sort"].outcome is Outcome.CRASHED
+    assert ends["+v", "sort"].why == "ended by SIGKILL"
+    assert all(end.outcome is Outcome.OK for where, end in ends.items() if where != ("+v", "sort"))
+    assert children.asked[1] == (("+v deferral=1", "sum"), ("+v deferral=1", "sort"))
+
+
+def test_what_this_machine_cannot_run_is_said_and_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    children = Children()
+    monkeypatch.setattr(asking, "answer_apart", children)
+    run = carry_out(tmp_path, [BASE, FUSED], {FUSED.key: "+v: no AVX-512"})
+    assert {end.why for end in run.asked if end.cell == FUSED.key} == {"+v: no AVX-512"}
+    assert {where[0] for where in run.answers()} == {BASE.key}
+
+
+def test_a_resumed_run_asks_what_is_open_and_what_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "answer_apart", Children(("+v", "sum")))
+    previous = carry_out(tmp_path, [BASE, FUSED])
+    again = Children()
+    monkeypatch.setattr(asking, "answer_apart", again)
+    run = carry_out(tmp_path, [BASE, FUSED], previous=previous)
+    assert again.asked == [(("+v", "sum"), ("+v", "sort"))]
+    assert len(run.answers()) == 4
+
+
+def test_an_interrupt_keeps_the_tasks_that_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(wanted: Asking, heard: Callable[[Said], None]) -> None:
+        heard(Said(asked=ended(BASE, "sum"), scored=(Scored(cell=BASE.key, task="sum", question="q", value=0.0),)))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(asking, "answer_apart", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(tmp_path, [BASE])
+    assert [*read_run(tmp_path).answers()] == [(BASE.key, "sum")]
+
+
+def test_a_run_that_asked_otherwise_is_not_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "answer_apart", Children())
+    run = carry_out(tmp_path, [BASE])
+    require_same_suite(run, SUITE)
+    with pytest.raises(RequestError, match="resume: r asked s otherwise; repeat the command it was started with: eval"):
+        require_same_suite(run, None)
+
+
+def test_the_baseline_of_a_part_is_what_its_cells_are_held_against() -> None:
+    assert references_of([FUSED, BASE], PARTS) == {FUSED.key: BASE.key, BASE.key: BASE.key}
+    assert references_of([FUSED], PARTS) == {FUSED.key: FUSED.key}
+
+
+@pytest.mark.parametrize(
+    ("values", "metric", "said"),
+    [
+        ([1.0, 0.0, 0.5, None], "score", "50.0%"),
+        ([None], "score", "nothing that can be graded here"),
+        ([0.25, 0.75], "kl_nats", "kl_nats 0.5"),
+    ],
+)
+def test_a_task_is_told_in_a_few_words(values: list[float | None], metric: str, said: str) -> None:
+    answers = [Scored(cell="c", task="sum", question=str(n), value=v, metric=metric) for n, v in enumerate(values)]
+    assert told(ended(BASE, "sum"), answers).startswith(f"{said} (1 questions")
+    assert told(ended(BASE, "sum", Outcome.CRASHED, "gone"), ()) == "CRASHED: gone"

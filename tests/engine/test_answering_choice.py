@@ -1,0 +1,83 @@
+"""The choice of tokens against float64 arithmetic written out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ktbench.engine.answering_choice import Chooser, Sampling, draw
+
+LOGITS = st.lists(st.floats(-8, 8, width=32), min_size=1, max_size=12)
+
+
+def chances(logits: list[float], sampling: Sampling) -> dict[int, float]:
+    """Tokens that are left with their probabilities, in the order in which numbers stand for them."""
+    scaled = np.array(logits, np.float64) / sampling.temperature
+    whole = np.exp(scaled - scaled.max())
+    whole /= whole.sum()
+    order = sorted(range(len(logits)), key=lambda token: -whole[token])
+    kept, reached = [], 0.0
+    for token in order:
+        if reached < sampling.top_p:
+            kept.append(token)
+        reached += whole[token]
+    return {token: whole[token] / whole[kept].sum() for token in kept}
+
+
+@settings(max_examples=60, deadline=None)
+@given(LOGITS, st.floats(0.2, 3), st.floats(0.05, 0.99), st.floats(0, 1, exclude_max=True))
+def test_a_number_stands_for_the_token_whose_share_it_falls_in(
+    logits: list[float], temperature: float, top_p: float, uniform: float
+) -> None:
+    sampling = Sampling(temperature=temperature, top_p=top_p)
+    left = chances(logits, sampling)
+    token = draw(torch.tensor(logits, dtype=torch.float64), sampling, uniform)
+    borders = np.cumsum([0.0, *left.values()])
+    near = 1e-9  # where two ways to add up may differ
+    shares = {one: (borders[i] - near, borders[i + 1] + near) for i, one in enumerate(left)}
+    assert shares[token][0] <= uniform < shares[token][1]
+
+
+def test_shares_are_those_of_the_distribution() -> None:
+    sampling = Sampling(temperature=0.7, top_p=0.9)
+    logits = [0.3, -1.0, 2.0, 1.5, -4.0]
+    left = chances(logits, sampling)
+    assert len(left) < len(logits)
+    numbers = (np.arange(4000) + 0.5) / 4000
+    drawn = [draw(torch.tensor(logits, dtype=torch.float64), sampling, float(one)) for one in numbers]
+    for token, chance in left.items():
+        assert drawn.count(token) / len(drawn) == pytest.approx(chance, abs=1e-3)
+
+
+def test_what_is_drawn_does_not_know_of_the_batch() -> None:
+    logits = torch.randn(3, 40, generator=torch.Generator().manual_seed(0))
+    samplings = [Sampling(temperature=1.0, seed=seed) for seed in (5, 6, 7)]
+    together = [Chooser(samplings, 6).choose(logits, [0, 1, 2], number) for number in range(6)]
+    for i, sampling in enumerate(samplings):
+        alone = Chooser([sampling], 6)
+        assert [alone.choose(logits[i : i + 1], [0], number)[0] for number in range(6)] == [row[i] for row in together]
+    left = Chooser(samplings, 6).choose(logits[[2]], [2], 3)
+    assert left == [together[3][2]]
+    assert len({tuple(column) for column in zip(*together, strict=True)}) == 3
+
+
+def test_greedy_beside_drawn() -> None:
+    logits = torch.randn(2, 40, generator=torch.Generator().manual_seed(1)).bfloat16()
+    tied = logits.clone()
+    tied[0, [7, 30]] = logits.max() + 1
+    chooser = Chooser([Sampling(), Sampling(temperature=2.0, seed=3)], 30)
+    greedy, drawn = zip(*(chooser.choose(tied, [0, 1], number) for number in range(30)), strict=True)
+    assert set(greedy) == {int(tied[0].argmax())}
+    assert len(set(drawn)) > 3
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [({"temperature": -0.1}, "temperature=-0.1"), ({"top_p": 0.0}, "top_p=0.0"), ({"top_p": 1.5}, "top_p=1.5")],
+)
+def test_wrong_values_are_refused(wrong: dict[str, float], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Sampling(**wrong)  # type: ignore[arg-type]
