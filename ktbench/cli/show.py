@@ -8,6 +8,10 @@ from functools import partial
 
 from ktbench.cli.names import listing
 from ktbench.core.outcome import Outcome
+from ktbench.report.accuracy.line import accuracy_line
+from ktbench.report.accuracy.markdown import below_grid
+from ktbench.report.accuracy.rows import AccuracyRow, accuracy_rows
+from ktbench.report.accuracy.table import accuracy_table, grids_below
 from ktbench.report.agreement import UNPROVEN, kl_text, top1_text
 from ktbench.report.conditions import conditions_of
 from ktbench.report.documents import Document, documents_of
@@ -33,16 +37,26 @@ def show(run: Run, *, alone: bool = False) -> int:
     print("\n".join(_text(run)))
     print("", *(f"wrote {file}" for file in files), sep="\n")
     fine = _FINE_ALONE if alone else _FINE_IN_A_SWEEP
-    return DONE if all(row.outcome in fine for row in rows_of(run)) else A_CELL_FAILED
+    return DONE if all(outcome in fine for outcome in _outcomes(run)) else A_CELL_FAILED
+
+
+def _outcomes(run: Run) -> Iterator[Outcome | None]:
+    """How cells ended: of those that were asked the answers, and the timed steps where there are any."""
+    if run.header.suite is None:
+        yield from (row.outcome for row in rows_of(run))
+        return
+    for row in accuracy_rows(run):
+        yield row.outcome
+        yield from [row.row.outcome] if row.row.records else []
 
 
 def _text(run: Run) -> Iterator[str]:
     """Rows and conditions; of several parts each below its title, and at the end what holds for all of them.
 
-    Of a part that shows published numbers their table stands in place of the rows.
+    Of a part that shows published numbers their table stands in place of the rows, unless it asks questions.
     """
     parts = parts_of(run)
-    shown = [_paper(part) if the_part(part).published else _rows(part) for part in parts]
+    shown = [_shown(part) for part in parts]
     common = [said for said in shown[0].conditions if all(said in other.conditions for other in shown)]
     for part, one in zip(parts, shown, strict=True):
         if len(parts) > 1:
@@ -62,6 +76,29 @@ class _Shown:
     lines: tuple[str, ...]
     conditions: tuple[str, ...]
     paper: Document | None = None
+
+
+def _shown(part: Run) -> _Shown:
+    if part.header.suite is not None:
+        return _asked(part)
+    return _paper(part) if the_part(part).published else _rows(part)
+
+
+def _asked(part: Run) -> _Shown:
+    """Answers, then the last of the grids below their table: changes, or scores where there are none."""
+    answers = accuracy_rows(part)
+    of_cell, rows = {row.row.cell: row for row in answers}, [row.row for row in answers]
+    lines = listing(rows, lambda row: _answer_lines(of_cell[row.cell], name_width(rows)))
+    below = [line for one in grids_below(part, answers)[-1:] for line in ("", f"{one.title}:", *below_grid(one))]
+    return _Shown(lines=(*lines, *below), conditions=accuracy_table(part, answers).conditions)
+
+
+def _answer_lines(row: AccuracyRow, width: int) -> Iterator[str]:
+    yield accuracy_line(row, width)
+    if row.row.timed:
+        yield row_line(row.row, width)
+    if row.evidence:
+        yield f"{'':<{width}}   seen: {row.evidence}"
 
 
 def _rows(part: Run) -> _Shown:

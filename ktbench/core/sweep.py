@@ -9,7 +9,10 @@ from typing import Any, Literal
 
 from ktbench.core.arms import arm_changes
 
-FigureKind = Literal["bars", "throughput", "latency", "roles", "depth", "paper"]
+FigureKind = Literal[
+    "bars", "throughput", "latency", "roles", "depth", "paper", "accuracy", "deferral_accuracy", "precision_accuracy",
+    "frontier",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,11 +1,13 @@
-"""What there is to report of a run: the cells of each part, and published numbers in a table of their own."""
+"""What there is to report of a run: the cells of each part, what their answers were worth, and published numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from ktbench.report.accuracy.rows import AccuracyRow, accuracy_rows
+from ktbench.report.accuracy.table import accuracy_table
 from ktbench.report.paper import PaperLine, paper_lines
 from ktbench.report.paper_table import paper_table
 from ktbench.report.parts import parts_of, the_part
@@ -17,18 +19,22 @@ from ktbench.store import Run
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Kind = Literal["table", "paper"]
-KINDS: tuple[Kind, ...] = ("table", "paper")
+Kind = Literal["accuracy", "table", "paper"]
+KINDS: tuple[Kind, ...] = ("accuracy", "table", "paper")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Document:
-    """One table with its figure. `run` is a run of one part and `rows` are its rows; a `paper` has `lines`, too."""
+    """One table with its figure. `run` is a run of one part and `rows` are its rows; a `paper` has `lines`, too.
+
+    Of `accuracy` there are `answers`, and `lines` where published numbers stand beside them.
+    """
 
     kind: Kind
     run: Run
     rows: tuple[Row, ...]
     lines: tuple[PaperLine, ...] = ()
+    answers: tuple[AccuracyRow, ...] = ()
     table: Table
 
     @property
@@ -38,14 +44,17 @@ class Document:
 
     @property
     def has_figure(self) -> bool:
-        """Whether a figure is its own; one of published numbers belongs to the document that shows them."""
-        return self.kind == "paper" or self.table.figure != "paper"
+        """Whether a figure is its own; others belong to the document that shows published numbers, or answers."""
+        return self.kind != "table" or (self.table.figure != "paper" and self.run.header.suite is None)
 
     def draw(self) -> Figure:
         """Its figure."""
         # matplotlib takes a second to load: only for those who want the figure.
+        from ktbench.report.accuracy.figure import draw_answers
         from ktbench.report.figure import draw, draw_published
 
+        if self.kind == "accuracy":
+            return draw_answers(self.answers, self.lines, self.table)
         return draw_published(self.lines, self.table) if self.kind == "paper" else draw(self.rows, self.table)
 
 
@@ -55,9 +64,21 @@ def documents_of(run: Run) -> tuple[Document, ...]:
 
 
 def _of_part(run: Run) -> Iterator[Document]:
-    rows = rows_of(run)
-    if rows:
+    rows, published = rows_of(run), the_part(run).published
+    lines = paper_lines(run, rows) if published else ()
+    if run.header.suite is not None:
+        yield from _of_suite(run, rows, lines)
+    elif rows:
         yield Document(kind="table", run=run, rows=rows, table=table_of(run, rows))
-    if the_part(run).published:
-        lines = paper_lines(run, rows)
+    if published:
         yield Document(kind="paper", run=run, rows=rows, lines=lines, table=paper_table(run, rows, lines))
+
+
+def _of_suite(run: Run, rows: tuple[Row, ...], lines: tuple[PaperLine, ...]) -> Iterator[Document]:
+    """What the answers were worth and, where cells were timed too, their speeds beside the same figure."""
+    answers = accuracy_rows(run)
+    table = accuracy_table(run, answers)
+    yield Document(kind="accuracy", run=run, rows=rows, lines=lines, answers=answers, table=table)
+    if any(row.records for row in rows):
+        speeds = replace(table_of(run, rows), figure=table.figure, figure_caption=table.figure_caption)
+        yield Document(kind="table", run=run, rows=rows, table=speeds)

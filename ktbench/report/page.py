@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from ktbench.report.accuracy.markdown import accuracy_markdown
+from ktbench.report.accuracy.table import grids_below
 from ktbench.report.documents import KINDS, documents_of
 from ktbench.report.markdown import listed, markdown, section
 from ktbench.report.tables import Table
@@ -12,10 +14,11 @@ from ktbench.store import Run
 
 
 def page_of(run: Run) -> str:
-    """Markdown of `report/table.md` and `report/paper.md`: the tables of all parts in order, their figures linked."""
+    """Markdown of `report/accuracy.md`, `table.md` and `paper.md`: tables of all parts in order, their figures linked."""
     documents = documents_of(run)
-    tables = [[document.table for document in documents if document.kind == kind] for kind in KINDS]
-    return "\n".join(page(run.header.title, found) for found in tables if found)
+    asked = [accuracy_markdown(one.table, grids_below(one.run, one.answers)) for one in documents if one.answers]
+    tables = [[one.table for one in documents if one.kind == kind] for kind in KINDS if kind != "accuracy"]
+    return "\n".join([*asked, *(page(run.header.title, found) for found in tables if found)])
 
 
 def page(title: str, tables: Sequence[Table]) -> str:

@@ -6,22 +6,16 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from ktbench.core.arms import arm_features
-from ktbench.core.features import BY_NAME
+from ktbench.report.accuracy.heat import CELL_IN, FEATURES, FOOT_IN, GAP_IN, HEAD_IN, HeatCell, draw_feature
 from ktbench.report.lettering import INK, LABEL_PT, TICK_PT, VALUE_PT, line_in, width_in, wrapped
 from ktbench.report.paper import PaperLine
 from ktbench.report.sheet import PAGE_IN, RIGHT_IN, TOP_IN, axes_at, sheet
 from ktbench.report.text import number
 
-_CELL_IN, _HEAD_IN, _FOOT_IN, _GAP_IN = 0.16, 0.18, 0.34, 0.12
-_LOSSES = LinearSegmentedColormap.from_list("losses", ["#ffffff", "#a0bfdb", "#1d3f5e"])
-_DARK = -60.0  # per cent from which letters are white
-_FEATURES = {"deferral": "deferred", "skipping": "skipped"}
 _TEXT_IN = 4.1
 
 
@@ -30,39 +24,43 @@ def draw_heat(lines: Sequence[PaperLine], caption: Sequence[str]) -> Figure:
 
     The first column is the score without either, the others the change relative to it in percent.
     """
-    tasks, named = list(dict.fromkeys(line.what for line in lines)), _stripped([line.what for line in lines])
-    left = max(width_in(named[task], TICK_PT) for task in tasks) + 2 * RIGHT_IN
-    each = (PAGE_IN - left - RIGHT_IN - _GAP_IN) / 2
-    tall = len(tasks) * _CELL_IN
-    figure = sheet(PAGE_IN, TOP_IN + _HEAD_IN + tall + _FOOT_IN, caption)
-    for n, feature in enumerate(_FEATURES):
-        axes = axes_at(figure, left + n * (each + _GAP_IN), TOP_IN + _HEAD_IN, each, tall)
-        (other,) = _FEATURES.keys() - {feature}
-        _draw_heat(axes, [line for line in lines if _count(line, other) == 0], tasks, feature)
-        axes.set_yticks(range(len(tasks)), [named[task] for task in tasks] if n == 0 else [""] * len(tasks))
+    tasks = tasks_named(lines)
+    left = max(width_in(task, TICK_PT) for task in tasks) + 2 * RIGHT_IN
+    each = (PAGE_IN - left - RIGHT_IN - GAP_IN) / 2
+    tall = len(tasks) * CELL_IN
+    figure = sheet(PAGE_IN, TOP_IN + HEAD_IN + tall + FOOT_IN, caption)
+    for n, feature in enumerate(FEATURES):
+        axes = axes_at(figure, left + n * (each + GAP_IN), TOP_IN + HEAD_IN, each, tall)
+        draw_published_heat(axes, lines, feature)
+        axes.set_yticks(range(len(tasks)), tasks if n == 0 else [""] * len(tasks))
     return figure
 
 
-def _draw_heat(axes: Axes, lines: Sequence[PaperLine], tasks: Sequence[str], feature: str) -> None:
-    counts = sorted({_count(line, feature) for line in lines})
-    for line in lines:
-        x, y, value = counts.index(_count(line, feature)), tasks.index(line.what), line.published or 0.0
-        change = line.metric == "relative %"
-        face = _LOSSES(min(max(-value, 0.0), 100.0) / 100) if change else "#eeeeee"
-        axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=face, edgecolor="white", linewidth=0.8))
-        text, color = f"{value:+.1f}" if change else f"{value:g}", "white" if change and value < _DARK else INK
-        axes.text(x, y, text, fontsize=TICK_PT, ha="center", va="center_baseline", color=color)
-    axes.set_xlim(-0.5, len(counts) - 0.5)
-    axes.set_ylim(len(tasks) - 0.5, -0.5)
-    axes.set_xticks(range(len(counts)), ["score", *map(str, counts[1:])])
-    axes.set_xlabel(f"experts {_FEATURES[feature]} of a token", fontsize=LABEL_PT, labelpad=1)
-    axes.set_title(f"{BY_NAME[feature].title}: relative change, %", fontsize=LABEL_PT, pad=3)
-    axes.tick_params(length=0, labelsize=TICK_PT, pad=2)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
+def tasks_named(lines: Sequence[PaperLine]) -> list[str]:
+    """Tasks in order of appearance, without the words that all begin and end with."""
+    tasks = list(dict.fromkeys(line.what for line in lines))
+    named = _stripped(tasks)
+    return [named[task] for task in tasks]
 
 
-def _count(line: PaperLine, feature: str) -> int:
+def draw_published_heat(axes: Axes, lines: Sequence[PaperLine], feature: str, where: str = "") -> None:
+    """The panel of a feature: those of `lines` that are about it, or about neither."""
+    (other,) = FEATURES.keys() - {feature}
+    mine = [line for line in lines if count_of(line, other) == 0]
+    tasks = list(dict.fromkeys(line.what for line in lines))
+    counts = sorted({count_of(line, feature) for line in mine})
+    cells = [_cell(line, counts.index(count_of(line, feature)), tasks.index(line.what)) for line in mine]
+    draw_feature(axes, cells, counts, len(tasks), feature, where)
+
+
+def _cell(line: PaperLine, x: int, y: int) -> HeatCell:
+    value = line.published or 0.0
+    change = line.metric == "relative %"
+    return HeatCell(x=x, y=y, text=f"{value:+.1f}" if change else f"{value:g}", change=value if change else None)
+
+
+def count_of(line: PaperLine, feature: str) -> int:
+    """How many experts the arm of a line defers or skips."""
     value = arm_features(line.arm)[feature]
     assert isinstance(value, int), f"{line.arm}: {feature}={value} is no number"
     return value
@@ -86,7 +84,7 @@ def draw_list(lines: Sequence[PaperLine], caption: Sequence[str]) -> Figure:
     texts = [wrapped(_words(line), TICK_PT, _TEXT_IN) for line in shown]
     heights = [(len(text) + 0.5) * line_in(TICK_PT) for text in texts]
     tall = sum(heights)
-    figure = sheet(PAGE_IN, TOP_IN + tall + _FOOT_IN, caption)
+    figure = sheet(PAGE_IN, TOP_IN + tall + FOOT_IN, caption)
     left = _TEXT_IN + 2 * RIGHT_IN
     axes = axes_at(figure, left, TOP_IN, PAGE_IN - left - 3 * RIGHT_IN, tall)
     places = [sum(heights[:n]) + heights[n] / 2 for n in range(len(shown))]

@@ -6,15 +6,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ktbench.core.errors import RequestError
+from ktbench.report.accuracy.data import accuracy_csv_text, accuracy_json_text
+from ktbench.report.accuracy.markdown import accuracy_markdown
+from ktbench.report.accuracy.table import grids_below
 from ktbench.report.data import csv_text, json_text
-from ktbench.report.documents import KINDS, Document, documents_of
+from ktbench.report.documents import KINDS, Document, Kind, documents_of
 from ktbench.report.latex import latex
 from ktbench.report.markdown import markdown
 from ktbench.report.page import page
 from ktbench.report.paper_table import paper_csv_text
 from ktbench.store import Run
 
-# Of a table, and of published numbers, whose CSV holds all that there is of them.
+# Of a table, of published numbers, whose CSV holds all that there is of them, and of answers.
 _TEXTS: Mapping[str, Callable[[Document], str]] = {
     "md": lambda document: markdown(document.table),
     "csv": lambda document: csv_text(document.run, document.rows),
@@ -24,6 +27,17 @@ _TEXTS: Mapping[str, Callable[[Document], str]] = {
 _PAPER_TEXTS = {name: text for name, text in _TEXTS.items() if name != "json"} | {
     "csv": lambda document: paper_csv_text(document.lines)
 }
+_ACCURACY_TEXTS = {
+    **_TEXTS,
+    "md": lambda document: accuracy_markdown(document.table, grids_below(document.run, document.answers)),
+    "csv": lambda document: accuracy_csv_text(document.run, document.answers),
+    "json": lambda document: accuracy_json_text(document.run, document.answers, document.table),
+}
+_TEXTS_OF: Mapping[Kind, Mapping[str, Callable[[Document], str]]] = {
+    "table": _TEXTS,
+    "paper": _PAPER_TEXTS,
+    "accuracy": _ACCURACY_TEXTS,
+}
 _OF_SUITES = ("html", "pdf")
 FORMATS = (*_TEXTS, "figure", *_OF_SUITES)
 
@@ -31,7 +45,8 @@ FORMATS = (*_TEXTS, "figure", *_OF_SUITES)
 def write_report(run: Run, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Write `table.md`, `.csv`, `.json`, `.tex` and `figure.pdf`, `.svg`, `.png` below `<run folder>/report/`.
 
-    Where published numbers are shown, `paper.md`, `.csv`, `.tex` and `published.pdf`, `.svg`, `.png`, and all of them
+    Of a run that asks a suite `accuracy.md`, `.csv`, `.json` and `.tex`, and `table` of what was timed as well. Where
+    published numbers are shown, `paper.md`, `.csv`, `.tex` and `published.pdf`, `.svg`, `.png`, and all of them
     as `paper.html` and `paper.pdf`. A run of several parts gets all of them for each part, `table-<part>.md` and so on,
     and `table.md` and `paper.md` as the pages that hold all tables. Returns the paths written. Raises RequestError for
     a format that is none of FORMATS, or of which there is nothing, before anything is written.
@@ -40,7 +55,7 @@ def write_report(run: Run, formats: Sequence[str] = FORMATS) -> list[Path]:
     if unknown:
         raise RequestError(f"report format {unknown[0]!r}: allowed are {', '.join(FORMATS)}")
     documents, folder = documents_of(run), run.folder / "report"
-    if {*formats} <= {*_OF_SUITES} and all(document.kind == "table" for document in documents):
+    if {*formats} <= {*_OF_SUITES} and all(document.kind != "paper" for document in documents):
         raise RequestError(f"report {' '.join(formats)}: is for published numbers, this run shows none")
     folder.mkdir(exist_ok=True)
     return [path for name in dict.fromkeys(formats) for path in _written(folder, run, documents, name)]
@@ -52,7 +67,7 @@ def _written(folder: Path, run: Run, documents: Sequence[Document], name: str) -
     for document in documents:
         if name == "figure":
             yield from _figures(folder, document)
-        elif text := (_PAPER_TEXTS if document.kind == "paper" else _TEXTS).get(name):
+        elif text := _TEXTS_OF[document.kind].get(name):
             yield _write(folder / f"{document.name}.{name}", text(document))
     if papers := [document for document in documents if document.kind == "paper"]:
         yield from _suite(folder, run, papers, name)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ktbench.accuracy.livebench import programs
 from ktbench.accuracy.livebench.loading import read_questions
-from ktbench.accuracy.livebench.programs import grade_program, passes, program_of, same_output
+from ktbench.accuracy.livebench.programs import grade_program, program_of, same_output
 from ktbench.accuracy.livebench.question import LiveQuestion, ProgramTest
 from ktbench.accuracy.programs import Graded
 from ktbench.accuracy.sandbox.limits import Limits
@@ -148,5 +148,5 @@ FREQUENCY = """                middle = (left + right) // 2
 def test_real_questions(start: str, code: str, spoilt: str) -> None:
     held = read_questions(LIVEBENCH / "derived", tasks=["LCB_generation", "coding_completion"])
     asked = next(one for one in held if one.question_id.startswith(start))
-    assert passes(asked, f"```python\n{code}\n```")
-    assert not passes(asked, f"```python\n{code.replace(spoilt, '< 9 >' if spoilt != '+= 1' else '+= 2')}\n```")
+    assert graded(asked, code) == Graded(1.0)
+    assert graded(asked, code.replace(spoilt, "+= 2" if spoilt == "+= 1" else "< 9 >")).score == 0.0

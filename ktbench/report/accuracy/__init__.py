@@ -1,0 +1,1 @@
+"""What answers were worth: tables, figures and captions of cells that were asked a suite."""

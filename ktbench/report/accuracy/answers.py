@@ -1,0 +1,95 @@
+"""The answers of a cell to a task, gathered by question: scores, lengths, and what could not be graded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from ktbench.core.scored import SCORE, Scored
+from ktbench.stats.scores import Estimate
+from ktbench.stats.weighted import exponential, weighted_mean
+
+# What is measured of documents where answers are not graded, in the order of a table.
+NLL, NLL_WORD, NLL_BYTE, KL, TOP1 = "nll_nats", "nll_nats_per_word", "nll_nats_per_byte", "kl_nats", "top1"
+# What exp of a loss is called.
+PERPLEXITIES = {NLL: "perplexity", NLL_WORD: "perplexity of words", NLL_BYTE: "perplexity of bytes"}
+LOSSES = tuple(PERPLEXITIES)
+MEASURED = (*LOSSES, KL, TOP1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answers:
+    """What one cell answered to one task.
+
+    `scores` are by question, the mean over its graded samples; `asked` counts questions, graded or not; `ungraded` the
+    answers that cannot be graded here, by reason; `tokens` are new tokens by question and sample. `measured` are values
+    with their weights by metric and document.
+    """
+
+    scores: Mapping[str, float]
+    asked: int
+    ungraded: Mapping[str, int]
+    tokens: Mapping[tuple[str, int], int]
+    measured: Mapping[str, Mapping[str, tuple[float, float]]]
+
+
+def answers_of(scored: Sequence[Scored]) -> Answers:
+    """Gather the answers that count of one cell to one task."""
+    graded = [one for one in scored if one.metric == SCORE]
+    return Answers(
+        scores=_means(graded),
+        asked=len({one.question for one in graded}),
+        ungraded=Counter(one.why or "no reason given" for one in scored if one.value is None),
+        tokens={(one.question, one.sample): one.tokens for one in graded if one.tokens is not None},
+        measured={metric: found for metric in MEASURED if (found := _measured(scored, metric))},
+    )
+
+
+def _means(graded: Iterable[Scored]) -> dict[str, float]:
+    values: dict[str, list[float]] = {}
+    for one in graded:
+        if one.value is not None:
+            values.setdefault(one.question, []).append(one.value)
+    return {question: fmean(found) for question, found in values.items()}
+
+
+def _measured(scored: Iterable[Scored], metric: str) -> dict[str, tuple[float, float]]:
+    known = [one for one in scored if one.metric == metric and one.value is not None]
+    return {one.question: (one.value, one.weight) for one in known if one.value is not None}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measure:
+    """What one metric gave over the documents of a task: perplexity for losses, else the mean.
+
+    `change` is the perplexity over the baseline's less 1, on the documents that both have; of other metrics, which are
+    against the baseline as it is, None.
+    """
+
+    task: str
+    metric: str
+    value: Estimate
+    change: Estimate | None
+
+
+def measures_of(task: str, mine: Answers, base: Answers | None) -> tuple[Measure, ...]:
+    """Measures of a cell's answers to a task, held against the baseline's."""
+    return tuple(_measure(task, metric, found, base) for metric, found in mine.measured.items())
+
+
+def _measure(task: str, metric: str, found: Mapping[str, tuple[float, float]], base: Answers | None) -> Measure:
+    mean = weighted_mean(*zip(*found.values(), strict=True))
+    if metric not in LOSSES:
+        return Measure(task=task, metric=metric, value=mean, change=None)
+    theirs = {} if base is None else base.measured.get(metric, {})
+    moved = [(value - theirs[key][0], weight) for key, (value, weight) in found.items() if key in theirs]
+    change = _less_one(exponential(weighted_mean(*zip(*moved, strict=True)))) if moved else None
+    return Measure(task=task, metric=metric, value=exponential(mean), change=change)
+
+
+def _less_one(ratio: Estimate) -> Estimate:
+    """A ratio as the change that it is."""
+    low, high = (None if end is None else end - 1 for end in (ratio.low, ratio.high))
+    return replace(ratio, mid=ratio.mid - 1, low=low, high=high)

@@ -1,0 +1,60 @@
+"""What the figure of a run that asks a suite shows, in one or two sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ktbench.core.sweep import FigureKind
+from ktbench.report.accuracy.rows import AccuracyRow, parts_of_average
+from ktbench.report.parts import the_part
+from ktbench.store import Run
+
+# Of more arms and categories the figure shows the average alone.
+MOST_DOTS = 50
+_BOLD = "bold: beyond noise"
+
+
+def accuracy_caption(run: Run, rows: Sequence[AccuracyRow]) -> str:
+    """What the figure shows."""
+    return f"{run.header.title}: {_shows(drawn_kind(run, rows), run, rows)}."
+
+
+def drawn_kind(run: Run, rows: Sequence[AccuracyRow]) -> FigureKind:
+    """The kind of figure that a part asks for; where nothing is graded, or it asks for one of speeds, `accuracy`."""
+    figure = the_part(run).figure
+    return figure if figure in _KINDS and any(row.results for row in rows) else "accuracy"
+
+
+_KINDS: tuple[FigureKind, ...] = ("accuracy", "deferral_accuracy", "precision_accuracy", "frontier")
+
+
+def _shows(kind: FigureKind, run: Run, rows: Sequence[AccuracyRow]) -> str:
+    if not any(row.results for row in rows):
+        return "how far predictions are from the baseline's; whiskers: 95 % intervals over texts"
+    if kind == "deferral_accuracy":
+        published = ", and as published of another model" if run.published else ""
+        return (
+            f"scores in % and their change relative to {the_part(run).baseline} in %, {_BOLD}{published}; below, the "
+            "change of the average with its paired 95 % interval"
+        )
+    if kind == "precision_accuracy":
+        return f"average score in %, and its change relative to {_base(rows)} in %, {_BOLD}"
+    if kind == "frontier":
+        return (
+            "decode speed against average score; whiskers: 95 % intervals; filled: no other arm is both as fast and as "
+            "good, by the middles of the intervals"
+        )
+    by, names = parts_of_average(rows)
+    over = "" if not names else f" by {by}" if len(rows) * (len(names) + 1) <= MOST_DOTS else " on average"
+    compared = any(one.change for row in rows for one in row.results)
+    beside = f", and their paired difference to {_base(rows)}" if compared else ""
+    return f"scores{over}{beside}; whiskers: 95 % intervals"
+
+
+def _base(rows: Sequence[AccuracyRow]) -> str:
+    base = next((row.row for row in rows if row.is_baseline), None)
+    if base is None:
+        return "the baseline"
+    formats = {(row.row.spec.precision, row.row.spec.device_precision) for row in rows}
+    with_formats = f" ({base.spec.precision}, device role {base.spec.device_precision})" if len(formats) > 1 else ""
+    return base.shown + with_formats

@@ -1,0 +1,139 @@
+"""What holds for all answers of a run, in sentences: model, suite, how questions were put, what could not be graded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
+
+from ktbench.core.spec import RunSpec
+from ktbench.core.suite import SuiteSpec, TaskSpec
+from ktbench.report.accuracy.rows import AccuracyRow
+from ktbench.report.machine import facts_of, machine_sentence
+from ktbench.report.system import system_sentence
+from ktbench.store import Run
+
+_AVERAGES = {
+    "categories": "the mean of categories, each the mean of its tasks, each the mean of its questions",
+    "tasks": "the mean of tasks, each the mean of its questions",
+    "questions": "the mean of all questions",
+}
+
+
+def accuracy_conditions(run: Run, rows: Sequence[AccuracyRow], settings: Sequence[str]) -> tuple[str, ...]:
+    """Sentences for `rows`, those of `run`, a run of one part; what varies in `settings` is left to the columns."""
+    suite = run.header.suite
+    assert suite is not None
+    sentences = (
+        "" if "model" in settings else _model(rows[0].row.spec),
+        _suite(suite, rows),
+        *_put(suite, rows),
+        _deferral(rows),
+        *_ungraded(rows),
+        system_sentence(run, [row.row for row in rows], set(settings)),
+        machine_sentence(facts_of(run)),
+        _ids(run, rows),
+    )
+    return tuple(filter(None, sentences))
+
+
+def _model(spec: RunSpec) -> str:
+    model, shape = spec.model, spec.model.shape
+    weights = f"checkpoint {PurePath(model.path).name}" if model.path else f"synthetic weights, seed {model.seed}"
+    depth = f"slice of {shape.layers} of {model.full_layers} layers" if model.is_slice else f"all {shape.layers} layers"
+    return f"Model: {model.name}, {depth} ({weights}), {shape.experts} experts, top-{shape.top_k}."
+
+
+def _suite(suite: SuiteSpec, rows: Sequence[AccuracyRow]) -> str:
+    """Which questions, and what their score is."""
+    graded = any(row.results for row in rows)
+    parts = [
+        f"{_counted(len(suite.tasks), 'task')}{_in_categories(suite)}",
+        *([f"release {suite.release}"] if suite.release else []),
+        f"at most {suite.limit} questions of each, chosen with seed {suite.seed}" if suite.limit else "all questions",
+        "in the model's chat template" if suite.chat else "as plain text",
+        f"in batches of up to {suite.batch}",
+    ]
+    average = f"; the average is {_AVERAGES[suite.average]}" if graded and len(suite.tasks) > 1 else ""
+    return f"Suite: {suite.title or suite.name}, {', '.join(parts)}{average}."
+
+
+def _in_categories(suite: SuiteSpec) -> str:
+    named = [name for name in suite.categories if name]
+    return f" in {len(named)} categories" if len(named) > 1 else ""
+
+
+def _put(suite: SuiteSpec, rows: Sequence[AccuracyRow]) -> Iterator[str]:
+    """How questions were put, once for the tasks that were put alike."""
+    alike: dict[str, list[str]] = {}
+    for task in suite.tasks:
+        alike.setdefault(", ".join(filter(None, _words(task, rows))), []).append(task.name)
+    for words, names in alike.items():
+        of = f" ({', '.join(names)})" if len(alike) > 1 else ""
+        yield f"Questions{of}: {words}." if words else ""
+
+
+def _words(task: TaskSpec, rows: Sequence[AccuracyRow]) -> Iterator[str]:
+    results = [one for row in rows for one in row.results if (one.kind, one.subject) == ("task", task.name)]
+    if results:
+        yield f"{task.shots}-shot"
+    if any(one.tokens is not None for one in results):
+        yield _sampling(task)
+        yield f"answers of up to {task.max_new_tokens} tokens" if task.max_new_tokens else ""
+    yield _setting(task, rows)
+
+
+def _sampling(task: TaskSpec) -> str:
+    if task.temperature == 0:
+        return "greedy"
+    nucleus = "" if task.top_p == 1 else f", top-p {task.top_p:g}"
+    return f"{_counted(task.samples, 'sample')} at temperature {task.temperature:g}{nucleus}"
+
+
+def _setting(task: TaskSpec, rows: Sequence[AccuracyRow]) -> str:
+    """What the tasks' ends say of how they were asked."""
+    return "; ".join(dict.fromkeys(end.setting for row in rows if (end := row.ends.get(task.name)) and end.setting))
+
+
+def _deferral(rows: Sequence[AccuracyRow]) -> str:
+    """Where deferral and skipping acted; nothing where no cell asks for either."""
+    engines = [row.row.spec.engine for row in rows]
+    names = [name for name in ("deferral", "skipping") if any(getattr(engine, name) for engine in engines)]
+    if not names:
+        return ""
+    act = "acts" if len(names) == 1 else "act"
+    asked = {engine.defer_prefill for engine in engines}
+    where = {1: "in prefill and in decode steps" if True in asked else "in decode steps, never in prefill"}
+    said = where.get(len(asked), "in decode steps, and in prefill where engine.defer_prefill is true")
+    idle = _without_decode(rows) if asked == {False} else []
+    but = f"; not for {', '.join(idle)}, where nothing is decoded" if idle else ""
+    return f"{' and '.join(names).capitalize()} {act} {said}{but}."
+
+
+def _without_decode(rows: Sequence[AccuracyRow]) -> list[str]:
+    """Tasks whose answers were chosen by their likelihood, which prefill gives."""
+    results = [one for row in rows for one in row.results if one.kind == "task" and one.graded]
+    decoded = {one.subject for one in results if one.tokens is not None}
+    return list(dict.fromkeys(one.subject for one in results if one.subject not in decoded))
+
+
+def _ungraded(rows: Sequence[AccuracyRow]) -> Iterator[str]:
+    """How many answers count for nothing, by task and reason; the most of any cell."""
+    most: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        most |= Counter(row.ungraded)
+    for (task, why), count in most.items():
+        yield f"Not graded here: {_counted(count, 'answer')} of {task} ({why})."
+
+
+def _ids(run: Run, rows: Sequence[AccuracyRow]) -> str:
+    ends = [end for row in rows for end in row.ends.values()]
+    codes = dict.fromkeys([run.header.code_id, *(end.code_id for end in ends)])
+    machines = dict.fromkeys([run.header.env_id, *(end.env_id for end in ends)])
+    base = next((row.row for row in rows if row.is_baseline), None)
+    spec = f", spec of {base.label} {base.spec_id}" if base else ""
+    return f"Ids: run {run.header.run}, code {' and '.join(codes)}, machine {' and '.join(machines)}{spec}."
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}{'' if count == 1 else 's'}"

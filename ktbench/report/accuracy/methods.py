@@ -1,0 +1,68 @@
+"""How the numbers of a table of answers were made, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ktbench.report.accuracy.answers import LOSSES
+from ktbench.report.accuracy.rows import AccuracyRow
+from ktbench.report.accuracy.text import SURE_MARK
+from ktbench.report.machine import facts_of, software_sentence
+from ktbench.stats.intervals import CONFIDENCE
+from ktbench.stats.scores import SURE
+from ktbench.store import Run
+
+
+def accuracy_methods(run: Run, rows: Sequence[AccuracyRow]) -> tuple[str, ...]:
+    """Statistics of what the rows show, and the software."""
+    changes = [one.change for row in rows for one in row.results if one.change]
+    sentences = (
+        *(_scores() if any(row.results for row in rows) else ()),
+        *(_changes(len(changes)) if changes else ()),
+        *_measures(rows),
+        software_sentence(facts_of(run)),
+    )
+    return tuple(filter(None, sentences))
+
+
+def _scores() -> Iterator[str]:
+    yield (
+        "A score is a mean over questions, several samples of one averaged first; the error of an average is made "
+        "of those of its tasks. Intervals of scores are Wilson's where answers are right or wrong, else Student's t."
+    )
+
+
+def _changes(count: int) -> Iterator[str]:
+    yield (
+        f"Differences are formed question by question on those that both cells answered, with {CONFIDENCE:.0%} "
+        "intervals: Tango's score interval where answers are right or wrong (for averages of unlike weight at the "
+        "effective number of questions), else Student's t. Relative changes are these over the baseline's score on "
+        "these questions, taken as known. Flips count questions that score lower and higher; p is the exact two-sided "
+        "McNemar test of the two (of partial credit: the sign test)."
+    )
+    yield (
+        f"Lower and higher ({SURE_MARK}): the whole interval lies beyond 0 and, where answers are right or wrong, p is "
+        f"at most {SURE:g}; no difference shown: anything else, which does not mean that scores are the same. "
+        f"Of {_counted(count)} up to {SURE * count:.0f} may seem beyond noise by chance alone."
+    )
+
+
+def _counted(count: int) -> str:
+    return "1 comparison" if count == 1 else f"{count} comparisons"
+
+
+def _measures(rows: Sequence[AccuracyRow]) -> Iterator[str]:
+    metrics = {one.metric for row in rows for one in row.measures}
+    if not metrics:
+        return
+    losses = (
+        "Perplexity is exp of the mean loss, its change the ratio to the baseline's on the same texts. "
+        if metrics & {*LOSSES}
+        else ""
+    )
+    against = "KL is the mean of KL(baseline ‖ row) by the natural logarithm, top-1 agreement the share of positions "
+    drift = f"{against}at which both hold the same token most likely. " if metrics - {*LOSSES} else ""
+    yield (
+        f"{losses}{drift}Means are weighted by tokens, their errors and {CONFIDENCE:.0%} intervals are over texts "
+        "(ratio estimator, Student's t)."
+    )

@@ -1,0 +1,357 @@
+"""Rows, tables and data of runs that asked a suite: joins, averages, gaps with their reasons, and what is said."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ktbench.cli.show import A_CELL_FAILED, DONE, show
+from ktbench.core.outcome import Outcome
+from ktbench.core.scored import Scored
+from ktbench.core.suite import SuiteSpec, TaskSpec
+from ktbench.report.accuracy.data import accuracy_csv_text, accuracy_json_text
+from ktbench.report.accuracy.rows import AccuracyRow, accuracy_rows, parts_of_average
+from ktbench.report.accuracy.subjects import shares_of, subjects_of
+from ktbench.report.accuracy.table import accuracy_table, grids_below
+from ktbench.report.latex import latex
+from ktbench.report.write import write_report
+from ktbench.stats.scores import ScoreVerdict
+from ktbench.store import Log, Run, read_run
+from tests.report.accuracy_stores import (
+    BASE,
+    FOUR,
+    FRONTIER,
+    NANO,
+    PRECISION,
+    TABLE2,
+    Answering,
+    AnswerStore,
+    DriftStore,
+    deferring,
+    skipping,
+)
+
+SMALL = AnswerStore(arms=(BASE, deferring(2), skipping(6)), questions=12)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return SMALL.write(tmp_path_factory.mktemp("small"))
+
+
+def row_of(run: Run, label: str) -> AccuracyRow:
+    return next(row for row in accuracy_rows(run) if row.row.label == label)
+
+
+@pytest.fixture
+def no_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is shown without the figures, which take their time."""
+    monkeypatch.setattr("ktbench.cli.show.write_report", lambda run: [])
+
+
+def told(run: Run, *facts: Scored) -> Run:
+    """The run with further answers in its log."""
+    log = Log(run.folder)
+    log.append(*facts)
+    log.close()
+    return read_run(run.folder)
+
+
+def scores_of(run: Run, label: str) -> dict[str, dict[str, float]]:
+    """Scores by task and question straight from the log."""
+    cell = next(cell for cell in run.header.cells if cell.label == label)
+    found: dict[str, dict[str, float]] = {}
+    for one in run.scored:
+        if one.cell == cell.key and one.value is not None:
+            found.setdefault(one.task, {})[one.question] = one.value
+    return found
+
+
+def test_the_average_is_of_categories_of_tasks_of_questions(small: Run) -> None:
+    tasks = {name: np.mean(list(scores.values())) for name, scores in scores_of(small, "+v+d").items()}
+    categories = [
+        np.mean([tasks[task.name] for task in NANO.tasks if task.category == name]) for name in NANO.categories
+    ]
+    result = row_of(small, "+v+d").result()
+    assert result is not None and result.score is not None
+    assert result.score.mid == pytest.approx(np.mean(categories))
+    assert (result.graded, result.asked) == (144, 144)
+
+
+def test_flips_are_counted_question_by_question(small: Run) -> None:
+    before, after = scores_of(small, "+v+d"), scores_of(small, "+v+d skipping=6")
+    moved = [after[task][key] - before[task][key] for task in before for key in before[task]]
+    change = (row_of(small, "+v+d skipping=6").result() or pytest.fail()).change
+    assert change is not None
+    assert (change.flips.lost, change.flips.gained) == (moved.count(-1.0), moved.count(1.0))
+    assert change.verdict is ScoreVerdict.LOWER
+    assert change.difference.n == 144
+
+
+@pytest.mark.parametrize(
+    ("average", "kind", "expected"),
+    [
+        ("categories", "average", {"a": 1 / 4, "b": 1 / 4, "c": 1 / 2}),
+        ("tasks", "average", {"a": 1 / 3, "b": 1 / 3, "c": 1 / 3}),
+        ("questions", "average", {"a": 10 / 60, "b": 20 / 60, "c": 30 / 60}),
+        ("tasks", "category", {"a": 1 / 2, "b": 1 / 2}),
+        ("questions", "category", {"a": 1 / 3, "b": 2 / 3}),
+    ],
+)
+def test_what_a_task_counts_for(average: str, kind: str, expected: dict[str, float]) -> None:
+    tasks = tuple(TaskSpec(name=name, source=name, category="x" if name < "c" else "y") for name in "abc")
+    suite = SuiteSpec(name="suite", tasks=tasks, average=average)  # type: ignore[arg-type]
+    subject = next(one for one in subjects_of(suite, "abc") if one.kind == kind)
+    assert shares_of(subject, suite, {"a": 10, "b": 20, "c": 30}) == pytest.approx(expected)
+
+
+def test_tasks_without_a_graded_question_count_for_nothing() -> None:
+    subject = subjects_of(NANO, {task.name for task in NANO.tasks})[0]
+    shares = shares_of(subject, NANO, {task.name: 5 for task in NANO.tasks if task.category != "math"})
+    assert sum(shares.values()) == pytest.approx(1)
+    assert list(shares.values()) == pytest.approx([1 / 10] * 10)
+
+
+def test_answers_that_cannot_be_graded_are_left_out_and_counted(tmp_path: Path) -> None:
+    run = replace(SMALL, arms=(BASE, deferring(2)), questions=6).write(tmp_path)
+    lost = [
+        replace(one, value=None, why="needs another model as its judge")
+        for one in run.scored
+        if one.task == "math_1" and one.question.endswith(("/0", "/1"))
+    ]
+    run = told(run, *lost)
+    row = row_of(run, "+v+d")
+    result = row.result("math_1", "task")
+    assert result is not None and result.score is not None
+    assert (result.graded, result.asked, result.score.n) == (4, 6, 4)
+    assert row.ungraded == {("math_1", "needs another model as its judge"): 2}
+    said = accuracy_table(run, accuracy_rows(run)).conditions
+    assert "Not graded here: 2 answers of math_1 (needs another model as its judge)." in said
+    assert "Graded/asked (questions): 70/72." in said
+
+
+def test_only_questions_that_both_answered_are_compared(tmp_path: Path) -> None:
+    run = replace(SMALL, arms=(BASE, deferring(2)), questions=6).write(tmp_path)
+    mine = next(cell.key for cell in run.header.cells if "deferral" in cell.label)
+    lost = [
+        replace(one, value=None, why="cut off")
+        for one in run.scored
+        if one.cell == mine and one.task == "math_1" and one.question.endswith("/0")
+    ]
+    extra = replace(lost[0], question="math_1/only here", value=1.0, why="")
+    run = told(run, *lost, extra)
+    row = row_of(run, "+v+d deferral=2")
+    result = row.result("math_1", "task")
+    assert result is not None and result.change is not None
+    assert (result.graded, result.change.difference.n) == (6, 5)
+    note = next(note for note in accuracy_table(run, accuracy_rows(run)).notes if "compared on" in note)
+    assert note == "+v+d deferral=2 — compared on 71 of 72 graded questions"
+
+
+def test_samples_of_a_question_are_averaged_first(tmp_path: Path) -> None:
+    store = AnswerStore(arms=(BASE, deferring(6)), suite=TABLE2, questions=8, figure="accuracy")
+    run = store.write(tmp_path)
+    result = row_of(run, "+v+d").result("humaneval", "task")
+    assert result is not None and result.score is not None
+    values = [one.value for one in run.scored if one.task == "humaneval" and one.cell == run.header.cells[0].key]
+    means = np.array(values, dtype=float).reshape(8, 10).mean(axis=1)
+    assert result.score.n == 8
+    assert result.score.mid == pytest.approx(means.mean())
+    assert result.score.se == pytest.approx(means.std(ddof=1) / np.sqrt(8))
+    assert parts_of_average(accuracy_rows(run))[0] == "task"  # three categories for four tasks say no more
+
+
+@pytest.mark.usefixtures("no_files")
+def test_a_task_that_failed_costs_the_averages_it_is_in(tmp_path: Path) -> None:
+    broken = replace(BASE, label="+v+d deferral=3", ends={"math_1": (Outcome.CRASHED, "signal 9")})
+    run = replace(SMALL, arms=(BASE, broken), questions=6).write(tmp_path)
+    row = row_of(run, "+v+d deferral=3")
+    assert (row.outcome, row.why) == (Outcome.CRASHED, "math_1: signal 9")
+    average, math, coding = row.result(), row.result("math", "category"), row.result("coding", "category")
+    assert average is not None and math is not None and coding is not None
+    assert (average.score, math.score) == (None, None)
+    assert average.missing["score"] == "math_1: CRASHED: signal 9"
+    assert coding.change is not None
+    table = accuracy_table(run, accuracy_rows(run))
+    headings = [column.heading for column in table.columns]
+    cells = dict(zip(headings, table.cells[1], strict=True))
+    assert (cells["outcome"], cells["score (% ± SE)"], cells["verdict"]) == ("CRASHED", "—", "—")
+    assert "+v+d deferral=3 — CRASHED: math_1: signal 9" in table.notes
+    assert show(run) == A_CELL_FAILED
+
+
+@pytest.mark.usefixtures("no_files")
+def test_what_did_not_run_at_all_is_a_row_with_its_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lacking = replace(BASE, label="+v+d+n", ends={"": (Outcome.UNSUPPORTED, "+n: one NUMA node")})
+    halted = replace(BASE, label="+v+d deferral=1", open=tuple(task.name for task in NANO.tasks[3:]))
+    run = replace(SMALL, arms=(BASE, lacking, halted), questions=4).write(tmp_path)
+    assert row_of(run, "+v+d+n").why == "+n: one NUMA node"
+    assert (row_of(run, halted.label).outcome, row_of(run, halted.label).why) == (None, "3 of 12 tasks asked so far")
+    assert show(run) == A_CELL_FAILED  # one is not done
+    text = capsys.readouterr().out
+    assert "+v+d+n           UNSUPPORTED: +n: one NUMA node" in text
+    assert "+v+d deferral=1  not asked: 3 of 12 tasks asked so far" in text
+
+
+def test_without_a_baseline_nothing_is_compared(tmp_path: Path) -> None:
+    failed = replace(BASE, ends={"": (Outcome.NO_MEMORY, "killed")})
+    run = replace(SMALL, arms=(failed, deferring(2)), questions=4).write(tmp_path)
+    result = row_of(run, "+v+d deferral=2").result()
+    assert result is not None
+    assert result.score is not None and result.change is None
+    assert "the baseline has no graded answer" in result.missing["change"]
+    assert any("the baseline has no graded answer" in note for note in accuracy_table(run, accuracy_rows(run)).notes)
+
+
+@pytest.fixture(scope="module")
+def formats(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return replace(PRECISION, suite=FOUR, questions=12).write(tmp_path_factory.mktemp("formats"))
+
+
+def test_all_formats_are_compared_with_the_first(formats: Run) -> None:
+    rows = accuracy_rows(formats)
+    assert [row.is_baseline for row in rows] == [True] + [False] * 14
+    assert all(result.change for row in rows[1:] if (result := row.result()))
+    grid = grids_below(formats, rows)[0]
+    assert grid.headings == ("experts", "device role bf16", "device role int8", "device role int4_g32")
+    assert [line[0] for line in grid.lines] == ["bf16", "int8", "int4_g32", "q8_0", "q4_0"]
+    assert "(" not in grid.lines[0][1] and "(" in grid.lines[4][3]
+
+
+def test_speed_and_score_stand_beside_each_other(tmp_path: Path) -> None:
+    run = replace(FRONTIER, suite=FOUR, arms=FRONTIER.arms[:2], questions=6, formats=FRONTIER.formats[:2]).write(
+        tmp_path
+    )
+    table = accuracy_table(run, accuracy_rows(run))
+    headings = [column.heading for column in table.columns]
+    assert headings[:4] == ["arm", "precision", "speed (tokens/s)", "Pareto"]
+    assert {cells[3] for cells in table.cells} <= {"yes", "no"}
+    assert [path.name for path in write_report(run, ["md"])] == ["accuracy.md", "table.md"]
+    untimed = replace(FRONTIER, suite=FOUR, arms=FRONTIER.arms[:2], questions=6, timed=0, run="untimed").write(tmp_path)
+    assert any("was not timed" in note for note in accuracy_table(untimed, accuracy_rows(untimed)).notes)
+
+
+def test_none_is_better_and_faster_than_a_pareto_point(tmp_path: Path) -> None:
+    run = replace(FRONTIER, suite=FOUR, questions=12).write(tmp_path)
+    rows = accuracy_rows(run)
+    data = json.loads(accuracy_json_text(run, rows, accuracy_table(run, rows)))
+    points = [(row["tokens_per_s"], row["results"][0]["score"]["mid"], row["is_pareto"]) for row in data["rows"]]
+    for speed, score, is_pareto in points:
+        beaten = any(s >= speed and v >= score and (s, v) != (speed, score) for s, v, _ in points)
+        assert is_pareto is not beaten
+
+
+@pytest.mark.usefixtures("no_files")
+def test_the_terminal_shows_speeds_and_drift_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    show(replace(FRONTIER, suite=FOUR, arms=FRONTIER.arms[:2], questions=4).write(tmp_path))
+    assert "tokens/s  the baseline" in capsys.readouterr().out
+    show(DriftStore(arms=(BASE, skipping(6))).write(tmp_path))
+    assert "top-1 30.8 ± 2.5 %" in capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def drift(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return DriftStore(arms=(BASE, deferring(2), skipping(6))).write(tmp_path_factory.mktemp("drift"))
+
+
+def test_what_is_measured_stands_in_place_of_scores(drift: Run) -> None:
+    row = row_of(drift, "+v+d skipping=6")
+    measures = {(one.task, one.metric): one for one in row.measures}
+    facts = [one for one in drift.scored if one.cell == row.row.cell and one.task == "decode"]
+    losses = [(one.value, one.weight) for one in facts if one.metric == "nll_nats" and one.value is not None]
+    mean = np.average([value for value, _ in losses], weights=[weight for _, weight in losses])
+    perplexity = measures["decode", "nll_nats"]
+    assert row.results == ()
+    assert perplexity.value.mid == pytest.approx(np.exp(mean))
+    assert perplexity.change is not None and perplexity.change.low is not None and perplexity.change.low > 0
+    headings = [column.heading for column in accuracy_table(drift, accuracy_rows(drift)).columns]
+    assert "decode: KL (nats ± SE)" in headings and "prefill: top-1 agreement (% ± SE)" in headings
+    assert not any("score" in heading for heading in headings)
+
+
+def test_the_baseline_of_a_drift_is_its_reference(drift: Run) -> None:
+    table = accuracy_table(drift, accuracy_rows(drift))
+    at = [column.heading for column in table.columns].index("decode: KL (nats ± SE)")
+    assert table.cells[0][at] == "reference"
+
+
+def test_every_row_has_the_command_that_asks_it_again(small: Run) -> None:
+    commands = dict(accuracy_table(small, accuracy_rows(small)).commands)
+    words = "eval +suite=nano limit=60 model.path=evals/nano engine.v=true engine.d=true engine.deferral=2"
+    assert commands["+v+d deferral=2"] == f"python -m ktbench {words}"
+
+
+def test_the_csv_has_a_line_for_each_subject_of_each_cell(small: Run) -> None:
+    rows = accuracy_rows(small)
+    lines = list(csv.DictReader(io.StringIO(accuracy_csv_text(small, rows))))
+    assert len(lines) == 3 * (1 + 6 + 12)
+    line = next(one for one in lines if (one["label"], one["subject"]) == ("+v+d skipping=6", "math"))
+    result = row_of(small, "+v+d skipping=6").result("math", "category")
+    assert result is not None and result.change is not None
+    assert float(line["difference"]) == result.change.difference.mid
+    assert float(line["p"]) == result.change.flips.p
+    assert (
+        next(one for one in lines if one["label"] == "+v+d")["missing"] == "change: it is what others are compared with"
+    )
+
+
+def test_the_json_is_plain_and_complete(small: Run) -> None:
+    rows = accuracy_rows(small)
+    content = json.loads(accuracy_json_text(small, rows, accuracy_table(small, rows)))
+    assert content["header"]["suite"]["name"] == "nano"
+    assert [row["label"] for row in content["rows"]] == [row.row.label for row in rows]
+    assert content["rows"][1]["ends"]["math_1"]["requests"] == 12
+
+
+def test_latex_escapes_what_it_must(small: Run) -> None:
+    text = latex(accuracy_table(small, accuracy_rows(small)))
+    assert r"score (\% $\pm$ SE)" in text
+
+
+def test_conditions_say_how_questions_were_put(tmp_path: Path) -> None:
+    store = AnswerStore(arms=(BASE, deferring(6)), suite=TABLE2, questions=4, figure="accuracy")
+    said = " ".join(accuracy_table(run := store.write(tmp_path), accuracy_rows(run)).conditions)
+    assert "Questions (humaneval): 0-shot, 10 samples at temperature 0.3, top-p 0.95." in said
+    assert "Questions (gsm8k): 8-shot, greedy." in said
+    assert "Deferral acts in decode steps, never in prefill." in said
+
+
+def test_answers_by_likelihood_are_said_not_to_feel_deferral(tmp_path: Path) -> None:
+    run = replace(SMALL, arms=(BASE, deferring(2)), questions=4).write(tmp_path)
+    run = told(run, *(replace(one, tokens=None) for one in run.scored if one.task == "math_1"))
+    said = accuracy_table(run, accuracy_rows(run)).conditions
+    assert "Deferral acts in decode steps, never in prefill; not for math_1, where nothing is decoded." in said
+    assert any(sentence == "Questions (math_1): 0-shot." for sentence in said)
+
+
+def test_known_answers_are_told_from_computed_ones(tmp_path: Path) -> None:
+    run = replace(SMALL, arms=(BASE,), questions=4).write(tmp_path)
+    log = Log(run.folder)
+    log.append(*(replace(end, cached=4) for end in run.asked))
+    log.close()
+    assert "48 of 48 requests known from before" in accuracy_rows(read_run(run.folder))[0].evidence
+
+
+@pytest.mark.usefixtures("no_files")
+def test_the_terminal_shows_rows_and_categories(small: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert show(small) == DONE
+    text = capsys.readouterr().out
+    assert "the baseline" in text and "no difference shown" in text
+    assert "Relative change by category (%; * beyond noise):" in text
+    assert "seen: avx512_calls 12,000, tasks_dynamic 12,000, deferred_experts 12,000" in text
+
+
+def test_a_part_that_asks_nothing_is_as_before(small: Run) -> None:
+    with pytest.raises(AssertionError, match="asks no suite"):
+        accuracy_rows(replace(small, header=replace(small.header, suite=None)))
+
+
+def test_arms_may_be_those_of_any_order(tmp_path: Path) -> None:
+    run = replace(SMALL, arms=(Answering(label="+v+d deferral=1"), BASE), questions=4).write(tmp_path)
+    assert [row.is_baseline for row in accuracy_rows(run)] == [False, True]
