@@ -9,8 +9,9 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from ktbench.accuracy.grade import Grade
 from ktbench.accuracy.tasks.harness import templates_compiled_once
-from ktbench.accuracy.tasks.loaded import Grade, LoadedTask
+from ktbench.accuracy.tasks.loaded import LoadedTask
 from ktbench.core.scored import SCORE
 from ktbench.core.suite import SuiteSpec, TaskSpec
 
@@ -152,7 +153,7 @@ def _grade(loaded: LoadedTask, put: _Put) -> Grade:
     """lm-eval's own score is the answer's value; a grader of ours says its."""
     replies = [instance.filtered_resps[loaded.built.filter] for instance in put.instances]
     worth = loaded.built.task.process_results(put.row, replies)[loaded.built.metric]
-    return worth if isinstance(worth, Grade) else Grade(value=float(worth))
+    return worth if isinstance(worth, Grade) else Grade(float(worth))
 
 
 def _new_tokens(reply: str, lm: TemplateLM) -> int:

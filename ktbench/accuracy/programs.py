@@ -1,11 +1,10 @@
-"""Graders of HumanEval and MBPP, and pass@k. Programs run in the sandbox, and only where that is asked for."""
+"""Graders of HumanEval and MBPP. Programs run in the sandbox, and only where that is asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import prod
-from typing import NamedTuple
 
+from ktbench.accuracy.grade import Grade
 from ktbench.accuracy.sandbox.limits import Ended
 from ktbench.accuracy.sandbox.running import run_program
 
@@ -15,51 +14,32 @@ MBPP_STOPS = ("[DONE]",)  # what ends the worked examples of its prompt, Austin 
 Row = Mapping[str, object]
 
 
-class Graded(NamedTuple):
-    """The worth of an answer, 0 to 1. None is one that cannot be graded; `why` says why it is not 1."""
-
-    score: float | None
-    why: str = ""
-
-
-def grade_humaneval(row: Row, completion: str, *, confirm_unsafe: bool) -> Graded:
+def grade_humaneval(row: Row, completion: str, *, confirm_unsafe: bool) -> Grade:
     """Whether prompt and completion pass the tests of a row of HumanEval.
 
     The completion ends before the first of HUMANEVAL_STOPS. Raises ValueError without `confirm_unsafe` or for a row
     that lacks a field, Unprotected where the sandbox cannot be closed.
     """
-    demand_confirmation(confirm_unsafe)
+    _demand_confirmation(confirm_unsafe)
     prompt, test, function = (_text(row, name) for name in ("prompt", "test", "entry_point"))
     program = prompt + until(completion, HUMANEVAL_STOPS)
     return of_ended(run_program(program, tests=f"{test}\ncheck({function})\n"))
 
 
-def grade_mbpp(row: Row, code: str, *, confirm_unsafe: bool) -> Graded:
+def grade_mbpp(row: Row, code: str, *, confirm_unsafe: bool) -> Grade:
     """Whether code passes the tests of a row of MBPP.
 
     It ends before the first of MBPP_STOPS. `test_setup_code` runs between code and tests, as it calls the code. Raises
     ValueError without `confirm_unsafe` or for a row that lacks a field, Unprotected where the sandbox cannot be closed.
     """
-    demand_confirmation(confirm_unsafe)
+    _demand_confirmation(confirm_unsafe)
     tests = row.get("test_list")
     if not isinstance(tests, list) or not tests or not all(isinstance(test, str) for test in tests):
         raise ValueError("test_list: must be a list of texts")
     return of_ended(run_program(until(code, MBPP_STOPS), tests="\n".join([_setup(row), *tests])))
 
 
-def pass_at_k(samples: int, right: int, k: int) -> float:
-    """The unbiased estimate of the chance that one of `k` answers passes, from `right` of `samples` that did.
-
-    1 - C(samples - right, k) / C(samples, k), as a product (Chen et al. 2021, equation 1). Raises ValueError.
-    """
-    if not 1 <= k <= samples:
-        raise ValueError(f"pass@k: k={k} must be 1 to the number of samples, {samples}")
-    if not 0 <= right <= samples:
-        raise ValueError(f"pass@k: right={right} must be 0 to the number of samples, {samples}")
-    return 1.0 - prod(max(0.0, 1.0 - k / i) for i in range(samples - right + 1, samples + 1))
-
-
-def demand_confirmation(confirm_unsafe: bool) -> None:
+def _demand_confirmation(confirm_unsafe: bool) -> None:
     """Raises ValueError where running generated programs was not asked for."""
     if not confirm_unsafe:
         raise ValueError(
@@ -72,9 +52,9 @@ def until(text: str, stops: Iterable[str]) -> str:
     return text[: min((at for stop in stops if (at := text.find(stop)) >= 0), default=len(text))]
 
 
-def of_ended(ended: Ended) -> Graded:
+def of_ended(ended: Ended) -> Grade:
     """A program that came to its end, its tests included, is right."""
-    return Graded(1.0 if ended.finished else 0.0, ended.why)
+    return Grade(1.0 if ended.finished else 0.0, ended.why)
 
 
 def _text(row: Row, name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -52,6 +52,7 @@ class Session:
     def __init__(self, lm: EngineLM, suite: SuiteSpec, answers: Path, ids: Ids) -> None:
         self._lm, self._suite, self._answers, self._ids = lm, suite, answers, ids
         self._loaded = cache(lambda task: load_task(task, suite))
+        self._known: tuple[RunSpec, AnswerCache] | None = None
 
     @classmethod
     def open(
@@ -69,54 +70,71 @@ class Session:
         answering = open_answering([cell.spec for cell in cells], host)
         return cls(EngineLM(answering, tokenizer, batch=suite.batch, progress=progress), suite, answers, ids)
 
+    def close(self) -> None:
+        """Release the weights."""
+        self._lm.answering.close()
+
     def ask(self, cell: Cell, name: str, reference: Reference) -> tuple[Asked, tuple[Scored, ...]]:
         """How a task of the suite ended for a cell, and its answers.
 
         UNSUPPORTED where the engine cannot answer as the cell asks; IDLE, without answers, where counters contradict
-        it. Raises ValueError as `load_task`, and for a reference that is not there.
+        it; CRASHED where the task cannot be had or the logits are no numbers.
         """
-        task, began_s = self._suite.task(name), perf_counter()
-        started = datetime.now(UTC).isoformat(timespec="seconds")
-        blank = Asked(
-            cell=cell.key, label=cell.label, task=name, outcome=Outcome.UNSUPPORTED, provenance="measured",
-            code_id=self._ids.code, env_id=self._ids.env, started=started,
-        )  # fmt: skip
+        task = self._suite.task(name)
+        blank = self._blank(cell, name)
         if why := acts_nowhere(cell.spec, task):
             return replace(blank, why=why), ()
         try:
             self._use(cell.spec)
         except Unsupported as error:
             return replace(blank, why=str(error)), ()
-        before = dict(self._lm.answering.counters())
-        answers, setting = self._answered(cell.spec, task, reference)
-        evidence, tally = self._evidence(cell.spec, before), self._lm.tally
-        if why := dishonest(evidence):
-            return replace(blank, outcome=Outcome.IDLE, why=why, evidence=evidence), ()
+        before, began_s = dict(self._lm.answering.counters()), perf_counter()
+        try:
+            answers, setting = self._answered(cell.spec, task, reference)
+        except ValueError as error:
+            return replace(blank, outcome=Outcome.CRASHED, why=str(error)), ()
         ended = replace(
             blank,
-            outcome=Outcome.OK,
             took_s=perf_counter() - began_s,
             questions=len({answer.question for answer in answers}),
-            requests=tally.requests,
-            cached=tally.cached,
-            prompt_tokens=tally.prompt_tokens,
-            new_tokens=tally.new_tokens,
-            evidence=evidence,
-            setting=setting,
+            evidence=self._evidence(cell.spec, task, before),
+            setting="; ".join(filter(None, [setting, *self._lm.answering.notes()])),
+            **asdict(self._lm.tally),
         )
-        return ended, tuple(_scored(cell, name, answer) for answer in answers)
+        if why := dishonest(ended.evidence):
+            self._cache(cell.spec).forget()
+            return replace(ended, outcome=Outcome.IDLE, why=why), ()
+        return replace(ended, outcome=Outcome.OK), tuple(_scored(cell, name, answer) for answer in answers)
+
+    def _blank(self, cell: Cell, task: str) -> Asked:
+        return Asked(
+            cell=cell.key,
+            label=cell.label,
+            task=task,
+            outcome=Outcome.UNSUPPORTED,
+            provenance="measured",
+            code_id=self._ids.code,
+            env_id=self._ids.env,
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
 
     def _use(self, spec: RunSpec) -> None:
         """Answer as a cell from now on, by what was answered before where that was by the same."""
-        lm, setting = self._lm, f"chat={self._suite.chat} batch={self._suite.batch}"
-        identity = identity_of(spec, code_id=self._ids.code, tokenizer=lm.tokenizer, setting=setting)
-        lm.use(spec, AnswerCache(self._answers, identity))
-        lm.reset_tally()
+        self._lm.use(spec, self._cache(spec))
+        self._lm.reset_tally()
+
+    def _cache(self, spec: RunSpec) -> AnswerCache:
+        """What was answered before by the same engine on the same machine."""
+        if self._known is None or self._known[0] != spec:
+            setting = f"chat={self._suite.chat} batch={self._suite.batch} machine={self._ids.env}"
+            identity = identity_of(spec, code_id=self._ids.code, tokenizer=self._lm.tokenizer, setting=setting)
+            self._known = (spec, AnswerCache(self._answers, identity))
+        return self._known[1]
 
     def _answered(self, spec: RunSpec, task: TaskSpec, reference: Reference) -> tuple[tuple[Answer, ...], str]:
         """Answers to a task, and how its questions were put."""
         suite, lm = self._suite, self._lm
-        if task.source.startswith("drift/"):
+        if task.is_drift:
             return self._drifted(spec, task, reference)
         if task.source == "wikitext2":
             corpus = wikitext2(suite.data_dir)
@@ -144,10 +162,11 @@ class Session:
         )
         return tuple(answers), f"{corpus.title}; {plan.setting}"
 
-    def _evidence(self, spec: RunSpec, before: Mapping[str, int]) -> tuple[Evidence, ...]:
-        """What counters saw; nothing where every answer was known."""
+    def _evidence(self, spec: RunSpec, task: TaskSpec, before: Mapping[str, int]) -> tuple[Evidence, ...]:
+        """What counters saw; nothing where nothing had to be asked, or known answers left none with a decode step."""
         tally, now = self._lm.tally, self._lm.answering.counters()
-        if tally.requests and tally.cached == tally.requests:
+        asked = tally.requests - tally.cached
+        if not task.is_drift and (asked == 0 or (tally.cached and tally.new_tokens <= asked)):
             return ()
         moved = {name: count - before.get(name, 0) for name, count in now.items()}
         return collect(spec.engine.features, moved)
@@ -156,7 +175,11 @@ class Session:
 def acts_nowhere(spec: RunSpec, task: TaskSpec) -> str:
     """Why a task would not see a feature of a cell; empty where it sees all."""
     engine = spec.engine
-    if engine.defer_prefill or needs_decode(task) or not (engine.deferral or engine.skipping):
+    if needs_decode(task):
+        return ""
+    if engine.c:
+        return "+c: captures the decode step, of which this task has none"
+    if engine.defer_prefill or not (engine.deferral or engine.skipping):
         return ""
     feature = "Expert Deferral" if engine.deferral else "Expert Skipping"
     return (

@@ -15,8 +15,8 @@ from ktbench.core.errors import RequestError
 from ktbench.core.outcome import Outcome
 from ktbench.core.record import Cell, Environment, Part
 from ktbench.core.scored import SCORE, Asked, Scored
-from ktbench.core.suite import SuiteSpec
-from ktbench.launch.answering import Asking, Said, answer_apart
+from ktbench.core.suite import SuiteSpec, TaskSpec
+from ktbench.launch.answering import Asking, Said, answer_apart, reference_file
 from ktbench.launch.apart import ChildFailed
 from ktbench.plan.schedule import worker_groups
 from ktbench.store import Log, Run
@@ -39,17 +39,28 @@ class Examiner:
     def ask_all(self, previous: Run | None) -> None:
         """Ask every task that the resumed run does not have. A crash costs the cell that caused it its other tasks."""
         ends = previous.ends() if previous else {}
+        references = references_of(self.planned.here, self.parts)
+        tasks = {cell.key: self._open(cell, ends, references[cell.key]) for cell in self.planned.here}
         for cell in self.planned.here:
             if cell.key in self.planned.lacking:
-                self._set_aside(cell, self._open(cell, ends), Outcome.UNSUPPORTED, self.planned.lacking[cell.key])
-        references = references_of(self.planned.runnable, self.parts)
+                self._set_aside(cell, tasks[cell.key], Outcome.UNSUPPORTED, self.planned.lacking[cell.key])
         first = sorted(self.planned.runnable, key=lambda cell: references[cell.key] != cell.key)
         for group in worker_groups(first):
-            self._ask_group(group, {cell.key: self._open(cell, ends) for cell in group}, references)
+            self._ask_group(group, {cell.key: tasks[cell.key] for cell in group}, references)
 
-    def _open(self, cell: Cell, ends: Mapping[tuple[str, str], Asked]) -> tuple[str, ...]:
-        names = [task.name for task in self.suite.tasks]
-        return tuple(name for name in names if (end := ends.get((cell.key, name))) is None or not end.outcome.timed)
+    def _open(self, cell: Cell, ends: Mapping[tuple[str, str], Asked], reference: str) -> tuple[str, ...]:
+        """Tasks that have not ended well, and those whose predictions others need and that are gone."""
+
+        def done(task: TaskSpec) -> bool:
+            end = ends.get((cell.key, task.name))
+            lost = (
+                task.is_drift
+                and reference == cell.key
+                and not reference_file(self.folder, cell.key, task.name).is_file()
+            )
+            return end is not None and end.outcome.timed and not lost
+
+        return tuple(task.name for task in self.suite.tasks if not done(task))
 
     def _ask_group(
         self, group: Sequence[Cell], tasks: dict[str, tuple[str, ...]], references: Mapping[str, str]
@@ -70,7 +81,9 @@ class Examiner:
                 return
             except ChildFailed as error:
                 tasks = {key: tuple(name for name in open_ if (key, name) not in asked) for key, open_ in tasks.items()}
-                lost = next(cell for cell in left if tasks[cell.key])
+                lost = next((cell for cell in left if tasks[cell.key]), None)
+                if lost is None:
+                    return
                 self._set_aside(lost, tasks[lost.key], Outcome.CRASHED, str(error))
                 tasks[lost.key] = ()
 
@@ -107,13 +120,13 @@ class Examiner:
 
 
 def references_of(cells: Sequence[Cell], parts: Sequence[Part]) -> dict[str, str]:
-    """By cell key the baseline that a cell is compared with; a cell whose part has none here is its own."""
+    """By cell key the baseline with the same model that a cell is compared with; a cell without one is its own."""
     baselines = {part.name: part.baseline for part in parts}
-    firsts: dict[str, str] = {}
+    firsts: dict[tuple[str, str], str] = {}
     for cell in cells:
         if cell.label == baselines[cell.part]:
-            firsts.setdefault(cell.part, cell.key)
-    return {cell.key: firsts.get(cell.part, cell.key) for cell in cells}
+            firsts.setdefault((cell.part, cell.spec.model.name), cell.key)
+    return {cell.key: firsts.get((cell.part, cell.spec.model.name), cell.key) for cell in cells}
 
 
 def told(asked: Asked, scored: Sequence[Scored]) -> str:

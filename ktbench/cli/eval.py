@@ -39,12 +39,14 @@ def eval_request(overrides: Sequence[str]) -> Request:
     there.
     """
     from ktbench.cli.request import read_request
+    from ktbench.plan import plan_cells
 
     request = read_request(with_model(overrides), asks=True)
     if request.suite is None:
         return request
     for part in request.parts:
-        _require_answers(part.spec)
+        for cell in plan_cells(part.spec, part.sweep, part.name):
+            _require_answers(cell.spec)
     _require_questions(request.suite)
     return named(paired(request), request.suite)
 
@@ -56,11 +58,18 @@ def with_model(overrides: Sequence[str]) -> list[str]:
 
 
 def paired(request: Request) -> Request:
-    """A request of one cell that changes numbers gets the unmodified model beside it, which is asked the same."""
-    if request.is_sweep:
+    """A request of one cell that changes numbers gets the unmodified model beside it, which is asked the same.
+
+    Answers have no noise that a control could show, timed steps have.
+    """
+    if not request.is_sweep:
+        (part,) = request.parts
+        return replace(request, parts=(_beside_base(part),))
+    if request.is_timed:
         return request
-    (part,) = request.parts
-    return replace(request, parts=(_beside_base(part),))
+    return replace(
+        request, parts=tuple(replace(part, sweep=replace(part.sweep, control=False)) for part in request.parts)
+    )
 
 
 def named(request: Request, suite: SuiteSpec) -> Request:
@@ -97,7 +106,9 @@ def _require_answers(spec: RunSpec) -> None:
     from ktbench.engine.gguf.inspecting import is_gguf
     from ktbench.resources import checkpoint_folder
 
-    model = spec.model
+    model, phase = spec.model, spec.workload.phase
+    if phase != "decode":
+        raise RequestError(f"workload.phase={phase}: questions are not timed, leave out workload=")
     if spec.machine is not None:
         raise RequestError(f"machine={spec.machine.name}: a simulation answers no questions, leave out machine=")
     if spec.system != "ktbench":

@@ -79,7 +79,7 @@ class _Shown:
 
 
 def _shown(part: Run) -> _Shown:
-    if part.header.suite is not None:
+    if part.header.suite is not None and part.header.cells:
         return _asked(part)
     return _paper(part) if the_part(part).published else _rows(part)
 

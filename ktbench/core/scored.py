@@ -38,8 +38,7 @@ class Asked:
     """The end of one task of one cell: its answers count from here on.
 
     `cached` of its `requests` had been answered before by the same engine, and are not in `evidence`, `took_s` and the
-    token counts. `setting` says how the questions were put where that is not plain from the spec, such as that
-    deferral acted in prefill.
+    token counts. `setting` says how the questions were put where that is not plain from the spec.
     """
 
     cell: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +11,9 @@ from ktbench.core.checks import at_least
 # How the score of a suite is made of its tasks'. `categories`: questions → task → category → average, each the plain
 # mean of the ones below it (LiveBench). `tasks`: the mean over tasks. `questions`: the mean over all questions (MMLU).
 Average = Literal["categories", "tasks", "questions"]
+
+# Sources whose texts are not asked but measured, and whether that takes decode steps.
+MEASURED: Mapping[str, bool] = {"wikitext2": False, "drift/decode": True, "drift/prefill": False}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +47,16 @@ class TaskSpec:
             raise ValueError(f"{where}.top_p={self.top_p}: allowed are values above 0 up to 1")
         if self.samples > 1 and self.temperature == 0:
             raise ValueError(f"{where}.samples={self.samples}: greedy answers are all alike, set a temperature")
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether its texts are measured (loss, divergence); else its questions are asked and answers graded."""
+        return self.source in MEASURED
+
+    @property
+    def is_drift(self) -> bool:
+        """Whether predictions are held against those of the baseline."""
+        return self.source.startswith("drift/")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -73,7 +73,7 @@ class Answering:
         """New tokens for each prompt of one batch, at most `room`.
 
         `ended` is asked after every token; the one that ends an answer is part of it. Raises ValueError for an empty
-        prompt.
+        prompt, and for logits that are no numbers.
         """
         answers: list[list[int]] = [[] for _ in prompts]
         chooser, left = Chooser(samplings, room), list(range(len(prompts)))
@@ -91,18 +91,21 @@ class Answering:
                 left = [left[place] for place in places]
                 sequences.keep(places)
             logits = self._step(sequences, [answers[i][-1] for i in left])
+        _require_finite(logits)  # what once was no number stays none
         return answers
 
     def passed(self, rows: Sequence[Ids], last: Sequence[int] | None = None) -> Iterator[Tensor]:
         """Logits float32 [T, V] of each row, of one pass over all: position t is the prediction of token t + 1.
 
-        With `last` only those of so many last positions of each row. Raises ValueError for an empty row.
+        With `last` only those of so many last positions of each row. Raises ValueError for an empty row, and for logits
+        that are no numbers.
         """
         lengths = _lengths(rows, "row")
         firsts = [0] * len(rows) if last is None else [n - kept for n, kept in zip(lengths, last, strict=True)]
         # Padded behind, where causal attention does not look: rows need no mask, as lm-eval's hf model has none.
         ids = torch.tensor([[*row, *[0] * (max(lengths) - len(row))] for row in rows], device=self._device)
         logits, before = self._pass(ids, max(lengths) - min(firsts)), min(firsts)
+        _require_finite(logits)
         places = zip(firsts, lengths, strict=True)
         return (logits[i, first - before : end - before].float().cpu() for i, (first, end) in enumerate(places))
 
@@ -219,6 +222,11 @@ def _require_plain(engine: EngineSpec) -> None:
     if engine.placement.policy != "host":
         policy = engine.placement.policy
         raise Unsupported(f"engine.placement.policy={policy}: says where experts run, not what they answer; leave it")
+
+
+def _require_finite(logits: Tensor) -> None:
+    if not logits.isfinite().all():
+        raise ValueError("the logits are not finite")
 
 
 def _lengths(rows: Sequence[Ids], what: str) -> list[int]:

@@ -94,6 +94,7 @@ def _answer(asking: Asking, say: Callable[[Said], None]) -> None:
             path = reference_file(Path(asking.folder), unmodified, task)
             asked, scored = session.ask(cell, task, Reference(path=path, is_this=unmodified == cell.key))
             say(Said(asked=asked, scored=scored))
+    session.close()
 
 
 def progress(say: Callable[[Said], None], clock: Callable[[], float] = monotonic) -> Callable[[int, int], None]:

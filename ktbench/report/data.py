@@ -27,7 +27,6 @@ def csv_text(run: Run, rows: Sequence[Row]) -> str:
 
 
 def _flat(run: Run, row: Row) -> dict[str, Any]:
-    roof, gain, roles = row.roof, row.gain, row.roles
     return {
         "label": row.label,
         "role": row.role,
@@ -39,20 +38,8 @@ def _flat(run: Run, row: Row) -> dict[str, Any]:
         **_numbers_of(row),
         **_ends("step_s", row.step_s),
         **_ends("tokens_per_s", row.tokens_per_s),
-        **_ends("speedup", row.speedup),
-        "verdict": None if row.speedup is None else row.verdict,
-        **_ends("gain", None if gain is None else gain.ratio),
-        "gain_over": None if gain is None else gain.over,
-        "gain_verdict": None if gain is None else gain.verdict,
-        "read_bytes_per_s": row.read_bytes_per_s,
-        "flops_per_s": row.flops_per_s,
-        **_ends("roof_share", None if roof is None else roof.share),
-        "nearer_roof": None if roof is None else roof.limit,
-        "peak_isa": None if roof is None else roof.peak_isa,
-        "peak_dtype": None if roof is None else roof.peak_dtype,
-        **_ends("host_busy", None if roles is None else roles.host_busy),
-        **_ends("device_busy", None if roles is None else roles.device_busy),
-        **_ends("overlap", None if roles is None else roles.overlap),
+        **_comparisons(row),
+        **_use(row),
         "placements": " ".join(f"{number}:{place}" for number, place in row.placements.items() if place),
         "evidence": row.evidence,
         "error": row.error,
@@ -63,6 +50,33 @@ def _flat(run: Run, row: Row) -> dict[str, Any]:
         "missing": "; ".join(f"{name}: {why}" for name, why in row.missing.items()),
         "remarks": "; ".join(row.remarks),
         **_origin(run, row),
+    }
+
+
+def _comparisons(row: Row) -> dict[str, Any]:
+    gain = row.gain
+    return {
+        **_ends("speedup", row.speedup),
+        "verdict": None if row.speedup is None else row.verdict,
+        **_ends("gain", None if gain is None else gain.ratio),
+        "gain_over": None if gain is None else gain.over,
+        "gain_verdict": None if gain is None else gain.verdict,
+    }
+
+
+def _use(row: Row) -> dict[str, Any]:
+    """How much of the machine was used, and how the roles shared the time."""
+    roof, roles = row.roof, row.roles
+    return {
+        "read_bytes_per_s": row.read_bytes_per_s,
+        "flops_per_s": row.flops_per_s,
+        **_ends("roof_share", None if roof is None else roof.share),
+        "nearer_roof": None if roof is None else roof.limit,
+        "peak_isa": None if roof is None else roof.peak_isa,
+        "peak_dtype": None if roof is None else roof.peak_dtype,
+        **_ends("host_busy", None if roles is None else roles.host_busy),
+        **_ends("device_busy", None if roles is None else roles.device_busy),
+        **_ends("overlap", None if roles is None else roles.overlap),
     }
 
 

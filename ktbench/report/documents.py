@@ -66,7 +66,7 @@ def documents_of(run: Run) -> tuple[Document, ...]:
 def _of_part(run: Run) -> Iterator[Document]:
     rows, published = rows_of(run), the_part(run).published
     lines = paper_lines(run, rows) if published else ()
-    if run.header.suite is not None:
+    if run.header.suite is not None and rows:
         yield from _of_suite(run, rows, lines)
     elif rows:
         yield Document(kind="table", run=run, rows=rows, table=table_of(run, rows))

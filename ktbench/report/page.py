@@ -7,21 +7,32 @@ from dataclasses import replace
 
 from ktbench.report.accuracy.markdown import accuracy_markdown
 from ktbench.report.accuracy.table import grids_below
-from ktbench.report.documents import KINDS, documents_of
+from ktbench.report.documents import KINDS, Document, documents_of
 from ktbench.report.markdown import listed, markdown, section
 from ktbench.report.tables import Table
 from ktbench.store import Run
 
 
 def page_of(run: Run) -> str:
-    """Markdown of `report/accuracy.md`, `table.md` and `paper.md`: tables of all parts in order, their figures linked."""
+    """Markdown of `report/accuracy.md`, `table.md` and `paper.md`: all parts in order, their figures linked."""
     documents = documents_of(run)
-    asked = [accuracy_markdown(one.table, grids_below(one.run, one.answers)) for one in documents if one.answers]
-    tables = [[one.table for one in documents if one.kind == kind] for kind in KINDS if kind != "accuracy"]
-    return "\n".join([*asked, *(page(run.header.title, found) for found in tables if found)])
+    kinds = [[one for one in documents if one.kind == kind] for kind in KINDS]
+    return "\n".join(page_of_kind(run.header.title, found) for found in kinds if found)
 
 
-def page(title: str, tables: Sequence[Table]) -> str:
+def page_of_kind(title: str, documents: Sequence[Document]) -> str:
+    """Markdown of documents that are all of one kind."""
+    if documents[0].kind == "accuracy":
+        return "\n".join(map(page_of_answers, documents))
+    return _page(title, [document.table for document in documents])
+
+
+def page_of_answers(document: Document) -> str:
+    """Markdown of what answers were worth, with the grids that stand below its table."""
+    return accuracy_markdown(document.table, grids_below(document.run, document.answers))
+
+
+def _page(title: str, tables: Sequence[Table]) -> str:
     """A table alone as it is; parts of a run below a common title, with what holds for all of them once at the end."""
     if len(tables) == 1 and not tables[0].part:
         return markdown(tables[0])

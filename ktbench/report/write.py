@@ -7,13 +7,11 @@ from pathlib import Path
 
 from ktbench.core.errors import RequestError
 from ktbench.report.accuracy.data import accuracy_csv_text, accuracy_json_text
-from ktbench.report.accuracy.markdown import accuracy_markdown
-from ktbench.report.accuracy.table import grids_below
 from ktbench.report.data import csv_text, json_text
 from ktbench.report.documents import KINDS, Document, Kind, documents_of
 from ktbench.report.latex import latex
 from ktbench.report.markdown import markdown
-from ktbench.report.page import page
+from ktbench.report.page import page_of_answers, page_of_kind
 from ktbench.report.paper_table import paper_csv_text
 from ktbench.store import Run
 
@@ -29,7 +27,7 @@ _PAPER_TEXTS = {name: text for name, text in _TEXTS.items() if name != "json"} |
 }
 _ACCURACY_TEXTS = {
     **_TEXTS,
-    "md": lambda document: accuracy_markdown(document.table, grids_below(document.run, document.answers)),
+    "md": page_of_answers,
     "csv": lambda document: accuracy_csv_text(document.run, document.answers),
     "json": lambda document: accuracy_json_text(document.run, document.answers, document.table),
 }
@@ -76,9 +74,9 @@ def _written(folder: Path, run: Run, documents: Sequence[Document], name: str) -
 def _pages(folder: Path, run: Run, documents: Sequence[Document]) -> Iterator[Path]:
     """Of a run of several parts a page for each kind of table."""
     for kind in KINDS:
-        tables = [document.table for document in documents if document.kind == kind]
-        if tables and tables[0].part:
-            yield _write(folder / f"{kind}.md", page(run.header.title, tables))
+        found = [document for document in documents if document.kind == kind]
+        if found and found[0].table.part:
+            yield _write(folder / f"{kind}.md", page_of_kind(run.header.title, found))
 
 
 def _figures(folder: Path, document: Document) -> Iterator[Path]:

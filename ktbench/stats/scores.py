@@ -116,12 +116,19 @@ def _is_whole(moved: Sequence[Stratum]) -> bool:
 
 
 def _verdict(difference: Estimate, flips: Flips | None) -> ScoreVerdict:
-    """Needs the whole interval on one side of 0 and, of answers that are right or wrong, flips beyond chance."""
-    if difference.low is None or difference.high is None or (flips and flips.p > SURE):
+    """Needs the whole interval on one side of 0 and, of answers that are right or wrong, flips beyond chance.
+
+    Flips weigh all questions alike, the difference weighs tasks: the two must point the same way.
+    """
+    if difference.low is None or difference.high is None or (flips and not _bears_out(flips, difference)):
         return ScoreVerdict.NONE_SHOWN
     if difference.high < 0:
         return ScoreVerdict.LOWER
     return ScoreVerdict.HIGHER if difference.low > 0 else ScoreVerdict.NONE_SHOWN
+
+
+def _bears_out(flips: Flips, difference: Estimate) -> bool:
+    return flips.p <= SURE and (flips.gained - flips.lost) * difference.mid > 0
 
 
 def _over(difference: Estimate, base: float) -> Estimate:

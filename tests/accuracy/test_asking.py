@@ -10,7 +10,8 @@ import pytest
 from lm_eval.evaluator import evaluate
 
 from ktbench.accuracy.asking import Answer, ask, sampling_seed
-from ktbench.accuracy.tasks import Grade, LoadedTask, load_task
+from ktbench.accuracy.grade import Grade
+from ktbench.accuracy.tasks import LoadedTask, load_task
 from ktbench.core.suite import SuiteSpec, TaskSpec
 from tests.accuracy.tasks.local import write_all
 from tests.accuracy.tasks.scripted import ScriptedLM, a_number

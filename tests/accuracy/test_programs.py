@@ -1,24 +1,17 @@
-"""HumanEval's and MBPP's own solutions pass their own tests; spoilt ones do not; and pass@k by its definition."""
+"""HumanEval's and MBPP's own solutions pass their own tests; spoilt ones do not."""
 
 from __future__ import annotations
 
 import gzip
 import json
 from concurrent.futures import ThreadPoolExecutor
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ktbench.accuracy.programs import (
-    HUMANEVAL_STOPS,
-    Graded,
-    grade_humaneval,
-    grade_mbpp,
-    pass_at_k,
-    until,
-)
+from ktbench.accuracy.grade import Grade
+from ktbench.accuracy.programs import HUMANEVAL_STOPS, grade_humaneval, grade_mbpp, until
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 REAL = pytest.mark.skipif(not SHARED.is_dir(), reason="no shared data folder next to this checkout")
@@ -59,8 +52,8 @@ def test_humanevals_own_solutions_pass() -> None:
 @REAL
 def test_spoilt_solutions_of_humaneval_fail() -> None:
     for row in humaneval()[::16]:
-        assert grade_humaneval(row, "    return None\n", confirm_unsafe=True).score == 0.0
-        assert grade_humaneval(row, row["canonical_solution"][:-12], confirm_unsafe=True).score == 0.0
+        assert grade_humaneval(row, "    return None\n", confirm_unsafe=True).value == 0.0
+        assert grade_humaneval(row, row["canonical_solution"][:-12], confirm_unsafe=True).value == 0.0
 
 
 @REAL
@@ -74,14 +67,14 @@ def test_mbpps_own_solutions_pass() -> None:
 def test_spoilt_solutions_of_mbpp_fail() -> None:
     rows = [row for row in mbpp() if row["task_id"] % 100 == 3]
     for row, other in zip(rows, [*rows[1:], rows[0]], strict=True):
-        assert grade_mbpp(row, other["code"], confirm_unsafe=True).score == 0.0
+        assert grade_mbpp(row, other["code"], confirm_unsafe=True).value == 0.0
 
 
 def test_a_completion_ends_at_a_stop() -> None:
     going_on = "    return a + b\n\ndef add(a, b):\n    return 0\n"
-    assert grade_humaneval(ADD, going_on, confirm_unsafe=True) == Graded(1.0)
+    assert grade_humaneval(ADD, going_on, confirm_unsafe=True) == Grade(1.0)
     assert until("    # a\n    def f(): ...\nprint(f())\nif 1:", HUMANEVAL_STOPS) == "    # a\n    def f(): ..."
-    assert grade_mbpp(TWICE, "def twice(x):\n  return 2 * x\n[DONE]\n[BEGIN]", confirm_unsafe=True) == Graded(1.0)
+    assert grade_mbpp(TWICE, "def twice(x):\n  return 2 * x\n[DONE]\n[BEGIN]", confirm_unsafe=True) == Grade(1.0)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +89,7 @@ def test_a_completion_ends_at_a_stop() -> None:
     ],
 )
 def test_wrong_completions(completion: str, why: str) -> None:
-    assert grade_humaneval(ADD, completion, confirm_unsafe=True) == Graded(0.0, why)
+    assert grade_humaneval(ADD, completion, confirm_unsafe=True) == Grade(0.0, why)
 
 
 def test_what_is_run_needs_a_word() -> None:
@@ -110,17 +103,3 @@ def test_rows_that_lack_something_are_refused() -> None:
         grade_humaneval({**ADD, "entry_point": None}, "", confirm_unsafe=True)
     with pytest.raises(ValueError, match="test_list: must be a list of texts"):
         grade_mbpp({**TWICE, "test_list": []}, "", confirm_unsafe=True)
-
-
-@pytest.mark.parametrize("n", range(1, 8))
-def test_pass_at_k_is_the_share_of_draws_with_a_right_one(n: int) -> None:
-    for right_ones in range(n + 1):
-        for k in range(1, n + 1):
-            draws = [any(i < right_ones for i in drawn) for drawn in combinations(range(n), k)]
-            assert pass_at_k(n, right_ones, k) == pytest.approx(sum(draws) / len(draws), abs=1e-12)
-
-
-@pytest.mark.parametrize(("samples", "right_ones", "k"), [(3, 1, 4), (3, 1, 0), (3, 4, 1), (3, -1, 1)])
-def test_pass_at_k_refuses(samples: int, right_ones: int, k: int) -> None:
-    with pytest.raises(ValueError, match="pass@k"):
-        pass_at_k(samples, right_ones, k)

@@ -30,6 +30,12 @@ def test_a_task_refuses_what_cannot_be_asked(changes: dict[str, float], said: st
         TaskSpec(name="sum", source="nano/sum", **changes)  # type: ignore[arg-type]
 
 
+def test_what_is_measured_is_told_by_its_source() -> None:
+    sources = ("wikitext2", "drift/decode", "drift/prefill", "nano/sum", "lm_eval/wikitext")
+    found = [TaskSpec(name="task", source=source).is_measured for source in sources]
+    assert found == [True, True, True, False, False]
+
+
 def test_a_suite_needs_tasks_of_different_names() -> None:
     with pytest.raises(ValueError, match="suite=s: has no tasks"):
         SuiteSpec(name="s", tasks=())

@@ -20,6 +20,7 @@ from ktbench.report.accuracy.rows import AccuracyRow, accuracy_rows, parts_of_av
 from ktbench.report.accuracy.subjects import shares_of, subjects_of
 from ktbench.report.accuracy.table import accuracy_table, grids_below
 from ktbench.report.latex import latex
+from ktbench.report.page import page_of
 from ktbench.report.write import write_report
 from ktbench.stats.scores import ScoreVerdict
 from ktbench.store import Log, Run, read_run
@@ -136,6 +137,19 @@ def test_answers_that_cannot_be_graded_are_left_out_and_counted(tmp_path: Path) 
     assert "Graded/asked (questions): 70/72." in said
 
 
+def test_averages_say_which_tasks_they_leave_out(tmp_path: Path) -> None:
+    run = replace(SMALL, arms=(BASE, deferring(2)), questions=4).write(tmp_path)
+    mine = next(cell.key for cell in run.header.cells if "deferral" in cell.label)
+    lost = [replace(one, value=None, why="no test ran") for one in run.scored if one.task.startswith("coding")]
+    run = told(run, *(one for one in lost if one.cell == mine))
+    said = accuracy_table(run, accuracy_rows(run)).conditions
+    assert any(one.startswith("The average of +v+d deferral=2 leaves out coding_1, coding_2, of") for one in said)
+    run = told(run, *lost)
+    assert row_of(run, "+v+d").result("coding", "category") is not None
+    said = accuracy_table(run, accuracy_rows(run)).conditions
+    assert "The average leaves out coding_1, coding_2, of which nothing can be graded here." in said
+
+
 def test_only_questions_that_both_answered_are_compared(tmp_path: Path) -> None:
     run = replace(SMALL, arms=(BASE, deferring(2)), questions=6).write(tmp_path)
     mine = next(cell.key for cell in run.header.cells if "deferral" in cell.label)
@@ -181,9 +195,15 @@ def test_a_task_that_failed_costs_the_averages_it_is_in(tmp_path: Path) -> None:
     table = accuracy_table(run, accuracy_rows(run))
     headings = [column.heading for column in table.columns]
     cells = dict(zip(headings, table.cells[1], strict=True))
-    assert (cells["outcome"], cells["score (% ± SE)"], cells["verdict"]) == ("CRASHED", "—", "—")
+    assert (cells["outcome"], cells["score (% ± SE [95 % interval])"], cells["verdict"]) == ("CRASHED", "—", "—")
     assert "+v+d deferral=3 — CRASHED: math_1: signal 9" in table.notes
     assert show(run) == A_CELL_FAILED
+
+
+def test_a_crash_is_not_hidden_by_what_is_unsupported(tmp_path: Path) -> None:
+    ends = {"coding_1": (Outcome.UNSUPPORTED, "no sandbox"), "math_1": (Outcome.CRASHED, "signal 9")}
+    run = replace(SMALL, arms=(BASE, replace(BASE, label="+v+d+n", ends=ends)), questions=2).write(tmp_path)
+    assert (row_of(run, "+v+d+n").outcome, row_of(run, "+v+d+n").why) == (Outcome.CRASHED, "math_1: signal 9")
 
 
 @pytest.mark.usefixtures("no_files")
@@ -222,6 +242,15 @@ def test_all_formats_are_compared_with_the_first(formats: Run) -> None:
     assert grid.headings == ("experts", "device role bf16", "device role int8", "device role int4_g32")
     assert [line[0] for line in grid.lines] == ["bf16", "int8", "int4_g32", "q8_0", "q4_0"]
     assert "(" not in grid.lines[0][1] and "(" in grid.lines[4][3]
+
+
+def test_a_grid_of_formats_says_which_arm_it_shows(formats: Run, tmp_path: Path) -> None:
+    assert "(arm" not in grids_below(formats, accuracy_rows(formats))[0].title
+    arms = (*PRECISION.arms, replace(BASE, label="+v+d+l deferral=2"))
+    run = replace(PRECISION, arms=arms, formats=PRECISION.formats[:2], suite=FOUR, questions=2).write(tmp_path)
+    rows = accuracy_rows(run)
+    assert grids_below(run, rows)[0].title.endswith("(arm +v+d+l)")
+    assert "average score in % (arm +v+d+l), and" in accuracy_table(run, rows).figure_caption
 
 
 def test_speed_and_score_stand_beside_each_other(tmp_path: Path) -> None:
@@ -270,9 +299,48 @@ def test_what_is_measured_stands_in_place_of_scores(drift: Run) -> None:
     assert row.results == ()
     assert perplexity.value.mid == pytest.approx(np.exp(mean))
     assert perplexity.change is not None and perplexity.change.low is not None and perplexity.change.low > 0
-    headings = [column.heading for column in accuracy_table(drift, accuracy_rows(drift)).columns]
+    table = accuracy_table(drift, accuracy_rows(drift))
+    headings = [column.heading for column in table.columns]
+    lines = list(csv.DictReader(io.StringIO(accuracy_csv_text(drift, accuracy_rows(drift)))))
+    line = next(one for one in lines if one["label"] == row.row.label)
+    assert (line["metric"], float(line["value"])) == ("perplexity", perplexity.value.mid)
+    found = json.loads(accuracy_json_text(drift, accuracy_rows(drift), table))["rows"][2]["measures"][0]
+    assert (found["metric"], found["value"]["mid"]) == ("perplexity", perplexity.value.mid)
     assert "decode: KL (nats ± SE)" in headings and "prefill: top-1 agreement (% ± SE)" in headings
     assert not any("score" in heading for heading in headings)
+
+
+def test_intervals_stay_within_what_can_be_measured(tmp_path: Path) -> None:
+    run = DriftStore(arms=(BASE, deferring(1)), questions=3).write(tmp_path)
+    mine = run.header.cells[1].key
+    wide = [
+        replace(one, value=0.9 if one.question.endswith("0") else float(one.metric == "top1"))
+        for one in run.scored
+        if one.cell == mine and one.metric in ("kl_nats", "top1")
+    ]
+    for one in row_of(told(run, *wide), "+v+d deferral=1").measures:
+        assert one.value.low is not None and one.value.high is not None
+        assert 0 <= one.value.low <= one.value.mid <= one.value.high <= (1 if one.metric == "top1" else np.inf)
+
+
+def test_texts_without_a_value_are_counted_once(tmp_path: Path) -> None:
+    run = DriftStore(arms=(BASE, deferring(2)), questions=4).write(tmp_path)
+    lost = [
+        replace(one, value=None, why="logits are not finite")
+        for one in run.scored
+        if one.task == "decode" and one.question == "text 0"
+    ]
+    said = accuracy_table(run := told(run, *lost), accuracy_rows(run)).conditions
+    assert "Without a value: 1 text of decode (logits are not finite), left out of the means." in said
+
+
+def test_what_is_measured_voids_no_average_where_it_fails(tmp_path: Path) -> None:
+    suite = replace(FOUR, tasks=(*FOUR.tasks, TaskSpec(name="wikitext2", source="wikitext2")))
+    failing = {"wikitext2": (Outcome.UNSUPPORTED, "no file")}
+    arms = (replace(BASE, ends=failing), replace(deferring(2), ends=failing))
+    rows = accuracy_rows(replace(SMALL, suite=suite, arms=arms, questions=3).write(tmp_path))
+    assert all(result and result.score for row in rows for result in [row.result()])
+    assert rows[1].outcome is Outcome.UNSUPPORTED
 
 
 def test_the_baseline_of_a_drift_is_its_reference(drift: Run) -> None:
@@ -291,6 +359,7 @@ def test_the_csv_has_a_line_for_each_subject_of_each_cell(small: Run) -> None:
     rows = accuracy_rows(small)
     lines = list(csv.DictReader(io.StringIO(accuracy_csv_text(small, rows))))
     assert len(lines) == 3 * (1 + 6 + 12)
+    assert {(one["precision"], one["device_precision"]) for one in lines} == {("bf16", "bf16")}
     line = next(one for one in lines if (one["label"], one["subject"]) == ("+v+d skipping=6", "math"))
     result = row_of(small, "+v+d skipping=6").result("math", "category")
     assert result is not None and result.change is not None
@@ -311,7 +380,7 @@ def test_the_json_is_plain_and_complete(small: Run) -> None:
 
 def test_latex_escapes_what_it_must(small: Run) -> None:
     text = latex(accuracy_table(small, accuracy_rows(small)))
-    assert r"score (\% $\pm$ SE)" in text
+    assert r"score (\% $\pm$ SE {[}95 \% interval])" in text
 
 
 def test_conditions_say_how_questions_were_put(tmp_path: Path) -> None:
@@ -345,6 +414,21 @@ def test_the_terminal_shows_rows_and_categories(small: Run, capsys: pytest.Captu
     assert "the baseline" in text and "no difference shown" in text
     assert "Relative change by category (%; * beyond noise):" in text
     assert "seen: avx512_calls 12,000, tasks_dynamic 12,000, deferred_experts 12,000" in text
+
+
+def test_the_page_of_several_parts_keeps_their_grids(tmp_path: Path) -> None:
+    run = replace(SMALL, suite=FOUR, questions=2).write(tmp_path)
+    (part,) = run.header.parts
+    parts = tuple(replace(part, name=name, title=f"Part {name}") for name in ("one", "other"))
+    cells = tuple(replace(cell, part=part.name) for part in parts for cell in run.header.cells)
+    scored = tuple(replace(one, cell=f"{one.cell}-{part.name}") for part in parts for one in run.scored)
+    asked = tuple(replace(one, cell=f"{one.cell}-{part.name}") for part in parts for one in run.asked)
+    header = replace(run.header, parts=parts, cells=cells)
+    run = replace(run, header=header, scored=scored, asked=asked)
+    files = {path.name: path.read_text() for path in write_report(run, ["md"])}
+    assert [*files] == ["accuracy.md", "accuracy-one.md", "accuracy-other.md"]
+    assert files["accuracy.md"] == page_of(run)
+    assert files["accuracy.md"].count("Relative change by category") == 2
 
 
 def test_a_part_that_asks_nothing_is_as_before(small: Run) -> None:

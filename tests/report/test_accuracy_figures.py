@@ -35,6 +35,10 @@ BROKEN = replace(BASE, label="+v+d deferral=3", ends={"math_1": (Outcome.CRASHED
 NOTHING = replace(BASE, ends={"": (Outcome.UNSUPPORTED, "no memory for it")})
 STORES: dict[str, AnswerStore] = {
     "heat": AnswerStore(arms=(BASE, deferring(2), BROKEN, skipping(8)), questions=6, published=("fig13",)),
+    "formats of heat": AnswerStore(
+        arms=(BASE, deferring(6)), suite=FOUR, questions=6, formats=(("bf16", "bf16"), ("int4_g32", "int4_g32"))
+    ),
+    "no score": AnswerStore(arms=(deferring(2), deferring(3)), suite=FOUR, questions=6, baseline="+v+d deferral=2"),
     "dots": replace(SHARED_TABLE2, questions=6, published=()),
     "alone": AnswerStore(arms=(BASE,), questions=6, figure="bars"),
     "many": AnswerStore(arms=(*FIG13, replace(BASE, label="+v")), suite=FOUR, questions=3, figure="accuracy"),
@@ -110,10 +114,20 @@ def test_the_heat_map_holds_scores_and_changes(runs: dict[str, Run], figures: di
     assert deferral.texts[7].get_fontweight() == "normal"
 
 
+def test_the_column_of_scores_holds_no_change(runs: dict[str, Run], figures: dict[str, Figure]) -> None:
+    rows = accuracy_rows(runs["formats of heat"])
+    scores = [result.score for row in (rows[0], rows[2]) if (result := row.result()) and result.score]
+    found = [axes.texts[2].get_text() for axes in figures["formats of heat"].axes[:4:2]]
+    assert found == [f"{100 * score.mid:.1f}" for score in scores]
+    (unchanged,) = (axes for axes in figures["no score"].axes if axes.get_title().startswith("Deferral"))
+    assert ticks(unchanged.get_xticklabels()) == ["2", "3"]
+
+
 def test_the_curves_show_ours_and_the_published(figures: dict[str, Figure]) -> None:
     figure = figures["heat"]
     legend = [text.get_text() for one in figure.legends for text in one.get_texts()]
-    assert legend == ["deferral", "skipping", "deferral, published", "skipping, published"]
+    assert legend == ["deferral", "skipping", "deferral, published (deepseek_v3)", "skipping, published (deepseek_v3)"]
+    assert "and as published of deepseek_v3; below" in caption(figure)
     whole, near = figure.axes[4:]
     assert whole.get_ylim()[0] < -80 < near.get_ylim()[0]
     published = next(line for line in whole.lines if list(line.get_xdata()) == list(range(9)))

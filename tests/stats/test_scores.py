@@ -107,6 +107,14 @@ def test_a_verdict_needs_interval_and_flips(lost: int, gained: int, verdict: Sco
     assert change_of([(1.0, pairs(kept=400, lost=lost, gained=gained))]).verdict is verdict
 
 
+def test_no_verdict_goes_against_its_flips() -> None:
+    """Of unlike tasks the small one decides the average, the large one most of the flips."""
+    change = change_of([(0.5, pairs(kept=2, lost=8, gained=0)), (0.5, pairs(kept=970, lost=0, gained=30))])
+    assert change.difference.high is not None and change.difference.high < 0
+    assert change.flips.gained > change.flips.lost and change.flips.p < 0.05
+    assert change.verdict is ScoreVerdict.NONE_SHOWN
+
+
 def test_nothing_is_ever_called_the_same() -> None:
     assert "same" not in {str(verdict) for verdict in ScoreVerdict}
     assert str(change_of([(1.0, pairs(kept=100000, lost=0, gained=0))]).verdict) == "no difference shown"

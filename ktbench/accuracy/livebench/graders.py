@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ktbench.accuracy.livebench.coding import coding, untestable
+from ktbench.accuracy.grade import Grade
 from ktbench.accuracy.livebench.data_analysis import consecutive_events, cta, tablejoin
 from ktbench.accuracy.livebench.extraction import without_thoughts
 from ktbench.accuracy.livebench.instruction_following import instruction_following, uncheckable
+from ktbench.accuracy.livebench.instructions.language import detector
 from ktbench.accuracy.livebench.language import connections, plot_unscrambling, typos
 from ktbench.accuracy.livebench.mathematics import amps_hard, integrals_with_game, math_comp, olympiad
+from ktbench.accuracy.livebench.programs import grade_program, untestable
 from ktbench.accuracy.livebench.question import LiveQuestion
 from ktbench.accuracy.livebench.reasoning import (
     logic_with_navigation,
@@ -22,8 +24,7 @@ from ktbench.accuracy.livebench.reasoning import (
     web_of_lies_in_parts,
     zebra_puzzle,
 )
-from ktbench.accuracy.livebench.tables import tablereformat
-from ktbench.accuracy.programs import Graded
+from ktbench.accuracy.livebench.tables import tablereformat, unreadable
 from ktbench.accuracy.sandbox.limits import Unprotected
 
 
@@ -37,16 +38,23 @@ class Grader:
 
     `exact` scores are 0 or 1, `partial` ones between, too. `grade` takes an answer without its thoughts. `lacks` says
     what a question needs for it and does not have, '' for nothing. An `unsafe` grader runs what the model wrote.
+    `setting` says what is not plain from the task's name, '' where nothing is.
     """
 
     kind: Literal["exact", "partial"]
-    grade: Callable[[LiveQuestion, str], float | Graded]
+    grade: Callable[[LiveQuestion, str], float | Grade]
     lacks: Callable[[LiveQuestion], str] = _without_truth
     unsafe: bool = False
+    setting: Callable[[], str] = lambda: ""
 
 
-_FOLLOWING = Grader(kind="partial", grade=instruction_following, lacks=uncheckable)
-_CODING = Grader(kind="exact", grade=coding, lacks=untestable, unsafe=True)
+_FOLLOWING = Grader(
+    kind="partial",
+    grade=instruction_following,
+    lacks=uncheckable,
+    setting=lambda: f"instructions checked strictly, languages told by {detector()}",
+)
+_CODING = Grader(kind="exact", grade=grade_program, lacks=untestable, unsafe=True)
 
 # By LiveBench's names. Where a task has changed with a release, its grader looks at the question's date.
 GRADERS: Mapping[str, Grader] = {
@@ -59,13 +67,15 @@ GRADERS: Mapping[str, Grader] = {
     "logic_with_navigation": Grader(kind="exact", grade=logic_with_navigation),
     "math_comp": Grader(kind="exact", grade=math_comp),
     "olympiad": Grader(kind="partial", grade=olympiad),
-    "AMPS_Hard": Grader(kind="exact", grade=amps_hard),
+    "AMPS_Hard": Grader(
+        kind="exact", grade=amps_hard, setting=lambda: "formulae agree where their values do, no model judges"
+    ),
     "integrals_with_game": Grader(kind="exact", grade=integrals_with_game),
     "LCB_generation": _CODING,
     "coding_completion": _CODING,
     "cta": Grader(kind="exact", grade=cta),
     "tablejoin": Grader(kind="partial", grade=tablejoin),
-    "tablereformat": Grader(kind="exact", grade=tablereformat),
+    "tablereformat": Grader(kind="exact", grade=tablereformat, lacks=unreadable),
     "consecutive_events": Grader(kind="partial", grade=consecutive_events),
     "typos": Grader(kind="exact", grade=typos),
     "connections": Grader(kind="partial", grade=connections),
@@ -91,19 +101,23 @@ def gradable(question: LiveQuestion, *, confirm_unsafe: bool = False) -> str:
             return ELSEWHERE[name]
     if (grader := GRADERS.get(question.task)) is None:
         return f"no grader of the task {question.task}"
+    if question.temperature:
+        return f"asks for temperature {question.temperature:g}"
     if grader.unsafe and not confirm_unsafe:
         return grader.lacks(question) or "its programs run only with confirm_unsafe=true"
     return grader.lacks(question)
 
 
-def grade_answer(question: LiveQuestion, answer: str, *, confirm_unsafe: bool = False) -> Graded:
-    """What an answer is worth, without its `<think>` blocks. A grader that fails makes it 0, and says so."""
+def grade_answer(question: LiveQuestion, answer: str, *, confirm_unsafe: bool = False) -> Grade:
+    """What an answer is worth, without its `<think>` blocks. A grader that fails on it makes it 0, and says so."""
     if why := gradable(question, confirm_unsafe=confirm_unsafe):
-        return Graded(None, why)
+        return Grade(None, why)
     try:
         graded = GRADERS[question.task].grade(question, without_thoughts(answer))
     except Unprotected as error:
-        return Graded(None, str(error))
+        return Grade(None, str(error))
+    except (OSError, ImportError) as error:  # of this machine, not of the answer
+        return Grade(None, f"the grader failed: {error}")
     except Exception as error:  # as LiveBench does: no answer may stop the others from being graded
-        return Graded(0.0, f"the grader failed: {type(error).__name__}: {error}")
-    return graded if isinstance(graded, Graded) else Graded(graded)
+        return Grade(0.0, f"the grader failed: {type(error).__name__}: {error}")
+    return graded if isinstance(graded, Grade) else Grade(graded)

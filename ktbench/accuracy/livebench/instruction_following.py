@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ktbench.accuracy.livebench.extraction import last_solution
-from ktbench.accuracy.livebench.instructions import check_arguments, follow, following_score
+from ktbench.accuracy.livebench.instructions.following import check_arguments, follow, following_score
 from ktbench.accuracy.livebench.question import LiveQuestion
 
 IN_SOLUTION = "2025-11-25"  # questions released from then on want the text in a solution

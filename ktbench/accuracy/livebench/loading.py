@@ -35,14 +35,18 @@ def read_questions(
     `file:line: what` for a malformed row.
     """
     release = checked_release(release)
-    files = question_files(folder)
-    _refuse_unknown(folder, files, tasks)
-    wanted = [file for file in files if tasks is None or file.task in tasks]
-    questions = tuple(question for file in wanted for question in _read_file(file) if asked_in(question, release))
+    questions = tuple(question for question in read_every_question(folder, tasks) if asked_in(question, release))
     if not questions:
         raise ValueError(f"{folder}: holds no question of LiveBench release {release}{_of(tasks)}")
     _refuse_twice(folder, questions)
     return questions
+
+
+def read_every_question(folder: Path, tasks: Collection[str] | None = None) -> Iterator[LiveQuestion]:
+    """The questions in `folder` of all releases. Raises ValueError as `read_questions`."""
+    files = question_files(folder)
+    _refuse_unknown(folder, files, tasks)
+    return (question for file in files if tasks is None or file.task in tasks for question in _read_file(file))
 
 
 def checked_release(release: str) -> str:

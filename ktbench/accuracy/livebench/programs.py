@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from ktbench.accuracy.grade import Grade
 from ktbench.accuracy.livebench.question import LiveQuestion, ProgramTest
-from ktbench.accuracy.programs import Graded, demand_confirmation
 from ktbench.accuracy.sandbox.limits import Limits
 from ktbench.accuracy.sandbox.running import call_program, run_program
 
@@ -24,27 +24,29 @@ _PRELUDE = "\n".join(
 )
 
 
-def grade_program(question: LiveQuestion, answer: str, *, confirm_unsafe: bool) -> Graded:
-    """Whether the program in an answer passes every test of a question (pass@1).
+def grade_program(question: LiveQuestion, answer: str) -> Grade:
+    """Whether the program in an answer passes every test of a question that is not `untestable` (pass@1).
 
-    The expected values never enter the process of the program: what it returns or prints is compared here. Raises
-    ValueError without `confirm_unsafe`, Unprotected where the sandbox cannot be closed.
+    For callers who may run what a model wrote. The expected values never enter the process of the program: what it
+    returns or prints is compared here. Raises Unprotected where the sandbox cannot be closed.
     """
-    demand_confirmation(confirm_unsafe)
-    if not question.tests:
-        return Graded(None, "no tests in the file")
     source = _PRELUDE + program_of(answer, question.partial_solution)
     if question.tests[0].functional:
         return _grade_calls(source, question)
     return _grade_outputs(source, question.tests)
 
 
-def passes(question: LiveQuestion, answer: str) -> bool:
-    """Whether the program in an answer passes every test; for callers that were allowed to run it, as `grade_program`.
-
-    Raises Unprotected where the sandbox cannot be closed.
-    """
-    return grade_program(question, answer, confirm_unsafe=True).score == 1.0
+def untestable(question: LiveQuestion) -> str:
+    """Why no program can be tested; '' if one can."""
+    if not question.tests:
+        return "no tests"
+    functional = [test for test in question.tests if test.functional]
+    if functional and not question.func_name:
+        return "its tests call a function that is not named"
+    said = (text for test in functional for text in (*test.given.split("\n"), test.wanted))
+    if (spoilt := next((text for text in said if not _is_json(text)), None)) is not None:
+        return f"{spoilt[:40]!r} in its tests is no JSON"
+    return ""
 
 
 def program_of(answer: str, partial: str = "") -> str:
@@ -64,38 +66,39 @@ def same_output(printed: str, wanted: str) -> bool:
     return ours == theirs or (len(ours) == len(theirs) and _near(ours, theirs))
 
 
-def _grade_calls(source: str, question: LiveQuestion) -> Graded:
+def _grade_calls(source: str, question: LiveQuestion) -> Grade:
     tests = question.tests
-    arguments = [[_json(question, line) for line in test.given.split("\n")] for test in tests]
+    arguments = [[json.loads(line) for line in test.given.split("\n")] for test in tests]
     ended = call_program(source, question.func_name, arguments, limits=LIMITS)
     for number, (test, value) in enumerate(zip(tests, ended.values, strict=False), start=1):
-        if value != _json(question, test.wanted):
+        if value != json.loads(test.wanted):
             return _wrong(number, tests)
     if ended.finished and len(ended.values) < len(tests):
-        return Graded(0.0, f"returned {len(ended.values)} values in {len(tests)} tests")
-    return Graded(1.0) if ended.finished else Graded(0.0, ended.why)
+        return Grade(0.0, f"returned {len(ended.values)} values in {len(tests)} tests")
+    return Grade(1.0) if ended.finished else Grade(0.0, ended.why)
 
 
-def _json(question: LiveQuestion, text: str) -> object:
+def _is_json(text: str) -> bool:
     try:
-        return json.loads(text)
-    except ValueError:
-        raise ValueError(f"{question.task} {question.question_id}: {text[:40]!r} in its tests is no JSON") from None
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
-def _grade_outputs(source: str, tests: Sequence[ProgramTest]) -> Graded:
+def _grade_outputs(source: str, tests: Sequence[ProgramTest]) -> Grade:
     """Each test in a process of its own, up to the first that fails."""
     for number, test in enumerate(tests, start=1):
         ended = run_program(source, stdin=test.given, limits=LIMITS)
         if not ended.finished:
-            return Graded(0.0, ended.why)
+            return Grade(0.0, ended.why)
         if not same_output(ended.stdout, test.wanted):
             return _wrong(number, tests)
-    return Graded(1.0)
+    return Grade(1.0)
 
 
-def _wrong(number: int, tests: Sequence[ProgramTest]) -> Graded:
-    return Graded(0.0, f"wrong in test {number} of {len(tests)}")
+def _wrong(number: int, tests: Sequence[ProgramTest]) -> Grade:
+    return Grade(0.0, f"wrong in test {number} of {len(tests)}")
 
 
 def _stripped(text: str) -> list[str]:

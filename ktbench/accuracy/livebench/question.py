@@ -25,8 +25,8 @@ class LiveQuestion:
 
     `released` and `removed` are dates as `2024-06-24`; `released` is '' in rows without a date, `removed` in rows that
     are still asked. `ground_truth` is None where the file has none. `instruction_ids` and `instruction_kwargs` belong
-    together, one to one. `tests_total` says how many tests the task has, `tests` may be fewer. `temperature` is the one
-    that the question asks for, None where it asks for none.
+    together, one to one. `tests_total` says how many tests the task has. `temperature` is the one that the question
+    asks for, None where it asks for none.
     """
 
     question_id: str
@@ -50,6 +50,11 @@ class LiveQuestion:
     def prompt(self) -> str:
         """What the user says."""
         return self.turns[0]
+
+    @property
+    def is_partly_tested(self) -> bool:
+        """Only some of its tests are here, so that wrong programs may pass."""
+        return 0 < len(self.tests) < self.tests_total
 
     @property
     def truth(self) -> str:

@@ -35,6 +35,17 @@ def tablereformat(question: LiveQuestion, answer: str) -> float:
     return float(_same_table(_cells(table), _cells(read_table(question.truth, form, lenient=True))))
 
 
+def unreadable(question: LiveQuestion) -> str:
+    """Why no answer can be compared with the truth; '' if one can."""
+    if not question.ground_truth:
+        return "no ground truth"
+    try:
+        read_table(question.truth, target_format(question.prompt), lenient=True)
+    except (ValueError, ImportError) as error:
+        return f"no answer can be compared: {error}"
+    return ""
+
+
 def target_format(prompt: str) -> str:
     """The format that a prompt asks for, in lower case. Raises ValueError where it names none."""
     found = re.search(r"\bto (\w+) format|Target Format:\s*(\w+)", prompt, flags=re.IGNORECASE)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from functools import cache
 from hashlib import blake2b
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,11 @@ class AnswerCache:
         """The answer to the request whose `request_key` this is; None where there is none yet."""
         return self._known.get(key)
 
+    def forget(self) -> None:
+        """Drop all answers: what gave them turned out not to be what it was asked to be."""
+        self.path.unlink(missing_ok=True)
+        self._known.clear()
+
     def put(self, answers: Mapping[str, Any]) -> None:
         """Keep answers by key: they are on disk when this returns."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,11 +63,12 @@ def identity_of(spec: RunSpec, *, code_id: str, tokenizer: PreTrainedTokenizerBa
     """Digest of all that answers may depend on besides the request.
 
     That is the weights, every engine setting, both precisions, the injection rules, the code with its kernels, the
-    tokenizer, and whatever else `setting` says.
+    libraries that compute, the tokenizer, and whatever else `setting` says.
     """
     content = to_plain(spec)
     kept = {key: content[key] for key in ("system", "engine", "precision", "device_precision", "inject")}
-    return _digest([kept, weights_id(spec.model), code_id, _tokenizer_id(tokenizer), setting])
+    libraries = [version(name) for name in ("torch", "transformers", "tokenizers")]
+    return _digest([kept, weights_id(spec.model), code_id, _tokenizer_id(tokenizer), libraries, setting])
 
 
 def weights_id(model: ModelSpec) -> str:

@@ -11,9 +11,14 @@ from transformers import PreTrainedTokenizerBase
 
 
 class Encoder:
-    """A tokenizer, and whether texts begin with its first token: None leaves that to the tokenizer."""
+    """A tokenizer, and whether texts begin with its first token: None leaves that to the tokenizer.
+
+    Raises ValueError for a tokenizer that knows no end of a text.
+    """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, add_bos_token: bool | None = None) -> None:
+        if tokenizer.eos_token_id is None:
+            raise ValueError("tokenizer: has no token that ends a text (eos_token)")
         self.tokenizer, self._adds_bos = tokenizer, add_bos_token
 
     @property

@@ -26,6 +26,8 @@ from ktbench.core.spec import RunSpec
 from ktbench.engine.answering import Answering
 
 _ROOM = 256  # for new tokens, where a task does not say; lm-eval's own
+_LOGITS_BYTES = 1 << 30  # of a pass at once
+_LOGIT_BYTES = 6  # in bf16, and then in float32
 
 # A continuation's log-probability, and whether every token of it is the likeliest.
 Likelihood = tuple[float, bool]
@@ -147,7 +149,8 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
         for key, (row, continuation) in zip(keys, pairs, strict=True):
             if key not in found:
                 alike[row][key] = continuation
-        for rows in self._batches(sorted(alike, key=lambda row: (-len(row), row))):
+        rows_at_once = self._rows_at_once(alike)
+        for rows in self._batches(sorted(alike, key=lambda row: (-len(row), row)), rows_at_once):
             longest = [max(map(len, alike[row].values())) for row in rows]
             found |= self._keep(
                 {
@@ -158,6 +161,12 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
             )
             self.tally.prompt_tokens += sum(map(len, rows))
         return [(found[key][0], found[key][1]) for key in keys]
+
+    def _rows_at_once(self, alike: Mapping[tuple[int, ...], Mapping[str, list[int]]]) -> int:
+        """As many as the logits of their continuations leave room for."""
+        longest = max((len(one) for found in alike.values() for one in found.values()), default=1)
+        vocab = self.answering.model.shape.vocab
+        return max(1, min(self.batch_size, _LOGITS_BYTES // (longest * vocab * _LOGIT_BYTES)))
 
     def _row(self, context: list[int], continuation: list[int]) -> tuple[int, ...]:
         """What goes through the model to predict all of a continuation."""
@@ -221,10 +230,11 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
             self._cache.put(new)
         return new
 
-    def _batches(self, items: Sequence[Any]) -> Iterator[list[Any]]:
-        for first in range(0, len(items), self.batch_size):
-            yield list(items[first : first + self.batch_size])
-            self._progress(min(first + self.batch_size, len(items)), len(items))
+    def _batches(self, items: Sequence[Any], size: int | None = None) -> Iterator[list[Any]]:
+        size = size or self.batch_size
+        for first in range(0, len(items), size):
+            yield list(items[first : first + size])
+            self._progress(min(first + size, len(items)), len(items))
 
 
 def _likelihood(logits: Tensor, continuation: Sequence[int]) -> Likelihood:

@@ -46,16 +46,14 @@ def open_lm(arguments: Mapping[str, Any], further: Mapping[str, Any]) -> EngineL
 
 
 def _opened(given: Mapping[str, Any]) -> EngineLM:
-    spec, batch = _spec(given), _batch(given["batch_size"])
-    host = HostRole(cores=len(os.sched_getaffinity(0)))
-    answering = open_answering([spec], host)
+    spec, options = _spec(given), _options(given)
     folder = given.get("tokenizer", str(checkpoint_folder(str(given["path"]))))
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except OSError as error:
         raise ValueError(f"tokenizer={folder}: {str(error).splitlines()[0]}") from None
-    options = {name: given[name] for name in ("max_length", "add_bos_token") if name in given}
-    lm = EngineLM(answering, tokenizer, batch=batch, **options)
+    answering = open_answering([spec], HostRole(cores=len(os.sched_getaffinity(0))))
+    lm = EngineLM(answering, tokenizer, **options)
     lm.use(spec)
     return lm
 
@@ -74,7 +72,19 @@ def _spec(given: Mapping[str, Any]) -> RunSpec:
     return from_plain(content | {name: given[name] for name in _PRECISIONS if name in given}, RunSpec)
 
 
-def _batch(asked: Any) -> int:
+def _options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of EngineLM."""
+    options: dict[str, Any] = {"batch": _whole("batch_size", given["batch_size"])}
+    if "max_length" in given:
+        options["max_length"] = _whole("max_length", given["max_length"])
+    if "add_bos_token" in given:
+        options["add_bos_token"] = given["add_bos_token"]
+        if not isinstance(given["add_bos_token"], bool):
+            raise ValueError(f"add_bos_token={given['add_bos_token']}: allowed are True and False")
+    return options
+
+
+def _whole(name: str, asked: Any) -> int:
     if not str(asked).isdigit() or int(asked) < 1:
-        raise ValueError(f"batch_size={asked}: allowed are whole numbers from 1 on")
+        raise ValueError(f"{name}={asked}: allowed are whole numbers from 1 on")
     return int(asked)

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,6 +110,18 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
 
 def _gauge(pid: int) -> tuple[bool, float, int]:
     """Whether a process neither runs nor is about to, the seconds of processor time that it has used, its threads."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    fields = _stat(Path(f"/proc/{pid}/stat"))
     cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return fields[0] not in "RD", cpu_s, int(fields[17])
+    return not any(state in "RD" for state in _states(pid)), cpu_s, int(fields[17])
+
+
+def _states(pid: int) -> Iterator[str]:
+    """The state of each thread, but those that end at this moment."""
+    for path in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            yield _stat(path)[0]
+
+
+def _stat(path: Path) -> list[str]:
+    """The fields behind the name, which may hold blanks."""
+    return path.read_text().rpartition(")")[2].split()

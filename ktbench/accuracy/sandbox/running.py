@@ -17,6 +17,7 @@ from ktbench.accuracy.sandbox.limits import Ended, Limits, Unprotected, in_bytes
 
 _DEFAULT = Limits()
 _SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/usr/share/zoneinfo", "/dev/urandom")
+_REFUSED = "generated programs do not run here"
 
 Line = Mapping[str, object]  # of a child's report
 
@@ -25,7 +26,9 @@ def run_program(source: str, *, stdin: str = "", tests: str = "", limits: Limits
     """Run a Python program, and after it `tests` in its namespace, which pass when they raise nothing.
 
     Without tests it is a whole program: `__name__` is `__main__` and sys.exit is a fine end. With tests an exit before
-    their end is not. Raises Unprotected where the machine cannot keep it from files and network.
+    their end is not. Tests share the process, so a program that is out to pass them can, by objects that equal all or
+    by what it finds in the frames that call it. Raises Unprotected where the machine cannot keep it from files and
+    network.
     """
     sources = [source, tests] if tests else [source]
     name = "solution" if tests else "__main__"
@@ -47,19 +50,23 @@ def call_program(
 def sandbox_powers() -> tuple[str, ...]:
     """What keeps a program in on this machine, in words. Raises Unprotected where nothing may be run."""
     program = Program(sources=["import decimal"], name="solution", function="", arguments=(), may_exit=False)
-    _refuse_elsewhere()
-    lines = list(_lines(run_child(_job(program, _DEFAULT), "", _DEFAULT).report))
-    _refuse_unprotected(lines)
-    words = lines[0]["walls"]
+    if not sys.platform.startswith("linux"):
+        raise Unprotected(f"{_REFUSED}: what keeps them in is Linux's (seccomp, Landlock)")
+    job = _job(program, _DEFAULT)
+    left = run_child(job, "", _DEFAULT)
+    lines = list(_lines(left.report))
+    first = lines[0] if lines else {"refused": "the process for them did not start"}
+    if why := first.get("refused") or _why(left, lines, job["token"], _DEFAULT):
+        raise Unprotected(f"{_REFUSED}: {why}")
+    words = first["walls"]
     return tuple(map(str, words)) if isinstance(words, list) else ()
 
 
 def _run(program: Program, stdin: str, limits: Limits) -> Ended:
-    _refuse_elsewhere()
+    sandbox_powers()  # refuses here: what the report of a program says is the program's own word
     job = _job(program, limits)
     left = run_child(job, stdin, limits)
     lines = list(_lines(left.report))
-    _refuse_unprotected(lines)
     why = _why(left, lines, job["token"], limits)
     values = tuple(line["value"] for line in lines if "value" in line)
     return Ended(finished=not why, stdout=left.stdout.decode(errors="replace"), values=values, why=why)
@@ -104,21 +111,9 @@ def _lines(report: bytes) -> Iterator[Line]:
         yield line
 
 
-def _refuse_elsewhere() -> None:
-    if not sys.platform.startswith("linux"):
-        raise Unprotected("generated programs do not run here: what keeps them in is Linux's (seccomp, Landlock)")
-
-
-def _refuse_unprotected(lines: Sequence[Line]) -> None:
-    if not lines:
-        raise Unprotected("generated programs do not run here: the process for them did not start")
-    if why := lines[0].get("refused"):
-        raise Unprotected(f"generated programs do not run here: {why}")
-
-
 def _why(left: Left, lines: Sequence[Line], token: str, limits: Limits) -> str:
     """What kept the program from finishing; '' where nothing did."""
-    last = lines[-1]
+    last = lines[-1] if lines else {}
     if left.stopped:
         return left.stopped
     if max(len(left.stdout), len(left.report)) >= limits.output_bytes:
@@ -133,4 +128,5 @@ def _why(left: Left, lines: Sequence[Line], token: str, limits: Limits) -> str:
 def _of_signal(number: int, limits: Limits) -> str:
     if number in {signal.SIGKILL, signal.SIGXCPU}:  # the kernel's own watch over processor time
         return f"took more than {limits.seconds} s"
-    return f"ended by {signal.Signals(number).name}"
+    named = number in set(signal.Signals)  # real-time signals have no names
+    return f"ended by {signal.Signals(number).name if named else f'signal {number}'}"

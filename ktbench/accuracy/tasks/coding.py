@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ktbench.accuracy.programs import Graded, grade_humaneval, grade_mbpp
+from ktbench.accuracy.grade import Grade
+from ktbench.accuracy.programs import grade_humaneval, grade_mbpp
 from ktbench.accuracy.tasks.harness import build, hub_rows, shipped_config
-from ktbench.accuracy.tasks.loaded import BuiltTask, Grade
+from ktbench.accuracy.tasks.loaded import BuiltTask
 from ktbench.accuracy.tasks.rows import Row, Rows, Splits, find_file, json_lines
 from ktbench.accuracy.tasks.source import Source
 from ktbench.core.scored import SCORE
@@ -76,10 +77,9 @@ def _indented(code: str) -> str:
     )
 
 
-def _grading(grade: Callable[..., Graded], suite: SuiteSpec) -> Callable[[Row, Sequence[str]], dict[str, Grade]]:
+def _grading(grade: Callable[..., Grade], suite: SuiteSpec) -> Callable[[Row, Sequence[str]], dict[str, Grade]]:
     def graded(row: Row, answers: Sequence[str]) -> dict[str, Grade]:
-        found = grade(row, answers[0], confirm_unsafe=suite.confirm_unsafe)
-        return {SCORE: Grade(value=found.score, why=found.why)}
+        return {SCORE: grade(row, answers[0], confirm_unsafe=suite.confirm_unsafe)}
 
     return graded
 

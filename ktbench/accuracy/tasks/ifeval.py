@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ktbench.accuracy.ifeval import judge, prompt_of
+from ktbench.accuracy.livebench.instructions.following import check_arguments, follow
+from ktbench.accuracy.livebench.instructions.language import detector
 from ktbench.accuracy.tasks.harness import build, hub_rows, shipped_config
 from ktbench.accuracy.tasks.loaded import BuiltTask
 from ktbench.accuracy.tasks.rows import Row, Splits, find_file, json_lines
@@ -13,22 +14,35 @@ from ktbench.core.scored import SCORE
 from ktbench.core.suite import SuiteSpec
 
 _FILES = ("ifeval_input_data.jsonl", "input_data.jsonl")  # as the hub and as its authors name it
+_FIELDS = {"prompt": str, "instruction_id_list": list, "kwargs": list}
 
 
 def _read(name: str, suite: SuiteSpec) -> Splits:
     if suite.data_dir is None:
         return hub_rows("google/IFEval")
-    return {"train": json_lines(find_file(suite.data_dir, "ifeval", _FILES), {}, prompt_of)}
+    return {"train": json_lines(find_file(suite.data_dir, "ifeval", _FILES), _FIELDS, _check)}
+
+
+def _check(row: Row) -> None:
+    """Raises ValueError that says which field of a row is wrong."""
+    if not isinstance(key := row.get("key"), int | str) or isinstance(key, bool):
+        raise ValueError(f"key={key!r}: must be a number or text")
+    if not row["prompt"].strip():
+        raise ValueError("prompt: must be text that is not blank")
+    for field, kind, items in (("instruction_id_list", str, "texts"), ("kwargs", dict, "objects")):
+        if not row[field] or not all(isinstance(item, kind) for item in row[field]):
+            raise ValueError(f"{field}: must be a list of {items} that is not empty")
+    check_arguments(row["instruction_id_list"], row["kwargs"])
 
 
 def _grade(row: Row, answers: Sequence[str]) -> dict[str, float]:
-    return {SCORE: float(all(judge(prompt_of(row), answers[0]).strict))}
+    return {SCORE: float(all(follow(row["instruction_id_list"], row["kwargs"], answers[0])))}
 
 
 def _build(name: str, splits: Splits, suite: SuiteSpec) -> BuiltTask:
     """The checks are ours: lm-eval's want a download when they are imported."""
     config = shipped_config("ifeval", "ifeval", graded_by=_grade)
-    setting = "right where all instructions are followed (strict)"
+    setting = f"right where all instructions are followed (strict), languages told by {detector()}"
     return BuiltTask(task=build(config, splits), identity="key", setting=setting)
 
 

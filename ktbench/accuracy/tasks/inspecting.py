@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from ktbench.accuracy.livebench.loading import checked_release
-from ktbench.accuracy.tasks.sources import MEASURED, find_source, read_rows, require_permission
+from ktbench.accuracy.tasks.sources import find_source, read_rows, require_permission
 from ktbench.accuracy.texts import drift_texts, wikitext2
 from ktbench.core.suite import SuiteSpec, TaskSpec
 
@@ -32,7 +32,7 @@ def inspect(suite: SuiteSpec) -> str:
 
 def _questions(task: TaskSpec, suite: SuiteSpec) -> int | None:
     """How many questions are asked; None where that is not known before they are loaded."""
-    if task.source in MEASURED:
+    if task.is_measured:
         return _documents(task, suite)
     source, _ = find_source(task)
     require_permission(task, suite)

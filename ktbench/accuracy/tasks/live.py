@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from ktbench.accuracy.livebench.graders import gradable, grade_answer
+from ktbench.accuracy.grade import Grade
+from ktbench.accuracy.livebench.census import absent
+from ktbench.accuracy.livebench.graders import GRADERS, gradable, grade_answer
 from ktbench.accuracy.livebench.loading import RELEASE, asked_in, checked_release, read_questions
 from ktbench.accuracy.livebench.question import LiveQuestion
 from ktbench.accuracy.livebench.rows import read_row
 from ktbench.accuracy.tasks.harness import GRADED, build, hub_rows
-from ktbench.accuracy.tasks.loaded import BuiltTask, Grade
+from ktbench.accuracy.tasks.loaded import BuiltTask
 from ktbench.accuracy.tasks.rows import Row, Rows, Splits
 from ktbench.accuracy.tasks.source import Source
 from ktbench.core.scored import SCORE
@@ -70,12 +72,24 @@ def _build(name: str, splits: Splits, suite: SuiteSpec) -> BuiltTask:
         task=build(config, splits),
         identity="question_id",
         lacks=lambda row: gradable(row["question"], confirm_unsafe=suite.confirm_unsafe),
+        setting="; ".join(filter(None, _settings(name, splits, suite))),
     )
 
 
+def _settings(name: str, splits: Splits, suite: SuiteSpec) -> Iterator[str]:
+    """How answers are graded, and what the files lack."""
+    category, _, task = name.partition("/")
+    if task in GRADERS:
+        yield GRADERS[task].setting()
+    rows = splits["test"]
+    if partly := sum(row["question"].is_partly_tested for row in rows):
+        yield f"{partly} of {len(rows)} questions with only part of their tests: scores are upper bounds"
+    if suite.data_dir is not None:
+        yield absent(_folder(suite.data_dir), suite.release or RELEASE, category, task)
+
+
 def _grade(row: Row, answers: Sequence[str], *, unsafe: bool) -> dict[str, Grade]:
-    graded = grade_answer(row["question"], answers[0], confirm_unsafe=unsafe)
-    return {SCORE: Grade(value=graded.score, why=graded.why)}
+    return {SCORE: grade_answer(row["question"], answers[0], confirm_unsafe=unsafe)}
 
 
 SOURCES = (Source(prefix="livebench", names=None, read=_read, build=_build),)

@@ -1,4 +1,4 @@
-"""A task ready to be asked, and the worth that a grader of ours gives an answer."""
+"""A task ready to be asked."""
 
 from __future__ import annotations
 
@@ -8,14 +8,6 @@ from typing import Any
 
 from ktbench.core.scored import SCORE
 from ktbench.core.suite import TaskSpec
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Grade:
-    """What an answer is worth, 0 to 1; None where it cannot be graded here, and `why`."""
-
-    value: float | None
-    why: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,12 +12,10 @@ from ktbench.accuracy.tasks.loaded import BuiltTask, LoadedTask
 from ktbench.accuracy.tasks.rows import Splits
 from ktbench.accuracy.tasks.source import Source
 from ktbench.accuracy.texts import drawn
-from ktbench.core.suite import SuiteSpec, TaskSpec
+from ktbench.core.suite import MEASURED, SuiteSpec, TaskSpec
 
 _MODULES = (generated, live, mmlu, mmlu_pro, gsm8k, coding, strategyqa, ifeval, registered)
 SOURCES: Mapping[str, Source] = {source.prefix: source for module in _MODULES for source in module.SOURCES}
-# Not asked but measured (`ktbench.accuracy.perplexity`, `drift`), and whether that takes decode steps.
-MEASURED: Mapping[str, bool] = {"wikitext2": False, "drift/decode": True, "drift/prefill": False}
 
 
 def load_task(task: TaskSpec, suite: SuiteSpec) -> LoadedTask:
@@ -71,7 +69,7 @@ def find_source(task: TaskSpec) -> tuple[Source, str]:
 
 def needs_decode(task: TaskSpec) -> bool:
     """Whether a task takes decode steps; else prefill passes do. Raises ValueError."""
-    if task.source in MEASURED:
+    if task.is_measured:
         return MEASURED[task.source]
     source, name = find_source(task)
     return registered.decodes(name) if source.prefix == registered.PREFIX else source.decodes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from statistics import fmean
 
 from ktbench.core.scored import SCORE, Scored
@@ -24,8 +25,8 @@ class Answers:
     """What one cell answered to one task.
 
     `scores` are by question, the mean over its graded samples; `asked` counts questions, graded or not; `ungraded` the
-    answers that cannot be graded here, by reason; `tokens` are new tokens by question and sample. `measured` are values
-    with their weights by metric and document.
+    answers that cannot be graded here, and texts without a value, by reason; `tokens` are new tokens by question and
+    sample. `measured` are values with their weights by metric and document.
     """
 
     scores: Mapping[str, float]
@@ -41,10 +42,16 @@ def answers_of(scored: Sequence[Scored]) -> Answers:
     return Answers(
         scores=_means(graded),
         asked=len({one.question for one in graded}),
-        ungraded=Counter(one.why or "no reason given" for one in scored if one.value is None),
+        ungraded=_ungraded(scored),
         tokens={(one.question, one.sample): one.tokens for one in graded if one.tokens is not None},
         measured={metric: found for metric in MEASURED if (found := _measured(scored, metric))},
     )
+
+
+def _ungraded(scored: Iterable[Scored]) -> Counter[str]:
+    """A text that lacks a value in several metrics counts once."""
+    lacking = dict.fromkeys((s.question, s.sample, s.why or "no reason given") for s in scored if s.value is None)
+    return Counter(why for _, _, why in lacking)
 
 
 def _means(graded: Iterable[Scored]) -> dict[str, float]:
@@ -80,13 +87,19 @@ def measures_of(task: str, mine: Answers, base: Answers | None) -> tuple[Measure
 
 
 def _measure(task: str, metric: str, found: Mapping[str, tuple[float, float]], base: Answers | None) -> Measure:
-    mean = weighted_mean(*zip(*found.values(), strict=True))
+    mean = _within_range(weighted_mean(*zip(*found.values(), strict=True)), 1.0 if metric == TOP1 else inf)
     if metric not in LOSSES:
         return Measure(task=task, metric=metric, value=mean, change=None)
     theirs = {} if base is None else base.measured.get(metric, {})
     moved = [(value - theirs[key][0], weight) for key, (value, weight) in found.items() if key in theirs]
     change = _less_one(exponential(weighted_mean(*zip(*moved, strict=True)))) if moved else None
     return Measure(task=task, metric=metric, value=exponential(mean), change=change)
+
+
+def _within_range(mean: Estimate, most: float) -> Estimate:
+    """Its interval cut to what the metric can be: none is below 0."""
+    low, high = (None if end is None else min(max(end, 0.0), most) for end in (mean.low, mean.high))
+    return replace(mean, low=low, high=high)
 
 
 def _less_one(ratio: Estimate) -> Estimate:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ktbench.core.sweep import FigureKind
+from ktbench.report.accuracy.formats import arm_of_formats
 from ktbench.report.accuracy.rows import AccuracyRow, parts_of_average
 from ktbench.report.parts import the_part
 from ktbench.store import Run
@@ -30,15 +31,16 @@ _KINDS: tuple[FigureKind, ...] = ("accuracy", "deferral_accuracy", "precision_ac
 
 def _shows(kind: FigureKind, run: Run, rows: Sequence[AccuracyRow]) -> str:
     if not any(row.results for row in rows):
-        return "how far predictions are from the baseline's; whiskers: 95 % intervals over texts"
+        return "how far predictions are from the baseline's; whiskers: 95 % intervals over texts, or windows of them"
     if kind == "deferral_accuracy":
-        published = ", and as published of another model" if run.published else ""
+        models = " and ".join(dict.fromkeys(one.model for one in run.published))
+        published = f", and as published of {models}" if models else ""
         return (
-            f"scores in % and their change relative to {the_part(run).baseline} in %, {_BOLD}{published}; below, the "
+            f"scores in % and their change relative to {_base(rows)} in %, {_BOLD}{published}; below, the "
             "change of the average with its paired 95 % interval"
         )
     if kind == "precision_accuracy":
-        return f"average score in %, and its change relative to {_base(rows)} in %, {_BOLD}"
+        return f"average score in %{arm_of_formats(rows)}, and its change relative to {_base(rows)} in %, {_BOLD}"
     if kind == "frontier":
         return (
             "decode speed against average score; whiskers: 95 % intervals; filled: no other arm is both as fast and as "

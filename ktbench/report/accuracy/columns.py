@@ -9,7 +9,14 @@ from ktbench.core.sweep import FigureKind
 from ktbench.report.accuracy.answers import KL, PERPLEXITIES, TOP1, Measure
 from ktbench.report.accuracy.frontier import frontier_of
 from ktbench.report.accuracy.rows import AccuracyRow
-from ktbench.report.accuracy.text import change_text, error_text, flips_text, p_text, score_text, spread_text
+from ktbench.report.accuracy.text import (
+    change_text,
+    error_text,
+    flips_text,
+    p_text,
+    score_interval_text,
+    spread_text,
+)
 from ktbench.report.agreement import REFERENCE
 from ktbench.report.columns import setting_text
 from ktbench.report.text import DASH, interval, number
@@ -68,7 +75,7 @@ def _speed(rows: Sequence[AccuracyRow]) -> Iterator[AccuracyColumn]:
 
 def _score(row: AccuracyRow) -> str:
     result = row.result()
-    return score_text(None if result is None else result.score)
+    return score_interval_text(None if result is None else result.score)
 
 
 def _graded(row: AccuracyRow) -> str:
@@ -103,7 +110,7 @@ def _longer(row: AccuracyRow) -> str:
 
 
 _SCORES = (
-    AccuracyColumn(heading="score (% ± SE)", write=_score),
+    AccuracyColumn(heading="score (% ± SE [95 % interval])", write=_score),
     AccuracyColumn(heading="graded/asked (questions)", write=_graded, movable=True),
     AccuracyColumn(
         heading="difference (points)", write=_of_change(lambda c: change_text(None if c is None else c.difference))

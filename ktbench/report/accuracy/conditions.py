@@ -11,6 +11,7 @@ from ktbench.core.suite import SuiteSpec, TaskSpec
 from ktbench.report.accuracy.rows import AccuracyRow
 from ktbench.report.machine import facts_of, machine_sentence
 from ktbench.report.system import system_sentence
+from ktbench.report.tables import place
 from ktbench.store import Run
 
 _AVERAGES = {
@@ -29,7 +30,8 @@ def accuracy_conditions(run: Run, rows: Sequence[AccuracyRow], settings: Sequenc
         _suite(suite, rows),
         *_put(suite, rows),
         _deferral(rows),
-        *_ungraded(rows),
+        *_ungraded(suite, rows),
+        *_left_out(rows, settings),
         system_sentence(run, [row.row for row in rows], set(settings)),
         machine_sentence(facts_of(run)),
         _ids(run, rows),
@@ -117,13 +119,33 @@ def _without_decode(rows: Sequence[AccuracyRow]) -> list[str]:
     return list(dict.fromkeys(one.subject for one in results if one.subject not in decoded))
 
 
-def _ungraded(rows: Sequence[AccuracyRow]) -> Iterator[str]:
-    """How many answers count for nothing, by task and reason; the most of any cell."""
+def _ungraded(suite: SuiteSpec, rows: Sequence[AccuracyRow]) -> Iterator[str]:
+    """How many answers or texts count for nothing, by task and reason; the most of any cell."""
     most: Counter[tuple[str, str]] = Counter()
     for row in rows:
         most |= Counter(row.ungraded)
     for (task, why), count in most.items():
-        yield f"Not graded here: {_counted(count, 'answer')} of {task} ({why})."
+        if suite.task(task).is_measured:
+            yield f"Without a value: {_counted(count, 'text')} of {task} ({why}), left out of the means."
+        else:
+            yield f"Not graded here: {_counted(count, 'answer')} of {task} ({why})."
+
+
+def _left_out(rows: Sequence[AccuracyRow], settings: Sequence[str]) -> Iterator[str]:
+    """Tasks that averages are made without, and of which rows where that is not so of all."""
+    averaged = [row for row in rows if _has_average(row)]
+    holders: dict[tuple[str, ...], list[str]] = {}
+    for row in averaged:
+        if ungraded := tuple(one.subject for one in row.results if one.kind == "task" and not one.graded):
+            holders.setdefault(ungraded, []).append(place(row.row, settings))
+    for tasks, places in holders.items():
+        of = "" if len(places) == len(averaged) else f" of {'; '.join(places)}"
+        yield f"The average{of} leaves out {', '.join(tasks)}, of which nothing can be graded here."
+
+
+def _has_average(row: AccuracyRow) -> bool:
+    average = row.result()
+    return average is not None and average.score is not None
 
 
 def _ids(run: Run, rows: Sequence[AccuracyRow]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ktbench.core.plain import to_plain
-from ktbench.report.accuracy.answers import Measure
+from ktbench.report.accuracy.answers import PERPLEXITIES, Measure
 from ktbench.report.accuracy.frontier import frontier_of
 from ktbench.report.accuracy.results import Result
 from ktbench.report.accuracy.rows import AccuracyRow
@@ -51,6 +51,7 @@ def _cell(row: AccuracyRow) -> dict[str, Any]:
         "why": row.why,
         **row.row.settings,
         "precision": row.row.spec.precision,
+        "device_precision": row.row.spec.device_precision,
         "tokens_per_s": None if speed is None else speed.mid,
     }
 
@@ -87,11 +88,16 @@ def _of_measure(one: Measure) -> dict[str, Any]:
     return {
         "kind": "task",
         "subject": one.task,
-        "metric": one.metric,
+        "metric": _named(one),
         **_ends("value", one.value),
         "graded": one.value.n,
         **_ends("relative", one.change),
     }
+
+
+def _named(one: Measure) -> str:
+    """What its value is: of a loss the perplexity."""
+    return PERPLEXITIES.get(one.metric, one.metric)
 
 
 def _ends(name: str, value: Estimate | None) -> dict[str, float | None]:
@@ -137,7 +143,7 @@ def _plain(run: Run, row: AccuracyRow, rows: Sequence[AccuracyRow]) -> dict[str,
         "is_baseline": row.is_baseline,
         "is_pareto": point and point.is_pareto,
         "results": to_plain(row.results),
-        "measures": to_plain(row.measures),
+        "measures": [{**to_plain(one), "metric": _named(one)} for one in row.measures],
         "ungraded": [{"task": task, "why": why, "answers": count} for (task, why), count in row.ungraded.items()],
         "ends": to_plain(row.ends),
         **_origin(run, row),

@@ -19,6 +19,7 @@ from ktbench.report.accuracy.heat import (
     HeatCell,
     draw_feature,
 )
+from ktbench.report.accuracy.results import Result
 from ktbench.report.accuracy.rows import AccuracyRow, parts_of_average
 from ktbench.report.accuracy.subjects import AVERAGE, SubjectKind
 from ktbench.report.accuracy.table import settings_shown
@@ -121,7 +122,9 @@ def _draw_ours(axes: Axes, rows: Sequence[AccuracyRow], feature: str, where: str
     places: list[tuple[str, SubjectKind]] = [*((name, kind) for name in names), (AVERAGE, "average")]
     counts = sorted(mine)
     cells = [
-        _cell(mine[count], name, what, x, y) for x, count in enumerate(counts) for y, (name, what) in enumerate(places)
+        (_change if count else _score)(mine[count].result(name, what), x, y)
+        for x, count in enumerate(counts)
+        for y, (name, what) in enumerate(places)
     ]
     draw_feature(axes, cells, counts, len(places), feature, where)
 
@@ -137,12 +140,14 @@ def _of_feature(rows: Sequence[AccuracyRow], feature: str) -> dict[int, Accuracy
     return found
 
 
-def _cell(row: AccuracyRow, name: str, kind: SubjectKind, x: int, y: int) -> HeatCell:
-    result = row.result(name, kind)
-    if result is None or result.score is None:
+def _score(result: Result | None, x: int, y: int) -> HeatCell:
+    score = None if result is None else result.score
+    return HeatCell(x=x, y=y, text=DASH if score is None else f"{100 * score.mid:.1f}")
+
+
+def _change(result: Result | None, x: int, y: int) -> HeatCell:
+    if result is None or result.change is None or result.change.relative is None:
         return HeatCell(x=x, y=y, text=DASH)
-    if result.change is None or result.change.relative is None:
-        return HeatCell(x=x, y=y, text=f"{100 * result.score.mid:.1f}" if row.is_baseline else DASH)
     change = result.change.relative.mid
     sure = result.change.verdict is not ScoreVerdict.NONE_SHOWN
     return HeatCell(x=x, y=y, text=signed(change), change=100 * change, sure=sure)
@@ -184,4 +189,4 @@ def _theirs(lines: Sequence[PaperLine], feature: str) -> Sequel:
         for line in average
     ]
     kept = sorted((count, value, low, high) for count, value, low, high in points if value is not None)
-    return Sequel(name=f"{feature}, published", feature=feature, points=tuple(kept), published=True)
+    return Sequel(name=f"{feature}, published ({lines[0].model})", feature=feature, points=tuple(kept), published=True)

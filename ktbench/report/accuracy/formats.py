@@ -24,6 +24,13 @@ def formats_of(rows: Sequence[AccuracyRow]) -> tuple[list[str], list[str]]:
     return [name for name in PRECISIONS if name in experts], [name for name in PRECISIONS if name in devices]
 
 
+def arm_of_formats(rows: Sequence[AccuracyRow]) -> str:
+    """` (arm +v+d)` where rows of other arms have the same formats and are left out; else empty."""
+    shown = by_formats(rows).values()
+    names = dict.fromkeys(row.row.shown for row in shown)
+    return f" (arm {', '.join(names)})" if len(shown) < len(rows) else ""
+
+
 def grid_lines(rows: Sequence[AccuracyRow]) -> tuple[tuple[str, ...], ...]:
     """A line for each format of the experts, `93.1 ± 0.7 (-0.4)` at each of the device role."""
     (experts, devices), found = formats_of(rows), by_formats(rows)

@@ -56,11 +56,11 @@ def draw_cells(axes: Axes, cells: Sequence[HeatCell], columns: Sequence[str], li
 def draw_feature(
     axes: Axes, cells: Sequence[HeatCell], counts: Sequence[int], lines: int, feature: str, where: str = ""
 ) -> None:
-    """A panel over how many experts a feature defers or skips: the score at none, then the changes.
+    """A panel over how many experts a feature defers or skips: the score at none, where that is shown, and the changes.
 
     `where` says where the numbers are from, in figures that have some from several places.
     """
-    draw_cells(axes, cells, ["score", *map(str, counts[1:])], lines)
+    draw_cells(axes, cells, ["score" if count == 0 else str(count) for count in counts or [0]], lines)
     axes.set_xlabel(f"experts {FEATURES[feature]} of a token", fontsize=LABEL_PT, labelpad=1)
     title = f"{feature.capitalize()}, {where}" if where else BY_NAME[feature].title
     axes.set_title(f"{title}: relative change, %", fontsize=LABEL_PT, pad=3)

@@ -8,6 +8,7 @@ from ktbench.report.accuracy.answers import LOSSES
 from ktbench.report.accuracy.rows import AccuracyRow
 from ktbench.report.accuracy.text import SURE_MARK
 from ktbench.report.machine import facts_of, software_sentence
+from ktbench.report.text import number
 from ktbench.stats.intervals import CONFIDENCE
 from ktbench.stats.scores import SURE
 from ktbench.store import Run
@@ -17,7 +18,7 @@ def accuracy_methods(run: Run, rows: Sequence[AccuracyRow]) -> tuple[str, ...]:
     """Statistics of what the rows show, and the software."""
     changes = [one.change for row in rows for one in row.results if one.change]
     sentences = (
-        *(_scores() if any(row.results for row in rows) else ()),
+        *_scores(rows),
         *(_changes(len(changes)) if changes else ()),
         *_measures(rows),
         software_sentence(facts_of(run)),
@@ -25,11 +26,17 @@ def accuracy_methods(run: Run, rows: Sequence[AccuracyRow]) -> tuple[str, ...]:
     return tuple(filter(None, sentences))
 
 
-def _scores() -> Iterator[str]:
+def _scores(rows: Sequence[AccuracyRow]) -> Iterator[str]:
+    scores = [one.score for row in rows for one in row.results if one.score]
+    if not scores:
+        return
     yield (
         "A score is a mean over questions, several samples of one averaged first; the error of an average is made "
-        "of those of its tasks. Intervals of scores are Wilson's where answers are right or wrong, else Student's t."
+        "of those of its tasks. Intervals of scores are Wilson's where answers are right or wrong, else Student's t. "
+        "SE is the standard error, 0.0 where all answers are right: the interval then says what is unknown."
     )
+    if any(score.se is None for score in scores):
+        yield "± ? stands where a task has a single question, which tells no error."
 
 
 def _changes(count: int) -> Iterator[str]:
@@ -38,17 +45,15 @@ def _changes(count: int) -> Iterator[str]:
         "intervals: Tango's score interval where answers are right or wrong (for averages of unlike weight at the "
         "effective number of questions), else Student's t. Relative changes are these over the baseline's score on "
         "these questions, taken as known. Flips count questions that score lower and higher; p is the exact two-sided "
-        "McNemar test of the two (of partial credit: the sign test)."
+        "McNemar test of the two (of partial credit: the sign test), which weighs all questions alike."
     )
     yield (
         f"Lower and higher ({SURE_MARK}): the whole interval lies beyond 0 and, where answers are right or wrong, p is "
-        f"at most {SURE:g}; no difference shown: anything else, which does not mean that scores are the same. "
-        f"Of {_counted(count)} up to {SURE * count:.0f} may seem beyond noise by chance alone."
+        f"at most {SURE:g} and flips point the same way; no difference shown: anything else, which does not mean that "
+        "scores are the same. "
+        f"Where nothing differs, up to {SURE:.0%} of comparisons seem beyond noise by chance, "
+        f"here about {number(SURE * count, 2)} of {count}."
     )
-
-
-def _counted(count: int) -> str:
-    return "1 comparison" if count == 1 else f"{count} comparisons"
 
 
 def _measures(rows: Sequence[AccuracyRow]) -> Iterator[str]:
@@ -63,6 +68,6 @@ def _measures(rows: Sequence[AccuracyRow]) -> Iterator[str]:
     against = "KL is the mean of KL(baseline ‖ row) by the natural logarithm, top-1 agreement the share of positions "
     drift = f"{against}at which both hold the same token most likely. " if metrics - {*LOSSES} else ""
     yield (
-        f"{losses}{drift}Means are weighted by tokens, their errors and {CONFIDENCE:.0%} intervals are over texts "
-        "(ratio estimator, Student's t)."
+        f"{losses}{drift}Means are weighted by tokens, their errors and {CONFIDENCE:.0%} intervals are over texts, or "
+        "windows of them taken as independent (ratio estimator, Student's t)."
     )

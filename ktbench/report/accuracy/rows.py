@@ -29,7 +29,7 @@ class AccuracyRow:
 
     `outcome` is None while tasks are open; `why` says of what is not OK the reason. `results` are of all subjects, the
     average first; `measures` of tasks whose answers are not graded. `ungraded` counts answers that cannot be graded
-    here by task and reason; `ends` are those of its tasks by name.
+    here, and texts without a value, by task and reason; `ends` are those of its tasks by name.
     """
 
     row: Row
@@ -78,7 +78,8 @@ class _Cells:
     def of(cls, run: Run, suite: SuiteSpec) -> _Cells:
         found = run.answers()
         graded = {task for (_, task), scored in found.items() if any(one.metric == SCORE for one in scored)}
-        open_ = {task.name for task in suite.tasks} - {task for (_, task), scored in found.items() if scored}
+        asked = {task.name for task in suite.tasks if not task.is_measured}
+        open_ = asked - {task for (_, task), scored in found.items() if scored}
         return cls(
             suite=suite,
             subjects=subjects_of(suite, graded | open_),
@@ -115,11 +116,11 @@ def _row(row: Row, base: Row | None, cells: _Cells, run: Run) -> AccuracyRow:
 
 
 def _ending(suite: SuiteSpec, ends: Mapping[str, Asked]) -> tuple[Outcome | None, str]:
-    """How a cell ended over all its tasks: one that failed decides, then those that are open."""
+    """How a cell ended over all its tasks: one that failed decides, then one that is unsupported, then open ones."""
     failed = [end for end in ends.values() if not end.outcome.timed]
     if failed:
-        first, all_failed = failed[0], len(failed) == len(suite.tasks)
-        alike = all_failed and len({(end.outcome, end.why) for end in failed}) == 1
+        first = next((end for end in failed if end.outcome is not Outcome.UNSUPPORTED), failed[0])
+        alike = len(failed) == len(suite.tasks) and len({(end.outcome, end.why) for end in failed}) == 1
         return first.outcome, first.why if alike else f"{first.task}: {first.why}"
     if len(ends) < len(suite.tasks):
         return None, f"{len(ends)} of {len(suite.tasks)} tasks asked so far"

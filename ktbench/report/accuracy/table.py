@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ktbench.report.accuracy.caption import accuracy_caption, drawn_kind
 from ktbench.report.accuracy.columns import AccuracyColumn, accuracy_columns
 from ktbench.report.accuracy.conditions import accuracy_conditions
-from ktbench.report.accuracy.formats import formats_of, grid_lines
+from ktbench.report.accuracy.formats import arm_of_formats, formats_of, grid_lines
 from ktbench.report.accuracy.frontier import absence_of
 from ktbench.report.accuracy.methods import accuracy_methods
 from ktbench.report.accuracy.rows import AccuracyRow, parts_of_average
@@ -104,7 +104,8 @@ def grids_below(run: Run, rows: Sequence[AccuracyRow]) -> tuple[Below, ...]:
 def _formats(rows: Sequence[AccuracyRow]) -> Iterator[Below]:
     _, devices = formats_of(rows)
     yield Below(
-        title=f"Average score (% ± SE; in brackets its relative change in %, {SURE_MARK} beyond noise)",
+        title=f"Average score (% ± SE; in brackets its relative change in %, {SURE_MARK} beyond noise)"
+        + arm_of_formats(rows),
         headings=("experts", *(f"device role {name}" for name in devices)),
         lines=grid_lines(rows),
     )

@@ -16,6 +16,13 @@ def score_text(score: Estimate | None) -> str:
     return f"{100 * score.mid:.1f} ± {'?' if score.se is None else f'{100 * score.se:.1f}'}"
 
 
+def score_interval_text(score: Estimate | None) -> str:
+    """`93.1 ± 0.7 [91.5, 94.4]`: with its 95 % interval, where there is one."""
+    if score is None or score.low is None or score.high is None:
+        return score_text(score)
+    return f"{score_text(score)} [{100 * score.low:.1f}, {100 * score.high:.1f}]"
+
+
 def change_text(change: Estimate | None) -> str:
     """`-0.5 [-1.2, +0.3]`: a hundred times the difference with its 95 % interval."""
     if change is None:

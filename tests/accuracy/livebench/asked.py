@@ -31,4 +31,4 @@ def asked(
 def score(question: LiveQuestion, answer: str) -> float | None:
     graded = grade_answer(question, answer)
     assert not graded.why, graded.why
-    return graded.score
+    return graded.value

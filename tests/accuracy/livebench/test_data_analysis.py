@@ -121,5 +121,5 @@ def test_tablereformat_reads_more_from_2025_on() -> None:
 
 def test_a_prompt_that_asks_for_no_known_format_is_no_answers_fault() -> None:
     graded = grade_answer(asked("tablereformat", "a", prompt="to XLS format"), "a")
-    assert graded.score == 0
-    assert "xls" in graded.why
+    assert graded.value is None
+    assert "the prompt asks for xls; tables are read as csv" in graded.why

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.accuracy.livebench.instructions import check_arguments, follow, following_score, unknown
+from ktbench.accuracy.livebench.instructions.following import check_arguments, follow, following_score
 from ktbench.accuracy.livebench.instructions.table import INSTRUCTIONS
 
 SHARED = Path(__file__).parents[4] / "shared" / "data" / "livebench" / "questions"
@@ -231,10 +231,6 @@ def test_score_is_between_all_and_the_fraction(followed: tuple[bool, ...], score
 def test_no_instructions_have_no_score() -> None:
     with pytest.raises(ValueError, match="no instructions"):
         following_score(())
-
-
-def test_unknown_names_each_once() -> None:
-    assert unknown(["count:numbers", "punctuation:no_comma", "count:numbers"]) == ("count:numbers",)
 
 
 WORDS = "length_constraints:number_words"

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ktbench.accuracy.livebench.instructions import follow
+from ktbench.accuracy.livebench.instructions.following import follow
 from ktbench.accuracy.livebench.instructions.sentences import count_sentences
 from ktbench.accuracy.livebench.instructions.words import count_capital_words
 from tests.accuracy.livebench.test_instructions import CASES

@@ -8,7 +8,8 @@ from types import ModuleType
 
 import pytest
 
-from ktbench.accuracy.livebench.instructions import follow, language
+from ktbench.accuracy.livebench.instructions import language
+from ktbench.accuracy.livebench.instructions.following import follow
 from ktbench.accuracy.livebench.instructions.languages import ASKED, language_of
 
 ARTICLE_1 = {

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from ktbench.accuracy.livebench.census import count_questions
-from ktbench.accuracy.livebench.loading import read_questions
+from ktbench.accuracy.livebench.census import absent
+from ktbench.accuracy.livebench.graders import gradable
+from ktbench.accuracy.livebench.loading import RELEASE, read_questions
 from tests.accuracy.livebench.asked import LIVEBENCH, REAL
 
 ROW: dict[str, Any] = {
@@ -178,34 +179,36 @@ def test_packed_tests_of_any_size_are_refused(tmp_path: Path, monkeypatch: pytes
         read_questions(write(tmp_path, ROW | {"private_test_cases": packed("[" + " " * 5000 + "]")}))
 
 
-def test_questions_are_counted_with_what_keeps_them_from_being_graded(tmp_path: Path) -> None:
-    write(tmp_path, ROW, ROW | {"question_id": "b", "ground_truth": None})
-    (count,) = count_questions(tmp_path)
-    assert (count.category, count.task, count.published, count.held, count.gradable) == ("math", "olympiad", None, 2, 1)
-    assert count.why == {"no ground truth": 1}
-    index = [{"task": "math/olympiad", "question_ids": ["a", "b", "c"]}, {"task": "math/new", "question_ids": ["d"]}]
-    (tmp_path / "release_2024-11-25_index.json").write_text(json.dumps(index))
-    new, count = count_questions(tmp_path)
-    assert (count.published, count.why) == (3, {"no ground truth": 1, "its row is not here": 1})
-    assert (new.published, new.held, new.why) == (1, 0, {"its row is not here": 1})
-    (tmp_path / "release_2024-11-25_index.json").write_text('{"a": 1}')
-    with pytest.raises(ValueError, match=r"release_2024-11-25_index\.json: is no list"):
-        count_questions(tmp_path)
+def test_what_an_index_lists_and_no_row_has_is_counted(tmp_path: Path) -> None:
+    write(tmp_path, ROW, ROW | {"question_id": "b", "livebench_removal_date": "2024-08-31"})
+    assert absent(tmp_path, RELEASE, "math", "olympiad") == ""
+    index = tmp_path / "release_2024-08-31_index.json"
+    index.write_text(json.dumps([{"task": "math/olympiad", "question_ids": ["a", "b", "c"]}]))
+    assert absent(tmp_path, "2024-08-30", "math", "olympiad") == ""
+    for release in ("2024-08-31", RELEASE):
+        said = "1 of 3 questions of release 2024-08-31 have no row here"
+        assert absent(tmp_path, release, "math", "olympiad") == said
+    later = [{"task": "math/olympiad", "question_ids": ["a"]}]
+    (tmp_path / "release_2024-11-25_index.json").write_text(json.dumps(later))
+    assert absent(tmp_path, RELEASE, "math", "olympiad") == ""
+    index.write_text('{"a": 1}')
+    with pytest.raises(ValueError, match=r"release_2024-08-31_index\.json: is no list"):
+        absent(tmp_path, "2024-08-31", "math", "olympiad")
 
 
 @REAL
 def test_the_release_of_2024_08_31_has_its_1000_questions() -> None:
-    counts = count_questions(LIVEBENCH, "2024-08-31", confirm_unsafe=True)
-    assert (len(counts), len({count.category for count in counts})) == (18, 6)
-    assert sum(count.published or 0 for count in counts) == 1000
-    assert sum(count.held for count in counts) == 989
-    assert sum(count.gradable for count in counts) == 899
+    held = read_questions(LIVEBENCH, "2024-08-31")
+    places = Counter((question.category, question.task) for question in held)
+    assert (len(places), len({category for category, _ in places})) == (18, 6)
+    assert len(held) == 989
+    found = Counter(f"{one.category}/{one.task}" for one in held if not gradable(one, confirm_unsafe=True))
+    assert found.total() == 899
     index = json.loads((LIVEBENCH / "release_2024-08-31_index.json").read_text())
-    assert {f"{count.category}/{count.task}": count.gradable for count in counts} == {
-        row["task"]: row["gradable"] for row in index
-    }
-    listed = {name for row in index for name in row["question_ids"]}
-    assert {question.question_id for question in read_questions(LIVEBENCH, "2024-08-31")} <= listed
+    assert {row["task"]: found[row["task"]] for row in index} == {row["task"]: row["gradable"] for row in index}
+    lacking = {task: said for category, task in places if (said := absent(LIVEBENCH, RELEASE, category, task))}
+    assert lacking == {"LCB_generation": "11 of 78 questions of release 2024-08-31 have no row here"}
+    assert sum(question.is_partly_tested for question in held) == 58
 
 
 @REAL

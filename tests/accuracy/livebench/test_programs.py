@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ktbench.accuracy.grade import Grade
 from ktbench.accuracy.livebench import programs
 from ktbench.accuracy.livebench.loading import read_questions
-from ktbench.accuracy.livebench.programs import grade_program, program_of, same_output
+from ktbench.accuracy.livebench.programs import grade_program, program_of, same_output, untestable
 from ktbench.accuracy.livebench.question import LiveQuestion, ProgramTest
-from ktbench.accuracy.programs import Graded
 from ktbench.accuracy.sandbox.limits import Limits
 from tests.accuracy.livebench.asked import LIVEBENCH, REAL
 
@@ -27,8 +27,8 @@ def question(*tests: tuple[str, str], function: str = "", partial: str = "") -> 
     )
 
 
-def graded(asked: LiveQuestion, code: str) -> Graded:
-    return grade_program(asked, f"Here it is.\n```python\n{code}\n```\nDone.", confirm_unsafe=True)
+def graded(asked: LiveQuestion, code: str) -> Grade:
+    return grade_program(asked, f"Here it is.\n```python\n{code}\n```\nDone.")
 
 
 SUMS = question(("1 2\n", "3\n"), ("5 5\n", "10\n"))
@@ -37,22 +37,22 @@ SOLUTION = "class Solution:\n    def times(self, xs: List[int], k: int) -> List[
 
 
 def test_standard_input() -> None:
-    assert graded(SUMS, "print(sum(map(int, input().split())))") == Graded(1.0)
-    assert graded(SUMS, "print(3)") == Graded(0.0, "wrong in test 2 of 2")
-    assert graded(SUMS, "print(3); 1 / 0") == Graded(0.0, "ZeroDivisionError: division by zero")
-    assert graded(SUMS, "import sys\nprint(eval(sys.stdin.read().replace(' ', '+'))); exit()") == Graded(1.0)
-    assert graded(SUMS, "import os\nos.write(1, b'3'); os._exit(0)").score == 0.0
-    assert graded(SUMS, "def f(): print(sum(map(int, input().split())))\nif __name__ == '__main__': f()").score == 1.0
+    assert graded(SUMS, "print(sum(map(int, input().split())))") == Grade(1.0)
+    assert graded(SUMS, "print(3)") == Grade(0.0, "wrong in test 2 of 2")
+    assert graded(SUMS, "print(3); 1 / 0") == Grade(0.0, "ZeroDivisionError: division by zero")
+    assert graded(SUMS, "import sys\nprint(eval(sys.stdin.read().replace(' ', '+'))); exit()") == Grade(1.0)
+    assert graded(SUMS, "import os\nos.write(1, b'3'); os._exit(0)").value == 0.0
+    assert graded(SUMS, "def f(): print(sum(map(int, input().split())))\nif __name__ == '__main__': f()").value == 1.0
 
 
 def test_functions() -> None:
-    assert graded(PAIRS, SOLUTION + "return [k * x for x in xs]") == Graded(1.0)
-    assert graded(PAIRS, "def times(xs, k): return tuple(k * x for x in xs)") == Graded(1.0)
-    assert graded(PAIRS, SOLUTION + "return xs") == Graded(0.0, "wrong in test 1 of 2")
-    assert graded(PAIRS, SOLUTION + "return [2, 4]") == Graded(0.0, "wrong in test 2 of 2")
-    assert graded(PAIRS, SOLUTION + "return xs[0] and [2, 4]") == Graded(0.0, "IndexError: list index out of range")
-    assert graded(PAIRS, "class Solution: pass").score == 0.0
-    assert graded(PAIRS, "").score == 0.0
+    assert graded(PAIRS, SOLUTION + "return [k * x for x in xs]") == Grade(1.0)
+    assert graded(PAIRS, "def times(xs, k): return tuple(k * x for x in xs)") == Grade(1.0)
+    assert graded(PAIRS, SOLUTION + "return xs") == Grade(0.0, "wrong in test 1 of 2")
+    assert graded(PAIRS, SOLUTION + "return [2, 4]") == Grade(0.0, "wrong in test 2 of 2")
+    assert graded(PAIRS, SOLUTION + "return xs[0] and [2, 4]") == Grade(0.0, "IndexError: list index out of range")
+    assert graded(PAIRS, "class Solution: pass").value == 0.0
+    assert graded(PAIRS, "").value == 0.0
 
 
 def test_what_is_wanted_is_out_of_reach() -> None:
@@ -62,18 +62,18 @@ def test_what_is_wanted_is_out_of_reach() -> None:
         "import gc, sys\ndef f(x):\n    return next((o for o in seen() if isinstance(o, str) and '-4711' in o), '')\n"
     )
     look += "def seen():\n    for held in gc.get_objects(): yield from gc.get_referents(held)\n"
-    assert graded(secret, look.replace("'-4711'", "'dle-47' '11'")).score == 0.0
+    assert graded(secret, look.replace("'-4711'", "'dle-47' '11'")).value == 0.0
     assert (
-        graded(secret, "def f(x):\n    class A(str):\n        __eq__ = lambda a, b: True\n    return A('')").score
+        graded(secret, "def f(x):\n    class A(str):\n        __eq__ = lambda a, b: True\n    return A('')").value
         == 0.0
     )
-    assert graded(PAIRS, "import os\ndef times(xs, k): os._exit(0)").score == 0.0
+    assert graded(PAIRS, "import os\ndef times(xs, k): os._exit(0)").value == 0.0
 
 
 def test_modules_are_there_without_import() -> None:
     asked = question(("[3, 1, 2]", "[1, 8, 3]"), function="f")
     code = "def f(xs):\n    heapify(xs)\n    return [heappop(xs), pow(2, 3, None), Counter({3: 1}).most_common()[0][0]]"
-    assert graded(asked, code) == Graded(1.0)
+    assert graded(asked, code) == Grade(1.0)
 
 
 def test_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,8 +92,8 @@ def test_the_program_in_an_answer() -> None:
 
 def test_a_partial_solution_is_completed() -> None:
     asked = question(("[1, 2]\n2", "[2, 4]"), function="times", partial=SOLUTION + "ys = []")
-    assert graded(asked, "        for x in xs: ys.append(k * x)\n        return ys") == Graded(1.0)
-    assert graded(asked, SOLUTION + "ys = []\n        return [k * x for x in xs]") == Graded(1.0)
+    assert graded(asked, "        for x in xs: ys.append(k * x)\n        return ys") == Grade(1.0)
+    assert graded(asked, SOLUTION + "ys = []\n        return [k * x for x in xs]") == Grade(1.0)
 
 
 @pytest.mark.parametrize(
@@ -122,12 +122,11 @@ def test_an_output_is_its_own(lines: list[str]) -> None:
     assert not same_output("\n".join([*lines, "0"]), "\n".join(lines))
 
 
-def test_what_cannot_be_graded() -> None:
-    assert grade_program(question(), "", confirm_unsafe=True) == Graded(None, "no tests in the file")
-    with pytest.raises(ValueError, match="confirm_unsafe=true"):
-        grade_program(SUMS, "", confirm_unsafe=False)
-    with pytest.raises(ValueError, match=r"LCB_generation q: '\{' in its tests is no JSON"):
-        graded(question(("{", "1"), function="f"), "")
+def test_what_cannot_be_tested() -> None:
+    assert untestable(question()) == "no tests"
+    assert untestable(question(("{", "1"), function="f")) == "'{' in its tests is no JSON"
+    assert untestable(question(("1\n2", ""), function="f")) == "'' in its tests is no JSON"
+    assert untestable(question(("{", "1"))) == ""
 
 
 BAT = "b, g = map(int, input().split())\nprint('Bat' if b > g else 'Glove')"
@@ -148,5 +147,5 @@ FREQUENCY = """                middle = (left + right) // 2
 def test_real_questions(start: str, code: str, spoilt: str) -> None:
     held = read_questions(LIVEBENCH / "derived", tasks=["LCB_generation", "coding_completion"])
     asked = next(one for one in held if one.question_id.startswith(start))
-    assert graded(asked, code) == Graded(1.0)
-    assert graded(asked, code.replace(spoilt, "+= 2" if spoilt == "+= 1" else "< 9 >")).score == 0.0
+    assert graded(asked, code) == Grade(1.0)
+    assert graded(asked, code.replace(spoilt, "+= 2" if spoilt == "+= 1" else "< 9 >")).value == 0.0

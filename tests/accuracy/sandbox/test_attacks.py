@@ -182,6 +182,8 @@ def test_a_spoilt_report_does_not_pass() -> None:
     )
     assert not run_program(spoil + "os._exit(0)", tests="assert False", limits=SMALL).finished
     assert not run_program("import os; os.closerange(0, 64)", tests="assert True", limits=SMALL).finished
+    erase = 'import os\nfor fd in range(3, 64):\n    try: os.lseek(fd, 0, 0), os.write(fd, b"[x" * 999)\n'
+    assert why(erase + "    except OSError: pass\nos._exit(0)") == "ended before it was through"
 
 
 def test_replaced_builtins_hurt_nobody() -> None:
@@ -190,8 +192,12 @@ def test_replaced_builtins_hurt_nobody() -> None:
     assert not run_program(source, tests="assert False", limits=SMALL).finished
 
 
-def test_an_object_equal_to_everything_passes_asserts_but_not_calls() -> None:
+def test_what_passes_asserts_does_not_pass_calls() -> None:
     """Where tests run beside the program they can be fooled; what a call returns is compared out of its reach."""
+    walk = "import json, os, sys\nframe = sys._getframe()\nwhile 'token' not in frame.f_locals: frame = frame.f_back\n"
+    walk += "frame.f_locals['report']({'end': frame.f_locals['token']}); os._exit(0)"
+    assert run_program(walk, tests="assert False", limits=SMALL).finished
+    assert call_program(walk, "f", [[]], limits=SMALL).values == ()
     source = "class All:\n    def __eq__(self, other): return True\ndef f(): return All()"
     assert run_program(source, tests="assert f() == 1", limits=SMALL).finished
     assert "not JSON serializable" in call_program(source, "f", [[]], limits=SMALL).why

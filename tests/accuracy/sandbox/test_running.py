@@ -55,6 +55,7 @@ def test_numpy_is_there() -> None:
         ("class E(Exception):\n def __str__(self): raise E\nraise E", "E"),
         ("import os; os.abort()", "ended by SIGABRT"),
         ("import os; os._exit(0)", "ended before it was through"),
+        ("import ctypes, os; ctypes.CDLL(None).kill(os.getpid(), 40)", "ended by signal 40"),
     ],
 )
 def test_why_in_words(source: str, why: str) -> None:
@@ -91,6 +92,12 @@ def test_each_call_has_its_own_seconds() -> None:
     source = "import time\ndef f(s):\n    end = time.process_time() + s\n    while time.process_time() < end: pass"
     assert call_program(source, "f", [[0.6], [0.6], [0.0]], limits=SMALL).finished
     assert call_program(source, "f", [[0.6], [9.0]], limits=SMALL).why == "took more than 1 s"
+
+
+def test_who_waits_for_its_own_thread_does_not_sleep() -> None:
+    source = "import threading, time\ndef busy():\n    while time.process_time() < 2: pass\n"
+    source += "thread = threading.Thread(target=busy); thread.start(); thread.join()"
+    assert run_program(source, limits=Limits(sleep_s=1)).finished
 
 
 def test_what_does_not_read_its_input_is_no_trouble() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from ktbench.accuracy.sandbox import running, walls
 from ktbench.accuracy.sandbox.limits import Unprotected
+from ktbench.accuracy.sandbox.running import sandbox_powers
 
 # Takes one system call from this process and from its children, then tries to run a program.
 WITHOUT = """
@@ -63,13 +66,32 @@ def test_on_another_processor_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> N
         walls.raise_walls({"parent": 0, "cpu_s": 1, "memory_bytes": 1, "output_bytes": 1, "readable": ()})
 
 
+@pytest.fixture
+def unseen() -> Iterator[None]:
+    """A machine that was not looked at yet."""
+    sandbox_powers.cache_clear()
+    yield
+    sandbox_powers.cache_clear()
+
+
+@pytest.mark.usefixtures("unseen")
 def test_elsewhere_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running.sys, "platform", "darwin")
     with pytest.raises(Unprotected, match="is Linux's"):
         running.run_program("print()")
 
 
+@pytest.mark.usefixtures("unseen")
 def test_a_child_that_does_not_start_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running.sys, "executable", "/bin/false")
     with pytest.raises(Unprotected, match="did not start"):
+        running.run_program("print()")
+
+
+@pytest.mark.usefixtures("unseen")
+def test_where_a_harmless_program_does_not_end_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    child = running.run_child
+    stopped = "slept for more than 12 s"
+    monkeypatch.setattr(running, "run_child", lambda *asked: replace(child(*asked), stopped=stopped))
+    with pytest.raises(Unprotected, match=f"generated programs do not run here: {stopped}"):
         running.run_program("print()")

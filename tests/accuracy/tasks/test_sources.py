@@ -131,6 +131,28 @@ def test_livebench_asks_its_release_and_leaves_what_cannot_be_graded(data: Path)
     assert not lm.requests
 
 
+def test_livebench_says_what_its_files_lack_and_how_it_grades(tmp_path: Path) -> None:
+    def said(name: str, *lists: dict[str, object]) -> str:
+        category, _, task = name.partition("/")
+        rows = [
+            {"question_id": str(i), "category": category, "task": task, "turns": ["?"]} | one
+            for i, one in enumerate(lists)
+        ]
+        write_lines(tmp_path / f"{category}__{task}.jsonl", rows)
+        return loaded(f"livebench/{name}", tmp_path, confirm_unsafe=True).setting
+
+    tests = [{"input": "1", "output": "1"}]
+    index = [{"task": "coding/LCB_generation", "question_ids": ["0", "1", "2", "3"]}]
+    (tmp_path / "release_2024-08-31_index.json").write_text(json.dumps(index))
+    assert said("coding/LCB_generation", {"tests": tests, "tests_total": 9}, {"tests": tests}, {}) == (
+        "1 of 3 questions with only part of their tests: scores are upper bounds; "
+        "1 of 4 questions of release 2024-08-31 have no row here"
+    )
+    assert said("math/AMPS_Hard", {}) == "formulae agree where their values do, no model judges"
+    assert said("instruction_following/paraphrase", {}).startswith("instructions checked strictly, languages told by ")
+    assert said("language/typos", {}) == ""
+
+
 def test_any_task_of_lm_eval_takes_local_splits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "own.yaml").write_text(json.dumps(OWN))

@@ -11,7 +11,7 @@ import yaml
 
 from ktbench.accuracy.asking import ask
 from ktbench.accuracy.tasks import SOURCES, inspect, load_task
-from ktbench.accuracy.tasks.sources import MEASURED, find_source
+from ktbench.accuracy.tasks.sources import find_source
 from ktbench.core.plain import from_plain
 from ktbench.core.suite import SuiteSpec
 from ktbench.resources import data_folder
@@ -33,7 +33,7 @@ def test_every_suite_is_whole(name: str) -> None:
     assert SUITES[name].read_text().startswith("# ")
     assert (suite.data_dir, suite.limit, suite.confirm_unsafe) == (None, None, False)
     for task in suite.tasks:
-        if task.source not in MEASURED:
+        if not task.is_measured:
             source, _ = find_source(task)
             assert source is SOURCES[source.prefix]
     assert inspect(replace(suite, confirm_unsafe=True)).startswith(f"{len(suite.tasks)} tasks, ")

@@ -20,11 +20,6 @@ def follow(ids: Sequence[str], kwargs: Sequence[Mapping[str, object]], answer: s
     return tuple(INSTRUCTIONS[name].check(answer, *arguments) for name, arguments in given)
 
 
-def unknown(ids: Sequence[str]) -> tuple[str, ...]:
-    """The ids that cannot be checked, each once."""
-    return tuple(dict.fromkeys(name for name in ids if name not in INSTRUCTIONS))
-
-
 def check_arguments(ids: Sequence[str], kwargs: Sequence[Mapping[str, object]]) -> None:
     """Raises ValueError where `follow` would refuse these instructions."""
     _given(ids, kwargs)
@@ -39,8 +34,8 @@ def following_score(followed: Sequence[bool]) -> float:
 
 def _given(ids: Sequence[str], kwargs: Sequence[Mapping[str, object]]) -> list[tuple[str, tuple[object, ...]]]:
     """Each instruction with its arguments in the order that its check takes them."""
-    if missing := unknown(ids):
-        raise ValueError(f"instruction {missing[0]} is not known; allowed are {', '.join(INSTRUCTIONS)}")
+    if unknown := next((name for name in ids if name not in INSTRUCTIONS), None):
+        raise ValueError(f"instruction {unknown} is not known; allowed are {', '.join(INSTRUCTIONS)}")
     if len(ids) != len(kwargs):
         raise ValueError(f"{len(ids)} instructions, but arguments for {len(kwargs)}")
     return [(name, values(name, INSTRUCTIONS[name].arguments, given)) for name, given in zip(ids, kwargs, strict=True)]

@@ -1,0 +1,83 @@
+"""`eval`: what is paired with what, which model answers, and what cannot be asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ktbench.cli import main
+from ktbench.cli.eval import eval_request, with_model
+from ktbench.config import Request
+from ktbench.plan import plan_cells
+
+
+def labels(request: Request) -> list[tuple[str, str]]:
+    cells = [cell for part in request.parts for cell in plan_cells(part.spec, part.sweep, part.name)]
+    return [(cell.label, cell.spec.precision) for cell in cells]
+
+
+def test_the_model_that_ships_answers_where_none_is_named() -> None:
+    assert with_model(["+suite=nano"]) == ["model=nano", "+suite=nano"]
+    assert with_model(["+suite=nano", "model.path=x"]) == ["+suite=nano", "model.path=x"]
+    assert with_model(["+ablation=accuracy_deferral"]) == ["+ablation=accuracy_deferral"]
+
+
+def test_the_unmodified_model_is_alone() -> None:
+    request = eval_request(["+suite=nano"])
+    assert labels(request) == [("base", "bf16")]
+    assert request.parts[0].spec.model.name == "nano"
+    assert request.title == "nano tasks: nano"
+    assert request.sweep.name == "nano"
+
+
+def test_a_cell_that_changes_numbers_is_beside_the_unmodified_model() -> None:
+    deferring = eval_request(["+suite=nano", "engine.v=true", "engine.deferral=6"])
+    assert labels(deferring) == [("base", "bf16"), ("+v deferral=6", "bf16")]
+    quantised = eval_request(["+suite=nano", "engine.v=true", "precision=int8"])
+    assert labels(quantised) == [("base bf16", "bf16"), ("+v int8", "int8")]
+
+
+def test_a_study_names_its_own_baseline_and_answers_need_no_control() -> None:
+    study = eval_request(["+ablation=accuracy_deferral"])
+    assert len(labels(study)) == 17
+    assert study.parts[0].sweep.baseline == "+v+d"
+    assert study.title == "Accuracy with deferred and with skipped experts"
+    listed = eval_request(["+suite=nano", "engine.v=true", "engine.deferral=0,2"])
+    assert not any("A/A" in label for label, _ in labels(listed))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "eval: name a suite with +suite=NAME; allowed are"),
+        (["+suite=nano", "model=tiny"], "model=tiny: has synthetic weights, which answer nothing"),
+        (["+suite=nano", "model=tiny,nano"], "model=tiny: has synthetic weights"),
+        (["+suite=nano", "machine=paper_a100"], "machine=paper_a100: a simulation answers no questions"),
+        (["+suite=nano", "system=transformers"], "system=transformers: eval asks our engine"),
+        (["+suite=nano", "workload=prefill"], "workload.phase=prefill: questions are not timed"),
+        (["+suite=humaneval"], "confirm_unsafe=true"),
+        (["+suite=gsm8k", "data_dir=nowhere"], "data_dir=nowhere"),
+        (["+suite=livebench", "suite.release=soon"], "release"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_line_and_exit_2(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["eval", *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("verb", ["run", "sweep", "trace", "record"])
+def test_other_verbs_do_not_ask(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb, "model=nano", "+suite=nano"]) == 2
+    assert "python -m ktbench eval model=nano +suite=nano" in capsys.readouterr().err
+
+
+def test_a_plan_says_what_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "+suite=nano", "limit=5", "engine.deferral=1"]) == 0
+    assert "suite nano: 12 tasks of at most 5 questions each, asked of 2 cells" in capsys.readouterr().out
