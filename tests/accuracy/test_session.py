@@ -122,10 +122,28 @@ def test_a_feature_that_was_not_seen_makes_a_task_idle(
     session: Session, cells: list[Cell], answers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unseen = Evidence(feature="skipping", asked=6, counter="skipped_experts", seen=0)
-    monkeypatch.setattr(session, "_evidence", lambda spec, before: (unseen,))
-    asked, scored = session.ask(cells[2], "sort", reference(answers, is_this=False))
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "_evidence", lambda spec, task, before: (unseen,))
+        asked, scored = session.ask(cells[2], "sort", reference(answers, is_this=False))
     assert (asked.outcome, scored) == (Outcome.IDLE, ())
     assert "skipped_experts 0" in asked.why
+    again, _ = session.ask(cells[2], "sort", reference(answers, is_this=False))
+    assert (again.outcome, again.cached) == (Outcome.OK, 0)  # what an idle cell answered is not used
+
+
+def test_a_task_that_cannot_be_asked_costs_itself_alone(
+    session: Session, cells: list[Cell], answers: Path, tmp_path: Path
+) -> None:
+    lost = Reference(path=tmp_path / "nowhere.logp", is_this=False)
+    asked, scored = session.ask(cells[1], "decode", lost)
+    assert (asked.outcome, scored) == (Outcome.CRASHED, ())
+    assert "nowhere.logp" in asked.why
+    assert session.ask(cells[1], "sort", lost)[0].outcome is Outcome.OK
+
+
+def test_a_task_with_nothing_to_ask_is_not_idle(session: Session, cells: list[Cell]) -> None:
+    session._use(cells[1].spec)
+    assert session._evidence(cells[1].spec, SORT, session._lm.answering.counters()) == ()
 
 
 @pytest.mark.parametrize("feature", ["deferral", "skipping"])
