@@ -77,9 +77,17 @@ def read_request(overrides: Sequence[str], *, asks: bool = False) -> Request:
 def _checkpoints(parts: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Configurations of the checkpoints that parts name. Weights have to be there where a cell is measured."""
     for content in parts:
-        path = content["model"]["path"]
-        if path is not None:
+        for path in {model["path"] for model in _models(content)} - {None}:
             yield path, inspect_checkpoint(path) if _is_measured(content) else _configuration(path)
+
+
+def _models(content: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The model of a part, and those on its axes."""
+    yield content["model"]
+    axes = content["sweep"]["axes"]
+    for values in axes.values() if isinstance(axes, dict) else ():
+        changes = values if isinstance(values, list) else []
+        yield from (one["model"] for one in changes if isinstance(one, Mapping) and "model" in one)
 
 
 def _is_measured(content: Mapping[str, Any]) -> bool:

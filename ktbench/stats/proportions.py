@@ -22,7 +22,8 @@ def wilson_interval(right: float, n: float, confidence: float = CONFIDENCE) -> t
     z, p = normal_quantile(confidence), right / n
     middle, half = p + z * z / (2 * n), z * sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     scale = 1 + z * z / n
-    return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
+    # At 0 and 1 an end is the proportion itself, and rounding must not push it past.
+    return max(0.0, min(p, (middle - half) / scale)), min(1.0, max(p, (middle + half) / scale))
 
 
 def tango_interval(lost: float, gained: float, n: float, confidence: float = CONFIDENCE) -> tuple[float, float]:

@@ -179,3 +179,13 @@ def test_a_perplexity_keeps_the_ends_of_its_logarithm() -> None:
 def test_a_mean_of_no_documents_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one document"):
         weighted_mean([], [])
+
+
+@pytest.mark.parametrize("tasks", [2, 7, 12])
+@pytest.mark.parametrize("n", [1, 40, 200])
+def test_an_average_without_a_wrong_answer_lies_in_its_interval(tasks: int, n: int) -> None:
+    """To the last bit: figures draw the distance to each end."""
+    for value in (0.0, 1.0):
+        estimate = score_of([Stratum(share=1 / tasks, values=(value,) * n) for _ in range(tasks)])
+        assert estimate is not None
+        assert estimate.low <= estimate.mid <= estimate.high

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ktbench.accuracy.nano.question import STOP, grade
-from ktbench.accuracy.nano.tasks import TASKS, questions
+from ktbench.accuracy.nano.tasks import questions
 
 FOLDER = Path(__file__).parents[3] / "evals" / "nano"
 MIB = 2**20
@@ -30,11 +30,15 @@ def continued(prompts: Sequence[str]) -> list[str]:
     return answers
 
 
-def test_answers_most_of_one_question_of_each_task() -> None:
-    asked = questions(1)
+# Of which the card says that nearly all questions are answered.
+LEARNED = ("brackets", "lookup", "sort", "edit", "repeat", "typos", "cipher")
+
+
+def test_answers_questions_of_the_tasks_that_its_card_calls_learned() -> None:
+    asked = [question for question in questions(2) if question.task in LEARNED]
     answers = continued([question.prompt for question in asked])
     right = sum(grade(question, answer) for question, answer in zip(asked, answers, strict=True))
-    assert right >= len(TASKS) * 3 // 4, list(zip(asked, answers, strict=True))
+    assert right >= len(asked) - 1, list(zip(asked, answers, strict=True))
 
 
 def test_weights_are_small_and_readable() -> None:
