@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from ktbench.accuracy.nano.question import STOP, Question, grade
-from ktbench.accuracy.nano.tasks import TASKS, questions
+from ktbench.accuracy.nano.tasks import HELD_OUT, SEED, TASKS, questions
 from ktbench.accuracy.tasks.harness import GRADED, build
 from ktbench.accuracy.tasks.loaded import BuiltTask
 from ktbench.accuracy.tasks.rows import Row, Rows, Splits
@@ -18,6 +18,11 @@ PER_TASK = 200  # questions where the suite sets no limit
 
 
 def _read(name: str, suite: SuiteSpec) -> Splits:
+    if suite.seed == SEED and (suite.limit or 0) > HELD_OUT:
+        raise ValueError(
+            f"limit={suite.limit}: training never shows the first {HELD_OUT} questions of suite.seed={SEED}, allowed "
+            f"are 1 to {HELD_OUT}; other seeds may ask what it has shown"
+        )
     asked = _of_all_tasks(suite.limit or PER_TASK, suite.seed)
     return {"test": Rows({"prompt": one.prompt, "question": one} for one in asked if one.task == name)}
 
