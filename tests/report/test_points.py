@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from ktbench.config import compose, freeze
@@ -10,6 +12,10 @@ from ktbench.core.record import Cell
 from ktbench.plan import plan_cells
 from ktbench.plan.points import points_of
 from ktbench.report.settings import precision_word, settings_of
+from ktbench.resources import data_folder
+
+
+SHIPPED = {"evals/nano": json.loads((data_folder("evals") / "nano" / "config.json").read_text())}
 
 
 def compared(cells: list[Cell]) -> list[list[str]]:
@@ -25,6 +31,6 @@ def compared(cells: list[Cell]) -> list[list[str]]:
 
 @pytest.mark.parametrize("ablation", ablation_names())
 def test_the_points_of_a_plan_are_the_groups_of_its_report(ablation: str) -> None:
-    parts = freeze(compose([f"+ablation={ablation}"])).parts
+    parts = freeze(compose([f"+ablation={ablation}"]), SHIPPED).parts
     cells = [cell for part in parts for cell in plan_cells(part.spec, part.sweep, part.name)]
     assert [[cell.key for cell in point] for point in points_of(cells)] == compared(cells)
