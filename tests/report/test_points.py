@@ -14,7 +14,6 @@ from ktbench.plan.points import points_of
 from ktbench.report.settings import precision_word, settings_of
 from ktbench.resources import data_folder
 
-
 SHIPPED = {"evals/nano": json.loads((data_folder("evals") / "nano" / "config.json").read_text())}
 
 
