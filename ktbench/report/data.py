@@ -119,6 +119,11 @@ def _ends(name: str, value: Interval | None) -> dict[str, float | None]:
 
 def json_text(run: Run, rows: Sequence[Row], table: Table) -> str:
     """The plan's ids, conditions, methods and notes; of each row all fields and all samples of its counting records."""
+    return json_of_table(run, table, [_plain(row) for row in rows])
+
+
+def json_of_table(run: Run, table: Table, rows: Sequence[dict[str, Any]]) -> str:
+    """What a run planned, on which machine, and what a table says around its rows, with the rows' plain content."""
     header = to_plain(run.header)
     del header["cells"]
     content = {
@@ -128,7 +133,7 @@ def json_text(run: Run, rows: Sequence[Row], table: Table) -> str:
         "conditions": table.conditions,
         "methods": table.methods,
         "notes": table.notes,
-        "rows": [_plain(row) for row in rows],
+        "rows": rows,
     }
     return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 

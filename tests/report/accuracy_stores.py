@@ -20,6 +20,7 @@ from ktbench.core.scored import Asked, Scored
 from ktbench.core.spec import MeasureSpec, ModelSpec, Precision, RunSpec, WorkloadSpec
 from ktbench.core.suite import SuiteSpec, TaskSpec
 from ktbench.core.sweep import FigureKind
+from ktbench.report.accuracy.rows import AccuracyRow, accuracy_rows
 from ktbench.store import Log, Run, published_of, read_run
 from tests.report.synthetic import CONFIG, MACHINE
 
@@ -281,3 +282,28 @@ SHARED_TABLE2 = AnswerStore(
     run="table2",
     command=("python", "-m", "ktbench", "eval", "+ablation=accuracy_table2"),
 )
+
+
+SMALL = AnswerStore(arms=(BASE, deferring(2), skipping(6)), questions=12)
+
+
+def row_of(run: Run, label: str) -> AccuracyRow:
+    return next(row for row in accuracy_rows(run) if row.row.label == label)
+
+
+def told(run: Run, *facts: Scored) -> Run:
+    """The run with further answers in its log."""
+    log = Log(run.folder)
+    log.append(*facts)
+    log.close()
+    return read_run(run.folder)
+
+
+def scores_of(run: Run, label: str) -> dict[str, dict[str, float]]:
+    """Scores by task and question straight from the log."""
+    cell = next(cell for cell in run.header.cells if cell.label == label)
+    found: dict[str, dict[str, float]] = {}
+    for one in run.scored:
+        if one.cell == cell.key and one.value is not None:
+            found.setdefault(one.task, {})[one.question] = one.value
+    return found

@@ -1,9 +1,8 @@
-"""Math: sums of long numbers and products digit by digit, every number with its lowest digit first."""
+"""Math: sums and products of pairs of digits, each written out with its result."""
 
 from __future__ import annotations
 
 from random import Random
-from string import digits
 
 from ktbench.accuracy.nano.question import Question
 
@@ -11,21 +10,20 @@ CATEGORY = "math"
 
 
 def addition(random: Random) -> Question:
-    """`add 482106+390715= ` → `7738111`-like sums; lowest digit first, so that a carry goes on to the right."""
-    length = random.randint(3, 5)
-    one, other = (_digits(random, length) for _ in range(2))
-    total = int(one[::-1]) + int(other[::-1])
-    answer = f"{total:0{length + 1}d}"[::-1]
-    return Question(category=CATEGORY, task="addition", prompt=f"add {one}+{other}= ", answer=answer)
+    """`add 2+5 7+8: ` → `2+5=7 7+8=15`."""
+    pairs = _pairs(random, 0)
+    prompt = f"add {' '.join(f'{a}+{b}' for a, b in pairs)}: "
+    answer = " ".join(f"{a}+{b}={a + b}" for a, b in pairs)
+    return Question(category=CATEGORY, task="addition", prompt=prompt, answer=answer)
 
 
 def products(random: Random) -> Question:
-    """`mul 3472*9158= ` → `7456`: the last digit of the product of each pair."""
-    length = random.randint(5, 7)
-    one, other = (_digits(random, length) for _ in range(2))
-    answer = "".join(str(int(a) * int(b) % 10) for a, b in zip(one, other, strict=True))
-    return Question(category=CATEGORY, task="products", prompt=f"mul {one}*{other}= ", answer=answer)
+    """`mul 3*7 4*5: ` → `3*7=21 4*5=20`; no factor is 0 or 1."""
+    pairs = _pairs(random, 2)
+    prompt = f"mul {' '.join(f'{a}*{b}' for a, b in pairs)}: "
+    answer = " ".join(f"{a}*{b}={a * b}" for a, b in pairs)
+    return Question(category=CATEGORY, task="products", prompt=prompt, answer=answer)
 
 
-def _digits(random: Random, length: int) -> str:
-    return "".join(random.choice(digits) for _ in range(length))
+def _pairs(random: Random, least: int) -> list[tuple[int, int]]:
+    return [(random.randint(least, 9), random.randint(least, 9)) for _ in range(random.randint(2, 3))]

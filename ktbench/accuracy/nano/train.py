@@ -21,7 +21,7 @@ from ktbench.accuracy.nano.tasks import SEED, TASKS, questions
 from ktbench.accuracy.nano.team import ALONE, Team, teams
 from ktbench.accuracy.nano.training import Training, new_model
 
-STEPS = 2200
+STEPS = 3000
 LOG_EVERY, JUDGE_EVERY, JUDGED = 50, 200, 20
 COLUMNS = ("step", "seconds", "tokens", "loss", "rate", *(task for _, task, _ in TASKS))
 _SHARED = 6_500_000  # numbers: the parameters, the loads and the loss

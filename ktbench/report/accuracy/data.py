@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from ktbench.report.accuracy.answers import PERPLEXITIES, Measure
 from ktbench.report.accuracy.frontier import frontier_of
 from ktbench.report.accuracy.results import Result
 from ktbench.report.accuracy.rows import AccuracyRow
+from ktbench.report.data import json_of_table
 from ktbench.report.tables import Table
 from ktbench.stats.scores import Change, Estimate
 from ktbench.store import Run
@@ -122,18 +122,7 @@ def _origin(run: Run, row: AccuracyRow) -> dict[str, Any]:
 
 def accuracy_json_text(run: Run, rows: Sequence[AccuracyRow], table: Table) -> str:
     """The suite, conditions, methods and notes; of each row all results, measures and ends of its tasks."""
-    header = to_plain(run.header)
-    del header["cells"]
-    content = {
-        "header": header,
-        "environments": [env for env in map(to_plain, run.environments) if env["env_id"] == run.header.env_id][-1:],
-        "title": table.title,
-        "conditions": table.conditions,
-        "methods": table.methods,
-        "notes": table.notes,
-        "rows": [_plain(run, row, rows) for row in rows],
-    }
-    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return json_of_table(run, table, [_plain(run, row, rows) for row in rows])
 
 
 def _plain(run: Run, row: AccuracyRow, rows: Sequence[AccuracyRow]) -> dict[str, Any]:

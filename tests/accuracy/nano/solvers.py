@@ -76,43 +76,38 @@ def cipher(prompt: str) -> str:
 
 
 def addition(prompt: str) -> str:
-    one, other = re.fullmatch(r"add (\d+)\+(\d+)= ", prompt).groups()
-    written, carry = "", 0
-    for a, b in zip(one, other, strict=True):
-        carry, digit = divmod(int(a) + int(b) + carry, 10)
-        written += str(digit)
-    return written + str(carry)
+    return re.sub(r"(\d)\+(\d)", lambda pair: f"{pair[0]}={len('.' * int(pair[1]) + '.' * int(pair[2]))}", _asked(prompt))
 
 
 def products(prompt: str) -> str:
-    one, other = re.fullmatch(r"mul (\d+)\*(\d+)= ", prompt).groups()
-    return "".join(str(sum([int(a)] * int(b)))[-1] for a, b in zip(one, other, strict=True))
+    return re.sub(r"(\d)\*(\d)", lambda pair: f"{pair[0]}={sum([int(pair[1])] * int(pair[2]))}", _asked(prompt))
+
+
+def _asked(prompt: str) -> str:
+    return re.fullmatch(r"(?:add|mul) (.+): ", prompt)[1]
 
 
 def chain(prompt: str) -> str:
-    relations, first = re.fullmatch(r"order (.+) from (\w): ", prompt).groups()
-    above: dict[str, set[str]] = {}
-    pairs = [relation.split(">") for relation in relations.split()]
-    for name in {name for pair in pairs for name in pair}:
-        found, edge = set(), {name}
-        while edge := {more for more, less in pairs if less in edge} - found:
+    legs, first = re.fullmatch(r"route (.+) from (\w): ", prompt).groups()
+    pairs = [tuple(leg) for leg in legs.split()]
+    before: dict[str, set[str]] = {}
+    for place in {place for pair in pairs for place in pair}:
+        found, edge = set(), {place}
+        while edge := {start for start, end in pairs if end in edge} - found:
             found |= edge
-        above[name] = found
-    ordered = sorted(above, key=lambda name: len(above[name]))
+        before[place] = found
+    ordered = sorted(before, key=lambda place: len(before[place]))
     assert ordered[0] == first
-    return ">".join(ordered)
+    return "".join(ordered)
 
 
 def liars(prompt: str) -> str:
-    first, *others = prompt.removesuffix(" who: ").split()
-    people = [first[0], *(statement[0] for statement in others)]
-    for guess in range(2 ** len(people)):
-        honest = {name: bool(guess >> i & 1) for i, name in enumerate(people)}
-        said = ((name, about, says == "T") for name, _, about, says in others)
-        if honest[first[0]] == (first[1] == "T") and all(
-            (honest[about] == claim) == honest[name] for name, about, claim in said
-        ):
-            return " ".join(name + ("T" if honest[name] else "L") for name in people)
+    first, *others = said = prompt.removeprefix("who ").removesuffix(": ").split()
+    for guess in range(2 ** len(said)):
+        honest = [bool(guess >> i & 1) for i in range(len(said))]
+        told = ((honest[i] == (words[1] == "T")) == honest[i + 1] for i, words in enumerate(others))
+        if honest[0] == (first[1] == "T") and all(told):
+            return " ".join(words[0] + "LT"[person] for words, person in zip(said, honest, strict=True))
     raise AssertionError("nobody can be right")
 
 

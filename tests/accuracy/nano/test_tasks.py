@@ -20,7 +20,7 @@ CATEGORIES = ["coding", "data_analysis", "instruction_following", "language", "m
 
 
 def asked(answer: str) -> Question:
-    return Question(category="math", task="addition", prompt="add 12+34= ", answer=answer)
+    return Question(category="math", task="addition", prompt="add 2+5: ", answer=answer)
 
 
 @pytest.mark.parametrize(("task", "generate"), [(task, generate) for _, task, generate in TASKS])
@@ -47,7 +47,7 @@ def test_prompts_and_answers_have_the_sizes_promised() -> None:
 def test_questions_are_the_same_everywhere() -> None:
     text = "\n".join(f"{q.category} {q.task} {q.prompt} {q.answer}" for q in questions(HELD_OUT))
     assert (
-        hashlib.sha256(text.encode()).hexdigest() == "f0fcb863517330a0bcfe6b5ff296b0956e568ea8ea27a80f05290988647a40af"
+        hashlib.sha256(text.encode()).hexdigest() == "788654d6990ee720a89df4732dd6305378966521d6dcfc5ad5d954f2422ed984"
     )
 
 

@@ -71,7 +71,7 @@ def test_thread_bombs() -> None:
     assert why(bomb, Limits(seconds=1, threads=8)) == "started more than 8 threads"
 
 
-@pytest.mark.parametrize("path", ["/etc/passwd", __file__, "/proc/self/environ", "/root/.ssh/id", "/tmp/x/../y"])
+@pytest.mark.parametrize("path", ["/etc/passwd", __file__, "/proc/self/environ", "/etc/shadow", "/tmp/x/../y"])
 def test_reading_files(path: str) -> None:
     assert why(f"try: open({path!r})\nexcept OSError: pass") == f"tried to open {path}"
     assert why(f"import pathlib; pathlib.Path({path!r}).read_bytes()") == f"tried to open {path}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,28 +12,11 @@ from transformers import PreTrainedModel
 
 from ktbench.core.spec import ModelSpec
 from ktbench.engine.answering import Answering
-from tests.engine.answers import ALL, ARMS, WORK, alone, drawn, error, opened
-from tests.engine.engines import TOLERANCE, cell, changed, needs_avx512
+from tests.engine.answers import ARMS, WORK, alone, drawn, error
+from tests.engine.engines import TOLERANCE, cell, needs_avx512
 from tests.engine.families.plain import build, experts_of
 
 pytestmark = [needs_avx512(), pytest.mark.peers]
-
-
-@pytest.fixture(scope="module")
-def model() -> ModelSpec:
-    return changed("deepseek_v3", **ALL)
-
-
-@pytest.fixture(scope="module")
-def network(model: ModelSpec) -> PreTrainedModel:
-    return build(model)
-
-
-@pytest.fixture(scope="module")
-def answering(model: ModelSpec) -> Iterator[Answering]:
-    opened_here = opened(model)
-    yield opened_here
-    opened_here.close()
 
 
 def late(number: int, count: int, network: PreTrainedModel, drop: bool) -> Callable[..., Tensor]:

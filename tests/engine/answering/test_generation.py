@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,29 +15,12 @@ from ktbench.core.spec import ModelSpec
 from ktbench.engine.answering import Answering, Sampling, open_answering
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.step.program import Program
-from tests.engine.answers import ALL, ARMS, LENGTHS, WORK, alone, drawn, error, opened, stepped
-from tests.engine.engines import TOLERANCE, cell, changed, needs_avx512
+from tests.engine.answers import ARMS, LENGTHS, WORK, alone, drawn, error, opened, stepped
+from tests.engine.engines import TOLERANCE, cell, needs_avx512
 from tests.engine.families.plain import build
 from tests.engine.families.zoo import VOCAB, tiny
 
 pytestmark = [needs_avx512(), pytest.mark.peers]
-
-
-@pytest.fixture(scope="module")
-def model() -> ModelSpec:
-    return changed("deepseek_v3", **ALL)
-
-
-@pytest.fixture(scope="module")
-def network(model: ModelSpec) -> PreTrainedModel:
-    return build(model)
-
-
-@pytest.fixture(scope="module")
-def answering(model: ModelSpec) -> Iterator[Answering]:
-    opened_here = opened(model)
-    yield opened_here
-    opened_here.close()
 
 
 @pytest.fixture(params=ARMS)
