@@ -30,12 +30,11 @@ def continued(prompts: Sequence[str]) -> list[str]:
     return answers
 
 
-# Of which the card says that nearly all questions are answered.
-LEARNED = ("brackets", "lookup", "sort", "edit", "repeat", "typos", "cipher")
+NOT_LEARNED = "trace"  # by its card, which has all others answered
 
 
 def test_answers_questions_of_the_tasks_that_its_card_calls_learned() -> None:
-    asked = [question for question in questions(2) if question.task in LEARNED]
+    asked = [question for question in questions(2) if question.task != NOT_LEARNED]
     answers = continued([question.prompt for question in asked])
     right = sum(grade(question, answer) for question, answer in zip(asked, answers, strict=True))
     assert right >= len(asked) - 1, list(zip(asked, answers, strict=True))
