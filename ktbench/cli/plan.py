@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ktbench.core.record import Cell
     from ktbench.core.spec import MeasureSpec
     from ktbench.core.suite import SuiteSpec
+    from ktbench.core.sweep import SweepSpec
 
 SUMMARY = "the cells of a sweep, minutes and bytes; what was dropped and why"
 _PURPOSES = ("original", "packed", "others", "dense", "workspace", "fixed")
@@ -75,6 +76,16 @@ def _part_lines(part: RequestPart, planned: Planned) -> Iterator[str]:
     for cell in cells:
         ending = f"dropped: {planned.lacking[cell.key]}" if cell.key in planned.lacking else cell.key
         yield f"{'  ' if part.name else ''}{names[cell.key]:<{width}} {cell.spec.summary} {ending}"
+    yield from (f"{'  ' if part.name else ''}{line}" for line in _dropped_lines(part.sweep))
+
+
+def _dropped_lines(sweep: SweepSpec) -> Iterator[str]:
+    """Combinations that the design has no arm for, a line for each reason."""
+    reasons: dict[str, list[str]] = {}
+    for one in sweep.dropped:
+        reasons.setdefault(one.why, []).append(one.arm)
+    for why, arms in reasons.items():
+        yield f"dropped from the {sweep.design}: {', '.join(arms)}: {why}"
 
 
 def _memory_lines(planned: Planned) -> Iterator[str]:

@@ -30,11 +30,16 @@ _MEANING: dict[Placement, str] = {
 
 
 def run(overrides: Sequence[str]) -> int:
-    """Measure, print the table, save the description. Raises RequestError before anything is measured."""
+    """Measure, print the table, save the description. Raises RequestError before anything is measured.
+
+    One of its reasons is that others are timing on this host.
+    """
     from ktbench.host.describe import save_description
+    from ktbench.host.timing_lock import timing
 
     out = _out(overrides)
-    machine = _measure()
+    with timing("probe"):
+        machine = _measure()
     path = out or Path("runs") / f"machine-{machine.env_id}.yaml"
     save_description(machine, path)
     print("\n".join(table(machine)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from statistics import median
 
@@ -19,8 +20,9 @@ from ktbench.store import Run
 
 
 def say(line: str) -> None:
-    """One line of progress."""
-    print(line, file=sys.stderr, flush=True)
+    """One line of progress. Nobody may be there to read it, and work goes on all the same."""
+    with suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
 
 
 def loading(cell: Cell) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-SUMMARY = "tables and figures of a run again, from its log alone: RUN [md|csv|json|tex|figure|html|pdf ...]"
+SUMMARY = "tables and figures of a run again, from its log alone: RUN [md|csv|json|tex|figure|html|pdf|kit ...]"
 
 
 def run(overrides: Sequence[str]) -> int:

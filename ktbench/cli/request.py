@@ -112,15 +112,27 @@ def plan_request(request: Request) -> Planned:
     """Cells of a request, sorted into what can be run and what cannot, with the reason.
 
     Raises RequestError where what is to be measured does not fit this machine; beside simulated cells that is a reason
-    like any other. A simulated cell has no control: it is the same every time.
+    like any other.
     """
+    cells = cells_of(request)
+    return plan_here(cells, refuses=all(cell.spec.machine is None for cell in cells))
+
+
+def cells_of(request: Request) -> tuple[Cell, ...]:
+    """Cells of a request. A simulated cell has no control: it is the same every time."""
     planned = (cell for part in request.parts for cell in plan_cells(part.spec, part.sweep, part.name))
-    cells = tuple(cell for cell in planned if cell.role == "arm" or cell.spec.machine is None)
+    return tuple(cell for cell in planned if cell.role == "arm" or cell.spec.machine is None)
+
+
+def plan_here(cells: tuple[Cell, ...], *, refuses: bool) -> Planned:
+    """Cells sorted into what this machine can run and what it cannot, with the reason.
+
+    Where it `refuses`, RequestError is raised for what does not fit this machine as a whole.
+    """
     here = [cell for cell in cells if cell.spec.machine is None]
-    alone = len(here) == len(cells)
-    lacking = lacking_there(cells) | lacking_here(here, cuda_is_needed=alone)
+    lacking = lacking_there(cells) | lacking_here(here, cuda_is_needed=refuses)
     free, cache = available_memory_bytes(), read_topology().last_level_cache_bytes or 0
-    if not alone:
+    if not refuses:
         lacking |= lacking_room([cell for cell in here if cell.key not in lacking], free, cache)
     needed = require_memory([cell for cell in here if cell.key not in lacking], free, cache)
     return Planned(cells=cells, lacking=lacking, needed_bytes=needed, free_bytes=free, cache_bytes=cache)

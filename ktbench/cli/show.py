@@ -104,7 +104,14 @@ def _answer_lines(row: AccuracyRow, width: int) -> Iterator[str]:
 def _rows(part: Run) -> _Shown:
     rows = rows_of(part)
     lines = listing(rows, partial(_lines, width=name_width(rows)))
-    return _Shown(lines=tuple(lines), conditions=conditions_of(part, rows))
+    return _Shown(lines=(*lines, *_shares(part)), conditions=conditions_of(part, rows))
+
+
+def _shares(part: Run) -> Iterator[str]:
+    """Whose the speed-up is, where the part's figure is about that."""
+    for document in documents_of(part):
+        if document.kind == "attribution":
+            yield from ("", *table_grid(document.table, document.table.cells), *document.table.notes)
 
 
 def _paper(part: Run) -> _Shown:

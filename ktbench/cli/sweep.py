@@ -8,15 +8,22 @@ SUMMARY = "measure or simulate an ablation (+ablation=NAME), then write tables a
 
 
 def run(overrides: Sequence[str]) -> int:
-    """Measure, report, and say with the exit code whether every cell ended well."""
+    """Measure, report, and say with the exit code whether every cell ended well.
+
+    With `hydra/launcher=NAME` the cells are spread over nodes.
+    """
     from ktbench.cli.drive import carry_out
     from ktbench.cli.request import plan_request, read_request
     from ktbench.cli.show import show
-    from ktbench.config import ablation_names
+    from ktbench.config import ablation_names, split_launcher
     from ktbench.core.errors import RequestError
 
-    request = read_request(overrides)
+    launch, words = split_launcher(overrides)
+    request, command = read_request(words), ["python", "-m", "ktbench", "sweep", *overrides]
     if not request.is_sweep:
         raise RequestError(f"sweep: name one with +ablation=NAME; allowed are {', '.join(ablation_names())}")
-    planned = plan_request(request)
-    return show(carry_out(request, planned, ["python", "-m", "ktbench", "sweep", *overrides]))
+    if launch is not None:
+        from ktbench.cli.spread import spread
+
+        return show(spread(request, launch, command))
+    return show(carry_out(request, plan_request(request), command))

@@ -2,6 +2,19 @@
 
 from ktbench.config.compose import ablation_names
 from ktbench.config.freeze import Request, RequestPart, freeze
+from ktbench.config.launcher import LAUNCHERS, Launch, is_installed, launch_jobs, split_launcher
 from ktbench.config.parts import Composed, compose
 
-__all__ = ["Composed", "Request", "RequestPart", "ablation_names", "compose", "freeze"]
+__all__ = [
+    "LAUNCHERS",
+    "Composed",
+    "Launch",
+    "Request",
+    "RequestPart",
+    "ablation_names",
+    "compose",
+    "freeze",
+    "is_installed",
+    "launch_jobs",
+    "split_launcher",
+]

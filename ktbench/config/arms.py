@@ -1,11 +1,12 @@
-"""The arms of a sweep that is made of lists alone: the cell that the overrides describe, or several of them."""
+"""The arms of a sweep that names none: those of its design, or of a sweep that is made of lists alone."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import Any
+from typing import Any, get_args
 
+from ktbench.core.designs import Design, DesignKind
 from ktbench.core.features import FEATURES
 from ktbench.core.peers import system_label
 from ktbench.core.plain import from_plain, to_plain
@@ -19,9 +20,11 @@ _OF_ARMS = ("system", "peer.implementation", *(feature.key for feature in FEATUR
 def give_arms(sweep: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
     """The plain content of a sweep with arms, a baseline, a title and a figure where it has axes and no arms.
 
-    Lists of systems and of features name arms; without any the one arm is the label of `spec`, the plain content of a
-    RunSpec. Raises ValueError where arms and axes say the same, and with what a spec refuses.
+    A design makes its arms of features. Else lists of systems and of features name arms; without any the one arm is the
+    label of `spec`, the plain content of a RunSpec. Raises ValueError where arms and axes say the same, and with what a
+    design or a spec refuses.
     """
+    sweep = _designed(sweep)
     axes = sweep["axes"]
     if not isinstance(axes, dict) or not all(isinstance(values, list) for values in axes.values()):
         return dict(sweep)
@@ -33,6 +36,22 @@ def give_arms(sweep: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, An
     rest = {key: values for key, values in axes.items() if key not in named}
     arms = list(dict.fromkeys(_label(spec, dict(zip(named, point, strict=True))) for point in product(*named.values())))
     return {**sweep, "arms": arms, "axes": rest, **_shown(sweep, arms, rest, spec)}
+
+
+def _designed(sweep: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With the arms of the design; what is none, or has arms already, is left for the spec to refuse."""
+    kind, features, baseline = (sweep[key] for key in ("design", "features", "baseline"))
+    words = [*features, baseline] if isinstance(features, list) else [None]
+    if kind not in get_args(DesignKind) or sweep["arms"] or not all(isinstance(word, str) for word in words):
+        return sweep
+    plain = to_plain(SweepSpec())
+    ours = {
+        "title": f"{', '.join(features)}: {kind.replace('_', ' ')}",
+        "figure": "interactions" if kind == "factorial" else "waterfall",
+    }
+    shown = {key: value for key, value in ours.items() if sweep[key] == plain[key]}
+    arms = Design(kind=kind, features=tuple(features), baseline=baseline).arms
+    return {**sweep, "arms": list(arms), **shown}
 
 
 def _label(spec: Mapping[str, Any], changes: Mapping[str, Any]) -> str:

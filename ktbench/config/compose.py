@@ -48,6 +48,8 @@ _DEFAULTS: dict[str, Any] = {
 _SUITE = {field.name: field.default for field in fields(SuiteSpec) if field.default is not MISSING}
 # Folders of `conf` whose files are no options.
 _NO_GROUPS = ("calibration",)
+# What `config/launcher.py` takes from the command line of a sweep.
+_LAUNCHING = ("hydra/launcher", "hydra.launcher.", "spread.jobs")
 
 
 def compose_once(overrides: Sequence[str], read_local: ReadLocal = no_local) -> dict[str, Any]:
@@ -132,6 +134,8 @@ def _check_group(word: str, groups: Mapping[str, Iterable[str]]) -> None:
     group = key.lstrip("+")
     if not equals or key.startswith("~"):
         raise RequestError(f"override {word!r}: expected KEY=VALUE")
+    if group.startswith(_LAUNCHING):
+        raise RequestError(f"{word}: `sweep` alone spreads its cells over nodes, leave it out")
     if key.startswith("+") and group not in groups:
         raise RequestError(f"{group}: unknown key{_nearest(group, known_keys())}")
     options = list(groups.get(group, []))

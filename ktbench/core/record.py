@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ktbench.core.conduct import Conduct
 from ktbench.core.evidence import Evidence
 from ktbench.core.outcome import Outcome
 from ktbench.core.spec import MeasureSpec, RunSpec
@@ -106,7 +107,8 @@ class Record:
     `sitting` names the worker process, `roofs` were sampled right before and right after the timed steps, `took_s` is
     the whole turn with warm-up and checks in seconds. `roles` is there where the roles are apart; `notes` are the
     system's own remarks, such as what `deferral=auto` chose and why. `agreement` is there where systems are compared,
-    `own_step_s` the mean step in seconds by the clock of a system that has one.
+    `own_step_s` the mean step in seconds by the clock of a system that has one. `conduct` is what was seen of the
+    machine meanwhile, None where nobody looked.
     """
 
     cell: str
@@ -129,6 +131,7 @@ class Record:
     notes: tuple[str, ...] = ()
     agreement: Agreement | None = None
     own_step_s: float | None = None
+    conduct: Conduct | None = None
 
     def __post_init__(self) -> None:
         if self.samples_s and not self.outcome.timed:

@@ -8,10 +8,11 @@ from itertools import product
 from typing import Any, Literal
 
 from ktbench.core.arms import arm_changes
+from ktbench.core.designs import Design, DesignKind, Dropped
 
 FigureKind = Literal[
     "bars", "throughput", "latency", "roles", "depth", "paper", "accuracy", "deferral_accuracy", "precision_accuracy",
-    "frontier",
+    "frontier", "waterfall", "interactions",
 ]  # fmt: skip
 
 
@@ -24,7 +25,8 @@ class SweepSpec:
     time under its own name. `parts` names other ablations that are measured together, each with arms and axes of its
     own; a part is called after the last word of its name. `published` names files of `reports/published` whose numbers
     are shown beside the cells that they are about, or the panel of one alone (`fig14a`); without arms they are all that
-    is shown. The figure `paper` draws them.
+    is shown. The figure `paper` draws them. With a `design` the arms are those that it makes of `features` on top of
+    the baseline (see `ktbench.core.designs`).
     """
 
     name: str = "run"
@@ -36,8 +38,11 @@ class SweepSpec:
     figure: FigureKind = "bars"
     parts: tuple[str, ...] = ()
     published: tuple[str, ...] = ()
+    design: DesignKind | None = None
+    features: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        self._check_design()
         for arm in self.arms:
             arm_changes(arm)
             if self.arms.count(arm) > 1:
@@ -49,6 +54,15 @@ class SweepSpec:
         if self.figure == "paper" and not self.published:
             raise ValueError("sweep.figure=paper: draws published numbers, name them in sweep.published")
         self._check_parts()
+
+    def _check_design(self) -> None:
+        if self.design is None and self.features:
+            raise ValueError(f"sweep.features={list(self.features)}: needs sweep.design, such as factorial")
+        if self.design is not None and self.arms != self._designed(self.design).arms:
+            raise ValueError(f"sweep.design={self.design}: makes the arms of sweep.features, set sweep.arms=[]")
+
+    def _designed(self, kind: DesignKind) -> Design:
+        return Design(kind=kind, features=self.features, baseline=self.baseline)
 
     def _check_parts(self) -> None:
         if self.parts and (self.arms or self.axes):
@@ -63,6 +77,11 @@ class SweepSpec:
     def is_published_alone(self) -> bool:
         """Whether there is nothing to run: numbers are shown that no cell is about."""
         return bool(self.published) and not self.arms
+
+    @property
+    def dropped(self) -> tuple[Dropped, ...]:
+        """Combinations of the design that no machine can run."""
+        return () if self.design is None else self._designed(self.design).dropped
 
     @property
     def points(self) -> tuple[dict[str, Any], ...]:

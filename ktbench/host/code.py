@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from ktbench.resources import data_folder
 # Reports are left out: they show what was measured and change nothing about it.
 _DATA_FOLDERS = ("conf", "ablations", "evals")
 _PACKAGE = Path(ktbench.__file__).parent
+_BUILD = "_build.json"  # kernels/cmake/build_info.cmake writes it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,6 +26,17 @@ class Commit:
 
     sha: str
     dirty: bool
+
+    def __str__(self) -> str:
+        return f"{self.sha[:12]}{' with changes' if self.dirty else ''}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Build:
+    """What the kernels were built from and with; no commit where git had none, as in an unpacked sdist."""
+
+    commit: Commit | None
+    tools: str
 
 
 def code_id(extension: Extension) -> str:
@@ -44,14 +57,24 @@ def code_files() -> Iterator[tuple[str, Path]]:
 
 
 def read_commit(checkout: Path = _PACKAGE.parent) -> Commit | None:
-    """The commit of a checkout; None for an installed package and where git is missing."""
+    """The commit of a checkout, of a wheel the one it was built from; None where git is missing or knows none."""
     if not (checkout / ".git").exists():
-        return None
+        build = read_build(checkout / _PACKAGE.name)
+        return build.commit if build else None
     try:
         sha, status = (_git(checkout, *words) for words in (("rev-parse", "HEAD"), ("status", "--porcelain")))
     except (OSError, subprocess.CalledProcessError):
         return None
     return Commit(sha=sha, dirty=bool(status))
+
+
+def read_build(folder: Path) -> Build | None:
+    """How the extension in that folder was built; None where no record lies beside it."""
+    try:
+        fields = json.loads((folder / _BUILD).read_bytes())
+    except FileNotFoundError:
+        return None
+    return Build(commit=Commit(**fields["commit"]) if fields["commit"] else None, tools=fields["tools"])
 
 
 def _git(checkout: Path, *words: str) -> str:

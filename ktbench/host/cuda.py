@@ -9,14 +9,16 @@ from typing import Any
 
 _LIBRARY = "libcuda.so.1"
 _NAME_BYTES = 256
+_BUS_ID_BYTES = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpu:
-    """One CUDA device: its name and bytes of memory."""
+    """One CUDA device: its name, bytes of memory, and where it is on the PCI bus (`0000:3b:00.0`)."""
 
     name: str
     memory_bytes: int
+    bus_id: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,11 +47,12 @@ def read_cuda_devices(load: Callable[[str], Any] = ctypes.CDLL) -> CudaDevices:
 
 def _gpu(library: Any, index: int) -> Gpu:
     device, memory_bytes = ctypes.c_int(), ctypes.c_size_t()
-    name = ctypes.create_string_buffer(_NAME_BYTES)
+    name, bus_id = (ctypes.create_string_buffer(size) for size in (_NAME_BYTES, _BUS_ID_BYTES))
     _check(library, "cuDeviceGet", library.cuDeviceGet(ctypes.byref(device), index))
     _check(library, "cuDeviceGetName", library.cuDeviceGetName(name, _NAME_BYTES, device))
     _check(library, "cuDeviceTotalMem", library.cuDeviceTotalMem_v2(ctypes.byref(memory_bytes), device))
-    return Gpu(name=name.value.decode(errors="replace"), memory_bytes=memory_bytes.value)
+    _check(library, "cuDeviceGetPCIBusId", library.cuDeviceGetPCIBusId(bus_id, _BUS_ID_BYTES, device))
+    return Gpu(name=name.value.decode(errors="replace"), memory_bytes=memory_bytes.value, bus_id=bus_id.value.decode())
 
 
 def _check(library: Any, call: str, code: int) -> None:

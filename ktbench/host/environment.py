@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import asdict
 from typing import Any
 
 from ktbench.core.ids import digest
@@ -12,12 +11,10 @@ from ktbench.host.code import code_id, read_commit
 from ktbench.host.cuda import read_cuda_devices
 from ktbench.host.extension import Extension, isa_grants, load_extension
 from ktbench.host.grants import grants_of
-from ktbench.host.memory import read_memory
-from ktbench.host.settings import read_settings
+from ktbench.host.health import health_facts
 from ktbench.host.software import PACKAGES, package_version
 from ktbench.host.topology import read_topology
 
-_GIB = 2**30
 # What must match for a run to go on. Left out on purpose: load, free memory, kernel release, versions, settings.
 _IDENTITY = ("cpu_model", "cpus", "cores", "numa_nodes", "memory_total_gib", "granted", "gpus")
 
@@ -35,18 +32,12 @@ def env_id(facts: dict[str, Any]) -> str:
 
 
 def _machine_facts(extension: Extension) -> dict[str, Any]:
-    topology, memory, cuda = read_topology(), read_memory(), read_cuda_devices()
+    topology, cuda = read_topology(), read_cuda_devices()
     grants = grants_of(extension, topology, cuda, package_version("torch"))
     return {
-        **asdict(read_settings(cpu=topology.cpus[0])),
-        "cpus": list(topology.cpus),
-        "cores": len(topology.cores),
+        **health_facts(topology),
         "smt": topology.smt,
         "last_level_cache_bytes": topology.last_level_cache_bytes,
-        "numa_nodes": [list(node.cpus) for node in topology.nodes],
-        "memory_total_gib": round(memory.total_bytes / _GIB),
-        "memory_available_bytes": memory.available_bytes,
-        "memory_limit": memory.limit,
         "granted": sorted(name for name, reason in grants.items() if not reason),
         "refused": {name: reason for name, reason in grants.items() if reason},
         "isa": isa_grants(extension),

@@ -40,6 +40,25 @@ def read_memory(root: Path = Path("/")) -> Memory:
     return memory
 
 
+def read_filling(root: Path = Path("/")) -> dict[str, int]:
+    """Bytes by what the whole machine's memory holds: free, page cache, what waits to be written, swap.
+
+    What the kernel does not say is left out.
+    """
+    meminfo = _fields(read_text(root / "proc/meminfo") or "")
+    sums = {
+        "installed_bytes": ("MemTotal",),
+        "free_bytes": ("MemFree",),
+        "cached_bytes": ("Cached",),
+        "dirty_bytes": ("Dirty", "Writeback"),
+        "swap_total_bytes": ("SwapTotal",),
+    }
+    found = {name: sum(meminfo[key] for key in keys) for name, keys in sums.items() if {*keys} <= meminfo.keys()}
+    if {"SwapTotal", "SwapFree"} <= meminfo.keys():
+        found["swap_used_bytes"] = meminfo["SwapTotal"] - meminfo["SwapFree"]
+    return {name: 1024 * kib for name, kib in found.items()}
+
+
 def available_memory_bytes() -> int:
     """Bytes that this process can allocate now."""
     return read_memory().available_bytes
@@ -49,6 +68,13 @@ def read_cpu_quota(root: Path = Path("/")) -> float | None:
     """Cpus' worth of time that the tightest control group allows; None without such a limit."""
     quotas = [quota for folder in _groups(root, "cpu") if (quota := _quota(folder)) is not None]
     return min(quotas, default=None)
+
+
+def read_quota_stops(root: Path = Path("/")) -> int | None:
+    """Periods in which a control group's CPU quota has stopped threads of it; None where no group counts them."""
+    counts = [_fields(read_text(folder / "cpu.stat") or "").get("nr_throttled") for folder in _groups(root, "cpu")]
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def _memory_limits(root: Path) -> Iterator[tuple[int, int]]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import platform
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ktbench.host.sysfs import read_int, read_text
 
 _CPU = Path("sys/devices/system/cpu")
-_CLOCKS = Path("sys/devices/system/clocksource/clocksource0/available_clocksource")
+_CLOCKS = Path("sys/devices/system/clocksource/clocksource0")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,6 +19,7 @@ class Settings:
     """None where the machine does not say, as virtual machines often do not.
 
     `thp` is the mode of transparent huge pages, `load` the 1-minute load average, `hypervisor` "none" on bare metal.
+    Where cpus differ `governor` and `energy_preference` list what there is, as `performance, powersave`.
     """
 
     cpu_model: str | None
@@ -28,10 +30,13 @@ class Settings:
     thp: str | None
     numa_balancing: bool | None
     load: float | None
+    energy_preference: str | None = None
+    swappiness: int | None = None
+    clock_source: str | None = None
 
 
-def read_settings(root: Path = Path("/"), cpu: int = 0) -> Settings:
-    """Settings under a root folder that holds `proc` and `sys`; the governor is that of `cpu`."""
+def read_settings(root: Path = Path("/"), cpus: Sequence[int] = (0,)) -> Settings:
+    """Settings under a root folder that holds `proc` and `sys`; clocks are those of `cpus`."""
     cpuinfo = _cpuinfo(root)
     balancing = read_int(root / "proc/sys/kernel/numa_balancing")
     load = read_text(root / "proc/loadavg")
@@ -39,12 +44,21 @@ def read_settings(root: Path = Path("/"), cpu: int = 0) -> Settings:
         cpu_model=_cpu_model(cpuinfo),
         kernel=platform.release(),
         hypervisor=_hypervisor(root, cpuinfo),
-        governor=read_text(root / _CPU / f"cpu{cpu}/cpufreq/scaling_governor"),
+        governor=_of_cpus(root, cpus, "scaling_governor"),
         turbo=_turbo(root),
         thp=_chosen(read_text(root / "sys/kernel/mm/transparent_hugepage/enabled")),
         numa_balancing=None if balancing is None else balancing > 0,
         load=None if load is None else float(load.split()[0]),
+        energy_preference=_of_cpus(root, cpus, "energy_performance_preference"),
+        swappiness=read_int(root / "proc/sys/vm/swappiness"),
+        clock_source=read_text(root / _CLOCKS / "current_clocksource"),
     )
+
+
+def _of_cpus(root: Path, cpus: Sequence[int], name: str) -> str | None:
+    """The words that the cpufreq files of this name hold, each once; None without any."""
+    found = {read_text(root / _CPU / f"cpu{cpu}/cpufreq" / name) for cpu in cpus} - {None}
+    return ", ".join(sorted(map(str, found))) or None
 
 
 def _cpuinfo(root: Path) -> dict[str, str]:
@@ -66,7 +80,7 @@ def _hypervisor(root: Path, cpuinfo: dict[str, str]) -> str | None:
         return None
     if "hypervisor" not in cpuinfo["flags"].split():
         return "none"
-    if "kvm-clock" in (read_text(root / _CLOCKS) or "").split():
+    if "kvm-clock" in (read_text(root / _CLOCKS / "available_clocksource") or "").split():
         return "KVM"
     return read_text(root / "sys/hypervisor/type") or read_text(root / "sys/class/dmi/id/sys_vendor") or "unnamed"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import tempfile
@@ -10,13 +11,16 @@ from contextlib import suppress
 
 import msgspec
 
+from ktbench.core.outcome import Outcome
+from ktbench.launch.oom import OomCount, killed_reason, oom_count
+
 
 class ChildFailed(Exception):
-    """The child ended with another exit code than 0; the text says why."""
+    """The child could not be started or ended with another exit code than 0; the text says why."""
 
-    def __init__(self, code: int, why: str) -> None:
+    def __init__(self, code: int, why: str, outcome: Outcome = Outcome.CRASHED) -> None:
         super().__init__(why)
-        self.code = code
+        self.code, self.outcome = code, outcome
 
 
 def run_apart(command: Sequence[str], asked: object, say: Callable[[str], None]) -> None:
@@ -25,18 +29,28 @@ def run_apart(command: Sequence[str], asked: object, say: Callable[[str], None])
     The child has a session of its own, so that an interrupt from the terminal is the parent's alone to answer: it kills
     the child and goes on as an interrupt.
     """
+    before = oom_count()
     with tempfile.TemporaryFile("w+", errors="replace") as said:
-        child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, start_new_session=True
-        )
+        try:
+            child = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, start_new_session=True
+            )
+        except OSError as error:
+            raise ChildFailed(1, f"{error.filename}: {error.strerror}") from None
         try:
             ended = _follow(child, asked, say)
         finally:
-            child.kill()
-            child.wait()
+            _end(child)
         if ended:
             said.seek(0)
-            raise ChildFailed(ended, _why(ended, said.read()))
+            raise _failed(ended, said.read(), before)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """The child leads a session of its own, so whatever it started ends with it."""
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
 
 
 def _follow(child: subprocess.Popen[bytes], asked: object, say: Callable[[str], None]) -> int:
@@ -52,7 +66,11 @@ def _follow(child: subprocess.Popen[bytes], asked: object, say: Callable[[str], 
     return child.wait()
 
 
-def _why(ended: int, said: str) -> str:
+def _failed(ended: int, said: str, before: OomCount) -> ChildFailed:
+    if ended == -signal.SIGKILL:
+        no_memory, by = killed_reason(before, oom_count())
+        return ChildFailed(ended, f"ended by {by}", Outcome.NO_MEMORY if no_memory else Outcome.CRASHED)
     if ended < 0:
-        return f"ended by {signal.Signals(-ended).name}"
-    return (said.strip().splitlines() or [f"exit code {ended}"])[-1]
+        return ChildFailed(ended, f"ended by {signal.Signals(-ended).name}")
+    last = (said.strip().splitlines() or [f"exit code {ended}"])[-1]
+    return ChildFailed(ended, last, Outcome.NO_MEMORY if last.startswith("MemoryError") else Outcome.CRASHED)

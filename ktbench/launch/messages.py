@@ -52,7 +52,12 @@ class Answer:
     no_memory: str = ""
 
 
-def send(pipe: IO[bytes], message: Open | Task | Answer) -> None:
-    """Write one message and push it out."""
-    pipe.write(msgspec.json.encode(message) + b"\n")
+def encoded(message: Open | Task | Answer) -> bytes:
+    """One line that stands for a message."""
+    return msgspec.json.encode(message) + b"\n"
+
+
+def send(pipe: IO[bytes], message: Answer) -> None:
+    """Write one answer and push it out."""
+    pipe.write(encoded(message))
     pipe.flush()

@@ -16,19 +16,30 @@ from ktbench.core.peers import BY_NAME
 from ktbench.core.spec import RunSpec
 from ktbench.engine.protocol import System, Unsupported
 from ktbench.engine.roles import reach, split_cpus
+from ktbench.host.cuda import read_cuda_devices
+from ktbench.host.energy import open_meters
 from ktbench.host.roofs import Roofs, open_pool_roofs, open_roofs, pin_openmp
 from ktbench.host.topology import Topology, read_topology
+from ktbench.host.watch import MachineWatch
 from ktbench.launch.messages import Answer, Open, Task, Trace, send
 from ktbench.measure.session import RoofSampler, Session
+from ktbench.measure.watching import Unwatched, Watch
 
 _PR_SET_PDEATHSIG = 1
 # Beyond what a peer's threads spin: until they sleep.
 _REST_S = 0.01
 OpenSystem = Callable[[Sequence[RunSpec]], System]
 OpenRoofs = Callable[[Sequence[RunSpec]], RoofSampler]
+OpenWatch = Callable[[Sequence[RunSpec]], Watch]
 
 
-def serve(open_system: OpenSystem, open_roofs: OpenRoofs, requests: IO[bytes], answers: IO[bytes]) -> int:
+def serve(
+    open_system: OpenSystem,
+    open_roofs: OpenRoofs,
+    requests: IO[bytes],
+    answers: IO[bytes],
+    open_watch: OpenWatch = lambda specs: Unwatched(),
+) -> int:
     """Serve one parent: returns when its end of the pipe closes."""
     die_with_parent()
     opened = msgspec.json.decode(requests.readline(), type=Open)
@@ -40,6 +51,7 @@ def serve(open_system: OpenSystem, open_roofs: OpenRoofs, requests: IO[bytes], a
             code_id=opened.code_id,
             env_id=opened.env_id,
             sitting=opened.sitting,
+            watch=open_watch(specs),
         )
         send(answers, Answer())
         for line in requests:
@@ -87,7 +99,11 @@ def main() -> int:
 
     with os.fdopen(int(sys.argv[1]), "wb") as answers:
         return serve(
-            lambda specs: _system(specs, topology), lambda specs: _roofs(specs, topology), sys.stdin.buffer, answers
+            lambda specs: _system(specs, topology),
+            lambda specs: _roofs(specs, topology),
+            sys.stdin.buffer,
+            answers,
+            lambda specs: _watch(specs, topology),
         )
 
 
@@ -129,6 +145,12 @@ def _roofs(specs: Sequence[RunSpec], topology: Topology) -> Roofs:
         return open_roofs(cpus[: engine.threads])
     with reach(cpus):
         return open_pool_roofs(cpus[: engine.threads], rest_s=_rest_s(specs))
+
+
+def _watch(specs: Sequence[RunSpec], topology: Topology) -> MachineWatch:
+    """Of all cpus, siblings included; of GPUs where cells use them."""
+    on_cuda = any(spec.engine.device == "cuda" for spec in specs)
+    return MachineWatch(topology.cpus, open_meters(read_cuda_devices() if on_cuda else None))
 
 
 if __name__ == "__main__":

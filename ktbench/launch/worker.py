@@ -19,9 +19,13 @@ from ktbench.core.outcome import Outcome
 from ktbench.core.record import Cell, Record
 from ktbench.core.timeline import Timeline
 from ktbench.engine.protocol import Unsupported
-from ktbench.launch.messages import Answer, Open, Task, Trace, Turn, send
+from ktbench.launch.messages import Answer, Open, Task, Trace, Turn, encoded
+from ktbench.launch.oom import OomCount, killed_reason, oom_count
 
 _GRACE_S = 5.0
+# After SIGTERM, before SIGKILL.
+_LAST_WORDS_S = 2.0
+_OUT_OF_MEMORY = ("MemoryError", "bad_alloc", "annot allocate memory", "out of memory")
 
 
 class WorkerDied(Exception):
@@ -39,6 +43,7 @@ class Worker:
     process: subprocess.Popen[bytes]
     answers: int
     log: Path
+    oom_before: OomCount
     _pending: bytes = b""
 
     @classmethod
@@ -48,17 +53,14 @@ class Worker:
         What it prints goes to the file `log`. Raises WorkerDied.
         """
         reading, writing = os.pipe()
-        with log.open("ab") as output:
-            process = subprocess.Popen(
-                [*command, str(writing)],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                pass_fds=(writing,),
-                start_new_session=True,
-            )
-        os.close(writing)
-        worker = cls(process=process, answers=reading, log=log)
+        try:
+            process = _started([*command, str(writing)], log, writing)
+        except OSError as error:
+            os.close(reading)
+            raise WorkerDied(Outcome.CRASHED, f"the worker could not be started: {_said(error)}") from None
+        finally:
+            os.close(writing)
+        worker = cls(process=process, answers=reading, log=log, oom_before=oom_count())
         if why := worker._ask(opened, timeout_s, "loading").unsupported:
             worker.stop()
             raise WorkerDied(Outcome.UNSUPPORTED, why)
@@ -91,46 +93,92 @@ class Worker:
             self.answers = -1
 
     def _ask(self, message: Open | Task, timeout_s: float, doing: str) -> Answer:
-        assert self.process.stdin is not None
+        deadline = monotonic() + timeout_s
         try:
-            send(self.process.stdin, message)
+            self._send(encoded(message), deadline)
+            answer = msgspec.json.decode(self._line(deadline), type=Answer)
         except BrokenPipeError:
             raise self._died(doing) from None
-        answer = msgspec.json.decode(self._line(timeout_s, doing), type=Answer)
+        except TimeoutError:
+            self._kill()
+            self.stop()
+            raise WorkerDied(Outcome.TIMEOUT, f"{doing} took more than {timeout_s:g} s") from None
+        except msgspec.MsgspecError as error:
+            self._kill()
+            self.stop()
+            raise WorkerDied(Outcome.CRASHED, f"{doing}: the worker's answer is none: {error}") from None
         if answer.no_memory:
             self.stop()
             raise WorkerDied(Outcome.NO_MEMORY, f"{doing}: {answer.no_memory}")
+        self.oom_before = oom_count()
         return answer
 
-    def _line(self, timeout_s: float, doing: str) -> bytes:
-        deadline = monotonic() + timeout_s
+    def _send(self, message: bytes, deadline: float) -> None:
+        """A worker that does not read cannot make its parent wait. Raises BrokenPipeError, TimeoutError."""
+        assert self.process.stdin is not None
+        pipe, left = self.process.stdin.fileno(), memoryview(message)
+        while left:
+            if not select.select([], [pipe], [], max(0.0, deadline - monotonic()))[1]:
+                raise TimeoutError
+            left = left[os.write(pipe, left) :]
+
+    def _line(self, deadline: float) -> bytes:
+        """The next message. Raises BrokenPipeError where none will come, TimeoutError."""
         while b"\n" not in self._pending:
-            ready, _, _ = select.select([self.answers], [], [], max(0.0, deadline - monotonic()))
-            if not ready:
-                self._kill()
-                self.stop()
-                raise WorkerDied(Outcome.TIMEOUT, f"{doing} took more than {timeout_s:g} s")
+            if not select.select([self.answers], [], [], max(0.0, deadline - monotonic()))[0]:
+                raise TimeoutError
             chunk = os.read(self.answers, 1 << 16)
             if not chunk:
-                raise self._died(doing)
+                raise BrokenPipeError
             self._pending += chunk
         line, _, self._pending = self._pending.partition(b"\n")
         return line
 
     def _died(self, doing: str) -> WorkerDied:
         self.stop()
-        code = self.process.returncode
-        if code is not None and code < 0:
-            why = f"{doing}: the worker was ended by {signal.Signals(-code).name}"
-        else:
-            why = f"{doing}: the worker exited with {code}: {_last_line(self.log)}"
-        return WorkerDied(Outcome.CRASHED, f"{why} (see {self.log.name})")
+        said = _last_line(self.log)
+        outcome, why = self._ending(self.process.returncode, said)
+        return WorkerDied(outcome, f"{doing}: the worker {why} (see {self.log.name})")
+
+    def _ending(self, code: int | None, said: str) -> tuple[Outcome, str]:
+        """How the process ended, by its exit code and the last line that it said."""
+        if code == -signal.SIGKILL:
+            no_memory, by = killed_reason(self.oom_before, oom_count())
+            return (Outcome.NO_MEMORY if no_memory else Outcome.CRASHED), f"was ended by {by}"
+        outcome = Outcome.NO_MEMORY if any(words in said for words in _OUT_OF_MEMORY) else Outcome.CRASHED
+        if code is None:
+            return outcome, "answers no more and cannot be ended"
+        ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+        return outcome, f"{ended}: {said}" if code >= 0 or outcome is Outcome.NO_MEMORY else ended
 
     def _kill(self) -> None:
-        """The worker leads a session of its own, so whatever it started ends with it."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        """The worker leads a session of its own, so whatever it started ends with it, whether it listens or not."""
+        for number, patience_s in ((signal.SIGTERM, _LAST_WORDS_S), (signal.SIGKILL, _GRACE_S)):
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
+            with suppress(subprocess.TimeoutExpired):  # one that a driver holds in the kernel does not even get SIGKILL
+                self.process.wait(patience_s)
+
+
+def _started(command: Sequence[str], log: Path, answers: int) -> subprocess.Popen[bytes]:
+    """A process with a session of its own, that no message can block. Raises OSError."""
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command,
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            pass_fds=(answers,),
+            start_new_session=True,
+        )
+    assert process.stdin is not None
+    os.set_blocking(process.stdin.fileno(), False)
+    return process
+
+
+def _said(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error)
 
 
 def _close(pipe: IO[bytes] | None) -> None:

@@ -18,6 +18,7 @@ from ktbench.engine.protocol import HasClock, SelfTimed, System, Unsupported
 from ktbench.measure.agreement import Answers, agreement, collect_answers, disagreement
 from ktbench.measure.check import check, check_the_check, stale
 from ktbench.measure.clock import Clock, time_steps, warm_up
+from ktbench.measure.watching import Unwatched, Watch
 
 # Repeating a step runs the same arithmetic; threads may only reorder the last additions of a bf16 result.
 _REPEAT_TOLERANCE = 0.05
@@ -50,6 +51,7 @@ class Session:
     code_id: str
     env_id: str
     sitting: str
+    watch: Watch = field(default_factory=Unwatched)
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     clock: Clock = perf_counter
     _checked: set[str] = field(default_factory=set)
@@ -93,6 +95,7 @@ class Session:
         )
 
     def _measure(self, cell: Cell) -> dict[str, Any]:
+        self.watch.turn()
         self.system.configure(cell.spec)
         if not isinstance(self.system, SelfTimed):
             self._warm(cell)
@@ -102,6 +105,7 @@ class Session:
         moved = _moved(counted, self.system.counters())
         after = self.roofs.sample(cell.spec.engine.isa, cell.spec.dtype)
         proof: dict[str, Any] = {"work": self.system.work(), "notes": self.system.notes(), "roofs": (before, after)}
+        proof["conduct"] = self.watch.conduct()
         proof["own_step_s"] = self.system.own_step_s() if isinstance(self.system, HasClock) else None
         error = None if _is_opaque(cell) else self._prove_output(cell)
         self._checked.add(cell.key)
@@ -119,7 +123,8 @@ class Session:
     def _samples_s(self, cell: Cell) -> tuple[float, ...]:
         if isinstance(self.system, SelfTimed):
             return self.system.own_samples_s()
-        return time_steps(self.system.step, cell.spec.workload.steps, self.clock)
+        with self.watch.steps():
+            return time_steps(self.system.step, cell.spec.workload.steps, self.clock)
 
     def _untimed(self, steps: int) -> None:
         self.system.start()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ktbench.report.agreement import MARK, kl_text, top1_text
+from ktbench.report.peaks import are_alike, in_gib
 from ktbench.report.roles import RoleShares
 from ktbench.report.roof import RoofShare
 from ktbench.report.row import Row
@@ -36,6 +37,8 @@ def columns(settings: Sequence[str], rows: Sequence[Row]) -> tuple[Column, ...]:
         Column(heading="outcome", write=_outcome, movable=True, numeric=False),
         *(_layer_speed(rows) if rows[0].is_layer else _model_speed(rows)),
         *_ROLES,
+        *_ENERGY,
+        *_peak(rows),
         Column(heading="evidence (counter/step)", write=lambda row: row.evidence or DASH, numeric=False),
         Column(heading="error (relative)", write=lambda row: DASH if row.error is None else f"{row.error:.1e}"),
         *_ANSWERS,
@@ -134,6 +137,18 @@ def _busy(share: Callable[[RoleShares], Interval]) -> Write:
     return lambda row: DASH if row.roles is None else f"{100 * share(row.roles).mid:.0f}"
 
 
+def _peak(rows: Sequence[Row]) -> tuple[Column, ...]:
+    """A column where peaks differ; else the caption says the one there is."""
+    peaks = [row.peak for row in rows if row.peak]
+    if not peaks or are_alike(peaks):
+        return ()
+    return (
+        Column(
+            heading="peak memory (GiB)", write=lambda row: DASH if row.peak is None else in_gib(row.peak.process_bytes)
+        ),
+    )
+
+
 def _limit(row: Row) -> str:
     if row.roof is None:
         return DASH
@@ -150,6 +165,13 @@ _ROLES = (
     Column(heading="host busy (%)", write=_busy(lambda roles: roles.host_busy)),
     Column(heading="device busy (%)", write=_busy(lambda roles: roles.device_busy)),
     Column(heading="overlap (%)", write=_busy(lambda roles: roles.overlap)),
+)
+_ENERGY = (
+    Column(
+        heading="energy (J/token)",
+        write=lambda row: DASH if row.energy is None else interval(row.energy.joules_per_token),
+    ),
+    Column(heading="power (W)", write=lambda row: DASH if row.energy is None else number(row.energy.watts.mid, 3)),
 )
 _ANSWERS = (
     Column(heading="top-1 agreement (%)", write=top1_text),

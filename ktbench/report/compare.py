@@ -55,8 +55,9 @@ def _ratio(one: Row, other: Row) -> Interval | None:
 def _alike(one: Row, other: Row) -> tuple[dict[int, float], dict[int, float]]:
     """Seconds of both in the rounds in which their cores were in the same place and stayed there."""
     there, here = one.placements, other.placements
-    rounds = [n for n in one.round_s.keys() & other.round_s.keys() if there[n] == here[n] != "moved"]
-    return {n: one.round_s[n] for n in rounds}, {n: other.round_s[n] for n in rounds}
+    one_s, other_s = one.round_s, other.round_s
+    rounds = [n for n in one_s.keys() & other_s.keys() if there[n] == here[n] != "moved"]
+    return {n: one_s[n] for n in rounds}, {n: other_s[n] for n in rounds}
 
 
 def _unpaired(row: Row, base: Row) -> str:

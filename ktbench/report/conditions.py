@@ -8,7 +8,9 @@ from pathlib import Path
 from ktbench.core.spec import RunSpec, WorkloadSpec
 from ktbench.report.agreement import equal_work_sentences
 from ktbench.report.conduct import controls_sentence, placement_sentence
+from ktbench.report.health import machine_warnings, roof_warnings, unreadable_sentence
 from ktbench.report.machine import facts_of, machine_sentence
+from ktbench.report.metered import energy_sentence, memory_sentence
 from ktbench.report.row import Row, groups_of
 from ktbench.report.settings import TOKENS, varying
 from ktbench.report.simulated import measured, simulated_sentence
@@ -29,9 +31,15 @@ def conditions_of(run: Run, rows: Sequence[Row]) -> tuple[str, ...]:
         system_sentence(run, rows, free),
         *equal_work_sentences(rows),
         machine_sentence(facts_of(run)) if measured(rows) else "",
+        *(machine_warnings(run) if measured(rows) else ()),
+        unreadable_sentence(run) if measured(rows) else "",
         simulated_sentence(rows),
         controls_sentence(rows),
         placement_sentence(rows),
+        *roof_warnings(rows),
+        memory_sentence(rows),
+        energy_sentence(rows),
+        damage_sentence(run),
         _ids(run, rows),
     )
     return tuple(filter(None, sentences))
@@ -113,6 +121,14 @@ def _routing(rows: Sequence[Row]) -> str:
         known = f"{least if least == most else f'{least} to {most}'} experts, others every step"
         return f"balanced routing to {known}{', or to all' if None in active else ''}"
     return f"{work.routing} routing" + (f" of {Path(work.trace).name}" if work.trace else "")
+
+
+def damage_sentence(run: Run) -> str:
+    """Which lines of the log were left out; empty where all are as they were written."""
+    if not run.damage:
+        return ""
+    lines = ", ".join(Path(one.where).name for one in run.damage)
+    return f"Left out, because they are not what was written: {lines}; resuming the run measures their turns again."
 
 
 def _ids(run: Run, rows: Sequence[Row]) -> str:

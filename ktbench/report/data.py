@@ -8,8 +8,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from ktbench.core.plain import to_plain
 from ktbench.report.exact import is_exact
+from ktbench.report.health import disturbed_rounds
 from ktbench.report.row import Row
 from ktbench.report.tables import Table
 from ktbench.stats.intervals import Interval
@@ -44,6 +47,7 @@ def _flat(run: Run, row: Row) -> dict[str, Any]:
         "evidence": row.evidence,
         "error": row.error,
         **_agreement(row),
+        **_machine(row),
         "rounds": row.rounds,
         "samples": row.samples,
         "round_median_s": " ".join(f"{number}:{seconds!r}" for number, seconds in row.round_s.items()),
@@ -77,6 +81,21 @@ def _use(row: Row) -> dict[str, Any]:
         **_ends("host_busy", None if roles is None else roles.host_busy),
         **_ends("device_busy", None if roles is None else roles.device_busy),
         **_ends("overlap", None if roles is None else roles.overlap),
+    }
+
+
+def _machine(row: Row) -> dict[str, Any]:
+    """What the row took of the machine, and the rounds in which something disturbed it."""
+    energy, peak = row.energy, row.peak
+    places = {} if peak is None else peak.node_bytes | peak.device_bytes
+    return {
+        **_ends("joules_per_token", None if energy is None else energy.joules_per_token),
+        "watts": None if energy is None else energy.watts.mid,
+        "peak_memory_bytes": None if peak is None else peak.process_bytes,
+        "peak_memory_by_place": "; ".join(f"{name}: {nbytes}" for name, nbytes in places.items()),
+        "disturbed": "; ".join(
+            f"{name}: rounds {' '.join(map(str, rounds))}" for name, rounds in disturbed_rounds(row).items()
+        ),
     }
 
 
@@ -135,7 +154,8 @@ def json_of_table(run: Run, table: Table, rows: Sequence[dict[str, Any]]) -> str
         "notes": table.notes,
         "rows": rows,
     }
-    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    # Indented by `json` itself it takes ten times as long.
+    return msgspec.json.format(json.dumps(content, ensure_ascii=False, allow_nan=False), indent=1) + "\n"
 
 
 def _plain(row: Row) -> dict[str, Any]:
@@ -149,4 +169,5 @@ def _plain(row: Row) -> dict[str, Any]:
         "rounds": row.rounds,
         "samples": row.samples,
         "remarks": row.remarks,
+        "disturbed": disturbed_rounds(row),
     }

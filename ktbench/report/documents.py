@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 from ktbench.report.accuracy.rows import AccuracyRow, accuracy_rows
 from ktbench.report.accuracy.table import accuracy_table
+from ktbench.report.attribution import ATTRIBUTED, Attribution, attributions_of
+from ktbench.report.attribution_table import attribution_table
 from ktbench.report.paper import PaperLine, paper_lines
 from ktbench.report.paper_table import paper_table
 from ktbench.report.parts import parts_of, the_part
@@ -19,15 +21,16 @@ from ktbench.store import Run
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Kind = Literal["accuracy", "table", "paper"]
-KINDS: tuple[Kind, ...] = ("accuracy", "table", "paper")
+Kind = Literal["accuracy", "table", "attribution", "paper"]
+KINDS: tuple[Kind, ...] = ("accuracy", "table", "attribution", "paper")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Document:
     """One table with its figure. `run` is a run of one part and `rows` are its rows; a `paper` has `lines`, too.
 
-    Of `accuracy` there are `answers`, and `lines` where published numbers stand beside them.
+    Of `accuracy` there are `answers`, and `lines` where published numbers stand beside them; of `attribution` there are
+    `attributions`.
     """
 
     kind: Kind
@@ -35,6 +38,7 @@ class Document:
     rows: tuple[Row, ...]
     lines: tuple[PaperLine, ...] = ()
     answers: tuple[AccuracyRow, ...] = ()
+    attributions: tuple[Attribution, ...] = ()
     table: Table
 
     @property
@@ -44,17 +48,20 @@ class Document:
 
     @property
     def has_figure(self) -> bool:
-        """Whether a figure is its own; others belong to the document that shows published numbers, or answers."""
-        return self.kind != "table" or (self.table.figure != "paper" and self.run.header.suite is None)
+        """Whether a figure is its own; others belong to the document of published numbers, of answers or of shares."""
+        others = ("paper", *ATTRIBUTED)
+        return self.kind != "table" or (self.table.figure not in others and self.run.header.suite is None)
 
     def draw(self) -> Figure:
         """Its figure."""
         # matplotlib takes a second to load: only for those who want the figure.
         from ktbench.report.accuracy.figure import draw_answers
-        from ktbench.report.figure import draw, draw_published
+        from ktbench.report.figure import draw, draw_published, draw_shares
 
         if self.kind == "accuracy":
             return draw_answers(self.answers, self.lines, self.table)
+        if self.kind == "attribution":
+            return draw_shares(self.attributions, self.table)
         return draw_published(self.lines, self.table) if self.kind == "paper" else draw(self.rows, self.table)
 
 
@@ -68,10 +75,21 @@ def _of_part(run: Run) -> Iterator[Document]:
     lines = paper_lines(run, rows) if published else ()
     if run.header.suite is not None and rows:
         yield from _of_suite(run, rows, lines)
+    elif rows and the_part(run).figure in ATTRIBUTED:
+        yield from _of_shares(run, rows)
     elif rows:
         yield Document(kind="table", run=run, rows=rows, table=table_of(run, rows))
     if published:
         yield Document(kind="paper", run=run, rows=rows, lines=lines, table=paper_table(run, rows, lines))
+
+
+def _of_shares(run: Run, rows: tuple[Row, ...]) -> Iterator[Document]:
+    """The cells, and whose their speed-up is, beside the same figure."""
+    attributions = attributions_of(rows)
+    table = attribution_table(run, rows, attributions)
+    cells = replace(table_of(run, rows), figure_caption=table.figure_caption)
+    yield Document(kind="table", run=run, rows=rows, table=cells)
+    yield Document(kind="attribution", run=run, rows=rows, attributions=attributions, table=table)
 
 
 def _of_suite(run: Run, rows: tuple[Row, ...], lines: tuple[PaperLine, ...]) -> Iterator[Document]:

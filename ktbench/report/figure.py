@@ -11,6 +11,8 @@ from matplotlib import style
 from matplotlib.figure import Figure
 
 from ktbench.core.sweep import FigureKind
+from ktbench.report.attribution import Attribution
+from ktbench.report.attribution_figure import draw_attribution
 from ktbench.report.breakdown import draw_breakdown
 from ktbench.report.busy import draw_roles
 from ktbench.report.depth import draw_depth
@@ -60,6 +62,12 @@ def draw_published(lines: Sequence[PaperLine], table: Table) -> Figure:
     """The figure of a part's published numbers, with what was simulated and measured of them."""
     with style.context(STYLE):
         return draw_paper(lines, table)
+
+
+def draw_shares(attributions: Sequence[Attribution], table: Table) -> Figure:
+    """The figure of a part's shares of the speed-up."""
+    with style.context(STYLE):
+        return draw_attribution(attributions, table)
 
 
 def svg_text(figure: Figure) -> str:

@@ -33,10 +33,12 @@ _SPECIAL = str.maketrans(
 
 def latex(table: Table) -> str:
     """A `table` and a `figure` environment; commands that run each row again as comments."""
-    return "\n".join(_lines(table)) + "\n"
+    caption = " ".join([table.figure_caption, *table.conditions])
+    return "\n".join([*table_lines(table), *figure_lines(f"{table.figure_name}.pdf", caption)]) + "\n"
 
 
-def _lines(table: Table) -> Iterator[str]:
+def table_lines(table: Table) -> Iterator[str]:
+    """A `table` environment below the commands that run each row again."""
     yield "% needs \\usepackage{booktabs,graphicx}"
     yield from (f"% {name}: {command}" for name, command in table.commands)
     yield from (r"\begin{table*}", r"\centering", r"\footnotesize")
@@ -55,8 +57,12 @@ def _lines(table: Table) -> Iterator[str]:
         yield r"\par\raggedright"
         yield from (f"{_escaped(note)}\\\\" for note in (*table.notes, *table.remarks))
     yield r"\end{table*}"
-    yield from (r"\begin{figure}", r"\centering", f"\\includegraphics[width=\\linewidth]{{{table.figure_name}.pdf}}")
-    yield f"\\caption{{{_escaped(' '.join([table.figure_caption, *table.conditions]))}}}"
+
+
+def figure_lines(path: str, caption: str) -> Iterator[str]:
+    """A `figure` environment; `path` is taken as it is, the caption escaped."""
+    yield from (r"\begin{figure}", r"\centering", f"\\includegraphics[width=\\linewidth]{{{path}}}")
+    yield f"\\caption{{{_escaped(caption)}}}"
     yield r"\end{figure}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import mean, median
+from statistics import fmean, median
 from typing import Literal
 
 from ktbench.core.placement import placement_of
@@ -97,5 +97,5 @@ def _is_steady(roofs: Sequence[RoofSample]) -> bool:
 def _least_s(work: Work, roofs: Sequence[RoofSample]) -> tuple[float, float]:
     """Seconds that reading the weights and seconds that the arithmetic must take."""
     peaks = [roof.peak_flops for roof in roofs if roof.peak_flops is not None]
-    reading_s = work.weight_bytes / mean(roof.read_bytes_per_s for roof in roofs)
-    return reading_s, work.flops / mean(peaks) if peaks else 0.0
+    reading_s = work.weight_bytes / fmean(roof.read_bytes_per_s for roof in roofs)
+    return reading_s, work.flops / fmean(peaks) if peaks else 0.0

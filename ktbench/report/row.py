@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import mean, median
 
+from ktbench.core.conduct import PeakMemory
 from ktbench.core.features import FeatureValue
 from ktbench.core.outcome import Outcome
 from ktbench.core.placement import Placement, placement_of
 from ktbench.core.record import Agreement, Provenance, Record, Role, Work
 from ktbench.core.spec import RunSpec
+from ktbench.report.energy import EnergyUse
 from ktbench.report.roles import RoleShares
 from ktbench.report.roof import RoofShare
 from ktbench.report.settings import Setting
@@ -36,7 +38,8 @@ class Row:
     `settings`, `gain` over the row of equal precision that lacks only its last feature; both are formed inside rounds
     between turns with the cores in the same place. `roles` is there where they are apart. `error` is the largest of all
     rounds, or that of the round that failed. `agreement` is the worst of all rounds; an `unproven` row was timed beside
-    other systems and has none. `missing` says for each measured field that is None why it is.
+    other systems and has none. `energy` and `peak` are there where they could be read. `missing` says
+    for each measured field that is None why it is.
     """
 
     label: str
@@ -65,6 +68,8 @@ class Row:
     error: float | None = None
     agreement: Agreement | None = None
     unproven: bool = False
+    energy: EnergyUse | None = None
+    peak: PeakMemory | None = None
     speedup: Interval | None = None
     verdict: Verdict = Verdict.UNSURE
     gain: Gain | None = None

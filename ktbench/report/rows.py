@@ -12,8 +12,10 @@ from ktbench.report.agreement import MARK, is_unproven, unchecked_reason, worst
 from ktbench.report.command import command_of
 from ktbench.report.compare import compared, judged_values
 from ktbench.report.ending import ending_of, open_reason, step_interval
+from ktbench.report.energy import energy_use, unmetered_reason
 from ktbench.report.evidence import evidence_of
 from ktbench.report.exact import is_exact
+from ktbench.report.peaks import peak_memory, unseen_reason
 from ktbench.report.roles import role_shares
 from ktbench.report.roof import roof_share
 from ktbench.report.row import Row, groups_of
@@ -41,10 +43,10 @@ def rows_of(run: Run) -> tuple[Row, ...]:
 
 def _by_cell(run: Run) -> dict[str, tuple[Record, ...]]:
     """Counting records of every cell in order of rounds."""
-    found: dict[str, tuple[Record, ...]] = {}
+    found: dict[str, list[Record]] = {}
     for (key, _), record in sorted(run.latest().items(), key=lambda item: item[0]):
-        found[key] = (*found.get(key, ()), record)
-    return found
+        found.setdefault(key, []).append(record)
+    return {key: tuple(records) for key, records in found.items()}
 
 
 def _of_any_precision(row: Row) -> Row:
@@ -58,13 +60,16 @@ def _with_alike_settings(rows: Sequence[Row]) -> list[Row]:
     for part in dict.fromkeys(row.part for row in rows):
         mine = [row for row in rows if row.part == part]
         settings = alike(row.settings for row in mine)
-        found += [replace(row, settings=one) for row, one in zip(mine, settings, strict=True)]
+        for row, one in zip(mine, settings, strict=True):  # their order counts: it makes groups
+            found.append(row if [*row.settings.items()] == [*one.items()] else replace(row, settings=one))
     return found
 
 
 def _settled(row: Row, group: Sequence[Row]) -> Row:
     """The row with its comparisons; NOISY where it was timed and has not reached the precision goal."""
-    row = replace(compared(row, group), unproven=is_unproven(row, group))
+    row = compared(row, group)
+    if is_unproven(row, group):
+        row = replace(row, unproven=True)
     why = "" if row.simulated else open_reason(list(judged_values(row, group).values()), row.goal)
     return replace(row, outcome=Outcome.NOISY, why=why) if why else row
 
@@ -156,6 +161,8 @@ def _speed(cell: Cell, records: Sequence[Record]) -> dict[str, Any]:
         "roof": roof_share(records),
         "roles": role_shares(records),
         "evidence": evidence_of(records),
+        "energy": energy_use(records, cell.spec.workload.tokens_per_step),
+        "peak": peak_memory(records),
     }
 
 
@@ -176,6 +183,8 @@ def _missing(row: Row) -> Iterator[tuple[str, str]]:
         **({"roles": "the system does not say what its roles did"} if row.spec.engine.apart else {}),
         "evidence": "the simulation counts nothing" if row.simulated else "the system counts nothing",
         "error": unchecked_reason(row.spec, row.agreement),
+        "energy": "a simulated step takes none" if row.simulated else unmetered_reason(row.records),
+        "peak": "a simulated step takes none" if row.simulated else unseen_reason(row.records),
     }
     for name, reason in reasons.items():
         if getattr(row, name) is None:

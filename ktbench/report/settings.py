@@ -18,6 +18,7 @@ Setting: TypeAlias = bool | int | float | str | None
 
 TOKENS = "tokens per expert"
 _MACHINE = ("vector", "gpu", *(constant.name for constant in CONSTANTS), "calibration")
+_DIGESTS: dict[str, str] = {}
 # Shown only where nothing else tells two groups apart: they go with another setting that varies.
 _FOLLOWING = (
     *(f"machine.{name}" for name in reversed(_MACHINE)),
@@ -59,11 +60,11 @@ def settings_of(spec: RunSpec) -> dict[str, Setting]:
         "model.vocab": model.shape.vocab,
         "model.seed": model.seed,
         "model.path": model.path,
-        "model.config": digest(model.config),
+        "model.config": _digest(model.config),
         "precision": spec.precision,
         "device_precision": spec.device_precision,
         "inject": rules_word(spec.inject),
-        "inject.rules": digest(to_plain(spec.inject.rules)),
+        "inject.rules": _digest(to_plain(spec.inject.rules)),
         **dict(_flat("workload", spec.workload)),
         **{key: value for key, value in _flat("engine", spec.engine) if key.rpartition(".")[2] not in BY_NAME},
     }
@@ -79,6 +80,14 @@ def alike(groups: Iterable[Mapping[str, Setting]]) -> list[dict[str, Setting]]:
     listed = list(groups)
     keys = dict.fromkeys(key for group in listed for key in group)
     return [{key: group.get(key, "here" if key == "machine" else None) for key in keys} for group in listed]
+
+
+def _digest(content: Any) -> str:
+    """Of plain content that is the same for many cells."""
+    known = repr(content)
+    if known not in _DIGESTS:
+        _DIGESTS[known] = digest(content)
+    return _DIGESTS[known]
 
 
 def _flat(part: str, value: Any) -> Iterator[tuple[str, Setting]]:

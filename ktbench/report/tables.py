@@ -11,6 +11,7 @@ from ktbench.report.caption import figure_caption
 from ktbench.report.columns import AS_SPEEDUP, Column, columns
 from ktbench.report.conditions import conditions_of
 from ktbench.report.formats import format_notes
+from ktbench.report.health import turn_warnings
 from ktbench.report.methods import methods_of
 from ktbench.report.parts import the_part
 from ktbench.report.row import Row, groups_of
@@ -19,6 +20,9 @@ from ktbench.report.text import DASH
 from ktbench.store import Run
 
 _UNSTEADY = "in every turn the cores were moved or the two roofs disagreed: the share of the roof is a rough one"
+
+# Why these are missing is the machine's doing: the caption says it for all rows.
+_SAID_ONCE = ("energy", "peak")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +73,11 @@ def table_of(run: Run, rows: Sequence[Row]) -> Table:
         columns=shown,
         cells=tuple(_cells(shown, row) for row in arms),
         control_cells=tuple(_cells(shown, row) for row in controls),
-        notes=(*_by_row(rows, settings, _reasons), *format_notes(rows)),
+        notes=(
+            *_by_row(rows, settings, _reasons),
+            *format_notes(rows),
+            *turn_warnings(rows, lambda row: place(row, settings)),
+        ),
         remarks=_by_row(rows, settings, lambda row: row.remarks),
         figure_caption=figure_caption(run, rows),
         commands=tuple((place(row, settings), row.command) for row in rows if row.role == "arm"),
@@ -121,4 +129,4 @@ def _reasons(row: Row) -> list[str]:
 
 
 def _worth_saying(row: Row, name: str) -> bool:
-    return row.timed and not (name == "speedup" and row.is_baseline)
+    return row.timed and name not in _SAID_ONCE and not (name == "speedup" and row.is_baseline)

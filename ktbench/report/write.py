@@ -7,8 +7,10 @@ from pathlib import Path
 
 from ktbench.core.errors import RequestError
 from ktbench.report.accuracy.data import accuracy_csv_text, accuracy_json_text
+from ktbench.report.attribution_data import attribution_csv_text, attribution_json_text
 from ktbench.report.data import csv_text, json_text
 from ktbench.report.documents import KINDS, Document, Kind, documents_of
+from ktbench.report.kit import write_kit
 from ktbench.report.latex import latex
 from ktbench.report.markdown import markdown
 from ktbench.report.page import page_of_answers, page_of_kind
@@ -31,29 +33,39 @@ _ACCURACY_TEXTS = {
     "csv": lambda document: accuracy_csv_text(document.run, document.answers),
     "json": lambda document: accuracy_json_text(document.run, document.answers, document.table),
 }
+_ATTRIBUTION_TEXTS = {
+    **_TEXTS,
+    "csv": lambda document: attribution_csv_text(document.run, document.attributions),
+    "json": lambda document: attribution_json_text(document.run, document.attributions, document.table),
+}
 _TEXTS_OF: Mapping[Kind, Mapping[str, Callable[[Document], str]]] = {
     "table": _TEXTS,
     "paper": _PAPER_TEXTS,
     "accuracy": _ACCURACY_TEXTS,
+    "attribution": _ATTRIBUTION_TEXTS,
 }
-_OF_SUITES = ("html", "pdf")
+_OF_SUITES = ("html", "pdf")  # a page of any run; of published numbers more than that
 FORMATS = (*_TEXTS, "figure", *_OF_SUITES)
+_ON_REQUEST = ("kit",)
 
 
 def write_report(run: Run, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Write `table.md`, `.csv`, `.json`, `.tex` and `figure.pdf`, `.svg`, `.png` below `<run folder>/report/`.
 
-    Of a run that asks a suite `accuracy.md`, `.csv`, `.json` and `.tex`, and `table` of what was timed as well. Where
+    As `html` of every run `page.html`, on request as `kit` a folder `kit` to drop into a paper.
+    Of a run that asks a suite `accuracy.md`, `.csv`, `.json` and `.tex`, and `table` of what was timed as well. Of one
+    that attributes its speed-ups `attribution.md`, `.csv`, `.json` and `.tex` beside `table`. Where
     published numbers are shown, `paper.md`, `.csv`, `.tex` and `published.pdf`, `.svg`, `.png`, and all of them
     as `paper.html` and `paper.pdf`. A run of several parts gets all of them for each part, `table-<part>.md` and so on,
     and `table.md` and `paper.md` as the pages that hold all tables. Returns the paths written. Raises RequestError for
     a format that is none of FORMATS, or of which there is nothing, before anything is written.
     """
-    unknown = [name for name in formats if name not in FORMATS]
+    allowed = (*FORMATS, *_ON_REQUEST)
+    unknown = [name for name in formats if name not in allowed]
     if unknown:
-        raise RequestError(f"report format {unknown[0]!r}: allowed are {', '.join(FORMATS)}")
+        raise RequestError(f"report format {unknown[0]!r}: allowed are {', '.join(allowed)}")
     documents, folder = documents_of(run), run.folder / "report"
-    if {*formats} <= {*_OF_SUITES} and all(document.kind != "paper" for document in documents):
+    if {*formats} == {"pdf"} and all(document.kind != "paper" for document in documents):
         raise RequestError(f"report {' '.join(formats)}: is for published numbers, this run shows none")
     folder.mkdir(exist_ok=True)
     return [path for name in dict.fromkeys(formats) for path in _written(folder, run, documents, name)]
@@ -67,6 +79,12 @@ def _written(folder: Path, run: Run, documents: Sequence[Document], name: str) -
             yield from _figures(folder, document)
         elif text := _TEXTS_OF[document.kind].get(name):
             yield _write(folder / f"{document.name}.{name}", text(document))
+    if name == "html":
+        from ktbench.report.html.page import page_html
+
+        yield _write(folder / "page.html", page_html(run, documents))
+    if name == "kit":
+        yield from write_kit(folder / "kit", run, documents)
     if papers := [document for document in documents if document.kind == "paper"]:
         yield from _suite(folder, run, papers, name)
 

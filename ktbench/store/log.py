@@ -1,101 +1,131 @@
-"""Append-only log of a run: one checked JSON line per fact, flushed to disk before anything else happens."""
+"""Append-only log of a run: one checked line per fact, flushed to disk before anything else happens."""
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
-import zlib
-from collections.abc import Iterator
+import socket
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
-from typing import Any
 
-from ktbench.core.errors import RequestError
-from ktbench.core.plain import to_plain
-from ktbench.core.published import Published
-from ktbench.core.record import Environment, Header, Record
-from ktbench.core.scored import Asked, Scored
+from ktbench.store.lines import Fact, StoreError, checked_parts, encode
 
 LOG_NAME = "log.jsonl"
-SCHEMA = 2
-Fact = Header | Environment | Record | Published | Scored | Asked
-KINDS: dict[type[Fact], str] = {
-    Header: "header",
-    Environment: "environment",
-    Record: "record",
-    Published: "published",
-    Scored: "scored",
-    Asked: "asked",
-}
+HOLDER_NAME = "writer.txt"
 
 
-class StoreError(RequestError):
-    """A log that cannot be read: says which file and line, and what is wrong with it."""
+class NotKept(OSError):
+    """Facts that could not be put on disk; the log is as it was before them."""
 
 
 class Log:
-    """Writer of one run folder. Only one process may append at a time; readers need no lock."""
+    """Writer of one run folder. Only one process may append at a time; readers need no lock.
 
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+    The lock goes with its process, however that ends. What half a line at the end was is gone with the writer that was
+    killed over it. Raises StoreError for a folder that cannot be written, that another process writes to, or that holds
+    facts already where a `new` run is to go.
+    """
+
+    def __init__(self, folder: Path, *, new: bool = False) -> None:
         self.path = folder / LOG_NAME
-        self._file = self.path.open("ab")
+        self._holder = folder / HOLDER_NAME
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("ab", buffering=0)
+        except OSError as error:
+            raise _unwritable(folder, error) from None
         self._lock()
-        self._drop_half_line()
+        self._mend()
+        if not self._size():
+            _sync_names(folder)
+        elif new:
+            self.close()
+            raise StoreError(
+                f"run_name={folder.name}: {folder} holds a run already; continue it with resume={folder.name}"
+            )
+
+    def append(self, *facts: Fact) -> None:
+        """Write facts and return only when they are on disk. Raises NotKept."""
+        end = self._size()
+        try:
+            self._write(b"".join(map(encode, facts)))
+        except OSError as error:
+            with suppress(OSError):
+                self._file.truncate(end)
+            raise NotKept(
+                f"{self.path}: {error.strerror}: this is not kept, all before it is; make the disk writable, "
+                f"then go on with the same command and resume={self.path.parent.name}"
+            ) from None
+
+    def close(self) -> None:
+        """Release the run for other writers."""
+        if not self._file.closed:
+            self._holder.unlink(missing_ok=True)
+            self._file.close()
 
     def _lock(self) -> None:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._file.close()
-            raise StoreError(f"{self.path}: another sweep is writing to this run") from None
+            raise StoreError(f"{self.path}: {self._who()} is writing to this run; wait until it has ended") from None
+        with suppress(OSError):
+            self._holder.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
 
-    def _drop_half_line(self) -> None:
-        """A killed writer may leave half a line; nothing was promised for it, so it goes before we append."""
-        size = self.path.stat().st_size
+    def _who(self) -> str:
+        """The other writer by its own note, which is written after it has the lock."""
+        with suppress(OSError, ValueError):
+            if note := self._holder.read_text().strip():
+                return f"another sweep ({note})"
+        return "another sweep"
+
+    def _mend(self) -> None:
+        """Nothing was promised for half a line, so it goes; a whole line that lost its newline gets one."""
         content = self.path.read_bytes()
         whole = content.rfind(b"\n") + 1
-        if whole < size:
+        if whole == len(content):
+            return
+        if any(isinstance(part, bytes) for part in checked_parts(content[whole:])):
+            self._write(b"\n")
+        else:
             self._file.truncate(whole)
             os.fsync(self._file.fileno())
 
-    def append(self, *facts: Fact) -> None:
-        """Write facts and return only when they are on disk."""
-        self._file.writelines(map(encode, facts))
-        self._file.flush()
+    def _size(self) -> int:
+        return os.fstat(self._file.fileno()).st_size
+
+    def _write(self, content: bytes) -> None:
+        left = memoryview(content)
+        while left:
+            left = left[os.write(self._file.fileno(), left) :]
         os.fsync(self._file.fileno())
 
-    def close(self) -> None:
-        """Release the run for other writers."""
-        self._file.close()
+
+def free_folder(parent: Path, name: str) -> Path:
+    """A new folder `parent`/`name`, or `name`-2 and so on where that is taken. Raises StoreError."""
+    for number in count(1):
+        folder = parent / (name if number == 1 else f"{name}-{number}")
+        try:
+            folder.mkdir(parents=True)
+            return folder
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise _unwritable(folder, error) from None
+    raise AssertionError("numbers do not end")
 
 
-def encode(fact: Fact) -> bytes:
-    """One log line. The CRC-32 comes first and covers every byte after its comma, up to the newline."""
-    body = json.dumps(to_plain(fact), sort_keys=True, separators=(",", ":"), allow_nan=False)
-    checked = f'"schema":{SCHEMA},"kind":"{KINDS[type(fact)]}","body":{body}}}'.encode()
-    return b'{"crc":%d,%s\n' % (zlib.crc32(checked), checked)
+def _unwritable(folder: Path, error: OSError) -> StoreError:
+    return StoreError(f"{folder}: a run cannot be written there ({error.strerror}); start ktbench where you may write")
 
 
-def read_lines(path: Path) -> Iterator[tuple[str, Any]]:
-    """(kind, body) of every whole line.
-
-    Half a line at the end is dropped: its writer was killed. Raises StoreError for any other damage.
-    """
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if line.endswith(b"\n"):
-                yield _decode(line, f"{path}:{number}")
-
-
-def _decode(line: bytes, where: str) -> tuple[str, Any]:
-    try:
-        content = json.loads(line)
-        kind, body, crc, schema = (content[key] for key in ("kind", "body", "crc", "schema"))
-    except (ValueError, KeyError, TypeError):
-        raise StoreError(f"{where}: not a log line of ktbench") from None
-    if zlib.crc32(line.partition(b",")[2].rstrip(b"\n")) != crc:
-        raise StoreError(f"{where}: the line was changed after it was written (checksum differs)")
-    if schema != SCHEMA:
-        raise StoreError(f"{where}: schema {schema}, this version reads {SCHEMA}")
-    return kind, body
+def _sync_names(folder: Path) -> None:
+    """A file is found again after a power cut only when the folder that names it is on disk as well."""
+    for named in (folder, folder.parent):
+        held = os.open(named, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with suppress(OSError):  # some network file systems have no such thing
+                os.fsync(held)
+        finally:
+            os.close(held)

@@ -12,7 +12,7 @@ from ktbench.core.plain import from_plain
 from ktbench.core.published import Published
 from ktbench.core.record import Part
 from ktbench.resources import data_folder
-from ktbench.store.log import StoreError
+from ktbench.store.lines import StoreError
 
 COLUMNS = tuple(field.name for field in fields(Published))
 

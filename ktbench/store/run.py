@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-from ktbench.core.plain import from_plain
 from ktbench.core.published import Published
 from ktbench.core.record import Environment, Header, Record
 from ktbench.core.scored import Asked, Scored
-from ktbench.store.log import KINDS, LOG_NAME, StoreError, read_lines
+from ktbench.store.lines import Damage, Fact, StoreError, read_lines
+from ktbench.store.log import LOG_NAME
+
+T = TypeVar("T", bound=Fact | Damage)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,7 +21,8 @@ class Run:
     """Everything a log says. `records` keeps every line ever written, in order.
 
     `published` are the numbers that its parts show beside their cells, as they were when it was planned. Of cells that
-    answer questions `scored` are the answers and `asked` the ends of tasks.
+    answer questions `scored` are the answers and `asked` the ends of tasks. `damage` names the lines that are not what
+    was written: what they held counts as never measured, so resuming the run measures it again.
     """
 
     folder: Path
@@ -28,6 +32,7 @@ class Run:
     published: tuple[Published, ...] = ()
     scored: tuple[Scored, ...] = ()
     asked: tuple[Asked, ...] = ()
+    damage: tuple[Damage, ...] = ()
 
     def latest(self) -> dict[tuple[str, int], Record]:
         """The record that counts for each (cell key, round): the last one written."""
@@ -54,28 +59,40 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """The run kept in a folder. Raises StoreError where there is none or its log is damaged."""
+    """The run kept in a folder. Raises StoreError where there is none or nothing says what it planned."""
     path = folder / LOG_NAME
     if not path.is_file():
         raise StoreError(f"{folder}: no run here (no {LOG_NAME})")
-    facts: dict[str, list[Any]] = {kind: [] for kind in KINDS.values()}
-    for kind, body in read_lines(path):
-        facts[kind].append(body)
-    if not facts["header"]:
-        raise StoreError(f"{path}: the run was killed before its plan was written; start it again")
+    lines = tuple(read_lines(path))
+    damage = _of(lines, Damage)
+    headers, scored, asked = _of(lines, Header), _of(lines, Scored), _of(lines, Asked)
+    if not headers:
+        raise StoreError(_planless(path, damage))
     return Run(
         folder=folder,
-        header=_typed(facts["header"][0], Header, path),
-        environments=tuple(_typed(body, Environment, path) for body in facts["environment"]),
-        records=tuple(_typed(body, Record, path) for body in facts["record"]),
-        published=tuple(_typed(body, Published, path) for body in facts["published"]),
-        scored=tuple(_typed(body, Scored, path) for body in facts["scored"]),
-        asked=tuple(_typed(body, Asked, path) for body in facts["asked"]),
+        header=headers[0],
+        environments=_of(lines, Environment),
+        records=_of(lines, Record),
+        published=_of(lines, Published),
+        scored=scored,
+        asked=_with_all_answers(asked, scored) if damage else asked,
+        damage=damage,
     )
 
 
-def _typed(body: Any, kind: type[Any], path: Path) -> Any:
-    try:
-        return from_plain(body, kind)
-    except ValueError as error:
-        raise StoreError(f"{path}: {kind.__name__.lower()} {error}") from None
+def _of(lines: Sequence[Fact | Damage], kind: type[T]) -> tuple[T, ...]:
+    return tuple(line for line in lines if isinstance(line, kind))
+
+
+def _planless(path: Path, damage: Sequence[Damage]) -> str:
+    if damage:
+        return f"{damage[0]}; without the plan the other lines say nothing: restore the file, or start the run again"
+    return f"{path}: the run was killed before its plan was written; start it again"
+
+
+def _with_all_answers(asked: Sequence[Asked], scored: Sequence[Scored]) -> tuple[Asked, ...]:
+    """Ends of tasks of which no answer is lost: a score over fewer questions than were asked would be another score."""
+    known: dict[tuple[str, str], set[str]] = {}
+    for one in scored:
+        known.setdefault((one.cell, one.task), set()).add(one.question)
+    return tuple(end for end in asked if len(known.get((end.cell, end.task), ())) >= end.questions)

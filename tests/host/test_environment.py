@@ -15,11 +15,8 @@ import pytest
 from ktbench.core.plain import from_plain, to_plain
 from ktbench.core.record import Environment
 from ktbench.host.environment import env_id, environment
-from ktbench.host.health import health_warnings
-from ktbench.host.memory import Memory
 from ktbench.host.settings import Settings, read_settings
 from ktbench.host.software import package_version, parse_version, program_versions
-from ktbench.host.topology import read_topology
 from tests.host.conftest import CPU, Grow
 
 FACTS: dict[str, Any] = {
@@ -35,17 +32,6 @@ FACTS: dict[str, Any] = {
     "memory_available_bytes": 10,
     "versions": {"torch": "2.13.0"},
 }
-QUIET = Settings(
-    cpu_model="A",
-    kernel="6.1",
-    hypervisor="none",
-    governor="performance",
-    turbo=True,
-    thp="madvise",
-    numa_balancing=False,
-    load=0.1,
-)
-PLENTY = Memory(total_bytes=2**35, available_bytes=2**34, limit="machine")
 
 
 @pytest.fixture(scope="module")
@@ -89,20 +75,27 @@ def test_settings_of_a_virtual_machine(grow: Grow) -> None:
         "sys/devices/system/clocksource/clocksource0/available_clocksource": "tsc kvm-clock",
         "proc/loadavg": "1.25 0.5 0.2 1/89 50",
         "proc/sys/kernel/numa_balancing": "1",
+        "sys/devices/system/clocksource/clocksource0/current_clocksource": "kvm-clock",
+        "proc/sys/vm/swappiness": "60",
         "sys/kernel/mm/transparent_hugepage/enabled": "always madvise [never]",
+        f"{CPU}/cpu2/cpufreq/scaling_governor": "performance",
         f"{CPU}/cpu3/cpufreq/scaling_governor": "powersave",
+        f"{CPU}/cpu3/cpufreq/energy_performance_preference": "balance_power",
         f"{CPU}/intel_pstate/no_turbo": "0",
     }
-    settings = read_settings(grow(files), cpu=3)
+    settings = read_settings(grow(files), cpus=(2, 3))
     assert settings == Settings(
         cpu_model="Intel Xeon (family 6, model 173, stepping 1)",
         kernel=platform.release(),
         hypervisor="KVM",
-        governor="powersave",
+        governor="performance, powersave",
         turbo=True,
         thp="never",
         numa_balancing=True,
         load=1.25,
+        energy_preference="balance_power",
+        swappiness=60,
+        clock_source="kvm-clock",
     )
 
 
@@ -116,37 +109,6 @@ def test_what_the_kernel_does_not_say_is_none(tmp_path: Path) -> None:
     settings = read_settings(tmp_path)
     said = {name: getattr(settings, name) for name in Settings.__dataclass_fields__ if name != "kernel"}
     assert set(said.values()) == {None}
-
-
-def test_a_quiet_machine_has_no_warning(two_sockets: Path) -> None:
-    assert health_warnings(QUIET, read_topology(two_sockets, range(7)), PLENTY, None, 65.0) == ()
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"thp": "never"}, "transparent_hugepage/enabled"),
-        ({"governor": "powersave"}, "cpupower frequency-set -g performance"),
-        ({"numa_balancing": True}, "numa_balancing"),
-        ({"load": 4.5}, "load 4.5 is above the 4 usable cores"),
-    ],
-)
-def test_each_bad_setting_is_one_warning_with_its_cure(two_sockets: Path, settings: dict[str, Any], said: str) -> None:
-    bad = Settings(**{name: getattr(QUIET, name) for name in Settings.__dataclass_fields__} | settings)
-    (warning,) = health_warnings(bad, read_topology(two_sockets, range(7)), PLENTY, None, None)
-    assert said in warning
-
-
-def test_little_memory_and_a_processor_quota_are_warnings(two_sockets: Path) -> None:
-    poor = Memory(total_bytes=2**33, available_bytes=2**31, limit="cgroup")
-    quota, memory = health_warnings(QUIET, read_topology(two_sockets, range(7)), poor, 2.5, None)
-    assert "time of 2.5 cpus on 7" in quota
-    assert "only 2.0 GiB of memory free" in memory
-
-
-def test_two_cores_that_are_one_are_a_warning(two_sockets: Path) -> None:
-    (warning,) = health_warnings(QUIET, read_topology(two_sockets, range(7)), PLENTY, None, 9.6)
-    assert warning.startswith("the first two cores share one physical core now (10 ns from one to the other)")
 
 
 @pytest.mark.parametrize(

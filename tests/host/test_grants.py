@@ -116,13 +116,19 @@ class Driver:
         memory._obj.value = 1024
         return self._code("cuDeviceTotalMem_v2")
 
+    def cuDeviceGetPCIBusId(self, bus_id: Any, size: int, device: Any) -> int:
+        bus_id.value = b"0000:3B:00.0"
+        return self._code("cuDeviceGetPCIBusId")
+
     def cuGetErrorString(self, code: int, text: Any) -> int:
         text._obj.value = b"no CUDA-capable device is detected"
         return 0
 
 
 def test_the_driver_lists_its_devices() -> None:
-    assert read_cuda_devices(lambda _: Driver()).gpus == (Gpu(name="GPU", memory_bytes=1024),) * 2
+    assert (
+        read_cuda_devices(lambda _: Driver()).gpus == (Gpu(name="GPU", memory_bytes=1024, bus_id="0000:3B:00.0"),) * 2
+    )
 
 
 def test_no_driver_no_device_and_a_failing_driver_are_three_reasons() -> None:

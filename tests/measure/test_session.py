@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
+from ktbench.core.conduct import Conduct, Disturbance
 from ktbench.core.outcome import Outcome
 from ktbench.core.record import Record, RoleTimes
 from ktbench.engine.protocol import Unsupported
@@ -120,3 +123,43 @@ def test_a_timeline_is_that_of_the_last_step_of_a_warm_turn() -> None:
 def test_a_timeline_that_there_cannot_be_says_why() -> None:
     with pytest.raises(Unsupported, match="no such feature"):
         session("unsupported").timeline(tiny_cell("+v", v=True))
+
+
+class Watcher:
+    """Notes in which order it is asked."""
+
+    def __init__(self, clock: list[str]) -> None:
+        self.seen = clock
+
+    def turn(self) -> None:
+        self.seen.append("turn")
+
+    @contextmanager
+    def steps(self) -> Iterator[None]:
+        self.seen.append("before")
+        yield
+        self.seen.append("after")
+
+    def conduct(self) -> Conduct:
+        quiet = Disturbance(seconds=1.0, cpus=2, preemptions=0, minor_faults=0, major_faults=0)
+        return Conduct(disturbance=quiet, missing={"energy": "no meter"})
+
+
+def test_the_watch_looks_right_before_and_right_after_the_timed_steps() -> None:
+    seen: list[str] = []
+
+    def clock() -> float:
+        seen.append("clock")
+        return float(len(seen))
+
+    sitting = session("")
+    sitting.watch, sitting.clock = Watcher(seen), clock
+    record = sitting.turn(tiny_cell("+v", v=True), 0)
+    assert record.conduct is not None
+    assert record.conduct.missing == {"energy": "no meter"}
+    assert seen[seen.index("before") : seen.index("after") + 1] == ["before", *["clock"] * 4, "after"]
+    assert seen.index("turn") < seen.index("before")
+
+
+def test_where_nobody_watches_nothing_is_seen() -> None:
+    assert turns("")[0].conduct is None

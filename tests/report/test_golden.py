@@ -91,7 +91,7 @@ def test_texts_are_the_golden_bytes(tmp_path: Path, name: str) -> None:
 def test_the_same_store_gives_the_same_bytes_again(tmp_path: Path, name: str) -> None:
     run = STORES[name].write(tmp_path)
     first = {path.name: path.read_bytes() for path in write_report(run)}
-    assert set(first) == {f"table.{f}" for f in FORMATS} | {"figure.pdf", "figure.svg", "figure.png"}
+    assert set(first) == {f"table.{f}" for f in FORMATS} | {"figure.pdf", "figure.svg", "figure.png", "page.html"}
     assert {path.name: path.read_bytes() for path in write_report(read_run(run.folder))} == first
 
 

@@ -27,7 +27,8 @@ def test_rebuilds_the_report_and_prints_the_table(home: Path, capsys: pytest.Cap
     report = home / "newer" / "report"
     assert out.startswith((report / "table.md").read_text())
     suffixes = ["table.md", "table.csv", "table.json", "table.tex", "figure.pdf", "figure.svg", "figure.png"]
-    assert out.splitlines()[-7:] == [f"wrote runs/newer/report/{suffix}" for suffix in suffixes]
+    suffixes += ["page.html"]
+    assert out.splitlines()[-8:] == [f"wrote runs/newer/report/{suffix}" for suffix in suffixes]
     before = {path: path.read_bytes() for path in report.iterdir()}
     assert main(["report", name]) == 0
     assert {path: path.read_bytes() for path in report.iterdir()} == before
@@ -44,8 +45,8 @@ def test_writes_only_what_is_asked_for(home: Path, capsys: pytest.CaptureFixture
     [
         ([], "report: name a run"),
         (["newr"], "newr: no such run, did you mean newer?"),
-        (["newer", "doc"], "report format 'doc': allowed are md, csv, json, tex, figure, html, pdf"),
-        (["newer", "html"], "report html: is for published numbers, this run shows none"),
+        (["newer", "doc"], "report format 'doc': allowed are md, csv, json, tex, figure, html, pdf, kit"),
+        (["newer", "pdf"], "report pdf: is for published numbers, this run shows none"),
     ],
 )
 def test_bad_requests_end_with_one_line(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 from collections.abc import Iterable, Mapping
 from functools import cache
 from hashlib import blake2b
@@ -46,11 +48,14 @@ class AnswerCache:
         self._known.clear()
 
     def put(self, answers: Mapping[str, Any]) -> None:
-        """Keep answers by key: they are on disk when this returns."""
+        """Keep answers by key: they are on disk when this returns. Runs side by side take turns. Raises OSError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         lines = "".join(f"{_line(key, answer)}\n" for key, answer in answers.items())
         with self.path.open("a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
             file.write((b"" if _ends_whole(self.path) else b"\n") + lines.encode())
+            file.flush()
+            os.fsync(file.fileno())
         self._known |= answers
 
 

@@ -76,11 +76,17 @@ def cipher(prompt: str) -> str:
 
 
 def addition(prompt: str) -> str:
-    return re.sub(r"(\d)\+(\d)", lambda pair: f"{pair[0]}={len('.' * int(pair[1]) + '.' * int(pair[2]))}", _asked(prompt))
+    def worked(pair: re.Match[str]) -> str:
+        return f"{pair[0]}={len('.' * int(pair[1]) + '.' * int(pair[2]))}"
+
+    return re.sub(r"(\d)\+(\d)", worked, _asked(prompt))
 
 
 def products(prompt: str) -> str:
-    return re.sub(r"(\d)\*(\d)", lambda pair: f"{pair[0]}={sum([int(pair[1])] * int(pair[2]))}", _asked(prompt))
+    def worked(pair: re.Match[str]) -> str:
+        return f"{pair[0]}={sum([int(pair[1])] * int(pair[2]))}"
+
+    return re.sub(r"(\d)\*(\d)", worked, _asked(prompt))
 
 
 def _asked(prompt: str) -> str:

@@ -1,0 +1,130 @@
+"""Reference pages: verbs, features, peers and keys from their tables, the Python API by its docstrings."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from docs.gen.repository import ROOT, leading_comment, table, toctree
+from ktbench.cli import VERBS
+from ktbench.core.engine import EngineSpec
+from ktbench.core.features import FEATURES
+from ktbench.core.machine import MachineSpec
+from ktbench.core.peers import PEERS, PeerSpec
+from ktbench.core.spec import MeasureSpec, WorkloadSpec
+from ktbench.core.suite import SuiteSpec
+from ktbench.core.sweep import SweepSpec
+
+ROOMS = ("core", "stats", "store", "report", "simulate")
+KEYS: dict[str, type] = {
+    "engine": EngineSpec,
+    "workload": WorkloadSpec,
+    "measure": MeasureSpec,
+    "sweep": SweepSpec,
+    "peer": PeerSpec,
+    "suite": SuiteSpec,
+    "machine": MachineSpec,
+}
+GROUPS = {
+    "model": "conf/model",
+    "workload": "conf/workload",
+    "machine": "conf/machine",
+    "inject": "conf/inject",
+    "suite": "evals",
+}
+
+
+def reference_pages() -> dict[str, str]:
+    """Path and text of every page of the reference, and their part of the navigation."""
+    pages = {"Verbs": ("cli.md", _verbs()), "Features and peers": ("features.md", _features())}
+    pages |= {"Configuration": ("config.md", _configuration())}
+    pages |= {f"ktbench.{room}": (f"python/{room}.md", _room(room)) for room in ROOMS}
+    contents = toctree({title: path for title, (path, _) in pages.items()})
+    return {f"reference/{path}": text for path, text in pages.values()} | {"reference/SUMMARY.md": contents}
+
+
+def _verbs() -> str:
+    lines = ["# Verbs\n\n`python -m ktbench VERB [KEY=VALUE …]`; keys are [configuration](config.md).\n"]
+    lines += ["Exit codes: 0 done; 2 the request was wrong, nothing was loaded; 4 a cell failed; 130 interrupted.\n"]
+    for verb in VERBS:
+        module = import_module(f"ktbench.cli.{verb}")
+        lines.append(f"## {verb}\n\n{_plain(module.SUMMARY)}.\n\n{inspect.getdoc(module.run)}\n")
+    return "\n".join(lines)
+
+
+def _features() -> str:
+    rows = [
+        [_words(f.key, f.valued), f.title, ", ".join(f.needs) or "–", _either(f.requires), f"`{f.counter}`"]
+        for f in FEATURES
+    ]
+    peers = [[f"`{p.name}`", p.title, ", ".join(p.phases), ", ".join(p.types), p.install or "–"] for p in PEERS]
+    return (
+        "# Features and peers\n\nOne row each of `ktbench/core/features.py` and `ktbench/core/peers.py`. The counter "
+        "moves when a feature runs and stands still when it does not: a row where it does otherwise is IDLE.\n\n"
+        + table(["override", "is", "needs of the machine", "needs one of", "counter"], rows)
+        + "\n\n## Peers\n\n"
+        + table(["arm", "is", "phases", "precisions", "installed by"], peers)
+        + "\n"
+    )
+
+
+def _words(key: str, valued: bool) -> str:
+    return f"`{key}=N`" if valued else f"`{key}=true`"
+
+
+def _either(names: tuple[str, ...]) -> str:
+    return " or ".join(f"`+{name}`" for name in names) or "–"
+
+
+def _configuration() -> str:
+    lines = [
+        "# Configuration\n\nKeys are overrides of every verb that takes a cell. A group is chosen by name "
+        "(`model=mixtral_8x7b`), a key set by value (`engine.v=true`), and a list of values is an axis of a sweep.\n",
+        "## Groups\n",
+    ]
+    for group, folder in GROUPS.items():
+        lines.append(f"### {group}\n\nFiles of `{folder}`.\n\n{table(['option', ''], list(_options(folder)))}\n")
+    for name, spec in KEYS.items():
+        keys = table(["key", "default"], list(_keys(name, spec)))
+        lines.append(f"## {name}\n\n{_plain(inspect.getdoc(spec) or '')}\n\n{keys}\n")
+    return "\n".join(lines)
+
+
+def _options(folder: str) -> Iterator[list[str]]:
+    for path in sorted((ROOT / folder).glob("*.yaml")):
+        text = path.read_text(encoding="utf-8")
+        yield [f"`{path.stem}`", _plain(leading_comment(text) or str(yaml.safe_load(text).get("title") or "–"))]
+
+
+def _keys(name: str, spec: type) -> Iterator[list[str]]:
+    for field in fields(spec):
+        yield [f"`{name}.{field.name}`", _default(field)]
+
+
+def _default(field: Field[Any]) -> str:
+    if field.default_factory is not MISSING:
+        return f"`{field.default_factory()}`"
+    return "to be given" if field.default is MISSING else f"`{field.default}`"
+
+
+def _plain(text: str) -> str:
+    """Text of a comment or a docstring in which Markdown sees neither HTML nor links."""
+    return text.replace("<", "&lt;").replace("[", "\\[")
+
+
+def _room(room: str) -> str:
+    """The public functions and classes of a room, module by module; mkdocstrings reads them without importing."""
+    folder = ROOT / "ktbench" / room
+    lines = [f"# ktbench.{room}\n"]
+    lines += [f"::: {_dotted(path)}\n" for path in sorted(folder.rglob("*.py")) if path.stem != "__init__"]
+    return "\n".join(lines)
+
+
+def _dotted(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)

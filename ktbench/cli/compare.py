@@ -1,0 +1,146 @@
+"""`compare`: two runs, or the runs of two commits, joined cell by cell."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ktbench.store.origin import Origin
+
+SUMMARY = "two runs or commits cell by cell: A B [tolerance=0.03] [different_machines=true]"
+SLOWER = 3
+_KEYS = ("different_machines", "tolerance")
+_REGRESS = "or measure both with: nox -s regress -- A B [overrides]"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """Which runs or commits to compare, and how. `tolerance` is the relative change that counts as none."""
+
+    before: str
+    after: str
+    different_machines: bool
+    tolerance: float
+
+
+def run(overrides: Sequence[str]) -> int:
+    """Print how B compares with A and write it beside the report of B. Exit code 3 where a cell is slower.
+
+    Raises RequestError for runs that are not there, that are of different machines, or that have no cell in common.
+    """
+    from ktbench.core.errors import RequestError
+    from ktbench.report.comparison import compare_runs
+    from ktbench.report.comparison_data import write_comparison
+    from ktbench.report.comparison_machine import require_one_machine
+    from ktbench.report.comparison_table import comparison_markdown
+    from ktbench.store import read_run
+
+    asked = read_asked(overrides)
+    before, after = (read_run(origin.folder) for origin in _chosen(asked))
+    if not asked.different_machines:
+        require_one_machine(before, after)
+    comparison = compare_runs(before, after, asked.tolerance)
+    if not comparison.cells:
+        counts = " and ".join(f"{len(one.header.cells)} of {one.folder.name}" for one in (before, after))
+        raise RequestError(f"compare: no cell is in both runs ({counts}): model, workload and arms have to be the same")
+    written = write_comparison(comparison)
+    print(comparison_markdown(comparison))
+    print("\n".join(f"wrote {path}" for path in written))
+    return SLOWER if comparison.is_worse else 0
+
+
+def read_asked(words: Sequence[str]) -> Asked:
+    """What the words of the command line ask for. Raises RequestError in one line for what they do not say right."""
+    from ktbench.core.errors import RequestError
+    from ktbench.report.comparison import TOLERANCE
+
+    names = [word for word in words if "=" not in word]
+    given = dict(word.split("=", 1) for word in words if "=" in word)
+    if unknown := next((key for key in given if key not in _KEYS), None):
+        raise RequestError(f"compare {unknown}={given[unknown]}: unknown key; allowed are {', '.join(_KEYS)}")
+    if len(names) != 2:
+        raise RequestError(f"compare: name two runs (folder, name under runs/, latest) or commits, not {len(names)}")
+    return Asked(
+        before=names[0],
+        after=names[1],
+        different_machines=_flag(given.get("different_machines", "false")),
+        tolerance=_tolerance(given.get("tolerance", str(TOLERANCE))),
+    )
+
+
+def _flag(word: str) -> bool:
+    from ktbench.core.errors import RequestError
+
+    if word.lower() not in ("true", "false"):
+        raise RequestError(f"compare different_machines={word}: allowed are true and false")
+    return word.lower() == "true"
+
+
+def _tolerance(word: str) -> float:
+    from ktbench.core.errors import RequestError
+
+    try:
+        value = float(word)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise RequestError(f"compare tolerance={word}: must be a number from 0 up to 1, such as 0.03 for 3 %")
+    return value
+
+
+def _chosen(asked: Asked) -> tuple[Origin, Origin]:
+    """Both runs. Of a commit it is the newest run whose ablation the other side has a run of, too."""
+    from ktbench.core.errors import RequestError
+
+    before, after = _candidates(asked.before), _candidates(asked.after)
+    if len(before) == len(after) == 1:
+        return before[0], after[0]
+    alike = ((mine, theirs) for theirs in after for mine in before if mine.ablation == theirs.ablation)
+    if found := next(alike, None):
+        return found
+    swept = [", ".join(dict.fromkeys(one.ablation for one in side)) for side in (before, after)]
+    raise RequestError(
+        f"compare: runs of {asked.before} swept {swept[0]}, those of {asked.after} {swept[1]}; name two runs, "
+        f"{_REGRESS}"
+    )
+
+
+def _candidates(name: str) -> list[Origin]:
+    """The run of that name, or the runs of that commit without changes on top of it, newest first."""
+    from ktbench.core.errors import RequestError
+    from ktbench.store.find import find_run
+    from ktbench.store.origin import origins_of, read_origin
+
+    try:
+        return [read_origin(find_run(name))]
+    except RequestError as no_run:
+        commit = _commit(name)
+        if commit is None:
+            raise no_run from None
+    found = origins_of(commit)
+    clean = [origin for origin in found if not origin.dirty]
+    if not clean:
+        changed = f" but {found[0].folder.name}, which has changes on top of it" if found else ""
+        raise RequestError(f"compare {name}: no run is of commit {commit[:12]}{changed}; name another, {_REGRESS}")
+    return clean
+
+
+def _commit(name: str) -> str | None:
+    """The commit that git knows by that name in the checkout of this code; None where there is none.
+
+    Where there is no checkout, hexadecimal digits are taken for the beginning of one.
+    """
+    from ktbench.resources import checkout
+
+    if not (checkout() / ".git").exists():
+        return name if re.fullmatch("[0-9a-f]{7,40}", name) else None
+    command = ["git", "-C", str(checkout()), "rev-parse", "--verify", "--quiet", "--end-of-options"]
+    try:
+        said = subprocess.run([*command, f"{name}^{{commit}}"], capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return said.stdout.strip() or None

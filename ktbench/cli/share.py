@@ -1,0 +1,150 @@
+"""One share of a sweep on its node: an ordinary sweep, in a process and into a log of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from ktbench.core.errors import RequestError
+from ktbench.core.record import Environment, Record
+from ktbench.launch.shares import Share, is_asked, read_share, whole_rounds
+
+_SAID = "said.txt"
+# Launchers set these for jobs that share a node; a share has its node to itself, and workers count its cores.
+_NOT_INHERITED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+class Withdrawn(RequestError):
+    """Nobody waits for the share any more."""
+
+
+def run_share(job: Any) -> str:
+    """What a launcher calls on a node: carries out the share in the folder `job.share`. Why it failed, empty if not."""
+    folder = Path(job.share)
+    share = read_share(folder)
+    if share is None:
+        return f"{folder} has no share: it was withdrawn, or this node does not see the folder that the sweep runs in"
+    try:
+        code = _run(folder, share.home)
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}"
+    return why_ended(code, folder) if code else ""
+
+
+def _run(folder: Path, home: str) -> int:
+    """Exit code of the process that carries the share out."""
+    env = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
+    command = [sys.executable, "-m", "ktbench.cli.share", str(folder)]
+    with (folder / _SAID).open("ab") as said:
+        return subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, cwd=home, env=env, check=False
+        ).returncode
+
+
+def why_ended(code: int, folder: Path) -> str:
+    """What is known of a share's process that ended with an exit code other than 0."""
+    if code < 0:
+        return f"its process was ended by {signal.Signals(-code).name} (see {folder.name}/{_SAID})"
+    said = (folder / _SAID).read_text(errors="replace").strip().splitlines()
+    return (said or [f"exit code {code}"])[-1].removeprefix("ktbench: ")
+
+
+def carry_out_share(folder: Path) -> None:
+    """Simulate and measure the cells of a share into its folder, and go on where its log ends.
+
+    Raises RequestError where this is not the code or the machine that the share goes on from, and where others are
+    timing on this host; shares of the same run are waited for.
+    """
+    from ktbench.cli.progress import say
+    from ktbench.host.timing_lock import timing
+
+    share = read_share(folder)
+    if share is None:
+        raise Withdrawn(f"{folder} was withdrawn before it began")
+    times = any(cell.spec.machine is None for cell in share.header.cells)
+    run = share.header.run
+
+    def on_wait(holder: object) -> None:
+        say(f"waiting for its turn on this host: {holder}")
+
+    with timing("sweep", run, on_wait) if times else nullcontext():
+        _carry_out(share, folder)
+
+
+def _carry_out(share: Share, folder: Path) -> None:
+    from ktbench.cli.drive import measure_cells, open_sweep
+    from ktbench.cli.request import plan_here
+    from ktbench.cli.simulating import simulate_cells
+    from ktbench.host.environment import environment
+    from ktbench.store import Log, read_run
+
+    machine, planned = environment(), plan_here(share.header.cells, refuses=False)
+    log = Log(folder)
+    try:
+        if not log.path.stat().st_size:
+            log.append(share.header, *share.environments, *share.kept)
+        known = whole_rounds(read_run(folder), planned.cells)
+        require_alike(share, machine, known)
+        log.append(machine)
+        kept = {(record.cell, record.round): record for record in known}
+        on_record = _told(folder, planned.cells)
+        for record in simulate_cells(planned, machine, kept):
+            log.append(record)
+            on_record(record)
+        sweep = open_sweep(planned, log, machine, kept, on_record)
+        try:
+            measure_cells(sweep, planned, share.header.measure)
+        finally:
+            sweep.close()
+    finally:
+        log.close()
+
+
+def _told(folder: Path, cells: Any) -> Callable[[Record], None]:
+    """Says how turns ended, and ends the share between two of them once it was withdrawn."""
+    from ktbench.cli.progress import turns_ended
+
+    ended = turns_ended(cells)
+
+    def on_record(record: Record) -> None:
+        ended(record)
+        if not is_asked(folder):
+            raise Withdrawn(f"{folder} was withdrawn; what was measured is kept")
+
+    return on_record
+
+
+def require_alike(share: Share, machine: Environment, known: Iterable[Record]) -> None:
+    """Raises RequestError where records of a share would be mixed with those of other code or another machine."""
+    measured = [record for record in known if record.provenance == "measured"]
+    before = [("code", share.header.code_id, machine.code_id)]
+    before += [("machine", env_id, machine.env_id) for env_id in sorted({record.env_id for record in measured})]
+    for what, then, now in before:
+        if then != now and not share.mixed:
+            raise RequestError(
+                f"its {what} was {then}, this node is {what} {now}; have it run on nodes that are alike, "
+                "or mix them knowingly with resume_changed=true"
+            )
+
+
+def main() -> int:
+    """Entry of `python -m ktbench.cli.share FOLDER`. Exit code 2 where the share could not be carried out."""
+    from ktbench.launch.serve import die_with_parent
+
+    die_with_parent()
+    try:
+        carry_out_share(Path(sys.argv[1]))
+    except (RequestError, OSError) as error:
+        print(f"ktbench: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

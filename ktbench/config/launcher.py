@@ -1,0 +1,164 @@
+"""Launchers of Hydra's: which one a command line names, and jobs handed to it with all its own keys."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from hydra import compose as hydra_compose
+from hydra import initialize
+from hydra._internal.callbacks import Callbacks
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
+from hydra.types import HydraContext
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from ktbench.config.lists import key_of
+from ktbench.core.errors import RequestError
+
+_LAUNCHER, _KEYS, _JOBS = "hydra/launcher", "hydra.launcher", "spread.jobs"
+_JOB = "ktbench_job"  # the configuration of one job: the words that it is told
+# Each launcher with the extra of ours that installs it, and the module that it needs.
+_EXTRAS = {
+    "joblib": ("joblib", "joblib"),
+    "submitit_local": ("submitit", "submitit"),
+    "submitit_slurm": ("submitit", "submitit"),
+    "ray": ("ray", "ray"),
+}
+LAUNCHERS = tuple(_EXTRAS)
+
+Task = Callable[[Any], str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launch:
+    """A launcher with the overrides of its keys, and in how many shares a sweep is cut at most (None: by points)."""
+
+    name: str
+    words: tuple[str, ...]
+    jobs: int | None
+
+    def with_default(self, key: str, value: object) -> Launch:
+        """With a value for a key of the launcher where the command line sets none."""
+        if any(key_of(word) == f"{_KEYS}.{key}" for word in self.words):
+            return self
+        return Launch(name=self.name, words=(f"{_KEYS}.{key}={value}", *self.words), jobs=self.jobs)
+
+    def value(self, key: str) -> Any:
+        """What a key of the launcher is set to. Raises RequestError in one line for keys that it does not have."""
+        with _composed(self, Path()) as config:
+            return OmegaConf.select(config, f"{_KEYS}.{key}")
+
+
+def split_launcher(overrides: Sequence[str]) -> tuple[Launch | None, list[str]]:
+    """The launcher that overrides name, if any, and the overrides that say what is to be run.
+
+    Raises RequestError for a launcher that is unknown or not installed, and for its keys where none is named.
+    """
+    rest = [word for word in overrides if not _is_ours(word)]
+    named = [word.partition("=")[2] for word in overrides if key_of(word) == _LAUNCHER]
+    words = tuple(word for word in overrides if key_of(word).startswith(f"{_KEYS}."))
+    jobs = [word for word in overrides if key_of(word) == _JOBS]
+    if not named:
+        if left := [*words, *jobs]:
+            raise RequestError(f"{left[0]}: name a launcher with {_LAUNCHER}=, allowed are {', '.join(LAUNCHERS)}")
+        return None, rest
+    _require_installed(named[-1])
+    return Launch(name=named[-1], words=words, jobs=_count(jobs[-1]) if jobs else None), rest
+
+
+def _is_ours(word: str) -> bool:
+    key = key_of(word)
+    return key in (_LAUNCHER, _JOBS) or key.startswith(f"{_KEYS}.")
+
+
+def _count(word: str) -> int:
+    value = word.partition("=")[2]
+    with suppress(ValueError):
+        if int(value) >= 1:
+            return int(value)
+    raise RequestError(f"{word}: must be a whole number from 1 up")
+
+
+def _require_installed(name: str) -> None:
+    if name not in _EXTRAS:
+        close = get_close_matches(name, LAUNCHERS, n=1, cutoff=0.5)
+        hint = f", did you mean {close[0]}?" if close else ""
+        raise RequestError(f"{_LAUNCHER}={name}: unknown{hint}; allowed are {', '.join(LAUNCHERS)}")
+    extra, module = _EXTRAS[name]
+    if not is_installed(name):
+        raise RequestError(
+            f"{_LAUNCHER}={name}: hydra-{module}-launcher and {module} are not both installed; "
+            f"pip install 'ktbench[{extra}]'"
+        )
+
+
+def is_installed(name: str) -> bool:
+    """Whether a launcher and what it launches with are there."""
+    module = _EXTRAS[name][1]
+    try:
+        return all(find_spec(one) is not None for one in (module, f"hydra_plugins.hydra_{module}_launcher"))
+    except ModuleNotFoundError:  # there is no plugin of Hydra's at all
+        return False
+
+
+def launch_jobs(launch: Launch, folder: Path, task: Task, jobs: Sequence[str]) -> list[str]:
+    """Run `task` once for each of `jobs`, wherever the launcher does; what each said, in order.
+
+    `task` is found by its name where it runs, and told one of the jobs as `share`. The launcher keeps its own files in
+    `folder`. Raises RequestError for keys that it does not have, and whatever it raises where a job is lost.
+    """
+    if launch.name == "ray":
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # Ray would report to its makers otherwise
+    with _composed(launch, folder) as config:
+        context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=Callbacks())
+        launcher = Plugins.instance().instantiate_launcher(context, task, config)
+        returned = launcher.launch([[f"share={_quoted(job)}"] for job in jobs], initial_job_idx=0)
+    return [str(one.return_value) for one in returned]
+
+
+@contextmanager
+def _composed(launch: Launch, folder: Path) -> Iterator[DictConfig]:
+    """Hydra, initialised, and its configuration for jobs. Raises RequestError in one line for an unknown key."""
+    ConfigStore.instance().store(name=_JOB, node={"share": ""})
+    words = [
+        f"{_LAUNCHER}={launch.name}",
+        f"hydra.sweep.dir={_quoted(str(folder.resolve()))}",
+        "hydra.sweep.subdir=.",
+        "hydra.output_subdir=null",
+        "hydra/job_logging=disabled",
+        "hydra/hydra_logging=disabled",
+        *launch.words,
+    ]
+    with initialize(version_base="1.3", config_path=None, job_name="ktbench"):
+        try:
+            config = hydra_compose(_JOB, words, return_hydra_config=True)
+        except (HydraException, OmegaConfBaseException) as error:
+            raise RequestError(_one_line(launch, error)) from None
+        yield config
+
+
+def _one_line(launch: Launch, error: Exception) -> str:
+    """Which override of its keys a launcher refuses, with the near ones."""
+    with _composed(Launch(name=launch.name, words=(), jobs=None), Path()) as config:
+        known = [str(key) for key in config.hydra.launcher if key != "_target_"]
+    for word in launch.words:
+        key = key_of(word).removeprefix(f"{_KEYS}.").partition(".")[0]
+        if key not in known:
+            return f"{word}: {_LAUNCHER}={launch.name} has no such key; allowed are {', '.join(sorted(known))}"
+    return f"{_LAUNCHER}={launch.name}: {' '.join(str(error).split())}"
+
+
+def _quoted(text: str) -> str:
+    """As Hydra reads it back."""
+    escaped = text.replace("'", "\\'")
+    return f"'{escaped}'"

@@ -1,0 +1,151 @@
+"""Energy by the meters of the machine: RAPL of processors and their memory, NVML of GPUs; or why there is none.
+
+Meters count joules of whole chips, idle power and other programs included.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ktbench.core.conduct import WHOLE_PLATFORM, Energy
+from ktbench.host.cuda import CudaDevices
+from ktbench.host.sysfs import read_int, read_text
+
+# AMD's processors are read through the same driver; intel-rapl-mmio:* would count packages a second time.
+_ZONES = "sys/class/powercap"
+_PATTERN = "intel-rapl:*"
+# What cores and graphics take is in their package already.
+_MEMORY = "dram"
+# More than one chip takes: a meter that this could have carried round once or more tells nothing.
+_MOST_W = 2_000.0
+_INSTALL = "nvidia-ml-py is not installed (pip install 'ktbench[energy]')"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Meter:
+    """One counter. `read` gives the joules since some moment; past `range_j` they begin at 0 again (None: never)."""
+
+    name: str
+    read: Callable[[], float]
+    range_j: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Meters:
+    """All meters that can be read, and by `processors` and `GPUs` why those of them cannot."""
+
+    meters: tuple[Meter, ...]
+    missing: dict[str, str]
+
+    @property
+    def reason(self) -> str:
+        """Why something is not measured, in one line; empty where everything is."""
+        return "; ".join(f"{what}: {why}" for what, why in self.missing.items())
+
+    def read(self) -> dict[str, float]:
+        """Joules by meter at this moment. Raises OSError where one cannot be read any more."""
+        return {meter.name: meter.read() for meter in self.meters}
+
+
+def open_meters(
+    cuda: CudaDevices | None = None,
+    root: Path = Path("/"),
+    load: Callable[[str], ModuleType] = importlib.import_module,
+) -> Meters:
+    """Meters of all processors and, where `cuda` is given, of its GPUs; `load` imports a module by its name."""
+    found, why = _processors(root)
+    missing = {"processors": why} if why else {}
+    if cuda is not None:
+        gpus, why = _gpus(cuda, load)
+        found, missing = found + gpus, missing | ({"GPUs": why} if why else {})
+    return Meters(meters=found, missing=missing)
+
+
+def energy_between(
+    meters: Sequence[Meter], before: Mapping[str, float], after: Mapping[str, float], seconds: float
+) -> Energy | None:
+    """Joules by meter between two readings that lie `seconds` apart; None where no meter tells.
+
+    A meter may have begun again once. One that may have done so more often, as it could at 2 kW, is left out.
+    """
+    joules = {
+        meter.name: joules_between(before[meter.name], after[meter.name], meter.range_j)
+        for meter in meters
+        if meter.range_j is None or seconds * _MOST_W < meter.range_j
+    }
+    return Energy(joules=joules, seconds=seconds) if joules else None
+
+
+def joules_between(before: float, after: float, range_j: float | None) -> float:
+    """What a counter has counted that begins at 0 again past `range_j`, at most once in between."""
+    return after - before if after >= before or range_j is None else after - before + range_j
+
+
+def _processors(root: Path) -> tuple[tuple[Meter, ...], str]:
+    zones = sorted((root / _ZONES).glob(_PATTERN))
+    if not zones:
+        return (), f"no RAPL in /{_ZONES}, as in most virtual machines"
+    meters = tuple(_zone_meters(zones))
+    if meters:
+        return meters, ""
+    return (), f"RAPL may not be read (sudo chmod a+r /{_ZONES}/{_PATTERN}/energy_uj)"
+
+
+def _zone_meters(zones: Sequence[Path]) -> Iterator[Meter]:
+    for zone in zones:
+        name, range_uj = _zone_name(zone), read_int(zone / "max_energy_range_uj")
+        if name and read_int(zone / "energy_uj") is not None:
+            yield Meter(
+                name=name,
+                read=partial(_joules, zone / "energy_uj"),
+                range_j=None if range_uj is None else range_uj / 1e6,
+            )
+
+
+def _zone_name(zone: Path) -> str:
+    """`package-0`, `dram-0`, `psys`; empty for what other zones count already.
+
+    Zone intel-rapl:1 is a package or the platform, intel-rapl:1:0 a part of it.
+    """
+    name = read_text(zone / "name") or ""
+    package = read_text(zone.with_name(zone.name.rpartition(":")[0]) / "name") or ""
+    if zone.name.count(":") > 1:
+        return f"{_MEMORY}-{package.removeprefix('package-')}" if name == _MEMORY and package != WHOLE_PLATFORM else ""
+    return name if name.startswith("package") or name == WHOLE_PLATFORM else ""
+
+
+def _joules(path: Path) -> float:
+    return int(path.read_text()) / 1e6
+
+
+def _gpus(cuda: CudaDevices, load: Callable[[str], ModuleType]) -> tuple[tuple[Meter, ...], str]:
+    if cuda.reason:
+        return (), cuda.reason
+    try:
+        nvml: Any = load("pynvml")
+    except ImportError:
+        return (), _INSTALL
+    try:
+        nvml.nvmlInit()
+        handles = [nvml.nvmlDeviceGetHandleByPciBusId(gpu.bus_id.encode()) for gpu in cuda.gpus]
+        meters = tuple(_gpu_meter(nvml, index, handle) for index, handle in enumerate(handles))
+    except nvml.NVMLError as error:
+        return (), f"NVML says {error}"
+    return meters, ""
+
+
+def _gpu_meter(nvml: Any, index: int, handle: Any) -> Meter:
+    def read() -> float:
+        try:
+            return float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3  # NVML counts millijoules
+        except nvml.NVMLError as error:
+            raise OSError(f"NVML says {error}") from None
+
+    nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+    return Meter(name=f"gpu-{index}", read=read)

@@ -1,0 +1,104 @@
+"""Shares and interactions as CSV and JSON for other programs: factors at full precision, ids, reasons of gaps."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ktbench.core.plain import to_plain
+from ktbench.report.attribution import Attribution, Pair, Share
+from ktbench.report.exact import is_exact
+from ktbench.report.tables import Table
+from ktbench.stats.intervals import Interval
+from ktbench.store import Run
+
+
+def attribution_csv_text(run: Run, attributions: Sequence[Attribution]) -> str:
+    """A line for each share, each pair and each total; empty where a value is missing, `missing` says why."""
+    lines = [{**one.settings, **line, **_origin(run, one)} for one in attributions for line in _lines(one)]
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(dict.fromkeys(key for line in lines for key in line)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return out.getvalue()
+
+
+def _lines(one: Attribution) -> Iterator[dict[str, Any]]:
+    yield from map(_share, one.shares)
+    yield {
+        "kind": "total",
+        "feature": one.whole,
+        **_ends("factor", one.total),
+        "rounds": _rounds(one.total),
+        "missing": one.why,
+    }
+    yield from map(_pair, one.pairs)
+
+
+def _share(share: Share) -> dict[str, Any]:
+    return {
+        "kind": "share",
+        "feature": share.feature,
+        "other": None,
+        "context": None,
+        **_ends("factor", share.factor),
+        "rounds": _rounds(share.factor or share.last),
+        **_ends("part", share.part),
+        **_ends("first", share.first),
+        **_ends("last", share.last),
+        "missing": "; ".join(f"{name}: {why}" for name, why in share.missing.items()),
+    }
+
+
+def _pair(pair: Pair) -> dict[str, Any]:
+    return {
+        "kind": "interaction",
+        "feature": pair.one,
+        "other": pair.other,
+        "context": " ".join(pair.context),
+        **_ends("factor", pair.factor),
+        "rounds": _rounds(pair.factor),
+        "missing": pair.why,
+    }
+
+
+def _rounds(value: Interval | None) -> int | None:
+    return None if value is None or is_exact(value) else value.n
+
+
+def _ends(name: str, value: Interval | None) -> dict[str, float | None]:
+    """The ends are empty where a value has no interval."""
+    names = (f"{name}_low", name, f"{name}_high")
+    ends = (None, None) if value is None or is_exact(value) else (value.low, value.high)
+    return dict(zip(names, (ends[0], None if value is None else value.mid, ends[1]), strict=True))
+
+
+def _origin(run: Run, one: Attribution) -> dict[str, Any]:
+    return {
+        "baseline": one.baseline,
+        "orders": one.orders,
+        "provenance": "simulated" if one.simulated else "measured",
+        "run": run.header.run,
+        "code_id": run.header.code_id,
+        "env_id": None if one.simulated else run.header.env_id,
+        "command": shlex.join(run.header.command),
+    }
+
+
+def attribution_json_text(run: Run, attributions: Sequence[Attribution], table: Table) -> str:
+    """The plan's ids, conditions, methods and notes, and all fields of each group's shares and pairs."""
+    header = to_plain(run.header)
+    del header["cells"]
+    content = {
+        "header": header,
+        "title": table.title,
+        "conditions": table.conditions,
+        "methods": table.methods,
+        "notes": table.notes,
+        "attributions": to_plain(attributions),
+    }
+    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -1,0 +1,157 @@
+"""One waterfall: the baseline, a step for each feature on an axis of factors, and what all make together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from ktbench.report.attribution import Attribution, Share
+from ktbench.report.attribution_table import TOTAL
+from ktbench.report.exact import is_exact
+from ktbench.report.frame import decades
+from ktbench.report.lettering import INK, LABEL_PT, PAD_IN, TICK_PT, VALUE_PT, lettered, line_in, width_in
+from ktbench.report.sheet import PLOT_IN
+from ktbench.report.text import DASH
+from ktbench.stats.intervals import Interval
+
+_GAIN: dict[str, Any] = {"facecolor": "#a0bfdb"}
+_LOSS: dict[str, Any] = {"facecolor": "#ffffff", "hatch": "/////"}
+_WHOLE: dict[str, Any] = {"facecolor": "#4a76a3"}
+_WIDTH = 0.7  # of a slot
+_LEAST_SPAN = 1.1  # of the axis, so that equal cells do not look far apart
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bar:
+    """A bar from one factor to another; `whisker` is where its end may lie. Without `end` the text says why."""
+
+    name: str
+    start: float
+    end: float | None
+    text: str
+    whisker: Interval | None = None
+    look: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def top(self) -> float:
+        """Where bar and whisker end above."""
+        ends = [self.start, self.end or self.start, self.whisker.high if self.whisker else self.start]
+        return max(ends)
+
+    @property
+    def bottom(self) -> float:
+        """Where bar and whisker end below."""
+        return min(self.start, self.end or self.start, self.whisker.low if self.whisker else self.start)
+
+
+def bars_of(one: Attribution) -> tuple[Bar, ...]:
+    """The baseline, the features and all together, from left to right.
+
+    Shares lead from 1 to the total. Without them each feature hangs from the total down to the speed-up without it.
+    """
+    return (Bar(name=one.baseline, start=1.0, end=1.0, text="1"), *_steps(one), _total(one))
+
+
+def _steps(one: Attribution) -> Iterator[Bar]:
+    at = 1.0
+    for share in one.shares:
+        if one.orders and share.factor is not None:
+            yield _step(share, at, share.factor)
+            at *= share.factor.mid
+        elif one.total is not None and share.last is not None:
+            yield _step(share, one.total.mid / share.last.mid, share.last)
+        else:
+            yield Bar(name=share.feature, start=1.0, end=None, text=DASH)
+
+
+def _step(share: Share, start: float, factor: Interval) -> Bar:
+    whisker = Interval(
+        low=start * factor.low, mid=start * factor.mid, high=start * factor.high, coverage=factor.coverage, n=factor.n
+    )
+    part = f"\n{100 * share.part.mid:.0f} %" if share.part else ""
+    return Bar(
+        name=share.feature,
+        start=start,
+        end=whisker.mid,
+        text=f"×{factor.mid:.{3 if factor.mid < 2 else 2}f}{part}",
+        whisker=None if is_exact(factor) else whisker,
+        look=tuple((_GAIN if factor.mid >= 1 else _LOSS).items()),
+    )
+
+
+def _total(one: Attribution) -> Bar:
+    if one.total is None:
+        return Bar(name=TOTAL, start=1.0, end=None, text=DASH)
+    mid = one.total.mid
+    text = f"×{mid:.{3 if mid < 2 else 2}f}"
+    whisker = None if is_exact(one.total) else one.total
+    return Bar(name=TOTAL, start=1.0, end=mid, text=text, whisker=whisker, look=tuple(_WHOLE.items()))
+
+
+def draw_waterfall(axes: Axes, one: Attribution, width_in_: float) -> None:
+    """Draw the bars of an attribution into axes `width_in_` inches wide."""
+    bars = bars_of(one)
+    low, high = _limits(bars)
+    axes.set_yscale("log")
+    axes.set_xlim(-0.6, len(bars) - 0.4)
+    axes.set_ylim(low, high)
+    axes.axhline(1, color=INK, linewidth=0.5, linestyle=(0, (4, 3)), zorder=1)
+    for x, bar in enumerate(bars):
+        _draw(axes, x, bar)
+    for x, (bar, following) in enumerate(pairwise(bars)):
+        if bar.end is not None and one.orders and following.end is not None:
+            axes.plot([x + _WIDTH / 2, x + 1 - _WIDTH / 2], [bar.end, bar.end], color=INK, linewidth=0.5, zorder=1.5)
+    axes.set_ylabel(f"speed-up over {one.baseline} (×)", fontsize=LABEL_PT, labelpad=2)
+    axes.yaxis.set_major_locator(FixedLocator(_ticks(low, high)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.tick_params(axis="y", labelsize=TICK_PT, width=0.6, length=2.5, pad=2)
+    axes.set_xticks(range(len(bars)), [_folded(bar.name, width_in_ / len(bars)) for bar in bars], fontsize=TICK_PT)
+    axes.tick_params(axis="x", length=0, pad=2)
+
+
+def _draw(axes: Axes, x: int, bar: Bar) -> None:
+    if bar.end is not None:
+        bottom, height = min(bar.start, bar.end), abs(bar.end - bar.start)
+        axes.bar(x, height, _WIDTH, bottom=bottom, **dict(bar.look), edgecolor=INK, linewidth=0.6, zorder=2)
+    if bar.whisker is not None:
+        reach = [[bar.whisker.mid - bar.whisker.low], [bar.whisker.high - bar.whisker.mid]]
+        axes.errorbar(x, bar.whisker.mid, reach, ecolor="black", elinewidth=0.8, capsize=1.8, capthick=0.8, zorder=4)
+    lettered(axes, x, bar.top, bar.text, upright=False)
+
+
+def _limits(bars: tuple[Bar, ...]) -> tuple[float, float]:
+    """Ends of the axis, so that whiskers and the text above them fit."""
+    low, high = min(bar.bottom for bar in bars), max(*(bar.top for bar in bars), _LEAST_SPAN)
+    low = low / (high / low) ** 0.04
+    lines = max(bar.text.count("\n") + 1 for bar in bars)
+    free = 1 - (lines * line_in(VALUE_PT) + 3 * PAD_IN) / PLOT_IN
+    return low, low * (high / low) ** (1 / free)
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Decades with what is between them; in less than one as many round factors as tell them apart."""
+    coarse = decades(low, high)
+    if len(coarse) >= 3:
+        return coarse
+    for step in (0.5, 0.2, 0.1, 0.05, 0.02, 0.01):
+        found = [round(n * step, 2) for n in range(1, int(high / step) + 1) if low <= n * step <= high]
+        if len(found) >= 3:
+            return found
+    return [1.0]
+
+
+def _folded(name: str, room_in: float) -> str:
+    return name if width_in(name, TICK_PT) <= 0.9 * room_in else name.replace(" ", "\n")
+
+
+def names_in(one: Attribution, width: float) -> float:
+    """Room that the names below the axis take, in inches, where bars share `width` inches."""
+    names = [bar.name for bar in bars_of(one)]
+    lines = max(_folded(name, width / len(names)).count("\n") + 1 for name in names)
+    return (lines + 0.6) * line_in(TICK_PT)

@@ -1,0 +1,97 @@
+"""What the machine did between two runs: the limits next to their turns, and what noise alone did in either."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import mean, median
+
+from ktbench.core.errors import RequestError
+from ktbench.core.record import Record
+from ktbench.core.scored import Asked
+from ktbench.report.machine import facts_of
+from ktbench.report.roof import Limit
+from ktbench.report.row import Row, groups_of
+from ktbench.stats.intervals import Interval
+from ktbench.store import Run
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoofRatio:
+    """How many times as high the roof `limit` was next to the turns of the second run: the medians of both."""
+
+    limit: Limit
+    ratio: float
+
+    def is_beyond(self, tolerance: float) -> bool:
+        """Whether the machine itself changed by more than a comparison tolerates."""
+        return not 1 / (1 + tolerance) <= self.ratio <= 1 + tolerance
+
+
+def roof_ratio(before: Row, after: Row) -> RoofRatio | None:
+    """The ratio of the roofs that a cell is nearer to; None where one run has none, or one of other arithmetic."""
+    limit: Limit = after.roof.limit if after.roof else "read"
+    there, here = _limits(before.records, limit), _limits(after.records, limit)
+    if not there or not here or _peaks(before.records, limit) != _peaks(after.records, limit):
+        return None
+    return RoofRatio(limit=limit, ratio=median(here) / median(there))
+
+
+def _limits(records: Sequence[Record], limit: Limit) -> list[float]:
+    """The roof of each turn: the mean of the samples before and after it."""
+    sampled = [record.roofs for record in records if record.samples_s and record.roofs]
+    if limit == "read":
+        return [mean(roof.read_bytes_per_s for roof in roofs) for roofs in sampled]
+    peaks = [[roof.peak_flops for roof in roofs if roof.peak_flops is not None] for roofs in sampled]
+    return [mean(found) for found in peaks if found]
+
+
+def _peaks(records: Sequence[Record], limit: Limit) -> set[tuple[str, str]]:
+    """Instruction sets and dtypes of the peaks, which an arithmetic roof is about."""
+    roofs = (roof for record in records for roof in record.roofs if limit == "arithmetic")
+    return {(roof.peak_isa, roof.peak_dtype) for roof in roofs}
+
+
+def noise_by_cell(rows: Sequence[Row]) -> dict[str, Interval]:
+    """By cell key what the control of its group differs from the baseline by, where it was measured often enough."""
+    found: dict[str, Interval] = {}
+    for group in groups_of(rows):
+        control = next((row.speedup for row in group if row.role == "control" and row.speedup), None)
+        if control and control.sound:
+            found |= {row.cell: control for row in group}
+    return found
+
+
+def widest(one: Interval | None, other: Interval | None) -> Interval | None:
+    """What noise did in either of two runs: an interval that holds both."""
+    if one is None or other is None:
+        return one or other
+    low, high = min(one.low, other.low), max(one.high, other.high)
+    return Interval(low=low, mid=(low * high) ** 0.5, high=high, coverage=min(one.coverage, other.coverage), n=one.n)
+
+
+def require_one_machine(before: Run, after: Run) -> None:
+    """Raises RequestError that names both where what was measured in two runs was measured on different machines."""
+    there, here = _machines(before), _machines(after)
+    if there and here and there != here:
+        raise RequestError(
+            f"compare: {_named(before, there)} and {_named(after, here)} are of different machines; "
+            "compare them knowingly with different_machines=true"
+        )
+
+
+def _machines(run: Run) -> set[str]:
+    facts: list[Record | Asked] = [*run.latest().values(), *run.asked]
+    return {fact.env_id for fact in facts if fact.provenance == "measured"}
+
+
+def _named(run: Run, machines: set[str]) -> str:
+    return f"{run.folder.name} ({facts_of(run).get('cpu_model', 'not described')}, {', '.join(sorted(machines))})"
+
+
+def software_changes(before: Run, after: Run) -> Iterator[str]:
+    """Packages of another version: `torch 2.12.0, then 2.13.0`."""
+    there, here = (dict(facts_of(run).get("versions") or {}) for run in (before, after))
+    for name in sorted(there.keys() | here.keys()):
+        if there.get(name) != here.get(name):
+            yield f"{name} {there.get(name) or 'not there'}, then {here.get(name) or 'not there'}"

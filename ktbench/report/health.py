@@ -1,0 +1,131 @@
+"""What spoiled the measurements of a run, in a line each: settings of the machine, its roofs, what befell turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from statistics import median
+from typing import Any
+
+from ktbench.core.health import MACHINE_CHECKS, TURN_CHECKS, Check, Warned, warnings
+from ktbench.core.record import Record
+from ktbench.report.row import Row
+from ktbench.report.simulated import measured
+from ktbench.report.text import number, unit_of
+from ktbench.store import Run
+
+# A roof that moved by more during the run was another machine's, as far as shares of it go.
+ROOF_MOVED = 0.15
+_MOST_NAMES = 8
+# Of one kind of roof: round and value of every sample.
+_Samples = list[tuple[int, float]]
+
+
+def machine_warnings(run: Run) -> tuple[str, ...]:
+    """What was wrong with the machine whenever a sitting began, each thing once, with what it does."""
+    found = {warned.check.name: warned for facts in _facts(run) for warned in warnings(MACHINE_CHECKS, facts)}
+    return tuple(_line(warned) for warned in found.values())
+
+
+def unreadable_sentence(run: Run) -> str:
+    """What the machine does not say of its health, and why; empty where it says all, or nobody asked."""
+    why: dict[str, list[str]] = {}
+    for name, reason in (_facts(run)[-1].get("missing") or {}).items() if _facts(run) else ():
+        why.setdefault(reason, []).append(name)
+    said = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in why.items())
+    return f"Not to be read here: {said}." if said else ""
+
+
+def roof_warnings(rows: Sequence[Row]) -> tuple[str, ...]:
+    """Roofs that were further from their median in some rounds than shares of them can bear."""
+    found = []
+    for (name, unit, scale), samples in sorted(_roofs(measured(rows)).items()):
+        usual = median(value for _, value in samples)
+        off = {r: mid for r, mid in _by_round(samples).items() if abs(mid / usual - 1) > ROOF_MOVED}
+        if off:
+            low, high = (number(value / scale, 3) for value in (min(off.values()), max(off.values())))
+            span = low if low == high else f"{low} to {high}"
+            found.append(
+                f"Warning: {name} was {span} {unit} in {_rounds(tuple(off))}, more than {ROOF_MOVED:.0%} off its "
+                f"median of {number(usual / scale, 3)}: what was measured then met another machine."
+            )
+    return tuple(found)
+
+
+def turn_warnings(rows: Sequence[Row], name: Callable[[Row], str]) -> tuple[str, ...]:
+    """What happened to timed steps: for each check that found something the cells affected, and the worst of it."""
+    return tuple(line for check in TURN_CHECKS if (line := _turn_line(check, measured(rows), name)))
+
+
+def disturbed_rounds(row: Row) -> dict[str, tuple[int, ...]]:
+    """Name of each check that found something -> the rounds in which it did."""
+    found = {check.name: tuple(facts["round"] for facts, _ in _disturbed(check, row)) for check in TURN_CHECKS}
+    return {name: rounds for name, rounds in found.items() if rounds}
+
+
+def _facts(run: Run) -> list[dict[str, Any]]:
+    return [env.facts for env in run.environments if env.env_id == run.header.env_id]
+
+
+def _line(warned: Warned) -> str:
+    return f"Warning: {warned.said}; {warned.check.harm}."
+
+
+def _turn_line(check: Check, rows: Sequence[Row], name: Callable[[Row], str]) -> str:
+    affected = {name(row): found for row in rows if (found := _disturbed(check, row))}
+    if not affected:
+        return ""
+    counts = {name(row): len(_watched(row)) for row in rows}
+    cells = [f"{who} in {len(found)} of {counts[who]} turns" for who, found in affected.items()]
+    more = f" and {len(cells) - _MOST_NAMES} more" if len(cells) > _MOST_NAMES else ""
+    _, worst = max((pair for found in affected.values() for pair in found), key=lambda pair: _size(check, pair[0]))
+    return f"{'; '.join(cells[:_MOST_NAMES])}{more} — {check.name}: at worst {worst}; {check.harm}"
+
+
+def _disturbed(check: Check, row: Row) -> list[tuple[dict[str, Any], str]]:
+    """Facts and finding of each turn in which the check found something."""
+    return [(facts, one.said) for facts in _watched(row) for one in warnings([check], facts)]
+
+
+def _watched(row: Row) -> list[dict[str, Any]]:
+    """Facts of every turn with samples that somebody watched, with what is usual in turns of this row."""
+    seen = [(record.round, record.conduct.disturbance) for record in row.records if record.conduct and record.samples_s]
+    clocks = [one.clock_hz for _, one in seen if one.clock_hz is not None]
+    usual = median(clocks) if clocks else None
+    return [asdict(one) | {"round": number, "usual_clock_hz": usual} for number, one in seen]
+
+
+def _size(check: Check, facts: dict[str, Any]) -> float:
+    """How much of what the check is about there was."""
+    name = check.needs[0]
+    return abs(float(facts[name]) - float(facts.get(f"usual_{name}") or 0))
+
+
+def _roofs(rows: Sequence[Row]) -> dict[tuple[str, str, float], _Samples]:
+    """Samples by kind of roof: its name, unit and scale. Teams of other sizes have other roofs."""
+    found: dict[tuple[str, str, float], _Samples] = {}
+    several = len({row.spec.engine.threads for row in rows}) > 1
+    for row in rows:
+        team = f" of {row.spec.engine.threads or 'all'} threads" if several else ""
+        for kind, sample in (pair for record in row.records for pair in _kinds(record, team)):
+            found.setdefault(kind, []).append(sample)
+    return found
+
+
+def _kinds(record: Record, team: str) -> Iterator[tuple[tuple[str, str, float], tuple[int, float]]]:
+    for roof in record.roofs:
+        yield (f"read bandwidth{team}", "GB/s", 1e9), (record.round, roof.read_bytes_per_s)
+        if roof.peak_flops is not None:
+            name = f"{roof.peak_isa} {roof.peak_dtype} peak{team}"
+            yield (name, unit_of(roof.peak_dtype), 1e12), (record.round, roof.peak_flops)
+
+
+def _by_round(samples: _Samples) -> dict[int, float]:
+    values: dict[int, list[float]] = {}
+    for round_number, value in samples:
+        values.setdefault(round_number, []).append(value)
+    return {round_number: median(values[round_number]) for round_number in sorted(values)}
+
+
+def _rounds(numbers: Sequence[int]) -> str:
+    return f"round{'' if len(numbers) == 1 else 's'} {', '.join(map(str, numbers))}"

@@ -1,0 +1,78 @@
+"""All of a run on one page that needs nothing else: words, figures, tables, origin."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import cache
+from importlib.resources import files
+
+from jinja2 import Environment, StrictUndefined, Template
+from markupsafe import Markup
+
+from ktbench.report.documents import Document
+from ktbench.report.html.cards import Deck
+from ktbench.report.html.doubts import doubts_of_run
+from ktbench.report.html.origin import machine_of, origin_of
+from ktbench.report.html.picture import Picture
+from ktbench.report.html.plot import Plot
+from ktbench.report.html.section import section_of
+from ktbench.report.paper_overview import HEADINGS, overview
+from ktbench.store import Run
+
+_SAFE = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"})
+
+
+def page_html(run: Run, documents: Sequence[Document]) -> str:
+    """The page of a run as HTML: the same store gives the same bytes, and opening it asks no network for anything."""
+    deck = Deck()
+    parts = [document.table.part for document in documents]
+    sections = [section_of(one, deck, alone=parts.count(one.table.part) == 1) for one in documents]
+    plots = _named(picture for section in sections for picture in section.pictures)
+    papers = [document for document in documents if document.kind == "paper"]
+    text = _template().render(
+        header=run.header,
+        sections=sections,
+        doubts=doubts_of_run(run),
+        overview=(HEADINGS, *overview(papers)) if papers else (),
+        origin=origin_of(run),
+        machine=machine_of(run),
+        deck=deck.cards,
+        data=Markup(_data(deck, plots)),
+        style=Markup(_asset("page.css")),
+        script=Markup(_asset("page.js")),
+    )
+    return f"{text.rstrip()}\n"
+
+
+def _named(pictures: Iterable[Picture]) -> dict[str, Plot]:
+    """Give all plots names, under which the script finds their spots."""
+    plots = [panel.plot for picture in pictures for panel in picture.panels]
+    for n, plot in enumerate(plots):
+        plot.name = f"plot-{n}"
+    return {plot.name: plot for plot in plots}
+
+
+def _data(deck: Deck, plots: dict[str, Plot]) -> str:
+    """What the script shows of cards and where it finds them, as JSON that can stand in a page.
+
+    Names of facts are said once; a fact is the number of its name and its text.
+    """
+    names = list(dict.fromkeys(name for card in deck.cards for name, _ in card.facts))
+    number = {name: n for n, name in enumerate(names)}
+    content = {
+        "names": names,
+        "cards": [[card.name, [[number[name], text] for name, text in card.facts]] for card in deck.cards],
+        "plots": {name: [spot.plain for spot in plot.spots] for name, plot in plots.items()},
+    }
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).translate(_SAFE)
+
+
+@cache
+def _template() -> Template:
+    room = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return room.from_string(_asset("page.html.j2"))
+
+
+def _asset(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,102 @@
+"""Plots as SVG that stretch with the page while lines and letters keep their size; and where a pointer finds what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from markupsafe import Markup
+
+WIDE = 1000.0  # units of the canvas from its left edge to its right edge; heights are CSS pixels
+_FOOT = 20.0  # room for the names of ticks
+
+XY = tuple[float, float]
+Anchor = Literal["start", "middle", "end"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spot:
+    """What a pointer finds at a place of the canvas: the number of a card, and numbers of the turn shown there."""
+
+    x: float
+    y: float
+    card: int
+    turn: tuple[float | None, ...] = ()
+
+    @property
+    def plain(self) -> list[float | int | None]:
+        """As the page's script reads it."""
+        return [round(self.x, 1), round(self.y, 1), self.card, *self.turn]
+
+
+@dataclass(kw_only=True, slots=True)
+class Plot:
+    """A canvas `height` pixels high. `rows`: a pointer finds what is at its height, else what is nearest."""
+
+    height: float
+    label: str
+    name: str = ""
+    rows: bool = False
+    spots: list[Spot] = field(default_factory=list)
+    _shapes: list[Markup] = field(default_factory=list)
+    _letters: list[Markup] = field(default_factory=list)
+
+    def box(self, look: str, corner: XY, wide: float, high: float) -> None:
+        """A rectangle, `corner` at its upper left."""
+        x, y = corner
+        attributes = f'x="{_n(x)}" y="{_n(y)}" width="{_n(max(wide, 0.0))}" height="{_n(high)}"'
+        self._shapes.append(Markup('<rect class="{}" {}/>').format(look, Markup(attributes)))
+
+    def lines(self, look: str, lines: Sequence[Sequence[XY]]) -> None:
+        """Lines through points, all of one look."""
+        self._path(look, "".join(_through(points) for points in lines))
+
+    def area(self, look: str, points: Sequence[XY]) -> None:
+        """A filled shape around points."""
+        self._path(look, f"{_through(points)}Z")
+
+    def dots(self, look: str, points: Sequence[XY]) -> None:
+        """Points as dots: lines without length, whose round ends stay round however the canvas stretches."""
+        self._path(look, "".join(f"M{_n(x)} {_n(y)}h0" for x, y in points))
+
+    def text(self, look: str, at: XY, words: str, anchor: Anchor = "start") -> None:
+        """Words on a line, their foot at y."""
+        x, y = at
+        place = Markup(f'x="{_n(x / WIDE * 100)}%" y="{_n(y)}" text-anchor="{anchor}"')
+        self._letters.append(Markup('<text class="{}" {}>{}</text>').format(look, place, words))
+
+    def left(self, y: float, words: str) -> None:
+        """The name of a tick left of the canvas."""
+        place = Markup(f'x="-6" y="{_n(y + 4)}" text-anchor="end"')
+        self._letters.append(Markup('<text class="tick" {}>{}</text>').format(place, words))
+
+    def below(self, x: float, words: str) -> None:
+        """The name of a tick below the canvas."""
+        self.text("tick", (x, self.height + 15), words, "middle")
+
+    def svg(self) -> Markup:
+        """The picture, which a keyboard can walk through; by its name the script finds its spots."""
+        high = _n(self.height + _FOOT)
+        kind = "rows" if self.rows else "points"
+        return Markup(
+            '<svg class="plot" id="{}" data-find="{}" height="{}" tabindex="0" role="group" aria-label="{}">'
+            '<svg class="shapes" width="100%" height="{}" viewBox="0 0 {} {}" preserveAspectRatio="none">{}</svg>'
+            '{}<svg class="at" width="1" height="1" overflow="visible"><circle r="8"/></svg></svg>'
+        ).format(
+            self.name, kind, high, self.label, _n(self.height), _n(WIDE), _n(self.height),
+            Markup("").join(self._shapes), Markup("").join(self._letters),
+        )  # fmt: skip
+
+    def _path(self, look: str, data: str) -> None:
+        if data:
+            self._shapes.append(Markup('<path class="{}" d="{}"/>').format(look, data))
+
+
+def _through(points: Sequence[XY]) -> str:
+    return "".join(f"{'L' if n else 'M'}{_n(x)} {_n(y)}" for n, (x, y) in enumerate(points))
+
+
+def _n(value: float) -> str:
+    """A tenth of a pixel is not seen."""
+    return f"{value:.1f}".removesuffix(".0")

@@ -1,0 +1,150 @@
+"""`compare`: exit codes, refusals in one line, and runs found by the commit that they measured."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ktbench import resources
+from ktbench.cli import compare, main
+from tests.report.comparison_runs import ARMS, HOUR_S, at_commit, kept, on_machine, run_of
+
+OLD, NEW = "0123456789abcdef" * 2 + "01234567", "fedcba9876543210" * 2 + "fedcba98"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with runs of two commits, of another machine and of another model below `runs/`."""
+    home = tmp_path_factory.mktemp("home")
+    folder = home / "runs"
+    slowed = tuple(replace(arm, step_ms=1.3 * arm.step_ms) for arm in ARMS)
+    at_commit(run_of(folder, "old"), OLD)
+    at_commit(run_of(folder, "new", arms=slowed, begun_s=HOUR_S), NEW, created="2026-01-02T00:00:00+00:00")
+    at_commit(run_of(folder, "prefill", begun_s=HOUR_S), NEW, created="2026-01-03T00:00:00+00:00", ablation="prefill")
+    at_commit(run_of(folder, "changed", begun_s=2 * HOUR_S), "c" * 40, dirty=True)
+    on_machine(run_of(folder, "elsewhere", begun_s=HOUR_S), "0123456789ab", "AMD EPYC")
+    at_commit(run_of(folder, "layers", rounds=1), "e" * 40, ablation="kernels")
+    run_of(folder, "longer", prompts=(512,))
+    return home
+
+
+@pytest.fixture
+def home(runs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(runs)
+    return runs
+
+
+def test_a_run_against_itself_is_all_the_same(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "old", "runs/old"]) == 0
+    out, err = capsys.readouterr()
+    assert "0 faster, 0 slower, 3 same, 0 unsure of 3 cells in both." in out and err == ""
+    written = [f"wrote runs/old/report/compare-old.{ending}" for ending in ("md", "csv", "json")]
+    assert out.splitlines()[-3:] == written
+    assert out.startswith((home / "runs/old/report/compare-old.md").read_text())
+
+
+def test_slower_cells_are_exit_code_3(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "old", "new"]) == 3
+    assert "0 faster, 3 slower, 0 same" in capsys.readouterr().out
+    assert main(["compare", "new", "old"]) == 0
+    assert main(["compare", "old", "new", "tolerance=0.5"]) == 0
+
+
+def test_other_machines_are_compared_knowingly_alone(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "old", "elsewhere"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1
+    assert "3e35237a811c" in err and "0123456789ab" in err and "different_machines=true" in err
+    assert main(["compare", "old", "elsewhere", "different_machines=true"]) in (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "name two runs"),
+        (["old"], "not 1"),
+        (["old", "new", "old"], "not 3"),
+        (["old", "nwe"], "nwe: no such run, did you mean new?"),
+        (["old", "new", "tolerance=much"], "tolerance=much: must be a number from 0 up to 1"),
+        (["old", "new", "tolerance=-0.1"], "tolerance=-0.1: must be a number"),
+        (["old", "new", "tolerance=nan"], "tolerance=nan: must be a number"),
+        (["old", "new", "different_machines=maybe"], "different_machines=maybe: allowed are true and false"),
+        (["old", "new", "margin=0.1"], "margin=0.1: unknown key; allowed are different_machines, tolerance"),
+        (["old", "longer"], "no cell is in both runs (4 of old and 4 of longer)"),
+    ],
+)
+def test_bad_requests_end_with_one_line(
+    home: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    assert main(["compare", *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and said in err and err.count("\n") == 1
+
+
+def test_a_folder_that_cannot_be_written_is_said(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (home / "runs/longer/report").write_text("in the way")
+    assert main(["compare", "longer", "longer"]) == 2
+    assert "compare: nothing can be written to runs/longer/report" in capsys.readouterr().err
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commits are what git would know, without a checkout."""
+    names = {"HEAD~1": OLD, "HEAD": NEW, "dirty": "c" * 40, "fresh": "d" * 40}
+    monkeypatch.setattr(compare, "_commit", names.get)
+
+
+def test_commits_are_their_newest_runs_of_the_same_ablation(
+    home: Path, known: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", "HEAD~1", "HEAD"]) == 3
+    assert capsys.readouterr().out.startswith("# new (B) compared with old (A)")
+    assert main(["compare", "HEAD~1", "new"]) == 3
+    assert main(["compare", "HEAD", "HEAD"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith("prefill/report/compare-prefill.json")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["HEAD", "fresh"], f"compare fresh: no run is of commit {'d' * 12}; name another, or measure both with: nox"),
+        (["HEAD", "dirty"], "but changed, which has changes on top of it"),
+        (["HEAD", "layers"], "runs of HEAD swept prefill, decode, those of layers kernels; name two runs"),
+        (["HEAD", "gone"], "gone: no such run"),
+    ],
+)
+def test_commits_without_runs_lead_to_the_session_that_measures_them(
+    home: Path, known: None, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    assert main(["compare", *words]) == 2
+    err = capsys.readouterr().err
+    assert said in err and err.count("\n") == 1
+
+
+def test_commits_are_resolved_by_git_or_taken_for_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "checkout", lambda: tmp_path)
+    assert compare._commit("0123456") == "0123456"
+    assert compare._commit("HEAD") is None
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
+    sha = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    assert compare._commit("HEAD") == compare._commit(sha[:8]) == sha
+    assert compare._commit("nowhere") is None
+    assert compare._commit("--all") is None
+
+
+def test_a_run_without_a_commit_is_of_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ktbench.store.origin import origins_of, read_origin
+
+    monkeypatch.chdir(tmp_path)
+    run = run_of(tmp_path / "runs", "bare", rounds=1)
+    environments = tuple(replace(one, facts={**one.facts, "commit": None}) for one in run.environments)
+    kept(replace(run, environments=environments))
+    assert read_origin(run.folder).commit == ""
+    assert origins_of("6") == []
+    (tmp_path / "runs/bare/log.jsonl").write_bytes(b"")
+    assert origins_of("") == []

@@ -1,0 +1,288 @@
+"""Every command that README and docs show: quick ones are run, of the others all up to the first load is.
+
+`nox -s docs_commands` runs those, too, on the smallest model.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import yaml
+
+from docs.gen.ablations import ablations
+from docs.gen.repository import DOCS, ROOT
+from ktbench.cli import VERBS, main
+from ktbench.cli.eval import eval_request
+from ktbench.cli.export import read_export
+from ktbench.cli.record import split_output
+from ktbench.cli.request import plan_request, read_request
+from ktbench.cli.what_if import read_question
+from ktbench.core.errors import RequestError
+from ktbench.simulate.prices import read_prices
+from tests.docs.commands import Command, commands, commands_of
+from tests.engine.test_resident import write_profile
+
+COMMANDS = commands()
+OURS = list(dict.fromkeys(command.verb for command in COMMANDS if command.is_ktbench))
+ABLATIONS = {one.name: one.verb for one in ablations()}
+OTHERS = [command for command in COMMANDS if not command.is_ktbench]
+# Programs of a shell that our docs may use around our own; what they do is not ours to test.
+SHELL = {
+    "git",
+    "cd",
+    ".",
+    "source",
+    "pip",
+    "python3",
+    "export",
+    "ls",
+    "cat",
+    "cp",
+    "mkdir",
+    "kill",
+    "srun",
+    "sbatch",
+    "ray",
+}
+RECORDED = ROOT / "reports" / "recorded" / "zen4_2_cores" / "lean"
+# In the quick form simulated sweeps of at most so many cells are run; what draws more is run in the long one.
+FEW_CELLS = 2
+# What the long form changes for the smallest model; a command keeps what it says of a checkpoint or a machine.
+SMALLEST = {
+    "model": "tiny",
+    "model.layers": "null",
+    "workload.prompt": "8",
+    "measure.min_rounds": "2",
+    "measure.max_rounds": "2",
+    "limit": "2",
+}
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder in which the commands find what they name: the checkout's folders, a run, a machine, a data folder."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for name in ("docs", "evals", "reports", "ablations", "conf"):
+        (folder / name).symlink_to(ROOT / name)
+    (folder / "my_box.yaml").write_text(_block("machines.md", "name: my_box"))
+    shutil.copytree(RECORDED, folder / "run")
+    shutil.copytree(RECORDED, folder / "runs" / "recorded")
+    write_profile(folder / "qwen3.npz", read_request(["model=qwen3_30b_a3b", "model.layers=4"]).parts[0].spec.model)
+    (folder / "data").mkdir()
+    (folder / "data" / "train.jsonl").write_text('{"question": "1 + 1?", "answer": "2 #### 2"}\n')
+    shutil.copy(folder / "data" / "train.jsonl", folder / "data" / "test.jsonl")
+    before = Path.cwd()
+    os.chdir(folder)
+    yield folder
+    os.chdir(before)
+
+
+@pytest.fixture
+def ample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory for whatever the docs ask, so that the answer does not depend on what else runs here."""
+    monkeypatch.setattr("ktbench.cli.request.available_memory_bytes", lambda: 2**46)
+
+
+def _block(page: str, start: str) -> str:
+    """The block of a page that begins with these words."""
+    _, _, rest = (DOCS / page).read_text(encoding="utf-8").partition(f"```yaml\n{start}")
+    return start + rest.partition("```")[0]
+
+
+def _is_plain(verb: str, words: tuple[str, ...]) -> bool:
+    """Whether a command names an ablation and nothing else: tests/config/test_compose.py plans each of those."""
+    named = words[0].partition("=")[2] if len(words) == 1 and words[0].startswith("+ablation=") else ""
+    return ABLATIONS.get(named) == verb
+
+
+def _eval(words: tuple[str, ...]) -> None:
+    if not _is_plain("eval", words):
+        plan_request(eval_request(words))
+
+
+def _one_cell(words: tuple[str, ...]) -> None:
+    request = read_request(words)
+    assert not request.is_sweep, "takes one cell"
+    plan_request(request)
+
+
+def _sweep(words: tuple[str, ...]) -> None:
+    if _is_plain("sweep", words):
+        return
+    request = read_request(words)
+    assert request.is_sweep, "one cell is for `run`"
+    planned = plan_request(request)
+    if 0 < len(planned.simulated) <= FEW_CELLS and not planned.here:
+        assert main(["sweep", *words]) == 0
+
+
+def _export(words: tuple[str, ...]) -> None:
+    read_export(words)
+
+
+def _really(verb: str, *codes: int) -> Callable[[tuple[str, ...]], None]:
+    """A verb that takes seconds: run as it is, with one of these exit codes."""
+
+    def run(words: tuple[str, ...]) -> None:
+        assert main([verb, *words]) in (codes or (0,))
+
+    return run
+
+
+def _plan(words: tuple[str, ...]) -> None:
+    """What-ifs simulate a price list, in the long form; here list and cell are read."""
+    if question := read_question(words):
+        read_prices(question.prices)
+        read_request(question.overrides)
+        return
+    assert main(["plan", *words]) == 0
+
+
+def _validate(words: tuple[str, ...]) -> None:
+    """Fitting takes minutes, and judging a run needs one of cores alone: tests/cli/test_validate.py."""
+    from ktbench.cli.validate import _asked
+
+    _asked(words)
+
+
+def _probe(words: tuple[str, ...]) -> None:
+    from ktbench.cli.probe import _out
+
+    _out(words)
+
+
+def _compare(words: tuple[str, ...]) -> None:
+    """Commits are looked up in a history that a test has none of; their runs are compared in tests/cli."""
+    from ktbench.cli.compare import read_asked
+
+    asked = read_asked(words)
+    if {asked.before, asked.after} <= {"run", "latest"}:
+        assert main(["compare", *words]) == 0
+
+
+TRIED: dict[str, Callable[[tuple[str, ...]], None]] = {
+    "doctor": _really("doctor"),
+    "probe": _probe,
+    "plan": _plan,
+    "run": _one_cell,
+    "sweep": _sweep,
+    "eval": _eval,
+    "trace": _one_cell,
+    "record": lambda words: _one_cell(tuple(split_output(words)[0])),
+    "export": _export,
+    "report": _really("report"),
+    "compare": _compare,
+    "validate": _validate,
+}
+
+
+def test_every_verb_can_be_tried() -> None:
+    assert set(VERBS) <= TRIED.keys(), "say in TRIED how commands of the new verb are tried"
+
+
+@pytest.mark.parametrize("words", OURS, ids=" ".join)
+@pytest.mark.usefixtures("here", "ample")
+def test_command(words: tuple[str, ...]) -> None:
+    where = ", ".join(command.where for command in COMMANDS if command.is_ktbench and command.verb == words)
+    assert words[0] in VERBS, f"{where}: there is no verb {words[0]}"
+    try:
+        TRIED[words[0]](words[1:])
+    except RequestError as error:
+        pytest.fail(f"{where}: {' '.join(words)}: {error}")
+
+
+@pytest.mark.parametrize("command", OTHERS, ids=lambda command: " ".join(command.words))
+def test_command_of_another_program(command: Command) -> None:
+    words = [word for word in command.words if "=" not in word or word.startswith("-")] or ["export"]
+    if words[0] == "nox":
+        assert words[words.index("-s") + 1] in _sessions(), command.where
+    elif words[:2] == ["python", "-m"]:
+        assert _is_module(words[2]), f"{command.where}: no module {words[2]}"
+    elif words[0] == "python":
+        assert (ROOT / words[1]).is_file(), command.where
+    elif words[0].endswith(".py"):
+        assert (ROOT / words[0]).is_file(), command.where
+    else:
+        assert words[0] in SHELL, f"{command.where}: say in SHELL that {words[0]} is no program of ours"
+
+
+def _is_module(name: str) -> bool:
+    """Whether there is such a module; ours are looked for, not imported. mkdocs is of an environment of its own."""
+    file = ROOT.joinpath(*name.split("."))
+    return name == "mkdocs" or file.with_suffix(".py").is_file() or find_spec(name.partition(".")[0]) is not None
+
+
+def _sessions() -> set[str]:
+    """Functions of noxfile.py that are sessions."""
+    nodes = ast.parse((ROOT / "noxfile.py").read_text()).body
+    return {node.name for node in nodes if isinstance(node, ast.FunctionDef) and node.decorator_list}
+
+
+@pytest.mark.parametrize(
+    "line", ["sweep +ablation=decade", "sweep +ablation=decode model.layer=4", "run engine.w=true"]
+)
+@pytest.mark.usefixtures("ample")
+def test_a_wrong_command_fails(line: str) -> None:
+    (command,) = commands_of(f"```bash\npython -m ktbench {line}\n```\n", "page.md")
+    with pytest.raises(RequestError, match="unknown"):
+        TRIED[command.verb[0]](command.verb[1:])
+
+
+def test_blocks_are_read_as_a_shell_reads_them() -> None:
+    text = "```bash\npython3 bootstrap.py python -m ktbench sweep +ablation=NAME \\\n    limit=N   # why\n```\n"
+    (command,) = commands_of(text, "page.md")
+    assert command.verb == ("sweep", "+ablation=decode", "limit=2")
+
+
+def test_output_is_no_command() -> None:
+    assert not list(commands_of("```\nsweep 3 cells\nwrote x\n```\n`doctor` and `run …`\n", "page.md"))
+
+
+def test_the_described_machine_is_yaml() -> None:
+    assert yaml.safe_load(_block("machines.md", "name: my_box"))["name"] == "my_box"
+
+
+@pytest.mark.docs_commands
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("words", OURS, ids=" ".join)
+def test_command_runs(words: tuple[str, ...], here: Path, request: pytest.FixtureRequest) -> None:
+    """Exit code 4 is that of a cell alone which this machine cannot run, 3 that of a comparison."""
+    if "docs_commands" not in request.config.option.markexpr:
+        pytest.skip("takes minutes in all: nox -s docs_commands")
+    done = subprocess.run(
+        [sys.executable, "-m", "ktbench", words[0], *smallest(words[0], words[1:])],
+        cwd=here,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    fine = done.returncode in (0, 3) or (done.returncode == 4 and "UNSUPPORTED" in done.stdout + done.stderr)
+    assert fine, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+
+
+def smallest(verb: str, words: tuple[str, ...]) -> list[str]:
+    """The words of a measured cell or sweep, on the smallest model and for as short as can be; others' as they are."""
+    said = {word.lstrip("+").partition("=")[0] for word in words}
+    if verb not in ("run", "sweep", "eval", "trace", "record", "export") or said & {"machine", "resume"}:
+        return [word for word in words if not word.startswith("resume=")]
+    changed = {key: value for key, value in SMALLEST.items() if _fits(key, verb, said)}
+    return [word for word in words if word.partition("=")[0] not in changed] + [
+        f"{key}={value}" for key, value in changed.items()
+    ]
+
+
+def _fits(key: str, verb: str, said: set[str]) -> bool:
+    """Questions are asked of a model that was trained, and only `eval` knows their number."""
+    if key == "limit":
+        return verb == "eval" and "limit" not in said
+    if key in ("model", "model.layers"):
+        return verb != "eval" and not said & {"model.path"}
+    return verb in ("run", "sweep", "record") or key == "workload.prompt"

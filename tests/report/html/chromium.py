@@ -1,0 +1,110 @@
+"""A Chromium that is driven from tests: in a process of its own, through playwright or through Qt's web engine.
+
+As a program: `chromium.py BACKEND PAGE WIDTH SCRIPT` opens a page, runs a script in it and prints what that returns,
+with all that the page asked the network for and all that the console said, as JSON.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+DEADLINE_S = 90
+
+
+def backend() -> str | None:
+    """`playwright` with a browser installed, else `qt`, else None."""
+    if importlib.util.find_spec("playwright") is not None:
+        from playwright.sync_api import sync_playwright
+
+        with sync_playwright() as found:
+            if Path(found.chromium.executable_path).is_file():
+                return "playwright"
+    try:
+        there = importlib.util.find_spec("PyQt6.QtWebEngineCore") is not None
+    except ModuleNotFoundError:
+        return None
+    return "qt" if there else None
+
+
+def drive(kind: str, page: Path, width: int, script: str) -> dict[str, Any]:
+    """What a script, a function body, returned in a page: `value`, with `requests` and `errors`."""
+    words = [sys.executable, __file__, kind, str(page), str(width), script]
+    quiet = {"QT_QPA_PLATFORM": "offscreen", "QTWEBENGINE_DISABLE_SANDBOX": "1"}
+    flags = {"QTWEBENGINE_CHROMIUM_FLAGS": "--no-sandbox --disable-gpu"}
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=DEADLINE_S, env=os.environ | quiet | flags, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _playwright(page: Path, width: int, script: str, say: Callable[[dict[str, Any]], None]) -> None:
+    from playwright.sync_api import sync_playwright
+
+    requests: list[str] = []
+    errors: list[str] = []
+    with sync_playwright() as found:
+        browser = found.chromium.launch()
+        tab = browser.new_page(viewport={"width": width, "height": 800})
+        tab.on("request", lambda request: requests.append(request.url))
+        tab.on("console", lambda said: errors.append(said.text) if said.type in ("error", "warning") else None)
+        tab.on("pageerror", lambda error: errors.append(str(error)))
+        tab.goto(page.as_uri())
+        value = json.loads(tab.evaluate(f"JSON.stringify((() => {{ {script} }})() ?? null)"))
+        browser.close()
+    say({"value": value, "requests": requests, "errors": errors})
+
+
+def _qt(page: Path, width: int, script: str, say: Callable[[dict[str, Any]], None]) -> None:
+    from PyQt6.QtCore import QTimer, QUrl
+    from PyQt6.QtWebEngineCore import QWebEnginePage, QWebEngineProfile, QWebEngineUrlRequestInterceptor
+    from PyQt6.QtWebEngineWidgets import QWebEngineView
+    from PyQt6.QtWidgets import QApplication
+
+    requests: list[str] = []
+    errors: list[str] = []
+
+    class Listening(QWebEngineUrlRequestInterceptor):
+        def interceptRequest(self, info: Any) -> None:  # noqa: N802
+            requests.append(info.requestUrl().toString())
+
+    class Tab(QWebEnginePage):
+        def javaScriptConsoleMessage(self, level: Any, text: str, line: int, source: str) -> None:  # noqa: N802
+            if level != QWebEnginePage.JavaScriptConsoleMessageLevel.InfoMessageLevel:
+                errors.append(f"{text} (line {line})")
+
+    app = QApplication(sys.argv[:1])
+    profile, listening = QWebEngineProfile(), Listening()
+    profile.setUrlRequestInterceptor(listening)
+    tab, view = Tab(profile), QWebEngineView()
+    view.setPage(tab)
+    view.resize(width, 800)
+    view.show()
+
+    def told(value: str) -> None:
+        say({"value": json.loads(value), "requests": requests, "errors": errors})
+        sys.stdout.flush()
+        os._exit(0)  # Qt takes its time to go, and has nothing to save
+
+    def loaded(_: bool) -> None:
+        words = f"JSON.stringify((() => {{ {script} }})() ?? null)"
+        QTimer.singleShot(200, lambda: tab.runJavaScript(words, told))
+
+    view.loadFinished.connect(loaded)
+    view.load(QUrl.fromLocalFile(str(page.resolve())))
+    QTimer.singleShot(1000 * (DEADLINE_S - 10), app.quit)
+    app.exec()
+    sys.exit("the page did not answer")
+
+
+if __name__ == "__main__":
+    _, kind, page, width, script = sys.argv
+    drivers = {"playwright": _playwright, "qt": _qt}
+    drivers[kind](Path(page), int(width), script, lambda answer: print(json.dumps(answer)))

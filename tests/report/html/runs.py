@@ -1,0 +1,55 @@
+"""Runs for pages, in memory: writing a thousand cells into a log would take longer than all else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+from ktbench.core.outcome import Outcome
+from ktbench.core.record import Header, Part
+from ktbench.store import Run
+from tests.report.synthetic import MACHINE, NO_CUDA, NO_NUMA, Arm, Store
+
+DECODE = Store(
+    arms=(
+        Arm(label="base", step_ms=182.0),
+        Arm(label="+v", step_ms=61.0),
+        Arm(label="+v+d", step_ms=60.2),
+        Arm(label="+v+d+n", outcome=Outcome.UNSUPPORTED, why=NO_NUMA),
+        Arm(label="+v+d+n+c", outcome=Outcome.UNSUPPORTED, why=NO_CUDA),
+    ),
+    rounds=8,
+    run="decode",
+)
+
+
+def in_memory(store: Store) -> Run:
+    """The run that a store would write."""
+    header = Header(
+        run=store.run,
+        title=store.title,
+        ablation="decode",
+        created="2026-01-01T00:00:00+00:00",
+        command=("python", "-m", "ktbench", "sweep", "+ablation=decode"),
+        parts=(Part(name="", title=store.title, baseline=store.arms[0].label, figure=store.figure),),
+        cells=store.cells(),
+        measure=store.measure,
+        code_id=MACHINE.code_id,
+        env_id=MACHINE.env_id,
+    )
+    return Run(folder=Path(store.run), header=header, environments=(MACHINE,), records=tuple(store.records()))
+
+
+def many_cells(count: int) -> Run:
+    """A run of about `count` cells, ten to a point, with a time of its own for every turn."""
+    features, tails = ("+v", "+m", "+v+d"), ("", " deferral=1", " skipping=1")
+    labels = [f"{one}{tail}" for one, tail in product(features, tails)][:8]
+    arms = (Arm(label="base", step_ms=182.0), *(Arm(label=label, step_ms=60.0 + n) for n, label in enumerate(labels)))
+    prompts = tuple(64 * n for n in range(1, count // (len(arms) + 1) + 1))
+    run = in_memory(Store(arms=arms, prompts=prompts, rounds=6, steps=2, run="many", title="Many cells"))
+    timed = (
+        replace(record, started=f"2026-01-01T{n // 3600:02d}:{n // 60 % 60:02d}:{n % 60:02d}+00:00")
+        for n, record in enumerate(run.records)
+    )
+    return replace(run, records=tuple(timed))

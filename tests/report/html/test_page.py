@@ -1,0 +1,215 @@
+"""The page without a browser: what it says, that it is safe, whole and the same every time."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from ktbench.core.outcome import Outcome
+from ktbench.report.documents import Document, documents_of
+from ktbench.report.html.cards import Deck, deal
+from ktbench.report.html.doubts import doubts_of, doubts_of_run
+from ktbench.report.html.page import page_html
+from ktbench.report.html.words import best_sentence, findings_of
+from ktbench.report.rows import rows_of
+from ktbench.report.write import write_report
+from ktbench.resources import data_folder
+from ktbench.store import Run, read_run
+from tests.report.accuracy_stores import FRONTIER, SHARED_TABLE2
+from tests.report.html.runs import DECODE, in_memory
+from tests.report.role_stores import DEFERRAL, DEPTH
+from tests.report.simulated_runs import simulated
+from tests.report.synthetic import NO_NUMA, Arm, Store
+
+_VOID = {"meta", "link", "input", "br", "hr", "img"}
+NASTY = '</script><b>&"quoted"'
+
+
+class Balance(HTMLParser):
+    """Every element that opens closes in order, and no id is there twice."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        named = dict(attrs)
+        assert len(named) == len(attrs), f"{tag}: an attribute twice"
+        self.ids += [named["id"] or ""] if "id" in named else []
+        self.links += [value or "" for name, value in attrs if name in ("href", "src")]
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open.pop() == tag, f"</{tag}> closes nothing that is open"
+
+
+def page_of(run: Run) -> str:
+    return page_html(run, documents_of(run))
+
+
+def runs(folder: Path) -> dict[str, Run]:
+    """A run of every kind."""
+    recorded = data_folder("reports") / "recorded"
+    return {
+        "decode": in_memory(DECODE),
+        "roles": in_memory(DEFERRAL),
+        "depth": in_memory(DEPTH),
+        "simulated": simulated(in_memory(DECODE)),
+        "empty": replace(in_memory(DECODE), records=(), environments=()),
+        "answers": replace(FRONTIER, timed=2, questions=4).write(folder),
+        "published": replace(SHARED_TABLE2, questions=4).write(folder),
+        "parts": read_run(recorded / "granite_rapids_2_cores" / "kernels"),
+    }
+
+
+Pages = dict[str, tuple[Run, Sequence[Document], str]]
+NAMES = ("decode", "roles", "depth", "simulated", "empty", "answers", "published", "parts")
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Pages:
+    found = {}
+    for name, run in runs(tmp_path_factory.mktemp("runs")).items():
+        documents = documents_of(run)
+        found[name] = (run, documents, page_html(run, documents))
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_is_balanced_and_refers_to_nothing_outside(pages: Pages, name: str) -> None:
+    *_, text = pages[name]
+    found = Balance()
+    found.feed(text)
+    found.close()
+    assert found.open == []
+    assert len(set(found.ids)) == len(found.ids)
+    anchors = {link for link in found.links if not link.startswith("data:")}
+    assert anchors <= {f"#{name}" for name in found.ids}
+    assert "@import" not in text and "url(" not in text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_row_has_its_cells_and_its_command(pages: Pages, name: str) -> None:
+    _, documents, text = pages[name]
+    shown = unescape(text)
+    for document in documents:
+        for _, command in document.table.commands:
+            assert command in shown
+        for cells in (*document.table.cells, *document.table.control_cells):
+            assert all(f">{cell}</t" in shown for cell in cells)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_the_script_reads_points_at_cards(pages: Pages, name: str) -> None:
+    *_, text = pages[name]
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert found is not None
+    data = json.loads(found[1])
+    for plot, spots in data["plots"].items():
+        assert f'id="{plot}"' in text
+        for x, _, card, *_ in spots:
+            assert 0 <= x <= 1000 and 0 <= card < len(data["cards"])
+    cards = [int(card) for card in re.findall(r'data-card="(\d+)"', text)]
+    assert all(card < len(data["cards"]) for card in cards)
+
+
+@pytest.mark.parametrize("name", ["decode", "answers"])
+def test_the_same_store_gives_the_same_bytes(pages: Pages, name: str) -> None:
+    run, _, text = pages[name]
+    assert page_of(run) == text
+
+
+def test_words_of_a_run_are_text_and_never_markup() -> None:
+    run = in_memory(replace(DECODE, title=f"Decode {NASTY}"))
+    failed = replace(run.records[-1], why=f"lacks {NASTY}")
+    environment = replace(run.environments[0], facts={**run.environments[0].facts, "cpu_model": NASTY})
+    text = page_of(replace(run, records=(*run.records[:-1], failed), environments=(environment,)))
+    assert NASTY not in text and "<b>&" not in text
+    assert text.count("&lt;/script&gt;&lt;b&gt;&amp;&#34;quoted&#34;") >= 4
+    assert text.count("</script>") == 2
+
+
+def test_the_summary_says_what_helped_what_did_not_and_what_could_not_run() -> None:
+    store = Store(
+        arms=(
+            Arm(label="base", step_ms=100.0, noise=0.002),
+            Arm(label="+v", step_ms=50.0, noise=0.002),
+            Arm(label="+m", step_ms=150.0, noise=0.002),
+            Arm(label="+v+d", step_ms=100.1, noise=0.001),
+            Arm(label="+m+d", step_ms=99.0, noise=0.2),
+            Arm(label="+v+d+n", outcome=Outcome.UNSUPPORTED, why=NO_NUMA),
+        ),
+        rounds=12,
+    )
+    found = {finding.kind: finding for finding in findings_of(rows_of(in_memory(store)))}
+    said = {kind: [(one.subject, one.provenance) for one in finding.said] for kind, finding in found.items()}
+    assert said == {
+        "faster": [("+v", "measured")],
+        "slower": [("+m", "measured")],
+        "same": [("+v+d", "measured")],
+        "unsure": [("+m+d", "measured")],
+        "absent": [("+v+d+n", None)],
+    }
+    assert re.fullmatch(
+        r"2\.0\d× \[[\d.]+, [\d.]+\] the speed of base \([\d.]+ tokens/s\)", found["faster"].said[0].text
+    )
+    assert found["absent"].said[0].text == f"UNSUPPORTED: {NO_NUMA}"
+
+
+def test_arms_of_many_points_are_one_sentence() -> None:
+    run = in_memory(replace(DECODE, prompts=(64, 512, 2048)))
+    (helped, *_) = findings_of(rows_of(run))
+    assert [one.subject for one in helped.said] == ["+v", "+v+d"]
+    assert all(one.text.startswith("at all 3 points, ") for one in helped.said)
+
+
+def test_simulated_numbers_say_so_and_have_no_interval() -> None:
+    rows = rows_of(simulated(in_memory(DECODE)))
+    best = best_sentence(rows)
+    assert best is not None and best.provenance == "simulated"
+    assert "[" not in best.text
+    assert doubts_of(rows) == ()
+
+
+def test_nothing_faster_has_no_best() -> None:
+    slow = (Arm(label="base", step_ms=100.0), Arm(label="+v", step_ms=150.0))
+    assert best_sentence(rows_of(in_memory(replace(DECODE, arms=slow)))) is None
+
+
+def test_doubts_name_noise_a_lacking_control_and_code_that_no_commit_holds() -> None:
+    noisy = replace(DECODE, arms=(Arm(label="base", step_ms=182.0), Arm(label="+v", step_ms=61.0, noise=0.5)))
+    assert any("NOISY (+v" in doubt for doubt in doubts_of(rows_of(in_memory(noisy))))
+    alone = doubts_of(rows_of(in_memory(replace(DECODE, control=False))))
+    assert "There is no control: nothing shows what noise alone does." in alone
+    run = in_memory(DECODE)
+    dirty = replace(run.environments[0], facts={**run.environments[0].facts, "dirty": True})
+    assert "The code had changes that no commit holds." in doubts_of_run(replace(run, environments=(dirty,)))
+
+
+def test_cards_say_what_the_table_moved_to_its_caption() -> None:
+    (document,) = documents_of(in_memory(DECODE))
+    deck = Deck()
+    dealt = deal(document, deck)
+    facts = dict(deck.cards[dealt.lines[1]].facts)
+    assert facts["provenance"] == "measured"
+    assert all(column.heading != "provenance" for column in document.table.columns)
+
+
+def test_every_run_has_a_page_among_its_files(tmp_path: Path) -> None:
+    run = replace(DECODE, rounds=2, steps=1).write(tmp_path)
+    (path,) = write_report(run, ["html"])
+    assert path.name == "page.html"
+    assert path.read_text() == page_of(read_run(run.folder))

@@ -1,0 +1,199 @@
+"""Shares of a run: rows, table, files and what the figure holds."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+
+import pytest
+
+from ktbench.core.outcome import Outcome
+from ktbench.report.attribution import Attribution, attributions_of
+from ktbench.report.attribution_waterfall import bars_of
+from ktbench.report.documents import Document, documents_of
+from ktbench.report.rows import rows_of
+from ktbench.report.write import write_report
+from ktbench.store import Run
+from tests.report.simulated_runs import simulated
+from tests.report.synthetic import Arm, Store
+
+# +v 2x, +d 1.25x, deferral 1.1x alone and 1.32x beside +v: 1.2 of them only together.
+FACTORIAL = (
+    Arm(label="base", step_ms=264.0),
+    Arm(label="+v", step_ms=132.0),
+    Arm(label="deferral=3", step_ms=240.0),
+    Arm(label="+v+d", step_ms=105.6),
+    Arm(label="+v deferral=3", step_ms=100.0),
+    Arm(label="+v+d deferral=3", step_ms=80.0),
+)
+LACKING = Arm(label="+v+m", outcome=Outcome.UNSUPPORTED, why="+m: no AMX")
+LEFT_OUT = (
+    Arm(label="+v", step_ms=100.0),
+    Arm(label="+v+d+l deferral=3", step_ms=50.0),
+    Arm(label="+v+l deferral=3", step_ms=60.0),
+    Arm(label="+v+d deferral=3", step_ms=75.0),
+    Arm(label="+v+d+l", step_ms=55.0),
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    store = Store(arms=(*FACTORIAL, LACKING), figure="interactions", title="Shares", run="shares")
+    return store.write(tmp_path_factory.mktemp("runs"))
+
+
+def only(run: Run) -> Attribution:
+    (found,) = attributions_of(rows_of(run))
+    return found
+
+
+def shares_document(run: Run) -> Document:
+    table, shares = documents_of(run)
+    assert (table.kind, shares.kind) == ("table", "attribution")
+    assert shares.has_figure and not table.has_figure
+    return shares
+
+
+def test_shares_multiply_to_the_speedup_of_the_table(run: Run) -> None:
+    found = only(run)
+    assert found.features == ("+v", "+d", "deferral=3")
+    assert found.whole == "+v+d deferral=3" and found.orders == 3
+    whole = next(row for row in rows_of(run) if row.label == found.whole)
+    assert whole.speedup is not None and found.total is not None
+    assert found.total.mid == pytest.approx(whole.speedup.mid)
+    factors = [share.factor for share in found.shares]
+    assert prod(factor.mid for factor in factors if factor) == pytest.approx(whole.speedup.mid)
+    parts = [share.part for share in found.shares]
+    assert sum(part.mid for part in parts if part) == pytest.approx(1.0)
+
+
+def test_shares_come_from_the_speeds_and_intervals_hold_the_truth(run: Run) -> None:
+    v, d, deferral = only(run).shares
+    # Orders: v d f, v f d, f v d. Share of v: 2, 2 and 2.4; of d: 1.25 always; of deferral: 1.32, 1.32 and 1.1.
+    for share, true in ((v, (2 * 2 * 2.4) ** (1 / 3)), (d, 1.25), (deferral, (1.32 * 1.32 * 1.1) ** (1 / 3))):
+        assert share.factor is not None
+        assert share.factor.low < true < share.factor.high
+        assert share.factor.mid == pytest.approx(true, rel=0.02)
+    assert d.first is None and d.missing["first"] == "it was not measured with base alone"
+    assert v.last is None and deferral.first is not None and deferral.first.mid == pytest.approx(1.1, rel=0.02)
+
+
+def test_interactions_have_a_context_or_a_reason(run: Run) -> None:
+    pairs = {(pair.one, pair.other): pair for pair in only(run).pairs}
+    both = pairs["+v", "deferral=3"]
+    assert both.context == () and both.factor is not None
+    assert both.factor.mid == pytest.approx(1.2, rel=0.02) and both.factor.low > 1
+    assert pairs["+d", "deferral=3"].context == ("+v",)
+    assert pairs["+v", "+d"].factor is None and pairs["+v", "+d"].why == "+d was not measured without +v"
+
+
+def test_a_feature_that_could_not_run_is_set_aside(run: Run) -> None:
+    assert only(run).aside == {"+m": "UNSUPPORTED: +m: no AMX"}
+    notes = shares_document(run).table.notes
+    assert "+m — has no share: UNSUPPORTED: +m: no AMX" in notes
+
+
+def test_the_table_has_a_line_for_each_feature_and_one_for_all(run: Run) -> None:
+    table = shares_document(run).table
+    headings = [column.heading for column in table.columns]
+    assert headings[:3] == ["feature", "share (×)", "share of the log speed-up (%)"]
+    assert "with deferral=3 (×)" in headings and "with +m (×)" not in headings
+    assert [line[0] for line in table.cells] == ["+v", "+d", "deferral=3", "all together"]
+    by_name = dict(zip(headings, table.cells[1], strict=True))
+    assert by_name["with deferral=3 (×)"].endswith(" at +v") and by_name["with +v (×)"] == "—"
+    assert table.cells[-1][2] == "100"
+    assert any("the mean over the 3 orders" in sentence for sentence in table.methods)
+    assert table.commands == (("all cells", "python -m ktbench sweep +ablation=decode"),)
+
+
+def test_files_say_what_the_table_says(run: Run) -> None:
+    names = {path.name for path in write_report(run, ("md", "csv", "json", "tex", "figure"))}
+    assert {f"attribution.{ending}" for ending in ("md", "csv", "json", "tex")} <= names
+    assert {"table.md", "figure.pdf", "figure.svg", "figure.png"} <= names
+    folder = run.folder / "report"
+    lines = list(csv.DictReader((folder / "attribution.csv").read_text(encoding="utf-8").splitlines()))
+    assert [line["kind"] for line in lines] == ["share"] * 3 + ["total"] + ["interaction"] * 3
+    product = prod(float(line["factor"]) for line in lines[:3])
+    assert product == pytest.approx(float(lines[3]["factor"]))
+    assert lines[4]["missing"] == "+d was not measured without +v" and lines[4]["factor"] == ""
+    content = json.loads((folder / "attribution.json").read_text(encoding="utf-8"))
+    assert content["attributions"][0]["orders"] == 3
+    assert "share of the log speed-up" in (folder / "attribution.md").read_text(encoding="utf-8")
+
+
+def test_the_waterfall_leads_from_the_baseline_to_all(run: Run) -> None:
+    found = only(run)
+    base, *steps, whole = bars_of(found)
+    assert (base.start, base.end) == (1.0, 1.0)
+    at = 1.0
+    for step, share in zip(steps, found.shares, strict=True):
+        assert step.start == pytest.approx(at) and step.end is not None and step.whisker is not None
+        assert share.factor is not None and step.end / step.start == pytest.approx(share.factor.mid)
+        assert step.whisker.low / step.start == pytest.approx(share.factor.low)
+        at = step.end
+    assert whole.end == pytest.approx(at)
+
+
+def test_the_figure_has_both_panels_and_names_what_is_missing(run: Run) -> None:
+    figure = shares_document(run).draw()
+    waterfall, matrix = figure.axes
+    assert waterfall.get_yscale() == "log"
+    assert [text.get_text() for text in waterfall.get_xticklabels()][1:3] == ["+v", "+d"]
+    texts = {text.get_text() for text in matrix.texts}
+    assert "—" in texts and "at base" in texts and "at +v" in texts
+    said = " ".join(text.get_text() for text in figure.texts)
+    assert "order-free shares of the speed-up of +v+d deferral=3 over base" in said and "no AMX" in said
+
+
+def test_leaving_one_out_gives_what_each_adds_last(tmp_path: Path) -> None:
+    run = Store(arms=LEFT_OUT, figure="waterfall").write(tmp_path)
+    found = only(run)
+    assert found.orders == 0 and {share.factor for share in found.shares} == {None}
+    last = {share.feature: share.last.mid for share in found.shares if share.last}
+    assert last == pytest.approx({"+d": 1.2, "+l": 1.5, "deferral=3": 1.1}, rel=0.02)
+    assert all(bar.end == pytest.approx(2.0, rel=0.02) for bar in bars_of(found)[1:])
+    document = shares_document(run)
+    assert "do not multiply to the whole" in " ".join(document.table.methods)
+    assert len(document.draw().axes) == 1
+
+
+def test_a_ladder_credits_its_steps_in_their_order(tmp_path: Path) -> None:
+    arms = (FACTORIAL[0], FACTORIAL[2], FACTORIAL[4], FACTORIAL[5])
+    found = only(Store(arms=arms, figure="waterfall").write(tmp_path))
+    assert found.features == ("deferral=3", "+v", "+d") and found.orders == 1
+    factors = [share.factor.mid for share in found.shares if share.factor]
+    assert factors == pytest.approx([1.1, 2.4, 1.25], rel=0.02)
+
+
+def test_features_that_only_come_together_are_one(tmp_path: Path) -> None:
+    found = only(Store(arms=(FACTORIAL[0], FACTORIAL[3]), figure="waterfall").write(tmp_path))
+    assert found.features == ("+v+d",) and found.orders == 1
+
+
+@pytest.mark.parametrize("failed", [0, 5])
+def test_without_the_baseline_or_the_whole_there_are_no_shares(failed: int, tmp_path: Path) -> None:
+    broken = replace(FACTORIAL[failed], outcome=Outcome.CRASHED, why="the worker died")
+    arms = (*FACTORIAL[:failed], broken, *FACTORIAL[failed + 1 :])
+    run = Store(arms=arms, figure="interactions").write(tmp_path)
+    found = only(run)
+    assert found.total is None and not found.shares and "CRASHED: the worker died" in found.why
+    document = shares_document(run)
+    assert any(note.startswith("no shares: ") for note in document.table.notes)
+    document.draw()
+
+
+def test_an_order_through_a_failed_cell_does_not_count(tmp_path: Path) -> None:
+    broken = replace(FACTORIAL[2], outcome=Outcome.CRASHED, why="the worker died")
+    found = only(Store(arms=(*FACTORIAL[:2], broken, *FACTORIAL[3:]), figure="interactions").write(tmp_path))
+    assert found.orders == 2 and found.left_out == {"deferral=3": "CRASHED: the worker died"}
+
+
+def test_simulated_shares_are_exact(run: Run) -> None:
+    found = only(simulated(run))
+    factors = [share.factor for share in found.shares]
+    assert found.simulated and all(factor and factor.low == factor.mid == factor.high for factor in factors)
+    assert all(bar.whisker is None for bar in bars_of(found))
+    assert "[" not in shares_document(simulated(run)).table.cells[0][1]

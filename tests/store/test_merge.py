@@ -1,0 +1,65 @@
+"""Logs of nodes brought together: nothing lost, nothing twice, whatever comes first."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ktbench.core.outcome import Outcome
+from ktbench.core.record import Environment, Record
+from ktbench.store import Run
+from ktbench.store.merge import lacking
+from tests.launch.test_shares import a_run, cells_at, turn
+
+CELLS = (*cells_at(8), *cells_at(9))
+STRANGER = cells_at(99)[0]
+turns = st.builds(
+    lambda cell, number, outcome, second, env: replace(
+        turn(cell, number, outcome, env), started=f"2026-01-01T00:00:0{second}"
+    ),
+    st.sampled_from(CELLS), st.integers(0, 3), st.sampled_from([Outcome.OK, Outcome.CRASHED]), st.integers(0, 9),
+    st.sampled_from(["env", "other"]),
+)  # fmt: skip
+logs = st.lists(st.lists(turns, max_size=8), max_size=4)
+
+
+def merged(run: Run, others: list[Run]) -> Run:
+    facts = lacking(run, others)
+    return replace(
+        run,
+        environments=(*run.environments, *(fact for fact in facts if isinstance(fact, Environment))),
+        records=(*run.records, *(fact for fact in facts if isinstance(fact, Record))),
+    )
+
+
+@given(st.lists(turns, max_size=5, unique=True), logs, st.integers(0, 99))
+@settings(max_examples=25, deadline=None)
+def test_nothing_is_lost_or_doubled_and_no_order_matters(
+    kept: list[Record], contents: list[list[Record]], seed: int
+) -> None:
+    run, nodes = a_run(CELLS, *kept), [a_run(CELLS, *content) for content in contents]
+    after = merged(run, nodes)
+    assert set(after.records) == {*kept, *(record for content in contents for record in content)}
+    assert len(after.records) == len(set(after.records))
+    assert after.records[: len(kept)] == tuple(kept)
+    shuffled = list(nodes)
+    random.Random(seed).shuffle(shuffled)
+    assert merged(run, shuffled) == after
+    assert lacking(after, nodes) == ()
+
+
+def test_of_two_records_of_a_turn_the_later_counts_and_a_timed_one_where_they_began_together() -> None:
+    failed = replace(turn(CELLS[0], 0, Outcome.CRASHED), started="2026-01-01T00:00:01")
+    timed = replace(turn(CELLS[0], 0), started="2026-01-01T00:00:01")
+    later = replace(failed, started="2026-01-01T00:00:02")
+    where = (CELLS[0].key, 0)
+    assert merged(a_run(CELLS), [a_run(CELLS, timed), a_run(CELLS, failed)]).latest()[where] == timed
+    assert merged(a_run(CELLS), [a_run(CELLS, later), a_run(CELLS, timed)]).latest()[where] == later
+
+
+def test_machines_come_once_and_cells_of_other_plans_not_at_all() -> None:
+    node = replace(a_run(CELLS, turn(STRANGER, 0)), environments=(Environment(env_id="new", code_id="code"),) * 2)
+    assert lacking(a_run(CELLS), [node]) == node.environments[:1]
