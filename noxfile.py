@@ -1,4 +1,4 @@
-"""Sessions: tests, lint, types, kernels (sanitizers), bench, peers, gpu, regress, faults, docs, wheel. `nox -l` lists all."""
+"""Sessions: lint, types, tests and those that take longer; `nox -l` lists them with what each does."""
 
 from __future__ import annotations
 

@@ -137,20 +137,19 @@ def _composed(launch: Launch, folder: Path) -> Iterator[DictConfig]:
         "hydra.output_subdir=null",
         "hydra/job_logging=disabled",
         "hydra/hydra_logging=disabled",
-        *launch.words,
     ]
     with initialize(version_base="1.3", config_path=None, job_name="ktbench"):
         try:
-            config = hydra_compose(_JOB, words, return_hydra_config=True)
+            config = hydra_compose(_JOB, [*words, *launch.words], return_hydra_config=True)
         except (HydraException, OmegaConfBaseException) as error:
-            raise RequestError(_one_line(launch, error)) from None
+            plain = hydra_compose(_JOB, words, return_hydra_config=True)
+            raise RequestError(_one_line(launch, plain, error)) from None
         yield config
 
 
-def _one_line(launch: Launch, error: Exception) -> str:
-    """Which override of its keys a launcher refuses, with the near ones."""
-    with _composed(Launch(name=launch.name, words=(), jobs=None), Path()) as config:
-        known = [str(key) for key in config.hydra.launcher if key != "_target_"]
+def _one_line(launch: Launch, plain: DictConfig, error: Exception) -> str:
+    """Which override a launcher refuses, by the keys that its `plain` configuration has."""
+    known = [str(key) for key in plain.hydra.launcher if key != "_target_"]
     for word in launch.words:
         key = key_of(word).removeprefix(f"{_KEYS}.").partition(".")[0]
         if key not in known:

@@ -130,10 +130,10 @@ def _row(cell: Cell, part: Part, records: tuple[Record, ...], planned_with: Sequ
         command=command_of(cell.spec, planned_with),
         error=_error(records),
         agreement=worst(records),
+        **(_speed(cell, records) if outcome is not None and outcome.timed else {}),
     )
-    timed = outcome is not None and outcome.timed
-    row = replace(row, **_speed(cell, records)) if timed else row
-    return replace(row, missing=dict(_missing(row)))
+    row.missing.update(_missing(row))
+    return row
 
 
 def _error(records: Sequence[Record]) -> float | None:

@@ -9,9 +9,12 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
+from ktbench.core.record import Header
 from ktbench.store.lines import Fact, StoreError, checked_parts, encode
 
 LOG_NAME = "log.jsonl"
+# Without the plan no other line says anything, so there is a second copy of it.
+PLAN_NAME = "plan.jsonl"
 HOLDER_NAME = "writer.txt"
 
 
@@ -57,6 +60,9 @@ class Log:
                 f"{self.path}: {error.strerror}: this is not kept, all before it is; make the disk writable, "
                 f"then go on with the same command and resume={self.path.parent.name}"
             ) from None
+        for fact in facts:
+            if isinstance(fact, Header):
+                self._copy(fact)
 
     def close(self) -> None:
         """Release the run for other writers."""
@@ -72,6 +78,12 @@ class Log:
             raise StoreError(f"{self.path}: {self._who()} is writing to this run; wait until it has ended") from None
         with suppress(OSError):
             self._holder.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
+
+    def _copy(self, plan: Header) -> None:
+        with suppress(OSError), (self.path.parent / PLAN_NAME).open("wb") as file:
+            file.write(encode(plan))
+            file.flush()
+            os.fsync(file.fileno())
 
     def _who(self) -> str:
         """The other writer by its own note, which is written after it has the lock."""

@@ -11,7 +11,7 @@ from ktbench.core.published import Published
 from ktbench.core.record import Environment, Header, Record
 from ktbench.core.scored import Asked, Scored
 from ktbench.store.lines import Damage, Fact, StoreError, read_lines
-from ktbench.store.log import LOG_NAME
+from ktbench.store.log import LOG_NAME, PLAN_NAME
 
 T = TypeVar("T", bound=Fact | Damage)
 
@@ -66,6 +66,8 @@ def read_run(folder: Path) -> Run:
     lines = tuple(read_lines(path))
     damage = _of(lines, Damage)
     headers, scored, asked = _of(lines, Header), _of(lines, Scored), _of(lines, Asked)
+    if not headers and damage:  # of the plan there is a second copy
+        headers = _of(_copied(folder), Header)
     if not headers:
         raise StoreError(_planless(path, damage))
     return Run(
@@ -78,6 +80,11 @@ def read_run(folder: Path) -> Run:
         asked=_with_all_answers(asked, scored) if damage else asked,
         damage=damage,
     )
+
+
+def _copied(folder: Path) -> tuple[Fact | Damage, ...]:
+    path = folder / PLAN_NAME
+    return tuple(read_lines(path)) if path.is_file() else ()
 
 
 def _of(lines: Sequence[Fact | Damage], kind: type[T]) -> tuple[T, ...]:

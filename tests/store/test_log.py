@@ -17,6 +17,7 @@ from ktbench.core.record import Environment, Header, Part, Record
 from ktbench.core.scored import Asked, Scored
 from ktbench.store import LOG_NAME, Log, NotKept, StoreError, read_run
 from ktbench.store.lines import encode
+from ktbench.store.log import PLAN_NAME
 from tests.tiny import tiny_cell
 
 CELL = tiny_cell()
@@ -83,6 +84,17 @@ def test_a_damaged_line_is_named_and_the_others_stay(tmp_path: Path) -> None:
     assert [r.round for r in run.records] == [0, 2]
     why = "the line was changed after it was written (checksum differs)"
     assert [str(one) for one in run.damage] == [f"{path}:3: {why}"]
+
+
+def test_a_damaged_plan_is_read_from_its_copy(tmp_path: Path) -> None:
+    path = filled(tmp_path, record(0))
+    path.write_bytes(path.read_bytes().replace(b'"title":"t"', b'"title":"u"'))
+    run = read_run(tmp_path)
+    assert (run.header, run.records) == (HEADER, (record(0),))
+    assert [one.where for one in run.damage] == [f"{path}:1"]
+    (tmp_path / PLAN_NAME).unlink()
+    with pytest.raises(StoreError, match=f"{LOG_NAME}:1: .*without the plan the other lines say nothing"):
+        read_run(tmp_path)
 
 
 def test_a_newline_that_was_changed_costs_no_line(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ Peaks = Mapping[tuple[str, str], Spread]
 
 def roofline_picture(rows: Sequence[Row], cards: Mapping[str, int]) -> Picture | None:
     """A panel for each machine, a point for each cell; None where no cell says its work next to sampled roofs."""
-    found = [row for row in rows if row.role == "arm" and row.step_s and row.work and row.roof]
+    found = [row for row in rows if row.role == "arm" and row.step_s and row.roof and _has_intensity(row)]
     if not found:
         return None
     machines = dict.fromkeys(_machine(row) for row in found)
@@ -36,6 +36,11 @@ def roofline_picture(rows: Sequence[Row], cards: Mapping[str, int]) -> Picture |
         legend=tuple((look, name) for name, look in looks.items()),
         wide=len(panels) == 1,
     )
+
+
+def _has_intensity(row: Row) -> bool:
+    """Steps whose host role reads no weights, as where all experts live with the device, have no place on the axis."""
+    return row.work is not None and row.work.flops > 0 and row.work.weight_bytes > 0
 
 
 def _machine(row: Row) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ktbench.core.outcome import Outcome
+from ktbench.core.record import Work
 from ktbench.report.documents import Document, documents_of
 from ktbench.report.html.cards import Deck, deal
 from ktbench.report.html.doubts import doubts_of, doubts_of_run
@@ -213,3 +214,12 @@ def test_every_run_has_a_page_among_its_files(tmp_path: Path) -> None:
     (path,) = write_report(run, ["html"])
     assert path.name == "page.html"
     assert path.read_text() == page_of(read_run(run.folder))
+
+
+def test_a_step_that_reads_no_weights_has_no_place_in_a_roofline() -> None:
+    run = in_memory(DECODE)
+    label = next(cell.key for cell in run.header.cells if cell.label == "+v")
+    idle = Work(weight_bytes=0, flops=0, tokens=1)
+    records = tuple(replace(one, work=idle) if one.cell == label else one for one in run.records)
+    page = page_html(replace(run, records=records), documents_of(replace(run, records=records)))
+    assert "1 timed cells say no work" in page
