@@ -12,7 +12,7 @@ from ktbench.cli.names import cell_names, listing
 from ktbench.core.outcome import Outcome
 from ktbench.core.record import Cell, Record
 from ktbench.core.spec import MeasureSpec
-from ktbench.report.compare import judged_values
+from ktbench.report.against_baseline import judged_values
 from ktbench.report.row import Row, groups_of
 from ktbench.report.rows import name_width, row_line, rows_of
 from ktbench.stats.stopping import Stopping

@@ -63,17 +63,20 @@ def _traced(cell: Cell, machine: Environment, folder: Path) -> tuple[Timeline | 
 
     from ktbench.cli.progress import loading
     from ktbench.engine.protocol import Unsupported
+    from ktbench.host.timing_lock import timing
     from ktbench.launch.commands import serve_command
     from ktbench.launch.messages import Open
     from ktbench.launch.worker import Worker, WorkerDied
 
-    folder.mkdir(parents=True)
-    loading(cell)
     opened = Open(cells=(cell,), code_id=machine.code_id, env_id=machine.env_id, sitting=uuid4().hex[:8])
+    log, limits = folder / "worker.log", cell.spec.measure
     worker = None
     try:
-        worker = Worker.start(opened, folder / "worker.log", cell.spec.measure.load_timeout_s, serve_command(cell.spec))
-        return worker.timeline(cell, cell.spec.measure.turn_timeout_s), ""
+        with timing("trace", folder.name):
+            folder.mkdir(parents=True)
+            loading(cell)
+            worker = Worker.start(opened, log, limits.load_timeout_s, serve_command(cell.spec))
+            return worker.timeline(cell, limits.turn_timeout_s), ""
     except Unsupported as error:
         return None, f"UNSUPPORTED: {error}"
     except WorkerDied as died:

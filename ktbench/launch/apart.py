@@ -67,9 +67,9 @@ def _follow(child: subprocess.Popen[bytes], asked: object, say: Callable[[str], 
 
 
 def _failed(ended: int, said: str, before: OomCount) -> ChildFailed:
-    if ended == -signal.SIGKILL:
-        no_memory, by = killed_reason(before, oom_count())
-        return ChildFailed(ended, f"ended by {by}", Outcome.NO_MEMORY if no_memory else Outcome.CRASHED)
+    no_memory, by = killed_reason(before, oom_count())
+    if ended == -signal.SIGKILL and no_memory:
+        return ChildFailed(ended, f"ended by {by}", Outcome.NO_MEMORY)
     if ended < 0:
         return ChildFailed(ended, f"ended by {signal.Signals(-ended).name}")
     last = (said.strip().splitlines() or [f"exit code {ended}"])[-1]

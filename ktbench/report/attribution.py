@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from ktbench.core.features import FEATURES
 from ktbench.core.sweep import FigureKind
-from ktbench.report.compare import judged_values
+from ktbench.report.against_baseline import judged_values
 from ktbench.report.exact import exact
 from ktbench.report.row import Row, groups_of
 from ktbench.report.settings import Setting

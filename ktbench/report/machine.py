@@ -10,8 +10,11 @@ Facts = dict[str, Any]
 
 
 def facts_of(run: Run) -> Facts:
-    """Facts of the machine that the plan names, the latest where every sitting described it; empty where none did."""
-    described = [env for env in run.environments if env.env_id == run.header.env_id]
+    """Facts of the machine that the plan names, the latest where every sitting described it; empty where none did.
+
+    Where a sweep was planned on one machine and measured on others, those of the last that was described.
+    """
+    described = [env for env in run.environments if env.env_id == run.header.env_id] or list(run.environments)
     return described[-1].facts if described else {}
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from ktbench.core.outcome import Outcome
 from ktbench.core.record import Cell, Part, Provenance, Record
+from ktbench.report.against_baseline import compared, judged_values
 from ktbench.report.agreement import MARK, is_unproven, unchecked_reason, worst
 from ktbench.report.command import command_of
-from ktbench.report.compare import compared, judged_values
 from ktbench.report.ending import ending_of, open_reason, step_interval
 from ktbench.report.energy import energy_use, unmetered_reason
 from ktbench.report.evidence import evidence_of

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from ktbench.store import read_run
+from tests.command import KTBENCH
 
 ROOT = Path(__file__).parents[2]
 pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
@@ -20,7 +20,7 @@ QUICK = ("model=tiny", "workload.prompt=8", "workload.steps=2", "measure.max_rou
 
 
 def command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "ktbench", "sweep", ARMS, *QUICK, *words]
+    return [*KTBENCH, "sweep", ARMS, *QUICK, *words]
 
 
 def surroundings(folder: Path) -> dict[str, str]:

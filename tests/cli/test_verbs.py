@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from ktbench.cli import VERBS
 from ktbench.core.outcome import Outcome
 from ktbench.store import read_run
 from ktbench.store.log import encode
+from tests.command import KTBENCH
 
 ROOT = Path(__file__).parents[2]
 pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
@@ -24,7 +24,7 @@ PARTS = "sweep.parts=[kernels/few_tokens,kernels/domains]"
 
 def ktbench(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "ktbench", *words],
+        [*KTBENCH, *words],
         cwd=folder, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(folder)},
         capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 
 from ktbench.core.outcome import Outcome
 from ktbench.core.record import Record, RoofSample
-from ktbench.report.compare import judged_values
+from ktbench.report.against_baseline import judged_values
 from ktbench.report.row import Row
 from ktbench.report.rows import rows_of
 from ktbench.report.tables import Table, table_of

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ktbench.core.outcome import Outcome
-from ktbench.report.compare import judged_values
+from ktbench.report.against_baseline import judged_values
 from ktbench.report.exact import is_exact
 from ktbench.report.html.picture import Panel, Picture
 from ktbench.report.html.plot import WIDE, Plot, Spot

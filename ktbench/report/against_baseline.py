@@ -53,11 +53,17 @@ def _ratio(one: Row, other: Row) -> Interval | None:
 
 
 def _alike(one: Row, other: Row) -> tuple[dict[int, float], dict[int, float]]:
-    """Seconds of both in the rounds in which their cores were in the same place and stayed there."""
+    """Seconds of both in the rounds in which one machine had their cores in the same place, where they stayed."""
     there, here = one.placements, other.placements
+    machine, its = _machines(one), _machines(other)
     one_s, other_s = one.round_s, other.round_s
-    rounds = [n for n in one_s.keys() & other_s.keys() if there[n] == here[n] != "moved"]
+    both = one_s.keys() & other_s.keys()
+    rounds = [n for n in both if there[n] == here[n] != "moved" and machine[n] == its[n]]
     return {n: one_s[n] for n in rounds}, {n: other_s[n] for n in rounds}
+
+
+def _machines(row: Row) -> dict[int, str]:
+    return {record.round: record.env_id for record in row.records}
 
 
 def _unpaired(row: Row, base: Row) -> str:

@@ -1,0 +1,232 @@
+"""Sweeps spread over stand-ins for nodes: what is gathered, what a lost node costs, what resumes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from ktbench.cli import main, share, spread
+from ktbench.cli.share import carry_out_share, run_share
+from ktbench.config import Launch, launcher
+from ktbench.core.errors import RequestError
+from ktbench.core.outcome import Outcome
+from ktbench.core.plain import to_plain
+from ktbench.core.record import Environment
+from ktbench.host import timing_lock
+from ktbench.launch.shares import NODES, read_share, withdraw
+from ktbench.store import Log, Run, read_run
+from tests.simulate.testbed import testbed
+from tests.tiny import tiny_cell
+
+WORDS = (
+    "sweep", "model=tiny", "workload.prompt=8", "workload.steps=2", "sweep.arms=[base,+v]", "workload.batch=1,2,3",
+    "machine=box.yaml", "hydra/launcher=submitit_local",
+)  # fmt: skip
+HERE = Environment(env_id="env", code_id="code")
+Node = Callable[[Path], None]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a machine of one's own, where launchers run jobs one after the other in this process."""
+    (tmp_path / "box.yaml").write_text(yaml.safe_dump(to_plain(testbed()) | {"name": "box", "title": "A box"}))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launcher, "is_installed", lambda name: True)
+    monkeypatch.setattr(Launch, "value", lambda self, key: None)
+    monkeypatch.setattr("ktbench.cli.show.write_report", lambda run: [])
+    monkeypatch.setattr("ktbench.cli.simulating._FEW", 0)
+    for module in ("ktbench.host.environment", "ktbench.cli.drive", "ktbench.cli.spread"):
+        monkeypatch.setattr(f"{module}.environment", lambda: HERE)
+    launched(monkeypatch, carry_out_share)
+    return tmp_path
+
+
+def launched(monkeypatch: pytest.MonkeyPatch, node: Node) -> list[Path]:
+    """Let nodes carry out shares so; the folders of the shares that were launched."""
+    folders: list[Path] = []
+
+    def launch_jobs(launch: Launch, folder: Path, task: object, jobs: Sequence[str]) -> list[str]:
+        folders.extend(map(Path, jobs))
+        return [_said(node, Path(job)) for job in jobs]
+
+    monkeypatch.setattr(spread, "launch_jobs", launch_jobs)
+    return folders
+
+
+def _said(node: Node, folder: Path) -> str:
+    try:
+        node(folder)
+    except RequestError as error:
+        return str(error)
+    return ""
+
+
+def the_run(home: Path) -> Run:
+    return read_run(home / "runs/first")
+
+
+def outcomes(run: Run) -> list[tuple[str, Outcome]]:
+    latest = {record.cell: record for record in run.records}
+    return [(cell.label, latest[cell.key].outcome) for cell in run.header.cells]
+
+
+def test_a_spread_sweep_is_the_same_run_as_one_on_one_machine(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*WORDS, "run_name=first"]) == 0
+    out, err = capsys.readouterr()
+    assert "3 of 3 shares go to submitit_local" in err
+    assert err.count("  simulated  ") == 2 * 6  # by nodes, and by the sweep
+    assert main([*WORDS[:-1], "run_name=alone"]) == 0
+    alone = read_run(home / "runs/alone")
+    assert {r.cell: r.samples_s for r in the_run(home).records} == {r.cell: r.samples_s for r in alone.records}
+    assert the_run(home).header.cells == alone.header.cells
+    assert capsys.readouterr().out.split("Ids:")[0] == out.split("Ids:")[0].replace("first", "alone")
+
+
+def test_shares_are_as_many_as_asked_for(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = launched(monkeypatch, carry_out_share)
+    assert main([*WORDS, "spread.jobs=2", "run_name=first"]) == 0
+    assert [folder.name for folder in folders] == ["001-000", "001-001"]
+    assert sorted(len(read_run(folder).header.cells) for folder in folders) == [2, 4]
+
+
+def test_a_node_that_fails_costs_its_cells_and_resuming_runs_what_lacks(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails_once(folder: Path) -> None:
+        if folder.name == "001-001":
+            raise RequestError("the node went away")
+        carry_out_share(folder)
+
+    launched(monkeypatch, fails_once)
+    assert main([*WORDS, "run_name=first"]) == 4
+    first = the_run(home)
+    assert [outcome for _, outcome in outcomes(first)] == ["OK", "OK", "CRASHED", "CRASHED", "OK", "OK"]
+    assert {record.why for record in first.records if not record.outcome.timed} == {"the node went away"}
+    folders = launched(monkeypatch, fails_once)
+    assert main([*WORDS, "resume=first"]) == 0
+    assert [folder.name for folder in folders] == ["002-000"]
+    second = the_run(home)
+    assert second.records[: len(first.records)] == first.records and len(second.records) == len(first.records) + 2
+    assert {outcome for _, outcome in outcomes(second)} == {Outcome.OK}
+    folders = launched(monkeypatch, fails_once)
+    assert main([*WORDS, "resume=first"]) == 0
+    assert folders == []
+    assert "0 of 3 shares go to" in capsys.readouterr().err
+
+
+def test_a_launcher_that_loses_a_job_costs_the_cells_of_that_job(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spread, "_GRACE_S", 0.0)
+
+    def loses_one(launch: Launch, folder: Path, task: object, jobs: Sequence[str]) -> list[str]:
+        for job in jobs[1:]:
+            carry_out_share(Path(job))
+        raise RuntimeError("Job 17 was killed\n")
+
+    monkeypatch.setattr(spread, "launch_jobs", loses_one)
+    assert main([*WORDS, "run_name=first"]) == 4
+    assert [outcome for _, outcome in outcomes(the_run(home))] == ["CRASHED", "CRASHED", *["OK"] * 4]
+    assert the_run(home).records[-1].why == "submitit_local lost its job: Job 17 was killed"
+
+
+def test_an_interrupt_withdraws_shares_and_keeps_what_was_measured(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(launch: Launch, folder: Path, task: object, jobs: Sequence[str]) -> list[str]:
+        carry_out_share(Path(jobs[0]))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(spread, "launch_jobs", interrupted)
+    assert main([*WORDS, "run_name=first"]) == 130
+    assert len(the_run(home).records) == 2
+    assert [read_share(folder) for folder in (home / "runs/first" / NODES).iterdir()] == [None] * 3
+    assert "resume=first goes on" in capsys.readouterr().err
+    launched(monkeypatch, carry_out_share)
+    assert main([*WORDS, "resume=first"]) == 0
+    assert len(the_run(home).records) == 6
+
+
+def test_what_a_node_left_is_gathered_and_a_busy_one_is_waited_for(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = launched(monkeypatch, carry_out_share)
+    assert main([*WORDS, "run_name=first"]) == 0
+    log = home / "runs/first/log.jsonl"
+    log.write_bytes(b"".join(line for line in log.read_bytes().splitlines(True) if b'"record"' not in line))
+    writer = Log(folders[0])
+    assert main([*WORDS, "resume=first"]) == 2
+    assert "a node still works on it" in capsys.readouterr().err
+    writer.close()
+    assert main([*WORDS, "resume=first"]) == 0
+    assert len(folders) == 3 and len(the_run(home).records) == 6
+
+
+def test_a_share_goes_on_where_its_log_ends(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def again(folder: Path) -> None:
+        carry_out_share(folder)
+        carry_out_share(folder)  # as a launcher does that puts a job back into the queue
+
+    folders = launched(monkeypatch, again)
+    assert main([*WORDS, "run_name=first"]) == 0
+    assert [len(read_run(folder).records) for folder in folders] == [2, 2, 2]
+
+
+def test_a_withdrawn_share_ends_after_the_turn_under_way(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def withdrawn(folder: Path) -> None:
+        monkeypatch.setattr(share, "is_asked", lambda folder: False)
+        carry_out_share(folder)
+
+    folders = launched(monkeypatch, withdrawn)
+    assert main([*WORDS, "run_name=first", "spread.jobs=1"]) == 4
+    assert len(read_run(folders[0]).records) == 1
+    withdraw(folders[0])
+    with pytest.raises(RequestError, match="withdrawn before it began"):
+        carry_out_share(folders[0])
+    assert "it was withdrawn, or this node does not see" in run_share(SimpleNamespace(share=str(folders[0])))
+
+
+def test_other_code_and_other_machines_are_not_mixed_in(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Environment(env_id="env", code_id="other")
+    monkeypatch.setattr("ktbench.host.environment.environment", lambda: here)
+    assert main([*WORDS, "run_name=first"]) == 4
+    assert {record.why.partition(";")[0][-23:] for record in the_run(home).records} == {"this node is code other"}
+
+
+def test_what_was_measured_elsewhere_is_not_gone_on_with() -> None:
+    from tests.launch.test_shares import a_run, turn
+
+    cell = tiny_cell()
+    asked = share.Share(header=a_run((cell,)).header, environments=(), kept=(), mixed=False, home="")
+    known = (turn(cell, 0, env="there"),)
+    with pytest.raises(RequestError, match="its machine was there, this node is machine env"):
+        share.require_alike(asked, Environment(env_id="env", code_id="code"), known)
+
+
+@pytest.mark.parametrize(("n_jobs", "here", "fine"), [(1, True, True), (2, True, False), (2, False, True)])
+def test_joblib_times_one_cell_at_a_time(
+    n_jobs: int, here: bool, fine: bool, monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    monkeypatch.setattr(Launch, "value", lambda self, key: n_jobs)
+    launch, cells = Launch(name="joblib", words=(), jobs=None), [tiny_cell()]
+    if not here:
+        assert main([*WORDS, "run_name=first"]) == 0
+        cells = list(the_run(home).header.cells)
+    if fine:
+        assert spread.one_at_a_time(launch, cells).words == (("hydra.launcher.n_jobs=1",) if here else ())
+        return
+    with pytest.raises(RequestError, match="timing with two cells at once on one host is refused"):
+        spread.one_at_a_time(launch, cells)
+
+
+def test_a_sweep_is_refused_while_another_times_and_nothing_is_written(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [word for word in WORDS[:-1] if not word.startswith("machine")]
+    with timing_lock.timing("sweep", "long"):
+        assert main([*words, "run_name=second"]) == 2
+        assert main([*WORDS[:-1], "run_name=simulated"]) == 0  # which times nothing
+    assert "this host is timing already: sweep of run long (process " in capsys.readouterr().err
+    assert not (home / "runs/second").exists()
