@@ -28,6 +28,8 @@ from ktbench.engine.answering import Answering
 _ROOM = 256  # for new tokens, where a task does not say; lm-eval's own
 _LOGITS_BYTES = 1 << 30  # of a pass at once
 _LOGIT_BYTES = 6  # in bf16, and then in float32
+_SCORES_BYTES = 1 << 31  # of attention over the prompts of a batch
+_SCORE_BYTES = 12  # in float32, masked, and as weights
 
 # A continuation's log-probability, and whether every token of it is the likeliest.
 Likelihood = tuple[float, bool]
@@ -46,7 +48,7 @@ class Tally:
 
 
 class EngineLM(TemplateLM):  # type: ignore[misc]
-    """Answers lm-eval's requests, `batch` of them at a time.
+    """Answers lm-eval's requests, `batch` of them at a time, or as many as long prompts leave memory for.
 
     `max_length` is the longest context with its continuation (None: as the model's configuration says);
     `progress(done, of)` is told after every batch. `use` comes before the first request.
@@ -150,7 +152,7 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
             if key not in found:
                 alike[row][key] = continuation
         rows_at_once = self._rows_at_once(alike)
-        for rows in self._batches(sorted(alike, key=lambda row: (-len(row), row)), rows_at_once):
+        for rows in self._batches(sorted(alike, key=lambda row: (-len(row), row)), len, rows_at_once):
             longest = [max(map(len, alike[row].values())) for row in rows]
             found |= self._keep(
                 {
@@ -186,7 +188,8 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
         questions = self._questions(requests)
         found = self._known([one.key for one in questions])
         new = {one.key: one for one in questions if one.key not in found}
-        for batch in self._batches(sorted(new.values(), key=lambda one: (-len(one.prompt), one.prompt))):
+        longest_first = sorted(new.values(), key=lambda one: (-len(one.prompt), one.prompt))
+        for batch in self._batches(longest_first, lambda one: len(one.prompt), self.batch_size):
             found |= self._keep(self._generated(batch))
         return [Answer(*found[one.key]) for one in questions]
 
@@ -230,11 +233,19 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
             self._cache.put(new)
         return new
 
-    def _batches(self, items: Sequence[Any], size: int | None = None) -> Iterator[list[Any]]:
-        size = size or self.batch_size
-        for first in range(0, len(items), size):
-            yield list(items[first : first + size])
-            self._progress(min(first + size, len(items)), len(items))
+    def _batches(self, items: Sequence[Any], length: Callable[[Any], int], size: int) -> Iterator[list[Any]]:
+        """At most `size` of the items at a time; they come longest first."""
+        first = 0
+        while first < len(items):
+            end = min(first + self._at_once(length(items[first]), size), len(items))
+            yield list(items[first:end])
+            first = end
+            self._progress(end, len(items))
+
+    def _at_once(self, longest: int, size: int) -> int:
+        """As many as the scores of attention leave room for, which grow with the square of a prompt's length."""
+        heads = self.answering.network.config.num_attention_heads
+        return max(1, min(size, _SCORES_BYTES // (_SCORE_BYTES * heads * max(1, longest) ** 2)))
 
 
 def _likelihood(logits: Tensor, continuation: Sequence[int]) -> Likelihood:

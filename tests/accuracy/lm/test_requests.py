@@ -121,6 +121,25 @@ def test_progress_is_told(checkpoint: Checkpoint, lm: EngineLM) -> None:
     assert told == [(2, 5), (4, 5), (5, 5)]
 
 
+def test_long_prompts_go_in_smaller_batches(
+    checkpoint: Checkpoint, lm: EngineLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scores of attention over a batch grow with the square of its longest prompt."""
+    passed: list[list[int]] = []
+    generate, heads, budget = lm.answering.generate, lm.answering.network.config.num_attention_heads, 200
+
+    def noted(prompts: list[list[int]], *given: Any, **options: Any) -> Any:
+        passed.append([len(prompt) for prompt in prompts])
+        return generate(prompts, *given, **options)
+
+    monkeypatch.setattr(lm.answering, "generate", noted)
+    monkeypatch.setattr("ktbench.accuracy.lm.model._SCORES_BYTES", 12 * heads * budget)
+    asked = [("of " * words, {"until": [], "max_gen_toks": 2}) for words in (30, 8, 7, 1, 2, 1, 1)]
+    put(EngineLM(lm.answering, checkpoint.tokenizer, batch=4), "generate_until", asked)
+    assert all(len(batch) == 1 or len(batch) * max(batch) ** 2 <= budget for batch in passed)
+    assert len(passed[0]) == 1 < len(passed[-1]) <= 4
+
+
 def test_recorded_steps_answer_like_others(lm: EngineLM, checkpoint: Checkpoint) -> None:
     """Between two ways to compute in bf16 a random model's likeliest token is often the same; here the first ones."""
     plain = put(lm, "generate_until", GENERATED)
