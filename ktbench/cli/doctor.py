@@ -7,18 +7,16 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ktbench.cli.doctor_health import Line, dash, health_lines
 from ktbench.core.errors import RequestError
 
 if TYPE_CHECKING:
-    from ktbench.core.health import Warned
     from ktbench.core.peers import Peer
 
 SUMMARY = "what this machine grants, and each feature and peer: available, or what it lacks"
 _GIB = 2**30
 _COMPILERS = ("g++", "cmake", "nvcc")
 _ACCURACY = ("lm_eval",)
-
-Line = tuple[str, str]
 
 
 def run(overrides: Sequence[str]) -> int:
@@ -38,7 +36,7 @@ def report() -> list[str]:
         *_section("machine", machine),
         *_section("features", _features(feature_reasons(machine_grants()))),
         *_section("peers", _peers()),
-        *_section("health", _health()),
+        *_section("health", health_lines()),
     ]
 
 
@@ -60,16 +58,16 @@ def _hardware() -> list[Line]:
     nodes = "; ".join(f"node {node.id}: {len(node.cpus)} cpus" for node in topology.nodes)
     gpus = ", ".join(f"{gpu.name} ({gpu.memory_bytes / _GIB:.0f} GiB)" for gpu in cuda.gpus)
     return [
-        ("cpu", settings.cpu_model or _dash("the kernel names none")),
+        ("cpu", settings.cpu_model or dash("the kernel names none")),
         ("cores", f"{len(topology.cores)} usable, {len(topology.cpus)} cpus, SMT {'on' if topology.smt else 'off'}"),
-        ("last-level cache", f"{cache / 2**20:.0f} MiB" if cache else _dash("the kernel lists no caches")),
+        ("last-level cache", f"{cache / 2**20:.0f} MiB" if cache else dash("the kernel lists no caches")),
         ("NUMA", nodes),
         ("memory", f"{memory.available_bytes / _GIB:.1f} GiB free of {memory.total_bytes / _GIB:.1f} ({memory.limit})"),
-        ("hypervisor", settings.hypervisor or _dash("the kernel does not say")),
-        ("governor", settings.governor or _dash("no cpufreq here, as in most virtual machines")),
-        ("turbo", _on_off(settings.turbo) or _dash("no cpufreq here, as in most virtual machines")),
-        ("huge pages", settings.thp or _dash("this kernel has no transparent huge pages")),
-        ("GPU", gpus or _dash(cuda.reason)),
+        ("hypervisor", settings.hypervisor or dash("the kernel does not say")),
+        ("governor", settings.governor or dash("no cpufreq here, as in most virtual machines")),
+        ("turbo", _on_off(settings.turbo) or dash("no cpufreq here, as in most virtual machines")),
+        ("huge pages", settings.thp or dash("this kernel has no transparent huge pages")),
+        ("GPU", gpus or dash(cuda.reason)),
         ("roles=split", _split(topology.core_cpus)),
     ]
 
@@ -81,7 +79,7 @@ def _split(cpus: Sequence[int]) -> str:
 
     engine = EngineSpec(roles="split")
     if why := lacking_cores(cpus, engine):
-        return _dash(why)
+        return dash(why)
     roles = split_cpus(cpus, engine)
     device, host = (", ".join(map(str, of)) for of in (roles.device, roles.host))
     return f"device role on cpu {device}; host role on cpu {host} (engine.device_threads moves the border)"
@@ -93,10 +91,10 @@ def _grant_lines() -> list[Line]:
 
     extension = load_extension()
     if extension.module is None:
-        return [("instruction sets", _dash(extension.reason))]
+        return [("instruction sets", dash(extension.reason))]
     isas = isa_grants(extension)
     granted = [isa for isa, reason in isas.items() if not reason]
-    refused = [(f"isa {isa}", _dash(reason)) for isa, reason in isas.items() if reason]
+    refused = [(f"isa {isa}", dash(reason)) for isa, reason in isas.items() if reason]
     return [("instruction sets", ", ".join(granted)), *refused, *_kernel_lines(isas)]
 
 
@@ -111,7 +109,7 @@ def _kernel_lines(isas: Mapping[str, str]) -> list[Line]:
     return [
         (
             f"{precision} kernels",
-            "; ".join(used(*pair) for pair in features.items()) or _dash("no feature has any here"),
+            "; ".join(used(*pair) for pair in features.items()) or dash("no feature has any here"),
         )
         for precision, features in kernel_isas(isas).items()
     ]
@@ -124,8 +122,8 @@ def _software() -> list[Line]:
     packages = {name: package_version(name) for name in (*PACKAGES, *_ACCURACY)}
     return [
         ("python", platform.python_version()),
-        *((name, version or _dash("not installed")) for name, version in packages.items()),
-        *((name, version or _dash("not on the PATH")) for name, version in programs.items()),
+        *((name, version or dash("not installed")) for name, version in packages.items()),
+        *((name, version or dash("not on the PATH")) for name, version in programs.items()),
     ]
 
 
@@ -153,74 +151,12 @@ def _peer(peer: Peer) -> str:
     if peer.name == "llama-bench" and (version := program_versions((peer.name,))[peer.name]):
         return f"{version} (peer.llama_bench={peer.name})"
     if reason := peer_reason(peer, PeerSpec()):
-        return _dash(reason)
+        return dash(reason)
     found = find_peer(peer, PeerSpec())
     if found is None or not found.version:
         return "available"
     return found.version if found.python == sys.executable else f"{found.version} in {found.python}"
 
 
-def _health() -> list[Line]:
-    """Each thing found wrong with what it does and how to mend it, what nobody could look at, and what stood the test.
-
-    Facts are read as for a run; where cores lie is measured here, as it is next to every turn.
-    """
-    from ktbench.core.health import MACHINE_CHECKS, unknown, warnings
-    from ktbench.host.extension import load_extension
-    from ktbench.host.health import health_facts
-    from ktbench.host.roofs import core_to_core_ns
-    from ktbench.host.topology import read_topology
-
-    topology, kernels = read_topology(), load_extension().module
-    hop_ns = None if kernels is None else core_to_core_ns(kernels, topology.core_cpus)
-    facts = health_facts(topology) | {"core_to_core_ns": hop_ns}
-    found = warnings(MACHINE_CHECKS, facts)
-    good = len(MACHINE_CHECKS) - len(found) - len(unknown(MACHINE_CHECKS, facts))
-    return [
-        *(line for warned in found for line in _warning(warned)),
-        ("good", f"{good} of {len(MACHINE_CHECKS)} checks found nothing that would spoil measurements"),
-        *_unreadable(facts["missing"]),
-        ("energy", _energy()),
-        ("generated programs", _sandbox()),
-    ]
-
-
-def _warning(warned: Warned) -> list[Line]:
-    return [("warning", f"{warned.said}; {warned.check.harm}"), ("  fix", warned.check.cure)]
-
-
-def _unreadable(missing: Mapping[str, str]) -> list[Line]:
-    """Checks that cannot be made, those with one reason together."""
-    why: dict[str, list[str]] = {}
-    for name, reason in missing.items():
-        why.setdefault(reason, []).append(name)
-    return [("not to be read", f"{', '.join(names)}: {_dash(reason)}") for reason, names in why.items()]
-
-
-def _energy() -> str:
-    """The meters of this machine, and why others lack."""
-    from ktbench.host.cuda import read_cuda_devices
-    from ktbench.host.energy import open_meters
-
-    meters = open_meters(read_cuda_devices())
-    names = [meter.name for meter in meters.meters]
-    return "; ".join([*([", ".join(names)] if names else []), *([_dash(meters.reason)] if meters.reason else [])])
-
-
-def _sandbox() -> str:
-    """What keeps in the programs that models write, or why none is run."""
-    from ktbench.accuracy.sandbox.limits import Unprotected
-    from ktbench.accuracy.sandbox.running import sandbox_powers
-
-    try:
-        return f"kept in by {', '.join(sandbox_powers())}"
-    except Unprotected as error:
-        return _dash(str(error))
-
-
 def _on_off(value: bool | None) -> str:
     return "" if value is None else ("on" if value else "off")
-
-
-def _dash(reason: str) -> str:
-    return f"- ({reason})"

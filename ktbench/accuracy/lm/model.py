@@ -244,7 +244,7 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
 
     def _at_once(self, longest: int, size: int) -> int:
         """As many as the scores of attention leave room for, which grow with the square of a prompt's length."""
-        heads = self.answering.network.config.num_attention_heads
+        heads: int = self.answering.network.config.num_attention_heads
         return max(1, min(size, _SCORES_BYTES // (_SCORE_BYTES * heads * max(1, longest) ** 2)))
 
 
