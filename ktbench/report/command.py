@@ -86,11 +86,21 @@ def _rest(spec: RunSpec) -> Iterator[str]:
     plain = WorkloadSpec(phase=phase, prompt=1, steps=1, routing="balanced" if phase == "layer" else "model")
     yield from (f"workload.{name}={getattr(spec.workload, name)}" for name in ("prompt", "steps"))
     yield from _changed("workload", spec.workload, plain, skip=("phase", "prompt", "steps"))
-    yield from _changed("engine", spec.engine, EngineSpec())
+    yield from _engine(spec.engine)
     if spec.machine is not None and spec.machine.gpu is not None and spec.engine.device == "cpu":
         yield "engine.device=cpu"  # such a machine's device is its GPU unless said otherwise
     if spec.machine is None:
-        yield from _changed("measure", spec.measure, MeasureSpec())
+        yield from _measure(spec.measure)
+
+
+@cache
+def _engine(engine: EngineSpec) -> tuple[str, ...]:
+    return tuple(_changed("engine", engine, EngineSpec()))
+
+
+@cache
+def _measure(measure: MeasureSpec) -> tuple[str, ...]:
+    return tuple(_changed("measure", measure, MeasureSpec()))
 
 
 def _system(spec: RunSpec) -> Iterator[str]:

@@ -19,6 +19,7 @@ ROOF_MOVED = 0.15
 _MOST_NAMES = 8
 # Of one kind of roof: round and value of every sample.
 _Samples = list[tuple[int, float]]
+_Watched = tuple[Row, list[dict[str, Any]]]
 
 
 def machine_warnings(run: Run) -> tuple[str, ...]:
@@ -54,12 +55,14 @@ def roof_warnings(rows: Sequence[Row]) -> tuple[str, ...]:
 
 def turn_warnings(rows: Sequence[Row], name: Callable[[Row], str]) -> tuple[str, ...]:
     """What happened to timed steps: for each check that found something the cells affected, and the worst of it."""
-    return tuple(line for check in TURN_CHECKS if (line := _turn_line(check, measured(rows), name)))
+    watched = [(row, facts) for row in measured(rows) if (facts := _watched(row))]
+    return tuple(line for check in TURN_CHECKS if (line := _turn_line(check, watched, name)))
 
 
 def disturbed_rounds(row: Row) -> dict[str, tuple[int, ...]]:
     """Name of each check that found something -> the rounds in which it did."""
-    found = {check.name: tuple(facts["round"] for facts, _ in _disturbed(check, row)) for check in TURN_CHECKS}
+    watched = _watched(row)  # once, not for every check: a run may have ten thousand rows
+    found = {check.name: tuple(facts["round"] for facts, _ in _found(check, watched)) for check in TURN_CHECKS}
     return {name: rounds for name, rounds in found.items() if rounds}
 
 
@@ -71,20 +74,20 @@ def _line(warned: Warned) -> str:
     return f"Warning: {warned.said}; {warned.check.harm}."
 
 
-def _turn_line(check: Check, rows: Sequence[Row], name: Callable[[Row], str]) -> str:
-    affected = {name(row): found for row in rows if (found := _disturbed(check, row))}
+def _turn_line(check: Check, watched: Sequence[_Watched], name: Callable[[Row], str]) -> str:
+    affected = {name(row): found for row, facts in watched if (found := _found(check, facts))}
     if not affected:
         return ""
-    counts = {name(row): len(_watched(row)) for row in rows}
+    counts = {name(row): len(facts) for row, facts in watched}
     cells = [f"{who} in {len(found)} of {counts[who]} turns" for who, found in affected.items()]
     more = f" and {len(cells) - _MOST_NAMES} more" if len(cells) > _MOST_NAMES else ""
     _, worst = max((pair for found in affected.values() for pair in found), key=lambda pair: _size(check, pair[0]))
     return f"{'; '.join(cells[:_MOST_NAMES])}{more} — {check.name}: at worst {worst}; {check.harm}"
 
 
-def _disturbed(check: Check, row: Row) -> list[tuple[dict[str, Any], str]]:
+def _found(check: Check, watched: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], str]]:
     """Facts and finding of each turn in which the check found something."""
-    return [(facts, one.said) for facts in _watched(row) for one in warnings([check], facts)]
+    return [(facts, one.said) for facts in watched for one in warnings([check], facts)]
 
 
 def _watched(row: Row) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any, TypeAlias
 
 from ktbench.core.arms import PRECISIONS
@@ -65,8 +66,8 @@ def settings_of(spec: RunSpec) -> dict[str, Setting]:
         "device_precision": spec.device_precision,
         "inject": rules_word(spec.inject),
         "inject.rules": _digest(to_plain(spec.inject.rules)),
-        **dict(_flat("workload", spec.workload)),
-        **{key: value for key, value in _flat("engine", spec.engine) if key.rpartition(".")[2] not in BY_NAME},
+        **dict(_flattened("workload", spec.workload)),
+        **{key: value for key, value in _flattened("engine", spec.engine) if key.rpartition(".")[2] not in BY_NAME},
     }
     return _of_layer(found, spec) if spec.workload.phase == "layer" else found
 
@@ -88,6 +89,12 @@ def _digest(content: Any) -> str:
     if known not in _DIGESTS:
         _DIGESTS[known] = digest(content)
     return _DIGESTS[known]
+
+
+@cache
+def _flattened(part: str, value: Any) -> tuple[tuple[str, Setting], ...]:
+    """Many cells have the same engine, and many the same work."""
+    return tuple(_flat(part, value))
 
 
 def _flat(part: str, value: Any) -> Iterator[tuple[str, Setting]]:

@@ -51,7 +51,7 @@ def test_sweep_names_the_files_it_wrote(swept: Path) -> None:
     names = {file.name for file in (swept / "runs/first/report").iterdir()}
     assert names == {f"table.{kind}" for kind in ("md", "csv", "json", "tex")} | {
         f"figure.{kind}" for kind in ("pdf", "svg", "png")
-    }
+    } | {"page.html"}
 
 
 def test_report_rebuilds_the_same_bytes(swept: Path) -> None:
