@@ -10,6 +10,7 @@ SUMMARY = "tables and figures of a run again, from its log alone: RUN [md|csv|js
 def run(overrides: Sequence[str]) -> int:
     """Rebuild the report of a run and print its table. Raises RequestError for an unknown run or format."""
     from ktbench.core.errors import RequestError
+    from ktbench.report.documents import documents_of
     from ktbench.report.page import page_of
     from ktbench.report.write import FORMATS, write_report
     from ktbench.store import read_run
@@ -19,8 +20,9 @@ def run(overrides: Sequence[str]) -> int:
         raise RequestError("report: name a run: a folder, a name under runs/, or latest")
     name, *formats = overrides
     stored = read_run(find_run(name))
-    written = write_report(stored, formats or FORMATS)
-    print(page_of(stored))
+    documents = documents_of(stored)
+    written = write_report(stored, formats or FORMATS, documents)
+    print(page_of(stored, documents))
     for path in written:
         print(f"wrote {path}")
     return 0

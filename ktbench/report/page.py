@@ -13,9 +13,12 @@ from ktbench.report.tables import Table
 from ktbench.store import Run
 
 
-def page_of(run: Run) -> str:
-    """Markdown of `report/accuracy.md`, `table.md` and `paper.md`: all parts in order, their figures linked."""
-    documents = documents_of(run)
+def page_of(run: Run, documents: Sequence[Document] | None = None) -> str:
+    """Markdown of `report/accuracy.md`, `table.md` and `paper.md`: all parts in order, their figures linked.
+
+    `documents` are those of the run, where the caller has them: of ten thousand rows they take seconds.
+    """
+    documents = documents_of(run) if documents is None else documents
     kinds = [[one for one in documents if one.kind == kind] for kind in KINDS]
     return "\n".join(page_of_kind(run.header.title, found) for found in kinds if found)
 
