@@ -52,13 +52,14 @@ _ON_REQUEST = ("kit",)
 def write_report(run: Run, formats: Sequence[str] = FORMATS, documents: Sequence[Document] | None = None) -> list[Path]:
     """Write `table.md`, `.csv`, `.json`, `.tex` and `figure.pdf`, `.svg`, `.png` below `<run folder>/report/`.
 
-    As `html` of every run `page.html`, on request as `kit` a folder `kit` to drop into a paper. Of a run that asks a suite `accuracy.md`, `.csv`, `.json` and `.tex`, and `table` of what was timed as well. Of one
-    that attributes its speed-ups `attribution.md`, `.csv`, `.json` and `.tex` beside `table`. Where
-    published numbers are shown, `paper.md`, `.csv`, `.tex` and `published.pdf`, `.svg`, `.png`, and all of them
-    as `paper.html` and `paper.pdf`. A run of several parts gets all of them for each part, `table-<part>.md` and so on,
-    and `table.md` and `paper.md` as the pages that hold all tables. Returns the paths written. `documents`
-    are those of the run, where the caller has them. Raises RequestError for a format that is none of FORMATS, or of
-    which there is nothing, before anything is written.
+    As `html` of every run `page.html`, on request as `kit` a folder `kit` to drop into a paper. Of a run that asks
+    a suite `accuracy.md`, `.csv`, `.json` and `.tex`, and `table` of what was timed as well. Of one that attributes
+    its speed-ups `attribution.md`, `.csv`, `.json` and `.tex` beside `table`. Where published numbers are shown,
+    `paper.md`, `.csv`, `.tex` and `published.pdf`, `.svg`, `.png`, and all of them as `paper.html` and `paper.pdf`.
+    A run of several parts gets all of them for each part, `table-<part>.md` and so on, and `table.md` and
+    `paper.md` as the pages that hold all tables. Returns the paths written. `documents` are those of the run, where
+    the caller has them. Raises RequestError for a format that is none of FORMATS, or of which there is nothing,
+    before anything is written.
     """
     allowed = (*FORMATS, *_ON_REQUEST)
     unknown = [name for name in formats if name not in allowed]
