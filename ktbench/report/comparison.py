@@ -74,8 +74,8 @@ class Comparison:
 
     @property
     def verdicts(self) -> Counter[Verdict]:
-        """How many cells, controls apart, have which verdict."""
-        return Counter(cell.verdict for cell in self.cells if not cell.is_control)
+        """How many of the cells that both runs have timed, controls apart, have which verdict."""
+        return Counter(cell.verdict for cell in self.cells if cell.held and not cell.is_control)
 
 
 def compare_runs(before: Run, after: Run, tolerance: float = TOLERANCE) -> Comparison:

@@ -56,11 +56,11 @@ def warnings(comparison: Comparison) -> Iterator[str]:
 
 
 def summary(comparison: Comparison) -> str:
-    """`1 faster, 0 slower, 3 same, 1 unsure of 5 cells`."""
+    """`1 faster, 0 slower, 3 same, 1 unsure of 5 cells timed in both`."""
     counts = comparison.verdicts
     order = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME, Verdict.UNSURE)
     total = counts.total()
-    return f"{', '.join(f'{counts[one]} {one}' for one in order)} of {total} cell{'' if total == 1 else 's'} in both"
+    return f"{', '.join(f'{counts[one]} {one}' for one in order)} of {total} cell{'' if total == 1 else 's'} timed in both"
 
 
 def _origin(run: Run) -> str:

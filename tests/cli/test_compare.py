@@ -40,7 +40,7 @@ def home(runs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_run_against_itself_is_all_the_same(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "old", "runs/old"]) == 0
     out, err = capsys.readouterr()
-    assert "0 faster, 0 slower, 3 same, 0 unsure of 3 cells in both." in out and err == ""
+    assert "0 faster, 0 slower, 3 same, 0 unsure of 3 cells timed in both." in out and err == ""
     written = [f"wrote runs/old/report/compare-old.{ending}" for ending in ("md", "csv", "json")]
     assert out.splitlines()[-3:] == written
     assert out.startswith((home / "runs/old/report/compare-old.md").read_text())
