@@ -60,7 +60,8 @@ def summary(comparison: Comparison) -> str:
     counts = comparison.verdicts
     order = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME, Verdict.UNSURE)
     total = counts.total()
-    return f"{', '.join(f'{counts[one]} {one}' for one in order)} of {total} cell{'' if total == 1 else 's'} timed in both"
+    cells = "cell" if total == 1 else "cells"
+    return f"{', '.join(f'{counts[one]} {one}' for one in order)} of {total} {cells} timed in both"
 
 
 def _origin(run: Run) -> str:
