@@ -182,7 +182,7 @@ def installed(session: nox.Session) -> None:
     for words in (
         ["doctor"],
         ["sweep", "+ablation=decode", "machine=paper_a100", "model=deepseek_v3", "model.layers=null"],
-        ["sweep", "+ablation=decode", "model=tiny", "measure.max_minutes=1"],
+        ["sweep", "+ablation=decode", "model=tiny", "model.layers=null", "measure.max_minutes=1"],
         ["eval", "+suite=nano", "limit=2"],
         ["report", "latest", "html"],
     ):
