@@ -51,7 +51,7 @@ def _carry_out(request: Request, planned: Planned, command: list[str]) -> Run:
     try:
         if previous is None:
             log.append(header_of(request, planned.cells, machine, folder.name, command), *published)
-        log.append(machine)
+        log.introduce(machine)
         for record in simulate_cells(planned, machine, kept):
             log.append(record)
             ended(record)

@@ -39,6 +39,7 @@ class Log:
         except OSError as error:
             raise _unwritable(folder, error) from None
         self._lock()
+        self._introduced: tuple[Fact, ...] = ()
         self._mend()
         if not self._size():
             _sync_names(folder)
@@ -48,9 +49,13 @@ class Log:
                 f"run_name={folder.name}: {folder} holds a run already; continue it with resume={folder.name}"
             )
 
+    def introduce(self, *facts: Fact) -> None:
+        """Write facts in front of what is appended next: a sitting that adds nothing leaves the log as it was."""
+        self._introduced = facts
+
     def append(self, *facts: Fact) -> None:
         """Write facts and return only when they are on disk. Raises NotKept."""
-        end = self._size()
+        facts, end = (*self._introduced, *facts), self._size()
         try:
             self._write(b"".join(map(encode, facts)))
         except OSError as error:
@@ -60,6 +65,7 @@ class Log:
                 f"{self.path}: {error.strerror}: this is not kept, all before it is; make the disk writable, "
                 f"then go on with the same command and resume={self.path.parent.name}"
             ) from None
+        self._introduced = ()
         for fact in facts:
             if isinstance(fact, Header):
                 self._copy(fact)

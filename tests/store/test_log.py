@@ -191,3 +191,17 @@ def test_damage_is_named(tmp_path: Path, content: bytes, says: str) -> None:
 def test_a_folder_without_a_run(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no run here"):
         read_run(tmp_path)
+
+
+def test_a_sitting_that_adds_nothing_leaves_the_log_as_it_was(tmp_path: Path) -> None:
+    machine, log = Environment(env_id="env", code_id="code"), Log(tmp_path / "run")
+    log.introduce(machine)
+    log.close()
+    assert (tmp_path / "run" / LOG_NAME).read_bytes() == b""
+    log = Log(tmp_path / "run")
+    log.append(HEADER)
+    log.introduce(machine)
+    log.append(record(1))
+    log.append(record(2))
+    log.close()
+    assert read_run(tmp_path / "run").environments == (machine,)
