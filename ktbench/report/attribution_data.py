@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import shlex
 from collections.abc import Iterator, Sequence
@@ -12,6 +10,7 @@ from typing import Any
 from ktbench.core.plain import to_plain
 from ktbench.report.attribution import Attribution, Pair, Share
 from ktbench.report.exact import is_exact
+from ktbench.report.flat import csv_of, ends_of
 from ktbench.report.tables import Table
 from ktbench.stats.intervals import Interval
 from ktbench.store import Run
@@ -20,11 +19,7 @@ from ktbench.store import Run
 def attribution_csv_text(run: Run, attributions: Sequence[Attribution]) -> str:
     """A line for each share, each pair and each total; empty where a value is missing, `missing` says why."""
     lines = [{**one.settings, **line, **_origin(run, one)} for one in attributions for line in _lines(one)]
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(dict.fromkeys(key for line in lines for key in line)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return out.getvalue()
+    return csv_of(lines)
 
 
 def _lines(one: Attribution) -> Iterator[dict[str, Any]]:
@@ -32,7 +27,7 @@ def _lines(one: Attribution) -> Iterator[dict[str, Any]]:
     yield {
         "kind": "total",
         "feature": one.whole,
-        **_ends("factor", one.total),
+        **ends_of("factor", one.total),
         "rounds": _rounds(one.total),
         "missing": one.why,
     }
@@ -45,11 +40,11 @@ def _share(share: Share) -> dict[str, Any]:
         "feature": share.feature,
         "other": None,
         "context": None,
-        **_ends("factor", share.factor),
+        **ends_of("factor", share.factor),
         "rounds": _rounds(share.factor or share.last),
-        **_ends("part", share.part),
-        **_ends("first", share.first),
-        **_ends("last", share.last),
+        **ends_of("part", share.part),
+        **ends_of("first", share.first),
+        **ends_of("last", share.last),
         "missing": "; ".join(f"{name}: {why}" for name, why in share.missing.items()),
     }
 
@@ -60,7 +55,7 @@ def _pair(pair: Pair) -> dict[str, Any]:
         "feature": pair.one,
         "other": pair.other,
         "context": " ".join(pair.context),
-        **_ends("factor", pair.factor),
+        **ends_of("factor", pair.factor),
         "rounds": _rounds(pair.factor),
         "missing": pair.why,
     }
@@ -68,13 +63,6 @@ def _pair(pair: Pair) -> dict[str, Any]:
 
 def _rounds(value: Interval | None) -> int | None:
     return None if value is None or is_exact(value) else value.n
-
-
-def _ends(name: str, value: Interval | None) -> dict[str, float | None]:
-    """The ends are empty where a value has no interval."""
-    names = (f"{name}_low", name, f"{name}_high")
-    ends = (None, None) if value is None or is_exact(value) else (value.low, value.high)
-    return dict(zip(names, (ends[0], None if value is None else value.mid, ends[1]), strict=True))
 
 
 def _origin(run: Run, one: Attribution) -> dict[str, Any]:

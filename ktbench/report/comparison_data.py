@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +13,7 @@ from ktbench.report.comparison import ComparedCell, Comparison
 from ktbench.report.comparison_table import comparison_markdown
 from ktbench.report.comparison_text import conditions, warnings
 from ktbench.report.exact import is_exact
+from ktbench.report.flat import csv_of
 from ktbench.report.row import Row
 from ktbench.stats.intervals import Interval
 from ktbench.store import Run
@@ -26,11 +25,7 @@ def comparison_csv(comparison: Comparison) -> str:
     lines = [blank | _cell(cell) for cell in comparison.cells]
     for side, names in (("A", comparison.only_before), ("B", comparison.only_after)):
         lines += [blank | {"cell": name, "side": side, "why": f"only in {side}"} for name in names]
-    out = io.StringIO()
-    writer = csv.DictWriter(out, _FIELDS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return out.getvalue()
+    return csv_of(lines)
 
 
 def comparison_json(comparison: Comparison) -> str:

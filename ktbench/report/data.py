@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -11,22 +9,16 @@ from typing import Any
 import msgspec
 
 from ktbench.core.plain import to_plain
-from ktbench.report.exact import is_exact
+from ktbench.report.flat import csv_of, ends_of
 from ktbench.report.health import disturbed_rounds
 from ktbench.report.row import Row
 from ktbench.report.tables import Table
-from ktbench.stats.intervals import Interval
 from ktbench.store import Run
 
 
 def csv_text(run: Run, rows: Sequence[Row]) -> str:
     """One line per row, empty where a value is missing (column `missing` says why); times in seconds."""
-    lines = [_flat(run, row) for row in rows]
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(lines[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return out.getvalue()
+    return csv_of([_flat(run, row) for row in rows])
 
 
 def _flat(run: Run, row: Row) -> dict[str, Any]:
@@ -39,8 +31,8 @@ def _flat(run: Run, row: Row) -> dict[str, Any]:
         "why": row.why,
         **row.settings,
         **_numbers_of(row),
-        **_ends("step_s", row.step_s),
-        **_ends("tokens_per_s", row.tokens_per_s),
+        **ends_of("step_s", row.step_s),
+        **ends_of("tokens_per_s", row.tokens_per_s),
         **_comparisons(row),
         **_use(row),
         "placements": " ".join(f"{number}:{place}" for number, place in row.placements.items() if place),
@@ -60,9 +52,9 @@ def _flat(run: Run, row: Row) -> dict[str, Any]:
 def _comparisons(row: Row) -> dict[str, Any]:
     gain = row.gain
     return {
-        **_ends("speedup", row.speedup),
+        **ends_of("speedup", row.speedup),
         "verdict": None if row.speedup is None else row.verdict,
-        **_ends("gain", None if gain is None else gain.ratio),
+        **ends_of("gain", None if gain is None else gain.ratio),
         "gain_over": None if gain is None else gain.over,
         "gain_verdict": None if gain is None else gain.verdict,
     }
@@ -74,13 +66,13 @@ def _use(row: Row) -> dict[str, Any]:
     return {
         "read_bytes_per_s": row.read_bytes_per_s,
         "flops_per_s": row.flops_per_s,
-        **_ends("roof_share", None if roof is None else roof.share),
+        **ends_of("roof_share", None if roof is None else roof.share),
         "nearer_roof": None if roof is None else roof.limit,
         "peak_isa": None if roof is None else roof.peak_isa,
         "peak_dtype": None if roof is None else roof.peak_dtype,
-        **_ends("host_busy", None if roles is None else roles.host_busy),
-        **_ends("device_busy", None if roles is None else roles.device_busy),
-        **_ends("overlap", None if roles is None else roles.overlap),
+        **ends_of("host_busy", None if roles is None else roles.host_busy),
+        **ends_of("device_busy", None if roles is None else roles.device_busy),
+        **ends_of("overlap", None if roles is None else roles.overlap),
     }
 
 
@@ -89,7 +81,7 @@ def _machine(row: Row) -> dict[str, Any]:
     energy, peak = row.energy, row.peak
     places = {} if peak is None else peak.node_bytes | peak.device_bytes
     return {
-        **_ends("joules_per_token", None if energy is None else energy.joules_per_token),
+        **ends_of("joules_per_token", None if energy is None else energy.joules_per_token),
         "watts": None if energy is None else energy.watts.mid,
         "peak_memory_bytes": None if peak is None else peak.process_bytes,
         "peak_memory_by_place": "; ".join(f"{name}: {nbytes}" for name, nbytes in places.items()),
@@ -127,13 +119,6 @@ def _origin(run: Run, row: Row) -> dict[str, Any]:
         "env_id": " ".join(dict.fromkeys(record.env_id for record in row.records)),
         "command": row.command,
     }
-
-
-def _ends(name: str, value: Interval | None) -> dict[str, float | None]:
-    """The ends of an interval are empty where it has none."""
-    names = (f"{name}_low", name, f"{name}_high")
-    ends = (None, None) if value is None or is_exact(value) else (value.low, value.high)
-    return dict(zip(names, (ends[0], None if value is None else value.mid, ends[1]), strict=True))
 
 
 def json_text(run: Run, rows: Sequence[Row], table: Table) -> str:

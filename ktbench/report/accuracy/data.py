@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,6 +11,7 @@ from ktbench.report.accuracy.frontier import frontier_of
 from ktbench.report.accuracy.results import Result
 from ktbench.report.accuracy.rows import AccuracyRow
 from ktbench.report.data import json_of_table
+from ktbench.report.flat import csv_of
 from ktbench.report.tables import Table
 from ktbench.stats.scores import Change, Estimate
 from ktbench.store import Run
@@ -22,12 +21,7 @@ def accuracy_csv_text(run: Run, rows: Sequence[AccuracyRow]) -> str:
     """A line for the average, each category, each task and each measure of each cell; empty where a value is missing,
     in the column `missing` stands why.
     """
-    lines = [line for row in rows for line in _lines(run, row)]
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(dict.fromkeys(key for line in lines for key in line)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return out.getvalue()
+    return csv_of([line for row in rows for line in _lines(run, row)])
 
 
 def _lines(run: Run, row: AccuracyRow) -> Iterator[dict[str, Any]]:
