@@ -141,10 +141,9 @@ class Store:
         )
         return Cell(label=label, spec=spec, spec_id=spec_id(spec))
 
-    def write(self, folder: Path) -> Run:
-        """Write the run into a folder and read it back."""
-        log = Log(folder / self.run)
-        header = Header(
+    def header(self) -> Header:
+        """The plan of the run."""
+        return Header(
             run=self.run,
             title=self.title,
             ablation="decode",
@@ -156,7 +155,11 @@ class Store:
             code_id=MACHINE.code_id,
             env_id=MACHINE.env_id,
         )
-        log.append(header)
+
+    def write(self, folder: Path) -> Run:
+        """Write the run into a folder and read it back."""
+        log = Log(folder / self.run)
+        log.append(self.header())
         log.append(MACHINE)
         for record in self.records():
             log.append(record)

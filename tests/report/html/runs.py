@@ -7,7 +7,6 @@ from itertools import product
 from pathlib import Path
 
 from ktbench.core.outcome import Outcome
-from ktbench.core.record import Header, Part
 from ktbench.store import Run
 from tests.report.synthetic import MACHINE, NO_CUDA, NO_NUMA, Arm, Store
 
@@ -26,19 +25,7 @@ DECODE = Store(
 
 def in_memory(store: Store) -> Run:
     """The run that a store would write."""
-    header = Header(
-        run=store.run,
-        title=store.title,
-        ablation="decode",
-        created="2026-01-01T00:00:00+00:00",
-        command=("python", "-m", "ktbench", "sweep", "+ablation=decode"),
-        parts=(Part(name="", title=store.title, baseline=store.arms[0].label, figure=store.figure),),
-        cells=store.cells(),
-        measure=store.measure,
-        code_id=MACHINE.code_id,
-        env_id=MACHINE.env_id,
-    )
-    return Run(folder=Path(store.run), header=header, environments=(MACHINE,), records=tuple(store.records()))
+    return Run(folder=Path(store.run), header=store.header(), environments=(MACHINE,), records=tuple(store.records()))
 
 
 def many_cells(count: int) -> Run:
