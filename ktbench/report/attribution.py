@@ -7,16 +7,13 @@ from dataclasses import dataclass, field, replace
 
 from ktbench.core.features import FEATURES
 from ktbench.core.sweep import FigureKind
-from ktbench.report.against_baseline import judged_values
-from ktbench.report.exact import exact
+from ktbench.report.attribution_grid import Grid, grid_of
 from ktbench.report.row import Row, groups_of
 from ktbench.report.settings import Setting
 from ktbench.stats.attribution import (
     Combination,
     Contrast,
     Interaction,
-    estimate,
-    factor_of,
     first_step,
     interaction,
     last_step,
@@ -81,28 +78,6 @@ class Attribution:
     why: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Grid:
-    """The arms of a group by what they have beside the baseline: all, and the speed-ups by round of those timed.
-
-    `features` come in the order of the table of features.
-    """
-
-    base: Row
-    rows: dict[Combination, Row]
-    features: tuple[str, ...]
-    speedups: dict[Combination, dict[int, float]]
-
-    def value(self, contrast: Contrast | None) -> Interval | None:
-        """A contrast as a factor on speed; of simulated steps without an interval."""
-        found = None if contrast is None else estimate(contrast, self.speedups)
-        return None if found is None else self.shown(factor_of(found))
-
-    def shown(self, value: Interval) -> Interval:
-        """Simulated steps are the same every time."""
-        return exact(value.mid) if self.base.simulated else value
-
-
 def attributions_of(rows: Sequence[Row]) -> tuple[Attribution, ...]:
     """One attribution for each group of the rows of a part.
 
@@ -114,7 +89,7 @@ def attributions_of(rows: Sequence[Row]) -> tuple[Attribution, ...]:
 
 
 def _attributed(group: Sequence[Row]) -> Attribution:
-    grid = _grid(group)
+    grid = grid_of(group)
     timed = set().union(*grid.speedups)
     features = tuple(feature for feature in grid.features if feature in timed)
     found = order_free(features, grid.speedups)
@@ -141,53 +116,7 @@ def _attributed(group: Sequence[Row]) -> Attribution:
     return replace(known, shares=shares, pairs=tuple(_pair(grid, *pair, features) for pair in pairs))
 
 
-def _grid(group: Sequence[Row]) -> _Grid:
-    base = next(row for row in group if row.is_baseline)
-    tags = {row.cell: _tags(row, base) for row in group if row.role == "arm" and _is_alike(row, base)}
-    bundles = _bundles([found for found in tags.values() if found])
-    rows = {
-        frozenset(bundles[tag] for tag in tags[row.cell] or ()): row
-        for row in group
-        if row is not base and tags.get(row.cell)
-    }
-    speedups = {key: _by_round(row, group) for key, row in rows.items() if row.speedup is not None}
-    return _Grid(base=base, rows=rows, features=tuple(dict.fromkeys(bundles.values())), speedups=speedups)
-
-
-def _by_round(row: Row, group: Sequence[Row]) -> dict[int, float]:
-    return {number: ratio for number, ratio in judged_values(row, group).items() if ratio is not None}
-
-
-def _is_alike(row: Row, base: Row) -> bool:
-    return (row.spec.system, row.spec.precision) == (base.spec.system, base.spec.precision)
-
-
-def _tags(row: Row, base: Row) -> tuple[str, ...] | None:
-    """What a row has beside the baseline; None where it lacks something that the baseline has."""
-    differing = [f for f in FEATURES if row.features[f.name] != base.features[f.name]]
-    if any(base.features[feature.name] != feature.off for feature in differing):
-        return None
-    return tuple(feature.tag(row.features[feature.name]) for feature in differing)
-
-
-def _bundles(combinations: Sequence[Sequence[str]]) -> dict[str, str]:
-    """The name of each tag's player: its own, or that of the tags which are only ever there together."""
-    known = sorted({tag for tags in combinations for tag in tags}, key=_table_order)
-    holders = {tag: tuple(n for n, tags in enumerate(combinations) if tag in tags) for tag in known}
-    return {tag: _joined([other for other in known if holders[other] == holders[tag]]) for tag in known}
-
-
-def _table_order(tag: str) -> tuple[int, str]:
-    name = tag.removeprefix("+").partition("=")[0]
-    return next(n for n, feature in enumerate(FEATURES) if feature.name == name), tag
-
-
-def _joined(tags: Sequence[str]) -> str:
-    letters = "".join(tag for tag in tags if tag.startswith("+"))
-    return " ".join(filter(None, [letters, *(tag for tag in tags if not tag.startswith("+"))]))
-
-
-def _no_total(grid: _Grid, features: Sequence[str]) -> str:
+def _no_total(grid: Grid, features: Sequence[str]) -> str:
     if not grid.base.timed:
         return f"{grid.base.label} is {_ending(grid.base)}"
     if not features:
@@ -205,7 +134,7 @@ def _ending(row: Row) -> str:
     return f"{row.outcome or 'not measured'}: {row.why}"
 
 
-def _no_timed(grid: _Grid, feature: str) -> str:
+def _no_timed(grid: Grid, feature: str) -> str:
     """How the cell with the fewest features beside this one ended."""
     return _ending(min((row for key, row in grid.rows.items() if feature in key), key=lambda row: len(_on(row))))
 
@@ -214,11 +143,11 @@ def _on(row: Row) -> list[str]:
     return [feature.name for feature in FEATURES if row.features[feature.name] != feature.off]
 
 
-def _is_gap(grid: _Grid, key: Combination, features: Sequence[str]) -> bool:
+def _is_gap(grid: Grid, key: Combination, features: Sequence[str]) -> bool:
     return key not in grid.speedups and key < frozenset(features)
 
 
-def _share(grid: _Grid, feature: str, features: Sequence[str], shares: dict[str, Contrast]) -> Share:
+def _share(grid: Grid, feature: str, features: Sequence[str], shares: dict[str, Contrast]) -> Share:
     mine, total = shares.get(feature), total_of(features)
     factor = grid.value(mine)
     part = share_of(mine, total, grid.speedups) if mine is not None else None
@@ -235,7 +164,7 @@ def _share(grid: _Grid, feature: str, features: Sequence[str], shares: dict[str,
     return Share(feature=feature, part=None if part is None else grid.shown(part), missing=missing, **values)
 
 
-def _pair(grid: _Grid, one: str, other: str, features: Sequence[str]) -> Pair:
+def _pair(grid: Grid, one: str, other: str, features: Sequence[str]) -> Pair:
     found: Interaction | None = interaction(one, other, features, grid.speedups)
     if found is None:
         return Pair(one=one, other=other, why=why_no_interaction(one, other, grid.speedups))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ktbench.core.plain import to_plain
 from ktbench.report.attribution import Attribution, Pair, Share
+from ktbench.report.data import json_of_table
 from ktbench.report.exact import is_exact
 from ktbench.report.flat import csv_of, ends_of
 from ktbench.report.tables import Table
@@ -78,15 +78,5 @@ def _origin(run: Run, one: Attribution) -> dict[str, Any]:
 
 
 def attribution_json_text(run: Run, attributions: Sequence[Attribution], table: Table) -> str:
-    """The plan's ids, conditions, methods and notes, and all fields of each group's shares and pairs."""
-    header = to_plain(run.header)
-    del header["cells"]
-    content = {
-        "header": header,
-        "title": table.title,
-        "conditions": table.conditions,
-        "methods": table.methods,
-        "notes": table.notes,
-        "attributions": to_plain(attributions),
-    }
-    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    """What the table says, and all fields of each group's shares and pairs."""
+    return json_of_table(run, table, attributions=[to_plain(one) for one in attributions])

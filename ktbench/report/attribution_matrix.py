@@ -9,7 +9,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patches import Rectangle
 
 from ktbench.report.attribution import Attribution, Pair
-from ktbench.report.attribution_table import context_text
+from ktbench.report.attribution_text import context_text
 from ktbench.report.exact import is_exact
 from ktbench.report.lettering import INK, LABEL_PT, TICK_PT, width_in
 from ktbench.report.text import DASH

@@ -123,11 +123,11 @@ def _origin(run: Run, row: Row) -> dict[str, Any]:
 
 def json_text(run: Run, rows: Sequence[Row], table: Table) -> str:
     """The plan's ids, conditions, methods and notes; of each row all fields and all samples of its counting records."""
-    return json_of_table(run, table, [_plain(row) for row in rows])
+    return json_of_table(run, table, rows=[_plain(row) for row in rows])
 
 
-def json_of_table(run: Run, table: Table, rows: Sequence[dict[str, Any]]) -> str:
-    """What a run planned, on which machine, and what a table says around its rows, with the rows' plain content."""
+def json_of_table(run: Run, table: Table, **lines: Sequence[dict[str, Any]]) -> str:
+    """What a run planned, on which machine, what a table says around its lines, and their plain content by a name."""
     header = to_plain(run.header)
     del header["cells"]
     content = {
@@ -137,7 +137,7 @@ def json_of_table(run: Run, table: Table, rows: Sequence[dict[str, Any]]) -> str
         "conditions": table.conditions,
         "methods": table.methods,
         "notes": table.notes,
-        "rows": rows,
+        **lines,
     }
     # Indented by `json` itself it takes ten times as long.
     return msgspec.json.format(json.dumps(content, ensure_ascii=False, allow_nan=False), indent=1) + "\n"

@@ -116,7 +116,7 @@ def _origin(run: Run, row: AccuracyRow) -> dict[str, Any]:
 
 def accuracy_json_text(run: Run, rows: Sequence[AccuracyRow], table: Table) -> str:
     """The suite, conditions, methods and notes; of each row all results, measures and ends of its tasks."""
-    return json_of_table(run, table, [_plain(run, row, rows) for row in rows])
+    return json_of_table(run, table, rows=[_plain(run, row, rows) for row in rows])
 
 
 def _plain(run: Run, row: AccuracyRow, rows: Sequence[AccuracyRow]) -> dict[str, Any]:
