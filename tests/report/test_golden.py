@@ -1,4 +1,4 @@
-"""A report is a function of the store: the texts of three stores, byte for byte.
+"""A report is a function of the store: the texts of four stores, byte for byte.
 
 After a wanted change: `python -m tests.report.test_golden` writes them anew; read the difference before keeping it.
 """
@@ -20,7 +20,7 @@ from tests.report.synthetic import NO_CUDA, NO_NUMA, Arm, Store
 GOLDEN = Path(__file__).parent / "golden"
 FORMATS = ("md", "csv", "json", "tex")
 # JSON repeats every record: one of them is enough.
-KEPT = {"decode": FORMATS, "prefill": ("md", "csv"), "simulated": ("md", "csv")}
+KEPT = {"decode": FORMATS, "prefill": ("md", "csv"), "simulated": ("md", "csv"), "shares": ("md", "csv")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,13 +77,29 @@ STORES: dict[str, Store | Simulated] = {
             run="simulated",
         ),
     ),
+    "shares": Store(
+        arms=(
+            Arm(label="base", step_ms=264.0),
+            Arm(label="+v", step_ms=132.0),
+            Arm(label="deferral=3", step_ms=240.0),
+            Arm(label="+v+d", step_ms=105.6),
+            Arm(label="+v deferral=3", step_ms=100.0),
+            Arm(label="+v+d deferral=3", step_ms=80.0),
+            Arm(label="+v+m", outcome=Outcome.UNSUPPORTED, why="+m: no AMX"),
+        ),
+        figure="interactions",
+        title="Interactions",
+        run="shares",
+    ),
 }
+# Documents beside that of the table.
+BESIDE = {"shares": ("attribution",)}
 
 
 @pytest.mark.parametrize("name", KEPT)
 def test_texts_are_the_golden_bytes(tmp_path: Path, name: str) -> None:
     for path in write_report(STORES[name].write(tmp_path), KEPT[name]):
-        golden = GOLDEN / f"{name}{path.suffix}"
+        golden = golden_of(name, path)
         assert path.read_bytes() == golden.read_bytes(), f"{golden.name}: see the head of this file"
 
 
@@ -91,8 +107,15 @@ def test_texts_are_the_golden_bytes(tmp_path: Path, name: str) -> None:
 def test_the_same_store_gives_the_same_bytes_again(tmp_path: Path, name: str) -> None:
     run = STORES[name].write(tmp_path)
     first = {path.name: path.read_bytes() for path in write_report(run)}
-    assert set(first) == {f"table.{f}" for f in FORMATS} | {"figure.pdf", "figure.svg", "figure.png", "page.html"}
+    documents = ("table", *BESIDE.get(name, ()))
+    texts = {f"{document}.{f}" for document in documents for f in FORMATS}
+    assert set(first) == texts | {"figure.pdf", "figure.svg", "figure.png", "page.html"}
     assert {path.name: path.read_bytes() for path in write_report(read_run(run.folder))} == first
+
+
+def golden_of(name: str, path: Path) -> Path:
+    """Where the golden bytes of a file of a report are."""
+    return GOLDEN / f"{name}{'' if path.stem == 'table' else f'_{path.stem}'}{path.suffix}"
 
 
 def regenerate() -> None:
@@ -100,7 +123,7 @@ def regenerate() -> None:
     for name, formats in KEPT.items():
         with TemporaryDirectory() as folder:
             for path in write_report(STORES[name].write(Path(folder)), formats):
-                (GOLDEN / f"{name}{path.suffix}").write_bytes(path.read_bytes())
+                golden_of(name, path).write_bytes(path.read_bytes())
 
 
 if __name__ == "__main__":
