@@ -105,7 +105,7 @@ def measure_cells(sweep: Sweep, planned: Planned, measure: MeasureSpec) -> None:
 
 def _write_files(sweep: Sweep, planned: Planned) -> None:
     """GGUF files for the peers that run them; where one cannot be written it costs the cells that need it."""
-    failed: dict[Path, str] = {}
+    failed: dict[Path, ChildFailed] = {}
     for cell in planned.runnable:
         if cell.spec.system == "ktbench" or not BY_NAME[cell.spec.system].opaque:
             continue
@@ -114,9 +114,9 @@ def _write_files(sweep: Sweep, planned: Planned) -> None:
             if path not in failed:
                 ensure_file(cell.spec, say)
         except ChildFailed as error:
-            failed[path] = str(error)
-        if path in failed:
-            sweep.set_aside(cell, Outcome.CRASHED, f"no GGUF file: {failed[path]}")
+            failed[path] = error
+        if why := failed.get(path):
+            sweep.set_aside(cell, why.outcome, f"no GGUF file: {why}")
 
 
 def _measure_block(sweep: Sweep, block: tuple[Cell, ...], measure: MeasureSpec) -> None:

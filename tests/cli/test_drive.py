@@ -37,21 +37,22 @@ def planned(*cells: Cell) -> Planned:
     return Planned(cells=cells, lacking={}, needed_bytes=0, free_bytes=0, cache_bytes=0)
 
 
+@pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.NO_MEMORY])
 def test_a_file_that_cannot_be_written_costs_the_cells_that_need_it_and_is_tried_once(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, outcome: Outcome
 ) -> None:
     asked: list[str] = []
 
     def ensure(spec: RunSpec, say: Callable[[str], None]) -> None:
         asked.append(spec.precision)
         if spec.precision == "q8_0":
-            raise ChildFailed(1, "the disk is full")
+            raise ChildFailed(1, "the disk is full", outcome)
 
     monkeypatch.setattr(drive, "ensure_file", ensure)
     sweep = Aside()
     drive._write_files(sweep, planned(OURS, *PEERS))  # type: ignore[arg-type]
     why = "no GGUF file: the disk is full"
-    assert sweep.cells == [(cell.key, Outcome.CRASHED, why) for cell in PEERS[2:]]
+    assert sweep.cells == [(cell.key, outcome, why) for cell in PEERS[2:]]
     assert asked == ["bf16", "bf16", "q8_0"]
 
 
