@@ -24,7 +24,7 @@ _HALO_PT = 1.2
 class Frame:
     """Axes with limits `x` and `y` in data and boxes for what is drawn in them so far.
 
-    `log_x` is to the base of 2, `log_y` to that of 10; `x_name` stands below.
+    `log_x` is to the base of 2, `log_y` to that of 10; `x_name` stands below. Limits that are one value open around it.
     """
 
     axes: Axes
@@ -38,6 +38,7 @@ class Frame:
     taken: list[Box] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.x, self.y = _opened(self.x, self.log_x), _opened(self.y, self.log_y)
         if self.log_x:
             self.axes.set_xscale("log", base=2)
         if self.log_y:
@@ -109,6 +110,13 @@ def decades(low: float, high: float) -> list[float]:
     shown = [ten for ten in tens if low <= ten <= high]
     finer = [ten * part for ten in tens for part in (1, 2, 5) if low <= ten * part <= high]
     return shown if len(shown) > 2 else finer
+
+
+def _opened(limits: XY, log: bool) -> XY:
+    low, high = limits
+    if low < high:
+        return limits
+    return (low / 2, high * 2) if log else (low - 1, high + 1)
 
 
 def _share(value: float, limits: XY, log: bool) -> float:

@@ -34,6 +34,8 @@ PLACEHOLDERS = {
     "RUN": "run",
     "A": "run",
     "B": "run",
+    "decode-monday": "run",
+    "decode-friday": "run",
 }
 
 
