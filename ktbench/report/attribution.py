@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from ktbench.core.features import FEATURES
 from ktbench.core.sweep import FigureKind
 from ktbench.report.attribution_grid import Grid, grid_of
+from ktbench.report.exact import is_exact
 from ktbench.report.row import Row, groups_of
 from ktbench.report.settings import Setting
 from ktbench.stats.attribution import (
@@ -54,6 +55,12 @@ class Pair:
     factor: Interval | None = None
     why: str = ""
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether the interval has its ends on the side of the value; simulated values have none."""
+        factor = self.factor
+        return factor is not None and not is_exact(factor) and factor.sound and not factor.low <= 1 <= factor.high
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attribution:
@@ -61,7 +68,8 @@ class Attribution:
 
     `total` is the speed-up of all `features` over `baseline`, `whole` the label of the row that has them, over `orders`
     possible orders (0: shares have none, `last` alone is known). `aside` says by feature why it is not among them,
-    `left_out` by label why a cell is not. Where `total` is None `why` says so, and there are no shares.
+    `left_out` by label why a cell is not. Where `total` is None `why` says so, and there are no shares; where no
+    baseline was planned there are no `features` either.
     """
 
     baseline: str
@@ -85,16 +93,34 @@ def attributions_of(rows: Sequence[Row]) -> tuple[Attribution, ...]:
     the only order in which they were added, else in that of the table of features; what arms only ever have together
     counts as one. A feature that no timed arm has is set aside, with the reason.
     """
-    return tuple(_attributed(group) for group in groups_of(rows) if any(row.is_baseline for row in group))
+    return tuple(_attributed(group) for group in groups_of(rows))
 
 
 def _attributed(group: Sequence[Row]) -> Attribution:
     grid = grid_of(group)
+    return _without_baseline(group[0]) if grid is None else _of_grid(grid)
+
+
+def _without_baseline(row: Row) -> Attribution:
+    """Of a group that `row` is of."""
+    return Attribution(
+        baseline=row.baseline,
+        settings=row.settings,
+        features=(),
+        whole="",
+        simulated=row.simulated,
+        orders=0,
+        total=None,
+        why=row.missing["speedup"],
+    )
+
+
+def _of_grid(grid: Grid) -> Attribution:
     timed = set().union(*grid.speedups)
     features = tuple(feature for feature in grid.features if feature in timed)
     found = order_free(features, grid.speedups)
     if found and found.orders == 1:
-        features = tuple(sorted(features, key=lambda feature: min(len(key) for key in grid.speedups if feature in key)))
+        features = tuple(sorted(features, key=lambda feature: _place(found.shares[feature])))
     whole = grid.rows.get(frozenset(features))
     why = _no_total(grid, features)
     known = Attribution(
@@ -114,6 +140,11 @@ def _attributed(group: Sequence[Row]) -> Attribution:
     shares = tuple(_share(grid, feature, features, found.shares if found else {}) for feature in features)
     pairs = [(one, other) for n, one in enumerate(features) for other in features[n + 1 :]]
     return replace(known, shares=shares, pairs=tuple(_pair(grid, *pair, features) for pair in pairs))
+
+
+def _place(step: Contrast) -> int:
+    """As which feature the only order adds the one whose share is this step."""
+    return min(len(combination) for combination, weight in step.items() if weight > 0)
 
 
 def _no_total(grid: Grid, features: Sequence[str]) -> str:
@@ -150,7 +181,8 @@ def _is_gap(grid: Grid, key: Combination, features: Sequence[str]) -> bool:
 def _share(grid: Grid, feature: str, features: Sequence[str], shares: dict[str, Contrast]) -> Share:
     mine, total = shares.get(feature), total_of(features)
     factor = grid.value(mine)
-    part = share_of(mine, total, grid.speedups) if mine is not None else None
+    why_no_part = _no_part(grid, total)
+    part = share_of(mine, total, grid.speedups) if mine is not None and not why_no_part else None
     first, last = first_step(feature, grid.speedups), last_step(feature, features, grid.speedups)
     values = {"factor": factor, "first": grid.value(first), "last": grid.value(last)}
     unmeasured = {
@@ -160,8 +192,21 @@ def _share(grid: Grid, feature: str, features: Sequence[str], shares: dict[str, 
     }
     missing = {name: unmeasured[name] or _APART for name, value in values.items() if value is None}
     if part is None:
-        missing["part"] = missing.get("factor", "the speed-up may be none: its interval holds 1")
+        missing["part"] = missing.get("factor", why_no_part)
     return Share(feature=feature, part=None if part is None else grid.shown(part), missing=missing, **values)
+
+
+def _no_part(grid: Grid, total: Contrast) -> str:
+    """Why nothing is a share of the speed-up in percent; empty where parts are known.
+
+    A simulated speed-up is that of one step; too few rounds have an interval that may miss 1 by chance.
+    """
+    whole = grid.value(total)
+    if whole is None:
+        return _APART
+    if not grid.base.simulated and not whole.sound:
+        return f"{whole.n} round{'' if whole.n == 1 else 's'} cannot tell the speed-up from none, 6 are needed"
+    return "the speed-up may be none: its interval holds 1" if whole.low <= 1 <= whole.high else ""
 
 
 def _pair(grid: Grid, one: str, other: str, features: Sequence[str]) -> Pair:

@@ -35,12 +35,14 @@ class Grid:
         return exact(value.mid) if self.base.simulated else value
 
 
-def grid_of(group: Sequence[Row]) -> Grid:
-    """The arms of a group of rows that has a baseline: those of its system and precision.
+def grid_of(group: Sequence[Row]) -> Grid | None:
+    """The arms of a group of rows: those of its baseline's system and precision; None where it has no baseline.
 
     What arms only ever have together counts as one feature.
     """
-    base = next(row for row in group if row.is_baseline)
+    base = next((row for row in group if row.is_baseline), None)
+    if base is None:
+        return None
     tags = {row.cell: _tags(row, base) for row in group if row.role == "arm" and _is_alike(row, base)}
     bundles = _bundles([found for found in tags.values() if found])
     rows = {
@@ -48,11 +50,14 @@ def grid_of(group: Sequence[Row]) -> Grid:
         for row in group
         if row is not base and tags.get(row.cell)
     }
-    speedups = {key: _by_round(row, group) for key, row in rows.items() if row.speedup is not None}
+    speedups = {key: _by_round(row, row.speedup, group) for key, row in rows.items() if row.speedup is not None}
     return Grid(base=base, rows=rows, features=tuple(dict.fromkeys(bundles.values())), speedups=speedups)
 
 
-def _by_round(row: Row, group: Sequence[Row]) -> dict[int, float]:
+def _by_round(row: Row, speedup: Interval, group: Sequence[Row]) -> dict[int, float]:
+    """A simulated step is the same on any machine, so that its only round is compared wherever it was simulated."""
+    if row.simulated:
+        return {0: speedup.mid}
     return {number: ratio for number, ratio in judged_values(row, group).items() if ratio is not None}
 
 

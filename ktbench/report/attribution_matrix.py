@@ -10,7 +10,6 @@ from matplotlib.patches import Rectangle
 
 from ktbench.report.attribution import Attribution, Pair
 from ktbench.report.attribution_text import context_text
-from ktbench.report.exact import is_exact
 from ktbench.report.lettering import INK, LABEL_PT, TICK_PT, width_in
 from ktbench.report.text import DASH
 
@@ -55,16 +54,10 @@ def _cell(axes: Axes, x: int, y: int, one: Attribution, pair: Pair, full: float)
     axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=face, edgecolor="#cccccc", linewidth=0.5))
     color = "white" if depth > _DARK else INK
     text = DASH if pair.factor is None else f"{pair.factor.mid:.3f}"
-    weight = "bold" if _is_sure(pair) else "normal"
+    weight = "bold" if pair.is_sure else "normal"
     axes.text(x, y - 0.16, text, fontsize=TICK_PT, ha="center", va="center", color=color, weight=weight)
     axes.text(x, y + 0.24, _below(one, pair), fontsize=TICK_PT - 1, ha="center", va="center", color=color)
 
 
 def _below(one: Attribution, pair: Pair) -> str:
     return "" if pair.factor is None else f"at {context_text(one, pair)}"
-
-
-def _is_sure(pair: Pair) -> bool:
-    """Whether the interval has its end on the side of the value; simulated values have none."""
-    factor = pair.factor
-    return factor is not None and not is_exact(factor) and factor.sound and not factor.low <= 1 <= factor.high

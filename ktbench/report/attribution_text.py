@@ -101,7 +101,7 @@ def attribution_caption(run: Run, attributions: Sequence[Attribution]) -> str:
     """What the figure shows."""
     simulated = all(one.simulated for one in attributions)
     ends = "" if simulated else "; whiskers: interval of the values inside rounds"
-    bars = [_bars(one) for one in attributions if one.shares]
+    bars = [bars_text(one) for one in attributions if one.shares]
     what = "; ".join(dict.fromkeys(bars)) or "no shares"
     matrix = ""
     if the_part(run).figure == "interactions" and any(one.pairs for one in attributions):
@@ -113,7 +113,7 @@ def attribution_caption(run: Run, attributions: Sequence[Attribution]) -> str:
     return f"{run.header.title}{', simulated' if simulated else ''}: {what}{ends}{matrix}."
 
 
-def _bars(one: Attribution) -> str:
+def bars_text(one: Attribution) -> str:
     if one.orders == 1:
         return f"what each step adds to the speed-up of {one.whole} over {one.baseline}"
     if one.orders:

@@ -2,95 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from ktbench.report.attribution import Attribution, Share
-from ktbench.report.attribution_table import TOTAL
-from ktbench.report.exact import is_exact
+from ktbench.report.attribution import Attribution
+from ktbench.report.attribution_bars import Bar, Kind, bars_of
 from ktbench.report.frame import decades
 from ktbench.report.lettering import INK, LABEL_PT, PAD_IN, TICK_PT, VALUE_PT, lettered, line_in, width_in
 from ktbench.report.sheet import PLOT_IN
-from ktbench.report.text import DASH
-from ktbench.stats.intervals import Interval
 
-_GAIN: dict[str, Any] = {"facecolor": "#a0bfdb"}
-_LOSS: dict[str, Any] = {"facecolor": "#ffffff", "hatch": "/////"}
-_WHOLE: dict[str, Any] = {"facecolor": "#4a76a3"}
+_LOOKS: Mapping[Kind, Mapping[str, Any]] = {
+    "base": {},
+    "gain": {"facecolor": "#a0bfdb"},
+    "loss": {"facecolor": "#ffffff", "hatch": "/////"},
+    "whole": {"facecolor": "#4a76a3"},
+}
 _WIDTH = 0.7  # of a slot
 _LEAST_SPAN = 1.1  # of the axis, so that equal cells do not look far apart
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bar:
-    """A bar from one factor to another; `whisker` is where its end may lie. Without `end` the text says why."""
-
-    name: str
-    start: float
-    end: float | None
-    text: str
-    whisker: Interval | None = None
-    look: tuple[tuple[str, Any], ...] = ()
-
-    @property
-    def top(self) -> float:
-        """Where bar and whisker end above."""
-        ends = [self.start, self.end or self.start, self.whisker.high if self.whisker else self.start]
-        return max(ends)
-
-    @property
-    def bottom(self) -> float:
-        """Where bar and whisker end below."""
-        return min(self.start, self.end or self.start, self.whisker.low if self.whisker else self.start)
-
-
-def bars_of(one: Attribution) -> tuple[Bar, ...]:
-    """The baseline, the features and all together, from left to right.
-
-    Shares lead from 1 to the total. Without them each feature hangs from the total down to the speed-up without it.
-    """
-    return (Bar(name=one.baseline, start=1.0, end=1.0, text="1"), *_steps(one), _total(one))
-
-
-def _steps(one: Attribution) -> Iterator[Bar]:
-    at = 1.0
-    for share in one.shares:
-        if one.orders and share.factor is not None:
-            yield _step(share, at, share.factor)
-            at *= share.factor.mid
-        elif one.total is not None and share.last is not None:
-            yield _step(share, one.total.mid / share.last.mid, share.last)
-        else:
-            yield Bar(name=share.feature, start=1.0, end=None, text=DASH)
-
-
-def _step(share: Share, start: float, factor: Interval) -> Bar:
-    whisker = Interval(
-        low=start * factor.low, mid=start * factor.mid, high=start * factor.high, coverage=factor.coverage, n=factor.n
-    )
-    part = f"\n{100 * share.part.mid:.0f} %" if share.part else ""
-    return Bar(
-        name=share.feature,
-        start=start,
-        end=whisker.mid,
-        text=f"×{factor.mid:.{3 if factor.mid < 2 else 2}f}{part}",
-        whisker=None if is_exact(factor) else whisker,
-        look=tuple((_GAIN if factor.mid >= 1 else _LOSS).items()),
-    )
-
-
-def _total(one: Attribution) -> Bar:
-    if one.total is None:
-        return Bar(name=TOTAL, start=1.0, end=None, text=DASH)
-    mid = one.total.mid
-    text = f"×{mid:.{3 if mid < 2 else 2}f}"
-    whisker = None if is_exact(one.total) else one.total
-    return Bar(name=TOTAL, start=1.0, end=mid, text=text, whisker=whisker, look=tuple(_WHOLE.items()))
 
 
 def draw_waterfall(axes: Axes, one: Attribution, width_in_: float) -> None:
@@ -118,7 +50,7 @@ def draw_waterfall(axes: Axes, one: Attribution, width_in_: float) -> None:
 def _draw(axes: Axes, x: int, bar: Bar) -> None:
     if bar.end is not None:
         bottom, height = min(bar.start, bar.end), abs(bar.end - bar.start)
-        axes.bar(x, height, _WIDTH, bottom=bottom, **dict(bar.look), edgecolor=INK, linewidth=0.6, zorder=2)
+        axes.bar(x, height, _WIDTH, bottom=bottom, **_LOOKS[bar.kind], edgecolor=INK, linewidth=0.6, zorder=2)
     if bar.whisker is not None:
         reach = [[bar.whisker.mid - bar.whisker.low], [bar.whisker.high - bar.whisker.mid]]
         axes.errorbar(x, bar.whisker.mid, reach, ecolor="black", elinewidth=0.8, capsize=1.8, capthick=0.8, zorder=4)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import takewhile
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ktbench.core.arms import arm_features
-from ktbench.report.accuracy.heat import CELL_IN, FEATURES, FOOT_IN, GAP_IN, HEAD_IN, HeatCell, draw_feature
+from ktbench.report.accuracy.counts import FEATURES, count_of
+from ktbench.report.accuracy.heat import CELL_IN, FOOT_IN, GAP_IN, HEAD_IN, HeatCell, draw_feature
 from ktbench.report.lettering import INK, LABEL_PT, TICK_PT, VALUE_PT, line_in, width_in, wrapped
 from ktbench.report.paper import PaperLine
+from ktbench.report.paper_panels import tasks_named
 from ktbench.report.sheet import PAGE_IN, RIGHT_IN, TOP_IN, axes_at, sheet
 from ktbench.report.text import number
 
@@ -36,13 +36,6 @@ def draw_heat(lines: Sequence[PaperLine], caption: Sequence[str]) -> Figure:
     return figure
 
 
-def tasks_named(lines: Sequence[PaperLine]) -> list[str]:
-    """Tasks in order of appearance, without the words that all begin and end with."""
-    tasks = list(dict.fromkeys(line.what for line in lines))
-    named = _stripped(tasks)
-    return [named[task] for task in tasks]
-
-
 def draw_published_heat(axes: Axes, lines: Sequence[PaperLine], feature: str, where: str = "") -> None:
     """The panel of a feature: those of `lines` that are about it, or about neither."""
     (other,) = FEATURES.keys() - {feature}
@@ -57,25 +50,6 @@ def _cell(line: PaperLine, x: int, y: int) -> HeatCell:
     value = line.published or 0.0
     change = line.metric == "relative %"
     return HeatCell(x=x, y=y, text=f"{value:+.1f}" if change else f"{value:g}", change=value if change else None)
-
-
-def count_of(line: PaperLine, feature: str) -> int:
-    """How many experts the arm of a line defers or skips."""
-    value = arm_features(line.arm)[feature]
-    assert isinstance(value, int), f"{line.arm}: {feature}={value} is no number"
-    return value
-
-
-def _stripped(texts: Sequence[str]) -> dict[str, str]:
-    """Texts by themselves, without the words that all begin and end with."""
-    words = [text.split() for text in texts]
-    head, tail = _alike(words), _alike([found[::-1] for found in words])
-    return {text: " ".join(text.split()[head : len(text.split()) - tail]).strip(",") for text in texts}
-
-
-def _alike(texts: Sequence[Sequence[str]]) -> int:
-    """With how many words all begin."""
-    return sum(1 for _ in takewhile(lambda at: len(set(at)) == 1, zip(*texts, strict=False)))
 
 
 def draw_list(lines: Sequence[PaperLine], caption: Sequence[str]) -> Figure:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +13,14 @@ from matplotlib.patches import Patch
 from ktbench.report.lettering import LABEL_PT, PAD_IN, TICK_PT, VALUE_PT, lettered, line_in, width_in
 from ktbench.report.paper import PaperLine
 from ktbench.report.paper_grid import BAR_LOOKS, EDGE, PANEL_IN, Grid
-from ktbench.report.paper_panels import PaperPanel, namer, panels_of, values_of
+from ktbench.report.paper_panels import SCORED, PaperPanel, bar_namer, by_benchmark, panels_of, values_of
 from ktbench.report.text import number
 
 _BAR_SHARE = 0.84  # of the room of a group
 _NARROW = 10  # bars that one panel in a column has room for
 _SCORES: Mapping[str, Mapping[str, Any]] = {
-    "published, all experts on time": {"facecolor": "#ffffff"},
-    "published, with Expert Deferral": {"facecolor": "#ffffff", "hatch": "//////"},
+    SCORED[0]: {"facecolor": "#ffffff"},
+    SCORED[1]: {"facecolor": "#ffffff", "hatch": "//////"},
 }
 
 
@@ -36,7 +36,7 @@ def draw_paper_bars(lines: Sequence[PaperLine], caption: Sequence[str]) -> Figur
     """A panel for each model, machine and unit; for each arm what was published, simulated and measured."""
     drawn = [line for line in lines if values_of(line)]
     panels = panels_of(drawn)
-    name = _names(drawn)
+    name = bar_namer(drawn)
     groups = [[_Group(name=name(line), heights=values_of(line)) for line in panel.lines] for panel in panels]
     return _drawn(panels, groups, BAR_LOOKS, caption)
 
@@ -48,24 +48,11 @@ def draw_paper_scores(lines: Sequence[PaperLine], caption: Sequence[str]) -> Fig
 
 
 def _benchmarks(panel: PaperPanel) -> list[_Group]:
-    found: dict[str, dict[str, float]] = {}
-    on_time, deferred = _SCORES
-    for line in panel.lines:
-        benchmark, look = line.what.partition(" ")[0], deferred if "deferral" in line.arm else on_time
-        found.setdefault(benchmark, {})[look] = line.published or 0.0
-    return [_Group(name=benchmark, heights=heights) for benchmark, heights in found.items()]
-
-
-def _names(lines: Sequence[PaperLine]) -> Callable[[PaperLine], str]:
-    """Arms with settings, and with the batch and the phase where those vary."""
-    name = namer(lines)
-    batches, phases = len({line.batch for line in lines}) > 1, len({line.phase for line in lines}) > 1
-
-    def named(line: PaperLine) -> str:
-        phase = [line.phase] if phases and line.phase != "decode" else []
-        return ", ".join([name(line), *phase, *([f"batch {line.batch}"] if batches else [])])
-
-    return named
+    found = by_benchmark(panel)
+    return [
+        _Group(name=name, heights={look: line.published or 0.0 for look, line in lines.items()})
+        for name, lines in found.items()
+    ]
 
 
 def _drawn(

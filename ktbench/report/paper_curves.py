@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from math import isfinite
 from typing import Any
 
@@ -16,17 +15,16 @@ from ktbench.report.frame import Frame, decades
 from ktbench.report.lettering import LABEL_PT
 from ktbench.report.lines import looks
 from ktbench.report.paper import PaperLine
+from ktbench.report.paper_axes import MOST_CURVES, left_out, panels_apart, x_name
 from ktbench.report.paper_grid import PANEL_IN, Grid
 from ktbench.report.paper_panels import RATIO, PaperPanel, namer, panels_of, values_of, x_of
 from ktbench.report.spots import XY
 
 Look = dict[str, Any]
 
-_NAMES = {"prefill": "tokens of the prompt", "decode": "tokens of context", "layer": "tokens per expert"}
 _WIDE, _TALL = 16.0, 8.0  # from these ratios of largest to least on an axis is logarithmic
 _MARGIN, _ROOM_ABOVE = 1.25, 1.12
 _BELOW_IN = 0.3
-_IN_COLUMN = 4  # curves that one panel in a column has room for
 _GREY = "#555555"
 # How points of each provenance differ from the look of their arm: published ones are rings around the others.
 _PROVENANCE: Mapping[str, Callable[[Look], Look]] = {
@@ -48,10 +46,10 @@ def draw_paper_curves(lines: Sequence[PaperLine], caption: Sequence[str]) -> Fig
     assert x is not None
     drawn = [line for line in lines if isfinite(x(line)) and values_of(line)]
     name = namer(drawn, skip=(RATIO,))
-    panels = _apart(panels_of(drawn), name, x)
+    panels = panels_apart(panels_of(drawn), name, x)
     styles = looks(list(dict.fromkeys(name(line) for panel in panels for line in panel.lines)))
-    grid = Grid(count=len(panels), narrow=len(panels) == 1 and len(styles) <= _IN_COLUMN)
-    said = (*caption, *_left_out(lines, drawn))
+    grid = Grid(count=len(panels), narrow=len(panels) == 1 and len(styles) <= MOST_CURVES)
+    said = (*caption, *left_out(lines, drawn))
     placed = grid.place([panel.title for panel in panels], _BELOW_IN, _legend(styles, drawn), said)
     for n, (panel, axes) in enumerate(zip(panels, placed.axes, strict=True)):
         frame = _frame(axes, grid.panel_in, panel, x)
@@ -60,30 +58,6 @@ def draw_paper_curves(lines: Sequence[PaperLine], caption: Sequence[str]) -> Fig
         if n % grid.columns == 0:
             axes.set_ylabel(panel.metric, fontsize=LABEL_PT, labelpad=2)
     return placed.figure
-
-
-def _apart(
-    panels: Sequence[PaperPanel], name: Callable[[PaperLine], str], x: Callable[[PaperLine], float]
-) -> Sequence[PaperPanel]:
-    """One panel with more curves than it has room for as a panel for each; what is no curve stands in all of them."""
-    if len(panels) > 1:
-        return panels
-    lines = panels[0].lines
-    places: dict[str, set[float]] = {}
-    for line in lines:
-        places.setdefault(name(line), set()).add(x(line))
-    curves = [label for label, found in places.items() if len(found) > 1]
-    if len(curves) <= _IN_COLUMN:
-        return panels
-    return [
-        replace(panels[0], title=label, lines=tuple(one for one in lines if name(one) not in {*curves} - {label}))
-        for label in curves
-    ]
-
-
-def _left_out(lines: Sequence[PaperLine], drawn: Sequence[PaperLine]) -> list[str]:
-    count = sum(line not in drawn and bool(values_of(line)) for line in lines)
-    return [f"Not drawn: {count} number{'' if count == 1 else 's'} without a place on the axis."] if count else []
 
 
 def _legend(styles: Mapping[str, Look], lines: Sequence[PaperLine]) -> list[Artist]:
@@ -102,15 +76,13 @@ def _frame(axes: Any, width_in: float, panel: PaperPanel, x: Callable[[PaperLine
     xs = sorted({x(line) for line in panel.lines})
     ys = [value for line in panel.lines for value in values_of(line).values()]
     log_x, log_y = xs[0] > 0 and xs[-1] > _WIDE * xs[0], max(ys) > _TALL * min(ys)
-    phases = {line.phase for line in panel.lines}
-    share = x(panel.lines[0]) != panel.lines[0].tokens
     frame = Frame(
         axes=axes,
         width_in=width_in,
         height_in=PANEL_IN,
         x=_limits_x(xs, log=log_x),
         y=(min(ys) / _MARGIN, max(ys) * _MARGIN) if log_y else (0.0, max(ys) * _ROOM_ABOVE),
-        x_name="share of the experts at the device" if share else _NAMES[next(iter(phases))],
+        x_name=x_name(panel, x),
         log_x=log_x,
         log_y=log_y,
     )

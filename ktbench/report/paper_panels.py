@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from math import inf
 from typing import Literal
 
@@ -15,6 +16,7 @@ from ktbench.report.settings import varying
 Form = Literal["curves", "bars", "scores", "heat", "list"]
 
 RATIO = "engine.placement.ratio"
+SCORED = ("published, all experts on time", "published, with Expert Deferral")
 _FEWEST = 3  # places on an axis that make a curve
 
 
@@ -115,3 +117,44 @@ def values_of(line: PaperLine) -> dict[str, float]:
     """What there is of a line, by provenance."""
     every = {"published": line.published, "simulated": line.simulated, "measured here": line.measured}
     return {name: value for name, value in every.items() if value is not None}
+
+
+def tasks_named(lines: Sequence[PaperLine]) -> list[str]:
+    """Tasks in order of appearance, without the words that all begin and end with."""
+    tasks = list(dict.fromkeys(line.what for line in lines))
+    named = _stripped(tasks)
+    return [named[task] for task in tasks]
+
+
+def _stripped(texts: Sequence[str]) -> dict[str, str]:
+    """Texts by themselves, without the words that all begin and end with."""
+    words = [text.split() for text in texts]
+    head, tail = _alike(words), _alike([found[::-1] for found in words])
+    return {text: " ".join(text.split()[head : len(text.split()) - tail]).strip(",") for text in texts}
+
+
+def _alike(texts: Sequence[Sequence[str]]) -> int:
+    """With how many words all begin."""
+    return sum(1 for _ in takewhile(lambda at: len(set(at)) == 1, zip(*texts, strict=False)))
+
+
+def bar_namer(lines: Sequence[PaperLine]) -> Callable[[PaperLine], str]:
+    """Arms with settings, and with the batch and the phase where those vary."""
+    name = namer(lines)
+    batches, phases = len({line.batch for line in lines}) > 1, len({line.phase for line in lines}) > 1
+
+    def named(line: PaperLine) -> str:
+        phase = [line.phase] if phases and line.phase != "decode" else []
+        return ", ".join([name(line), *phase, *([f"batch {line.batch}"] if batches else [])])
+
+    return named
+
+
+def by_benchmark(panel: PaperPanel) -> dict[str, dict[str, PaperLine]]:
+    """Scores by benchmark and by which of SCORED they are."""
+    found: dict[str, dict[str, PaperLine]] = {}
+    on_time, deferred = SCORED
+    for line in panel.lines:
+        benchmark, which = line.what.partition(" ")[0], deferred if "deferral" in line.arm else on_time
+        found.setdefault(benchmark, {})[which] = line
+    return found

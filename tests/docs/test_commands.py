@@ -57,11 +57,11 @@ SHELL = {
 RECORDED = ROOT / "reports" / "recorded" / "zen4_2_cores" / "lean"
 # In the quick form simulated sweeps of at most so many cells are run; what draws more is run in the long one.
 FEW_CELLS = 2
-# What the long form changes for the smallest model; a command keeps what it says of a checkpoint or a machine.
+# What the long form changes for a model of a few MB; a command keeps what it says of a checkpoint or a machine.
 SMALLEST = {
-    "model": "tiny",
+    "model": "nano",
     "model.layers": "null",
-    "workload.prompt": "8",
+    "model.vocab": "auto",
     "measure.min_rounds": "2",
     "measure.max_rounds": "2",
     "limit": "2",
@@ -284,6 +284,8 @@ def smallest(verb: str, words: tuple[str, ...]) -> list[str]:
     if verb not in ("run", "sweep", "eval", "trace", "record", "export") or _is_simulated(words):
         return list(words)
     changed = {key: value for key, value in SMALLEST.items() if _fits(key, verb, said)}
+    if verb == "record":
+        changed["output"] = "recorded.npz"  # the profile that others name stays that of their model
     return [word for word in words if word.partition("=")[0] not in changed] + [
         f"{key}={value}" for key, value in changed.items()
     ]
@@ -298,7 +300,7 @@ def _is_simulated(words: tuple[str, ...]) -> bool:
 def _fits(key: str, verb: str, said: set[str]) -> bool:
     """Questions are asked of a model that was trained, and only `eval` knows their number."""
     if key == "limit":
-        return verb == "eval" and "limit" not in said
-    if key in ("model", "model.layers"):
-        return verb != "eval" and not said & {"model.path"}
-    return verb in ("run", "sweep", "record") or key == "workload.prompt"
+        return verb == "eval"
+    if key.startswith("model"):
+        return verb != "eval" and "model.path" not in said
+    return verb in ("run", "sweep", "record")

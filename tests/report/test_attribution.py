@@ -12,7 +12,7 @@ import pytest
 
 from ktbench.core.outcome import Outcome
 from ktbench.report.attribution import Attribution, attributions_of
-from ktbench.report.attribution_waterfall import bars_of
+from ktbench.report.attribution_bars import bars_of
 from ktbench.report.documents import Document, documents_of
 from ktbench.report.rows import rows_of
 from ktbench.report.write import write_report

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.artist import Artist
@@ -11,25 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from ktbench.report.accuracy.counts import Sequel
 from ktbench.report.lettering import LABEL_PT, TICK_PT
 from ktbench.report.lines import REFERENCE
 
 _SHADES = ("#1d3f5e", "#5d93c4", "#7d7d7d", "#35688f", "#9dbdda", "#555555")
 _MARKERS = {"deferral": "o", "skipping": "s"}
 _ROOM = 0.08
-
-# Number of experts, change in percent, the ends of its interval or None.
-SequelPoint = tuple[int, float, float | None, float | None]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sequel:
-    """Points in order of the number of experts."""
-
-    name: str
-    feature: str
-    points: tuple[SequelPoint, ...]
-    published: bool = False
 
 
 def sequel_handles(sequels: Sequence[Sequel]) -> list[Artist]:

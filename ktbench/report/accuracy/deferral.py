@@ -9,10 +9,18 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ktbench.report.accuracy.curves import Sequel, SequelPoint, draw_sequels, sequel_handles
+from ktbench.report.accuracy.counts import (
+    AVERAGE_NAME,
+    FEATURES,
+    Sequel,
+    groups_by_name,
+    rows_by_count,
+    sequels_of,
+    subject_title,
+)
+from ktbench.report.accuracy.curves import draw_sequels, sequel_handles
 from ktbench.report.accuracy.heat import (
     CELL_IN,
-    FEATURES,
     FOOT_IN,
     GAP_IN,
     HEAD_IN,
@@ -22,19 +30,17 @@ from ktbench.report.accuracy.heat import (
 from ktbench.report.accuracy.results import Result
 from ktbench.report.accuracy.rows import AccuracyRow, parts_of_average
 from ktbench.report.accuracy.subjects import AVERAGE, SubjectKind
-from ktbench.report.accuracy.table import settings_shown
 from ktbench.report.accuracy.text import signed
 from ktbench.report.legend import LEGEND_LINE_IN, draw_legend, legend_lines
 from ktbench.report.lettering import TICK_PT, width_in
 from ktbench.report.paper import PaperLine
-from ktbench.report.paper_accuracy import count_of, draw_published_heat, tasks_named
-from ktbench.report.row import groups_of
+from ktbench.report.paper_accuracy import draw_published_heat
+from ktbench.report.paper_panels import tasks_named
 from ktbench.report.sheet import PAGE_IN, RIGHT_IN, TOP_IN, axes_at, sheet
 from ktbench.report.text import DASH
 from ktbench.stats.scores import ScoreVerdict
 
 _CURVES_IN, _ABOVE_IN, _TITLE_IN, _BELOW_IN, _MARGIN_IN = 1.5, 0.1, 0.15, 0.36, 0.5
-_AVERAGE = "Average"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +65,7 @@ class _Block:
 
 def draw_deferral(rows: Sequence[AccuracyRow], lines: Sequence[PaperLine], caption: Sequence[str]) -> Figure:
     """A heat map for each group of rows, that of the published `lines` where there are any, and the averages below."""
-    blocks, sequels = _blocks(rows, lines), _sequels(rows, lines)
+    blocks, sequels = _blocks(rows, lines), sequels_of(rows, lines)
     left = max(width_in(name, TICK_PT) for block in blocks for name in block.names) + 2 * RIGHT_IN
     each = (PAGE_IN - left - RIGHT_IN - GAP_IN) / 2
     heat_in = sum(block.tall_in for block in blocks)
@@ -92,8 +98,8 @@ def _draw_averages(figure: Figure, sequels: Sequence[Sequel], legend: Sequence[S
 
 def _blocks(rows: Sequence[AccuracyRow], lines: Sequence[PaperLine]) -> list[_Block]:
     _, names = parts_of_average(rows)
-    shown = (*(_title(name) for name in names), _AVERAGE)
-    groups = _groups(rows)
+    shown = (*(subject_title(name) for name in names), AVERAGE_NAME)
+    groups = groups_by_name(rows)
     found = [_Block(names=shown, where=name, rows=group) for name, group in groups.items()]
     if lines:
         model = next(line.model for line in lines)
@@ -101,23 +107,8 @@ def _blocks(rows: Sequence[AccuracyRow], lines: Sequence[PaperLine]) -> list[_Bl
     return found
 
 
-def _groups(rows: Sequence[AccuracyRow]) -> dict[str, tuple[AccuracyRow, ...]]:
-    """Rows that differ in their arms alone, by what the group is called: the model where there is one group."""
-    settings, by_cell = settings_shown(rows), {row.row.cell: row for row in rows}
-    found: dict[str, tuple[AccuracyRow, ...]] = {}
-    for group in groups_of([row.row for row in rows]):
-        words = [f"{key.rpartition('.')[2]} {group[0].settings.get(key)}" for key in settings]
-        name = ", ".join(words) or f"{rows[0].provenance or 'here'} ({group[0].spec.model.name})"
-        found[name] = tuple(by_cell[row.cell] for row in group)
-    return found
-
-
-def _title(name: str) -> str:
-    return name.replace("_", " ").capitalize()
-
-
 def _draw_ours(axes: Axes, rows: Sequence[AccuracyRow], feature: str, where: str) -> None:
-    mine = _of_feature(rows, feature)
+    mine = rows_by_count(rows, feature)
     kind, names = parts_of_average(rows)
     places: list[tuple[str, SubjectKind]] = [*((name, kind) for name in names), (AVERAGE, "average")]
     counts = sorted(mine)
@@ -127,17 +118,6 @@ def _draw_ours(axes: Axes, rows: Sequence[AccuracyRow], feature: str, where: str
         for y, (name, what) in enumerate(places)
     ]
     draw_feature(axes, cells, counts, len(places), feature, where)
-
-
-def _of_feature(rows: Sequence[AccuracyRow], feature: str) -> dict[int, AccuracyRow]:
-    """Rows by how many experts they defer or skip; those that do the other, or leave the number open, left out."""
-    (other,) = FEATURES.keys() - {feature}
-    found: dict[int, AccuracyRow] = {}
-    for row in rows:
-        count = row.row.features[feature]
-        if not row.row.features[other] and isinstance(count, int):
-            found.setdefault(count, row)
-    return found
 
 
 def _score(result: Result | None, x: int, y: int) -> HeatCell:
@@ -151,42 +131,3 @@ def _change(result: Result | None, x: int, y: int) -> HeatCell:
     change = result.change.relative.mid
     sure = result.change.verdict is not ScoreVerdict.NONE_SHOWN
     return HeatCell(x=x, y=y, text=signed(change), change=100 * change, sure=sure)
-
-
-def _sequels(rows: Sequence[AccuracyRow], lines: Sequence[PaperLine]) -> list[Sequel]:
-    """The change of the average over the number of experts, for each feature: of each group, and as published."""
-    groups = _groups(rows)
-    ours = [
-        _ours(group, feature, f", {name}" if len(groups) > 1 else "")
-        for name, group in groups.items()
-        for feature in FEATURES
-    ]
-    theirs = [_theirs(lines, feature) for feature in FEATURES] if lines else []
-    return [sequel for sequel in (*ours, *theirs) if len(sequel.points) > 1]
-
-
-def _ours(rows: Sequence[AccuracyRow], feature: str, suffix: str) -> Sequel:
-    points: list[SequelPoint] = []
-    for count, row in sorted(_of_feature(rows, feature).items()):
-        result = row.result()
-        if row.is_baseline:
-            points.append((count, 0.0, None, None))
-        elif result and result.change and result.change.relative:
-            found = result.change.relative
-            points.append((count, 100 * found.mid, _percent(found.low), _percent(found.high)))
-    return Sequel(name=f"{feature}{suffix}", feature=feature, points=tuple(points))
-
-
-def _percent(end: float | None) -> float | None:
-    return None if end is None else 100 * end
-
-
-def _theirs(lines: Sequence[PaperLine], feature: str) -> Sequel:
-    (other,) = FEATURES.keys() - {feature}
-    average = [line for line in lines if f" {_AVERAGE}" in line.what and count_of(line, other) == 0]
-    points = [
-        (count_of(line, feature), line.published if line.metric == "relative %" else 0.0, None, None)
-        for line in average
-    ]
-    kept = sorted((count, value, low, high) for count, value, low, high in points if value is not None)
-    return Sequel(name=f"{feature}, published ({lines[0].model})", feature=feature, points=tuple(kept), published=True)

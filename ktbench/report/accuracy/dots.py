@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import ceil
 
 from matplotlib.axes import Axes
@@ -11,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from ktbench.report.accuracy.answers import KL, LOSSES, PERPLEXITIES, TOP1
 from ktbench.report.accuracy.caption import MOST_DOTS
+from ktbench.report.accuracy.measured import Dot, DotPanel, measured_panels
 from ktbench.report.accuracy.results import Result
 from ktbench.report.accuracy.rows import AccuracyRow, parts_of_average
 from ktbench.report.accuracy.subjects import AVERAGE, SubjectKind
@@ -31,26 +30,6 @@ _ROOM = 0.06
 _Placed = tuple[int, str, Result | None]  # line, name of the look
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Dot:
-    """A value of line `line`, drawn in the look of `name`."""
-
-    line: int
-    name: str
-    value: Estimate
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DotPanel:
-    """Dots at a scale of their own; `zero`: with a rule at 0, from which they are read."""
-
-    x_name: str
-    dots: tuple[Dot, ...]
-    title: str = ""
-    scale: float = 1.0
-    zero: bool = False
-
-
 def draw_accuracy(rows: Sequence[AccuracyRow], caption: Sequence[str]) -> Figure:
     """Scores by category or task, and their paired differences; where nothing is graded what is measured instead.
 
@@ -59,7 +38,7 @@ def draw_accuracy(rows: Sequence[AccuracyRow], caption: Sequence[str]) -> Figure
     settings = settings_shown(rows)
     names = [place(row.row, settings) for row in rows]
     if not any(row.results for row in rows):
-        return draw_dots(names, _measured(rows), [""], caption)
+        return draw_dots(names, measured_panels(rows), [""], caption)
     kind, parts = parts_of_average(rows)
     if len(rows) * (len(parts) + 1) > MOST_DOTS:
         average: list[_Placed] = [(line, "", row.result()) for line, row in enumerate(rows)]
@@ -84,34 +63,6 @@ def _scored(found: Sequence[_Placed]) -> list[DotPanel]:
     if changes:
         panels.append(DotPanel(x_name="difference, points", dots=tuple(changes), scale=100, zero=True))
     return panels
-
-
-_X_NAMES = {KL: "KL to the baseline, nats", TOP1: "top-1 agreement, %"}
-
-
-def _measured(rows: Sequence[AccuracyRow]) -> list[DotPanel]:
-    """A panel for each metric of each task; the baseline has no drift from itself.
-
-    Of losses the change of perplexity, which is paired, or perplexity where there is nothing to compare with.
-    """
-    paired = any(one.change for row in rows for one in row.measures)
-    found: dict[tuple[str, str], list[Dot]] = {}
-    for line, row in enumerate(rows):
-        for one in row.measures if not row.is_baseline or len(rows) == 1 else ():
-            value = one.change if paired and one.metric in LOSSES else one.value
-            if value is not None:
-                found.setdefault((one.task, one.metric), []).append(Dot(line=line, name="", value=value))
-    panels = [_panel(task, metric, tuple(dots), paired=paired) for (task, metric), dots in found.items()]
-    return panels or [DotPanel(x_name="nothing was measured", dots=())]
-
-
-def _panel(task: str, metric: str, dots: tuple[Dot, ...], *, paired: bool) -> DotPanel:
-    if metric not in LOSSES:
-        return DotPanel(title=task, x_name=_X_NAMES[metric], dots=dots, scale=100 if metric == TOP1 else 1)
-    name = PERPLEXITIES[metric]
-    if paired:
-        return DotPanel(title=task, x_name=f"change of {name}, %", dots=dots, scale=100, zero=True)
-    return DotPanel(title=task, x_name=name, dots=dots)
 
 
 def draw_dots(lines: Sequence[str], panels: Sequence[DotPanel], names: Sequence[str], caption: Sequence[str]) -> Figure:

@@ -10,10 +10,10 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patches import Rectangle
 
 from ktbench.core.features import BY_NAME
+from ktbench.report.accuracy.counts import FEATURES
 from ktbench.report.lettering import INK, LABEL_PT, TICK_PT
 
 CELL_IN, HEAD_IN, FOOT_IN, GAP_IN = 0.16, 0.18, 0.34, 0.12
-FEATURES = {"deferral": "deferred", "skipping": "skipped"}
 _LOSSES = LinearSegmentedColormap.from_list("losses", ["#ffffff", "#a0bfdb", "#1d3f5e"])
 _DARK = -60.0  # per cent from which letters are white
 _SCORE = "#eeeeee"

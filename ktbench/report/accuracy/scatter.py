@@ -11,16 +11,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from ktbench.report.accuracy.frontier import FrontierPoint, absence_of, frontier_of
+from ktbench.report.accuracy.frontier import FrontierPoint, formats_text, frontier_of, words_of
 from ktbench.report.accuracy.rows import AccuracyRow
-from ktbench.report.accuracy.table import settings_shown
+from ktbench.report.accuracy.table import undrawn
 from ktbench.report.legend import LEGEND_LINE_IN, draw_legend, legend_lines
 from ktbench.report.lettering import INK, LABEL_PT, TICK_PT, line_in, width_in
 from ktbench.report.lines import REFERENCE, looks
-from ktbench.report.settings import without_precision
 from ktbench.report.sheet import LEFT_IN, PAGE_IN, RIGHT_IN, TOP_IN, axes_at, sheet
 from ktbench.report.spots import XY, Box, Spot, along, around, clearest
-from ktbench.report.tables import place
 
 _TALL_IN, _BELOW_IN = 3.0, 0.36
 _MARKER_IN, _CLEAR_IN, _LINE_IN, _APART_IN = 0.035, 0.05, 0.012, 0.02
@@ -31,10 +29,10 @@ _ROOM = 0.08
 def draw_frontier(rows: Sequence[AccuracyRow], caption: Sequence[str]) -> Figure:
     """Tokens/s from left to right, the average score upwards. The look says the formats, the words the features."""
     points = list(frontier_of(rows).values())
-    names = list(dict.fromkeys(_formats(point.row) for point in points))
+    names = list(dict.fromkeys(formats_text(point.row) for point in points))
     legend = legend_lines(_entries(points, names), PAGE_IN - 2 * RIGHT_IN)
     head = TOP_IN + len(legend) * LEGEND_LINE_IN
-    figure = sheet(PAGE_IN, head + _TALL_IN + _BELOW_IN, [*caption, *_absences(rows)])
+    figure = sheet(PAGE_IN, head + _TALL_IN + _BELOW_IN, [*caption, *undrawn(rows)])
     draw_legend(figure, legend, TOP_IN)
     wide = PAGE_IN - LEFT_IN - RIGHT_IN
     axes = axes_at(figure, LEFT_IN, head, wide, _TALL_IN)
@@ -45,25 +43,10 @@ def draw_frontier(rows: Sequence[AccuracyRow], caption: Sequence[str]) -> Figure
     return figure
 
 
-def _formats(row: AccuracyRow) -> str:
-    spec = row.row.spec
-    return spec.precision if spec.precision == spec.device_precision else f"{spec.precision}, {spec.device_precision}"
-
-
-def _absences(rows: Sequence[AccuracyRow]) -> Iterator[str]:
-    """For each reason the cells that are not drawn for it."""
-    settings = settings_shown(rows)
-    holders: dict[str, list[str]] = {}
-    for row in rows:
-        if why := absence_of(row):
-            holders.setdefault(why, []).append(place(row.row, settings))
-    yield from (f"Not drawn: {'; '.join(names)} ({why})." for why, names in holders.items())
-
-
 def _entries(points: Sequence[FrontierPoint], names: Sequence[str]) -> list[Line2D]:
     entries = [Line2D([], [], label=name, **_look(name, names, is_pareto=False)) for name in names]
     front: dict[str, Any] = {"color": REFERENCE, "linewidth": 0.8, "marker": "o", "markersize": 3.4}
-    key = _words(points)[1] if points else ""
+    key = words_of(points)[1] if points else ""
     numbers = [Line2D([], [], label=f"numbers: {key}", linestyle="")] if key else []
     return [*entries, Line2D([], [], label="Pareto, filled", **front), *numbers]
 
@@ -75,7 +58,7 @@ def _look(name: str, names: Sequence[str], *, is_pareto: bool) -> dict[str, Any]
 
 def _draw(axes: Axes, points: Sequence[FrontierPoint], names: Sequence[str], wide: float) -> None:
     for point in points:
-        look = _look(_formats(point.row), names, is_pareto=point.is_pareto)
+        look = _look(formats_text(point.row), names, is_pareto=point.is_pareto)
         (x, x_reach), (y, y_reach) = _speed(point), _score(point)
         axes.errorbar([x], [y], xerr=x_reach, yerr=y_reach, elinewidth=0.5, capsize=1.2, capthick=0.5, zorder=3, **look)
     axes.plot(*zip(*_front(points), strict=True), color=REFERENCE, linewidth=0.8, zorder=2)
@@ -113,27 +96,13 @@ def _label(axes: Axes, points: Sequence[FrontierPoint], wide: float) -> None:
     """Write at each marker what its features are, where that covers least: first at those that are not beaten."""
     best = [_inches(axes, middle, wide) for middle in _front(points)]
     taken = [*along(best, _LINE_IN), *(box for point in points for box in _taken(axes, point, wide))]
-    words, _ = _words(points)
+    words, _ = words_of(points)
     for point, text in sorted(zip(points, words, strict=True), key=lambda pair: not pair[0].is_pareto):
         spots = list(_around(_inches(axes, _middle(point), wide), width_in(text, TICK_PT), line_in(TICK_PT) * _LETTER))
         spot = clearest(spots, taken, wide, _TALL_IN)
         taken += spot.boxes
         x, y = spot.corner
         axes.text(x / wide, y / _TALL_IN, text, transform=axes.transAxes, fontsize=TICK_PT, color=INK, zorder=4)
-
-
-def _words(points: Sequence[FrontierPoint]) -> tuple[list[str], str]:
-    """What stands at each marker, and what it is the number of; nothing where it is no number.
-
-    Words that all arms share are left out. Where one feature alone is left its number is enough, 0 without it.
-    """
-    labels = [without_precision(point.row.row.shown) for point in points]
-    common = set.intersection(*(set(label.split()) for label in labels))
-    short = [" ".join(word for word in label.split() if word not in common) for label in labels]
-    keys = {text.partition("=")[0] for text in short if text}
-    if len(keys) == 1 and all(text.count("=") == 1 for text in short if text):
-        return [text.partition("=")[2] or "0" for text in short], keys.pop()
-    return [text or label for text, label in zip(short, labels, strict=True)], ""
 
 
 def _taken(axes: Axes, point: FrontierPoint, wide: float) -> Iterator[Box]:

@@ -93,6 +93,16 @@ def _reasons(row: AccuracyRow, *, timed: bool) -> list[str]:
     return [reason for reason in (ending, absent, uncompared, fewer) if reason]
 
 
+def undrawn(rows: Sequence[AccuracyRow]) -> Iterator[str]:
+    """For each reason the cells that are not drawn for it."""
+    settings = settings_shown(rows)
+    holders: dict[str, list[str]] = {}
+    for row in rows:
+        if why := absence_of(row):
+            holders.setdefault(why, []).append(place(row.row, settings))
+    yield from (f"Not drawn: {'; '.join(names)} ({why})." for why, names in holders.items())
+
+
 def grids_below(run: Run, rows: Sequence[AccuracyRow]) -> tuple[Below, ...]:
     """Scores by formats where a part asks for that, then scores and changes by category, or by task without those."""
     kind, names = parts_of_average(rows)

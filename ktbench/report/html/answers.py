@@ -1,48 +1,109 @@
-"""What answers were worth, as points with intervals: the change of each cell's average against the baseline."""
+"""What answers were worth, as points with intervals: the change of each cell's scores against the baseline."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from ktbench.report.accuracy.rows import AccuracyRow
-from ktbench.report.accuracy.text import change_text, score_text
+from ktbench.report.accuracy.counts import subject_title
+from ktbench.report.accuracy.rows import AccuracyRow, parts_of_average
+from ktbench.report.accuracy.subjects import AVERAGE, SubjectKind
+from ktbench.report.accuracy.table import settings_shown
+from ktbench.report.accuracy.text import change_text, score_interval_text, score_text
+from ktbench.report.html.cards import Dealt
+from ktbench.report.html.forest import Mark, forest, linear
 from ktbench.report.html.picture import Panel, Picture
-from ktbench.report.html.plot import WIDE, Plot, Spot
-from ktbench.report.html.scale import Scale, tick_name
-from ktbench.stats.scores import Estimate
+from ktbench.report.tables import place
+from ktbench.stats.scores import Estimate, ScoreVerdict
 
-_PITCH = 34.0
+_LOOKS = {ScoreVerdict.LOWER: "s4", ScoreVerdict.HIGHER: "s6", ScoreVerdict.NONE_SHOWN: "s0"}
+_LEGEND = {
+    ScoreVerdict.LOWER: "lower, beyond noise",
+    ScoreVerdict.HIGHER: "higher, beyond noise",
+    ScoreVerdict.NONE_SHOWN: "no difference shown",
+}
 
 
-def answers_picture(rows: Sequence[AccuracyRow], cards: Mapping[str, int], caption: str) -> Picture | None:
-    """A point for each cell that has a change; None where none has."""
-    found = [(row, result.change.difference) for row in rows if (result := row.result()) and result.change]
-    if not found:
+def answers_pictures(rows: Sequence[AccuracyRow], dealt: Dealt, *, parts: bool) -> Iterator[Picture]:
+    """The changes of the average and, with `parts`, of its categories or tasks; scores where nothing is compared."""
+    if any(result.change for row in rows for result in row.results):
+        yield from _changes(rows, dealt, parts=parts)
+    elif any(result.score for row in rows for result in row.results):
+        yield _scores(rows, dealt)
+
+
+def _places(rows: Sequence[AccuracyRow], *, parts: bool) -> list[tuple[str, SubjectKind]]:
+    kind, names = parts_of_average(rows)
+    return [(AVERAGE, "average"), *((name, kind) for name in (names if parts else ()))]
+
+
+def _changes(rows: Sequence[AccuracyRow], dealt: Dealt, *, parts: bool) -> Iterator[Picture]:
+    settings = settings_shown(rows)
+    found = {
+        subject: [mark for row in rows if (mark := _change_mark(row, subject, kind, settings, dealt))]
+        for subject, kind in _places(rows, parts=parts)
+    }
+    every = [mark for marks in found.values() for mark in marks]
+    x = linear(every, reference=0.0)
+    panels = tuple(
+        Panel(
+            plot=forest(marks, x, f"changes of {subject}", 0.0),
+            title=subject_title(subject) if len(found) > 1 else "",
+            x_name="points of the score, against the baseline",
+        )
+        for subject, marks in found.items()
+        if marks
+    )
+    looks = {mark.look for mark in every}
+    legend = tuple((_LOOKS[verdict], name) for verdict, name in _LEGEND.items() if _LOOKS[verdict] in looks)
+    yield Picture(
+        title="Change of the score", caption=_caption(rows, panels), panels=panels, legend=legend, wide=len(panels) == 1
+    )
+
+
+def _caption(rows: Sequence[AccuracyRow], panels: Sequence[Panel]) -> str:
+    of = "average score and of its parts, at one scale" if len(panels) > 1 else "average score"
+    untold = [row.row.shown for row in rows if not row.is_baseline and not any(one.change for one in row.results)]
+    absent = f" Without a change: {', '.join(dict.fromkeys(untold))}; the notes say why." if untold else ""
+    return f"Paired change of the {of}, with its 95 % interval; at the end of a line the score ± SE.{absent}"
+
+
+def _change_mark(
+    row: AccuracyRow, subject: str, kind: SubjectKind, settings: Sequence[str], dealt: Dealt
+) -> Mark | None:
+    result = row.result(subject, kind)
+    if result is None or result.change is None:
         return None
-    ends = [100 * end for _, change in found for end in (*_ends(change), 0.0)]
-    room = 0.06 * (max(ends) - min(ends)) or 1.0
-    x = Scale(low=min(ends) - room, high=max(ends) + room, start=0.0, end=WIDE)
-    plot = Plot(height=_PITCH * len(found), label="changes of scores; arrow keys go from one to the next", rows=True)
-    for tick in x.ticks(5):
-        plot.lines("grid" if tick else "reference", [[(x(tick), 0.0), (x(tick), plot.height)]])
-        plot.below(x(tick), tick_name(tick))
-    for n, (row, change) in enumerate(found):
-        _draw(plot, row, change, n * _PITCH, x, cards[row.row.cell])
-    panel = Panel(plot=plot, x_name="points of the average score, against the baseline, with its 95 % interval")
-    return Picture(title="Change of the score", caption=caption, panels=(panel,), wide=True)
+    mid, low, high = ends_of(result.change.difference, 100)
+    return Mark(
+        name=place(row.row, settings),
+        text=f"{change_text(result.change.difference)} · {score_text(result.score)}",
+        card=card_of(row, subject, kind, dealt),
+        look=_LOOKS[result.change.verdict],
+        mid=mid,
+        low=low,
+        high=high,
+    )
 
 
-def _ends(change: Estimate) -> tuple[float, float]:
-    low, high = change.low, change.high
-    return (change.mid if low is None else low), (change.mid if high is None else high)
+def _scores(rows: Sequence[AccuracyRow], dealt: Dealt) -> Picture:
+    settings, marks = settings_shown(rows), []
+    for row in rows:
+        result = row.result()
+        if result is not None and result.score is not None:
+            mid, low, high = ends_of(result.score, 100)
+            text, card = score_interval_text(result.score), dealt.cells[row.row.cell]
+            marks.append(Mark(name=place(row.row, settings), text=text, card=card, mid=mid, low=low, high=high))
+    panel = Panel(plot=forest(marks, linear(marks), "scores"), x_name="average score, %")
+    caption = "Average score with its 95 % interval; there is nothing to compare it with."
+    return Picture(title="Scores", caption=caption, panels=(panel,), wide=True)
 
 
-def _draw(plot: Plot, row: AccuracyRow, change: Estimate, y: float, x: Scale, card: int) -> None:
-    low, high = (x(100 * end) for end in _ends(change))
-    result = row.result()
-    score = score_text(result.score if result else None)
-    plot.text("name", (0.0, y + 12), row.row.shown)
-    plot.text("value", (WIDE, y + 12), f"{change_text(change)} · {score}", "end")
-    plot.lines("whisker", [[(low, y + 22), (high, y + 22)]])
-    plot.dots("dot s1", [(x(100 * change.mid), y + 22)])
-    plot.spots.append(Spot(x=x(100 * change.mid), y=y + 22, card=card))
+def card_of(row: AccuracyRow, subject: str, kind: SubjectKind, dealt: Dealt) -> int:
+    """The card of a subject of a cell, of the average that of the cell."""
+    return dealt.cells[row.row.cell] if kind == "average" else dealt.finer[row.row.cell, kind, subject]
+
+
+def ends_of(value: Estimate, scale: float) -> tuple[float, float, float]:
+    """The middle and the ends of the interval, the middle again where it has none."""
+    low, high = (value.mid if end is None else end for end in (value.low, value.high))
+    return scale * value.mid, scale * low, scale * high

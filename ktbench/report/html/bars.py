@@ -145,7 +145,7 @@ def _title(row: Row, free: Sequence[str]) -> str:
 
 
 def _plot(strips: Sequence[Strip], top: float, reference: float | None) -> Plot:
-    plot = Plot(height=_PITCH * len(strips), label="bars; arrow keys go from one to the next", rows=True)
+    plot = Plot(height=_PITCH * len(strips), label="bars; arrow keys go from one to the next", find="rows")
     scale = Scale(low=0.0, high=top, start=0.0, end=WIDE)
     for tick in scale.ticks(5):
         plot.lines("grid", [[(scale(tick), 0.0), (scale(tick), plot.height)]])

@@ -4,7 +4,7 @@
   const all = (query, within = document) => [...within.querySelectorAll(query)];
   let parsed = null; // the page is readable before this is asked for
   const data = () => (parsed ??= JSON.parse(one("#data").textContent));
-  const command = (card) => document.getElementById(`command-${card}`)?.textContent ?? "";
+  const command = (card) => document.getElementById(`command-${data().cards[card][2] ?? card}`)?.textContent ?? "";
   const made = (tag, text, look = "") => Object.assign(document.createElement(tag), { textContent: text, className: look });
 
   async function copy(text) {
@@ -39,7 +39,8 @@
     let found = null, least = REACH;
     data().plots[plot.id].forEach((spot, index) => {
       const [left, top] = place(plot, spot);
-      const far = plot.dataset.find === "rows" ? Math.abs(top - y) : Math.hypot(left - x, top - y);
+      const [aside, above] = [Math.abs(left - x), Math.abs(top - y)];
+      const far = { rows: above, cells: above < REACH / 2 ? aside / 1e3 : REACH, points: Math.hypot(aside, above) }[plot.dataset.find];
       if (far < least) [found, least] = [index, far];
     });
     return found;

@@ -11,7 +11,7 @@ from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from ktbench.report.documents import Document
-from ktbench.report.html.cards import Deck
+from ktbench.report.html.deck import Deck
 from ktbench.report.html.doubts import doubts_of_run
 from ktbench.report.html.origin import machine_of, origin_of
 from ktbench.report.html.picture import Picture
@@ -56,13 +56,17 @@ def _named(pictures: Iterable[Picture]) -> dict[str, Plot]:
 def _data(deck: Deck, plots: dict[str, Plot]) -> str:
     """What the script shows of cards and where it finds them, as JSON that can stand in a page.
 
-    Names of facts are said once; a fact is the number of its name and its text.
+    Names of facts are said once; a fact is the number of its name and its text. A card whose command another has, too,
+    has the number of that one.
     """
     names = list(dict.fromkeys(name for card in deck.cards for name, _ in card.facts))
     number = {name: n for n, name in enumerate(names)}
     content = {
         "names": names,
-        "cards": [[card.name, [[number[name], text] for name, text in card.facts]] for card in deck.cards],
+        "cards": [
+            [card.name, [[number[name], text] for name, text in card.facts], *([] if holder == n else [holder])]
+            for n, (card, holder) in enumerate(zip(deck.cards, deck.holders, strict=True))
+        ],
         "plots": {name: [spot.plain for spot in plot.spots] for name, plot in plots.items()},
     }
     return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).translate(_SAFE)

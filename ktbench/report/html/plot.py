@@ -13,6 +13,7 @@ _FOOT = 20.0  # room for the names of ticks
 
 XY = tuple[float, float]
 Anchor = Literal["start", "middle", "end"]
+Find = Literal["points", "rows", "cells"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,12 +33,12 @@ class Spot:
 
 @dataclass(kw_only=True, slots=True)
 class Plot:
-    """A canvas `height` pixels high. `rows`: a pointer finds what is at its height, else what is nearest."""
+    """A canvas `height` pixels high. A pointer finds the nearest point, or the row or the cell that it is in."""
 
     height: float
     label: str
     name: str = ""
-    rows: bool = False
+    find: Find = "points"
     spots: list[Spot] = field(default_factory=list)
     _shapes: list[Markup] = field(default_factory=list)
     _letters: list[Markup] = field(default_factory=list)
@@ -60,10 +61,11 @@ class Plot:
         """Points as dots: lines without length, whose round ends stay round however the canvas stretches."""
         self._path(look, "".join(f"M{_n(x)} {_n(y)}h0" for x, y in points))
 
-    def text(self, look: str, at: XY, words: str, anchor: Anchor = "start") -> None:
-        """Words on a line, their foot at y."""
+    def text(self, look: str, at: XY, words: str, anchor: Anchor = "start", aside: float = 0.0) -> None:
+        """Words on a line, their foot at y, moved `aside` by so many pixels."""
         x, y = at
-        place = Markup(f'x="{_n(x / WIDE * 100)}%" y="{_n(y)}" text-anchor="{anchor}"')
+        moved = f' dx="{_n(aside)}"' if aside else ""
+        place = Markup(f'x="{_n(x / WIDE * 100)}%" y="{_n(y)}"{moved} text-anchor="{anchor}"')
         self._letters.append(Markup('<text class="{}" {}>{}</text>').format(look, place, words))
 
     def left(self, y: float, words: str) -> None:
@@ -78,13 +80,12 @@ class Plot:
     def svg(self) -> Markup:
         """The picture, which a keyboard can walk through; by its name the script finds its spots."""
         high = _n(self.height + _FOOT)
-        kind = "rows" if self.rows else "points"
         return Markup(
             '<svg class="plot" id="{}" data-find="{}" height="{}" tabindex="0" role="group" aria-label="{}">'
             '<svg class="shapes" width="100%" height="{}" viewBox="0 0 {} {}" preserveAspectRatio="none">{}</svg>'
             '{}<svg class="at" width="1" height="1" overflow="visible"><circle r="8"/></svg></svg>'
         ).format(
-            self.name, kind, high, self.label, _n(self.height), _n(WIDE), _n(self.height),
+            self.name, self.find, high, self.label, _n(self.height), _n(WIDE), _n(self.height),
             Markup("").join(self._shapes), Markup("").join(self._letters),
         )  # fmt: skip
 

@@ -57,8 +57,8 @@ def _steps(low: float, high: float, count: int) -> list[float]:
 
 
 def _decades(low: float, high: float) -> list[float]:
-    """Powers of ten, and their doubles and fives where those are few."""
+    """Powers of ten, and their doubles and fives where those are few, and where these are few steps of one size."""
     tens = [10.0**n for n in range(floor(log10(low)), ceil(log10(high)) + 1)]
     shown = [ten for ten in tens if low <= ten <= high]
     finer = [ten * part for ten in tens for part in (1, 2, 5) if low <= ten * part <= high]
-    return shown if len(shown) > 2 else finer
+    return next((ticks for ticks in (shown, finer) if len(ticks) > 2), _steps(low, high, 4))

@@ -33,7 +33,7 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
-    """A document as the template shows it. `commands` have the number of the card that they are of, None for none."""
+    """A document as the template shows it. `commands` have the number of the card that they are of."""
 
     id: str
     title: str
@@ -45,12 +45,12 @@ class Section:
     pictures: tuple[Picture, ...]
     lines: tuple[Line, ...]
     controls: tuple[Line, ...]
-    commands: tuple[tuple[int | None, str, str], ...]
+    commands: tuple[tuple[int, str, str], ...]
 
 
 def section_of(document: Document, deck: Deck, *, alone: bool) -> Section:
     """The section of a document, whose cards go to `deck`; `alone`: its part has no other."""
-    first = len(deck.cards)
+    first = deck.begin()
     dealt = deal(document, deck)
     table, is_table = document.table, document.kind == "table"
     named = "" if alone else f": {_BELOW.get(document.kind, document.kind)}"
@@ -70,11 +70,12 @@ def section_of(document: Document, deck: Deck, *, alone: bool) -> Section:
     )
 
 
-def _commands(table: Table, deck: Deck, first: int) -> Iterator[tuple[int | None, str, str]]:
-    """Those of the cards from `first` on; where these have none, those of the table."""
-    mine = [(n, card) for n, card in enumerate(deck.cards) if n >= first and card.command]
-    yield from ((n, card.name, card.command) for n, card in mine)
-    yield from ((None, *named) for named in ([] if mine else table.commands))
+def _commands(table: Table, deck: Deck, first: int) -> Iterator[tuple[int, str, str]]:
+    """Those of the cards from `first` on, each once, by the name that the table has for it."""
+    names = {command: name for name, command in reversed(table.commands)}
+    for n, card in enumerate(deck.cards[first:], first):
+        if card.command and deck.holders[n] == n:
+            yield n, names.get(card.command, card.name), card.command
 
 
 def _origins(document: Document) -> Iterator[str]:
