@@ -21,20 +21,24 @@ Write = Callable[[Row], str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Column:
-    """`movable`: where all rows say the same, the caption says it once instead. `numeric` columns align right."""
+    """`movable`: where all rows say the same, the caption says it once instead. `numeric` columns align right.
+
+    `key` columns are those that a table in a paper has room for.
+    """
 
     heading: str
     write: Write
     movable: bool = False
     numeric: bool = True
+    key: bool = False
 
 
 def columns(settings: Sequence[str], rows: Sequence[Row]) -> tuple[Column, ...]:
     """All columns of a table of `rows`, with one for each setting that varies."""
     return (
-        Column(heading="arm", write=lambda row: row.shown, numeric=False),
-        *(Column(heading=key, write=_setting(key)) for key in settings),
-        Column(heading="outcome", write=_outcome, movable=True, numeric=False),
+        Column(heading="arm", write=lambda row: row.shown, numeric=False, key=True),
+        *(Column(heading=key, write=_setting(key), key=True) for key in settings),
+        Column(heading="outcome", write=_outcome, movable=True, numeric=False, key=True),
         *(_layer_speed(rows) if rows[0].is_layer else _model_speed(rows)),
         *_ROLES,
         *_ENERGY,
@@ -50,12 +54,12 @@ def columns(settings: Sequence[str], rows: Sequence[Row]) -> tuple[Column, ...]:
 
 def _model_speed(rows: Sequence[Row]) -> tuple[Column, ...]:
     return (
-        Column(heading="time (ms/step)", write=lambda row: _interval(row.step_s, 1e3)),
-        Column(heading="speed (tokens/s)", write=lambda row: _interval(row.tokens_per_s)),
+        Column(heading="time (ms/step)", write=lambda row: _interval(row.step_s, 1e3), key=True),
+        Column(heading="speed (tokens/s)", write=lambda row: _interval(row.tokens_per_s), key=True),
         *_COMPARED,
         _READ,
         _arithmetic(rows),
-        Column(heading="of roof (%)", write=lambda row: _share(row.roof)),
+        Column(heading="of roof (%)", write=lambda row: _share(row.roof), key=True),
         _LIMIT,
     )
 
@@ -63,10 +67,10 @@ def _model_speed(rows: Sequence[Row]) -> tuple[Column, ...]:
 def _layer_speed(rows: Sequence[Row]) -> tuple[Column, ...]:
     """What a kernel is judged by comes first, and tokens per second of one layer are nobody's speed."""
     return (
-        Column(heading="time (ms/layer)", write=lambda row: _interval(row.step_s, 1e3)),
+        Column(heading="time (ms/layer)", write=lambda row: _interval(row.step_s, 1e3), key=True),
         _arithmetic(rows),
         _READ,
-        Column(heading="of roof (%)", write=lambda row: _share_interval(row.roof)),
+        Column(heading="of roof (%)", write=lambda row: _share_interval(row.roof), key=True),
         _LIMIT,
         *_COMPARED,
     )
@@ -170,15 +174,16 @@ _ENERGY = (
     Column(
         heading="energy (J/token)",
         write=lambda row: DASH if row.energy is None else interval(row.energy.joules_per_token),
+        key=True,
     ),
     Column(heading="power (W)", write=lambda row: DASH if row.energy is None else number(row.energy.watts.mid, 3)),
 )
 _ANSWERS = (
-    Column(heading="top-1 agreement (%)", write=top1_text),
-    Column(heading="KL (nats)", write=kl_text),
+    Column(heading="top-1 agreement (%)", write=top1_text, key=True),
+    Column(heading="KL (nats)", write=kl_text, key=True),
 )
 _COMPARED = (
-    Column(heading="speed-up (×)", write=_speedup),
+    Column(heading="speed-up (×)", write=_speedup, key=True),
     Column(heading="verdict", write=_verdict, numeric=False),
     Column(heading="gain of the last feature (×)", write=_gain, numeric=False),
 )

@@ -20,7 +20,7 @@ from ktbench.report.latency import draw_latency
 from ktbench.report.paper import PaperLine
 from ktbench.report.paper_figure import draw_paper
 from ktbench.report.row import Row
-from ktbench.report.sheet import DPI
+from ktbench.report.sheet import DPI, without_caption
 from ktbench.report.tables import Table
 from ktbench.report.throughput import draw_throughput
 
@@ -78,12 +78,13 @@ def svg_text(figure: Figure) -> str:
     return file.getvalue()
 
 
-def save(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write `<name>.pdf`, `.svg` and `.png` into a folder."""
+def save(figure: Figure, folder: Path, name: str, *, caption: bool = True) -> list[Path]:
+    """Write `<name>.pdf`, `.svg` and `.png` into a folder; for a paper, which sets its captions itself, without."""
     written = []
+    box = None if caption else without_caption(figure)
     for suffix, metadata in _METADATA.items():
         path = folder / f"{name}.{suffix}"
         with style.context(STYLE):
-            figure.savefig(path, format=suffix, dpi=DPI, metadata=metadata)
+            figure.savefig(path, format=suffix, dpi=DPI, metadata=metadata, bbox_inches=box)
         written.append(path)
     return written

@@ -1,12 +1,14 @@
-"""A folder to drop into a paper: tables as LaTeX, figures, and one file that inputs them with their captions."""
+"""A folder to drop into a paper: short tables, figures, a file that inputs both, and one of conditions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ktbench.report.documents import Document
-from ktbench.report.latex import figure_lines, table_lines
+from ktbench.report.latex import figure_lines, short_table_lines, text_lines
+from ktbench.report.tables import Table
 from ktbench.report.text import DASH
 from ktbench.stats.intervals import CONFIDENCE
 from ktbench.store import Run
@@ -18,44 +20,77 @@ _MAIN = r"""\documentclass{article}
 \usepackage{booktabs,graphicx}
 \begin{document}
 \input{kit}
+\input{conditions}
 \end{document}
 """
 
 
 def write_kit(folder: Path, run: Run, documents: Sequence[Document]) -> Iterator[Path]:
-    """Write `kit.tex`, what it inputs, and `main.tex`, which compiles alone; yields the paths."""
+    """Write `kit.tex`, what it inputs, `conditions.tex` for an appendix, and `main.tex`, which compiles alone.
+
+    Yields the paths.
+    """
     # matplotlib takes a second to load: only for those who want the figures.
     from ktbench.report.figure import save
+    from ktbench.report.sheet import caption_of
 
     folder.mkdir(exist_ok=True)
+    lines = [*_head(run)]
     for document in documents:
-        yield _write(folder / f"{document.name}.tex", table_lines(document.table))
+        lines.append(rf"\input{{{_WHERE}/{document.name}}}")
+        yield _write(folder / f"{document.name}.tex", short_table_lines(short(document.table)))
         if document.has_figure:
-            yield from save(document.draw(), folder, document.table.figure_name)
-    yield _write(folder / "kit.tex", _lines(run, documents))
+            figure = document.draw()
+            lines += figure_lines(f"{_WHERE}/{document.table.figure_name}.pdf", _caption(document, caption_of(figure)))
+            yield from save(figure, folder, document.table.figure_name, caption=False)
+    yield _write(folder / "kit.tex", lines)
+    yield _write(folder / "conditions.tex", _conditions(documents))
     yield _write(folder / "main.tex", [_MAIN.rstrip()])
 
 
-def _lines(run: Run, documents: Sequence[Document]) -> Iterator[str]:
+def _head(run: Run) -> Iterator[str]:
     yield f"% Tables and figures of run {run.header.run}. In a paper: copy this folder, then"
     yield r"%   \usepackage{booktabs,graphicx} \newcommand{\ktbench}{path/to/kit} \input{\ktbench/kit}"
+    yield r"% and in its appendix, for what the numbers were measured under: \input{\ktbench/conditions}"
     yield rf"\providecommand{{{_WHERE}}}{{.}}"
+
+
+def _caption(document: Document, sentences: Sequence[str]) -> str:
+    """What a figure says of itself, but for what the conditions say of all."""
+    of_all = {*document.table.conditions, *document.table.methods}
+    return " ".join([*(one for one in sentences if one not in of_all), origin_sentence(document)])
+
+
+def short(table: Table) -> Table:
+    """A table of its key columns; all of them where none is."""
+    kept = [number for number, column in enumerate(table.columns) if column.key]
+    if not kept:
+        return table
+    return replace(
+        table,
+        columns=tuple(table.columns[number] for number in kept),
+        cells=tuple(tuple(line[number] for number in kept) for line in table.cells),
+        control_cells=tuple(tuple(line[number] for number in kept) for line in table.control_cells),
+    )
+
+
+def _conditions(documents: Sequence[Document]) -> Iterator[str]:
+    """What no caption has room for, each sentence once; why cells are empty; as comments how to run them again."""
+    said = dict.fromkeys(s for one in documents for s in (*one.table.conditions, *one.table.methods))
+    yield from text_lines("Conditions.", said)
     for document in documents:
-        yield rf"\input{{{_WHERE}/{document.name}}}"
-        if document.has_figure:
-            said = [document.table.figure_caption, *document.table.conditions, origin_sentence(document)]
-            yield from figure_lines(f"{_WHERE}/{document.table.figure_name}.pdf", " ".join(said))
+        if notes := (*document.table.notes, *document.table.remarks):
+            yield from text_lines(f"{document.table.title}.", (f"{note}." for note in notes))
+        yield from (f"% {name}: {command}" for name, command in document.table.commands)
 
 
 def origin_sentence(document: Document) -> str:
     """How many rounds stand behind a figure, what its intervals are, and where its numbers are from."""
-    rows = [row for row in document.rows if row.timed]
-    origins = dict.fromkeys(row.provenance for row in rows if row.provenance)
-    counts = sorted({row.rounds for row in rows if not row.simulated})
+    counts = sorted({row.rounds for row in document.rows if row.timed and not row.simulated})
     rounds = f" over {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} rounds" if counts else ""
     spread = f" Intervals hold the median{rounds} with at least {CONFIDENCE:.0%}." if counts else ""
     header = document.run.header
-    return f"Numbers: {' and '.join(origins) or DASH}.{spread} Run {header.run}, code {header.code_id}."
+    return f"Numbers: {' and '.join(document.origins) or DASH}.{spread} Run {header.run}, code {header.code_id}."
 
 
 def _write(path: Path, lines: Sequence[str] | Iterator[str]) -> Path:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ktbench.report.tables import Table
 
+# What follows up to the next brace, at its own size or as wide as the text.
+_FITTED = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{"
 _SPECIAL = str.maketrans(
     {
         "\\": r"\textbackslash{}",
@@ -21,6 +23,8 @@ _SPECIAL = str.maketrans(
         "<": r"\textless{}",
         ">": r"\textgreater{}",
         "—": "---",
+        "–": "--",
+        "…": r"\ldots{}",
         "±": r"$\pm$",
         "×": r"$\times$",
         "µ": r"$\mu$",
@@ -43,7 +47,24 @@ def table_lines(table: Table) -> Iterator[str]:
     yield from (f"% {name}: {command}" for name, command in table.commands)
     yield from (r"\begin{table*}", r"\centering", r"\footnotesize")
     yield f"\\caption{{{_escaped(' '.join([f'{table.title}.', *table.conditions, *table.methods]))}}}"
-    yield r"\resizebox{\linewidth}{!}{%"
+    yield from tabular_lines(table)
+    if table.notes or table.remarks:
+        yield r"\par\raggedright"
+        yield from (f"{_escaped(note)}\\\\" for note in (*table.notes, *table.remarks))
+    yield r"\end{table*}"
+
+
+def short_table_lines(table: Table) -> Iterator[str]:
+    """A `table` environment with a caption of one sentence; what else there is to say has `text_lines`."""
+    yield from (r"\begin{table*}", r"\centering", r"\small")
+    yield f"\\caption{{{_escaped(table.title)}}}"
+    yield from tabular_lines(table)
+    yield r"\end{table*}"
+
+
+def tabular_lines(table: Table) -> Iterator[str]:
+    """A `tabular`, made smaller where it is wider than the text."""
+    yield f"{_FITTED}%"
     yield f"\\begin{{tabular}}{{{''.join('r' if column.numeric else 'l' for column in table.columns)}}}"
     yield r"\toprule"
     yield _line(tuple(column.heading for column in table.columns))
@@ -53,17 +74,18 @@ def table_lines(table: Table) -> Iterator[str]:
         yield r"\midrule"
         yield from map(_line, table.control_cells)
     yield from (r"\bottomrule", r"\end{tabular}}")
-    if table.notes or table.remarks:
-        yield r"\par\raggedright"
-        yield from (f"{_escaped(note)}\\\\" for note in (*table.notes, *table.remarks))
-    yield r"\end{table*}"
+
+
+def text_lines(title: str, sentences: Iterable[str]) -> Iterator[str]:
+    """A paragraph of sentences."""
+    yield f"\\paragraph{{{_escaped(title)}}} {_escaped(' '.join(sentences))}"
 
 
 def figure_lines(path: str, caption: str) -> Iterator[str]:
-    """A `figure` environment; `path` is taken as it is, the caption escaped."""
-    yield from (r"\begin{figure}", r"\centering", f"\\includegraphics[width=\\linewidth]{{{path}}}")
+    """A `figure` environment over all columns; `path` is taken as it is, the caption escaped."""
+    yield from (r"\begin{figure*}", r"\centering", f"{_FITTED}\\includegraphics{{{path}}}}}")
     yield f"\\caption{{{_escaped(caption)}}}"
-    yield r"\end{figure}"
+    yield r"\end{figure*}"
 
 
 def _line(cells: tuple[str, ...]) -> str:

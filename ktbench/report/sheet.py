@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 
 from ktbench.report.lettering import CAPTION_PT, line_in, wrapped
 
 DPI = 300
 COLUMN_IN, PAGE_IN = 3.5, 7.0
+_CAPTION = "caption"
 PLOT_IN, LEFT_IN, RIGHT_IN, TOP_IN = 1.9, 0.42, 0.05, 0.05
 
 
@@ -24,10 +26,26 @@ def sheet(width: float, plots_in: float, caption: Sequence[str]) -> Figure:
     height = plots_in + (len(lines) + 0.5) * line_in(CAPTION_PT)
     figure = Figure(figsize=(width, height), dpi=DPI)
     FigureCanvasAgg(figure)
+    figure.set_label("\n".join(caption))
     for number, line in enumerate(lines, start=1):
         y = 1 - (plots_in + number * line_in(CAPTION_PT)) / height
-        figure.text(RIGHT_IN / width, y, line, fontsize=CAPTION_PT)
+        figure.text(RIGHT_IN / width, y, line, fontsize=CAPTION_PT, gid=_CAPTION)
     return figure
+
+
+def caption_of(figure: Figure) -> list[str]:
+    """The sentences at the foot of a sheet."""
+    return str(figure.get_label()).split("\n")
+
+
+def without_caption(figure: Figure) -> Bbox:
+    """Take the caption off a sheet; the box, in inches, that holds the rest."""
+    width, height = figure.get_size_inches()
+    lines = [text for text in figure.texts if text.get_gid() == _CAPTION]
+    for line in lines:
+        line.set_visible(False)
+    top = max((line.get_position()[1] * height + line_in(CAPTION_PT) for line in lines), default=0.0)
+    return Bbox([[0.0, top], [width, height]])
 
 
 def axes_at(figure: Figure, left: float, top: float, width: float, height: float = PLOT_IN) -> Axes:

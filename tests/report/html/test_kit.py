@@ -6,6 +6,8 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from PIL import Image
+
 from ktbench.report.write import write_report
 from tests.report.html.runs import DECODE
 
@@ -21,8 +23,23 @@ def test_the_kit_inputs_what_it_holds_and_says_where_numbers_are_from(tmp_path: 
     for name in re.findall(r"\{\\ktbench/([\w.]+)\}", kit.replace("\\input", "")):
         assert (folder / name).is_file() or (folder / f"{name}.tex").is_file()
     assert "Numbers: measured. Intervals hold the median over 6 rounds with at least 95\\%. Run decode" in kit
-    assert r"\begin{figure}" not in (folder / "table.tex").read_text()
+    assert r"\begin{figure" not in (folder / "table.tex").read_text()
     assert r"\input{kit}" in (folder / "main.tex").read_text()
+    assert all(path.read_text().isascii() for path in folder.glob("*.tex"))
+
+
+def test_a_paper_has_room_for_key_columns_and_the_conditions_stand_apart(tmp_path: Path) -> None:
+    run = replace(DECODE, rounds=6, steps=1).write(tmp_path)
+    write_report(run, ["kit", "tex", "figure"])
+    folder = run.folder / "report" / "kit"
+    heading = (folder / "table.tex").read_text().partition("\\toprule\n")[2].partition("\n")[0]
+    assert heading.startswith("arm & outcome & time (ms/step) & speed (tokens/s) & speed-up")
+    assert "evidence" not in heading and "evidence" in (folder.parent / "table.tex").read_text()
+    conditions = (folder / "conditions.tex").read_text()
+    assert "Workload: decode" in conditions and "python -m ktbench run" in conditions
+    assert "Workload: decode" not in (folder / "kit.tex").read_text()
+    kit, ours = (Image.open(parent / "figure.png").size for parent in (folder, folder.parent))
+    assert kit[0] == ours[0] and kit[1] < ours[1]  # no caption inside the picture
 
 
 def test_the_kit_is_written_on_request_alone(tmp_path: Path) -> None:
