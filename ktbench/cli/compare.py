@@ -43,7 +43,7 @@ def run(overrides: Sequence[str]) -> int:
     before, after = (read_run(origin.folder) for origin in _chosen(asked))
     if not asked.different_machines:
         require_one_machine(before, after)
-    comparison = compare_runs(before, after, asked.tolerance)
+    comparison = compare_runs(before, after, asked.tolerance, different_machines=asked.different_machines)
     if not comparison.cells:
         counts = " and ".join(f"{len(one.header.cells)} of {one.folder.name}" for one in (before, after))
         raise RequestError(f"compare: no cell is in both runs ({counts}): model, workload and arms have to be the same")

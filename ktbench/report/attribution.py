@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ktbench.core.features import FEATURES
 from ktbench.core.sweep import FigureKind
+from ktbench.report.attribution_gaps import left_out, no_part, no_timed, no_total
 from ktbench.report.attribution_grid import Grid, grid_of
 from ktbench.report.exact import is_exact
 from ktbench.report.row import Row, groups_of
 from ktbench.report.settings import Setting
 from ktbench.stats.attribution import (
-    Combination,
     Contrast,
     Interaction,
     first_step,
@@ -122,7 +121,7 @@ def _of_grid(grid: Grid) -> Attribution:
     if found and found.orders == 1:
         features = tuple(sorted(features, key=lambda feature: _place(found.shares[feature])))
     whole = grid.rows.get(frozenset(features))
-    why = _no_total(grid, features)
+    why = no_total(grid, features)
     known = Attribution(
         baseline=grid.base.label,
         settings=grid.base.settings,
@@ -131,8 +130,8 @@ def _of_grid(grid: Grid) -> Attribution:
         simulated=grid.base.simulated,
         orders=found.orders if found else 0,
         total=None if why else grid.value(total_of(features)),
-        aside={feature: _no_timed(grid, feature) for feature in grid.features if feature not in timed},
-        left_out={row.label: _ending(row) for key, row in grid.rows.items() if _is_gap(grid, key, features)},
+        aside={feature: no_timed(grid, feature) for feature in grid.features if feature not in timed},
+        left_out=left_out(grid, features),
         why=why,
     )
     if why:
@@ -147,41 +146,10 @@ def _place(step: Contrast) -> int:
     return min(len(combination) for combination, weight in step.items() if weight > 0)
 
 
-def _no_total(grid: Grid, features: Sequence[str]) -> str:
-    if not grid.base.timed:
-        return f"{grid.base.label} is {_ending(grid.base)}"
-    if not features:
-        return f"no arm beside {grid.base.label} has a speed-up"
-    if frozenset(features) in grid.speedups:
-        return ""
-    whole = grid.rows.get(frozenset(features))
-    together = ", ".join(features)
-    return f"{together}: no cell has them all" if whole is None else f"{whole.label} is {_ending(whole)}"
-
-
-def _ending(row: Row) -> str:
-    if row.timed:
-        return f"without a speed-up: {row.missing['speedup']}"
-    return f"{row.outcome or 'not measured'}: {row.why}"
-
-
-def _no_timed(grid: Grid, feature: str) -> str:
-    """How the cell with the fewest features beside this one ended."""
-    return _ending(min((row for key, row in grid.rows.items() if feature in key), key=lambda row: len(_on(row))))
-
-
-def _on(row: Row) -> list[str]:
-    return [feature.name for feature in FEATURES if row.features[feature.name] != feature.off]
-
-
-def _is_gap(grid: Grid, key: Combination, features: Sequence[str]) -> bool:
-    return key not in grid.speedups and key < frozenset(features)
-
-
 def _share(grid: Grid, feature: str, features: Sequence[str], shares: dict[str, Contrast]) -> Share:
     mine, total = shares.get(feature), total_of(features)
     factor = grid.value(mine)
-    why_no_part = _no_part(grid, total)
+    why_no_part = no_part(grid, total)
     part = share_of(mine, total, grid.speedups) if mine is not None and not why_no_part else None
     first, last = first_step(feature, grid.speedups), last_step(feature, features, grid.speedups)
     values = {"factor": factor, "first": grid.value(first), "last": grid.value(last)}
@@ -192,21 +160,8 @@ def _share(grid: Grid, feature: str, features: Sequence[str], shares: dict[str, 
     }
     missing = {name: unmeasured[name] or _APART for name, value in values.items() if value is None}
     if part is None:
-        missing["part"] = missing.get("factor", why_no_part)
+        missing["part"] = missing.get("factor") or why_no_part or _APART
     return Share(feature=feature, part=None if part is None else grid.shown(part), missing=missing, **values)
-
-
-def _no_part(grid: Grid, total: Contrast) -> str:
-    """Why nothing is a share of the speed-up in percent; empty where parts are known.
-
-    A simulated speed-up is that of one step; too few rounds have an interval that may miss 1 by chance.
-    """
-    whole = grid.value(total)
-    if whole is None:
-        return _APART
-    if not grid.base.simulated and not whole.sound:
-        return f"{whole.n} round{'' if whole.n == 1 else 's'} cannot tell the speed-up from none, 6 are needed"
-    return "the speed-up may be none: its interval holds 1" if whole.low <= 1 <= whole.high else ""
 
 
 def _pair(grid: Grid, one: str, other: str, features: Sequence[str]) -> Pair:

@@ -114,6 +114,7 @@ def attribution_caption(run: Run, attributions: Sequence[Attribution]) -> str:
 
 
 def bars_text(one: Attribution) -> str:
+    """What the bars of a waterfall stand for."""
     if one.orders == 1:
         return f"what each step adds to the speed-up of {one.whole} over {one.baseline}"
     if one.orders:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from ktbench.report.comparison_answers import ComparedAnswers, compared_answers
 from ktbench.report.comparison_join import joined, names_of
-from ktbench.report.comparison_machine import RoofRatio, noise_by_cell, roof_ratio, widest
-from ktbench.report.comparison_turns import Held, held, recorded_in_turns
+from ktbench.report.comparison_machine import RoofRatio, measured_on, noise_by_cell, roof_ratio, widest
+from ktbench.report.comparison_turns import Held, held, rounds_in_turns
 from ktbench.report.row import Row
 from ktbench.report.rows import rows_of
 from ktbench.stats.intervals import Interval
@@ -50,7 +50,8 @@ class ComparedCell:
 class Comparison:
     """Run `after` held against run `before`, with all rows of both. Cells of one run alone are there by name.
 
-    `in_turns` says whether rounds of both were measured next to each other. A change within `tolerance` is none.
+    `in_turns` says whether rounds of both were measured next to each other on a machine of both. A change within
+    `tolerance` is none.
     """
 
     before: Run
@@ -78,17 +79,24 @@ class Comparison:
         return Counter(cell.verdict for cell in self.cells if cell.held and not cell.is_control)
 
 
-def compare_runs(before: Run, after: Run, tolerance: float = TOLERANCE) -> Comparison:
-    """Join two runs by what was asked of each cell and compare what both have."""
+def compare_runs(
+    before: Run, after: Run, tolerance: float = TOLERANCE, *, different_machines: bool = False
+) -> Comparison:
+    """Join two runs by what was asked of each cell and compare what both have.
+
+    A cell that no machine timed in both has a ratio where `different_machines` are meant.
+    """
     there, here = rows_of(before), rows_of(after)
     pairs, names = joined(there, here), names_of([*there, *here])
     noise, noise_here = noise_by_cell(there), noise_by_cell(here)
-    in_turns = before.header.env_id == after.header.env_id and recorded_in_turns(before, after)
+    in_turns = rounds_in_turns(before, after) if measured_on(before) & measured_on(after) else frozenset()
     cells = []
     for one, other in pairs:
         differ = widest(noise.get(one.cell), noise_here.get(other.cell)) if one.role == "arm" else None
         cell = ComparedCell(name=names[one.cell], before=one, after=other)
-        cells.append(_compared(cell, in_turns, differ, tolerance))
+        timed = one.timed and other.timed
+        found = held(one, other, in_turns=in_turns, different_machines=different_machines) if timed else None
+        cells.append(_compared(cell, found, differ, tolerance))
     joined_keys = {row.cell for pair in pairs for row in pair}
     return Comparison(
         before=before,
@@ -96,7 +104,7 @@ def compare_runs(before: Run, after: Run, tolerance: float = TOLERANCE) -> Compa
         before_rows=there,
         after_rows=here,
         tolerance=tolerance,
-        in_turns=in_turns,
+        in_turns=bool(in_turns),
         cells=tuple(cells),
         only_before=tuple(names[row.cell] for row in there if row.cell not in joined_keys),
         only_after=tuple(names[row.cell] for row in here if row.cell not in joined_keys),
@@ -104,17 +112,16 @@ def compare_runs(before: Run, after: Run, tolerance: float = TOLERANCE) -> Compa
     )
 
 
-def _compared(cell: ComparedCell, in_turns: bool, noise: Interval | None, tolerance: float) -> ComparedCell:
-    if untimed := _untimed(cell):
-        return replace(cell, why=untimed)
-    found = held(cell.before, cell.after, in_turns=in_turns)
+def _compared(cell: ComparedCell, found: Held | None, noise: Interval | None, tolerance: float) -> ComparedCell:
+    if found is None:
+        return replace(cell, why=_untimed(cell))
     verdict, roof = judge(found.speedup, noise, tolerance), roof_ratio(cell.before, cell.after)
     doubt = found.why or (_MACHINE_TOO if _moves_with_roof(found.speedup, verdict, roof, tolerance) else "")
     return replace(cell, held=found, verdict=verdict, roof=roof, why=doubt)
 
 
 def _untimed(cell: ComparedCell) -> str:
-    """How the cell ended where it has no time; empty where both runs have one."""
+    """How the cell ended where it has no time."""
     ends = {name: row for name, row in (("A", cell.before), ("B", cell.after)) if not row.timed}
     said = {name: f"{row.outcome or 'not measured'}: {row.why}" for name, row in ends.items()}
     if len(set(said.values())) == 1 and len(said) == 2:

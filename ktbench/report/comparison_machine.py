@@ -9,7 +9,7 @@ from statistics import mean, median
 from ktbench.core.errors import RequestError
 from ktbench.core.record import Record
 from ktbench.core.scored import Asked
-from ktbench.report.machine import facts_of
+from ktbench.report.machine import Facts, facts_of
 from ktbench.report.roof import Limit
 from ktbench.report.row import Row, groups_of
 from ktbench.stats.intervals import Interval
@@ -29,12 +29,22 @@ class RoofRatio:
 
 
 def roof_ratio(before: Row, after: Row) -> RoofRatio | None:
-    """The ratio of the roofs that a cell is nearer to; None where one run has none, or one of other arithmetic."""
+    """The ratio of the roofs that a cell is nearer to, on machines that both runs timed it on.
+
+    None where one run has none, or one of other arithmetic.
+    """
     limit: Limit = after.roof.limit if after.roof else "read"
-    there, here = _limits(before.records, limit), _limits(after.records, limit)
-    if not there or not here or _peaks(before.records, limit) != _peaks(after.records, limit):
+    mine, theirs = _on_machines_of(after, before), _on_machines_of(before, after)
+    there, here = _limits(mine, limit), _limits(theirs, limit)
+    if not there or not here or _peaks(mine, limit) != _peaks(theirs, limit):
         return None
     return RoofRatio(limit=limit, ratio=median(here) / median(there))
+
+
+def _on_machines_of(other: Row, row: Row) -> list[Record]:
+    """Records of `row` on machines that the other has, too; a simulated step is the same wherever it was simulated."""
+    theirs = {record.env_id for record in other.records}
+    return [record for record in row.records if row.simulated or record.env_id in theirs]
 
 
 def _limits(records: Sequence[Record], limit: Limit) -> list[float]:
@@ -72,26 +82,40 @@ def widest(one: Interval | None, other: Interval | None) -> Interval | None:
 
 def require_one_machine(before: Run, after: Run) -> None:
     """Raises RequestError that names both where what was measured in two runs was measured on different machines."""
-    there, here = _machines(before), _machines(after)
-    if there and here and there != here:
+    if are_of_different_machines(before, after):
         raise RequestError(
-            f"compare: {_named(before, there)} and {_named(after, here)} are of different machines; "
+            f"compare: {_named(before)} and {_named(after)} are of different machines; "
             "compare them knowingly with different_machines=true"
         )
 
 
-def _machines(run: Run) -> set[str]:
+def are_of_different_machines(before: Run, after: Run) -> bool:
+    """Whether not the same machines measured in both runs; what is simulated is of none."""
+    there, here = measured_on(before), measured_on(after)
+    return bool(there and here and there != here)
+
+
+def measured_on(run: Run) -> set[str]:
+    """Ids of the machines that something was measured on, whichever planned it; none where all is simulated."""
     facts: list[Record | Asked] = [*run.latest().values(), *run.asked]
     return {fact.env_id for fact in facts if fact.provenance == "measured"}
 
 
-def _named(run: Run, machines: set[str]) -> str:
-    return f"{run.folder.name} ({facts_of(run).get('cpu_model', 'not described')}, {', '.join(sorted(machines))})"
+def facts_measured(run: Run) -> list[Facts]:
+    """Facts of each machine that something was measured on, the latest; those of the plan's where none is described."""
+    machines = measured_on(run)
+    found = {env.env_id: env.facts for env in run.environments if env.env_id in machines}
+    return [*found.values()] or [facts_of(run)]
+
+
+def _named(run: Run) -> str:
+    models = dict.fromkeys(str(facts.get("cpu_model", "not described")) for facts in facts_measured(run))
+    return f"{run.folder.name} ({', '.join([*models, *sorted(measured_on(run))])})"
 
 
 def software_changes(before: Run, after: Run) -> Iterator[str]:
     """Packages of another version: `torch 2.12.0, then 2.13.0`."""
-    there, here = (dict(facts_of(run).get("versions") or {}) for run in (before, after))
+    there, here = (dict(facts_measured(run)[-1].get("versions") or {}) for run in (before, after))
     for name in sorted(there.keys() | here.keys()):
         if there.get(name) != here.get(name):
             yield f"{name} {there.get(name) or 'not there'}, then {here.get(name) or 'not there'}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ktbench.report.comparison import Comparison
-from ktbench.report.comparison_machine import software_changes
+from ktbench.report.comparison_machine import are_of_different_machines, facts_measured, software_changes
 from ktbench.report.comparison_turns import Method
 from ktbench.report.conduct import controls_sentence
 from ktbench.report.machine import facts_of, machine_sentence
@@ -34,11 +34,11 @@ def conditions(comparison: Comparison) -> Iterator[str]:
         f"Above 1 B is faster. Same: the whole interval lies within {1 / (1 + tolerance):.3f} to {1 + tolerance:.3f}; "
         "faster or slower: it lies beyond that and beyond what equal cells differed by in either run; else unsure."
     )
-    used = {cell.held.method for cell in comparison.cells if cell.held}
+    used = {cell.held.method for cell in comparison.cells if cell.held and cell.held.speedup}
     yield from (sentence for method, sentence in _METHODS.items() if method in used)
-    machines = [machine_sentence(facts_of(run)) for run in (comparison.before, comparison.after)]
+    runs = (comparison.before, comparison.after)
     if any(measured([cell.before]) for cell in comparison.cells):
-        yield from dict.fromkeys(machines)
+        yield from dict.fromkeys(machine_sentence(facts) for run in runs for facts in facts_measured(run))
 
 
 def warnings(comparison: Comparison) -> Iterator[str]:
@@ -48,9 +48,9 @@ def warnings(comparison: Comparison) -> Iterator[str]:
         yield from (f"In {name}: {said}" for said in _noise(rows))
     if changed := list(software_changes(comparison.before, comparison.after)):
         yield f"The software is not the same: {'; '.join(changed)}."
-    there, here = comparison.before.header, comparison.after.header
-    if there.env_id != here.env_id:
+    if are_of_different_machines(comparison.before, comparison.after):
         yield "A and B are of different machines: a ratio says nothing about the code alone."
+    there, here = comparison.before.header, comparison.after.header
     if there.code_id == here.code_id and comparison.before.records != comparison.after.records:
         yield f"A and B ran the same code ({here.code_id}): what differs between them is not the code."
 

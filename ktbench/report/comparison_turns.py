@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Set
+from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import pairwise
 from typing import Literal
 
 from ktbench.core.placement import Placement
@@ -17,6 +17,8 @@ from ktbench.store import Run
 
 Method = Literal["paired", "unpaired", "identical", "simulated"]
 _Visit = tuple[datetime, datetime, int]
+_Place = tuple[str, Placement | None]
+_Places = dict[int, _Place]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,17 +31,24 @@ class Held:
     why: str = ""
 
 
-def recorded_in_turns(one: Run, other: Run) -> bool:
-    """Whether the same rounds of two runs were measured next to each other in time, before either went on.
+def rounds_in_turns(one: Run, other: Run) -> frozenset[int]:
+    """Rounds of two runs that were measured next to each other in time, before either went on; none where few were.
 
-    What their records say of when they began decides, so that nobody has to claim it. At least two rounds are needed:
-    of one round each it cannot be told.
+    What their records say of when they began decides, so that nobody has to claim it. A round whose failed turn was
+    taken again later is left out, with those that lie in between. At least two, and half of those that both have, are
+    needed: of one round each it cannot be told.
     """
     visits = [_visits(one), _visits(other)]
-    both = sorted(visits[0].keys() & visits[1].keys())
+    both = visits[0].keys() & visits[1].keys()
     ordered = sorted(of_run[number] for number in both for of_run in visits)
-    apart = all(before[1] < after[0] for before, after in pairwise(ordered))
-    return len(both) > 1 and apart and [number for *_, number in ordered] == [n for n in both for _ in visits]
+    lasting = [max((end for _, end, _ in ordered[:n]), default=None) for n in range(len(ordered))]
+    clear = [before is None or before < visit[0] for before, visit in zip(lasting, ordered, strict=True)] + [True]
+    found = frozenset(
+        ordered[n][2]
+        for n in range(len(ordered) - 1)
+        if ordered[n][2] == ordered[n + 1][2] and clear[n] and clear[n + 1] and clear[min(n + 2, len(ordered))]
+    )
+    return found if len(found) > 1 and 2 * len(found) >= len(both) else frozenset()
 
 
 def _visits(run: Run) -> dict[int, _Visit]:
@@ -51,31 +60,47 @@ def _visits(run: Run) -> dict[int, _Visit]:
     return {number: (min(times), max(times), number) for number, times in begun.items()}
 
 
-def held(before: Row, after: Row, *, in_turns: bool) -> Held:
-    """The speed-up of a cell that both runs have timed.
+def held(before: Row, after: Row, *, in_turns: Set[int] = frozenset(), different_machines: bool = False) -> Held:
+    """The speed-up of a cell that both runs have timed, inside the rounds `in_turns` where there are any.
 
     Simulated steps are compared as they are, and of one turn with itself nothing is to be estimated. Turns are compared
-    only where the cores were in the same place.
+    only where one machine had the cores in the same place, or where `different_machines` are meant those of two.
     """
     if before.step_s and after.step_s and before.simulated and after.simulated:
         return Held(speedup=exact(before.step_s.mid / after.step_s.mid), method="simulated", turns=(1, 1))
     if before.records == after.records:
         return Held(speedup=exact(1.0), method="identical", turns=(before.rounds, after.rounds))
-    return _paired(before, after) if in_turns else _unpaired(before, after)
+    there, here = _places(before), _places(after)
+    if why := _on_other_machines(there, here):
+        if not different_machines:
+            return Held(speedup=None, method="unpaired", turns=(0, 0), why=f"{why}: that is no ratio")
+        found = _unpaired(before, after, _on_any(there), _on_any(here))
+        return replace(found, why="; ".join(filter(None, [found.why, why])))
+    return _paired(before, after, there, here, in_turns) if in_turns else _unpaired(before, after, there, here)
 
 
-def _paired(before: Row, after: Row) -> Held:
-    both = before.round_s.keys() & after.round_s.keys()
-    rounds = [n for n in sorted(both) if before.placements[n] == after.placements[n] != "moved"]
+def _on_other_machines(there: _Places, here: _Places) -> str:
+    """Which machines timed a cell where none timed it in both runs; empty where one did."""
+    mine, theirs = ({machine for machine, _ in places.values()} for places in (there, here))
+    named = " and ".join(sorted(mine)), " and ".join(sorted(theirs))
+    return "" if mine & theirs else f"different machines timed it, {named[0]} in A and {named[1]} in B"
+
+
+def _on_any(places: _Places) -> _Places:
+    return {number: ("", place) for number, (_, place) in places.items()}
+
+
+def _paired(before: Row, after: Row, there: _Places, here: _Places, in_turns: Set[int]) -> Held:
+    rounds = [n for n in sorted(in_turns & there.keys()) if there[n] == here.get(n) and there[n][1] != "moved"]
     found = paired_interval({n: before.round_s[n] for n in rounds}, {n: after.round_s[n] for n in rounds})
     why = "" if found and found.sound else f"{len(rounds)} rounds compare, an interval of 95% needs 6"
     return Held(speedup=found, method="paired", turns=(len(rounds), len(rounds)), why=why)
 
 
-def _unpaired(before: Row, after: Row) -> Held:
+def _unpaired(before: Row, after: Row, there: _Places, here: _Places) -> Held:
     """Of the places that both runs had the cores in, the one with the most turns counts."""
-    there, here = _by_place(before), _by_place(after)
-    both = [(there[place], here[place]) for place in there if place in here]
+    one, other = _by_place(before, there), _by_place(after, here)
+    both = [(one[place], other[place]) for place in one if place in other]
     mine, theirs = max(both, key=lambda sides: min(map(len, sides)), default=([], []))
     found = unpaired_interval(mine, theirs)
     return Held(speedup=found, method="unpaired", turns=(len(mine), len(theirs)), why=_too_few(found))
@@ -87,10 +112,16 @@ def _too_few(found: Interval | None) -> str:
     return "" if found.sound else "too few turns for an interval of 95%, four in each run are enough"
 
 
-def _by_place(row: Row) -> dict[Placement | None, list[float]]:
+def _by_place(row: Row, places: _Places) -> dict[_Place, list[float]]:
     """Seconds a step of the turns by where the cores were, in order of rounds; those that moved count for nothing."""
-    found: dict[Placement | None, list[float]] = {}
-    for number, seconds in row.round_s.items():
-        if (place := row.placements[number]) != "moved":
-            found.setdefault(place, []).append(seconds)
+    found: dict[_Place, list[float]] = {}
+    for number, place in places.items():
+        if place[1] != "moved":
+            found.setdefault(place, []).append(row.round_s[number])
     return found
+
+
+def _places(row: Row) -> _Places:
+    """By round that has samples, which machine it was and where on it the cores were."""
+    machines = {record.round: record.env_id for record in row.records}
+    return {number: (machines[number], place) for number, place in row.placements.items()}

@@ -52,6 +52,14 @@ class Document:
         others = ("paper", *ATTRIBUTED)
         return self.kind != "table" or (self.table.figure not in others and self.run.header.suite is None)
 
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """Where its numbers are from: those of measured, simulated and published that are among them."""
+        found = {row.provenance for row in self.rows} | {one.provenance for one in self.answers}
+        published = self.kind == "paper" or any(line.published is not None for line in self.lines)
+        ours = (origin for origin in ("measured", "simulated") if origin in found)
+        return (*ours, "published") if published else (*ours,)
+
     def draw(self) -> Figure:
         """Its figure."""
         # matplotlib takes a second to load: only for those who want the figure.

@@ -151,7 +151,7 @@ def share_of(part: Contrast, whole: Contrast, speedups: Speedups) -> Interval | 
     """`part` as a share of `whole`, both contrasts, with the interval of the shares inside rounds.
 
     None where the interval of `whole` holds 0, as nothing has a share of what may be nothing, and where no round has
-    all combinations.
+    all combinations. Of fewer than six rounds that interval is no evidence: only its caller knows whether values vary.
     """
     total = estimate(whole, speedups)
     if total is None or total.low <= 0 <= total.high:

@@ -15,7 +15,10 @@ _LATEST = ".latest"
 
 
 def find_run(name: str) -> Path:
-    """Folder of the run `name`: a folder, a name under `runs/`, or `latest`. Raises RequestError with near names."""
+    """Folder of the run `name`: a folder, a name under `runs/`, or `latest`. Raises RequestError with near names.
+
+    It has a name of its own: `.` and `..` are resolved.
+    """
     known = run_names()
     if name == "latest":
         if not known:
@@ -23,7 +26,7 @@ def find_run(name: str) -> Path:
         return RUNS / (_noted(known) or known[-1])
     for folder in (Path(name), RUNS / name):
         if (folder / LOG_NAME).is_file():
-            return folder
+            return folder if folder.name not in ("", "..") else folder.resolve()
     close = get_close_matches(name, known, n=1, cutoff=0.4)
     hint = f", did you mean {close[0]}?" if close else ""
     raise RequestError(f"{name}: no such run{hint}; known are {', '.join(known) or 'none'}")

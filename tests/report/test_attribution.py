@@ -17,6 +17,7 @@ from ktbench.report.documents import Document, documents_of
 from ktbench.report.rows import rows_of
 from ktbench.report.write import write_report
 from ktbench.store import Run
+from tests.report.comparison_runs import kept
 from tests.report.simulated_runs import simulated
 from tests.report.synthetic import Arm, Store
 
@@ -197,3 +198,76 @@ def test_simulated_shares_are_exact(run: Run) -> None:
     assert found.simulated and all(factor and factor.low == factor.mid == factor.high for factor in factors)
     assert all(bar.whisker is None for bar in bars_of(found))
     assert "[" not in shares_document(simulated(run)).table.cells[0][1]
+
+
+def test_the_only_order_is_the_one_that_was_measured(tmp_path: Path) -> None:
+    """+m and deferral came without +v as well, but nothing leads there from the baseline."""
+    arms = (
+        *FACTORIAL[:2],
+        Arm(label="+v deferral=3", step_ms=110.0),
+        Arm(label="+v+m deferral=3", step_ms=50.0),
+        Arm(label="+m deferral=3", step_ms=60.0),
+    )
+    found = only(Store(arms=arms, figure="waterfall").write(tmp_path))
+    assert found.orders == 1 and found.features == ("+v", "deferral=3", "+m")
+    factors = [share.factor.mid for share in found.shares if share.factor]
+    assert factors == pytest.approx([2.0, 1.2, 2.2], rel=0.02)
+    ends = [bar.end for bar in bars_of(found)[1:]]
+    assert ends == pytest.approx([264 / 132, 264 / 110, 264 / 50, 264 / 50], rel=0.02)
+
+
+@pytest.mark.parametrize(("rounds", "said"), [(1, "1 round cannot tell"), (5, "5 rounds cannot tell"), (6, "")])
+def test_too_few_rounds_have_no_parts_of_what_may_be_nothing(rounds: int, said: str, tmp_path: Path) -> None:
+    run = Store(arms=FACTORIAL, figure="waterfall", rounds=rounds).write(tmp_path)
+    found = only(run)
+    assert all((share.part is None) == bool(said) for share in found.shares)
+    assert all(share.missing.get("part", "").startswith(said) for share in found.shares)
+    table = shares_document(run).table
+    assert ("share of the log speed-up (%)" in [column.heading for column in table.columns]) == (not said)
+    assert any("no share in %: " in note for note in table.notes) == bool(said)
+    assert all(share.part for share in only(simulated(run)).shares)
+
+
+def test_simulated_shares_do_not_ask_which_machine_simulated_them(run: Run) -> None:
+    there = simulated(run)
+    moved = {cell.key for cell in there.header.cells if cell.label in ("base", "+v+d")}
+    records = [replace(r, env_id="another") if r.cell in moved else r for r in there.records]
+    assert only(replace(there, records=tuple(records))) == only(there)
+
+
+def without_base(folder: Path, *precisions: str) -> Run:
+    """Arms at bf16 and int8; at `precisions` the baseline, and so its control, was not planned."""
+    arms = (*FACTORIAL[:2], FACTORIAL[3])
+    store = Store(arms=arms, figure="interactions", precisions=("bf16", "int8"), rounds=6, steps=1)
+    run = store.write(folder)
+    cells = [c for c in run.header.cells if c.spec.precision not in precisions or not c.label.startswith("base")]
+    keys = {cell.key for cell in cells}
+    records = tuple(record for record in run.records if record.cell in keys)
+    return kept(replace(run, header=replace(run.header, cells=tuple(cells)), records=records))
+
+
+def test_a_group_without_a_baseline_says_so_everywhere(tmp_path: Path) -> None:
+    run = without_base(tmp_path, "int8")
+    whole, without = attributions_of(rows_of(run))
+    assert whole.shares and not whole.why
+    assert (without.total, without.shares, without.features) == (None, (), ())
+    assert without.why == "no cell base was planned at these settings"
+    document = shares_document(run)
+    note = f"precision int8: no shares: {without.why}"
+    assert note in document.table.notes
+    assert note in " ".join(text.get_text().replace("\n", " ") for text in document.draw().texts)
+    written = {path.name: path for path in write_report(run, ("md", "csv", "json", "html"))}
+    lines = list(csv.DictReader(written["attribution.csv"].read_text(encoding="utf-8").splitlines()))
+    assert [line["missing"] for line in lines if line["precision"] == "int8"] == [without.why]
+    content = json.loads(written["attribution.json"].read_text(encoding="utf-8"))
+    assert [one["why"] for one in content["attributions"]] == ["", without.why]
+    assert note in written["page.html"].read_text(encoding="utf-8")
+
+
+def test_without_any_baseline_there_is_a_figure_and_a_table_of_reasons(tmp_path: Path) -> None:
+    run = without_base(tmp_path, "bf16", "int8")
+    document = shares_document(run)
+    assert [note.partition(": ")[0] for note in document.table.notes] == ["precision bf16", "precision int8"]
+    assert "no shares" in document.table.figure_caption
+    assert len(document.draw().axes) == 2
+    assert "attribution.md" in {path.name for path in write_report(run, ("md", "csv", "json", "tex", "html"))}

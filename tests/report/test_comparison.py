@@ -17,7 +17,7 @@ from ktbench.report.comparison import ComparedCell, Comparison, compare_runs
 from ktbench.report.comparison_data import comparison_csv, comparison_json, write_comparison
 from ktbench.report.comparison_machine import require_one_machine
 from ktbench.report.comparison_table import comparison_markdown
-from ktbench.report.comparison_turns import recorded_in_turns
+from ktbench.report.comparison_turns import rounds_in_turns
 from ktbench.stats.verdict import Verdict
 from ktbench.store import Run
 from tests.report.accuracy_stores import FOUR, Answering, AnswerStore
@@ -101,8 +101,8 @@ def _drifting(run: Run) -> Run:
 def test_in_turns_is_what_the_clock_says(tmp_path: Path, begun_s: float, every_s: float, expected: bool) -> None:
     one = run_of(tmp_path, "one", rounds=4, every_s=100.0)
     other = run_of(tmp_path, "other", rounds=4, every_s=every_s, begun_s=begun_s)
-    assert recorded_in_turns(one, other) is expected
-    assert recorded_in_turns(other, one) is expected
+    assert bool(rounds_in_turns(one, other)) is expected
+    assert bool(rounds_in_turns(other, one)) is expected
 
 
 def test_walking_back_is_in_turns_as_well(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_walking_back_is_in_turns_as_well(tmp_path: Path) -> None:
     other = run_of(tmp_path, "other", rounds=4, every_s=100.0, begun_s=10.0)
     shifted = run_of(tmp_path, "shifted", rounds=4, every_s=100.0, begun_s=-10.0)
     records = [r if r.round % 2 == 0 else s for r, s in zip(other.records, shifted.records, strict=True)]
-    assert recorded_in_turns(one, replace(other, records=tuple(records)))
+    assert rounds_in_turns(one, replace(other, records=tuple(records)))
 
 
 def test_too_few_turns_are_unsure_and_say_so(tmp_path: Path) -> None:
@@ -224,6 +224,17 @@ def test_simulated_cells_are_compared_as_they_are(tmp_path: Path) -> None:
     assert line[3] == "0.667" and line[-1] == "simulated"
 
 
+def test_a_turn_taken_again_costs_its_round_and_what_it_spans(tmp_path: Path) -> None:
+    before = run_of(tmp_path, "a", every_s=100.0)
+    after = run_of(tmp_path, "b", arms=SLOWED, every_s=100.0, begun_s=50.0)
+    key, late = after.records[0].cell, next(r.started for r in after.records if r.round == 5)
+    again = tuple(replace(r, started=late) if (r.cell, r.round) == (key, 4) else r for r in after.records)
+    whole = rounds_in_turns(before, after)
+    assert rounds_in_turns(before, kept(replace(after, records=again))) == whole - {4, 5}
+    held = cell_of(compare_runs(before, kept(replace(after, records=again))), "+v").held
+    assert held is not None and (held.method, held.turns) == ("paired", (len(whole) - 2,) * 2)
+
+
 def test_runs_of_different_machines_are_refused_by_name(tmp_path: Path) -> None:
     here = run_of(tmp_path, "here")
     there = on_machine(run_of(tmp_path, "there", begun_s=HOUR_S), "0123456789ab", "AMD EPYC")
@@ -231,7 +242,88 @@ def test_runs_of_different_machines_are_refused_by_name(tmp_path: Path) -> None:
         require_one_machine(here, there)
     require_one_machine(here, here)
     require_one_machine(here, simulated(there))
-    assert "of different machines" in comparison_markdown(compare_runs(here, there))
+    assert "A and B are of different machines" in comparison_markdown(compare_runs(here, there))
+
+
+def planned_on(run: Run, env_id: str) -> Run:
+    """The run as planned by a machine that measured nothing of it."""
+    return kept(replace(run, header=replace(run.header, env_id=env_id)))
+
+
+def timed_on(run: Run, machines: dict[str, str]) -> Run:
+    """The run with the turns of the cells named on another machine each."""
+    cells = {cell.key: cell.label for cell in run.header.cells}
+    records = [replace(r, env_id=machines.get(cells[r.cell], r.env_id)) for r in run.records]
+    return kept(replace(run, records=tuple(records)))
+
+
+def test_rounds_on_two_machines_are_not_in_turns_and_no_ratio(tmp_path: Path) -> None:
+    """One login node planned both, and both measured at the same time, each on a node of its own."""
+    before, after = (
+        planned_on(on_machine(run_of(tmp_path, name, every_s=100.0, begun_s=at, arms=arms), node, "AMD EPYC"), "login")
+        for name, node, at, arms in (("a", "nodeA", 0.0, ARMS), ("b", "nodeB", 50.0, SLOWED))
+    )
+    with pytest.raises(RequestError, match=r"a \(AMD EPYC, nodeA\) and b \(AMD EPYC, nodeB\)"):
+        require_one_machine(before, after)
+    comparison = compare_runs(before, after)
+    assert rounds_in_turns(before, after) and not comparison.in_turns
+    assert set(verdicts(comparison).values()) == {Verdict.UNSURE} and not comparison.is_worse
+    assert {cell.held.speedup for cell in comparison.cells if cell.held} == {None}
+    assert {cell.roof for cell in comparison.cells} == {None}
+    text = comparison_markdown(comparison)
+    assert "A and B are of different machines" in text
+    assert "different machines timed it, nodeA in A and nodeB in B: that is no ratio" in text
+    assert "one after the other" not in text and "The machine itself" not in text
+    meant = compare_runs(before, after, different_machines=True)
+    slower = cell_of(meant, "+v")
+    assert slower.verdict is Verdict.SLOWER and slower.held is not None and slower.held.method == "unpaired"
+    assert slower.why == "different machines timed it, nodeA in A and nodeB in B"
+    assert slower.why in comparison_markdown(meant) and slower.roof is None
+
+
+def test_who_planned_a_run_is_not_asked(tmp_path: Path) -> None:
+    before = planned_on(run_of(tmp_path, "a", rounds=8, every_s=100.0), "login1")
+    after = planned_on(run_of(tmp_path, "b", rounds=8, every_s=100.0, begun_s=50.0), "login2")
+    require_one_machine(before, after)
+    comparison = compare_runs(before, after)
+    assert comparison.in_turns
+    text = comparison_markdown(comparison)
+    assert "of different machines" not in text and text.count("Machine: Intel") == 1
+    paper = compare_runs(simulated(before), simulated(after))
+    assert "of different machines" not in comparison_markdown(paper)
+    assert {cell.held.method for cell in paper.cells if cell.held} == {"simulated"}
+
+
+@pytest.mark.parametrize("every_s", [100.0, 5.0])
+def test_cells_that_changed_machines_have_no_verdict(tmp_path: Path, every_s: float) -> None:
+    """The same two machines in both runs, but +v+d was timed on the other one."""
+    before = timed_on(run_of(tmp_path, "a", every_s=100.0), {"+v+d": "node2", "+v": "node2"})
+    slow = tuple(replace(arm, step_ms=2 * arm.step_ms) for arm in ARMS)
+    after = timed_on(run_of(tmp_path, "b", arms=slow, every_s=every_s, begun_s=50.0), {"+v": "node2"})
+    require_one_machine(before, after)
+    comparison = compare_runs(before, after)
+    assert comparison.in_turns == (every_s == 100.0)
+    found = cell_of(comparison, "+v+d")
+    assert found.verdict is Verdict.UNSURE and found.held is not None and found.held.speedup is None
+    assert found.why == "different machines timed it, node2 in A and 3e35237a811c in B: that is no ratio"
+    assert (verdicts(comparison)["+v"], verdicts(comparison)["base"]) == (Verdict.SLOWER, Verdict.SLOWER)
+    assert found.why in comparison_markdown(comparison)
+
+
+@pytest.mark.parametrize(("every_s", "method", "turns"), [(100.0, "paired", (10, 10)), (5.0, "unpaired", (8, 10))])
+def test_only_turns_of_one_machine_are_compared(
+    tmp_path: Path, every_s: float, method: str, turns: tuple[int, int]
+) -> None:
+    """Of twelve rounds A had four and B two of the same ones elsewhere, with the cores in the same place."""
+    before, after = (
+        kept(replace(run, records=tuple(replace(r, env_id="node2") if r.round in moved else r for r in run.records)))
+        for run, moved in (
+            (run_of(tmp_path, "a", every_s=100.0), {0, 1, 2, 3}),
+            (run_of(tmp_path, "b", every_s=every_s, begun_s=50.0), {2, 3}),
+        )
+    )
+    held = cell_of(compare_runs(before, after), "+v").held
+    assert held is not None and (held.method, held.turns) == (method, turns)
 
 
 def test_files_hold_what_the_page_shows(slowed: Comparison) -> None:

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ktbench.report.documents import Document
-from ktbench.report.html.answers import answers_picture
+from ktbench.report.html.answered import answered_pictures
 from ktbench.report.html.bars import bars_picture
-from ktbench.report.html.cards import Dealt, Deck, deal
+from ktbench.report.html.cards import Dealt, deal
+from ktbench.report.html.credits import findings_of_shares
 from ktbench.report.html.curves import KINDS, curves_picture
+from ktbench.report.html.deck import Deck
 from ktbench.report.html.doubts import doubts_of
 from ktbench.report.html.picture import Picture
+from ktbench.report.html.published import published_pictures
 from ktbench.report.html.roofline import roofline_picture
 from ktbench.report.html.samples import samples_picture
 from ktbench.report.html.scores import findings_of_answers
+from ktbench.report.html.shares import shares_pictures
 from ktbench.report.html.words import Finding, Said, best_sentence, findings_of
 from ktbench.report.tables import Table
 
-_BELOW = {"accuracy": "answers", "paper": "beside published numbers", "table": "speed"}
-_LOOKS = {"faster": "good", "slower": "bad", "NOISY": "doubt"}
+# What tells the documents of a part apart; a table of shares says in its own title what it is.
+_BELOW = {"accuracy": ": answers", "attribution": "", "paper": ": beside published numbers", "table": ": speed"}
+_INSIDE = re.compile(r", (?=[^\[\]]*\])")  # in the brackets of an interval, which stays on one line
+_UPRIGHT = 148  # letters
+_LOOKS = {"faster": "good", "higher": "good", "slower": "bad", "lower": "bad", "NOISY": "doubt"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +46,7 @@ class Section:
     id: str
     title: str
     table: Table
+    is_broad: bool
     origins: tuple[str, ...]
     best: Said | None
     findings: tuple[Finding, ...]
@@ -53,17 +62,16 @@ def section_of(document: Document, deck: Deck, *, alone: bool) -> Section:
     first = deck.begin()
     dealt = deal(document, deck)
     table, is_table = document.table, document.kind == "table"
-    named = "" if alone else f": {_BELOW.get(document.kind, document.kind)}"
-    findings = findings_of(document.rows) if is_table else findings_of_answers(document.answers)
     return Section(
         id=document.name,
-        title=f"{table.title}{named}",
+        title=table.title if alone else f"{table.title}{_BELOW[document.kind]}",
         table=table,
-        origins=tuple(_origins(document)),
+        is_broad=_is_broad(table),
+        origins=document.origins,
         best=best_sentence(document.rows) if is_table else None,
-        findings=findings,
+        findings=_findings(document),
         doubts=doubts_of(document.rows) if is_table else (),
-        pictures=tuple(_pictures(document, dealt.cells)),
+        pictures=tuple(_pictures(document, dealt)),
         lines=tuple(_line(table, card, cells) for card, cells in zip(dealt.lines, table.cells, strict=True)),
         controls=tuple(_controls(document, dealt)),
         commands=tuple(_commands(table, deck, first)),
@@ -78,25 +86,29 @@ def _commands(table: Table, deck: Deck, first: int) -> Iterator[tuple[int, str, 
             yield n, names.get(card.command, card.name), card.command
 
 
-def _origins(document: Document) -> Iterator[str]:
-    """Where the numbers of a document are from."""
-    found = {row.provenance for row in document.rows} | {answer.provenance for answer in document.answers}
-    published = document.kind == "paper" or any(line.published is not None for line in document.lines)
-    yield from (origin for origin in ("measured", "simulated") if origin in found)
-    if published:
-        yield "published"
+def _findings(document: Document) -> tuple[Finding, ...]:
+    if document.kind == "table":
+        return findings_of(document.rows)
+    if document.kind == "attribution":
+        return findings_of_shares(document.attributions)
+    return findings_of_answers(document.answers)
 
 
-def _pictures(document: Document, cards: Mapping[str, int]) -> Iterator[Picture]:
-    table, rows = document.table, document.rows
-    found: list[Picture | None] = []
+def _pictures(document: Document, dealt: Dealt) -> Iterator[Picture]:
     if document.kind == "accuracy":
-        found = [answers_picture(document.answers, cards, table.figure_caption)]
-    elif document.kind == "table":
-        drawn = table.figure in KINDS
-        main = curves_picture(rows, table.figure, cards) if drawn else bars_picture(rows, cards)
-        found = [main, roofline_picture(rows, cards), samples_picture(rows, cards)]
-    yield from (picture for picture in found if picture is not None)
+        yield from answered_pictures(document, dealt)
+    elif document.kind == "attribution":
+        yield from shares_pictures(document.attributions, dealt)
+    elif document.kind == "paper":
+        yield from published_pictures(document, dealt)
+    else:
+        yield from _of_speeds(document, dealt)
+
+
+def _of_speeds(document: Document, dealt: Dealt) -> Iterator[Picture]:
+    rows, figure, cards = document.rows, document.table.figure, dealt.cells
+    yield curves_picture(rows, figure, cards) if figure in KINDS else bars_picture(rows, cards)
+    yield from filter(None, (roofline_picture(rows, cards), samples_picture(rows, cards)))
 
 
 def _controls(document: Document, dealt: Dealt) -> Iterator[Line]:
@@ -105,7 +117,17 @@ def _controls(document: Document, dealt: Dealt) -> Iterator[Line]:
         yield _line(document.table, dealt.cells[row.cell], cells)
 
 
+def _is_broad(table: Table) -> bool:
+    """Whether its columns, as narrow as their words allow, are more than an upright printed page has room for."""
+    texts = [*table.cells, *table.control_cells, [column.heading for column in table.columns]]
+    return sum(max(map(_longest, column)) + 1 for column in zip(*texts, strict=True)) > _UPRIGHT
+
+
+def _longest(text: str) -> int:
+    return max(map(len, _INSIDE.sub(",\u00a0", text).split(" ")))
+
+
 def _line(table: Table, card: int, cells: tuple[str, ...]) -> Line:
     numeric = ("number" if column.numeric else "" for column in table.columns)
     looks = (f"{right} {_LOOKS.get(cell, '')}".strip() for right, cell in zip(numeric, cells, strict=True))
-    return Line(card=card, cells=cells, looks=tuple(looks))
+    return Line(card=card, cells=tuple(_INSIDE.sub(",\u00a0", cell) for cell in cells), looks=tuple(looks))
