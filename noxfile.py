@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
+import sys
 import sysconfig
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
 import nox
+from nox.command import CommandFailed
 
 nox.options.sessions = ["lint", "types", "tests"]
 nox.options.default_venv_backend = "none"  # the environment that bootstrap.py has set up holds everything
@@ -88,7 +92,8 @@ def _append_ours(packages: Path) -> None:
 def regress(session: nox.Session) -> None:
     """Measure two commits in turns and compare them: `-- A B [overrides]`, such as `-- HEAD~1 HEAD +ablation=decode`.
 
-    Each is built once, in a worktree of its own. `measure.max_rounds=N` says how many rounds each gets.
+    Each is built once, in a worktree of its own. `measure.max_rounds=N` says how many rounds each gets. What was
+    interrupted goes on with the word `resume=` that it says.
     """
     from ktbench.launch.alternating import read_alternation
 
@@ -97,10 +102,15 @@ def regress(session: nox.Session) -> None:
     except ValueError as error:
         session.error(str(error))
     pythons = [_built(session, commit) for commit in asked.commits]
-    for turn in asked.turns():
-        # A safe path: `-m` must not find the ktbench of the folder that nox runs in, nor must the workers.
-        words, env = ["-m", "ktbench", *turn.words], {"PYTHONSAFEPATH": "1"}
-        session.run(pythons[turn.side], *words, env=env, external=True, success_codes=[0, 4])
+    try:
+        for turn in asked.turns():
+            # A safe path: `-m` must not find the ktbench of the folder that nox runs in, nor must the workers.
+            words, env = ["-m", "ktbench", *turn.words], {"PYTHONSAFEPATH": "1"}
+            session.run(pythons[turn.side], *words, env=env, external=True, success_codes=[0, 4])
+    except (KeyboardInterrupt, CommandFailed):
+        if asked.is_begun:
+            session.warn(f"what was measured is kept: nox -s regress -- {asked.command} goes on")
+        raise
     session.run("python", "-m", "ktbench", "compare", *asked.runs, external=True)
 
 
@@ -109,18 +119,28 @@ def _built(session: nox.Session, commit: str) -> str:
     said = session.run("git", "rev-parse", "--verify", f"{commit}^{{commit}}", external=True, silent=True)
     home = (Path(".nox") / "regress" / str(said).strip()[:12]).resolve()
     tree, python, done = home / "tree", home / "env" / "bin" / "python", home / "built"
-    if not done.exists():
+    # As plain paths: files in there that change the path of imports would bring our own ktbench.
+    paths = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+    means = _means(session, paths)
+    if not done.exists() or done.read_text() != means:
+        done.unlink(missing_ok=True)
+        shutil.rmtree(tree / "build", ignore_errors=True)  # CMake keeps the compiler and flags that it once was given
         if not tree.exists():
             session.run("git", "worktree", "add", "--force", "--detach", str(tree), str(said).strip(), external=True)
         session.run("python", "-m", "venv", "--clear", "--without-pip", str(home / "env"), external=True)
-        # As plain paths: files in there that change the path of imports would bring our own ktbench.
         packages = next((home / "env").glob("lib/python*/site-packages"))
-        paths = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
         (packages / "shared.pth").write_text("\n".join(paths) + "\n")
         install = ["pip", "--python", str(python), "install", "--no-deps", "--editable", str(tree)]
         session.run("python", "-m", *install, external=True)
-        done.touch()
+        done.write_text(means)
     return str(python)
+
+
+def _means(session: nox.Session, paths: list[str]) -> str:
+    """What a build is made with besides its commit: sides that differ in it would differ in more than their code."""
+    compiler, flags = os.environ.get("CXX", "c++"), os.environ.get("CXXFLAGS", "")
+    said = session.run(*shlex.split(compiler), "--version", external=True, silent=True)
+    return "\n".join([sys.version, *paths, f"CXX={compiler} CXXFLAGS={flags}", str(said).strip()]) + "\n"
 
 
 @nox.session(venv_backend="virtualenv", reuse_venv=True)

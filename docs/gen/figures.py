@@ -6,9 +6,10 @@ import hashlib
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from docs.gen.repository import DOCS, ROOT
 
@@ -65,10 +66,11 @@ def _drawn_again(folder: Path) -> list[Path]:
     from ktbench.report.write import write_report
     from ktbench.store import read_run
 
-    kept = KEPT / _digest([folder, ROOT / "ktbench" / "report"]) / folder.name
-    if not (kept / "report").is_dir():
-        shutil.copytree(folder, kept, dirs_exist_ok=True, ignore=shutil.ignore_patterns("report"))
-        write_report(read_run(kept), ["figure"])
+    def draw(copy: Path) -> None:
+        shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("report"))
+        write_report(read_run(copy), ["figure"])
+
+    kept = _made_once(KEPT / _digest([folder, ROOT / "ktbench" / "report"]) / folder.name, draw)
     return sorted((kept / "report").glob("figure*.svg"))
 
 
@@ -94,13 +96,26 @@ def _wholes(folder: str, part: str) -> list[str]:
 
 def _swept(name: str) -> list[Path]:
     """The figures of a simulated ablation, swept unless it was before."""
-    kept = KEPT / _digest([ROOT / one for one in _MADE_FROM])
-    report = kept / "runs" / name.replace("/", "-") / "report"
-    if not report.is_dir():
-        kept.mkdir(parents=True, exist_ok=True)
-        words = ["sweep", f"+ablation={name}", f"run_name={report.parent.name}"]
-        subprocess.run([sys.executable, "-m", "ktbench", *words], cwd=kept, check=True, stdout=subprocess.DEVNULL)
+    run = name.replace("/", "-")
+
+    def sweep(home: Path) -> None:
+        home.mkdir()
+        words = ["sweep", f"+ablation={name}", f"run_name={run}"]
+        subprocess.run([sys.executable, "-m", "ktbench", *words], cwd=home, check=True, stdout=subprocess.DEVNULL)
+
+    report = _made_once(KEPT / _digest([ROOT / one for one in _MADE_FROM]) / run, sweep) / "runs" / run / "report"
     return sorted(report.glob("published-*.svg")) or sorted(report.glob("figure*.svg"))
+
+
+def _made_once(kept: Path, make: Callable[[Path], None]) -> Path:
+    """The folder `kept`, which `make` makes under another name: one that a stopped build has left is not whole."""
+    if not kept.is_dir():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=kept.parent, prefix="unfinished-") as beside:
+            made = Path(beside) / kept.name
+            make(made)
+            made.rename(kept)
+    return kept
 
 
 def _digest(folders: list[Path]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from docs.gen.repository import ROOT, leading_comment, table, toctree
-from ktbench.cli import VERBS
+from ktbench.cli import VERBS, exit_codes
 from ktbench.core.engine import EngineSpec
 from ktbench.core.features import FEATURES
 from ktbench.core.machine import MachineSpec
@@ -51,7 +51,7 @@ def reference_pages() -> dict[str, str]:
 
 def _verbs() -> str:
     lines = ["# Verbs\n\n`python -m ktbench VERB [KEY=VALUE …]`; keys are [configuration](config.md).\n"]
-    lines += ["Exit codes: 0 done; 2 the request was wrong, nothing was loaded; 4 a cell failed; 130 interrupted.\n"]
+    lines += [f"Exit codes: {exit_codes()}.\n"]
     for verb in VERBS:
         module = import_module(f"ktbench.cli.{verb}")
         lines.append(f"## {verb}\n\n{_plain(module.SUMMARY)}.\n\n{inspect.getdoc(module.run)}\n")

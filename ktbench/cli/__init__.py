@@ -16,43 +16,70 @@ VERBS = (
 BAD_REQUEST = 2
 FAILED = 4
 INTERRUPTED = 130
+UNREAD = 141  # as a shell says of programs that a pipe without a reader ends
+EXIT_CODES = {
+    0: "done",
+    BAD_REQUEST: "the request was wrong, nothing was loaded",
+    3: "`compare` found something slower",
+    FAILED: "a cell failed",
+    INTERRUPTED: "interrupted, what was measured is kept",
+    UNREAD: "the output's reader left in the middle of it",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb and return the exit code: 0 done, 2 request wrong, 3 slower, 4 a cell failed, 130 interrupted."""
+    """Run one verb and return the exit code, one of `EXIT_CODES`."""
     words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _run(words)
+    except RequestError as error:
+        print(f"ktbench: {error}", file=sys.stderr)
+        code = BAD_REQUEST
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except OSError as error:
+        _let_go()
+        code = _stopped(error)
+    return _flushed(code)
+
+
+def _flushed(code: int) -> int:
+    """The exit code once the output is out. A reader that has seen enough changes nothing of what the verb found."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        _let_go()
+        return code if isinstance(error, BrokenPipeError) else _stopped(error)
+    return code
+
+
+def _stopped(error: OSError) -> int:
+    """The exit code where a file or a pipe takes no more: a traceback would say no more than one line."""
+    if isinstance(error, BrokenPipeError):
+        return UNREAD
+    print(f"ktbench: {f'{error.filename}: ' if error.filename else ''}{error.strerror or error}", file=sys.stderr)
+    return FAILED
+
+
+def _let_go() -> None:
+    """What output cannot be written goes nowhere, or Python would try once more when it ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _run(words: Sequence[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         print(usage())
         return 0
     if words[0] == "--version":
         print("\n".join(import_module("ktbench.cli.version").lines()))
         return 0
-    try:
-        code = _run(words[0], words[1:])
-        sys.stdout.flush()
-        return code
-    except RequestError as error:
-        print(f"ktbench: {error}", file=sys.stderr)
-        return BAD_REQUEST
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except OSError as error:
-        return _stopped(error)
+    return _run_verb(words[0], words[1:])
 
 
-def _stopped(error: OSError) -> int:
-    """The exit code where a file or a pipe takes no more: a traceback would say no more than one line."""
-    try:
-        sys.stdout.flush()
-    except OSError:  # or Python tries once more when it ends
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if isinstance(error, BrokenPipeError):  # whoever read our output has seen enough
-        return 0
-    print(f"ktbench: {f'{error.filename}: ' if error.filename else ''}{error.strerror or error}", file=sys.stderr)
-    return FAILED
-
-
-def _run(verb: str, overrides: Sequence[str]) -> int:
+def _run_verb(verb: str, overrides: Sequence[str]) -> int:
     if verb not in VERBS:
         close = get_close_matches(verb, VERBS, n=1)
         hint = f", did you mean {close[0]}?" if close else ""
@@ -74,7 +101,11 @@ def usage() -> str:
             *lines,
             "",
             "start with: python -m ktbench sweep +ablation=decode",
-            "exit codes: 0 done; 2 the request was wrong; 3 `compare` found something slower; 4 a cell failed; "
-            "130 interrupted, what was measured is kept",
+            f"exit codes: {exit_codes()}",
         ]
     )
+
+
+def exit_codes() -> str:
+    """Every exit code and what it means, in one line."""
+    return "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())

@@ -62,6 +62,7 @@ def _out(overrides: Sequence[str]) -> Path | None:
 def _measure() -> MachineDescription:
     from datetime import UTC, datetime
 
+    from ktbench.core.conduct import READ_BUFFER_BYTES
     from ktbench.core.errors import RequestError
     from ktbench.host.cuda import read_cuda_devices
     from ktbench.host.environment import environment
@@ -69,7 +70,6 @@ def _measure() -> MachineDescription:
     from ktbench.host.gauges import buffers_needed, open_instruments
     from ktbench.host.memory import available_memory_bytes
     from ktbench.host.probe import describe, read_rounds
-    from ktbench.host.roofs import READ_BUFFER_BYTES
     from ktbench.host.topology import read_topology
 
     extension, topology = load_extension(), read_topology()

@@ -17,6 +17,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from ktbench.config.launcher import is_launching
 from ktbench.config.machine import BESIDE_PRESETS, ReadLocal, is_own, no_local, preset, register_own
 from ktbench.core.engine import EngineSpec
 from ktbench.core.errors import RequestError
@@ -48,8 +49,6 @@ _DEFAULTS: dict[str, Any] = {
 _SUITE = {field.name: field.default for field in fields(SuiteSpec) if field.default is not MISSING}
 # Folders of `conf` whose files are no options.
 _NO_GROUPS = ("calibration",)
-# What `config/launcher.py` takes from the command line of a sweep.
-_LAUNCHING = ("hydra/launcher", "hydra.launcher.", "spread.jobs")
 
 
 def compose_once(overrides: Sequence[str], read_local: ReadLocal = no_local) -> dict[str, Any]:
@@ -134,7 +133,7 @@ def _check_group(word: str, groups: Mapping[str, Iterable[str]]) -> None:
     group = key.lstrip("+")
     if not equals or key.startswith("~"):
         raise RequestError(f"override {word!r}: expected KEY=VALUE")
-    if group.startswith(_LAUNCHING):
+    if is_launching(word):
         raise RequestError(f"{word}: `sweep` alone spreads its cells over nodes, leave it out")
     if key.startswith("+") and group not in groups:
         raise RequestError(f"{group}: unknown key{_nearest(group, known_keys())}")

@@ -64,7 +64,7 @@ def split_launcher(overrides: Sequence[str]) -> tuple[Launch | None, list[str]]:
 
     Raises RequestError for a launcher that is unknown or not installed, and for its keys where none is named.
     """
-    rest = [word for word in overrides if not _is_ours(word)]
+    rest = [word for word in overrides if not is_launching(word)]
     named = [word.partition("=")[2] for word in overrides if key_of(word) == _LAUNCHER]
     words = tuple(word for word in overrides if key_of(word).startswith(f"{_KEYS}."))
     jobs = [word for word in overrides if key_of(word) == _JOBS]
@@ -76,7 +76,8 @@ def split_launcher(overrides: Sequence[str]) -> tuple[Launch | None, list[str]]:
     return Launch(name=named[-1], words=words, jobs=_count(jobs[-1]) if jobs else None), rest
 
 
-def _is_ours(word: str) -> bool:
+def is_launching(word: str) -> bool:
+    """Whether an override names a launcher or sets one of its keys."""
     key = key_of(word)
     return key in (_LAUNCHER, _JOBS) or key.startswith(f"{_KEYS}.")
 

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 
 # Counts what the packages and more take together: it is shown, and never added to them.
 WHOLE_PLATFORM = "psys"
+# Every worker holds the buffer that its read roof is sampled from: larger than last-level caches, and read on from
+# where the sample before stopped.
+READ_BUFFER_BYTES = 2**30
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,10 +45,14 @@ class Energy:
     seconds: float
 
     @property
+    def counted(self) -> tuple[str, ...]:
+        """The meters that are added up: of packages, their memory and GPUs; of the whole platform where it is alone."""
+        return tuple(name for name in self.joules if name != WHOLE_PLATFORM) or tuple(self.joules)
+
+    @property
     def total_j(self) -> float:
-        """Of packages, their memory and GPUs together; of the whole platform where it has the only meter."""
-        parts = [joules for name, joules in self.joules.items() if name != WHOLE_PLATFORM]
-        return sum(parts or self.joules.values())
+        """Joules of the meters that are added up."""
+        return sum(self.joules[name] for name in self.counted)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +60,8 @@ class PeakMemory:
     """Bytes that the worker held at most: `process_bytes` of memory, `device_bytes` by CUDA device (`cuda:0`).
 
     `process_bytes` is the peak of the turn where `of_turn`, else of the worker so far. `node_bytes` by NUMA node
-    (`node 0`) is the most that was seen at the end of a turn of this worker.
+    (`node 0`) is the most that was seen at the end of a turn of this worker. READ_BUFFER_BYTES of the process, and of
+    its nodes together, are the harness's own.
     """
 
     process_bytes: int

@@ -24,6 +24,8 @@ _PATTERN = "intel-rapl:*"
 _MEMORY = "dram"
 # More than one chip takes: a meter that this could have carried round once or more tells nothing.
 _MOST_W = 2_000.0
+_TOO_LONG = "may have begun again more than once, the turn took so long"
+_FELL_BACK = "fell back, and is not known to begin again"
 _INSTALL = "nvidia-ml-py is not installed (pip install 'ktbench[energy]')"
 
 
@@ -69,22 +71,35 @@ def open_meters(
 
 def energy_between(
     meters: Sequence[Meter], before: Mapping[str, float], after: Mapping[str, float], seconds: float
-) -> Energy | None:
-    """Joules by meter between two readings that lie `seconds` apart; None where no meter tells.
+) -> Energy | str:
+    """Joules by meter between two readings that lie `seconds` apart, or why they are not known; "" without any meter.
 
-    A meter may have begun again once. One that may have done so more often, as it could at 2 kW, is left out.
+    A meter may have begun again once. Where one may have done so more often, as it could at 2 kW, or fell back without
+    a range, nothing is known: the others would be the energy of fewer chips.
     """
-    joules = {
-        meter.name: joules_between(before[meter.name], after[meter.name], meter.range_j)
-        for meter in meters
-        if meter.range_j is None or seconds * _MOST_W < meter.range_j
-    }
-    return Energy(joules=joules, seconds=seconds) if joules else None
+    joules = {meter.name: _counted(meter, before[meter.name], after[meter.name], seconds) for meter in meters}
+    known = {name: counted for name, counted in joules.items() if not isinstance(counted, str)}
+    if known and len(known) == len(joules):
+        return Energy(joules=known, seconds=seconds)
+    return "; ".join(f"{name} {why}" for name, why in joules.items() if isinstance(why, str))
 
 
-def joules_between(before: float, after: float, range_j: float | None) -> float:
-    """What a counter has counted that begins at 0 again past `range_j`, at most once in between."""
-    return after - before if after >= before or range_j is None else after - before + range_j
+def joules_between(before: float, after: float, range_j: float | None) -> float | None:
+    """What a counter has counted that begins at 0 again past `range_j`, at most once in between.
+
+    None where it counts less than before and has no range.
+    """
+    if after >= before:
+        return after - before
+    return None if range_j is None else after - before + range_j
+
+
+def _counted(meter: Meter, before: float, after: float, seconds: float) -> float | str:
+    """Joules, or why they are not known."""
+    if meter.range_j is not None and seconds * _MOST_W >= meter.range_j:
+        return _TOO_LONG
+    joules = joules_between(before, after, meter.range_j)
+    return _FELL_BACK if joules is None else joules
 
 
 def _processors(root: Path) -> tuple[tuple[Meter, ...], str]:

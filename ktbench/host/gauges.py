@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
 
+from ktbench.core.conduct import READ_BUFFER_BYTES
 from ktbench.host.binding import memory_on_node
 from ktbench.host.cuda import CudaDevices
 from ktbench.host.describe import Constant
-from ktbench.host.roofs import PEAK_DTYPES, PEAK_ISAS, READ_BUFFER_BYTES, Roofs, pinned_team
+from ktbench.host.roofs import PEAK_DTYPES, PEAK_ISAS, Roofs, pinned_team
 from ktbench.host.topology import Topology
 
 _DEVICE_GAUGES = {

@@ -7,11 +7,10 @@ from time import perf_counter, sleep
 from types import ModuleType
 from typing import Any
 
+from ktbench.core.conduct import READ_BUFFER_BYTES
 from ktbench.core.record import RoofSample
 from ktbench.host.extension import load_extension
 
-# Larger than last-level caches, and read on from where the sample before stopped.
-READ_BUFFER_BYTES = 2**30
 # Fastest first. Each has a peak per dtype, from the best instructions granted for it: AVX-512 with its BF16 and VNNI
 # extensions where there are any. AVX2 has no bf16 arithmetic: its kernels widen to float32, and so does its peak.
 PEAK_ISAS = ("amx", "avx512", "avx2")

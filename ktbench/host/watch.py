@@ -12,8 +12,6 @@ from ktbench.host.energy import Meters, energy_between
 from ktbench.host.noise import disturbance, read_clock_hz, read_counters
 from ktbench.host.peak import MemoryPeaks
 
-_TOO_LONG = "the turn took so long that its meters may have begun again more than once"
-
 
 class MachineWatch:
     """Watches `cpus` and this process. Nothing is read between entering and leaving `steps`."""
@@ -66,9 +64,9 @@ class MachineWatch:
             return str(error)
 
     def _take_energy(self, before: dict[str, float] | str, after: dict[str, float] | str, seconds: float) -> None:
-        failed = next((why for why in (before, after) if isinstance(why, str)), "")
-        self._energy = None
-        if isinstance(before, dict) and isinstance(after, dict):
-            self._energy = energy_between(self._meters.meters, before, after, seconds)
-        too_long = _TOO_LONG if self._meters.meters and self._energy is None else ""
-        self._no_energy = "; ".join(filter(None, [self._meters.reason, failed or too_long]))
+        if isinstance(before, str) or isinstance(after, str):
+            found: Energy | str = next(why for why in (before, after) if isinstance(why, str))
+        else:
+            found = energy_between(self._meters.meters, before, after, seconds)
+        self._energy, lost = (None, found) if isinstance(found, str) else (found, "")
+        self._no_energy = "; ".join(filter(None, [self._meters.reason, lost]))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+from ktbench.core.outcome import Outcome
+from ktbench.store import LOG_NAME, Run, StoreError, read_run
+from ktbench.store.find import RUNS
 
 _ROUNDS = 12
 _COUNT, _LEAST = "measure.max_rounds", "measure.min_rounds"
 _UNLIMITED = "measure.max_minutes=1440"  # the rounds are what both sides get alike
 # What we set ourselves to keep the two apart.
-_OURS = ("run_name", "resume", "resume_changed", _LEAST)
+_OURS = ("run_name", "resume_changed", _LEAST)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,30 +28,53 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alternation:
-    """Two commits and what both measure, `rounds` times each, into the runs of these names."""
+    """Two commits and what both measure, `rounds` times each, into runs that have `stamp` in their names."""
 
     commits: tuple[str, str]
     overrides: tuple[str, ...]
     rounds: int
-    runs: tuple[str, str]
+    stamp: str
+
+    @property
+    def runs(self) -> tuple[str, str]:
+        """Names of the runs of A and B."""
+        return f"regress-{self.stamp}-a", f"regress-{self.stamp}-b"
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is anything to go on with: A comes first."""
+        return (RUNS / self.runs[0] / LOG_NAME).is_file()
+
+    @property
+    def command(self) -> str:
+        """The words that go on where it was interrupted."""
+        return shlex.join([*self.commits, *self.overrides, f"{_COUNT}={self.rounds}", f"resume={self.stamp}"])
 
     def turns(self) -> Iterator[Turn]:
-        """All turns in order; odd rounds walk back, so that a drift of the machine falls on both alike."""
+        """Turns that were not had, in order; odd rounds walk back, so that a drift of the machine falls on both alike.
+
+        Which were had is read from the runs before the first.
+        """
+        kept = [_read(name) for name in self.runs]
         for number in range(self.rounds):
             for side in (0, 1) if number % 2 == 0 else (1, 0):
-                yield Turn(side=side, round=number, words=self._words(side, number))
+                run = kept[side]
+                if run is None or not _has(run, number):
+                    words = self._words(side, number, begins=run is None and number == 0)
+                    yield Turn(side=side, round=number, words=words)
 
-    def _words(self, side: int, number: int) -> tuple[str, ...]:
+    def _words(self, side: int, number: int, *, begins: bool) -> tuple[str, ...]:
         """The first round begins the run, each other one resumes it for one round more."""
         verb = "sweep" if any(word.startswith("+ablation=") for word in self.overrides) else "run"
-        where = f"{'resume' if number else 'run_name'}={self.runs[side]}"
+        where = f"{'run_name' if begins else 'resume'}={self.runs[side]}"
         return verb, _UNLIMITED, *self.overrides, where, f"{_LEAST}={number + 1}", f"{_COUNT}={number + 1}"
 
 
 def read_alternation(words: Sequence[str], stamp: str) -> Alternation:
     """What `A B [overrides]` ask for; `measure.max_rounds=N` among them is how many rounds each side gets.
 
-    `stamp` tells the runs from those of another time. Raises ValueError in one line for anything else.
+    `stamp` tells the runs from those of another time; `resume=STAMP` among the words goes on with those of that time.
+    Raises ValueError in one line for anything else.
     """
     commits = [word for word in words if "=" not in word]
     if len(commits) != 2:
@@ -54,12 +82,16 @@ def read_alternation(words: Sequence[str], stamp: str) -> Alternation:
     given = {word.lstrip("+~").partition("=")[0]: word for word in words if "=" in word}
     if taken := next((given[key] for key in _OURS if key in given), None):
         raise ValueError(f"regress {taken}: is set round by round, leave it out; {_COUNT}=N says how many rounds")
-    return Alternation(
+    again = given.pop("resume", "")
+    asked = Alternation(
         commits=(commits[0], commits[1]),
         overrides=tuple(word for key, word in given.items() if key != _COUNT),
         rounds=_rounds(given.get(_COUNT, f"{_COUNT}={_ROUNDS}")),
-        runs=(f"regress-{stamp}-a", f"regress-{stamp}-b"),
+        stamp=again.partition("=")[2] or stamp,
     )
+    if again and not asked.is_begun:
+        raise ValueError(f"regress {again}: there is no run {RUNS / asked.runs[0]}")
+    return asked
 
 
 def _rounds(word: str) -> int:
@@ -67,3 +99,19 @@ def _rounds(word: str) -> int:
     if not text.isdecimal() or int(text) < 2:
         raise ValueError(f"regress {word}: must be a whole number from 2; an interval of 95 % needs 6")
     return int(text)
+
+
+def _read(name: str) -> Run | None:
+    """The run of a side; None before its plan is there."""
+    try:
+        return read_run(RUNS / name)
+    except StoreError:
+        return None
+
+
+def _has(run: Run, number: int) -> bool:
+    """Whether all cells were timed in a round but those that never can be. One that failed gets another chance."""
+    latest = run.latest()
+    done = {key for (key, at), record in latest.items() if at == number and record.outcome.timed}
+    cannot = {key for (key, _), record in latest.items() if record.outcome is Outcome.UNSUPPORTED}
+    return all(cell.key in done | cannot for cell in run.header.cells)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ktbench.report.row import Row
+from ktbench.report.row import Row, place
 from ktbench.report.settings import varying
-from ktbench.report.tables import place
 
 
 def joined(before: Sequence[Row], after: Sequence[Row]) -> tuple[tuple[Row, Row], ...]:

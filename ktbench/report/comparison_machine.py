@@ -9,7 +9,7 @@ from statistics import mean, median
 from ktbench.core.errors import RequestError
 from ktbench.core.record import Record
 from ktbench.core.scored import Asked
-from ktbench.report.machine import Facts, facts_of
+from ktbench.report.machine import each_machine
 from ktbench.report.roof import Limit
 from ktbench.report.row import Row, groups_of
 from ktbench.stats.intervals import Interval
@@ -101,21 +101,14 @@ def measured_on(run: Run) -> set[str]:
     return {fact.env_id for fact in facts if fact.provenance == "measured"}
 
 
-def facts_measured(run: Run) -> list[Facts]:
-    """Facts of each machine that something was measured on, the latest; those of the plan's where none is described."""
-    machines = measured_on(run)
-    found = {env.env_id: env.facts for env in run.environments if env.env_id in machines}
-    return [*found.values()] or [facts_of(run)]
-
-
 def _named(run: Run) -> str:
-    models = dict.fromkeys(str(facts.get("cpu_model", "not described")) for facts in facts_measured(run))
+    models = dict.fromkeys(str(facts.get("cpu_model", "not described")) for facts in each_machine(run))
     return f"{run.folder.name} ({', '.join([*models, *sorted(measured_on(run))])})"
 
 
 def software_changes(before: Run, after: Run) -> Iterator[str]:
     """Packages of another version: `torch 2.12.0, then 2.13.0`."""
-    there, here = (dict(facts_measured(run)[-1].get("versions") or {}) for run in (before, after))
+    there, here = (dict(each_machine(run)[-1].get("versions") or {}) for run in (before, after))
     for name in sorted(there.keys() | here.keys()):
         if there.get(name) != here.get(name):
             yield f"{name} {there.get(name) or 'not there'}, then {here.get(name) or 'not there'}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ktbench.report.comparison import Comparison
-from ktbench.report.comparison_machine import are_of_different_machines, facts_measured, software_changes
+from ktbench.report.comparison_machine import are_of_different_machines, software_changes
 from ktbench.report.comparison_turns import Method
 from ktbench.report.conduct import controls_sentence
-from ktbench.report.machine import facts_of, machine_sentence
+from ktbench.report.machine import each_machine, facts_of, machine_sentence
 from ktbench.report.row import Row
 from ktbench.report.simulated import measured
 from ktbench.stats.verdict import Verdict
@@ -38,7 +38,7 @@ def conditions(comparison: Comparison) -> Iterator[str]:
     yield from (sentence for method, sentence in _METHODS.items() if method in used)
     runs = (comparison.before, comparison.after)
     if any(measured([cell.before]) for cell in comparison.cells):
-        yield from dict.fromkeys(machine_sentence(facts) for run in runs for facts in facts_measured(run))
+        yield from dict.fromkeys(machine_sentence(facts) for run in runs for facts in each_machine(run))
 
 
 def warnings(comparison: Comparison) -> Iterator[str]:

@@ -9,7 +9,7 @@ from ktbench.core.spec import RunSpec, WorkloadSpec
 from ktbench.report.agreement import equal_work_sentences
 from ktbench.report.conduct import controls_sentence, placement_sentence
 from ktbench.report.health import machine_warnings, roof_warnings, unreadable_sentence
-from ktbench.report.machine import facts_of, machine_sentence
+from ktbench.report.machine import machines_sentence
 from ktbench.report.metered import energy_sentence, memory_sentence
 from ktbench.report.row import Row, groups_of
 from ktbench.report.settings import TOKENS, varying
@@ -30,7 +30,7 @@ def conditions_of(run: Run, rows: Sequence[Row]) -> tuple[str, ...]:
         _workload(rows, free),
         system_sentence(run, rows, free),
         *equal_work_sentences(rows),
-        machine_sentence(facts_of(run)) if measured(rows) else "",
+        machines_sentence(run) if measured(rows) else "",
         *(machine_warnings(run) if measured(rows) else ()),
         unreadable_sentence(run) if measured(rows) else "",
         simulated_sentence(rows),

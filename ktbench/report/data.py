@@ -11,6 +11,7 @@ import msgspec
 from ktbench.core.plain import to_plain
 from ktbench.report.flat import csv_of, ends_of
 from ktbench.report.health import disturbed_rounds
+from ktbench.report.machine import environments_of
 from ktbench.report.row import Row
 from ktbench.report.tables import Table
 from ktbench.store import Run
@@ -83,6 +84,7 @@ def _machine(row: Row) -> dict[str, Any]:
     return {
         **ends_of("joules_per_token", None if energy is None else energy.joules_per_token),
         "watts": None if energy is None else energy.watts.mid,
+        "meters": None if energy is None else " ".join(energy.meters),
         "peak_memory_bytes": None if peak is None else peak.process_bytes,
         "peak_memory_by_place": "; ".join(f"{name}: {nbytes}" for name, nbytes in places.items()),
         "disturbed": "; ".join(
@@ -127,12 +129,13 @@ def json_text(run: Run, rows: Sequence[Row], table: Table) -> str:
 
 
 def json_of_table(run: Run, table: Table, **lines: Sequence[dict[str, Any]]) -> str:
-    """What a run planned, on which machine, what a table says around its lines, and their plain content by a name."""
+    """What a run planned, on which machines, what a table says around its lines, and their plain content by a name."""
     header = to_plain(run.header)
     del header["cells"]
+    latest = {environment.env_id: environment for environment in environments_of(run)}
     content = {
         "header": header,
-        "environments": [env for env in map(to_plain, run.environments) if env["env_id"] == run.header.env_id][-1:],
+        "environments": [to_plain(environment) for environment in latest.values()],
         "title": table.title,
         "conditions": table.conditions,
         "methods": table.methods,

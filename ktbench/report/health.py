@@ -9,6 +9,7 @@ from typing import Any
 
 from ktbench.core.health import MACHINE_CHECKS, TURN_CHECKS, Check, Warned, warnings
 from ktbench.core.record import Record
+from ktbench.report.machine import environments_of
 from ktbench.report.row import Row
 from ktbench.report.simulated import measured
 from ktbench.report.text import number, unit_of
@@ -19,20 +20,23 @@ ROOF_MOVED = 0.15
 _MOST_NAMES = 8
 # Of one kind of roof: round and value of every sample.
 _Samples = list[tuple[int, float]]
-_Watched = tuple[Row, list[dict[str, Any]]]
+_Facts = dict[str, Any]
+_Watched = tuple[Row, list[_Facts]]
 
 
 def machine_warnings(run: Run) -> tuple[str, ...]:
-    """What was wrong with the machine whenever a sitting began, each thing once, with what it does."""
-    found = {warned.check.name: warned for facts in _facts(run) for warned in warnings(MACHINE_CHECKS, facts)}
+    """What was wrong with a machine whenever a sitting began, each thing once, with what it does."""
+    every = [environment.facts for environment in environments_of(run)]
+    found = {warned.check.name: warned for facts in every for warned in warnings(MACHINE_CHECKS, facts)}
     return tuple(_line(warned) for warned in found.values())
 
 
 def unreadable_sentence(run: Run) -> str:
-    """What the machine does not say of its health, and why; empty where it says all, or nobody asked."""
-    why: dict[str, list[str]] = {}
-    for name, reason in (_facts(run)[-1].get("missing") or {}).items() if _facts(run) else ():
-        why.setdefault(reason, []).append(name)
+    """What the machines do not say of their health, and why; empty where they say all, or nobody asked."""
+    why: dict[str, dict[str, None]] = {}
+    latest = {environment.env_id: environment.facts for environment in environments_of(run)}
+    for name, reason in (pair for facts in latest.values() for pair in (facts.get("missing") or {}).items()):
+        why.setdefault(reason, {})[name] = None
     said = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in why.items())
     return f"Not to be read here: {said}." if said else ""
 
@@ -66,8 +70,11 @@ def disturbed_rounds(row: Row) -> dict[str, tuple[int, ...]]:
     return {name: rounds for name, rounds in found.items() if rounds}
 
 
-def _facts(run: Run) -> list[dict[str, Any]]:
-    return [env.facts for env in run.environments if env.env_id == run.header.env_id]
+def listed(names: Sequence[str]) -> str:
+    """The first few of many names, each once, and how many more there are."""
+    names = list(dict.fromkeys(names))
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"{'; '.join(names[:_MOST_NAMES])}{more}"
 
 
 def _line(warned: Warned) -> str:
@@ -75,33 +82,38 @@ def _line(warned: Warned) -> str:
 
 
 def _turn_line(check: Check, watched: Sequence[_Watched], name: Callable[[Row], str]) -> str:
-    affected = {name(row): found for row, facts in watched if (found := _found(check, facts))}
+    turns: dict[str, list[_Facts]] = {}
+    for row, facts in watched:  # several rows where a name stands for an arm at several points
+        turns.setdefault(name(row), []).extend(facts)
+    affected = {who: found for who, facts in turns.items() if (found := _found(check, facts))}
     if not affected:
         return ""
-    counts = {name(row): len(facts) for row, facts in watched}
-    cells = [f"{who} in {len(found)} of {counts[who]} turns" for who, found in affected.items()]
-    more = f" and {len(cells) - _MOST_NAMES} more" if len(cells) > _MOST_NAMES else ""
-    _, worst = max((pair for found in affected.values() for pair in found), key=lambda pair: _size(check, pair[0]))
-    return f"{'; '.join(cells[:_MOST_NAMES])}{more} — {check.name}: at worst {worst}; {check.harm}"
+    cells = [f"{who} in {len(found)} of {len(turns[who])} turns" for who, found in affected.items()]
+    turn, said = max((pair for found in affected.values() for pair in found), key=lambda pair: _rate(check, pair[0]))
+    worst = f"in {number(turn['seconds'], 2)} s of steps, {said}"
+    return f"{listed(cells)} — {check.name}: at worst, {worst}; {check.harm}"
 
 
-def _found(check: Check, watched: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], str]]:
+def _found(check: Check, watched: Sequence[_Facts]) -> list[tuple[_Facts, str]]:
     """Facts and finding of each turn in which the check found something."""
     return [(facts, one.said) for facts in watched for one in warnings([check], facts)]
 
 
-def _watched(row: Row) -> list[dict[str, Any]]:
+def _watched(row: Row) -> list[_Facts]:
     """Facts of every turn with samples that somebody watched, with what is usual in turns of this row."""
     seen = [(record.round, record.conduct.disturbance) for record in row.records if record.conduct and record.samples_s]
     clocks = [one.clock_hz for _, one in seen if one.clock_hz is not None]
     usual = median(clocks) if clocks else None
-    return [asdict(one) | {"round": number, "usual_clock_hz": usual} for number, one in seen]
+    return [asdict(one) | {"round": round_number, "usual_clock_hz": usual} for round_number, one in seen]
 
 
-def _size(check: Check, facts: dict[str, Any]) -> float:
-    """How much of what the check is about there was."""
+def _rate(check: Check, facts: _Facts) -> float:
+    """How much there was of what the check is about: as a share of what is usual, or of the cpus' time, or a second."""
     name = check.needs[0]
-    return abs(float(facts[name]) - float(facts.get(f"usual_{name}") or 0))
+    amount, usual = float(facts[name]), float(facts.get(f"usual_{name}") or 0)
+    if usual:
+        return abs(amount / usual - 1)
+    return amount / float(facts["seconds"]) / (int(facts["cpus"]) if name.endswith("_s") else 1)
 
 
 def _roofs(rows: Sequence[Row]) -> dict[tuple[str, str, float], _Samples]:

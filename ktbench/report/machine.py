@@ -4,18 +4,36 @@ from __future__ import annotations
 
 from typing import Any
 
+from ktbench.core.record import Environment
 from ktbench.store import Run
 
 Facts = dict[str, Any]
 
 
-def facts_of(run: Run) -> Facts:
-    """Facts of the machine that the plan names, the latest where every sitting described it; empty where none did.
+def environments_of(run: Run) -> tuple[Environment, ...]:
+    """What sittings found on the machines whose turns count: those that measured, else those that simulated.
 
-    Where a sweep was planned on one machine and measured on others, those of the last that was described.
+    Of a run that was spread over nodes these are the nodes. Without any turn it is the machine that planned the run.
     """
-    described = [env for env in run.environments if env.env_id == run.header.env_id] or list(run.environments)
-    return described[-1].facts if described else {}
+    turns = [record for record in run.latest().values() if record.samples_s]
+    here = [record for record in turns if record.provenance == "measured"]
+    ids = {record.env_id for record in here or turns} | {end.env_id for end in run.ends().values()}
+    return tuple(found for found in run.environments if found.env_id in (ids or {run.header.env_id}))
+
+
+def each_machine(run: Run) -> list[Facts]:
+    """Facts of each machine whose turns count, as last found; one without facts where none was described."""
+    return [*{found.env_id: found.facts for found in environments_of(run)}.values()] or [{}]
+
+
+def facts_of(run: Run) -> Facts:
+    """Facts of the machine whose turns count, of several the last that was described; empty where none was."""
+    return each_machine(run)[-1]
+
+
+def machines_sentence(run: Run) -> str:
+    """The machine whose turns count; of several each, once."""
+    return " ".join(dict.fromkeys(map(machine_sentence, each_machine(run))))
 
 
 def machine_sentence(facts: Facts) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ktbench.core.conduct import PeakMemory
+from ktbench.core.conduct import READ_BUFFER_BYTES, PeakMemory
 from ktbench.core.record import Record
 
 _GIB = 2**30
@@ -38,8 +38,8 @@ def unseen_reason(records: Sequence[Record]) -> str:
 
 
 def are_alike(peaks: Sequence[PeakMemory]) -> bool:
-    """Whether one number says what all held."""
-    held = [peak.process_bytes for peak in peaks]
+    """Whether one number says what all held beside the harness's own buffer, which is the same in all."""
+    held = [max(0, peak.process_bytes - READ_BUFFER_BYTES) for peak in peaks]
     return max(held) <= _ALIKE * min(held)
 
 

@@ -141,3 +141,8 @@ def groups_of(rows: Sequence[Row]) -> list[tuple[Row, ...]]:
     for row in rows:
         groups.setdefault((row.part, *row.settings.items()), []).append(row)
     return [tuple(group) for group in groups.values()]
+
+
+def place(row: Row, settings: Sequence[str]) -> str:
+    """Label of a row with the settings that tell it from rows of other groups."""
+    return ", ".join([row.shown, *(f"{key}={row.settings.get(key)}" for key in settings)])

@@ -14,7 +14,7 @@ from ktbench.report.formats import format_notes
 from ktbench.report.health import turn_warnings
 from ktbench.report.methods import methods_of
 from ktbench.report.parts import the_part
-from ktbench.report.row import Row, groups_of
+from ktbench.report.row import Row, groups_of, place
 from ktbench.report.settings import varying
 from ktbench.report.text import DASH
 from ktbench.store import Run
@@ -82,11 +82,6 @@ def table_of(run: Run, rows: Sequence[Row]) -> Table:
         figure_caption=figure_caption(run, rows),
         commands=tuple((place(row, settings), row.command) for row in rows if row.role == "arm"),
     )
-
-
-def place(row: Row, settings: Sequence[str]) -> str:
-    """Label of a row with the settings that tell it from rows of other groups."""
-    return ", ".join([row.shown, *(f"{key}={row.settings.get(key)}" for key in settings)])
 
 
 def _cells(shown: Sequence[Column], row: Row) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
 from contextlib import suppress
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from ktbench.core.record import Header
 from ktbench.store.lines import Fact, StoreError, checked_parts, encode
+from ktbench.store.lock import try_lock
 
 LOG_NAME = "log.jsonl"
 # Without the plan no other line says anything, so there is a second copy of it.
@@ -26,8 +26,8 @@ class Log:
     """Writer of one run folder. Only one process may append at a time; readers need no lock.
 
     The lock goes with its process, however that ends. What half a line at the end was is gone with the writer that was
-    killed over it. Raises StoreError for a folder that cannot be written, that another process writes to, or that holds
-    facts already where a `new` run is to go.
+    killed over it. Raises StoreError for a folder that cannot be written or locked, that another process writes to, or
+    that holds facts already where a `new` run is to go.
     """
 
     def __init__(self, folder: Path, *, new: bool = False) -> None:
@@ -73,15 +73,17 @@ class Log:
     def close(self) -> None:
         """Release the run for other writers."""
         if not self._file.closed:
-            self._holder.unlink(missing_ok=True)
+            with suppress(OSError):  # a note without its lock says nothing
+                self._holder.unlink()
             self._file.close()
 
     def _lock(self) -> None:
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            if not try_lock(self._file):
+                raise StoreError(f"{self.path}: {self._who()} is writing to this run; wait until it has ended")
+        except StoreError:
             self._file.close()
-            raise StoreError(f"{self.path}: {self._who()} is writing to this run; wait until it has ended") from None
+            raise
         with suppress(OSError):
             self._holder.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
 

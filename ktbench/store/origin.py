@@ -8,8 +8,9 @@ from pathlib import Path
 
 from ktbench.core.record import Environment, Header
 from ktbench.store.find import RUNS, run_names
-from ktbench.store.lines import StoreError, read_lines
+from ktbench.store.lines import Damage, StoreError, read_lines
 from ktbench.store.log import LOG_NAME
+from ktbench.store.run import copied
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,10 +30,12 @@ class Origin:
 def read_origin(folder: Path) -> Origin:
     """The origin of the run in a folder, from the first lines of its log.
 
-    Raises StoreError where its plan cannot be read.
+    A damaged plan is read from its copy. Raises StoreError where it cannot be read.
     """
     header: Header | None = None
     for fact in read_lines(folder / LOG_NAME):
+        if isinstance(fact, Damage) and header is None:
+            header = next((one for one in copied(folder) if isinstance(one, Header)), None)
         if isinstance(fact, Header):
             header = fact
         if header and isinstance(fact, Environment):

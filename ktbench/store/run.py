@@ -22,7 +22,7 @@ class Run:
 
     `published` are the numbers that its parts show beside their cells, as they were when it was planned. Of cells that
     answer questions `scored` are the answers and `asked` the ends of tasks. `damage` names the lines that are not what
-    was written: what they held counts as never measured, so resuming the run measures it again.
+    was written: what they held counts as never written, so resuming the run measures or restores it.
     """
 
     folder: Path
@@ -67,7 +67,7 @@ def read_run(folder: Path) -> Run:
     damage = _of(lines, Damage)
     headers, scored, asked = _of(lines, Header), _of(lines, Scored), _of(lines, Asked)
     if not headers and damage:  # of the plan there is a second copy
-        headers = _of(_copied(folder), Header)
+        headers = _of(copied(folder), Header)
     if not headers:
         raise StoreError(_planless(path, damage))
     return Run(
@@ -82,7 +82,8 @@ def read_run(folder: Path) -> Run:
     )
 
 
-def _copied(folder: Path) -> tuple[Fact | Damage, ...]:
+def copied(folder: Path) -> tuple[Fact | Damage, ...]:
+    """What the copy of the plan of a run says, nothing where there is none. Raises StoreError for another version."""
     path = folder / PLAN_NAME
     return tuple(read_lines(path)) if path.is_file() else ()
 

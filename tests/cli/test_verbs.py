@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -180,3 +182,48 @@ def test_a_run_of_other_code_is_not_resumed_unless_told(swept: Path) -> None:
     assert f"its code was another, this is code {run.header.code_id}" in refused.stderr
     told = ktbench(swept, "sweep", "+ablation=decode", "resume=changed", "resume_changed=true", *QUICK)
     assert told.returncode == 0, told.stderr
+
+
+# A verb that prints so many bytes and has found something slower.
+VERB = """
+import sys
+from types import SimpleNamespace
+from ktbench.cli import main
+verb = SimpleNamespace(SUMMARY="", run=lambda words: print("x" * int(words[0])) or 3)
+sys.modules["ktbench.cli.doctor"] = verb
+sys.exit(main(sys.argv[1:]))
+"""
+FEW, MANY = "10", "1000000"
+
+
+def unread(*words: str) -> tuple[int, str]:
+    """Exit code and stderr where nobody reads what is printed."""
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        return printed_to(write, *words)
+    finally:
+        os.close(write)
+
+
+def printed_to(stdout: int, *words: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-c", VERB, *words],
+        cwd=ROOT, env={"PATH": "/usr/bin:/bin"}, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stderr
+
+
+def test_a_reader_that_has_gone_does_not_change_what_was_found() -> None:
+    assert unread("doctor", FEW) == (3, "")
+    assert unread("--help") == (0, "")
+
+
+def test_a_reader_that_goes_in_the_middle_ends_the_verb_as_a_shell_says_it() -> None:
+    assert unread("doctor", MANY) == (141, "")
+
+
+@pytest.mark.parametrize("size", [FEW, MANY])
+def test_output_that_a_full_disk_does_not_take_is_said_once(size: str) -> None:
+    with Path("/dev/full").open("wb") as full:
+        assert printed_to(full.fileno(), "doctor", size) == (4, "ktbench: No space left on device\n")

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+from collections.abc import Sequence
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
+from docs.gen import figures
 from docs.gen.ablations import Ablation, ablation_pages, ablations, page
-from docs.gen.figures import Figure, recorded_runs
+from docs.gen.figures import RECORDED, Figure, figures_of, recorded_runs
 from docs.gen.reference import KEYS, reference_pages
 from docs.gen.repository import DOCS, leading_comment, table
 from docs.gen.rooms import KERNELS, PICTURE, Picture, picture, read_rooms
-from ktbench.cli import VERBS
+from ktbench.cli import EXIT_CODES, VERBS, compare, usage
 from ktbench.config import ablation_names
 from ktbench.core.features import FEATURES
+from ktbench.store import Run
 
 ROOMS = read_rooms((DOCS / "architecture.md").read_text(encoding="utf-8"))
 
@@ -79,3 +85,60 @@ def test_the_reference_names_every_verb_feature_and_key() -> None:
 
 def test_a_bar_in_a_cell_does_not_end_it() -> None:
     assert table(["a"], [["x|y"]]).splitlines()[-1] == "| x\\|y |"
+
+
+def test_exit_codes_are_the_same_wherever_they_are_said() -> None:
+    assert {0, 2, compare.SLOWER, 4, 130} <= EXIT_CODES.keys()
+    for code, meaning in EXIT_CODES.items():
+        assert f"{code} {meaning}" in reference_pages()["reference/cli.md"]
+        assert f"{code} {meaning}" in usage()
+
+
+def test_a_sweep_that_was_stopped_is_swept_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "KEPT", tmp_path)
+    monkeypatch.setattr(figures, "RECORDED", tmp_path / "none")
+    monkeypatch.setattr(figures, "SIMULATED", ("what_if",))
+    begun = []
+
+    def swept(words: Sequence[str], *, cwd: Path, **_: object) -> None:
+        begun.append(cwd)
+        report = cwd / "runs" / words[-1].removeprefix("run_name=") / "report"
+        report.mkdir(parents=True)  # refused where there is a run of this name
+        (report / "figure-one.svg").write_text("<svg/>")
+        if len(begun) == 1:
+            raise KeyboardInterrupt
+        (report / "figure-two.svg").write_text("<svg/>")
+
+    monkeypatch.setattr(subprocess, "run", swept)
+    with pytest.raises(KeyboardInterrupt):
+        figures_of()
+    for _ in range(2):
+        drawn = [one.made for one in figures_of()["what_if"]]
+        assert [path.name for path in drawn if path and path.is_file()] == ["figure-one.svg", "figure-two.svg"]
+    assert len(begun) == 2, "what is whole is made once"
+
+
+def test_a_recorded_run_whose_drawing_was_stopped_is_drawn_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "ROOT", tmp_path)
+    monkeypatch.setattr(figures, "KEPT", tmp_path / "kept")
+    monkeypatch.setattr(figures, "RECORDED", tmp_path / "recorded")
+    monkeypatch.setattr(figures, "SIMULATED", ())
+    shutil.copytree(RECORDED / "zen4_2_cores" / "lean", tmp_path / "recorded" / "here" / "lean")
+    begun = []
+
+    def drawn(run: Run, kinds: Sequence[str]) -> None:
+        begun.append(run.header.run)
+        (run.folder / "report").mkdir()
+        if len(begun) == 1:
+            raise KeyboardInterrupt
+        (run.folder / "report" / "figure.svg").write_text("<svg/>")
+
+    monkeypatch.setattr("ktbench.report.write.write_report", drawn)
+    with pytest.raises(KeyboardInterrupt):
+        figures_of()
+    for _ in range(2):
+        (figure,) = figures_of()["lean"]
+        assert figure.made is not None and figure.made.is_file()
+    assert len(begun) == 2, "what is whole is made once"

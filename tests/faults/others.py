@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from unittest.mock import patch
 
-from ktbench.cli import drive
+from ktbench.cli import opening
 from ktbench.core.outcome import Outcome
 from ktbench.launch import sweep as sweeping
 from ktbench.measure import session
@@ -71,7 +71,7 @@ def clock_back(folder: Path, undisturbed: Undisturbed) -> Finding:
                 cls.looks += 1
                 return datetime(2030, 1, 1, tzinfo=tz) - cls.looks * timedelta(hours=1)  # type: ignore[arg-type]
 
-        for module in (drive, sweeping, session):
+        for module in (opening, sweeping, session):
             patch.object(module, "datetime", Back).start()
 
     folder.mkdir(parents=True)

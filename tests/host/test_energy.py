@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ktbench.core.conduct import Energy
 from ktbench.host.cuda import CudaDevices, Gpu
 from ktbench.host.energy import Meter, energy_between, joules_between, open_meters
 from tests.host.conftest import Grow
@@ -96,8 +97,8 @@ def test_a_counter_that_began_again_once_loses_nothing(start: int, counted: int,
     assert joules_between(before, (before + counted) % size, size) == counted
 
 
-def meter(range_j: float | None) -> Meter:
-    return Meter(name="package-0", read=lambda: 0.0, range_j=range_j)
+def meter(range_j: float | None, name: str = "package-0") -> Meter:
+    return Meter(name=name, read=lambda: 0.0, range_j=range_j)
 
 
 @pytest.mark.parametrize(("range_j", "seconds", "known"), [(1e5, 49.0, True), (1e5, 51.0, False), (None, 1e6, True)])
@@ -105,17 +106,34 @@ def test_a_meter_that_may_have_begun_again_often_tells_nothing(
     range_j: float | None, seconds: float, known: bool
 ) -> None:
     found = energy_between([meter(range_j)], {"package-0": 1.0}, {"package-0": 3.0}, seconds)
-    assert (found is not None) is known
-    assert found is None or found.joules == {"package-0": 2.0}
+    assert isinstance(found, Energy) is known
+    assert isinstance(found, str) or found.joules == {"package-0": 2.0}
+
+
+@pytest.mark.parametrize(("range_j", "name"), [(65_532.0, "package-0"), (65_712.0, "dram-0")])
+def test_meters_beside_one_that_may_have_begun_again_often_are_no_energy(range_j: float, name: str) -> None:
+    """The joules of a GPU alone are not what a turn took: 40 s at 2 kW are more than these counters hold."""
+    meters = [meter(range_j, name), meter(None, "gpu-0")]
+    found = energy_between(meters, {name: 1.0, "gpu-0": 0.0}, {name: 4.0, "gpu-0": 2000.0}, 40.0)
+    assert isinstance(found, str)
+    assert found.startswith(f"{name} may have begun again more than once") and "gpu-0" not in found
+
+
+def test_a_counter_without_a_range_that_falls_back_tells_nothing() -> None:
+    assert joules_between(100.0, 5.0, None) is None
+    meters = [meter(1e6), meter(None, "gpu-0")]
+    found = energy_between(meters, {"package-0": 1.0, "gpu-0": 100.0}, {"package-0": 3.0, "gpu-0": 5.0}, 1.0)
+    assert isinstance(found, str)
+    assert found.startswith("gpu-0 fell back")
 
 
 def test_no_meters_no_energy() -> None:
-    assert energy_between([], {}, {}, 1.0) is None
+    assert energy_between([], {}, {}, 1.0) == ""
 
 
 @pytest.mark.skipif(not os.access("/sys/class/powercap/intel-rapl:0/energy_uj", os.R_OK), reason="RAPL is not readable")
 def test_this_machines_meters_count_on() -> None:
     meters = open_meters()
     found = energy_between(meters.meters, meters.read(), meters.read(), 0.1)
-    assert found is not None
+    assert isinstance(found, Energy)
     assert min(found.joules.values()) >= 0

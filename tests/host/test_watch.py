@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,11 @@ def metered(*readings: float | OSError, range_j: float | None = None) -> Meters:
     return Meters(meters=(Meter(name="package-0", read=read, range_j=range_j),), missing={"GPUs": "none here"})
 
 
+def beside_a_gpu(meters: Meters) -> Meters:
+    """With a meter that counts on, whatever becomes of the others."""
+    return Meters(meters=(*meters.meters, Meter(name="gpu-0", read=count().__next__)), missing={})
+
+
 def watched(meters: Meters, root: Path) -> Conduct:
     watch = MachineWatch((0,), meters, root)
     watch.turn()
@@ -75,7 +81,9 @@ def test_energy_is_what_the_meters_moved(tmp_path: Path) -> None:
     ("meters", "why"),
     [
         (metered(1.0, OSError("NVML says lost")), "NVML says lost"),
-        (metered(1.0, 2.0, range_j=1e-9), "may have begun again more than once"),
+        (metered(1.0, 2.0, range_j=1e-9), "package-0 may have begun again more than once"),
+        (beside_a_gpu(metered(1.0, 2.0, range_j=1e-9)), "package-0 may have begun again more than once"),
+        (beside_a_gpu(metered(2.0, 1.0)), "package-0 fell back"),
     ],
 )
 def test_energy_that_is_lost_has_a_reason(meters: Meters, why: str, tmp_path: Path) -> None:

@@ -1,12 +1,39 @@
-"""The order in which two builds take turns, and what each turn is called with."""
+"""The order in which two builds take turns, what each turn is called with, and which are left when going on."""
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
+from ktbench.core.outcome import Outcome
+from ktbench.core.record import Header, Part, Record
 from ktbench.launch.alternating import read_alternation
+from ktbench.store import Log
+from tests.tiny import tiny_cell
+
+CELLS = tuple(tiny_cell(label, v=label == "+v", m=label == "+m") for label in ("base", "+v", "+m"))
+
+
+def begin(name: str, *records: Record) -> None:
+    """A run below `runs/` that planned CELLS and has these records."""
+    header = Header(
+        run=name, title="t", ablation="a", created="", command=("c",), cells=CELLS,
+        parts=(Part(name="", title="t", baseline="base"),), measure=CELLS[0].spec.measure, code_id="c", env_id="e",
+    )  # fmt: skip
+    log = Log(Path("runs") / name)
+    log.append(header, *records)
+    log.close()
+
+
+def record(cell: int, number: int, outcome: Outcome = Outcome.OK) -> Record:
+    return Record(
+        cell=CELLS[cell].key, label=CELLS[cell].label, round=number, outcome=outcome,
+        samples_s=(0.5,) if outcome.timed else (), provenance="measured", code_id="c", env_id="e", sitting="s",
+        started="",
+    )  # fmt: skip
 
 
 def test_sides_alternate_and_walk_back() -> None:
@@ -44,7 +71,8 @@ def test_minutes_of_the_request_come_after_ours() -> None:
         ([], "name two commits"),
         (["HEAD"], "not 1"),
         (["a", "b", "c"], "not 3"),
-        (["a", "b", "resume=x"], "regress resume=x: is set round by round"),
+        (["a", "b", "resume=x"], "regress resume=x: there is no run runs/regress-x-a"),
+        (["a", "b", "resume_changed=true"], "regress resume_changed=true: is set round by round"),
         (["a", "b", "run_name=x"], "run_name=x"),
         (["a", "b", "measure.min_rounds=3"], "measure.min_rounds=3"),
         (["a", "b", "measure.max_rounds=1"], "measure.max_rounds=1: must be a whole number from 2"),
@@ -55,3 +83,28 @@ def test_anything_else_is_refused_in_one_line(words: list[str], said: str) -> No
     with pytest.raises(ValueError, match="^regress") as refused:
         read_alternation(words, "now")
     assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_what_was_interrupted_goes_on_with_the_turns_that_lack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = read_alternation(["v1", "v2", "+ablation=decode", "sweep.arms=[base, +v]", "measure.max_rounds=3"], "then")
+    assert not asked.is_begun
+    never, rounds = record(2, 0, Outcome.UNSUPPORTED), [record(cell, number) for number in (0, 1) for cell in (0, 1)]
+    begin("regress-then-a", never, *rounds)
+    begin("regress-then-b", never, *rounds[:3])
+    assert asked.is_begun
+    again = read_alternation(shlex.split(asked.command), "now")
+    assert (again.commits, again.overrides, again.runs) == (asked.commits, asked.overrides, asked.runs)
+    assert [("AB"[turn.side], turn.round) for turn in again.turns()] == [("B", 1), ("A", 2), ("B", 2)]
+    assert all("resume=regress-then-" in turn.words[-3] for turn in again.turns())
+
+
+def test_a_run_that_was_killed_before_its_plan_is_begun_and_a_failed_cell_has_another_chance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    begin("regress-then-a", record(0, 0), record(1, 0, Outcome.CRASHED), record(2, 0))
+    Log(Path("runs/regress-then-b")).close()
+    turns = list(read_alternation(["v1", "v2", "measure.max_rounds=2", "resume=then"], "now").turns())
+    assert [("AB"[turn.side], turn.round) for turn in turns] == [("A", 0), ("B", 0), ("B", 1), ("A", 1)]
+    assert [turn.words[-3].partition("=")[0] for turn in turns] == ["resume", "run_name", "resume", "resume"]

@@ -93,11 +93,18 @@ def test_a_round_that_was_cut_short_is_not_gone_on_with() -> None:
     assert whole_rounds(a_run((BASE, FUSED), turn(BASE, 0)), (BASE, FUSED)) == ()
 
 
-def test_a_cell_that_failed_gets_all_rounds_of_its_point_anew_and_one_that_cannot_run_none() -> None:
-    records = [turn(BASE, 0), turn(BASE, 1)]
-    crashed, lacking = (turn(FUSED, 0, outcome) for outcome in (Outcome.CRASHED, Outcome.UNSUPPORTED))
-    assert whole_rounds(a_run((BASE, FUSED), *records, crashed), (BASE, FUSED)) == ()
-    assert list(whole_rounds(a_run((BASE, FUSED), *records, lacking), (BASE, FUSED))) == records
+def test_the_rounds_before_a_cell_failed_are_kept_and_of_one_that_cannot_run_none_is_asked() -> None:
+    rounds = [turn(cell, number) for cell in (BASE, FUSED) for number in (0, 1, 2)]
+
+    def kept(number: int, outcome: Outcome) -> set[tuple[str, int]]:
+        """Of three rounds after the second cell failed in one of them, which it sat out from there on."""
+        records = [one for one in rounds if one.cell == BASE.key or one.round < number]
+        run = a_run((BASE, FUSED), *records, turn(FUSED, number, outcome))
+        return {(record.cell, record.round) for record in whole_rounds(run, (BASE, FUSED))}
+
+    assert kept(0, Outcome.CRASHED) == set()
+    assert kept(1, Outcome.CRASHED) == {(BASE.key, 0), (FUSED.key, 0)}
+    assert kept(0, Outcome.UNSUPPORTED) == {(BASE.key, 0), (BASE.key, 1), (BASE.key, 2)}
 
 
 def test_a_share_is_read_back_until_it_is_withdrawn(tmp_path: Path) -> None:

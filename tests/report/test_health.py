@@ -6,24 +6,36 @@ import csv
 import io
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ktbench.core.conduct import Conduct, Disturbance, Energy, PeakMemory
+from ktbench.core.conduct import READ_BUFFER_BYTES, Conduct, Disturbance, Energy, PeakMemory
+from ktbench.core.outcome import Outcome
 from ktbench.core.plain import from_plain, to_plain
 from ktbench.core.record import Environment, Record
 from ktbench.report.data import csv_text, json_text
-from ktbench.report.health import disturbed_rounds, machine_warnings, roof_warnings, unreadable_sentence
+from ktbench.report.health import (
+    disturbed_rounds,
+    machine_warnings,
+    roof_warnings,
+    turn_warnings,
+    unreadable_sentence,
+)
+from ktbench.report.html.doubts import doubts_of, doubts_of_run
 from ktbench.report.markdown import markdown
+from ktbench.report.peaks import are_alike
 from ktbench.report.rows import rows_of
 from ktbench.report.tables import Table, table_of
 from ktbench.store import Run
+from tests.report.simulated_runs import simulated
 from tests.report.synthetic import DECODE, MACHINE, Store
 
 CALM = Disturbance(seconds=1.0, cpus=2, preemptions=3, minor_faults=0, major_faults=0, others_s=0.0, clock_hz=3e9)
 GIB = 2**30
 WHY = "processors: no RAPL in /sys/class/powercap"
+TRUST = Path(__file__).parents[2] / "docs" / "trust.md"
 
 
 def conduct(**changes: Any) -> Conduct:
@@ -78,6 +90,47 @@ def test_each_bad_setting_of_any_sitting_is_one_warning(run: Run) -> None:
     assert {*machine_warnings(found)} <= {*table(found).conditions}
 
 
+def on_a_node(run: Run, **facts: Any) -> Run:
+    """The run as if its turns had been taken by a node, and the planner had not been described."""
+    node = Environment(env_id="abcdefabcdef", code_id="0123456789ab", facts=MACHINE.facts | facts)
+    records = tuple(replace(one, env_id=node.env_id, code_id=node.code_id) for one in run.records)
+    return replace(run, environments=(node,), records=records)
+
+
+def test_health_is_that_of_the_nodes_that_measured(run: Run) -> None:
+    missing = {"heat": "no counters"}
+    found = on_a_node(run, governor="powersave", thp="never", missing=missing)
+    assert [one.partition(";")[0] for one in machine_warnings(found)] == [
+        "Warning: cpu governor powersave",
+        "Warning: transparent huge pages are off",
+    ]
+    assert {*machine_warnings(found)} <= {*doubts_of_run(found)}
+    assert unreadable_sentence(found) == "Not to be read here: heat (no counters)."
+    (described,) = json.loads(json_text(found, rows_of(found), table(found)))["environments"]
+    assert (described["env_id"], described["facts"]["governor"]) == ("abcdefabcdef", "powersave")
+
+
+def test_a_planner_that_did_not_measure_is_neither_judged_nor_counted(run: Run) -> None:
+    node = on_a_node(run)
+    planner = replace(MACHINE, facts=MACHINE.facts | {"governor": "powersave"})
+    lost = replace(run.records[0], round=9, outcome=Outcome.CRASHED, samples_s=(), why="its node has failed")
+    found = replace(node, environments=(planner, *node.environments), records=(*node.records, lost))
+    assert machine_warnings(found) == ()
+    assert doubts_of_run(found) == ()
+    both = replace(found, records=(*run.records[:6], *node.records[6:]))
+    assert [one for one in doubts_of_run(both) if one.startswith("Turns")] == [
+        f"Turns ran 2 versions of the code: {MACHINE.code_id}, 0123456789ab.",
+        f"Turns ran on 2 machines: {MACHINE.env_id}, abcdefabcdef.",
+    ]
+    assert any("governor powersave" in one for one in doubts_of_run(both))
+
+
+def test_what_is_all_simulated_has_no_machine_to_distrust(run: Run) -> None:
+    found = described(simulated(run), {"governor": "powersave"})
+    assert doubts_of_run(found) == ()
+    assert any("governor powersave" in one for one in doubts_of_run(described(run, {"governor": "powersave"})))
+
+
 def test_what_cannot_be_read_is_said_once_for_each_reason(run: Run) -> None:
     found = described(run, {"missing": {"governor": "no cpufreq", "heat": "no counters", "clock": "no cpufreq"}})
     assert unreadable_sentence(found) == "Not to be read here: governor, clock (no cpufreq); heat (no counters)."
@@ -90,14 +143,39 @@ def test_disturbed_turns_are_one_line_for_each_thing_with_the_cells_affected(run
     found = watched(run, **{"base": busy, "+v": stolen})
     notes = [note for note in table(found).notes if "at worst" in note]
     assert notes == [
-        "base in 6 of 6 turns — others' work: at worst 10.0% of the cpus' time went to other programs; they took "
-        "cores, caches and memory bandwidth",
-        "+v in 6 of 6 turns — stolen time: at worst 25.0% of the cpus' time was given to other machines by the "
-        "hypervisor; steps stopped while another machine ran",
+        "base in 6 of 6 turns — others' work: at worst, in 1.0 s of steps, 10.0% of the cpus' time went to other "
+        "programs; they took cores, caches and memory bandwidth",
+        "+v in 6 of 6 turns — stolen time: at worst, in 1.0 s of steps, 25.0% of the cpus' time was given to "
+        "other machines by the hypervisor; steps stopped while another machine ran",
     ]
     assert lines(found)[0]["disturbed"] == "others' work: rounds 0 1 2 3 4 5"
     content = json.loads(json_text(found, rows_of(found), table(found)))
     assert content["rows"][1]["disturbed"] == {"stolen time": [0, 1, 2, 3, 4, 5]}
+
+
+def test_an_arm_at_several_points_is_one_cell_with_all_its_turns(tmp_path: Path) -> None:
+    found = watched(Store(arms=DECODE[:1], prompts=(64, 128), rounds=6, control=False).write(tmp_path))
+    first, second = (cell.key for cell in found.header.cells)
+    half, little = (conduct(disturbance=replace(CALM, others_s=2 * share)) for share in (0.5, 0.05))
+    busy = {**{(first, number): half for number in range(6)}, (second, 3): little}
+    records = tuple(replace(one, conduct=busy.get((one.cell, one.round), one.conduct)) for one in found.records)
+    said = [doubt for doubt in doubts_of(rows_of(replace(found, records=records))) if "at worst" in doubt]
+    assert len(said) == 1
+    assert said[0].startswith("base in 7 of 12 turns — others' work: at worst, in 1.0 s of steps, 50.0% of")
+
+
+@pytest.mark.parametrize(
+    ("long", "short", "worst"),
+    [
+        ({"others_s": 2.0}, {"others_s": 0.8}, "in 1.0 s of steps, 40.0% of the cpus' time"),
+        ({"preemptions": 3000}, {"preemptions": 900}, "in 1.0 s of steps, 900 involuntary context switches"),
+    ],
+)
+def test_the_worst_turn_is_not_the_longest(run: Run, long: dict[str, Any], short: dict[str, Any], worst: str) -> None:
+    slow, fast = (conduct(disturbance=replace(CALM, seconds=s, **more)) for s, more in ((10.0, long), (1.0, short)))
+    rows = rows_of(watched(run, **{"base": slow, "+v": fast}))
+    (said,) = turn_warnings(rows, lambda row: row.shown)
+    assert f"at worst, {worst}" in said
 
 
 def test_a_clock_is_held_against_the_other_turns_of_its_row(run: Run) -> None:
@@ -143,9 +221,31 @@ def test_energy_is_joules_a_token_and_watts_over_rounds(run: Run) -> None:
     assert said.endswith(f"Not in it: {WHY}.")
 
 
+def test_rows_of_different_meters_are_named_and_rounds_of_different_meters_are_no_number(run: Run) -> None:
+    gpu = Energy(joules={"gpu-0": 4.0}, seconds=0.5)
+    both = Energy(joules={"package-0": 6.0, "gpu-0": 4.0}, seconds=0.5)
+    found = watched(run, **{"base": conduct(energy=gpu, missing={}), "+v": conduct(energy=both, missing={})})
+    (said,) = (sentence for sentence in table(found).conditions if sentence.startswith("Energy"))
+    assert said.startswith(
+        "Energy: gpu-0 (base) and package-0, gpu-0 together (+v), not to be compared with each other, read around"
+    )
+    assert [line["meters"] for line in lines(found)] == ["gpu-0", "package-0 gpu-0", ""]
+
+    mixed = tuple(
+        replace(one, conduct=conduct(energy=gpu, missing={})) if (one.label, one.round) == ("+v", 2) else one
+        for one in found.records
+    )
+    base, other, _ = rows_of(replace(found, records=mixed))
+    assert base.energy is not None and other.energy is None
+    assert other.missing["energy"] == "rounds were read by different meters: package-0 + gpu-0, gpu-0"
+
+
 def test_memory_is_said_once_where_it_is_the_same_and_a_column_where_not(run: Run) -> None:
     found = watched(run)
-    said = "Peak memory of the worker during a turn: 5.0 GiB, by place at most node 0 4.0 GiB, node 1 1.0 GiB."
+    said = (
+        "Peak memory of the worker during a turn: 5.0 GiB, by place at most node 0 4.0 GiB, node 1 1.0 GiB; 1.0 GiB of "
+        "it is the buffer that the read roof is sampled from."
+    )
     assert said in table(found).conditions
     assert lines(found)[0]["peak_memory_by_place"] == f"node 0: {4 * GIB}; node 1: {GIB}"
     larger = conduct(memory=PeakMemory(process_bytes=8 * GIB, of_turn=False))
@@ -153,3 +253,13 @@ def test_memory_is_said_once_where_it_is_the_same_and_a_column_where_not(run: Ru
     at = [column.heading for column in varied.columns].index("peak memory (GiB)")
     assert [cells[at] for cells in varied.cells] == ["8.0", "5.0"]
     assert any("since it began: 5.0 to 8.0 GiB" in sentence for sentence in varied.conditions)
+
+
+def test_the_buffer_of_the_read_roof_hides_no_difference_between_small_cells() -> None:
+    small, twice, same = (
+        PeakMemory(process_bytes=READ_BUFFER_BYTES + own, of_turn=True) for own in (40 << 20, 80 << 20, 42 << 20)
+    )
+    assert twice.process_bytes < 1.1 * small.process_bytes
+    assert not are_alike([small, twice])
+    assert are_alike([small, same])
+    assert f"the {READ_BUFFER_BYTES >> 30} GiB that the read roof is sampled from" in TRUST.read_text()

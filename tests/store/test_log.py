@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import zlib
 from collections.abc import Iterator
@@ -17,7 +18,9 @@ from ktbench.core.record import Environment, Header, Part, Record
 from ktbench.core.scored import Asked, Scored
 from ktbench.store import LOG_NAME, Log, NotKept, StoreError, read_run
 from ktbench.store.lines import encode
+from ktbench.store.lock import try_lock
 from ktbench.store.log import PLAN_NAME
+from ktbench.store.origin import read_origin
 from tests.tiny import tiny_cell
 
 CELL = tiny_cell()
@@ -97,6 +100,18 @@ def test_a_damaged_plan_is_read_from_its_copy(tmp_path: Path) -> None:
         read_run(tmp_path)
 
 
+def test_the_origin_of_a_damaged_plan_is_read_from_its_copy(tmp_path: Path) -> None:
+    machine = Environment(env_id="env", code_id="code", facts={"commit": "c" * 40, "dirty": False})
+    path = filled(tmp_path, machine, record(0))
+    whole = read_origin(tmp_path)
+    assert (whole.ablation, whole.commit) == ("a", "c" * 40)
+    path.write_bytes(path.read_bytes().replace(b'"title":"t"', b'"title":"u"'))
+    assert read_origin(tmp_path) == whole
+    (tmp_path / PLAN_NAME).unlink()
+    with pytest.raises(StoreError, match="nothing says what this run planned"):
+        read_origin(tmp_path)
+
+
 def test_a_newline_that_was_changed_costs_no_line(tmp_path: Path) -> None:
     path = filled(tmp_path, record(0), record(1))
     whole = read_run(tmp_path).records
@@ -130,6 +145,53 @@ def test_two_writers_are_refused_by_the_name_of_the_first(tmp_path: Path) -> Non
     log.close()
     Log(tmp_path).close()
     assert [file.name for file in tmp_path.iterdir()] == [LOG_NAME]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK])
+def test_a_file_system_without_locks_is_no_other_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(file: object, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    why = f"{LOG_NAME}: {os.strerror(number)}: this file system gives no locks; put runs/ on one that does"
+    with pytest.raises(StoreError, match=why):
+        Log(tmp_path)
+    with (tmp_path / LOG_NAME).open("rb") as file, pytest.raises(StoreError, match=why):
+        try_lock(file, shared=True)
+
+
+def test_readers_of_a_lock_keep_writers_away_and_not_each_other(tmp_path: Path) -> None:
+    (tmp_path / LOG_NAME).touch()
+    with (tmp_path / LOG_NAME).open("rb") as one, (tmp_path / LOG_NAME).open("rb") as other:
+        assert try_lock(one, shared=True) and try_lock(other, shared=True)
+        with pytest.raises(StoreError, match="another sweep is writing to this run"):
+            Log(tmp_path)
+    log = Log(tmp_path)
+    with (tmp_path / LOG_NAME).open("rb") as one:
+        assert not try_lock(one, shared=True)
+    log.close()
+
+
+def test_a_disk_that_became_read_only_keeps_its_message_and_frees_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path, record(0))
+    log = Log(tmp_path)
+
+    def refuse(*_: object, **__: object) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "write", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(NotKept, match="Read-only file system: this is not kept"):
+        try:
+            log.append(record(1))
+        finally:
+            log.close()
+    monkeypatch.undo()
+    Log(tmp_path).close()
 
 
 def test_a_new_run_does_not_go_where_one_is(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from dataclasses import replace
 
 from hypothesis import given, settings
@@ -35,19 +36,32 @@ def merged(run: Run, others: list[Run]) -> Run:
     )
 
 
-@given(st.lists(turns, max_size=5, unique=True), logs, st.integers(0, 99))
-@settings(max_examples=25, deadline=None)
-def test_nothing_is_lost_or_doubled_and_no_order_matters(
+def by_turn(records: Iterable[Record]) -> dict[tuple[str, int], list[Record]]:
+    found: dict[tuple[str, int], list[Record]] = {}
+    for record in records:
+        found.setdefault((record.cell, record.round), []).append(record)
+    return found
+
+
+@given(st.lists(turns, max_size=5, unique_by=lambda one: (one.cell, one.round)), logs, st.integers(0, 99))
+@settings(max_examples=50, deadline=None)
+def test_the_latest_counts_nothing_is_doubled_and_no_order_matters(
     kept: list[Record], contents: list[list[Record]], seed: int
 ) -> None:
     run, nodes = a_run(CELLS, *kept), [a_run(CELLS, *content) for content in contents]
     after = merged(run, nodes)
-    assert set(after.records) == {*kept, *(record for content in contents for record in content)}
     assert len(after.records) == len(set(after.records))
     assert after.records[: len(kept)] == tuple(kept)
-    shuffled = list(nodes)
-    random.Random(seed).shuffle(shuffled)
-    assert merged(run, shuffled) == after
+    known = by_turn((*kept, *(record for content in contents for record in content)))
+    assert by_turn(after.records).keys() == after.latest().keys() == known.keys()
+    for turn_, record in after.latest().items():
+        began = max(one.started for one in known[turn_])
+        assert record.started == began
+        assert record.outcome.timed == any(one.outcome.timed for one in known[turn_] if one.started == began)
+    left_out = {record for records in known.values() for record in records} - set(after.records)
+    assert all(record.started <= run.latest()[record.cell, record.round].started for record in left_out)
+    random.Random(seed).shuffle(nodes)
+    assert merged(run, nodes) == after
     assert lacking(after, nodes) == ()
 
 
@@ -58,6 +72,15 @@ def test_of_two_records_of_a_turn_the_later_counts_and_a_timed_one_where_they_be
     where = (CELLS[0].key, 0)
     assert merged(a_run(CELLS), [a_run(CELLS, timed), a_run(CELLS, failed)]).latest()[where] == timed
     assert merged(a_run(CELLS), [a_run(CELLS, later), a_run(CELLS, timed)]).latest()[where] == later
+
+
+def test_an_older_record_than_the_run_has_is_left_out_unless_it_was_asked_for_since() -> None:
+    older, newer = (replace(turn(CELLS[0], 0), started=f"2026-01-0{day}") for day in (1, 2))
+    run, node = a_run(CELLS, newer), a_run(CELLS, older)
+    assert lacking(run, [node]) == ()
+    assert lacking(a_run(CELLS, older), [a_run(CELLS, newer)]) == (newer,)
+    assert lacking(run, [node], asked_after=1) == (older,)  # by a clock that is slow
+    assert lacking(a_run(CELLS, turn(CELLS[1], 0), newer), [node], asked_after=1) == ()
 
 
 def test_machines_come_once_and_cells_of_other_plans_not_at_all() -> None:

@@ -9,9 +9,9 @@ from pathlib import PurePath
 from ktbench.core.spec import RunSpec
 from ktbench.core.suite import SuiteSpec, TaskSpec
 from ktbench.report.accuracy.rows import AccuracyRow
-from ktbench.report.machine import facts_of, machine_sentence
+from ktbench.report.machine import machines_sentence
+from ktbench.report.row import place
 from ktbench.report.system import system_sentence
-from ktbench.report.tables import place
 from ktbench.store import Run
 
 _AVERAGES = {
@@ -33,7 +33,7 @@ def accuracy_conditions(run: Run, rows: Sequence[AccuracyRow], settings: Sequenc
         *_ungraded(suite, rows),
         *_left_out(rows, settings),
         system_sentence(run, [row.row for row in rows], set(settings)),
-        machine_sentence(facts_of(run)),
+        machines_sentence(run),
         _ids(run, rows),
     )
     return tuple(filter(None, sentences))

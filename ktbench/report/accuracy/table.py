@@ -16,9 +16,9 @@ from ktbench.report.accuracy.subjects import AVERAGE, SubjectKind
 from ktbench.report.accuracy.text import SURE_MARK, relative_text, score_text
 from ktbench.report.columns import Column
 from ktbench.report.parts import the_part
-from ktbench.report.row import groups_of
+from ktbench.report.row import groups_of, place
 from ktbench.report.settings import varying
-from ktbench.report.tables import Table, place
+from ktbench.report.tables import Table
 from ktbench.report.text import DASH
 from ktbench.store import Run
 
