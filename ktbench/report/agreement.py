@@ -45,6 +45,11 @@ def systems_of(rows: Sequence[Row]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(row.spec.system for row in rows))
 
 
+def shows_speeds(rows: Sequence[Row]) -> bool:
+    """Whether bars are speeds: those of systems of which none has to be there for the others to be compared."""
+    return len(systems_of(rows)) > 1 and not rows[0].is_layer
+
+
 def unchecked_reason(spec: RunSpec, agreement: Agreement | None) -> str:
     """Why experts' outputs have no error."""
     if spec.machine is not None:

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 
 from ktbench.core.outcome import Outcome
 from ktbench.core.record import Part
-from ktbench.report.agreement import MARK, unproven_sentence
+from ktbench.report.agreement import MARK, shows_speeds, unproven_sentence
 from ktbench.report.parts import the_part
-from ktbench.report.rooflines import roof_rows
 from ktbench.report.row import Row
-from ktbench.report.simulated import measured
-from ktbench.report.slots import shows_speeds
+from ktbench.report.simulated import measured, roof_rows
 from ktbench.store import Run
 
 

@@ -12,6 +12,11 @@ from ktbench.report.roof import Spread
 from ktbench.report.row import Row, groups_of
 from ktbench.report.settings import TOKENS, varying, without_precision
 
+_NAMES = {
+    "engine.placement.ratio": "share of the experts at the device",
+    "workload.batch": "sequences in a batch",
+    "workload.prompt": "tokens of context",
+}
 # What a row shows: its value with the ends of its interval; None where it has none.
 Value = Callable[[Row], Spread | None]
 
@@ -146,3 +151,23 @@ def reason_of(row: Row) -> str:
 def _absence(reason: str, names: dict[str, list[float]], drawn: set[str]) -> str:
     words = [f"{name} at {', '.join(f'{x:g}' for x in at)}" if name in drawn else name for name, at in names.items()]
     return f"Not drawn: {', '.join(words)} ({reason})."
+
+
+def axis_of(rows: Sequence[Row]) -> Axis:
+    """The varying setting with the most numbers, the first of equals; the context where none varies."""
+    groups = [group[0].settings for group in groups_of(rows)]
+    counts = {key: len({settings.get(key) for settings in groups}) for key in varying(groups)}
+    numeric = [key for key in counts if all(_is_number(settings.get(key)) for settings in groups)]
+    key = max(numeric, key=lambda key: counts[key], default="workload.prompt")
+    if key == "workload.prompt" and rows[0].spec.workload.phase == "prefill":
+        return Axis(key=key, name="tokens of the prompt")
+    return Axis(key=key, name=_NAMES.get(key, key.rpartition(".")[2].replace("_", " ")))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def names_of(panels: Sequence[CurvePanel]) -> list[str]:
+    """Names of the curves of all panels, in order of appearance."""
+    return list(dict.fromkeys(curve.name for panel in panels for curve in panel.curves))

@@ -8,23 +8,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ktbench.report.curves import Axis, CurvePanel, absences, panels_of
+from ktbench.report.curves import CurvePanel, absences, axis_of, names_of, panels_of
 from ktbench.report.frame import Frame, decades
 from ktbench.report.lettering import LABEL_PT
 from ktbench.report.lines import draw_curves, name_references
-from ktbench.report.panels import is_leftmost, names_of, place_panels
+from ktbench.report.panels import is_leftmost, place_panels
 from ktbench.report.roof import Spread
-from ktbench.report.row import Row, groups_of
-from ktbench.report.settings import varying
+from ktbench.report.row import Row
 from ktbench.report.sheet import PLOT_IN
 from ktbench.report.spots import XY
 from ktbench.report.tables import Table
 
-_NAMES = {
-    "engine.placement.ratio": "share of the experts at the device",
-    "workload.batch": "sequences in a batch",
-    "workload.prompt": "tokens of context",
-}
 _WIDE = 8.0  # from this ratio of largest to least on a linear axis loses the small ones
 _MARGIN, _ROOM_ABOVE = 0.06, 1.12
 
@@ -44,21 +38,6 @@ def draw_depth(rows: Sequence[Row], table: Table) -> Figure:
         draw_curves(frame, panel, names_of(panels), bands=True)
         name_references(frame, panel)
     return figure
-
-
-def axis_of(rows: Sequence[Row]) -> Axis:
-    """The varying setting with the most numbers, the first of equals; the context where none varies."""
-    groups = [group[0].settings for group in groups_of(rows)]
-    counts = {key: len({settings.get(key) for settings in groups}) for key in varying(groups)}
-    numeric = [key for key in counts if all(_is_number(settings.get(key)) for settings in groups)]
-    key = max(numeric, key=lambda key: counts[key], default="workload.prompt")
-    if key == "workload.prompt" and rows[0].spec.workload.phase == "prefill":
-        return Axis(key=key, name="tokens of the prompt")
-    return Axis(key=key, name=_NAMES.get(key, key.rpartition(".")[2].replace("_", " ")))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _speed(row: Row) -> Spread | None:

@@ -9,16 +9,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ktbench.report.curves import Curve, CurvePanel, absences, panels_of
+from ktbench.report.curves import Curve, CurvePanel, absences, names_of, panels_of
 from ktbench.report.frame import Frame
 from ktbench.report.lettering import LABEL_PT
 from ktbench.report.lines import draw_curves, name_references
-from ktbench.report.panels import is_leftmost, names_of, place_panels
+from ktbench.report.panels import is_leftmost, place_panels
 from ktbench.report.roof import Spread, read_spread
-from ktbench.report.rooflines import draw_read_time, roof_rows
+from ktbench.report.rooflines import draw_read_time
 from ktbench.report.row import Row
 from ktbench.report.settings import TOKENS
 from ktbench.report.sheet import PLOT_IN
+from ktbench.report.simulated import roof_rows
 from ktbench.report.tables import Table
 from ktbench.report.text import number
 

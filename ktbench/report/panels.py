@@ -9,22 +9,18 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ktbench.report.curves import CurvePanel
+from ktbench.report.curves import CurvePanel, names_of
 from ktbench.report.legend import LEGEND_LINE_IN, draw_legend, legend_lines
 from ktbench.report.lettering import LABEL_PT
 from ktbench.report.lines import handles
-from ktbench.report.rooflines import roof_handle, roof_rows
+from ktbench.report.rooflines import roof_handle
 from ktbench.report.row import Row
 from ktbench.report.sheet import COLUMN_IN, LEFT_IN, PAGE_IN, PLOT_IN, RIGHT_IN, TOP_IN, axes_at, sheet
+from ktbench.report.simulated import roof_rows
 
 _ABREAST = 4
 _TITLE_IN, _BELOW_IN = 0.15, 0.34
 _GAP_IN = 0.12
-
-
-def names_of(panels: Sequence[CurvePanel]) -> list[str]:
-    """Names of the curves of all panels, in order of appearance."""
-    return list(dict.fromkeys(curve.name for panel in panels for curve in panel.curves))
 
 
 def place_panels(

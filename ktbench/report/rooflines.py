@@ -15,6 +15,7 @@ from ktbench.core.record import Provenance, Record
 from ktbench.report.frame import Frame
 from ktbench.report.roof import Spread, peak_spreads, read_spread
 from ktbench.report.row import Row
+from ktbench.report.simulated import roof_rows
 from ktbench.report.spots import XY
 from ktbench.report.text import number
 
@@ -58,12 +59,6 @@ def rooflines(panel: Sequence[Row], part: Sequence[Row]) -> Rooflines:
         peaks={key: peaks[key] for key in own},
         intensity=median(intensities) if intensities else None,
     )
-
-
-def roof_rows(rows: Sequence[Row]) -> list[Row]:
-    """Rows whose roofs can be drawn: all that ran against the same ones; none where rows are of several machines."""
-    same = all(row.spec.machine == rows[0].spec.machine for row in rows)
-    return [row for row in rows if any(record.roofs for record in row.records)] if same else []
 
 
 def draw_rooflines(frame: Frame, roofs: Rooflines) -> list[tuple[str, XY, XY]]:

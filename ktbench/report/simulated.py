@@ -72,3 +72,9 @@ def _limits(rows: Sequence[Row], machine: MachineSpec) -> str:
     for (isa, dtype), peak in peaks.items():
         limits.append(f"{isa} {dtype} peak {span(peak.low / 1e12, peak.high / 1e12)} {unit_of(dtype)}")
     return f"Roofs of {machine.name}, as described: {', '.join(limits)}."
+
+
+def roof_rows(rows: Sequence[Row]) -> list[Row]:
+    """Rows whose roofs can be drawn: all that ran against the same ones; none where rows are of several machines."""
+    same = all(row.spec.machine == rows[0].spec.machine for row in rows)
+    return [row for row in rows if any(record.roofs for record in row.records)] if same else []

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ktbench.core.outcome import Outcome
-from ktbench.report.agreement import MARK, systems_of
+from ktbench.report.agreement import MARK, shows_speeds
 from ktbench.report.lettering import width_in
 from ktbench.report.row import Row, groups_of
 from ktbench.report.settings import TOKENS, varying
@@ -50,11 +50,6 @@ def slots_of(rows: Sequence[Row], room_in: float, size_pt: float) -> tuple[tuple
         slots = tuple(slot(row) or _empty(row, notes, room_in, size_pt) for row in group)
         groups.append(Group(name=_name(group[0], free), slots=slots))
     return tuple(groups), _numbered(notes)
-
-
-def shows_speeds(rows: Sequence[Row]) -> bool:
-    """Whether bars are speeds: those of systems of which none has to be there for the others to be compared."""
-    return len(systems_of(rows)) > 1 and not rows[0].is_layer
 
 
 def _arms(rows: Sequence[Row]) -> tuple[Row, ...]:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from ktbench.report.curves import CurvePanel, absences, panels_of
+from ktbench.report.curves import CurvePanel, absences, names_of, panels_of
 from ktbench.report.frame import Frame, decades
 from ktbench.report.lettering import LABEL_PT
 from ktbench.report.lines import draw_curves, name_references
-from ktbench.report.panels import is_leftmost, names_of, place_panels
+from ktbench.report.panels import is_leftmost, place_panels
 from ktbench.report.roof import Spread
 from ktbench.report.rooflines import Rooflines, draw_rooflines, rooflines
 from ktbench.report.row import Row

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from ktbench.core.outcome import Outcome
-from ktbench.report.depth import axis_of
+from ktbench.report.curves import axis_of
 from ktbench.report.figure import draw
 from ktbench.report.page import page_of
 from ktbench.report.rows import rows_of

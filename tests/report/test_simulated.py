@@ -18,9 +18,9 @@ from ktbench.core.timeline import Span, Timeline
 from ktbench.report.data import csv_text, json_text
 from ktbench.report.figure import draw
 from ktbench.report.page import page_of
-from ktbench.report.rooflines import roof_rows
 from ktbench.report.row import Row, groups_of
 from ktbench.report.rows import row_line, rows_of
+from ktbench.report.simulated import roof_rows
 from ktbench.report.slots import slots_of
 from ktbench.report.tables import Table, table_of
 from ktbench.report.timeline import timeline_figure

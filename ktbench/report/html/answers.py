@@ -8,11 +8,11 @@ from ktbench.report.accuracy.counts import subject_title
 from ktbench.report.accuracy.rows import AccuracyRow, parts_of_average
 from ktbench.report.accuracy.subjects import AVERAGE, SubjectKind
 from ktbench.report.accuracy.table import settings_shown
-from ktbench.report.accuracy.text import change_text, score_interval_text, score_text
+from ktbench.report.accuracy.text import change_text, score_interval_text
 from ktbench.report.html.cards import Dealt
-from ktbench.report.html.forest import Mark, forest, linear
-from ktbench.report.html.picture import Panel, Picture
-from ktbench.report.tables import place
+from ktbench.report.html.forest import Mark, forest, linear, tallest
+from ktbench.report.html.picture import Panel, Picture, in_pages
+from ktbench.report.row import place
 from ktbench.stats.scores import Estimate, ScoreVerdict
 
 _LOOKS = {ScoreVerdict.LOWER: "s4", ScoreVerdict.HIGHER: "s6", ScoreVerdict.NONE_SHOWN: "s0"}
@@ -39,7 +39,7 @@ def _places(rows: Sequence[AccuracyRow], *, parts: bool) -> list[tuple[str, Subj
 def _changes(rows: Sequence[AccuracyRow], dealt: Dealt, *, parts: bool) -> Iterator[Picture]:
     settings = settings_shown(rows)
     found = {
-        subject: [mark for row in rows if (mark := _change_mark(row, subject, kind, settings, dealt))]
+        (subject, kind): [mark for row in rows if (mark := _change_mark(row, subject, kind, settings, dealt))]
         for subject, kind in _places(rows, parts=parts)
     }
     every = [mark for marks in found.values() for mark in marks]
@@ -47,11 +47,11 @@ def _changes(rows: Sequence[AccuracyRow], dealt: Dealt, *, parts: bool) -> Itera
     panels = tuple(
         Panel(
             plot=forest(marks, x, f"changes of {subject}", 0.0),
-            title=subject_title(subject) if len(found) > 1 else "",
+            title="" if len(found) == 1 else subject if kind == "task" else subject_title(subject),
             x_name="points of the score, against the baseline",
         )
-        for subject, marks in found.items()
-        if marks
+        for (subject, kind), every_mark in found.items()
+        for marks in in_pages(every_mark, tallest)
     )
     looks = {mark.look for mark in every}
     legend = tuple((_LOOKS[verdict], name) for verdict, name in _LEGEND.items() if _LOOKS[verdict] in looks)
@@ -64,7 +64,7 @@ def _caption(rows: Sequence[AccuracyRow], panels: Sequence[Panel]) -> str:
     of = "average score and of its parts, at one scale" if len(panels) > 1 else "average score"
     untold = [row.row.shown for row in rows if not row.is_baseline and not any(one.change for one in row.results)]
     absent = f" Without a change: {', '.join(dict.fromkeys(untold))}; the notes say why." if untold else ""
-    return f"Paired change of the {of}, with its 95 % interval; at the end of a line the score ± SE.{absent}"
+    return f"Paired change of the {of}, with its 95 % interval.{absent}"
 
 
 def _change_mark(
@@ -76,7 +76,7 @@ def _change_mark(
     mid, low, high = ends_of(result.change.difference, 100)
     return Mark(
         name=place(row.row, settings),
-        text=f"{change_text(result.change.difference)} · {score_text(result.score)}",
+        text=change_text(result.change.difference),
         card=card_of(row, subject, kind, dealt),
         look=_LOOKS[result.change.verdict],
         mid=mid,
@@ -93,9 +93,12 @@ def _scores(rows: Sequence[AccuracyRow], dealt: Dealt) -> Picture:
             mid, low, high = ends_of(result.score, 100)
             text, card = score_interval_text(result.score), dealt.cells[row.row.cell]
             marks.append(Mark(name=place(row.row, settings), text=text, card=card, mid=mid, low=low, high=high))
-    panel = Panel(plot=forest(marks, linear(marks), "scores"), x_name="average score, %")
+    x = linear(marks)
+    panels = tuple(
+        Panel(plot=forest(some, x, "scores"), x_name="average score, %") for some in in_pages(marks, tallest)
+    )
     caption = "Average score with its 95 % interval; there is nothing to compare it with."
-    return Picture(title="Scores", caption=caption, panels=(panel,), wide=True)
+    return Picture(title="Scores", caption=caption, panels=panels, wide=len(panels) == 1)
 
 
 def card_of(row: AccuracyRow, subject: str, kind: SubjectKind, dealt: Dealt) -> int:

@@ -7,19 +7,18 @@ from dataclasses import dataclass
 
 from ktbench.core.outcome import Outcome
 from ktbench.report.against_baseline import judged_values
+from ktbench.report.agreement import shows_speeds
 from ktbench.report.exact import is_exact
-from ktbench.report.html.picture import Panel, Picture
-from ktbench.report.html.plot import WIDE, Plot, Spot
+from ktbench.report.html.picture import Panel, Picture, in_pages
+from ktbench.report.html.plot import WIDE, Plot, Spot, fits, shortened
 from ktbench.report.html.scale import Scale, tick_name
 from ktbench.report.row import Row, groups_of
 from ktbench.report.settings import varying
 from ktbench.report.simulated import measured
-from ktbench.report.slots import shows_speeds
 from ktbench.report.text import number, ratio
 from ktbench.stats.intervals import Interval
 
 _PITCH, _BAR, _TOP = 42.0, 12.0, 18.0  # of a strip: its height, that of its bar, and where the bar begins
-_LETTERS = 46  # of a reason, so that it fits a phone
 _FILLS = 7
 _ROOM = 1.04
 
@@ -55,12 +54,16 @@ def bars_picture(rows: Sequence[Row], cards: Mapping[str, int]) -> Picture:
     show = _speed if speeds else _speedup
     strips = [[_strip(row, group, cards, arms, show) for row in group] for group in groups]
     top = max((strip.highest for group in strips for strip in group), default=1.0) or 1.0
+    roomy = not all(strip.value is None or fits(strip.name, strip.text) for group in strips for strip in group)
     name = "tokens/s" if speeds else f"speed-up over {rows[0].baseline} (×)"
     panels = [
-        Panel(plot=_plot(drawn, top * _ROOM, None if speeds else 1.0), title=_title(group[0], free), x_name=name)
+        Panel(plot=_plot(some, top * _ROOM, None if speeds else 1.0), title=_title(group[0], free), x_name=name)
         for group, drawn in zip(groups, strips, strict=True)
+        for some in in_pages(drawn, lambda _: _PITCH)
     ]
-    return Picture(title="Comparison", caption=_caption(rows, name), panels=tuple(panels), wide=len(panels) == 1)
+    return Picture(
+        title="Comparison", caption=_caption(rows, name), panels=tuple(panels), wide=len(panels) == 1, roomy=roomy
+    )
 
 
 def _caption(rows: Sequence[Row], name: str) -> str:
@@ -91,7 +94,7 @@ def _strip(
     value, interval, rounds = show(row, group)
     if value is None:
         reason = row.missing.get("speedup", row.why) if row.timed else row.why
-        return Strip(name=row.shown, text=_cut(f"{_ending(row)}: {reason}"), card=cards[row.cell], fill=fill)
+        return Strip(name=row.shown, text=shortened(f"{_ending(row)}: {reason}"), card=cards[row.cell], fill=fill)
     shown = None if row.simulated or interval is None or is_exact(interval) else interval
     return Strip(
         name=row.shown,
@@ -136,24 +139,21 @@ def _ending(row: Row) -> str:
     return "no speed-up" if row.timed else str(row.outcome or "not measured")
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _LETTERS else f"{text[: _LETTERS - 1].rstrip()}…"
-
-
 def _title(row: Row, free: Sequence[str]) -> str:
     return ", ".join(f"{key.rpartition('.')[2]} {row.settings.get(key)}" for key in free)
 
 
-def _plot(strips: Sequence[Strip], top: float, reference: float | None) -> Plot:
+def _plot(strips: Sequence[Strip], highest: float, reference: float | None) -> Plot:
     plot = Plot(height=_PITCH * len(strips), label="bars; arrow keys go from one to the next", find="rows")
-    scale = Scale(low=0.0, high=top, start=0.0, end=WIDE)
+    scale = Scale(low=0.0, high=highest, start=0.0, end=WIDE)
+    bands = [(_PITCH * n + _TOP - 2, _PITCH * (n + 1) - 6) for n in range(len(strips))]
     for tick in scale.ticks(5):
-        plot.lines("grid", [[(scale(tick), 0.0), (scale(tick), plot.height)]])
+        plot.lines("grid", [[(scale(tick), top), (scale(tick), foot)] for top, foot in bands])
         plot.below(scale(tick), tick_name(tick))
     for n, strip in enumerate(strips):
         _draw(plot, strip, n * _PITCH, scale)
     if reference is not None:
-        plot.lines("reference", [[(scale(reference), 0.0), (scale(reference), plot.height)]])
+        plot.lines("reference", [[(scale(reference), top), (scale(reference), foot)] for top, foot in bands])
     return plot
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ktbench.report.curves import TOKENS_AXIS, Curve, CurvePanel, Value, absences, panels_of
-from ktbench.report.depth import axis_of
+from ktbench.report.curves import TOKENS_AXIS, Curve, CurvePanel, Value, absences, axis_of, names_of, panels_of
 from ktbench.report.html.picture import Panel, Picture, looks_of
 from ktbench.report.html.plot import WIDE, XY, Plot, Spot
 from ktbench.report.html.scale import scale_around, tick_name
-from ktbench.report.panels import names_of
 from ktbench.report.roof import Spread
 from ktbench.report.row import Row
 from ktbench.stats.intervals import Interval

@@ -8,7 +8,7 @@ from ktbench.core.outcome import Outcome
 from ktbench.report.agreement import UNPROVEN
 from ktbench.report.conditions import damage_sentence
 from ktbench.report.health import machine_warnings, roof_warnings, turn_warnings
-from ktbench.report.machine import facts_of
+from ktbench.report.machine import environments_of
 from ktbench.report.row import Row
 from ktbench.report.simulated import measured
 from ktbench.report.text import ratio
@@ -25,14 +25,16 @@ def doubts_of(rows: Sequence[Row]) -> tuple[str, ...]:
 
 def doubts_of_run(run: Run) -> tuple[str, ...]:
     """What holds for the run as a whole."""
-    facts = facts_of(run)
-    codes = dict.fromkeys([run.header.code_id, *(record.code_id for record in run.records)])
-    machines = dict.fromkeys([run.header.env_id, *(record.env_id for record in run.records)])
+    turns = [record for record in run.latest().values() if record.samples_s]
+    codes = dict.fromkeys(record.code_id for record in turns)
+    machines = dict.fromkeys(record.env_id for record in turns if record.provenance == "measured")
+    dirty = any(environment.facts.get("dirty") for environment in environments_of(run))
+    here = any(cell.spec.machine is None for cell in run.header.cells)
     return (
-        *(["The code had changes that no commit holds."] if facts.get("dirty") else []),
+        *(["The code had changes that no commit holds."] if dirty else []),
         *([f"Turns ran {len(codes)} versions of the code: {', '.join(codes)}."] if len(codes) > 1 else []),
         *([f"Turns ran on {len(machines)} machines: {', '.join(machines)}."] if len(machines) > 1 else []),
-        *machine_warnings(run),
+        *(machine_warnings(run) if here else ()),
         *filter(None, [damage_sentence(run)]),
     )
 
@@ -41,11 +43,13 @@ def _of_noise(rows: Sequence[Row]) -> Iterator[str]:
     noisy = [row for row in rows if row.outcome is Outcome.NOISY]
     if noisy:
         names = ", ".join(dict.fromkeys(row.shown for row in noisy))
-        worst = max(row.step_s.half_width for row in noisy if row.step_s)
+        # Of too few rounds for an interval nothing says how far times may be off.
+        widths = [row.step_s.half_width for row in noisy if row.step_s and row.step_s.sound]
+        spread = f", times up to ±{max(widths):.1%}" if widths else ""
         timed = sum(row.timed for row in rows)
         yield (
             f"{len(noisy)} of {timed} timed cells are NOISY ({names}): their intervals are wider than asked "
-            f"for or of too few rounds, times up to ±{worst:.1%}."
+            f"for or of too few rounds{spread}."
         )
 
 

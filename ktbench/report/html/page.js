@@ -117,15 +117,20 @@
   document.addEventListener("click", (event) => { if (!event.target.closest(".plot, #tip")) hide(); });
   addEventListener("scroll", () => { if (shown && !kept) hide(); }, { passive: true });
 
-  // Tables: sorted by the first number of a cell, or by its letters; a dash comes last either way.
-  const keyOf = (text, numeric) => (numeric ? parseFloat(text.replace(/^[~<]|,/g, "")) : text);
+  // Tables: sorted by the first number of a cell, or by its letters. Settings align as numbers and may be words: these
+  // come after numbers either way, and a dash last.
+  function keyOf(text, numeric) {
+    const number = numeric ? parseFloat(text.replace(/^[~<]|,/g, "")) : NaN;
+    return Number.isNaN(number) ? text : number;
+  }
+
+  const kindOf = (key) => (key === "—" ? 2 : typeof key === "number" ? 0 : 1);
 
   function sort(table, column, order) {
     const body = table.tBodies[0], numeric = table.tHead.rows[0].cells[column].classList.contains("number");
-    const empty = (key) => key === "—" || Number.isNaN(key);
     const keyed = [...body.rows].map((row) => [order ? keyOf(row.cells[column].textContent, numeric) : +row.dataset.card, row]);
     keyed.sort(([a], [b]) => {
-      if (empty(a) || empty(b)) return empty(a) - empty(b);
+      if (kindOf(a) !== kindOf(b)) return kindOf(a) - kindOf(b);
       return (order || 1) * (typeof a === "number" ? a - b : a.localeCompare(b, "en", { numeric: true }));
     });
     body.append(...keyed.map(([, row]) => row));
@@ -142,7 +147,8 @@
 
   for (const input of all("input[data-table]")) {
     const rows = [...document.getElementById(input.dataset.table).tBodies[0].rows];
-    const texts = rows.map((row) => row.textContent.toLowerCase()), count = one("output", input.closest(".tools"));
+    const said = (row) => [...row.cells].slice(0, -1).map((cell) => cell.textContent).join(" "); // without its button
+    const texts = rows.map((row) => said(row).toLowerCase()), count = one("output", input.closest(".tools"));
     input.addEventListener("input", () => {
       const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
       rows.forEach((row, n) => { row.hidden = !words.every((word) => texts[n].includes(word)); });

@@ -10,6 +10,8 @@ from markupsafe import Markup
 
 WIDE = 1000.0  # units of the canvas from its left edge to its right edge; heights are CSS pixels
 _FOOT = 20.0  # room for the names of ticks
+_BOLD_PX, _PLAIN_PX, _ROOM_PX = 7.4, 6.6, 300.0  # of a letter of names and of numbers, and of the narrowest panel
+_LETTERS = 46  # of a reason, so that it fits a phone
 
 XY = tuple[float, float]
 Anchor = Literal["start", "middle", "end"]
@@ -92,6 +94,16 @@ class Plot:
     def _path(self, look: str, data: str) -> None:
         if data:
             self._shapes.append(Markup('<path class="{}" d="{}"/>').format(look, data))
+
+
+def fits(name: str, numbers: str) -> bool:
+    """Whether a name and its numbers stand side by side in the narrowest panel."""
+    return _BOLD_PX * len(name) + _PLAIN_PX * len(numbers) <= _ROOM_PX
+
+
+def shortened(words: str) -> str:
+    """So many of its letters as fit a phone."""
+    return words if len(words) <= _LETTERS else f"{words[: _LETTERS - 1].rstrip()}…"
 
 
 def _through(points: Sequence[XY]) -> str:

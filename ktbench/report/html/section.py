@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ktbench.report.accuracy.table import Below, grids_below
 from ktbench.report.documents import Document
 from ktbench.report.html.answered import answered_pictures
 from ktbench.report.html.bars import bars_picture
@@ -40,6 +41,14 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Grid:
+    """A grid below the table; a broad one is printed on a page of its own."""
+
+    of: Below
+    is_broad: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
     """A document as the template shows it. `commands` have the number of the card that they are of."""
 
@@ -54,6 +63,7 @@ class Section:
     pictures: tuple[Picture, ...]
     lines: tuple[Line, ...]
     controls: tuple[Line, ...]
+    grids: tuple[Grid, ...]
     commands: tuple[tuple[int, str, str], ...]
 
 
@@ -66,7 +76,7 @@ def section_of(document: Document, deck: Deck, *, alone: bool) -> Section:
         id=document.name,
         title=table.title if alone else f"{table.title}{_BELOW[document.kind]}",
         table=table,
-        is_broad=_is_broad(table),
+        is_broad=_is_broad(_texts(table)),
         origins=document.origins,
         best=best_sentence(document.rows) if is_table else None,
         findings=_findings(document),
@@ -74,6 +84,7 @@ def section_of(document: Document, deck: Deck, *, alone: bool) -> Section:
         pictures=tuple(_pictures(document, dealt)),
         lines=tuple(_line(table, card, cells) for card, cells in zip(dealt.lines, table.cells, strict=True)),
         controls=tuple(_controls(document, dealt)),
+        grids=tuple(_grids(document)),
         commands=tuple(_commands(table, deck, first)),
     )
 
@@ -117,10 +128,18 @@ def _controls(document: Document, dealt: Dealt) -> Iterator[Line]:
         yield _line(document.table, dealt.cells[row.cell], cells)
 
 
-def _is_broad(table: Table) -> bool:
-    """Whether its columns, as narrow as their words allow, are more than an upright printed page has room for."""
-    texts = [*table.cells, *table.control_cells, [column.heading for column in table.columns]]
-    return sum(max(map(_longest, column)) + 1 for column in zip(*texts, strict=True)) > _UPRIGHT
+def _grids(document: Document) -> Iterator[Grid]:
+    for grid in grids_below(document.run, document.answers) if document.kind == "accuracy" else ():
+        yield Grid(of=grid, is_broad=_is_broad([grid.headings, *grid.lines]))
+
+
+def _texts(table: Table) -> list[Sequence[str]]:
+    return [[column.heading for column in table.columns], *table.cells, *table.control_cells]
+
+
+def _is_broad(lines: Sequence[Sequence[str]]) -> bool:
+    """Whether columns, as narrow as their words allow, are more than an upright printed page has room for."""
+    return sum(max(map(_longest, column)) + 1 for column in zip(*lines, strict=True)) > _UPRIGHT
 
 
 def _longest(text: str) -> int:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from ktbench.core.record import Provenance
 from ktbench.report.exact import is_exact
-from ktbench.report.row import Row, groups_of
+from ktbench.report.row import Row, groups_of, place
 from ktbench.report.settings import varying
-from ktbench.report.tables import place
 from ktbench.report.text import number, ratio
 from ktbench.stats.intervals import Interval
 from ktbench.stats.verdict import Verdict

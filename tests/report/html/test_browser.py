@@ -12,6 +12,7 @@ from ktbench.report.documents import documents_of
 from ktbench.report.html.page import page_html
 from tests.report.html.chromium import backend, drive
 from tests.report.html.runs import DECODE, in_memory, many_cells
+from tests.report.synthetic import Arm, Store
 
 BROWSER = cache(backend)
 pytestmark = pytest.mark.skipif(
@@ -61,6 +62,29 @@ told.dark = paper();
 told.overflow = document.documentElement.scrollWidth - document.documentElement.clientWidth;
 return told;
 """
+WORDS = """
+const table = document.querySelector("table.rows"), rows = () => [...table.tBodies[0].rows];
+const heads = [...table.querySelectorAll("thead th")].map((head) => head.textContent);
+const column = (name) => rows().map((row) => row.cells[heads.indexOf(name)].textContent);
+const sorted = (name) => {
+  table.querySelectorAll("thead button")[heads.indexOf(name)].click();
+  return column(name);
+};
+const input = document.querySelector("input[data-table]");
+const left = (words) => {
+  input.value = words;
+  input.dispatchEvent(new Event("input"));
+  return rows().filter((row) => !row.hidden).length;
+};
+const found = Object.fromEntries(["164", "4bf", "copy", "64 bf16"].map((words) => [words, left(words)]));
+left("");
+const words = [sorted("precision"), sorted("precision")];
+const numbers = [sorted("workload.prompt"), sorted("workload.prompt")];
+["null", "—"].forEach((text, n) => { rows()[n].cells[heads.indexOf("workload.prompt")].textContent = text; });
+sorted("workload.prompt");
+const mixed = [sorted("workload.prompt"), sorted("workload.prompt")];
+return { found, words, numbers, mixed };
+"""
 OVERFLOW = """
 const root = document.documentElement, timing = performance.getEntriesByType("navigation")[0];
 return [root.scrollWidth - root.clientWidth, document.querySelectorAll("*").length,
@@ -93,6 +117,15 @@ def test_a_heading_sorts_turns_round_and_gives_the_plan_back(told: dict[str, Any
 def test_the_filter_leaves_rows_with_the_words(told: dict[str, Any]) -> None:
     assert told["value"]["filtered"] == ["+v+d+n", "+v+d+n+c"]
     assert told["value"]["count"] == "2 of 5 rows"
+
+
+def test_words_sort_and_the_filter_looks_inside_cells(tmp_path: Path) -> None:
+    store = Store(arms=(Arm(label="base"),), prompts=(1024, 64), precisions=("int8", "bf16"), rounds=6, run="words")
+    value = opened(tmp_path / "page.html", in_memory(store), 1200, WORDS)["value"]
+    assert value["words"] == [["bf16", "bf16", "int8", "int8"], ["int8", "int8", "bf16", "bf16"]]
+    assert value["numbers"] == [["64", "64", "1024", "1024"], ["1024", "1024", "64", "64"]]
+    assert value["mixed"] == [["64", "64", "null", "—"]] * 2
+    assert value["found"] == {"164": 0, "4bf": 0, "copy": 0, "64 bf16": 1}
 
 
 def test_hovering_a_bar_shows_value_interval_evidence_and_command(told: dict[str, Any]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from html import unescape
@@ -23,11 +25,13 @@ from ktbench.report.rows import rows_of
 from ktbench.report.write import write_report
 from ktbench.resources import data_folder
 from ktbench.store import Run, read_run
-from tests.report.accuracy_stores import FRONTIER, SHARED_TABLE2
+from tests.report.accuracy_stores import FRONTIER, SHARED_TABLE2, SMALL
 from tests.report.html.runs import DECODE, in_memory
+from tests.report.paper_cells import KT, cell, record, run_of
 from tests.report.role_stores import DEFERRAL, DEPTH
 from tests.report.simulated_runs import simulated
 from tests.report.synthetic import NO_NUMA, Arm, Store
+from tests.report.test_attribution import FACTORIAL, LACKING
 
 _VOID = {"meta", "link", "input", "br", "hr", "img"}
 NASTY = '</script><b>&"quoted"'
@@ -72,12 +76,15 @@ def runs(folder: Path) -> dict[str, Run]:
         "empty": replace(in_memory(DECODE), records=(), environments=()),
         "answers": replace(FRONTIER, timed=2, questions=4).write(folder),
         "published": replace(SHARED_TABLE2, questions=4).write(folder),
+        "shares": in_memory(Store(arms=(*FACTORIAL, LACKING), figure="interactions", run="shares")),
+        "counts": replace(SMALL, published=("fig13",), run="counts").write(folder),
+        "bars": run_of([(one, record(one, 0.2)) for one in (cell("base"), cell(KT))], "fig12"),
         "parts": read_run(recorded / "granite_rapids_2_cores" / "kernels"),
     }
 
 
 Pages = dict[str, tuple[Run, Sequence[Document], str]]
-NAMES = ("decode", "roles", "depth", "simulated", "empty", "answers", "published", "parts")
+NAMES = ("decode", "roles", "depth", "simulated", "empty", "answers", "published", "shares", "counts", "bars", "parts")
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +112,7 @@ def test_is_balanced_and_refers_to_nothing_outside(pages: Pages, name: str) -> N
 @pytest.mark.parametrize("name", NAMES)
 def test_every_row_has_its_cells_and_its_command(pages: Pages, name: str) -> None:
     _, documents, text = pages[name]
-    shown = unescape(text)
+    shown = unescape(text).replace("\u00a0", " ")  # which holds an interval on one line
     for document in documents:
         for _, command in document.table.commands:
             assert command in shown
@@ -200,6 +207,12 @@ def test_doubts_name_noise_a_lacking_control_and_code_that_no_commit_holds() -> 
     assert "The code had changes that no commit holds." in doubts_of_run(replace(run, environments=(dirty,)))
 
 
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_rounds_too_few_for_an_interval_have_no_spread(rounds: int) -> None:
+    (few,) = [doubt for doubt in doubts_of(rows_of(in_memory(replace(DECODE, rounds=rounds)))) if "NOISY" in doubt]
+    assert few.endswith("or of too few rounds.") and "±" not in few
+
+
 def test_cards_say_what_the_table_moved_to_its_caption() -> None:
     (document,) = documents_of(in_memory(DECODE))
     deck = Deck()
@@ -223,3 +236,8 @@ def test_a_step_that_reads_no_weights_has_no_place_in_a_roofline() -> None:
     records = tuple(replace(one, work=idle) if one.cell == label else one for one in run.records)
     page = page_html(replace(run, records=records), documents_of(replace(run, records=records)))
     assert "1 timed cells say no work" in page
+
+
+def test_the_page_needs_no_matplotlib_which_takes_a_second_to_load() -> None:
+    words = "import sys, ktbench.report.html.page; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", words], check=False).returncode == 0

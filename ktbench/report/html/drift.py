@@ -1,0 +1,32 @@
+"""What is measured where answers are not graded: perplexity and how far predictions are from the baseline's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ktbench.report.accuracy.measured import DotPanel, measured_panels
+from ktbench.report.accuracy.rows import AccuracyRow
+from ktbench.report.accuracy.table import settings_shown
+from ktbench.report.accuracy.text import spread_text
+from ktbench.report.html.answers import ends_of
+from ktbench.report.html.cards import Dealt
+from ktbench.report.html.forest import Mark, forest, linear
+from ktbench.report.html.picture import Panel, Picture
+from ktbench.report.row import place
+
+
+def drift_picture(rows: Sequence[AccuracyRow], caption: str, dealt: Dealt) -> Picture | None:
+    """A panel for each metric of each task; None where nothing was measured."""
+    panels = tuple(_panel(panel, rows, dealt) for panel in measured_panels(rows) if panel.dots)
+    return Picture(title="Drift", caption=caption, panels=panels, wide=len(panels) == 1) if panels else None
+
+
+def _panel(panel: DotPanel, rows: Sequence[AccuracyRow], dealt: Dealt) -> Panel:
+    settings, marks = settings_shown(rows), []
+    for dot in panel.dots:
+        row, (mid, low, high) = rows[dot.line], ends_of(dot.value, panel.scale)
+        text, card = spread_text(dot.value, panel.scale), dealt.cells[row.row.cell]
+        marks.append(Mark(name=place(row.row, settings), text=text, card=card, mid=mid, low=low, high=high))
+    reference = 0.0 if panel.zero else None
+    plot = forest(marks, linear(marks, reference=reference), panel.x_name, reference)
+    return Panel(plot=plot, title=panel.title, x_name=panel.x_name)
