@@ -13,11 +13,13 @@ from typing import Any
 
 from ktbench.core.errors import RequestError
 from ktbench.core.record import Environment, Record
-from ktbench.launch.shares import Share, is_asked, read_share, whole_rounds
+from ktbench.launch.shares import Share, is_asked, read_share, whole_rounds, withdraw
 
 _SAID = "said.txt"
 # Launchers set these for jobs that share a node; a share has its node to itself, and workers count its cores.
 _NOT_INHERITED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+# What Slurm tells all processes of a job before a preemption, and when submitit has it do so before the time is over.
+_FOR_THE_JOB = (signal.SIGTERM, signal.SIGUSR2)
 
 
 class Withdrawn(RequestError):
@@ -38,13 +40,29 @@ def run_share(job: Any) -> str:
 
 
 def _run(folder: Path, home: str) -> int:
-    """Exit code of the process that carries the share out."""
+    """Exit code of the process that carries the share out.
+
+    It has a session of its own, so that an interrupt from the terminal is this process's alone to answer: it withdraws
+    the share and waits for the turn under way. A second one, or whatever else ends the job, ends the share at once.
+    """
     env = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
     command = [sys.executable, "-m", "ktbench.cli.share", str(folder)]
     with (folder / _SAID).open("ab") as said:
-        return subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, cwd=home, env=env, check=False
-        ).returncode
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, cwd=home, env=env, start_new_session=True
+        )
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        from ktbench.cli.progress import say
+
+        withdraw(folder)
+        say("interrupted: waiting for the turn under way, a second interrupt ends it")
+        process.wait()
+        raise
+    finally:
+        process.kill()  # nothing where it has ended
+        process.wait()
 
 
 def why_ended(code: int, folder: Path) -> str:
@@ -84,9 +102,11 @@ def _carry_out(share: Share, folder: Path) -> None:
     from ktbench.host.environment import environment
     from ktbench.store import Log, read_run
 
-    machine, planned = environment(), plan_here(share.header.cells, refuses=False)
     log = Log(folder)
     try:
+        if not is_asked(folder):  # whoever withdraws it from now on sees that it is under way
+            raise Withdrawn(f"{folder} was withdrawn while it waited")
+        machine, planned = environment(), plan_here(share.header.cells, refuses=False)
         if not log.path.stat().st_size:
             log.append(share.header, *share.environments, *share.kept)
         known = whole_rounds(read_run(folder), planned.cells)
@@ -134,10 +154,16 @@ def require_alike(share: Share, machine: Environment, known: Iterable[Record]) -
 
 
 def main() -> int:
-    """Entry of `python -m ktbench.cli.share FOLDER`. Exit code 2 where the share could not be carried out."""
+    """Entry of `python -m ktbench.cli.share FOLDER`. Exit code 2 where the share could not be carried out.
+
+    A cluster tells all processes of a job that it will end or be put back into the queue. That is for the job to
+    answer, and the share works on until the job ends: a job that ended with its share would not be put back.
+    """
     from ktbench.launch.serve import die_with_parent
 
     die_with_parent()
+    for number in _FOR_THE_JOB:  # workers inherit it
+        signal.signal(number, signal.SIG_IGN)
     try:
         carry_out_share(Path(sys.argv[1]))
     except (RequestError, OSError) as error:

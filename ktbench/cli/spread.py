@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ktbench.cli.drive import header_of, open_run, parts_of
+from ktbench.cli.gathering import gather, nodes_of
+from ktbench.cli.opening import open_run
 from ktbench.cli.progress import say, turns_ended
 from ktbench.cli.request import cells_of
 from ktbench.cli.share import run_share
@@ -19,9 +20,8 @@ from ktbench.core.errors import RequestError
 from ktbench.core.record import Cell, Environment, Record
 from ktbench.core.spec import MeasureSpec
 from ktbench.host.environment import environment
-from ktbench.launch.shares import NODES, cut, is_under_way, share_of, withdraw, write_share
-from ktbench.store import LOG_NAME, Log, Run, StoreError, published_of, read_run
-from ktbench.store.merge import lacking
+from ktbench.launch.shares import NODES, cut, is_under_way, share_of, withdraw_all, write_share
+from ktbench.store import LOG_NAME, Log, Run, read_run
 
 _POLL_S = 1.0
 # After a launcher has lost a job: how long shares that no node has begun with are waited for.
@@ -37,15 +37,12 @@ def spread(request: Request, launch: Launch, command: list[str]) -> Run:
     launch = one_at_a_time(launch, cells)
     launch.value("_target_")  # refuses keys that the launcher does not have before anything is written
     machine = environment()
-    log, previous = open_run(request, cells, machine, here=False)
+    log, _ = open_run(request, cells, machine, command, here=False)
     try:
-        if previous is None:
-            header = header_of(request, cells, machine, log.path.parent.name, command)
-            log.append(header, *published_of(parts_of(request)))
         Spread(request=request, launch=launch, cells=cells, machine=machine, log=log).carry_out()
     except KeyboardInterrupt:
         name = log.path.parent.name
-        say(f"interrupted; nodes end after the turn under way: the same command with resume={name} goes on")
+        say(f"interrupted; what nodes have measured is kept: the same command with resume={name} goes on")
         raise
     finally:
         log.close()
@@ -75,6 +72,7 @@ class Spread:
     machine: Environment
     log: Log
     _told: Callable[[Record], None] = field(init=False)
+    _asked_after: int = 0
 
     def __post_init__(self) -> None:
         self._told = turns_ended(self.cells)
@@ -85,14 +83,8 @@ class Spread:
         return self.log.path.parent
 
     def carry_out(self) -> None:
-        """Gather what earlier nodes have left, then launch the shares that are open, and wait for them."""
-        begun = sorted((self.folder / NODES).glob("*-*"))
-        for folder in begun:
-            withdraw(folder)
-        if busy := next(filter(is_under_way, begun), None):
-            raise RequestError(f"{busy}: a node still works on it and ends after the turn under way; then resume again")
-        self._gather(begun)
-        attempt = 1 + max((int(folder.name.partition("-")[0]) for folder in begun), default=0)
+        """Launch the shares that are open, and wait for them."""
+        attempt = 1 + max((int(folder.name.partition("-")[0]) for folder in nodes_of(self.folder)), default=0)
         shares = self._open_shares(attempt)
         if shares:
             self._launch(shares)
@@ -100,6 +92,7 @@ class Spread:
     def _open_shares(self, attempt: int) -> dict[Path, tuple[Cell, ...]]:
         """By folder the cells of every share in which something is lacking, each asked for in its folder."""
         run, shares = read_run(self.folder), cut(self.cells, self.launch.jobs)
+        self._asked_after = len(run.records)
         measures = [self._measure_of(share) for share in shares]
         pairs = [pair for pair in zip(shares, measures, strict=True) if not is_done(run, *pair)]
         found = {}
@@ -121,8 +114,7 @@ class Spread:
             with self._following(folders):
                 whys = self._ended(folders)
         finally:
-            for folder in folders:
-                withdraw(folder)
+            withdraw_all(folders)
             self._gather(folders)
         for (folder, cells), why in zip(shares.items(), whys, strict=True):
             run = read_run(self.folder)
@@ -144,15 +136,20 @@ class Spread:
 
     @contextmanager
     def _following(self, folders: Sequence[Path]) -> Iterator[None]:
-        """Bring in what nodes measure as they do, in a thread of its own: the launcher's wait blocks this one."""
-        ended = threading.Event()
+        """Bring in what nodes measure as they do, in a thread of its own: the launcher's wait blocks this one.
+
+        Where that fails the shares are withdrawn, so that the wait ends soon, and what it failed with is raised then.
+        """
+        ended, failed = threading.Event(), list[Exception]()
 
         def follow() -> None:
-            seen = 0
-            while not ended.wait(_POLL_S):
-                if (size := sum(_size(folder) for folder in folders)) != seen:
-                    self._gather(folders)
-                seen = size
+            try:
+                self._follow(folders, ended)
+            except Exception as error:  # nobody would see it in this thread
+                failed.append(error)
+                say(f"{_said(error)}; shares are withdrawn, their nodes end after the turn under way")
+                with suppress(OSError):
+                    withdraw_all(folders)
 
         thread = threading.Thread(target=follow, daemon=True)
         thread.start()
@@ -161,13 +158,19 @@ class Spread:
         finally:
             ended.set()
             thread.join()
+        if failed:
+            raise failed[0]
+
+    def _follow(self, folders: Sequence[Path], ended: threading.Event) -> None:
+        seen = 0
+        while not ended.wait(_POLL_S):
+            if (size := sum(_size(folder) for folder in folders)) != seen:
+                self._gather(folders)
+            seen = size
 
     def _gather(self, folders: Sequence[Path]) -> None:
         """Append what is new in the logs of nodes to the run's."""
-        for fact in lacking(read_run(self.folder), filter(None, map(_read, folders))):
-            self.log.append(fact)
-            if isinstance(fact, Record):
-                self._told(fact)
+        gather(self.log, folders, self._told, self._asked_after)
 
 
 def wait_for_nodes(folders: Sequence[Path]) -> None:
@@ -181,12 +184,8 @@ def wait_for_nodes(folders: Sequence[Path]) -> None:
         time.sleep(_POLL_S)
 
 
-def _read(folder: Path) -> Run | None:
-    """The log of a node; None before its first line is there."""
-    try:
-        return read_run(folder)
-    except StoreError:
-        return None
+def _said(error: Exception) -> str:
+    return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
 
 
 def _size(folder: Path) -> int:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -15,6 +14,7 @@ from ktbench.core.record import Cell, Environment, Header, Record
 from ktbench.core.spec import MeasureSpec
 from ktbench.plan.points import points_of
 from ktbench.store import LOG_NAME, Run
+from ktbench.store.lock import try_lock
 
 NODES = "nodes"
 _SHARE = "share.json"
@@ -80,14 +80,15 @@ def only(run: Run, cells: Sequence[Cell], measure: MeasureSpec | None = None) ->
 def whole_rounds(run: Run, cells: Sequence[Cell]) -> tuple[Record, ...]:
     """Records of the rounds that all cells of their point were timed in; others were cut short on another node.
 
-    Those are measured anew, as ratios are formed inside rounds, which one machine has measured. So are all rounds of a
-    point where a cell has failed, which gets another chance.
+    Those are measured anew, as ratios are formed inside rounds, which one machine has measured. So are the rounds from
+    the one on in which a cell of the point has failed, which sat out what followed and gets another chance.
     """
-    return tuple(record for point in points_of(cells) for record in _of_point(run, point))
+    latest = run.latest()
+    return tuple(record for point in points_of(cells) for record in _of_point(latest, point))
 
 
-def _of_point(run: Run, point: Sequence[Cell]) -> list[Record]:
-    latest, keys = run.latest(), {cell.key for cell in point}
+def _of_point(latest: Mapping[tuple[str, int], Record], point: Sequence[Cell]) -> list[Record]:
+    keys = {cell.key for cell in point}
     cannot = {key for (key, _), record in latest.items() if record.outcome is Outcome.UNSUPPORTED}
     timed = {where: record for where, record in latest.items() if where[0] in keys and record.outcome.timed}
     whole = {number for _, number in timed if all((key, number) in timed for key in keys - cannot)}
@@ -118,13 +119,16 @@ def withdraw(folder: Path) -> None:
     (folder / _SHARE).unlink(missing_ok=True)
 
 
+def withdraw_all(folders: Iterable[Path]) -> None:
+    """Withdraw several shares."""
+    for folder in folders:
+        withdraw(folder)
+
+
 def is_under_way(folder: Path) -> bool:
-    """Whether a process writes to the share's log at this moment, on whichever node."""
+    """Whether a process writes to the share's log at this moment, on whichever node. Raises OSError, StoreError."""
     try:
         with (folder / LOG_NAME).open("rb") as log:
-            fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return not try_lock(log, shared=True)
     except FileNotFoundError:
         return False
-    except BlockingIOError:
-        return True
-    return False

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import threading
+import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from datetime import datetime, tzinfo
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,8 +22,8 @@ from ktbench.core.outcome import Outcome
 from ktbench.core.plain import to_plain
 from ktbench.core.record import Environment
 from ktbench.host import timing_lock
-from ktbench.launch.shares import NODES, read_share, withdraw
-from ktbench.store import Log, Run, read_run
+from ktbench.launch.shares import NODES, is_asked, read_share, share_of, withdraw, write_share
+from ktbench.store import Log, NotKept, Run, StoreError, read_run
 from tests.simulate.testbed import testbed
 from tests.tiny import tiny_cell
 
@@ -149,6 +154,74 @@ def test_an_interrupt_withdraws_shares_and_keeps_what_was_measured(
     assert len(the_run(home).records) == 6
 
 
+@pytest.mark.parametrize(
+    ("failing", "error", "code"),
+    [
+        ("gather", NotKept("log.jsonl: No space left on device"), 4),
+        ("gather", StoreError("log.jsonl:3: schema 1, this version reads 2"), 2),
+        ("_size", OSError(errno.ESTALE, "Stale file handle", "log.jsonl"), 4),
+    ],
+)
+def test_a_sweep_that_cannot_gather_withdraws_its_shares_and_says_why(
+    failing: str, error: Exception, code: int, home: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    works, measured = getattr(spread, failing), threading.Event()
+
+    def fails(*words: object) -> object:
+        if threading.current_thread() is threading.main_thread():
+            return works(*words)
+        measured.wait()
+        raise error
+
+    def launch_jobs(launch: Launch, folder: Path, task: object, jobs: Sequence[str]) -> list[str]:
+        carry_out_share(Path(jobs[0]))
+        measured.set()
+        for _ in range(3000):
+            if not any(is_asked(Path(job)) for job in jobs):
+                return [""] * len(jobs)
+            time.sleep(0.01)
+        raise AssertionError("shares were not withdrawn")
+
+    monkeypatch.setattr(spread, "_POLL_S", 0.01)
+    monkeypatch.setattr(spread, failing, fails)
+    monkeypatch.setattr(spread, "launch_jobs", launch_jobs)
+    assert main([*WORDS, "run_name=first"]) == code
+    err = capsys.readouterr().err
+    says = "log.jsonl: Stale file handle" if failing == "_size" else str(error)
+    assert err.splitlines()[-1] == f"ktbench: {says}"
+    assert err.count(f"{says}; shares are withdrawn") == 1 and "Traceback" not in err
+    assert len(the_run(home).records) == 2  # what the first share had measured by then
+
+
+def test_a_record_counts_over_what_was_there_when_it_was_asked_for_whatever_the_clocks_say(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(folder: Path) -> None:
+        raise RequestError("the node went away")
+
+    launched(monkeypatch, fails)
+    assert main([*WORDS, "run_name=first"]) == 4
+
+    class Slow(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:
+            return datetime(2001, 1, 1, tzinfo=tz)
+
+    monkeypatch.setattr("ktbench.cli.simulating.datetime", Slow)
+    launched(monkeypatch, carry_out_share)
+    assert main([*WORDS, "resume=first"]) == 0
+
+
+def test_what_nodes_left_is_gone_on_with_without_a_launcher(home: Path) -> None:
+    assert main([*WORDS, "run_name=first"]) == 0
+    whole = the_run(home)
+    log = home / "runs/first/log.jsonl"
+    log.write_bytes(b"".join(line for line in log.read_bytes().splitlines(True) if b'"record"' not in line))
+    assert main([*WORDS[:-1], "resume=first"]) == 0
+    assert sorted(the_run(home).records, key=lambda one: one.cell) == sorted(whole.records, key=lambda one: one.cell)
+
+
 def test_what_a_node_left_is_gathered_and_a_busy_one_is_waited_for(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -176,7 +249,8 @@ def test_a_share_goes_on_where_its_log_ends(home: Path, monkeypatch: pytest.Monk
 
 def test_a_withdrawn_share_ends_after_the_turn_under_way(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def withdrawn(folder: Path) -> None:
-        monkeypatch.setattr(share, "is_asked", lambda folder: False)
+        asked = iter([True])  # until the first turn has ended
+        monkeypatch.setattr(share, "is_asked", lambda folder: next(asked, False))
         carry_out_share(folder)
 
     folders = launched(monkeypatch, withdrawn)
@@ -186,6 +260,26 @@ def test_a_withdrawn_share_ends_after_the_turn_under_way(home: Path, monkeypatch
     with pytest.raises(RequestError, match="withdrawn before it began"):
         carry_out_share(folders[0])
     assert "it was withdrawn, or this node does not see" in run_share(SimpleNamespace(share=str(folders[0])))
+
+
+def test_a_share_that_is_withdrawn_while_it_waits_for_its_turn_measures_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.launch.test_shares import a_run
+
+    run, cell = a_run((tiny_cell(),)), tiny_cell()
+    write_share(share_of(run, (cell,), cell.spec.measure, mixed=False), tmp_path / "nodes/001-000")
+    monkeypatch.setattr("ktbench.cli.drive.measure_cells", lambda *_: pytest.fail("was measured"))
+    with ExitStack() as other:
+        other.enter_context(timing_lock.timing("sweep", run.header.run))
+
+        def sleep(seconds: float) -> None:
+            withdraw(tmp_path / "nodes/001-000")
+            other.close()
+
+        monkeypatch.setattr(timing_lock.time, "sleep", sleep)
+        with pytest.raises(share.Withdrawn, match="001-000 was withdrawn while it waited"):
+            carry_out_share(tmp_path / "nodes/001-000")
 
 
 def test_other_code_and_other_machines_are_not_mixed_in(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
