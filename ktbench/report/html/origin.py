@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from ktbench.core.plain import to_plain
 from ktbench.report.machine import facts_of
@@ -56,6 +56,10 @@ def _text(fact: object) -> str:
         return DASH
     if isinstance(fact, bool):
         return "yes" if fact else "no"
-    if isinstance(fact, Sequence) and not isinstance(fact, str):
-        return ", ".join(map(_text, fact)) or "none"
+    if _is_list(fact):
+        return ", ".join(f"[{_text(one)}]" if _is_list(one) else _text(one) for one in fact) or "none"
     return str(fact) or "yes"
+
+
+def _is_list(fact: object) -> TypeGuard[Sequence[object]]:
+    return isinstance(fact, Sequence) and not isinstance(fact, str)

@@ -19,6 +19,7 @@ from ktbench.core.record import Work
 from ktbench.report.documents import Document, documents_of
 from ktbench.report.html.cards import Deck, deal
 from ktbench.report.html.doubts import doubts_of, doubts_of_run
+from ktbench.report.html.origin import machine_of
 from ktbench.report.html.page import page_html
 from ktbench.report.html.words import best_sentence, findings_of
 from ktbench.report.rows import rows_of
@@ -241,3 +242,10 @@ def test_a_step_that_reads_no_weights_has_no_place_in_a_roofline() -> None:
 def test_the_page_needs_no_matplotlib_which_takes_a_second_to_load() -> None:
     words = "import sys, ktbench.report.html.page; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", words], check=False).returncode == 0
+
+
+def test_the_cpus_of_each_numa_node_stand_together() -> None:
+    run = in_memory(DECODE)
+    facts = run.environments[0].facts | {"numa_nodes": [[0, 1], [2, 3]], "gpus": []}
+    described = replace(run, environments=(replace(run.environments[0], facts=facts),))
+    assert {("numa_nodes", "[0, 1], [2, 3]"), ("gpus", "none")} <= set(machine_of(described))
