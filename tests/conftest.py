@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -14,3 +15,10 @@ def own_timing_lock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("ktbench.host.timing_lock.lock_file", lambda: path)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interrupts() -> None:
+    """A shell starts what it puts in the background with interrupts ignored, and programs inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -55,6 +55,11 @@ class Pair:
     why: str = ""
 
     @property
+    def is_measured(self) -> bool:
+        """Whether cells with both, each and neither were measured beside the same features, if never comparably."""
+        return self.factor is not None or self.why == _APART
+
+    @property
     def is_sure(self) -> bool:
         """Whether the interval has its ends on the side of the value; simulated values have none."""
         factor = self.factor

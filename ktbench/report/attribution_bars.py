@@ -57,7 +57,7 @@ def _steps(one: Attribution) -> Iterator[Bar]:
         if one.orders and share.factor is not None:
             yield _step(share, at, share.factor)
             at *= share.factor.mid
-        elif one.total is not None and share.last is not None:
+        elif not one.orders and one.total is not None and share.last is not None:
             yield _step(share, one.total.mid / share.last.mid, share.last)
         else:
             yield Bar(name=share.feature, kind="base", start=1.0, end=None, text=DASH)

@@ -37,11 +37,12 @@ def attribution_notes(one: Attribution, settings: Sequence[str]) -> Iterator[str
         for name, why in share.missing.items():
             if name in shown or name == "factor" or (name == "part" and share.factor):
                 reasons.setdefault(f"no {_NAMES[name]}: {why}", []).append(share.feature)
-    for pair in one.pairs:
-        if pair.factor is None and any(other.factor for other in one.pairs):
+    measured = any(pair.is_measured for pair in one.pairs)
+    for pair in one.pairs if measured else ():
+        if pair.factor is None:
             reasons.setdefault(f"no interaction: {pair.why}", []).append(f"{pair.one} with {pair.other}")
     yield from (f"{at}{'; '.join(names)} — {why}" for why, names in reasons.items())
-    if one.pairs and not any(pair.factor for pair in one.pairs):
+    if one.pairs and not measured:
         yield f"{at}no interactions: no two features were measured both, each and neither beside the same others"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ktbench.report.comparison_answers import ComparedAnswers, compared_answers
 from ktbench.report.comparison_join import joined, names_of
-from ktbench.report.comparison_machine import RoofRatio, measured_on, noise_by_cell, roof_ratio, widest
+from ktbench.report.comparison_machine import RoofRatio, noise_by_cell, roof_ratio, widest
 from ktbench.report.comparison_turns import Held, held, rounds_in_turns
 from ktbench.report.row import Row
 from ktbench.report.rows import rows_of
@@ -89,7 +89,7 @@ def compare_runs(
     there, here = rows_of(before), rows_of(after)
     pairs, names = joined(there, here), names_of([*there, *here])
     noise, noise_here = noise_by_cell(there), noise_by_cell(here)
-    in_turns = rounds_in_turns(before, after) if measured_on(before) & measured_on(after) else frozenset()
+    in_turns = rounds_in_turns(before, after) if before.measured_on() & after.measured_on() else frozenset()
     cells = []
     for one, other in pairs:
         differ = widest(noise.get(one.cell), noise_here.get(other.cell)) if one.role == "arm" else None

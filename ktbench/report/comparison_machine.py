@@ -8,7 +8,6 @@ from statistics import mean, median
 
 from ktbench.core.errors import RequestError
 from ktbench.core.record import Record
-from ktbench.core.scored import Asked
 from ktbench.report.machine import each_machine
 from ktbench.report.roof import Limit
 from ktbench.report.row import Row, groups_of
@@ -91,19 +90,13 @@ def require_one_machine(before: Run, after: Run) -> None:
 
 def are_of_different_machines(before: Run, after: Run) -> bool:
     """Whether not the same machines measured in both runs; what is simulated is of none."""
-    there, here = measured_on(before), measured_on(after)
+    there, here = before.measured_on(), after.measured_on()
     return bool(there and here and there != here)
-
-
-def measured_on(run: Run) -> set[str]:
-    """Ids of the machines that something was measured on, whichever planned it; none where all is simulated."""
-    facts: list[Record | Asked] = [*run.latest().values(), *run.asked]
-    return {fact.env_id for fact in facts if fact.provenance == "measured"}
 
 
 def _named(run: Run) -> str:
     models = dict.fromkeys(str(facts.get("cpu_model", "not described")) for facts in each_machine(run))
-    return f"{run.folder.name} ({', '.join([*models, *sorted(measured_on(run))])})"
+    return f"{run.folder.name} ({', '.join([*models, *sorted(run.measured_on())])})"
 
 
 def software_changes(before: Run, after: Run) -> Iterator[str]:

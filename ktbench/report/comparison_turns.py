@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import accumulate, pairwise
 from typing import Literal
 
 from ktbench.core.placement import Placement
@@ -41,14 +42,18 @@ def rounds_in_turns(one: Run, other: Run) -> frozenset[int]:
     visits = [_visits(one), _visits(other)]
     both = visits[0].keys() & visits[1].keys()
     ordered = sorted(of_run[number] for number in both for of_run in visits)
-    lasting = [max((end for _, end, _ in ordered[:n]), default=None) for n in range(len(ordered))]
-    clear = [before is None or before < visit[0] for before, visit in zip(lasting, ordered, strict=True)] + [True]
-    found = frozenset(
-        ordered[n][2]
-        for n in range(len(ordered) - 1)
-        if ordered[n][2] == ordered[n + 1][2] and clear[n] and clear[n + 1] and clear[min(n + 2, len(ordered))]
-    )
+    found = frozenset(one[2] for one, other in _alone_in_time(ordered) if one[2] == other[2])
     return found if len(found) > 1 and 2 * len(found) >= len(both) else frozenset()
+
+
+def _alone_in_time(ordered: Sequence[_Visit]) -> Iterator[tuple[_Visit, _Visit]]:
+    """Visits that follow each other while nothing else goes on: all before them have ended, none after has begun.
+
+    `ordered` is by when they began.
+    """
+    ended = [*accumulate((end for _, end, _ in ordered), max)]
+    clear = [n == 0 or ended[n - 1] < visit[0] for n, visit in enumerate(ordered)]  # of all that began before
+    yield from (pair for n, pair in enumerate(pairwise(ordered)) if all(clear[n : n + 3]))
 
 
 def _visits(run: Run) -> dict[int, _Visit]:

@@ -45,6 +45,11 @@ def conditions_of(run: Run, rows: Sequence[Row]) -> tuple[str, ...]:
     return tuple(filter(None, sentences))
 
 
+def common_to(parts: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Sentences that all parts say, in the order of the first one."""
+    return tuple(sentence for sentence in parts[0] if all(sentence in other for other in parts))
+
+
 def _model(spec: RunSpec, free: set[str]) -> str:
     if "model" in free:
         return ""

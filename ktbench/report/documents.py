@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 
 Kind = Literal["accuracy", "table", "attribution", "paper"]
 KINDS: tuple[Kind, ...] = ("accuracy", "table", "attribution", "paper")
+# What tells the documents of a part apart; a table of shares says in its own title what it is.
+_BELOW: Mapping[Kind, str] = {
+    "accuracy": ": answers",
+    "attribution": "",
+    "paper": ": beside published numbers",
+    "table": ": speed",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +62,8 @@ class Document:
     @property
     def origins(self) -> tuple[str, ...]:
         """Where its numbers are from: those of measured, simulated and published that are among them."""
-        found = {row.provenance for row in self.rows} | {one.provenance for one in self.answers}
+        found = {row.provenance for row in self.rows if row.timed}
+        found |= {one.provenance for one in self.answers if one.has_values}
         published = self.kind == "paper" or any(line.published is not None for line in self.lines)
         ours = (origin for origin in ("measured", "simulated") if origin in found)
         return (*ours, "published") if published else (*ours,)
@@ -76,6 +84,12 @@ class Document:
 def documents_of(run: Run) -> tuple[Document, ...]:
     """Documents of all parts in order."""
     return tuple(document for part in parts_of(run) for document in _of_part(part))
+
+
+def titles_of(documents: Sequence[Document]) -> tuple[str, ...]:
+    """The title of each, by which documents of one part are told apart."""
+    parts = [one.table.part for one in documents]
+    return tuple(f"{one.table.title}{_BELOW[one.kind] if parts.count(one.table.part) > 1 else ''}" for one in documents)
 
 
 def _of_part(run: Run) -> Iterator[Document]:

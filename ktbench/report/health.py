@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from statistics import median
 from typing import Any
 
 from ktbench.core.health import MACHINE_CHECKS, TURN_CHECKS, Check, Warned, warnings
 from ktbench.core.record import Record
-from ktbench.report.machine import environments_of
+from ktbench.report.machine import environments_of, machines_of
 from ktbench.report.row import Row
 from ktbench.report.simulated import measured
 from ktbench.report.text import number, unit_of
@@ -32,13 +32,26 @@ def machine_warnings(run: Run) -> tuple[str, ...]:
 
 
 def unreadable_sentence(run: Run) -> str:
-    """What the machines do not say of their health, and why; empty where they say all, or nobody asked."""
-    why: dict[str, dict[str, None]] = {}
-    latest = {environment.env_id: environment.facts for environment in environments_of(run)}
-    for name, reason in (pair for facts in latest.values() for pair in (facts.get("missing") or {}).items()):
-        why.setdefault(reason, {})[name] = None
-    said = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in why.items())
-    return f"Not to be read here: {said}." if said else ""
+    """What the machines do not say of their health, and why; empty where they say all, or nobody asked.
+
+    Where they do not all lack the same each is named by its id.
+    """
+    machines = machines_of(run)
+    holders: dict[str, list[str]] = {}
+    for env_id, facts in machines.items():
+        if lacking := _unreadable(facts.get("missing") or {}):
+            holders.setdefault(lacking, []).append(env_id)
+    if [len(ids) for ids in holders.values()] == [len(machines)]:
+        return f"Not to be read here: {next(iter(holders))}."
+    return " ".join(f"Not to be read on {' and '.join(ids)}: {lacking}." for lacking, ids in holders.items())
+
+
+def _unreadable(missing: Mapping[str, str]) -> str:
+    """Names by the reason that they share: `governor, clock (no cpufreq)`."""
+    names: dict[str, list[str]] = {}
+    for name, reason in missing.items():
+        names.setdefault(reason, []).append(name)
+    return "; ".join(f"{', '.join(found)} ({reason})" for reason, found in names.items())
 
 
 def roof_warnings(rows: Sequence[Row]) -> tuple[str, ...]:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ktbench.report.documents import Document
+from ktbench.report.conditions import common_to
+from ktbench.report.documents import Document, titles_of
 from ktbench.report.latex import figure_lines, short_table_lines, text_lines
 from ktbench.report.tables import Table
 from ktbench.report.text import DASH
@@ -75,12 +76,15 @@ def short(table: Table) -> Table:
 
 
 def _conditions(documents: Sequence[Document]) -> Iterator[str]:
-    """What no caption has room for, each sentence once; why cells are empty; as comments how to run them again."""
-    said = dict.fromkeys(s for one in documents for s in (*one.table.conditions, *one.table.methods))
-    yield from text_lines("Conditions.", said)
-    for document in documents:
-        if notes := (*document.table.notes, *document.table.remarks):
-            yield from text_lines(f"{document.table.title}.", (f"{note}." for note in notes))
+    """What no caption has room for: what all documents say, of each the rest, why cells are empty, its commands."""
+    said = [(*one.table.conditions, *one.table.methods) for one in documents]
+    if common := common_to(said):
+        yield from text_lines("Conditions.", common)
+    for document, title, mine in zip(documents, titles_of(documents), said, strict=True):
+        own = [sentence for sentence in mine if sentence not in common]
+        notes = [f"{note}." for note in (*document.table.notes, *document.table.remarks)]
+        if own or notes:
+            yield from text_lines(f"{title}.", [*own, *notes])
         yield from (f"% {name}: {command}" for name, command in document.table.commands)
 
 

@@ -15,15 +15,19 @@ def environments_of(run: Run) -> tuple[Environment, ...]:
 
     Of a run that was spread over nodes these are the nodes. Without any turn it is the machine that planned the run.
     """
-    turns = [record for record in run.latest().values() if record.samples_s]
-    here = [record for record in turns if record.provenance == "measured"]
-    ids = {record.env_id for record in here or turns} | {end.env_id for end in run.ends().values()}
-    return tuple(found for found in run.environments if found.env_id in (ids or {run.header.env_id}))
+    simulated = {record.env_id for record in run.latest().values() if record.outcome.timed}
+    ids = run.measured_on() or simulated or {run.header.env_id}
+    return tuple(found for found in run.environments if found.env_id in ids)
 
 
 def each_machine(run: Run) -> list[Facts]:
     """Facts of each machine whose turns count, as last found; one without facts where none was described."""
-    return [*{found.env_id: found.facts for found in environments_of(run)}.values()] or [{}]
+    return [*machines_of(run).values()] or [{}]
+
+
+def machines_of(run: Run) -> dict[str, Facts]:
+    """Facts of the machines whose turns count, as last found, by their ids; empty where none was described."""
+    return {found.env_id: found.facts for found in environments_of(run)}
 
 
 def facts_of(run: Run) -> Facts:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ktbench.report.accuracy.markdown import accuracy_markdown
 from ktbench.report.accuracy.table import grids_below
+from ktbench.report.conditions import common_to
 from ktbench.report.documents import KINDS, Document, documents_of
 from ktbench.report.markdown import listed, markdown, section
 from ktbench.report.tables import Table
@@ -43,8 +44,8 @@ def _page(title: str, tables: Sequence[Table]) -> str:
 
 
 def _lines(title: str, tables: Sequence[Table]) -> Iterator[str]:
-    conditions = _common([table.conditions for table in tables])
-    methods = _common([table.methods for table in tables])
+    conditions = common_to([table.conditions for table in tables])
+    methods = common_to([table.methods for table in tables])
     yield from (f"# {title}", "")
     for table in tables:
         own = replace(
@@ -55,8 +56,3 @@ def _lines(title: str, tables: Sequence[Table]) -> Iterator[str]:
         yield from (f"## {table.title}", "", *section(own), "")
     if conditions or methods:
         yield from ("## All parts", "", *listed("Conditions", conditions), *listed("Methods", methods))
-
-
-def _common(said: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Sentences that all parts say, in the order of the first one."""
-    return tuple(sentence for sentence in said[0] if all(sentence in other for other in said))

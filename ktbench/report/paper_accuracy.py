@@ -8,8 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ktbench.report.accuracy.counts import FEATURES, count_of
-from ktbench.report.accuracy.heat import CELL_IN, FOOT_IN, GAP_IN, HEAD_IN, HeatCell, draw_feature
+from ktbench.report.accuracy.cells import lines_by_place, published_cell
+from ktbench.report.accuracy.counts import FEATURES
+from ktbench.report.accuracy.heat import CELL_IN, FOOT_IN, GAP_IN, HEAD_IN, draw_feature
 from ktbench.report.lettering import INK, LABEL_PT, TICK_PT, VALUE_PT, line_in, width_in, wrapped
 from ktbench.report.paper import PaperLine
 from ktbench.report.paper_panels import tasks_named
@@ -38,18 +39,9 @@ def draw_heat(lines: Sequence[PaperLine], caption: Sequence[str]) -> Figure:
 
 def draw_published_heat(axes: Axes, lines: Sequence[PaperLine], feature: str, where: str = "") -> None:
     """The panel of a feature: those of `lines` that are about it, or about neither."""
-    (other,) = FEATURES.keys() - {feature}
-    mine = [line for line in lines if count_of(line, other) == 0]
-    tasks = list(dict.fromkeys(line.what for line in lines))
-    counts = sorted({count_of(line, feature) for line in mine})
-    cells = [_cell(line, counts.index(count_of(line, feature)), tasks.index(line.what)) for line in mine]
-    draw_feature(axes, cells, counts, len(tasks), feature, where)
-
-
-def _cell(line: PaperLine, x: int, y: int) -> HeatCell:
-    value = line.published or 0.0
-    change = line.metric == "relative %"
-    return HeatCell(x=x, y=y, text=f"{value:+.1f}" if change else f"{value:g}", change=value if change else None)
+    counts, found = lines_by_place(lines, feature)
+    cells = {place: published_cell(line) for place, line in found.items()}
+    draw_feature(axes, cells, counts, len(tasks_named(lines)), feature, where)
 
 
 def draw_list(lines: Sequence[PaperLine], caption: Sequence[str]) -> Figure:

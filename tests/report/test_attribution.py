@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -17,27 +18,10 @@ from ktbench.report.documents import Document, documents_of
 from ktbench.report.rows import rows_of
 from ktbench.report.write import write_report
 from ktbench.store import Run
+from tests.report.attributed import FACTORIAL, LACKING, LEFT_OUT
 from tests.report.comparison_runs import kept
 from tests.report.simulated_runs import simulated
 from tests.report.synthetic import Arm, Store
-
-# +v 2x, +d 1.25x, deferral 1.1x alone and 1.32x beside +v: 1.2 of them only together.
-FACTORIAL = (
-    Arm(label="base", step_ms=264.0),
-    Arm(label="+v", step_ms=132.0),
-    Arm(label="deferral=3", step_ms=240.0),
-    Arm(label="+v+d", step_ms=105.6),
-    Arm(label="+v deferral=3", step_ms=100.0),
-    Arm(label="+v+d deferral=3", step_ms=80.0),
-)
-LACKING = Arm(label="+v+m", outcome=Outcome.UNSUPPORTED, why="+m: no AMX")
-LEFT_OUT = (
-    Arm(label="+v", step_ms=100.0),
-    Arm(label="+v+d+l deferral=3", step_ms=50.0),
-    Arm(label="+v+l deferral=3", step_ms=60.0),
-    Arm(label="+v+d deferral=3", step_ms=75.0),
-    Arm(label="+v+d+l", step_ms=55.0),
-)
 
 
 @pytest.fixture(scope="module")
@@ -233,6 +217,33 @@ def test_simulated_shares_do_not_ask_which_machine_simulated_them(run: Run) -> N
     moved = {cell.key for cell in there.header.cells if cell.label in ("base", "+v+d")}
     records = [replace(r, env_id="another") if r.cell in moved else r for r in there.records]
     assert only(replace(there, records=tuple(records))) == only(there)
+
+
+def moved(folder: Path, elsewhere: Mapping[str, range], *arms: Arm) -> Run:
+    """A run whose arms ran on another machine in the rounds that `elsewhere` says, so that not all are compared."""
+    run = Store(arms=arms, figure="interactions").write(folder)
+    records = [replace(r, env_id="another") if r.round in elsewhere.get(r.label, ()) else r for r in run.records]
+    return replace(run, records=tuple(records))
+
+
+def test_orders_whose_cells_have_no_round_in_common_have_no_bar_and_say_why(tmp_path: Path) -> None:
+    arms = FACTORIAL[0], FACTORIAL[1], FACTORIAL[2], FACTORIAL[4]
+    run = moved(tmp_path, {"+v": range(6, 12), "deferral=3": range(6)}, *arms)
+    found = only(run)
+    assert found.orders == 2 and found.total is not None
+    assert all(share.factor is None and share.last is not None for share in found.shares)
+    _, *steps, whole = bars_of(found)
+    assert [step.end for step in steps] == [None, None] and whole.end == pytest.approx(2.64, rel=0.02)
+    notes = shares_document(run).table.notes
+    apart = "in no round had all cells that it is formed of the cores in the same place"
+    assert f"+v with deferral=3 — no interaction: {apart}" in notes
+    assert not any("no interactions" in note for note in notes)
+
+
+def test_features_that_were_never_told_apart_have_no_interactions(tmp_path: Path) -> None:
+    run = Store(arms=(FACTORIAL[0], FACTORIAL[1], FACTORIAL[3]), figure="interactions").write(tmp_path)
+    said = "no interactions: no two features were measured both, each and neither beside the same others"
+    assert said in shares_document(run).table.notes
 
 
 def without_base(folder: Path, *precisions: str) -> Run:

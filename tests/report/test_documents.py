@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from ktbench.core.outcome import Outcome
 from ktbench.report.documents import documents_of
 from ktbench.report.kit import origin_sentence
 from ktbench.store import read_published
@@ -30,6 +31,16 @@ def test_published_numbers_are_said_alone_and_beside_others() -> None:
     alone = replace(run, header=replace(run.header, cells=()), records=(), published=read_published("fig12"))
     (document,) = documents_of(alone)
     assert origin_sentence(document).startswith("Numbers: published. Run r, ")
+
+
+def test_cells_that_could_not_run_give_no_numbers(tmp_path: Path) -> None:
+    ours, here = cell(KT), cell(KT, on=None)
+    lacking = replace(record(here, 1.0), outcome=Outcome.UNSUPPORTED, why="no AMX", samples_s=())
+    *_, beside = documents_of(run_of([(ours, record(ours, 1 / 6.0)), (here, lacking)], "fig12"))
+    assert beside.origins == ("simulated", "published")
+    crashed = Answering(label="+v+d", ends={"": (Outcome.CRASHED, "the worker died")})
+    (document,) = documents_of(AnswerStore(arms=(crashed,), suite=FOUR).write(tmp_path))
+    assert document.origins == ()
 
 
 def test_rounds_are_those_of_the_measured_rows(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from ktbench.core.outcome import Outcome
 from ktbench.report.write import write_report
 from ktbench.store import Log, Run, read_run
+from tests.report.attributed import FACTORIAL, LACKING
 from tests.report.simulated_runs import simulated
 from tests.report.synthetic import NO_CUDA, NO_NUMA, Arm, Store
 
@@ -77,20 +78,7 @@ STORES: dict[str, Store | Simulated] = {
             run="simulated",
         ),
     ),
-    "shares": Store(
-        arms=(
-            Arm(label="base", step_ms=264.0),
-            Arm(label="+v", step_ms=132.0),
-            Arm(label="deferral=3", step_ms=240.0),
-            Arm(label="+v+d", step_ms=105.6),
-            Arm(label="+v deferral=3", step_ms=100.0),
-            Arm(label="+v+d deferral=3", step_ms=80.0),
-            Arm(label="+v+m", outcome=Outcome.UNSUPPORTED, why="+m: no AMX"),
-        ),
-        figure="interactions",
-        title="Interactions",
-        run="shares",
-    ),
+    "shares": Store(arms=(*FACTORIAL, LACKING), figure="interactions", title="Interactions", run="shares"),
 }
 # Documents beside that of the table.
 BESIDE = {"shares": ("attribution",)}

@@ -137,6 +137,14 @@ def test_what_cannot_be_read_is_said_once_for_each_reason(run: Run) -> None:
     assert unreadable_sentence(run) == ""
 
 
+def test_what_cannot_be_read_on_some_nodes_alone_names_them(run: Run) -> None:
+    node = on_a_node(run, missing={"heat": "no counters"})
+    both = replace(node, environments=(MACHINE, *node.environments), records=(*run.records[:6], *node.records[6:]))
+    assert unreadable_sentence(both) == "Not to be read on abcdefabcdef: heat (no counters)."
+    alike = [replace(one, facts=one.facts | {"missing": {"heat": "no counters"}}) for one in both.environments]
+    assert unreadable_sentence(replace(both, environments=tuple(alike))) == "Not to be read here: heat (no counters)."
+
+
 def test_disturbed_turns_are_one_line_for_each_thing_with_the_cells_affected(run: Run) -> None:
     busy = conduct(disturbance=replace(CALM, others_s=0.2))
     stolen = conduct(disturbance=replace(CALM, stolen_s=0.5))

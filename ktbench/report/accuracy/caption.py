@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ktbench.core.sweep import FigureKind
+from ktbench.report.accuracy.answers import LOSSES
 from ktbench.report.accuracy.formats import arm_of_formats
 from ktbench.report.accuracy.rows import AccuracyRow, parts_of_average
 from ktbench.report.parts import the_part
@@ -31,7 +32,7 @@ _KINDS: tuple[FigureKind, ...] = ("accuracy", "deferral_accuracy", "precision_ac
 
 def _shows(kind: FigureKind, run: Run, rows: Sequence[AccuracyRow]) -> str:
     if not any(row.results for row in rows):
-        return "how far predictions are from the baseline's; whiskers: 95 % intervals over texts, or windows of them"
+        return measured_text(rows)
     if kind == "deferral_accuracy":
         models = " and ".join(dict.fromkeys(one.model for one in run.published))
         published = f", and as published of {models}" if models else ""
@@ -51,6 +52,14 @@ def _shows(kind: FigureKind, run: Run, rows: Sequence[AccuracyRow]) -> str:
     compared = any(one.change for row in rows for one in row.results)
     beside = f", and their paired difference to {_base(rows)}" if compared else ""
     return f"scores{over}{beside}; whiskers: 95 % intervals"
+
+
+def measured_text(rows: Sequence[AccuracyRow]) -> str:
+    """What dots of measures show: drift from the baseline, or perplexity where nothing is compared with one."""
+    of_arms = [one for row in rows for one in row.measures if not row.is_baseline]
+    compared = any(one.change or one.metric not in LOSSES for one in of_arms)
+    what = "how far predictions are from the baseline's" if compared else "perplexity"
+    return f"{what}; whiskers: 95 % intervals over texts, or windows of them"
 
 
 def _base(rows: Sequence[AccuracyRow]) -> str:

@@ -9,6 +9,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ktbench.report.accuracy.cells import cell_at_count
 from ktbench.report.accuracy.counts import (
     AVERAGE_NAME,
     FEATURES,
@@ -19,26 +20,15 @@ from ktbench.report.accuracy.counts import (
     subject_title,
 )
 from ktbench.report.accuracy.curves import draw_sequels, sequel_handles
-from ktbench.report.accuracy.heat import (
-    CELL_IN,
-    FOOT_IN,
-    GAP_IN,
-    HEAD_IN,
-    HeatCell,
-    draw_feature,
-)
-from ktbench.report.accuracy.results import Result
+from ktbench.report.accuracy.heat import CELL_IN, FOOT_IN, GAP_IN, HEAD_IN, draw_feature
 from ktbench.report.accuracy.rows import AccuracyRow, parts_of_average
 from ktbench.report.accuracy.subjects import AVERAGE, SubjectKind
-from ktbench.report.accuracy.text import signed
 from ktbench.report.legend import LEGEND_LINE_IN, draw_legend, legend_lines
 from ktbench.report.lettering import TICK_PT, width_in
 from ktbench.report.paper import PaperLine
 from ktbench.report.paper_accuracy import draw_published_heat
 from ktbench.report.paper_panels import tasks_named
 from ktbench.report.sheet import PAGE_IN, RIGHT_IN, TOP_IN, axes_at, sheet
-from ktbench.report.text import DASH
-from ktbench.stats.scores import ScoreVerdict
 
 _CURVES_IN, _ABOVE_IN, _TITLE_IN, _BELOW_IN, _MARGIN_IN = 1.5, 0.1, 0.15, 0.36, 0.5
 
@@ -112,22 +102,9 @@ def _draw_ours(axes: Axes, rows: Sequence[AccuracyRow], feature: str, where: str
     kind, names = parts_of_average(rows)
     places: list[tuple[str, SubjectKind]] = [*((name, kind) for name in names), (AVERAGE, "average")]
     counts = sorted(mine)
-    cells = [
-        (_change if count else _score)(mine[count].result(name, what), x, y)
+    cells = {
+        (x, y): cell_at_count(mine[count].result(name, what), count)
         for x, count in enumerate(counts)
         for y, (name, what) in enumerate(places)
-    ]
+    }
     draw_feature(axes, cells, counts, len(places), feature, where)
-
-
-def _score(result: Result | None, x: int, y: int) -> HeatCell:
-    score = None if result is None else result.score
-    return HeatCell(x=x, y=y, text=DASH if score is None else f"{100 * score.mid:.1f}")
-
-
-def _change(result: Result | None, x: int, y: int) -> HeatCell:
-    if result is None or result.change is None or result.change.relative is None:
-        return HeatCell(x=x, y=y, text=DASH)
-    change = result.change.relative.mid
-    sure = result.change.verdict is not ScoreVerdict.NONE_SHOWN
-    return HeatCell(x=x, y=y, text=signed(change), change=100 * change, sure=sure)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patches import Rectangle
 
 from ktbench.core.features import BY_NAME
+from ktbench.report.accuracy.cells import HeatCell
 from ktbench.report.accuracy.counts import FEATURES
 from ktbench.report.lettering import INK, LABEL_PT, TICK_PT
 
@@ -19,32 +19,18 @@ _DARK = -60.0  # per cent from which letters are white
 _SCORE = "#eeeeee"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HeatCell:
-    """A cell in column `x` of line `y`. `change` in percent colours it, None stands for a score or for nothing.
+def draw_cells(axes: Axes, cells: Mapping[tuple[int, int], HeatCell], columns: Sequence[str], lines: int) -> None:
+    """Fill axes with cells by their column and line, `columns` named below and `lines` of them below each other.
 
-    A `sure` one is beyond noise and printed in bold.
+    Letters of what is beyond noise are bold.
     """
-
-    x: int
-    y: int
-    text: str
-    change: float | None = None
-    sure: bool = False
-
-
-def draw_cells(axes: Axes, cells: Sequence[HeatCell], columns: Sequence[str], lines: int) -> None:
-    """Fill axes with cells, `columns` named below them and `lines` of them below each other."""
-    for cell in cells:
+    for (x, y), cell in cells.items():
         change = cell.change
         face = _SCORE if change is None else _LOSSES(min(max(-change, 0.0), 100.0) / 100)
-        corner = (cell.x - 0.5, cell.y - 0.5)
-        axes.add_patch(Rectangle(corner, 1, 1, facecolor=face, edgecolor="white", linewidth=0.8))
+        axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=face, edgecolor="white", linewidth=0.8))
         color = "white" if change is not None and change < _DARK else INK
         weight = "bold" if cell.sure else "normal"
-        axes.text(
-            cell.x, cell.y, cell.text, fontsize=TICK_PT, ha="center", va="center_baseline", color=color, weight=weight
-        )
+        axes.text(x, y, cell.text, fontsize=TICK_PT, ha="center", va="center_baseline", color=color, weight=weight)
     axes.set_xlim(-0.5, len(columns) - 0.5)
     axes.set_ylim(lines - 0.5, -0.5)
     axes.set_xticks(range(len(columns)), list(columns))
@@ -54,7 +40,12 @@ def draw_cells(axes: Axes, cells: Sequence[HeatCell], columns: Sequence[str], li
 
 
 def draw_feature(
-    axes: Axes, cells: Sequence[HeatCell], counts: Sequence[int], lines: int, feature: str, where: str = ""
+    axes: Axes,
+    cells: Mapping[tuple[int, int], HeatCell],
+    counts: Sequence[int],
+    lines: int,
+    feature: str,
+    where: str = "",
 ) -> None:
     """A panel over how many experts a feature defers or skips: the score at none, where that is shown, and the changes.
 

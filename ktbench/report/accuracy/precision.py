@@ -7,14 +7,12 @@ from collections.abc import Callable, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ktbench.report.accuracy.cells import HeatCell, change_of_formats, score_of_formats
 from ktbench.report.accuracy.formats import by_formats, formats_of
-from ktbench.report.accuracy.heat import CELL_IN, HEAD_IN, HeatCell, draw_cells
+from ktbench.report.accuracy.heat import CELL_IN, HEAD_IN, draw_cells
 from ktbench.report.accuracy.rows import AccuracyRow
-from ktbench.report.accuracy.text import score_text, signed
 from ktbench.report.lettering import LABEL_PT, TICK_PT, width_in
 from ktbench.report.sheet import PAGE_IN, RIGHT_IN, TOP_IN, axes_at, sheet
-from ktbench.report.text import DASH
-from ktbench.stats.scores import ScoreVerdict
 
 _FOOT_IN, _GAP_IN, _LABEL_IN = 0.36, 0.2, 0.16
 
@@ -27,7 +25,7 @@ def draw_precision(rows: Sequence[AccuracyRow], caption: Sequence[str]) -> Figur
     tall = len(experts) * CELL_IN
     figure = sheet(PAGE_IN, TOP_IN + HEAD_IN + tall + _FOOT_IN, caption)
     for n, (title, cell) in enumerate(
-        (("average score by format, %", _score), ("relative change by format, %", _change))
+        (("average score by format, %", score_of_formats), ("relative change by format, %", change_of_formats))
     ):
         axes = axes_at(figure, left + n * (each + _GAP_IN), TOP_IN + HEAD_IN, each, tall)
         _draw(axes, rows, cell)
@@ -39,26 +37,7 @@ def draw_precision(rows: Sequence[AccuracyRow], caption: Sequence[str]) -> Figur
     return figure
 
 
-def _draw(axes: Axes, rows: Sequence[AccuracyRow], cell: Callable[[AccuracyRow, int, int], HeatCell]) -> None:
-    (experts, devices), found = formats_of(rows), by_formats(rows)
-    cells = [
-        cell(found[name, device], x, y)
-        for y, name in enumerate(experts)
-        for x, device in enumerate(devices)
-        if (name, device) in found
-    ]
-    draw_cells(axes, cells, devices, len(experts))
-
-
-def _score(row: AccuracyRow, x: int, y: int) -> HeatCell:
-    result = row.result()
-    return HeatCell(x=x, y=y, text=score_text(None if result is None else result.score))
-
-
-def _change(row: AccuracyRow, x: int, y: int) -> HeatCell:
-    result = row.result()
-    change = None if result is None else result.change
-    if change is None or change.relative is None:
-        return HeatCell(x=x, y=y, text="baseline" if row.is_baseline else DASH)
-    sure, mid = change.verdict is not ScoreVerdict.NONE_SHOWN, change.relative.mid
-    return HeatCell(x=x, y=y, text=signed(mid), change=100 * mid, sure=sure)
+def _draw(axes: Axes, rows: Sequence[AccuracyRow], cell: Callable[[AccuracyRow], HeatCell]) -> None:
+    experts, devices = formats_of(rows)
+    places = {(devices.index(device), experts.index(name)): row for (name, device), row in by_formats(rows).items()}
+    draw_cells(axes, {place: cell(row) for place, row in places.items()}, devices, len(experts))

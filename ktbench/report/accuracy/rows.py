@@ -44,6 +44,11 @@ class AccuracyRow:
     ungraded: Mapping[tuple[str, str], int]
     ends: Mapping[str, Asked]
 
+    @property
+    def has_values(self) -> bool:
+        """Whether any answer of it was graded or measured."""
+        return bool(self.measures) or any(one.score for one in self.results)
+
     def result(self, subject: str = AVERAGE, kind: SubjectKind = "average") -> Result | None:
         """The result of a subject; None where its tasks are not graded."""
         return next((one for one in self.results if (one.kind, one.subject) == (kind, subject)), None)

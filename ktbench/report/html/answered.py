@@ -26,5 +26,5 @@ def answered_pictures(document: Document, dealt: Dealt) -> Iterator[Picture]:
         found.append(frontier_picture(rows, dealt))
     if table.figure != "deferral_accuracy" or not all_counted(rows):
         found += answers_pictures(rows, dealt, parts=table.figure == "accuracy")
-    found.append(drift_picture(rows, table.figure_caption, dealt))
+    found.append(drift_picture(rows, dealt))
     yield from (picture for picture in found if picture is not None)

@@ -23,31 +23,40 @@ _LEGEND = {
 }
 
 
+_Subject = tuple[str, SubjectKind]
+
+
 def answers_pictures(rows: Sequence[AccuracyRow], dealt: Dealt, *, parts: bool) -> Iterator[Picture]:
-    """The changes of the average and, with `parts`, of its categories or tasks; scores where nothing is compared."""
+    """The changes of the average and, with `parts`, of its categories or tasks; scores where nothing is compared.
+
+    Nothing where no cell has what would be drawn; the notes of the table say why.
+    """
     if any(result.change for row in rows for result in row.results):
-        yield from _changes(rows, dealt, parts=parts)
-    elif any(result.score for row in rows for result in row.results):
+        yield from _changes(rows, dealt, _subjects(rows, parts=parts))
+    elif any((average := row.result()) and average.score for row in rows):
         yield _scores(rows, dealt)
 
 
-def _places(rows: Sequence[AccuracyRow], *, parts: bool) -> list[tuple[str, SubjectKind]]:
+def _subjects(rows: Sequence[AccuracyRow], *, parts: bool) -> list[_Subject]:
     kind, names = parts_of_average(rows)
     return [(AVERAGE, "average"), *((name, kind) for name in (names if parts else ()))]
 
 
-def _changes(rows: Sequence[AccuracyRow], dealt: Dealt, *, parts: bool) -> Iterator[Picture]:
+def _changes(rows: Sequence[AccuracyRow], dealt: Dealt, subjects: Sequence[_Subject]) -> Iterator[Picture]:
     settings = settings_shown(rows)
-    found = {
+    marked = {
         (subject, kind): [mark for row in rows if (mark := _change_mark(row, subject, kind, settings, dealt))]
-        for subject, kind in _places(rows, parts=parts)
+        for subject, kind in subjects
     }
+    found = {subject: marks for subject, marks in marked.items() if marks}
     every = [mark for marks in found.values() for mark in marks]
+    if not every:
+        return
     x = linear(every, reference=0.0)
     panels = tuple(
         Panel(
             plot=forest(marks, x, f"changes of {subject}", 0.0),
-            title="" if len(found) == 1 else subject if kind == "task" else subject_title(subject),
+            title="" if [*found] == [(AVERAGE, "average")] else subject if kind == "task" else subject_title(subject),
             x_name="points of the score, against the baseline",
         )
         for (subject, kind), every_mark in found.items()
@@ -55,16 +64,32 @@ def _changes(rows: Sequence[AccuracyRow], dealt: Dealt, *, parts: bool) -> Itera
     )
     looks = {mark.look for mark in every}
     legend = tuple((_LOOKS[verdict], name) for verdict, name in _LEGEND.items() if _LOOKS[verdict] in looks)
-    yield Picture(
-        title="Change of the score", caption=_caption(rows, panels), panels=panels, legend=legend, wide=len(panels) == 1
-    )
+    caption = f"{_of([*found])}{_untold(rows, subjects, settings)}"
+    yield Picture(title="Change of the score", caption=caption, panels=panels, legend=legend, wide=len(panels) == 1)
 
 
-def _caption(rows: Sequence[AccuracyRow], panels: Sequence[Panel]) -> str:
-    of = "average score and of its parts, at one scale" if len(panels) > 1 else "average score"
-    untold = [row.row.shown for row in rows if not row.is_baseline and not any(one.change for one in row.results)]
-    absent = f" Without a change: {', '.join(dict.fromkeys(untold))}; the notes say why." if untold else ""
-    return f"Paired change of the {of}, with its 95 % interval.{absent}"
+def _of(drawn: Sequence[_Subject]) -> str:
+    """What changes, by the subjects that have any."""
+    kinds = [kind for _, kind in drawn]
+    if kinds == ["average"]:
+        return "Paired change of the average score, with its 95 % interval."
+    of = "average score and of its parts" if "average" in kinds else f"scores by {kinds[0]}"
+    return f"Paired change of the {of}, at one scale, each with its 95 % interval."
+
+
+def _untold(rows: Sequence[AccuracyRow], subjects: Sequence[_Subject], settings: Sequence[str]) -> str:
+    """Which arms are not drawn, or not among all `subjects`."""
+    lacking = {place(row.row, settings): _unchanged(row, subjects) for row in rows if not row.is_baseline}
+    said = [
+        name if len(names) == len(subjects) else f"{name} ({', '.join(names)})"
+        for name, names in lacking.items()
+        if names
+    ]
+    return f" Without a change: {'; '.join(said)}; the notes say why." if said else ""
+
+
+def _unchanged(row: AccuracyRow, subjects: Sequence[_Subject]) -> list[str]:
+    return [name for name, kind in subjects if not ((result := row.result(name, kind)) and result.change)]
 
 
 def _change_mark(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from ktbench.core.record import Provenance
 from ktbench.report.attribution import Attribution, Pair
 from ktbench.report.attribution_text import context_text, group_name, settings_shown
 from ktbench.report.html.words import Finding, Said
@@ -16,7 +17,7 @@ def findings_of_shares(attributions: Sequence[Attribution]) -> tuple[Finding, ..
         Finding(kind="same", heading="Whose the speed-up is", said=tuple(_shares(attributions))),
         Finding(kind="faster", heading="Gain together, beyond noise", said=_together(attributions, _gains)),
         Finding(kind="slower", heading="Lose together, beyond noise", said=_together(attributions, _loses)),
-        Finding(kind="absent", heading="Without shares, and why", said=tuple(dict.fromkeys(_absent(attributions)))),
+        Finding(kind="absent", heading="Without shares, and why", said=tuple(_absent(attributions))),
     )
     return tuple(finding for finding in found if finding.said)
 
@@ -55,13 +56,13 @@ def _absent(attributions: Sequence[Attribution]) -> Iterator[Said]:
     for one in attributions:
         if one.why:
             yield Said(subject=group_name(one, settings) or "all", text=one.why)
-        yield from (Said(subject=feature, text=why) for feature, why in one.aside.items())
+        yield from (Said(subject=_placed(feature, one, settings), text=why) for feature, why in one.aside.items())
 
 
 def _said(one: Attribution, subject: str, text: str, settings: Sequence[str]) -> Said:
-    where = group_name(one, settings)
-    return Said(
-        subject=f"{subject}, {where}" if where else subject,
-        text=text,
-        provenance="simulated" if one.simulated else "measured",
-    )
+    provenance: Provenance = "simulated" if one.simulated else "measured"
+    return Said(subject=_placed(subject, one, settings), text=text, provenance=provenance)
+
+
+def _placed(subject: str, one: Attribution, settings: Sequence[str]) -> str:
+    return ", ".join(filter(None, (subject, group_name(one, settings))))

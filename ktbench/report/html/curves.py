@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from ktbench.report.curves import TOKENS_AXIS, Curve, CurvePanel, Value, absences, axis_of, names_of, panels_of
 from ktbench.report.html.picture import Panel, Picture, looks_of
 from ktbench.report.html.plot import WIDE, XY, Plot, Spot
-from ktbench.report.html.scale import scale_around, tick_name
+from ktbench.report.html.scale import scale_around
 from ktbench.report.roof import Spread
 from ktbench.report.row import Row
 from ktbench.stats.intervals import Interval
 
 _HEIGHT = 260.0
-_MOST_TICKS = 9
 _Place = Callable[[float, float], XY]
 KINDS = ("depth", "latency", "throughput")
 _SAID = {"depth": "Speed", "latency": "Time of one layer", "throughput": "Arithmetic done"}
@@ -59,11 +58,8 @@ def _plot(panel: CurvePanel, looks: Mapping[str, str], cards: Mapping[str, int])
     xs = sorted({point.x for point in panel.points})
     x = scale_around(xs, 0.0, WIDE)
     y = scale_around([end for point in panel.points for end in (point.y.low, point.y.high)], _HEIGHT, 0.0, zero=True)
-    for tick in y.ticks():
-        plot.lines("grid", [[(0.0, y(tick)), (WIDE, y(tick))]])
-        plot.left(y(tick), tick_name(tick))
-    for value in xs[:: len(xs) // _MOST_TICKS + 1]:
-        plot.below(x(value), tick_name(value))
+    plot.levels(y)
+    plot.names_below(x, xs)
     for curve in panel.references:
         plot.lines("reference", [[(x(point.x), y(point.y.mid)) for point in curve.points]])
     for curve in panel.curves:

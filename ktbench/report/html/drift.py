@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ktbench.report.accuracy.caption import measured_text
 from ktbench.report.accuracy.measured import DotPanel, measured_panels
 from ktbench.report.accuracy.rows import AccuracyRow
 from ktbench.report.accuracy.table import settings_shown
@@ -15,10 +16,13 @@ from ktbench.report.html.picture import Panel, Picture
 from ktbench.report.row import place
 
 
-def drift_picture(rows: Sequence[AccuracyRow], caption: str, dealt: Dealt) -> Picture | None:
+def drift_picture(rows: Sequence[AccuracyRow], dealt: Dealt) -> Picture | None:
     """A panel for each metric of each task; None where nothing was measured."""
     panels = tuple(_panel(panel, rows, dealt) for panel in measured_panels(rows) if panel.dots)
-    return Picture(title="Drift", caption=caption, panels=panels, wide=len(panels) == 1) if panels else None
+    if not panels:
+        return None
+    text = measured_text(rows)
+    return Picture(title="Drift", caption=f"{text[0].upper()}{text[1:]}.", panels=panels, wide=len(panels) == 1)
 
 
 def _panel(panel: DotPanel, rows: Sequence[AccuracyRow], dealt: Dealt) -> Panel:

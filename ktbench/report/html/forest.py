@@ -8,7 +8,7 @@ from itertools import accumulate
 from textwrap import wrap
 
 from ktbench.report.html.plot import WIDE, Plot, Spot, fits
-from ktbench.report.html.scale import Scale, tick_name
+from ktbench.report.html.scale import Scale, linear_around, tick_name
 
 _LETTERS = 40  # of a name in one line, so that it fits a phone
 _LINE, _STRIP = 15.0, 18.0
@@ -16,7 +16,7 @@ _LINE, _STRIP = 15.0, 18.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mark:
-    """A value with the ends of its interval, the value again where it has none."""
+    """A value with the ends of its interval, the value again where it has none; `hollow` ones are rings."""
 
     name: str
     text: str
@@ -25,6 +25,7 @@ class Mark:
     low: float
     high: float
     look: str = "s1"
+    hollow: bool = False
 
 
 def forest(marks: Sequence[Mark], x: Scale, label: str, reference: float | None = None) -> Plot:
@@ -52,9 +53,7 @@ def tallest(mark: Mark) -> float:
 def linear(marks: Sequence[Mark], *, reference: float | None = None) -> Scale:
     """An axis that holds all marks with some room."""
     ends = [end for mark in marks for end in (mark.low, mark.high)] + ([] if reference is None else [reference])
-    low, high = min(ends), max(ends)
-    room = 0.06 * (high - low) or 1.0
-    return Scale(low=low - room, high=high + room, start=0.0, end=WIDE)
+    return linear_around(ends, 0.0, WIDE)
 
 
 def _lines(mark: Mark) -> list[str]:
@@ -79,4 +78,6 @@ def _draw(plot: Plot, mark: Mark, top: float, foot: float, x: Scale) -> None:
     if mark.low < mark.high:
         plot.lines(f"reach {mark.look}", [[(x(mark.low), y), (x(mark.high), y)]])
     plot.dots(f"dot {mark.look}", [(x(mark.mid), y)])
+    if mark.hollow:
+        plot.dots("hole", [(x(mark.mid), y)])
     plot.spots.append(Spot(x=x(mark.mid), y=y, card=mark.card))

@@ -11,10 +11,10 @@ from ktbench.report.html.answers import ends_of
 from ktbench.report.html.cards import Dealt
 from ktbench.report.html.picture import Panel, Picture, looks_of
 from ktbench.report.html.plot import WIDE, XY, Plot, Spot
-from ktbench.report.html.scale import Scale, tick_name
+from ktbench.report.html.scale import Scale, linear_around
 
 _HEIGHT = 320.0
-_ROOM = 0.08
+_RIGHT = 0.6  # of the canvas, from where words would run out of it
 
 
 def frontier_picture(rows: Sequence[AccuracyRow], dealt: Dealt) -> Picture | None:
@@ -40,23 +40,15 @@ def _plot(points: Sequence[FrontierPoint], words: Sequence[str], looks: Mapping[
     plot = Plot(height=_HEIGHT, label="speed against score; arrow keys go from point to point")
     speeds = [end for point in points for end in (point.speed.low, point.speed.high)]
     scores = [end for point in points for end in ends_of(point.score, 100)]
-    x, y = _scale(speeds, 0.0, WIDE), _scale(scores, _HEIGHT, 0.0)
-    for tick in y.ticks():
-        plot.lines("grid", [[(0.0, y(tick)), (WIDE, y(tick))]])
-        plot.left(y(tick), tick_name(tick))
-    for tick in x.ticks():
-        plot.below(x(tick), tick_name(tick))
+    x, y = linear_around(speeds, 0.0, WIDE), linear_around(scores, _HEIGHT, 0.0)
+    plot.levels(y)
+    plot.names_below(x, x.ticks())
     plot.lines("reference", [sorted(_middle(point, x, y) for point in points if point.is_pareto)])
     for point, text in zip(points, words, strict=True):
         _draw(plot, point, text, looks[formats_text(point.row)], x, y)
         at = _middle(point, x, y)
         plot.spots.append(Spot(x=at[0], y=at[1], card=dealt.cells[point.row.row.cell]))
     return plot
-
-
-def _scale(ends: Sequence[float], start: float, end: float) -> Scale:
-    room = _ROOM * (max(ends) - min(ends)) or 1.0
-    return Scale(low=min(ends) - room, high=max(ends) + room, start=start, end=end)
 
 
 def _middle(point: FrontierPoint, x: Scale, y: Scale) -> XY:
@@ -70,6 +62,9 @@ def _draw(plot: Plot, point: FrontierPoint, text: str, look: str, x: Scale, y: S
     plot.lines(f"reach thin {look}", whiskers)
     plot.dots(f"dot {look}", [(at_x, at_y)])
     if point.is_pareto:
-        plot.text("near", (at_x, at_y - 7), text, "start", 6.0)
+        if at_x > _RIGHT * WIDE:
+            plot.text("near", (at_x, at_y - 7), text, "end", -6.0)
+        else:
+            plot.text("near", (at_x, at_y - 7), text, "start", 6.0)
     else:
         plot.dots("hole", [(at_x, at_y)])

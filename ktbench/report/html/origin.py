@@ -1,12 +1,13 @@
-"""Where a run comes from: its command, code and machine, as pairs of a name and a text."""
+"""Where a run comes from: its command, code and machines, as pairs of a name and a text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeGuard
 
 from ktbench.core.plain import to_plain
-from ktbench.report.machine import facts_of
+from ktbench.report.machine import Facts, machines_of
 from ktbench.report.text import DASH
 from ktbench.store import Run
 
@@ -16,10 +17,10 @@ _CODE = ("commit", "dirty", "versions", "python", "kernel")  # of the facts, tho
 
 
 def origin_of(run: Run) -> Pairs:
-    """What was run, when, with which code on which machine."""
-    header, facts, records = run.header, facts_of(run), run.records
+    """What was run, when, with which code on which machines."""
+    header, machines, records = run.header, machines_of(run), run.records
     starts = sorted(record.started for record in records)
-    dirty = facts.get("dirty")
+    software = dict.fromkeys(name for facts in machines.values() for name, _ in _software(facts))
     return (
         ("run", header.run),
         ("planned with", " ".join(header.command)),
@@ -27,19 +28,42 @@ def origin_of(run: Run) -> Pairs:
         ("planned at", header.created),
         ("turns", f"{len(records)}, begun from {starts[0]} to {starts[-1]}" if starts else "none"),
         ("cells", f"{len(header.cells)} in {len(header.parts)} part{'' if len(header.parts) == 1 else 's'}"),
-        ("commit", str(facts.get("commit") or DASH)),
-        ("uncommitted changes", DASH if dirty is None else "yes" if dirty else "no"),
+        ("commit", _on_each(machines, lambda facts: facts.get("commit") or None)),
+        ("uncommitted changes", _on_each(machines, lambda facts: facts.get("dirty"))),
         ("code_id", ", ".join(dict.fromkeys([header.code_id, *(record.code_id for record in records)]))),
         ("env_id", ", ".join(dict.fromkeys([header.env_id, *(record.env_id for record in records)]))),
-        *((f"versions: {name}", str(version)) for name, version in (facts.get("versions") or {}).items() if version),
-        *((name, str(facts[name])) for name in ("python", "kernel") if facts.get(name)),
+        *((name, _on_each(machines, partial(_version, name))) for name in software),
         *((f"measure: {name}", text) for name, text in _flat(to_plain(header.measure))),
     )
 
 
-def machine_of(run: Run) -> Pairs:
-    """All facts about the machine that the plan names; none where no sitting described it."""
-    return tuple(_flat({name: fact for name, fact in facts_of(run).items() if name not in _CODE}))
+def _software(facts: Facts) -> Iterator[tuple[str, object]]:
+    """Versions that are known."""
+    versions = {f"versions: {name}": version for name, version in (facts.get("versions") or {}).items()}
+    named = versions | {name: facts.get(name) for name in ("python", "kernel")}
+    yield from ((name, version) for name, version in named.items() if version)
+
+
+def _version(name: str, facts: Facts) -> object:
+    return dict(_software(facts)).get(name)
+
+
+def _on_each(machines: Mapping[str, Facts], fact: Callable[[Facts], object]) -> str:
+    """A fact of all machines; where it is not the same on all, with the ids of those that it is of."""
+    holders: dict[str, list[str]] = {}
+    for env_id, facts in machines.items():
+        holders.setdefault(_text(fact(facts)), []).append(env_id)
+    if len(holders) < 2:
+        return next(iter(holders), DASH)
+    return "; ".join(f"{text} on {', '.join(ids)}" for text, ids in holders.items())
+
+
+def facts_by_machine(run: Run) -> dict[str, Pairs]:
+    """All facts about each machine whose turns count, by its id; none where no sitting described one."""
+    return {
+        env_id: tuple(_flat({name: fact for name, fact in facts.items() if name not in _CODE}))
+        for env_id, facts in machines_of(run).items()
+    }
 
 
 def _flat(content: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:

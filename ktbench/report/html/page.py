@@ -10,10 +10,10 @@ from importlib.resources import files
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
-from ktbench.report.documents import Document
+from ktbench.report.documents import Document, titles_of
 from ktbench.report.html.deck import Deck
 from ktbench.report.html.doubts import doubts_of_run
-from ktbench.report.html.origin import machine_of, origin_of
+from ktbench.report.html.origin import facts_by_machine, origin_of
 from ktbench.report.html.picture import Picture
 from ktbench.report.html.plot import Plot
 from ktbench.report.html.section import section_of
@@ -26,8 +26,7 @@ _SAFE = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028":
 def page_html(run: Run, documents: Sequence[Document]) -> str:
     """The page of a run as HTML: the same store gives the same bytes, and opening it asks no network for anything."""
     deck = Deck()
-    parts = [document.table.part for document in documents]
-    sections = [section_of(one, deck, alone=parts.count(one.table.part) == 1) for one in documents]
+    sections = [section_of(one, deck, title) for one, title in zip(documents, titles_of(documents), strict=True)]
     plots = _named(picture for section in sections for picture in section.pictures)
     papers = [document for document in documents if document.kind == "paper"]
     text = _template().render(
@@ -36,7 +35,7 @@ def page_html(run: Run, documents: Sequence[Document]) -> str:
         doubts=doubts_of_run(run),
         overview=(HEADINGS, *overview(papers)) if papers else (),
         origin=origin_of(run),
-        machine=machine_of(run),
+        machines=facts_by_machine(run),
         deck=deck.cards,
         data=Markup(_data(deck, plots)),
         style=Markup(_asset("page.css")),

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Literal
 
 from markupsafe import Markup
 
+from ktbench.report.html.scale import Scale, tick_name
+
 WIDE = 1000.0  # units of the canvas from its left edge to its right edge; heights are CSS pixels
 _FOOT = 20.0  # room for the names of ticks
 _BOLD_PX, _PLAIN_PX, _ROOM_PX = 7.4, 6.6, 300.0  # of a letter of names and of numbers, and of the narrowest panel
+_MOST_NAMES = 9  # below a canvas, so that they do not touch
 _LETTERS = 46  # of a reason, so that it fits a phone
 
 XY = tuple[float, float]
@@ -78,6 +82,17 @@ class Plot:
     def below(self, x: float, words: str) -> None:
         """The name of a tick below the canvas."""
         self.text("tick", (x, self.height + 15), words, "middle")
+
+    def levels(self, y: Scale, *, count: int = 5, zero: str = "grid") -> None:
+        """Level lines at about `count` round values, named on the left; the one at 0 has the look `zero`."""
+        for tick in y.ticks(count):
+            self.lines("grid" if tick else zero, [[(0.0, y(tick)), (WIDE, y(tick))]])
+            self.left(y(tick), tick_name(tick))
+
+    def names_below(self, x: Scale, values: Sequence[float]) -> None:
+        """Values by name below the canvas; of many every second, third ... from the first."""
+        for value in values[:: ceil(len(values) / _MOST_NAMES) or 1]:
+            self.below(x(value), tick_name(value))
 
     def svg(self) -> Markup:
         """The picture, which a keyboard can walk through; by its name the script finds its spots."""

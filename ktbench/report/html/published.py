@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ktbench.report.documents import Document
 from ktbench.report.html.cards import Dealt
-from ktbench.report.html.counts import heat_picture, published_panels
+from ktbench.report.html.counts import HEAT, heat_picture, published_panels
 from ktbench.report.html.forest import Mark, forest, linear, tallest
 from ktbench.report.html.picture import Panel, Picture, in_pages
 from ktbench.report.html.published_bars import bars_beside, scores_beside
@@ -27,7 +27,8 @@ def published_pictures(document: Document, dealt: Dealt) -> Iterator[Picture]:
         return
     form = form_of(lines)
     if form == "heat":
-        yield heat_picture("Published", published_panels(lines, {line.id: cards[id(line)] for line in lines}))
+        panels = published_panels(lines, {line.id: cards[id(line)] for line in lines})
+        yield heat_picture("Published", panels, f"{caption} {HEAT}.")
     elif form == "list":
         yield _list(lines, caption, lambda line: cards[id(line)])
     else:
@@ -36,7 +37,7 @@ def published_pictures(document: Document, dealt: Dealt) -> Iterator[Picture]:
 
 
 def _list(lines: Sequence[PaperLine], caption: str, card: CardOf) -> Picture:
-    """A dot for each score below the words of its conditions."""
+    """A ring for each score below the words of its conditions."""
     marks = [_mark(line, line.published, card(line)) for line in lines if line.published is not None]
     x, name = linear(marks), f"{lines[0].metric}, published"
     panels = tuple(Panel(plot=forest(some, x, "published scores"), x_name=name) for some in in_pages(marks, tallest))
@@ -45,4 +46,4 @@ def _list(lines: Sequence[PaperLine], caption: str, card: CardOf) -> Picture:
 
 def _mark(line: PaperLine, value: float, card: int) -> Mark:
     name = "; ".join(filter(None, (line.precision, line.what)))
-    return Mark(name=name, text=number(value, 3), card=card, look="s0", mid=value, low=value, high=value)
+    return Mark(name=name, text=number(value, 3), card=card, look="s0", mid=value, low=value, high=value, hollow=True)

@@ -7,13 +7,12 @@ from math import isfinite
 
 from ktbench.report.html.picture import Panel, Picture, looks_of
 from ktbench.report.html.plot import WIDE, XY, Plot, Spot
-from ktbench.report.html.scale import scale_around, tick_name
+from ktbench.report.html.scale import scale_around
 from ktbench.report.paper import PaperLine
 from ktbench.report.paper_axes import left_out, panels_apart, x_name
 from ktbench.report.paper_panels import RATIO, PaperPanel, namer, panels_of, values_of, x_of
 
 _HEIGHT = 240.0
-_MOST_TICKS = 9
 _LEGEND = {"published": "ring far", "simulated": "far", "measured here": "square far"}
 _Place = Callable[[PaperLine], float]
 
@@ -53,11 +52,8 @@ def _plot(
     xs = sorted({x_at(line) for line in panel.lines})
     x = scale_around(xs, 0.0, WIDE)
     y = scale_around([v for line in panel.lines for v in values_of(line).values()], _HEIGHT, 0.0, zero=True)
-    for tick in y.ticks():
-        plot.lines("grid", [[(0.0, y(tick)), (WIDE, y(tick))]])
-        plot.left(y(tick), tick_name(tick))
-    for value in xs[:: len(xs) // _MOST_TICKS + 1]:
-        plot.below(x(value), tick_name(value))
+    plot.levels(y)
+    plot.names_below(x, xs)
     for label, look in looks.items():
         mine = [line for line in panel.lines if name(line) == label]
         for provenance in _LEGEND:

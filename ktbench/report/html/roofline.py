@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from ktbench.report.html.picture import Panel, Picture, looks_of
 from ktbench.report.html.plot import WIDE, Plot, Spot
-from ktbench.report.html.scale import Scale, tick_name
+from ktbench.report.html.scale import Scale
 from ktbench.report.roof import Spread, peak_spreads, read_spread
 from ktbench.report.row import Row
 from ktbench.report.text import number
@@ -68,7 +68,8 @@ def _panel(name: str, rows: Sequence[Row], looks: Mapping[str, str], cards: Mapp
     tops = [peak.mid / 1e12 for peak in peaks.values()] or [read.mid * x.high / 1e12]
     y = _log([*(done for _, _, done in points), *tops], _HEIGHT, 0.0)
     plot = Plot(height=_HEIGHT, label=f"roofline of {name}; arrow keys go from point to point")
-    _draw_ticks(plot, x, y)
+    plot.levels(y)
+    plot.names_below(x, x.ticks())
     _draw_roofs(plot, read, peaks, x, y)
     for arm, look in looks.items():
         plot.dots(f"dot {look}", [(x(at), y(done)) for row, at, done in points if row.shown == arm])
@@ -88,14 +89,6 @@ def _intensity(row: Row) -> float:
 
 def _log(values: Sequence[float], start: float, end: float) -> Scale:
     return Scale(low=min(values) / _ROOM, high=max(values) * _ROOM, start=start, end=end, log=True)
-
-
-def _draw_ticks(plot: Plot, x: Scale, y: Scale) -> None:
-    for tick in y.ticks():
-        plot.lines("grid", [[(0.0, y(tick)), (WIDE, y(tick))]])
-        plot.left(y(tick), tick_name(tick))
-    for tick in x.ticks():
-        plot.below(x(tick), tick_name(tick))
 
 
 def _draw_roofs(plot: Plot, read: Spread, peaks: Peaks, x: Scale, y: Scale) -> None:

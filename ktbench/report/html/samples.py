@@ -10,7 +10,7 @@ from statistics import median
 from ktbench.core.record import Record
 from ktbench.report.html.picture import Panel, Picture, looks_of
 from ktbench.report.html.plot import WIDE, XY, Plot, Spot
-from ktbench.report.html.scale import Scale, tick_name
+from ktbench.report.html.scale import Scale
 from ktbench.report.row import Row
 
 _HEIGHT, _ROOF_HEIGHT = 220.0, 110.0
@@ -135,12 +135,9 @@ def _roof_plot(turns: Sequence[_Turn], x: Scale, unit: float, cards: Mapping[str
 
 
 def _draw_ticks(plot: Plot, x: Scale, y: Scale, unit: float, count: int = 5) -> None:
-    for tick in y.ticks(count):
-        plot.lines("grid" if tick else "axis", [[(0.0, y(tick)), (WIDE, y(tick))]])
-        plot.left(y(tick), tick_name(tick))
+    plot.levels(y, count=count, zero="axis")
     named = Scale(low=0.0, high=x.high / unit, start=x.start, end=x.end)
-    for tick in named.ticks(6):
-        plot.below(named(tick), tick_name(tick))
+    plot.names_below(named, named.ticks(6))
 
 
 def _spot(turn: _Turn, where: XY, cards: Mapping[str, int]) -> Spot:

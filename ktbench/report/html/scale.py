@@ -34,6 +34,13 @@ class Scale:
         return _decades(self.low, self.high) if self.log else _steps(self.low, self.high, count)
 
 
+def linear_around(values: Sequence[float], start: float, end: float) -> Scale:
+    """A linear axis that holds all values with some room."""
+    low, high = min(values), max(values)
+    room = _MARGIN * (high - low) or 1.0
+    return Scale(low=low - room, high=high + room, start=start, end=end)
+
+
 def scale_around(values: Sequence[float], start: float, end: float, *, zero: bool = False) -> Scale:
     """An axis that holds all values with some room, logarithmic where they differ much; else with `zero` from 0."""
     low, high = (min(values), max(values)) if values else (1.0, 1.0)

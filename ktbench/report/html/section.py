@@ -24,8 +24,6 @@ from ktbench.report.html.shares import shares_pictures
 from ktbench.report.html.words import Finding, Said, best_sentence, findings_of
 from ktbench.report.tables import Table
 
-# What tells the documents of a part apart; a table of shares says in its own title what it is.
-_BELOW = {"accuracy": ": answers", "attribution": "", "paper": ": beside published numbers", "table": ": speed"}
 _INSIDE = re.compile(r", (?=[^\[\]]*\])")  # in the brackets of an interval, which stays on one line
 _UPRIGHT = 148  # letters
 _LOOKS = {"faster": "good", "higher": "good", "slower": "bad", "lower": "bad", "NOISY": "doubt"}
@@ -67,14 +65,14 @@ class Section:
     commands: tuple[tuple[int, str, str], ...]
 
 
-def section_of(document: Document, deck: Deck, *, alone: bool) -> Section:
-    """The section of a document, whose cards go to `deck`; `alone`: its part has no other."""
+def section_of(document: Document, deck: Deck, title: str) -> Section:
+    """The section of a document, whose cards go to `deck`."""
     first = deck.begin()
     dealt = deal(document, deck)
     table, is_table = document.table, document.kind == "table"
     return Section(
         id=document.name,
-        title=table.title if alone else f"{table.title}{_BELOW[document.kind]}",
+        title=title,
         table=table,
         is_broad=_is_broad(_texts(table)),
         origins=document.origins,

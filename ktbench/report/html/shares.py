@@ -13,7 +13,7 @@ from ktbench.report.exact import is_exact
 from ktbench.report.html.cards import Dealt
 from ktbench.report.html.forest import Mark, forest
 from ktbench.report.html.picture import Panel, Picture
-from ktbench.report.html.plot import WIDE, Plot, Spot, shortened
+from ktbench.report.html.plot import WIDE, Plot, Spot, fits, shortened
 from ktbench.report.html.scale import Scale, tick_name
 from ktbench.report.text import percent, ratio
 
@@ -37,11 +37,17 @@ def shares_pictures(attributions: Sequence[Attribution], dealt: Dealt) -> Iterat
         if one.shares
     ]
     if found:
-        yield Picture(title="Shares", caption=_caption(attributions), panels=tuple(found), wide=len(found) == 1)
+        caption, wide, roomy = _caption(attributions), len(found) == 1, not all(map(_is_narrow, attributions))
+        yield Picture(title="Shares", caption=caption, panels=tuple(found), wide=wide, roomy=roomy)
     pairs = [_pairs(n, one, settings, dealt) for n, one in enumerate(attributions) if _known(one)]
     if pairs:
         caption = _pairs_caption(attributions)
         yield Picture(title="Interactions", caption=caption, panels=tuple(pairs), wide=len(pairs) == 1)
+
+
+def _is_narrow(one: Attribution) -> bool:
+    """Whether all names and numbers stand side by side in the narrowest panel."""
+    return all(bar.end is None or fits(bar.name, _text(bar)) for bar in _bars(one))
 
 
 def _caption(attributions: Sequence[Attribution]) -> str:
@@ -60,7 +66,7 @@ def _pairs_caption(attributions: Sequence[Attribution]) -> str:
 
 
 def _waterfall(one: Attribution, cards: Sequence[int]) -> Plot:
-    bars = [_explained(bar, one) for bar in bars_of(one)[1:]]  # the axis is read from the baseline
+    bars = _bars(one)
     x = _log([end for bar in bars for end in (bar.bottom, bar.top)])
     plot = Plot(height=_PITCH * len(bars), label="shares; arrow keys go from one to the next", find="rows")
     strips = [(_PITCH * n + _TOP, _PITCH * (n + 1)) for n in range(len(bars))]
@@ -85,18 +91,22 @@ def _log(ends: Sequence[float]) -> Scale:
 def _draw(plot: Plot, bar: Bar, y: float, x: Scale, card: int) -> None:
     top, middle = y + _TOP, y + _TOP + _BAR / 2
     plot.text("name", (0.0, y + _TOP - 5), bar.name)
-    plot.text(
-        "value" if bar.end else "absent", (WIDE, y + _TOP - 5), bar.text if bar.end is None else _text(bar), "end"
-    )
     plot.spots.append(Spot(x=x(bar.end or bar.start), y=middle, card=card))
     if bar.end is None:
+        plot.text("absent", (0.0, top + _BAR - 2), bar.text)
         return
+    plot.text("value", (WIDE, y + _TOP - 5), _text(bar), "end")
     left, right = sorted((x(bar.start), x(bar.end)))
     plot.box(f"bar {_FILLS[bar.kind]}", (left, top), right - left, _BAR)
     if bar.whisker is not None:
         low, high, reach = x(bar.whisker.low), x(bar.whisker.high), _BAR / 3
         caps = [[(end, middle - reach), (end, middle + reach)] for end in (low, high)]
         plot.lines("whisker", [[(low, middle), (high, middle)], *caps])
+
+
+def _bars(one: Attribution) -> list[Bar]:
+    """Those of features and of the whole: the axis is read from the baseline."""
+    return [_explained(bar, one) for bar in bars_of(one)[1:]]
 
 
 def _explained(bar: Bar, one: Attribution) -> Bar:

@@ -5,27 +5,36 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import pytest
 
+from ktbench.core.outcome import Outcome
+from ktbench.core.suite import TaskSpec
+from ktbench.core.sweep import FigureKind
+from ktbench.report.accuracy.answers import NLL
+from ktbench.report.accuracy.cells import HeatCell
 from ktbench.report.accuracy.rows import parts_of_average
 from ktbench.report.accuracy.subjects import AVERAGE
 from ktbench.report.accuracy.table import grids_below
 from ktbench.report.accuracy.text import SURE_MARK, change_text
 from ktbench.report.documents import documents_of
+from ktbench.report.html.heat import heat_plot
 from ktbench.report.html.page import page_html
 from ktbench.report.html.picture import Panel
+from ktbench.store import Run
 from tests.report.accuracy_stores import (
     BASE,
     FOUR,
     FRONTIER,
     PRECISION,
+    Answering,
     AnswerStore,
     DriftStore,
     deferring,
     skipping,
 )
-from tests.report.html.figures import facts_at, pictures_of, words
+from tests.report.html.figures import axes_of, facts_at, pictures_of, points, words
 
 NASTY = "<b>&'x'"
 COUNTS = AnswerStore(
@@ -45,6 +54,7 @@ def test_heat_maps_hold_the_grid_of_the_report(tmp_path: Path) -> None:
     ours, skipped, theirs, _ = pictures["Scores and their relative change"].panels
     assert [panel.title for panel in (ours, skipped)] == ["Deferral, measured (nano)", "Skipping, measured (nano)"]
     assert theirs.title == "Deferral, published (deepseek_v3)"
+    assert pictures["Scores and their relative change"].caption.endswith("; bold: beyond noise.")
     _, grid = grids_below(run, document.answers)
     lines = {line[0]: dict(zip(grid.headings, line, strict=True)) for line in grid.lines}
     shown = cells_of(ours)
@@ -71,6 +81,13 @@ def test_a_pointer_over_a_heat_map_finds_the_interval_of_that_task(tmp_path: Pat
     assert command == row.command
 
 
+def test_where_all_heat_maps_are_published_nothing_is_said_of_bold(tmp_path: Path) -> None:
+    run = replace(COUNTS, arms=(BASE,), questions=4).write(tmp_path)
+    _, _, pictures = pictures_of(run, "accuracy")
+    picture = pictures["Scores and their relative change"]
+    assert all("published" in panel.title for panel in picture.panels) and "bold" not in picture.caption
+
+
 def test_averages_stand_beside_published_ones(tmp_path: Path) -> None:
     _, deck, pictures = pictures_of(COUNTS.write(tmp_path), "accuracy")
     legend = [name for _, name in pictures["Averages"].legend]
@@ -78,6 +95,21 @@ def test_averages_stand_beside_published_ones(tmp_path: Path) -> None:
     found = facts_at(pictures["Averages"].panels[0], deck)
     assert any("SOSP" in facts.get("published in", "") for _, facts, _ in found)
     assert "Change of the score" not in pictures
+
+
+def test_averages_lie_where_the_ticks_say(tmp_path: Path) -> None:
+    document, _, pictures = pictures_of(COUNTS.write(tmp_path), "accuracy")
+    picture = pictures["Averages"]
+    x, y = axes_of(picture.panels[0])
+    looks = {name: look.partition(" ")[0] for look, name in picture.legend}
+    ours = points(picture.panels[0], f"dot {looks['deferral']}")
+    results = [next(row for row in document.answers if row.row.label == f"+v+d deferral={n}").result() for n in (2, 6)]
+    changes = [one.change.relative for one in results if one and one.change and one.change.relative]
+    expected = [(x(0), y(0)), *((x(n), y(100 * change.mid)) for n, change in zip((2, 6), changes, strict=True))]
+    for at, place in zip(ours, expected, strict=True):
+        assert at == pytest.approx(place, abs=1.0)
+    theirs = points(picture.panels[0], f"dot {looks['skipping, published (deepseek_v3)']}")
+    assert (x(8), y(-88.7)) == pytest.approx(theirs[-1], abs=1.0)
 
 
 def test_an_arm_without_a_number_of_experts_is_drawn_all_the_same(tmp_path: Path) -> None:
@@ -102,10 +134,26 @@ def test_differences_are_those_of_the_table_by_task_and_arm(tmp_path: Path) -> N
         assert [facts["difference (points)"] for _, facts, _ in facts_at(panel, deck)] == words(panel, "value")
 
 
+def test_intervals_of_differences_lie_where_the_ticks_say(tmp_path: Path) -> None:
+    run = replace(COUNTS, figure="accuracy", published=()).write(tmp_path)
+    document, _, pictures = pictures_of(run, "accuracy")
+    average = pictures["Change of the score"].panels[0]
+    x, _ = axes_of(average)
+    found = [
+        average_of.change.difference for row in document.answers if (average_of := row.result()) and average_of.change
+    ]
+    reaches = sorted(at for look in ("s0", "s4", "s6") for at, _ in points(average, f"reach {look}"))
+    dots = sorted(at for look in ("s0", "s4", "s6") for at, _ in points(average, f"dot {look}"))
+    ends = [x(100 * end) for one in found for end in (one.low, one.high) if end is not None]
+    assert len(found) == 3 and reaches == pytest.approx(sorted(ends), abs=1.5)
+    assert dots == pytest.approx(sorted(x(100 * one.mid) for one in found), abs=1.5)
+
+
 def test_many_arms_are_panels_of_one_scale_that_fit_a_page(tmp_path: Path) -> None:
     run = replace(FRONTIER, questions=4, timed=1).write(tmp_path)
     document, _, pictures = pictures_of(run, "accuracy")
     panels = pictures["Change of the score"].panels
+    assert pictures["Change of the score"].caption == "Paired change of the average score, with its 95 % interval."
     assert len(panels) > 1 and all(panel.plot.height < 900 for panel in panels)
     changed = [row for row in document.answers if (result := row.result()) and result.change]
     assert sum(len(panel.plot.spots) for panel in panels) == len(changed)
@@ -122,6 +170,21 @@ def test_the_frontier_has_a_point_for_each_cell_with_speed_and_score(tmp_path: P
     headings = [column.heading for column in document.table.columns]
     best = [cells for cells in document.table.cells if cells[headings.index("Pareto")] == "yes"]
     assert len(words(panel, "near")) == len(best)
+    named = re.findall(r'<text class="near" x="([^"]*)%"[^>]*text-anchor="(\w+)"', str(panel.plot.svg()))
+    assert {anchor for _, anchor in named} == {"start", "end"}  # the slow run to the right, the fast to the left
+    assert all((anchor == "end") == (float(x) > 60) for x, anchor in named)
+
+
+def test_points_of_the_frontier_lie_where_the_ticks_say(tmp_path: Path) -> None:
+    run = replace(FRONTIER, arms=FRONTIER.arms[::4], questions=20).write(tmp_path)
+    document, _, pictures = pictures_of(run, "accuracy")
+    (panel,) = pictures["Speed against score"].panels
+    x, y = axes_of(panel)
+    for row, spot in zip(document.answers, panel.plot.spots, strict=True):
+        speed = median(1 / sample for one in run.records if one.cell == row.row.cell for sample in one.samples_s)
+        result = row.result()
+        assert result is not None and result.score is not None
+        assert (spot.x, spot.y) == pytest.approx((x(speed), y(100 * result.score.mid)), abs=2.0)
 
 
 def test_formats_are_a_grid(tmp_path: Path) -> None:
@@ -151,6 +214,28 @@ def test_drift_has_a_panel_for_each_metric_and_task(tmp_path: Path) -> None:
     assert list(pictures) == ["Drift"] and len(document.answers) == 3
 
 
+def test_drift_has_a_caption_of_its_own_beside_scores(tmp_path: Path) -> None:
+    run = replace(COUNTS, figure="accuracy", published=(), questions=4, suite=replace(FOUR, tasks=(*FOUR.tasks, WORDS)))
+    _, _, pictures = pictures_of(_with_losses(run.write(tmp_path)), "accuracy")
+    said = "How far predictions are from the baseline's; whiskers: 95 % intervals over texts, or windows of them."
+    assert pictures["Drift"].caption == said and "score" in pictures["Change of the score"].caption
+
+
+def test_perplexity_of_one_arm_is_called_so(tmp_path: Path) -> None:
+    run = replace(COUNTS, arms=(BASE,), figure="accuracy", published=(), suite=replace(FOUR, tasks=(WORDS,)))
+    _, _, pictures = pictures_of(_with_losses(run.write(tmp_path)), "accuracy")
+    assert pictures["Drift"].caption.startswith("Perplexity; whiskers: ")
+
+
+WORDS = TaskSpec(name="wikitext2", source="wikitext2")
+
+
+def _with_losses(run: Run) -> Run:
+    """The scores of WORDS as losses in place of them."""
+    scored = [replace(one, metric=NLL, weight=10.0) if one.task == WORDS.name else one for one in run.scored]
+    return replace(run, scored=tuple(scored))
+
+
 def test_without_a_baseline_scores_are_shown(tmp_path: Path) -> None:
     run = replace(COUNTS, arms=(deferring(2),), figure="accuracy", published=()).write(tmp_path)
     document, _, pictures = pictures_of(run, "accuracy")
@@ -158,6 +243,56 @@ def test_without_a_baseline_scores_are_shown(tmp_path: Path) -> None:
     assert result is not None and result.score is not None
     (text,) = words(pictures["Scores"].panels[0], "value")
     assert text == document.table.cells[0][1]
+
+
+LAST = FOUR.tasks[-1].name
+CRASHED = {LAST: (Outcome.CRASHED, "the worker died")}
+
+
+@pytest.mark.parametrize(
+    "arms",
+    [
+        (replace(BASE, ends=CRASHED),),
+        (replace(BASE, open=(LAST,)),),
+        (replace(BASE, ends=CRASHED), replace(deferring(2), label="+v+d deferral=auto", ends=CRASHED)),
+    ],
+)
+def test_without_any_average_there_is_a_page_without_scores(tmp_path: Path, arms: tuple[Answering, ...]) -> None:
+    run = AnswerStore(arms=arms, suite=FOUR, questions=6).write(tmp_path)
+    document, _, pictures = pictures_of(run, "accuracy")
+    assert not {"Scores", "Change of the score"} & {*pictures}
+    said = "the worker died" if CRASHED in [arm.ends for arm in arms] else "tasks asked so far"
+    assert any(said in note for note in document.table.notes)
+    page_html(run, documents_of(run))
+
+
+def _lacking(figure: FigureKind, *complete: Answering) -> AnswerStore:
+    """Arms of which two lack a task and so an average, beside those that are complete."""
+    arms = (BASE, replace(deferring(2), ends=CRASHED), replace(skipping(6), ends=CRASHED), *complete)
+    return replace(COUNTS, arms=arms, figure=figure, published=(), timed=1)
+
+
+@pytest.mark.parametrize("figure", ["frontier", "precision_accuracy"])
+def test_a_picture_of_averages_that_nothing_has_is_none(tmp_path: Path, figure: FigureKind) -> None:
+    _, _, pictures = pictures_of(_lacking(figure).write(tmp_path), "accuracy")
+    assert "Change of the score" not in pictures and "Scores" not in pictures
+
+
+def test_parts_without_an_average_are_called_so(tmp_path: Path) -> None:
+    _, _, pictures = pictures_of(_lacking("accuracy").write(tmp_path), "accuracy")
+    picture = pictures["Change of the score"]
+    assert [panel.title for panel in picture.panels] == ["Coding"]
+    assert picture.caption.startswith("Paired change of the scores by category")
+    lacking = "(average, data_analysis)"
+    said = f"Without a change: +v+d deferral=2 {lacking}; +v+d skipping=6 {lacking}; the notes say why."
+    assert picture.caption.endswith(said)
+
+
+def test_an_arm_without_an_average_is_named_beside_those_that_have_one(tmp_path: Path) -> None:
+    _, _, pictures = pictures_of(_lacking("frontier", deferring(4)).write(tmp_path), "accuracy")
+    picture = pictures["Change of the score"]
+    assert [words(panel, "name") for panel in picture.panels] == [["+v+d deferral=4"]]
+    assert picture.caption.endswith("Without a change: +v+d deferral=2; +v+d skipping=6; the notes say why.")
 
 
 def test_the_grids_of_the_report_are_tables_of_the_page(tmp_path: Path) -> None:
@@ -181,8 +316,6 @@ def test_names_of_categories_are_text(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", [-0.4, 0.0, 3.0, -0.5, -100.0])
 def test_shades_say_what_is_lost(change: float) -> None:
-    from ktbench.report.html.heat import HeatCell, heat_plot
-
-    svg = str(heat_plot(["a"], ["1"], {(0, 0): HeatCell(text="x", card=0, change=change)}, "heat").svg())
+    svg = str(heat_plot(["a"], ["1"], {(0, 0): (HeatCell(text="x", change=change), 0)}, "heat").svg())
     expected = "f6" if change == -100 else "f1" if change == -0.5 else "f0"
     assert f'class="cell {expected}"' in svg

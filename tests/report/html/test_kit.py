@@ -8,8 +8,15 @@ from pathlib import Path
 
 from PIL import Image
 
+from ktbench.report.documents import documents_of, titles_of
+from ktbench.report.latex import text_lines
+from ktbench.report.parts import parts_of
+from ktbench.report.rows import rows_of
+from ktbench.report.tables import table_of
 from ktbench.report.write import write_report
+from tests.report.accuracy_stores import BASE, FOUR, AnswerStore, deferring
 from tests.report.html.runs import DECODE
+from tests.report.layers import LayerPart, LayerStore
 
 
 def test_the_kit_inputs_what_it_holds_and_says_where_numbers_are_from(tmp_path: Path) -> None:
@@ -40,6 +47,31 @@ def test_a_paper_has_room_for_key_columns_and_the_conditions_stand_apart(tmp_pat
     assert "Workload: decode" not in (folder / "kit.tex").read_text()
     kit, ours = size(folder / "figure.png"), size(folder.parent / "figure.png")
     assert kit[0] == ours[0] and kit[1] < ours[1]  # no caption inside the picture
+
+
+def test_conditions_of_several_parts_are_said_of_all_or_below_the_name_of_their_part(tmp_path: Path) -> None:
+    wide = LayerPart(name="wide", title="Four tokens", tokens=(4,))
+    run = LayerStore(parts=(LayerPart(name="one", title="One token", tokens=(1,)), wide), rounds=6).write(tmp_path)
+    write_report(run, ["kit"])
+    text = (run.folder / "report" / "kit" / "conditions.tex").read_text()
+    titles, paragraphs = zip(*re.findall(r"\\paragraph\{(.*?)\} (.*)", text), strict=True)
+    assert titles == ("Conditions.", "One token.", "Four tokens.")
+    common, *own = paragraphs
+    assert "Machine: Intel" in common and "Software: " in common
+    controls = [re.findall(r"Control \(base against itself\)[^:]*: [^;,.]*", one) for one in paragraphs]
+    assert not controls[0] and all(controls[1:])
+    first, second = (table_of(one, rows_of(one)) for one in parts_of(run))
+    for table, other, mine in ((first, second, own[0]), (second, first, own[1])):
+        apart = [*{*table.conditions, *table.methods} - {*other.conditions, *other.methods}]
+        assert apart and all(next(text_lines("", [said])).partition("} ")[2] in mine for said in apart)
+
+
+def test_documents_of_one_part_are_told_apart_in_the_conditions(tmp_path: Path) -> None:
+    run = AnswerStore(arms=(BASE, deferring(2)), suite=FOUR, questions=4, timed=2).write(tmp_path)
+    assert titles_of(documents_of(run)) == (f"{run.header.title}: answers", f"{run.header.title}: speed")
+    write_report(run, ["kit"])
+    text = (run.folder / "report" / "kit" / "conditions.tex").read_text()
+    assert all(f"\\paragraph{{{title}.}}" in text for title in titles_of(documents_of(run)))
 
 
 def size(path: Path) -> tuple[int, int]:

@@ -19,20 +19,22 @@ from ktbench.core.record import Work
 from ktbench.report.documents import Document, documents_of
 from ktbench.report.html.cards import Deck, deal
 from ktbench.report.html.doubts import doubts_of, doubts_of_run
-from ktbench.report.html.origin import machine_of
+from ktbench.report.html.origin import facts_by_machine, origin_of
 from ktbench.report.html.page import page_html
+from ktbench.report.html.plot import WIDE, Plot
+from ktbench.report.html.scale import Scale
 from ktbench.report.html.words import best_sentence, findings_of
 from ktbench.report.rows import rows_of
 from ktbench.report.write import write_report
 from ktbench.resources import data_folder
 from ktbench.store import Run, read_run
 from tests.report.accuracy_stores import FRONTIER, SHARED_TABLE2, SMALL
+from tests.report.attributed import FACTORIAL, LACKING
 from tests.report.html.runs import DECODE, in_memory
 from tests.report.paper_cells import KT, cell, record, run_of
 from tests.report.role_stores import DEFERRAL, DEPTH
 from tests.report.simulated_runs import simulated
-from tests.report.synthetic import NO_NUMA, Arm, Store
-from tests.report.test_attribution import FACTORIAL, LACKING
+from tests.report.synthetic import MACHINE, NO_NUMA, Arm, Store
 
 _VOID = {"meta", "link", "input", "br", "hr", "img"}
 NASTY = '</script><b>&"quoted"'
@@ -244,8 +246,38 @@ def test_the_page_needs_no_matplotlib_which_takes_a_second_to_load() -> None:
     assert subprocess.run([sys.executable, "-c", words], check=False).returncode == 0
 
 
+@pytest.mark.parametrize(("count", "named"), [(0, 0), (1, 1), (9, 9), (10, 5), (19, 7)])
+def test_of_many_values_below_a_plot_so_many_are_named_as_have_room(count: int, named: int) -> None:
+    plot = Plot(height=100.0, label="")
+    plot.names_below(Scale(low=0.0, high=20.0, start=0.0, end=WIDE), range(count))
+    names = re.findall(r'<text class="tick"[^>]*>(.*?)</text>', str(plot.svg()))
+    assert len(names) == named and names[:1] == ["0"][:count]
+
+
 def test_the_cpus_of_each_numa_node_stand_together() -> None:
     run = in_memory(DECODE)
     facts = run.environments[0].facts | {"numa_nodes": [[0, 1], [2, 3]], "gpus": []}
     described = replace(run, environments=(replace(run.environments[0], facts=facts),))
-    assert {("numa_nodes", "[0, 1], [2, 3]"), ("gpus", "none")} <= set(machine_of(described))
+    assert {("numa_nodes", "[0, 1], [2, 3]"), ("gpus", "none")} <= set(facts_by_machine(described)[MACHINE.env_id])
+
+
+def test_machines_of_a_spread_run_are_told_apart() -> None:
+    run = in_memory(replace(DECODE, rounds=2))
+    other = replace(MACHINE, env_id="abcdefabcdef", facts=MACHINE.facts | {"memory_total_gib": 96, "dirty": True})
+    records = tuple(replace(one, env_id=other.env_id) if one.round else one for one in run.records)
+    spread = replace(run, environments=(MACHINE, other), records=records)
+    found = facts_by_machine(spread)
+    assert [dict(facts)["memory_total_gib"] for facts in found.values()] == ["24", "96"]
+    origin = dict(origin_of(spread))
+    assert origin["uncommitted changes"] == f"no on {MACHINE.env_id}; yes on {other.env_id}"
+    assert origin["commit"] == MACHINE.facts["commit"] and origin["versions: numpy"] == "2.4.6"
+    page = page_html(spread, documents_of(spread))
+    blocks = page.partition("<h3>Machines</h3>")[2].partition("</section>")[0]
+    assert re.findall("<h4>(.*?)</h4>", blocks) == [MACHINE.env_id, other.env_id]
+    assert page.count("<dt>memory_total_gib</dt>") == 2
+
+
+def test_a_machine_that_nobody_described_is_said() -> None:
+    run = replace(in_memory(replace(DECODE, rounds=1)), environments=())
+    assert facts_by_machine(run) == {} and dict(origin_of(run))["commit"] == "—"
+    assert "No sitting described it." in page_html(run, documents_of(run))

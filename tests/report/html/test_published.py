@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from ktbench.report.html.picture import Picture, in_pages
 from ktbench.report.html.plot import Plot
 from ktbench.report.text import number
 from ktbench.store import Run
-from tests.report.html.figures import boxes, facts_at, pictures_of, words
+from tests.report.html.figures import axes_of, boxes, facts_at, pictures_of, points, words
 from tests.report.paper_cells import KT, cell, record, run_of
 
 NASTY = '</script><b>&"quoted"'
@@ -63,8 +64,23 @@ def test_curves_mark_published_points_as_rings() -> None:
     document, deck, pictures = pictures_of(run, "paper")
     assert "curve dashed" in str(pictures["Published"].panels[0].plot.svg())
     assert ("ring far", "published") in pictures["Published"].legend
-    places = {name for panel in pictures["Published"].panels for name, *_ in facts_at(panel, deck)}
-    assert places <= {line.arm for line in document.lines}
+    found = [name for panel in pictures["Published"].panels for name, *_ in facts_at(panel, deck)]
+    drawn = [line for line in document.lines if line.published is not None and line.tokens]
+    assert set(found) == {line.arm for line in drawn} and len(found) >= len(drawn)
+
+
+def test_published_and_simulated_points_lie_where_the_ticks_say() -> None:
+    cells = [cell("+m+d", phase="layer", batch=32 * n) for n in (1, 2, 4)]
+    document, _, pictures = pictures_of(run_of([(one, record(one, 0.01)) for one in cells], "fig3"), "paper")
+    (panel,) = pictures["Published"].panels
+    x, y = axes_of(panel, log=True)
+    rings, dots = points(panel, "hole"), [at for n in range(10) for at in points(panel, f"dot small s{n}")]
+    for drawn, name in ((rings, "published"), (dots, "simulated")):
+        of = [(line.tokens, getattr(line, name)) for line in document.lines]
+        places = sorted((x(tokens), y(value)) for tokens, value in of if tokens and value is not None)
+        assert len(places) >= 3
+        for at, place in zip(sorted(drawn), places, strict=True):
+            assert at == pytest.approx(place, abs=1.5)
 
 
 @pytest.mark.parametrize("figure", ["fig13", "table2", "quantisation"])
@@ -75,6 +91,26 @@ def test_accuracy_as_published_has_a_figure(figure: str) -> None:
     drawn = [line for line in document.lines if line.published is not None and line.phase == "accuracy"]
     assert {facts.get("published in") for _, facts, _ in found} == {line.source for line in drawn}
     assert all(panel.plot.height < 1000 for panel in pictures["Published"].panels)
+    caption = pictures["Published"].caption
+    assert caption.startswith(document.table.figure_caption)
+    assert "bold" not in caption and "sure" not in str([panel.plot.svg() for panel in pictures["Published"].panels])
+
+
+def test_a_published_change_of_nothing_has_no_sign() -> None:
+    document, _, pictures = pictures_of(run_of([(cell(), None)], "fig13"), "paper")
+    texts = [text for panel in pictures["Published"].panels for text in words(panel, "in")]
+    nothing = [line for line in document.lines if line.published == 0 and line.metric == "relative %"]
+    assert texts.count("0.0") == len(nothing) > 0
+    assert not {"+0.0", "-0.0"} & {*texts}
+
+
+def test_published_scores_in_a_list_are_rings() -> None:
+    _, _, pictures = pictures_of(run_of([(cell(), None)], "quantisation"), "paper")
+    for panel in pictures["Published"].panels:
+        dots, holes = (
+            re.findall(rf'<path class="{look}" d="([^"]*)"', str(panel.plot.svg())) for look in ("dot s0", "hole")
+        )
+        assert holes == dots and len(dots) == len(panel.plot.spots)
 
 
 @pytest.mark.parametrize("figure", ["fig12", "quantisation"])

@@ -12,11 +12,11 @@ from ktbench.report.html.credits import findings_of_shares
 from ktbench.report.html.page import page_html
 from ktbench.report.html.plot import WIDE
 from ktbench.store import Run
+from tests.report.attributed import FACTORIAL, LACKING, LEFT_OUT
 from tests.report.html.figures import boxes, facts_at, pictures_of, words
 from tests.report.html.runs import in_memory
 from tests.report.simulated_runs import simulated
 from tests.report.synthetic import Arm, Store
-from tests.report.test_attribution import FACTORIAL, LACKING, LEFT_OUT
 
 STORE = Store(arms=(*FACTORIAL, LACKING), figure="interactions", title="Shares", run="shares")
 NASTY = '</script><b>&"quoted"'
@@ -88,10 +88,24 @@ def test_the_summary_says_whose_the_speedup_is_and_what_gains_together(run: Run)
     assert (absent.subject, absent.text) == ("+m", "UNSUPPORTED: +m: no AMX")
 
 
-def test_points_have_panels_of_their_own() -> None:
-    _, _, pictures = pictures_of(in_memory(replace(STORE, prompts=(64, 512))), "attribution")
+def test_points_have_panels_and_sentences_of_their_own() -> None:
+    document, _, pictures = pictures_of(in_memory(replace(STORE, prompts=(64, 512))), "attribution")
+    absent = next(one for one in findings_of_shares(document.attributions) if one.kind == "absent")
+    assert [one.subject for one in absent.said] == ["+m, prompt 64", "+m, prompt 512"]
     assert [panel.title for panel in pictures["Shares"].panels] == ["prompt 64", "prompt 512"]
     assert [panel.title for panel in pictures["Interactions"].panels] == ["prompt 64", "prompt 512"]
+
+
+def test_panels_are_broad_where_intervals_leave_no_room_beside_names() -> None:
+    two = in_memory(replace(STORE, prompts=(64, 512)))
+    for run, roomy in ((two, True), (simulated(two), False)):
+        picture = pictures_of(run, "attribution")[2]["Shares"]
+        longest = max(
+            7.4 * len(name) + 6.6 * len(value)  # pixels of their letters
+            for panel in picture.panels
+            for name, value in zip(words(panel, "name"), words(panel, "value"), strict=True)
+        )
+        assert picture.roomy is roomy is (longest > 300)
 
 
 def test_simulated_shares_have_no_whiskers_and_say_so(run: Run) -> None:
