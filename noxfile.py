@@ -138,8 +138,10 @@ def _built(session: nox.Session, commit: str) -> str:
 
 def _means(session: nox.Session, paths: list[str]) -> str:
     """What a build is made with besides its commit: sides that differ in it would differ in more than their code."""
-    compiler, flags = os.environ.get("CXX", "c++"), os.environ.get("CXXFLAGS", "")
-    said = session.run(*shlex.split(compiler), "--version", external=True, silent=True)
+    compiler, flags = os.environ.get("CXX") or "c++", os.environ.get("CXXFLAGS", "")
+    command, *words = shlex.split(compiler)
+    found = shutil.which(command)  # CMake may know of another
+    said = session.run(command, *words, "--version", external=True, silent=True) if found else "not found"
     return "\n".join([sys.version, *paths, f"CXX={compiler} CXXFLAGS={flags}", str(said).strip()]) + "\n"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
 
-from ktbench.core.errors import RequestError
+from ktbench.core.errors import RequestError, said
 
 VERBS = (
     "doctor", "probe", "plan", "run", "sweep", "eval", "trace", "record", "export", "report", "compare", "validate",
@@ -57,7 +57,7 @@ def _stopped(error: OSError) -> int:
     """The exit code where a file or a pipe takes no more: a traceback would say no more than one line."""
     if isinstance(error, BrokenPipeError):
         return UNREAD
-    print(f"ktbench: {f'{error.filename}: ' if error.filename else ''}{error.strerror or error}", file=sys.stderr)
+    print(f"ktbench: {said(error)}", file=sys.stderr)
     return FAILED
 
 

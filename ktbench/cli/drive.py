@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ktbench.cli.asking import Examiner
-from ktbench.cli.opening import kept_of, open_run, parts_of
+from ktbench.cli.opening import end_shares, kept_of, open_run, parts_of
 from ktbench.cli.progress import loading, round_ended, say, turns_ended
 from ktbench.cli.request import Planned
 from ktbench.cli.simulating import simulate_cells
@@ -35,6 +35,8 @@ def carry_out(request: Request, planned: Planned, command: list[str]) -> Run:
     where others are timing on this host.
     """
     times = request.is_timed and bool(planned.runnable)
+    if times and request.resume:
+        end_shares(request.resume, planned.cells)
     with timing(command[3], request.resume or request.run_name or request.sweep.name) if times else nullcontext():
         return _carry_out(request, planned, command)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from ktbench.cli.progress import say
 from ktbench.core.errors import RequestError
 from ktbench.core.record import Record
 from ktbench.launch.shares import NODES, is_under_way, withdraw_all
-from ktbench.store import Log, Run, StoreError, read_run
+from ktbench.store import Damage, Log, NoPlan, Run, read_run
 from ktbench.store.merge import lacking
 
 
@@ -22,10 +23,16 @@ def gather_left(log: Log, nodes: Sequence[Path], told: Callable[[Record], None])
 
     Raises RequestError where a node still works on it.
     """
+    end_nodes(nodes)
+    gather(log, nodes, told)
+    say_damage(damage_of(nodes))
+
+
+def end_nodes(nodes: Sequence[Path]) -> None:
+    """Withdraw shares. Raises RequestError where a node still works on one."""
     withdraw_all(nodes)
     if busy := next(filter(is_under_way, nodes), None):
         raise RequestError(f"{busy}: a node still works on it and ends after the turn under way; then resume again")
-    gather(log, nodes, told)
 
 
 def gather(log: Log, nodes: Sequence[Path], told: Callable[[Record], None], asked_after: int = 0) -> None:
@@ -36,9 +43,24 @@ def gather(log: Log, nodes: Sequence[Path], told: Callable[[Record], None], aske
             told(fact)
 
 
+def say_damage(damage: Iterable[Damage]) -> None:
+    """Name lines that are not what was written."""
+    for one in damage:
+        say(f"{one}: left out; a turn that it held is measured again on resuming")
+
+
+def damage_of(nodes: Sequence[Path]) -> Iterator[Damage]:
+    """Lines of the logs of nodes that are not what was written. Where one is being written they may be on their way."""
+    for node in nodes:
+        try:
+            yield from read_run(node).damage
+        except NoPlan as error:
+            yield from error.damage
+
+
 def _read(folder: Path) -> Run | None:
-    """The log of a node; None before its first line is there."""
+    """The log of a node; None where it has no plan, as before its first line is there. Raises StoreError."""
     try:
         return read_run(folder)
-    except StoreError:
+    except NoPlan:
         return None

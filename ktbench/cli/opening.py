@@ -7,13 +7,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ktbench.cli.asking import require_same_suite
-from ktbench.cli.gathering import gather_left, nodes_of
+from ktbench.cli.gathering import end_nodes, gather_left, nodes_of, say_damage
 from ktbench.cli.progress import say, turns_ended
 from ktbench.config import Request, RequestPart
 from ktbench.core.errors import RequestError
 from ktbench.core.published import Published
 from ktbench.core.record import Cell, Environment, Header, Part, Record
-from ktbench.core.scored import Asked
 from ktbench.launch.shares import whole_rounds
 from ktbench.store import Log, Run, free_folder, published_of, read_run
 from ktbench.store.find import RUNS, find_run, note_latest
@@ -41,6 +40,19 @@ def open_run(
         raise
     note_latest(log.path.parent)
     return log, previous
+
+
+def end_shares(name: str, cells: tuple[Cell, ...]) -> None:
+    """Have nodes that still work on the run `name` end: one of them may hold the lock on timing of this host.
+
+    Raises RequestError where one does, and where the run planned other cells or is being written.
+    """
+    log = Log(find_run(name))
+    try:
+        _require_same_cells(read_run(log.path.parent), cells)
+        end_nodes(nodes_of(log.path.parent))
+    finally:
+        log.close()
 
 
 def kept_of(run: Run | None) -> Mapping[tuple[str, int], Record]:
@@ -107,8 +119,7 @@ def _resumed(request: Request, cells: tuple[Cell, ...], machine: Environment, lo
         run = read_run(folder)
     if not request.resume_changed:
         _require_alike(run, machine, str(request.resume), here=here)
-    for damage in run.damage:
-        say(f"{damage}: left out; a turn that it held is measured again")
+    say_damage(run.damage)
     return run
 
 
@@ -117,10 +128,10 @@ def _require_alike(run: Run, machine: Environment, name: str, *, here: bool) -> 
 
     The machine that planned a run is asked for where nothing is measured yet: of a spread run it may never measure.
     """
-    facts: tuple[Record | Asked, ...] = (*run.latest().values(), *run.ends().values())
-    measured = [fact for fact in facts if here and fact.provenance == "measured" and fact.outcome.timed]
-    codes = {run.header.code_id, *(fact.code_id for fact in measured)}
-    machines = ({fact.env_id for fact in measured} or {run.header.env_id}) if here else set()
+    codes, machines = {run.header.code_id}, set[str]()
+    if here:
+        codes |= {fact.code_id for fact in run.measured()}
+        machines = run.measured_on() or {run.header.env_id}
     for what, before, now in (("code", codes, machine.code_id), ("machine", machines, machine.env_id)):
         if others := sorted(before - {now}):
             raise RequestError(
@@ -130,7 +141,12 @@ def _require_alike(run: Run, machine: Environment, name: str, *, here: bool) -> 
 
 
 def _restore(log: Log, run: Run, published: Iterable[Published]) -> None:
-    """Published numbers that a run has lost are written once more: nobody measures them again."""
+    """Published numbers that a run has lost are written once more: nobody measures them again.
+
+    What was not lost is as it was when the run was planned; others may have been published since.
+    """
+    if (run.records or run.scored) and not run.damage:
+        return
     known = {number.id for number in run.published}
     if lost := [number for number in published if number.id not in known]:
         log.append(*lost)

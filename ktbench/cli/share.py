@@ -7,19 +7,22 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from ktbench.core.errors import RequestError
+from ktbench.cli import BAD_REQUEST, INTERRUPTED
+from ktbench.core.errors import RequestError, said
 from ktbench.core.record import Environment, Record
 from ktbench.launch.shares import Share, is_asked, read_share, whole_rounds, withdraw
 
 _SAID = "said.txt"
 # Launchers set these for jobs that share a node; a share has its node to itself, and workers count its cores.
 _NOT_INHERITED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
-# What Slurm tells all processes of a job before a preemption, and when submitit has it do so before the time is over.
+# What Slurm tells all processes of a job that it preempts or cancels, and before its time is over, as submitit asks.
 _FOR_THE_JOB = (signal.SIGTERM, signal.SIGUSR2)
+# After a second interrupt: until the share has ended its workers, which takes those that do not listen seconds.
+_LAST_WORDS_S = 10.0
 
 
 class Withdrawn(RequestError):
@@ -35,7 +38,7 @@ def run_share(job: Any) -> str:
     try:
         code = _run(folder, share.home)
     except OSError as error:
-        return f"{error.filename}: {error.strerror}"
+        return said(error)
     return why_ended(code, folder) if code else ""
 
 
@@ -43,13 +46,14 @@ def _run(folder: Path, home: str) -> int:
     """Exit code of the process that carries the share out.
 
     It has a session of its own, so that an interrupt from the terminal is this process's alone to answer: it withdraws
-    the share and waits for the turn under way. A second one, or whatever else ends the job, ends the share at once.
+    the share and waits for the turn under way. A second one cuts that; whatever else ends the job ends the share at
+    once.
     """
     env = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
     command = [sys.executable, "-m", "ktbench.cli.share", str(folder)]
-    with (folder / _SAID).open("ab") as said:
+    with (folder / _SAID).open("ab") as output:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, cwd=home, env=env, start_new_session=True
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=home, env=env, start_new_session=True
         )
     try:
         return process.wait()
@@ -58,19 +62,29 @@ def _run(folder: Path, home: str) -> int:
 
         withdraw(folder)
         say("interrupted: waiting for the turn under way, a second interrupt ends it")
-        process.wait()
+        _wait_or_cut(process)
         raise
     finally:
         process.kill()  # nothing where it has ended
         process.wait()
 
 
+def _wait_or_cut(process: subprocess.Popen[bytes]) -> None:
+    """Wait for a share that was withdrawn; an interrupt is passed on to it, so that it ends what it has started."""
+    try:
+        process.wait()
+    except KeyboardInterrupt:
+        process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_LAST_WORDS_S)
+
+
 def why_ended(code: int, folder: Path) -> str:
     """What is known of a share's process that ended with an exit code other than 0."""
     if code < 0:
         return f"its process was ended by {signal.Signals(-code).name} (see {folder.name}/{_SAID})"
-    said = (folder / _SAID).read_text(errors="replace").strip().splitlines()
-    return (said or [f"exit code {code}"])[-1].removeprefix("ktbench: ")
+    lines = (folder / _SAID).read_text(errors="replace").strip().splitlines()
+    return (lines or [f"exit code {code}"])[-1].removeprefix("ktbench: ")
 
 
 def carry_out_share(folder: Path) -> None:
@@ -154,21 +168,23 @@ def require_alike(share: Share, machine: Environment, known: Iterable[Record]) -
 
 
 def main() -> int:
-    """Entry of `python -m ktbench.cli.share FOLDER`. Exit code 2 where the share could not be carried out.
+    """Entry of `python -m ktbench.cli.share FOLDER`. Exit code 2 where it was not carried out, 130 where it was cut.
 
     A cluster tells all processes of a job that it will end or be put back into the queue. That is for the job to
     answer, and the share works on until the job ends: a job that ended with its share would not be put back.
     """
-    from ktbench.launch.serve import die_with_parent
-
-    die_with_parent()
-    for number in _FOR_THE_JOB:  # workers inherit it
+    for number in _FOR_THE_JOB:  # before an import that takes seconds; workers inherit it
         signal.signal(number, signal.SIG_IGN)
     try:
+        from ktbench.launch.serve import die_with_parent
+
+        die_with_parent()
         carry_out_share(Path(sys.argv[1]))
     except (RequestError, OSError) as error:
-        print(f"ktbench: {error}", file=sys.stderr)
-        return 2
+        print(f"ktbench: {said(error)}", file=sys.stderr)
+        return BAD_REQUEST
+    except KeyboardInterrupt:
+        return INTERRUPTED
     return 0
 
 

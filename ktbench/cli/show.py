@@ -13,7 +13,7 @@ from ktbench.report.accuracy.markdown import below_grid
 from ktbench.report.accuracy.rows import AccuracyRow, accuracy_rows
 from ktbench.report.accuracy.table import accuracy_table, grids_below
 from ktbench.report.agreement import UNPROVEN, kl_text, top1_text
-from ktbench.report.conditions import conditions_of
+from ktbench.report.conditions import common_to, conditions_of
 from ktbench.report.documents import Document, documents_of
 from ktbench.report.markdown import grid, table_grid
 from ktbench.report.paper_overview import HEADINGS, NUMERIC, overview
@@ -57,7 +57,7 @@ def _text(run: Run) -> Iterator[str]:
     """
     parts = parts_of(run)
     shown = [_shown(part) for part in parts]
-    common = [said for said in shown[0].conditions if all(said in other.conditions for other in shown)]
+    common = common_to([one.conditions for one in shown])
     for part, one in zip(parts, shown, strict=True):
         if len(parts) > 1:
             yield part.header.title

@@ -9,19 +9,19 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ktbench.cli.gathering import gather, nodes_of
+from ktbench.cli.gathering import damage_of, gather, nodes_of, say_damage
 from ktbench.cli.opening import open_run
 from ktbench.cli.progress import say, turns_ended
 from ktbench.cli.request import cells_of
 from ktbench.cli.share import run_share
 from ktbench.cli.share_ends import failures, is_done
 from ktbench.config import Launch, Request, launch_jobs
-from ktbench.core.errors import RequestError
+from ktbench.core.errors import RequestError, said
 from ktbench.core.record import Cell, Environment, Record
 from ktbench.core.spec import MeasureSpec
 from ktbench.host.environment import environment
 from ktbench.launch.shares import NODES, cut, is_under_way, share_of, withdraw_all, write_share
-from ktbench.store import LOG_NAME, Log, Run, read_run
+from ktbench.store import LOG_NAME, Log, NotKept, Run, read_run
 
 _POLL_S = 1.0
 # After a launcher has lost a job: how long shares that no node has begun with are waited for.
@@ -72,7 +72,7 @@ class Spread:
     machine: Environment
     log: Log
     _told: Callable[[Record], None] = field(init=False)
-    _asked_after: int = 0
+    _asked_after: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         self._told = turns_ended(self.cells)
@@ -116,6 +116,7 @@ class Spread:
         finally:
             withdraw_all(folders)
             self._gather(folders)
+        say_damage(damage_of(folders))
         for (folder, cells), why in zip(shares.items(), whys, strict=True):
             run = read_run(self.folder)
             if why and not is_done(run, cells, self._measure_of(cells)):
@@ -138,7 +139,7 @@ class Spread:
     def _following(self, folders: Sequence[Path]) -> Iterator[None]:
         """Bring in what nodes measure as they do, in a thread of its own: the launcher's wait blocks this one.
 
-        Where that fails the shares are withdrawn, so that the wait ends soon, and what it failed with is raised then.
+        Where that can no more the shares are withdrawn, so that the wait ends soon, and why is raised then.
         """
         ended, failed = threading.Event(), list[Exception]()
 
@@ -147,7 +148,7 @@ class Spread:
                 self._follow(folders, ended)
             except Exception as error:  # nobody would see it in this thread
                 failed.append(error)
-                say(f"{_said(error)}; shares are withdrawn, their nodes end after the turn under way")
+                say(f"{said(error)}; shares are withdrawn, their nodes end after the turn under way")
                 with suppress(OSError):
                     withdraw_all(folders)
 
@@ -162,11 +163,19 @@ class Spread:
             raise failed[0]
 
     def _follow(self, folders: Sequence[Path], ended: threading.Event) -> None:
-        seen = 0
+        """Raises NotKept, StoreError. What cannot be read now is read later, in the end when all shares have ended."""
+        seen, why = 0, ""
         while not ended.wait(_POLL_S):
-            if (size := sum(_size(folder) for folder in folders)) != seen:
-                self._gather(folders)
-            seen = size
+            try:
+                if (size := sum(_size(folder) for folder in folders)) != seen:
+                    self._gather(folders)
+                seen, why = size, ""
+            except NotKept:
+                raise
+            except OSError as error:
+                if said(error) != why:
+                    say(f"{said(error)}; what nodes measure is shown once it can be read again")
+                why = said(error)
 
     def _gather(self, folders: Sequence[Path]) -> None:
         """Append what is new in the logs of nodes to the run's."""
@@ -184,12 +193,7 @@ def wait_for_nodes(folders: Sequence[Path]) -> None:
         time.sleep(_POLL_S)
 
 
-def _said(error: Exception) -> str:
-    return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
-
-
 def _size(folder: Path) -> int:
-    try:
+    with suppress(FileNotFoundError):
         return (folder / LOG_NAME).stat().st_size
-    except FileNotFoundError:
-        return 0
+    return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 # Counts what the packages and more take together: it is shown, and never added to them.
@@ -37,6 +38,12 @@ class Disturbance:
     clock_hz: float | None = None
 
 
+def added_up(meters: Iterable[str]) -> tuple[str, ...]:
+    """The meters that are added up: of packages, their memory and GPUs; of the whole platform where it is alone."""
+    names = tuple(meters)
+    return tuple(name for name in names if name != WHOLE_PLATFORM) or names
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Energy:
     """Joules by meter (`package-0`, `dram-0`, `psys`, `gpu-0`) in `seconds`: of whole chips, whoever used them."""
@@ -46,8 +53,8 @@ class Energy:
 
     @property
     def counted(self) -> tuple[str, ...]:
-        """The meters that are added up: of packages, their memory and GPUs; of the whole platform where it is alone."""
-        return tuple(name for name in self.joules if name != WHOLE_PLATFORM) or tuple(self.joules)
+        """The meters that are added up."""
+        return added_up(self.joules)
 
     @property
     def total_j(self) -> float:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ktbench.core.conduct import WHOLE_PLATFORM, Energy
+from ktbench.core.conduct import WHOLE_PLATFORM, Energy, added_up
 from ktbench.host.cuda import CudaDevices
 from ktbench.host.sysfs import read_int, read_text
 
@@ -75,13 +75,15 @@ def energy_between(
     """Joules by meter between two readings that lie `seconds` apart, or why they are not known; "" without any meter.
 
     A meter may have begun again once. Where one may have done so more often, as it could at 2 kW, or fell back without
-    a range, nothing is known: the others would be the energy of fewer chips.
+    a range, nothing is known: the others would be the energy of fewer chips. A meter that is not added up to them is
+    left out then.
     """
     joules = {meter.name: _counted(meter, before[meter.name], after[meter.name], seconds) for meter in meters}
     known = {name: counted for name, counted in joules.items() if not isinstance(counted, str)}
-    if known and len(known) == len(joules):
+    doubtful = [name for name in added_up(joules) if name not in known]
+    if known and not doubtful:
         return Energy(joules=known, seconds=seconds)
-    return "; ".join(f"{name} {why}" for name, why in joules.items() if isinstance(why, str))
+    return "; ".join(f"{name} {joules[name]}" for name in doubtful)
 
 
 def joules_between(before: float, after: float, range_j: float | None) -> float | None:

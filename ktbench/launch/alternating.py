@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from ktbench.core.outcome import Outcome
@@ -56,11 +56,11 @@ class Alternation:
         Which were had is read from the runs before the first.
         """
         kept = [_read(name) for name in self.runs]
+        lacking = [_lacking(run, self.rounds) for run in kept]
         for number in range(self.rounds):
             for side in (0, 1) if number % 2 == 0 else (1, 0):
-                run = kept[side]
-                if run is None or not _has(run, number):
-                    words = self._words(side, number, begins=run is None and number == 0)
+                if number in lacking[side]:
+                    words = self._words(side, number, begins=kept[side] is None and number == 0)
                     yield Turn(side=side, round=number, words=words)
 
     def _words(self, side: int, number: int, *, begins: bool) -> tuple[str, ...]:
@@ -109,9 +109,19 @@ def _read(name: str) -> Run | None:
         return None
 
 
-def _has(run: Run, number: int) -> bool:
-    """Whether all cells were timed in a round but those that never can be. One that failed gets another chance."""
-    latest = run.latest()
-    done = {key for (key, at), record in latest.items() if at == number and record.outcome.timed}
-    cannot = {key for (key, _), record in latest.items() if record.outcome is Outcome.UNSUPPORTED}
-    return all(cell.key in done | cannot for cell in run.header.cells)
+def _lacking(run: Run | None, rounds: int) -> Collection[int]:
+    """Rounds in which a cell is still to be timed.
+
+    None of a cell that was simulated, or that has failed: whichever turn comes next tries it again in all rounds. Where
+    no other cell lacks anything that is the last one.
+    """
+    if run is None:
+        return range(rounds)
+    last = {record.cell: record for record in run.records}
+    failed = {key for key, record in last.items() if not record.outcome.timed}
+    settled = failed | {key for key, record in last.items() if record.provenance == "simulated"}
+    timed = {where for where, record in run.latest().items() if record.outcome.timed}
+    asked = {cell.key for cell in run.header.cells} - settled
+    found = [number for number in range(rounds) if any((key, number) not in timed for key in asked)]
+    retried = any(last[key].outcome is not Outcome.UNSUPPORTED for key in failed)
+    return found or [rounds - 1] * retried

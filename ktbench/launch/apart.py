@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import msgspec
 
+from ktbench.core.errors import said
 from ktbench.core.outcome import Outcome
 from ktbench.launch.oom import OomCount, killed_reason, oom_count
 
@@ -30,20 +31,20 @@ def run_apart(command: Sequence[str], asked: object, say: Callable[[str], None])
     the child and goes on as an interrupt.
     """
     before = oom_count()
-    with tempfile.TemporaryFile("w+", errors="replace") as said:
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
         try:
             child = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, start_new_session=True
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, start_new_session=True
             )
         except OSError as error:
-            raise ChildFailed(1, f"{error.filename}: {error.strerror}") from None
+            raise ChildFailed(1, said(error)) from None
         try:
             ended = _follow(child, asked, say)
         finally:
             _end(child)
         if ended:
-            said.seek(0)
-            raise _failed(ended, said.read(), before)
+            output.seek(0)
+            raise _failed(ended, output.read(), before)
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
@@ -66,11 +67,11 @@ def _follow(child: subprocess.Popen[bytes], asked: object, say: Callable[[str], 
     return child.wait()
 
 
-def _failed(ended: int, said: str, before: OomCount) -> ChildFailed:
+def _failed(ended: int, output: str, before: OomCount) -> ChildFailed:
     no_memory, by = killed_reason(before, oom_count())
     if ended == -signal.SIGKILL and no_memory:
         return ChildFailed(ended, f"ended by {by}", Outcome.NO_MEMORY)
     if ended < 0:
         return ChildFailed(ended, f"ended by {signal.Signals(-ended).name}")
-    last = (said.strip().splitlines() or [f"exit code {ended}"])[-1]
+    last = (output.strip().splitlines() or [f"exit code {ended}"])[-1]
     return ChildFailed(ended, last, Outcome.NO_MEMORY if last.startswith("MemoryError") else Outcome.CRASHED)

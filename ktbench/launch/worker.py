@@ -15,6 +15,7 @@ from typing import IO
 
 import msgspec
 
+from ktbench.core.errors import said
 from ktbench.core.outcome import Outcome
 from ktbench.core.record import Cell, Record
 from ktbench.core.timeline import Timeline
@@ -57,7 +58,7 @@ class Worker:
             process = _started([*command, str(writing)], log, writing)
         except OSError as error:
             os.close(reading)
-            raise WorkerDied(Outcome.CRASHED, f"the worker could not be started: {_said(error)}") from None
+            raise WorkerDied(Outcome.CRASHED, f"the worker could not be started: {said(error)}") from None
         finally:
             os.close(writing)
         worker = cls(process=process, answers=reading, log=log, oom_before=oom_count())
@@ -175,10 +176,6 @@ def _started(command: Sequence[str], log: Path, answers: int) -> subprocess.Pope
     assert process.stdin is not None
     os.set_blocking(process.stdin.fileno(), False)
     return process
-
-
-def _said(error: OSError) -> str:
-    return f"{error.filename}: {error.strerror}" if error.filename else str(error)
 
 
 def _close(pipe: IO[bytes] | None) -> None:

@@ -3,12 +3,13 @@
 from ktbench.store.lines import Damage, StoreError
 from ktbench.store.log import LOG_NAME, Log, NotKept, free_folder
 from ktbench.store.published import published_names, published_of, read_published
-from ktbench.store.run import Run, read_run
+from ktbench.store.run import NoPlan, Run, read_run
 
 __all__ = [
     "LOG_NAME",
     "Damage",
     "Log",
+    "NoPlan",
     "NotKept",
     "Run",
     "StoreError",

@@ -16,6 +16,14 @@ from ktbench.store.log import LOG_NAME, PLAN_NAME
 T = TypeVar("T", bound=Fact | Damage)
 
 
+class NoPlan(StoreError):
+    """A folder without a run, or with lines of one whose plan is not there; `damage` names those that were hurt."""
+
+    def __init__(self, why: str, damage: Sequence[Damage] = ()) -> None:
+        super().__init__(why)
+        self.damage = tuple(damage)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
     """Everything a log says. `records` keeps every line ever written, in order.
@@ -47,6 +55,15 @@ class Run:
         """How each (cell key, task) ended: the last time that it was asked."""
         return {(asked.cell, asked.task): asked for asked in self.asked}
 
+    def measured(self) -> tuple[Record | Asked, ...]:
+        """Turns that were timed and tasks that ended well, of those that count and are not simulated."""
+        facts: tuple[Record | Asked, ...] = (*self.latest().values(), *self.ends().values())
+        return tuple(fact for fact in facts if fact.provenance == "measured" and fact.outcome.timed)
+
+    def measured_on(self) -> set[str]:
+        """Ids of the machines that `measured`, whichever planned the run."""
+        return {fact.env_id for fact in self.measured()}
+
     def answers(self) -> dict[tuple[str, str], tuple[Scored, ...]]:
         """The answers that count by (cell key, task): of tasks that ended OK, each answer as it was last given."""
         found: dict[tuple[str, str], dict[tuple[str, str, int], Scored]] = {
@@ -59,17 +76,17 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """The run kept in a folder. Raises StoreError where there is none or nothing says what it planned."""
+    """The run kept in a folder. Raises NoPlan, and StoreError for lines of another version."""
     path = folder / LOG_NAME
     if not path.is_file():
-        raise StoreError(f"{folder}: no run here (no {LOG_NAME})")
+        raise NoPlan(f"{folder}: no run here (no {LOG_NAME})")
     lines = tuple(read_lines(path))
     damage = _of(lines, Damage)
     headers, scored, asked = _of(lines, Header), _of(lines, Scored), _of(lines, Asked)
     if not headers and damage:  # of the plan there is a second copy
         headers = _of(copied(folder), Header)
     if not headers:
-        raise StoreError(_planless(path, damage))
+        raise NoPlan(_planless(path, damage), damage)
     return Run(
         folder=folder,
         header=headers[0],

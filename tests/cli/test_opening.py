@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ktbench.cli.drive import carry_out
 from ktbench.cli.opening import header_of, kept_of, open_run
-from ktbench.cli.request import cells_of, read_request
+from ktbench.cli.request import Planned, cells_of, read_request
 from ktbench.config import Request
 from ktbench.core.errors import RequestError
 from ktbench.core.outcome import Outcome
 from ktbench.core.record import Environment, Record
+from ktbench.core.scored import Asked
+from ktbench.host.timing_lock import timing
 from ktbench.launch.shares import NODES, is_asked, share_of, write_share
+from ktbench.report.comparison_machine import require_one_machine
 from ktbench.store import Log, Run, published_of, read_run
 from tests.launch.test_shares import turn
 
@@ -110,6 +115,61 @@ def test_a_node_at_work_is_told_to_end_and_waited_for() -> None:
     assert not is_asked(share)
     writer.close()
     assert len(resumed(NODE)[1]) == len(ROUND)
+
+
+def gone_on_with(*words: str) -> None:
+    request = request_of("resume=first", *words)
+    planned = Planned(cells=cells_of(request), lacking={}, needed_bytes=0, free_bytes=0, cache_bytes=0)
+    carry_out(request, planned, ["python", "-m", "ktbench", "sweep"])
+
+
+def test_a_node_that_times_on_this_host_is_told_to_end() -> None:
+    """It holds the lock of the host, which would refuse whoever goes on before anybody had told it."""
+    share = on_node(begun(), *ROUND)
+    writer = Log(share)
+    with timing("sweep", "first"):
+        with pytest.raises(RequestError, match="001-000: a node still works on it and ends after the turn under way"):
+            gone_on_with()
+        assert not is_asked(share)
+        writer.close()
+        with pytest.raises(RequestError, match="this host is timing already"):
+            gone_on_with()
+
+
+def test_a_node_of_other_cells_or_of_a_sweep_that_goes_on_is_left_alone() -> None:
+    folder = begun()
+    share = on_node(folder, *ROUND)
+    with pytest.raises(RequestError, match="first planned other cells"):
+        gone_on_with("workload.prompt=9")
+    sweep = Log(folder)
+    with pytest.raises(RequestError, match="is writing to this run"):
+        gone_on_with()
+    sweep.close()
+    assert is_asked(share)
+
+
+def test_a_machine_on_which_nothing_was_timed_has_not_measured() -> None:
+    asked = Asked(
+        cell=BASE.key, label=BASE.label, task="t", outcome=Outcome.CRASHED, provenance="measured", code_id="code",
+        env_id="third", started="",
+    )  # fmt: skip
+    run = read_run(begun(*ROUND, turn(BASE, 1, Outcome.CRASHED, env="login")))
+    ended = replace(asked, outcome=Outcome.OK)
+    require_one_machine(replace(run, records=ROUND), run)  # a share that was lost is no other machine
+    assert run.measured_on() == replace(run, asked=(ended, asked)).measured_on() == {"node"}
+    assert replace(run, asked=(asked, ended)).measured_on() == {"node", "third"}
+
+
+def test_numbers_published_since_are_none_that_were_lost(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shipped = published_of(header_of(request_of(), (BASE,), LOGIN, "r", []).parts)
+    monkeypatch.setattr("ktbench.cli.opening.published_of", lambda parts: shipped[:-1])
+    folder = begun(turn(BASE, 0, env="login"))
+    monkeypatch.setattr("ktbench.cli.opening.published_of", lambda parts: shipped)
+    resumed(LOGIN)
+    assert read_run(folder).published == shipped[:-1]
+    assert "published" not in capsys.readouterr().err
 
 
 def test_published_numbers_that_the_log_has_lost_are_restored_once(capsys: pytest.CaptureFixture[str]) -> None:

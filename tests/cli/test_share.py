@@ -21,14 +21,18 @@ from tests.launch.test_shares import BASE, a_run
 ROOT = Path(__file__).parents[2]
 # The share's own entry around a turn that ends when the share is withdrawn, or never.
 SHARE = """#!{python}
-import os, sys, time
+import os, signal, sys, time
 from pathlib import Path
 sys.path.insert(0, {root!r})
 from ktbench.cli import share
 def turn(folder):
     (folder / "turn.txt").write_text(f"{{os.getpid()}} {{os.getsid(0)}}")
-    while {lasts}:
-        time.sleep(0.02)
+    try:
+        while {lasts}:
+            time.sleep(0.02)
+    except KeyboardInterrupt:
+        (folder / "cut.txt").write_text("")
+        raise
     (folder / "ended.txt").write_text("")
 share.carry_out_share, sys.argv = turn, sys.argv[2:]  # as after -m
 sys.exit(share.main())
@@ -113,9 +117,18 @@ def test_an_interrupt_withdraws_the_share_and_waits_for_the_turn(
 
 
 def test_a_second_interrupt_ends_the_turn(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told, so that it can end its workers and what those have started."""
     interrupted(folder, monkeypatch, lasts="True", times=2)
     assert is_gone(pid_of(folder))
-    assert not (folder / "ended.txt").exists()
+    assert (folder / "cut.txt").exists() and not (folder / "ended.txt").exists()
+    assert (folder / "said.txt").read_text() == ""
+
+
+def test_a_share_that_does_not_listen_is_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share, "_LAST_WORDS_S", 0.1)
+    interrupted(folder, monkeypatch, lasts="not signal.signal(2, signal.SIG_IGN) or True", times=2)
+    assert is_gone(pid_of(folder))
+    assert not (folder / "cut.txt").exists()
 
 
 def test_a_share_leaves_to_its_job_what_a_cluster_says_and_ends_with_it(folder: Path) -> None:

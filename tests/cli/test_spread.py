@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import datetime, tzinfo
@@ -68,6 +69,14 @@ def _said(node: Node, folder: Path) -> str:
     except RequestError as error:
         return str(error)
     return ""
+
+
+def until(holds: Callable[[], bool]) -> None:
+    for _ in range(3000):
+        if holds():
+            return
+        time.sleep(0.01)
+    raise AssertionError("waited for nothing")
 
 
 def the_run(home: Path) -> Run:
@@ -155,22 +164,20 @@ def test_an_interrupt_withdraws_shares_and_keeps_what_was_measured(
 
 
 @pytest.mark.parametrize(
-    ("failing", "error", "code"),
+    ("error", "code"),
     [
-        ("gather", NotKept("log.jsonl: No space left on device"), 4),
-        ("gather", StoreError("log.jsonl:3: schema 1, this version reads 2"), 2),
-        ("_size", OSError(errno.ESTALE, "Stale file handle", "log.jsonl"), 4),
+        (NotKept("log.jsonl: No space left on device"), 4),
+        (StoreError("log.jsonl:3: schema 1, this version reads 2"), 2),
     ],
 )
 def test_a_sweep_that_cannot_gather_withdraws_its_shares_and_says_why(
-    failing: str, error: Exception, code: int, home: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    works, measured = getattr(spread, failing), threading.Event()
+    error: Exception, code: int, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    works, measured = spread.gather, threading.Event()
 
     def fails(*words: object) -> object:
         if threading.current_thread() is threading.main_thread():
-            return works(*words)
+            return works(*words)  # type: ignore[arg-type]
         measured.wait()
         raise error
 
@@ -184,14 +191,37 @@ def test_a_sweep_that_cannot_gather_withdraws_its_shares_and_says_why(
         raise AssertionError("shares were not withdrawn")
 
     monkeypatch.setattr(spread, "_POLL_S", 0.01)
-    monkeypatch.setattr(spread, failing, fails)
+    monkeypatch.setattr(spread, "gather", fails)
     monkeypatch.setattr(spread, "launch_jobs", launch_jobs)
     assert main([*WORDS, "run_name=first"]) == code
     err = capsys.readouterr().err
-    says = "log.jsonl: Stale file handle" if failing == "_size" else str(error)
-    assert err.splitlines()[-1] == f"ktbench: {says}"
-    assert err.count(f"{says}; shares are withdrawn") == 1 and "Traceback" not in err
+    assert err.splitlines()[-1] == f"ktbench: {error}"
+    assert err.count(f"{error}; shares are withdrawn") == 1 and "Traceback" not in err
     assert len(the_run(home).records) == 2  # what the first share had measured by then
+
+
+def test_a_look_at_what_nodes_measure_that_fails_costs_nothing(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    works, failed = spread._size, list[str]()
+
+    def fails_at_first(folder: Path) -> int:
+        if len(failed) < 3:
+            failed.append(folder.name)
+            raise OSError(errno.ESTALE, "Stale file handle", "log.jsonl")
+        return works(folder)
+
+    def launch_jobs(launch: Launch, folder: Path, task: object, jobs: Sequence[str]) -> list[str]:
+        for count, job in enumerate(jobs, start=1):
+            carry_out_share(Path(job))
+            until(lambda: len(the_run(home).records) == 2 * count)  # noqa: B023
+        return [""] * len(jobs)
+
+    monkeypatch.setattr(spread, "_POLL_S", 0.01)
+    monkeypatch.setattr(spread, "_size", fails_at_first)
+    monkeypatch.setattr(spread, "launch_jobs", launch_jobs)
+    assert main([*WORDS, "run_name=first"]) == 0
+    assert capsys.readouterr().err.count("log.jsonl: Stale file handle; what nodes measure is shown once") == 1
 
 
 def test_a_record_counts_over_what_was_there_when_it_was_asked_for_whatever_the_clocks_say(
@@ -245,6 +275,48 @@ def test_a_share_goes_on_where_its_log_ends(home: Path, monkeypatch: pytest.Monk
     folders = launched(monkeypatch, again)
     assert main([*WORDS, "run_name=first"]) == 0
     assert [len(read_run(folder).records) for folder in folders] == [2, 2, 2]
+
+
+def test_a_line_that_a_node_lost_is_named_and_its_turn_measured_again(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def loses_one(folder: Path) -> None:
+        carry_out_share(folder)
+        log = folder / "log.jsonl"
+        log.write_bytes(log.read_bytes().replace(b'"round":0', b'"round":7', 1))
+
+    launched(monkeypatch, loses_one)
+    assert main([*WORDS, "spread.jobs=1", "run_name=first"]) == 4
+    assert len(the_run(home).records) == 5
+    assert capsys.readouterr().err.count(": left out; a turn that it held is measured again on resuming") == 1
+    assert main([*WORDS[:-1], "resume=first"]) == 0
+    assert "001-000/log.jsonl:3: the line was changed" in capsys.readouterr().err
+    assert len(the_run(home).latest()) == 6
+
+
+@pytest.mark.parametrize("content", [b"", b'{"crc":17', b'{"crc":17,"schema":2}\n'])
+def test_a_node_whose_plan_is_not_there_has_nothing_to_bring_in(
+    content: bytes, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*WORDS[:-1], "run_name=first"]) == 0
+    node = home / "runs/first" / NODES / "001-000"
+    node.mkdir(parents=True)
+    (node / "log.jsonl").write_bytes(content)
+    capsys.readouterr()
+    assert main([*WORDS[:-1], "resume=first"]) == 0
+    assert capsys.readouterr().err.count("nodes/001-000/log.jsonl:1: the line was changed") == content.endswith(b"\n")
+
+
+def test_a_node_that_wrote_as_another_version_does_is_not_passed_over(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*WORDS, "run_name=first"]) == 0
+    log = home / "runs/first" / NODES / "001-000" / "log.jsonl"
+    _, _, checked = log.read_bytes().splitlines()[-1].partition(b",")
+    checked = checked.replace(b'"schema":2', b'"schema":1')
+    log.write_bytes(log.read_bytes() + b'{"crc":%d,%b\n' % (zlib.crc32(checked), checked))
+    assert main([*WORDS, "resume=first"]) == 2
+    assert "schema 1, this version reads 2" in capsys.readouterr().err
 
 
 def test_a_withdrawn_share_ends_after_the_turn_under_way(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

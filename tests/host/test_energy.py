@@ -119,6 +119,16 @@ def test_meters_beside_one_that_may_have_begun_again_often_are_no_energy(range_j
     assert found.startswith(f"{name} may have begun again more than once") and "gpu-0" not in found
 
 
+def test_a_doubtful_meter_that_is_not_added_up_costs_no_energy() -> None:
+    """A platform is mostly counted in few bits; the packages are known all the same."""
+    platform, package = meter(65_532.0, "psys"), meter(262_143.0, "package-0")
+    before, after = {"psys": 1.0, "package-0": 1.0}, {"psys": 9.0, "package-0": 5.0}
+    assert energy_between([package, platform], before, after, 40.0) == Energy(joules={"package-0": 4.0}, seconds=40.0)
+    alone = energy_between([platform], before, after, 40.0)
+    assert isinstance(alone, str)
+    assert alone.startswith("psys may have begun again more than once")
+
+
 def test_a_counter_without_a_range_that_falls_back_tells_nothing() -> None:
     assert joules_between(100.0, 5.0, None) is None
     meters = [meter(1e6), meter(None, "gpu-0")]

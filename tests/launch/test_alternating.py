@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -99,12 +100,45 @@ def test_what_was_interrupted_goes_on_with_the_turns_that_lack(tmp_path: Path, m
     assert all("resume=regress-then-" in turn.words[-3] for turn in again.turns())
 
 
-def test_a_run_that_was_killed_before_its_plan_is_begun_and_a_failed_cell_has_another_chance(
+def gone_on_with(*records: Record) -> list[tuple[int, int]]:
+    """Side and round of the turns that lack where A and B have these records and 3 rounds are asked for."""
+    for name in ("regress-then-a", "regress-then-b"):
+        begin(name, *records)
+    words = ["v1", "v2", "measure.max_rounds=3", "resume=then"]
+    return [(turn.side, turn.round) for turn in read_alternation(words, "now").turns()]
+
+
+def test_a_run_that_was_killed_before_its_plan_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    begin("regress-then-a", *(record(cell, 0) for cell in range(3)))
+    Log(Path("runs/regress-then-b")).close()
+    turns = list(read_alternation(["v1", "v2", "measure.max_rounds=2", "resume=then"], "now").turns())
+    assert [("AB"[turn.side], turn.round) for turn in turns] == [("B", 0), ("B", 1), ("A", 1)]
+    assert [turn.words[-3].partition("=")[0] for turn in turns] == ["run_name", "resume", "resume"]
+
+
+def test_a_cell_that_failed_gets_its_chance_in_the_turns_that_others_lack(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    begin("regress-then-a", record(0, 0), record(1, 0, Outcome.CRASHED), record(2, 0))
-    Log(Path("runs/regress-then-b")).close()
-    turns = list(read_alternation(["v1", "v2", "measure.max_rounds=2", "resume=then"], "now").turns())
-    assert [("AB"[turn.side], turn.round) for turn in turns] == [("A", 0), ("B", 0), ("B", 1), ("A", 1)]
-    assert [turn.words[-3].partition("=")[0] for turn in turns] == ["resume", "run_name", "resume", "resume"]
+    others = [record(cell, number) for number in (0, 1) for cell in (0, 2)]
+    assert gone_on_with(record(1, 0, Outcome.CRASHED), *others) == [(0, 2), (1, 2)]
+
+
+def test_where_only_what_failed_lacks_the_last_turn_alone_tries_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    others = [record(cell, number) for number in (0, 1, 2) for cell in (0, 2)]
+    assert gone_on_with(record(1, 0, Outcome.CRASHED), *others) == [(0, 2), (1, 2)]
+
+
+@pytest.mark.parametrize("settled", ["simulated", "unsupported"])
+def test_what_is_simulated_or_cannot_run_lacks_in_no_round(
+    settled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    once = (
+        replace(record(1, 0), provenance="simulated") if settled == "simulated" else record(1, 0, Outcome.UNSUPPORTED)
+    )
+    assert gone_on_with(once, *(record(cell, number) for number in (0, 1, 2) for cell in (0, 2))) == []

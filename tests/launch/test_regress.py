@@ -58,6 +58,7 @@ def noxfile() -> Any:
 def nox_sessions(noxfile: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The sessions, in an empty folder."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("shutil.which", lambda command: f"/usr/bin/{command}")
     return noxfile
 
 
@@ -81,6 +82,16 @@ def test_a_commit_is_built_again_with_another_compiler_flags_or_interpreter(
     assert (built(), built()) == (True, False)
     monkeypatch.setattr(nox_sessions, "sys", SimpleNamespace(version="3.99"))
     assert (built(), built()) == (True, False)
+
+
+def test_without_the_usual_compiler_the_build_finds_its_own(nox_sessions: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda command: None)
+    monkeypatch.delenv("CXX", raising=False)
+    session = Session()
+    session.stops_at = "c++"
+    nox_sessions._built(session, "HEAD")
+    assert session.built()
+    assert "c++ CXXFLAGS=\nnot found\n" in (Path(".nox/regress") / ("0" * 12) / "built").read_text()
 
 
 def test_a_build_that_was_stopped_is_done_again(nox_sessions: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
 from dataclasses import replace
 
 from hypothesis import given, settings
@@ -36,33 +35,48 @@ def merged(run: Run, others: list[Run]) -> Run:
     )
 
 
-def by_turn(records: Iterable[Record]) -> dict[tuple[str, int], list[Record]]:
-    found: dict[tuple[str, int], list[Record]] = {}
-    for record in records:
-        found.setdefault((record.cell, record.round), []).append(record)
+def began(log: Run) -> dict[tuple[str, int], str]:
+    """When each turn of a log began: no earlier than an attempt at it that the log held before."""
+    found: dict[tuple[str, int], str] = {}
+    for record in log.records:
+        where = (record.cell, record.round)
+        found[where] = max(record.started, found.get(where, ""))
     return found
 
 
 @given(st.lists(turns, max_size=5, unique_by=lambda one: (one.cell, one.round)), logs, st.integers(0, 99))
 @settings(max_examples=50, deadline=None)
-def test_the_latest_counts_nothing_is_doubled_and_no_order_matters(
+def test_the_end_of_the_latest_log_counts_nothing_is_doubled_and_no_order_matters(
     kept: list[Record], contents: list[list[Record]], seed: int
 ) -> None:
-    run, nodes = a_run(CELLS, *kept), [a_run(CELLS, *content) for content in contents]
+    """Nodes begin with what the run had, every second one at least: what they measure is theirs alone."""
+    run = a_run(CELLS, *kept)
+    nodes = [
+        a_run(CELLS, *kept[:: 1 + node % 2], *(replace(one, sitting=f"{node}.{at}") for at, one in enumerate(content)))
+        for node, content in enumerate(contents)
+    ]
     after = merged(run, nodes)
     assert len(after.records) == len(set(after.records))
     assert after.records[: len(kept)] == tuple(kept)
-    known = by_turn((*kept, *(record for content in contents for record in content)))
-    assert by_turn(after.records).keys() == after.latest().keys() == known.keys()
-    for turn_, record in after.latest().items():
-        began = max(one.started for one in known[turn_])
-        assert record.started == began
-        assert record.outcome.timed == any(one.outcome.timed for one in known[turn_] if one.started == began)
-    left_out = {record for records in known.values() for record in records} - set(after.records)
-    assert all(record.started <= run.latest()[record.cell, record.round].started for record in left_out)
+    assert after.latest().keys() == {where for log in (run, *nodes) for where in log.latest()}
+    for where, record in after.latest().items():
+        ends = [(began(log)[where], log.latest()[where]) for log in (run, *nodes) if where in log.latest()]
+        assert record in [end for when, end in ends if when == max(when for when, _ in ends)]
     random.Random(seed).shuffle(nodes)
     assert merged(run, nodes) == after
     assert lacking(after, nodes) == ()
+
+
+def test_the_order_of_a_log_stands_over_the_clock() -> None:
+    first, again, third = (
+        replace(turn(CELLS[0], 0, outcome, env="node"), started=f"2026-01-01T00:00:0{second}")
+        for outcome, second in ((Outcome.CRASHED, 9), (Outcome.OK, 1), (Outcome.OK, 5))
+    )
+    where, node = (CELLS[0].key, 0), a_run(CELLS, first, again)  # its clock was set back in between
+    assert merged(a_run(CELLS), [node]).latest()[where] == again
+    assert merged(a_run(CELLS, first), [node]).latest()[where] == again
+    assert merged(a_run(CELLS, first), [node, a_run(CELLS, third)]).latest()[where] == again
+    assert lacking(a_run(CELLS, third), [a_run(CELLS, again)]) == ()  # of another log that began before
 
 
 def test_of_two_records_of_a_turn_the_later_counts_and_a_timed_one_where_they_began_together() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -231,3 +234,37 @@ def test_options_come_in_pairs() -> None:
     assert given_options["-t"] == "1,2"
     assert given_options["-fa"] == "1,0"
     assert given_options["-b"] == "4096"
+
+
+WORKER = """
+import sys
+from pathlib import Path
+from tests.peers.llama.test_bench import DECODE, Lists, Program
+lists = Lists(threads=[1], ubatch=[64], flash=[True])
+Program(program=sys.argv[1], file=Path("model.gguf")).run(DECODE, lists, 600.0)
+"""
+
+
+def test_the_program_ends_with_its_worker_however_that_ends(tmp_path: Path) -> None:
+    """Else it would load all cores on beside the next timing."""
+    note = tmp_path / "pid.txt"
+    text = f"import os, pathlib, time\npathlib.Path({str(note)!r}).write_text(str(os.getpid()))\ntime.sleep(600)\n"
+    worker = subprocess.Popen([sys.executable, "-c", WORKER, program(tmp_path, text)], cwd=Path(__file__).parents[3])
+    until(lambda: note.exists() and bool(note.read_text()))
+    assert not is_gone(int(note.read_text()))
+    worker.kill()
+    worker.wait()
+    until(lambda: is_gone(int(note.read_text())))
+
+
+def until(holds: Callable[[], bool]) -> None:
+    for _ in range(3000):
+        if holds():
+            return
+        time.sleep(0.02)
+    raise AssertionError("waited for nothing")
+
+
+def is_gone(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
