@@ -29,7 +29,7 @@ def sheet(width: float, plots_in: float, caption: Sequence[str]) -> Figure:
     figure.set_label("\n".join(caption))
     for number, line in enumerate(lines, start=1):
         y = 1 - (plots_in + number * line_in(CAPTION_PT)) / height
-        figure.text(RIGHT_IN / width, y, line, fontsize=CAPTION_PT, gid=_CAPTION)
+        figure.text(RIGHT_IN / width, y, line, fontsize=CAPTION_PT, label=_CAPTION)
     return figure
 
 
@@ -41,7 +41,7 @@ def caption_of(figure: Figure) -> list[str]:
 def without_caption(figure: Figure) -> Bbox:
     """Take the caption off a sheet; the box, in inches, that holds the rest."""
     width, height = figure.get_size_inches()
-    lines = [text for text in figure.texts if text.get_gid() == _CAPTION]
+    lines = [text for text in figure.texts if text.get_label() == _CAPTION]
     for line in lines:
         line.set_visible(False)
     top = max((line.get_position()[1] * height + line_in(CAPTION_PT) for line in lines), default=0.0)
