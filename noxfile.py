@@ -21,7 +21,7 @@ nox.options.default_venv_backend = "none"  # the environment that bootstrap.py h
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run the whole test suite."""
-    session.run("python", "-m", "pytest", *session.posargs, external=True)
+    session.run("python", "-m", "pytest", "-n", "2", "--dist", "loadfile", *session.posargs, external=True)
 
 
 @nox.session
