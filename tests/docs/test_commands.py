@@ -284,6 +284,8 @@ def smallest(verb: str, words: tuple[str, ...]) -> list[str]:
     if verb not in ("run", "sweep", "eval", "trace", "record", "export") or _is_simulated(words):
         return list(words)
     changed = {key: value for key, value in SMALLEST.items() if _fits(key, verb, said)}
+    if {"+ablation=kernels", "+ablation=peers_kernels"} & set(words):
+        changed["model"] = "tiny"  # what they sweep is read off the configuration, which a checkpoint brings later
     if verb == "record":
         changed["output"] = "recorded.npz"  # the profile that others name stays that of their model
     return [word for word in words if word.partition("=")[0] not in changed] + [
