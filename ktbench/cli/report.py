@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 SUMMARY = "tables and figures of a run again, from its log alone: RUN [md|csv|json|tex|figure|html|pdf|kit ...]"
 
@@ -19,10 +21,21 @@ def run(overrides: Sequence[str]) -> int:
     if not overrides:
         raise RequestError("report: name a run: a folder, a name under runs/, or latest")
     name, *formats = overrides
-    stored = read_run(find_run(name))
-    documents = documents_of(stored)
-    written = write_report(stored, formats or FORMATS, documents)
-    print(page_of(stored, documents))
+    with _without_collection():
+        stored = read_run(find_run(name))
+        documents = documents_of(stored)
+        written = write_report(stored, formats or FORMATS, documents)
+        print(page_of(stored, documents))
     for path in written:
         print(f"wrote {path}")
     return 0
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Rows live until the report is written: looking for garbage among many takes a fifth of the time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
