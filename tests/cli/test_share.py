@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +16,7 @@ import pytest
 from ktbench.cli import share
 from ktbench.launch.shares import is_asked, share_of, write_share
 from tests.launch.test_shares import BASE, a_run
+from tests.waiting import is_gone, until
 
 ROOT = Path(__file__).parents[2]
 # The share's own entry around a turn that ends when the share is withdrawn, or never.
@@ -63,25 +63,12 @@ def python_of(folder: Path, *, lasts: str) -> str:
     return str(path)
 
 
-def until(holds: Callable[[], bool]) -> None:
-    for _ in range(3000):
-        if holds():
-            return
-        time.sleep(0.02)
-    raise AssertionError("waited for nothing")
-
-
 def pid_of(folder: Path) -> int:
     """The share's process, which leads a session of its own."""
     until(lambda: (folder / "turn.txt").exists() and bool((folder / "turn.txt").read_text()))
     pid, session = map(int, (folder / "turn.txt").read_text().split())
     assert pid == session
     return pid
-
-
-def is_gone(pid: int) -> bool:
-    stat = Path(f"/proc/{pid}/stat")
-    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 def interrupted(folder: Path, monkeypatch: pytest.MonkeyPatch, *, lasts: str, times: int) -> None:

@@ -27,6 +27,7 @@ from ktbench.launch.shares import NODES, is_asked, read_share, share_of, withdra
 from ktbench.store import Log, NotKept, Run, StoreError, read_run
 from tests.simulate.testbed import testbed
 from tests.tiny import tiny_cell
+from tests.waiting import until
 
 WORDS = (
     "sweep", "model=tiny", "workload.prompt=8", "workload.steps=2", "sweep.arms=[base,+v]", "workload.batch=1,2,3",
@@ -69,14 +70,6 @@ def _said(node: Node, folder: Path) -> str:
     except RequestError as error:
         return str(error)
     return ""
-
-
-def until(holds: Callable[[], bool]) -> None:
-    for _ in range(3000):
-        if holds():
-            return
-        time.sleep(0.01)
-    raise AssertionError("waited for nothing")
 
 
 def the_run(home: Path) -> Run:

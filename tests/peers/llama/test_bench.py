@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from ktbench.peers.llama.bench import LlamaBench, open_llama_bench
 from ktbench.peers.llama.program import Lists, Program, options
 from ktbench.peers.llama.rows import read_rows
 from tests.tiny import tiny_spec
+from tests.waiting import is_gone, until
 
 MODEL = tiny_spec().model
 PREFILL = WorkloadSpec(phase="prefill", prompt=2048, steps=2)
@@ -255,16 +254,3 @@ def test_the_program_ends_with_its_worker_however_that_ends(tmp_path: Path) -> N
     worker.kill()
     worker.wait()
     until(lambda: is_gone(int(note.read_text())))
-
-
-def until(holds: Callable[[], bool]) -> None:
-    for _ in range(3000):
-        if holds():
-            return
-        time.sleep(0.02)
-    raise AssertionError("waited for nothing")
-
-
-def is_gone(pid: int) -> bool:
-    stat = Path(f"/proc/{pid}/stat")
-    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
