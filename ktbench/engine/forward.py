@@ -17,6 +17,8 @@ from transformers.cache_utils import DynamicIndexedLayer, DynamicLayer, DynamicS
 CacheState = Cache | None
 # Layers that put new tensors in the place of old ones. Others, of linear attention say, write into theirs.
 _REPLACING = (DynamicLayer, DynamicSlidingWindowLayer, DynamicIndexedLayer)
+# Layers that hold every position: dropping the last ones brings back what was before them.
+_CROPPABLE = (DynamicLayer, DynamicIndexedLayer)
 
 
 class Forward:
@@ -77,6 +79,16 @@ class Forward:
     def restore(self, state: CacheState, seen: int) -> None:
         """Bring back what `remember` gave after `seen` positions."""
         self.cache, self.seen = _kept(state), seen
+
+    def crop(self, tokens: int) -> bool:
+        """Drop the last positions from the cache; False, and nothing done, where it cannot say what was before them."""
+        cache: Any = self.cache
+        plain = cache is not None and not hasattr(cache, "linear_cache")
+        if not plain or any(type(layer) not in _CROPPABLE for layer in cache.layers):
+            return False
+        cache.crop(-tokens)
+        self.seen -= tokens
+        return True
 
 
 def _kept(cache: CacheState) -> CacheState:

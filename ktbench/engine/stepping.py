@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ktbench.engine.forward import CacheState, Forward
+from ktbench.engine.forward import Forward
 from ktbench.engine.operator import Pass
 from ktbench.engine.routing import PassRouting, Routing
 from ktbench.engine.script import Script, run_step
@@ -38,23 +38,23 @@ class PassSteps:
 
     def __init__(self, forward: Forward, state: Pass, script: Script) -> None:
         self._forward, self._state, self._script = forward, state, script
-        self._before: tuple[CacheState, int] = (None, 0)
 
     def start(self) -> None:
         """See `Steps`."""
         script = self._script
-        self._before = script.prompt_cache, script.workload.prompt
         self._forward.pad(script.padding)
-        self._forward.restore(*self._before)
+        self._forward.restore(script.prompt_cache, script.workload.prompt)
 
     def step(self, number: int) -> Tensor:
-        """See `Steps`."""
-        self._before = self._forward.remember(), self._forward.seen
+        """See `Steps`. It is timed: no state is copied here for `again`."""
         return self._run(number)
 
     def again(self, number: int) -> Tensor:
-        """See `Steps`."""
-        self._forward.restore(*self._before)
+        """See `Steps`. Where the cache cannot be cropped, the steps before it are repeated from the prompt."""
+        if self._script.workload.phase == "decode" and not self._forward.crop(self._script.ids[number].shape[1]):
+            self.start()
+            for earlier in range(number):
+                self._run(earlier)
         return self._run(number)
 
     def watched(self, number: int) -> list[Segment]:
