@@ -95,7 +95,7 @@ def regress(session: nox.Session) -> None:
     Each is built once, in a worktree of its own. `measure.max_rounds=N` says how many rounds each gets. What was
     interrupted goes on with the word `resume=` that it says.
     """
-    from ktbench.launch.alternating import read_alternation
+    from ktbench.run.alternating import read_alternation
 
     try:
         asked = read_alternation(session.posargs, f"{datetime.now(UTC):%Y%m%d-%H%M%S}")

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from ktbench.core.features import FEATURES
-from ktbench.core.record import RoofSample, Work
-from ktbench.core.spec import RunSpec
-from ktbench.core.timeline import Span, Timeline
 from ktbench.engine.protocol import Observation, Unsupported
+from ktbench.spec.features import FEATURES
+from ktbench.spec.record import RoofSample, Work
+from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.timeline import Span, Timeline
 
 EXPERTS, HIDDEN, TOKENS, TOP_K = 6, 16, 4, 2
 HOST_BUSY_NS, DEVICE_WAIT_NS = 700_000, 200_000  # of a step, where the roles are apart

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ktbench.core.engine import EngineSpec
-from ktbench.core.ids import spec_id
-from ktbench.core.peers import PeerSpec
-from ktbench.core.record import Cell
-from ktbench.core.spec import MeasureSpec, ModelSpec, RunSpec, WorkloadSpec
+from ktbench.spec.engine import EngineSpec
+from ktbench.spec.ids import spec_id
+from ktbench.spec.peers import PeerSpec
+from ktbench.spec.record import Cell
+from ktbench.spec.run_spec import MeasureSpec, ModelSpec, RunSpec, WorkloadSpec
 
 CONFIG: dict[str, Any] = {
     "model_type": "qwen3_moe",

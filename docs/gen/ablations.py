@@ -11,9 +11,9 @@ import yaml
 
 from docs.gen.figures import Figure
 from docs.gen.repository import ROOT, leading_comment, table, toctree
-from ktbench.core.features import BY_NAME, parse_features
-from ktbench.core.peers import PEERS
-from ktbench.core.spec import MeasureSpec
+from ktbench.spec.features import BY_NAME, parse_features
+from ktbench.spec.peers import PEERS
+from ktbench.spec.run_spec import MeasureSpec
 
 FOLDER = ROOT / "ablations"
 

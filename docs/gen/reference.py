@@ -13,13 +13,13 @@ import yaml
 
 from docs.gen.repository import ROOT, leading_comment, table, toctree
 from ktbench.cli import VERBS, exit_codes
-from ktbench.core.engine import EngineSpec
-from ktbench.core.features import FEATURES
-from ktbench.core.machine import MachineSpec
-from ktbench.core.peers import PEERS, PeerSpec
-from ktbench.core.spec import MeasureSpec, WorkloadSpec
-from ktbench.core.suite import SuiteSpec
-from ktbench.core.sweep import SweepSpec
+from ktbench.spec.engine import EngineSpec
+from ktbench.spec.features import FEATURES
+from ktbench.spec.machine import MachineSpec
+from ktbench.spec.peers import PEERS, PeerSpec
+from ktbench.spec.run_spec import MeasureSpec, WorkloadSpec
+from ktbench.spec.suite import SuiteSpec
+from ktbench.spec.sweep import SweepSpec
 
 ROOMS = ("core", "stats", "store", "report", "simulate")
 KEYS: dict[str, type] = {
@@ -65,7 +65,7 @@ def _features() -> str:
     ]
     peers = [[f"`{p.name}`", p.title, ", ".join(p.phases), ", ".join(p.types), p.install or "–"] for p in PEERS]
     return (
-        "# Features and peers\n\nOne row each of `ktbench/core/features.py` and `ktbench/core/peers.py`. The counter "
+        "# Features and peers\n\nOne row each of `ktbench/spec/features.py` and `ktbench/spec/peers.py`. The counter "
         "moves when a feature runs and stands still when it does not: a row where it does otherwise is IDLE.\n\n"
         + table(["override", "is", "needs of the machine", "needs one of", "counter"], rows)
         + "\n\n## Peers\n\n"
@@ -85,7 +85,7 @@ def _either(names: tuple[str, ...]) -> str:
 def _configuration() -> str:
     lines = [
         "# Configuration\n\nKeys are overrides of every verb that takes a cell. A group is chosen by name "
-        "(`model=mixtral_8x7b`), a key set by value (`engine.v=true`), and a list of values is an axis of a sweep.\n",
+        "(`model=mixtral_8x7b`), a key set by value (`engine.avx512=true`), and a list of values is an axis of a sweep.\n",
         "## Groups\n",
     ]
     for group, folder in GROUPS.items():

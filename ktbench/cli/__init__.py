@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
 
-from ktbench.core.errors import RequestError, said
+from ktbench.spec.errors import RequestError, said
 
 VERBS = (
     "doctor", "probe", "plan", "run", "sweep", "eval", "trace", "record", "export", "report", "compare", "validate",

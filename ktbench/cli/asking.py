@@ -11,16 +11,16 @@ from statistics import fmean
 from ktbench.cli.names import cell_names
 from ktbench.cli.progress import say
 from ktbench.cli.request import Planned
-from ktbench.core.errors import RequestError
-from ktbench.core.outcome import Outcome
-from ktbench.core.record import Cell, Environment, Part
-from ktbench.core.scored import SCORE, Asked, Scored
-from ktbench.core.suite import SuiteSpec, TaskSpec
-from ktbench.launch.answering import Asking, Said, answer_apart, reference_file
-from ktbench.launch.apart import ChildFailed
-from ktbench.plan.schedule import worker_groups
-from ktbench.store import Log, Run
-from ktbench.store.find import RUNS
+from ktbench.results.store import Log, Run
+from ktbench.results.store.find import RUNS
+from ktbench.run.answering import Asking, Said, answer_apart, reference_file
+from ktbench.run.apart import ChildFailed
+from ktbench.spec.errors import RequestError
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Cell, Environment, Part
+from ktbench.spec.schedule import worker_groups
+from ktbench.spec.scored import SCORE, Asked, Scored
+from ktbench.spec.suite import SuiteSpec, TaskSpec
 
 _ANSWERS = RUNS / "answers"
 

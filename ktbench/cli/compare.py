@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ktbench.store.origin import Origin
+    from ktbench.results.store.origin import Origin
 
 SUMMARY = "two runs or commits cell by cell: A B [tolerance=0.03] [different_machines=true]"
 SLOWER = 3
@@ -32,12 +32,12 @@ def run(overrides: Sequence[str]) -> int:
 
     Raises RequestError for runs that are not there, that are of different machines, or that have no cell in common.
     """
-    from ktbench.core.errors import RequestError
     from ktbench.report.comparison import compare_runs
     from ktbench.report.comparison_data import write_comparison
     from ktbench.report.comparison_machine import require_one_machine
     from ktbench.report.comparison_table import comparison_markdown
-    from ktbench.store import read_run
+    from ktbench.results.store import read_run
+    from ktbench.spec.errors import RequestError
 
     asked = read_asked(overrides)
     before, after = (read_run(origin.folder) for origin in _chosen(asked))
@@ -55,8 +55,8 @@ def run(overrides: Sequence[str]) -> int:
 
 def read_asked(words: Sequence[str]) -> Asked:
     """What the words of the command line ask for. Raises RequestError in one line for what they do not say right."""
-    from ktbench.core.errors import RequestError
     from ktbench.report.comparison import TOLERANCE
+    from ktbench.spec.errors import RequestError
 
     names = [word for word in words if "=" not in word]
     given = dict(word.split("=", 1) for word in words if "=" in word)
@@ -73,7 +73,7 @@ def read_asked(words: Sequence[str]) -> Asked:
 
 
 def _flag(word: str) -> bool:
-    from ktbench.core.errors import RequestError
+    from ktbench.spec.errors import RequestError
 
     if word.lower() not in ("true", "false"):
         raise RequestError(f"compare different_machines={word}: allowed are true and false")
@@ -81,7 +81,7 @@ def _flag(word: str) -> bool:
 
 
 def _tolerance(word: str) -> float:
-    from ktbench.core.errors import RequestError
+    from ktbench.spec.errors import RequestError
 
     try:
         value = float(word)
@@ -94,7 +94,7 @@ def _tolerance(word: str) -> float:
 
 def _chosen(asked: Asked) -> tuple[Origin, Origin]:
     """Both runs. Of a commit it is the newest run whose ablation the other side has a run of, too."""
-    from ktbench.core.errors import RequestError
+    from ktbench.spec.errors import RequestError
 
     before, after = _candidates(asked.before), _candidates(asked.after)
     if len(before) == len(after) == 1:
@@ -111,9 +111,9 @@ def _chosen(asked: Asked) -> tuple[Origin, Origin]:
 
 def _candidates(name: str) -> list[Origin]:
     """The run of that name, or the runs of that commit without changes on top of it, newest first."""
-    from ktbench.core.errors import RequestError
-    from ktbench.store.find import find_run
-    from ktbench.store.origin import origins_of, read_origin
+    from ktbench.results.store.find import find_run
+    from ktbench.results.store.origin import origins_of, read_origin
+    from ktbench.spec.errors import RequestError
 
     try:
         return [read_origin(find_run(name))]

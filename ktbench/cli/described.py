@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ktbench.cli.here import gib
-from ktbench.core.features import FEATURES
-from ktbench.core.machine import MachineSpec
-from ktbench.core.record import Cell
-from ktbench.core.spec import RunSpec
-from ktbench.core.weights import dense_bytes, expert_bytes
 from ktbench.engine.roles import lacking_cores
 from ktbench.engine.support import unsupported as not_built
-from ktbench.plan import unsupported
+from ktbench.spec.cells import unsupported
+from ktbench.spec.features import FEATURES
+from ktbench.spec.machine import MachineSpec
+from ktbench.spec.record import Cell
+from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.weights import dense_bytes, expert_bytes
 
 _GIB = 2**30
 _BF16_BYTES = 2
@@ -50,8 +50,8 @@ def _as_simulated(spec: RunSpec) -> RunSpec:
     """
     if spec.workload.phase == "layer":
         return replace(spec, engine=replace(spec.engine, device="cpu"))
-    if spec.workload.phase == "prefill" and spec.engine.c:
-        return replace(spec, engine=replace(spec.engine, c=False))
+    if spec.workload.phase == "prefill" and spec.engine.cuda_graph:
+        return replace(spec, engine=replace(spec.engine, cuda_graph=False))
     return spec
 
 

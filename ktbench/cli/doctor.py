@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ktbench.cli.doctor_health import Line, dash, health_lines
-from ktbench.core.errors import RequestError
+from ktbench.spec.errors import RequestError
 
 if TYPE_CHECKING:
-    from ktbench.core.peers import Peer
+    from ktbench.spec.peers import Peer
 
 SUMMARY = "what this machine grants, and each feature and peer: available, or what it lacks"
 _GIB = 2**30
@@ -74,8 +74,8 @@ def _hardware() -> list[Line]:
 
 def _split(cpus: Sequence[int]) -> str:
     """What host and device role get of the cores by default, or why they cannot be apart."""
-    from ktbench.core.engine import EngineSpec
     from ktbench.engine.roles import lacking_cores, split_cpus
+    from ktbench.spec.engine import EngineSpec
 
     engine = EngineSpec(roles="split")
     if why := lacking_cores(cpus, engine):
@@ -99,8 +99,8 @@ def _grant_lines() -> list[Line]:
 
 
 def _kernel_lines(isas: Mapping[str, str]) -> list[Line]:
-    from ktbench.core.features import BY_NAME
     from ktbench.host.grants import kernel_isas
+    from ktbench.spec.features import BY_NAME
 
     def used(feature: str, names: Sequence[str]) -> str:
         tag = BY_NAME[feature].tag(True)
@@ -128,7 +128,7 @@ def _software() -> list[Line]:
 
 
 def _features(reasons: dict[str, str]) -> list[Line]:
-    from ktbench.core.features import FEATURES
+    from ktbench.spec.features import FEATURES
 
     return [
         (f"{f.name}=N" if f.valued else f"+{f.letter}", f"{f.title}: {reasons[f.name] or 'available'}")
@@ -137,16 +137,16 @@ def _features(reasons: dict[str, str]) -> list[Line]:
 
 
 def _peers() -> list[Line]:
-    from ktbench.core.peers import PEERS
+    from ktbench.spec.peers import PEERS
 
     return [(peer.name, f"{peer.title} ({', '.join(peer.phases)}): {_peer(peer)}") for peer in PEERS]
 
 
 def _peer(peer: Peer) -> str:
     """Its version and where it is installed, `available` where it comes with ktbench, or what it lacks."""
-    from ktbench.core.peers import PeerSpec
     from ktbench.host.peers import find_peer, peer_reason
     from ktbench.host.software import program_versions
+    from ktbench.spec.peers import PeerSpec
 
     if peer.name == "llama-bench" and (version := program_versions((peer.name,))[peer.name]):
         return f"{version} (peer.llama_bench={peer.name})"

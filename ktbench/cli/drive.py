@@ -13,19 +13,19 @@ from ktbench.cli.progress import loading, round_ended, say, turns_ended
 from ktbench.cli.request import Planned
 from ktbench.cli.simulating import simulate_cells
 from ktbench.config import Request
-from ktbench.core.outcome import Outcome
-from ktbench.core.peers import BY_NAME
-from ktbench.core.record import Cell, Environment, Record
-from ktbench.core.spec import MeasureSpec
 from ktbench.engine.gguf.kept import kept_file
 from ktbench.host.environment import environment
 from ktbench.host.timing_lock import timing
-from ktbench.launch.apart import ChildFailed
-from ktbench.launch.exporting import ensure_file
-from ktbench.launch.shares import only
-from ktbench.launch.sweep import Sweep
-from ktbench.plan import worker_bytes
-from ktbench.store import Log, Run, read_run
+from ktbench.results.store import Log, Run, read_run
+from ktbench.run.apart import ChildFailed
+from ktbench.run.exporting import ensure_file
+from ktbench.run.shares import only
+from ktbench.run.sweep import Sweep
+from ktbench.spec.memory import worker_bytes
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.peers import BY_NAME
+from ktbench.spec.record import Cell, Environment, Record
+from ktbench.spec.run_spec import MeasureSpec
 
 
 def carry_out(request: Request, planned: Planned, command: list[str]) -> Run:

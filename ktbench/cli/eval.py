@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ktbench.core.sweep import SweepSpec
+from ktbench.spec.sweep import SweepSpec
 
 if TYPE_CHECKING:
     from ktbench.config import Request, RequestPart
-    from ktbench.core.spec import RunSpec
-    from ktbench.core.suite import SuiteSpec
+    from ktbench.spec.run_spec import RunSpec
+    from ktbench.spec.suite import SuiteSpec
 
 SUMMARY = "accuracy of the same cells on a suite (+suite=NAME), paired with the unmodified model"
 _DEFAULT_MODEL = "model=nano"
@@ -23,7 +23,7 @@ def run(overrides: Sequence[str]) -> int:
     from ktbench.cli.request import plan_request
     from ktbench.cli.show import show
     from ktbench.config.compose import suite_names
-    from ktbench.core.errors import RequestError
+    from ktbench.spec.errors import RequestError
 
     request = eval_request(overrides)
     if request.suite is None:
@@ -39,7 +39,7 @@ def eval_request(overrides: Sequence[str]) -> Request:
     there.
     """
     from ktbench.cli.request import read_request
-    from ktbench.plan import plan_cells
+    from ktbench.spec.cells import plan_cells
 
     request = read_request(with_model(overrides), asks=True)
     if request.suite is None:
@@ -92,8 +92,8 @@ def _beside_base(part: RequestPart) -> RequestPart:
 
 
 def _require_questions(suite: SuiteSpec) -> None:
-    from ktbench.accuracy.tasks import inspect
-    from ktbench.core.errors import RequestError
+    from ktbench.eval.tasks import inspect
+    from ktbench.spec.errors import RequestError
 
     try:
         inspect(suite)
@@ -102,9 +102,9 @@ def _require_questions(suite: SuiteSpec) -> None:
 
 
 def _require_answers(spec: RunSpec) -> None:
-    from ktbench.core.errors import RequestError
     from ktbench.engine.gguf.inspecting import is_gguf
     from ktbench.resources import checkpoint_folder
+    from ktbench.spec.errors import RequestError
 
     model, phase = spec.model, spec.workload.phase
     if phase != "decode":

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
 if TYPE_CHECKING:
-    from ktbench.core.spec import RunSpec
     from ktbench.engine.gguf.names import GgufType
-    from ktbench.launch.exporting import Export
+    from ktbench.run.exporting import Export
+    from ktbench.spec.run_spec import RunSpec
 
 SUMMARY = "a slice or a checkpoint as a GGUF file for llama.cpp"
 A_CELL_FAILED = 4
@@ -23,10 +23,10 @@ def run(overrides: Sequence[str]) -> int:
     Raises RequestError, most of them before anything loads.
     """
     from ktbench.cli.progress import say
-    from ktbench.core.errors import RequestError
     from ktbench.engine.gguf.export import MISSING, has_gguf
-    from ktbench.launch.apart import ChildFailed
-    from ktbench.launch.exporting import BAD_REQUEST, export_apart
+    from ktbench.run.apart import ChildFailed
+    from ktbench.run.exporting import BAD_REQUEST, export_apart
+    from ktbench.spec.errors import RequestError
 
     asked = read_export(overrides)
     if not has_gguf():
@@ -47,9 +47,9 @@ def run(overrides: Sequence[str]) -> int:
 def read_export(overrides: Sequence[str]) -> Export:
     """What a command line asks to be written. Raises RequestError."""
     from ktbench.cli.request import read_request
-    from ktbench.core.errors import RequestError
     from ktbench.engine.gguf.families import family_of
-    from ktbench.launch.exporting import Export
+    from ktbench.run.exporting import Export
+    from ktbench.spec.errors import RequestError
 
     words, output = _taken(overrides, "output", "one new file, such as output=model.gguf")
     words, kind = _taken(words, "type", f"one of {', '.join(_types())}")
@@ -67,7 +67,7 @@ def read_export(overrides: Sequence[str]) -> Export:
 
 def _taken(words: Sequence[str], key: str, wanted: str) -> tuple[list[str], str | None]:
     """The words without `key=VALUE`, which is no key of a spec, and its value."""
-    from ktbench.core.errors import RequestError
+    from ktbench.spec.errors import RequestError
 
     start = f"{key}="
     values = [word.removeprefix(start) for word in words if word.startswith(start)]
@@ -84,8 +84,8 @@ def _types() -> tuple[GgufType, ...]:
 
 def _asked_types(spec: RunSpec, kind: str | None) -> tuple[GgufType, GgufType]:
     """Types of the routed experts and of all other matrices."""
-    from ktbench.core.errors import RequestError
-    from ktbench.core.peers import BY_NAME
+    from ktbench.spec.errors import RequestError
+    from ktbench.spec.peers import BY_NAME
 
     if kind is not None:
         if found := [one for one in _types() if one == kind]:
@@ -101,7 +101,7 @@ def _asked_types(spec: RunSpec, kind: str | None) -> tuple[GgufType, GgufType]:
 
 
 def _new_file(output: str | None) -> Path:
-    from ktbench.core.errors import RequestError
+    from ktbench.spec.errors import RequestError
 
     if output is None:
         raise RequestError("export: name a new file, such as output=model.gguf")

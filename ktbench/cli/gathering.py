@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ktbench.cli.progress import say
-from ktbench.core.errors import RequestError
-from ktbench.core.record import Record
-from ktbench.launch.shares import NODES, is_under_way, withdraw_all
-from ktbench.store import Damage, Log, NoPlan, Run, read_run
-from ktbench.store.merge import lacking
+from ktbench.results.store import Damage, Log, NoPlan, Run, read_run
+from ktbench.results.store.merge import lacking
+from ktbench.run.shares import NODES, is_under_way, withdraw_all
+from ktbench.spec.errors import RequestError
+from ktbench.spec.record import Record
 
 
 def nodes_of(folder: Path) -> list[Path]:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ktbench.core.errors import RequestError
-from ktbench.core.peers import BY_NAME
-from ktbench.core.record import Cell
-from ktbench.core.spec import RunSpec
 from ktbench.engine.gguf.kept import no_file
 from ktbench.engine.placing import place_experts
 from ktbench.engine.roles import lacking_cores
 from ktbench.engine.support import unsupported as not_built
+from ktbench.engine.workload.profile import read_profile
+from ktbench.engine.workload.recorded import read_trace
 from ktbench.host.grants import feature_reasons, machine_grants
 from ktbench.host.peers import peer_reason
 from ktbench.host.topology import read_topology
 from ktbench.peers.support import unsupported as peer_cannot
-from ktbench.plan import unsupported, worker_bytes
-from ktbench.plan.points import points_of
-from ktbench.workload.profile import read_profile
-from ktbench.workload.recorded import read_trace
+from ktbench.spec.cells import unsupported
+from ktbench.spec.errors import RequestError
+from ktbench.spec.memory import worker_bytes
+from ktbench.spec.peers import BY_NAME
+from ktbench.spec.points import points_of
+from ktbench.spec.record import Cell
+from ktbench.spec.run_spec import RunSpec
 
 _GIB = 2**30
 

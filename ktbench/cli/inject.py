@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ktbench.core.errors import RequestError
-from ktbench.core.inject import InjectSpec
-from ktbench.core.spec import RunSpec
+from ktbench.spec.errors import RequestError
+from ktbench.spec.inject import InjectSpec
+from ktbench.spec.run_spec import RunSpec
 
 
 def show_injection(spec: RunSpec) -> int:

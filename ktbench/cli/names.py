@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from ktbench.core.arms import PRECISIONS
-from ktbench.core.record import Cell
 from ktbench.report.columns import setting_text
 from ktbench.report.row import Row, groups_of
 from ktbench.report.settings import TOKENS, Setting, alike, settings_of, varying
+from ktbench.spec.arms import PRECISIONS
+from ktbench.spec.record import Cell
 
 
 def cell_names(cells: Sequence[Cell]) -> dict[str, str]:

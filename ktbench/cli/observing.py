@@ -9,12 +9,12 @@ from typing import Any
 import yaml
 
 from ktbench.cli.request import read_request
-from ktbench.core.arms import arm_peer
-from ktbench.core.published import NOT_OURS, STANDS_FOR, Published
-from ktbench.core.spec import RunSpec
-from ktbench.core.sweep import SweepSpec
-from ktbench.plan import plan_cells
-from ktbench.simulate.observation import Kind, Observation
+from ktbench.sim.observation import Kind, Observation
+from ktbench.spec.arms import arm_peer
+from ktbench.spec.cells import plan_cells
+from ktbench.spec.published import NOT_OURS, STANDS_FOR, Published
+from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.sweep import SweepSpec
 
 # What each metric is held against; others are about something that no step shows.
 _KINDS: dict[str, Kind] = {

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ktbench.cli.request import Planned
     from ktbench.config import RequestPart
-    from ktbench.core.record import Cell
-    from ktbench.core.spec import MeasureSpec
-    from ktbench.core.suite import SuiteSpec
-    from ktbench.core.sweep import SweepSpec
+    from ktbench.spec.record import Cell
+    from ktbench.spec.run_spec import MeasureSpec
+    from ktbench.spec.suite import SuiteSpec
+    from ktbench.spec.sweep import SweepSpec
 
 SUMMARY = "the cells of a sweep, minutes and bytes; what was dropped and why"
 _PURPOSES = ("original", "packed", "others", "dense", "workspace", "fixed")
@@ -89,7 +89,8 @@ def _dropped_lines(sweep: SweepSpec) -> Iterator[str]:
 
 
 def _memory_lines(planned: Planned) -> Iterator[str]:
-    from ktbench.plan import estimate_memory, worker_groups
+    from ktbench.spec.memory import estimate_memory
+    from ktbench.spec.schedule import worker_groups
 
     total = 0
     for group in worker_groups(planned.runnable):

@@ -9,9 +9,9 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ktbench.core.placement import Placement
     from ktbench.host.describe import Constant, MachineDescription
     from ktbench.host.probe import Readings
+    from ktbench.spec.placement import Placement
 
 SUMMARY = "the roofs: read bandwidth by placement of the cores, peak per ISA and dtype; saved as a machine description"
 _ROUNDS = 12
@@ -48,7 +48,7 @@ def run(overrides: Sequence[str]) -> int:
 
 
 def _out(overrides: Sequence[str]) -> Path | None:
-    from ktbench.core.errors import RequestError
+    from ktbench.spec.errors import RequestError
 
     for word in overrides:
         if not word.startswith("out=") or word == "out=":
@@ -62,8 +62,6 @@ def _out(overrides: Sequence[str]) -> Path | None:
 def _measure() -> MachineDescription:
     from datetime import UTC, datetime
 
-    from ktbench.core.conduct import READ_BUFFER_BYTES
-    from ktbench.core.errors import RequestError
     from ktbench.host.cuda import read_cuda_devices
     from ktbench.host.environment import environment
     from ktbench.host.extension import load_extension
@@ -71,6 +69,8 @@ def _measure() -> MachineDescription:
     from ktbench.host.memory import available_memory_bytes
     from ktbench.host.probe import describe, read_rounds
     from ktbench.host.topology import read_topology
+    from ktbench.spec.conduct import READ_BUFFER_BYTES
+    from ktbench.spec.errors import RequestError
 
     extension, topology = load_extension(), read_topology()
     if extension.module is None:
@@ -114,7 +114,7 @@ def table(machine: MachineDescription) -> list[str]:
 
 
 def _row(constant: Constant, placement: Placement | None) -> str:
-    from ktbench.stats.intervals import median_interval
+    from ktbench.results.stats.intervals import median_interval
 
     if constant.value is None:
         return f"{'-':>8}  {constant.why}"
@@ -126,7 +126,7 @@ def _row(constant: Constant, placement: Placement | None) -> str:
 
 def _placement_lines(machine: MachineDescription) -> Iterator[str]:
     """How the cores moved while the read bandwidth was measured."""
-    from ktbench.core.placement import PLACEMENTS
+    from ktbench.spec.placement import PLACEMENTS
 
     read = machine.constants["read.all"]
     seen = [place for place in PLACEMENTS if place in read.placements]

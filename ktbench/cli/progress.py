@@ -9,14 +9,14 @@ from dataclasses import replace
 from statistics import median
 
 from ktbench.cli.names import cell_names, listing
-from ktbench.core.outcome import Outcome
-from ktbench.core.record import Cell, Record
-from ktbench.core.spec import MeasureSpec
 from ktbench.report.against_baseline import judged_values
 from ktbench.report.row import Row, groups_of
 from ktbench.report.rows import name_width, row_line, rows_of
-from ktbench.stats.stopping import Stopping
-from ktbench.store import Run
+from ktbench.results.stats.stopping import Stopping
+from ktbench.results.store import Run
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Cell, Record
+from ktbench.spec.run_spec import MeasureSpec
 
 
 def say(line: str) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ktbench.core.record import Cell
-    from ktbench.workload.profile import ActivationProfile
+    from ktbench.engine.workload.profile import ActivationProfile
+    from ktbench.spec.record import Cell
 
 SUMMARY = "which experts the routers choose; saved as an activation profile"
 _RUNS = Path("runs")
@@ -22,9 +22,9 @@ def run(overrides: Sequence[str]) -> int:
     Raises RequestError before anything loads.
     """
     from ktbench.cli.progress import say
-    from ktbench.launch.apart import ChildFailed
-    from ktbench.launch.recording import Recording, record_apart
-    from ktbench.workload.profile import read_profile
+    from ktbench.engine.workload.profile import read_profile
+    from ktbench.run.apart import ChildFailed
+    from ktbench.run.recording import Recording, record_apart
 
     words, output = split_output(overrides)
     cell, lacking = _cell(words)
@@ -43,7 +43,7 @@ def run(overrides: Sequence[str]) -> int:
 
 def split_output(words: Sequence[str]) -> tuple[list[str], Path | None]:
     """The overrides, and the file of `output=FILE`, which is no key of a spec. Raises RequestError."""
-    from ktbench.core.errors import RequestError
+    from ktbench.spec.errors import RequestError
 
     files = [word.removeprefix("output=") for word in words if word.startswith("output=")]
     if len(files) > 1 or files == [""]:
@@ -54,7 +54,7 @@ def split_output(words: Sequence[str]) -> tuple[list[str], Path | None]:
 def _cell(words: Sequence[str]) -> tuple[Cell, str]:
     """The one cell of the request, and why it cannot run here, empty where it can."""
     from ktbench.cli.request import plan_request, read_request
-    from ktbench.core.errors import RequestError
+    from ktbench.spec.errors import RequestError
 
     request = read_request(words)
     if request.is_sweep:
@@ -78,7 +78,7 @@ def _default_output(model: str) -> Path:
 
 
 def _require_writable(output: Path) -> None:
-    from ktbench.core.errors import RequestError
+    from ktbench.spec.errors import RequestError
 
     if output.exists():
         kind = "a folder" if output.is_dir() else "there already"

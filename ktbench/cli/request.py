@@ -11,16 +11,18 @@ from typing import Any
 from ktbench.cli.described import lacking_there
 from ktbench.cli.here import lacking_here, lacking_room
 from ktbench.config import Request, compose, freeze
-from ktbench.core.errors import RequestError
-from ktbench.core.record import Cell
 from ktbench.engine.checkpoint_files import inspect_checkpoint
 from ktbench.engine.gguf.inspecting import inspect_gguf, is_gguf
 from ktbench.engine.inject.match import require_operators
 from ktbench.host.local import read_local_machine
 from ktbench.host.memory import available_memory_bytes
 from ktbench.host.topology import read_topology
-from ktbench.plan import blocks_of, plan_cells, require_memory
 from ktbench.resources import checkpoint_folder
+from ktbench.spec.blocks import blocks_of
+from ktbench.spec.cells import plan_cells
+from ktbench.spec.errors import RequestError
+from ktbench.spec.memory import require_memory
+from ktbench.spec.record import Cell
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,7 +16,7 @@ def run(overrides: Sequence[str]) -> int:
     from ktbench.cli.inject import show_injection
     from ktbench.cli.request import plan_request, read_request
     from ktbench.cli.show import show
-    from ktbench.core.errors import RequestError
+    from ktbench.spec.errors import RequestError
 
     request = read_request(overrides)
     if request.is_sweep:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ktbench.cli import BAD_REQUEST, INTERRUPTED
-from ktbench.core.errors import RequestError, said
-from ktbench.core.record import Environment, Record
-from ktbench.launch.shares import Share, is_asked, read_share, whole_rounds, withdraw
+from ktbench.run.shares import Share, is_asked, read_share, whole_rounds, withdraw
+from ktbench.spec.errors import RequestError, said
+from ktbench.spec.record import Environment, Record
 
 _SAID = "said.txt"
 # Launchers set these for jobs that share a node; a share has its node to itself, and workers count its cores.
@@ -114,7 +114,7 @@ def _carry_out(share: Share, folder: Path) -> None:
     from ktbench.cli.request import plan_here
     from ktbench.cli.simulating import simulate_cells
     from ktbench.host.environment import environment
-    from ktbench.store import Log, read_run
+    from ktbench.results.store import Log, read_run
 
     log = Log(folder)
     try:
@@ -176,7 +176,7 @@ def main() -> int:
     for number in _FOR_THE_JOB:  # before an import that takes seconds; workers inherit it
         signal.signal(number, signal.SIG_IGN)
     try:
-        from ktbench.launch.serve import die_with_parent
+        from ktbench.run.serve import die_with_parent
 
         die_with_parent()
         carry_out_share(Path(sys.argv[1]))

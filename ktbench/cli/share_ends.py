@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from ktbench.cli.progress import replay
-from ktbench.core.outcome import Outcome
-from ktbench.core.record import Cell, Environment, Record
-from ktbench.core.spec import MeasureSpec
-from ktbench.launch.shares import only
 from ktbench.report.rows import rows_of
-from ktbench.store import Run
+from ktbench.results.store import Run
+from ktbench.run.shares import only
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Cell, Environment, Record
+from ktbench.spec.run_spec import MeasureSpec
 
 
 def is_done(run: Run, cells: Sequence[Cell], measure: MeasureSpec) -> bool:

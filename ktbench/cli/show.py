@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from ktbench.cli.names import listing
-from ktbench.core.outcome import Outcome
 from ktbench.report.accuracy.line import accuracy_line
 from ktbench.report.accuracy.markdown import below_grid
 from ktbench.report.accuracy.rows import AccuracyRow, accuracy_rows
@@ -21,7 +20,8 @@ from ktbench.report.parts import parts_of, the_part
 from ktbench.report.row import Row
 from ktbench.report.rows import name_width, row_line, rows_of
 from ktbench.report.write import write_report
-from ktbench.store import Run
+from ktbench.results.store import Run
+from ktbench.spec.outcome import Outcome
 
 DONE = 0
 A_CELL_FAILED = 4

@@ -9,13 +9,13 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from ktbench.cli.request import Planned
-from ktbench.core.evidence import collect
-from ktbench.core.outcome import Outcome
-from ktbench.core.record import Cell, Environment, Record, RoleTimes
-from ktbench.core.spec import RunSpec
+from ktbench.spec.evidence import collect
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Cell, Environment, Record, RoleTimes
+from ktbench.spec.run_spec import RunSpec
 
 if TYPE_CHECKING:
-    from ktbench.simulate import Simulation
+    from ktbench.sim import Simulation
 
 # Sensitivities take about a second each at the depth of the largest models.
 _FEW = 12
@@ -41,7 +41,7 @@ def simulated(cell: Cell, machine: Environment, lacking: str = "", *, sensitive:
 
     A `sensitive` one is simulated a dozen times more, for what 10 % more of each resource would give.
     """
-    from ktbench.simulate import simulate  # only those who simulate wait for it to load
+    from ktbench.sim import simulate  # only those who simulate wait for it to load
 
     blank = Record(
         cell=cell.key,
@@ -65,7 +65,7 @@ def simulated(cell: Cell, machine: Environment, lacking: str = "", *, sensitive:
 
 
 def _filled(blank: Record, spec: RunSpec, found: Simulation, began_s: float, *, sensitive: bool) -> Record:
-    from ktbench.simulate.sensitivity import resource_lines
+    from ktbench.sim.sensitivity import resource_lines
 
     told = resource_lines(spec) if sensitive else (f"bottleneck: {found.bottleneck}",)
     return replace(

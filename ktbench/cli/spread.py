@@ -16,12 +16,12 @@ from ktbench.cli.request import cells_of
 from ktbench.cli.share import run_share
 from ktbench.cli.share_ends import failures, is_done
 from ktbench.config import Launch, Request, launch_jobs
-from ktbench.core.errors import RequestError, said
-from ktbench.core.record import Cell, Environment, Record
-from ktbench.core.spec import MeasureSpec
 from ktbench.host.environment import environment
-from ktbench.launch.shares import NODES, cut, is_under_way, share_of, withdraw_all, write_share
-from ktbench.store import LOG_NAME, Log, NotKept, Run, read_run
+from ktbench.results.store import LOG_NAME, Log, NotKept, Run, read_run
+from ktbench.run.shares import NODES, cut, is_under_way, share_of, withdraw_all, write_share
+from ktbench.spec.errors import RequestError, said
+from ktbench.spec.record import Cell, Environment, Record
+from ktbench.spec.run_spec import MeasureSpec
 
 _POLL_S = 1.0
 # After a launcher has lost a job: how long shares that no node has begun with are waited for.

@@ -16,7 +16,7 @@ def run(overrides: Sequence[str]) -> int:
     from ktbench.cli.request import plan_request, read_request
     from ktbench.cli.show import show
     from ktbench.config import ablation_names, split_launcher
-    from ktbench.core.errors import RequestError
+    from ktbench.spec.errors import RequestError
 
     launch, words = split_launcher(overrides)
     request, command = read_request(words), ["python", "-m", "ktbench", "sweep", *overrides]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ktbench.config import Request
-    from ktbench.core.record import Cell, Environment
-    from ktbench.core.timeline import Timeline
+    from ktbench.spec.record import Cell, Environment
+    from ktbench.spec.timeline import Timeline
 
 SUMMARY = "one untimed step of a cell: what overlapped, as a picture and a Chrome/Perfetto trace"
 A_CELL_FAILED = 4
@@ -19,8 +19,8 @@ def run(overrides: Sequence[str]) -> int:
     """Trace the one cell that the overrides describe. Exit code 4 where it cannot run here or did not end well."""
     from ktbench.cli.progress import say
     from ktbench.cli.request import plan_request, read_request
-    from ktbench.core.errors import RequestError
     from ktbench.host.environment import environment
+    from ktbench.spec.errors import RequestError
 
     request = read_request(overrides)
     if request.is_sweep:
@@ -46,8 +46,8 @@ def run(overrides: Sequence[str]) -> int:
 def _folder(request: Request) -> Path:
     from datetime import UTC, datetime
 
-    from ktbench.core.errors import RequestError
-    from ktbench.store.find import RUNS
+    from ktbench.results.store.find import RUNS
+    from ktbench.spec.errors import RequestError
 
     if request.resume is not None:
         raise RequestError(f"trace: resume={request.resume}: a trace is made anew each time, leave it out")
@@ -64,9 +64,9 @@ def _traced(cell: Cell, machine: Environment, folder: Path) -> tuple[Timeline | 
     from ktbench.cli.progress import loading
     from ktbench.engine.protocol import Unsupported
     from ktbench.host.timing_lock import timing
-    from ktbench.launch.commands import serve_command
-    from ktbench.launch.messages import Open
-    from ktbench.launch.worker import Worker, WorkerDied
+    from ktbench.run.commands import serve_command
+    from ktbench.run.messages import Open
+    from ktbench.run.worker import Worker, WorkerDied
 
     opened = Open(cells=(cell,), code_id=machine.code_id, env_id=machine.env_id, sitting=uuid4().hex[:8])
     log, limits = folder / "worker.log", cell.spec.measure
@@ -88,7 +88,7 @@ def _traced(cell: Cell, machine: Environment, folder: Path) -> tuple[Timeline | 
 
 def _simulated(cell: Cell, machine: Environment, folder: Path) -> tuple[Timeline | None, str]:
     """The timeline of a cell on its machine of paper, or why there is none."""
-    from ktbench.simulate import simulate
+    from ktbench.sim import simulate
 
     try:
         timeline = simulate(cell.spec).timeline

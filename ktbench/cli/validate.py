@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ktbench.simulate.calibration import Calibration
-    from ktbench.simulate.fitting import Fitted
-    from ktbench.simulate.observation import Observation
+    from ktbench.sim.calibration import Calibration
+    from ktbench.sim.fitting import Fitted
+    from ktbench.sim.observation import Observation
 
 SUMMARY = "judge the machine model on published numbers, after fitting it (fit=true), or on a run (run=RUN)"
 FIGURES = ("fig3", "fig7", "fig10", "fig11", "fig12", "fig14", "placement")
@@ -33,7 +33,7 @@ def run(overrides: Sequence[str]) -> int:
 
 
 def _asked(overrides: Sequence[str]) -> dict[str, str]:
-    from ktbench.core.errors import RequestError
+    from ktbench.spec.errors import RequestError
 
     asked = dict.fromkeys(_WORDS, "")
     for word in overrides:
@@ -54,10 +54,10 @@ def _validate(folder: Path, *, fit: bool) -> int:
     from ktbench.cli.observing import observations_of
     from ktbench.cli.progress import say
     from ktbench.cli.validation import write_validation
-    from ktbench.simulate.calibration import read_calibration
-    from ktbench.simulate.fitting import STAGES
-    from ktbench.simulate.judging import judge
-    from ktbench.store import read_published
+    from ktbench.results.store import read_published
+    from ktbench.sim.calibration import read_calibration
+    from ktbench.sim.fitting import STAGES
+    from ktbench.sim.judging import judge
 
     observations = observations_of(read_published(*FIGURES))
     calibrations = {name: read_calibration(name) for name in STAGES}
@@ -75,8 +75,8 @@ def _validate(folder: Path, *, fit: bool) -> int:
 
 def _fitted(observations: Sequence[Observation], start: Mapping[str, Calibration]) -> Iterator[Fitted]:
     """Stage after stage; a calibration goes on from what the one that it is based on has become."""
-    from ktbench.simulate.calibration import base_of, rebased
-    from ktbench.simulate.fitting import fit
+    from ktbench.sim.calibration import base_of, rebased
+    from ktbench.sim.fitting import fit
 
     found: dict[str, Calibration] = {}
     for name, calibration in start.items():

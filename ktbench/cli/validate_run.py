@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from ktbench.cli.progress import say
-from ktbench.core.errors import RequestError
-from ktbench.simulate.calibration import read_calibration
-from ktbench.simulate.cell import ON_CORES
-from ktbench.simulate.cores_observed import Observed, observe, recorded_machine
-from ktbench.simulate.local_fit import Judged, judge
-from ktbench.simulate.quality import Quality, quality_of
-from ktbench.store import Run, read_run
-from ktbench.store.find import find_run
+from ktbench.results.store import Run, read_run
+from ktbench.results.store.find import find_run
+from ktbench.sim.calibration import read_calibration
+from ktbench.sim.cell import ON_CORES
+from ktbench.sim.cores_observed import Observed, observe, recorded_machine
+from ktbench.sim.local_fit import Judged, judge
+from ktbench.sim.quality import Quality, quality_of
+from ktbench.spec.errors import RequestError
 
 
 def validate_run(names: str, folder: Path) -> int:

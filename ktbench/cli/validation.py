@@ -9,11 +9,11 @@ from pathlib import Path
 
 import yaml
 
-from ktbench.core.errors import RequestError
 from ktbench.resources import data_folder
-from ktbench.simulate.calibration import Calibration, own_constants
-from ktbench.simulate.fitting import Fitted
-from ktbench.simulate.judging import Claim, Error, gains, placement_order, qualities, saturation
+from ktbench.sim.calibration import Calibration, own_constants
+from ktbench.sim.fitting import Fitted
+from ktbench.sim.judging import Claim, Error, gains, placement_order, qualities, saturation
+from ktbench.spec.errors import RequestError
 
 _RESISTS = "validation/resists.yaml"
 # A cell that is off by more has to be explained.

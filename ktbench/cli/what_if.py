@@ -8,12 +8,12 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ktbench.core.errors import RequestError
+from ktbench.spec.errors import RequestError
 
 if TYPE_CHECKING:
-    from ktbench.core.spec import RunSpec
-    from ktbench.simulate.offers import Offer
-    from ktbench.simulate.prices import PriceEntry, PriceList
+    from ktbench.sim.offers import Offer
+    from ktbench.sim.prices import PriceEntry, PriceList
+    from ktbench.spec.run_spec import RunSpec
 
 _LIST, _TARGET = "what_if", "what_if.target"
 _MONEY_DIGITS_BELOW = 100
@@ -48,7 +48,7 @@ def read_question(overrides: Sequence[str]) -> Question | None:
 
 def answer(question: Question) -> int:
     """Print what each machine does and costs, then the cheapest that reaches the target. Raises RequestError."""
-    from ktbench.simulate.prices import read_prices
+    from ktbench.sim.prices import read_prices
 
     try:
         prices = read_prices(question.prices)
@@ -120,9 +120,9 @@ def _work(spec: RunSpec) -> str:
 
 def _offer(spec: RunSpec, entry: PriceEntry) -> Offer:
     from ktbench.cli.described import lacking_there
-    from ktbench.core.ids import spec_id
-    from ktbench.core.record import Cell
-    from ktbench.simulate.offers import offer, with_all_features
+    from ktbench.sim.offers import offer, with_all_features
+    from ktbench.spec.ids import spec_id
+    from ktbench.spec.record import Cell
 
     best = with_all_features(spec)
     cell = Cell(label=best.label, spec=best, spec_id=spec_id(best))
@@ -155,7 +155,7 @@ def _money(value: float) -> str:
 
 def _sentence(offers: Sequence[Offer], currency: str, target: float) -> str:
     from ktbench.report.text import number
-    from ktbench.simulate.offers import cheapest, closest
+    from ktbench.sim.offers import cheapest, closest
 
     wanted = f"{target:g} tokens/s"
     if best := cheapest(offers, target):

@@ -10,8 +10,8 @@ from typing import Any
 
 from ktbench.config.lists import WHOLE_GROUPS, Lists
 from ktbench.config.precisions import PRECISION_KEYS, precision_name
-from ktbench.core.errors import RequestError
-from ktbench.core.sweep import axis_changes
+from ktbench.spec.errors import RequestError
+from ktbench.spec.sweep import axis_changes
 
 Content = dict[str, Any]
 # The composed node of a group by the group and the name of an option.

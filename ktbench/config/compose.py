@@ -19,14 +19,14 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ktbench.config.launcher import is_launching
 from ktbench.config.machine import BESIDE_PRESETS, ReadLocal, is_own, no_local, preset, register_own
-from ktbench.core.engine import EngineSpec
-from ktbench.core.errors import RequestError
-from ktbench.core.peers import PeerSpec
-from ktbench.core.plain import to_plain
-from ktbench.core.spec import MeasureSpec
-from ktbench.core.suite import SuiteSpec
-from ktbench.core.sweep import SweepSpec
 from ktbench.resources import data_folder
+from ktbench.spec.engine import EngineSpec
+from ktbench.spec.errors import RequestError
+from ktbench.spec.peers import PeerSpec
+from ktbench.spec.plain import to_plain
+from ktbench.spec.run_spec import MeasureSpec
+from ktbench.spec.suite import SuiteSpec
+from ktbench.spec.sweep import SweepSpec
 
 _DEFAULTS: dict[str, Any] = {
     "engine": to_plain(EngineSpec()) | {"device": None},  # None: the GPU of the machine where that has one

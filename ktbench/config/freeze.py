@@ -17,13 +17,13 @@ from ktbench.config.parts import Composed
 from ktbench.config.precisions import PRECISION_KEYS, precision_name
 from ktbench.config.suite import suite_of
 from ktbench.config.trace import give_trace
-from ktbench.core.errors import RequestError
-from ktbench.core.plain import from_plain
-from ktbench.core.shape import MoEShape, moe_shape, with_experts
-from ktbench.core.spec import MeasureSpec, RunSpec
-from ktbench.core.suite import SuiteSpec
-from ktbench.core.sweep import SweepSpec
 from ktbench.resources import checkpoint_name
+from ktbench.spec.errors import RequestError
+from ktbench.spec.plain import from_plain
+from ktbench.spec.run_spec import MeasureSpec, RunSpec
+from ktbench.spec.shape import MoEShape, moe_shape, with_experts
+from ktbench.spec.suite import SuiteSpec
+from ktbench.spec.sweep import SweepSpec
 
 _VOCAB_MULTIPLE = 64
 _SPEC = (*WHOLE_GROUPS, "workload", "engine", "system", "peer")

@@ -7,9 +7,9 @@ from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 
 from ktbench.config.files import check_keys, parse_yaml, read_text
-from ktbench.core.inject import InjectRule, InjectSpec
-from ktbench.core.plain import from_plain
 from ktbench.resources import data_folder
+from ktbench.spec.inject import InjectRule, InjectSpec
+from ktbench.spec.plain import from_plain
 
 T = TypeVar("T")
 

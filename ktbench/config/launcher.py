@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ktbench.config.lists import key_of
-from ktbench.core.errors import RequestError
+from ktbench.spec.errors import RequestError
 
 _LAUNCHER, _KEYS, _JOBS = "hydra/launcher", "hydra.launcher", "spread.jobs"
 _JOB = "ktbench_job"  # the configuration of one job: the words that it is told

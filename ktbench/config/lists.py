@@ -12,8 +12,8 @@ from hydra.core.override_parser.types import Override, QuotedString
 from hydra.errors import HydraException
 
 from ktbench.config.precisions import PRECISION_KEYS, precision_name
-from ktbench.core.errors import RequestError
-from ktbench.core.sweep import part_name
+from ktbench.spec.errors import RequestError
+from ktbench.spec.sweep import part_name
 
 # What an axis can vary: keys of a run's spec, and groups as wholes.
 _ROOTS = ("workload", "engine", "system", "peer", *PRECISION_KEYS, "machine")

@@ -13,10 +13,10 @@ from omegaconf import OmegaConf
 
 from ktbench.config.files import check_keys, parse_yaml, read_text
 from ktbench.config.lists import key_of
-from ktbench.core.errors import RequestError
-from ktbench.core.machine import BY_NAME, MachineSpec, with_constant
-from ktbench.core.plain import from_plain
 from ktbench.resources import data_folder
+from ktbench.spec.errors import RequestError
+from ktbench.spec.machine import BY_NAME, MachineSpec, with_constant
+from ktbench.spec.plain import from_plain
 
 Node = dict[str, Any]
 # Plain content of the MachineSpec that `probe` wrote.

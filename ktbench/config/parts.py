@@ -11,8 +11,8 @@ from ktbench.config.axes import overridden, with_nodes
 from ktbench.config.compose import compose_once, group_names
 from ktbench.config.lists import Words, key_of, split_lists
 from ktbench.config.machine import ReadLocal, no_local
-from ktbench.core.errors import RequestError
-from ktbench.core.sweep import part_name
+from ktbench.spec.errors import RequestError
+from ktbench.spec.sweep import part_name
 
 # Of the overrides of a sweep's own keys these are the run's; the others are for each of its parts.
 _OF_THE_RUN = ("sweep.parts", "sweep.name", "sweep.title")

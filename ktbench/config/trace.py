@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ktbench.core.sweep import axis_changes
+from ktbench.spec.sweep import axis_changes
 
 _ROUTING, _TRACE = "workload.routing", "workload.trace"
 Content = dict[str, Any]

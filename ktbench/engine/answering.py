@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ktbench.core.engine import EngineSpec
-from ktbench.core.spec import ModelSpec, RunSpec
 from ktbench.engine.answering_choice import Chooser, Sampling
 from ktbench.engine.answering_recordings import Recordings, filled
 from ktbench.engine.answering_steps import PassSteps, Sequences, Steps, select_rows, selects_rows
@@ -23,6 +21,8 @@ from ktbench.engine.parts import Parts
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.require import configured, require
 from ktbench.engine.resident import leave
+from ktbench.spec.engine import EngineSpec
+from ktbench.spec.run_spec import ModelSpec, RunSpec
 
 __all__ = ["Answering", "Ended", "Sampling", "open_answering"]
 
@@ -176,7 +176,7 @@ class Answering:
     def _steps(self, engine: EngineSpec, padding: Tensor, room: int) -> Steps:
         """Recorded steps where the engine has them; else, and where the model's cannot be recorded, passes."""
         forward, recordings = self._forward, self._recordings
-        if not (engine.l or engine.c) or room == 1 or recordings.why:
+        if not (engine.packed_dense or engine.cuda_graph) or room == 1 or recordings.why:
             return PassSteps(forward, padding)
         if not selects_rows(forward):
             recordings.why = f"a {type(forward.cache).__name__} is not plain keys and values"

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ktbench.core.spec import Precision, RunSpec
 from ktbench.engine.operator import Backend
 from ktbench.engine.routing import Routing
+from ktbench.spec.run_spec import Precision, RunSpec
 
 Call = Callable[[], Tensor]
 

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ktbench._kernels import HostCall, MoE, OpenMPTeam, PackedExperts, Prepared, Team, ThreadPool
-from ktbench.core.engine import EngineSpec
-from ktbench.core.spec import RunSpec
 from ktbench.engine.form import ExpertsForm
 from ktbench.engine.matrices import ExpertBlocks, ExpertMatrices, PackableStore
 from ktbench.engine.packing import Packing
@@ -23,6 +21,8 @@ from ktbench.engine.roles import reach
 from ktbench.engine.routing import Routing
 from ktbench.engine.step.later import Fetch
 from ktbench.engine.step.tape import Tape
+from ktbench.spec.engine import EngineSpec
+from ktbench.spec.run_spec import RunSpec
 
 # How long a thread of the host role looks for the next call before it sleeps: longer than attention takes.
 _SPIN_US = 2000
@@ -41,7 +41,13 @@ class KernelChoice:
     @classmethod
     def of(cls, engine: EngineSpec) -> KernelChoice:
         """The kernels behind +v, +m, +d and +n."""
-        return cls(avx512=engine.v, amx=engine.m, amx_min_tokens=engine.amx_min_tokens, dynamic=engine.d, numa=engine.n)
+        return cls(
+            avx512=engine.avx512,
+            amx=engine.amx,
+            amx_min_tokens=engine.amx_min_tokens,
+            dynamic=engine.dynamic,
+            numa=engine.numa,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -184,9 +190,9 @@ class FusedHost:
 
     def require(self, spec: RunSpec) -> None:
         """Raises Unsupported for +n without domains or threads for it, ValueError where other weights are packed."""
-        if spec.engine.n and self.packing.domains < 2:
+        if spec.engine.numa and self.packing.domains < 2:
             raise Unsupported("+n: the cores lie on one NUMA node, engine.domains=2 splits them into logical domains")
-        if spec.engine.n and self.team.threads < self.packing.domains:
+        if spec.engine.numa and self.team.threads < self.packing.domains:
             raise Unsupported(f"+n: {self.packing.domains} domains need a thread each, there are {self.team.threads}")
         for name, asked, packed in (
             ("precision", spec.precision, self.packing.precision),

@@ -11,10 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ktbench.core.engine import EngineSpec, PlacementSpec
-from ktbench.core.record import Work
-from ktbench.core.spec import ModelSpec, RunSpec
-from ktbench.core.timeline import Timeline
 from ktbench.engine.choosing import LEAST_ON_TIME, choose_deferral, told
 from ktbench.engine.experts import Reference
 from ktbench.engine.forward import Forward
@@ -30,6 +26,10 @@ from ktbench.engine.step.decoding import LeanDecoding
 from ktbench.engine.stepping import LeanSteps, PassSteps, Steps
 from ktbench.engine.timelines import timeline
 from ktbench.engine.work import DenseWork, ExpertsWork, mean_work, step_work
+from ktbench.spec.engine import EngineSpec, PlacementSpec
+from ktbench.spec.record import Work
+from ktbench.spec.run_spec import ModelSpec, RunSpec
+from ktbench.spec.timeline import Timeline
 
 _TRIED_STEPS = 6
 
@@ -68,7 +68,7 @@ class HybridEngine:
         kept = parts.operators[0].original is not None
         lean = parts.device is not None and not parts.device.keeps_original
         leave(parts.operators)
-        self._use(EngineSpec(v=not kept or lean, l=lean), 0)
+        self._use(EngineSpec(avx512=not kept or lean, packed_dense=lean), 0)
         return ScriptWriter(
             workload=spec.workload, shape=self.model.shape, forward=self._forward, state=parts.state
         ).write()
@@ -76,7 +76,7 @@ class HybridEngine:
     def _set_up(self, engine: EngineSpec, deferral: int) -> None:
         self._use(engine, deferral)
         self._settle(engine)
-        self._steps = self._lean_steps(engine) if engine.l or engine.c else None
+        self._steps = self._lean_steps(engine) if engine.packed_dense or engine.cuda_graph else None
         if self._steps is None:
             self._steps = PassSteps(self._forward, self._parts.state, self._scripted)
         self.start()

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from torch import nn
 from transformers import PreTrainedModel
 
-from ktbench.core.inject import InjectSpec
 from ktbench.engine.inject.match import Replacement, match_rules
 from ktbench.engine.matrices import LinearBlocks
 from ktbench.engine.operator import Pass
@@ -18,6 +17,7 @@ from ktbench.engine.packing import Holding
 from ktbench.engine.places import expert_places
 from ktbench.engine.shared import SharedExpert
 from ktbench.engine.step.watch import layer_of
+from ktbench.spec.inject import InjectSpec
 
 if TYPE_CHECKING:
     from ktbench.engine.dense import DenseHost

@@ -10,11 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ktbench.core.engine import EngineSpec
-from ktbench.core.peers import PeerSpec
-from ktbench.core.record import Work
-from ktbench.core.spec import ModelSpec, RunSpec, WorkloadSpec
-from ktbench.core.timeline import Timeline
 from ktbench.engine.copies import BindableBackend, Call, Copies, HeldLayer
 from ktbench.engine.experts import Reference
 from ktbench.engine.layer_script import LayerScript, LayerStep, write_layer_script
@@ -23,6 +18,11 @@ from ktbench.engine.protocol import Observation, Unsupported
 from ktbench.engine.require import configured, require
 from ktbench.engine.routing import Routing
 from ktbench.engine.work import ExpertsWork, layer_work, mean_work
+from ktbench.spec.engine import EngineSpec
+from ktbench.spec.peers import PeerSpec
+from ktbench.spec.record import Work
+from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
+from ktbench.spec.timeline import Timeline
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ktbench.core.shape import MoEShape
-from ktbench.core.spec import WorkloadSpec
 from ktbench.engine.routing import Routing
-from ktbench.workload.layer import layer_selections
+from ktbench.engine.workload.layer import layer_selections
+from ktbench.spec.run_spec import WorkloadSpec
+from ktbench.spec.shape import MoEShape
 
 # Numbers by which the tokens of one step are ahead of those of the step before: whole cache lines, and no row is one of
 # another step at any width of a real model.

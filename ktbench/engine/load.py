@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from torch import nn
 from transformers import PreTrainedModel
 
-from ktbench.core.spec import ModelSpec
 from ktbench.engine.checkpoint import read_checkpoint
 from ktbench.engine.experts import OriginalExperts
 from ktbench.engine.form import read_form
@@ -27,6 +26,7 @@ from ktbench.engine.step.tape import Tape
 from ktbench.engine.synthetic import PassingExperts, WeightPool, materialise, materialise_experts, skeleton
 from ktbench.engine.threads import Threads
 from ktbench.engine.work import dense_params
+from ktbench.spec.run_spec import ModelSpec
 
 if TYPE_CHECKING:
     from ktbench.engine.cuda.role import CudaRole

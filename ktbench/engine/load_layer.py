@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from ktbench.core.rotation import layer_copies
-from ktbench.core.spec import ModelSpec, Precision, RunSpec
-from ktbench.core.weights import expert_bytes
 from ktbench.engine.copies import BindableBackend, Copies, Trial
 from ktbench.engine.experts import OriginalExperts
 from ktbench.engine.form import ExpertsForm, read_form
@@ -24,6 +21,9 @@ from ktbench.engine.protocol import HostRole
 from ktbench.engine.step.tape import Tape
 from ktbench.engine.synthetic import PassingExperts, WeightPool, materialise_experts, skeleton
 from ktbench.engine.threads import Threads
+from ktbench.spec.rotation import layer_copies
+from ktbench.spec.run_spec import ModelSpec, Precision, RunSpec
+from ktbench.spec.weights import expert_bytes
 
 if TYPE_CHECKING:
     from ktbench.engine.fused import FusedHost

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ktbench.core.engine import EngineSpec
-from ktbench.core.inject import InjectSpec
-from ktbench.core.spec import Precision, RunSpec
 from ktbench.engine.protocol import HostRole
+from ktbench.spec.engine import EngineSpec
+from ktbench.spec.inject import InjectSpec
+from ktbench.spec.run_spec import Precision, RunSpec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +56,7 @@ class Holding:
     def of(cls, specs: Sequence[RunSpec], host: HostRole) -> Holding:
         """What cells need that share their weights."""
         first = specs[0]
-        lean = [spec.engine.l for spec in specs]
+        lean = [spec.engine.packed_dense for spec in specs]
         return cls(
             original=not all(spec.engine.fused for spec in specs),
             packing=Packing.of(first, host) if any(spec.engine.fused for spec in specs) else None,

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from ktbench.core.engine import EngineSpec
 from ktbench.engine.operator import ExpertsOperator, Pass
 from ktbench.engine.resident import Home, SameMemory, Settle
 from ktbench.engine.step.recording import ProgramRecording, Recording
 from ktbench.engine.threads import Threads
+from ktbench.spec.engine import EngineSpec
 
 if TYPE_CHECKING:
     from ktbench.engine.cuda.role import CudaRole
@@ -51,7 +51,7 @@ class Parts:
         if host is not None and state.fused:
             host.choose(engine)
         if self.device is not None:
-            self.device.lean = engine.l
+            self.device.lean = engine.packed_dense
 
     def recording(self) -> Recording:
         """How decode steps are taken down."""

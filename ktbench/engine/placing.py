@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ktbench.core.engine import PlacementSpec
-from ktbench.core.shape import MoEShape
-from ktbench.workload.profile import ActivationProfile, count_selections
+from ktbench.engine.workload.profile import ActivationProfile, count_selections
+from ktbench.spec.engine import PlacementSpec
+from ktbench.spec.shape import MoEShape
 
 # A count weighs half after so many selections per expert of its layer: long enough to tell hot experts from lucky ones.
 _HALF_LIFE = 16.0

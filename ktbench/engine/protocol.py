@@ -9,9 +9,9 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from ktbench.core.record import Work
-from ktbench.core.spec import RunSpec
-from ktbench.core.timeline import Timeline
+from ktbench.spec.record import Work
+from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.timeline import Timeline
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

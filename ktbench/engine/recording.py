@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from ktbench.core.spec import RunSpec
-from ktbench.workload.profile import ActivationProfile, Architecture, count_selections
+from ktbench.engine.workload.profile import ActivationProfile, Architecture, count_selections
+from ktbench.spec.run_spec import RunSpec
 
 if TYPE_CHECKING:
     from ktbench.engine.routing import PassRouting

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from ktbench.core.spec import ModelSpec, RunSpec
 from ktbench.engine.protocol import Unsupported
 from ktbench.engine.support import unsupported
+from ktbench.spec.run_spec import ModelSpec, RunSpec
 
 T = TypeVar("T")
 

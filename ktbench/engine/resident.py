@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ktbench.core.engine import PlacementSpec
-from ktbench.core.spec import ModelSpec
 from ktbench.engine.operator import Backend, ExpertsOperator
 from ktbench.engine.placing import DynamicPlacement, Move, place_experts
 from ktbench.engine.residence import Residence
 from ktbench.engine.routing import PassRouting
-from ktbench.workload.profile import read_profile
+from ktbench.engine.workload.profile import read_profile
+from ktbench.spec.engine import PlacementSpec
+from ktbench.spec.run_spec import ModelSpec
 
 
 class Home(Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ktbench.core.engine import EngineSpec
+from ktbench.spec.engine import EngineSpec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

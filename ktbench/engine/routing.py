@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ktbench.core.shape import MoEShape
-from ktbench.core.spec import WorkloadSpec
-from ktbench.workload.routing import route
+from ktbench.engine.workload.routing import route
+from ktbench.spec.run_spec import WorkloadSpec
+from ktbench.spec.shape import MoEShape
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

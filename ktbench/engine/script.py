@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ktbench.core.shape import MoEShape
-from ktbench.core.spec import WorkloadSpec
 from ktbench.engine.forward import CacheState, Forward
 from ktbench.engine.operator import Pass
 from ktbench.engine.routing import PassRouting, synthetic
-from ktbench.workload.prompts import prompt_ids, prompt_padding
+from ktbench.engine.workload.prompts import prompt_ids, prompt_padding
+from ktbench.spec.run_spec import WorkloadSpec
+from ktbench.spec.shape import MoEShape
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

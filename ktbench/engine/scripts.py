@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ktbench.core.spec import WorkloadSpec
 from ktbench.engine.script import Script
+from ktbench.spec.run_spec import WorkloadSpec
 
 # Each holds the cache that its prompt left.
 _MOST = 4

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ktbench.core.spec import WITHOUT_AMX, RunSpec
-from ktbench.core.weights import BLOCK, BLOCK_BYTES
 from ktbench.engine.choosing import LEAST_ON_TIME
+from ktbench.spec.run_spec import WITHOUT_AMX, RunSpec
+from ktbench.spec.weights import BLOCK, BLOCK_BYTES
 
 
 def unsupported(spec: RunSpec) -> str:
@@ -24,7 +24,7 @@ def _reasons(spec: RunSpec) -> Iterator[str]:
         yield from _layer_reasons(spec)
     elif spec.precision != "bf16" and not engine.fused:
         yield f"base runs bf16 weights, as checkpoints hold them: precision={spec.precision} needs +v or +m"
-    if engine.m and spec.precision in WITHOUT_AMX:
+    if engine.amx and spec.precision in WITHOUT_AMX:
         yield f"+m: AMX has no kernels for precision={spec.precision}, whose scales differ inside a tile: leave out +m"
     if spec.precision in BLOCK_BYTES and (shape.hidden % BLOCK or shape.expert_ffn % BLOCK):
         sizes = f"{shape.hidden} and {shape.expert_ffn}"
@@ -38,25 +38,25 @@ def _reasons(spec: RunSpec) -> Iterator[str]:
     if engine.placement.policy != "host" and not engine.fused:
         policy = engine.placement.policy
         yield f"engine.placement.policy={policy}: roles share experts in the fused operator, needs +v or +m"
-    if engine.n and engine.threads is not None and engine.threads < (engine.domains or 1):
+    if engine.numa and engine.threads is not None and engine.threads < (engine.domains or 1):
         yield f"+n: engine.domains={engine.domains} need a thread each, there are engine.threads={engine.threads}"
 
 
 def _device_reasons(spec: RunSpec) -> Iterator[str]:
     engine = spec.engine
-    if engine.c and engine.device == "cpu":
+    if engine.cuda_graph and engine.device == "cpu":
         yield "+c: there is no CUDA graph without a CUDA device, set engine.device=cuda"
-    if engine.c and not engine.fused:
+    if engine.cuda_graph and not engine.fused:
         yield "+c: base runs its experts in Python on the host, which no graph replays: add +v or +m"
-    if engine.c and spec.workload.phase == "prefill":
+    if engine.cuda_graph and spec.workload.phase == "prefill":
         yield "+c: captures the decode step, prefill runs no graph"
-    if engine.l and engine.device == "cuda":
+    if engine.packed_dense and engine.device == "cuda":
         yield "+l: with engine.device=cuda the linear layers are PyTorch's, and +c takes its Python away"
 
 
 def _layer_reasons(spec: RunSpec) -> Iterator[str]:
     work, model, engine = spec.workload, spec.model, spec.engine
-    if engine.deferral or engine.skipping or engine.l or engine.apart:
+    if engine.deferral or engine.skipping or engine.packed_dense or engine.apart:
         yield "workload.phase=layer has the routed experts alone: no deferral, skipping, +l or roles apart"
     if model.path is not None:
         yield f"workload.phase=layer has synthetic weights: model.path={model.path} is for prefill and decode"

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from ktbench.core.shape import text_config
-from ktbench.core.spec import ModelSpec
 from ktbench.engine.form import read_form
 from ktbench.engine.matrices import ExpertMatrices
+from ktbench.spec.run_spec import ModelSpec
+from ktbench.spec.shape import text_config
 
 # A prime, so that the rows of no matrix repeat before the whole pool has been used.
 _POOL_SIZE = 8_388_593

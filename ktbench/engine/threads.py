@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ktbench.core.engine import EngineSpec
 from ktbench.engine.protocol import HostRole
 from ktbench.engine.roles import RoleCpus, split_cpus
+from ktbench.spec.engine import EngineSpec
 
 if TYPE_CHECKING:
     from ktbench.engine.dense import DenseHost

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ktbench.core.timeline import Span, Timeline
 from ktbench.engine.step.watch import Segment
+from ktbench.spec.timeline import Span, Timeline
 
 
 def timeline(title: str, device: Sequence[Segment], host: NDArray[np.int64], *, on_time: bool = True) -> Timeline:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import ktbench
-from ktbench.core.ids import digest
 from ktbench.host.extension import Extension
 from ktbench.resources import data_folder
+from ktbench.spec.ids import digest
 
 # Reports are left out: they show what was measured and change nothing about it.
 _DATA_FOLDERS = ("conf", "ablations", "evals")

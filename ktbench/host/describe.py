@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from ktbench.core.placement import Placement
-from ktbench.core.plain import from_plain, to_plain
+from ktbench.spec.placement import Placement
+from ktbench.spec.plain import from_plain, to_plain
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import platform
 from typing import Any
 
-from ktbench.core.ids import digest
-from ktbench.core.record import Environment
 from ktbench.host.code import code_id, read_commit
 from ktbench.host.cuda import read_cuda_devices
 from ktbench.host.extension import Extension, isa_grants, load_extension
@@ -14,6 +12,8 @@ from ktbench.host.grants import grants_of
 from ktbench.host.health import health_facts
 from ktbench.host.software import PACKAGES, package_version
 from ktbench.host.topology import read_topology
+from ktbench.spec.ids import digest
+from ktbench.spec.record import Environment
 
 # What must match for a run to go on. Left out on purpose: load, free memory, kernel release, versions, settings.
 _IDENTITY = ("cpu_model", "cpus", "cores", "numa_nodes", "memory_total_gib", "granted", "gpus")

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ktbench.core.features import BY_NAME, FEATURES, Feature
 from ktbench.host.cuda import CudaDevices, read_cuda_devices
 from ktbench.host.extension import Extension, isa_grants, load_extension
 from ktbench.host.software import package_version
 from ktbench.host.topology import Topology, read_topology
+from ktbench.spec.features import BY_NAME, FEATURES, Feature
 
 _ISA_GRANTS = ("avx512", "amx")
 # Precision -> feature -> the instruction sets that its kernels may run on. Which of the AVX-512 ones is the fastest is
 # the extension's to say: dot products of bf16 gain on AMD's cores and lose on Intel's.
 _KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
-    "bf16": {"v": ("avx512", "avx512_bf16"), "m": ("amx",)},
-    "int8": {"v": ("avx512", "avx512_vnni"), "m": ("amx",)},
-    "int4": {"v": ("avx512", "avx512_vnni"), "m": ("amx",)},
-    "q8_0": {"v": ("avx512", "avx512_vnni")},
-    "q4_0": {"v": ("avx512", "avx512_vnni")},
+    "bf16": {"avx512": ("avx512", "avx512_bf16"), "amx": ("amx",)},
+    "int8": {"avx512": ("avx512", "avx512_vnni"), "amx": ("amx",)},
+    "int4": {"avx512": ("avx512", "avx512_vnni"), "amx": ("amx",)},
+    "q8_0": {"avx512": ("avx512", "avx512_vnni")},
+    "q4_0": {"avx512": ("avx512", "avx512_vnni")},
 }
 
 

@@ -1,4 +1,4 @@
-"""Facts of this machine that the checks of `ktbench.core.health` judge, and why some cannot be had."""
+"""Facts of this machine that the checks of `ktbench.spec.health` judge, and why some cannot be had."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
-from ktbench.core.conduct import Disturbance
-from ktbench.core.health import MACHINE_CHECKS, TURN_CHECKS, Check, Facts, unknown
 from ktbench.host.memory import read_cpu_quota, read_filling, read_memory
 from ktbench.host.noise import disturbance, others_running, read_clock_hz, read_counters
 from ktbench.host.settings import read_settings
 from ktbench.host.sysfs import parse_cpu_list, read_text
 from ktbench.host.topology import Topology
+from ktbench.spec.conduct import Disturbance
+from ktbench.spec.health import MACHINE_CHECKS, TURN_CHECKS, Check, Facts, unknown
 
 _GIB = 2**30
 # Who runs at all of these moments was not there by chance.

@@ -11,9 +11,9 @@ from statistics import mean
 from time import perf_counter
 from typing import TypeVar
 
-from ktbench.core.conduct import Disturbance
 from ktbench.host.memory import read_quota_stops
 from ktbench.host.sysfs import read_int, read_text
+from ktbench.spec.conduct import Disturbance
 
 _CPU = Path("sys/devices/system/cpu")
 # Columns of /proc/stat (proc(5)): user, nice, system, idle, iowait, irq, softirq, steal. Guests are in user already.

@@ -9,10 +9,10 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 
-from ktbench.core.peers import Peer, PeerSpec
 from ktbench.host.cuda import read_cuda_devices
 from ktbench.host.software import package_version
 from ktbench.resources import checkout
+from ktbench.spec.peers import Peer, PeerSpec
 
 # Made by `nox -s peers`, see noxfile.py.
 SESSION_PYTHON = ".nox/peers/bin/python"

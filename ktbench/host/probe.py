@@ -9,10 +9,10 @@ from datetime import date
 from statistics import median
 from time import monotonic
 
-from ktbench.core.placement import Placement, placement_during
-from ktbench.core.record import Environment
 from ktbench.host.describe import Constant, MachineDescription
 from ktbench.host.gauges import Gauge, Instruments
+from ktbench.spec.placement import Placement, placement_during
+from ktbench.spec.record import Environment
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
-from ktbench.core.errors import RequestError
+from ktbench.spec.errors import RequestError
 
 _NAME = "ktbench-timing.lock"
 _EVERYBODY = 0o666

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from ktbench.core.engine import EngineSpec
-from ktbench.core.spec import ModelSpec, RunSpec
 from ktbench.engine.cuda.expert_costs import Costs
 from ktbench.engine.cuda.fiddler import Copier, measure_costs
 from ktbench.engine.cuda.pinning import CudaHostMemory, Pins
@@ -15,6 +13,8 @@ from ktbench.engine.packing import Holding
 from ktbench.engine.parts import Parts
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.peers.support import unsupported
+from ktbench.spec.engine import EngineSpec
+from ktbench.spec.run_spec import ModelSpec, RunSpec
 
 _GIB = 2**30
 

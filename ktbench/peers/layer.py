@@ -8,8 +8,6 @@ from typing import Any
 import torch
 import transformers
 
-from ktbench.core.peers import Implementation
-from ktbench.core.spec import RunSpec
 from ktbench.engine.copies import Copies, Trial
 from ktbench.engine.experts import OriginalExperts
 from ktbench.engine.layer import LayerSystem
@@ -17,6 +15,8 @@ from ktbench.engine.load_layer import LayerWeights
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.threads import Threads
 from ktbench.peers.support import unsupported
+from ktbench.spec.peers import Implementation
+from ktbench.spec.run_spec import RunSpec
 
 
 def open_peer_layer(specs: Sequence[RunSpec], host: HostRole) -> LayerSystem:

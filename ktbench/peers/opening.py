@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ktbench.core.spec import RunSpec
 from ktbench.engine.protocol import HostRole, System
+from ktbench.spec.run_spec import RunSpec
 
 
 def open_peer(specs: Sequence[RunSpec], host: HostRole) -> System:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ktbench.core.peers import BY_NAME, Peer
-from ktbench.core.spec import RunSpec
-from ktbench.core.weights import expert_bytes
+from ktbench.spec.peers import BY_NAME, Peer
+from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.weights import expert_bytes
 
 _GIB = 2**30
 # What copies of weights may take in one call: a token of the largest models (DeepSeek-V3, Kimi K2) copies 0.7 GiB.

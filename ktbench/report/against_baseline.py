@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ktbench.core.features import FEATURES
 from ktbench.report.exact import exact
 from ktbench.report.row import Gain, Row
-from ktbench.stats.intervals import Interval
-from ktbench.stats.paired import paired_interval, paired_ratios
-from ktbench.stats.verdict import judge
+from ktbench.results.stats.intervals import Interval
+from ktbench.results.stats.paired import paired_interval, paired_ratios
+from ktbench.results.stats.verdict import judge
+from ktbench.spec.features import FEATURES
 
 
 def compared(row: Row, group: Sequence[Row]) -> Row:

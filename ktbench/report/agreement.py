@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ktbench.core.peers import BY_NAME
-from ktbench.core.record import Agreement, Record
-from ktbench.core.spec import RunSpec
 from ktbench.report.row import Row, groups_of
 from ktbench.report.text import DASH, number
+from ktbench.spec.peers import BY_NAME
+from ktbench.spec.record import Agreement, Record
+from ktbench.spec.run_spec import RunSpec
 
 MARK = "†"
 REFERENCE = "reference"

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ktbench.core.sweep import FigureKind
 from ktbench.report.attribution_gaps import left_out, no_part, no_timed, no_total
 from ktbench.report.attribution_grid import Grid, grid_of
 from ktbench.report.exact import is_exact
 from ktbench.report.row import Row, groups_of
 from ktbench.report.settings import Setting
-from ktbench.stats.attribution import (
+from ktbench.results.stats.attribution import (
     Contrast,
     Interaction,
     first_step,
@@ -22,7 +21,8 @@ from ktbench.stats.attribution import (
     total_of,
     why_no_interaction,
 )
-from ktbench.stats.intervals import Interval
+from ktbench.results.stats.intervals import Interval
+from ktbench.spec.sweep import FigureKind
 
 ATTRIBUTED: tuple[FigureKind, ...] = ("waterfall", "interactions")
 _APART = "in no round had all cells that it is formed of the cores in the same place"

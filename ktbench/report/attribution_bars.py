@@ -10,7 +10,7 @@ from ktbench.report.attribution import Attribution, Share
 from ktbench.report.attribution_table import TOTAL
 from ktbench.report.exact import is_exact
 from ktbench.report.text import DASH
-from ktbench.stats.intervals import Interval
+from ktbench.results.stats.intervals import Interval
 
 Kind = Literal["base", "gain", "loss", "whole"]
 

@@ -6,14 +6,14 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ktbench.core.plain import to_plain
 from ktbench.report.attribution import Attribution, Pair, Share
 from ktbench.report.data import json_of_table
 from ktbench.report.exact import is_exact
 from ktbench.report.flat import csv_of, ends_of
 from ktbench.report.tables import Table
-from ktbench.stats.intervals import Interval
-from ktbench.store import Run
+from ktbench.results.stats.intervals import Interval
+from ktbench.results.store import Run
+from ktbench.spec.plain import to_plain
 
 
 def attribution_csv_text(run: Run, attributions: Sequence[Attribution]) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ktbench.core.features import FEATURES
 from ktbench.report.attribution_grid import Grid
 from ktbench.report.row import Row
-from ktbench.stats.attribution import Contrast
+from ktbench.results.stats.attribution import Contrast
+from ktbench.spec.features import FEATURES
 
 
 def no_total(grid: Grid, features: Sequence[str]) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ktbench.core.features import FEATURES
 from ktbench.report.against_baseline import judged_values
 from ktbench.report.exact import exact
 from ktbench.report.row import Row
-from ktbench.stats.attribution import Combination, Contrast, estimate, factor_of
-from ktbench.stats.intervals import Interval
+from ktbench.results.stats.attribution import Combination, Contrast, estimate, factor_of
+from ktbench.results.stats.intervals import Interval
+from ktbench.spec.features import FEATURES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +82,7 @@ def _bundles(combinations: Sequence[Sequence[str]]) -> dict[str, str]:
 
 def _table_order(tag: str) -> tuple[int, str]:
     name = tag.removeprefix("+").partition("=")[0]
-    return next(n for n, feature in enumerate(FEATURES) if feature.name == name), tag
+    return next(n for n, feature in enumerate(FEATURES) if name in (feature.letter, feature.name)), tag
 
 
 def _joined(tags: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from ktbench.report.attribution import Attribution, Pair
 from ktbench.report.columns import setting_text
 from ktbench.report.parts import the_part
 from ktbench.report.settings import varying
-from ktbench.store import Run
+from ktbench.results.store import Run
 
 
 def settings_shown(attributions: Sequence[Attribution]) -> tuple[str, ...]:

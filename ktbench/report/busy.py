@@ -13,8 +13,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from ktbench.core.features import BY_NAME, features_label
-from ktbench.core.outcome import Outcome
 from ktbench.report.curves import reason_of
 from ktbench.report.exact import is_exact
 from ktbench.report.legend import LEGEND_LINE_IN, draw_legend, legend_lines
@@ -25,7 +23,9 @@ from ktbench.report.settings import varying
 from ktbench.report.sheet import COLUMN_IN, LEFT_IN, PAGE_IN, RIGHT_IN, TOP_IN, axes_at, sheet
 from ktbench.report.tables import Table
 from ktbench.report.text import number
-from ktbench.stats.intervals import Interval
+from ktbench.results.stats.intervals import Interval
+from ktbench.spec.features import BY_NAME, features_label
+from ktbench.spec.outcome import Outcome
 
 _SPEED_IN, _BUSY_IN, _BETWEEN_IN = 1.15, 0.8, 0.08  # plot heights, and what is between the two of a group
 _TITLE_IN, _GAP_IN = 0.15, 0.06

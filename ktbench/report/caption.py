@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ktbench.core.outcome import Outcome
-from ktbench.core.record import Part
 from ktbench.report.agreement import MARK, shows_speeds, unproven_sentence
 from ktbench.report.parts import the_part
 from ktbench.report.row import Row
 from ktbench.report.simulated import measured, roof_rows
-from ktbench.store import Run
+from ktbench.results.store import Run
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Part
 
 
 def figure_caption(run: Run, rows: Sequence[Row]) -> str:

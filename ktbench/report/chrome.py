@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ktbench.core.timeline import Resource, Span, Timeline
+from ktbench.spec.timeline import Resource, Span, Timeline
 
 _PROCESS = 1
 

@@ -12,7 +12,7 @@ from ktbench.report.roof import RoofShare
 from ktbench.report.row import Row
 from ktbench.report.settings import Setting
 from ktbench.report.text import DASH, interval, number, percent, rate, ratio, unit_of
-from ktbench.stats.intervals import Interval
+from ktbench.results.stats.intervals import Interval
 
 AS_SPEEDUP = "= speed-up"  # the row without the last feature is the baseline
 

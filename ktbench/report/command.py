@@ -10,12 +10,12 @@ from typing import Any
 
 import yaml
 
-from ktbench.core.engine import EngineSpec
-from ktbench.core.inject import InjectSpec
-from ktbench.core.machine import MachineSpec
-from ktbench.core.peers import PeerSpec
-from ktbench.core.spec import MeasureSpec, RunSpec, WorkloadSpec
 from ktbench.resources import data_folder
+from ktbench.spec.engine import EngineSpec
+from ktbench.spec.inject import InjectSpec
+from ktbench.spec.machine import MachineSpec
+from ktbench.spec.peers import PeerSpec
+from ktbench.spec.run_spec import MeasureSpec, RunSpec, WorkloadSpec
 
 
 def command_of(spec: RunSpec, planned_with: Sequence[str] = ()) -> str:

@@ -11,10 +11,10 @@ from ktbench.report.comparison_machine import RoofRatio, noise_by_cell, roof_rat
 from ktbench.report.comparison_turns import Held, held, rounds_in_turns
 from ktbench.report.row import Row
 from ktbench.report.rows import rows_of
-from ktbench.stats.intervals import Interval
-from ktbench.stats.scores import ScoreVerdict
-from ktbench.stats.verdict import Verdict, judge
-from ktbench.store import Run
+from ktbench.results.stats.intervals import Interval
+from ktbench.results.stats.scores import ScoreVerdict
+from ktbench.results.stats.verdict import Verdict, judge
+from ktbench.results.store import Run
 
 TOLERANCE = 0.03
 _MACHINE_TOO = "the machine's own roof moved the same way and as much: it may be all that changed"

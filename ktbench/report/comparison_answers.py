@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ktbench.core.suite import SuiteSpec
 from ktbench.report.accuracy.answers import answers_of
 from ktbench.report.accuracy.subjects import Subject, SubjectKind, shares_of, subjects_of
 from ktbench.report.row import Row
-from ktbench.stats.flips import Pair, pairs_of
-from ktbench.stats.scores import Change, change_of
-from ktbench.store import Run
+from ktbench.results.stats.flips import Pair, pairs_of
+from ktbench.results.stats.scores import Change, change_of
+from ktbench.results.store import Run
+from ktbench.spec.suite import SuiteSpec
 
 # Scores by question, of each (cell key, task).
 _Scores = Mapping[tuple[str, str], Mapping[str, float]]

@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ktbench.core.errors import RequestError
-from ktbench.core.plain import to_plain
 from ktbench.report.comparison import ComparedCell, Comparison
 from ktbench.report.comparison_table import comparison_markdown
 from ktbench.report.comparison_text import conditions, warnings
 from ktbench.report.exact import is_exact
 from ktbench.report.flat import csv_of
 from ktbench.report.row import Row
-from ktbench.stats.intervals import Interval
-from ktbench.store import Run
+from ktbench.results.stats.intervals import Interval
+from ktbench.results.store import Run
+from ktbench.spec.errors import RequestError
+from ktbench.spec.plain import to_plain
 
 
 def comparison_csv(comparison: Comparison) -> str:

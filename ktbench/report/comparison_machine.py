@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 
-from ktbench.core.errors import RequestError
-from ktbench.core.record import Record
 from ktbench.report.machine import each_machine
 from ktbench.report.roof import Limit
 from ktbench.report.row import Row, groups_of
-from ktbench.stats.intervals import Interval
-from ktbench.store import Run
+from ktbench.results.stats.intervals import Interval
+from ktbench.results.store import Run
+from ktbench.spec.errors import RequestError
+from ktbench.spec.record import Record
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,13 +8,13 @@ from datetime import datetime
 from itertools import accumulate, pairwise
 from typing import Literal
 
-from ktbench.core.placement import Placement
 from ktbench.report.exact import exact
 from ktbench.report.row import Row
-from ktbench.stats.intervals import Interval
-from ktbench.stats.paired import paired_interval
-from ktbench.stats.unpaired import unpaired_interval
-from ktbench.store import Run
+from ktbench.results.stats.intervals import Interval
+from ktbench.results.stats.paired import paired_interval
+from ktbench.results.stats.unpaired import unpaired_interval
+from ktbench.results.store import Run
+from ktbench.spec.placement import Placement
 
 Method = Literal["paired", "unpaired", "identical", "simulated"]
 _Visit = tuple[datetime, datetime, int]

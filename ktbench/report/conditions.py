@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ktbench.core.spec import RunSpec, WorkloadSpec
 from ktbench.report.agreement import equal_work_sentences
 from ktbench.report.conduct import controls_sentence, placement_sentence
 from ktbench.report.health import machine_warnings, roof_warnings, unreadable_sentence
@@ -15,7 +14,8 @@ from ktbench.report.row import Row, groups_of
 from ktbench.report.settings import TOKENS, varying
 from ktbench.report.simulated import measured, simulated_sentence
 from ktbench.report.system import system_sentence
-from ktbench.store import Run
+from ktbench.results.store import Run
+from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 
 
 def conditions_of(run: Run, rows: Sequence[Row]) -> tuple[str, ...]:

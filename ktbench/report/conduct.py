@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ktbench.core.placement import PLACEMENTS
-from ktbench.core.record import Record
 from ktbench.report.roof import MAX_DISAGREEMENT, Spread, peak_spreads, read_spread
 from ktbench.report.row import Row
 from ktbench.report.simulated import measured
 from ktbench.report.text import number, ratio, unit_of
-from ktbench.stats.verdict import Verdict
+from ktbench.results.stats.verdict import Verdict
+from ktbench.spec.placement import PLACEMENTS
+from ktbench.spec.record import Record
 
 
 def controls_sentence(rows: Sequence[Row]) -> str:

@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
-from ktbench.core.plain import to_plain
 from ktbench.report.flat import csv_of, ends_of
 from ktbench.report.health import disturbed_rounds
 from ktbench.report.machine import environments_of
 from ktbench.report.row import Row
 from ktbench.report.tables import Table
-from ktbench.store import Run
+from ktbench.results.store import Run
+from ktbench.spec.plain import to_plain
 
 
 def csv_text(run: Run, rows: Sequence[Row]) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from ktbench.core.outcome import Outcome
-from ktbench.core.record import Record
 from ktbench.report.exact import summary
-from ktbench.stats.intervals import Interval, median_interval
+from ktbench.results.stats.intervals import Interval, median_interval
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Record
 
 
 def ending_of(records: Sequence[Record]) -> tuple[Outcome | None, str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ktbench.core.conduct import Energy
-from ktbench.core.record import Record
 from ktbench.report.exact import summary
-from ktbench.stats.intervals import Interval
+from ktbench.results.stats.intervals import Interval
+from ktbench.spec.conduct import Energy
+from ktbench.spec.record import Record
 
 _NOT_READ = "nobody read a meter around these steps"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from ktbench.core.record import Record
+from ktbench.spec.record import Record
 
 NOTHING_ASKED = "none asked, none seen"
 

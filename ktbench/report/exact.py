@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ktbench.core.record import Record
-from ktbench.stats.intervals import Interval, median_interval
+from ktbench.results.stats.intervals import Interval, median_interval
+from ktbench.spec.record import Record
 
 # Of measured values no interval is certain to hold the median, so that this marks one without spread.
 _CERTAIN = 1.0

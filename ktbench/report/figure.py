@@ -10,7 +10,6 @@ from typing import Any
 from matplotlib import style
 from matplotlib.figure import Figure
 
-from ktbench.core.sweep import FigureKind
 from ktbench.report.attribution import Attribution
 from ktbench.report.attribution_figure import draw_attribution
 from ktbench.report.breakdown import draw_breakdown
@@ -23,6 +22,7 @@ from ktbench.report.row import Row
 from ktbench.report.sheet import DPI, without_caption
 from ktbench.report.tables import Table
 from ktbench.report.throughput import draw_throughput
+from ktbench.spec.sweep import FigureKind
 
 # Fixed salt, no dates, fonts inside the file, nobody's own matplotlibrc: the same rows give the same bytes.
 _OURS: Any = {

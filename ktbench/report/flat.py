@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ktbench.report.exact import is_exact
-from ktbench.stats.intervals import Interval
+from ktbench.results.stats.intervals import Interval
 
 
 def csv_of(lines: Sequence[Mapping[str, Any]]) -> str:

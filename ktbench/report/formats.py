@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ktbench.core.peers import BY_NAME
-from ktbench.core.spec import Precision, RunSpec
-from ktbench.core.weights import BLOCK, BLOCK_BYTES
 from ktbench.report.row import Row
 from ktbench.report.settings import without_precision
+from ktbench.spec.peers import BY_NAME
+from ktbench.spec.run_spec import Precision, RunSpec
+from ktbench.spec.weights import BLOCK, BLOCK_BYTES
 
 
 def format_notes(rows: Sequence[Row]) -> tuple[str, ...]:

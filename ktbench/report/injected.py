@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from ktbench.core.inject import InjectSpec
-from ktbench.core.plain import from_plain, to_plain
 from ktbench.resources import data_folder
+from ktbench.spec.inject import InjectSpec
+from ktbench.spec.plain import from_plain, to_plain
 
 
 def rules_word(inject: InjectSpec) -> str:

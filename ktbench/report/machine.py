@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ktbench.core.record import Environment
-from ktbench.store import Run
+from ktbench.results.store import Run
+from ktbench.spec.record import Environment
 
 Facts = dict[str, Any]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ktbench.core.conduct import READ_BUFFER_BYTES
 from ktbench.report.energy import unmetered_reason
 from ktbench.report.health import listed
 from ktbench.report.peaks import are_alike, in_gib, most, parts_text
@@ -12,6 +11,7 @@ from ktbench.report.row import Row, groups_of, place
 from ktbench.report.settings import varying
 from ktbench.report.simulated import measured
 from ktbench.report.text import DASH
+from ktbench.spec.conduct import READ_BUFFER_BYTES
 
 
 def energy_sentence(rows: Sequence[Row]) -> str:

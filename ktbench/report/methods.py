@@ -9,9 +9,9 @@ from ktbench.report.machine import facts_of, software_sentence
 from ktbench.report.parts import the_part
 from ktbench.report.row import Row
 from ktbench.report.simulated import measured, simulated_methods
-from ktbench.stats.intervals import CONFIDENCE
-from ktbench.stats.verdict import MARGIN
-from ktbench.store import Run
+from ktbench.results.stats.intervals import CONFIDENCE
+from ktbench.results.stats.verdict import MARGIN
+from ktbench.results.store import Run
 
 
 def methods_of(run: Run, rows: Sequence[Row]) -> tuple[str, ...]:

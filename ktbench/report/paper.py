@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 
-from ktbench.core.published import Metric, Published
-from ktbench.core.spec import RunSpec
 from ktbench.report.paper_values import value_of
 from ktbench.report.parts import the_part
 from ktbench.report.published import bare, error_of, not_simulated_reason, published_for
 from ktbench.report.row import Row
-from ktbench.store import Run
+from ktbench.results.store import Run
+from ktbench.spec.published import Metric, Published
+from ktbench.spec.run_spec import RunSpec
 
 _SPEEDS: tuple[Metric, ...] = ("tokens/s", "ms", "TFLOPS")
 _OF_A_MACHINE = ("threads", "domains", "device", "roles", "device_threads")

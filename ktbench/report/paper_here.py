@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ktbench.core.spec import RunSpec
-from ktbench.core.weights import dense_bytes, expert_bytes
 from ktbench.report.machine import facts_of
 from ktbench.report.paper import PaperLine
 from ktbench.report.parts import the_part
 from ktbench.report.row import Row
-from ktbench.store import Run
+from ktbench.results.store import Run
+from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.weights import dense_bytes, expert_bytes
 
 _GIB = 2**30
 

@@ -8,10 +8,10 @@ from itertools import takewhile
 from math import inf
 from typing import Literal
 
-from ktbench.core.arms import arm_peer
-from ktbench.core.published import NOT_OURS, Metric
 from ktbench.report.paper import PaperLine
 from ktbench.report.settings import varying
+from ktbench.spec.arms import arm_peer
+from ktbench.spec.published import NOT_OURS, Metric
 
 Form = Literal["curves", "bars", "scores", "heat", "list"]
 

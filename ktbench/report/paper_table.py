@@ -7,7 +7,6 @@ import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from ktbench.core.published import STANDS_FOR
 from ktbench.report.columns import Column
 from ktbench.report.paper import PaperLine, reasons
 from ktbench.report.paper_errors import error_summary
@@ -16,7 +15,8 @@ from ktbench.report.parts import the_part
 from ktbench.report.row import Row
 from ktbench.report.tables import Table
 from ktbench.report.text import DASH, number
-from ktbench.store import Run
+from ktbench.results.store import Run
+from ktbench.spec.published import STANDS_FOR
 
 _TOKENS: Mapping[str, str] = {
     "prefill": "prompt (tokens)",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from ktbench.core.published import Metric
 from ktbench.report.roles import RoleShares
 from ktbench.report.row import Row
-from ktbench.stats.intervals import Interval
+from ktbench.results.stats.intervals import Interval
+from ktbench.spec.published import Metric
 
 
 def value_of(row: Row, metric: Metric, rows: Sequence[Row]) -> float | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ktbench.core.record import Part
-from ktbench.store import Run
+from ktbench.results.store import Run
+from ktbench.spec.record import Part
 
 
 def parts_of(run: Run) -> tuple[Run, ...]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ktbench.core.conduct import READ_BUFFER_BYTES, PeakMemory
-from ktbench.core.record import Record
+from ktbench.spec.conduct import READ_BUFFER_BYTES, PeakMemory
+from ktbench.spec.record import Record
 
 _GIB = 2**30
 # Peaks that differ by less are one number, said once.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
-from ktbench.core.arms import arm_changes, arm_peer
-from ktbench.core.peers import BY_NAME
-from ktbench.core.published import NOT_OURS, STANDS_FOR, Metric, Published
-from ktbench.core.spec import RunSpec
 from ktbench.report.columns import setting_text
 from ktbench.report.settings import settings_of, without_precision
+from ktbench.spec.arms import arm_changes, arm_peer
+from ktbench.spec.peers import BY_NAME
+from ktbench.spec.published import NOT_OURS, STANDS_FOR, Metric, Published
+from ktbench.spec.run_spec import RunSpec
 
 _CONTROL = "(A/A)"
 _DEFERRAL = "engine.deferral"

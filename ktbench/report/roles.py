@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ktbench.core.record import Record
 from ktbench.report.exact import summary
-from ktbench.stats.intervals import Interval
+from ktbench.results.stats.intervals import Interval
+from ktbench.spec.record import Record
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

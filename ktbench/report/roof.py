@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Literal
 
-from ktbench.core.placement import placement_of
-from ktbench.core.record import Record, RoofSample, Work
 from ktbench.report.exact import summary
-from ktbench.stats.intervals import Interval
+from ktbench.results.stats.intervals import Interval
+from ktbench.spec.placement import placement_of
+from ktbench.spec.record import Record, RoofSample, Work
 
 Limit = Literal["read", "arithmetic"]
 

@@ -6,18 +6,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import mean, median
 
-from ktbench.core.conduct import PeakMemory
-from ktbench.core.features import FeatureValue
-from ktbench.core.outcome import Outcome
-from ktbench.core.placement import Placement, placement_of
-from ktbench.core.record import Agreement, Provenance, Record, Role, Work
-from ktbench.core.spec import RunSpec
 from ktbench.report.energy import EnergyUse
 from ktbench.report.roles import RoleShares
 from ktbench.report.roof import RoofShare
 from ktbench.report.settings import Setting
-from ktbench.stats.intervals import Interval
-from ktbench.stats.verdict import Verdict
+from ktbench.results.stats.intervals import Interval
+from ktbench.results.stats.verdict import Verdict
+from ktbench.spec.conduct import PeakMemory
+from ktbench.spec.features import FeatureValue
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.placement import Placement, placement_of
+from ktbench.spec.record import Agreement, Provenance, Record, Role, Work
+from ktbench.spec.run_spec import RunSpec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,7 +78,7 @@ class Row:
     @property
     def shown(self) -> str:
         """The label, with the mark of domains that are not the machine's own."""
-        domains = self.spec.engine.domains if self.spec.engine.n else None
+        domains = self.spec.engine.domains if self.spec.engine.numa else None
         return self.label if domains is None else f"{self.label}, logical domains={domains}"
 
     @property

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ktbench.core.outcome import Outcome
-from ktbench.core.record import Cell, Part, Provenance, Record
 from ktbench.report.against_baseline import compared, judged_values
 from ktbench.report.agreement import MARK, is_unproven, unchecked_reason, worst
 from ktbench.report.command import command_of
@@ -21,7 +19,9 @@ from ktbench.report.roof import roof_share
 from ktbench.report.row import Row, groups_of
 from ktbench.report.settings import alike, precision_word, settings_of
 from ktbench.report.text import DASH, number, plus_minus, rate
-from ktbench.store import Run
+from ktbench.results.store import Run
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Cell, Part, Provenance, Record
 
 
 def rows_of(run: Run) -> tuple[Row, ...]:

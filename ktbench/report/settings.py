@@ -7,13 +7,13 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, TypeAlias
 
-from ktbench.core.arms import PRECISIONS
-from ktbench.core.features import BY_NAME
-from ktbench.core.ids import digest
-from ktbench.core.machine import CONSTANTS, MachineSpec
-from ktbench.core.plain import to_plain
-from ktbench.core.spec import RunSpec
 from ktbench.report.injected import rules_word
+from ktbench.spec.arms import PRECISIONS
+from ktbench.spec.features import BY_NAME
+from ktbench.spec.ids import digest
+from ktbench.spec.machine import CONSTANTS, MachineSpec
+from ktbench.spec.plain import to_plain
+from ktbench.spec.run_spec import RunSpec
 
 Setting: TypeAlias = bool | int | float | str | None
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ktbench.core.machine import MachineSpec
 from ktbench.report.roof import peak_spreads, read_spread
 from ktbench.report.row import Row
 from ktbench.report.text import span, unit_of
-from ktbench.stats.verdict import MARGIN
+from ktbench.results.stats.verdict import MARGIN
+from ktbench.spec.machine import MachineSpec
 
 
 def measured(rows: Iterable[Row]) -> list[Row]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ktbench.core.outcome import Outcome
 from ktbench.report.agreement import MARK, shows_speeds
 from ktbench.report.lettering import width_in
 from ktbench.report.row import Row, groups_of
 from ktbench.report.settings import TOKENS, varying
 from ktbench.report.text import number
-from ktbench.stats.intervals import Interval
+from ktbench.results.stats.intervals import Interval
+from ktbench.spec.outcome import Outcome
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,7 @@ from ktbench.report.machine import facts_of
 from ktbench.report.row import Row
 from ktbench.report.settings import precision_word
 from ktbench.report.simulated import measured
-from ktbench.store import Run
+from ktbench.results.store import Run
 
 
 def system_sentence(run: Run, rows: Sequence[Row], free: Container[str]) -> str:
@@ -41,7 +41,7 @@ def _roles(rows: Sequence[Row], free: Container[str]) -> Iterator[str]:
         yield f"{cores} for the device role and the others for the host role"
     if "engine.device" not in free and engine.device != "cpu":
         yield f"device role on {engine.device}"
-    if "device_precision" not in free and any(row.spec.engine.l for row in rows):
+    if "device_precision" not in free and any(row.spec.engine.packed_dense for row in rows):
         yield _linear(rows)
     placing = {"engine.placement.policy", "engine.placement.ratio"}
     if placed.policy != "host" and not any(key in free for key in placing):

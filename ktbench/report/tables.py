@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ktbench.core.sweep import FigureKind
 from ktbench.report.agreement import UNPROVEN
 from ktbench.report.caption import figure_caption
 from ktbench.report.columns import AS_SPEEDUP, Column, columns
@@ -17,7 +16,8 @@ from ktbench.report.parts import the_part
 from ktbench.report.row import Row, groups_of, place
 from ktbench.report.settings import varying
 from ktbench.report.text import DASH
-from ktbench.store import Run
+from ktbench.results.store import Run
+from ktbench.spec.sweep import FigureKind
 
 _UNSTEADY = "in every turn the cores were moved or the two roofs disagreed: the share of the roof is a rough one"
 

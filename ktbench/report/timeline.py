@@ -16,11 +16,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from ktbench.core.timeline import WAIT, Resource, Span, Timeline
 from ktbench.report.figure import STYLE
 from ktbench.report.legend import LEGEND_LINE_IN, draw_legend, legend_lines
 from ktbench.report.lettering import INK, LABEL_PT, TICK_PT, VALUE_PT, line_in, width_in
 from ktbench.report.sheet import LEFT_IN, PAGE_IN, RIGHT_IN, TOP_IN, axes_at, sheet
+from ktbench.spec.timeline import WAIT, Resource, Span, Timeline
 
 # Fills that a grey print keeps apart, hatches where two are next to each other in a lane. Kinds without a row here look
 # like `other`.

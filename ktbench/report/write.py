@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ktbench.core.errors import RequestError
 from ktbench.report.accuracy.data import accuracy_csv_text, accuracy_json_text
 from ktbench.report.attribution_data import attribution_csv_text, attribution_json_text
 from ktbench.report.data import csv_text, json_text
@@ -15,7 +14,8 @@ from ktbench.report.latex import latex
 from ktbench.report.markdown import markdown
 from ktbench.report.page import page_of_answers, page_of_kind
 from ktbench.report.paper_table import paper_csv_text
-from ktbench.store import Run
+from ktbench.results.store import Run
+from ktbench.spec.errors import RequestError
 
 # Of a table, of published numbers, whose CSV holds all that there is of them, and of answers.
 _TEXTS: Mapping[str, Callable[[Document], str]] = {

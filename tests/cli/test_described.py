@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from ktbench.cli.described import lacking_there
-from ktbench.core.engine import PlacementSpec
-from ktbench.core.ids import spec_id
-from ktbench.core.machine import MachineSpec
-from ktbench.core.record import Cell
-from ktbench.core.spec import RunSpec
-from ktbench.core.weights import expert_bytes
-from tests.simulate.testbed import cell_on, testbed
+from ktbench.spec.engine import PlacementSpec
+from ktbench.spec.ids import spec_id
+from ktbench.spec.machine import MachineSpec
+from ktbench.spec.record import Cell
+from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.weights import expert_bytes
+from tests.sim.testbed import cell_on, testbed
 from tests.tiny import tiny_cell, tiny_spec
 
 HOST_ONLY = testbed(gpu=None)
@@ -42,11 +42,11 @@ def changed(spec: RunSpec, **changes: Any) -> str:
     "spec",
     [
         SPEC,
-        cell_on(testbed(), device="cuda", m=True, n=True, c=True),
-        cell_on(HOST_ONLY, l=True),
+        cell_on(testbed(), device="cuda", amx=True, numa=True, cuda_graph=True),
+        cell_on(HOST_ONLY, packed_dense=True),
         cell_on(HOST_ONLY, roles="split", device_threads=30, deferral=3),
-        cell_on(testbed(domains=1), device="cuda", n=True, domains=2),
-        cell_on(testbed(), device="cuda", v=False, d=False),
+        cell_on(testbed(domains=1), device="cuda", numa=True, domains=2),
+        cell_on(testbed(), device="cuda", avx512=False, dynamic=False),
     ],
 )
 def test_what_the_machine_has_it_can_run(spec: RunSpec) -> None:
@@ -57,11 +57,11 @@ def test_what_the_machine_has_it_can_run(spec: RunSpec) -> None:
     ("machine", "engine", "said"),
     [
         (testbed(vector="avx2"), {"device": "cuda"}, "+v: testbed has no AVX-512"),
-        (testbed(amx_tflops=None, amx_int8_tops=None), {"device": "cuda", "m": True}, "+m: testbed has no AMX"),
-        (testbed(domains=1), {"device": "cuda", "n": True}, "+n: testbed has one NUMA domain"),
+        (testbed(amx_tflops=None, amx_int8_tops=None), {"device": "cuda", "amx": True}, "+m: testbed has no AMX"),
+        (testbed(domains=1), {"device": "cuda", "numa": True}, "+n: testbed has one NUMA domain"),
         (HOST_ONLY, {"device": "cuda"}, "engine.device=cuda: testbed has no GPU"),
-        (HOST_ONLY, {"c": True}, "+c: testbed has no GPU"),
-        (testbed(), {"device": "cuda", "l": True}, "+l: with engine.device=cuda the linear layers are PyTorch's"),
+        (HOST_ONLY, {"cuda_graph": True}, "+c: testbed has no GPU"),
+        (testbed(), {"device": "cuda", "packed_dense": True}, "+l: with engine.device=cuda the linear layers are PyTorch's"),
         (testbed(), {"device": "cpu"}, "engine.device=cpu: testbed is simulated with its GPU, leave engine.device out"),
         (HOST_ONLY, {"threads": 73}, "engine.threads=73: allowed are 1 to 72"),
     ],
@@ -83,7 +83,7 @@ def test_experts_have_to_fit_in_the_memory_of_all_domains_in_their_precision() -
     )
     spec = cell_on(tight, device="cuda")
     assert changed(spec, precision="int4_g32") == ""
-    base = replace(spec.engine, v=False, d=False)
+    base = replace(spec.engine, avx512=False, dynamic=False)
     assert "its weights take" in why(replace(spec, engine=base))
     assert on(testbed(memory_gib=BF16_GIB / 2 * 1.001), device="cuda") == ""
     # Without a GPU all weights are in that memory.
@@ -106,19 +106,19 @@ def test_experts_that_live_with_the_device_take_room_there() -> None:
 
 
 def test_a_graph_in_prefill_is_simulated_as_the_paper_measured_it() -> None:
-    assert on(testbed(), device="cuda", c=True, phase="prefill") == ""
+    assert on(testbed(), device="cuda", cuda_graph=True, phase="prefill") == ""
 
 
 def test_the_experts_of_a_layer_run_on_the_host_of_any_machine() -> None:
-    spec = tiny_spec(phase="layer", v=True, device="cuda")
+    spec = tiny_spec(phase="layer", avx512=True, device="cuda")
     assert why(replace(spec, machine=testbed(gpu_memory_gib=1e-6))) == ""
-    assert "workload.phase=layer" in why(replace(tiny_spec(phase="layer", v=True, skipping=1), machine=testbed()))
+    assert "workload.phase=layer" in why(replace(tiny_spec(phase="layer", avx512=True, skipping=1), machine=testbed()))
 
 
 def test_rules_of_the_engine_hold_there_too() -> None:
-    assert "needs +v or +m" in changed(cell_on(testbed(), device="cuda", v=False, d=False), precision="int8")
+    assert "needs +v or +m" in changed(cell_on(testbed(), device="cuda", avx512=False, dynamic=False), precision="int8")
     assert "act in decode only" in on(testbed(), device="cuda", deferral=2, phase="prefill")
 
 
 def test_cells_to_be_measured_here_are_passed_over() -> None:
-    assert lacking_there([tiny_cell("+v+l", v=True, l=True, device="cuda")]) == {}
+    assert lacking_there([tiny_cell("+v+l", avx512=True, packed_dense=True, device="cuda")]) == {}

@@ -8,9 +8,9 @@ import pytest
 
 from ktbench.cli import doctor
 from ktbench.cli.doctor import _split
-from ktbench.core.peers import PEERS, Peer, PeerSpec
 from ktbench.host import peers, software
 from ktbench.host.peers import FoundPeer
+from ktbench.spec.peers import PEERS, Peer, PeerSpec
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import pytest
 
 from ktbench.cli import drive
 from ktbench.cli.request import Planned
-from ktbench.core.outcome import Outcome
-from ktbench.core.record import Cell
-from ktbench.core.spec import RunSpec
-from ktbench.launch.apart import ChildFailed
+from ktbench.run.apart import ChildFailed
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Cell
+from ktbench.spec.run_spec import RunSpec
 from tests.tiny import tiny_cell, tiny_spec
 
 OURS = tiny_cell("base")
@@ -64,7 +64,7 @@ def test_minutes_go_to_blocks_by_their_cells() -> None:
 
 def test_a_file_that_is_there_is_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ktbench.engine.gguf.kept import kept_file
-    from ktbench.launch import exporting
+    from ktbench.run import exporting
 
     monkeypatch.chdir(tmp_path)
     path = kept_file(PEERS[0].spec).path

@@ -9,7 +9,7 @@ import pytest
 from ktbench.cli import main
 from ktbench.cli.eval import eval_request, with_model
 from ktbench.config import Request
-from ktbench.plan import plan_cells
+from ktbench.spec.cells import plan_cells
 
 
 def labels(request: Request) -> list[tuple[str, str]]:
@@ -32,9 +32,9 @@ def test_the_unmodified_model_is_alone() -> None:
 
 
 def test_a_cell_that_changes_numbers_is_beside_the_unmodified_model() -> None:
-    deferring = eval_request(["+suite=nano", "engine.v=true", "engine.deferral=6"])
+    deferring = eval_request(["+suite=nano", "engine.avx512=true", "engine.deferral=6"])
     assert labels(deferring) == [("base", "bf16"), ("+v deferral=6", "bf16")]
-    quantised = eval_request(["+suite=nano", "engine.v=true", "precision=int8"])
+    quantised = eval_request(["+suite=nano", "engine.avx512=true", "precision=int8"])
     assert labels(quantised) == [("base bf16", "bf16"), ("+v int8", "int8")]
 
 
@@ -43,7 +43,7 @@ def test_a_study_names_its_own_baseline_and_answers_need_no_control() -> None:
     assert len(labels(study)) == 17
     assert study.parts[0].sweep.baseline == "+v+d"
     assert study.title == "Accuracy with deferred and with skipped experts"
-    listed = eval_request(["+suite=nano", "engine.v=true", "engine.deferral=0,2"])
+    listed = eval_request(["+suite=nano", "engine.avx512=true", "engine.deferral=0,2"])
     assert not any("A/A" in label for label, _ in labels(listed))
 
 

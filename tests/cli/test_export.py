@@ -12,7 +12,7 @@ import pytest
 from ktbench.cli import main
 from ktbench.cli.export import read_export
 from ktbench.engine.gguf import export
-from ktbench.launch import exporting
+from ktbench.run import exporting
 
 ROOT = Path(__file__).parents[2]
 

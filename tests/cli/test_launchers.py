@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from ktbench.config import is_installed
-from ktbench.core.outcome import Outcome
-from ktbench.core.plain import to_plain
-from ktbench.store import Run, read_run
-from tests.simulate.testbed import testbed
+from ktbench.results.store import Run, read_run
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.plain import to_plain
+from tests.sim.testbed import testbed
 
 ROOT = Path(__file__).parents[2]
 WORDS = ("sweep", "model=tiny", "workload.prompt=8", "workload.steps=2", "sweep.arms=[base,+v]", "workload.batch=1,2")

@@ -11,15 +11,15 @@ from ktbench.cli.drive import carry_out
 from ktbench.cli.opening import header_of, kept_of, open_run
 from ktbench.cli.request import Planned, cells_of, read_request
 from ktbench.config import Request
-from ktbench.core.errors import RequestError
-from ktbench.core.outcome import Outcome
-from ktbench.core.record import Environment, Record
-from ktbench.core.scored import Asked
 from ktbench.host.timing_lock import timing
-from ktbench.launch.shares import NODES, is_asked, share_of, write_share
 from ktbench.report.comparison_machine import require_one_machine
-from ktbench.store import Log, Run, published_of, read_run
-from tests.launch.test_shares import turn
+from ktbench.results.store import Log, Run, published_of, read_run
+from ktbench.run.shares import NODES, is_asked, share_of, write_share
+from ktbench.spec.errors import RequestError
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Environment, Record
+from ktbench.spec.scored import Asked
+from tests.run.test_shares import turn
 
 WORDS = ("model=tiny", "workload.prompt=8", "workload.steps=2", "sweep.arms=[base,+v]", "sweep.published=[fig13]")
 LOGIN, NODE = (Environment(env_id=name, code_id="code") for name in ("login", "node"))

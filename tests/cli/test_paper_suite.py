@@ -13,10 +13,10 @@ from ktbench.cli import main
 from ktbench.cli.request import Planned, plan_request, read_request
 from ktbench.config import Request
 from ktbench.config.compose import ablation_names
-from ktbench.core.arms import arm_peer
-from ktbench.core.published import Published
 from ktbench.report.published import published_for
-from ktbench.store import published_names, published_of, read_published, read_run
+from ktbench.results.store import published_names, published_of, read_published, read_run
+from ktbench.spec.arms import arm_peer
+from ktbench.spec.published import Published
 
 PARTS = [name for name in ablation_names() if name.startswith("paper/") and name not in ("paper/all", "paper/fig14")]
 SIMULATED = [name for name in PARTS if name not in ("paper/fig13", "paper/table2", "paper/quantisation")]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ktbench.cli.progress import round_ended
-from ktbench.core.outcome import Outcome
-from ktbench.core.spec import MeasureSpec
-from ktbench.store import Run
+from ktbench.results.store import Run
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.run_spec import MeasureSpec
 from tests.report.layers import LayerArm, LayerPart, LayerStore
 from tests.report.peer_stores import DECODE
 from tests.report.synthetic import Arm, Store

@@ -15,9 +15,9 @@ import pytest
 from ktbench.cli import main
 from ktbench.cli.request import plan_request, read_request
 from ktbench.config import Request
-from ktbench.core.errors import RequestError
-from ktbench.launch import recording
-from ktbench.workload.profile import ActivationProfile, Architecture, read_profile
+from ktbench.engine.workload.profile import ActivationProfile, Architecture, read_profile
+from ktbench.run import recording
+from ktbench.spec.errors import RequestError
 
 ROOT = Path(__file__).parents[2]
 QUICK = ("model=tiny", "workload.prompt=8", "workload.steps=4")
@@ -75,7 +75,7 @@ def test_an_interrupt_ends_the_child_and_leaves_nothing(tmp_path: Path) -> None:
     """The terminal sends SIGINT to the whole group; here the child would go on for a minute."""
     script = tmp_path / "started.py"
     script.write_text(
-        "import sys; from ktbench.launch import recording; from ktbench.cli import main\n"
+        "import sys; from ktbench.run import recording; from ktbench.cli import main\n"
         "code = 'import os, time; print(os.getpid(), flush=True); time.sleep(60)'\n"
         "recording.RECORD = (sys.executable, '-c', code)\n"
         "sys.exit(main(['record', 'model=tiny', 'output=none.npz']))\n"
@@ -114,7 +114,7 @@ def test_a_child_that_fails_is_exit_code_4_with_its_reason(
 
 
 def test_a_cell_that_cannot_run_here_is_exit_code_4(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["record", "model=gpt_oss_20b", "model.layers=1", "engine.c=true", "engine.v=true"]) == 4
+    assert main(["record", "model=gpt_oss_20b", "model.layers=1", "engine.cuda_graph=true", "engine.avx512=true"]) == 4
     assert "UNSUPPORTED: " in capsys.readouterr().err
 
 

@@ -14,8 +14,8 @@ from types import SimpleNamespace
 import pytest
 
 from ktbench.cli import share
-from ktbench.launch.shares import is_asked, share_of, write_share
-from tests.launch.test_shares import BASE, a_run
+from ktbench.run.shares import is_asked, share_of, write_share
+from tests.run.test_shares import BASE, a_run
 from tests.waiting import is_gone, until
 
 ROOT = Path(__file__).parents[2]

@@ -12,12 +12,12 @@ import yaml
 
 from ktbench.cli import main, request
 from ktbench.cli.request import Planned, plan_request, read_request
-from ktbench.core.errors import RequestError
-from ktbench.core.outcome import Outcome
-from ktbench.core.plain import to_plain
-from ktbench.core.record import Record
-from ktbench.store import read_run
-from tests.simulate.testbed import testbed
+from ktbench.results.store import read_run
+from ktbench.spec.errors import RequestError
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.plain import to_plain
+from ktbench.spec.record import Record
+from tests.sim.testbed import testbed
 from tests.tiny import CONFIG
 
 ROOT = Path(__file__).parents[2]
@@ -85,19 +85,19 @@ def test_a_simulated_sweep_imports_no_torch(home: Path) -> None:
 
 
 def test_run_of_one_cell(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", *CELL, "engine.v=true", "machine=paper_a100", "run_name=one"]) == 0
+    assert main(["run", *CELL, "engine.avx512=true", "machine=paper_a100", "run_name=one"]) == 0
     assert "tokens/s" in capsys.readouterr().out
     (record,) = read_run(home / "runs/one").records
     assert record.samples_s and record.work and record.notes[-1].startswith("bottleneck: ")
 
 
 def test_run_of_a_cell_that_the_machine_lacks_something_for(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", *CELL, "engine.v=true", "machine=core_14900kf_4090"]) == 4
+    assert main(["run", *CELL, "engine.avx512=true", "machine=core_14900kf_4090"]) == 4
     assert "UNSUPPORTED: +v: core_14900kf_4090 has no AVX-512" in capsys.readouterr().out
 
 
 def test_trace_draws_the_simulated_step(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["trace", *CELL, "engine.v=true", "machine=box.yaml", "run_name=seen"]) == 0
+    assert main(["trace", *CELL, "engine.avx512=true", "machine=box.yaml", "run_name=seen"]) == 0
     said = capsys.readouterr().out
     assert ", simulated." in said and "Simulated on A box by the machine model" in said
     folder = home / "runs/seen"
@@ -108,7 +108,7 @@ def test_trace_draws_the_simulated_step(home: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["machine=core_14900kf_4090", "engine.v=true"], "UNSUPPORTED: +v: core_14900kf_4090 has no AVX-512"),
+        (["machine=core_14900kf_4090", "engine.avx512=true"], "UNSUPPORTED: +v: core_14900kf_4090 has no AVX-512"),
         (["machine=paper_a100", "system=llama.cpp"], "UNSUPPORTED: llama.cpp"),
     ],
 )

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from ktbench import simulate as simulator
+from ktbench import sim as simulator
 from ktbench.cli.request import Planned
 from ktbench.cli.simulating import simulate_cells, simulated
-from ktbench.core.ids import spec_id
-from ktbench.core.outcome import Outcome
-from ktbench.core.record import Cell, Environment, Record, RoofSample, Work
-from ktbench.core.spec import RunSpec
-from ktbench.core.timeline import Span, Timeline
-from ktbench.simulate import Simulation
-from tests.simulate.testbed import cell_on, testbed
+from ktbench.sim import Simulation
+from ktbench.spec.ids import spec_id
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Cell, Environment, Record, RoofSample, Work
+from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.timeline import Span, Timeline
+from tests.sim.testbed import cell_on, testbed
 from tests.tiny import tiny_cell
 
 HERE = Environment(env_id="e", code_id="c")
@@ -55,7 +55,7 @@ class Simulator:
 
     def __call__(self, spec: RunSpec) -> Simulation:
         self.asked.append(spec.label)
-        if spec.engine.m:
+        if spec.engine.amx:
             raise ValueError("no constants for AMX")
         return simulation(spec)
 
@@ -78,7 +78,7 @@ def test_a_record_says_what_the_simulation_says(simulate: Simulator) -> None:
     assert found.work == Work(weight_bytes=10, flops=20, tokens=1)
     assert found.roofs == (RoofSample(read_bytes_per_s=1e9, peak_flops=1e12, peak_isa="avx512"),)
     assert found.notes == ("deferral=auto chose 2", "bottleneck: link")
-    assert {one.feature: one.seen for one in found.evidence if one.seen} == {"v": 7}
+    assert {one.feature: one.seen for one in found.evidence if one.seen} == {"avx512": 7}
     assert found.error is None and found.took_s > 0
     assert (found.code_id, found.env_id) == ("c", "e")
 
@@ -93,13 +93,13 @@ def test_roles_are_told_where_they_are_apart(simulate: Simulator) -> None:
 
 
 def test_what_cannot_be_simulated_is_unsupported_with_the_simulators_words(simulate: Simulator) -> None:
-    found = simulated(cell(m=True), HERE)
+    found = simulated(cell(amx=True), HERE)
     assert (found.outcome, found.why, found.samples_s) == (Outcome.UNSUPPORTED, "no constants for AMX", ())
     assert found.provenance == "simulated"
 
 
 def test_what_the_machine_lacks_is_not_played(simulate: Simulator) -> None:
-    here, there, lacking = tiny_cell("base"), cell(), cell(n=True)
+    here, there, lacking = tiny_cell("base"), cell(), cell(numa=True)
     found = list(simulate_cells(planned(here, there, lacking, **{lacking.key: "no domains"}), HERE, {}))
     assert [(record.cell, record.outcome) for record in found] == [
         (there.key, Outcome.OK),
@@ -110,7 +110,7 @@ def test_what_the_machine_lacks_is_not_played(simulate: Simulator) -> None:
 
 
 def test_a_resumed_run_keeps_what_was_played(simulate: Simulator) -> None:
-    plan = planned(cell(), cell(m=True))
+    plan = planned(cell(), cell(amx=True))
     records = list(simulate_cells(plan, HERE, {}))
     kept: dict[tuple[str, int], Record] = {(record.cell, record.round): record for record in records}
     simulate.asked.clear()

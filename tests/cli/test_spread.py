@@ -18,14 +18,14 @@ import yaml
 from ktbench.cli import main, share, spread
 from ktbench.cli.share import carry_out_share, run_share
 from ktbench.config import Launch, launcher
-from ktbench.core.errors import RequestError
-from ktbench.core.outcome import Outcome
-from ktbench.core.plain import to_plain
-from ktbench.core.record import Environment
 from ktbench.host import timing_lock
-from ktbench.launch.shares import NODES, is_asked, read_share, share_of, withdraw, write_share
-from ktbench.store import Log, NotKept, Run, StoreError, read_run
-from tests.simulate.testbed import testbed
+from ktbench.results.store import Log, NotKept, Run, StoreError, read_run
+from ktbench.run.shares import NODES, is_asked, read_share, share_of, withdraw, write_share
+from ktbench.spec.errors import RequestError
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.plain import to_plain
+from ktbench.spec.record import Environment
+from tests.sim.testbed import testbed
 from tests.tiny import tiny_cell
 from tests.waiting import until
 
@@ -330,7 +330,7 @@ def test_a_withdrawn_share_ends_after_the_turn_under_way(home: Path, monkeypatch
 def test_a_share_that_is_withdrawn_while_it_waits_for_its_turn_measures_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.launch.test_shares import a_run
+    from tests.run.test_shares import a_run
 
     run, cell = a_run((tiny_cell(),)), tiny_cell()
     write_share(share_of(run, (cell,), cell.spec.measure, mixed=False), tmp_path / "nodes/001-000")
@@ -355,7 +355,7 @@ def test_other_code_and_other_machines_are_not_mixed_in(home: Path, monkeypatch:
 
 
 def test_what_was_measured_elsewhere_is_not_gone_on_with() -> None:
-    from tests.launch.test_shares import a_run, turn
+    from tests.run.test_shares import a_run, turn
 
     cell = tiny_cell()
     asked = share.Share(header=a_run((cell,)).header, environments=(), kept=(), mixed=False, home="")

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from ktbench.cli import trace
-from ktbench.core.errors import RequestError
-from ktbench.launch.commands import SERVE
-from ktbench.launch.messages import Open
-from ktbench.launch.worker import Worker
+from ktbench.run.commands import SERVE
+from ktbench.run.messages import Open
+from ktbench.run.worker import Worker
+from ktbench.spec.errors import RequestError
 
 ROOT = Path(__file__).parents[2]
-FAKE = ROOT / "tests/launch/fake_worker.py"
+FAKE = ROOT / "tests/run/fake_worker.py"
 CELL = ["model=tiny", "model.layers=2", "workload.prompt=8", "workload.steps=2", "run_name=seen"]
 Verb = Callable[..., int]
 

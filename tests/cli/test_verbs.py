@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from ktbench.cli import VERBS
-from ktbench.core.outcome import Outcome
-from ktbench.store import read_run
-from ktbench.store.log import encode
+from ktbench.results.store import read_run
+from ktbench.results.store.log import encode
+from ktbench.spec.outcome import Outcome
 from tests.command import KTBENCH
 
 ROOT = Path(__file__).parents[2]
@@ -101,7 +101,7 @@ def test_sweep_of_parts_measures_and_reports_each(swept: Path) -> None:
 
 
 def test_run_of_a_cell_that_cannot_run_here(swept: Path) -> None:
-    done = ktbench(swept, "run", *QUICK, "engine.v=true", "engine.n=true")
+    done = ktbench(swept, "run", *QUICK, "engine.avx512=true", "engine.numa=true")
     if done.returncode == 4:
         assert "UNSUPPORTED" in done.stdout
     else:

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from ktbench.cli import main
-from ktbench.core.plain import to_plain
-from tests.simulate.testbed import testbed
+from ktbench.spec.plain import to_plain
+from tests.sim.testbed import testbed
 
 ROOT = Path(__file__).parents[2]
 # A slice whose routed experts take 2.3 GiB in bf16.

@@ -9,10 +9,10 @@ import pytest
 
 from ktbench.config import Request, ablation_names, compose, freeze
 from ktbench.config.freeze import freeze_model
-from ktbench.core.errors import RequestError
-from ktbench.core.spec import RunSpec
-from ktbench.plan import plan_cells
 from ktbench.resources import data_folder
+from ktbench.spec.cells import plan_cells
+from ktbench.spec.errors import RequestError
+from ktbench.spec.run_spec import RunSpec
 from tests.tiny import CONFIG
 
 CHECKPOINT = {"somewhere": CONFIG}
@@ -93,16 +93,16 @@ def test_lists_kept_per_layer_are_cut_with_the_depth() -> None:
         (["+ablation=decodee"], "ablation=decodee: unknown, did you mean decode"),
         (["model=qwen3_30b"], "did you mean qwen3_30b_a3b"),
         (["workload=prefil"], "did you mean prefill"),
-        (["engine.vv=true"], "engine.vv: unknown key, did you mean engine.v"),
+        (["engine.avx51=true"], "engine.avx51: unknown key, did you mean engine.avx512"),
         (["+enginev=true"], "enginev: unknown key"),
-        (["engine.v=maybe"], "engine.v: expected bool, got str"),
+        (["engine.avx512=maybe"], "engine.avx512: expected bool, got str"),
         (["precision=int3"], "precision: invalid enum value 'int3'; allowed are bf16, int8, int4_g32"),
         (["engine.deferral=9"], "engine.deferral=9: qwen3_30b_a3b has top_k=8 experts a token"),
         (["model.layers=0"], "model.layers=0: allowed are 1 to 48"),
         (["model.layers=abc"], "model.layers=abc: must be a number"),
         (["model.vocab=0"], "model.vocab=0: allowed are auto, full and 1 to 151936"),
         (["model=deepseek_v3", "model.layers=3"], "first MoE layer at 4"),
-        (["engine.v=[1"], "does not parse"),
+        (["engine.avx512=[1"], "does not parse"),
         (["foo"], "expected KEY=VALUE"),
         (["~model"], "expected KEY=VALUE"),
         (["sweep.arms=[base,+x]"], "feature 'x'"),

@@ -7,7 +7,7 @@ import pytest
 from ktbench.cli import main
 from ktbench.config import LAUNCHERS, compose, launcher, split_launcher
 from ktbench.config.launcher import Launch
-from ktbench.core.errors import RequestError
+from ktbench.spec.errors import RequestError
 
 
 @pytest.fixture

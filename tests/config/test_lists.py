@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from ktbench.config import Request, RequestPart, compose, freeze
 from ktbench.config.lists import split_lists
-from ktbench.core.errors import RequestError
-from ktbench.core.record import Cell
-from ktbench.plan import plan_cells
+from ktbench.spec.cells import plan_cells
+from ktbench.spec.errors import RequestError
+from ktbench.spec.record import Cell
 
 
 def requested(*overrides: str) -> Request:
@@ -30,7 +30,7 @@ def cells_of(*overrides: str) -> tuple[Cell, ...]:
 
 
 def test_a_list_alone_is_a_sweep_of_the_cell_that_the_overrides_describe() -> None:
-    request = requested("workload.prompt=32,64", "engine.v=true", "engine.d=true")
+    request = requested("workload.prompt=32,64", "engine.avx512=true", "engine.dynamic=true")
     (part,) = request.parts
     assert request.is_sweep and request.title == part.title == "+v+d over prompt"
     assert (part.sweep.arms, part.sweep.baseline, part.sweep.figure) == (("+v+d",), "+v+d", "depth")
@@ -66,9 +66,9 @@ def test_what_goes_with_a_value_stays_with_it() -> None:
 @pytest.mark.parametrize(
     ("overrides", "arms"),
     [
-        (["engine.v=true", "engine.deferral=0,1,auto"], ("+v", "+v deferral=1", "+v deferral=auto")),
-        (["engine.v=false,true"], ("base", "+v")),
-        (["system=llama.cpp,ktbench", "engine.v=true"], ("llama.cpp", "+v")),
+        (["engine.avx512=true", "engine.deferral=0,1,auto"], ("+v", "+v deferral=1", "+v deferral=auto")),
+        (["engine.avx512=false,true"], ("base", "+v")),
+        (["system=llama.cpp,ktbench", "engine.avx512=true"], ("llama.cpp", "+v")),
         (
             ["system=ktbench,transformers", "peer.implementation=eager,grouped_mm"],
             ("base", "transformers eager", "transformers grouped_mm"),
@@ -81,8 +81,8 @@ def test_lists_of_features_and_systems_are_arms(overrides: list[str], arms: tupl
 
 
 def test_systems_run_at_every_point_of_the_other_lists() -> None:
-    cells = cells_of("system=ktbench,llama.cpp", "engine.v=true", "precision=bf16,int4", "sweep.control=false")
-    assert [(cell.spec.system, cell.spec.engine.v, cell.spec.precision) for cell in cells] == [
+    cells = cells_of("system=ktbench,llama.cpp", "engine.avx512=true", "precision=bf16,int4", "sweep.control=false")
+    assert [(cell.spec.system, cell.spec.engine.avx512, cell.spec.precision) for cell in cells] == [
         ("ktbench", True, "bf16"),
         ("llama.cpp", False, "bf16"),
         ("ktbench", True, "int4_g32"),
@@ -156,7 +156,7 @@ def test_any_values_come_back_in_order(values: list[Any]) -> None:
         (["workload.prompt=1,two"], "workload.prompt: expected int, got str"),
         (["system=ktbench,vllm"], "arm 'vllm'"),
         (["engine.deferral=0,9"], "engine.deferral=9: qwen3_30b_a3b has top_k=8"),
-        (["+ablation=decode", "engine.v=true,false"], "engine.v: is set by the arms of the sweep"),
+        (["+ablation=decode", "engine.avx512=true,false"], "engine.avx512: is set by the arms of the sweep"),
         (["+ablation=decode,kernels"], "kernels has parts itself"),
         (["+ablation=decode,decod"], "ablation=decod: unknown, did you mean decode"),
     ],

@@ -13,13 +13,13 @@ import yaml
 from hydra.core.config_store import ConfigStore
 
 from ktbench.config import Request, compose, freeze
-from ktbench.core.errors import RequestError
-from ktbench.core.machine import CONSTANTS, MachineSpec
-from ktbench.core.plain import from_plain
-from ktbench.core.record import Cell
-from ktbench.core.spec import RunSpec
-from ktbench.plan import plan_cells
 from ktbench.resources import checkout, data_folder
+from ktbench.spec.cells import plan_cells
+from ktbench.spec.errors import RequestError
+from ktbench.spec.machine import CONSTANTS, MachineSpec
+from ktbench.spec.plain import from_plain
+from ktbench.spec.record import Cell
+from ktbench.spec.run_spec import RunSpec
 
 FOLDER = data_folder("conf") / "machine"
 PRESETS = sorted(path.stem for path in FOLDER.glob("*.yaml") if path.stem != "here")
@@ -220,7 +220,7 @@ def models(monkeypatch: pytest.MonkeyPatch) -> str:
     axis = [
         {"model": "deepseek_v3", "precision": "bf16", "machine": "paper_a100"},
         {"model": "tiny", "precision": "int8", "machine": "paper_4080"},
-        {"model": "tiny", "engine.d": True, "machine": "core_14900kf_4090", "engine.device": "cpu"},
+        {"model": "tiny", "engine.dynamic": True, "machine": "core_14900kf_4090", "engine.device": "cpu"},
         {"model": "tiny", "machine": "here"},
     ]
     sweep = {"arms": ["+v"], "baseline": "+v", "control": False, "axes": {"model": axis}}

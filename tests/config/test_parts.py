@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ktbench.config import Request, compose, freeze
-from ktbench.core.errors import RequestError
-from ktbench.core.record import Cell
-from ktbench.plan import plan_cells
+from ktbench.spec.cells import plan_cells
+from ktbench.spec.errors import RequestError
+from ktbench.spec.record import Cell
 
 KERNELS = ("qwen3_layer", "deepseek_layer", "few_tokens", "scheduling", "domains")
 
@@ -68,7 +68,7 @@ def test_parts_may_be_named_on_the_command_line() -> None:
 
 
 def test_a_request_of_one_cell_is_one_part_without_a_name() -> None:
-    request = requested("engine.v=true")
+    request = requested("engine.avx512=true")
     (part,) = request.parts
     assert (part.name, part.title, request.title, request.is_sweep) == ("", "+v", "+v", False)
 

@@ -6,8 +6,8 @@ import pytest
 
 from ktbench.config import compose, freeze
 from ktbench.config.compose import suite_names
-from ktbench.core.errors import RequestError
-from ktbench.core.suite import SuiteSpec
+from ktbench.spec.errors import RequestError
+from ktbench.spec.suite import SuiteSpec
 from tests.tiny import CONFIG
 
 

@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 from docs.gen.repository import DOCS
-from ktbench.accuracy.tasks.sources import load_task
 from ktbench.config.freeze import freeze_model
-from ktbench.core.plain import from_plain
-from ktbench.core.spec import ModelSpec
-from ktbench.core.suite import SuiteSpec
+from ktbench.eval.tasks.sources import load_task
+from ktbench.spec.plain import from_plain
+from ktbench.spec.run_spec import ModelSpec
+from ktbench.spec.suite import SuiteSpec
 
 
 def written(page: str) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from docs.gen.repository import DOCS, leading_comment, table
 from docs.gen.rooms import KERNELS, PICTURE, Picture, picture, read_rooms
 from ktbench.cli import EXIT_CODES, VERBS, compare, usage
 from ktbench.config import ablation_names
-from ktbench.core.features import FEATURES
-from ktbench.store import Run
+from ktbench.results.store import Run
+from ktbench.spec.features import FEATURES
 
 ROOMS = read_rooms((DOCS / "architecture.md").read_text(encoding="utf-8"))
 
@@ -80,7 +80,7 @@ def test_the_reference_names_every_verb_feature_and_key() -> None:
     assert all(f"`{feature.counter}`" in pages["reference/features.md"] for feature in FEATURES)
     keys = [f"`{name}.{field.name}`" for name, spec in KEYS.items() for field in fields(spec)]
     assert all(key in pages["reference/config.md"] for key in keys)
-    assert "::: ktbench.core.spec\n" in pages["reference/python/core.md"]
+    assert "::: ktbench.spec.run_spec\n" in pages["reference/python/core.md"]
 
 
 def test_a_bar_in_a_cell_does_not_end_it() -> None:

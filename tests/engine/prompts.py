@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ktbench.core.spec import WorkloadSpec
-from ktbench.workload.prompts import prompt_ids, prompt_padding
+from ktbench.engine.workload.prompts import prompt_ids, prompt_padding
+from ktbench.spec.run_spec import WorkloadSpec
 
 
 def drawn(vocab: int, work: WorkloadSpec) -> tuple[Tensor, list[int]]:

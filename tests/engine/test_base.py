@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from ktbench.core.spec import WorkloadSpec
-from ktbench.workload.prompts import prompt_ids
+from ktbench.engine.workload.prompts import prompt_ids
+from ktbench.spec.run_spec import WorkloadSpec
 from tests.engine.tiny import NAMES, decode, logits_of_steps, plain_transformers, prefill, tiny_model
 
 pytestmark = pytest.mark.peers

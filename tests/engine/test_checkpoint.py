@@ -49,7 +49,7 @@ def test_packed_checkpoint_equals_packed_slice(name: str, tmp_path: Path) -> Non
     for path in (None, str(saved(tmp_path, name))):
         model = tiny_model(name, path=path)
         system = load(model, keep_original=False, packing=Packing())
-        system.configure(spec(model, decode(), v=True))
+        system.configure(spec(model, decode(), avx512=True))
         logits.append(run(system, 3))
     assert all(map(torch.equal, *logits))
 

@@ -10,10 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ktbench.core.spec import RunSpec, WorkloadSpec
 from ktbench.engine.choosing import LEAST_ON_TIME, choose_deferral, told
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.protocol import Unsupported
+from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from tests.engine.engines import cell, changed, engine_for, logits, needs_avx512
 from tests.engine.tiny import decode, prefill
 
@@ -62,7 +62,7 @@ def test_the_choice_is_told_with_what_it_rests_on() -> None:
 
 
 def asked(workload: WorkloadSpec, **engine: Any) -> RunSpec:
-    return cell(MODEL, workload, threads=None, v=True, roles="split", **engine)
+    return cell(MODEL, workload, threads=None, avx512=True, roles="split", **engine)
 
 
 @TWO_CORES
@@ -77,13 +77,13 @@ def test_the_engine_defers_what_was_chosen(busy: list[float], lean: bool, monkey
         return busy[deferral]
 
     monkeypatch.setattr(HybridEngine, "_busy_share", share)
-    system, workload = engine_for(asked(decode(), l=lean), cpus=CPUS), decode(batch=2)
-    seen = logits(system, asked(workload, l=lean, deferral="auto"))
+    system, workload = engine_for(asked(decode(), packed_dense=lean), cpus=CPUS), decode(batch=2)
+    seen = logits(system, asked(workload, packed_dense=lean, deferral="auto"))
     chosen = choose_deferral(busy)
     assert tried == list(range(MODEL.shape.top_k - LEAST_ON_TIME + 1))
     assert system.notes() == (told(busy),)
     for fixed in range(3):
-        other = logits(system, asked(workload, l=lean, deferral=fixed))
+        other = logits(system, asked(workload, packed_dense=lean, deferral=fixed))
         same = map(torch.equal, seen, other)
         assert all(same) == (fixed == chosen)
 
@@ -103,9 +103,9 @@ def test_what_the_engine_measured_is_told_until_it_is_configured_anew() -> None:
 
 @needs_avx512()
 def test_auto_needs_roles_apart() -> None:
-    system = engine_for(cell(MODEL, decode(), v=True))
+    system = engine_for(cell(MODEL, decode(), avx512=True))
     with pytest.raises(Unsupported, match="deferral=auto watches the host role"):
-        system.configure(cell(MODEL, decode(), v=True, deferral="auto"))
+        system.configure(cell(MODEL, decode(), avx512=True, deferral="auto"))
 
 
 @TWO_CORES

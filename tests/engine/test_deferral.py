@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ktbench.core.spec import WorkloadSpec
 from ktbench.engine.experts import OriginalExperts, Reference
 from ktbench.engine.load import load
 from ktbench.engine.operator import ExpertsOperator, Pass, Place
@@ -19,6 +18,7 @@ from ktbench.engine.places import is_experts
 from ktbench.engine.protocol import Unsupported
 from ktbench.engine.routing import Routing
 from ktbench.engine.synthetic import WeightPool, materialise_experts, skeleton
+from ktbench.spec.run_spec import WorkloadSpec
 from tests.engine.engines import TOLERANCE, cell, changed, engine_for, logits, relative
 from tests.engine.families.plain import build, experts_of
 from tests.engine.prompts import together
@@ -141,11 +141,11 @@ def test_deferral_changes_logits_and_no_deferral_does_not() -> None:
 def test_prefill_on_request_follows_the_formula(name: str, backend: str) -> None:
     fused = backend == "fused"
     model, workload = changed(name, num_experts_per_tok=TOP_K), prefill(batch=2)
-    system = engine_for(cell(model, workload, v=fused))
+    system = engine_for(cell(model, workload, avx512=fused))
     for n in range(TOP_K + 1):
-        seen = logits(system, cell(model, workload, v=fused, deferral=n, defer_prefill=True))
+        seen = logits(system, cell(model, workload, avx512=fused, deferral=n, defer_prefill=True))
         assert relative(seen, by_formula(build(model), workload, n)) < TOLERANCE
-        plain = logits(system, cell(model, workload, v=fused))
+        plain = logits(system, cell(model, workload, avx512=fused))
         assert all(map(torch.equal, seen, plain)) == (n == 0)
 
 
@@ -187,8 +187,8 @@ def test_prefill_has_neither(engine: dict[str, int]) -> None:
 @pytest.mark.parametrize("feature", ["deferral", "skipping"])
 def test_none_is_the_engine_without_bit_for_bit(feature: str, backend: str) -> None:
     model, fused = tiny_model("deepseek_v3"), backend == "fused"
-    system = engine_for(cell(model, decode(), v=fused))
-    plain, none = (logits(system, cell(model, decode(batch=3), v=fused, **engine)) for engine in ({}, {feature: 0}))
+    system = engine_for(cell(model, decode(), avx512=fused))
+    plain, none = (logits(system, cell(model, decode(batch=3), avx512=fused, **engine)) for engine in ({}, {feature: 0}))
     assert all(map(torch.equal, plain, none))
     assert system.counters()["deferred_experts"] == system.counters()["skipped_experts"] == 0
 

@@ -34,7 +34,7 @@ def relative(seen: torch.Tensor, truth: torch.Tensor) -> float:
 def test_fused_logits_agree_with_base(name: str) -> None:
     model = tiny_model(name)
     for workload in (decode(batch=3), prefill(batch=2)):
-        base, fused = logits_of_steps(model, workload), logits_of_steps(model, workload, v=True)
+        base, fused = logits_of_steps(model, workload), logits_of_steps(model, workload, avx512=True)
         assert all(relative(f, b) < _LOGITS_TOLERANCE for f, b in zip(fused, base, strict=True))
 
 
@@ -43,8 +43,8 @@ def test_fused_logits_agree_with_base(name: str) -> None:
 def test_each_setting_moves_its_own_counters_only() -> None:
     model = tiny_model()
     system = load(model, packing=Packing())
-    proof = {"v": "avx512_calls", "m": "amx_tiles", "d": "tasks_dynamic"}
-    settings: list[dict[str, bool]] = [{}, {"v": True}, {"m": True}, {"v": True, "d": True}, {"m": True, "d": True}]
+    proof = {"avx512": "avx512_calls", "amx": "amx_tiles", "dynamic": "tasks_dynamic"}
+    settings: list[dict[str, bool]] = [{}, {"avx512": True}, {"amx": True}, {"avx512": True, "dynamic": True}, {"amx": True, "dynamic": True}]
     for workload in (decode(), prefill()):
         for features in settings:
             system.configure(spec(model, workload, **features))
@@ -63,7 +63,7 @@ def test_hybrid_splits_by_tokens_per_expert() -> None:
     model = tiny_model()
     system = load(model, keep_original=False, packing=Packing())
     for workload, amx in ((decode(), False), (prefill(), True)):
-        system.configure(spec(model, workload, v=True, m=True))
+        system.configure(spec(model, workload, avx512=True, amx=True))
         before = system.counters()["amx_tiles"]
         run(system, workload.steps)
         assert (system.counters()["amx_tiles"] > before) == amx
@@ -73,10 +73,10 @@ def test_hybrid_splits_by_tokens_per_expert() -> None:
 def test_thread_count_changes_nothing_but_the_threads() -> None:
     model, workload = tiny_model(), decode(batch=2)
     system = load(model, keep_original=False, packing=Packing())
-    system.configure(spec(model, workload, v=True, threads=1))
+    system.configure(spec(model, workload, avx512=True, threads=1))
     one = run(system, workload.steps)
     counted = system.counters()["avx512_calls"]
-    system.configure(spec(model, workload, v=True, threads=None))
+    system.configure(spec(model, workload, avx512=True, threads=None))
     assert all(map(torch.equal, one, run(system, workload.steps)))
     assert system.counters()["avx512_calls"] > counted
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ktbench.core.engine import EngineSpec
 from ktbench.engine.forward import Forward
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.step.decoding import LeanDecoding
+from ktbench.spec.engine import EngineSpec
 from tests.engine.engines import TOLERANCE, cell, changed, engine_for, needs_avx512
 from tests.engine.families.plain import build
 from tests.engine.families.zoo import EXPERTS, VOCAB
@@ -52,7 +52,7 @@ def generate(network: PreTrainedModel) -> tuple[Tensor, Tensor]:
 def by_steps(system: HybridEngine) -> Tensor:
     """New tokens [2, N] of recorded steps: recorded on the first token, replayed on all others."""
     parts, ids = system._parts, prompts()[0]
-    system._use(EngineSpec(threads=1, v=True, l=True), 0)
+    system._use(EngineSpec(threads=1, avx512=True, packed_dense=True), 0)
     parts.state.begin(None)
     forward = Forward(parts.network)
     forward.pad(PADDING)
@@ -80,7 +80,7 @@ def sure(logits: Tensor) -> list[int]:
 def test_recorded_steps_generate_what_transformers_generates(name: str) -> None:
     model = changed(name, **_ALL)
     truth, logits = generate(build(model))
-    seen = by_steps(engine_for(cell(model, decode(), v=True, l=True)))
+    seen = by_steps(engine_for(cell(model, decode(), avx512=True, packed_dense=True)))
     certain = sure(logits)
     assert max(certain) > 0
     for row, count in enumerate(certain):

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from ktbench.core.spec import Routing, WorkloadSpec
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.load import load
 from ktbench.engine.protocol import Observation, Unsupported
 from ktbench.engine.routing import Routing as Selected
 from ktbench.engine.work import active_experts
+from ktbench.spec.run_spec import Routing, WorkloadSpec
 from tests.engine.tiny import NAMES, decode, prefill, run, spec, tiny_model
 
 TOLERANCE = 0.01  # the default of MeasureSpec
@@ -204,7 +204,7 @@ def test_features_that_are_not_built_are_refused_with_a_reason() -> None:
     model = tiny_model()
     system = load(model)
     with pytest.raises(Unsupported, match="CUDA graph"):
-        system.configure(spec(model, decode(), c=True))
+        system.configure(spec(model, decode(), cuda_graph=True))
 
 
 def test_wrong_model_layout_and_threads_are_refused() -> None:
@@ -213,7 +213,7 @@ def test_wrong_model_layout_and_threads_are_refused() -> None:
     with pytest.raises(ValueError, match="mixtral_8x7b was asked for, qwen3_30b_a3b is loaded"):
         system.configure(spec(tiny_model("mixtral_8x7b"), decode()))
     with pytest.raises(ValueError, match="packed expert weights were not kept"):
-        system.configure(spec(model, decode(), v=True))
+        system.configure(spec(model, decode(), avx512=True))
     with pytest.raises(ValueError, match=r"engine\.threads=4096: allowed are 1 to"):
         system.configure(spec(model, decode(), threads=4096))
     with pytest.raises(ValueError, match="nothing is left to run"):

@@ -12,8 +12,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from ktbench.core.outcome import Outcome
-from ktbench.core.spec import ModelSpec, WorkloadSpec
 from ktbench.engine.copies import Copies
 from ktbench.engine.experts import OriginalExperts
 from ktbench.engine.layer import LayerSystem
@@ -21,7 +19,9 @@ from ktbench.engine.load import expert_places
 from ktbench.engine.load_layer import OwnLayer, load_layer
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.synthetic import PassingExperts, WeightPool, skeleton
-from ktbench.measure.check import check, check_the_check
+from ktbench.run.check import check, check_the_check
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.run_spec import ModelSpec, WorkloadSpec
 from tests.engine.tiny import NAMES, PACKABLE, layer, run, spec, tiny_model
 
 ONE = HostRole(cores=1)
@@ -189,7 +189,7 @@ def test_what_is_not_there_is_refused() -> None:
     with pytest.raises(ValueError, match="mixtral_8x7b was asked for, qwen3_30b_a3b is loaded"):
         system.configure(spec(tiny_model("mixtral_8x7b"), layer()))
     with pytest.raises(ValueError, match="packed expert weights were not kept"):
-        system.configure(spec(model, layer(), v=True))
+        system.configure(spec(model, layer(), avx512=True))
     with pytest.raises(ValueError, match=r"engine\.threads=2: allowed are 1 to 1"):
         system.configure(spec(model, layer(), threads=2))
     with pytest.raises(Unsupported, match=r"set workload\.trace"):

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ktbench.core.spec import ModelSpec, Precision, RunSpec, WorkloadSpec
 from ktbench.engine.dense import PackedLinear
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.stepping import LeanSteps
+from ktbench.spec.run_spec import ModelSpec, Precision, RunSpec, WorkloadSpec
 from tests.engine.engines import TOLERANCE, cell, changed, engine_for, logits, needs_avx512, plain, relative, saved
 from tests.engine.families.zoo import EXPERTS
 from tests.engine.prompts import together
@@ -65,11 +65,11 @@ class Form:
         return cell(self.model, workload, **engine)
 
     def lean(self, workload: WorkloadSpec) -> list[Tensor]:
-        return logits(self.system, self.cell(workload, v=True, l=True))
+        return logits(self.system, self.cell(workload, avx512=True, packed_dense=True))
 
 
 def opened(model: ModelSpec) -> Form:
-    cells = [cell(model, decode(), v=True, l=lean) for lean in (False, True)]
+    cells = [cell(model, decode(), avx512=True, packed_dense=lean) for lean in (False, True)]
     return Form(model, engine_for(cell(model, decode()), *cells), plain(model))
 
 
@@ -114,7 +114,7 @@ def recorded(system: HybridEngine) -> bool:
 
 def test_replayed_steps_are_bit_for_bit_those_of_the_modelling_code(form: Form) -> None:
     workload = WORKLOADS["decode, padded"]
-    form.system.configure(form.cell(workload, v=True, l=True))
+    form.system.configure(form.cell(workload, avx512=True, packed_dense=True))
     form.system.start()
     for _ in range(workload.steps):
         form.system.step()
@@ -137,16 +137,16 @@ def test_observing_and_starting_anew_leave_no_trace(form: Form) -> None:
 
 def test_settings_take_turns_in_one_engine(form: Form) -> None:
     workload = decode(batch=2, steps=3)
-    settings: list[dict[str, Any]] = [{}, {"v": True}, {"v": True, "l": True}]
+    settings: list[dict[str, Any]] = [{}, {"avx512": True}, {"avx512": True, "packed_dense": True}]
     first = [logits(form.system, form.cell(workload, **engine)) for engine in settings]
-    logits(form.system, form.cell(prefill(), v=True, l=True))
+    logits(form.system, form.cell(prefill(), avx512=True, packed_dense=True))
     for engine, before in zip(settings[::-1], first[::-1], strict=True):
         assert all(map(torch.equal, logits(form.system, form.cell(workload, **engine)), before))
     assert all(map(torch.equal, first[0], together(form.network, workload)))
 
 
 def test_logits_of_a_step_outlive_the_next(qwen: Form) -> None:
-    qwen.system.configure(qwen.cell(decode(), v=True, l=True))
+    qwen.system.configure(qwen.cell(decode(), avx512=True, packed_dense=True))
     qwen.system.step()
     kept = qwen.system.logits()
     copy = kept.copy()
@@ -158,7 +158,7 @@ def test_logits_of_a_step_outlive_the_next(qwen: Form) -> None:
 def test_linear_calls_move_with_it_alone(form: Form) -> None:
     for lean in (True, False):
         for workload in (decode(), prefill()):
-            form.system.configure(form.cell(workload, v=True, l=lean))
+            form.system.configure(form.cell(workload, avx512=True, packed_dense=lean))
             before = form.system.counters()["linear_calls"]
             run(form.system, workload.steps)
             assert (form.system.counters()["linear_calls"] > before) == lean
@@ -239,7 +239,7 @@ def test_packed_layers_multiply_by_what_they_hold(
 ) -> None:
     """Every linear layer against float64 on its stored weights; activations have 8 bits where weights are integers."""
     model = saved(changed(name), tmp_path)
-    system = engine_for(cell(model, decode(), v=True, l=True, device_precision=precision))
+    system = engine_for(cell(model, decode(), avx512=True, packed_dense=True, device_precision=precision))
     reference = dict(plain(model).named_modules())
     draw = torch.Generator().manual_seed(0)
     for module_name, layer in packed_layers(system):
@@ -271,11 +271,11 @@ def test_quantised_layers_give_the_logits_of_the_quantised_model(
 ) -> None:
     """Transformers on the stored weights routes as it likes: where every token goes to all experts it cannot differ."""
     model = saved(changed(name, num_experts_per_tok=EXPERTS), tmp_path)
-    system = engine_for(cell(model, decode(), v=True, l=True, device_precision=precision))
+    system = engine_for(cell(model, decode(), avx512=True, packed_dense=True, device_precision=precision))
     network = plain(model)
     stand_in(network, system)
     for workload in (decode(batch=3, steps=STEPS), prefill(batch=2)):
-        seen = logits(system, cell(model, workload, v=True, l=True, device_precision=precision))
+        seen = logits(system, cell(model, workload, avx512=True, packed_dense=True, device_precision=precision))
         assert relative(seen, together(network, workload)) < tolerance
 
 
@@ -284,8 +284,8 @@ def test_work_counts_the_bytes_that_are_packed(tmp_path: Path) -> None:
     works = {}
     model = saved(changed("qwen3_moe"), tmp_path)
     for precision in ("bf16", "int8"):
-        system = engine_for(cell(model, decode(), v=True, l=True, device_precision=precision))  # type: ignore[arg-type]
-        system.configure(cell(model, decode(), v=True, l=True, device_precision=precision))  # type: ignore[arg-type]
+        system = engine_for(cell(model, decode(), avx512=True, packed_dense=True, device_precision=precision))  # type: ignore[arg-type]
+        system.configure(cell(model, decode(), avx512=True, packed_dense=True, device_precision=precision))  # type: ignore[arg-type]
         works[precision] = system.work()
     layers = [layer for _, layer in packed_layers(system)]
     params = sum(layer.in_features * layer.out_features for layer in layers)

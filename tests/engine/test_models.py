@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from ktbench.core.shape import MoEShape, moe_shape
-from ktbench.core.spec import ModelSpec
 from ktbench.engine.places import is_experts
 from ktbench.engine.synthetic import skeleton
+from ktbench.spec.run_spec import ModelSpec
+from ktbench.spec.shape import MoEShape, moe_shape
 from tests.engine.tiny import NAMES, facts, shrunk
 
 FACTS = Path(__file__).parents[3] / "shared" / "data" / "model_configs" / "model_facts.json"

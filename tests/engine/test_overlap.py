@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from ktbench.core.spec import ModelSpec, RunSpec, WorkloadSpec
-from ktbench.core.timeline import Span, Timeline
 from ktbench.engine.fused import FusedExperts
 from ktbench.engine.hybrid import HybridEngine
+from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
+from ktbench.spec.timeline import Span, Timeline
 from tests.engine.engines import cell, changed, engine_for, logits, needs_avx512
 from tests.engine.families.zoo import LAYERS, TOP_K
 from tests.engine.tiny import decode, prefill, run
@@ -40,10 +40,10 @@ class Pair:
     split: HybridEngine
 
     def cell(self, workload: WorkloadSpec, **engine: Any) -> RunSpec:
-        return cell(self.model, workload, threads=None, v=True, roles="split", **engine)
+        return cell(self.model, workload, threads=None, avx512=True, roles="split", **engine)
 
     def of_shared(self, workload: WorkloadSpec, **engine: Any) -> list[Tensor]:
-        return logits(self.shared, cell(self.model, workload, v=True, **engine))
+        return logits(self.shared, cell(self.model, workload, avx512=True, **engine))
 
     def of_split(self, workload: WorkloadSpec, **engine: Any) -> list[Tensor]:
         return logits(self.split, self.cell(workload, **engine))
@@ -56,8 +56,8 @@ class Pair:
 @pytest.fixture(scope="module", params=NAMES)
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     model = changed(request.param)
-    shared = [cell(model, decode(), v=True, l=lean) for lean in (False, True)]
-    split = [cell(model, decode(), threads=None, v=True, l=lean, roles="split") for lean in (False, True)]
+    shared = [cell(model, decode(), avx512=True, packed_dense=lean) for lean in (False, True)]
+    split = [cell(model, decode(), threads=None, avx512=True, packed_dense=lean, roles="split") for lean in (False, True)]
     pair = Pair(model, engine_for(*shared), engine_for(*split, cpus=CPUS))
     yield pair
     pair.split.close()
@@ -68,7 +68,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
 @pytest.mark.parametrize("n", range(TOP_K + 1))
 def test_decode_gives_the_same_bits(pair: Pair, lean: bool, feature: str, n: int) -> None:
     workload = decode(batch=3, shortest=6)
-    engine: dict[str, Any] = {"l": lean, feature: n}
+    engine: dict[str, Any] = {"packed_dense": lean, feature: n}
     assert all(map(torch.equal, pair.of_split(workload, **engine), pair.of_shared(workload, **engine)))
 
 
@@ -76,13 +76,13 @@ def test_decode_gives_the_same_bits(pair: Pair, lean: bool, feature: str, n: int
 @pytest.mark.parametrize("engine", [{}, {"deferral": 1, "defer_prefill": True}], ids=["plain", "deferred"])
 def test_prefill_gives_the_same_bits(pair: Pair, lean: bool, engine: dict[str, Any]) -> None:
     for workload in (prefill(batch=2), prefill(batch=2, chunk=5)):
-        seen = pair.of_split(workload, l=lean, **engine)
-        assert all(map(torch.equal, seen, pair.of_shared(workload, l=lean, **engine)))
+        seen = pair.of_split(workload, packed_dense=lean, **engine)
+        assert all(map(torch.equal, seen, pair.of_shared(workload, packed_dense=lean, **engine)))
 
 
 @LEAN
 def test_observing_gives_the_same_bits(pair: Pair, lean: bool) -> None:
-    pair.of_split(decode(batch=2), l=lean, deferral=1)
+    pair.of_split(decode(batch=2), packed_dense=lean, deferral=1)
     replayed = pair.split.logits().copy()
     seen = pair.split.observe()
     assert (pair.split.logits() == replayed).all()
@@ -98,7 +98,7 @@ def moe_layers(pair: Pair) -> int:
 
 @LEAN
 def test_counters_of_both_roles_move(pair: Pair, lean: bool) -> None:
-    pair.split.configure(pair.cell(decode(), l=lean))
+    pair.split.configure(pair.cell(decode(), packed_dense=lean))
     before = dict(pair.split.counters())
     run(pair.split, 3)
     after = pair.split.counters()
@@ -117,7 +117,7 @@ def first(timeline: Timeline, resource: str, kind: str, layer: int) -> Span:
 @LEAN
 @pytest.mark.parametrize("deferral", [0, 1])
 def test_spans_lie_in_the_step_one_after_the_other(pair: Pair, lean: bool, deferral: int) -> None:
-    timeline = pair.timeline(decode(batch=2), l=lean, deferral=deferral)
+    timeline = pair.timeline(decode(batch=2), packed_dense=lean, deferral=deferral)
     assert timeline.title == f"+v{'+l' if lean else ''}{' deferral=1' if deferral else ''}"
     for resource in ("host", "device"):
         own = spans(timeline, resource)
@@ -128,7 +128,7 @@ def test_spans_lie_in_the_step_one_after_the_other(pair: Pair, lean: bool, defer
 
 @LEAN
 def test_every_moe_layer_is_one_job_which_is_awaited_there(pair: Pair, lean: bool) -> None:
-    timeline = pair.timeline(decode(batch=2), l=lean)
+    timeline = pair.timeline(decode(batch=2), packed_dense=lean)
     moe = list(range(LAYERS - moe_layers(pair), LAYERS))
     jobs = spans(timeline, "host")
     assert [(job.kind, job.layer) for job in jobs] == [("experts", layer) for layer in moe]
@@ -139,7 +139,7 @@ def test_every_moe_layer_is_one_job_which_is_awaited_there(pair: Pair, lean: boo
 
 @LEAN
 def test_experts_are_submitted_before_the_shared_expert_runs(pair: Pair, lean: bool) -> None:
-    timeline = pair.timeline(decode(batch=2), l=lean)
+    timeline = pair.timeline(decode(batch=2), packed_dense=lean)
     if pair.model.name == "mixtral":
         assert not spans(timeline, "device", "shared")
         return
@@ -154,7 +154,7 @@ def test_experts_are_submitted_before_the_shared_expert_runs(pair: Pair, lean: b
 
 @LEAN
 def test_deferred_experts_are_awaited_in_the_next_layer(pair: Pair, lean: bool) -> None:
-    timeline = pair.timeline(decode(batch=2), l=lean, deferral=1)
+    timeline = pair.timeline(decode(batch=2), packed_dense=lean, deferral=1)
     moe = list(range(LAYERS - moe_layers(pair), LAYERS))
     jobs = [(job.kind, job.layer) for job in spans(timeline, "host")]
     assert jobs == [(kind, layer) for layer in moe[:-1] for kind in ("experts", "deferred")] + [("experts", moe[-1])]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from ktbench.core.spec import WorkloadSpec
+from ktbench.spec.run_spec import WorkloadSpec
 from tests.engine.engines import TOLERANCE, cell, changed, engine_for, logits, needs_avx512, relative, stirred
 from tests.engine.families.plain import build
 from tests.engine.families.zoo import EXPERTS
@@ -35,10 +35,10 @@ WORKLOADS = [decode(batch=3, shortest=4), decode(batch=2, shortest=1), prefill(b
 def test_padded_sequences_get_what_they_get_alone(name: str) -> None:
     model = changed(name, **(FORMS[name] | _ALL))
     network = build(model)
-    system = engine_for(cell(model, decode()), cell(model, decode(), v=True))
+    system = engine_for(cell(model, decode()), cell(model, decode(), avx512=True))
     for workload in WORKLOADS:
         truth = alone(network, workload)
-        for engine in ({}, {"v": True}):
+        for engine in ({}, {"avx512": True}):
             assert relative(logits(system, cell(model, workload, **engine)), truth) < TOLERANCE
 
 

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ktbench.core.engine import PlacementSpec, Policy
-from ktbench.core.shape import MoEShape, moe_shape
 from ktbench.engine.placing import DynamicPlacement, place_experts
-from ktbench.workload.profile import ActivationProfile, Architecture, count_selections
+from ktbench.engine.workload.profile import ActivationProfile, Architecture, count_selections
+from ktbench.spec.engine import PlacementSpec, Policy
+from ktbench.spec.shape import MoEShape, moe_shape
 from tests.tiny import CONFIG, tiny_spec
 
 TRACES = Path(__file__).parents[3] / "shared" / "data" / "routing_traces"

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from ktbench.core.evidence import collect, dishonest
-from ktbench.core.outcome import Outcome
-from ktbench.core.spec import ModelSpec, Precision, RunSpec, WorkloadSpec
-from ktbench.core.weights import expert_bytes
 from ktbench.engine.load import load
 from ktbench.engine.load_layer import OwnLayer, load_layer
 from ktbench.engine.packing import Packing
 from ktbench.engine.protocol import HostRole, System, Unsupported
-from ktbench.measure.check import check, check_the_check
+from ktbench.run.check import check, check_the_check
+from ktbench.spec.evidence import collect, dishonest
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.run_spec import ModelSpec, Precision, RunSpec, WorkloadSpec
+from ktbench.spec.weights import expert_bytes
 from tests.engine.test_fused import AMX, AVX512
 from tests.engine.test_layer import exact, relative
 from tests.engine.tiny import decode, layer, prefill, run, spec, tiny_model
@@ -36,9 +36,9 @@ TOLERANCE |= {"q8_0": 0.02, "q4_0": _Q4_0}
 # Neither has kernels for AMX.
 BLOCKS = ("q8_0", "q4_0")
 SETTINGS = [
-    pytest.param({"v": True}, marks=AVX512, id="v"),
-    pytest.param({"m": True}, marks=AMX, id="m"),
-    pytest.param({"v": True, "m": True, "d": True}, marks=[AVX512, AMX], id="v+m+d"),
+    pytest.param({"avx512": True}, marks=AVX512, id="v"),
+    pytest.param({"amx": True}, marks=AMX, id="m"),
+    pytest.param({"avx512": True, "amx": True, "dynamic": True}, marks=[AVX512, AMX], id="v+m+d"),
 ]
 
 
@@ -57,7 +57,7 @@ def evidence_of(system: System, asked: RunSpec) -> str:
 @pytest.mark.parametrize("engine", SETTINGS)
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_layer_agrees_with_float64_and_passes_the_check(precision: Precision, engine: Mapping[str, bool]) -> None:
-    if precision in BLOCKS and "m" in engine:
+    if precision in BLOCKS and "amx" in engine:
         pytest.skip(f"AMX has no kernels for {precision}")
     model = tiny_model(hidden_size=256, moe_intermediate_size=128)
     packing = Packing(precision=precision)
@@ -104,7 +104,7 @@ def test_reference_takes_the_weights_as_stored(precision: Precision, step: float
 def test_the_whole_engine_runs_in_every_precision(precision: Precision, workload: WorkloadSpec) -> None:
     model = tiny_model()
     system = load(model, keep_original=False, packing=Packing(precision=precision))
-    asked = cell(model, workload, precision, v=True)
+    asked = cell(model, workload, precision, avx512=True)
     system.configure(asked)
     assert evidence_of(system, asked) == ""
     verdict = check(system.observe(), system.reference, asked.tolerance)
@@ -117,11 +117,11 @@ def test_bytes_of_a_step_follow_the_precision() -> None:
     held: dict[str, int] = {}
     for precision in PRECISIONS:
         system = load(model, keep_original=False, packing=Packing(precision=precision))
-        system.configure(cell(model, workload, precision, v=True))
+        system.configure(cell(model, workload, precision, avx512=True))
         run(system, 1)
         held[precision] = system.work().weight_bytes
         alone = load_layer(model, host=HostRole(cores=1), keep_original=False, packing=Packing(precision=precision))
-        alone.configure(cell(model, layer(batch=1, routing="concentrated"), precision, v=True))
+        alone.configure(cell(model, layer(batch=1, routing="concentrated"), precision, avx512=True))
         assert alone.work().weight_bytes == 4 * expert_bytes(model.shape, precision)
     for precision in PRECISIONS:
         saved = 2 * 4 * (expert_bytes(model.shape, "bf16") - expert_bytes(model.shape, precision))
@@ -138,7 +138,7 @@ def test_domains_give_the_same_output_and_their_own_evidence(precision: Precisio
         system: System = load_layer(model, host=HostRole(cores=2), keep_original=False, packing=packing)
     else:
         system = load(model, cores=2, keep_original=False, packing=packing)
-    on, off = (cell(model, workload, precision, v=True, n=n, domains=2, threads=2) for n in (True, False))
+    on, off = (cell(model, workload, precision, avx512=True, numa=n, domains=2, threads=2) for n in (True, False))
     for asked in (on, off, on):
         system.configure(asked)
         assert evidence_of(system, asked) == ""
@@ -156,11 +156,11 @@ def test_packed_weights_that_a_cell_does_not_ask_for_are_refused(phase: str) -> 
     else:
         system, workload = load(model, cores=2, packing=packing), decode()
     with pytest.raises(ValueError, match="precision=bf16 was asked for, the experts are packed with int8"):
-        system.configure(cell(model, workload, "bf16", v=True))
+        system.configure(cell(model, workload, "bf16", avx512=True))
     with pytest.raises(ValueError, match=r"engine\.domains=2 was asked for, the experts are packed with 1"):
-        system.configure(cell(model, workload, "int8", v=True, domains=2, threads=2))
+        system.configure(cell(model, workload, "int8", avx512=True, domains=2, threads=2))
     with pytest.raises(Unsupported, match=r"lie on one NUMA node, engine\.domains=2 splits them"):
-        system.configure(cell(model, workload, "int8", v=True, n=True))
+        system.configure(cell(model, workload, "int8", avx512=True, numa=True))
 
 
 @AVX512
@@ -168,7 +168,7 @@ def test_domains_need_a_thread_each() -> None:
     model = tiny_model(moe_intermediate_size=256)
     system = load(model, cores=1, keep_original=False, packing=Packing(domains=2))
     with pytest.raises(Unsupported, match="2 domains need a thread each, there are 1"):
-        system.configure(cell(model, decode(), "bf16", v=True, n=True, domains=2, threads=None))
+        system.configure(cell(model, decode(), "bf16", avx512=True, numa=True, domains=2, threads=None))
 
 
 @AVX512
@@ -176,7 +176,7 @@ def test_steps_leave_no_numbers_behind_that_were_not_computed() -> None:
     """The output is not a number until a step has run, so that a step which does nothing is found out."""
     model = tiny_model()
     system = load_layer(model, host=HostRole(cores=1), keep_original=False, packing=Packing())
-    system.configure(cell(model, layer(batch=2), "bf16", v=True))
+    system.configure(cell(model, layer(batch=2), "bf16", avx512=True))
     system.start()
     assert np.isnan(system._scripted.output.float().numpy()).all()
     system.step()
@@ -188,7 +188,7 @@ def test_every_copy_has_run_before_a_step_is_timed() -> None:
     model = tiny_model()
     host = HostRole(cores=1, cache_bytes=5 * model.shape.experts * expert_bytes(model.shape, "int8"))
     system = load_layer(model, host=host, keep_original=False, packing=Packing(precision="int8"))
-    asked = cell(model, layer(steps=2), "int8", v=True)
+    asked = cell(model, layer(steps=2), "int8", avx512=True)
     system.configure(asked)
     copies = system._copies_in_turn
     assert copies.count == 7

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from ktbench.core.spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.engine.load import is_experts, load
 from ktbench.engine.recording import record_profile
 from ktbench.engine.routing import PassRouting, Routing
-from ktbench.workload.profile import Architecture
-from ktbench.workload.prompts import prompt_ids
+from ktbench.engine.workload.profile import Architecture
+from ktbench.engine.workload.prompts import prompt_ids
+from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from tests.engine.tiny import EXPERTS, decode, plain_transformers, prefill, spec, tiny_model
 
 

@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from ktbench.core.engine import PlacementSpec
-from ktbench.core.spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.engine.hybrid import HybridEngine
-from ktbench.workload.profile import ActivationProfile, Architecture
+from ktbench.engine.workload.profile import ActivationProfile, Architecture
+from ktbench.spec.engine import PlacementSpec
+from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from tests.engine.engines import TOLERANCE, cell, changed, engine_for, logits, needs_avx512, relative
 from tests.engine.families.plain import build
 from tests.engine.prompts import together
@@ -44,7 +44,7 @@ class Split:
         return PlacementSpec(policy=policy, ratio=ratio, profile=profile, **options)  # type: ignore[arg-type]
 
     def cell(self, workload: WorkloadSpec, **engine: Any) -> RunSpec:
-        return cell(self.model, workload, threads=None, v=True, roles="split", **engine)
+        return cell(self.model, workload, threads=None, avx512=True, roles="split", **engine)
 
     def logits(self, workload: WorkloadSpec, **engine: Any) -> list[Tensor]:
         return logits(self.system, self.cell(workload, **engine))
@@ -61,7 +61,7 @@ def write_profile(path: Path, model: ModelSpec, seed: int = 0) -> Path:
 @pytest.fixture(scope="module", params=["qwen3_moe", "deepseek_v3"])
 def split(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Split]:
     model = changed(request.param)
-    cells = [cell(model, decode(), threads=None, v=True, l=lean, roles="split") for lean in (False, True)]
+    cells = [cell(model, decode(), threads=None, avx512=True, packed_dense=lean, roles="split") for lean in (False, True)]
     system = engine_for(*cells, cpus=CPUS)
     yield Split(model, system, write_profile(tmp_path_factory.mktemp("profile") / "tiny.npz", model))
     system.close()
@@ -74,18 +74,18 @@ def test_logits_are_those_of_experts_that_all_live_with_the_host(
     split: Split, policy: str, ratio: float, lean: bool
 ) -> None:
     for workload in (decode(batch=3, shortest=6), prefill(batch=2)):
-        at_host = split.logits(workload, l=lean)
-        assert relative(split.logits(workload, l=lean, placement=split.placed(policy, ratio)), at_host) < TOLERANCE
+        at_host = split.logits(workload, packed_dense=lean)
+        assert relative(split.logits(workload, packed_dense=lean, placement=split.placed(policy, ratio)), at_host) < TOLERANCE
 
 
 @LEAN
 @pytest.mark.parametrize("feature", ["deferral", "skipping"])
 def test_deferral_and_skipping_act_on_both_sides(split: Split, feature: str, lean: bool) -> None:
-    engine: dict[str, Any] = {"l": lean, feature: 1}
+    engine: dict[str, Any] = {"packed_dense": lean, feature: 1}
     at_host = split.logits(decode(batch=3), **engine)
     placed = split.logits(decode(batch=3), placement=split.placed("uniform", 0.5), **engine)
     assert relative(placed, at_host) < TOLERANCE
-    assert relative(split.logits(decode(batch=3), l=lean), at_host) > 0
+    assert relative(split.logits(decode(batch=3), packed_dense=lean), at_host) > 0
 
 
 def moved(system: HybridEngine, asked: RunSpec) -> dict[str, int]:
@@ -101,7 +101,7 @@ def moved(system: HybridEngine, asked: RunSpec) -> dict[str, int]:
 def test_the_device_serves_what_was_selected_of_its_experts(split: Split, ratio: float, lean: bool) -> None:
     placement = split.placed("front_loading", ratio)
     workload = decode(batch=3, steps=4, routing="zipf")
-    counted = moved(split.system, split.cell(workload, l=lean, placement=placement))
+    counted = moved(split.system, split.cell(workload, packed_dense=lean, placement=placement))
     residents = split.system._residents
     assert residents is not None
     expected = sum(
@@ -121,13 +121,13 @@ def test_all_on_the_host_counts_no_device_experts(split: Split) -> None:
 def test_hot_experts_move_to_the_device_while_steps_run(split: Split, lean: bool) -> None:
     """One expert of every layer takes all tokens: wherever it began, it ends with the device."""
     workload = decode(batch=4, steps=12, routing="concentrated")
-    at_host = split.logits(workload, l=lean)
+    at_host = split.logits(workload, packed_dense=lean)
     placement = split.placed("dynamic", 0.25, every=3 if lean else 2)  # each setting a placement that has not moved yet
-    counted = moved(split.system, split.cell(workload, l=lean, placement=placement))
-    still = moved(split.system, split.cell(workload, l=lean, placement=split.placed("uniform", 0.25)))
+    counted = moved(split.system, split.cell(workload, packed_dense=lean, placement=placement))
+    still = moved(split.system, split.cell(workload, packed_dense=lean, placement=split.placed("uniform", 0.25)))
     assert counted["experts_moved"] > 0
     assert still["experts_moved"] == 0
-    assert relative(split.logits(workload, l=lean, placement=placement), at_host) < TOLERANCE
+    assert relative(split.logits(workload, packed_dense=lean, placement=placement), at_host) < TOLERANCE
 
 
 def test_workloads_change_under_a_placement(split: Split) -> None:
@@ -144,9 +144,9 @@ def test_base_is_transformers_where_another_cell_with_a_placement_came_first() -
     model, workload = changed("qwen3_moe"), decode(batch=2)
     apart: dict[str, Any] = {"threads": None, "roles": "split"}
     placement = PlacementSpec(policy="uniform", ratio=0.5)
-    base, placed = cell(model, workload, **apart), cell(model, workload, v=True, placement=placement, **apart)
+    base, placed = cell(model, workload, **apart), cell(model, workload, avx512=True, placement=placement, **apart)
     system = engine_for(base, placed, cpus=CPUS)
-    logits(system, cell(model, prefill(), v=True, placement=placement, **apart))
+    logits(system, cell(model, prefill(), avx512=True, placement=placement, **apart))
     system.configure(placed)
     assert all(map(torch.equal, logits(system, base), together(build(model), workload)))
 
@@ -177,7 +177,7 @@ def test_frequency_places_what_was_counted_most(split: Split) -> None:
 
 def test_placement_needs_the_fused_operator(split: Split) -> None:
     with pytest.raises(ValueError, match="on shared cores nothing is gained"):
-        cell(split.model, decode(), v=True, placement=split.placed("uniform", 0.5))
+        cell(split.model, decode(), avx512=True, placement=split.placed("uniform", 0.5))
     with pytest.raises(Exception, match=r"needs \+v or \+m"):
         split.system.configure(
             cell(split.model, decode(), threads=None, roles="split", placement=split.placed("uniform", 0.5))

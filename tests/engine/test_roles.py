@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ktbench.core.engine import EngineSpec
 from ktbench.engine.roles import RoleCpus, lacking_cores, reach, split_cpus
+from ktbench.spec.engine import EngineSpec
 
 
 def split(cpus: list[int], **engine: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:

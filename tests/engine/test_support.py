@@ -7,29 +7,29 @@ from typing import Any
 
 import pytest
 
-from ktbench.core.spec import RunSpec, WorkloadSpec
 from ktbench.engine.packing import Packing
 from ktbench.engine.protocol import HostRole
 from ktbench.engine.support import unsupported
+from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from tests.engine.tiny import decode, layer, prefill, spec, tiny_model
 
-V = {"v": True}
+V = {"avx512": True}
 REFUSED: list[tuple[WorkloadSpec, dict[str, Any], str, str]] = [
     (decode(), {}, "int8", "base runs bf16 weights"),
     (prefill(), {}, "int4_g32", "precision=int4_g32 needs +v or +m"),
-    (decode(), V | {"c": True}, "bf16", "no CUDA graph"),
-    (layer(), V | {"c": True}, "bf16", "no CUDA graph"),
+    (decode(), V | {"cuda_graph": True}, "bf16", "no CUDA graph"),
+    (layer(), V | {"cuda_graph": True}, "bf16", "no CUDA graph"),
     (layer(), V | {"deferral": 1}, "bf16", "has the routed experts alone"),
     (layer(), {"skipping": 1}, "bf16", "has the routed experts alone"),
     (layer(routing="recorded"), V, "bf16", "set workload.trace to FILE or FILE:ARRAY"),
     (layer(batch=3, active_experts=8), V, "bf16", "must divide the 12 experts that batch=3 tokens select"),
-    (decode(), V | {"n": True, "domains": 2, "threads": 1}, "bf16", "engine.domains=2 need a thread each"),
+    (decode(), V | {"numa": True, "domains": 2, "threads": 1}, "bf16", "engine.domains=2 need a thread each"),
 ]
 ALLOWED: list[tuple[WorkloadSpec, dict[str, Any], str]] = [
     (decode(), V, "int8"),
-    (prefill(), {"m": True}, "int4_g128"),
-    (decode(), V | {"n": True, "domains": 2, "threads": 2}, "bf16"),
-    (decode(), V | {"n": True}, "bf16"),
+    (prefill(), {"amx": True}, "int4_g128"),
+    (decode(), V | {"numa": True, "domains": 2, "threads": 2}, "bf16"),
+    (decode(), V | {"numa": True}, "bf16"),
     (layer(), {}, "bf16"),
     (layer(), {}, "int8"),
     (layer(batch=4, active_experts=8), V, "int8"),

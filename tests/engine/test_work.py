@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from ktbench.core.record import Work
-from ktbench.core.shape import moe_shape
 from ktbench.engine.routing import Routing
 from ktbench.engine.work import ExpertsWork, layer_work, mean_work
+from ktbench.spec.record import Work
+from ktbench.spec.shape import moe_shape
 from tests.engine.tiny import facts
 
 QWEN = moe_shape(facts("qwen3_30b_a3b")["config"])  # 2048 x 768

@@ -9,11 +9,11 @@ import torch
 import yaml
 from transformers import PreTrainedModel
 
-from ktbench.core.engine import EngineSpec
-from ktbench.core.spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.engine.load import is_experts, load
 from ktbench.engine.packing import Packing
 from ktbench.engine.synthetic import WeightPool, materialise, materialise_experts, skeleton
+from ktbench.spec.engine import EngineSpec
+from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 
 MODELS = Path(__file__).parents[2] / "conf" / "model"
 # Architectures; a model that ships has weights, and its configuration with them.
@@ -108,7 +108,7 @@ def plain_transformers(model: ModelSpec) -> PreTrainedModel:
 
 def logits_of_steps(model: ModelSpec, workload: WorkloadSpec, **engine: Any) -> list[torch.Tensor]:
     """Logits of every step of the engine, the layouts kept that the features need."""
-    fused = bool(engine.get("v") or engine.get("m"))
+    fused = bool(engine.get("avx512") or engine.get("amx"))
     system = load(model, keep_original=not fused, packing=Packing() if fused else None)
     system.configure(spec(model, workload, **engine))
     return run(system, workload.steps)

@@ -19,14 +19,14 @@ from ktbench import cli
 from ktbench.cli import drive, request, show
 from ktbench.cli.request import Planned, plan_request, read_request
 from ktbench.config import Request
-from ktbench.core.record import Record
 from ktbench.host.environment import environment
-from ktbench.launch import worker
-from ktbench.launch.sweep import Sweep
 from ktbench.report.rows import rows_of
 from ktbench.report.tables import table_of
 from ktbench.report.write import write_report
-from ktbench.store import LOG_NAME, Run, StoreError, read_run
+from ktbench.results.store import LOG_NAME, Run, StoreError, read_run
+from ktbench.run import worker
+from ktbench.run.sweep import Sweep
+from ktbench.spec.record import Record
 from tests.faults.steady import forked_worker
 
 RUN = "hurt"

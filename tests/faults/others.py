@@ -10,10 +10,10 @@ from pathlib import Path
 from unittest.mock import patch
 
 from ktbench.cli import opening
-from ktbench.core.outcome import Outcome
-from ktbench.launch import sweep as sweeping
-from ktbench.measure import session
-from ktbench.store import find, read_run
+from ktbench.results.store import find, read_run
+from ktbench.run import session
+from ktbench.run import sweep as sweeping
+from ktbench.spec.outcome import Outcome
 from tests.faults.findings import Finding
 from tests.faults.kills import Undisturbed
 from tests.faults.lives import (

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from ktbench.core.spec import RunSpec
-from ktbench.launch.serve import serve
+from ktbench.run.serve import serve
+from ktbench.spec.run_spec import RunSpec
 from tests.fake import FakeRoofs, FakeSystem
 
 _STEP_S = {"base": 8e-3, "skipping=1": 5e-3, "deferral=1": 4e-3}
@@ -147,5 +147,5 @@ def _system(scripts: Mapping[str, str], specs: object) -> SteadySystem:
 
 
 def forked_worker(scripts: Mapping[str, str]) -> Callable[[object, Path, int], Forked]:
-    """What stands for `ktbench.launch.worker._started`."""
+    """What stands for `ktbench.run.worker._started`."""
     return lambda command, log, answers: Forked(scripts, log, answers)

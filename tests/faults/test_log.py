@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ktbench.core.outcome import Outcome
-from ktbench.core.record import Header, Part, Record
-from ktbench.store import LOG_NAME, Log, StoreError, read_run
-from ktbench.store.lines import encode
+from ktbench.results.store import LOG_NAME, Log, StoreError, read_run
+from ktbench.results.store.lines import encode
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Header, Part, Record
 from tests.tiny import tiny_cell
 
 CELL = tiny_cell()

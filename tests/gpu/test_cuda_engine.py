@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from ktbench.core.spec import ModelSpec, WorkloadSpec
 from ktbench.engine.load import load_engine
 from ktbench.engine.packing import Holding
 from ktbench.engine.protocol import HostRole
+from ktbench.spec.run_spec import ModelSpec, WorkloadSpec
 from tests.engine.tiny import decode, prefill, run, spec, tiny_model
 
 pytestmark = pytest.mark.gpu
@@ -51,7 +51,7 @@ def test_base(name: str, work: Any) -> None:
 @pytest.mark.parametrize("work", [decode, prefill])
 def test_fused(name: str, work: Any) -> None:
     workload = work(batch=2, routing="balanced")
-    assert_alike(logits(name, workload, v=True, device="cuda"), logits(name, workload, v=True))
+    assert_alike(logits(name, workload, avx512=True, device="cuda"), logits(name, workload, avx512=True))
 
 
 @pytest.mark.usefixtures("needs_avx512")
@@ -60,9 +60,9 @@ def test_fused(name: str, work: Any) -> None:
 @pytest.mark.parametrize("shortest", [None, 5])
 def test_replayed_steps(name: str, deferral: int, shortest: int | None) -> None:
     workload = decode(batch=2, steps=5, routing="balanced", shortest=shortest)
-    truth = logits(name, workload, v=True, deferral=deferral)
-    assert_alike(logits(name, workload, v=True, device="cuda", deferral=deferral), truth)
-    system = engine(tiny_model(name), workload, v=True, c=True, device="cuda", deferral=deferral)
+    truth = logits(name, workload, avx512=True, deferral=deferral)
+    assert_alike(logits(name, workload, avx512=True, device="cuda", deferral=deferral), truth)
+    system = engine(tiny_model(name), workload, avx512=True, cuda_graph=True, device="cuda", deferral=deferral)
     before = system.counters()["graph_replays"]
     for _ in range(2):
         assert_alike(run(system, workload.steps), truth)
@@ -74,10 +74,10 @@ def test_replayed_steps(name: str, deferral: int, shortest: int | None) -> None:
 def test_features_are_toggled_on_loaded_weights() -> None:
     """A call captured with other kernels is not replayed; what a step observes agrees with the reference."""
     model, workload = tiny_model(NAMES[0]), decode(batch=2, routing="balanced")
-    system = engine(model, workload, v=True, c=True, device="cuda")
+    system = engine(model, workload, avx512=True, cuda_graph=True, device="cuda")
     truth = run(system, workload.steps)
-    for features in ({"d": True}, {"c": False}, {"c": True, "deferral": 1}, {}):
-        asked = {"v": True, "c": True, "device": "cuda", "threads": None} | features
+    for features in ({"dynamic": True}, {"cuda_graph": False}, {"cuda_graph": True, "deferral": 1}, {}):
+        asked = {"avx512": True, "cuda_graph": True, "device": "cuda", "threads": None} | features
         system.configure(spec(model, workload, **asked))
         seen = run(system, workload.steps)
         if "deferral" not in features:

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from ktbench.core.engine import EngineSpec
-from ktbench.core.spec import RunSpec
 from ktbench.engine.cuda.expert_costs import Costs
 from ktbench.engine.cuda.fiddler import Copier, measure_costs
 from ktbench.engine.cuda.pinning import CudaHostMemory, Pins
@@ -19,6 +17,8 @@ from ktbench.engine.protocol import HostRole
 from ktbench.engine.routing import Routing
 from ktbench.peers import fiddler as module
 from ktbench.peers.fiddler import open_fiddler
+from ktbench.spec.engine import EngineSpec
+from ktbench.spec.run_spec import RunSpec
 from tests.engine.cuda.test_fiddler import DEVICE, FAMILIES, HOST, call, copied_at, drawn, error, original
 from tests.engine.tiny import decode, prefill, run, spec, tiny_model
 

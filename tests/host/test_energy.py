@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ktbench.core.conduct import Energy
 from ktbench.host.cuda import CudaDevices, Gpu
 from ktbench.host.energy import Meter, energy_between, joules_between, open_meters
+from ktbench.spec.conduct import Energy
 from tests.host.conftest import Grow
 
 RAPL = "sys/class/powercap"

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from ktbench.core.features import FEATURES
 from ktbench.host.cuda import CudaDevices, Gpu, read_cuda_devices
 from ktbench.host.extension import Extension
 from ktbench.host.grants import feature_reasons, grants_of, kernel_isas, machine_grants
 from ktbench.host.topology import read_topology
+from ktbench.spec.features import FEATURES
 
 H200 = CudaDevices(gpus=(Gpu(name="NVIDIA H200", memory_bytes=2**37),))
 NO_GPU = CudaDevices(gpus=(), reason="no CUDA device: libcuda is not installed")
@@ -37,7 +37,7 @@ def test_a_machine_that_grants_all(two_sockets: Path) -> None:
 def test_v_needs_no_more_than_base_avx512(two_sockets: Path) -> None:
     kernels = extension(avx512="", avx512_vnni="the CPU has no avx512_vnni", avx512_bf16="no", amx="no amx")
     reasons = feature_reasons(grants_of(kernels, read_topology(two_sockets, range(7)), H200, "2.13.0+cu130"))
-    assert (reasons["v"], reasons["m"], reasons["d"]) == ("", "no amx", "")
+    assert (reasons["avx512"], reasons["amx"], reasons["dynamic"]) == ("", "no amx", "")
 
 
 def test_every_refusal_has_a_reason(two_sockets: Path) -> None:
@@ -64,11 +64,11 @@ def test_a_gpu_needs_a_torch_that_can_use_it(tmp_path: Path, torch: str | None, 
 def test_kernels_run_on_the_granted_instruction_sets() -> None:
     granted = {"avx2": "", "avx512": "", "avx512_vnni": "", "avx512_bf16": "no avx512_bf16", "amx": "no amx_tile"}
     assert kernel_isas(granted) == {
-        "bf16": {"v": ("avx512",)},
-        "int8": {"v": ("avx512", "avx512_vnni")},
-        "int4": {"v": ("avx512", "avx512_vnni")},
-        "q8_0": {"v": ("avx512", "avx512_vnni")},
-        "q4_0": {"v": ("avx512", "avx512_vnni")},
+        "bf16": {"avx512": ("avx512",)},
+        "int8": {"avx512": ("avx512", "avx512_vnni")},
+        "int4": {"avx512": ("avx512", "avx512_vnni")},
+        "q8_0": {"avx512": ("avx512", "avx512_vnni")},
+        "q4_0": {"avx512": ("avx512", "avx512_vnni")},
     }
     assert kernel_isas({}) == {"bf16": {}, "int8": {}, "int4": {}, "q8_0": {}, "q4_0": {}}
 
@@ -79,14 +79,14 @@ def test_every_need_in_the_feature_table_is_a_grant() -> None:
 
 def test_a_feature_lacks_what_it_needs_and_what_it_rides_on() -> None:
     reasons = feature_reasons(ALL | {"avx512": "no avx512", "amx": "no amx", "numa": "one node"})
-    assert reasons["v"] == "no avx512"
-    assert reasons["d"] == "needs +v or +m, of which none can run here"
-    assert reasons["n"] == "one node; needs +v or +m, of which none can run here"
+    assert reasons["avx512"] == "no avx512"
+    assert reasons["dynamic"] == "needs +v or +m, of which none can run here"
+    assert reasons["numa"] == "one node; needs +v or +m, of which none can run here"
     assert reasons["deferral"] == ""
 
 
 def test_one_kernel_is_enough_to_ride_on() -> None:
-    assert feature_reasons(ALL | {"amx": "no amx"})["d"] == ""
+    assert feature_reasons(ALL | {"amx": "no amx"})["dynamic"] == ""
 
 
 class Driver:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.core.health import MACHINE_CHECKS, TURN_CHECKS, unknown, warnings
 from ktbench.host.health import health_facts
 from ktbench.host.memory import read_filling, read_quota_stops
 from ktbench.host.topology import read_topology
+from ktbench.spec.health import MACHINE_CHECKS, TURN_CHECKS, unknown, warnings
 from tests.host.conftest import CPU, Grow
 
 MEMINFO = {

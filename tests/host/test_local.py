@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from ktbench.core.machine import MachineSpec
-from ktbench.core.plain import from_plain
-from ktbench.core.record import Environment
 from ktbench.host import local
 from ktbench.host.describe import Constant, MachineDescription, save_description
 from ktbench.host.local import machine_content, read_local_machine
+from ktbench.spec.machine import MachineSpec
+from ktbench.spec.plain import from_plain
+from ktbench.spec.record import Environment
 
 ENV_ID = "e" * 12
 PATH = Path("runs") / f"machine-{ENV_ID}.yaml"

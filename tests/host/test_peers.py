@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.core.peers import BY_NAME, PeerSpec
 from ktbench.host import peers
 from ktbench.host.peers import find_peer, interpreters, peer_reason
+from ktbench.spec.peers import BY_NAME, PeerSpec
 
 
 @pytest.fixture(autouse=True)

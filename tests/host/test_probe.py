@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from ktbench.core.placement import Placement
-from ktbench.core.record import Environment
 from ktbench.host import gauges, roofs
 from ktbench.host.cuda import CudaDevices
 from ktbench.host.describe import Constant, MachineDescription, load_description, save_description
@@ -21,6 +19,8 @@ from ktbench.host.gauges import Gauge, Instruments, buffers_needed, open_instrum
 from ktbench.host.probe import Reading, Readings, describe, read_rounds
 from ktbench.host.roofs import Roofs, best_isa, core_to_core_ns, open_roofs, pinned_team
 from ktbench.host.topology import Topology, read_topology
+from ktbench.spec.placement import Placement
+from ktbench.spec.record import Environment
 
 MIB = 2**20
 DAY = date(2026, 11, 20)

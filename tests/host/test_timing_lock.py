@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.core.errors import RequestError
 from ktbench.host import timing_lock
 from ktbench.host.timing_lock import Holder, timing
+from ktbench.spec.errors import RequestError
 
 HOLD = """
 import sys

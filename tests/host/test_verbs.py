@@ -11,12 +11,12 @@ from types import ModuleType
 import pytest
 
 from ktbench.cli import doctor, probe
-from ktbench.core.errors import RequestError
-from ktbench.core.features import FEATURES
-from ktbench.core.placement import Placement
 from ktbench.host import gauges
 from ktbench.host.describe import Constant, MachineDescription, load_description
 from ktbench.host.extension import Extension, load_extension
+from ktbench.spec.errors import RequestError
+from ktbench.spec.features import FEATURES
+from ktbench.spec.placement import Placement
 
 MIB = 2**20
 

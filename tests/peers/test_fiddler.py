@@ -10,8 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from ktbench.core.engine import EngineSpec
-from ktbench.core.spec import RunSpec, WorkloadSpec
 from ktbench.engine import load as loading
 from ktbench.engine.cuda.expert_costs import Costs
 from ktbench.engine.cuda.role import CudaRole
@@ -20,6 +18,8 @@ from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.step.tape import Tape
 from ktbench.peers import fiddler as module
 from ktbench.peers.fiddler import Fiddler, open_fiddler
+from ktbench.spec.engine import EngineSpec
+from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from tests.engine.cuda.fakes import FakeDevice
 from tests.engine.tiny import decode, prefill, run, tiny_model
 

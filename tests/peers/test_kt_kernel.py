@@ -14,19 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ktbench.core.outcome import Outcome
-from ktbench.core.peers import PeerSpec
-from ktbench.core.spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.engine.layer import LayerSystem
 from ktbench.engine.load_layer import LayerWeights, load_layer
 from ktbench.engine.matrices import ExpertMatrices
 from ktbench.engine.protocol import HostRole, Unsupported
-from ktbench.measure.check import check, check_the_check
 from ktbench.peers.kt_kernel.experts import KtExperts
 from ktbench.peers.kt_kernel.layer import KtLayer
 from ktbench.peers.kt_kernel.quantised import as_stored
 from ktbench.peers.kt_kernel.settings import Setting, Tuned, settings_for, tune
 from ktbench.peers.layer import open_peer_layer
+from ktbench.run.check import check, check_the_check
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.peers import PeerSpec
+from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from tests.engine.tiny import layer, run, spec, tiny_model
 
 pytestmark = pytest.mark.peers

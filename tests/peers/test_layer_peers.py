@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from ktbench.core.outcome import Outcome
-from ktbench.core.peers import IMPLEMENTATIONS, PeerSpec
-from ktbench.core.spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.engine.layer import LayerSystem
 from ktbench.engine.load_layer import load_layer
 from ktbench.engine.protocol import HostRole, Unsupported
-from ktbench.measure.check import check, check_the_check
 from ktbench.peers.layer import TransformersLayer, open_peer_layer
+from ktbench.run.check import check, check_the_check
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.peers import IMPLEMENTATIONS, PeerSpec
+from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from tests.engine.tiny import PACKABLE, layer, run, spec, tiny_model
 
 pytestmark = pytest.mark.peers

@@ -18,20 +18,20 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
-from ktbench.core.ids import spec_id
-from ktbench.core.outcome import Outcome
-from ktbench.core.peers import IMPLEMENTATIONS, PeerSpec
-from ktbench.core.record import Cell, Record
-from ktbench.core.spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.engine.load import load
 from ktbench.engine.places import is_experts
 from ktbench.engine.protocol import HostRole, System, Unsupported
-from ktbench.measure.session import Session
+from ktbench.engine.workload.prompts import prompt_ids
 from ktbench.peers.support import unsupported
 from ktbench.peers.transformers.load import open_transformers
 from ktbench.peers.transformers.system import PlainTransformers
 from ktbench.peers.transformers.tuning import Tuning, thread_counts, tune
-from ktbench.workload.prompts import prompt_ids
+from ktbench.run.session import Session
+from ktbench.spec.ids import spec_id
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.peers import IMPLEMENTATIONS, PeerSpec
+from ktbench.spec.record import Cell, Record
+from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from tests.engine.tiny import decode, logits_of_steps, plain_transformers, prefill, run, spec, tiny_model
 from tests.fake import FakeRoofs
 

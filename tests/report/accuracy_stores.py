@@ -9,19 +9,19 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from ktbench.core.arms import arm_changes
-from ktbench.core.engine import EngineSpec
-from ktbench.core.evidence import collect
-from ktbench.core.features import FEATURES
-from ktbench.core.ids import spec_id
-from ktbench.core.outcome import Outcome
-from ktbench.core.record import Cell, Header, Part, Record, Work
-from ktbench.core.scored import Asked, Scored
-from ktbench.core.spec import MeasureSpec, ModelSpec, Precision, RunSpec, WorkloadSpec
-from ktbench.core.suite import SuiteSpec, TaskSpec
-from ktbench.core.sweep import FigureKind
 from ktbench.report.accuracy.rows import AccuracyRow, accuracy_rows
-from ktbench.store import Log, Run, published_of, read_run
+from ktbench.results.store import Log, Run, published_of, read_run
+from ktbench.spec.arms import arm_changes
+from ktbench.spec.engine import EngineSpec
+from ktbench.spec.evidence import collect
+from ktbench.spec.features import FEATURES
+from ktbench.spec.ids import spec_id
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Cell, Header, Part, Record, Work
+from ktbench.spec.run_spec import MeasureSpec, ModelSpec, Precision, RunSpec, WorkloadSpec
+from ktbench.spec.scored import Asked, Scored
+from ktbench.spec.suite import SuiteSpec, TaskSpec
+from ktbench.spec.sweep import FigureKind
 from tests.report.synthetic import CONFIG, MACHINE
 
 CATEGORIES = ("coding", "data_analysis", "instruction_following", "language", "math", "reasoning")

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from ktbench.core.record import Environment, Record
-from ktbench.store import Log, Run, read_run
+from ktbench.results.store import Log, Run, read_run
+from ktbench.spec.record import Environment, Record
 from tests.report.synthetic import MACHINE, Arm, Store
 
 ARMS = (Arm(label="base", step_ms=182.0), Arm(label="+v", step_ms=61.0), Arm(label="+v+d", step_ms=60.0))

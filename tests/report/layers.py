@@ -8,17 +8,17 @@ from math import exp
 from pathlib import Path
 from random import Random
 
-from ktbench.core.arms import arm_features, arm_peer, arm_precision
-from ktbench.core.engine import EngineSpec
-from ktbench.core.evidence import collect
-from ktbench.core.features import FEATURES
-from ktbench.core.ids import spec_id
-from ktbench.core.outcome import Outcome
-from ktbench.core.peers import IMPLEMENTATIONS, PeerSpec
-from ktbench.core.record import Cell, Environment, Header, Part, Record, RoofSample, Work
-from ktbench.core.spec import MeasureSpec, ModelSpec, Routing, RunSpec, WorkloadSpec
-from ktbench.store import LOG_NAME, Run, read_run
-from ktbench.store.log import encode
+from ktbench.results.store import LOG_NAME, Run, read_run
+from ktbench.results.store.log import encode
+from ktbench.spec.arms import arm_features, arm_peer, arm_precision
+from ktbench.spec.engine import EngineSpec
+from ktbench.spec.evidence import collect
+from ktbench.spec.features import FEATURES
+from ktbench.spec.ids import spec_id
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.peers import IMPLEMENTATIONS, PeerSpec
+from ktbench.spec.record import Cell, Environment, Header, Part, Record, RoofSample, Work
+from ktbench.spec.run_spec import MeasureSpec, ModelSpec, Routing, RunSpec, WorkloadSpec
 from tests.report.synthetic import CONFIG, MACHINE
 
 TOP_K, EXPERTS = 8, 64

@@ -9,17 +9,17 @@ from typing import Any
 
 import yaml
 
-from ktbench.core.arms import arm_features, arm_peer, arm_precision
-from ktbench.core.engine import EngineSpec, PlacementSpec
-from ktbench.core.ids import spec_id
-from ktbench.core.machine import MachineSpec
-from ktbench.core.outcome import Outcome
-from ktbench.core.plain import from_plain
-from ktbench.core.record import Cell, Environment, Header, Part, Record, RoleTimes, Work
-from ktbench.core.shape import moe_shape
-from ktbench.core.spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.resources import data_folder
-from ktbench.store import Run, read_published
+from ktbench.results.store import Run, read_published
+from ktbench.spec.arms import arm_features, arm_peer, arm_precision
+from ktbench.spec.engine import EngineSpec, PlacementSpec
+from ktbench.spec.ids import spec_id
+from ktbench.spec.machine import MachineSpec
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.plain import from_plain
+from ktbench.spec.record import Cell, Environment, Header, Part, Record, RoleTimes, Work
+from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
+from ktbench.spec.shape import moe_shape
 
 KT = "+v+m+d+n+c"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ktbench.core.record import Agreement
+from ktbench.spec.record import Agreement
 from tests.report.layers import LayerArm, LayerPart, LayerStore
 from tests.report.synthetic import Arm, Store
 

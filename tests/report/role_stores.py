@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ktbench.core.engine import PlacementSpec
+from ktbench.spec.engine import PlacementSpec
 from tests.report.synthetic import Arm, Store
 
 SPLIT = {"roles": "split"}

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import median
 
-from ktbench.core.ids import spec_id
-from ktbench.core.machine import MachineSpec
-from ktbench.core.record import Cell, Record
-from ktbench.store import Run
-from tests.simulate.testbed import testbed
+from ktbench.results.store import Run
+from ktbench.spec.ids import spec_id
+from ktbench.spec.machine import MachineSpec
+from ktbench.spec.record import Cell, Record
+from tests.sim.testbed import testbed
 
 MACHINE = testbed()
 OTHER = replace(testbed(read_gb_per_s=300.0), name="other", title="Another machine")

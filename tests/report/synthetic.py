@@ -9,17 +9,17 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from ktbench.core.arms import arm_features, arm_peer
-from ktbench.core.engine import EngineSpec, PlacementSpec
-from ktbench.core.evidence import collect
-from ktbench.core.features import FEATURES
-from ktbench.core.ids import spec_id
-from ktbench.core.outcome import Outcome
-from ktbench.core.peers import BY_NAME, IMPLEMENTATIONS, PeerSpec
-from ktbench.core.record import Agreement, Cell, Environment, Header, Part, Record, RoleTimes, RoofSample, Work
-from ktbench.core.spec import MeasureSpec, ModelSpec, Precision, RunSpec, WorkloadSpec
-from ktbench.core.sweep import FigureKind
-from ktbench.store import Log, Run, read_run
+from ktbench.results.store import Log, Run, read_run
+from ktbench.spec.arms import arm_features, arm_peer
+from ktbench.spec.engine import EngineSpec, PlacementSpec
+from ktbench.spec.evidence import collect
+from ktbench.spec.features import FEATURES
+from ktbench.spec.ids import spec_id
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.peers import BY_NAME, IMPLEMENTATIONS, PeerSpec
+from ktbench.spec.record import Agreement, Cell, Environment, Header, Part, Record, RoleTimes, RoofSample, Work
+from ktbench.spec.run_spec import MeasureSpec, ModelSpec, Precision, RunSpec, WorkloadSpec
+from ktbench.spec.sweep import FigureKind
 
 CONFIG: dict[str, Any] = {
     "model_type": "qwen3_moe",

@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from ktbench.core.outcome import Outcome
 from ktbench.report.accuracy.rows import accuracy_rows
 from ktbench.report.documents import documents_of
-from ktbench.store import Run
+from ktbench.results.store import Run
+from ktbench.spec.outcome import Outcome
 from tests.report.accuracy_stores import (
     BASE,
     FIG13,

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.core.record import Agreement, Record
 from ktbench.report.agreement import MARK, UNPROVEN, worst
 from ktbench.report.data import csv_text, json_text
 from ktbench.report.latex import latex
 from ktbench.report.row import Row
 from ktbench.report.rows import row_line, rows_of
 from ktbench.report.tables import Table, table_of
-from ktbench.store import Run
+from ktbench.results.store import Run
+from ktbench.spec.record import Agreement, Record
 from tests.report import peer_stores
 from tests.report.peer_stores import DECODE, KERNELS, NEAR, PEERS
 from tests.report.synthetic import DECODE as OURS

@@ -10,14 +10,14 @@ import pytest
 import yaml
 
 from ktbench.config import compose, freeze
-from ktbench.core.engine import EngineSpec
-from ktbench.core.ids import spec_id
-from ktbench.core.inject import InjectRule, InjectSpec
-from ktbench.core.plain import to_plain
-from ktbench.core.spec import MeasureSpec, RunSpec
 from ktbench.report.command import command_of
+from ktbench.spec.engine import EngineSpec
+from ktbench.spec.ids import spec_id
+from ktbench.spec.inject import InjectRule, InjectSpec
+from ktbench.spec.plain import to_plain
+from ktbench.spec.run_spec import MeasureSpec, RunSpec
 from tests.report.synthetic import Store
-from tests.simulate.testbed import testbed
+from tests.sim.testbed import testbed
 
 
 def planned(*overrides: str) -> RunSpec:
@@ -36,19 +36,19 @@ def read_back(command: str) -> RunSpec:
         ["model.layers=4"],
         ["model.layers=4", "model.vocab=full", "model.seed=7"],
         ["model=mixtral_8x7b", "workload=prefill", "workload.prompt=32", "workload.batch=3", "workload.routing=zipf"],
-        ["engine.v=true", "engine.d=true", "engine.deferral=3", "engine.threads=2", "measure.max_rounds=7"],
-        ["model.layers=2", "engine.m=true", "engine.amx_min_tokens=8", "workload.seed=3", "measure.goal=0.1"],
-        ["workload=layer", "workload.batch=64", "workload.active_experts=8", "precision=int8", "engine.m=true"],
+        ["engine.avx512=true", "engine.dynamic=true", "engine.deferral=3", "engine.threads=2", "measure.max_rounds=7"],
+        ["model.layers=2", "engine.amx=true", "engine.amx_min_tokens=8", "workload.seed=3", "measure.goal=0.1"],
+        ["workload=layer", "workload.batch=64", "workload.active_experts=8", "precision=int8", "engine.amx=true"],
         [
             "workload=layer",
             "model.experts=16",
             "precision=int4_g64",
-            "engine.v=true",
-            "engine.n=true",
+            "engine.avx512=true",
+            "engine.numa=true",
             "engine.domains=2",
         ],
         ["workload=layer", "workload.routing=recorded", "workload.trace=traces/a b.npz", "measure.tolerance=0.5"],
-        ["engine.v=true", "engine.l=true", "device_precision=int4_g32", "engine.deferral=auto"],
+        ["engine.avx512=true", "engine.packed_dense=true", "device_precision=int4_g32", "engine.deferral=auto"],
         ["engine.roles=split", "engine.device_threads=1", "engine.defer_prefill=true"],
         ["workload.batch=4", "workload.shortest=16", "workload.chunk=32"],
         ["engine.roles=split", "engine.placement={policy:dynamic,ratio:0.25,every:4,seed:3}"],
@@ -95,12 +95,12 @@ def test_a_checkpoint_is_named_by_its_folder_and_quoted() -> None:
 def test_defaults_are_not_repeated(tmp_path: Path) -> None:
     command = command_of(Store().cells()[0].spec)
     assert "engine." not in command and "measure." not in command
-    changed = replace(Store().cells()[0].spec, engine=EngineSpec(v=True), measure=MeasureSpec(goal=0.2))
-    assert command_of(changed).endswith("engine.v=true measure.goal=0.2")
+    changed = replace(Store().cells()[0].spec, engine=EngineSpec(avx512=True), measure=MeasureSpec(goal=0.2))
+    assert command_of(changed).endswith("engine.avx512=true measure.goal=0.2")
 
 
 def test_where_peers_are_is_said_of_peers_alone() -> None:
-    assert "peer." not in command_of(planned("peer.python=elsewhere/python", "engine.v=true"))
+    assert "peer." not in command_of(planned("peer.python=elsewhere/python", "engine.avx512=true"))
     assert "system=llama.cpp peer.python=elsewhere/python" in command_of(
         planned("peer.python=elsewhere/python", "system=llama.cpp")
     )
@@ -110,8 +110,8 @@ def test_where_peers_are_is_said_of_peers_alone() -> None:
     "overrides",
     [
         ["machine=paper_a100"],
-        ["machine=paper_a100", "machine.read_gb_per_s=300", "machine.cores=48", "engine.v=true"],
-        ["machine=paper_a100", "engine.device=cpu", "engine.v=true", "engine.l=true"],
+        ["machine=paper_a100", "machine.read_gb_per_s=300", "machine.cores=48", "engine.avx512=true"],
+        ["machine=paper_a100", "engine.device=cpu", "engine.avx512=true", "engine.packed_dense=true"],
         ["machine=paper_4080", "machine.calibration=ktbench", "workload=prefill"],
         ["machine=paper_a100", "workload=layer", "workload.batch=64"],
         ["machine=paper_a100", "workload.routing=recorded", "workload.trace=traces/a b.npz"],

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.core.errors import RequestError
-from ktbench.core.outcome import Outcome
 from ktbench.report.comparison import ComparedCell, Comparison, compare_runs
 from ktbench.report.comparison_data import comparison_csv, comparison_json, write_comparison
 from ktbench.report.comparison_machine import require_one_machine
 from ktbench.report.comparison_table import comparison_markdown
 from ktbench.report.comparison_turns import rounds_in_turns
-from ktbench.stats.verdict import Verdict
-from ktbench.store import Run
+from ktbench.results.stats.verdict import Verdict
+from ktbench.results.store import Run
+from ktbench.spec.errors import RequestError
+from ktbench.spec.outcome import Outcome
 from tests.report.accuracy_stores import FOUR, Answering, AnswerStore
 from tests.report.comparison_runs import ARMS, HOUR_S, at_commit, kept, on_machine, run_of, with_roofs
 from tests.report.simulated_runs import simulated

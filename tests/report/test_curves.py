@@ -17,13 +17,13 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from numpy.typing import NDArray
 
-from ktbench.core.outcome import Outcome
 from ktbench.report.figure import draw
 from ktbench.report.frame import decades
 from ktbench.report.rows import rows_of
 from ktbench.report.tables import table_of
 from ktbench.report.write import write_report
-from ktbench.store import Run
+from ktbench.results.store import Run
+from ktbench.spec.outcome import Outcome
 from tests.report.layers import (
     EXPERT_WEIGHTS,
     KERNELS,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from ktbench.core.outcome import Outcome
 from ktbench.report.documents import documents_of
 from ktbench.report.kit import origin_sentence
-from ktbench.store import read_published
+from ktbench.results.store import read_published
+from ktbench.spec.outcome import Outcome
 from tests.report.accuracy_stores import FOUR, Answering, AnswerStore
 from tests.report.paper_cells import KT, cell, record, run_of
 from tests.report.simulated_runs import simulated

@@ -11,9 +11,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from ktbench.core.outcome import Outcome
 from ktbench.report.write import write_report
-from ktbench.store import Log, Run, read_run
+from ktbench.results.store import Log, Run, read_run
+from ktbench.spec.outcome import Outcome
 from tests.report.attributed import FACTORIAL, LACKING
 from tests.report.simulated_runs import simulated
 from tests.report.synthetic import NO_CUDA, NO_NUMA, Arm, Store

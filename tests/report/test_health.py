@@ -11,10 +11,6 @@ from typing import Any
 
 import pytest
 
-from ktbench.core.conduct import READ_BUFFER_BYTES, Conduct, Disturbance, Energy, PeakMemory
-from ktbench.core.outcome import Outcome
-from ktbench.core.plain import from_plain, to_plain
-from ktbench.core.record import Environment, Record
 from ktbench.report.data import csv_text, json_text
 from ktbench.report.health import (
     disturbed_rounds,
@@ -28,7 +24,11 @@ from ktbench.report.markdown import markdown
 from ktbench.report.peaks import are_alike
 from ktbench.report.rows import rows_of
 from ktbench.report.tables import Table, table_of
-from ktbench.store import Run
+from ktbench.results.store import Run
+from ktbench.spec.conduct import READ_BUFFER_BYTES, Conduct, Disturbance, Energy, PeakMemory
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.plain import from_plain, to_plain
+from ktbench.spec.record import Environment, Record
 from tests.report.simulated_runs import simulated
 from tests.report.synthetic import DECODE, MACHINE, Store
 

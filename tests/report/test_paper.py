@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ktbench.core.engine import PlacementSpec
-from ktbench.core.outcome import Outcome
-from ktbench.core.record import Cell, Record
 from ktbench.report.latex import latex
 from ktbench.report.markdown import markdown
 from ktbench.report.paper import PaperLine, paper_lines, reasons
 from ktbench.report.paper_errors import error_summary
 from ktbench.report.paper_table import paper_csv_text, paper_table
 from ktbench.report.rows import rows_of
-from ktbench.store import Run, read_published
+from ktbench.results.store import Run, read_published
+from ktbench.spec.engine import PlacementSpec
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Cell, Record
 from tests.report.paper_cells import KT, cell, machine, record, run_of
 
 BASE, FULL, DEFERRED = cell("base"), cell(KT), cell(f"{KT} deferral=3")

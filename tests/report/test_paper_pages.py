@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.core.record import Part
 from ktbench.report.documents import Document, documents_of
 from ktbench.report.page import page_of
 from ktbench.report.paper_html import html
 from ktbench.report.paper_overview import overview
 from ktbench.report.paper_pdf import write_pdf
 from ktbench.report.write import write_report
-from ktbench.store import Run, read_published
+from ktbench.results.store import Run, read_published
+from ktbench.spec.record import Part
 from tests.report.paper_cells import KT, cell, record, run_of
 
 FULL = cell(KT)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.core.outcome import Outcome
 from ktbench.report.data import csv_text
 from ktbench.report.latex import latex
 from ktbench.report.page import page_of
@@ -20,8 +19,9 @@ from ktbench.report.rows import row_line, rows_of
 from ktbench.report.settings import TOKENS, varying
 from ktbench.report.tables import Table, table_of
 from ktbench.report.write import write_report
-from ktbench.stats.verdict import Verdict
-from ktbench.store import Run
+from ktbench.results.stats.verdict import Verdict
+from ktbench.results.store import Run
+from ktbench.spec.outcome import Outcome
 from tests.report.layers import EXPERT_WEIGHTS, TOP_K, LayerArm, LayerPart, LayerStore
 from tests.report.synthetic import Store
 

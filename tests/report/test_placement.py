@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.core.outcome import Outcome
-from ktbench.core.record import Record, RoofSample
 from ktbench.report.against_baseline import judged_values
 from ktbench.report.row import Row
 from ktbench.report.rows import rows_of
 from ktbench.report.tables import Table, table_of
-from ktbench.store import Run
+from ktbench.results.store import Run
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Record, RoofSample
 from tests.report.synthetic import Arm, Store
 
 NEAR, FAR = (60.0, 60.0), (190.0, 190.0)

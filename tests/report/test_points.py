@@ -8,11 +8,11 @@ import pytest
 
 from ktbench.config import compose, freeze
 from ktbench.config.compose import ablation_names
-from ktbench.core.record import Cell
-from ktbench.plan import plan_cells
-from ktbench.plan.points import points_of
 from ktbench.report.settings import precision_word, settings_of
 from ktbench.resources import data_folder
+from ktbench.spec.cells import plan_cells
+from ktbench.spec.points import points_of
+from ktbench.spec.record import Cell
 
 SHIPPED = {"evals/nano": json.loads((data_folder("evals") / "nano" / "config.json").read_text())}
 

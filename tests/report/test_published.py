@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ktbench.core.engine import PlacementSpec
-from ktbench.core.machine import MachineSpec, with_constant
-from ktbench.core.plain import from_plain, to_plain
-from ktbench.core.published import Published
 from ktbench.report.published import error_of, not_simulated_reason, published_for
-from ktbench.store import published_names, read_published
+from ktbench.results.store import published_names, read_published
+from ktbench.spec.engine import PlacementSpec
+from ktbench.spec.machine import MachineSpec, with_constant
+from ktbench.spec.plain import from_plain, to_plain
+from ktbench.spec.published import Published
 from tests.report.paper_cells import KT, machine, spec
 
 ALL = read_published(*published_names())

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.core.record import Provenance
 from ktbench.report.rows import rows_of
 from ktbench.resources import data_folder
-from ktbench.store import read_run
+from ktbench.results.store import read_run
+from ktbench.spec.record import Provenance
 
 RUNS = sorted(log.parent for log in data_folder("reports").glob("recorded/*/*/log.jsonl"))
 MEASURED: Provenance = "measured"

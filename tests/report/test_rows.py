@@ -6,13 +6,13 @@ from statistics import median
 
 import pytest
 
-from ktbench.core.outcome import Outcome
-from ktbench.core.record import Record
-from ktbench.core.spec import MeasureSpec
 from ktbench.report.row import Row, groups_of
 from ktbench.report.rows import row_line, rows_of
-from ktbench.stats.verdict import Verdict
-from ktbench.store import Run
+from ktbench.results.stats.verdict import Verdict
+from ktbench.results.store import Run
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Record
+from ktbench.spec.run_spec import MeasureSpec
 from tests.report.synthetic import DECODE, NO_NUMA, Arm, Store
 
 PAIR = (Arm(label="base", step_ms=100.0), Arm(label="+v", step_ms=50.0))

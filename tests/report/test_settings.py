@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from ktbench.core.engine import PlacementSpec
-from ktbench.core.inject import InjectRule, InjectSpec
-from ktbench.core.machine import MachineSpec
-from ktbench.core.peers import PeerSpec
-from ktbench.core.plain import from_plain
-from ktbench.core.spec import RunSpec
 from ktbench.report.settings import Setting, alike, settings_of, varying
 from ktbench.resources import data_folder
+from ktbench.spec.engine import PlacementSpec
+from ktbench.spec.inject import InjectRule, InjectSpec
+from ktbench.spec.machine import MachineSpec
+from ktbench.spec.peers import PeerSpec
+from ktbench.spec.plain import from_plain
+from ktbench.spec.run_spec import RunSpec
 from tests.tiny import tiny_spec
 
 SHIPPED = sorted((data_folder("conf") / "inject").glob("*.yaml"))

@@ -11,10 +11,6 @@ from pathlib import Path
 import pytest
 from matplotlib.container import ErrorbarContainer
 
-from ktbench.core.outcome import Outcome
-from ktbench.core.record import Agreement
-from ktbench.core.sweep import FigureKind
-from ktbench.core.timeline import Span, Timeline
 from ktbench.report.data import csv_text, json_text
 from ktbench.report.figure import draw
 from ktbench.report.page import page_of
@@ -25,8 +21,12 @@ from ktbench.report.slots import slots_of
 from ktbench.report.tables import Table, table_of
 from ktbench.report.timeline import timeline_figure
 from ktbench.report.write import write_report
-from ktbench.stats.verdict import Verdict
-from ktbench.store import Run
+from ktbench.results.stats.verdict import Verdict
+from ktbench.results.store import Run
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Agreement
+from ktbench.spec.sweep import FigureKind
+from ktbench.spec.timeline import Span, Timeline
 from tests.report.layers import LayerPart, LayerStore
 from tests.report.peer_stores import PEERS
 from tests.report.role_stores import DEFERRAL

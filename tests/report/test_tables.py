@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from ktbench.core.outcome import Outcome
 from ktbench.report.data import csv_text, json_text
 from ktbench.report.latex import latex
 from ktbench.report.markdown import markdown
 from ktbench.report.rows import rows_of
 from ktbench.report.tables import Table, table_of
-from ktbench.store import Run
+from ktbench.results.store import Run
+from ktbench.spec.outcome import Outcome
 from tests.report.synthetic import DECODE, NO_NUMA, Arm, Store
 
 PAIR = DECODE[:2]

@@ -16,10 +16,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
-from ktbench.core.timeline import Span, Timeline
 from ktbench.report.chrome import chrome_trace
 from ktbench.report.figure import save
 from ktbench.report.timeline import shares, timeline_figure
+from ktbench.spec.timeline import Span, Timeline
 from tests.report.timelines import decode_step
 
 STEPS = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ktbench.core.timeline import Span, Timeline
+from ktbench.spec.timeline import Span, Timeline
 
 MS = 1e-3
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ktbench.core.spec import Precision
 from ktbench.engine.form import ExpertsForm, read_form
 from ktbench.engine.gguf.names import expert_names
 from ktbench.engine.gguf.weights import MappedWeights
 from ktbench.engine.matrices import ExpertBlocks, ExpertMatrices
+from ktbench.spec.run_spec import Precision
 
 _MATRICES = ("gate", "up", "down")
 

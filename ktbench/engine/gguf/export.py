@@ -11,10 +11,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ktbench.core.spec import ModelSpec
 from ktbench.engine.gguf.families import OUR_CONFIG, OUR_WEIGHTS, family_of
 from ktbench.engine.gguf.names import GgufType
 from ktbench.resources import checkpoint_folder
+from ktbench.spec.run_spec import ModelSpec
 
 if TYPE_CHECKING:
     from ktbench.engine.gguf.planning import Plan

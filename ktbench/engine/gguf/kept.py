@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from ktbench.core.peers import BY_NAME
-from ktbench.core.spec import RunSpec
 from ktbench.engine.gguf.export import MISSING, has_gguf, weights_digest
 from ktbench.engine.gguf.families import family_of
 from ktbench.engine.gguf.inspecting import is_gguf
 from ktbench.engine.gguf.names import GgufType
+from ktbench.spec.peers import BY_NAME
+from ktbench.spec.run_spec import RunSpec
 
 _DIGITS = 12
 

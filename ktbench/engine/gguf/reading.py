@@ -8,7 +8,6 @@ from weakref import WeakKeyDictionary
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ktbench.core.spec import ModelSpec
 from ktbench.engine.gguf.experts import StoredExperts
 from ktbench.engine.gguf.families import family_of
 from ktbench.engine.gguf.header import read_header
@@ -18,6 +17,7 @@ from ktbench.engine.matrices import Blocks, LinearBlocks, PackableStore
 from ktbench.engine.packing import Holding
 from ktbench.engine.places import is_experts
 from ktbench.engine.synthetic import skeleton
+from ktbench.spec.run_spec import ModelSpec
 
 
 class GgufModel:

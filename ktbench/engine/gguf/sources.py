@@ -11,13 +11,13 @@ from safetensors import safe_open
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
 
-from ktbench.core.spec import ModelSpec
 from ktbench.engine.checkpoint_files import inspect_checkpoint
 from ktbench.engine.form import ExpertsForm, read_form
 from ktbench.engine.matrices import ExpertMatrices, ExpertStore
 from ktbench.engine.places import is_experts
 from ktbench.engine.synthetic import PassingExperts, WeightPool, materialise
 from ktbench.resources import checkpoint_folder
+from ktbench.spec.run_spec import ModelSpec
 
 _FILES = "model*.safetensors"  # as inspect_checkpoint asks for them
 # Mixtral's block goes by another name on the Hub, and so do its projections: gate, up, down.

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from ktbench.core.weights import BLOCK, BLOCK_BYTES
 from ktbench.engine.gguf.cursor import Cursor
+from ktbench.spec.weights import BLOCK, BLOCK_BYTES
 
 Kind = Literal["F32", "F16", "BF16", "Q8_0", "Q4_0"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ktbench.core.spec import Precision
-from ktbench.core.weights import BLOCK_BYTES
 from ktbench.engine.gguf.header import Header
 from ktbench.engine.gguf.tensors import Kind, TensorInfo
 from ktbench.engine.matrices import Blocks
+from ktbench.spec.run_spec import Precision
+from ktbench.spec.weights import BLOCK_BYTES
 
 # Types whose blocks the kernels compute on as they are.
 _PRECISIONS: Mapping[Kind, Precision] = {"Q8_0": "q8_0", "Q4_0": "q4_0"}

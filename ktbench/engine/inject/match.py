@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from ktbench.core.inject import InjectRule, InjectSpec
 from ktbench.engine.inject.registry import OPERATORS, OperatorKind
+from ktbench.spec.inject import InjectRule, InjectSpec
 
 if TYPE_CHECKING:
     from torch import nn

@@ -9,8 +9,6 @@ from time import sleep
 
 import torch
 
-from ktbench.core.peers import BY_NAME
-from ktbench.core.spec import Precision, RunSpec, WorkloadSpec
 from ktbench.engine.copies import Copies, Trial
 from ktbench.engine.load_layer import LayerWeights
 from ktbench.engine.matrices import Glu
@@ -21,6 +19,8 @@ from ktbench.peers.kt_kernel.library import Library, Pool, load_experts
 from ktbench.peers.kt_kernel.quantised import as_stored
 from ktbench.peers.kt_kernel.settings import Setting, Tuned, settings_for, tune
 from ktbench.peers.support import unsupported
+from ktbench.spec.peers import BY_NAME
+from ktbench.spec.run_spec import Precision, RunSpec, WorkloadSpec
 
 # When its workers sleep, which until then disturb whoever runs next.
 _ASLEEP_S = BY_NAME["kt-kernel"].spin_s + 0.01

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ktbench.core.peers import BY_NAME
-from ktbench.core.shape import MoEShape
 from ktbench.engine.matrices import ExpertStore
 from ktbench.engine.protocol import Unsupported
 from ktbench.engine.roles import reach
 from ktbench.peers.kt_kernel.settings import Setting
+from ktbench.spec.peers import BY_NAME
+from ktbench.spec.shape import MoEShape
 
 # By the peer's format. On CPUs without AMX these run AVX-512.
 _CLASSES = {"bf16": "AMXBF16_MOE", "int8": "AMXInt8_MOE", "int4": "AMXInt4_MOE"}

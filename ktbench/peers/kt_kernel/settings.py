@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from time import perf_counter
 
-from ktbench.core.peers import KT_MOST_BYTES
 from ktbench.engine.protocol import Unsupported
+from ktbench.spec.peers import KT_MOST_BYTES
 
 # Memory that the weights of all settings may take together: kt-kernel binds weights to a pool and never frees them.
 _TRIED_S = 1.0

@@ -8,8 +8,6 @@ from statistics import median
 from time import perf_counter
 from typing import NoReturn
 
-from ktbench.core.record import Work
-from ktbench.core.spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.engine.gguf.header import Header
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.peers.llama.file import read_weights
@@ -20,6 +18,8 @@ from ktbench.peers.llama.settings import Settings, Walk, first_settings, walks
 from ktbench.peers.llama.tuning import Trial, Tuned
 from ktbench.peers.llama.unseen import Unseen
 from ktbench.peers.llama.work import work_of
+from ktbench.spec.record import Work
+from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 
 
 def open_llama_bench(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ktbench.core.spec import RunSpec
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.peers.support import unsupported
+from ktbench.spec.run_spec import RunSpec
 
 
 def require(spec: RunSpec, most_sequences: int) -> None:

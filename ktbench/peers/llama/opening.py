@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ktbench.core.spec import RunSpec
 from ktbench.engine.gguf.header import read_header
 from ktbench.engine.gguf.kept import kept_file
 from ktbench.engine.protocol import HostRole, System
 from ktbench.peers.llama.file import require_types
+from ktbench.spec.run_spec import RunSpec
 
 
 def open_file(spec: RunSpec, host: HostRole) -> System:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ktbench.core.spec import WorkloadSpec
 from ktbench.peers.llama.rows import Row, read_rows
+from ktbench.spec.run_spec import WorkloadSpec
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)

@@ -9,8 +9,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ktbench.core.record import Work
-from ktbench.core.spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.engine.gguf.header import Header
 from ktbench.engine.protocol import HostRole
 from ktbench.peers.llama.api import Model
@@ -23,6 +21,8 @@ from ktbench.peers.llama.settings import first_settings, walks
 from ktbench.peers.llama.tuning import Tuned, Tuner
 from ktbench.peers.llama.unseen import Unseen
 from ktbench.peers.llama.work import work_of
+from ktbench.spec.record import Work
+from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 
 _MOST_RUNNERS = 4
 # Positions that the contexts of other workloads may hold together: 1.6 GB of keys and values of Qwen3-30B-A3B.

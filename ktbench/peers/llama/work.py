@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable
 from fractions import Fraction
 
-from ktbench.core.record import Work
-from ktbench.core.shape import MoEShape
-from ktbench.core.spec import WorkloadSpec
 from ktbench.engine.gguf.tensors import TensorInfo
+from ktbench.spec.record import Work
+from ktbench.spec.run_spec import WorkloadSpec
+from ktbench.spec.shape import MoEShape
 
 _EMBEDDING, _HEAD = "token_embd.weight", "output.weight"
 _EXPERTS = "_exps."

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ktbench.core.peers import Implementation
 from ktbench.engine.experts import OriginalExperts
 from ktbench.engine.operator import Tap
 from ktbench.engine.places import expert_places
 from ktbench.engine.protocol import Unsupported
 from ktbench.engine.routing import from_router
+from ktbench.spec.peers import Implementation
 
 
 class PlainExperts:

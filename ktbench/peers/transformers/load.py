@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from transformers import PreTrainedModel
 
-from ktbench.core.spec import ModelSpec
 from ktbench.engine.checkpoint import read_checkpoint
 from ktbench.engine.gguf.inspecting import is_gguf
 from ktbench.engine.gguf.reading import GgufModel
@@ -13,6 +12,7 @@ from ktbench.engine.places import expert_places, is_experts
 from ktbench.engine.protocol import HostRole
 from ktbench.engine.synthetic import WeightPool, materialise, materialise_experts, skeleton
 from ktbench.peers.transformers.system import PlainTransformers
+from ktbench.spec.run_spec import ModelSpec
 
 
 def open_transformers(model: ModelSpec, host: HostRole) -> PlainTransformers:

@@ -10,10 +10,6 @@ import transformers
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from ktbench.core.peers import Implementation
-from ktbench.core.record import Work
-from ktbench.core.spec import ModelSpec, RunSpec, WorkloadSpec
-from ktbench.core.timeline import Timeline
 from ktbench.engine.experts import Reference
 from ktbench.engine.forward import Forward
 from ktbench.engine.observing import Observer
@@ -28,6 +24,10 @@ from ktbench.engine.work import DenseWork, ExpertsWork, dense_params, mean_work,
 from ktbench.peers.support import unsupported
 from ktbench.peers.transformers.experts import PlainExperts
 from ktbench.peers.transformers.tuning import Tuning, thread_counts, tune
+from ktbench.spec.peers import Implementation
+from ktbench.spec.record import Work
+from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
+from ktbench.spec.timeline import Timeline
 
 
 class PlainTransformers:

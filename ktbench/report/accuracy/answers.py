@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from math import inf
 from statistics import fmean
 
-from ktbench.core.scored import SCORE, Scored
-from ktbench.stats.scores import Estimate
-from ktbench.stats.weighted import exponential, weighted_mean
+from ktbench.results.stats.scores import Estimate
+from ktbench.results.stats.weighted import exponential, weighted_mean
+from ktbench.spec.scored import SCORE, Scored
 
 # What is measured of documents where answers are not graded, in the order of a table.
 NLL, NLL_WORD, NLL_BYTE, KL, TOP1 = "nll_nats", "nll_nats_per_word", "nll_nats_per_byte", "kl_nats", "top1"

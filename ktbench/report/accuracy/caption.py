@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ktbench.core.sweep import FigureKind
 from ktbench.report.accuracy.answers import LOSSES
 from ktbench.report.accuracy.formats import arm_of_formats
 from ktbench.report.accuracy.rows import AccuracyRow, parts_of_average
 from ktbench.report.parts import the_part
-from ktbench.store import Run
+from ktbench.results.store import Run
+from ktbench.spec.sweep import FigureKind
 
 # Of more arms and categories the figure shows the average alone.
 MOST_DOTS = 50

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ktbench.core.sweep import FigureKind
 from ktbench.report.accuracy.answers import KL, PERPLEXITIES, TOP1, Measure
 from ktbench.report.accuracy.frontier import frontier_of
 from ktbench.report.accuracy.rows import AccuracyRow
@@ -20,7 +19,8 @@ from ktbench.report.accuracy.text import (
 from ktbench.report.agreement import REFERENCE
 from ktbench.report.columns import setting_text
 from ktbench.report.text import DASH, interval, number
-from ktbench.stats.scores import Change
+from ktbench.results.stats.scores import Change
+from ktbench.spec.sweep import FigureKind
 
 Write = Callable[[AccuracyRow], str]
 

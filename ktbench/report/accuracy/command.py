@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from ktbench.core.spec import RunSpec
-from ktbench.core.suite import SuiteSpec
 from ktbench.report.command import command_of
+from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.suite import SuiteSpec
 
 # What a suite was fitted with is taken over from the command that planned the run.
 _OF_A_SUITE = ("tasks", "limit", "data_dir", "confirm_unsafe")

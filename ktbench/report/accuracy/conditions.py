@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
-from ktbench.core.spec import RunSpec
-from ktbench.core.suite import SuiteSpec, TaskSpec
 from ktbench.report.accuracy.rows import AccuracyRow
 from ktbench.report.machine import machines_sentence
 from ktbench.report.row import place
 from ktbench.report.system import system_sentence
-from ktbench.store import Run
+from ktbench.results.store import Run
+from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.suite import SuiteSpec, TaskSpec
 
 _AVERAGES = {
     "categories": "the mean of categories, each the mean of its tasks, each the mean of its questions",

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ktbench.core.arms import arm_features
 from ktbench.report.accuracy.rows import AccuracyRow
 from ktbench.report.accuracy.table import settings_shown
 from ktbench.report.paper import PaperLine
 from ktbench.report.row import groups_of
+from ktbench.spec.arms import arm_features
 
 FEATURES = {"deferral": "deferred", "skipping": "skipped"}
 AVERAGE_NAME = "Average"

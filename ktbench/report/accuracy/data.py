@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ktbench.core.plain import to_plain
 from ktbench.report.accuracy.answers import PERPLEXITIES, Measure
 from ktbench.report.accuracy.frontier import frontier_of
 from ktbench.report.accuracy.results import Result
@@ -13,8 +12,9 @@ from ktbench.report.accuracy.rows import AccuracyRow
 from ktbench.report.data import json_of_table
 from ktbench.report.flat import csv_of
 from ktbench.report.tables import Table
-from ktbench.stats.scores import Change, Estimate
-from ktbench.store import Run
+from ktbench.results.stats.scores import Change, Estimate
+from ktbench.results.store import Run
+from ktbench.spec.plain import to_plain
 
 
 def accuracy_csv_text(run: Run, rows: Sequence[AccuracyRow]) -> str:

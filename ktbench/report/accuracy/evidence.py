@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ktbench.core.scored import Asked
+from ktbench.spec.scored import Asked
 
 
 def work_done(ends: Sequence[Asked]) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from matplotlib import style
 from matplotlib.figure import Figure
 
-from ktbench.core.sweep import FigureKind
 from ktbench.report.accuracy.deferral import draw_deferral
 from ktbench.report.accuracy.dots import draw_accuracy
 from ktbench.report.accuracy.precision import draw_precision
@@ -16,6 +15,7 @@ from ktbench.report.accuracy.scatter import draw_frontier
 from ktbench.report.figure import STYLE
 from ktbench.report.paper import PaperLine
 from ktbench.report.tables import Table
+from ktbench.spec.sweep import FigureKind
 
 _KINDS: Mapping[FigureKind, Callable[[Sequence[AccuracyRow], Sequence[str]], Figure]] = {
     "accuracy": draw_accuracy,

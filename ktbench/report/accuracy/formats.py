@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ktbench.core.arms import PRECISIONS
 from ktbench.report.accuracy.rows import AccuracyRow
 from ktbench.report.accuracy.text import relative_text, score_text
 from ktbench.report.text import DASH
+from ktbench.spec.arms import PRECISIONS
 
 
 def by_formats(rows: Sequence[AccuracyRow]) -> dict[tuple[str, str], AccuracyRow]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from ktbench.report.accuracy.rows import AccuracyRow
 from ktbench.report.settings import without_precision
-from ktbench.stats.intervals import Interval
-from ktbench.stats.scores import Estimate
+from ktbench.results.stats.intervals import Interval
+from ktbench.results.stats.scores import Estimate
 
 UNTIMED = "was not timed"
 

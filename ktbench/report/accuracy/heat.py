@@ -8,10 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patches import Rectangle
 
-from ktbench.core.features import BY_NAME
 from ktbench.report.accuracy.cells import HeatCell
 from ktbench.report.accuracy.counts import FEATURES
 from ktbench.report.lettering import INK, LABEL_PT, TICK_PT
+from ktbench.spec.features import BY_NAME
 
 CELL_IN, HEAD_IN, FOOT_IN, GAP_IN = 0.16, 0.18, 0.34, 0.12
 _LOSSES = LinearSegmentedColormap.from_list("losses", ["#ffffff", "#a0bfdb", "#1d3f5e"])

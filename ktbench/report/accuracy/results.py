@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from ktbench.core.scored import Asked
-from ktbench.core.suite import SuiteSpec
 from ktbench.report.accuracy.answers import Answers
 from ktbench.report.accuracy.subjects import Subject, SubjectKind, shares_of
-from ktbench.stats.flips import Pair, pairs_of
-from ktbench.stats.scores import Change, Estimate, Stratum, change_of, score_of
+from ktbench.results.stats.flips import Pair, pairs_of
+from ktbench.results.stats.scores import Change, Estimate, Stratum, change_of, score_of
+from ktbench.spec.scored import Asked
+from ktbench.spec.suite import SuiteSpec
 
 _BASELINE = "it is what others are compared with"
 

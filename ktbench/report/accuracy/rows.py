@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ktbench.core.outcome import Outcome
-from ktbench.core.record import Provenance
-from ktbench.core.scored import SCORE, Asked
-from ktbench.core.suite import SuiteSpec
 from ktbench.report.accuracy.answers import Answers, Measure, answers_of, measures_of
 from ktbench.report.accuracy.command import eval_command
 from ktbench.report.accuracy.evidence import work_done
@@ -16,7 +12,11 @@ from ktbench.report.accuracy.results import Answered, Result
 from ktbench.report.accuracy.subjects import AVERAGE, Subject, SubjectKind, subjects_of
 from ktbench.report.row import Row
 from ktbench.report.rows import rows_of
-from ktbench.store import Run
+from ktbench.results.store import Run
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Provenance
+from ktbench.spec.scored import SCORE, Asked
+from ktbench.spec.suite import SuiteSpec
 
 _KINDS: tuple[SubjectKind, ...] = ("category", "task")
 

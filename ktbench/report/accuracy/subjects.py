@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ktbench.core.suite import SuiteSpec, TaskSpec
+from ktbench.spec.suite import SuiteSpec, TaskSpec
 
 SubjectKind = Literal["average", "category", "task"]
 AVERAGE = "average"

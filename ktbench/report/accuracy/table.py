@@ -20,7 +20,7 @@ from ktbench.report.row import groups_of, place
 from ktbench.report.settings import varying
 from ktbench.report.tables import Table
 from ktbench.report.text import DASH
-from ktbench.store import Run
+from ktbench.results.store import Run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ktbench.core.outcome import Outcome
 from ktbench.report.against_baseline import judged_values
 from ktbench.report.agreement import shows_speeds
 from ktbench.report.exact import is_exact
@@ -16,7 +15,8 @@ from ktbench.report.row import Row, groups_of
 from ktbench.report.settings import varying
 from ktbench.report.simulated import measured
 from ktbench.report.text import number, ratio
-from ktbench.stats.intervals import Interval
+from ktbench.results.stats.intervals import Interval
+from ktbench.spec.outcome import Outcome
 
 _PITCH, _BAR, _TOP = 42.0, 12.0, 18.0  # of a strip: its height, that of its bar, and where the bar begins
 _FILLS = 7

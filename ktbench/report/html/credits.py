@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from ktbench.core.record import Provenance
 from ktbench.report.attribution import Attribution, Pair
 from ktbench.report.attribution_text import context_text, group_name, settings_shown
 from ktbench.report.html.words import Finding, Said
 from ktbench.report.text import percent, ratio
+from ktbench.spec.record import Provenance
 
 
 def findings_of_shares(attributions: Sequence[Attribution]) -> tuple[Finding, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ktbench.core.outcome import Outcome
 from ktbench.report.agreement import UNPROVEN
 from ktbench.report.conditions import damage_sentence
 from ktbench.report.health import machine_warnings, roof_warnings, turn_warnings
@@ -12,8 +11,9 @@ from ktbench.report.machine import environments_of
 from ktbench.report.row import Row
 from ktbench.report.simulated import measured
 from ktbench.report.text import ratio
-from ktbench.stats.verdict import Verdict
-from ktbench.store import Run
+from ktbench.results.stats.verdict import Verdict
+from ktbench.results.store import Run
+from ktbench.spec.outcome import Outcome
 
 
 def doubts_of(rows: Sequence[Row]) -> tuple[str, ...]:

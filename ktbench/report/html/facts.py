@@ -20,7 +20,7 @@ from ktbench.report.paper import PaperLine
 from ktbench.report.row import Row, place
 from ktbench.report.tables import Table
 from ktbench.report.text import DASH, ratio
-from ktbench.stats.intervals import Interval
+from ktbench.results.stats.intervals import Interval
 
 Facts = Iterator[tuple[str, str]]
 

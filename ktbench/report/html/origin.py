@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeGuard
 
-from ktbench.core.plain import to_plain
 from ktbench.report.machine import Facts, machines_of
 from ktbench.report.text import DASH
-from ktbench.store import Run
+from ktbench.results.store import Run
+from ktbench.spec.plain import to_plain
 
 Pairs = tuple[tuple[str, str], ...]
 

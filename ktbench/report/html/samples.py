@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
 
-from ktbench.core.record import Record
 from ktbench.report.html.picture import Panel, Picture, looks_of
 from ktbench.report.html.plot import WIDE, XY, Plot, Spot
 from ktbench.report.html.scale import Scale
 from ktbench.report.row import Row
+from ktbench.spec.record import Record
 
 _HEIGHT, _ROOF_HEIGHT = 220.0, 110.0
 _LEAST = 0.02  # an axis that shows less would show noise alone

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ktbench.core.record import Provenance
 from ktbench.report.exact import is_exact
 from ktbench.report.row import Row, groups_of, place
 from ktbench.report.settings import varying
 from ktbench.report.text import number, ratio
-from ktbench.stats.intervals import Interval
-from ktbench.stats.verdict import Verdict
+from ktbench.results.stats.intervals import Interval
+from ktbench.results.stats.verdict import Verdict
+from ktbench.spec.record import Provenance
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from transformers import PreTrainedModel
 
-from ktbench.core.spec import ModelSpec
 from ktbench.engine.answering import Answering
+from ktbench.spec.run_spec import ModelSpec
 from tests.engine.answers import ALL, opened
 from tests.engine.engines import changed
 from tests.engine.families.plain import build

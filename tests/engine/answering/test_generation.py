@@ -10,11 +10,11 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from ktbench.core.engine import PlacementSpec
-from ktbench.core.spec import ModelSpec
 from ktbench.engine.answering import Answering, Sampling, open_answering
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.step.program import Program
+from ktbench.spec.engine import PlacementSpec
+from ktbench.spec.run_spec import ModelSpec
 from tests.engine.answers import ARMS, LENGTHS, WORK, alone, drawn, error, opened, stepped
 from tests.engine.engines import TOLERANCE, cell, needs_avx512
 from tests.engine.families.plain import build
@@ -74,7 +74,7 @@ def test_one_recording_serves_batch_after_batch(
     replay = Program.replay
     monkeypatch.setattr(Program, "replay", lambda self: (replays.append(id(self)), replay(self))[1])
     answering.use(cell(model, WORK))
-    answering.use(cell(model, WORK, v=True, l=True))
+    answering.use(cell(model, WORK, avx512=True, packed_dense=True))
     for seed, lengths in enumerate(((12, 9, 5), (3, 4, 6), (7, 1), (2, 11, 8))):
         prompts, given = drawn(lengths, seed), drawn((5,) * len(lengths), seed + 10)
         for row, prompt, tokens in zip(answering.forced(prompts, given), prompts, given, strict=True):
@@ -85,7 +85,7 @@ def test_one_recording_serves_batch_after_batch(
 
 
 def test_lean_steps_move_the_counter(answering: Answering, model: ModelSpec) -> None:
-    answering.use(cell(model, WORK, v=True, l=True))
+    answering.use(cell(model, WORK, avx512=True, packed_dense=True))
     before = answering.counters()["linear_calls"]
     answering.generate(drawn((4, 4)), [Sampling()] * 2, room=4, ended=lambda i, tokens: False)
     assert answering.counters()["linear_calls"] > before
@@ -100,7 +100,7 @@ def test_facts_of_the_model(answering: Answering) -> None:
 
 
 def test_what_cannot_be_asked(answering: Answering, model: ModelSpec) -> None:
-    answering.use(cell(model, WORK, v=True))
+    answering.use(cell(model, WORK, avx512=True))
     never: Any = partial(answering.generate, samplings=[Sampling()] * 2, room=3, ended=lambda i, tokens: False)
     with pytest.raises(ValueError, match="prompt 1 of 2: has no tokens"):
         never([[1], []])
@@ -111,14 +111,14 @@ def test_what_cannot_be_asked(answering: Answering, model: ModelSpec) -> None:
 
 
 def test_cells_that_cannot_answer(answering: Answering, model: ModelSpec) -> None:
-    split = cell(model, WORK, v=True, threads=None, roles="split")
+    split = cell(model, WORK, avx512=True, threads=None, roles="split")
     with pytest.raises(Unsupported, match="deferral=auto"):
         answering.use(replace(split, engine=replace(split.engine, deferral="auto")))
     placed = replace(split.engine, placement=PlacementSpec(policy="uniform", ratio=0.5))
     with pytest.raises(Unsupported, match="placement"):
         answering.use(replace(split, engine=placed))
     with pytest.raises(ValueError, match="precision=int8"):
-        answering.use(cell(model, WORK, v=True, precision="int8"))
+        answering.use(cell(model, WORK, avx512=True, precision="int8"))
     with pytest.raises(ValueError, match="is loaded"):
         answering.use(cell(tiny("qwen3_moe"), WORK))
     with pytest.raises(ValueError, match="configure comes before"):

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ktbench.core.spec import ModelSpec
 from ktbench.engine.answering import Answering
+from ktbench.spec.run_spec import ModelSpec
 from tests.engine.answers import ARMS, WORK, alone, drawn, error
 from tests.engine.engines import TOLERANCE, cell, needs_avx512
 from tests.engine.families.plain import build, experts_of
@@ -89,7 +89,7 @@ def test_passes_over_prompts_defer_only_where_asked(answering: Answering, model:
         "decode": {"skipping": 6},
         "both": {"skipping": 6, "defer_prefill": True},
     }.items():
-        answering.use(cell(model, WORK, v=True, **features))
+        answering.use(cell(model, WORK, avx512=True, **features))
         seen[name] = torch.cat([*answering.passed(row), answering.forced(row, [[1]])[0]])
     assert torch.equal(seen["whole"], seen["decode"])
     assert error(seen["both"], seen["whole"]) > TOLERANCE

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from ktbench.core.spec import WorkloadSpec
 from ktbench.engine import load as loading
 from ktbench.engine.cuda.role import CudaRole
 from ktbench.engine.packing import Holding
 from ktbench.engine.protocol import HostRole
 from ktbench.engine.step.tape import Tape
+from ktbench.spec.run_spec import WorkloadSpec
 from tests.engine.cuda.fakes import FakeDevice
 from tests.engine.tiny import decode, prefill, run, spec, tiny_model
 
@@ -63,15 +63,15 @@ def test_base_gives_what_it_gives_on_cores(workload: WorkloadSpec) -> None:
 @pytest.mark.usefixtures("needs_avx512")
 @pytest.mark.parametrize("workload", [decode(batch=2), prefill(batch=2)], ids=["decode", "prefill"])
 def test_the_hand_over_changes_nothing(workload: WorkloadSpec) -> None:
-    assert all(map(torch.equal, logits(workload, v=True, device="cuda"), logits(workload, v=True)))
+    assert all(map(torch.equal, logits(workload, avx512=True, device="cuda"), logits(workload, avx512=True)))
 
 
 @pytest.mark.usefixtures("needs_avx512")
 @pytest.mark.parametrize("deferral", [0, 1, 2])
 def test_replayed_steps_are_those_of_the_modelling_code(deferral: int, faked: list[FakeDevice]) -> None:
     workload = decode(batch=2, steps=4)
-    plain = logits(workload, v=True, deferral=deferral)
-    system = engine(workload, v=True, c=True, device="cuda", deferral=deferral)
+    plain = logits(workload, avx512=True, deferral=deferral)
+    system = engine(workload, avx512=True, cuda_graph=True, device="cuda", deferral=deferral)
     before = system.counters()["graph_replays"]
     for _ in range(2):
         seen = run(system, workload.steps)
@@ -85,14 +85,14 @@ def test_replayed_steps_are_those_of_the_modelling_code(deferral: int, faked: li
 @pytest.mark.usefixtures("needs_avx512")
 def test_padding_and_windows_are_told_by_masks() -> None:
     workload = decode(batch=3, steps=4, shortest=5)
-    plain = logits(workload, v=True)
-    for one, other in zip(logits(workload, v=True, c=True, device="cuda"), plain, strict=True):
+    plain = logits(workload, avx512=True)
+    for one, other in zip(logits(workload, avx512=True, cuda_graph=True, device="cuda"), plain, strict=True):
         assert (one - other).norm() < 0.01 * other.norm()
 
 
 @pytest.mark.usefixtures("needs_avx512")
 def test_observations_timeline_and_counters() -> None:
-    system = engine(decode(batch=2), v=True, c=True, device="cuda", deferral=1)
+    system = engine(decode(batch=2), avx512=True, cuda_graph=True, device="cuda", deferral=1)
     run(system, 3)
     for seen in system.observe():
         truth = torch.from_numpy(system.reference(seen))
@@ -107,7 +107,7 @@ def test_observations_timeline_and_counters() -> None:
 
 @pytest.mark.usefixtures("needs_avx512")
 def test_without_a_graph_a_timeline_shows_who_waits() -> None:
-    system = engine(decode(), v=True, device="cuda")
+    system = engine(decode(), avx512=True, device="cuda")
     run(system, 3)
     kinds = {span.kind for span in system.timeline().spans if span.resource == "device"}
     assert {"attention", "wait"} <= kinds

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ktbench.core.spec import ModelSpec, WorkloadSpec
 from ktbench.engine.places import is_experts
 from ktbench.engine.synthetic import WeightPool, materialise, materialise_experts, skeleton
-from ktbench.workload.prompts import prompt_ids
+from ktbench.engine.workload.prompts import prompt_ids
+from ktbench.spec.run_spec import ModelSpec, WorkloadSpec
 from tests.engine.families.zoo import VOCAB
 
 # What one call of an experts module was given: ids and gate weights, both [T, k].

@@ -11,7 +11,7 @@ import torch
 import transformers
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from ktbench.core.spec import ModelSpec
+from ktbench.spec.run_spec import ModelSpec
 
 LAYERS, HIDDEN, EXPERTS, TOP_K, VOCAB = 4, 64, 8, 2, 256
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from transformers import PreTrainedModel
 
-from ktbench.core.spec import ModelSpec
 from ktbench.engine.checkpoint_files import inspect_checkpoint
 from ktbench.engine.gguf.export import export_gguf
+from ktbench.spec.run_spec import ModelSpec
 from tests.engine.gguf.tinies import restless, saved
 
 Exported = Callable[..., tuple[ModelSpec, PreTrainedModel]]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.core.peers import PeerSpec
-from ktbench.core.spec import ModelSpec
 from ktbench.engine.gguf import kept
 from ktbench.engine.gguf.export import MISSING, weights_digest
 from ktbench.engine.gguf.kept import kept_file, no_file
+from ktbench.spec.peers import PeerSpec
+from ktbench.spec.run_spec import ModelSpec
 from tests.tiny import tiny_spec
 
 SPEC = tiny_spec(system="llama.cpp", precision="int8", device_precision="bf16", peer=PeerSpec(exports="kept"))

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch import nn
 
-from ktbench.core.spec import ModelSpec
 from ktbench.engine.checkpoint_files import inspect_checkpoint
 from ktbench.engine.form import read_form
 from ktbench.engine.gguf.export import export_gguf
@@ -26,6 +25,7 @@ from ktbench.engine.load import load
 from ktbench.engine.matrices import ExpertBlocks, ExpertMatrices
 from ktbench.engine.packing import Holding, Packing
 from ktbench.engine.places import is_experts
+from ktbench.spec.run_spec import ModelSpec
 from tests.engine.gguf.rounding import (
     MATRICES,
     PRECISIONS,

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from ktbench.core.spec import ModelSpec
 from ktbench.engine.checkpoint_files import inspect_checkpoint
 from ktbench.engine.places import is_experts
 from ktbench.engine.synthetic import WeightPool, materialise, materialise_experts, skeleton
+from ktbench.spec.run_spec import ModelSpec
 from tests.engine.tiny import tiny_model
 
 # Rows are whole blocks of 32; heads are as wide as llama.cpp's attention likes them.

@@ -9,11 +9,11 @@ import yaml
 from torch import Tensor, nn
 
 from ktbench.config.freeze import freeze_model
-from ktbench.core.inject import InjectRule, InjectSpec
-from ktbench.core.plain import from_plain
-from ktbench.core.spec import ModelSpec
 from ktbench.engine.synthetic import skeleton
 from ktbench.resources import data_folder
+from ktbench.spec.inject import InjectRule, InjectSpec
+from ktbench.spec.plain import from_plain
+from ktbench.spec.run_spec import ModelSpec
 
 MODELS = data_folder("conf") / "model"
 # Architectures; a model that ships has weights, and its configuration with them.

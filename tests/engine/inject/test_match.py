@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from torch import nn
 
-from ktbench.core.inject import InjectSpec
 from ktbench.engine.inject.match import match_rules, require_operators
 from ktbench.engine.inject.registry import OPERATORS
+from ktbench.spec.inject import InjectSpec
 from tests.engine.inject.networks import LAYERS, blocks, rules
 
 EXPERTS = {"class_name": ".*Experts", "operator": "experts"}

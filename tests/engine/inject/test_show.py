@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from ktbench.cli import main
-from ktbench.core.inject import InjectSpec
 from ktbench.engine.inject.match import match_rules
 from ktbench.engine.inject.show import lines
+from ktbench.spec.inject import InjectSpec
 from tests.engine.inject.networks import blocks, rules
 
 

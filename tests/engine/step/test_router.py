@@ -162,8 +162,8 @@ def test_replayed_steps_give_the_logits_of_transformers(name: str, tmp_path: Pat
     from ktbench.engine.step.router import StepRouter
 
     model, workload = saved(changed(name), tmp_path), decode(batch=3, steps=4, shortest=5)
-    system = engine_for(cell(model, decode(), v=True, l=True))
+    system = engine_for(cell(model, decode(), avx512=True, packed_dense=True))
     assert sum(isinstance(one, StepRouter) for one in system._parts.network.modules()) == 4
-    seen = logits(system, cell(model, workload, v=True, l=True))
+    seen = logits(system, cell(model, workload, avx512=True, packed_dense=True))
     assert system.notes() == ()
     assert relative(seen, together(plain(model), workload)) < TOLERANCE

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from ktbench.core.peers import PeerSpec
-from ktbench.core.spec import RunSpec, WorkloadSpec
 from ktbench.engine.gguf.export import MISSING, export_gguf, has_gguf, weights_digest
 from ktbench.engine.protocol import HostRole, Unsupported
-from ktbench.workload.prompts import prompt_ids
+from ktbench.engine.workload.prompts import prompt_ids
+from ktbench.spec.peers import PeerSpec
+from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from tests.engine.tiny import decode, plain_transformers, prefill, tiny_model
 
 llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: nox -s peers installs it")

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ktbench.core.spec import WorkloadSpec
+from ktbench.engine.workload.prompts import prompt_ids
 from ktbench.peers.llama.script import Layout, Script, write_script
-from ktbench.workload.prompts import prompt_ids
+from ktbench.spec.run_spec import WorkloadSpec
 
 VOCAB = 97
 SIZES = {"prompt": st.integers(1, 40), "batch": st.integers(1, 4), "steps": st.integers(1, 4)}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ktbench.core.spec import WorkloadSpec
 from ktbench.engine.gguf.tensors import TensorInfo
 from ktbench.peers.llama.work import work_of
+from ktbench.spec.run_spec import WorkloadSpec
 from tests.tiny import tiny_spec
 
 SHAPE = tiny_spec().model.shape  # 8 experts, top-2

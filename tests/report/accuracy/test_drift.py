@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ktbench.core.outcome import Outcome
-from ktbench.core.suite import TaskSpec
 from ktbench.report.accuracy.data import accuracy_csv_text, accuracy_json_text
 from ktbench.report.accuracy.rows import accuracy_rows
 from ktbench.report.accuracy.table import accuracy_table
-from ktbench.store import Run
+from ktbench.results.store import Run
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.suite import TaskSpec
 from tests.report.accuracy_stores import (
     BASE,
     FOUR,

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from ktbench.cli.show import A_CELL_FAILED, show
-from ktbench.core.outcome import Outcome
-from ktbench.core.suite import SuiteSpec, TaskSpec
 from ktbench.report.accuracy.rows import accuracy_rows, parts_of_average
 from ktbench.report.accuracy.subjects import shares_of, subjects_of
 from ktbench.report.accuracy.table import accuracy_table
-from ktbench.stats.scores import ScoreVerdict
-from ktbench.store import Run
+from ktbench.results.stats.scores import ScoreVerdict
+from ktbench.results.store import Run
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.suite import SuiteSpec, TaskSpec
 from tests.report.accuracy_stores import (
     BASE,
     NANO,

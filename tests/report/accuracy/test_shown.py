@@ -17,7 +17,7 @@ from ktbench.report.accuracy.table import accuracy_table
 from ktbench.report.latex import latex
 from ktbench.report.page import page_of
 from ktbench.report.write import write_report
-from ktbench.store import Log, Run, read_run
+from ktbench.results.store import Log, Run, read_run
 from tests.report.accuracy_stores import (
     BASE,
     FOUR,
@@ -44,7 +44,7 @@ def test_the_terminal_shows_speeds_and_drift_too(tmp_path: Path, capsys: pytest.
 
 def test_every_row_has_the_command_that_asks_it_again(small: Run) -> None:
     commands = dict(accuracy_table(small, accuracy_rows(small)).commands)
-    words = "eval +suite=nano limit=60 model.path=evals/nano engine.v=true engine.d=true engine.deferral=2"
+    words = "eval +suite=nano limit=60 model.path=evals/nano engine.avx512=true engine.dynamic=true engine.deferral=2"
     assert commands["+v+d deferral=2"] == f"python -m ktbench {words}"
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-from ktbench.core.outcome import Outcome
-from ktbench.store import Run
+from ktbench.results.store import Run
+from ktbench.spec.outcome import Outcome
 from tests.report.synthetic import MACHINE, NO_CUDA, NO_NUMA, Arm, Store
 
 DECODE = Store(

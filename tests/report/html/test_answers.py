@@ -9,9 +9,6 @@ from statistics import median
 
 import pytest
 
-from ktbench.core.outcome import Outcome
-from ktbench.core.suite import TaskSpec
-from ktbench.core.sweep import FigureKind
 from ktbench.report.accuracy.answers import NLL
 from ktbench.report.accuracy.cells import HeatCell
 from ktbench.report.accuracy.rows import parts_of_average
@@ -22,7 +19,10 @@ from ktbench.report.documents import documents_of
 from ktbench.report.html.heat import heat_plot
 from ktbench.report.html.page import page_html
 from ktbench.report.html.picture import Panel
-from ktbench.store import Run
+from ktbench.results.store import Run
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.suite import TaskSpec
+from ktbench.spec.sweep import FigureKind
 from tests.report.accuracy_stores import (
     BASE,
     FOUR,

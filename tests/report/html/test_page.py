@@ -14,8 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.core.outcome import Outcome
-from ktbench.core.record import Work
 from ktbench.report.documents import Document, documents_of
 from ktbench.report.html.cards import Deck, deal
 from ktbench.report.html.doubts import doubts_of, doubts_of_run
@@ -27,7 +25,9 @@ from ktbench.report.html.words import best_sentence, findings_of
 from ktbench.report.rows import rows_of
 from ktbench.report.write import write_report
 from ktbench.resources import data_folder
-from ktbench.store import Run, read_run
+from ktbench.results.store import Run, read_run
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Work
 from tests.report.accuracy_stores import FRONTIER, SHARED_TABLE2, SMALL
 from tests.report.attributed import FACTORIAL, LACKING
 from tests.report.html.runs import DECODE, in_memory

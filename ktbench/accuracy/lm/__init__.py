@@ -1,7 +1,0 @@
-"""The engine as a model of lm-eval, and the cache of its answers."""
-
-from ktbench.accuracy.lm.cache import AnswerCache, identity_of, weights_id
-from ktbench.accuracy.lm.generation import Answer
-from ktbench.accuracy.lm.model import EngineLM, Tally
-
-__all__ = ["Answer", "AnswerCache", "EngineLM", "Tally", "identity_of", "weights_id"]

@@ -1,7 +1,0 @@
-"""Tasks to be asked: where their questions come from, and lm-eval's tasks made of them."""
-
-from ktbench.accuracy.tasks.inspecting import inspect
-from ktbench.accuracy.tasks.loaded import LoadedTask
-from ktbench.accuracy.tasks.sources import SOURCES, load_task, needs_decode
-
-__all__ = ["SOURCES", "LoadedTask", "inspect", "load_task", "needs_decode"]

@@ -1,0 +1,184 @@
+"""How far a cell's predictions are from those of the unmodified model on the same text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from ktbench.eval.asking import Answer
+from ktbench.eval.drift_reference import Subject, keeping, kept
+from ktbench.eval.texts import Document, Tokenizer, Window, Windows, cut_windows, drawn
+from ktbench.spec.checks import at_least
+from ktbench.spec.ids import digest
+
+Phase = Literal["decode", "prefill"]
+
+_BATCH_BYTES = 256 << 20  # of logits at once
+_POSITIONS = 8  # at once in float64
+_NOT_FINITE = "its logits are not finite"
+
+
+class Predicting(Protocol):
+    """What is asked of a loaded engine (`ktbench.engine.answering.Answering`)."""
+
+    @property
+    def max_positions(self) -> int | None:
+        """Positions that the model was made for, where it says."""
+
+    def passed(self, rows: Sequence[Sequence[int]], last: Sequence[int]) -> Iterator[Tensor]:
+        """Logits [last, vocab] of the last positions of each row, all of it in one prefill pass."""
+
+    def forced(self, prompts: Sequence[Sequence[int]], given: Sequence[Sequence[int]]) -> Tensor:
+        """Logits [B, N, vocab] that predict each given token: the first by the prefill, the others by decode steps."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DriftPlan:
+    """What is predicted: in running text `given` tokens after each `prompt` tokens, elsewhere continuations.
+
+    `phase` is the pass that predicts. `model` identifies the weights, which have `vocab` tokens. `limit` windows are
+    drawn with `seed`; `batch` go through the model together, fewer where their logits would take more than 256 MiB.
+    """
+
+    phase: Phase
+    model: str
+    vocab: int
+    prompt: int = 64
+    given: int = 64
+    limit: int | None = None
+    seed: int = 0
+    batch: int = 32
+
+    def __post_init__(self) -> None:
+        at_least("drift.prompt", self.prompt, 2)  # one token for the prefill, one for the first decode step
+        at_least("drift.given", self.given, 1)
+        at_least("drift.batch", self.batch, 1)
+
+    @property
+    def setting(self) -> str:
+        """How predictions are asked for, in the words of a caption."""
+        by = "one a decode step" if self.phase == "decode" else "in one prefill pass"
+        return f"given tokens {by}; running text in windows of {self.prompt} + {self.given} tokens"
+
+    def subject(self, windows: Windows) -> Subject:
+        """What predictions for these windows are of. Raises ValueError where they would be too large to keep."""
+        return Subject(
+            model=self.model,
+            phase=self.phase,
+            text=digest([[row.question, list(row.prompt), list(row.given)] for row in windows.rows]),
+            windows=len(windows.rows),
+            positions=sum(len(row.given) for row in windows.rows),
+            vocab=self.vocab,
+        )
+
+
+def measure_drift(
+    answering: Predicting,
+    tokenizer: Tokenizer,
+    documents: Sequence[Document],
+    *,
+    plan: DriftPlan,
+    reference: Path,
+    is_reference: bool,
+) -> Iterator[Answer]:
+    """Three answers to each window, all weighted by its positions: `kl_nats`, `top1` and `nll_nats`.
+
+    `kl_nats` is the mean of KL(unmodified ‖ this), `top1` the share of positions with the same most likely token,
+    `nll_nats` what the given tokens cost. The unmodified model is the one asked with `is_reference`: its predictions
+    are kept in the file `reference`, which is there once all its answers were taken, and which the others read.
+    Documents too short for a window are answers without a value. Raises ValueError for a reference that is missing,
+    damaged or of another model or text, for texts that are all too short, and for windows too long for the model.
+    """
+    cut = cut_windows(documents, tokenizer, plan.prompt, plan.given)
+    windows = Windows(rows=drawn(cut.rows, plan.limit, plan.seed), short=cut.short)
+    _require_room(windows.rows, answering.max_positions)
+    subject = plan.subject(windows)
+    yield from (_too_short(name, plan) for name in windows.short)
+    predictions = zip(windows.rows, _predicted(answering, windows.rows, plan), strict=True)
+    if is_reference:
+        with keeping(reference, subject) as keep:
+            for window, log_q in predictions:
+                _require_finite(log_q, window)
+                keep(log_q.numpy())
+                yield from _answers(window, log_q, log_q)
+    else:
+        references = kept(reference, subject, [len(window.given) for window in windows.rows])
+        for log_p, (window, log_q) in zip(references, predictions, strict=True):
+            yield from _answers(window, torch.from_numpy(log_p), log_q)
+
+
+def divergence_nats(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """KL(p ‖ q) of log-probabilities [positions, vocab] at each position, float64 (Kullback and Leibler, 1951).
+
+    Σ p·(d + e⁻ᵈ − 1) with d = log p − log q. As probabilities sum up to 1 that is Σ p·d, but no term is negative, and
+    rounding errors of d count squared.
+    """
+    blocks = [slice(first, first + _POSITIONS) for first in range(0, len(log_p), _POSITIONS)]
+    return torch.cat([_divergence(log_p[block].double(), log_q[block].double()) for block in blocks])
+
+
+def _divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
+    p, d = log_p.exp(), log_p - log_q
+    far = p * d - p + log_q.exp()  # where e⁻ᵈ could overflow
+    return torch.where(d.abs() < 1, p * (d + torch.expm1(-d)), far).sum(dim=1).clamp(min=0.0)
+
+
+def _predicted(answering: Predicting, rows: Sequence[Window], plan: DriftPlan) -> Iterator[Tensor]:
+    """Log-probabilities [positions, vocab] float32 of one window after the other.
+
+    The batch depends on plan and text alone: a window must have the same company in all cells.
+    """
+    forward = _decoded if plan.phase == "decode" else _prefilled
+    window_bytes = (1 + max(len(row.given) for row in rows)) * plan.vocab * 4
+    batch = max(1, min(plan.batch, _BATCH_BYTES // window_bytes))
+    for start in range(0, len(rows), batch):
+        for logits in forward(answering, rows[start : start + batch]):
+            yield logits.float().log_softmax(dim=-1)
+
+
+def _decoded(answering: Predicting, rows: Sequence[Window]) -> Iterator[Tensor]:
+    """The prompt's last token goes into the first decode step, so that none of the predictions is the prefill's."""
+    longest = max(len(row.given) for row in rows)
+    given = [(row.prompt[-1], *row.given, *row.given[-1:] * (longest - len(row.given))) for row in rows]
+    logits = answering.forced([row.prompt[:-1] for row in rows], given)
+    for row, own in zip(rows, logits, strict=True):
+        yield own[1 : 1 + len(row.given)]
+
+
+def _prefilled(answering: Predicting, rows: Sequence[Window]) -> Iterator[Tensor]:
+    tokens = [(*row.prompt, *row.given[:-1]) for row in rows]
+    return answering.passed(tokens, [len(row.given) for row in rows])
+
+
+def _answers(window: Window, log_p: Tensor, log_q: Tensor) -> Iterator[Answer]:
+    given = torch.tensor(window.given)
+    values = {
+        "kl_nats": divergence_nats(log_p, log_q).mean(),
+        "top1": (log_p.argmax(dim=1) == log_q.argmax(dim=1)).double().mean(),
+        "nll_nats": -log_q.gather(1, given[:, None]).double().mean(),
+    }
+    why = "" if log_q.isfinite().all() else _NOT_FINITE
+    for metric, value in values.items():
+        known = None if why else float(value)
+        yield Answer(question=window.question, metric=metric, value=known, weight=float(len(given)), why=why)
+
+
+def _too_short(name: str, plan: DriftPlan) -> Answer:
+    why = f"has fewer than the {plan.prompt + plan.given} tokens of a window"
+    return Answer(question=name, metric="kl_nats", value=None, weight=0.0, why=why)
+
+
+def _require_room(rows: Sequence[Window], most: int | None) -> None:
+    longest = max(len(row.prompt) + len(row.given) for row in rows)
+    if most is not None and longest > most:
+        raise ValueError(f"drift: windows of {longest} tokens, the model was made for {most}")
+
+
+def _require_finite(log_q: Tensor, window: Window) -> None:
+    if not log_q.isfinite().all():
+        raise ValueError(f"{window.question}: the unmodified model's logits are not finite")

@@ -1,0 +1,123 @@
+"""Every LiveBench task with its grader, and what keeps a question from being graded here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ktbench.eval.grade import Grade
+from ktbench.eval.livebench.data_analysis import consecutive_events, cta, tablejoin
+from ktbench.eval.livebench.extraction import without_thoughts
+from ktbench.eval.livebench.instruction_following import instruction_following, uncheckable
+from ktbench.eval.livebench.instructions.language import detector
+from ktbench.eval.livebench.language import connections, plot_unscrambling, typos
+from ktbench.eval.livebench.mathematics import amps_hard, integrals_with_game, math_comp, olympiad
+from ktbench.eval.livebench.programs import grade_program, untestable
+from ktbench.eval.livebench.question import LiveQuestion
+from ktbench.eval.livebench.reasoning import (
+    logic_with_navigation,
+    spatial,
+    sudoku,
+    theory_of_mind,
+    web_of_lies,
+    web_of_lies_in_parts,
+    zebra_puzzle,
+)
+from ktbench.eval.livebench.tables import tablereformat, unreadable
+from ktbench.eval.sandbox.limits import Unprotected
+
+
+def _without_truth(question: LiveQuestion) -> str:
+    return "" if question.ground_truth else "no ground truth"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grader:
+    """How the answers of a task are graded.
+
+    `exact` scores are 0 or 1, `partial` ones between, too. `grade` takes an answer without its thoughts. `lacks` says
+    what a question needs for it and does not have, '' for nothing. An `unsafe` grader runs what the model wrote.
+    `setting` says what is not plain from the task's name, '' where nothing is.
+    """
+
+    kind: Literal["exact", "partial"]
+    grade: Callable[[LiveQuestion, str], float | Grade]
+    lacks: Callable[[LiveQuestion], str] = _without_truth
+    unsafe: bool = False
+    setting: Callable[[], str] = lambda: ""
+
+
+_FOLLOWING = Grader(
+    kind="partial",
+    grade=instruction_following,
+    lacks=uncheckable,
+    setting=lambda: f"instructions checked strictly, languages told by {detector()}",
+)
+_CODING = Grader(kind="exact", grade=grade_program, lacks=untestable, unsafe=True)
+
+# By LiveBench's names. Where a task has changed with a release, its grader looks at the question's date.
+GRADERS: Mapping[str, Grader] = {
+    "web_of_lies_v2": Grader(kind="exact", grade=web_of_lies),
+    "web_of_lies_v3": Grader(kind="partial", grade=web_of_lies_in_parts),
+    "zebra_puzzle": Grader(kind="partial", grade=zebra_puzzle),
+    "spatial": Grader(kind="exact", grade=spatial),
+    "theory_of_mind": Grader(kind="exact", grade=theory_of_mind),
+    "sudoku": Grader(kind="exact", grade=sudoku),
+    "logic_with_navigation": Grader(kind="exact", grade=logic_with_navigation),
+    "math_comp": Grader(kind="exact", grade=math_comp),
+    "olympiad": Grader(kind="partial", grade=olympiad),
+    "AMPS_Hard": Grader(
+        kind="exact", grade=amps_hard, setting=lambda: "formulae agree where their values do, no model judges"
+    ),
+    "integrals_with_game": Grader(kind="exact", grade=integrals_with_game),
+    "LCB_generation": _CODING,
+    "coding_completion": _CODING,
+    "cta": Grader(kind="exact", grade=cta),
+    "tablejoin": Grader(kind="partial", grade=tablejoin),
+    "tablereformat": Grader(kind="exact", grade=tablereformat, lacks=unreadable),
+    "consecutive_events": Grader(kind="partial", grade=consecutive_events),
+    "typos": Grader(kind="exact", grade=typos),
+    "connections": Grader(kind="partial", grade=connections),
+    "plot_unscrambling": Grader(kind="partial", grade=plot_unscrambling),
+    "paraphrase": _FOLLOWING,
+    "simplify": _FOLLOWING,
+    "story_generation": _FOLLOWING,
+    "summarize": _FOLLOWING,
+}
+
+# Tasks that are graded nowhere outside their own containers.
+ELSEWHERE: Mapping[str, str] = {
+    "code_generation": "its unit tests need BigCodeBench's container",
+    "code_completion": "its unit tests need BigCodeBench's container",
+    "agentic_coding": "its tests need a container with the repository that is to be mended",
+}
+
+
+def gradable(question: LiveQuestion, *, confirm_unsafe: bool = False) -> str:
+    """Why a question cannot be graded here; '' if it can."""
+    for name in (question.task, question.category):
+        if name in ELSEWHERE:
+            return ELSEWHERE[name]
+    if (grader := GRADERS.get(question.task)) is None:
+        return f"no grader of the task {question.task}"
+    if question.temperature:
+        return f"asks for temperature {question.temperature:g}"
+    if grader.unsafe and not confirm_unsafe:
+        return grader.lacks(question) or "its programs run only with confirm_unsafe=true"
+    return grader.lacks(question)
+
+
+def grade_answer(question: LiveQuestion, answer: str, *, confirm_unsafe: bool = False) -> Grade:
+    """What an answer is worth, without its `<think>` blocks. A grader that fails on it makes it 0, and says so."""
+    if why := gradable(question, confirm_unsafe=confirm_unsafe):
+        return Grade(None, why)
+    try:
+        graded = GRADERS[question.task].grade(question, without_thoughts(answer))
+    except Unprotected as error:
+        return Grade(None, str(error))
+    except (OSError, ImportError) as error:  # of this machine, not of the answer
+        return Grade(None, f"the grader failed: {error}")
+    except Exception as error:  # as LiveBench does: no answer may stop the others from being graded
+        return Grade(0.0, f"the grader failed: {type(error).__name__}: {error}")
+    return graded if isinstance(graded, Grade) else Grade(graded)

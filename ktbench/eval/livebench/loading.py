@@ -1,0 +1,117 @@
+"""Reading LiveBench's questions from local files, by release."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ktbench.eval.livebench.question import LiveQuestion
+from ktbench.eval.livebench.rows import read_row
+
+RELEASE = "2024-11-25"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuestionFile:
+    """A file of questions, and the task that its name says."""
+
+    path: Path
+    category: str
+    task: str
+
+
+def read_questions(
+    folder: Path, release: str = RELEASE, tasks: Collection[str] | None = None
+) -> tuple[LiveQuestion, ...]:
+    """The questions in `folder` that `release` asks, by category, task and place in the file.
+
+    Files are `<category>__<task>.jsonl`, in `folder` or one folder below, or `<category>/<task>/question.jsonl` as
+    LiveBench lays them out. A release asks what was released by that day and is not removed by then; a row without a
+    date is asked in every release. `tasks` are names of tasks (None: all).
+
+    Raises ValueError for a release that is no date, a folder without questions of the release or of a task, and with
+    `file:line: what` for a malformed row.
+    """
+    release = checked_release(release)
+    questions = tuple(question for question in read_every_question(folder, tasks) if asked_in(question, release))
+    if not questions:
+        raise ValueError(f"{folder}: holds no question of LiveBench release {release}{_of(tasks)}")
+    _refuse_twice(folder, questions)
+    return questions
+
+
+def read_every_question(folder: Path, tasks: Collection[str] | None = None) -> Iterator[LiveQuestion]:
+    """The questions in `folder` of all releases. Raises ValueError as `read_questions`."""
+    files = question_files(folder)
+    _refuse_unknown(folder, files, tasks)
+    return (question for file in files if tasks is None or file.task in tasks for question in _read_file(file))
+
+
+def checked_release(release: str) -> str:
+    """The release. Raises ValueError where it is no date."""
+    if not re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])", release):
+        raise ValueError(f"release={release}: must be a date as {RELEASE}")
+    return release
+
+
+def asked_in(question: LiveQuestion, release: str) -> bool:
+    """Whether a release asks the question. Dates of this form are in order as text."""
+    return question.released <= release and (not question.removed or question.removed > release)
+
+
+def question_files(folder: Path) -> tuple[QuestionFile, ...]:
+    """The files of questions in `folder`, by category and task. Raises ValueError where there are none."""
+    flat = [_flat(path) for pattern in ("*__*.jsonl", "*/*__*.jsonl") for path in folder.glob(pattern)]
+    nested = [_nested(path) for path in folder.glob("*/*/question.jsonl")]
+    if not flat and not nested:
+        layouts = "<category>__<task>.jsonl (there or one folder below), <category>/<task>/question.jsonl"
+        raise ValueError(f"{folder}: holds no LiveBench questions; read are {layouts}")
+    return tuple(sorted((*flat, *nested), key=lambda file: (file.category, file.task, file.path)))
+
+
+def _flat(path: Path) -> QuestionFile:
+    category, _, task = path.stem.partition("__")
+    return QuestionFile(path=path, category=category, task=task)
+
+
+def _nested(path: Path) -> QuestionFile:
+    return QuestionFile(path=path, category=path.parts[-3], task=path.parts[-2])
+
+
+def _refuse_unknown(folder: Path, files: Collection[QuestionFile], tasks: Collection[str] | None) -> None:
+    known = {file.task for file in files}
+    if unknown := next((task for task in tasks or () if task not in known), None):
+        raise ValueError(f"{folder}: holds no questions of the task {unknown}; there are {', '.join(sorted(known))}")
+
+
+def _of(tasks: Collection[str] | None) -> str:
+    return f" of {', '.join(tasks)}" if tasks else ""
+
+
+def _refuse_twice(folder: Path, questions: Collection[LiveQuestion]) -> None:
+    seen: set[str] = set()
+    for question in questions:
+        if question.question_id in seen:
+            raise ValueError(f"{folder}: question {question.question_id} of {question.task} is there twice")
+        seen.add(question.question_id)
+
+
+def _read_file(file: QuestionFile) -> Iterator[LiveQuestion]:
+    """The questions of a file. Raises ValueError with `file:line: what`."""
+    with file.path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                yield _placed(read_row(line), file)
+            except ValueError as error:
+                raise ValueError(f"{file.path}:{number}: {error}") from None
+
+
+def _placed(question: LiveQuestion, file: QuestionFile) -> LiveQuestion:
+    if (question.category, question.task) != (file.category, file.task):
+        said = f"{question.category}/{question.task}"
+        raise ValueError(f"is a question of {said}, in a file of {file.category}/{file.task}")
+    return question

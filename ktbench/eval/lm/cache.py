@@ -1,0 +1,145 @@
+"""Answers kept from run to run: one file for each way to compute them, a line for each answer."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Mapping
+from functools import cache
+from hashlib import blake2b
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from ktbench.resources import checkpoint_folder
+from ktbench.spec.plain import to_plain
+from ktbench.spec.run_spec import ModelSpec, RunSpec
+
+_DIGEST_BYTES = 16
+# Of larger files the size, the time of the last change, and both ends tell them apart.
+_READ_WHOLE = 256 << 20
+_END = 4 << 20
+
+
+class AnswerCache:
+    """The answers of one identity, in `folder`/`identity`.jsonl, where they are appended.
+
+    Answers are plain content; each line carries a digest of itself. Half a line at the end, of a run that was
+    interrupted, and a line that is damaged are as if they had never been written.
+    """
+
+    def __init__(self, folder: Path, identity: str) -> None:
+        self.path = folder / f"{identity}.jsonl"
+        self._known = dict(_read(self.path))
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(self, key: str) -> Any:
+        """The answer to the request whose `request_key` this is; None where there is none yet."""
+        return self._known.get(key)
+
+    def forget(self) -> None:
+        """Drop all answers: what gave them turned out not to be what it was asked to be."""
+        self.path.unlink(missing_ok=True)
+        self._known.clear()
+
+    def put(self, answers: Mapping[str, Any]) -> None:
+        """Keep answers by key: they are on disk when this returns. Runs side by side take turns. Raises OSError."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        lines = "".join(f"{_line(key, answer)}\n" for key, answer in answers.items())
+        with self.path.open("a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.write((b"" if _ends_whole(self.path) else b"\n") + lines.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        self._known |= answers
+
+
+def request_key(*content: Any) -> str:
+    """Digest of what is asked: plain content."""
+    return _digest(content)
+
+
+def identity_of(spec: RunSpec, *, code_id: str, tokenizer: PreTrainedTokenizerBase, setting: str = "") -> str:
+    """Digest of all that answers may depend on besides the request.
+
+    That is the weights, every engine setting, both precisions, the injection rules, the code with its kernels, the
+    libraries that compute, the tokenizer, and whatever else `setting` says.
+    """
+    content = to_plain(spec)
+    kept = {key: content[key] for key in ("system", "engine", "precision", "device_precision", "inject")}
+    libraries = [version(name) for name in ("torch", "transformers", "tokenizers")]
+    return _digest([kept, weights_id(spec.model), code_id, _tokenizer_id(tokenizer), libraries, setting])
+
+
+def weights_id(model: ModelSpec) -> str:
+    """Digest of a model's weights: of its files, or of the configuration and the seed that make them."""
+    return _digest(_weights(model))
+
+
+def _weights(model: ModelSpec) -> Any:
+    if model.path is None:
+        return [model.config, model.seed]
+    found = checkpoint_folder(model.path)
+    files = sorted(found.iterdir()) if found.is_dir() else [found]
+    named = [(file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files if _counts(file)]
+    return [model.config, [[name, _file_id(found if found.is_file() else found / name, *at)] for name, *at in named]]
+
+
+def _counts(file: Path) -> bool:
+    return file.suffix in (".safetensors", ".gguf") or file.name in ("config.json", "generation_config.json")
+
+
+@cache
+def _file_id(file: Path, changed_ns: int, size: int) -> str:
+    with file.open("rb") as stream:
+        if size <= _READ_WHOLE:
+            return _digest_bytes(stream.read())
+        first = stream.read(_END)
+        stream.seek(-_END, 2)
+        return _digest([size, changed_ns, _digest_bytes(first), _digest_bytes(stream.read())])
+
+
+def _tokenizer_id(tokenizer: PreTrainedTokenizerBase) -> str:
+    """What it does: its rules where it shows them, else its vocabulary; special tokens and chat template."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    rules = sorted(tokenizer.get_vocab().items()) if backend is None else backend.to_str()
+    special = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
+    return _digest([type(tokenizer).__name__, rules, special, tokenizer.chat_template])
+
+
+def _read(path: Path) -> Iterable[tuple[str, Any]]:
+    if not path.is_file():
+        return
+    for line in path.read_bytes().split(b"\n"):
+        try:
+            key, answer, mark = json.loads(line)
+        except (ValueError, TypeError, RecursionError):  # damaged, or no three things
+            continue
+        if mark == _digest([key, answer]):
+            yield key, answer
+
+
+def _line(key: str, answer: Any) -> str:
+    return json.dumps([key, answer, _digest([key, answer])])
+
+
+def _ends_whole(path: Path) -> bool:
+    """Whether the last line ends, so that the next one may begin."""
+    with path.open("rb") as file:
+        if file.seek(0, 2) == 0:
+            return True
+        file.seek(-1, 2)
+        return file.read() == b"\n"
+
+
+def _digest(content: Any) -> str:
+    return _digest_bytes(json.dumps(content, sort_keys=True).encode())
+
+
+def _digest_bytes(content: bytes) -> str:
+    return blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()

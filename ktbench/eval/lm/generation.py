@@ -1,0 +1,121 @@
+"""What is asked with a `generate_until` request, as lm-eval's own `hf` model reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, postprocess_generated_text
+
+from ktbench.engine.answering import Sampling
+from ktbench.eval.lm.cache import request_key
+from ktbench.eval.lm.encoding import Encoder
+
+_KNOWN = ("until", "max_gen_toks", "do_sample", "temperature", "top_p", "seed")
+# Of other methods to generate, the settings that ask for none of them.
+_NEUTRAL = {"num_beams": 1, "top_k": 0, "repetition_penalty": 1.0}
+# Tokens beyond those of a stop string that are looked at: it may begin and end inside one.
+_AROUND = 2
+_SEED_BITS = 63
+
+
+class Answer(str):
+    """A generated answer, which knows how many new tokens it took."""
+
+    __slots__ = ("tokens",)
+    tokens: int
+
+    def __new__(cls, text: str, tokens: int = 0) -> Answer:
+        """`text` of so many new tokens, stop strings and the token that ended it included.
+
+        lm-eval calls the type of an answer with the text alone.
+        """
+        answer = super().__new__(cls, text)
+        answer.tokens = tokens
+        return answer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Generation:
+    """Settings of one request. `until` are strings that end an answer and are not part of it.
+
+    There is `room` for so many new tokens. `temperature` is 0 where the likeliest token is taken. `seed` is None where
+    the request names none.
+    """
+
+    until: tuple[str, ...]
+    room: int
+    temperature: float
+    top_p: float
+    seed: int | None
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any], *, eos: str, room: int) -> Generation:
+        """Of a request's generation arguments, where those leave it open with `room` for new tokens.
+
+        Raises ValueError for arguments that stand for other methods to generate than these.
+        """
+        known = normalize_gen_kwargs(dict(arguments), room)
+        for name, value in known.items():
+            if name not in _KNOWN and value != _NEUTRAL.get(name):
+                raise ValueError(f"generation_kwargs.{name}={value}: allowed are {', '.join(_KNOWN)}")
+        if known["max_gen_toks"] < 1:
+            raise ValueError(f"generation_kwargs.max_gen_toks={known['max_gen_toks']}: must be at least 1")
+        return cls(
+            until=tuple(handle_stop_sequences([stop for stop in known["until"] if stop], eos=eos)),
+            room=known["max_gen_toks"],
+            temperature=float(known.get("temperature", 0.0)) if known["do_sample"] else 0.0,
+            top_p=float(known.get("top_p", 1.0)),
+            seed=known.get("seed"),
+        )
+
+    def longest_prompt(self, positions: int) -> int:
+        """Tokens of a prompt that a model of so many positions can answer. Raises ValueError where that is none."""
+        if self.room >= positions:
+            raise ValueError(
+                f"generation_kwargs.max_gen_toks={self.room}: the model has {positions} positions, "
+                "at least one of them has to be for the prompt"
+            )
+        return positions - self.room
+
+    def cut(self, text: str) -> str:
+        """What comes before the first string that ends an answer."""
+        return str(postprocess_generated_text(text, list(self.until), None))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """A prompt, how it is to be answered, and what the answer is kept under."""
+
+    prompt: list[int]
+    generation: Generation
+    sampling: Sampling
+    key: str
+
+    @classmethod
+    def of(cls, prompt: list[int], generation: Generation, number: int) -> Question:
+        """The `number`th time that this is asked; its seed is the same in every cell."""
+        seed = generation.seed
+        if seed is None:
+            seed = int(request_key(prompt, number), 16) % (1 << _SEED_BITS)
+        sampling = Sampling(temperature=generation.temperature, top_p=generation.top_p, seed=seed)
+        drawn = [generation.temperature, generation.top_p, seed] if generation.temperature else None
+        key = request_key("generate_until", prompt, generation.until, generation.room, drawn)
+        return cls(prompt=prompt, generation=generation, sampling=sampling, key=key)
+
+
+class Stops:
+    """Says when answers are complete: at a token that ends them, a stop string, or where there is no room left."""
+
+    def __init__(self, encoder: Encoder, eos_ids: frozenset[int]) -> None:
+        self._encoder, self._eos_ids = encoder, eos_ids
+
+    def complete(self, generation: Generation, tokens: Sequence[int]) -> bool:
+        """Whether an answer ends with the last of these tokens."""
+        if len(tokens) >= generation.room or tokens[-1] in self._eos_ids:
+            return True
+        # No token is less than a byte, so a stop string has no more tokens than bytes.
+        tail = tokens[-max(len(stop.encode()) for stop in generation.until) - _AROUND :]
+        text = self._encoder.string(tail, special=True)
+        return any(stop in text for stop in generation.until)

@@ -1,0 +1,255 @@
+"""The engine as a model of lm-eval: asked as its own `hf` model is, and with the same answers.
+
+Letters: N tokens of a continuation, V tokens of the vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from lm_eval import utils
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import TemplateLM
+from lm_eval.models.utils import resolve_max_length
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from ktbench.engine.answering import Answering
+from ktbench.eval.lm.cache import AnswerCache, request_key
+from ktbench.eval.lm.encoding import Encoder
+from ktbench.eval.lm.generation import Answer, Generation, Question, Stops
+from ktbench.spec.run_spec import RunSpec
+
+_ROOM = 256  # for new tokens, where a task does not say; lm-eval's own
+_LOGITS_BYTES = 1 << 30  # of a pass at once
+_LOGIT_BYTES = 6  # in bf16, and then in float32
+_SCORES_BYTES = 1 << 31  # of attention over the prompts of a batch
+_SCORE_BYTES = 12  # in float32, masked, and as weights
+
+# A continuation's log-probability, and whether every token of it is the likeliest.
+Likelihood = tuple[float, bool]
+# What a continuation is asked by: the strings (unused), the tokens of the context, those of the continuation.
+_Pair = tuple[Any, list[int], list[int]]
+
+
+@dataclass(kw_only=True, slots=True)
+class Tally:
+    """Work since it was set to nothing. Of `requests`, those `cached` took none, and their tokens are not counted."""
+
+    requests: int = 0
+    cached: int = 0
+    prompt_tokens: int = 0
+    new_tokens: int = 0
+
+
+class EngineLM(TemplateLM):  # type: ignore[misc]
+    """Answers lm-eval's requests, `batch` of them at a time, or as many as long prompts leave memory for.
+
+    `max_length` is the longest context with its continuation (None: as the model's configuration says);
+    `progress(done, of)` is told after every batch. `use` comes before the first request.
+    """
+
+    def __init__(
+        self,
+        answering: Answering,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        batch: int = 32,
+        max_length: int | None = None,
+        add_bos_token: bool | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self.answering, self.tokenizer = answering, tokenizer
+        self.batch_size = batch
+        self.max_length: int = max_length or resolve_max_length(answering.network.config, tokenizer)
+        self.tally = Tally()
+        self._encoder = Encoder(tokenizer, add_bos_token)
+        self._progress = progress or (lambda done, of: None)
+        self._cache: AnswerCache | None = None
+
+    @classmethod
+    def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> EngineLM:
+        """See `create_from_arg_obj`."""
+        return cls.create_from_arg_obj(utils.simple_parse_args_string(arg_string), additional_config)
+
+    @classmethod
+    def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> EngineLM:
+        """The model that lm-eval's command line asks for; see `ktbench.eval.lm.opening.open_lm`."""
+        from ktbench.eval.lm.opening import open_lm
+
+        return open_lm(arg_dict, additional_config or {})
+
+    def use(self, spec: RunSpec, cache: AnswerCache | None = None) -> None:
+        """Answer as this cell from now on; `cache` has to be that of its `identity_of`. Raises as `Answering.use`."""
+        self.answering.use(spec)
+        self._cache = cache
+
+    def reset_tally(self) -> None:
+        """Count from 0 on."""
+        self.tally = Tally()
+
+    @property
+    def eot_token_id(self) -> int:
+        """The token that ends a text."""
+        return self._encoder.eos_id
+
+    @property
+    def prefix_token_id(self) -> int:
+        """What stands for an empty context."""
+        return self._encoder.prefix_id
+
+    @property
+    def tokenizer_name(self) -> str:
+        """For lm-eval's own cache of prompts."""
+        return str(self.tokenizer.name_or_path).replace("/", "__")
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """The prompt of a conversation."""
+        return self._encoder.chat(chat_history, answers=add_generation_prompt)
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
+        """Token ids of a text."""
+        return self._encoder.text(string, add_special_tokens)
+
+    def loglikelihood(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[Likelihood]:
+        """Of each continuation after its context, see `_loglikelihood_tokens`; `progress` is told, not a bar."""
+        found: list[Likelihood] = super().loglikelihood(requests, disable_tqdm=True)
+        return found
+
+    def loglikelihood_rolling(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[float]:
+        """Log-probability of every text as a whole, in windows of `max_length` tokens that do not overlap."""
+        windows: list[_Pair] = []
+        ends = [0]
+        for request in requests:
+            found = utils.get_rolling_token_windows(
+                token_list=self.tok_encode(request.args[0]),
+                prefix_token=self.prefix_token_id,
+                max_seq_len=self.max_length,
+                context_len=1,
+            )
+            windows += [(None, *utils.make_disjoint_window(window)) for window in found]
+            ends.append(len(windows))
+        parts = [one for one, _ in self._loglikelihood_tokens(windows)]
+        return [sum(parts[first:end]) for first, end in pairwise(ends)]
+
+    def _loglikelihood_tokens(self, requests: Sequence[_Pair], **_: Any) -> list[Likelihood]:
+        """Log-probability of each continuation after its context, and whether it is what greedy decoding would give.
+
+        Continuations that differ in their last token alone share a pass. What is longer than `max_length` loses its
+        beginning. Raises ValueError for a continuation that is empty or longer than that.
+        """
+        pairs = [(self._row(context, continuation), continuation) for _, context, continuation in requests]
+        keys = [request_key("loglikelihood", *pair) for pair in pairs]
+        found = self._known(keys)
+        alike: dict[tuple[int, ...], dict[str, list[int]]] = defaultdict(dict)
+        for key, (row, continuation) in zip(keys, pairs, strict=True):
+            if key not in found:
+                alike[row][key] = continuation
+        rows_at_once = self._rows_at_once(alike)
+        for rows in self._batches(sorted(alike, key=lambda row: (-len(row), row)), len, rows_at_once):
+            longest = [max(map(len, alike[row].values())) for row in rows]
+            found |= self._keep(
+                {
+                    key: _likelihood(logits, continuation)
+                    for row, logits in zip(rows, self.answering.passed(rows, longest), strict=True)
+                    for key, continuation in alike[row].items()
+                }
+            )
+            self.tally.prompt_tokens += sum(map(len, rows))
+        return [(found[key][0], found[key][1]) for key in keys]
+
+    def _rows_at_once(self, alike: Mapping[tuple[int, ...], Mapping[str, list[int]]]) -> int:
+        """As many as the logits of their continuations leave room for."""
+        longest = max((len(one) for found in alike.values() for one in found.values()), default=1)
+        vocab = self.answering.model.shape.vocab
+        return max(1, min(self.batch_size, _LOGITS_BYTES // (longest * vocab * _LOGIT_BYTES)))
+
+    def _row(self, context: list[int], continuation: list[int]) -> tuple[int, ...]:
+        """What goes through the model to predict all of a continuation."""
+        if not 0 < len(continuation) <= self.max_length:
+            raise ValueError(
+                f"loglikelihood: a continuation has {len(continuation)} tokens, allowed are 1 to {self.max_length}"
+            )
+        whole = (context or [self.prefix_token_id]) + continuation
+        return tuple(whole[-self.max_length - 1 : -1])
+
+    def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
+        """An `Answer` to each prompt; where the same is asked more than once at a temperature, they are samples of it.
+
+        Raises ValueError for generation arguments that are not known, and where an answer has room for more tokens than
+        `max_length` leaves.
+        """
+        questions = self._questions(requests)
+        found = self._known([one.key for one in questions])
+        new = {one.key: one for one in questions if one.key not in found}
+        longest_first = sorted(new.values(), key=lambda one: (-len(one.prompt), one.prompt))
+        for batch in self._batches(longest_first, lambda one: len(one.prompt), self.batch_size):
+            found |= self._keep(self._generated(batch))
+        return [Answer(*found[one.key]) for one in questions]
+
+    def _questions(self, requests: Sequence[Instance]) -> list[Question]:
+        asked: Counter[Any] = Counter()
+        eos = self._encoder.string([self.eot_token_id], special=True)
+        questions = []
+        for context, arguments in (request.args for request in requests):
+            generation = Generation.of(arguments, eos=eos, room=_ROOM)
+            asked[context, generation] += 1
+            prompt = self._encoder.prompt(context, generation.longest_prompt(self.max_length))
+            questions.append(Question.of(prompt, generation, asked[context, generation]))
+        return questions
+
+    def _generated(self, batch: Sequence[Question]) -> Mapping[str, tuple[str, int]]:
+        """Text and number of tokens by key."""
+        stops = Stops(self._encoder, self.answering.eos_ids | {self.eot_token_id})
+        answers = self.answering.generate(
+            [one.prompt for one in batch],
+            [one.sampling for one in batch],
+            room=max(one.generation.room for one in batch),
+            ended=lambda i, tokens: stops.complete(batch[i].generation, tokens),
+        )
+        self.tally.prompt_tokens += sum(len(one.prompt) for one in batch)
+        self.tally.new_tokens += sum(map(len, answers))
+        return {
+            one.key: (one.generation.cut(self._encoder.string(tokens, special=False)), len(tokens))
+            for one, tokens in zip(batch, answers, strict=True)
+        }
+
+    def _known(self, keys: Sequence[str]) -> dict[str, Any]:
+        """What the cache has of these."""
+        cache = self._cache
+        found = {} if cache is None else {key: answer for key in keys if (answer := cache.get(key)) is not None}
+        self.tally.requests += len(keys)
+        self.tally.cached += sum(key in found for key in keys)
+        return found
+
+    def _keep(self, new: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self._cache is not None:
+            self._cache.put(new)
+        return new
+
+    def _batches(self, items: Sequence[Any], length: Callable[[Any], int], size: int) -> Iterator[list[Any]]:
+        """At most `size` of the items at a time; they come longest first."""
+        first = 0
+        while first < len(items):
+            end = min(first + self._at_once(length(items[first]), size), len(items))
+            yield list(items[first:end])
+            first = end
+            self._progress(end, len(items))
+
+    def _at_once(self, longest: int, size: int) -> int:
+        """As many as the scores of attention leave room for, which grow with the square of a prompt's length."""
+        heads: int = self.answering.network.config.num_attention_heads
+        return max(1, min(size, _SCORES_BYTES // (_SCORE_BYTES * heads * max(1, longest) ** 2)))
+
+
+def _likelihood(logits: Tensor, continuation: Sequence[int]) -> Likelihood:
+    """Of a continuation whose last token the last row of `logits` [N or more, V] float32 predicts."""
+    logits, tokens = logits[-len(continuation) :], torch.tensor(continuation)
+    chances = torch.log_softmax(logits, dim=-1).gather(1, tokens[:, None])
+    return float(chances.sum()), bool((logits.argmax(dim=-1) == tokens).all())

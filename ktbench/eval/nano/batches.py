@@ -1,0 +1,58 @@
+"""Batches of training examples, and the loss on the bytes of their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import DeepseekV3ForCausalLM
+
+from ktbench.eval.nano.checkpoint import BOS, PAD, encode
+from ktbench.eval.nano.question import STOP, Question
+
+IGNORED = -100  # a label that takes no part in the loss
+PARTS = 2  # a batch is cut in two of like length and like size, so that little of it is padding
+
+
+def example(question: Question) -> tuple[list[int], list[int]]:
+    """Token ids and the labels of the next token: bytes of the answer and its stop, `IGNORED` over the prompt."""
+    prompt, answer = [BOS, *encode(question.prompt)], encode(question.answer + STOP)
+    ids = prompt + answer
+    return ids[:-1], [IGNORED] * (len(prompt) - 1) + answer
+
+
+def parts(questions: Iterator[Question], rows: int) -> list[tuple[Tensor, Tensor]]:
+    """The next `rows` questions as `PARTS` pairs of ids and labels [rows, length], padded on the right."""
+    drawn = sorted((example(question) for question in islice(questions, rows)), key=lambda row: len(row[0]))
+    longest = len(drawn[-1][0])
+    cut = min(range(1, rows), key=lambda n: max(n * len(drawn[n - 1][0]), (rows - n) * longest))
+    return [padded(drawn[:cut]), padded(drawn[cut:])]
+
+
+def padded(rows: list[tuple[list[int], list[int]]]) -> tuple[Tensor, Tensor]:
+    """Ids and labels of examples [rows, longest]."""
+    longest = max(len(ids) for ids, _ in rows)
+    ids = [ids + [PAD] * (longest - len(ids)) for ids, _ in rows]
+    labels = [labels + [IGNORED] * (longest - len(labels)) for _, labels in rows]
+    return torch.tensor(ids), torch.tensor(labels)
+
+
+def loss(model: DeepseekV3ForCausalLM, ids: Tensor, labels: Tensor) -> Tensor:
+    """Summed cross entropy (nats) of the labelled bytes; matrices multiply in bfloat16."""
+    wanted = labels != IGNORED
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state
+        logits = model.lm_head(hidden[wanted])
+    return functional.cross_entropy(logits.float(), labels[wanted], reduction="sum")
+
+
+@torch.no_grad()
+def forced_accuracy(model: DeepseekV3ForCausalLM, questions: list[Question]) -> float:
+    """Share of questions whose whole answer is the likeliest, each byte after the right ones before it (0 to 1)."""
+    ids, labels = padded([example(question) for question in questions])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        likeliest = model(input_ids=ids, use_cache=False).logits.argmax(-1)
+    return float(((likeliest == labels) | (labels == IGNORED)).all(dim=1).float().mean())

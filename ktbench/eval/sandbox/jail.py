@@ -1,0 +1,120 @@
+"""The child: raises the walls, runs a program and reports. Imports little, as each program pays for it."""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from types import ModuleType
+from typing import NoReturn
+
+from ktbench.eval.sandbox.attempts import stop_attempts
+from ktbench.eval.sandbox.job import Job, Program
+from ktbench.eval.sandbox.walls import raise_walls
+
+_RESERVE_BYTES = 8 * 2**20  # so that a program that has used up its memory can still be reported
+
+Line = Mapping[str, object]
+Report = Callable[[Line], None]
+
+
+def main(root: str) -> None:
+    """Run the job that lies in the file argv[1], and report to the file argv[2], one JSON object on each line.
+
+    The last line has the job's token as `end`, or says as `why` what went wrong. `root` leaves sys.path.
+    """
+    with os.fdopen(int(sys.argv[1]), encoding="utf-8") as asked:
+        job: Job = json.load(asked)
+    report = _reporter(int(sys.argv[2]))
+    _tidy(root, job["libraries"])
+    try:
+        walls = raise_walls(job["walls"])
+    except OSError as error:
+        _leave(report, {"refused": error.strerror})
+    # A traceback that the program prints quotes this file: no attempt to leave, though the walls deny it.
+    stop_attempts([*job["walls"]["readable"], ".", __file__], lambda words: _leave(report, {"why": words}))
+    report({"walls": walls})
+    _leave(report, _run(job["program"], job["token"], report))
+
+
+def _reporter(fd: int) -> Report:
+    """Holds on to what it calls: a program may replace any function of any module."""
+    dumps, write = json.dumps, os.write
+
+    def report(line: Line) -> None:
+        left = dumps(line).encode() + b"\n"
+        while left:
+            left = left[write(fd, left) :]
+
+    return report
+
+
+def _leave(report: Report, line: Line, leave: Callable[[int], NoReturn] = os._exit) -> NoReturn:
+    """The last line, and no code of the program after it."""
+    with suppress(BaseException):
+        report(line)
+    leave(0)
+
+
+def _tidy(root: str, libraries: Sequence[str]) -> None:
+    """The program finds an interpreter as if it had been started for it alone."""
+    sys.argv = ["program.py"]
+    sys.dont_write_bytecode = True
+    sys.path.remove(root)
+    sys.path += libraries
+    for name in [name for name in sys.modules if name.partition(".")[0] == "ktbench"]:
+        del sys.modules[name]
+    vars(builtins).update(exit=sys.exit, quit=sys.exit)  # as `site` would
+
+
+def _run(program: Program, token: str, report: Report) -> Line:
+    """The last line of the report."""
+    reserve = bytearray(_RESERVE_BYTES)
+    try:
+        try:
+            _execute(program, report)
+        except SystemExit:
+            if not program["may_exit"]:
+                return {"why": "ended before its tests did"}
+        _finish()
+    except MemoryError:
+        del reserve
+        return {"why": "memory"}
+    except BaseException as error:
+        return {"why": _said(error)}
+    return {"end": token}
+
+
+def _execute(program: Program, report: Report) -> None:
+    module = ModuleType(program["name"])
+    sys.modules[program["name"]] = module
+    for source in program["sources"]:
+        exec(compile(source, "program.py", "exec", dont_inherit=True), module.__dict__)
+        report({})
+    if program["function"]:
+        function = getattr(module.Solution() if hasattr(module, "Solution") else module, program["function"])
+        for arguments in program["arguments"]:
+            report({"value": function(*arguments)})
+
+
+def _finish() -> None:
+    """What an interpreter does at its end."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.__stdout__):
+        with suppress(ValueError, AttributeError):  # closed, or replaced by something else
+            stream.flush()  # type: ignore[union-attr]
+
+
+def _said(error: BaseException) -> str:
+    name = type(error).__name__
+    with suppress(BaseException):
+        return f"{name}: {error}"[:300] if str(error) else name
+    return name

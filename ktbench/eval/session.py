@@ -1,0 +1,202 @@
+"""One process that answers: a set of weights, the cells that share it, and the tasks that each is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from time import perf_counter
+
+from transformers import AutoTokenizer
+
+from ktbench.engine.answering import open_answering
+from ktbench.engine.protocol import HostRole, Unsupported
+from ktbench.eval.asking import Answer, ask
+from ktbench.eval.drift import DriftPlan, measure_drift
+from ktbench.eval.lm import AnswerCache, EngineLM, identity_of, weights_id
+from ktbench.eval.perplexity import measure_perplexity
+from ktbench.eval.tasks import LoadedTask, load_task, needs_decode
+from ktbench.eval.texts import drawn, drift_texts, wikitext2
+from ktbench.resources import checkpoint_folder
+from ktbench.spec.evidence import Evidence, collect, dishonest
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Cell
+from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.scored import Asked, Scored
+from ktbench.spec.suite import SuiteSpec, TaskSpec
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ids:
+    """What answers are kept under beside the spec: the code and the machine."""
+
+    code: str
+    env: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reference:
+    """Where the predictions of the unmodified model lie, and whether this cell is that model."""
+
+    path: Path
+    is_this: bool
+
+
+class Session:
+    """Asks the cells that share one set of weights. Made by `open`."""
+
+    def __init__(self, lm: EngineLM, suite: SuiteSpec, answers: Path, ids: Ids) -> None:
+        self._lm, self._suite, self._answers, self._ids = lm, suite, answers, ids
+        self._loaded = cache(lambda task: load_task(task, suite))
+        self._known: tuple[RunSpec, AnswerCache] | None = None
+
+    @classmethod
+    def open(
+        cls, cells: Sequence[Cell], host: HostRole, suite: SuiteSpec, answers: Path, ids: Ids, progress: Progress
+    ) -> Session:
+        """Load the weights of cells that share them, which have a path; answers are kept in the folder `answers`.
+
+        `progress(done, of)` hears how many requests of a task are answered. Raises ValueError as `open_answering`.
+        """
+        path = cells[0].spec.model.path
+        assert path is not None
+        tokenizer = AutoTokenizer.from_pretrained(
+            checkpoint_folder(path), local_files_only=True, trust_remote_code=False
+        )
+        answering = open_answering([cell.spec for cell in cells], host)
+        return cls(EngineLM(answering, tokenizer, batch=suite.batch, progress=progress), suite, answers, ids)
+
+    def close(self) -> None:
+        """Release the weights."""
+        self._lm.answering.close()
+
+    def ask(self, cell: Cell, name: str, reference: Reference) -> tuple[Asked, tuple[Scored, ...]]:
+        """How a task of the suite ended for a cell, and its answers.
+
+        UNSUPPORTED where the engine cannot answer as the cell asks; IDLE, without answers, where counters contradict
+        it; CRASHED where the task cannot be had or the logits are no numbers.
+        """
+        task = self._suite.task(name)
+        blank = self._blank(cell, name)
+        if why := acts_nowhere(cell.spec, task):
+            return replace(blank, why=why), ()
+        try:
+            self._use(cell.spec)
+        except Unsupported as error:
+            return replace(blank, why=str(error)), ()
+        before, began_s = dict(self._lm.answering.counters()), perf_counter()
+        try:
+            answers, setting = self._answered(cell.spec, task, reference)
+        except ValueError as error:
+            return replace(blank, outcome=Outcome.CRASHED, why=str(error)), ()
+        ended = replace(
+            blank,
+            took_s=perf_counter() - began_s,
+            questions=len({answer.question for answer in answers}),
+            evidence=self._evidence(cell.spec, task, before),
+            setting="; ".join(filter(None, [setting, *self._lm.answering.notes()])),
+            **asdict(self._lm.tally),
+        )
+        if why := dishonest(ended.evidence):
+            self._cache(cell.spec).forget()
+            return replace(ended, outcome=Outcome.IDLE, why=why), ()
+        return replace(ended, outcome=Outcome.OK), tuple(_scored(cell, name, answer) for answer in answers)
+
+    def _blank(self, cell: Cell, task: str) -> Asked:
+        return Asked(
+            cell=cell.key,
+            label=cell.label,
+            task=task,
+            outcome=Outcome.UNSUPPORTED,
+            provenance="measured",
+            code_id=self._ids.code,
+            env_id=self._ids.env,
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+    def _use(self, spec: RunSpec) -> None:
+        """Answer as a cell from now on, by what was answered before where that was by the same."""
+        self._lm.use(spec, self._cache(spec))
+        self._lm.reset_tally()
+
+    def _cache(self, spec: RunSpec) -> AnswerCache:
+        """What was answered before by the same engine on the same machine."""
+        if self._known is None or self._known[0] != spec:
+            setting = f"chat={self._suite.chat} batch={self._suite.batch} machine={self._ids.env}"
+            identity = identity_of(spec, code_id=self._ids.code, tokenizer=self._lm.tokenizer, setting=setting)
+            self._known = (spec, AnswerCache(self._answers, identity))
+        return self._known[1]
+
+    def _answered(self, spec: RunSpec, task: TaskSpec, reference: Reference) -> tuple[tuple[Answer, ...], str]:
+        """Answers to a task, and how its questions were put."""
+        suite, lm = self._suite, self._lm
+        if task.is_drift:
+            return self._drifted(spec, task, reference)
+        if task.source == "wikitext2":
+            corpus = wikitext2(suite.data_dir)
+            return tuple(measure_perplexity(lm, drawn(corpus.documents, suite.limit, suite.seed))), corpus.title
+        loaded: LoadedTask = self._loaded(task)
+        return tuple(ask(loaded, lm, suite)), loaded.setting
+
+    def _drifted(self, spec: RunSpec, task: TaskSpec, reference: Reference) -> tuple[tuple[Answer, ...], str]:
+        suite, lm, corpus = self._suite, self._lm, drift_texts(self._suite.data_dir)
+        plan = DriftPlan(
+            phase="decode" if needs_decode(task) else "prefill",
+            model=weights_id(spec.model),
+            vocab=spec.model.shape.vocab,
+            limit=suite.limit,
+            seed=suite.seed,
+            batch=suite.batch,
+        )
+        answers = measure_drift(
+            lm.answering,
+            lm.tokenizer,
+            corpus.documents,
+            plan=plan,
+            reference=reference.path,
+            is_reference=reference.is_this,
+        )
+        return tuple(answers), f"{corpus.title}; {plan.setting}"
+
+    def _evidence(self, spec: RunSpec, task: TaskSpec, before: Mapping[str, int]) -> tuple[Evidence, ...]:
+        """What counters saw; nothing where nothing had to be asked, or known answers left none with a decode step."""
+        tally, now = self._lm.tally, self._lm.answering.counters()
+        asked = tally.requests - tally.cached
+        if not task.is_drift and (asked == 0 or (tally.cached and tally.new_tokens <= asked)):
+            return ()
+        moved = {name: count - before.get(name, 0) for name, count in now.items()}
+        return collect(spec.engine.features, moved)
+
+
+def acts_nowhere(spec: RunSpec, task: TaskSpec) -> str:
+    """Why a task would not see a feature of a cell; empty where it sees all."""
+    engine = spec.engine
+    if needs_decode(task):
+        return ""
+    if engine.cuda_graph:
+        return "+c: captures the decode step, of which this task has none"
+    if engine.defer_prefill or not (engine.deferral or engine.skipping):
+        return ""
+    feature = "Expert Deferral" if engine.deferral else "Expert Skipping"
+    return (
+        f"{feature} acts in decode steps, of which this task has none: engine.defer_prefill=true has it act in prefill"
+    )
+
+
+def _scored(cell: Cell, task: str, answer: Answer) -> Scored:
+    return Scored(
+        cell=cell.key,
+        task=task,
+        question=answer.question,
+        value=answer.value,
+        metric=answer.metric,
+        weight=answer.weight,
+        sample=answer.sample,
+        tokens=answer.tokens,
+        answer=answer.answer,
+        why=answer.why,
+    )

@@ -1,1 +1,0 @@
-"""Worker processes: started, given turns, held to deadlines, replaced when they die."""

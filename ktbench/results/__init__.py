@@ -1,0 +1,1 @@
+"""TODO: what ktbench/results is for."""

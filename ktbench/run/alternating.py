@@ -1,0 +1,127 @@
+"""Two builds of ktbench that take turns, a round at a time, each going on with a run of its own: A B, B A, A B."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from ktbench.results.store import LOG_NAME, Run, StoreError, read_run
+from ktbench.results.store.find import RUNS
+from ktbench.spec.outcome import Outcome
+
+_ROUNDS = 12
+_COUNT, _LEAST = "measure.max_rounds", "measure.min_rounds"
+_UNLIMITED = "measure.max_minutes=1440"  # the rounds are what both sides get alike
+# What we set ourselves to keep the two apart.
+_OURS = ("run_name", "resume_changed", _LEAST)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Turn:
+    """One round of one side, 0 for A and 1 for B: what to call `python -m ktbench` with."""
+
+    side: int
+    round: int
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Alternation:
+    """Two commits and what both measure, `rounds` times each, into runs that have `stamp` in their names."""
+
+    commits: tuple[str, str]
+    overrides: tuple[str, ...]
+    rounds: int
+    stamp: str
+
+    @property
+    def runs(self) -> tuple[str, str]:
+        """Names of the runs of A and B."""
+        return f"regress-{self.stamp}-a", f"regress-{self.stamp}-b"
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is anything to go on with: A comes first."""
+        return (RUNS / self.runs[0] / LOG_NAME).is_file()
+
+    @property
+    def command(self) -> str:
+        """The words that go on where it was interrupted."""
+        return shlex.join([*self.commits, *self.overrides, f"{_COUNT}={self.rounds}", f"resume={self.stamp}"])
+
+    def turns(self) -> Iterator[Turn]:
+        """Turns that were not had, in order; odd rounds walk back, so that a drift of the machine falls on both alike.
+
+        Which were had is read from the runs before the first.
+        """
+        kept = [_read(name) for name in self.runs]
+        lacking = [_lacking(run, self.rounds) for run in kept]
+        for number in range(self.rounds):
+            for side in (0, 1) if number % 2 == 0 else (1, 0):
+                if number in lacking[side]:
+                    words = self._words(side, number, begins=kept[side] is None and number == 0)
+                    yield Turn(side=side, round=number, words=words)
+
+    def _words(self, side: int, number: int, *, begins: bool) -> tuple[str, ...]:
+        """The first round begins the run, each other one resumes it for one round more."""
+        verb = "sweep" if any(word.startswith("+ablation=") for word in self.overrides) else "run"
+        where = f"{'run_name' if begins else 'resume'}={self.runs[side]}"
+        return verb, _UNLIMITED, *self.overrides, where, f"{_LEAST}={number + 1}", f"{_COUNT}={number + 1}"
+
+
+def read_alternation(words: Sequence[str], stamp: str) -> Alternation:
+    """What `A B [overrides]` ask for; `measure.max_rounds=N` among them is how many rounds each side gets.
+
+    `stamp` tells the runs from those of another time; `resume=STAMP` among the words goes on with those of that time.
+    Raises ValueError in one line for anything else.
+    """
+    commits = [word for word in words if "=" not in word]
+    if len(commits) != 2:
+        raise ValueError(f"regress: name two commits, then overrides: `-- A B [overrides]`, not {len(commits)}")
+    given = {word.lstrip("+~").partition("=")[0]: word for word in words if "=" in word}
+    if taken := next((given[key] for key in _OURS if key in given), None):
+        raise ValueError(f"regress {taken}: is set round by round, leave it out; {_COUNT}=N says how many rounds")
+    again = given.pop("resume", "")
+    asked = Alternation(
+        commits=(commits[0], commits[1]),
+        overrides=tuple(word for key, word in given.items() if key != _COUNT),
+        rounds=_rounds(given.get(_COUNT, f"{_COUNT}={_ROUNDS}")),
+        stamp=again.partition("=")[2] or stamp,
+    )
+    if again and not asked.is_begun:
+        raise ValueError(f"regress {again}: there is no run {RUNS / asked.runs[0]}")
+    return asked
+
+
+def _rounds(word: str) -> int:
+    text = word.partition("=")[2]
+    if not text.isdecimal() or int(text) < 2:
+        raise ValueError(f"regress {word}: must be a whole number from 2; an interval of 95 % needs 6")
+    return int(text)
+
+
+def _read(name: str) -> Run | None:
+    """The run of a side; None before its plan is there."""
+    try:
+        return read_run(RUNS / name)
+    except StoreError:
+        return None
+
+
+def _lacking(run: Run | None, rounds: int) -> Collection[int]:
+    """Rounds in which a cell is still to be timed.
+
+    None of a cell that was simulated, or that has failed: whichever turn comes next tries it again in all rounds. Where
+    no other cell lacks anything that is the last one.
+    """
+    if run is None:
+        return range(rounds)
+    last = {record.cell: record for record in run.records}
+    failed = {key for key, record in last.items() if not record.outcome.timed}
+    settled = failed | {key for key, record in last.items() if record.provenance == "simulated"}
+    timed = {where for where, record in run.latest().items() if record.outcome.timed}
+    asked = {cell.key for cell in run.header.cells} - settled
+    found = [number for number in range(rounds) if any((key, number) not in timed for key in asked)]
+    retried = any(last[key].outcome is not Outcome.UNSUPPORTED for key in failed)
+    return found or [rounds - 1] * retried

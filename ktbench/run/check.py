@@ -1,0 +1,97 @@
+"""Right before fast: outputs against the float32 reference, and the check itself against mutants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ktbench.engine.protocol import Observation
+from ktbench.spec.outcome import Outcome
+
+Reference = Callable[[Observation], NDArray[np.float32]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """Outcome OK, WRONG or VACUOUS; `error` is the largest relative error seen, None where it is not a number."""
+
+    outcome: Outcome
+    why: str = ""
+    error: float | None = None
+
+
+def relative_error(output: NDArray[np.float32], truth: NDArray[np.float32]) -> float:
+    """Frobenius norm of the difference over that of the truth; infinite where the output is not finite."""
+    if not np.isfinite(output).all():
+        return float("inf")
+    scale, distance = _norm(truth), _norm(output.astype(np.float64) - truth)
+    return distance / scale if scale else (0.0 if distance == 0 else float("inf"))
+
+
+def _norm(values: NDArray[np.float32] | NDArray[np.float64]) -> float:
+    """Frobenius norm without BLAS, whose threads go on spinning for a while on the cores that are measured next."""
+    return float(np.sqrt(np.square(values, dtype=np.float64).sum()))
+
+
+def check(observations: Sequence[Observation], reference: Reference, tolerance: float) -> Verdict:
+    """Holds what each experts call gave against the reference on the very inputs it was given."""
+    if not observations:
+        return Verdict(outcome=Outcome.VACUOUS, why="no experts call was observed")
+    worst = 0.0
+    for seen in observations:
+        error = relative_error(seen.output, reference(seen))
+        if not error <= tolerance:
+            return _wrong(seen, error, tolerance)
+        worst = max(worst, error)
+    return Verdict(outcome=Outcome.OK, error=worst)
+
+
+def _wrong(seen: Observation, error: float, tolerance: float) -> Verdict:
+    finite = np.isfinite(error)
+    said = f"relative error {error:.3g}" if finite else "output is not finite"
+    why = f"layer {seen.layer}: {said}, tolerance {tolerance:g}"
+    return Verdict(outcome=Outcome.WRONG, why=why, error=error if finite else None)
+
+
+def check_the_check(observations: Sequence[Observation], reference: Reference, tolerance: float) -> str:
+    """Name of a mutant that `check` would let pass on any of these observations; empty where it rejects them all."""
+    for seen in observations:
+        truth = reference(seen)
+        for name, mutant in mutants(seen, truth, reference):
+            if relative_error(mutant, truth) <= tolerance:
+                return f"layer {seen.layer}: the check would pass {name} (tolerance {tolerance:g})"
+    return ""
+
+
+def mutants(
+    seen: Observation, truth: NDArray[np.float32], reference: Reference
+) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """Outputs that a sound check must reject, with what is wrong about each."""
+    by_weight = np.argsort(np.abs(seen.gates).sum(axis=0))
+    yield "zeros", np.zeros_like(truth)
+    if len(truth) > 1:
+        yield "another token's output", np.roll(truth, 1, axis=0)
+    dropped = seen.gates.copy()
+    dropped[:, by_weight[len(by_weight) // 2]] = 0
+    yield "a dropped expert", reference(replace(seen, gates=dropped))
+    if _distinct(seen, by_weight):
+        swapped = seen.ids.copy()
+        swapped[:, by_weight[[0, -1]]] = swapped[:, by_weight[[-1, 0]]]
+        yield "two swapped experts", reference(replace(seen, ids=swapped))
+
+
+def _distinct(seen: Observation, by_weight: NDArray[np.intp]) -> bool:
+    """Swapping two experts changes something only where their weights differ."""
+    light, heavy = (np.abs(seen.gates[:, by_weight[i]]).sum() for i in (0, -1))
+    return bool(heavy > 1.2 * light)
+
+
+def stale(timed: NDArray[np.float32], repeated: NDArray[np.float32], tolerance: float) -> str:
+    """Why the timed step cannot have computed what its observed repetition did; empty where it agrees."""
+    error = relative_error(timed, repeated)
+    if error <= tolerance:
+        return ""
+    return f"the timed step's logits differ from its repetition: relative error {error:.3g}, tolerance {tolerance:g}"

@@ -1,0 +1,100 @@
+"""The discrete-event executor: tasks on resources that work one task at a time, in the order they were submitted."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ktbench.spec.timeline import Resource
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """Work of `seconds` on a resource, once all tasks `after` (by their place in the graph) have ended.
+
+    `layer` counts decoder layers from 0, None for what belongs to none; `kind` is that of a `Span`.
+    """
+
+    name: str
+    kind: str
+    resource: Resource
+    seconds: float
+    after: tuple[int, ...] = ()
+    layer: int | None = None
+
+
+@dataclass(slots=True)
+class Graph:
+    """Tasks in the order of their submission; a task can only wait for earlier ones, so that there are no cycles."""
+
+    tasks: list[Task] = field(default_factory=list)
+
+    def add(
+        self, name: str, kind: str, resource: Resource, seconds: float, *after: int | None, layer: int | None = None
+    ) -> int:
+        """The place of a new task. Raises ValueError for seconds below 0 and for a task that is not there yet."""
+        needed = tuple(task for task in after if task is not None)
+        if not seconds >= 0 or any(not 0 <= task < len(self.tasks) for task in needed):
+            raise ValueError(f"task {name}: takes {seconds} s after {needed}, must be at least 0 s after earlier tasks")
+        self.tasks.append(Task(name=name, kind=kind, resource=resource, seconds=seconds, after=needed, layer=layer))
+        return len(self.tasks) - 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Played:
+    """When each task of a graph began and ended, in seconds."""
+
+    begin_s: tuple[float, ...]
+    end_s: tuple[float, ...]
+
+    @property
+    def total_s(self) -> float:
+        """The end of the last task."""
+        return max(self.end_s, default=0.0)
+
+
+def busy_share(tasks: Sequence[Task], resource: Resource) -> float:
+    """Share of the time that tasks take in which a resource works."""
+    busy_s = sum(task.seconds for task in tasks if task.resource == resource)
+    return busy_s / play(tasks).total_s
+
+
+def play(tasks: Sequence[Task]) -> Played:
+    """Plays tasks by events: each resource starts its next task when it is free and what the task waits for has ended.
+
+    Resources keep the order of submission (a CUDA stream, a queue of calls): a task that is not ready holds up those
+    behind it. Raises ValueError for tasks that wait for each other.
+    """
+    waiting = [len(task.after) for task in tasks]
+    waiters: dict[int, list[int]] = defaultdict(list)
+    queues: dict[Resource, deque[int]] = defaultdict(deque)
+    for place, task in enumerate(tasks):
+        queues[task.resource].append(place)
+        for other in task.after:
+            waiters[other].append(place)
+    begin, end = [0.0] * len(tasks), [0.0] * len(tasks)
+    working: set[Resource] = set()
+    events: list[tuple[float, int]] = []
+
+    def start(resource: Resource, now: float) -> None:
+        if resource in working or not queues[resource] or waiting[queues[resource][0]]:
+            return
+        place = queues[resource].popleft()
+        begin[place], end[place] = now, now + tasks[place].seconds
+        working.add(resource)
+        heapq.heappush(events, (end[place], place))
+
+    for resource in list(queues):
+        start(resource, 0.0)
+    while events:
+        now, place = heapq.heappop(events)
+        working.discard(tasks[place].resource)
+        for other in waiters[place]:
+            waiting[other] -= 1
+        for resource in dict.fromkeys([tasks[place].resource, *(tasks[other].resource for other in waiters[place])]):
+            start(resource, now)
+    if any(queues.values()):
+        raise ValueError(f"task {tasks[min(queue[0] for queue in queues.values() if queue)].name}: can never begin")
+    return Played(begin_s=tuple(begin), end_s=tuple(end))

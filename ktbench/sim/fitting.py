@@ -1,0 +1,195 @@
+"""Fits the constants of calibrations: on microbenchmarks, then on whole steps of one model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import log
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from ktbench.sim.calibration import Calibration
+from ktbench.sim.observation import Observation, residual
+
+FITTED_MODEL = "deepseek_v3"
+# Residuals beyond it count less: single cells of the published data are off by more.
+_OUTLIER = 0.1
+_MOST_EVALUATIONS = 15
+# Selections are whole numbers, so that smaller steps of a constant see noise.
+_STEP = 0.04
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stage:
+    """Constants that are fitted together, on the observations that `sees` accepts.
+
+    `usual` holds some of them near a value that is known from elsewhere, within a factor of e to the power of +- the
+    second number: what one model alone cannot tell apart.
+    """
+
+    name: str
+    constants: tuple[str, ...]
+    sees: Callable[[Observation], bool]
+    usual: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+
+def _kernels(one: Observation) -> bool:
+    return one.figure == "fig3" and not one.is_base
+
+
+def _torch_kernels(one: Observation) -> bool:
+    return one.figure == "fig3" and one.is_base and _has_amx(one)
+
+
+def _torch_vector_kernels(one: Observation) -> bool:
+    return one.figure == "fig3" and one.is_base and not _has_amx(one)
+
+
+def _has_amx(one: Observation) -> bool:
+    return one.spec.machine is not None and one.spec.machine.amx_tflops is not None
+
+
+def _few_tokens(one: Observation) -> bool:
+    return one.figure == "fig7" and one.model == FITTED_MODEL
+
+
+def _whole(one: Observation) -> bool:
+    return one.model == FITTED_MODEL and one.figure in ("fig10", "fig11", "fig12", "fig14")
+
+
+def _prefill(one: Observation) -> bool:
+    return _whole(one) and one.spec.workload.phase == "prefill"
+
+
+def _decode(one: Observation) -> bool:
+    return _whole(one) and one.spec.workload.phase == "decode" and not one.is_base
+
+
+def _is_placed(one: Observation) -> bool:
+    """Both ends of the table, and half of the experts at random and by frequency."""
+    placed = one.spec.engine.placement
+    at_end = placed.policy == "host" or placed.ratio == 1
+    half = placed.ratio == 0.5 and placed.policy in ("random", "frequency")
+    return one.figure == "placement" and (at_end or half)
+
+
+_KTRANSFORMERS: tuple[Stage, ...] = (
+    Stage(name="AMX kernel", constants=("amx_stream_one", "amx_peak", "amx_overlap"), sees=_kernels),
+    Stage(
+        name="PyTorch's AMX kernel", constants=("base_stream", "base_expert_ms", "base_peak"), sees=_torch_kernels
+    ),
+    Stage(name="PyTorch's AVX-512 kernel", constants=("base_vector_peak",), sees=_torch_vector_kernels),
+    Stage(
+        name="few tokens, both sockets",
+        constants=("vector_stream", "vector_peak", "vector_serial", "amx_stream"),
+        sees=_few_tokens,
+    ),
+    Stage(
+        name="decode",
+        constants=("decode_stream", "call_ms", "gpu_stream", "kernel_us", "launch_us", "apart_ms", "decode_static"),
+        sees=_decode,
+        usual={"gpu_stream": (0.75, 0.2), "call_ms": (0.06, 0.5), "kernel_us": (2.7, 0.5)},
+    ),
+    Stage(
+        name="prefill",
+        constants=(
+            "skew_deepseek_v3", "skew_decay", "attention", "fresh_ms_per_mb", "apart", "prefill_stream",
+            "prefill_call_ms", "int4_arithmetic", "gemm_consumer", "attention_consumer", "quantised_vector",
+        ),
+        sees=lambda one: _prefill(one) and not one.is_base,
+        usual={"attention": (0.42, 0.07), "fresh_ms_per_mb": (0.4, 0.07)},
+    ),
+    Stage(
+        name="base in prefill",
+        constants=("base_new_ms", "base_moved_ms_per_mb"),
+        sees=lambda one: _prefill(one) and one.is_base,
+    ),
+)  # fmt: skip
+_KT_SGLANG = (
+    Stage(
+        name="experts on GPUs", constants=("decode_stream", "kernel_us", "call_ms", "skew_qwen3_next"), sees=_is_placed
+    ),
+)
+# By the calibration whose constants they fit.
+STAGES: Mapping[str, tuple[Stage, ...]] = {"ktransformers": _KTRANSFORMERS, "kt_sglang": _KT_SGLANG}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fitted:
+    """A stage's result: the calibration with its constants, and the residuals (see `residual`) that are left."""
+
+    stage: Stage
+    calibration: Calibration
+    observations: tuple[Observation, ...]
+    residuals: tuple[float, ...]
+
+    @property
+    def rms(self) -> float:
+        """Root of the mean square of the residuals: about the relative error."""
+        return float(np.sqrt(np.mean(np.square(self.residuals))))
+
+
+def fit(observations: Sequence[Observation], start: Calibration) -> Iterator[Fitted]:
+    """The stages of a calibration one after the other, each with what the ones before have found."""
+    calibration = start
+    for stage in STAGES[start.name]:
+        seen = tuple(one for one in observations if stage.sees(one))
+        fitted = _fit(stage, seen, calibration)
+        calibration = fitted.calibration
+        yield fitted
+
+
+def fitted_ids(observations: Sequence[Observation]) -> frozenset[str]:
+    """The observations that any stage sees."""
+    stages = [stage for group in STAGES.values() for stage in group]
+    return frozenset(one.id for one in observations if any(stage.sees(one) for stage in stages))
+
+
+def _fit(stage: Stage, seen: Sequence[Observation], start: Calibration) -> Fitted:
+    limits = [_limits(start, name) for name in stage.constants]
+    low, high = (np.array(side) for side in zip(*limits, strict=True))
+    first = np.clip([start[name] for name in stage.constants], low + 1e-9, high - 1e-9)
+
+    def misses(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.array([*_misses(seen, _changed(start, stage, values)), *_unusual(stage, values)])
+
+    found = least_squares(
+        misses,
+        first,
+        bounds=(low, high),
+        x_scale=np.maximum(np.abs(first), 1e-3),
+        diff_step=_STEP,
+        max_nfev=_MOST_EVALUATIONS,
+        loss="soft_l1",
+        f_scale=_OUTLIER,
+    )
+    calibration = _changed(start, stage, found.x)
+    return Fitted(
+        stage=stage,
+        calibration=calibration,
+        observations=tuple(seen),
+        residuals=tuple(_misses(seen, calibration)),
+    )
+
+
+def _limits(calibration: Calibration, name: str) -> tuple[float, float]:
+    constant = calibration.constants[name]
+    if constant.low is None or constant.high is None:
+        raise ValueError(f"calibration {calibration.name}: {name} is fitted and needs low and high")
+    return constant.low, constant.high
+
+
+def _changed(calibration: Calibration, stage: Stage, values: NDArray[np.float64]) -> Calibration:
+    return calibration.changed({name: float(value) for name, value in zip(stage.constants, values, strict=True)})
+
+
+def _misses(seen: Sequence[Observation], calibration: Calibration) -> list[float]:
+    return [residual(one, calibration) for one in seen]
+
+
+def _unusual(stage: Stage, values: NDArray[np.float64]) -> list[float]:
+    """How far constants are from their usual values, in units of a residual of 0.1."""
+    found = dict(zip(stage.constants, values, strict=True))
+    return [_OUTLIER * log(max(found[name], 1e-9) / usual) / width for name, (usual, width) in stage.usual.items()]

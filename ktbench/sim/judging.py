@@ -1,0 +1,178 @@
+"""Holds the simulator against what was published, cell by cell and claim by claim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import exp
+
+from ktbench.sim.calibration import Calibration
+from ktbench.sim.deferring import choose
+from ktbench.sim.fitting import FITTED_MODEL, fitted_ids
+from ktbench.sim.observation import Observation, residual
+from ktbench.sim.quality import Quality, quality_of
+
+# Closer than this two simulated steps are equal.
+_TIE = 1e-6
+STATIC_POLICIES = ("random", "uniform", "front_loading", "frequency")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Error:
+    """One cell, `fitted` where constants were fitted on it.
+
+    `error` is simulated over published throughput, less 1; where a share of busy time was published, of that share.
+    """
+
+    observation: Observation
+    error: float
+    fitted: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """Cells that are judged together, with the most that their errors should be at the median and at 90 %."""
+
+    name: str
+    holds: Callable[[Error], bool]
+    median: float | None = None
+    p90: float | None = None
+
+
+def _of(figure: str, phase: str, *, base: bool = False) -> Callable[[Error], bool]:
+    def holds(one: Error) -> bool:
+        seen = one.observation
+        return seen.figure == figure and seen.spec.workload.phase == phase and seen.is_base == base
+
+    return holds
+
+
+def _is_held_out(one: Error) -> bool:
+    """The other models' cells of Fig. 11, 12 and 14."""
+    seen = one.observation
+    return seen.figure in ("fig11", "fig12", "fig14") and seen.model != FITTED_MODEL
+
+
+def _is_placed(one: Error) -> bool:
+    return one.observation.spec.engine.placement.policy in STATIC_POLICIES
+
+
+GROUPS: tuple[Group, ...] = (
+    Group(name="Fig. 3, kernels at 1 to 1024 tokens", holds=_of("fig3", "layer")),
+    Group(name="Fig. 3, PyTorch's kernels", holds=_of("fig3", "layer", base=True)),
+    Group(name="Fig. 7, kernels at 1 to 8 tokens", holds=_of("fig7", "layer")),
+    Group(name="Fig. 12, decode with and without deferral", holds=_of("fig12", "decode"), median=0.05, p90=0.12),
+    Group(name="Fig. 12, decode of base", holds=_of("fig12", "decode", base=True)),
+    Group(name="Fig. 14, decode breakdown", holds=_of("fig14", "decode"), median=0.07, p90=0.15),
+    Group(name="Fig. 11, prefill, nine lengths, both GPUs", holds=_of("fig11", "prefill"), median=0.10, p90=0.22),
+    Group(name="Fig. 11, prefill of base", holds=_of("fig11", "prefill", base=True)),
+    Group(name="Fig. 14, prefill breakdown", holds=_of("fig14", "prefill")),
+    Group(name="all of Fig. 11, 12 and 14 on the other two models", holds=_is_held_out, median=0.09, p90=0.24),
+    Group(name="expert placement, four static strategies", holds=_is_placed, median=0.04, p90=0.10),
+)
+
+
+def judge(observations: Sequence[Observation], calibrations: Mapping[str, Calibration]) -> tuple[Error, ...]:
+    """Every observation simulated, under the calibration that its machine names."""
+    fitted = fitted_ids(observations)
+    return tuple(
+        Error(observation=one, error=_error(one, _of_machine(one, calibrations)), fitted=one.id in fitted)
+        for one in observations
+    )
+
+
+def _error(one: Observation, calibration: Calibration) -> float:
+    """A longer step is less throughput; a larger share is a larger share."""
+    off = residual(one, calibration)
+    return exp(off if one.kind == "host_busy" else -off) - 1
+
+
+def _of_machine(one: Observation, calibrations: Mapping[str, Calibration]) -> Calibration:
+    machine = one.spec.machine
+    if machine is None or machine.calibration not in calibrations:
+        raise ValueError(f"{one.id}: no calibration for its machine")
+    return calibrations[machine.calibration]
+
+
+def qualities(errors: Sequence[Error]) -> Iterator[tuple[Group, bool, Quality]]:
+    """Quality of every group, of its fitted cells (True) and of the others apart; those without cells are left out."""
+    for group in GROUPS:
+        for fitted in (True, False):
+            if found := [one.error for one in errors if group.holds(one) and one.fitted == fitted]:
+                yield group, fitted, quality_of(found)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """A statement in words, and of how many cases it holds."""
+
+    text: str
+    right: int
+    cases: int
+
+
+def saturation(errors: Sequence[Error], calibration: Calibration) -> Claim:
+    """Whether the smallest number of deferred experts that saturates the host is the published choice."""
+    chosen = [
+        one.observation for one in errors if one.observation.figure == "fig12" and one.observation.spec.engine.deferral
+    ]
+    right = sum(choose(one.spec, calibration) == one.spec.engine.deferral for one in chosen)
+    return Claim(
+        text="the published number of deferred experts is the simulator's choice", right=right, cases=len(chosen)
+    )
+
+
+def placement_order(errors: Sequence[Error], least: float = 0.03) -> Claim:
+    """Of pairs of strategies at one ratio, published at speeds more than `least` apart: is the same one faster."""
+    placed = [one for one in errors if one.observation.figure == "placement" and _is_placed(one)]
+    pairs = [
+        (one, other)
+        for place, one in enumerate(placed)
+        for other in placed[:place]
+        if _ratio(one) == _ratio(other) and abs(one.observation.value / other.observation.value - 1) > least
+    ]
+    right = sum(_is_faster(one, other) for one, other in pairs)
+    return Claim(text="of two placements the published faster one is faster", right=right, cases=len(pairs))
+
+
+def _ratio(one: Error) -> float:
+    return one.observation.spec.engine.placement.ratio
+
+
+def _is_faster(one: Error, other: Error) -> bool:
+    """Whether the published faster one is faster; as fast as the other is not."""
+    fast, slow = sorted((one, other), key=lambda each: each.observation.value)
+    ratio = _simulated_s(slow) / _simulated_s(fast)
+    return ratio > 1 + _TIE
+
+
+def _simulated_s(one: Error) -> float:
+    return one.observation.value / (1 + one.error)
+
+
+# What each arm of the breakdown is compared with, and the arms that the paper prints (Fig. 14).
+_OVER: Mapping[str, Mapping[str, str]] = {
+    "prefill": {"+v": "base", "+m": "base", "+m+d": "+m", "+m+d+n": "+m+d", "+m+d+n+c": "+m+d+n"},
+    "decode": {"+v": "base", "+m": "base", "+v+d": "+v", "+v+d+n": "+v+d", "+v+d+n+c": "+v+d+n"},
+}
+
+
+def gains(errors: Sequence[Error], worth: float = 0.005) -> Claim:
+    """Of gains of the breakdown more than `worth` from 1: is the simulated one on the same side."""
+    cells = {_place(one): one for one in errors if one.observation.figure in ("fig11", "fig12", "fig14")}
+    found = [
+        (one, cells[over])
+        for (phase, model, arm), one in cells.items()
+        if (over := (phase, model, _OVER.get(phase, {}).get(arm, ""))) in cells
+    ]
+    telling = [(one, over) for one, over in found if abs(over.observation.value / one.observation.value - 1) > worth]
+    right = sum(_is_faster(one, over) for one, over in telling)
+    return Claim(text="gains of the breakdown are on the published side of 1", right=right, cases=len(telling))
+
+
+def _place(one: Error) -> tuple[str, str, str]:
+    seen = one.observation
+    work = seen.spec.workload
+    arm = seen.spec.engine.label.replace("+v+m+d+n+c", "+m+d+n" if work.phase == "prefill" else "+v+d+n+c")
+    of_breakdown = seen.spec.precision == "bf16" and work.prompt in (288, 8192) and not seen.spec.engine.deferral
+    return (work.phase if of_breakdown else f"{seen.id}", seen.model, arm)

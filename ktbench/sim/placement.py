@@ -1,0 +1,55 @@
+"""Which share of the selected experts lives at the device, layer by layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import comb
+
+import numpy as np
+
+from ktbench.sim.calibration import Calibration
+from ktbench.sim.loads import popularity_of
+from ktbench.spec.run_spec import RunSpec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Coverage:
+    """Of a layer: the expected share of selections that the device serves, and how likely the host has any to serve."""
+
+    device: float
+    any_on_host: float
+
+
+ALL_ON_HOST = Coverage(device=0.0, any_on_host=1.0)
+
+
+def coverage(spec: RunSpec, cost: Calibration, layer: int) -> Coverage:
+    """Coverage of an MoE layer (counted from 0 among those) under the cell's placement.
+
+    uniform and random: the ratio. front_loading: whole layers from the first on. frequency: the most popular experts of
+    the model's skew; dynamic: the same once it has seen them.
+    """
+    placed, shape = spec.engine.placement, spec.model.shape
+    if placed.policy == "host":
+        return ALL_ON_HOST
+    if placed.policy == "front_loading":
+        here = min(max(placed.ratio * shape.moe_layers - layer, 0.0), 1.0)
+        return _covered(here, round(here * shape.experts), spec)
+    count = round(placed.ratio * shape.experts)
+    if placed.policy in ("uniform", "random") or spec.workload.routing == "balanced":
+        return _covered(count / shape.experts, count, spec)
+    popular = np.sort(popularity_of(spec, cost), axis=1)[:, ::-1]
+    return _covered(float(popular[:, :count].sum(axis=1).mean()), count, spec)
+
+
+def _covered(share: float, count: int, spec: RunSpec) -> Coverage:
+    """A CUDA graph has no branches: with +c the host is called in every layer that has experts of its own.
+
+    Otherwise it is where a token selects one of them; its selections differ, which is drawing without putting back.
+    """
+    shape = spec.model.shape
+    if spec.engine.cuda_graph:
+        return Coverage(device=share, any_on_host=float(count < shape.experts))
+    even = comb(count, shape.top_k) / comb(shape.experts, shape.top_k)
+    drawn = even if share == count / shape.experts else share**shape.top_k
+    return Coverage(device=share, any_on_host=1.0 - drawn**spec.workload.batch)

@@ -1,0 +1,128 @@
+"""A user's price list of machines: read, checked, and each entry as the machine that it offers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ktbench.spec.machine import BY_NAME, MachineSpec
+from ktbench.spec.plain import from_plain, to_plain
+
+# By PyYAML's constructors for a scalar that is not what its tag says, and for what is no text.
+_LET_THROUGH = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+_GPU = "gpu"  # the one constant that is a name, and needs no source
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PriceEntry:
+    """A machine and its price in the currency of its list.
+
+    `machine` names a preset, or a YAML file by its path from the list's folder. `changes` are constants of it that the
+    offer has otherwise, `sources` where each of them comes from. `name` is what a table calls the offer.
+    """
+
+    machine: str
+    price: float
+    name: str = ""
+    changes: dict[str, int | float | str] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not (self.price > 0 and isfinite(self.price)):
+            raise ValueError(f"price={self.price}: must be a number above 0")
+        allowed = (*BY_NAME, _GPU)
+        for name in self.changes:
+            if name not in allowed:
+                raise ValueError(f"changes.{name}: no such constant{_nearest(name, allowed)}")
+            if name != _GPU and not self.sources.get(name):
+                raise ValueError(f"changes.{name}: has no source; say in sources.{name} where it comes from")
+        if unused := [name for name in self.sources if name not in self.changes]:
+            raise ValueError(f"sources.{unused[0]}: {unused[0]} is not among the changes")
+
+    @property
+    def title(self) -> str:
+        """Its name; without one the machine and what it has otherwise."""
+        changes = ", ".join(f"{name}={value}" for name, value in self.changes.items())
+        return self.name or (f"{self.machine} with {changes}" if changes else self.machine)
+
+    def changed(self, machine: MachineSpec) -> MachineSpec:
+        """The machine with the entry's changes, under its title. Raises ValueError for a value that it refuses."""
+        content = to_plain(machine) | self.changes
+        content |= {"name": self.title, "sources": machine.sources | self.sources}
+        try:
+            return from_plain(content, MachineSpec)
+        except ValueError as error:
+            raise ValueError(f"changes: {error}") from None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PriceList:
+    """Entries in the order of their file, and the currency that their prices are in."""
+
+    path: Path
+    currency: str
+    machines: tuple[PriceEntry, ...]
+
+    def where(self, number: int) -> str:
+        """How messages name an entry, counted from 0."""
+        return f"{self.path}: entry {number + 1}"
+
+    def machine(self, entry: PriceEntry) -> str:
+        """The preset that an entry names, or the path of its file from here."""
+        return str(self.path.parent / entry.machine) if entry.machine.endswith(".yaml") else entry.machine
+
+
+def read_prices(path: Path) -> PriceList:
+    """The price list in a YAML file: `currency`, and `machines`, a list of entries.
+
+    Raises ValueError in one line that names the file, the entry and the field which is missing or wrong.
+    """
+    content = _mapping(_content(path), str(path), ("currency", "machines"), needed=("currency", "machines"))
+    currency, machines = content["currency"], content["machines"]
+    if not isinstance(currency, str) or not currency:
+        raise ValueError(f"{path}: currency={currency}: must be a text, such as EUR")
+    if not isinstance(machines, list) or not machines:
+        raise ValueError(f"{path}: machines: must be a list of at least one entry")
+    entries = tuple(_entry(entry, f"{path}: entry {number}") for number, entry in enumerate(machines, 1))
+    return PriceList(path=path, currency=currency, machines=entries)
+
+
+def _content(path: Path) -> Any:
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror})") from None
+    except (yaml.YAMLError, *_LET_THROUGH) as error:
+        raise ValueError(f"{path}: is not YAML ({' '.join(str(error).split())})") from None
+
+
+def _entry(content: Any, where: str) -> PriceEntry:
+    names = tuple(one.name for one in fields(PriceEntry))
+    checked = _mapping(content, where, names, needed=("machine", "price"))
+    try:
+        return from_plain(checked, PriceEntry)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _mapping(content: Any, where: str, allowed: tuple[str, ...], *, needed: tuple[str, ...]) -> Mapping[str, Any]:
+    if not isinstance(content, dict):
+        raise ValueError(f"{where}: must be a mapping of {', '.join(allowed)}")
+    for key in content:
+        if key not in allowed:
+            raise ValueError(f"{where}: {key}: unknown key{_nearest(str(key), allowed)}")
+    if missing := [key for key in needed if key not in content]:
+        raise ValueError(f"{where}: {missing[0]}: is missing")
+    return content
+
+
+def _nearest(word: str, allowed: tuple[str, ...]) -> str:
+    close = get_close_matches(word, allowed, n=1, cutoff=0.5)
+    hint = f", did you mean {close[0]}?" if close else ""
+    return f"{hint}; allowed are {', '.join(allowed)}"

@@ -1,0 +1,95 @@
+"""Bytes and operations of a model's layers, from its configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ktbench.spec.run_spec import Precision, RunSpec
+from ktbench.spec.shape import text_config
+from ktbench.spec.weights import expert_bytes
+
+_BF16_BYTES, _F32_BYTES = 2, 4
+# Passes over a token's hidden state that norms, rotations and additions of a layer take together.
+_ELEMENTWISE_PASSES = 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sizes:
+    """What a step reads and computes, layer by layer.
+
+    `attention_params` are those of projections that a precision changes, `fixed_params` those of the up-projection of
+    latent keys and values, which stay in bf16. `score_flops` are operations of attention for a pair of query and key,
+    `key_bytes` what a token leaves in the cache of a layer. `family` is the configuration's `model_type`.
+    """
+
+    family: str
+    latent: bool
+    hidden: int
+    experts: int
+    top_k: int
+    expert_flops: int
+    expert_bytes: int
+    expert_ffn: int
+    attention_params: int
+    fixed_params: int
+    shared_params: int
+    dense_params: int
+    head_params: int
+    bytes_per_param: float
+    score_flops: int
+    key_bytes: int
+
+    @property
+    def gate_bytes(self) -> int:
+        """The router of a layer, in float32."""
+        return self.experts * self.hidden * _F32_BYTES
+
+    def attention_bytes(self, context: int) -> float:
+        """Read by attention of one token at a context, the router counted in where there is one."""
+        weights = self.attention_params * self.bytes_per_param + self.fixed_params * _BF16_BYTES
+        return weights + self.key_bytes * context
+
+    @property
+    def elementwise_bytes(self) -> int:
+        """Moved for a token of a layer by norms, rotations and additions."""
+        return _ELEMENTWISE_PASSES * self.hidden * _BF16_BYTES
+
+
+def sizes_of(spec: RunSpec) -> Sizes:
+    """The sizes of a cell's model in its precisions."""
+    shape, config = spec.model.shape, text_config(spec.model.config)
+    heads, latent = int(config["num_attention_heads"]), bool(config.get("kv_lora_rank"))
+    if latent:
+        nope, rope = int(config["qk_nope_head_dim"]), int(config["qk_rope_head_dim"])
+        rank, value = int(config["kv_lora_rank"]), int(config["v_head_dim"])
+        fixed, pair, kept = rank * heads * (nope + value), 2 * heads * (nope + rope + value), rank + rope
+    else:
+        head = int(config.get("head_dim") or shape.hidden // heads)
+        fixed, pair = 0, 4 * heads * head
+        kept = 2 * int(config.get("num_key_value_heads") or heads) * head
+    return Sizes(
+        family=str(config.get("model_type")),
+        latent=latent,
+        hidden=shape.hidden,
+        experts=shape.experts,
+        top_k=shape.top_k,
+        expert_flops=2 * shape.expert_params,
+        expert_bytes=round(
+            shape.expert_params * _bytes_per_param(spec, spec.precision if spec.engine.fused else "bf16")
+        ),
+        expert_ffn=shape.expert_ffn,
+        attention_params=shape.attention_params - fixed,
+        fixed_params=fixed,
+        shared_params=3 * shape.hidden * shape.shared_ffn,
+        dense_params=3 * shape.hidden * shape.dense_ffn,
+        head_params=shape.vocab * shape.hidden,
+        bytes_per_param=_bytes_per_param(spec, spec.device_precision),
+        score_flops=pair,
+        key_bytes=kept * _BF16_BYTES,
+    )
+
+
+def _bytes_per_param(spec: RunSpec, precision: Precision) -> float:
+    """KTransformers' int4 has one scale for each row, as int8 (amx.hpp, BufferBInt4Impl): below 1 % of the bytes."""
+    shape = spec.model.shape
+    return 0.5 if precision.startswith("int4") else expert_bytes(shape, precision) / shape.expert_params

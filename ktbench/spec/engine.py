@@ -1,0 +1,129 @@
+"""The engine's side of a spec: features, who runs what, and where experts live."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ktbench.spec.checks import at_least
+from ktbench.spec.features import BY_NAME, FEATURES, FeatureValue, features_label
+
+Device = Literal["cpu", "cuda"]
+Roles = Literal["shared", "split"]
+Policy = Literal["host", "uniform", "frequency", "front_loading", "random", "dynamic"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlacementSpec:
+    """Which routed experts live with the device role (KTransformers, section 6.5 and its expert placement table).
+
+    `ratio` of all experts of all layers do: `uniform` the same number in every layer, `frequency` those that `profile`
+    saw most often in any layer, `front_loading` whole layers from the first on, `random` anywhere, `dynamic` begins as
+    uniform and moves to what was selected most often every `every` steps. `host` leaves all with the host.
+    """
+
+    policy: Policy = "host"
+    ratio: float = 0.0
+    profile: str | None = None
+    every: int = 8
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.ratio <= 1:
+            raise ValueError(f"engine.placement.ratio={self.ratio}: allowed are 0 to 1")
+        if (self.policy == "host") != (self.ratio == 0):
+            raise ValueError(
+                f"engine.placement: policy={self.policy} with ratio={self.ratio}, "
+                "policy=host goes with ratio=0 and every other policy with a ratio above 0"
+            )
+        if self.profile is not None and self.policy != "frequency":
+            raise ValueError(
+                f"engine.placement: policy={self.policy} with profile={self.profile}, policy=frequency alone takes one"
+            )
+        at_least("engine.placement.every", self.every, 1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineSpec:
+    """Feature values and the knobs behind them.
+
+    `threads` counts the cores of both roles together; None takes all that the process may use. With `roles=split` the
+    device role has `device_threads` of them to itself (None: half) and the host role the others, with `roles=shared`
+    both have all. From `amx_min_tokens` tokens per expert up the hybrid of +v and +m runs AMX, below it AVX-512
+    (KTransformers, section 3.2). `domains` is how many parts +n splits the experts into: None for one per NUMA node, a
+    number for logical domains of equally many cores. `deferral=auto` lets the engine choose, `defer_prefill` has
+    deferral and skipping act in prefill too.
+    """
+
+    avx512: bool = False
+    amx: bool = False
+    dynamic: bool = False
+    numa: bool = False
+    cuda_graph: bool = False
+    packed_dense: bool = False
+    deferral: int | Literal["auto"] = 0
+    skipping: int = 0
+    defer_prefill: bool = False
+    amx_min_tokens: int = 5
+    threads: int | None = None
+    domains: int | None = None
+    device: Device = "cpu"
+    roles: Roles = "shared"
+    device_threads: int | None = None
+    placement: PlacementSpec = field(default_factory=PlacementSpec)
+
+    def __post_init__(self) -> None:
+        for feature in FEATURES:
+            self._check_requires(feature.name)
+        if self.deferral != "auto":
+            at_least("engine.deferral", self.deferral, 0)
+        at_least("engine.skipping", self.skipping, 0)
+        if self.deferral and self.skipping:
+            raise ValueError("engine.deferral and engine.skipping exclude each other: set one of them to 0")
+        at_least("engine.amx_min_tokens", self.amx_min_tokens, 1)
+        for name, least in (("threads", 1), ("domains", 2), ("device_threads", 1)):
+            if getattr(self, name) is not None:
+                at_least(f"engine.{name}", getattr(self, name), least)
+        self._check_roles()
+
+    def _check_requires(self, name: str) -> None:
+        feature = BY_NAME[name]
+        if getattr(self, name) and feature.requires and not any(getattr(self, other) for other in feature.requires):
+            needed = " or ".join(f"engine.{other}=true" for other in feature.requires)
+            raise ValueError(f"{feature.key}={getattr(self, name)}: {feature.title} needs {needed}")
+
+    def _check_roles(self) -> None:
+        if self.device == "cuda" and self.roles == "split":
+            raise ValueError("engine.roles=split: with engine.device=cuda the roles are apart anyway, leave it shared")
+        if self.device_threads is not None and self.roles == "shared":
+            raise ValueError(f"engine.device_threads={self.device_threads}: needs engine.roles=split")
+        if self.placement.policy != "host" and not self.apart:
+            raise ValueError(
+                f"engine.placement.policy={self.placement.policy}: on shared cores nothing is gained, "
+                "set engine.roles=split or engine.device=cuda"
+            )
+
+    @property
+    def apart(self) -> bool:
+        """Whether host and device role work at the same time."""
+        return self.device == "cuda" or self.roles == "split"
+
+    @property
+    def features(self) -> dict[str, FeatureValue]:
+        """Feature values by feature name, in table order."""
+        return {feature.name: getattr(self, feature.name) for feature in FEATURES}
+
+    @property
+    def fused(self) -> bool:
+        """Whether the routed experts run in the fused operator."""
+        return self.avx512 or self.amx
+
+    @property
+    def isa(self) -> str | None:
+        """The instruction set whose arithmetic peak bounds the experts; None where PyTorch chooses it."""
+        return "amx" if self.amx else "avx512" if self.avx512 else None
+
+    @property
+    def label(self) -> str:
+        """How labels write the features: `base`, `+v+d`."""
+        return features_label(self.features)

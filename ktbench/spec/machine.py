@@ -1,0 +1,124 @@
+"""A machine on paper: what the simulator knows of one, each constant with its unit and its source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Literal
+
+Vector = Literal["avx512", "avx2"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MachineConstant:
+    """One constant of a `MachineSpec`: `of` the host, or of the device (absent together on a machine without one)."""
+
+    name: str
+    unit: str
+    title: str
+    of: Literal["host", "device"] = "host"
+    optional: bool = False
+
+
+CONSTANTS: tuple[MachineConstant, ...] = (
+    MachineConstant(name="domains", unit="", title="NUMA domains"),
+    MachineConstant(name="cores", unit="", title="cores of a domain"),
+    MachineConstant(name="memory_gib", unit="GiB", title="memory of a domain"),
+    MachineConstant(name="read_gb_per_s", unit="GB/s", title="read bandwidth of a domain from its own memory"),
+    MachineConstant(name="remote_gb_per_s", unit="GB/s", title="read bandwidth of a domain from another's memory"),
+    MachineConstant(name="vector_tflops", unit="TFLOPS", title="bf16 peak of a domain's vector units"),
+    MachineConstant(name="vector_int8_tops", unit="TOPS", title="int8 peak of a domain's vector units"),
+    MachineConstant(name="amx_tflops", unit="TFLOPS", title="bf16 peak of a domain's AMX units", optional=True),
+    MachineConstant(name="amx_int8_tops", unit="TOPS", title="int8 peak of a domain's AMX units", optional=True),
+    MachineConstant(name="gpus", unit="", title="GPUs", of="device"),
+    MachineConstant(name="gpu_memory_gib", unit="GiB", title="memory of a GPU", of="device"),
+    MachineConstant(name="gpu_gb_per_s", unit="GB/s", title="memory bandwidth of a GPU", of="device"),
+    MachineConstant(name="gpu_tflops", unit="TFLOPS", title="dense bf16 peak of a GPU", of="device"),
+    MachineConstant(name="gpu_ghz", unit="GHz", title="boost clock of a GPU", of="device"),
+    MachineConstant(name="link_gb_per_s", unit="GB/s", title="link to a GPU, each way", of="device"),
+)
+BY_NAME: Mapping[str, MachineConstant] = {constant.name: constant for constant in CONSTANTS}
+
+
+_CHANGED = "changed by the request"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MachineSpec:
+    """A machine by its constants (see `CONSTANTS`), with the source of each in `sources`.
+
+    `vector` names the widest vector instructions, `gpu` the GPU. `calibration` names the software constants (efficiency
+    of kernels, launches, copies) that a simulation goes by, those of a system that was fitted on such machines.
+    Raises ValueError naming a constant that is missing, negative, zero or without a source.
+    """
+
+    name: str
+    title: str
+    sources: dict[str, str]
+    domains: int
+    cores: int
+    memory_gib: float
+    read_gb_per_s: float
+    remote_gb_per_s: float
+    vector: Vector
+    vector_tflops: float
+    vector_int8_tops: float
+    amx_tflops: float | None = None
+    amx_int8_tops: float | None = None
+    gpu: str | None = None
+    gpus: int | None = None
+    gpu_memory_gib: float | None = None
+    gpu_gb_per_s: float | None = None
+    gpu_tflops: float | None = None
+    gpu_ghz: float | None = None
+    link_gb_per_s: float | None = None
+    calibration: str = "ktransformers"
+
+    def __post_init__(self) -> None:
+        for constant in CONSTANTS:
+            self._check(constant)
+        if unknown := sorted(set(self.sources) - set(BY_NAME)):
+            raise ValueError(f"machine.sources.{unknown[0]}: no such constant; allowed are {', '.join(BY_NAME)}")
+        if (self.amx_tflops is None) != (self.amx_int8_tops is None):
+            raise ValueError("machine.amx_tflops and machine.amx_int8_tops: a machine with AMX has both, others none")
+
+    def _check(self, constant: MachineConstant) -> None:
+        name, value = constant.name, getattr(self, constant.name)
+        if value is None:
+            if constant.of == "device" and self.gpu is not None:
+                raise ValueError(f"machine.{name}: missing, machine.gpu={self.gpu} needs it ({constant.title})")
+            return
+        if not 0 < value < inf:
+            raise ValueError(f"machine.{name}={value}: must be above 0 ({constant.title})")
+        if constant.of == "device" and self.gpu is None:
+            raise ValueError(f"machine.{name}={value}: name the GPU with machine.gpu")
+        if not self.sources.get(name, "").strip():
+            raise ValueError(
+                f"machine.{name}={value}: has no source; say where it comes from in machine.sources.{name}"
+            )
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """Names of the constants that a request changed (see `with_constant`)."""
+        return tuple(name for name, source in self.sources.items() if source.startswith(_CHANGED))
+
+    @property
+    def feature_reasons(self) -> dict[str, str]:
+        """What the machine lacks of each feature that needs anything of it, by feature name; empty for nothing."""
+        return {
+            "avx512": "" if self.vector == "avx512" else f"{self.name} has no AVX-512",
+            "amx": "" if self.amx_tflops is not None else f"{self.name} has no AMX",
+            "numa": "" if self.domains > 1 else f"{self.name} has one NUMA domain",
+            "cuda_graph": "" if self.gpu is not None else f"{self.name} has no GPU",
+        }
+
+
+def with_constant(machine: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
+    """A machine with another value of a constant, whose source then tells what it was; both plain content."""
+    was = machine[name]
+    if value == was:
+        return dict(machine)
+    amount = "none" if was is None else f"{was:g} {BY_NAME[name].unit}".strip()
+    source = f"{_CHANGED} ({machine['name']}: {amount})"
+    return {**machine, name: value, "sources": {**machine["sources"], name: source}}

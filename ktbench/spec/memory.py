@@ -1,0 +1,167 @@
+"""Bytes that the workers of a plan will hold, estimated before anything is allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import TypeAlias, get_args
+
+from ktbench.spec.errors import RequestError
+from ktbench.spec.peers import BY_NAME, KT_MOST_BYTES, KT_SETTINGS
+from ktbench.spec.points import points_of
+from ktbench.spec.record import Cell
+from ktbench.spec.rotation import layer_copies
+from ktbench.spec.run_spec import Precision, RunSpec
+from ktbench.spec.schedule import worker_groups
+from ktbench.spec.weights import dense_bytes, expert_bytes
+
+_GIB = 2**30
+_BF16_BYTES = 2
+# Interpreter, PyTorch and Transformers once imported (resident set of an idle worker), and the buffer of the read roof.
+_PROCESS_BYTES = int(0.6 * _GIB)
+_ROOF_BYTES = _GIB
+
+WeightsKey: TypeAlias = tuple[object, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryEstimate:
+    """Bytes of one worker by purpose. `original` are expert weights as checkpoints hold them, `packed` our tiles.
+
+    `dense` are packed linear layers, which come on top of the `others` that they are packed from. What a peer holds in
+    a format of its own counts as packed, too.
+    """
+
+    original: int
+    packed: int
+    others: int
+    dense: int
+    workspace: int
+    fixed: int
+
+    @property
+    def total(self) -> int:
+        """Bytes of the worker."""
+        return self.original + self.packed + self.others + self.dense + self.workspace + self.fixed
+
+
+def estimate_memory(cells: Sequence[Cell], cache_bytes: int) -> MemoryEstimate:
+    """Estimate for the cells of one worker, which share their weights. `cache_bytes` is the last-level cache.
+
+    In the layer phase a worker holds one layer, in as many copies as it takes to read past the cache.
+    """
+    specs = [cell.spec for cell in cells]
+    shape, is_layer = specs[0].model.shape, specs[0].workload.phase == "layer"
+
+    def experts(precision: Precision) -> int:
+        layer_bytes = shape.experts * expert_bytes(shape, precision)
+        return layer_bytes * (layer_copies(layer_bytes, cache_bytes) if is_layer else shape.moe_layers)
+
+    return MemoryEstimate(
+        original=_original(specs, experts("bf16")),
+        packed=_packed(specs, experts(_held_as(specs[0], specs[0].precision))),
+        others=0 if is_layer else _others(specs[0]),
+        dense=dense_bytes(shape, _held_as(specs[0], specs[0].device_precision)) if _packs_dense(specs) else 0,
+        workspace=max(_workspace(spec) for spec in specs),
+        fixed=_PROCESS_BYTES + _ROOF_BYTES,
+    )
+
+
+def _original(specs: Sequence[RunSpec], layout_bytes: int) -> int:
+    """kt-kernel is given a layer as checkpoints hold it, and quantises by itself."""
+    if specs[0].system == "kt-kernel":
+        return specs[0].model.shape.experts * expert_bytes(specs[0].model.shape, "bf16")
+    return layout_bytes if any(needs_original(spec) for spec in specs) else 0
+
+
+def _packed(specs: Sequence[RunSpec], layout_bytes: int) -> int:
+    """kt-kernel loads its weights anew for every setting that it is tuned over (`ktbench.peers.kt_kernel.settings`)."""
+    if specs[0].system == "kt-kernel":
+        return max(layout_bytes, min(KT_SETTINGS * layout_bytes, KT_MOST_BYTES))
+    return layout_bytes if any(needs_packed(spec) for spec in specs) else 0
+
+
+def needs_original(spec: RunSpec) -> bool:
+    """Whether a cell runs the experts through PyTorch on weights as checkpoints hold them."""
+    return not needs_packed(spec)
+
+
+def needs_packed(spec: RunSpec) -> bool:
+    """Whether a cell runs experts on packed weights: the fused operator, or a peer in its own format."""
+    return spec.engine.fused or (spec.system != "ktbench" and len(BY_NAME[spec.system].types) > 1)
+
+
+def _held_as(spec: RunSpec, precision: Precision) -> Precision:
+    """The precision of as many bits as the weights that a cell holds: llama.cpp's int8 is Q8_0."""
+    if not _is_mapped(spec):
+        return precision
+    held = BY_NAME[spec.system].types[precision].lower()
+    return next((one for one in get_args(Precision) if one == held), precision)
+
+
+def _is_mapped(spec: RunSpec) -> bool:
+    """Whether a cell runs a GGUF file, which is mapped as it is: all of it counts, and only its embedding is bf16."""
+    return spec.system != "ktbench" and BY_NAME[spec.system].opaque
+
+
+def _packs_dense(specs: Sequence[RunSpec]) -> bool:
+    return any(spec.engine.packed_dense or _is_mapped(spec) for spec in specs)
+
+
+def _others(spec: RunSpec) -> int:
+    shape = spec.model.shape
+    return (shape.vocab * shape.hidden if _is_mapped(spec) else shape.other_params) * _BF16_BYTES
+
+
+def _workspace(spec: RunSpec) -> int:
+    """Activations of one step: for each of the k experts of a token its input, gate, up and output in float32."""
+    shape = spec.model.shape
+    tokens = spec.workload.batch * spec.workload.prompt
+    return 4 * tokens * shape.top_k * (2 * shape.hidden + 3 * shape.expert_ffn)
+
+
+def worker_bytes(cells: Sequence[Cell], cache_bytes: int) -> dict[WeightsKey, int]:
+    """Bytes of every worker of a plan by the weights it holds."""
+    return {group[0].spec.weights_key: estimate_memory(group, cache_bytes).total for group in worker_groups(cells)}
+
+
+def require_memory(cells: Sequence[Cell], free_bytes: int, cache_bytes: int) -> int:
+    """Bytes that are held at once at most: of all workers, or of as many as there is room for.
+
+    The workers of one point stay together, since its cells take turns; those of other points may have to make room.
+    Raises RequestError naming needed and free bytes where the workers of one point do not fit.
+    """
+    sizes = worker_bytes(cells, cache_bytes)
+    for point in points_of(cells):
+        groups = worker_groups(point)
+        needed = sum(sizes[group[0].spec.weights_key] for group in groups)
+        if needed > free_bytes:
+            part = point[0].part
+            raise RequestError(
+                f"{f'{part}: ' if part else ''}{_model(point[0].spec)} needs {needed / _GIB:.1f} GiB "
+                f"({needed:,} bytes), free are {free_bytes / _GIB:.1f} GiB ({free_bytes:,} bytes)"
+                f"{_hint(groups, needed - free_bytes, cache_bytes)}"
+            )
+    return min(sum(sizes.values()), free_bytes)
+
+
+def _model(spec: RunSpec) -> str:
+    layers = "one layer" if spec.workload.phase == "layer" else f"{spec.model.shape.layers} layers"
+    return f"{spec.model.name} with {layers}"
+
+
+def _hint(groups: Sequence[Sequence[Cell]], excess: int, cache_bytes: int) -> str:
+    """What leaving layers or experts out would do, where that is the remedy."""
+    spec = groups[0][0].spec
+    model, shape = spec.model, spec.model.shape
+    needs = [estimate_memory(group, cache_bytes) for group in groups]
+    if model.path is not None:
+        return ""
+    if spec.workload.phase == "layer":
+        return "; build fewer with model.experts=N"
+    layer_bytes = sum(need.original + need.packed for need in needs) // shape.moe_layers
+    fitting = shape.layers - ceil(excess / layer_bytes)
+    if fitting <= shape.dense_layers:
+        return "; not even one MoE layer fits"
+    return f"; model.layers={fitting} would fit"

@@ -1,0 +1,117 @@
+"""The peer table: one row per system that ktbench is compared with, the only place that lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from ktbench.spec.checks import at_least
+
+System = Literal["ktbench", "llama.cpp", "llama-bench", "transformers", "kt-kernel", "fiddler"]
+# Transformers' own implementations of routed experts (`ExpertsInterface`).
+Implementation = Literal["eager", "grouped_mm", "batched_mm"]
+IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
+
+# kt-kernel is tuned over so many settings at most, and loads its weights anew for each, within so many bytes.
+KT_SETTINGS, KT_MOST_BYTES = 3, 8 * 2**30
+
+_GGUF = {"bf16": "BF16", "q8_0": "Q8_0", "q4_0": "Q4_0", "int8": "Q8_0", "int4_g32": "Q4_0"}
+_KT = {"bf16": "bf16", "int8": "int8", "int4_g32": "int4", "int4_g64": "int4", "int4_g128": "int4"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Peer:
+    """One system under test that is not ours.
+
+    `package` is the distribution that it comes in, `module` what is imported of it, both empty where nothing has to be
+    installed; `install` the command that brings it. `types` gives for each precision the format of as many bits that
+    the peer runs it in. `opaque` ones show no experts call: their logits are all that can be held against others.
+    Those with `own_threads` start and place threads themselves, where others run on PyTorch's; `spin_s` is how many
+    seconds these look for more work before they sleep.
+    """
+
+    name: System
+    title: str
+    package: str = ""
+    module: str = ""
+    install: str = ""
+    phases: tuple[str, ...]
+    types: Mapping[str, str]
+    opaque: bool = False
+    own_threads: bool = False
+    spin_s: float = 0.0
+
+
+PEERS: tuple[Peer, ...] = (
+    Peer(
+        name="llama.cpp",
+        title="llama.cpp through llama-cpp-python's low-level API",
+        package="llama-cpp-python",
+        module="llama_cpp",
+        install="nox -s peers",
+        phases=("prefill", "decode"),
+        types=_GGUF,
+        opaque=True,
+        own_threads=True,
+    ),
+    Peer(
+        name="llama-bench",
+        title="llama.cpp's own benchmark program",
+        install="peer.llama_bench=PATH",
+        phases=("prefill", "decode"),
+        types=_GGUF,
+        opaque=True,
+        own_threads=True,
+    ),
+    Peer(
+        name="transformers",
+        title="plain Transformers",
+        phases=("prefill", "decode", "layer"),
+        types={"bf16": "bf16"},
+    ),
+    Peer(
+        name="kt-kernel",
+        title="KTransformers' CPU kernels",
+        package="kt-kernel",
+        module="kt_kernel",
+        install="nox -s peers",
+        phases=("layer",),
+        types=_KT,
+        own_threads=True,
+        spin_s=0.05,
+    ),
+    Peer(
+        name="fiddler",
+        title="Fiddler's scheme: base, and experts copied to the device where that is faster",
+        phases=("prefill", "decode"),
+        types={"bf16": "bf16"},
+    ),
+)
+
+BY_NAME: Mapping[str, Peer] = {peer.name: peer for peer in PEERS}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PeerSpec:
+    """How a peer is run.
+
+    `implementation` is that of plain Transformers' experts. `python` is the interpreter of the environment that holds
+    the peer (None: this one, else that of the session `peers`), `llama_bench` the program of system=llama-bench,
+    `exports` the folder where GGUF files of our models are kept, `tune_s` how many seconds a peer may try its own
+    settings (threads, batch sizes) before its first turn at a workload.
+    """
+
+    implementation: Implementation = "grouped_mm"
+    python: str | None = None
+    llama_bench: str | None = None
+    exports: str = "runs/gguf"
+    tune_s: float = 20.0
+
+    def __post_init__(self) -> None:
+        at_least("peer.tune_s", self.tune_s, 0)
+
+
+def system_label(system: System, implementation: Implementation) -> str:
+    """How labels write a peer: `llama.cpp`, `transformers grouped_mm`."""
+    return f"{system} {implementation}" if system == "transformers" else system

@@ -1,0 +1,183 @@
+"""The record: one turn of one cell, with every sample and everything needed to trust and repeat it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ktbench.spec.conduct import Conduct
+from ktbench.spec.evidence import Evidence
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.run_spec import MeasureSpec, RunSpec
+from ktbench.spec.suite import SuiteSpec
+from ktbench.spec.sweep import FigureKind
+
+Provenance = Literal["measured", "simulated", "published"]
+Role = Literal["arm", "control"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """One line of a plan. A control repeats the baseline under its own name, to show what noise alone does.
+
+    `part` names the part of the sweep (`Part.name`) whose table shows the cell, empty in a sweep of one part.
+    """
+
+    label: str
+    spec: RunSpec
+    spec_id: str
+    role: Role = "arm"
+    part: str = ""
+
+    @property
+    def key(self) -> str:
+        """Identity inside a run: the spec, the part of the sweep it stands in, and whether this is its control."""
+        words = (self.spec_id, self.part, "" if self.role == "arm" else self.role)
+        return "-".join(word for word in words if word)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoofSample:
+    """The machine's limits next to a turn: read bandwidth in bytes/s, arithmetic peak in FLOP/s.
+
+    `peak_flops` is None where `peak_isa` is `reference`: portable code has no peak worth comparing with.
+    `peak_dtype` names the numbers that the peak multiplies, `ping_pong_ns` is the time a cache line takes from core to
+    core (None with one core): it labels where a hypervisor has placed the cores at that moment.
+    """
+
+    read_bytes_per_s: float
+    peak_flops: float | None
+    peak_isa: str
+    ping_pong_ns: float | None = None
+    peak_dtype: str = "bf16"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """What one step must do at least: weight bytes read once, floating-point operations, tokens put through."""
+
+    weight_bytes: int
+    flops: int
+    tokens: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoleTimes:
+    """What the roles did during the timed steps of a turn, in seconds over all of them together.
+
+    `host_busy_s` is the time in which routed experts ran on the host, `device_wait_s` that in which the device role
+    had nothing to do but wait for them, `total_s` from the begin of the first step to the end of the last.
+    """
+
+    host_busy_s: float
+    device_wait_s: float
+    total_s: float
+
+    @property
+    def device_busy_s(self) -> float:
+        """The time in which the device role worked."""
+        return self.total_s - self.device_wait_s
+
+    @property
+    def overlap_s(self) -> float:
+        """The time in which both roles worked."""
+        return max(0.0, self.host_busy_s + self.device_busy_s - self.total_s)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Agreement:
+    """Logits held against those of another system with the same weights, at the same positions of the same tokens.
+
+    `against` is the label of the other, `top1` the share of `positions` at which both hold the same token most likely,
+    `kl_nats` the mean divergence KL(other ‖ this) of their distributions. Of the cell that the others of its group are
+    held against `against` is empty.
+    """
+
+    against: str
+    top1: float
+    kl_nats: float
+    positions: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    """One turn. `samples_s` holds the seconds of every timed step, never a mean; empty unless the outcome is timed.
+
+    `error` is the relative Frobenius error of the expert outputs against the float32 reference on the very inputs,
+    `sitting` names the worker process, `roofs` were sampled right before and right after the timed steps, `took_s` is
+    the whole turn with warm-up and checks in seconds. `roles` is there where the roles are apart; `notes` are the
+    system's own remarks, such as what `deferral=auto` chose and why. `agreement` is there where systems are compared,
+    `own_step_s` the mean step in seconds by the clock of a system that has one. `conduct` is what was seen of the
+    machine meanwhile, None where nobody looked.
+    """
+
+    cell: str
+    label: str
+    round: int
+    outcome: Outcome
+    provenance: Provenance
+    code_id: str
+    env_id: str
+    sitting: str
+    started: str
+    took_s: float = 0.0
+    why: str = ""
+    samples_s: tuple[float, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    error: float | None = None
+    work: Work | None = None
+    roofs: tuple[RoofSample, ...] = ()
+    roles: RoleTimes | None = None
+    notes: tuple[str, ...] = ()
+    agreement: Agreement | None = None
+    own_step_s: float | None = None
+    conduct: Conduct | None = None
+
+    def __post_init__(self) -> None:
+        if self.samples_s and not self.outcome.timed:
+            raise ValueError(f"record {self.cell} round {self.round}: {self.outcome} must not hold samples")
+        if self.outcome.timed and not self.samples_s:
+            raise ValueError(f"record {self.cell} round {self.round}: {self.outcome} without samples")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Environment:
+    """The machine and the code behind records: `facts` is plain content, shown in reports as it is."""
+
+    env_id: str
+    code_id: str
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """One table and one figure of a run. `baseline` is the label of the arm that its other arms are compared with.
+
+    `published` names the figures, or panels of them, whose numbers are shown beside its cells.
+    """
+
+    name: str
+    title: str
+    baseline: str
+    figure: FigureKind = "bars"
+    published: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Header:
+    """First line of a run: what was planned and the command that planned it.
+
+    A run of one part names it "" and so do its cells. With a `suite` its cells answer questions.
+    """
+
+    run: str
+    title: str
+    ablation: str
+    created: str
+    command: tuple[str, ...]
+    parts: tuple[Part, ...]
+    cells: tuple[Cell, ...]
+    measure: MeasureSpec
+    code_id: str
+    env_id: str
+    suite: SuiteSpec | None = None

@@ -1,0 +1,256 @@
+"""What to run, frozen: each part refuses a wrong value at construction and says what to change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from ktbench.spec.checks import at_least
+from ktbench.spec.engine import EngineSpec
+from ktbench.spec.inject import InjectSpec
+from ktbench.spec.machine import MachineSpec
+from ktbench.spec.peers import BY_NAME, PeerSpec, System, system_label
+from ktbench.spec.shape import MoEShape, moe_shape
+
+Precision = Literal["bf16", "int8", "int4_g32", "int4_g64", "int4_g128", "q8_0", "q4_0"]
+Phase = Literal["prefill", "decode", "layer"]
+Routing = Literal["model", "balanced", "zipf", "concentrated", "recorded"]
+Dtype = Literal["bf16", "int8"]
+# A tile of AMX spans two of their blocks, whose scales differ.
+WITHOUT_AMX: tuple[Precision, ...] = ("q8_0", "q4_0")
+# A simulation asks for every layer, and reading a configuration takes many times longer than finding it here.
+_SHAPES: dict[str, MoEShape] = {}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSpec:
+    """A model: a slice of a known architecture with seeded synthetic weights, or a local checkpoint.
+
+    `config` is the Hugging Face configuration as it will be built, slice depth and vocabulary already applied;
+    `full_layers` and `full_vocab` are those of the whole architecture.
+    """
+
+    name: str
+    config: dict[str, Any]
+    full_layers: int
+    full_vocab: int
+    path: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.shape.layers <= self.full_layers:
+            raise ValueError(f"model.layers={self.shape.layers}: allowed are 1 to {self.full_layers} for {self.name}")
+        if self.shape.moe_layers < 1:
+            least = self.shape.dense_layers + 1
+            raise ValueError(f"model.layers={self.shape.layers}: {self.name} has its first MoE layer at {least}")
+
+    @property
+    def shape(self) -> MoEShape:
+        """Sizes of the model as built."""
+        known = repr(self.config)
+        if known not in _SHAPES:
+            _SHAPES[known] = moe_shape(self.config)
+        return _SHAPES[known]
+
+    @property
+    def is_slice(self) -> bool:
+        """Whether layers were left out."""
+        return self.shape.layers < self.full_layers
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkloadSpec:
+    """One timed unit of work and how often a turn repeats it.
+
+    prefill: a step is one forward pass over `batch` prompts of `prompt` tokens. decode: a step is one token for each of
+    `batch` sequences, the first at context depth `prompt`. layer: a step is one call of the routed experts of one MoE
+    layer over `batch` tokens, routed to `active_experts` of them (None: to all) that change from step to step; `prompt`
+    is 1. A turn times `steps` steps. `trace` is the file behind routing=recorded. With `shortest` the prompts of a
+    batch have from so many to `prompt` tokens, evenly spread and padded on the left. `chunk` tokens of a prompt are
+    put through at a time (None: all).
+    """
+
+    phase: Phase
+    prompt: int
+    steps: int
+    batch: int = 1
+    routing: Routing = "model"
+    seed: int = 0
+    active_experts: int | None = None
+    trace: str | None = None
+    shortest: int | None = None
+    chunk: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("prompt", "steps", "batch"):
+            at_least(f"workload.{name}", getattr(self, name), 1)
+        self._check_prompts()
+        if self.phase == "layer":
+            self._check_layer()
+        elif self.active_experts is not None:
+            raise ValueError(f"workload.phase={self.phase}: active_experts is for phase=layer")
+        if self.trace is not None and self.routing != "recorded":
+            raise ValueError(f"workload.trace={self.trace}: set workload.routing=recorded with it")
+
+    def _check_prompts(self) -> None:
+        if self.shortest is not None and not 1 <= self.shortest <= self.prompt:
+            raise ValueError(f"workload.shortest={self.shortest}: allowed are 1 to workload.prompt={self.prompt}")
+        if self.chunk is not None:
+            at_least("workload.chunk", self.chunk, 1)
+        if self.phase == "layer" and (self.shortest is not None or self.chunk is not None):
+            raise ValueError("workload.phase=layer: has no prompts, leave workload.shortest and workload.chunk null")
+
+    def _check_layer(self) -> None:
+        if self.prompt != 1:
+            raise ValueError(f"workload.prompt={self.prompt}: must be 1 with workload.phase=layer, set workload.batch")
+        if self.routing == "model":
+            raise ValueError("workload.routing=model: a layer alone has no router, set balanced, zipf, ... instead")
+        if self.active_experts is not None:
+            at_least("workload.active_experts", self.active_experts, 1)
+            if self.routing != "balanced":
+                raise ValueError(f"workload.active_experts={self.active_experts}: needs workload.routing=balanced")
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens that one step puts through the model."""
+        return self.batch * (self.prompt if self.phase == "prefill" else 1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasureSpec:
+    """How long to measure. Rounds go on until every interval is narrow enough, or to a ceiling.
+
+    `goal` is the half-width of an interval relative to its median, `tolerance` the largest relative (Frobenius) error
+    against the float32 reference (None: what the precision allows), `turn_timeout_s` and `load_timeout_s` deadlines of
+    the worker in seconds.
+    """
+
+    min_rounds: int = 6
+    max_rounds: int = 60
+    max_minutes: float = 5.0
+    goal: float = 0.05
+    tolerance: float | None = None
+    turn_timeout_s: float = 120.0
+    load_timeout_s: float = 900.0
+
+    def __post_init__(self) -> None:
+        at_least("measure.min_rounds", self.min_rounds, 1)
+        at_least("measure.max_rounds", self.max_rounds, self.min_rounds)
+        for name in ("max_minutes", "goal", "tolerance", "turn_timeout_s", "load_timeout_s"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"measure.{name}={value}: must be above 0")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSpec:
+    """One cell: which system runs which model on which work with which features.
+
+    `precision` is that of the routed experts in the fused operator, `device_precision` that of the linear layers which
+    the lean device role packs; a peer runs either in its own format of as many bits (`Peer.types`). With a `machine`
+    the cell is simulated on it, without one it is measured here.
+    """
+
+    model: ModelSpec
+    workload: WorkloadSpec
+    engine: EngineSpec = field(default_factory=EngineSpec)
+    measure: MeasureSpec = field(default_factory=MeasureSpec)
+    system: System = "ktbench"
+    precision: Precision = "bf16"
+    device_precision: Precision = "bf16"
+    inject: InjectSpec = field(default_factory=InjectSpec)
+    peer: PeerSpec = field(default_factory=PeerSpec)
+    machine: MachineSpec | None = None
+
+    def __post_init__(self) -> None:
+        if self.workload.routing == "recorded" and self.workload.phase != "layer" and self.machine is None:
+            raise ValueError("workload.routing=recorded: is for workload.phase=layer, or set machine= to simulate it")
+        if self.system != "ktbench" and self.engine.label != "base":
+            raise ValueError(f"system={self.system}: has none of our features, leave out {self.engine.label}")
+        top_k, engine = self.model.shape.top_k, self.engine
+        if engine.placement.policy == "frequency" and engine.placement.profile is None and self.machine is None:
+            raise ValueError("engine.placement: policy=frequency needs profile=FILE, or set machine= to simulate it")
+        for name, count in (("deferral", engine.deferral), ("skipping", engine.skipping)):
+            if count != "auto" and count > top_k:
+                raise ValueError(
+                    f"engine.{name}={count}: {self.model.name} has top_k={top_k} experts a token, "
+                    f"allowed are 0 to {top_k}"
+                )
+        active, experts = self.workload.active_experts, self.model.shape.experts
+        if active is not None and not top_k <= active <= experts:
+            raise ValueError(
+                f"workload.active_experts={active}: allowed are {top_k} to {experts} for {self.model.name}"
+            )
+
+    @property
+    def label(self) -> str:
+        """How labels write what runs: our features, or the peer."""
+        if self.system == "ktbench":
+            return self.engine.label
+        return system_label(self.system, self.peer.implementation)
+
+    @property
+    def has_format(self) -> bool:
+        """Whether what runs has weights of `precision` at all, on whatever machine."""
+        if self.system != "ktbench":
+            return self.precision in BY_NAME[self.system].types
+        if self.precision in WITHOUT_AMX:
+            return self.engine.avx512 and not self.engine.amx
+        return self.precision == "bf16" or self.engine.fused
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether what runs multiplies quantised weights; base and plain Transformers run bf16 always."""
+        if self.system == "ktbench":
+            return self.engine.fused and self.precision != "bf16"
+        return BY_NAME[self.system].types.get(self.precision, "bf16").lower() != "bf16"
+
+    @property
+    def tolerance(self) -> float:
+        """Largest error that passes: of bf16 sums, or of int8 activations on the weights as they are stored."""
+        if self.measure.tolerance is not None:
+            return self.measure.tolerance
+        return 0.03 if self.is_quantised else 0.01
+
+    @property
+    def tokens_per_expert(self) -> float:
+        """Tokens of a step that an active expert gets on average, were they routed evenly."""
+        shape = self.model.shape
+        return self.workload.tokens_per_step * shape.top_k / (self.workload.active_experts or shape.experts)
+
+    @property
+    def dtype(self) -> Dtype:
+        """The numbers that the experts' instructions multiply."""
+        return "int8" if self.is_quantised else "bf16"
+
+    @property
+    def summary(self) -> str:
+        """One line that names model, depth, work, precision, and the machine where it is simulated."""
+        shape, work = self.model.shape, self.workload
+        where = "" if self.machine is None else f", simulated on {self.machine.title}"
+        if work.phase == "layer":
+            layer = f"one MoE layer of {shape.experts} experts"
+            return f"{self.model.name}, {layer}, batch {work.batch}, {self.precision}{where}"
+        of = f"{shape.layers} of {self.model.full_layers}" if self.model.is_slice else f"{shape.layers}"
+        depth = "at context depth" if work.phase == "decode" else "of"
+        return (
+            f"{self.model.name} ({of} layers), {work.phase} {depth} {work.prompt}, batch {work.batch}, "
+            f"{self.precision}{where}"
+        )
+
+    @property
+    def weights_key(self) -> tuple[object, ...]:
+        """Cells with equal keys share one worker: the same weights in the same system and precision."""
+        model = tuple(repr(getattr(self.model, f.name)) for f in fields(self.model))
+        if self.system != "ktbench":
+            return self._peer_key + model
+        engine = self.engine
+        roles = (engine.device, engine.roles, engine.device_threads)
+        held = (self.precision, self.device_precision, engine.domains, repr(self.inject))
+        return (self.system, *held, *roles, self.workload.phase == "layer", *model)
+
+    @property
+    def _peer_key(self) -> tuple[object, ...]:
+        types = BY_NAME[self.system].types
+        formats = tuple(types.get(precision, precision) for precision in (self.precision, self.device_precision))
+        return (self.system, self.peer.python, *formats, self.workload.phase == "layer")

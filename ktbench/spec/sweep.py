@@ -1,0 +1,108 @@
+"""What a sweep varies, frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any, Literal
+
+from ktbench.spec.arms import arm_changes
+from ktbench.spec.designs import Design, DesignKind, Dropped
+
+FigureKind = Literal[
+    "bars", "throughput", "latency", "roles", "depth", "paper", "accuracy", "deferral_accuracy", "precision_accuracy",
+    "frontier", "waterfall", "interactions",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SweepSpec:
+    """Arms in the order of the table (see `ktbench.spec.arms`); `axes` maps spec keys to the values each arm is run at.
+
+    A value of an axis may be a mapping of spec keys, where others go with the axis' own:
+    `workload.batch: [1, {workload.batch: 512, workload.steps: 2}]`. With `control` the baseline rides along a second
+    time under its own name. `parts` names other ablations that are measured together, each with arms and axes of its
+    own; a part is called after the last word of its name. `published` names files of `reports/published` whose numbers
+    are shown beside the cells that they are about, or the panel of one alone (`fig14a`); without arms they are all that
+    is shown. The figure `paper` draws them. With a `design` the arms are those that it makes of `features` on top of
+    the baseline (see `ktbench.spec.designs`).
+    """
+
+    name: str = "run"
+    title: str = ""
+    arms: tuple[str, ...] = ()
+    baseline: str = "base"
+    axes: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    control: bool = True
+    figure: FigureKind = "bars"
+    parts: tuple[str, ...] = ()
+    published: tuple[str, ...] = ()
+    design: DesignKind | None = None
+    features: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._check_design()
+        for arm in self.arms:
+            arm_changes(arm)
+            if self.arms.count(arm) > 1:
+                raise ValueError(f"sweep.arms: {arm!r} is there twice")
+        if self.arms and self.baseline not in self.arms:
+            raise ValueError(f"sweep.baseline={self.baseline!r} is none of sweep.arms={list(self.arms)}")
+        for key, values in self.axes.items():
+            _check_axis(key, values)
+        if self.figure == "paper" and not self.published:
+            raise ValueError("sweep.figure=paper: draws published numbers, name them in sweep.published")
+        self._check_parts()
+
+    def _check_design(self) -> None:
+        if self.design is None and self.features:
+            raise ValueError(f"sweep.features={list(self.features)}: needs sweep.design, such as factorial")
+        if self.design is not None and self.arms != self._designed(self.design).arms:
+            raise ValueError(f"sweep.design={self.design}: makes the arms of sweep.features, set sweep.arms=[]")
+
+    def _designed(self, kind: DesignKind) -> Design:
+        return Design(kind=kind, features=self.features, baseline=self.baseline)
+
+    def _check_parts(self) -> None:
+        if self.parts and (self.arms or self.axes):
+            raise ValueError("sweep.parts: each part has arms and axes of its own, leave out sweep.arms and sweep.axes")
+        if self.axes and not self.arms and not self.parts:
+            raise ValueError(f"sweep.axes={list(self.axes)}: needs sweep.arms, such as [base,+v]")
+        names = [part_name(part) for part in self.parts]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"sweep.parts: two parts are called {twice}")
+
+    @property
+    def is_published_alone(self) -> bool:
+        """Whether there is nothing to run: numbers are shown that no cell is about."""
+        return bool(self.published) and not self.arms
+
+    @property
+    def dropped(self) -> tuple[Dropped, ...]:
+        """Combinations of the design that no machine can run."""
+        return () if self.design is None else self._designed(self.design).dropped
+
+    @property
+    def points(self) -> tuple[dict[str, Any], ...]:
+        """Spec changes by dotted key at every point of the axes, the last axis varying fastest."""
+        axes = [[axis_changes(key, value) for value in values] for key, values in self.axes.items()]
+        return tuple({key: value for changes in point for key, value in changes.items()} for point in product(*axes))
+
+
+def axis_changes(key: str, value: Any) -> dict[str, Any]:
+    """Spec changes by dotted key that one value of the axis `key` stands for."""
+    return dict(value) if isinstance(value, Mapping) else {key: value}
+
+
+def part_name(ablation: str) -> str:
+    """What the part made of an ablation is called: its name without the folder."""
+    return ablation.rpartition("/")[2]
+
+
+def _check_axis(key: str, values: tuple[Any, ...]) -> None:
+    if not values:
+        raise ValueError(f"sweep.axes.{key} has no values")
+    for value in values:
+        if key not in axis_changes(key, value):
+            raise ValueError(f"sweep.axes.{key}: the mapping {dict(value)} must set {key} too")

@@ -1,0 +1,94 @@
+"""Where answers stand in a text, and how far lists are apart."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ktbench.eval.livebench.distance import edit_distance
+from ktbench.eval.livebench.extraction import (
+    bold,
+    last_boxed,
+    last_fence,
+    last_line,
+    last_solution,
+    plain,
+    solutions,
+    without_thoughts,
+)
+
+WORDS = st.text(alphabet="abc xyz,.123", max_size=12)
+LISTS = st.lists(st.integers(0, 3), max_size=7)
+
+
+def test_thoughts_go_wherever_they_stand() -> None:
+    assert without_thoughts("<think>a\nb</think>c<think></think>d") == "cd"
+    assert without_thoughts("a</think>b<think>c") == "a</think>b<think>c"
+
+
+@pytest.mark.parametrize(
+    ("text", "boxed"),
+    [
+        (r"\boxed{1} \boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed{\boxed{3}}", "3"),
+        (r"\fbox{4}", "4"),
+        (r"\boxed {5 }", "5"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"\boxed{1} \boxed{2", "1"),
+        (r"} \boxed{}", ""),
+        (r"\boxed 3", None),
+        ("", None),
+    ],
+)
+def test_the_last_box_that_closes(text: str, boxed: str | None) -> None:
+    assert last_boxed(text) == boxed
+
+
+def test_a_text_full_of_open_boxes_is_read_in_no_time() -> None:
+    assert last_boxed(r"\boxed{" * 100_000) is None
+
+
+@given(WORDS, st.lists(WORDS, max_size=3), WORDS)
+@settings(max_examples=50)
+def test_what_is_wrapped_is_found_again(before: str, wrapped: list[str], after: str) -> None:
+    stripped = [one.strip() for one in wrapped]
+    assert solutions(before + "".join(f"<solution>{one}</solution>{after}" for one in wrapped)) == stripped
+    spans = [one for one in wrapped if one]
+    assert bold(before + "".join(f" **{one}**{after}" for one in spans)) == [one.strip() for one in spans]
+    boxes = before + "".join(rf"\boxed{{{one}}}{after}" for one in wrapped)
+    assert last_boxed(boxes) == (stripped[-1] if stripped else None)
+    assert last_boxed(rf"\boxed{{{boxes}}}") == (stripped[-1] if stripped else before.strip())
+
+
+def test_solutions_lines_and_fences() -> None:
+    assert last_solution("<solution>a</solution><solution> b\n</solution>") == "b"
+    assert last_solution("<solution>a") is None
+    assert last_line("a\n b \n\n  ") == "b"
+    assert last_line("") == ""
+    assert last_fence("```csv\na,b\n```\n```\nc,d\n```") == "c,d"
+    assert last_fence("```a") is None
+    assert plain(r"$\text{yes},\ \textbf{no}~x$") == "yes, no x"
+
+
+def slow_distance(a: list[int], b: list[int]) -> int:
+    """By its definition."""
+    if not a or not b:
+        return len(a) + len(b)
+    kept = slow_distance(a[1:], b[1:]) + (a[0] != b[0])
+    return min(kept, slow_distance(a[1:], b) + 1, slow_distance(a, b[1:]) + 1)
+
+
+@given(st.lists(st.integers(0, 3), max_size=5), st.lists(st.integers(0, 3), max_size=5))
+@settings(max_examples=30)
+def test_the_edit_distance_is_levenshteins(a: list[int], b: list[int]) -> None:
+    assert edit_distance(a, b) == slow_distance(a, b)
+
+
+@given(LISTS, LISTS, LISTS)
+@settings(max_examples=50)
+def test_the_edit_distance_is_a_metric(a: list[int], b: list[int], c: list[int]) -> None:
+    assert (edit_distance(a, b) == 0) == (a == b)
+    assert edit_distance(a, b) == edit_distance(b, a)
+    assert abs(len(a) - len(b)) <= edit_distance(a, b) <= max(len(a), len(b))
+    assert edit_distance(a, c) <= edit_distance(a, b) + edit_distance(b, c)

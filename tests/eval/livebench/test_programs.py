@@ -1,0 +1,151 @@
+"""LiveBench's coding answers: right, wrong and tricky ones, on hand-made questions and on real ones."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ktbench.eval.grade import Grade
+from ktbench.eval.livebench import programs
+from ktbench.eval.livebench.loading import read_questions
+from ktbench.eval.livebench.programs import grade_program, program_of, same_output, untestable
+from ktbench.eval.livebench.question import LiveQuestion, ProgramTest
+from ktbench.eval.sandbox.limits import Limits
+from tests.eval.livebench.asked import LIVEBENCH, REAL
+
+
+def question(*tests: tuple[str, str], function: str = "", partial: str = "") -> LiveQuestion:
+    return LiveQuestion(
+        question_id="q",
+        category="coding",
+        task="LCB_generation",
+        turns=("?",),
+        tests=tuple(ProgramTest(given=g, wanted=w, functional=bool(function)) for g, w in tests),
+        func_name=function,
+        partial_solution=partial,
+    )
+
+
+def graded(asked: LiveQuestion, code: str) -> Grade:
+    return grade_program(asked, f"Here it is.\n```python\n{code}\n```\nDone.")
+
+
+SUMS = question(("1 2\n", "3\n"), ("5 5\n", "10\n"))
+PAIRS = question(("[1, 2]\n2", "[2, 4]"), ("[]\n2", "[]"), function="times")
+SOLUTION = "class Solution:\n    def times(self, xs: List[int], k: int) -> List[int]:\n        "
+
+
+def test_standard_input() -> None:
+    assert graded(SUMS, "print(sum(map(int, input().split())))") == Grade(1.0)
+    assert graded(SUMS, "print(3)") == Grade(0.0, "wrong in test 2 of 2")
+    assert graded(SUMS, "print(3); 1 / 0") == Grade(0.0, "ZeroDivisionError: division by zero")
+    assert graded(SUMS, "import sys\nprint(eval(sys.stdin.read().replace(' ', '+'))); exit()") == Grade(1.0)
+    assert graded(SUMS, "import os\nos.write(1, b'3'); os._exit(0)").value == 0.0
+    assert graded(SUMS, "def f(): print(sum(map(int, input().split())))\nif __name__ == '__main__': f()").value == 1.0
+
+
+def test_functions() -> None:
+    assert graded(PAIRS, SOLUTION + "return [k * x for x in xs]") == Grade(1.0)
+    assert graded(PAIRS, "def times(xs, k): return tuple(k * x for x in xs)") == Grade(1.0)
+    assert graded(PAIRS, SOLUTION + "return xs") == Grade(0.0, "wrong in test 1 of 2")
+    assert graded(PAIRS, SOLUTION + "return [2, 4]") == Grade(0.0, "wrong in test 2 of 2")
+    assert graded(PAIRS, SOLUTION + "return xs[0] and [2, 4]") == Grade(0.0, "IndexError: list index out of range")
+    assert graded(PAIRS, "class Solution: pass").value == 0.0
+    assert graded(PAIRS, "").value == 0.0
+
+
+def test_what_is_wanted_is_out_of_reach() -> None:
+    """A program that looks for what is wanted among all that its process holds does not find it."""
+    secret = question(("1", '"needle-4711"'), function="f")
+    look = (
+        "import gc, sys\ndef f(x):\n    return next((o for o in seen() if isinstance(o, str) and '-4711' in o), '')\n"
+    )
+    look += "def seen():\n    for held in gc.get_objects(): yield from gc.get_referents(held)\n"
+    assert graded(secret, look.replace("'-4711'", "'dle-47' '11'")).value == 0.0
+    assert (
+        graded(secret, "def f(x):\n    class A(str):\n        __eq__ = lambda a, b: True\n    return A('')").value
+        == 0.0
+    )
+    assert graded(PAIRS, "import os\ndef times(xs, k): os._exit(0)").value == 0.0
+
+
+def test_modules_are_there_without_import() -> None:
+    asked = question(("[3, 1, 2]", "[1, 8, 3]"), function="f")
+    code = "def f(xs):\n    heapify(xs)\n    return [heappop(xs), pow(2, 3, None), Counter({3: 1}).most_common()[0][0]]"
+    assert graded(asked, code) == Grade(1.0)
+
+
+def test_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert programs.LIMITS.seconds == 6
+    monkeypatch.setattr(programs, "LIMITS", Limits(seconds=1))
+    assert graded(question(("1", "1"), function="f"), "def f(x):\n    while True: pass").why == "took more than 1 s"
+
+
+def test_the_program_in_an_answer() -> None:
+    assert program_of("a\n```python\nx\n```\nb\n```\ny\nz\n``` c") == "y\nz"
+    assert program_of("print(1)") == "print(1)"
+    assert program_of("```python\nx") == "```python\nx"
+    assert program_of("```\n    b\n```", "def f():\n    a") == "def f():\n    a\n    b"
+    assert program_of("```\ndef f():\n    a\n    b\n```", "def f():\n    a") == "def f():\n    a\n    b"
+
+
+def test_a_partial_solution_is_completed() -> None:
+    asked = question(("[1, 2]\n2", "[2, 4]"), function="times", partial=SOLUTION + "ys = []")
+    assert graded(asked, "        for x in xs: ys.append(k * x)\n        return ys") == Grade(1.0)
+    assert graded(asked, SOLUTION + "ys = []\n        return [k * x for x in xs]") == Grade(1.0)
+
+
+@pytest.mark.parametrize(
+    ("printed", "wanted", "same"),
+    [
+        ("1 2 \n\n 3", "1 2\n3\n", True),
+        ("0.333333", "0.3333331", True),
+        ("0.3334", "0.3333", False),
+        ("1\n0.50000001", "1\n0.5", True),
+        ("1000001", "1000000", False),
+        ("-1000001", "-1000000", False),
+        ("1\n2", "1", False),
+        ("1 2", "1\n2", False),
+        ("yes", "Yes", False),
+        ("nan", "0.5", False),
+        ("", "", True),
+    ],
+)
+def test_outputs(printed: str, wanted: str, same: bool) -> None:
+    assert same_output(printed, wanted) is same
+
+
+@given(st.lists(st.text(st.characters(codec="ascii", exclude_categories=["C", "Z"]), min_size=1)))
+def test_an_output_is_its_own(lines: list[str]) -> None:
+    assert same_output("\n".join(f" {line} \n" for line in lines), "\n".join(lines))
+    assert not same_output("\n".join([*lines, "0"]), "\n".join(lines))
+
+
+def test_what_cannot_be_tested() -> None:
+    assert untestable(question()) == "no tests"
+    assert untestable(question(("{", "1"), function="f")) == "'{' in its tests is no JSON"
+    assert untestable(question(("1\n2", ""), function="f")) == "'' in its tests is no JSON"
+    assert untestable(question(("{", "1"))) == ""
+
+
+BAT = "b, g = map(int, input().split())\nprint('Bat' if b > g else 'Glove')"
+STRONG = """class Solution:
+    def maximumStrongPairXor(self, nums: List[int]) -> int:
+        return max(x ^ y for x in nums for y in nums if abs(x - y) <= min(x, y))"""
+FREQUENCY = """                middle = (left + right) // 2
+                curr -= nums[middle + (right - left) % 2] - nums[left]
+                left += 1
+        return len(nums) - left"""
+
+
+@REAL
+@pytest.mark.parametrize(
+    ("start", "code", "spoilt"),
+    [("03741bca", BAT, ">"), ("01c73e7f", STRONG, "<="), ("a902525e", FREQUENCY, "+= 1")],
+)
+def test_real_questions(start: str, code: str, spoilt: str) -> None:
+    held = read_questions(LIVEBENCH / "derived", tasks=["LCB_generation", "coding_completion"])
+    asked = next(one for one in held if one.question_id.startswith(start))
+    assert graded(asked, code) == Grade(1.0)
+    assert graded(asked, code.replace(spoilt, "+= 2" if spoilt == "+= 1" else "< 9 >")).value == 0.0

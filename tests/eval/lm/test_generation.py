@@ -1,0 +1,90 @@
+"""The unmodified engine generates as lm-eval's own `hf` model does on the same checkpoint."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from transformers import PreTrainedModel
+
+from ktbench.engine.answering import Sampling
+from ktbench.eval.lm import Answer, EngineLM
+from tests.engine.engines import needs_avx512
+from tests.eval.lm.checkpoints import MAX_LENGTH, Checkpoint, put, theirs
+
+pytest.importorskip("accelerate", reason="lm-eval's hf model needs it")
+pytestmark = [needs_avx512(), pytest.mark.peers]
+
+CONTEXT = "question: what is the quick fox? answer:"
+LONG = "the lazy dog jumps over " * 9
+
+GENERATED: list[tuple[str, dict[str, Any]]] = [
+    (CONTEXT, {"until": [], "max_gen_toks": 9}),
+    ("the quick", {"until": ["\n"], "max_new_tokens": 7, "do_sample": False, "temperature": 0.0}),
+    (LONG, {"max_gen_toks": 9, "top_k": 0}),
+    ("<bos>the lazy", {"max_gen_toks": 7, "num_beams": 1}),
+    ("x", {"until": "zz", "max_gen_toks": 9}),
+]
+
+
+def _stops(text: str) -> list[str]:
+    """What of an answer may end it: whole characters, several at once where there are."""
+    return re.findall(r"[\0-\x7f]{2,3}|[\0-\x7f]", text)[-1:]
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_generate_until(ours: EngineLM, network: PreTrainedModel, checkpoint: Checkpoint, batch: int) -> None:
+    ours.batch_size = batch
+    assert put(ours, "generate_until", GENERATED) == put(
+        theirs(network, checkpoint, batch), "generate_until", GENERATED
+    )
+
+
+def test_stop_strings(ours: EngineLM, network: PreTrainedModel, checkpoint: Checkpoint) -> None:
+    """Taken from the very answers: they span tokens and begin inside them."""
+    ours.batch_size = 4
+    whole = put(ours, "generate_until", GENERATED)
+    stopped = [(one[0], one[1] | {"until": _stops(text)}) for one, text in zip(GENERATED, whole, strict=True)]
+    seen = put(ours, "generate_until", stopped)
+    assert seen == put(theirs(network, checkpoint, 4), "generate_until", stopped)
+    assert sum(map(len, seen)) < sum(map(len, whole))
+
+
+def test_a_text_that_ends_itself(ours: EngineLM, network: PreTrainedModel, checkpoint: Checkpoint) -> None:
+    """With every token that the answer has a text that ends: the model's own end, and the tokenizer's."""
+    hf = theirs(network, checkpoint)
+    asked = [(CONTEXT, {"until": [], "max_gen_toks": 8})]
+    prompt = ours.tok_encode(CONTEXT)[8 - MAX_LENGTH :]
+    tokens = ours.answering.generate([prompt], [Sampling()], room=8, ended=lambda i, tokens: False)[0]
+    configs = (network.generation_config, ours.answering.network.generation_config)
+    before = configs[0].eos_token_id
+    try:
+        for config in configs:
+            config.eos_token_id = [tokens[3], before]
+        answer = put(ours, "generate_until", asked)[0]
+        assert put(hf, "generate_until", asked) == [answer]
+        assert isinstance(answer, Answer)
+        assert answer.tokens == tokens.index(tokens[3]) + 1
+    finally:
+        for config in configs:
+            config.eos_token_id = before
+
+
+def test_conversations(ours: EngineLM, network: PreTrainedModel, checkpoint: Checkpoint) -> None:
+    hf = theirs(network, checkpoint)
+    said = [
+        {"role": "user", "content": "what?"},
+        {"role": "assistant", "content": "the fox"},
+        {"role": "user", "content": "who?"},
+    ]
+    system = {"role": "system", "content": "be brief"}
+    for messages, answers in ((said, True), (said[:2], False), ([system, *said], True)):
+        prompt = hf.apply_chat_template(messages, add_generation_prompt=answers)
+        assert ours.apply_chat_template(messages, add_generation_prompt=answers) == prompt
+        assert ours.tok_encode(prompt) == hf.tok_encode(prompt)
+        asked = [(prompt, {"until": [], "max_gen_toks": 3})]
+        assert put(ours, "generate_until", asked) == put(hf, "generate_until", asked)
+    assert ours.chat_template(True) == hf.chat_template(True)
+    assert ours.tokenizer_name == hf.tokenizer_name
+    assert "be brief" not in ours.apply_chat_template([system, *said])

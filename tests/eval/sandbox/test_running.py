@@ -1,0 +1,117 @@
+"""Programs that mean no harm: how they run, and what is said of how they ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from ktbench.eval.sandbox.limits import Ended, Limits, in_bytes
+from ktbench.eval.sandbox.running import call_program, run_program, sandbox_powers
+
+SMALL = Limits(seconds=1, memory_bytes=256 * 2**20, output_bytes=2**20)
+
+
+def ended(source: str, **more: str) -> Ended:
+    return run_program(source, limits=SMALL, **more)
+
+
+def test_a_program_reads_and_prints() -> None:
+    assert ended("print(int(input()) + 1)\nprint(input())", stdin="41\nü") == Ended(finished=True, stdout="42\nü\n")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import sys; print('yes'); sys.exit(0)",
+        "print('yes'); exit()",
+        "if __name__ == '__main__': print('yes')",
+        "import threading, time\nthreading.Thread(target=lambda: (time.sleep(.01), print('yes'))).start()",
+        "import atexit; atexit.register(print, 'yes')",
+        "import os; os.write(1, b'yes\\n')",
+        "import sys, io; out, sys.stdout = sys.stdout, io.StringIO(); out.write('yes\\n'); sys.stdout = None",
+        "from dataclasses import dataclass\n@dataclass\nclass A: x: 'int'\nprint('yes')",
+        "print(open(0).read() + 'yes')",
+        "open('/dev/null', 'w').write('no'); print('yes')",
+        "import traceback\ntry: 1 / 0\nexcept ZeroDivisionError: traceback.print_exc()\nprint('yes')",
+        "import sys; sys.setrecursionlimit(10**6); f = lambda n: n and 1 + f(n - 1); f(50_000); print('yes')",
+        "import functools, sys; sys.setrecursionlimit(10**6)\n"
+        "f = functools.cache(lambda n: n and 1 + f(n - 1)); f(50_000); print('yes')",
+    ],
+)
+def test_what_programs_do(source: str) -> None:
+    assert ended(source) == Ended(finished=True, stdout="yes\n")
+
+
+def test_numpy_is_there() -> None:
+    assert ended("import numpy; print(numpy.arange(3) @ numpy.ones(3))").stdout == "3.0\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("x = 1 +", "SyntaxError: invalid syntax (program.py, line 1)"),
+        ("raise KeyError('x')", "KeyError: 'x'"),
+        ("def f(): f()\nf()", "RecursionError: maximum recursion depth exceeded"),
+        ("class E(Exception):\n def __str__(self): raise E\nraise E", "E"),
+        ("import os; os.abort()", "ended by SIGABRT"),
+        ("import os; os._exit(0)", "ended before it was through"),
+        ("import ctypes, os; ctypes.CDLL(None).kill(os.getpid(), 40)", "ended by signal 40"),
+    ],
+)
+def test_why_in_words(source: str, why: str) -> None:
+    result = ended(source)
+    assert not result.finished
+    assert result.why == why
+
+
+def test_tests_see_the_program_and_may_fail() -> None:
+    source = "def f(x): return x + 1\nif __name__ == '__main__': raise SystemExit"
+    assert ended(source, tests="assert f(1) == 2").finished
+    assert ended(source, tests="assert f(1) == 3, 'no'").why == "AssertionError: no"
+
+
+def test_the_programs_future_is_not_the_tests_nor_ours() -> None:
+    assert ended("def f(x: y): ...", tests="").why == "NameError: name 'y' is not defined"
+
+
+def test_values_of_calls() -> None:
+    source = "class Solution:\n    def twice(self, x): return (x, x) if x else 1 / x"
+    result = call_program(source, "twice", [[1], ["a"], [[2.5]], [0], [1]], limits=SMALL)
+    assert result == Ended(
+        finished=False,
+        stdout="",
+        values=([1, 1], ["a", "a"], [[2.5], [2.5]]),
+        why="ZeroDivisionError: division by zero",
+    )
+    assert call_program("def f(a, b): return a == b", "f", [[1, 2], [1, 1]]).values == (False, True)
+    assert "no attribute 'g'" in call_program("def f(): ...", "g", [[]]).why
+    assert "not JSON serializable" in call_program("def f(): return {1}", "f", [[]]).why
+
+
+def test_each_call_has_its_own_seconds() -> None:
+    source = "import time\ndef f(s):\n    end = time.process_time() + s\n    while time.process_time() < end: pass"
+    assert call_program(source, "f", [[0.6], [0.6], [0.0]], limits=SMALL).finished
+    assert call_program(source, "f", [[0.6], [9.0]], limits=SMALL).why == "took more than 1 s"
+
+
+def test_who_waits_for_its_own_thread_does_not_sleep() -> None:
+    source = "import threading, time\ndef busy():\n    while time.process_time() < 2: pass\n"
+    source += "thread = threading.Thread(target=busy); thread.start(); thread.join()"
+    assert run_program(source, limits=Limits(sleep_s=1)).finished
+
+
+def test_what_does_not_read_its_input_is_no_trouble() -> None:
+    assert ended("print('x' * 300_000)", stdin="y" * 3_000_000).finished
+
+
+def test_powers_are_said() -> None:
+    words = " ".join(sandbox_powers())
+    assert "Landlock" in words and "seccomp" in words
+
+
+def test_limits_refuse() -> None:
+    with pytest.raises(ValueError, match="limits.seconds=0: must be 1 or above"):
+        Limits(seconds=0)
+
+
+def test_bytes_in_words() -> None:
+    assert [in_bytes(count) for count in (3, 2**10, 3 * 2**19, 2**30)] == ["3 bytes", "1 KiB", "1.5 MiB", "1 GiB"]

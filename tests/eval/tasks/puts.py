@@ -1,0 +1,34 @@
+"""Loads and asks one task of a suite."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ktbench.eval.asking import Answer, ask
+from ktbench.eval.tasks import LoadedTask, load_task
+from ktbench.spec.suite import SuiteSpec, TaskSpec
+from tests.eval.tasks.scripted import ScriptedLM
+
+
+def suite_of(source: str, data: Path | None, *, shots: int = 0, **said: Any) -> SuiteSpec:
+    task = TaskSpec(name="t", source=source, shots=shots)
+    return SuiteSpec(name="s", tasks=(task,), data_dir=None if data is None else str(data), **said)
+
+
+def loaded(source: str, data: Path | None, **said: Any) -> LoadedTask:
+    suite = suite_of(source, data, **said)
+    return load_task(suite.tasks[0], suite)
+
+
+def asked(source: str, data: Path | None, lm: ScriptedLM, **said: Any) -> list[Answer]:
+    suite = suite_of(source, data, **said)
+    return list(ask(load_task(suite.tasks[0], suite), lm, suite))
+
+
+def values(answers: list[Answer]) -> list[float | None]:
+    return [one.value for one in answers]
+
+
+def say(text: str) -> ScriptedLM:
+    return ScriptedLM(lambda prompt, generation: text)

@@ -1,0 +1,213 @@
+"""Every source on small local data in the layouts of the published files: what is asked and what an answer is worth."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+from ktbench.eval.tasks import SOURCES, needs_decode, registered
+from ktbench.spec.suite import TaskSpec
+from tests.eval.tasks.local import OWN, write_all, write_lines
+from tests.eval.tasks.puts import asked, loaded, say, values
+from tests.eval.tasks.scripted import ScriptedLM
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_all(tmp_path_factory.mktemp("data"))
+
+
+def test_every_nano_task_is_asked_without_files() -> None:
+    from ktbench.eval.nano.tasks import questions
+
+    truth = {one.prompt: one.answer for one in questions(3, 7)}
+    for source in (f"nano/{name}" for name in SOURCES["nano"].names or ()):
+        lm = ScriptedLM(lambda prompt, generation: truth[prompt] if generation["until"] == ["\n"] else "")
+        answers = asked(source, None, lm, limit=3, seed=7)
+        assert values(answers) == [1.0] * 3
+        assert [one.tokens for one in answers] == [len(one.answer) for one in answers]
+        assert values(asked(source, None, say("no"), limit=3, seed=7)) == [0.0] * 3
+    assert len(loaded("nano/addition", None).asked) == 200
+
+
+def test_gsm8k_shows_the_train_split_and_grades_the_last_number(data: Path) -> None:
+    lm = say("2 and 2 is 4.\n#### 3")
+    answers = asked("gsm8k", data, lm, shots=8)
+    assert values(answers) == [float(i % 5 == 3) for i in range(10)]
+    assert lm.prompts[7].count("Question: train: how many") == 8
+    assert lm.prompts[7].endswith("\n\nQuestion: test: how many are 7 and 1?\nAnswer:")
+    assert values(asked("gsm8k", data / "gsm8k", say("it is $1,3.")))[:5] == [0.0] * 5
+
+
+@pytest.mark.parametrize(("source", "q", "a"), [("gsm8k_cot", "Q", "A"), ("paper/gsm8k", "Question", "Answer")])
+def test_gsm8k_with_chains_of_thought_needs_no_train_split(source: str, q: str, a: str, tmp_path: Path) -> None:
+    write_lines(tmp_path / "test.jsonl", [{"question": "How many?", "answer": "#### 1,018"}])
+    lm = say("The answer is 1018.")
+    assert values(asked(source, tmp_path, lm, shots=8)) == [1.0]
+    (prompt,) = lm.prompts
+    assert prompt.startswith(f"{q}: There are 15 trees in the grove.")
+    assert prompt.count(f"{q}: ") == 9
+    assert prompt.endswith(f"23 - 15 is 8. The answer is 8.\n\n{q}: How many?\n{a}:")
+
+
+def test_mmlu_takes_the_likeliest_letter(data: Path) -> None:
+    lm = ScriptedLM(likes=lambda context, letter: -1.0 if letter == " C" else -2.0)
+    answers = asked("mmlu/anatomy", data, lm, shots=5)
+    assert values(answers) == [float(i % 4 == 2) for i in range(9)]
+    assert {one.answer for one in answers} == {"C"}
+    assert {one.tokens for one in answers} == {None}
+    first = lm.prompts[0]
+    assert first.startswith(
+        "The following are multiple choice questions (with answers) about anatomy.\n\ndev, question 0,"
+    )
+    assert first.endswith('test, question 0,\nsecond line?\nA. a\nB. b\nC. c, d\nD. "e"\nAnswer:')
+    assert not needs_decode(TaskSpec(name="t", source="mmlu/anatomy"))
+
+
+def test_mmlu_pro_asks_the_questions_of_a_subject(data: Path) -> None:
+    lm = say("Hence the answer is (B).")
+    answers = asked("mmlu_pro/computer_science", data, lm, shots=5)
+    assert values(answers) == [float(i % 3 == 1) for i in range(6)]
+    assert all("law" not in prompt.partition("\n")[2] for prompt in lm.prompts)
+    assert lm.prompts[0].count("Question:\nvalidation computer science") == 5
+    with pytest.raises(ValueError, match="has no question of the category poetry"):
+        loaded("mmlu_pro/poetry", data)
+
+
+def test_humaneval_runs_programs_in_a_sandbox(data: Path) -> None:
+    lm = ScriptedLM(lambda prompt, generation: "    return a + b + 2\n" if "add_2" in prompt else "    return 0\n")
+    answers = asked("humaneval", data, lm, confirm_unsafe=True)
+    assert {one.question: one.value for one in answers} == {f"HumanEval/{i}": float(i == 2) for i in range(4)}
+    assert lm.prompts[0] == 'def add_0(a, b):\n    """The sum of a, b and 0."""\n'
+    assert "AssertionError" in answers[0].why
+
+
+def test_mbpp_shows_the_examples_of_lm_eval(data: Path) -> None:
+    lm = say("def add_11(a, b):\n    return a + b + 11\n")
+    answers = asked("mbpp", data, lm, shots=3, confirm_unsafe=True)
+    assert {one.question: one.value for one in answers} == {str(i): float(i == 11) for i in range(11, 16)}
+    shown = [f"add two numbers and {i}. Your code" for i in (2, 3, 4, 11)]
+    places = [lm.prompts[0].index(text) for text in shown]
+    assert places == sorted(places)
+    assert "[BEGIN]\ndef add_2(a, b):\r\n  return a + b + 2\n[DONE]\n\nYou are" in lm.prompts[0]
+    assert lm.prompts[0].endswith("assert add_11(2, 1) == 14\n[BEGIN]\n")
+
+
+def test_mbpp_of_the_paper_shows_other_examples_indented_by_four(data: Path) -> None:
+    lm = say("")
+    assert set(values(asked("paper/mbpp", data, lm, shots=3, confirm_unsafe=True))) == {0.0}
+    assert "[BEGIN]\ndef add_8(a, b):\n    return a + b + 8\n[DONE]\n\nYou are" in lm.prompts[0]
+    assert "and 4. Your" not in lm.prompts[0]
+    assert lm.requests[0].args[1]["max_gen_toks"] == 1024
+
+
+def test_strategyqa_leaves_out_what_it_shows_and_grades_the_last_yes_or_no(data: Path) -> None:
+    lm = say("No, 2 is a number. So the answer is Yes.")
+    answers = asked("strategyqa", data, lm, shots=4)
+    assert values(answers) == [1.0, 0.0] * 3
+    assert set(values(asked("strategyqa", data, say("Who knows. Yesterday.")))) == {0.0}
+    assert lm.prompts[0].startswith("Question: Do hamsters provide food for any animals?\nAnswer: Hamsters are prey")
+    assert lm.prompts[0].endswith("at some commencements. So the answer is yes.\n\nQuestion: Is 0 even?\nAnswer:")
+
+
+def test_ifeval_wants_every_instruction_followed(data: Path) -> None:
+    lm = ScriptedLM(lambda prompt, generation: "well, no" if "2." in prompt else "nothing")
+    answers = asked("ifeval", data, lm)
+    assert {one.question: one.value for one in answers} == {"1000": 1.0, "1001": 1.0, "1002": 0.0, "1003": 1.0}
+
+
+def test_livebench_asks_its_release_and_leaves_what_cannot_be_graded(data: Path) -> None:
+    lm = say("<solution>yes, no, yes</solution>")
+    answers = asked("livebench/reasoning/web_of_lies_v2", data, lm, release="2024-11-25")
+    assert [one.question[-1] for one in answers] == ["1", "2", "3"]
+    assert values(answers) == [1.0] * 3
+    assert lm.prompts[0] == "Question 1 of web_of_lies_v2: is {it} so?"
+    lm = say("never asked")
+    answers = asked("livebench/language/typos", data / "livebench", lm, release="2024-11-25")
+    assert [(one.value, one.why) for one in answers] == [(None, "no ground truth")] * 2
+    assert not lm.requests
+
+
+def test_livebench_says_what_its_files_lack_and_how_it_grades(tmp_path: Path) -> None:
+    def said(name: str, *lists: dict[str, object]) -> str:
+        category, _, task = name.partition("/")
+        rows = [
+            {"question_id": str(i), "category": category, "task": task, "turns": ["?"]} | one
+            for i, one in enumerate(lists)
+        ]
+        write_lines(tmp_path / f"{category}__{task}.jsonl", rows)
+        return loaded(f"livebench/{name}", tmp_path, confirm_unsafe=True).setting
+
+    tests = [{"input": "1", "output": "1"}]
+    index = [{"task": "coding/LCB_generation", "question_ids": ["0", "1", "2", "3"]}]
+    (tmp_path / "release_2024-08-31_index.json").write_text(json.dumps(index))
+    assert said("coding/LCB_generation", {"tests": tests, "tests_total": 9}, {"tests": tests}, {}) == (
+        "1 of 3 questions with only part of their tests: scores are upper bounds; "
+        "1 of 4 questions of release 2024-08-31 have no row here"
+    )
+    assert said("math/AMPS_Hard", {}) == "formulae agree where their values do, no model judges"
+    assert said("instruction_following/paraphrase", {}).startswith("instructions checked strictly, languages told by ")
+    assert said("language/typos", {}) == ""
+
+
+def test_any_task_of_lm_eval_takes_local_splits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "own.yaml").write_text(json.dumps(OWN))
+    monkeypatch.setattr(registered, "_places", lambda: {"own": tmp_path / "mine"})
+    rows = [{"text": f"{i}?", "right": i % 2, "wrong": None} for i in range(4)]
+    write_lines(tmp_path / "data" / "own" / "test.jsonl", rows)
+    write_lines(tmp_path / "data" / "own" / "train.jsonl", rows[:2])
+    lm = ScriptedLM(likes=lambda context, choice: float(choice == " no"))
+    assert values(asked("lm_eval/own", tmp_path / "data", lm, shots=1)) == [1.0, 0.0, 1.0, 0.0]
+    assert not needs_decode(TaskSpec(name="t", source="lm_eval/own"))
+    with pytest.raises(ValueError, match=r"shots=3: there are 2 worked examples"):
+        loaded("lm_eval/own", tmp_path / "data", shots=3)
+    with pytest.raises(ValueError, match=r"lm_eval/owm: lm-eval knows no single task of this name; near are own"):
+        loaded("lm_eval/owm", None)
+    (tmp_path / "data" / "own" / "train.jsonl").unlink()
+    with pytest.raises(ValueError, match=r"asks for the split train, but there is no train.jsonl"):
+        loaded("lm_eval/own", tmp_path / "data")
+
+
+def test_our_worked_examples_of_mbpp_are_those_of_lm_eval() -> None:
+    from lm_eval import tasks
+
+    text = (Path(tasks.__file__).parent / "mbpp" / "utils.py").read_text()
+    found = next(
+        node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Return) and isinstance(node.value, ast.List)
+    )
+    shots = ast.literal_eval(found.value)  # type: ignore[arg-type]
+    assert [shot["task_id"] for shot in shots] == [2, 3, 4]
+    held = Path(__file__).parents[4] / "shared" / "data" / "mbpp" / "mbpp.jsonl"
+    if held.is_file():
+        rows = {row["task_id"]: row for row in map(json.loads, held.read_text().splitlines())}
+        for shot in shots:
+            assert {key: rows[shot["task_id"]][key] for key in ("text", "code", "test_list")} == {
+                key: shot[key] for key in ("text", "code", "test_list")
+            }
+
+
+def test_tasks_are_found_where_lm_eval_finds_them() -> None:
+    from lm_eval import tasks
+
+    folder = Path(tasks.__file__).parent / "arc"
+    manager = tasks.TaskManager(include_defaults=False, include_path=folder)
+    places = registered._places()
+    assert {name for name, place in places.items() if place.is_relative_to(folder)} == set(manager.all_subtasks)
+    assert "mmlu" not in places
+    assert len(places) > 10_000
+
+
+def test_tasks_that_run_programs_in_this_process_are_refused() -> None:
+    with pytest.raises(
+        ValueError, match="lm_eval/humaneval: runs programs without a sandbox; sources humaneval and mbpp"
+    ):
+        loaded("lm_eval/humaneval", None)
+
+
+@pytest.mark.parametrize("name", ["wikitext", "ifeval", "gsm8k", "arc_easy"])
+def test_which_tasks_of_lm_eval_take_decode_steps(name: str) -> None:
+    assert needs_decode(TaskSpec(name="t", source=f"lm_eval/{name}")) == (name in ("ifeval", "gsm8k"))

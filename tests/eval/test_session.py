@@ -1,0 +1,156 @@
+"""A session asks cells that share weights: what it says of a task, when it refuses, and what it need not ask again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ktbench.engine.checkpoint_files import inspect_checkpoint
+from ktbench.engine.protocol import HostRole
+from ktbench.eval.nano.checkpoint import save
+from ktbench.eval.nano.training import new_model
+from ktbench.eval.session import Ids, Reference, Session, acts_nowhere
+from ktbench.spec.engine import EngineSpec
+from ktbench.spec.evidence import Evidence
+from ktbench.spec.ids import spec_id
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Cell
+from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
+from ktbench.spec.suite import SuiteSpec, TaskSpec
+
+SORT = TaskSpec(name="sort", source="nano/sort", category="data_analysis")
+DECODE = TaskSpec(name="decode", source="drift/decode")
+TEXT = TaskSpec(name="text", source="wikitext2")
+SUITE = SuiteSpec(name="s", tasks=(SORT, DECODE), limit=3, seed=7)
+IDS = Ids(code="c", env="e")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("nano")
+    save(new_model(0, layers=2), path)
+    return path
+
+
+def cell(folder: Path, label: str = "base", **engine: object) -> Cell:
+    config = inspect_checkpoint(folder)
+    model = ModelSpec(name="n", config=config, full_layers=2, full_vocab=config["vocab_size"], path=str(folder))
+    features = EngineSpec(threads=1, **engine)  # type: ignore[arg-type]
+    spec = RunSpec(model=model, workload=WorkloadSpec(phase="decode", prompt=8, steps=2), engine=features)
+    return Cell(label=label, spec=spec, spec_id=spec_id(spec))
+
+
+def opened(cells: list[Cell], answers: Path, suite: SuiteSpec = SUITE) -> Session:
+    return Session.open(cells, HostRole(cores=1), suite, answers, IDS, lambda done, of: None)
+
+
+@pytest.fixture(scope="module")
+def cells(folder: Path) -> list[Cell]:
+    return [cell(folder), cell(folder, "deferral=2", deferral=2), cell(folder, "skipping=6", skipping=6)]
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("answers")
+    return path
+
+
+@pytest.fixture(scope="module")
+def session(cells: list[Cell], answers: Path) -> Iterator[Session]:
+    yield opened(cells, answers)
+
+
+def reference(answers: Path, *, is_this: bool) -> Reference:
+    return Reference(path=answers / "references" / "decode.logp", is_this=is_this)
+
+
+def test_a_task_ends_with_its_answers_and_what_proves_them(session: Session, cells: list[Cell], answers: Path) -> None:
+    asked, scored = session.ask(cells[1], "sort", reference(answers, is_this=False))
+    assert (asked.outcome, asked.questions, asked.requests, asked.cached) == (Outcome.OK, 3, 3, 0)
+    assert asked.new_tokens == sum(one.tokens or 0 for one in scored) > 0
+    assert asked.prompt_tokens > 0
+    seen = {one.feature: one.seen for one in asked.evidence}
+    assert seen["deferral"] == asked_deferrals(asked.new_tokens)
+    assert all(one.value in (0.0, 1.0) for one in scored)
+    assert len({one.question for one in scored}) == 3
+
+
+def asked_deferrals(new_tokens: int) -> int:
+    """The first of two layers defers two experts in every decode step; the first token of an answer takes none."""
+    return 2 * (new_tokens - 3)
+
+
+def test_what_the_same_cell_answered_before_is_not_asked_again(
+    session: Session, cells: list[Cell], answers: Path
+) -> None:
+    first, scored = session.ask(cells[0], "sort", reference(answers, is_this=True))
+    asked, again = opened(cells, answers).ask(cells[0], "sort", reference(answers, is_this=True))
+    assert (first.cached, asked.cached, asked.new_tokens, asked.evidence) == (0, 3, 0, ())
+    assert again == scored
+
+
+def test_drift_is_nothing_for_the_unmodified_model_and_something_for_another(
+    session: Session, cells: list[Cell], answers: Path
+) -> None:
+    asked, own = session.ask(cells[0], "decode", reference(answers, is_this=True))
+    assert "right answers to questions of the nano model's tasks" in asked.setting
+    assert {one.value for one in own if one.metric == "kl_nats"} == {0.0}
+    assert {one.value for one in own if one.metric == "top1"} == {1.0}
+    _, skipping = session.ask(cells[2], "decode", reference(answers, is_this=False))
+    assert min(one.value or 0.0 for one in skipping if one.metric == "kl_nats") > 0
+    assert asked.questions == 3
+
+
+def test_perplexity_says_what_text_it_is_of(folder: Path, cells: list[Cell], tmp_path: Path) -> None:
+    (tmp_path / "test.txt").write_text(" = One = \n a few words \n = Two = \n and <unk> more \n")
+    suite = SuiteSpec(name="w", tasks=(TEXT,), data_dir=str(tmp_path))
+    asked, scored = opened(cells, tmp_path / "answers", suite).ask(cells[0], "text", reference(tmp_path, is_this=True))
+    assert asked.setting.startswith("WikiText-2 test")
+    assert {one.metric for one in scored} == {"nll_nats", "nll_nats_per_word", "nll_nats_per_byte"}
+
+
+def test_what_the_engine_cannot_answer_is_unsupported(session: Session, folder: Path, answers: Path) -> None:
+    asked, scored = session.ask(cell(folder, "auto", deferral="auto"), "sort", reference(answers, is_this=False))
+    assert (asked.outcome, scored) == (Outcome.UNSUPPORTED, ())
+    assert "deferral=auto" in asked.why
+
+
+def test_a_feature_that_was_not_seen_makes_a_task_idle(
+    session: Session, cells: list[Cell], answers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unseen = Evidence(feature="skipping", asked=6, counter="skipped_experts", seen=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "_evidence", lambda spec, task, before: (unseen,))
+        asked, scored = session.ask(cells[2], "sort", reference(answers, is_this=False))
+    assert (asked.outcome, scored) == (Outcome.IDLE, ())
+    assert "skipped_experts 0" in asked.why
+    again, _ = session.ask(cells[2], "sort", reference(answers, is_this=False))
+    assert (again.outcome, again.cached) == (Outcome.OK, 0)  # what an idle cell answered is not used
+
+
+def test_a_task_that_cannot_be_asked_costs_itself_alone(
+    session: Session, cells: list[Cell], answers: Path, tmp_path: Path
+) -> None:
+    lost = Reference(path=tmp_path / "nowhere.logp", is_this=False)
+    asked, scored = session.ask(cells[1], "decode", lost)
+    assert (asked.outcome, scored) == (Outcome.CRASHED, ())
+    assert "nowhere.logp" in asked.why
+    assert session.ask(cells[1], "sort", lost)[0].outcome is Outcome.OK
+
+
+def test_a_task_with_nothing_to_ask_is_not_idle(session: Session, cells: list[Cell]) -> None:
+    session._use(cells[1].spec)
+    assert session._evidence(cells[1].spec, SORT, session._lm.answering.counters()) == ()
+
+
+@pytest.mark.parametrize("feature", ["deferral", "skipping"])
+def test_a_task_without_decode_steps_does_not_see_what_acts_in_them(folder: Path, feature: str) -> None:
+    changed = cell(folder, **{feature: 2}).spec
+    assert "engine.defer_prefill=true" in acts_nowhere(changed, TEXT)
+    assert acts_nowhere(changed, SORT) == ""
+    everywhere = replace(changed, engine=replace(changed.engine, defer_prefill=True))
+    assert acts_nowhere(everywhere, TEXT) == ""
+    assert acts_nowhere(cell(folder).spec, TEXT) == ""

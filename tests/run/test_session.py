@@ -1,0 +1,165 @@
+"""A scripted engine that cheats gets the outcome it deserves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from ktbench.engine.protocol import Unsupported
+from ktbench.run.session import Session
+from ktbench.spec.conduct import Conduct, Disturbance
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Record, RoleTimes
+from tests.fake import FakeRoofs, FakeSystem
+from tests.tiny import tiny_cell
+
+
+def session(script: str, label: str = "+v") -> Session:
+    system = FakeSystem({label: script}, step_s=0.0)
+    return Session(system=system, roofs=FakeRoofs(), code_id="code", env_id="env", sitting="here")
+
+
+def turns(script: str, count: int = 1, **engine: Any) -> list[Record]:
+    sitting = session(script)
+    return [sitting.turn(tiny_cell("+v", **({"avx512": True} | engine)), number) for number in range(count)]
+
+
+def test_honest_engine_is_ok_with_everything_needed_to_trust_it() -> None:
+    record = turns("")[0]
+    assert record.outcome is Outcome.OK
+    assert len(record.samples_s) == 3
+    assert record.error == 0.0
+    assert len(record.roofs) == 2
+    assert {e.feature: e.seen for e in record.evidence}["avx512"] == 3
+    assert record.work is not None
+    assert record.took_s >= sum(record.samples_s)
+
+
+@pytest.mark.parametrize(
+    ("script", "outcome", "why"),
+    [
+        ("lie", Outcome.IDLE, "v: avx512_calls 0, asked on"),
+        ("sneak", Outcome.IDLE, "m: amx_tiles 3, asked off"),
+        ("zeros", Outcome.WRONG, "relative error 1, tolerance 0.01"),
+        ("nan", Outcome.WRONG, "output is not finite"),
+        ("cached logits", Outcome.WRONG, "the timed step's logits differ from its repetition"),
+        ("blind", Outcome.VACUOUS, "no experts call was observed"),
+        ("vacuous", Outcome.VACUOUS, "the check would pass another token's output"),
+        ("unsupported", Outcome.UNSUPPORTED, "the fake engine has no such feature"),
+    ],
+)
+def test_dishonest_engine_keeps_no_sample(script: str, outcome: Outcome, why: str) -> None:
+    record = turns(script)[0]
+    assert (record.outcome, record.samples_s) == (outcome, ())
+    assert why in record.why
+
+
+def test_stale_output_is_caught_from_the_second_turn_on() -> None:
+    first, second = turns("stale", count=2)
+    assert first.outcome is Outcome.OK
+    assert second.outcome is Outcome.WRONG
+
+
+def test_every_turn_is_checked_not_only_the_first() -> None:
+    sitting = session("")
+    cell = tiny_cell("+v", avx512=True)
+    assert sitting.turn(cell, 0).outcome is Outcome.OK
+    sitting.system.scripts = {"+v": "zeros"}  # type: ignore[attr-defined]
+    assert sitting.turn(cell, 1).outcome is Outcome.WRONG
+
+
+def test_samples_are_the_time_between_two_readings_of_the_clock() -> None:
+    ticks = iter(range(1000))
+    sitting = session("")
+    sitting.clock = lambda: float(next(ticks))
+    assert sitting.turn(tiny_cell("+v", avx512=True), 0).samples_s == (1.0, 1.0, 1.0)
+
+
+def test_roles_apart_are_timed_by_their_counters_over_the_timed_steps() -> None:
+    ticks = iter(range(1000))
+    sitting = session("")
+    sitting.clock = lambda: float(next(ticks))
+    cell = tiny_cell("+v", avx512=True, roles="split")
+    for number in range(2):  # what an earlier turn or the warm-up counted is not this turn's
+        assert sitting.turn(cell, number).roles == RoleTimes(host_busy_s=2.1e-3, device_wait_s=0.6e-3, total_s=3.0)
+
+
+def test_without_counters_of_roles_there_are_no_times() -> None:
+    assert turns("")[0].roles is None
+
+
+def test_the_systems_remarks_are_kept() -> None:
+    sitting = session("")
+    sitting.system.remarks = ("deferral=auto chose 3",)  # type: ignore[attr-defined]
+    assert sitting.turn(tiny_cell("+v", avx512=True), 0).notes == ("deferral=auto chose 3",)
+
+
+def test_deferral_that_the_system_chose_must_be_seen() -> None:
+    record = turns("", deferral="auto")[0]
+    assert record.outcome is Outcome.OK
+    assert {e.feature: (e.asked, e.seen) for e in record.evidence}["deferral"] == (3, 3)
+    lying = session("lie", label="+v deferral=auto").turn(tiny_cell("+v deferral=auto", avx512=True, deferral="auto"), 0)
+    assert (lying.outcome, "deferral: deferred_experts 0, asked on" in lying.why) == (Outcome.IDLE, True)
+
+
+def test_of_deferral_the_system_may_choose_none() -> None:
+    cell = tiny_cell("+v deferral=auto", avx512=True, deferral="auto")
+    sneaking = session("")
+    sneaking.system.choice = 0  # type: ignore[attr-defined]
+    turn = sneaking.turn(cell, 0)
+    assert (turn.outcome, "deferral: deferred_experts 3, asked off" in turn.why) == (Outcome.IDLE, True)
+
+
+def test_a_timeline_is_that_of_the_last_step_of_a_warm_turn() -> None:
+    sitting = session("")
+    timeline = sitting.timeline(tiny_cell("+v", avx512=True))
+    assert timeline.title == "step 3 of +v"
+    assert sitting.system.steps >= 2 * 3  # type: ignore[attr-defined]
+
+
+def test_a_timeline_that_there_cannot_be_says_why() -> None:
+    with pytest.raises(Unsupported, match="no such feature"):
+        session("unsupported").timeline(tiny_cell("+v", avx512=True))
+
+
+class Watcher:
+    """Notes in which order it is asked."""
+
+    def __init__(self, clock: list[str]) -> None:
+        self.seen = clock
+
+    def turn(self) -> None:
+        self.seen.append("turn")
+
+    @contextmanager
+    def steps(self) -> Iterator[None]:
+        self.seen.append("before")
+        yield
+        self.seen.append("after")
+
+    def conduct(self) -> Conduct:
+        quiet = Disturbance(seconds=1.0, cpus=2, preemptions=0, minor_faults=0, major_faults=0)
+        return Conduct(disturbance=quiet, missing={"energy": "no meter"})
+
+
+def test_the_watch_looks_right_before_and_right_after_the_timed_steps() -> None:
+    seen: list[str] = []
+
+    def clock() -> float:
+        seen.append("clock")
+        return float(len(seen))
+
+    sitting = session("")
+    sitting.watch, sitting.clock = Watcher(seen), clock
+    record = sitting.turn(tiny_cell("+v", avx512=True), 0)
+    assert record.conduct is not None
+    assert record.conduct.missing == {"energy": "no meter"}
+    assert seen[seen.index("before") : seen.index("after") + 1] == ["before", *["clock"] * 4, "after"]
+    assert seen.index("turn") < seen.index("before")
+
+
+def test_where_nobody_watches_nothing_is_seen() -> None:
+    assert turns("")[0].conduct is None

@@ -1,0 +1,83 @@
+"""The system that cells ask for, and a layer taken through whole turns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ktbench.engine.hybrid import HybridEngine
+from ktbench.engine.layer import LayerSystem
+from ktbench.run.session import Session
+from ktbench.run.systems import open_system
+from ktbench.spec.ids import spec_id
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Cell, RoofSample
+from ktbench.spec.run_spec import RunSpec
+from tests.fake import FakeRoofs
+from tests.tiny import tiny_spec
+
+
+def layer_spec(precision: str = "bf16", **engine: Any) -> RunSpec:
+    return tiny_spec(phase="layer", precision=precision, workload={"batch": 6}, **({"threads": 1} | engine))
+
+
+def cell(spec: RunSpec) -> Cell:
+    return Cell(label=spec.engine.label, spec=spec, spec_id=spec_id(spec))
+
+
+class NotedRoofs(FakeRoofs):
+    """Remembers what was asked of it."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str | None, str]] = []
+
+    def sample(self, isa: str | None, dtype: str = "bf16") -> RoofSample:
+        self.asked.append((isa, dtype))
+        return super().sample(isa, dtype)
+
+
+def turns(specs: list[RunSpec], count: int = 2) -> tuple[list[Outcome], NotedRoofs]:
+    roofs = NotedRoofs()
+    sitting = Session(system=open_system(specs, [0]), roofs=roofs, code_id="code", env_id="env", sitting="here")
+    records = [sitting.turn(cell(spec), number) for number in range(count) for spec in specs]
+    assert all(len(record.samples_s) == 3 for record in records), [record.why for record in records]
+    return [record.outcome for record in records], roofs
+
+
+def test_the_phase_decides_the_system() -> None:
+    assert isinstance(open_system([layer_spec()], [0]), LayerSystem)
+    assert isinstance(open_system([tiny_spec()], [0]), HybridEngine)
+
+
+def test_a_layer_of_base_is_measured_and_proved() -> None:
+    outcomes, roofs = turns([layer_spec()])
+    assert outcomes == [Outcome.OK, Outcome.OK]
+    assert set(roofs.asked) == {(None, "bf16")}
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("bf16", "bf16"), ("int8", "int8"), ("int4_g32", "int8")])
+def test_a_fused_layer_is_held_against_the_roof_of_its_numbers(precision: str, dtype: str) -> None:
+    kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built")
+    if missing := kernels.grants()["avx512"]:
+        pytest.skip(f"avx512: {missing}")
+    specs = [layer_spec(precision, avx512=True), layer_spec(precision, avx512=True, dynamic=True)]
+    outcomes, roofs = turns(specs)
+    assert outcomes == [Outcome.OK] * 4
+    assert set(roofs.asked) == {("avx512", dtype)}
+
+
+def test_base_and_fused_of_one_worker_share_a_system() -> None:
+    kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built")
+    if missing := kernels.grants()["avx512"]:
+        pytest.skip(f"avx512: {missing}")
+    outcomes, _ = turns([layer_spec(), layer_spec(avx512=True)])
+    assert outcomes == [Outcome.OK] * 4
+
+
+def test_many_nodes_are_domains() -> None:
+    kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built")
+    if missing := kernels.grants()["avx512"]:
+        pytest.skip(f"avx512: {missing}")
+    with pytest.raises(ValueError, match="domains=2: intermediate=32 has room for 1"):
+        open_system([layer_spec(avx512=True)], [0, 1], 0, (0, 1))

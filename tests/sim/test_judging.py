@@ -1,0 +1,98 @@
+"""The simulator held against published numbers: which cells are whose, and what is said of claims."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from ktbench.cli.observing import observations_of
+from ktbench.results.store import read_published
+from ktbench.sim.calibration import Calibration, read_calibration
+from ktbench.sim.fitting import STAGES, Stage, _fit, fitted_ids
+from ktbench.sim.judging import GROUPS, Error, gains, judge, placement_order, qualities
+from ktbench.sim.observation import Observation, residual, simulated_value
+
+FIGURES = ("fig3", "fig7", "fig10", "fig11", "fig12", "fig14", "placement")
+
+
+@pytest.fixture(scope="module")
+def observations() -> tuple[Observation, ...]:
+    return observations_of(read_published(*FIGURES))
+
+
+@pytest.fixture(scope="module")
+def calibrations() -> dict[str, Calibration]:
+    return {name: read_calibration(name) for name in STAGES}
+
+
+@pytest.fixture(scope="module")
+def errors(observations: Sequence[Observation], calibrations: dict[str, Calibration]) -> tuple[Error, ...]:
+    return judge(observations, calibrations)
+
+
+def test_held_out_cells_are_those_of_two_models(observations: Sequence[Observation]) -> None:
+    """120 cells of Fig. 11, 12 and 14 without repeats, 40 of them of the model that constants are fitted on."""
+    fitted = fitted_ids(observations)
+    whole = [one for one in observations if one.figure in ("fig11", "fig12", "fig14")]
+    other = [one for one in whole if one.model != "deepseek_v3"]
+    assert (len(whole), len(other)) == (120, 80)
+    assert not any(one.id in fitted for one in other)
+
+
+def test_errors_stay_where_the_documentation_has_them(errors: Sequence[Error]) -> None:
+    """Data against data: the constants that ship, on the published numbers that ship."""
+    found = {group.name: (group, quality) for group, fitted, quality in qualities(errors) if not fitted}
+    for group, quality in found.values():
+        if group.median is not None:
+            assert quality.median <= group.median, group.name
+    met = [group for group, quality in found.values() if group.p90 is not None and quality.p90 <= group.p90]
+    assert len(met) >= 4  # of five: static scheduling and base on one model resist
+
+
+def test_gains_are_on_the_published_side(errors: Sequence[Error]) -> None:
+    claim = gains(errors)
+    assert (claim.right, claim.cases) == (27, 27)
+
+
+def test_placements_are_in_the_published_order(errors: Sequence[Error]) -> None:
+    claim = placement_order(errors)
+    assert claim.cases == 37
+    assert claim.right >= 0.9 * claim.cases
+
+
+def test_a_perfect_simulator_is_judged_perfect(
+    observations: Sequence[Observation], calibrations: dict[str, Calibration]
+) -> None:
+    few = [one for one in observations if one.figure in ("fig10", "fig12")]
+    ideal = [replace(one, value=simulated_value(one, calibrations["ktransformers"])) for one in few]
+    assert all(abs(one.error) < 1e-9 for one in judge(ideal, calibrations))
+
+
+def test_every_group_has_cells(errors: Sequence[Error]) -> None:
+    assert {group.name for group, _, _ in qualities(errors)} == {group.name for group in GROUPS}
+
+
+def test_a_fit_finds_constants_again(observations: Sequence[Observation], calibrations: dict[str, Calibration]) -> None:
+    stage: Stage = next(one for one in STAGES["ktransformers"] if one.name == "PyTorch's AVX-512 kernel")
+    true = calibrations["ktransformers"].changed({"base_vector_peak": 0.31})
+    seen = [replace(one, value=simulated_value(one, true)) for one in observations if stage.sees(one)]
+    found = _fit(stage, seen, calibrations["ktransformers"])
+    assert found.calibration["base_vector_peak"] == pytest.approx(0.31, rel=0.02)
+    assert found.rms < 0.01
+
+
+def test_twice_as_slow_is_half_the_throughput(
+    observations: Sequence[Observation], calibrations: dict[str, Calibration]
+) -> None:
+    one = next(one for one in observations if one.figure == "fig12")
+    mine = simulated_value(one, calibrations["ktransformers"])
+    (judged,) = judge([replace(one, value=mine / 2)], calibrations)
+    assert judged.error == pytest.approx(-0.5)
+    assert residual(replace(one, value=mine), calibrations["ktransformers"]) == pytest.approx(0.0)
+
+
+def test_a_machine_without_its_calibration_is_named(observations: Sequence[Observation]) -> None:
+    with pytest.raises(ValueError, match="fig3-001: no calibration"):
+        judge(observations[:1], {})

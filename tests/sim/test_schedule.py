@@ -1,0 +1,89 @@
+"""Makespans against plain Python, and the bounds that hold for any schedule."""
+
+from __future__ import annotations
+
+import heapq
+from math import ceil
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from ktbench.sim.schedule import dynamic_s, static_s
+
+EXPERTS = st.lists(st.integers(0, 50), max_size=12).map(lambda seconds: np.array(seconds, dtype=np.float64))
+TASKS = st.integers(1, 9)
+THREADS = st.integers(1, 20)
+compiled = settings(deadline=None)  # the first call compiles
+
+
+def each_task(expert_s: NDArray[np.float64], tasks: int) -> list[float]:
+    return [seconds / tasks for seconds in expert_s.tolist() for _ in range(tasks)]
+
+
+def queued_s(task_s: list[float], threads: int) -> float:
+    """Whoever is free first takes the next."""
+    free = [0.0] * threads
+    for seconds in task_s:
+        heapq.heapreplace(free, free[0] + seconds)
+    return max(free)
+
+
+def shared_s(task_s: list[float], threads: int) -> float:
+    """Contiguous shares, equal in number give or take one."""
+    ends = [len(task_s) * thread // threads for thread in range(threads + 1)]
+    return max(sum(task_s[ends[thread] : ends[thread + 1]]) for thread in range(threads))
+
+
+@compiled
+@given(EXPERTS, TASKS, THREADS)
+def test_a_queue_is_played_as_in_plain_python(expert_s: NDArray[np.float64], tasks: int, threads: int) -> None:
+    assert dynamic_s(expert_s, tasks, threads) == pytest.approx(queued_s(each_task(expert_s, tasks), threads))
+
+
+@compiled
+@given(EXPERTS, TASKS, THREADS)
+def test_shares_are_dealt_as_in_plain_python(expert_s: NDArray[np.float64], tasks: int, threads: int) -> None:
+    assert static_s(expert_s, tasks, threads) == pytest.approx(shared_s(each_task(expert_s, tasks), threads))
+
+
+@compiled
+@given(EXPERTS, TASKS, THREADS)
+def test_no_schedule_beats_its_work_or_its_longest_task(
+    expert_s: NDArray[np.float64], tasks: int, threads: int
+) -> None:
+    even, longest = expert_s.sum() / threads, expert_s.max(initial=0.0) / tasks
+    for makespan_s in (dynamic_s(expert_s, tasks, threads), static_s(expert_s, tasks, threads)):
+        assert max(even, longest) * (1 - 1e-9) <= makespan_s <= expert_s.sum() * (1 + 1e-9)
+
+
+@compiled
+@given(EXPERTS, TASKS, THREADS)
+def test_a_queue_loses_less_than_its_longest_task(expert_s: NDArray[np.float64], tasks: int, threads: int) -> None:
+    """Graham (1966): (1 - 1/m) of it."""
+    bound = expert_s.sum() / threads + expert_s.max(initial=0.0) / tasks * (1 - 1 / threads)
+    assert dynamic_s(expert_s, tasks, threads) <= bound * (1 + 1e-9)
+
+
+@compiled
+@given(st.integers(0, 12), st.floats(0.01, 100), TASKS, THREADS)
+def test_where_experts_are_alike_both_take_the_same(experts: int, seconds: float, tasks: int, threads: int) -> None:
+    expert_s = np.full(experts, seconds)
+    rounds = ceil(experts * tasks / threads)
+    assert static_s(expert_s, tasks, threads) == pytest.approx(rounds * seconds / tasks)
+    assert dynamic_s(expert_s, tasks, threads) == pytest.approx(rounds * seconds / tasks)
+
+
+@compiled
+@given(EXPERTS, TASKS, THREADS)
+def test_another_thread_never_slows_a_queue(expert_s: NDArray[np.float64], tasks: int, threads: int) -> None:
+    assert dynamic_s(expert_s, tasks, threads + 1) <= dynamic_s(expert_s, tasks, threads) * (1 + 1e-9)
+
+
+def test_static_shares_depend_on_the_order_of_experts() -> None:
+    together, apart = np.array([9.0, 9.0, 1.0, 1.0]), np.array([9.0, 1.0, 9.0, 1.0])
+    assert static_s(together, 4, 2) == 18.0
+    assert static_s(apart, 4, 2) == 10.0
+    assert dynamic_s(together, 4, 2) == dynamic_s(apart, 4, 2) == 10.0

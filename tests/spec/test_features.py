@@ -1,0 +1,47 @@
+"""The feature table and its labels."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ktbench.spec.evidence import collect, dishonest
+from ktbench.spec.features import FEATURES, features_label, parse_features
+from tests.tiny import tiny_spec
+
+values = st.fixed_dictionaries(
+    {f.name: st.integers(0, 9) if f.valued else st.booleans() for f in FEATURES}  # type: ignore[arg-type]
+)
+
+
+@given(values)
+def test_label_says_everything(asked: dict[str, bool | int]) -> None:
+    assert parse_features(features_label(asked)) == asked
+
+
+def test_labels_read_as_in_the_paper() -> None:
+    assert features_label(parse_features("base")) == "base"
+    assert features_label(parse_features("+c+v+d")) == "+v+d+c"
+    assert features_label(parse_features("+v deferral=3")) == "+v deferral=3"
+
+
+@pytest.mark.parametrize("label", ["+x", "deferral", "skipping=-1", "+deferral", "v=1", "bas"])
+def test_unknown_label_names_the_allowed_ones(label: str) -> None:
+    with pytest.raises(ValueError, match=r"allowed are \+v, \+m, .*deferral=N"):
+        parse_features(label)
+
+
+@pytest.mark.parametrize(
+    ("asked", "counted", "contradiction"),
+    [
+        ({"avx512": True}, {"avx512_calls": 4}, ""),
+        ({"avx512": True}, {"avx512_calls": 0}, "+v: avx512_calls 0, asked on"),
+        ({}, {"avx512_calls": 4}, "+v: avx512_calls 4, asked off"),
+        ({"avx512": True}, {}, "+v: avx512_calls not counted, asked on"),
+        ({"avx512": True, "dynamic": True}, {"avx512_calls": 4}, "+d: tasks_dynamic not counted, asked on"),
+    ],
+)
+def test_evidence_contradicts_a_lie(asked: dict[str, bool], counted: dict[str, int], contradiction: str) -> None:
+    features = tiny_spec(**asked).engine.features
+    assert dishonest(collect(features, counted)) == contradiction

@@ -1,0 +1,48 @@
+"""Logs keep the names that they were written with: recorded runs stay readable, and specs keep their ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ktbench.resources import data_folder
+from ktbench.results.store import read_run
+from ktbench.spec.evidence import Evidence
+from ktbench.spec.ids import spec_id
+from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.wire import from_wire, to_wire
+from tests.tiny import tiny_spec
+
+RECORDED = sorted(path.parent for path in (data_folder("reports") / "recorded").rglob("log.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "known"),
+    [
+        ({}, "72658a513547"),
+        ({"avx512": True, "dynamic": True}, "93afdfa78b9a"),
+        ({"avx512": True, "packed_dense": True, "precision": "int8", "deferral": 1}, "9f5b8736208e"),
+    ],
+)
+def test_ids_are_those_of_earlier_versions(changes: dict[str, object], known: str) -> None:
+    assert spec_id(tiny_spec(**changes)) == known  # type: ignore[arg-type]
+
+
+def test_a_spec_comes_back_from_the_names_of_logs() -> None:
+    spec = tiny_spec(avx512=True, amx=True, dynamic=True, deferral=1)
+    wire = to_wire(spec)
+    assert {wire["engine"][letter] for letter in "vmd"} == {True} and "avx512" not in wire["engine"]
+    assert from_wire(wire, RunSpec) == spec
+
+
+def test_evidence_names_features_as_logs_do() -> None:
+    seen = Evidence(feature="avx512", asked=True, counter="avx512_calls", seen=3)
+    assert to_wire(seen)["feature"] == "v"
+    assert from_wire(to_wire(seen), Evidence) == seen
+
+
+@pytest.mark.parametrize("folder", RECORDED, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_recorded_runs_are_read_whole(folder: Path) -> None:
+    run = read_run(folder)
+    assert run.records and not run.damage
