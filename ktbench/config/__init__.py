@@ -1,9 +1,8 @@
 """The only room that knows Hydra: overrides in, frozen specs out."""
 
-from ktbench.config.compose import ablation_names
+from ktbench.config.compose import Composed, ablation_names, compose
 from ktbench.config.freeze import Request, RequestPart, freeze
 from ktbench.config.launcher import LAUNCHERS, Launch, is_installed, launch_jobs, split_launcher
-from ktbench.config.parts import Composed, compose
 
 __all__ = [
     "LAUNCHERS",

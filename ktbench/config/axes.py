@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from ktbench.config.lists import WHOLE_GROUPS, Lists
-from ktbench.config.precisions import PRECISION_KEYS, precision_name
+from ktbench.config.lists import PRECISION_KEYS, WHOLE_GROUPS, Lists, precision_name
 from ktbench.spec.errors import RequestError
 from ktbench.spec.sweep import axis_changes
+
 
 Content = dict[str, Any]
 # The composed node of a group by the group and the name of an option.
@@ -94,3 +94,35 @@ def _mapped(axis: str, value: Any, make: Callable[[Content], Content]) -> Any:
     """Models and machines are mappings themselves, so that they are always said by their keys."""
     changes = make(axis_changes(axis, value))
     return changes if isinstance(value, Mapping) or axis in WHOLE_GROUPS else changes[axis]
+
+
+_DEVICE = "engine.device"
+
+
+# With a GPU the roles are apart anyway: what an ablation says of cores for each is for machines without one.
+_WITH_GPU = {"device": "cuda", "roles": "shared", "device_threads": None}
+
+
+def give_device(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The content with a device at every machine, which is plain content of a MachineSpec or None, on axes too.
+
+    A device that is set, or varied by an axis, stays.
+    """
+    engine, sweep = content["engine"], content["sweep"]
+    if engine["device"] is not None:
+        return dict(content)
+    if not (isinstance(sweep["axes"], dict) and _DEVICE in sweep["axes"]):
+        sweep = sweep | {"axes": mapped_axes(sweep["axes"], lambda changes: _with_device(changes, engine))}
+    return {**content, "engine": engine | _given(content["machine"], engine), "sweep": sweep}
+
+
+def _with_device(changes: dict[str, Any], engine: Mapping[str, Any]) -> dict[str, Any]:
+    if "machine" not in changes:
+        return changes
+    given = _given(changes["machine"], engine)
+    return {f"engine.{key}": value for key, value in given.items() if key == "device" or value != engine[key]} | changes
+
+
+def _given(machine: Mapping[str, Any] | None, engine: Mapping[str, Any]) -> dict[str, Any]:
+    has_gpu = machine is not None and machine["gpu"] is not None
+    return _WITH_GPU if has_gpu else {"device": "cpu", **{key: engine[key] for key in ("roles", "device_threads")}}

@@ -8,26 +8,22 @@ from types import MappingProxyType
 from typing import Any
 
 from ktbench.config.arms import give_arms
-from ktbench.config.axes import mapped_axes
-from ktbench.config.device import give_device
+from ktbench.config.axes import give_device, mapped_axes
+from ktbench.config.compose import Composed
 from ktbench.config.inject import freeze_inject, wants_show
-from ktbench.config.lists import WHOLE_GROUPS
+from ktbench.config.lists import PRECISION_KEYS, WHOLE_GROUPS, precision_name
 from ktbench.config.machine import freeze_machine
-from ktbench.config.parts import Composed
-from ktbench.config.precisions import PRECISION_KEYS, precision_name
-from ktbench.config.suite import suite_of
-from ktbench.config.trace import give_trace
 from ktbench.resources import checkpoint_name
 from ktbench.spec.errors import RequestError
 from ktbench.spec.plain import from_plain
 from ktbench.spec.run_spec import MeasureSpec, RunSpec
 from ktbench.spec.shape import MoEShape, moe_shape, with_experts
-from ktbench.spec.suite import SuiteSpec
-from ktbench.spec.sweep import SweepSpec
+from ktbench.spec.suite import SuiteSpec, only
+from ktbench.spec.sweep import SweepSpec, axis_changes
 
 _VOCAB_MULTIPLE = 64
 _SPEC = (*WHOLE_GROUPS, "workload", "engine", "system", "peer")
-
+Content = dict[str, Any]
 # `config.json` of a checkpoint by the folder that `model.path` names.
 Checkpoints = Mapping[str, Mapping[str, Any]]
 
@@ -193,3 +189,74 @@ def _vocab(model: Mapping[str, Any], full: int, depth: float) -> int:
     if not isinstance(model["vocab"], int) or not 1 <= model["vocab"] <= full:
         raise ValueError(f"model.vocab={model['vocab']}: allowed are auto, full and 1 to {full}")
     return int(model["vocab"])
+
+
+# Keys of a command line by which a suite is fitted to what is at hand.
+KEYS = ("data_dir", "limit", "confirm_unsafe")
+
+
+def suite_of(composed: Composed) -> SuiteSpec | None:
+    """What is asked of the cells; None where nothing is.
+
+    Raises ValueError for a value that a suite refuses, for a task that it has not, for a part that asks questions, and
+    for keys of suites where there is none.
+    """
+    asking = [name for name, content in composed.parts.items() if name and content["suite"] is not None]
+    if asking:
+        raise ValueError(f"sweep.parts: {asking[0]} asks questions, run it by itself")
+    given = {key: value for key in KEYS if (value := composed.run[key]) is not None and value is not False}
+    names, content = composed.run["tasks"], composed.run["suite"]
+    if content is None:
+        if unused := next(iter([*given, *(["tasks"] if names is not None else [])]), None):
+            raise ValueError(f"{unused}: is for a suite, name one with +suite=NAME")
+        return None
+    suite = from_plain(content | given, SuiteSpec)
+    return suite if names is None else _narrowed(content | given, suite, names)
+
+
+def _narrowed(content: dict[str, Any], suite: SuiteSpec, names: Any) -> SuiteSpec:
+    chosen = [str(name) for name in (names if isinstance(names, list) else [names])]
+    tasks = only(suite.tasks, chosen)
+    kept = [one for one in content["tasks"] if one["name"] in {task.name for task in tasks}]
+    return from_plain(content | {"tasks": kept}, SuiteSpec)
+
+
+_ROUTING, _TRACE = "workload.routing", "workload.trace"
+
+
+def give_trace(parts: Mapping[str, Content]) -> dict[str, Content]:
+    """Each part with its `workload.trace` where the routing is `recorded`, as such or as a value of an axis.
+
+    Raises ValueError where a trace is named and no part replays one.
+    """
+    traces = {content["workload"]["trace"] for content in parts.values()} - {None}
+    if traces and not any(_replays(content) for content in parts.values()):
+        raise ValueError(f"workload.trace={traces.pop()}: set workload.routing=recorded with it")
+    return {name: _given(content) for name, content in parts.items()}
+
+
+def _given(content: Content) -> Content:
+    work, axes = content["workload"], content["sweep"]["axes"]
+    trace = work["trace"]
+    if trace is None:
+        return content
+    if _routings(content):
+        axes = axes | {_ROUTING: [_with_trace(value, trace) for value in axes[_ROUTING]]}
+    base = trace if work["routing"] == "recorded" else None
+    return content | {"workload": work | {"trace": base}, "sweep": content["sweep"] | {"axes": axes}}
+
+
+def _with_trace(value: Any, trace: str) -> dict[str, Any]:
+    changes = axis_changes(_ROUTING, value)
+    return changes | {_TRACE: trace if changes.get(_ROUTING) == "recorded" else None}
+
+
+def _replays(content: Content) -> bool:
+    varied = (axis_changes(_ROUTING, value).get(_ROUTING) for value in _routings(content))
+    return "recorded" in (content["workload"]["routing"], *varied)
+
+
+def _routings(content: Content) -> list[Any]:
+    axes = content["sweep"]["axes"]
+    values = axes.get(_ROUTING, []) if isinstance(axes, dict) else []
+    return values if isinstance(values, list) else []

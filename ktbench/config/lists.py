@@ -11,16 +11,16 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, QuotedString
 from hydra.errors import HydraException
 
-from ktbench.config.precisions import PRECISION_KEYS, precision_name
 from ktbench.spec.errors import RequestError
 from ktbench.spec.sweep import part_name
 
+PRECISION_KEYS = ("precision", "device_precision")
 # What an axis can vary: keys of a run's spec, and groups as wholes.
 _ROOTS = ("workload", "engine", "system", "peer", *PRECISION_KEYS, "machine")
 WHOLE_GROUPS = ("model", "machine")
 _MOST = 256
-
 Lists = dict[str, list[Any]]
+_SHORT = {"int4": "int4_g32"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,3 +103,8 @@ def _parts(override: Override, overrides: Sequence[str]) -> list[str]:
     parts = [f"sweep.parts=[{','.join(names)}]"]
     named = any(key_of(word) == "sweep.name" for word in overrides)
     return parts if named else [*parts, f"sweep.name={'_'.join(map(part_name, names))}"]
+
+
+def precision_name(word: Any) -> Any:
+    """A precision by its name in specs: `int4` is that of the smallest groups. Anything else as it is."""
+    return _SHORT.get(word, word) if isinstance(word, str) else word
