@@ -12,7 +12,6 @@ from ktbench.config.lists import PRECISION_KEYS, WHOLE_GROUPS, Lists, precision_
 from ktbench.spec.errors import RequestError
 from ktbench.spec.sweep import axis_changes
 
-
 Content = dict[str, Any]
 # The composed node of a group by the group and the name of an option.
 NodeOf = Callable[[str, str], Any]
