@@ -19,10 +19,10 @@ _DEFAULT_MODEL = "model=nano"
 
 def run(overrides: Sequence[str]) -> int:
     """Ask, grade, report, and say with the exit code whether every cell ended well."""
-    from ktbench.cli.drive import carry_out
-    from ktbench.cli.request import plan_request
     from ktbench.cli.show import show
     from ktbench.config.compose import suite_names
+    from ktbench.run.execute import carry_out
+    from ktbench.run.request import plan_request
     from ktbench.spec.errors import RequestError
 
     request = eval_request(overrides)
@@ -38,7 +38,7 @@ def eval_request(overrides: Sequence[str]) -> Request:
     Raises RequestError for what cannot be asked: weights that were not trained, a machine of paper, files that are not
     there.
     """
-    from ktbench.cli.request import read_request
+    from ktbench.run.request import read_request
     from ktbench.spec.cells import plan_cells
 
     request = read_request(with_model(overrides), asks=True)

@@ -22,10 +22,10 @@ def run(overrides: Sequence[str]) -> int:
 
     Raises RequestError, most of them before anything loads.
     """
-    from ktbench.cli.progress import say
     from ktbench.engine.gguf.export import MISSING, has_gguf
-    from ktbench.run.apart import ChildFailed
-    from ktbench.run.exporting import BAD_REQUEST, export_apart
+    from ktbench.run.child import ChildFailed
+    from ktbench.run.exporting import BAD_REQUEST, export_in_subprocess
+    from ktbench.run.progress import say
     from ktbench.spec.errors import RequestError
 
     asked = read_export(overrides)
@@ -33,7 +33,7 @@ def run(overrides: Sequence[str]) -> int:
         say(f"ktbench export: {MISSING}")
         return A_CELL_FAILED
     try:
-        export_apart(asked, say)
+        export_in_subprocess(asked, say)
     except ChildFailed as error:
         if error.code == BAD_REQUEST:
             raise RequestError(f"export {error}") from None
@@ -46,9 +46,9 @@ def run(overrides: Sequence[str]) -> int:
 
 def read_export(overrides: Sequence[str]) -> Export:
     """What a command line asks to be written. Raises RequestError."""
-    from ktbench.cli.request import read_request
     from ktbench.engine.gguf.families import family_of
     from ktbench.run.exporting import Export
+    from ktbench.run.request import read_request
     from ktbench.spec.errors import RequestError
 
     words, output = _taken(overrides, "output", "one new file, such as output=model.gguf")

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from ktbench.cli.request import read_request
+from ktbench.run.request import read_request
 from ktbench.sim.observation import Kind, Observation
 from ktbench.spec.arms import arm_peer
 from ktbench.spec.cells import plan_cells

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ktbench.cli.request import Planned
     from ktbench.config import RequestPart
+    from ktbench.run.request import Planned
     from ktbench.spec.record import Cell
     from ktbench.spec.run_spec import MeasureSpec
     from ktbench.spec.suite import SuiteSpec
@@ -21,8 +21,8 @@ _GIB = 2**30
 def run(overrides: Sequence[str]) -> int:
     """Print the plan, or the answer to `what_if`. Raises RequestError where what is to be measured would not fit."""
     from ktbench.cli.eval import eval_request
-    from ktbench.cli.request import plan_request
     from ktbench.cli.what_if import answer, read_question
+    from ktbench.run.request import plan_request
 
     if question := read_question(overrides):
         return answer(question)
@@ -63,7 +63,7 @@ def _rounds_line(planned: Planned, measure: MeasureSpec) -> str:
 
 def _part_lines(part: RequestPart, planned: Planned) -> Iterator[str]:
     """The part's heading where there are several, then its cells."""
-    from ktbench.cli.names import names_in_part
+    from ktbench.run.progress import names_in_part
 
     cells = [cell for cell in planned.cells if cell.part == part.name]
     if part.sweep.is_published_alone:

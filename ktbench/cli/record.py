@@ -21,10 +21,10 @@ def run(overrides: Sequence[str]) -> int:
 
     Raises RequestError before anything loads.
     """
-    from ktbench.cli.progress import say
     from ktbench.engine.workload.profile import read_profile
-    from ktbench.run.apart import ChildFailed
-    from ktbench.run.recording import Recording, record_apart
+    from ktbench.run.child import ChildFailed
+    from ktbench.run.progress import say
+    from ktbench.run.recording import Recording, record_in_subprocess
 
     words, output = split_output(overrides)
     cell, lacking = _cell(words)
@@ -33,7 +33,7 @@ def run(overrides: Sequence[str]) -> int:
         return _failed(f"UNSUPPORTED: {lacking}")
     _require_writable(output)
     try:
-        record_apart(Recording(spec=cell.spec, output=str(output)), say)
+        record_in_subprocess(Recording(spec=cell.spec, output=str(output)), say)
     except ChildFailed as error:
         return _failed(str(error))
     print("\n".join(summary(read_profile(str(output), cell.spec.model))))
@@ -53,7 +53,7 @@ def split_output(words: Sequence[str]) -> tuple[list[str], Path | None]:
 
 def _cell(words: Sequence[str]) -> tuple[Cell, str]:
     """The one cell of the request, and why it cannot run here, empty where it can."""
-    from ktbench.cli.request import plan_request, read_request
+    from ktbench.run.request import plan_request, read_request
     from ktbench.spec.errors import RequestError
 
     request = read_request(words)
@@ -89,7 +89,7 @@ def _require_writable(output: Path) -> None:
 
 
 def _failed(why: str) -> int:
-    from ktbench.cli.progress import say
+    from ktbench.run.progress import say
 
     say(f"ktbench record: {why}")
     return A_CELL_FAILED

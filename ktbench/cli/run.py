@@ -12,10 +12,10 @@ def run(overrides: Sequence[str]) -> int:
 
     With `inject.show=true` nothing is measured: the modules of the model and what takes their place are shown.
     """
-    from ktbench.cli.drive import carry_out
     from ktbench.cli.inject import show_injection
-    from ktbench.cli.request import plan_request, read_request
     from ktbench.cli.show import show
+    from ktbench.run.execute import carry_out
+    from ktbench.run.request import plan_request, read_request
     from ktbench.spec.errors import RequestError
 
     request = read_request(overrides)

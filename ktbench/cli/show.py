@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from ktbench.cli.names import listing
 from ktbench.report.accuracy.line import accuracy_line
 from ktbench.report.accuracy.markdown import below_grid
 from ktbench.report.accuracy.rows import AccuracyRow, accuracy_rows
@@ -21,6 +20,7 @@ from ktbench.report.row import Row
 from ktbench.report.rows import name_width, row_line, rows_of
 from ktbench.report.write import write_report
 from ktbench.results.store import Run
+from ktbench.run.progress import listing
 from ktbench.spec.outcome import Outcome
 
 DONE = 0

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from ktbench.cli.request import Planned
+from ktbench.run.request import Planned
 from ktbench.spec.evidence import collect
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.record import Cell, Environment, Record, RoleTimes

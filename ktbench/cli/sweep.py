@@ -12,10 +12,10 @@ def run(overrides: Sequence[str]) -> int:
 
     With `hydra/launcher=NAME` the cells are spread over nodes.
     """
-    from ktbench.cli.drive import carry_out
-    from ktbench.cli.request import plan_request, read_request
     from ktbench.cli.show import show
     from ktbench.config import ablation_names, split_launcher
+    from ktbench.run.execute import carry_out
+    from ktbench.run.request import plan_request, read_request
     from ktbench.spec.errors import RequestError
 
     launch, words = split_launcher(overrides)
@@ -23,7 +23,7 @@ def run(overrides: Sequence[str]) -> int:
     if not request.is_sweep:
         raise RequestError(f"sweep: name one with +ablation=NAME; allowed are {', '.join(ablation_names())}")
     if launch is not None:
-        from ktbench.cli.spread import spread
+        from ktbench.run.cluster import spread
 
         return show(spread(request, launch, command))
     return show(carry_out(request, plan_request(request), command))

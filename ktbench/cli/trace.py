@@ -17,9 +17,9 @@ A_CELL_FAILED = 4
 
 def run(overrides: Sequence[str]) -> int:
     """Trace the one cell that the overrides describe. Exit code 4 where it cannot run here or did not end well."""
-    from ktbench.cli.progress import say
-    from ktbench.cli.request import plan_request, read_request
     from ktbench.host.environment import environment
+    from ktbench.run.progress import say
+    from ktbench.run.request import plan_request, read_request
     from ktbench.spec.errors import RequestError
 
     request = read_request(overrides)
@@ -61,12 +61,11 @@ def _traced(cell: Cell, machine: Environment, folder: Path) -> tuple[Timeline | 
     """The timeline, or why there is none."""
     from uuid import uuid4
 
-    from ktbench.cli.progress import loading
     from ktbench.engine.protocol import Unsupported
     from ktbench.host.timing_lock import timing
-    from ktbench.run.commands import serve_command
     from ktbench.run.messages import Open
-    from ktbench.run.worker import Worker, WorkerDied
+    from ktbench.run.progress import loading
+    from ktbench.run.worker import Worker, WorkerDied, serve_command
 
     opened = Open(cells=(cell,), code_id=machine.code_id, env_id=machine.env_id, sitting=uuid4().hex[:8])
     log, limits = folder / "worker.log", cell.spec.measure

@@ -93,7 +93,7 @@ def _changed(spec: RunSpec, entry: PriceEntry) -> RunSpec:
 
 
 def _spec(overrides: Sequence[str]) -> RunSpec:
-    from ktbench.cli.request import read_request
+    from ktbench.run.request import read_request
 
     request = read_request(overrides)
     spec = request.parts[0].spec
@@ -119,7 +119,7 @@ def _work(spec: RunSpec) -> str:
 
 
 def _offer(spec: RunSpec, entry: PriceEntry) -> Offer:
-    from ktbench.cli.described import lacking_there
+    from ktbench.run.feasibility import lacking_there
     from ktbench.sim.offers import offer, with_all_features
     from ktbench.spec.ids import spec_id
     from ktbench.spec.record import Cell

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from zipfile import BadZipFile
@@ -11,7 +11,29 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from ktbench.spec.record import Agreement
+from ktbench.spec.ids import digest
+from ktbench.spec.plain import to_plain
+from ktbench.spec.record import Agreement, Cell
+
+FOLDER = "logits"
+
+
+def logits_file(folder: Path, cell: Cell, cells: Sequence[Cell], code_id: str) -> Path | None:
+    """The file below a run's folder for the cells with this one's weights and work; None where all are of one system.
+
+    A layer alone has no logits: there every output is held against float32. What other code gave is no reference.
+    """
+    key = _key(cell)
+    systems = {other.spec.system for other in cells if _key(other) == key}
+    if len(systems) < 2 or cell.spec.workload.phase == "layer":
+        return None
+    return folder / FOLDER / f"{digest([code_id, key])}.npz"
+
+
+def _key(cell: Cell) -> list[object]:
+    spec = cell.spec
+    return [to_plain(spec.model), to_plain(spec.workload), spec.precision, spec.device_precision]
+
 
 # Two systems that run the same weights differ by roundings. A divergence of a quarter of that between unrelated answers
 # of equal spread is none: other weights, other tokens, another position.

@@ -12,7 +12,7 @@ import msgspec
 
 from ktbench.engine.gguf.kept import kept_file
 from ktbench.engine.gguf.names import GgufType
-from ktbench.run.apart import run_apart
+from ktbench.run.child import run_subprocess
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 
 EXPORT: tuple[str, ...] = (sys.executable, "-m", "ktbench.run.exporting")
@@ -34,12 +34,14 @@ def ensure_file(spec: RunSpec, say: Callable[[str], None]) -> None:
     file = kept_file(spec)
     if not file.path.exists():
         say(f"writing {file.path}, which is kept for later sweeps")
-        export_apart(Export(model=spec.model, experts=file.experts, dense=file.dense, output=str(file.path)), say)
+        export_in_subprocess(
+            Export(model=spec.model, experts=file.experts, dense=file.dense, output=str(file.path)), say
+        )
 
 
-def export_apart(asked: Export, say: Callable[[str], None]) -> None:
+def export_in_subprocess(asked: Export, say: Callable[[str], None]) -> None:
     """Have a child write the file. Raises ChildFailed, with code `BAD_REQUEST` for what can never be written."""
-    run_apart(EXPORT, asked, say)
+    run_subprocess(EXPORT, asked, say)
 
 
 def main() -> int:

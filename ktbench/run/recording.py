@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from ktbench.run.apart import run_apart
+from ktbench.run.child import run_subprocess
 from ktbench.spec.run_spec import RunSpec
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ class Recording:
     output: str
 
 
-def record_apart(asked: Recording, say: Callable[[str], None]) -> None:
+def record_in_subprocess(asked: Recording, say: Callable[[str], None]) -> None:
     """Have a child write the profile; `say` gets its lines of progress. Raises ChildFailed."""
-    run_apart(RECORD, asked, say)
+    run_subprocess(RECORD, asked, say)
 
 
 def main() -> int:
@@ -48,8 +48,7 @@ def main() -> int:
 
 def _open_engine(spec: RunSpec) -> Recordable:
     from ktbench.host.topology import read_topology
-    from ktbench.run.serve import pin_device_role
-    from ktbench.run.systems import open_system
+    from ktbench.run.serve import open_system, pin_device_role
 
     print(f"loading {spec.summary}", flush=True)
     topology = read_topology()

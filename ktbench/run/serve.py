@@ -12,18 +12,41 @@ from typing import IO
 
 import msgspec
 
-from ktbench.engine.protocol import System, Unsupported
+from ktbench.engine.packing import Holding
+from ktbench.engine.protocol import HostRole, System, Unsupported
 from ktbench.engine.roles import reach, split_cpus
 from ktbench.host.cuda import read_cuda_devices
 from ktbench.host.energy import open_meters
 from ktbench.host.roofs import Roofs, open_pool_roofs, open_roofs, pin_openmp
 from ktbench.host.topology import Topology, read_topology
 from ktbench.host.watch import MachineWatch
+from ktbench.peers.opening import open_peer
 from ktbench.run.messages import Answer, Open, Task, Trace, send
-from ktbench.run.session import RoofSampler, Session
-from ktbench.run.watching import Unwatched, Watch
+from ktbench.run.session import RoofSampler, Session, Unwatched, Watch
 from ktbench.spec.peers import BY_NAME
 from ktbench.spec.run_spec import RunSpec
+
+
+def open_system(
+    specs: Sequence[RunSpec], cpus: Sequence[int], cache_bytes: int = 0, nodes: Sequence[int] = (0,)
+) -> System:
+    """The system for cells that share weights: loads once, in every layout that a cell needs.
+
+    `cpus` has one cpu of every core that it may use; they lie on these NUMA nodes and share `cache_bytes` of
+    last-level cache (0: not known).
+    """
+    host = HostRole(cores=len(cpus), cpus=tuple(cpus), nodes=tuple(nodes), cache_bytes=cache_bytes)
+    if specs[0].system != "ktbench":
+        return open_peer(specs, host)
+    holding = Holding.of(specs, host)
+    if specs[0].workload.phase == "layer":
+        from ktbench.engine.load_layer import load_layer
+
+        return load_layer(specs[0].model, host=host, keep_original=holding.original, packing=holding.packing)
+    from ktbench.engine.load import load_engine
+
+    return load_engine(specs[0].model, holding, host)
+
 
 _PR_SET_PDEATHSIG = 1
 # Beyond what a peer's threads spin: until they sleep.
@@ -108,7 +131,6 @@ def main() -> int:
 
 
 def _system(specs: Sequence[RunSpec], topology: Topology) -> System:
-    from ktbench.run.systems import open_system
 
     cpus = topology.core_cpus
     if not _brings_threads(specs):

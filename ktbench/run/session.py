@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol
@@ -12,13 +15,77 @@ from typing import Any, Protocol
 from ktbench.engine.protocol import HasClock, SelfTimed, System, Unsupported
 from ktbench.run.agreement import Answers, agreement, collect_answers, disagreement
 from ktbench.run.check import check, check_the_check, stale
-from ktbench.run.clock import Clock, time_steps, warm_up
-from ktbench.run.watching import Unwatched, Watch
+from ktbench.spec.conduct import Conduct
 from ktbench.spec.evidence import collect, dishonest
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.peers import BY_NAME
 from ktbench.spec.record import Agreement, Cell, Record, RoleTimes, RoofSample
 from ktbench.spec.timeline import Timeline
+
+
+class Watch(Protocol):
+    """Watches the machine: `ktbench.host.watch.MachineWatch` or a test's stand-in."""
+
+    def turn(self) -> None:
+        """A turn begins."""
+
+    def steps(self) -> AbstractContextManager[None]:
+        """The timed steps are inside; nothing is read between entering and leaving."""
+
+    def conduct(self) -> Conduct | None:
+        """What was seen since `turn`; None where nobody looked."""
+
+
+class Unwatched:
+    """Nobody looks."""
+
+    def turn(self) -> None:
+        """See `Watch`."""
+
+    def steps(self) -> AbstractContextManager[None]:
+        """See `Watch`."""
+        return nullcontext()
+
+    def conduct(self) -> Conduct | None:
+        """See `Watch`."""
+        return None
+
+
+Clock = Callable[[], float]
+_MOST_WARM_UPS = 8
+# Steps of seconds are warm after one turn: what is left of first touches is a small share of them.
+_MOST_WARM_UP_S = 2.0
+# A step that still touches fresh pages is not warm; a handful of faults is the interpreter's own noise.
+_FEW_FAULTS = 16
+
+
+def time_steps(step: Callable[[], None], steps: int, clock: Clock = perf_counter) -> tuple[float, ...]:
+    """Seconds of each of `steps` steps. Each mark ends one sample and begins the next."""
+    marks_s = [0.0] * (steps + 1)
+    marks_s[0] = clock()
+    for i in range(1, steps + 1):
+        step()
+        marks_s[i] = clock()
+    return tuple(end - begin for begin, end in pairwise(marks_s))
+
+
+def warm_up(turn: Callable[[], None], faults: Callable[[], int] | None = None, clock: Clock = perf_counter) -> int:
+    """Repeats untimed turns until page faults stop, at most a few times or seconds. Returns how many were done."""
+    count = faults or page_faults
+    began_s = clock()
+    for done in range(1, _MOST_WARM_UPS + 1):
+        before = count()
+        turn()
+        if count() - before <= _FEW_FAULTS or clock() - began_s > _MOST_WARM_UP_S:
+            return done
+    return _MOST_WARM_UPS
+
+
+def page_faults() -> int:
+    """Pages this process has faulted in so far."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_minflt + usage.ru_majflt
+
 
 # Repeating a step runs the same arithmetic; threads may only reorder the last additions of a bf16 result.
 _REPEAT_TOLERANCE = 0.05

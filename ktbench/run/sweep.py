@@ -9,10 +9,9 @@ from pathlib import Path
 from uuid import uuid4
 
 from ktbench.results.store.log import Log
-from ktbench.run.commands import serve_command
-from ktbench.run.logits import logits_file
+from ktbench.run.agreement import logits_file
 from ktbench.run.messages import Open
-from ktbench.run.worker import Worker, WorkerDied
+from ktbench.run.worker import Worker, WorkerDied, serve_command
 from ktbench.spec.memory import WeightsKey
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.record import Cell, Record

@@ -6,6 +6,8 @@ import os
 import select
 import signal
 import subprocess
+import sys
+import sysconfig
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,12 +18,33 @@ from typing import IO
 import msgspec
 
 from ktbench.engine.protocol import Unsupported
+from ktbench.host.peers import find_peer
+from ktbench.run.child import OomCount, killed_reason, oom_count
 from ktbench.run.messages import Answer, Open, Task, Trace, Turn, encoded
-from ktbench.run.oom import OomCount, killed_reason, oom_count
 from ktbench.spec.errors import said
 from ktbench.spec.outcome import Outcome
+from ktbench.spec.peers import BY_NAME
 from ktbench.spec.record import Cell, Record
+from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.timeline import Timeline
+
+_MODULE = "ktbench.run.serve"
+SERVE: tuple[str, ...] = (sys.executable, "-m", _MODULE)
+
+
+def serve_command(spec: RunSpec) -> Sequence[str]:
+    """The worker of a spec's system. A peer's environment comes first on its path, then ours with all that we need."""
+    if spec.system == "ktbench":
+        return SERVE
+    found = find_peer(BY_NAME[spec.system], spec.peer)
+    if found is None or found.python == sys.executable:
+        return SERVE
+    ours = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+    code = (
+        f"import site, sys; [site.addsitedir(path) for path in {ours!r}]; from {_MODULE} import main; sys.exit(main())"
+    )
+    return (found.python, "-c", code)
+
 
 _GRACE_S = 5.0
 # After SIGTERM, before SIGKILL.

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.cli import asking
-from ktbench.cli.asking import Examiner, references_of, require_same_suite, told
-from ktbench.cli.request import Planned
 from ktbench.results.store import Log, Run, read_run
-from ktbench.run.answering import Asking, Said
-from ktbench.run.apart import ChildFailed
+from ktbench.run import evaluation
+from ktbench.run.child import ChildFailed
+from ktbench.run.eval_process import Asking, Said
+from ktbench.run.evaluation import Examiner, references_of, require_same_suite, told
+from ktbench.run.request import Planned
 from ktbench.spec.errors import RequestError
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.record import Cell, Environment, Header, Part
@@ -24,7 +24,11 @@ from tests.tiny import tiny_cell
 SUITE = SuiteSpec(name="s", tasks=(TaskSpec(name="sum", source="nano/sum"), TaskSpec(name="sort", source="nano/sort")))
 PARTS = (Part(name="", title="t", baseline="base"),)
 MACHINE = Environment(env_id="e", code_id="c")
-BASE, FUSED, DEFERRED = tiny_cell("base"), tiny_cell("+v", avx512=True), tiny_cell("+v deferral=1", avx512=True, deferral=1)
+BASE, FUSED, DEFERRED = (
+    tiny_cell("base"),
+    tiny_cell("+v", avx512=True),
+    tiny_cell("+v deferral=1", avx512=True, deferral=1),
+)
 QUANTISED = tiny_cell("+v int8", avx512=True, precision="int8")
 Child = Callable[[Asking, Callable[[Said], None]], None]
 
@@ -35,8 +39,8 @@ class Children:
     def __init__(self, *dies_at: tuple[str, str]) -> None:
         self.dies_at, self.asked = {*dies_at}, list[tuple[tuple[str, str], ...]]()
 
-    def __call__(self, asking: Asking, heard: Callable[[Said], None]) -> None:
-        wanted = [(cell, task) for cell in asking.cells for task in asking.tasks[cell.key]]
+    def __call__(self, evaluation: Asking, heard: Callable[[Said], None]) -> None:
+        wanted = [(cell, task) for cell in evaluation.cells for task in evaluation.tasks[cell.key]]
         self.asked.append(tuple((cell.label, task) for cell, task in wanted))
         heard(Said(doing="loading"))
         for cell, task in wanted:
@@ -77,7 +81,7 @@ def test_cells_that_share_weights_share_a_process_and_the_baseline_comes_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     children = Children()
-    monkeypatch.setattr(asking, "answer_apart", children)
+    monkeypatch.setattr(evaluation, "answer_apart", children)
     run = carry_out(tmp_path, [QUANTISED, FUSED, BASE])
     both = [(label, task) for label in ("base", "+v") for task in ("sum", "sort")]
     assert children.asked == [tuple(both), (("+v int8", "sum"), ("+v int8", "sort"))]
@@ -86,7 +90,7 @@ def test_cells_that_share_weights_share_a_process_and_the_baseline_comes_first(
 
 def test_a_crash_costs_the_cell_that_caused_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     children = Children(("+v", "sort"))
-    monkeypatch.setattr(asking, "answer_apart", children)
+    monkeypatch.setattr(evaluation, "answer_apart", children)
     run = carry_out(tmp_path, [BASE, FUSED, DEFERRED])
     ends = {(end.label, end.task): end for end in run.ends().values()}
     assert ends["+v", "sort"].outcome is Outcome.CRASHED
@@ -97,17 +101,17 @@ def test_a_crash_costs_the_cell_that_caused_it(tmp_path: Path, monkeypatch: pyte
 
 def test_what_this_machine_cannot_run_is_said_and_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     children = Children()
-    monkeypatch.setattr(asking, "answer_apart", children)
+    monkeypatch.setattr(evaluation, "answer_apart", children)
     run = carry_out(tmp_path, [BASE, FUSED], {FUSED.key: "+v: no AVX-512"})
     assert {end.why for end in run.asked if end.cell == FUSED.key} == {"+v: no AVX-512"}
     assert {where[0] for where in run.answers()} == {BASE.key}
 
 
 def test_a_resumed_run_asks_what_is_open_and_what_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "answer_apart", Children(("+v", "sum")))
+    monkeypatch.setattr(evaluation, "answer_apart", Children(("+v", "sum")))
     previous = carry_out(tmp_path, [BASE, FUSED])
     again = Children()
-    monkeypatch.setattr(asking, "answer_apart", again)
+    monkeypatch.setattr(evaluation, "answer_apart", again)
     run = carry_out(tmp_path, [BASE, FUSED], previous=previous)
     assert again.asked == [(("+v", "sum"), ("+v", "sort"))]
     assert len(run.answers()) == 4
@@ -118,14 +122,14 @@ def test_an_interrupt_keeps_the_tasks_that_ended(tmp_path: Path, monkeypatch: py
         heard(Said(asked=ended(BASE, "sum"), scored=(Scored(cell=BASE.key, task="sum", question="q", value=0.0),)))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(asking, "answer_apart", interrupted)
+    monkeypatch.setattr(evaluation, "answer_apart", interrupted)
     with pytest.raises(KeyboardInterrupt):
         carry_out(tmp_path, [BASE])
     assert [*read_run(tmp_path).answers()] == [(BASE.key, "sum")]
 
 
 def test_a_run_that_asked_otherwise_is_not_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "answer_apart", Children())
+    monkeypatch.setattr(evaluation, "answer_apart", Children())
     run = carry_out(tmp_path, [BASE])
     require_same_suite(run, SUITE)
     with pytest.raises(RequestError, match="resume: r asked s otherwise; repeat the command it was started with: eval"):

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.cli import drive
-from ktbench.cli.request import Planned
-from ktbench.run.apart import ChildFailed
+from ktbench.run import execute
+from ktbench.run.child import ChildFailed
+from ktbench.run.request import Planned
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
@@ -48,9 +48,9 @@ def test_a_file_that_cannot_be_written_costs_the_cells_that_need_it_and_is_tried
         if spec.precision == "q8_0":
             raise ChildFailed(1, "the disk is full", outcome)
 
-    monkeypatch.setattr(drive, "ensure_file", ensure)
+    monkeypatch.setattr(execute, "ensure_file", ensure)
     sweep = Aside()
-    drive._write_files(sweep, planned(OURS, *PEERS))  # type: ignore[arg-type]
+    execute._write_files(sweep, planned(OURS, *PEERS))  # type: ignore[arg-type]
     why = "no GGUF file: the disk is full"
     assert sweep.cells == [(cell.key, outcome, why) for cell in PEERS[2:]]
     assert asked == ["bf16", "bf16", "q8_0"]
@@ -58,8 +58,8 @@ def test_a_file_that_cannot_be_written_costs_the_cells_that_need_it_and_is_tried
 
 def test_minutes_go_to_blocks_by_their_cells() -> None:
     measure = tiny_spec().measure
-    assert drive._share(measure, 4, 4) == measure
-    assert drive._share(measure, 1, 4).max_minutes == measure.max_minutes / 4
+    assert execute._share(measure, 4, 4) == measure
+    assert execute._share(measure, 1, 4).max_minutes == measure.max_minutes / 4
 
 
 def test_a_file_that_is_there_is_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ktbench.cli.names import cell_names, names_in_part
+from ktbench.run.progress import cell_names, names_in_part
 from ktbench.spec.cells import plan_cells
 from ktbench.spec.sweep import SweepSpec
 from tests.tiny import tiny_spec

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.cli.drive import carry_out
-from ktbench.cli.opening import header_of, kept_of, open_run
-from ktbench.cli.request import Planned, cells_of, read_request
 from ktbench.config import Request
 from ktbench.host.timing_lock import timing
 from ktbench.report.comparison_machine import require_one_machine
 from ktbench.results.store import Log, Run, published_of, read_run
-from ktbench.run.shares import NODES, is_asked, share_of, write_share
+from ktbench.run.execute import carry_out
+from ktbench.run.open_run import header_of, kept_of, open_run
+from ktbench.run.request import Planned, cells_of, read_request
+from ktbench.run.shards import NODES, is_asked, shard_of, write_shard
 from ktbench.spec.errors import RequestError
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.record import Environment, Record
@@ -57,7 +57,7 @@ def on_node(folder: Path, *records: Record) -> Path:
     """What a share of all cells has left on its node."""
     run = read_run(folder)
     share = folder / NODES / "001-000"
-    write_share(share_of(run, run.header.cells, run.header.measure, mixed=False), share)
+    write_shard(shard_of(run, run.header.cells, run.header.measure, mixed=False), share)
     log = Log(share)
     log.append(run.header, NODE, *records)
     log.close()
@@ -164,9 +164,9 @@ def test_numbers_published_since_are_none_that_were_lost(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shipped = published_of(header_of(request_of(), (BASE,), LOGIN, "r", []).parts)
-    monkeypatch.setattr("ktbench.cli.opening.published_of", lambda parts: shipped[:-1])
+    monkeypatch.setattr("ktbench.run.open_run.published_of", lambda parts: shipped[:-1])
     folder = begun(turn(BASE, 0, env="login"))
-    monkeypatch.setattr("ktbench.cli.opening.published_of", lambda parts: shipped)
+    monkeypatch.setattr("ktbench.run.open_run.published_of", lambda parts: shipped)
     resumed(LOGIN)
     assert read_run(folder).published == shipped[:-1]
     assert "published" not in capsys.readouterr().err

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from ktbench.cli import main
-from ktbench.cli.request import plan_request, read_request
 from ktbench.config import Request
 from ktbench.engine.workload.profile import ActivationProfile, Architecture, read_profile
 from ktbench.run import recording
+from ktbench.run.request import plan_request, read_request
 from ktbench.spec.errors import RequestError
 
 ROOT = Path(__file__).parents[2]

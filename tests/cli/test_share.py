@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from ktbench.cli import share
-from ktbench.run.shares import is_asked, share_of, write_share
+from ktbench.run import shard_job
+from ktbench.run.shards import is_asked, shard_of, write_shard
 from tests.run.test_shares import BASE, a_run
 from tests.waiting import is_gone, until
 
@@ -51,7 +51,7 @@ share.run_share(SimpleNamespace(share=sys.argv[2]))
 def folder(tmp_path: Path) -> Path:
     """A share that is asked for."""
     asked = tmp_path / "nodes/001-000"
-    write_share(share_of(a_run((BASE,)), (BASE,), BASE.spec.measure, mixed=False), asked)
+    write_shard(shard_of(a_run((BASE,)), (BASE,), BASE.spec.measure, mixed=False), asked)
     return asked
 
 
@@ -73,7 +73,7 @@ def pid_of(folder: Path) -> int:
 
 def interrupted(folder: Path, monkeypatch: pytest.MonkeyPatch, *, lasts: str, times: int) -> None:
     """Run a share as a job in this process that gets interrupts, the first in the middle of a turn."""
-    monkeypatch.setattr(share, "sys", SimpleNamespace(executable=python_of(folder, lasts=lasts)))
+    monkeypatch.setattr(shard_job, "sys", SimpleNamespace(executable=python_of(folder, lasts=lasts)))
 
     def interrupt() -> None:
         pid_of(folder)
@@ -87,7 +87,7 @@ def interrupted(folder: Path, monkeypatch: pytest.MonkeyPatch, *, lasts: str, ti
     try:
         thread.start()
         with pytest.raises(KeyboardInterrupt):
-            share.run_share(SimpleNamespace(share=str(folder)))
+            shard_job.run_shard(SimpleNamespace(shard_job=str(folder)))
         thread.join()
     finally:
         signal.signal(signal.SIGINT, before)
@@ -112,7 +112,7 @@ def test_a_second_interrupt_ends_the_turn(folder: Path, monkeypatch: pytest.Monk
 
 
 def test_a_share_that_does_not_listen_is_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(share, "_LAST_WORDS_S", 0.1)
+    monkeypatch.setattr(shard_job, "_LAST_WORDS_S", 0.1)
     interrupted(folder, monkeypatch, lasts="not signal.signal(2, signal.SIG_IGN) or True", times=2)
     assert is_gone(pid_of(folder))
     assert not (folder / "cut.txt").exists()
@@ -133,6 +133,8 @@ def test_a_share_leaves_to_its_job_what_a_cluster_says_and_ends_with_it(folder: 
 
 
 def test_a_share_that_ends_from_outside_says_by_what(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(share, "sys", SimpleNamespace(executable=python_of(folder, lasts="os.kill(os.getpid(), 9)")))
-    said = share.run_share(SimpleNamespace(share=str(folder)))
+    monkeypatch.setattr(
+        shard_job, "sys", SimpleNamespace(executable=python_of(folder, lasts="os.kill(os.getpid(), 9)"))
+    )
+    said = shard_job.run_shard(SimpleNamespace(shard_job=str(folder)))
     assert said == "its process was ended by SIGKILL (see 001-000/said.txt)"

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ktbench.cli import main, request
-from ktbench.cli.request import Planned, plan_request, read_request
+from ktbench.cli import main
 from ktbench.results.store import read_run
+from ktbench.run import request
+from ktbench.run.request import Planned, plan_request, read_request
 from ktbench.spec.errors import RequestError
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.plain import to_plain
@@ -148,10 +149,10 @@ def test_beside_simulated_cells_what_does_not_fit_here_is_a_row(monkeypatch: pyt
 
 
 def test_beside_simulated_cells_missing_cuda_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ktbench.cli import here
+    from ktbench.run import feasibility
 
     grants = {"avx512": "", "amx": "", "numa": "", "cuda": "no CUDA device"}
-    monkeypatch.setattr(here, "machine_grants", lambda: grants)
+    monkeypatch.setattr(feasibility, "machine_grants", lambda: grants)
     found = planned("sweep.arms=[base]", "engine.device=cuda", BOTH)
     assert {found.lacking[cell.key] for cell in found.here} == {"engine.device=cuda: no CUDA device"}
     with pytest.raises(RequestError, match="engine.device=cuda: no CUDA device; allowed here: cpu"):

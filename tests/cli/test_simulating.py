@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ktbench import sim as simulator
-from ktbench.cli.request import Planned
 from ktbench.cli.simulating import simulate_cells, simulated
+from ktbench.run.request import Planned
 from ktbench.sim import Simulation
 from ktbench.spec.ids import spec_id
 from ktbench.spec.outcome import Outcome

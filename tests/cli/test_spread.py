@@ -15,12 +15,13 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from ktbench.cli import main, share, spread
-from ktbench.cli.share import carry_out_share, run_share
+from ktbench.cli import main
 from ktbench.config import Launch, launcher
 from ktbench.host import timing_lock
 from ktbench.results.store import Log, NotKept, Run, StoreError, read_run
-from ktbench.run.shares import NODES, is_asked, read_share, share_of, withdraw, write_share
+from ktbench.run import cluster, shard_job
+from ktbench.run.shard_job import carry_out_shard, run_shard
+from ktbench.run.shards import NODES, is_asked, read_shard, shard_of, withdraw, write_shard
 from ktbench.spec.errors import RequestError
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.plain import to_plain
@@ -46,9 +47,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(Launch, "value", lambda self, key: None)
     monkeypatch.setattr("ktbench.cli.show.write_report", lambda run: [])
     monkeypatch.setattr("ktbench.cli.simulating._FEW", 0)
-    for module in ("ktbench.host.environment", "ktbench.cli.drive", "ktbench.cli.spread"):
+    for module in ("ktbench.host.environment", "ktbench.run.execute", "ktbench.run.cluster"):
         monkeypatch.setattr(f"{module}.environment", lambda: HERE)
-    launched(monkeypatch, carry_out_share)
+    launched(monkeypatch, carry_out_shard)
     return tmp_path
 
 
@@ -60,7 +61,7 @@ def launched(monkeypatch: pytest.MonkeyPatch, node: Node) -> list[Path]:
         folders.extend(map(Path, jobs))
         return [_said(node, Path(job)) for job in jobs]
 
-    monkeypatch.setattr(spread, "launch_jobs", launch_jobs)
+    monkeypatch.setattr(cluster, "launch_jobs", launch_jobs)
     return folders
 
 
@@ -94,7 +95,7 @@ def test_a_spread_sweep_is_the_same_run_as_one_on_one_machine(home: Path, capsys
 
 
 def test_shares_are_as_many_as_asked_for(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folders = launched(monkeypatch, carry_out_share)
+    folders = launched(monkeypatch, carry_out_shard)
     assert main([*WORDS, "spread.jobs=2", "run_name=first"]) == 0
     assert [folder.name for folder in folders] == ["001-000", "001-001"]
     assert sorted(len(read_run(folder).header.cells) for folder in folders) == [2, 4]
@@ -106,7 +107,7 @@ def test_a_node_that_fails_costs_its_cells_and_resuming_runs_what_lacks(
     def fails_once(folder: Path) -> None:
         if folder.name == "001-001":
             raise RequestError("the node went away")
-        carry_out_share(folder)
+        carry_out_shard(folder)
 
     launched(monkeypatch, fails_once)
     assert main([*WORDS, "run_name=first"]) == 4
@@ -126,14 +127,14 @@ def test_a_node_that_fails_costs_its_cells_and_resuming_runs_what_lacks(
 
 
 def test_a_launcher_that_loses_a_job_costs_the_cells_of_that_job(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spread, "_GRACE_S", 0.0)
+    monkeypatch.setattr(cluster, "_GRACE_S", 0.0)
 
     def loses_one(launch: Launch, folder: Path, task: object, jobs: Sequence[str]) -> list[str]:
         for job in jobs[1:]:
-            carry_out_share(Path(job))
+            carry_out_shard(Path(job))
         raise RuntimeError("Job 17 was killed\n")
 
-    monkeypatch.setattr(spread, "launch_jobs", loses_one)
+    monkeypatch.setattr(cluster, "launch_jobs", loses_one)
     assert main([*WORDS, "run_name=first"]) == 4
     assert [outcome for _, outcome in outcomes(the_run(home))] == ["CRASHED", "CRASHED", *["OK"] * 4]
     assert the_run(home).records[-1].why == "submitit_local lost its job: Job 17 was killed"
@@ -143,15 +144,15 @@ def test_an_interrupt_withdraws_shares_and_keeps_what_was_measured(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(launch: Launch, folder: Path, task: object, jobs: Sequence[str]) -> list[str]:
-        carry_out_share(Path(jobs[0]))
+        carry_out_shard(Path(jobs[0]))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(spread, "launch_jobs", interrupted)
+    monkeypatch.setattr(cluster, "launch_jobs", interrupted)
     assert main([*WORDS, "run_name=first"]) == 130
     assert len(the_run(home).records) == 2
-    assert [read_share(folder) for folder in (home / "runs/first" / NODES).iterdir()] == [None] * 3
+    assert [read_shard(folder) for folder in (home / "runs/first" / NODES).iterdir()] == [None] * 3
     assert "resume=first goes on" in capsys.readouterr().err
-    launched(monkeypatch, carry_out_share)
+    launched(monkeypatch, carry_out_shard)
     assert main([*WORDS, "resume=first"]) == 0
     assert len(the_run(home).records) == 6
 
@@ -166,7 +167,7 @@ def test_an_interrupt_withdraws_shares_and_keeps_what_was_measured(
 def test_a_sweep_that_cannot_gather_withdraws_its_shares_and_says_why(
     error: Exception, code: int, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    works, measured = spread.gather, threading.Event()
+    works, measured = cluster.gather, threading.Event()
 
     def fails(*words: object) -> object:
         if threading.current_thread() is threading.main_thread():
@@ -175,7 +176,7 @@ def test_a_sweep_that_cannot_gather_withdraws_its_shares_and_says_why(
         raise error
 
     def launch_jobs(launch: Launch, folder: Path, task: object, jobs: Sequence[str]) -> list[str]:
-        carry_out_share(Path(jobs[0]))
+        carry_out_shard(Path(jobs[0]))
         measured.set()
         for _ in range(3000):
             if not any(is_asked(Path(job)) for job in jobs):
@@ -183,9 +184,9 @@ def test_a_sweep_that_cannot_gather_withdraws_its_shares_and_says_why(
             time.sleep(0.01)
         raise AssertionError("shares were not withdrawn")
 
-    monkeypatch.setattr(spread, "_POLL_S", 0.01)
-    monkeypatch.setattr(spread, "gather", fails)
-    monkeypatch.setattr(spread, "launch_jobs", launch_jobs)
+    monkeypatch.setattr(cluster, "_POLL_S", 0.01)
+    monkeypatch.setattr(cluster, "gather", fails)
+    monkeypatch.setattr(cluster, "launch_jobs", launch_jobs)
     assert main([*WORDS, "run_name=first"]) == code
     err = capsys.readouterr().err
     assert err.splitlines()[-1] == f"ktbench: {error}"
@@ -196,7 +197,7 @@ def test_a_sweep_that_cannot_gather_withdraws_its_shares_and_says_why(
 def test_a_look_at_what_nodes_measure_that_fails_costs_nothing(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    works, failed = spread._size, list[str]()
+    works, failed = cluster._size, list[str]()
 
     def fails_at_first(folder: Path) -> int:
         if len(failed) < 3:
@@ -206,13 +207,13 @@ def test_a_look_at_what_nodes_measure_that_fails_costs_nothing(
 
     def launch_jobs(launch: Launch, folder: Path, task: object, jobs: Sequence[str]) -> list[str]:
         for count, job in enumerate(jobs, start=1):
-            carry_out_share(Path(job))
+            carry_out_shard(Path(job))
             until(lambda: len(the_run(home).records) == 2 * count)  # noqa: B023
         return [""] * len(jobs)
 
-    monkeypatch.setattr(spread, "_POLL_S", 0.01)
-    monkeypatch.setattr(spread, "_size", fails_at_first)
-    monkeypatch.setattr(spread, "launch_jobs", launch_jobs)
+    monkeypatch.setattr(cluster, "_POLL_S", 0.01)
+    monkeypatch.setattr(cluster, "_size", fails_at_first)
+    monkeypatch.setattr(cluster, "launch_jobs", launch_jobs)
     assert main([*WORDS, "run_name=first"]) == 0
     assert capsys.readouterr().err.count("log.jsonl: Stale file handle; what nodes measure is shown once") == 1
 
@@ -232,7 +233,7 @@ def test_a_record_counts_over_what_was_there_when_it_was_asked_for_whatever_the_
             return datetime(2001, 1, 1, tzinfo=tz)
 
     monkeypatch.setattr("ktbench.cli.simulating.datetime", Slow)
-    launched(monkeypatch, carry_out_share)
+    launched(monkeypatch, carry_out_shard)
     assert main([*WORDS, "resume=first"]) == 0
 
 
@@ -248,7 +249,7 @@ def test_what_nodes_left_is_gone_on_with_without_a_launcher(home: Path) -> None:
 def test_what_a_node_left_is_gathered_and_a_busy_one_is_waited_for(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folders = launched(monkeypatch, carry_out_share)
+    folders = launched(monkeypatch, carry_out_shard)
     assert main([*WORDS, "run_name=first"]) == 0
     log = home / "runs/first/log.jsonl"
     log.write_bytes(b"".join(line for line in log.read_bytes().splitlines(True) if b'"record"' not in line))
@@ -262,8 +263,8 @@ def test_what_a_node_left_is_gathered_and_a_busy_one_is_waited_for(
 
 def test_a_share_goes_on_where_its_log_ends(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def again(folder: Path) -> None:
-        carry_out_share(folder)
-        carry_out_share(folder)  # as a launcher does that puts a job back into the queue
+        carry_out_shard(folder)
+        carry_out_shard(folder)  # as a launcher does that puts a job back into the queue
 
     folders = launched(monkeypatch, again)
     assert main([*WORDS, "run_name=first"]) == 0
@@ -274,7 +275,7 @@ def test_a_line_that_a_node_lost_is_named_and_its_turn_measured_again(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def loses_one(folder: Path) -> None:
-        carry_out_share(folder)
+        carry_out_shard(folder)
         log = folder / "log.jsonl"
         log.write_bytes(log.read_bytes().replace(b'"round":0', b'"round":7', 1))
 
@@ -315,16 +316,16 @@ def test_a_node_that_wrote_as_another_version_does_is_not_passed_over(
 def test_a_withdrawn_share_ends_after_the_turn_under_way(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def withdrawn(folder: Path) -> None:
         asked = iter([True])  # until the first turn has ended
-        monkeypatch.setattr(share, "is_asked", lambda folder: next(asked, False))
-        carry_out_share(folder)
+        monkeypatch.setattr(shard_job, "is_asked", lambda folder: next(asked, False))
+        carry_out_shard(folder)
 
     folders = launched(monkeypatch, withdrawn)
     assert main([*WORDS, "run_name=first", "spread.jobs=1"]) == 4
     assert len(read_run(folders[0]).records) == 1
     withdraw(folders[0])
     with pytest.raises(RequestError, match="withdrawn before it began"):
-        carry_out_share(folders[0])
-    assert "it was withdrawn, or this node does not see" in run_share(SimpleNamespace(share=str(folders[0])))
+        carry_out_shard(folders[0])
+    assert "it was withdrawn, or this node does not see" in run_shard(SimpleNamespace(shard_job=str(folders[0])))
 
 
 def test_a_share_that_is_withdrawn_while_it_waits_for_its_turn_measures_nothing(
@@ -333,8 +334,8 @@ def test_a_share_that_is_withdrawn_while_it_waits_for_its_turn_measures_nothing(
     from tests.run.test_shares import a_run
 
     run, cell = a_run((tiny_cell(),)), tiny_cell()
-    write_share(share_of(run, (cell,), cell.spec.measure, mixed=False), tmp_path / "nodes/001-000")
-    monkeypatch.setattr("ktbench.cli.drive.measure_cells", lambda *_: pytest.fail("was measured"))
+    write_shard(shard_of(run, (cell,), cell.spec.measure, mixed=False), tmp_path / "nodes/001-000")
+    monkeypatch.setattr("ktbench.run.execute.measure_cells", lambda *_: pytest.fail("was measured"))
     with ExitStack() as other:
         other.enter_context(timing_lock.timing("sweep", run.header.run))
 
@@ -343,8 +344,8 @@ def test_a_share_that_is_withdrawn_while_it_waits_for_its_turn_measures_nothing(
             other.close()
 
         monkeypatch.setattr(timing_lock.time, "sleep", sleep)
-        with pytest.raises(share.Withdrawn, match="001-000 was withdrawn while it waited"):
-            carry_out_share(tmp_path / "nodes/001-000")
+        with pytest.raises(shard_job.Withdrawn, match="001-000 was withdrawn while it waited"):
+            carry_out_shard(tmp_path / "nodes/001-000")
 
 
 def test_other_code_and_other_machines_are_not_mixed_in(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,10 +359,10 @@ def test_what_was_measured_elsewhere_is_not_gone_on_with() -> None:
     from tests.run.test_shares import a_run, turn
 
     cell = tiny_cell()
-    asked = share.Share(header=a_run((cell,)).header, environments=(), kept=(), mixed=False, home="")
+    asked = shard_job.Shard(header=a_run((cell,)).header, environments=(), kept=(), mixed=False, home="")
     known = (turn(cell, 0, env="there"),)
     with pytest.raises(RequestError, match="its machine was there, this node is machine env"):
-        share.require_alike(asked, Environment(env_id="env", code_id="code"), known)
+        shard_job.require_alike(asked, Environment(env_id="env", code_id="code"), known)
 
 
 @pytest.mark.parametrize(("n_jobs", "here", "fine"), [(1, True, True), (2, True, False), (2, False, True)])
@@ -374,10 +375,10 @@ def test_joblib_times_one_cell_at_a_time(
         assert main([*WORDS, "run_name=first"]) == 0
         cells = list(the_run(home).header.cells)
     if fine:
-        assert spread.one_at_a_time(launch, cells).words == (("hydra.launcher.n_jobs=1",) if here else ())
+        assert cluster.one_at_a_time(launch, cells).words == (("hydra.launcher.n_jobs=1",) if here else ())
         return
     with pytest.raises(RequestError, match="timing with two cells at once on one host is refused"):
-        spread.one_at_a_time(launch, cells)
+        cluster.one_at_a_time(launch, cells)
 
 
 def test_a_sweep_is_refused_while_another_times_and_nothing_is_written(

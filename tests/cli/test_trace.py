@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from ktbench.cli import trace
-from ktbench.run.commands import SERVE
 from ktbench.run.messages import Open
-from ktbench.run.worker import Worker
+from ktbench.run.worker import SERVE, Worker
 from ktbench.spec.errors import RequestError
 
 ROOT = Path(__file__).parents[2]

@@ -24,9 +24,9 @@ from ktbench.cli import VERBS, main
 from ktbench.cli.eval import eval_request
 from ktbench.cli.export import read_export
 from ktbench.cli.record import split_output
-from ktbench.cli.request import plan_request, read_request
 from ktbench.cli.what_if import read_question
 from ktbench.config import split_launcher
+from ktbench.run.request import plan_request, read_request
 from ktbench.sim.prices import read_prices
 from ktbench.spec.errors import RequestError
 from tests.docs.commands import Command, commands, commands_of
@@ -90,7 +90,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture
 def ample(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory for whatever the docs ask, so that the answer does not depend on what else runs here."""
-    monkeypatch.setattr("ktbench.cli.request.available_memory_bytes", lambda: 2**46)
+    monkeypatch.setattr("ktbench.run.request.available_memory_bytes", lambda: 2**46)
 
 
 def _block(page: str, start: str) -> str:

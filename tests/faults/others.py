@@ -9,9 +9,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from unittest.mock import patch
 
-from ktbench.cli import opening
 from ktbench.results.store import find, read_run
-from ktbench.run import session
+from ktbench.run import open_run, session
 from ktbench.run import sweep as sweeping
 from ktbench.spec.outcome import Outcome
 from tests.faults.findings import Finding
@@ -71,7 +70,7 @@ def clock_back(folder: Path, undisturbed: Undisturbed) -> Finding:
                 cls.looks += 1
                 return datetime(2030, 1, 1, tzinfo=tz) - cls.looks * timedelta(hours=1)  # type: ignore[arg-type]
 
-        for module in (opening, sweeping, session):
+        for module in (open_run, sweeping, session):
             patch.object(module, "datetime", Back).start()
 
     folder.mkdir(parents=True)

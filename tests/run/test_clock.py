@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ktbench.run.clock import warm_up
+from ktbench.run.session import warm_up
 
 
 def test_until_page_faults_stop() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ktbench.host.peers import FoundPeer
-from ktbench.run import commands
-from ktbench.run.commands import SERVE, serve_command
+from ktbench.run import worker
+from ktbench.run.worker import SERVE, serve_command
 from ktbench.spec.peers import PeerSpec
 from tests.tiny import tiny_spec
 
@@ -26,7 +26,7 @@ def test_our_engine_and_what_is_installed_here_run_under_this_interpreter() -> N
 def test_a_bare_environment_finds_everything_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     venv.create(tmp_path / "bare", with_pip=False)
     python = str(tmp_path / "bare" / "bin" / "python")
-    monkeypatch.setattr(commands, "find_peer", lambda peer, spec: FoundPeer(python=python, version="1"))
+    monkeypatch.setattr(worker, "find_peer", lambda peer, spec: FoundPeer(python=python, version="1"))
     command = serve_command(tiny_spec(system="kt-kernel", phase="layer", peer=PeerSpec(python=python)))
     assert command[0] == python != sys.executable
     imports = command[2].replace("sys.exit(main())", "import torch, msgspec; print(main.__module__, sys.executable)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ktbench.run.logits import logits_file
+from ktbench.run.agreement import logits_file
 from ktbench.spec.record import Cell
 from tests.tiny import tiny_cell
 

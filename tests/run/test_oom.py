@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.run.oom import OomCount, killed_reason, oom_count
+from ktbench.run.child import OomCount, killed_reason, oom_count
 
 V1 = "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"
 V2 = "low 0\nhigh 0\nmax 7\noom 5\noom_kill 4\noom_group_kill 0\n"

@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ktbench.results.store import Run
-from ktbench.run.shares import (
+from ktbench.run.shards import (
     cut,
     is_asked,
     is_under_way,
     only,
-    read_share,
-    share_of,
+    read_shard,
+    shard_of,
     whole_rounds,
     withdraw,
-    write_share,
+    write_shard,
 )
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.points import points_of
@@ -77,7 +77,7 @@ def test_shares_are_about_equal() -> None:
 def test_a_share_has_its_cells_parts_and_records() -> None:
     mine, others = cells_at(8, part="a"), cells_at(9, part="b")
     run = a_run((*mine, *others), *(turn(cell, 0) for cell in (*mine, *others)))
-    share = share_of(run, mine, replace(BASE.spec.measure, max_minutes=1.0), mixed=False)
+    share = shard_of(run, mine, replace(BASE.spec.measure, max_minutes=1.0), mixed=False)
     assert share.header.cells == mine and [part.name for part in share.header.parts] == ["a"]
     assert share.header.measure.max_minutes == 1.0
     assert {record.cell for record in share.kept} == {cell.key for cell in mine}
@@ -108,13 +108,13 @@ def test_the_rounds_before_a_cell_failed_are_kept_and_of_one_that_cannot_run_non
 
 
 def test_a_share_is_read_back_until_it_is_withdrawn(tmp_path: Path) -> None:
-    share = share_of(a_run((BASE,), turn(BASE, 0)), (BASE,), BASE.spec.measure, mixed=True)
+    share = shard_of(a_run((BASE,), turn(BASE, 0)), (BASE,), BASE.spec.measure, mixed=True)
     folder = tmp_path / "nodes/001-000"
-    write_share(share, folder)
-    assert read_share(folder) == share and is_asked(folder)
+    write_shard(share, folder)
+    assert read_shard(folder) == share and is_asked(folder)
     withdraw(folder)
     withdraw(folder)
-    assert read_share(folder) is None and not is_asked(folder)
+    assert read_shard(folder) is None and not is_asked(folder)
 
 
 def test_a_share_is_under_way_while_its_log_is_locked(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.layer import LayerSystem
+from ktbench.run.serve import open_system
 from ktbench.run.session import Session
-from ktbench.run.systems import open_system
 from ktbench.spec.ids import spec_id
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.record import Cell, RoofSample

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING
 
 import msgspec
 
-from ktbench.run.apart import run_apart
+from ktbench.run.child import run_subprocess
 from ktbench.spec.record import Cell
 from ktbench.spec.scored import Asked, Scored
 from ktbench.spec.suite import SuiteSpec
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ktbench.engine.protocol import HostRole
 
 _SAY_EVERY_S = 10.0
-ANSWER: tuple[str, ...] = (sys.executable, "-m", "ktbench.run.answering")
+ANSWER: tuple[str, ...] = (sys.executable, "-m", "ktbench.run.eval_process")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +53,7 @@ class Said:
 
 def answer_apart(asking: Asking, heard: Callable[[Said], None]) -> None:
     """Have a child answer; `heard` gets its messages as they come. Raises ChildFailed."""
-    run_apart(ANSWER, asking, lambda line: heard(msgspec.json.decode(line.encode(), type=Said)))
+    run_subprocess(ANSWER, asking, lambda line: heard(msgspec.json.decode(line.encode(), type=Said)))
 
 
 def main() -> int:

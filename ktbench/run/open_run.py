@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ktbench.cli.asking import require_same_suite
-from ktbench.cli.gathering import end_nodes, gather_left, nodes_of, say_damage
-from ktbench.cli.progress import say, turns_ended
 from ktbench.config import Request, RequestPart
 from ktbench.results.store import Log, Run, free_folder, published_of, read_run
 from ktbench.results.store.find import RUNS, find_run, note_latest
-from ktbench.run.shares import whole_rounds
+from ktbench.run.evaluation import require_same_suite
+from ktbench.run.progress import say, turns_ended
+from ktbench.run.shards import end_nodes, gather_left, nodes_of, say_damage, whole_rounds
 from ktbench.spec.errors import RequestError
 from ktbench.spec.published import Published
 from ktbench.spec.record import Cell, Environment, Header, Part, Record
@@ -42,7 +41,7 @@ def open_run(
     return log, previous
 
 
-def end_shares(name: str, cells: tuple[Cell, ...]) -> None:
+def end_shards(name: str, cells: tuple[Cell, ...]) -> None:
     """Have nodes that still work on the run `name` end: one of them may hold the lock on timing of this host.
 
     Raises RequestError where one does, and where the run planned other cells or is being written.

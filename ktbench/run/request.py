@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ktbench.cli.described import lacking_there
-from ktbench.cli.here import lacking_here, lacking_room
 from ktbench.config import Request, compose, freeze
 from ktbench.engine.checkpoint_files import inspect_checkpoint
 from ktbench.engine.gguf.inspecting import inspect_gguf, is_gguf
@@ -18,6 +16,7 @@ from ktbench.host.local import read_local_machine
 from ktbench.host.memory import available_memory_bytes
 from ktbench.host.topology import read_topology
 from ktbench.resources import checkpoint_folder
+from ktbench.run.feasibility import lacking_here, lacking_room, lacking_there
 from ktbench.spec.blocks import blocks_of
 from ktbench.spec.cells import plan_cells
 from ktbench.spec.errors import RequestError

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ktbench.cli import BAD_REQUEST, INTERRUPTED
-from ktbench.run.shares import Share, is_asked, read_share, whole_rounds, withdraw
+from ktbench.run.shards import Shard, is_asked, read_shard, whole_rounds, withdraw
 from ktbench.spec.errors import RequestError, said
 from ktbench.spec.record import Environment, Record
 
@@ -29,10 +29,10 @@ class Withdrawn(RequestError):
     """Nobody waits for the share any more."""
 
 
-def run_share(job: Any) -> str:
+def run_shard(job: Any) -> str:
     """What a launcher calls on a node: carries out the share in the folder `job.share`. Why it failed, empty if not."""
     folder = Path(job.share)
-    share = read_share(folder)
+    share = read_shard(folder)
     if share is None:
         return f"{folder} has no share: it was withdrawn, or this node does not see the folder that the sweep runs in"
     try:
@@ -50,7 +50,7 @@ def _run(folder: Path, home: str) -> int:
     once.
     """
     env = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
-    command = [sys.executable, "-m", "ktbench.cli.share", str(folder)]
+    command = [sys.executable, "-m", "ktbench.run.shard_job", str(folder)]
     with (folder / _SAID).open("ab") as output:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=home, env=env, start_new_session=True
@@ -58,7 +58,7 @@ def _run(folder: Path, home: str) -> int:
     try:
         return process.wait()
     except KeyboardInterrupt:
-        from ktbench.cli.progress import say
+        from ktbench.run.progress import say
 
         withdraw(folder)
         say("interrupted: waiting for the turn under way, a second interrupt ends it")
@@ -87,16 +87,16 @@ def why_ended(code: int, folder: Path) -> str:
     return (lines or [f"exit code {code}"])[-1].removeprefix("ktbench: ")
 
 
-def carry_out_share(folder: Path) -> None:
+def carry_out_shard(folder: Path) -> None:
     """Simulate and measure the cells of a share into its folder, and go on where its log ends.
 
     Raises RequestError where this is not the code or the machine that the share goes on from, and where others are
     timing on this host; shares of the same run are waited for.
     """
-    from ktbench.cli.progress import say
     from ktbench.host.timing_lock import timing
+    from ktbench.run.progress import say
 
-    share = read_share(folder)
+    share = read_shard(folder)
     if share is None:
         raise Withdrawn(f"{folder} was withdrawn before it began")
     times = any(cell.spec.machine is None for cell in share.header.cells)
@@ -109,12 +109,12 @@ def carry_out_share(folder: Path) -> None:
         _carry_out(share, folder)
 
 
-def _carry_out(share: Share, folder: Path) -> None:
-    from ktbench.cli.drive import measure_cells, open_sweep
-    from ktbench.cli.request import plan_here
+def _carry_out(share: Shard, folder: Path) -> None:
     from ktbench.cli.simulating import simulate_cells
     from ktbench.host.environment import environment
     from ktbench.results.store import Log, read_run
+    from ktbench.run.execute import measure_cells, open_sweep
+    from ktbench.run.request import plan_here
 
     log = Log(folder)
     try:
@@ -142,7 +142,7 @@ def _carry_out(share: Share, folder: Path) -> None:
 
 def _told(folder: Path, cells: Any) -> Callable[[Record], None]:
     """Says how turns ended, and ends the share between two of them once it was withdrawn."""
-    from ktbench.cli.progress import turns_ended
+    from ktbench.run.progress import turns_ended
 
     ended = turns_ended(cells)
 
@@ -154,7 +154,7 @@ def _told(folder: Path, cells: Any) -> Callable[[Record], None]:
     return on_record
 
 
-def require_alike(share: Share, machine: Environment, known: Iterable[Record]) -> None:
+def require_alike(share: Shard, machine: Environment, known: Iterable[Record]) -> None:
     """Raises RequestError where records of a share would be mixed with those of other code or another machine."""
     measured = [record for record in known if record.provenance == "measured"]
     before = [("code", share.header.code_id, machine.code_id)]
@@ -168,7 +168,7 @@ def require_alike(share: Share, machine: Environment, known: Iterable[Record]) -
 
 
 def main() -> int:
-    """Entry of `python -m ktbench.cli.share FOLDER`. Exit code 2 where it was not carried out, 130 where it was cut.
+    """Entry of `python -m ktbench.run.shard_job FOLDER`. Exit code 2 where it was not carried out, 130 where it was cut.
 
     A cluster tells all processes of a job that it will end or be put back into the queue. That is for the job to
     answer, and the share works on until the job ends: a job that ended with its share would not be put back.
@@ -179,7 +179,7 @@ def main() -> int:
         from ktbench.run.serve import die_with_parent
 
         die_with_parent()
-        carry_out_share(Path(sys.argv[1]))
+        carry_out_shard(Path(sys.argv[1]))
     except (RequestError, OSError) as error:
         print(f"ktbench: {said(error)}", file=sys.stderr)
         return BAD_REQUEST

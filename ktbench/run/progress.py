@@ -3,20 +3,67 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from statistics import median
 
-from ktbench.cli.names import cell_names, listing
 from ktbench.report.against_baseline import judged_values
+from ktbench.report.columns import setting_text
 from ktbench.report.row import Row, groups_of
 from ktbench.report.rows import name_width, row_line, rows_of
+from ktbench.report.settings import TOKENS, Setting, alike, settings_of, varying
 from ktbench.results.stats.stopping import Stopping
 from ktbench.results.store import Run
+from ktbench.spec.arms import PRECISIONS
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.record import Cell, Record
 from ktbench.spec.run_spec import MeasureSpec
+
+
+def cell_names(cells: Sequence[Cell]) -> dict[str, str]:
+    """Name of each cell by its key: its part, then what it is called there."""
+    parts = dict.fromkeys(cell.part for cell in cells)
+    return {
+        key: f"{part} {name}".strip()
+        for part in parts
+        for key, name in names_in_part([cell for cell in cells if cell.part == part]).items()
+    }
+
+
+def names_in_part(cells: Sequence[Cell]) -> dict[str, str]:
+    """Name of each cell of one part by its key: its label, and where it stands on what the part varies."""
+    keyed = alike(settings_of(cell.spec) for cell in cells)
+    settings = {cell.key: one for cell, one in zip(cells, keyed, strict=True)}
+    keys = _told(varying(settings.values()), (cell.label for cell in cells))
+    points = {cell.key: _point({key: settings[cell.key].get(key) for key in keys}) for cell in cells}
+    return {cell.key: f"{cell.label} ({points[cell.key]})" if keys else cell.label for cell in cells}
+
+
+def listing(
+    rows: Sequence[Row], lines: Callable[[Row], Iterable[str]], among: Sequence[Row] | None = None
+) -> Iterator[str]:
+    """The lines of rows, each point below what varies apart from tokens per expert, which rows name.
+
+    `among` are all rows of their part, which decide what varies (None: `rows` are all).
+    """
+    every = groups_of(rows if among is None else among)
+    keys = [key for key in varying([group[0].settings for group in every]) if key != TOKENS]
+    for group in groups_of(rows):
+        if keys:
+            yield f"{_point({key: group[0].settings.get(key) for key in keys})}:"
+        for row in group:
+            yield from lines(row)
+
+
+def _told(keys: Sequence[str], labels: Iterable[str]) -> list[str]:
+    """Without the precision where labels name it."""
+    worded = any(word in PRECISIONS for label in labels for word in label.split())
+    return [key for key in keys if not (key == "precision" and worded)]
+
+
+def _point(settings: dict[str, Setting]) -> str:
+    return ", ".join(f"{key.rpartition('.')[2]} {setting_text(value)}" for key, value in settings.items())
 
 
 def say(line: str) -> None:

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 
 import msgspec
 
-from ktbench.results.store import LOG_NAME, Run
+from ktbench.report.rows import rows_of
+from ktbench.results.store import LOG_NAME, Damage, Log, NoPlan, Run, read_run
 from ktbench.results.store.lock import try_lock
+from ktbench.results.store.merge import lacking
+from ktbench.run.progress import replay, say
+from ktbench.spec.errors import RequestError
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.points import points_of
 from ktbench.spec.record import Cell, Environment, Header, Record
 from ktbench.spec.run_spec import MeasureSpec
 
 NODES = "nodes"
-_SHARE = "share.json"
+_SHARD_FILE = "share.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Share:
+class Shard:
     """What one node is asked for: the cells of `header`, of which `kept` records are there already.
 
     `header` is the run's with the share's cells, parts and minutes. `mixed`: records of other machines and other code
@@ -52,11 +57,11 @@ def cut(cells: Sequence[Cell], jobs: int | None) -> tuple[tuple[Cell, ...], ...]
     )
 
 
-def share_of(run: Run, cells: Sequence[Cell], measure: MeasureSpec, *, mixed: bool) -> Share:
+def shard_of(run: Run, cells: Sequence[Cell], measure: MeasureSpec, *, mixed: bool) -> Shard:
     """The share of some cells of a run, with what it has of them."""
     kept = whole_rounds(run, cells)
     known = {record.env_id for record in kept}
-    return Share(
+    return Shard(
         header=only(run, cells, measure).header,
         environments=tuple(environment for environment in run.environments if environment.env_id in known),
         kept=kept,
@@ -95,28 +100,28 @@ def _of_point(latest: Mapping[tuple[str, int], Record], point: Sequence[Cell]) -
     return [timed[where] for where in sorted(timed) if where[1] in whole]
 
 
-def write_share(share: Share, folder: Path) -> None:
+def write_shard(share: Shard, folder: Path) -> None:
     """Ask for a share: its folder is made, from which a node reads it. Raises OSError."""
     folder.mkdir(parents=True)
-    (folder / _SHARE).write_bytes(msgspec.json.encode(share))
+    (folder / _SHARD_FILE).write_bytes(msgspec.json.encode(share))
 
 
-def read_share(folder: Path) -> Share | None:
+def read_shard(folder: Path) -> Shard | None:
     """What is asked for in a folder; None once it was withdrawn, or where this node does not see the folder."""
     try:
-        return msgspec.json.decode((folder / _SHARE).read_bytes(), type=Share)
+        return msgspec.json.decode((folder / _SHARD_FILE).read_bytes(), type=Shard)
     except FileNotFoundError:
         return None
 
 
 def is_asked(folder: Path) -> bool:
     """Whether the share is still wanted."""
-    return (folder / _SHARE).is_file()
+    return (folder / _SHARD_FILE).is_file()
 
 
 def withdraw(folder: Path) -> None:
     """No node shall begin with it; one that has begun ends after the turn under way."""
-    (folder / _SHARE).unlink(missing_ok=True)
+    (folder / _SHARD_FILE).unlink(missing_ok=True)
 
 
 def withdraw_all(folders: Iterable[Path]) -> None:
@@ -132,3 +137,89 @@ def is_under_way(folder: Path) -> bool:
             return not try_lock(log, shared=True)
     except FileNotFoundError:
         return False
+
+
+def nodes_of(folder: Path) -> list[Path]:
+    """Folders of all shares that a run was ever cut into, in the order in which they were asked for."""
+    return sorted((folder / NODES).glob("*-*"))
+
+
+def gather_left(log: Log, nodes: Sequence[Path], told: Callable[[Record], None]) -> None:
+    """Withdraw what earlier sittings have asked nodes for, and append what those have left to the run's log.
+
+    Raises RequestError where a node still works on it.
+    """
+    end_nodes(nodes)
+    gather(log, nodes, told)
+    say_damage(damage_of(nodes))
+
+
+def end_nodes(nodes: Sequence[Path]) -> None:
+    """Withdraw shares. Raises RequestError where a node still works on one."""
+    withdraw_all(nodes)
+    if busy := next(filter(is_under_way, nodes), None):
+        raise RequestError(f"{busy}: a node still works on it and ends after the turn under way; then resume again")
+
+
+def gather(log: Log, nodes: Sequence[Path], told: Callable[[Record], None], asked_after: int = 0) -> None:
+    """Append what is new in the logs of nodes to the run's, and tell of each turn. `asked_after`: see `lacking`."""
+    for fact in lacking(read_run(log.path.parent), filter(None, map(_read_node, nodes)), asked_after):
+        log.append(fact)
+        if isinstance(fact, Record):
+            told(fact)
+
+
+def say_damage(damage: Iterable[Damage]) -> None:
+    """Name lines that are not what was written."""
+    for one in damage:
+        say(f"{one}: left out; a turn that it held is measured again on resuming")
+
+
+def damage_of(nodes: Sequence[Path]) -> Iterator[Damage]:
+    """Lines of the logs of nodes that are not what was written. Where one is being written they may be on their way."""
+    for node in nodes:
+        try:
+            yield from read_run(node).damage
+        except NoPlan as error:
+            yield from error.damage
+
+
+def _read_node(folder: Path) -> Run | None:
+    """The log of a node; None where it has no plan, as before its first line is there. Raises StoreError."""
+    try:
+        return read_run(folder)
+    except NoPlan:
+        return None
+
+
+def is_done(run: Run, cells: Sequence[Cell], measure: MeasureSpec) -> bool:
+    """Whether nothing is lacking of some cells: no turn failed that could succeed, and it was enough."""
+    mine = only(run, cells, measure)
+    ends = {record.cell: record for record in mine.latest().values()}
+    failed = [r for r in mine.latest().values() if not r.outcome.timed and r.outcome is not Outcome.UNSUPPORTED]
+    if failed or len(ends) < len(cells):
+        return False
+    last = max((record.round for record in ends.values()), default=0)
+    measured = [record for record in ends.values() if record.provenance == "measured" and record.outcome.timed]
+    return not measured or replay(mine, rows_of(mine), measure, last).finished()
+
+
+def failures(run: Run, cells: Sequence[Cell], why: str, machine: Environment) -> Iterator[Record]:
+    """The turn that each cell of a share lacks when its node has failed; none for cells that have failed themselves."""
+    latest = run.latest()
+    for cell in cells:
+        mine = {number: record for (key, number), record in latest.items() if key == cell.key}
+        if any(not record.outcome.timed for record in mine.values()) or (mine and cell.spec.machine is not None):
+            continue
+        yield Record(
+            cell=cell.key,
+            label=cell.label,
+            round=1 + max(mine, default=-1),
+            outcome=Outcome.CRASHED,
+            why=why,
+            provenance="measured" if cell.spec.machine is None else "simulated",
+            code_id=machine.code_id,
+            env_id=machine.env_id,
+            sitting="",
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+        )

@@ -9,16 +9,27 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ktbench.cli.gathering import damage_of, gather, nodes_of, say_damage
-from ktbench.cli.opening import open_run
-from ktbench.cli.progress import say, turns_ended
-from ktbench.cli.request import cells_of
-from ktbench.cli.share import run_share
-from ktbench.cli.share_ends import failures, is_done
 from ktbench.config import Launch, Request, launch_jobs
 from ktbench.host.environment import environment
 from ktbench.results.store import LOG_NAME, Log, NotKept, Run, read_run
-from ktbench.run.shares import NODES, cut, is_under_way, share_of, withdraw_all, write_share
+from ktbench.run.open_run import open_run
+from ktbench.run.progress import say, turns_ended
+from ktbench.run.request import cells_of
+from ktbench.run.shard_job import run_shard
+from ktbench.run.shards import (
+    NODES,
+    cut,
+    damage_of,
+    failures,
+    gather,
+    is_done,
+    is_under_way,
+    nodes_of,
+    say_damage,
+    shard_of,
+    withdraw_all,
+    write_shard,
+)
 from ktbench.spec.errors import RequestError, said
 from ktbench.spec.record import Cell, Environment, Record
 from ktbench.spec.run_spec import MeasureSpec
@@ -85,11 +96,11 @@ class Spread:
     def carry_out(self) -> None:
         """Launch the shares that are open, and wait for them."""
         attempt = 1 + max((int(folder.name.partition("-")[0]) for folder in nodes_of(self.folder)), default=0)
-        shares = self._open_shares(attempt)
+        shares = self._open_shards(attempt)
         if shares:
             self._launch(shares)
 
-    def _open_shares(self, attempt: int) -> dict[Path, tuple[Cell, ...]]:
+    def _open_shards(self, attempt: int) -> dict[Path, tuple[Cell, ...]]:
         """By folder the cells of every share in which something is lacking, each asked for in its folder."""
         run, shares = read_run(self.folder), cut(self.cells, self.launch.jobs)
         self._asked_after = len(run.records)
@@ -98,7 +109,7 @@ class Spread:
         found = {}
         for number, (cells, measure) in enumerate(pairs):
             folder = (self.folder / NODES / f"{attempt:03}-{number:03}").resolve()
-            write_share(share_of(run, cells, measure, mixed=self.request.resume_changed), folder)
+            write_shard(shard_of(run, cells, measure, mixed=self.request.resume_changed), folder)
             found[folder] = cells
         say(f"{len(found)} of {len(shares)} shares go to {self.launch.name}, logs in {self.folder / NODES}")
         return found
@@ -126,7 +137,7 @@ class Spread:
     def _ended(self, folders: Sequence[Path]) -> list[str]:
         """Why each share failed, empty where it did not. A job that is lost without a word ends the launcher's wait."""
         try:
-            return launch_jobs(self.launch, self.folder / NODES, run_share, [str(folder) for folder in folders])
+            return launch_jobs(self.launch, self.folder / NODES, run_shard, [str(folder) for folder in folders])
         except RequestError:
             raise
         except Exception as error:  # whatever a launcher raises for a lost job

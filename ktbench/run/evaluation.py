@@ -8,13 +8,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 
-from ktbench.cli.names import cell_names
-from ktbench.cli.progress import say
-from ktbench.cli.request import Planned
 from ktbench.results.store import Log, Run
 from ktbench.results.store.find import RUNS
-from ktbench.run.answering import Asking, Said, answer_apart, reference_file
-from ktbench.run.apart import ChildFailed
+from ktbench.run.child import ChildFailed
+from ktbench.run.eval_process import Asking, Said, answer_apart, reference_file
+from ktbench.run.progress import cell_names, say
+from ktbench.run.request import Planned
 from ktbench.spec.errors import RequestError
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.record import Cell, Environment, Part

@@ -6,14 +6,64 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
-from ktbench.run.oom import OomCount, killed_reason, oom_count
 from ktbench.spec.errors import said
 from ktbench.spec.outcome import Outcome
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN = Path("/proc/self/cgroup")
+_MACHINE = Path("/proc/vmstat")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OomCount:
+    """How many processes the kernel has ended for want of memory, and `where` it counted them.
+
+    `kills` is None where nothing counts them.
+    """
+
+    kills: int | None
+    where: str = ""
+
+
+def oom_count(cgroups: Path = _CGROUPS, own: Path = _OWN, machine: Path = _MACHINE) -> OomCount:
+    """The counter that is nearest to this process (cgroups(7), proc_vmstat(5))."""
+    for file, where in (*_counters(cgroups, own), (machine, "on this machine")):
+        try:
+            words = dict(line.split(maxsplit=1) for line in file.read_text().splitlines() if " " in line)
+            return OomCount(kills=int(words["oom_kill"]), where=where)
+        except (OSError, KeyError, ValueError):
+            continue
+    return OomCount(kills=None)
+
+
+def killed_reason(before: OomCount, after: OomCount) -> tuple[bool, str]:
+    """Whether a process that SIGKILL ended was ended for want of memory, and by whom it was, as far as is known."""
+    if before.kills is None or after.kills is None:
+        return False, "SIGKILL: memory ran out, or somebody did it, this machine does not say which"
+    if after.kills > before.kills:
+        return True, f"the kernel because memory ran out (it counted an oom_kill {after.where})"
+    return False, f"SIGKILL from outside: the kernel counted no oom_kill {after.where}"
+
+
+def _counters(cgroups: Path, own: Path) -> Iterator[tuple[Path, str]]:
+    """Of version 2, then of version 1. A container may see its own group at the root."""
+    try:
+        groups = [line.split(":", 2) for line in own.read_text().splitlines() if line.count(":") >= 2]
+    except OSError:
+        return
+    for _, controllers, path in groups:
+        below = path.lstrip("/")
+        if not controllers:
+            yield from ((cgroups / at / "memory.events", "in this cgroup") for at in (below, ""))
+        elif "memory" in controllers.split(","):
+            yield from ((cgroups / "memory" / at / "memory.oom_control", "in this cgroup") for at in (below, ""))
 
 
 class ChildFailed(Exception):
@@ -24,7 +74,7 @@ class ChildFailed(Exception):
         self.code, self.outcome = code, outcome
 
 
-def run_apart(command: Sequence[str], asked: object, say: Callable[[str], None]) -> None:
+def run_subprocess(command: Sequence[str], asked: object, say: Callable[[str], None]) -> None:
     """Run a child that reads `asked` as JSON; `say` gets its lines of progress. Raises ChildFailed.
 
     The child has a session of its own, so that an interrupt from the terminal is the parent's alone to answer: it kills

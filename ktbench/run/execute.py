@@ -7,19 +7,19 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from ktbench.cli.asking import Examiner
-from ktbench.cli.opening import end_shares, kept_of, open_run, parts_of
-from ktbench.cli.progress import loading, round_ended, say, turns_ended
-from ktbench.cli.request import Planned
 from ktbench.cli.simulating import simulate_cells
 from ktbench.config import Request
 from ktbench.engine.gguf.kept import kept_file
 from ktbench.host.environment import environment
 from ktbench.host.timing_lock import timing
 from ktbench.results.store import Log, Run, read_run
-from ktbench.run.apart import ChildFailed
+from ktbench.run.child import ChildFailed
+from ktbench.run.evaluation import Examiner
 from ktbench.run.exporting import ensure_file
-from ktbench.run.shares import only
+from ktbench.run.open_run import end_shards, kept_of, open_run, parts_of
+from ktbench.run.progress import loading, round_ended, say, turns_ended
+from ktbench.run.request import Planned
+from ktbench.run.shards import only
 from ktbench.run.sweep import Sweep
 from ktbench.spec.memory import worker_bytes
 from ktbench.spec.outcome import Outcome
@@ -36,7 +36,7 @@ def carry_out(request: Request, planned: Planned, command: list[str]) -> Run:
     """
     times = request.is_timed and bool(planned.runnable)
     if times and request.resume:
-        end_shares(request.resume, planned.cells)
+        end_shards(request.resume, planned.cells)
     with timing(command[3], request.resume or request.run_name or request.sweep.name) if times else nullcontext():
         return _carry_out(request, planned, command)
 
