@@ -17,7 +17,7 @@ from ktbench.results.stats.attribution import (
     interaction,
     last_step,
     order_free,
-    shard_of,
+    share_of,
     total_of,
     why_no_interaction,
 )
@@ -29,7 +29,7 @@ _APART = "in no round had all cells that it is formed of the cores in the same p
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shard:
+class Share:
     """What one feature is worth, as factors on speed. `part` is its share of the log speed-up, from 0 to 1.
 
     `factor` is its order-free share, `first` what it adds to the baseline alone, `last` what it adds to all others;
@@ -83,7 +83,7 @@ class Attribution:
     simulated: bool
     orders: int
     total: Interval | None
-    shares: tuple[Shard, ...] = ()
+    shares: tuple[Share, ...] = ()
     pairs: tuple[Pair, ...] = ()
     aside: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
@@ -151,11 +151,11 @@ def _place(step: Contrast) -> int:
     return min(len(combination) for combination, weight in step.items() if weight > 0)
 
 
-def _share(grid: Grid, feature: str, features: Sequence[str], shares: dict[str, Contrast]) -> Shard:
+def _share(grid: Grid, feature: str, features: Sequence[str], shares: dict[str, Contrast]) -> Share:
     mine, total = shares.get(feature), total_of(features)
     factor = grid.value(mine)
     why_no_part = no_part(grid, total)
-    part = shard_of(mine, total, grid.speedups) if mine is not None and not why_no_part else None
+    part = share_of(mine, total, grid.speedups) if mine is not None and not why_no_part else None
     first, last = first_step(feature, grid.speedups), last_step(feature, features, grid.speedups)
     values = {"factor": factor, "first": grid.value(first), "last": grid.value(last)}
     unmeasured = {
@@ -166,7 +166,7 @@ def _share(grid: Grid, feature: str, features: Sequence[str], shares: dict[str, 
     missing = {name: unmeasured[name] or _APART for name, value in values.items() if value is None}
     if part is None:
         missing["part"] = missing.get("factor") or why_no_part or _APART
-    return Shard(feature=feature, part=None if part is None else grid.shown(part), missing=missing, **values)
+    return Share(feature=feature, part=None if part is None else grid.shown(part), missing=missing, **values)
 
 
 def _pair(grid: Grid, one: str, other: str, features: Sequence[str]) -> Pair:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from ktbench.report.attribution import Attribution, Shard
+from ktbench.report.attribution import Attribution, Share
 from ktbench.report.attribution_table import TOTAL
 from ktbench.report.exact import is_exact
 from ktbench.report.text import DASH
@@ -63,7 +63,7 @@ def _steps(one: Attribution) -> Iterator[Bar]:
             yield Bar(name=share.feature, kind="base", start=1.0, end=None, text=DASH)
 
 
-def _step(share: Shard, start: float, factor: Interval) -> Bar:
+def _step(share: Share, start: float, factor: Interval) -> Bar:
     whisker = Interval(
         low=start * factor.low, mid=start * factor.mid, high=start * factor.high, coverage=factor.coverage, n=factor.n
     )

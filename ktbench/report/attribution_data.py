@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ktbench.report.attribution import Attribution, Pair, Shard
+from ktbench.report.attribution import Attribution, Pair, Share
 from ktbench.report.data import json_of_table
 from ktbench.report.exact import is_exact
 from ktbench.report.flat import csv_of, ends_of
@@ -34,7 +34,7 @@ def _lines(one: Attribution) -> Iterator[dict[str, Any]]:
     yield from map(_pair, one.pairs)
 
 
-def _share(share: Shard) -> dict[str, Any]:
+def _share(share: Share) -> dict[str, Any]:
     return {
         "kind": "share",
         "feature": share.feature,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ktbench.report.attribution import Attribution, Pair, Shard
+from ktbench.report.attribution import Attribution, Pair, Share
 from ktbench.report.attribution_text import (
     attribution_caption,
     attribution_methods,
@@ -33,7 +33,7 @@ class Line:
     """One line of the table: a feature of a group, or all of them where `share` is None."""
 
     of: Attribution
-    share: Shard | None = None
+    share: Share | None = None
 
     def value(self, name: Literal["factor", "first", "last"]) -> Interval | None:
         """A factor of the feature; of all together the speed-up."""

@@ -168,7 +168,7 @@ def require_alike(share: Shard, machine: Environment, known: Iterable[Record]) -
 
 
 def main() -> int:
-    """Entry of `python -m ktbench.run.shard_job FOLDER`. Exit code 2 where it was not carried out, 130 where it was cut.
+    """Entry of `python -m ktbench.run.shard_job FOLDER`. Exit code 2 where it was not run, 130 where interrupted.
 
     A cluster tells all processes of a job that it will end or be put back into the queue. That is for the job to
     answer, and the share works on until the job ends: a job that ended with its share would not be put back.

@@ -147,7 +147,7 @@ def estimate(contrast: Contrast, speedups: Speedups) -> Interval | None:
     return _around(_of_medians(contrast, speedups), list(found.values())) if found else None
 
 
-def shard_of(part: Contrast, whole: Contrast, speedups: Speedups) -> Interval | None:
+def share_of(part: Contrast, whole: Contrast, speedups: Speedups) -> Interval | None:
     """`part` as a share of `whole`, both contrasts, with the interval of the shares inside rounds.
 
     None where the interval of `whole` holds 0, as nothing has a share of what may be nothing, and where no round has

@@ -22,7 +22,7 @@ from ktbench.results.stats.attribution import (
     interaction,
     last_step,
     order_free,
-    shard_of,
+    share_of,
     total_of,
     why_no_interaction,
 )
@@ -146,7 +146,7 @@ def test_without_a_common_round_or_a_total_there_is_no_number() -> None:
     apart = {frozenset("a"): {0: 2.0}, frozenset("ab"): {1: 3.0}}
     assert estimate({frozenset("ab"): 1.0, frozenset("a"): -1.0}, apart) is None
     around = {frozenset("a"): dict(enumerate([0.9, 1.1, 0.95, 1.05, 0.97, 1.02]))}
-    assert shard_of({frozenset("a"): 1.0}, total_of(("a",)), around) is None
+    assert share_of({frozenset("a"): 1.0}, total_of(("a",)), around) is None
     sure = {frozenset("a"): dict(enumerate([1.9, 2.1, 2.0, 2.2, 2.05, 1.95]))}
-    part = shard_of({frozenset("a"): 1.0}, total_of(("a",)), sure)
+    part = share_of({frozenset("a"): 1.0}, total_of(("a",)), sure)
     assert part is not None and (part.low, part.mid, part.high) == pytest.approx((1.0, 1.0, 1.0))
