@@ -20,7 +20,7 @@ from ktbench.report.parts import parts_of, the_part
 from ktbench.report.row import Row
 from ktbench.report.rows import name_width, row_line, rows_of
 from ktbench.report.write import write_report
-from ktbench.results.store import Run
+from ktbench.results import Run
 from ktbench.spec.outcome import Outcome
 
 DONE = 0

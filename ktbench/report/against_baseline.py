@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ktbench.report.exact import exact
 from ktbench.report.row import Gain, Row
-from ktbench.results.stats.intervals import Interval
-from ktbench.results.stats.paired import paired_interval, paired_ratios
-from ktbench.results.stats.verdict import judge
+from ktbench.results.intervals import Interval, exact
+from ktbench.results.speedups import judge, paired_interval, paired_ratios
 from ktbench.spec.features import FEATURES
 
 

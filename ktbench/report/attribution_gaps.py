@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ktbench.report.attribution_grid import Grid
 from ktbench.report.row import Row
-from ktbench.results.stats.attribution import Contrast
+from ktbench.results.contrasts import Contrast
 from ktbench.spec.features import FEATURES
 
 

@@ -22,8 +22,8 @@ from ktbench.report.parts import the_part
 from ktbench.report.row import Row
 from ktbench.report.tables import Table
 from ktbench.report.text import DASH, percent, ratio
-from ktbench.results.stats.intervals import Interval
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.intervals import Interval
 
 TOTAL = "all together"
 

@@ -8,7 +8,7 @@ from ktbench.report.agreement import MARK, shows_speeds, unproven_sentence
 from ktbench.report.parts import the_part
 from ktbench.report.row import Row
 from ktbench.report.simulated import measured, roof_rows
-from ktbench.results.store import Run
+from ktbench.results import Run
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.record import Part
 

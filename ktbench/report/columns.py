@@ -10,9 +10,9 @@ from ktbench.report.peaks import are_alike, in_gib
 from ktbench.report.roles import RoleShares
 from ktbench.report.roof import RoofShare
 from ktbench.report.row import Row
-from ktbench.report.settings import Setting
 from ktbench.report.text import DASH, interval, number, percent, rate, ratio, unit_of
-from ktbench.results.stats.intervals import Interval
+from ktbench.results.intervals import Interval
+from ktbench.results.settings import Setting
 
 AS_SPEEDUP = "= speed-up"  # the row without the last feature is the baseline
 

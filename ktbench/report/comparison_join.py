@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ktbench.report.row import Row, place
-from ktbench.report.settings import varying
+from ktbench.results.settings import varying
 
 
 def joined(before: Sequence[Row], after: Sequence[Row]) -> tuple[tuple[Row, Row], ...]:

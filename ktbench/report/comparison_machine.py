@@ -9,8 +9,8 @@ from statistics import mean, median
 from ktbench.report.machine import each_machine
 from ktbench.report.roof import Limit
 from ktbench.report.row import Row, groups_of
-from ktbench.results.stats.intervals import Interval
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.intervals import Interval
 from ktbench.spec.errors import RequestError
 from ktbench.spec.record import Record
 

@@ -11,8 +11,8 @@ from ktbench.report.conduct import controls_sentence
 from ktbench.report.machine import each_machine, facts_of, machine_sentence
 from ktbench.report.row import Row
 from ktbench.report.simulated import measured
-from ktbench.results.stats.verdict import Verdict
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.speedups import Verdict
 
 _METHODS: dict[Method, str] = {
     "paired": "The rounds of A and B were measured in turns: ratios are formed inside rounds, so that a drift of the "

@@ -9,7 +9,7 @@ from ktbench.report.roof import MAX_DISAGREEMENT, Spread, peak_spreads, read_spr
 from ktbench.report.row import Row
 from ktbench.report.simulated import measured
 from ktbench.report.text import number, ratio, unit_of
-from ktbench.results.stats.verdict import Verdict
+from ktbench.results.speedups import Verdict
 from ktbench.spec.placement import PLACEMENTS
 from ktbench.spec.record import Record
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ktbench.report.roof import Spread
 from ktbench.report.row import Row, groups_of
-from ktbench.report.settings import TOKENS, varying, without_precision
+from ktbench.results.settings import TOKENS, varying, without_precision
 from ktbench.spec.arms import PRECISIONS
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.run_spec import Precision

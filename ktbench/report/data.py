@@ -13,7 +13,7 @@ from ktbench.report.health import disturbed_rounds
 from ktbench.report.machine import environments_of
 from ktbench.report.row import Row
 from ktbench.report.tables import Table
-from ktbench.results.store import Run
+from ktbench.results import Run
 from ktbench.spec.plain import to_plain
 
 

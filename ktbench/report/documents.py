@@ -16,7 +16,7 @@ from ktbench.report.parts import parts_of, the_part
 from ktbench.report.row import Row
 from ktbench.report.rows import rows_of
 from ktbench.report.tables import Table, named, table_of
-from ktbench.results.store import Run
+from ktbench.results import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from ktbench.report.exact import summary
-from ktbench.results.stats.intervals import Interval, median_interval
+from ktbench.results.intervals import Interval, median_interval, summary
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.record import Record
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ktbench.report.exact import summary
-from ktbench.results.stats.intervals import Interval
+from ktbench.results.intervals import Interval, summary
 from ktbench.spec.conduct import Energy
 from ktbench.spec.record import Record
 

@@ -17,11 +17,11 @@ from ktbench.report.panels import is_leftmost, place_panels
 from ktbench.report.roof import Spread, read_spread
 from ktbench.report.rooflines import draw_read_time
 from ktbench.report.row import Row
-from ktbench.report.settings import TOKENS
 from ktbench.report.sheet import PLOT_IN
 from ktbench.report.simulated import roof_rows
 from ktbench.report.tables import Table
 from ktbench.report.text import number
+from ktbench.results.settings import TOKENS
 
 _ROOM_ABOVE, _ROOM_RIGHT = 1.15, 1.06
 _FAR = 2.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ktbench.results.store import Run
+from ktbench.results import Run
 from ktbench.spec.record import Environment
 
 Facts = dict[str, Any]

@@ -8,9 +8,9 @@ from ktbench.report.energy import unmetered_reason
 from ktbench.report.health import listed
 from ktbench.report.peaks import are_alike, in_gib, most, parts_text
 from ktbench.report.row import Row, groups_of, place
-from ktbench.report.settings import varying
 from ktbench.report.simulated import measured
 from ktbench.report.text import DASH
+from ktbench.results.settings import varying
 from ktbench.spec.conduct import READ_BUFFER_BYTES
 
 

@@ -9,9 +9,9 @@ from ktbench.report.machine import facts_of, software_sentence
 from ktbench.report.parts import the_part
 from ktbench.report.row import Row
 from ktbench.report.simulated import measured, simulated_methods
-from ktbench.results.stats.intervals import CONFIDENCE
-from ktbench.results.stats.verdict import MARGIN
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.intervals import CONFIDENCE
+from ktbench.results.speedups import MARGIN
 
 
 def methods_of(run: Run, rows: Sequence[Row]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from ktbench.report.parts import the_part
 from ktbench.report.row import Row
 from ktbench.report.tables import Table
 from ktbench.report.text import DASH, number
-from ktbench.results.store import Run
+from ktbench.results import Run
 from ktbench.spec.published import STANDS_FOR
 
 _TOKENS: Mapping[str, str] = {

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ktbench.report.roles import RoleShares
 from ktbench.report.row import Row
-from ktbench.results.stats.intervals import Interval
+from ktbench.results.intervals import Interval
 from ktbench.spec.published import Metric
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ktbench.results.store import Run
+from ktbench.results import Run
 from ktbench.spec.record import Part
 
 

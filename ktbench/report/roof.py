@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Literal
 
-from ktbench.report.exact import summary
-from ktbench.results.stats.intervals import Interval
+from ktbench.results.intervals import Interval, summary
 from ktbench.spec.placement import placement_of
 from ktbench.spec.record import Record, RoofSample, Work
 

@@ -9,9 +9,9 @@ from statistics import mean, median
 from ktbench.report.energy import EnergyUse
 from ktbench.report.roles import RoleShares
 from ktbench.report.roof import RoofShare
-from ktbench.report.settings import Setting
-from ktbench.results.stats.intervals import Interval
-from ktbench.results.stats.verdict import Verdict
+from ktbench.results.intervals import Interval
+from ktbench.results.settings import Setting
+from ktbench.results.speedups import Verdict
 from ktbench.spec.conduct import PeakMemory
 from ktbench.spec.features import FeatureValue
 from ktbench.spec.outcome import Outcome

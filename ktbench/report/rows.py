@@ -8,18 +8,18 @@ from typing import Any
 
 from ktbench.report.against_baseline import compared, judged_values
 from ktbench.report.agreement import MARK, is_unproven, unchecked_reason, worst
-from ktbench.report.command import command_of
 from ktbench.report.ending import ending_of, open_reason, step_interval
 from ktbench.report.energy import energy_use, unmetered_reason
 from ktbench.report.evidence import evidence_of
-from ktbench.report.exact import is_exact
 from ktbench.report.peaks import peak_memory, unseen_reason
 from ktbench.report.roles import role_shares
 from ktbench.report.roof import roof_share
 from ktbench.report.row import Row, groups_of
-from ktbench.report.settings import alike, precision_word, settings_of
 from ktbench.report.text import DASH, number, plus_minus, rate
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.command import command_of
+from ktbench.results.intervals import is_exact
+from ktbench.results.settings import alike, precision_word, settings_of
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.record import Cell, Part, Provenance, Record
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from ktbench.report.roof import peak_spreads, read_spread
 from ktbench.report.row import Row
 from ktbench.report.text import span, unit_of
-from ktbench.results.stats.verdict import MARGIN
+from ktbench.results.speedups import MARGIN
 from ktbench.spec.machine import MachineSpec
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from ktbench.report.agreement import MARK, shows_speeds
 from ktbench.report.lettering import width_in
 from ktbench.report.row import Row, groups_of
-from ktbench.report.settings import TOKENS, varying
 from ktbench.report.text import number
-from ktbench.results.stats.intervals import Interval
+from ktbench.results.intervals import Interval
+from ktbench.results.settings import TOKENS, varying
 from ktbench.spec.outcome import Outcome
 
 

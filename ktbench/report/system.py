@@ -7,9 +7,9 @@ from collections.abc import Container, Iterator, Sequence
 from ktbench.report.agreement import systems_of
 from ktbench.report.machine import facts_of
 from ktbench.report.row import Row
-from ktbench.report.settings import precision_word
 from ktbench.report.simulated import measured
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.settings import precision_word
 
 
 def system_sentence(run: Run, rows: Sequence[Row], free: Container[str]) -> str:

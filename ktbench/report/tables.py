@@ -14,9 +14,9 @@ from ktbench.report.health import turn_warnings
 from ktbench.report.methods import methods_of
 from ktbench.report.parts import the_part
 from ktbench.report.row import Row, groups_of, place
-from ktbench.report.settings import varying
 from ktbench.report.text import DASH
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.settings import varying
 from ktbench.spec.sweep import FigureKind
 
 _UNSTEADY = "in every turn the cores were moved or the two roofs disagreed: the share of the roof is a rough one"

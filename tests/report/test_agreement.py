@@ -16,7 +16,7 @@ from ktbench.report.latex import latex
 from ktbench.report.row import Row
 from ktbench.report.rows import row_line, rows_of
 from ktbench.report.tables import Table, table_of
-from ktbench.results.store import Run
+from ktbench.results import Run
 from ktbench.spec.record import Agreement, Record
 from tests.report import peer_stores
 from tests.report.peer_stores import DECODE, KERNELS, NEAR, PEERS

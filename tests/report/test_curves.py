@@ -22,7 +22,7 @@ from ktbench.report.frame import decades
 from ktbench.report.rows import rows_of
 from ktbench.report.tables import table_of
 from ktbench.report.write import write_report
-from ktbench.results.store import Run
+from ktbench.results import Run
 from ktbench.spec.outcome import Outcome
 from tests.report.layers import (
     EXPERT_WEIGHTS,

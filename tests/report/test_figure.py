@@ -17,7 +17,7 @@ from ktbench.report.rows import rows_of
 from ktbench.report.slots import slots_of
 from ktbench.report.tables import table_of
 from ktbench.report.write import write_report
-from ktbench.results.store import Run
+from ktbench.results import Run
 from ktbench.spec.outcome import Outcome
 from tests.report.synthetic import DECODE, NO_CUDA, NO_NUMA, Arm, Store
 

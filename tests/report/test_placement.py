@@ -12,7 +12,7 @@ from ktbench.report.against_baseline import judged_values
 from ktbench.report.row import Row
 from ktbench.report.rows import rows_of
 from ktbench.report.tables import Table, table_of
-from ktbench.results.store import Run
+from ktbench.results import Run
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.record import Record, RoofSample
 from tests.report.synthetic import Arm, Store

@@ -21,8 +21,8 @@ from ktbench.report.slots import slots_of
 from ktbench.report.tables import Table, table_of
 from ktbench.report.timeline import timeline_figure
 from ktbench.report.write import write_report
-from ktbench.results.stats.verdict import Verdict
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.speedups import Verdict
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.record import Agreement
 from ktbench.spec.sweep import FigureKind

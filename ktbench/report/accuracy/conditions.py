@@ -10,7 +10,7 @@ from ktbench.report.accuracy.rows import AccuracyRow
 from ktbench.report.machine import machines_sentence
 from ktbench.report.row import place
 from ktbench.report.system import system_sentence
-from ktbench.results.store import Run
+from ktbench.results import Run
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 

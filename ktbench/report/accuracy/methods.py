@@ -9,9 +9,9 @@ from ktbench.report.accuracy.rows import AccuracyRow
 from ktbench.report.accuracy.text import SURE_MARK
 from ktbench.report.machine import facts_of, software_sentence
 from ktbench.report.text import number
-from ktbench.results.stats.intervals import CONFIDENCE
-from ktbench.results.stats.scores import SURE
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.intervals import CONFIDENCE
+from ktbench.results.scores import SURE
 
 
 def accuracy_methods(run: Run, rows: Sequence[AccuracyRow]) -> tuple[str, ...]:

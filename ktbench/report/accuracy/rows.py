@@ -12,7 +12,7 @@ from ktbench.report.accuracy.results import Answered, Result
 from ktbench.report.accuracy.subjects import AVERAGE, Subject, SubjectKind, subjects_of
 from ktbench.report.row import Row
 from ktbench.report.rows import rows_of
-from ktbench.results.store import Run
+from ktbench.results import Run
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.record import Provenance
 from ktbench.spec.scored import SCORE, Asked

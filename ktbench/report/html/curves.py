@@ -11,7 +11,7 @@ from ktbench.report.html.plot import WIDE, XY, Plot, Spot
 from ktbench.report.html.scale import scale_around
 from ktbench.report.roof import Spread
 from ktbench.report.row import Row
-from ktbench.results.stats.intervals import Interval
+from ktbench.results.intervals import Interval
 
 _HEIGHT = 260.0
 _Place = Callable[[float, float], XY]

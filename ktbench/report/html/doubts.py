@@ -11,8 +11,8 @@ from ktbench.report.machine import environments_of
 from ktbench.report.row import Row
 from ktbench.report.simulated import measured
 from ktbench.report.text import ratio
-from ktbench.results.stats.verdict import Verdict
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.speedups import Verdict
 from ktbench.spec.outcome import Outcome
 
 

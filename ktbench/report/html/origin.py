@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 from ktbench.report.machine import Facts, machines_of
 from ktbench.report.text import DASH
-from ktbench.results.store import Run
+from ktbench.results import Run
 from ktbench.spec.plain import to_plain
 
 Pairs = tuple[tuple[str, str], ...]

@@ -25,7 +25,7 @@ from ktbench.report.html.words import best_sentence, findings_of
 from ktbench.report.rows import rows_of
 from ktbench.report.write import write_report
 from ktbench.resources import data_folder
-from ktbench.results.store import Run, read_run
+from ktbench.results import Run, read_run
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.record import Work
 from tests.report.accuracy_stores import FRONTIER, SHARED_TABLE2, SMALL

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.results.store import LOG_NAME
-from ktbench.results.store.find import find_run
+from ktbench.results import LOG_NAME
+from ktbench.results.find import find_run
 from ktbench.spec.errors import RequestError
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias
 
-from ktbench.results.store.lines import encode
-from ktbench.results.store.run import Run
+from ktbench.results.lines import encode
+from ktbench.results.run import Run
 from ktbench.spec.record import Environment, Record
 
 # When a record began; of two that began in the same second the one that was timed is the later.

@@ -3,11 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ktbench.results.stats.intervals import Interval
-from ktbench.results.stats.paired import paired_interval
-from ktbench.results.stats.stopping import Stopping
-from ktbench.results.stats.verdict import Verdict, judge
-from tests.results.stats.noise import NOISES, Array, Noise, rounds
+from ktbench.results.intervals import Interval
+from ktbench.results.speedups import Verdict, judge, paired_interval
+from ktbench.results.stopping import Stopping
+from tests.results.noise import NOISES, Array, Noise, rounds
 
 MOVED = (Verdict.FASTER, Verdict.SLOWER)
 

@@ -11,7 +11,7 @@ from itertools import combinations
 from math import exp, log
 from statistics import median
 
-from ktbench.results.stats.intervals import Interval, median_interval
+from ktbench.results.intervals import Interval, median_interval
 
 Combination = frozenset[str]
 # Weights of the log speed-ups of combinations.

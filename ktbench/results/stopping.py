@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ktbench.results.stats.intervals import Interval, median_interval
+from ktbench.results.intervals import Interval, median_interval
 
 
 class Stopping:

@@ -13,11 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ktbench.results.store import LOG_NAME, Log, NotKept, StoreError, read_run
-from ktbench.results.store.lines import encode
-from ktbench.results.store.lock import try_lock
-from ktbench.results.store.log import PLAN_NAME
-from ktbench.results.store.origin import read_origin
+from ktbench.results import LOG_NAME, Log, NotKept, StoreError, read_run
+from ktbench.results.find import read_origin
+from ktbench.results.lines import encode
+from ktbench.results.log import PLAN_NAME, try_lock
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.record import Environment, Header, Part, Record
 from ktbench.spec.scored import Asked, Scored

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from ktbench.results.store.lines import Damage, Fact, StoreError, read_lines
-from ktbench.results.store.log import LOG_NAME, PLAN_NAME
+from ktbench.results.lines import Damage, Fact, StoreError, read_lines
+from ktbench.results.log import LOG_NAME, PLAN_NAME
 from ktbench.spec.published import Published
 from ktbench.spec.record import Environment, Header, Record
 from ktbench.spec.scored import Asked, Scored

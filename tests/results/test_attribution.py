@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ktbench.results.stats.attribution import (
+from ktbench.results.contrasts import (
     NOTHING,
     Combination,
     Contrast,

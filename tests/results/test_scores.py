@@ -8,11 +8,17 @@ from random import Random
 import numpy as np
 import pytest
 
-from ktbench.results.stats.flips import Pair
-from ktbench.results.stats.proportions import tango_interval, wilson_interval
-from ktbench.results.stats.scores import Estimate, ScoreVerdict, Stratum, change_of, score_of
-from ktbench.results.stats.student import student_quantile
-from ktbench.results.stats.weighted import exponential, weighted_mean
+from ktbench.results.proportions import student_quantile, tango_interval, wilson_interval
+from ktbench.results.scores import (
+    Estimate,
+    Pair,
+    ScoreVerdict,
+    Stratum,
+    change_of,
+    exponential,
+    score_of,
+    weighted_mean,
+)
 
 
 def stratum(share: float, *values: float) -> Stratum:

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ktbench.resources import data_folder
-from ktbench.results.store import Log, StoreError, published_names, published_of, read_published, read_run
-from ktbench.results.store.published import COLUMNS, read_file
+from ktbench.results import Log, StoreError, published_names, published_of, read_published, read_run
+from ktbench.results.published import COLUMNS, read_file
 from ktbench.spec.published import Confidence, Metric, Published, Subject
 from ktbench.spec.record import Header, Part
 from tests.tiny import tiny_cell
@@ -232,7 +232,7 @@ def test_the_same_id_twice_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     for figure in ("fig", "gif"):
         row = cells_of(replace(GOOD, figure=figure))
         written(tmp_path / "published" / f"{figure}.csv", [COLUMNS, row])
-    monkeypatch.setattr("ktbench.results.store.published.data_folder", lambda _: tmp_path)
+    monkeypatch.setattr("ktbench.results.published.data_folder", lambda _: tmp_path)
     assert len(read_published("fig", "fig")) == 1
     with pytest.raises(StoreError, match=r"gif\.csv:2: id fig-1 is also in .*fig\.csv:2"):
         read_published("fig", "gif")

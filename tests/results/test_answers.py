@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ktbench.results.store import Log, Run, read_run
+from ktbench.results import Log, Run, read_run
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.record import Environment, Header, Part
 from ktbench.spec.run_spec import MeasureSpec

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
+from typing import IO
 
-from ktbench.results.store.lines import Fact, StoreError, checked_parts, encode
-from ktbench.results.store.lock import try_lock
+from ktbench.results.lines import Fact, StoreError, checked_parts, encode
 from ktbench.spec.record import Header
+
+
+def try_lock(file: IO[bytes], *, shared: bool = False) -> bool:
+    """Lock an open log until it is closed; False where another process holds it.
+
+    A `shared` lock only keeps writers away. Raises StoreError where the file system gives no locks.
+    """
+    try:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise StoreError(
+            f"{file.name}: {error.strerror}: this file system gives no locks; put runs/ on one that does"
+        ) from None
+    return True
+
 
 LOG_NAME = "log.jsonl"
 # Without the plan no other line says anything, so there is a second copy of it.

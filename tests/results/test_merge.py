@@ -8,8 +8,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ktbench.results.store import Run
-from ktbench.results.store.merge import lacking
+from ktbench.results import Run
+from ktbench.results.merge import lacking
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.record import Environment, Record
 from tests.run.test_shares import a_run, cells_at, turn

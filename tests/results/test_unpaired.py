@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import mannwhitneyu
 
-from ktbench.results.stats.unpaired import shift_coverage, shift_interval, unpaired_interval
+from ktbench.results.speedups import shift_coverage, shift_interval, unpaired_interval
 
 # Permeability of the human placenta at term and at 12 to 26 weeks: Hollander and Wolfe (1999), table 4.1.
 TERM = (0.80, 0.83, 1.89, 1.04, 1.45, 1.38, 1.91, 1.64, 0.73, 1.46)

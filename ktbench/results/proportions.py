@@ -1,12 +1,30 @@
-"""Score intervals of a proportion and of the difference of two paired ones, sound even where nothing is wrong."""
+"""Score intervals of a proportion and of the difference of two paired ones; quantiles for half-widths of intervals."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from math import inf, sqrt
+from statistics import NormalDist
 
-from ktbench.results.stats.intervals import CONFIDENCE
-from ktbench.results.stats.student import normal_quantile
+from ktbench.results.intervals import CONFIDENCE
+
+@cache
+def normal_quantile(confidence: float = CONFIDENCE) -> float:
+    """How many standard errors on either side hold a normal value with `confidence`: 1.96 for 95 %."""
+    return NormalDist().inv_cdf((1 + confidence) / 2)
+
+
+@cache
+def student_quantile(df: int, confidence: float = CONFIDENCE) -> float:
+    """The same for Student's t with `df` degrees of freedom. Raises ValueError for fewer than one."""
+    if df < 1:
+        raise ValueError(f"df={df}: an interval needs at least one degree of freedom")
+    from scipy.special import stdtrit  # takes 0.2 s to load: only for those who need it
+
+    return float(stdtrit(df, (1 + confidence) / 2))
+
+
 
 _HALVINGS = 48  # of an interval of 2 at most: to 1e-14
 

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ktbench.results.stats.flips import Flips, flips_of, pairs_of
-from ktbench.results.stats.proportions import tango_interval, wilson_interval
-from ktbench.results.stats.student import inside, normal_quantile, student_quantile
+from ktbench.results.proportions import inside, normal_quantile, student_quantile, tango_interval, wilson_interval
+from ktbench.results.scores import Flips, flips_of, pairs_of
 
 
 def test_only_questions_that_both_answered_are_paired() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ktbench.results.stats.paired import paired_interval, paired_ratios
+from ktbench.results.speedups import paired_interval, paired_ratios
 
 
 def test_ratios_are_formed_inside_rounds_that_both_have() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ktbench.results.stats.intervals import CONFIDENCE, coverage, median_interval, order_ranks
+from ktbench.results.intervals import CONFIDENCE, coverage, median_interval, order_ranks
 
 NUMBERS = st.lists(st.floats(min_value=-1e9, max_value=1e9), min_size=1, max_size=40)
 

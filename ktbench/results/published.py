@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ktbench.resources import data_folder
-from ktbench.results.store.lines import StoreError
+from ktbench.results.lines import StoreError
 from ktbench.spec.plain import from_plain
 from ktbench.spec.published import Published
 from ktbench.spec.record import Part

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ktbench.results.stats.stopping import Stopping
+from ktbench.results.stopping import Stopping
 
 
 def criterion(**changes: float) -> Stopping:
