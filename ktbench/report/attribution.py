@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 
 from ktbench.report.attribution_gaps import left_out, no_part, no_timed, no_total
 from ktbench.report.attribution_grid import Grid, grid_of
-from ktbench.report.row import Row, groups_of
 from ktbench.results.contrasts import (
     Contrast,
     Interaction,
@@ -20,6 +19,7 @@ from ktbench.results.contrasts import (
     why_no_interaction,
 )
 from ktbench.results.intervals import Interval, is_exact
+from ktbench.results.row import Row, groups_of
 from ktbench.results.settings import Setting
 from ktbench.spec.sweep import FigureKind
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from ktbench.report.attribution import Attribution, Pair
 from ktbench.report.columns import setting_text
-from ktbench.report.parts import the_part
 from ktbench.results import Run
+from ktbench.results.run import the_part
 from ktbench.results.settings import varying
 
 

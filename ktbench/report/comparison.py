@@ -9,10 +9,10 @@ from ktbench.report.comparison_answers import ComparedAnswers, compared_answers
 from ktbench.report.comparison_join import joined, names_of
 from ktbench.report.comparison_machine import RoofRatio, noise_by_cell, roof_ratio, widest
 from ktbench.report.comparison_turns import Held, held, rounds_in_turns
-from ktbench.report.row import Row
-from ktbench.report.rows import rows_of
 from ktbench.results import Run
 from ktbench.results.intervals import Interval
+from ktbench.results.row import Row
+from ktbench.results.rows import rows_of
 from ktbench.results.scores import ScoreVerdict
 from ktbench.results.speedups import Verdict, judge
 

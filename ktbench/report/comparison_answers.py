@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from ktbench.report.accuracy.answers import answers_of
 from ktbench.report.accuracy.subjects import Subject, SubjectKind, shares_of, subjects_of
-from ktbench.report.row import Row
 from ktbench.results import Run
+from ktbench.results.row import Row
 from ktbench.results.scores import Change, Pair, change_of, pairs_of
 from ktbench.spec.suite import SuiteSpec
 

@@ -11,9 +11,9 @@ from ktbench.report.comparison import ComparedCell, Comparison
 from ktbench.report.comparison_table import comparison_markdown
 from ktbench.report.comparison_text import conditions, warnings
 from ktbench.report.flat import csv_of
-from ktbench.report.row import Row
 from ktbench.results import Run
 from ktbench.results.intervals import Interval, is_exact
+from ktbench.results.row import Row
 from ktbench.spec.errors import RequestError
 from ktbench.spec.plain import to_plain
 

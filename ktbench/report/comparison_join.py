@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ktbench.report.row import Row, place
+from ktbench.results.row import Row, place
 from ktbench.results.settings import varying
 
 

@@ -8,9 +8,9 @@ from datetime import datetime
 from itertools import accumulate, pairwise
 from typing import Literal
 
-from ktbench.report.row import Row
 from ktbench.results import Run
 from ktbench.results.intervals import Interval, exact
+from ktbench.results.row import Row
 from ktbench.results.speedups import paired_interval, unpaired_interval
 from ktbench.spec.placement import Placement
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 
-from ktbench.report.agreement import systems_of
-from ktbench.report.machine import facts_of
-from ktbench.report.row import Row
-from ktbench.report.simulated import measured
 from ktbench.results import Run
+from ktbench.results.row import Row, measured, systems_of
+from ktbench.results.run import facts_of
 from ktbench.results.settings import precision_word
 
 

@@ -12,10 +12,10 @@ from ktbench.report.conditions import conditions_of
 from ktbench.report.formats import format_notes
 from ktbench.report.health import turn_warnings
 from ktbench.report.methods import methods_of
-from ktbench.report.parts import the_part
-from ktbench.report.row import Row, groups_of, place
 from ktbench.report.text import DASH
 from ktbench.results import Run
+from ktbench.results.row import Row, groups_of, place
+from ktbench.results.run import the_part
 from ktbench.results.settings import varying
 from ktbench.spec.sweep import FigureKind
 

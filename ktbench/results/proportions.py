@@ -9,6 +9,7 @@ from statistics import NormalDist
 
 from ktbench.results.intervals import CONFIDENCE
 
+
 @cache
 def normal_quantile(confidence: float = CONFIDENCE) -> float:
     """How many standard errors on either side hold a normal value with `confidence`: 1.96 for 95 %."""
@@ -23,7 +24,6 @@ def student_quantile(df: int, confidence: float = CONFIDENCE) -> float:
     from scipy.special import stdtrit  # takes 0.2 s to load: only for those who need it
 
     return float(stdtrit(df, (1 + confidence) / 2))
-
 
 
 _HALVINGS = 48  # of an interval of 2 at most: to 1e-14

@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ktbench.results.lines import Damage, Fact, StoreError, read_lines
 from ktbench.results.log import LOG_NAME, PLAN_NAME
 from ktbench.spec.published import Published
-from ktbench.spec.record import Environment, Header, Record
+from ktbench.spec.record import Environment, Header, Part, Record
 from ktbench.spec.scored import Asked, Scored
+
+
+def parts_of(run: Run) -> tuple[Run, ...]:
+    """Each part with its title, cells and records; a run whose only part has no name is itself."""
+    parts = run.header.parts
+    return (run,) if [part.name for part in parts] == [""] else tuple(_alone(run, part) for part in parts)
+
+
+def the_part(run: Run) -> Part:
+    """The part of a run that has one. Raises ValueError where it has several: take them from `parts_of`."""
+    (part,) = run.header.parts
+    return part
+
+
+def _alone(run: Run, part: Part) -> Run:
+    cells = tuple(cell for cell in run.header.cells if cell.part == part.name)
+    keys = {cell.key for cell in cells}
+    header = replace(run.header, title=part.title, parts=(part,), cells=cells)
+    return replace(run, header=header, records=tuple(record for record in run.records if record.cell in keys))
+
 
 T = TypeVar("T", bound=Fact | Damage)
 
@@ -121,3 +141,31 @@ def _with_all_answers(asked: Sequence[Asked], scored: Sequence[Scored]) -> tuple
     for one in scored:
         known.setdefault((one.cell, one.task), set()).add(one.question)
     return tuple(end for end in asked if len(known.get((end.cell, end.task), ())) >= end.questions)
+
+
+Facts = dict[str, Any]
+
+
+def environments_of(run: Run) -> tuple[Environment, ...]:
+    """What sittings found on the machines whose turns count: those that measured, else those that simulated.
+
+    Of a run that was spread over nodes these are the nodes. Without any turn it is the machine that planned the run.
+    """
+    simulated = {record.env_id for record in run.latest().values() if record.outcome.timed}
+    ids = run.measured_on() or simulated or {run.header.env_id}
+    return tuple(found for found in run.environments if found.env_id in ids)
+
+
+def each_machine(run: Run) -> list[Facts]:
+    """Facts of each machine whose turns count, as last found; one without facts where none was described."""
+    return [*machines_of(run).values()] or [{}]
+
+
+def machines_of(run: Run) -> dict[str, Facts]:
+    """Facts of the machines whose turns count, as last found, by their ids; empty where none was described."""
+    return {found.env_id: found.facts for found in environments_of(run)}
+
+
+def facts_of(run: Run) -> Facts:
+    """Facts of the machine whose turns count, of several the last that was described; empty where none was."""
+    return each_machine(run)[-1]

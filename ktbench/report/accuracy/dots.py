@@ -19,8 +19,8 @@ from ktbench.report.accuracy.table import settings_shown
 from ktbench.report.legend import LEGEND_LINE_IN, draw_legend, legend_lines
 from ktbench.report.lettering import LABEL_PT, TICK_PT, width_in
 from ktbench.report.lines import REFERENCE, looks
-from ktbench.report.row import place
 from ktbench.report.sheet import COLUMN_IN, PAGE_IN, RIGHT_IN, TOP_IN, axes_at, sheet
+from ktbench.results.row import place
 from ktbench.results.scores import Estimate
 
 _ABREAST = 3

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ktbench.report.row import Row, groups_of, place
 from ktbench.report.text import number, ratio
 from ktbench.results.intervals import Interval, is_exact
+from ktbench.results.row import Row, groups_of, place
 from ktbench.results.settings import varying
 from ktbench.results.speedups import Verdict
 from ktbench.spec.record import Provenance

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import mean, median
 
-from ktbench.report.energy import EnergyUse
-from ktbench.report.roles import RoleShares
-from ktbench.report.roof import RoofShare
 from ktbench.results.intervals import Interval
 from ktbench.results.settings import Setting
 from ktbench.results.speedups import Verdict
+from ktbench.results.usage import EnergyUse, RoleShares, RoofShare
 from ktbench.spec.conduct import PeakMemory
 from ktbench.spec.features import FeatureValue
+from ktbench.spec.machine import MachineSpec
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.placement import Placement, placement_of
 from ktbench.spec.record import Agreement, Provenance, Record, Role, Work
@@ -146,3 +145,33 @@ def groups_of(rows: Sequence[Row]) -> list[tuple[Row, ...]]:
 def place(row: Row, settings: Sequence[str]) -> str:
     """Label of a row with the settings that tell it from rows of other groups."""
     return ", ".join([row.shown, *(f"{key}={row.settings.get(key)}" for key in settings)])
+
+
+def measured(rows: Iterable[Row]) -> list[Row]:
+    """Rows of this machine."""
+    return [row for row in rows if not row.simulated]
+
+
+def machines_of(rows: Iterable[Row]) -> list[MachineSpec]:
+    """Machines of paper, in order of appearance."""
+    found: list[MachineSpec] = []
+    for row in rows:
+        if row.spec.machine is not None and row.spec.machine not in found:
+            found.append(row.spec.machine)
+    return found
+
+
+def roof_rows(rows: Sequence[Row]) -> list[Row]:
+    """Rows whose roofs can be drawn: all that ran against the same ones; none where rows are of several machines."""
+    same = all(row.spec.machine == rows[0].spec.machine for row in rows)
+    return [row for row in rows if any(record.roofs for record in row.records)] if same else []
+
+
+def systems_of(rows: Sequence[Row]) -> tuple[str, ...]:
+    """The systems of rows, in order of appearance."""
+    return tuple(dict.fromkeys(row.spec.system for row in rows))
+
+
+def shows_speeds(rows: Sequence[Row]) -> bool:
+    """Whether bars are speeds: those of systems of which none has to be there for the others to be compared."""
+    return len(systems_of(rows)) > 1 and not rows[0].is_layer
