@@ -9,6 +9,7 @@ from statistics import mean, median
 from ktbench.results.intervals import Interval
 from ktbench.results.settings import Setting
 from ktbench.results.speedups import Verdict
+from ktbench.results.turns import Turn, turn_of
 from ktbench.results.usage import EnergyUse, RoleShares, RoofShare
 from ktbench.spec.conduct import PeakMemory
 from ktbench.spec.features import FeatureValue
@@ -109,6 +110,11 @@ class Row:
     def samples(self) -> int:
         """Timed steps over all rounds."""
         return sum(len(record.samples_s) for record in self.records)
+
+    @property
+    def turns(self) -> dict[int, Turn]:
+        """The turns of each round; empty where the row has no speed to show."""
+        return {record.round: turn_of(record) for record in self.records} if self.timed else {}
 
     @property
     def round_s(self) -> dict[int, float]:

@@ -7,12 +7,15 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
+from ktbench.results import turns
 from ktbench.results.command import command_of
-from ktbench.results.intervals import Interval, exact, median_interval, summary
+from ktbench.results.intervals import Interval, exact, summary
 from ktbench.results.row import Gain, Row, groups_of, systems_of
 from ktbench.results.run import Run
-from ktbench.results.settings import alike, precision_word, settings_of
-from ktbench.results.speedups import judge, paired_interval, paired_ratios
+from ktbench.results.settings import Setting, cell_settings
+from ktbench.results.speedups import judge, paired_interval
+from ktbench.results.stopping import open_reason
+from ktbench.results.turns import Values, comparable
 from ktbench.results.usage import energy_use, peak_memory, role_shares, roof_share, unmetered_reason, unseen_reason
 from ktbench.spec.features import FEATURES
 from ktbench.spec.outcome import Outcome
@@ -37,26 +40,6 @@ def ending_of(records: Sequence[Record]) -> tuple[Outcome | None, str]:
 def step_interval(records: Sequence[Record]) -> Interval:
     """Seconds a step over rounds, each round standing for itself with the median of its samples."""
     return summary([median(record.samples_s) for record in records], records)
-
-
-def open_reason(values: Sequence[float | None], goal: float) -> str:
-    """Why the interval of the values has not reached the goal; empty where it has, or where there are no rounds.
-
-    None stands for a round that was measured, but with the cores elsewhere than those of the baseline.
-    """
-    found = [value for value in values if value is not None]
-    interval = median_interval(found) if found else None
-    if not values or (interval and interval.closed(goal)):
-        return ""
-    if interval and interval.sound:
-        return f"the interval stayed at ±{interval.half_width:.1%}, the goal was ±{goal:.1%}"
-    if len(found) < len(values):
-        return f"{len(found)} of {_rounds(len(values))} compare cores in the same place, an interval of 95% needs 6"
-    return f"{_rounds(len(found))} of the 6 that an interval of 95% needs"
-
-
-def _rounds(count: int) -> str:
-    return f"{count} round{'' if count == 1 else 's'}"
 
 
 NOTHING_ASKED = "none asked, none seen"
@@ -98,40 +81,22 @@ def compared(row: Row, group: Sequence[Row]) -> Row:
     return replace(row, speedup=speedup, verdict=judge(speedup, noise))
 
 
-def judged_values(row: Row, group: Sequence[Row]) -> dict[int, float | None]:
-    """By round, the values that the precision goal is about.
-
-    Speed-ups over the baseline, which a drift of the whole machine does not touch; for the baseline itself those of its
-    control; seconds a step where there is nothing to compare with. None in a round in which both were measured, but
-    with the cores in different places.
-    """
-    base, shown = _baseline(group), _control(group) if row.is_baseline else row
-    both = base.round_s.keys() & shown.round_s.keys() if base and shown else set()
-    if not (base and shown and both):
-        return dict(row.round_s)
-    ratios = paired_ratios(*_alike(base, shown))
-    return {number: ratios.get(number) for number in sorted(both)}
+def judged_values(row: Row, group: Sequence[Row]) -> Values:
+    """By round, the values that the precision goal of a row is about: see `turns.judged_values`."""
+    base, control = _baseline(group), _control(group)
+    return turns.judged_values(
+        row.turns,
+        None if base is None else base.turns,
+        None if control is None else control.turns,
+        is_baseline=row.is_baseline,
+    )
 
 
 def _ratio(one: Row, other: Row) -> Interval | None:
     """How many times as fast as `one` the `other` is; None where no round compares them."""
     if one.step_s and other.step_s and one.simulated and other.simulated:
         return exact(one.step_s.mid / other.step_s.mid)
-    return paired_interval(*_alike(one, other))
-
-
-def _alike(one: Row, other: Row) -> tuple[dict[int, float], dict[int, float]]:
-    """Seconds of both in the rounds in which one machine had their cores in the same place, where they stayed."""
-    there, here = one.placements, other.placements
-    machine, its = _machines(one), _machines(other)
-    one_s, other_s = one.round_s, other.round_s
-    both = one_s.keys() & other_s.keys()
-    rounds = [n for n in both if there[n] == here[n] != "moved" and machine[n] == its[n]]
-    return {n: one_s[n] for n in rounds}, {n: other_s[n] for n in rounds}
-
-
-def _machines(row: Row) -> dict[int, str]:
-    return {record.round: record.env_id for record in row.records}
+    return paired_interval(*comparable(one.turns, other.turns))
 
 
 def _unpaired(row: Row, base: Row) -> str:
@@ -193,13 +158,11 @@ def rows_of(run: Run) -> tuple[Row, ...]:
     Raises ValueError where a cell mixes provenances.
     """
     parts = {part.name: part for part in run.header.parts}
-    worded = {cell.part for cell in run.header.cells if precision_word(cell.label)}
-    records = _by_cell(run)
-    rows = []
-    for cell in run.header.cells:
-        row = _row(cell, parts[cell.part], records.get(cell.key, ()), run.header.command)
-        rows.append(_of_any_precision(row) if cell.part in worded else row)
-    rows = _with_alike_settings(rows)
+    settings, records = cell_settings(run.header.cells), _by_cell(run)
+    rows = [
+        _row(cell, parts[cell.part], settings[cell.key], records.get(cell.key, ()), run.header.command)
+        for cell in run.header.cells
+    ]
     group_of = {row.cell: group for group in groups_of(rows) for row in group}
     return tuple(_settled(row, group_of[row.cell]) for row in rows)
 
@@ -212,22 +175,6 @@ def _by_cell(run: Run) -> dict[str, tuple[Record, ...]]:
     return {key: tuple(records) for key, records in found.items()}
 
 
-def _of_any_precision(row: Row) -> Row:
-    """Where arms name their precision it is no setting: rows of one point are one group."""
-    return replace(row, settings={key: value for key, value in row.settings.items() if key != "precision"})
-
-
-def _with_alike_settings(rows: Sequence[Row]) -> list[Row]:
-    """Where a part has simulated and measured rows, their settings have the same keys."""
-    found: list[Row] = []
-    for part in dict.fromkeys(row.part for row in rows):
-        mine = [row for row in rows if row.part == part]
-        settings = alike(row.settings for row in mine)
-        for row, one in zip(mine, settings, strict=True):  # their order counts: it makes groups
-            found.append(row if [*row.settings.items()] == [*one.items()] else replace(row, settings=one))
-    return found
-
-
 def _settled(row: Row, group: Sequence[Row]) -> Row:
     """The row with its comparisons; NOISY where it was timed and has not reached the precision goal."""
     row = compared(row, group)
@@ -237,7 +184,9 @@ def _settled(row: Row, group: Sequence[Row]) -> Row:
     return replace(row, outcome=Outcome.NOISY, why=why) if why else row
 
 
-def _row(cell: Cell, part: Part, records: tuple[Record, ...], planned_with: Sequence[str]) -> Row:
+def _row(
+    cell: Cell, part: Part, settings: dict[str, Setting], records: tuple[Record, ...], planned_with: Sequence[str]
+) -> Row:
     outcome, why = ending_of(records)
     row = Row(
         label=cell.label,
@@ -246,7 +195,7 @@ def _row(cell: Cell, part: Part, records: tuple[Record, ...], planned_with: Sequ
         cell=cell.key,
         spec=cell.spec,
         spec_id=cell.spec_id,
-        settings=settings_of(cell.spec),
+        settings=settings,
         features=cell.spec.engine.features,
         baseline=part.baseline,
         is_baseline=cell.role == "arm" and cell.label == part.baseline,

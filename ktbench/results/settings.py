@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, TypeAlias
@@ -16,6 +16,7 @@ from ktbench.spec.ids import digest
 from ktbench.spec.inject import InjectSpec
 from ktbench.spec.machine import CONSTANTS, MachineSpec
 from ktbench.spec.plain import from_plain, to_plain
+from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 
 
@@ -94,6 +95,20 @@ def settings_of(spec: RunSpec) -> dict[str, Setting]:
 
 def _of_machine(machine: MachineSpec) -> dict[str, Setting]:
     return {"machine": machine.name, **{f"machine.{name}": getattr(machine, name) for name in _MACHINE}}
+
+
+def cell_settings(cells: Sequence[Cell]) -> dict[str, dict[str, Setting]]:
+    """Settings of cells by key, with the same settings in all cells of a part: equal settings make a group.
+
+    Where labels of a part name a precision, it belongs to the arm and is no setting.
+    """
+    found: dict[str, dict[str, Setting]] = {}
+    for part in dict.fromkeys(cell.part for cell in cells):
+        mine = [cell for cell in cells if cell.part == part]
+        dropped = "precision" if any(precision_word(cell.label) for cell in mine) else ""
+        keyed = ({k: v for k, v in settings_of(cell.spec).items() if k != dropped} for cell in mine)
+        found |= zip((cell.key for cell in mine), alike(keyed), strict=True)
+    return found
 
 
 def alike(groups: Iterable[Mapping[str, Setting]]) -> list[dict[str, Setting]]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ktbench.results.proportions import inside, normal_quantile, student_quantile, tango_interval, wilson_interval
+from ktbench.results.proportions import normal_quantile, student_quantile, tango_interval, wilson_interval
 from ktbench.results.scores import Flips, flips_of, pairs_of
 
 
@@ -124,7 +124,6 @@ def test_student_gives_the_tables(df: int, quantile: float) -> None:
     assert round(student_quantile(df), 3) == quantile
 
 
-def test_student_is_the_inverse_of_its_distribution() -> None:
-    assert all(inside(student_quantile(df), df) == pytest.approx(0.95) for df in (1, 2, 7, 8, 999))
+def test_student_needs_a_degree_of_freedom() -> None:
     with pytest.raises(ValueError, match="degree of freedom"):
         student_quantile(0)
