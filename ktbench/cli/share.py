@@ -114,7 +114,7 @@ def _carry_out(share: Share, folder: Path) -> None:
     from ktbench.cli.request import plan_here
     from ktbench.cli.simulating import simulate_cells
     from ktbench.host.environment import environment
-    from ktbench.results.store import Log, read_run
+    from ktbench.results import Log, read_run
 
     log = Log(folder)
     try:
