@@ -15,11 +15,11 @@ from ktbench.report.conditions import common_to, conditions_of
 from ktbench.report.documents import Document, documents_of
 from ktbench.report.markdown import grid, table_grid
 from ktbench.report.paper_overview import HEADINGS, NUMERIC, overview
-from ktbench.report.parts import parts_of, the_part
-from ktbench.report.row import Row
-from ktbench.report.rows import name_width, row_line, rows_of
 from ktbench.report.write import write_report
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.row import Row
+from ktbench.results.rows import name_width, row_line, rows_of
+from ktbench.results.run import parts_of, the_part
 from ktbench.run.progress import listing
 from ktbench.spec.outcome import Outcome
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ktbench.results.store import Run, read_run
-from ktbench.results.store.find import find_run
+from ktbench.results import Run, read_run
+from ktbench.results.find import find_run
 from ktbench.run.progress import say
 from ktbench.sim.calibration import read_calibration
 from ktbench.sim.cell import ON_CORES

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ktbench.config import Launch, Request, launch_jobs
 from ktbench.host.environment import environment
-from ktbench.results.store import LOG_NAME, Log, NotKept, Run, read_run
+from ktbench.results import LOG_NAME, Log, NotKept, Run, read_run
 from ktbench.run.open_run import open_run
 from ktbench.run.progress import say, turns_ended
 from ktbench.run.request import cells_of

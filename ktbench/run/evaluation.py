@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 
-from ktbench.results.store import Log, Run
-from ktbench.results.store.find import RUNS
+from ktbench.results import Log, Run
+from ktbench.results.find import RUNS
 from ktbench.run.child import ChildFailed
 from ktbench.run.eval_process import Asking, Said, answer_apart, reference_file
 from ktbench.run.progress import cell_names, say

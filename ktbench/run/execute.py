@@ -9,10 +9,10 @@ from pathlib import Path
 
 from ktbench.cli.simulating import simulate_cells
 from ktbench.config import Request
-from ktbench.engine.gguf.kept import kept_file
+from ktbench.engine.gguf.export import kept_file
 from ktbench.host.environment import environment
 from ktbench.host.timing_lock import timing
-from ktbench.results.store import Log, Run, read_run
+from ktbench.results import Log, Run, read_run
 from ktbench.run.child import ChildFailed
 from ktbench.run.evaluation import Examiner
 from ktbench.run.exporting import ensure_file
@@ -91,14 +91,32 @@ def open_sweep(
     )
 
 
-def measure_cells(sweep: Sweep, planned: Planned, measure: MeasureSpec) -> None:
-    """Measure every block until its goal or the ceiling; cells that cannot run are set aside with the reason."""
+def measure_cells(sweep: Sweep, planned: Planned, parts: Sequence[Part], measure: MeasureSpec) -> None:
+    """Measure every block until its goal or the ceiling; cells that cannot run get a record with the reason."""
     for cell in planned.here:
-        if cell.key in planned.lacking:
-            sweep.set_aside(cell, Outcome.UNSUPPORTED, planned.lacking[cell.key])
+        if cell.key in planned.unsupported:
+            sweep.set_aside(cell, Outcome.UNSUPPORTED, planned.unsupported[cell.key])
     _write_files(sweep, planned)
+    names = cell_names(planned.cells)
     for block in planned.blocks:
-        _measure_block(sweep, block, _share(measure, len(block), len(planned.runnable)))
+        _measure_block(sweep, block, parts, _part_of(measure, len(block), len(planned.runnable)), names)
+
+
+def _measure_block(
+    sweep: Sweep, block: Sequence[Cell], parts: Sequence[Part], measure: MeasureSpec, names: dict[str, str]
+) -> None:
+    criterion, progress = SweepCriterion(block, parts, measure, names), RoundProgress(block, names, measure)
+    for records in sweep.rounds(block):
+        criterion.add(records)
+        progress.round_ended(criterion)
+        if criterion.finished():
+            say(f"stopped: {criterion.why()}")
+            return
+
+
+def _part_of(measure: MeasureSpec, cells: int, of: int) -> MeasureSpec:
+    """The minutes of a sweep are divided among its blocks by their numbers of cells."""
+    return replace(measure, max_minutes=measure.max_minutes * cells / of) if cells < of else measure
 
 
 def _write_files(sweep: Sweep, planned: Planned) -> None:
@@ -115,15 +133,3 @@ def _write_files(sweep: Sweep, planned: Planned) -> None:
             failed[path] = error
         if why := failed.get(path):
             sweep.set_aside(cell, why.outcome, f"no GGUF file: {why}")
-
-
-def _measure_block(sweep: Sweep, block: tuple[Cell, ...], measure: MeasureSpec) -> None:
-    for number in sweep.rounds(block):
-        if why := round_ended(only(read_run(sweep.folder), block), measure, number):
-            say(f"stopped: {why}")
-            return
-
-
-def _share(measure: MeasureSpec, cells: int, of: int) -> MeasureSpec:
-    """The minutes of a sweep go to its blocks by their cells."""
-    return replace(measure, max_minutes=measure.max_minutes * cells / of) if cells < of else measure

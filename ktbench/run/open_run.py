@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ktbench.config import Request, RequestPart
-from ktbench.results.store import Log, Run, free_folder, published_of, read_run
-from ktbench.results.store.find import RUNS, find_run, note_latest
+from ktbench.results import Log, Run, free_folder, published_of, read_run
+from ktbench.results.find import RUNS, find_run, note_latest
 from ktbench.run.evaluation import require_same_suite
 from ktbench.run.progress import say, turns_ended
 from ktbench.run.shards import end_nodes, gather_left, nodes_of, say_damage, whole_rounds

@@ -1,28 +1,26 @@
-"""What a person sees on stderr while a sweep runs, and when it is enough."""
+"""Lines of progress on stderr: what cells are called, what is loaded, how turns and rounds ended."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from statistics import median
 
-from ktbench.report.against_baseline import judged_values
-from ktbench.report.columns import setting_text
-from ktbench.report.row import Row, groups_of
-from ktbench.report.rows import name_width, row_line, rows_of
-from ktbench.report.settings import TOKENS, Setting, alike, settings_of, varying
-from ktbench.results.stats.stopping import Stopping
-from ktbench.results.store import Run
-from ktbench.spec.arms import PRECISIONS
-from ktbench.spec.outcome import Outcome
+from ktbench.results.settings import Setting, cell_settings, varying
+from ktbench.results.stopping import Standing, SweepCriterion
 from ktbench.spec.record import Cell, Record
 from ktbench.spec.run_spec import MeasureSpec
 
 
+def say(line: str) -> None:
+    """One line of progress. An error of stderr is ignored: nobody may be reading it."""
+    with suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
+
+
 def cell_names(cells: Sequence[Cell]) -> dict[str, str]:
-    """Name of each cell by its key: its part, then what it is called there."""
+    """Name of each cell by its key: its part, then its name in that part."""
     parts = dict.fromkeys(cell.part for cell in cells)
     return {
         key: f"{part} {name}".strip()
@@ -32,44 +30,17 @@ def cell_names(cells: Sequence[Cell]) -> dict[str, str]:
 
 
 def names_in_part(cells: Sequence[Cell]) -> dict[str, str]:
-    """Name of each cell of one part by its key: its label, and where it stands on what the part varies."""
-    keyed = alike(settings_of(cell.spec) for cell in cells)
-    settings = {cell.key: one for cell, one in zip(cells, keyed, strict=True)}
-    keys = _told(varying(settings.values()), (cell.label for cell in cells))
-    points = {cell.key: _point({key: settings[cell.key].get(key) for key in keys}) for cell in cells}
+    """Name of each cell of one part by its key: its label, and its values of the settings that the part varies."""
+    settings = cell_settings(cells)
+    keys = varying(settings.values())
+    points = {cell.key: setting_words({key: settings[cell.key].get(key) for key in keys}) for cell in cells}
     return {cell.key: f"{cell.label} ({points[cell.key]})" if keys else cell.label for cell in cells}
 
 
-def listing(
-    rows: Sequence[Row], lines: Callable[[Row], Iterable[str]], among: Sequence[Row] | None = None
-) -> Iterator[str]:
-    """The lines of rows, each point below what varies apart from tokens per expert, which rows name.
-
-    `among` are all rows of their part, which decide what varies (None: `rows` are all).
-    """
-    every = groups_of(rows if among is None else among)
-    keys = [key for key in varying([group[0].settings for group in every]) if key != TOKENS]
-    for group in groups_of(rows):
-        if keys:
-            yield f"{_point({key: group[0].settings.get(key) for key in keys})}:"
-        for row in group:
-            yield from lines(row)
-
-
-def _told(keys: Sequence[str], labels: Iterable[str]) -> list[str]:
-    """Without the precision where labels name it."""
-    worded = any(word in PRECISIONS for label in labels for word in label.split())
-    return [key for key in keys if not (key == "precision" and worded)]
-
-
-def _point(settings: dict[str, Setting]) -> str:
-    return ", ".join(f"{key.rpartition('.')[2]} {setting_text(value)}" for key, value in settings.items())
-
-
-def say(line: str) -> None:
-    """One line of progress. Nobody may be there to read it, and work goes on all the same."""
-    with suppress(OSError):
-        print(line, file=sys.stderr, flush=True)
+def setting_words(settings: dict[str, Setting]) -> str:
+    """`prompt 8, batch 1`."""
+    values = {key.rpartition(".")[2]: "null" if value is None else value for key, value in settings.items()}
+    return ", ".join(f"{key} {value}" for key, value in values.items())
 
 
 def loading(cell: Cell) -> None:
@@ -83,76 +54,46 @@ def turns_ended(cells: Sequence[Cell]) -> Callable[[Record], None]:
     width = max((len(name) for name in names.values()), default=0)
 
     def turn_ended(record: Record) -> None:
-        ended = f"{median(record.samples_s) * 1e3:.2f} ms/step" if record.samples_s else _failure(record)
+        failure = f"{record.outcome}: {record.why}"
+        ended = f"{median(record.samples_s) * 1e3:.2f} ms/step" if record.samples_s else failure
         turn = "simulated" if record.provenance == "simulated" else f"round {record.round + 1:>2}"
         say(f"  {turn}  {names[record.cell]:<{width}} {ended}")
 
     return turn_ended
 
 
-def _failure(record: Record) -> str:
-    return f"{record.outcome}: {record.why}"
+class RoundProgress:
+    """Shows after each round the cells that are done, each once, and those that are still open."""
+
+    def __init__(self, cells: Sequence[Cell], names: dict[str, str], measure: MeasureSpec) -> None:
+        self._names = {cell.key: names[cell.key] for cell in cells}
+        self._width = max((len(name) for name in self._names.values()), default=0)
+        self._max_minutes = measure.max_minutes
+        self._shown: set[str] = set()
+
+    def round_ended(self, criterion: SweepCriterion) -> None:
+        """Write how far the cells are after the round that was added last, and what the criterion waits for."""
+        say("")
+        for line in self._lines(criterion.standings()):
+            say(line)
+        say(f"{criterion.minutes:.1f} of at most {self._max_minutes:g} minutes; {criterion.why()}\n")
+
+    def _lines(self, standings: Sequence[Standing]) -> Iterator[str]:
+        done = [one for one in standings if one.is_done]
+        yield from self._listed("done", [one for one in done if one.cell.key not in self._shown])
+        yield from self._listed("open", [one for one in standings if not one.is_done])
+        yield f"{len(done)} of {len(standings)} cells done"
+        self._shown |= {one.cell.key for one in done}
+
+    def _listed(self, heading: str, standings: Sequence[Standing]) -> Iterator[str]:
+        if standings:
+            yield f"{heading}:"
+            yield from (f"  {self._names[one.cell.key]:<{self._width}}  {_standing_words(one)}" for one in standings)
 
 
-def round_ended(run: Run, measure: MeasureSpec, round_number: int) -> str:
-    """Shows each row once when it is done, and what is open. Why it is enough, or empty when it is not."""
-    now = _until(run, round_number)
-    rows, before = rows_of(now), rows_of(_until(run, round_number - 1))
-    say("")
-    for line in standing(now, rows, {row.cell for row in before if _is_done(row)}):
-        say(line)
-    criterion = replay(now, rows, measure, round_number)
-    say(f"{spent_minutes(now):.1f} of at most {measure.max_minutes:g} minutes; {criterion.why()}\n")
-    return criterion.why() if criterion.finished() else ""
-
-
-def _until(run: Run, round_number: int) -> Run:
-    """The run as it was after a round."""
-    return replace(run, records=tuple(record for record in run.records if record.round <= round_number))
-
-
-def _is_done(row: Row) -> bool:
-    """Whether a row has failed, or its interval has closed."""
-    return row.outcome not in (None, Outcome.NOISY)
-
-
-def standing(run: Run, rows: Sequence[Row], before: Container[str]) -> Iterator[str]:
-    """Rows that are done now and were not `before` (cells), then those that are open; of several parts their number."""
-    alone = len(run.header.parts) == 1
-    for part in run.header.parts:
-        mine = [row for row in rows if row.part == part.name]
-        done = [row for row in mine if _is_done(row)]
-        new = [row for row in done if row.cell not in before]
-        yield from _listed("done" if alone else f"{part.name}, done", new, mine)
-        if alone:
-            yield from _listed("open", [row for row in mine if not _is_done(row)], mine)
-        yield f"{'' if alone else f'{part.name}: '}{len(done)} of {len(mine)} rows done"
-
-
-def _listed(heading: str, rows: Sequence[Row], among: Sequence[Row]) -> Iterator[str]:
-    if rows:
-        width = name_width(among)
-        yield f"{heading}:"
-        yield from listing(rows, lambda row: [row_line(row, width)], among)
-
-
-def replay(run: Run, rows: Sequence[Row], measure: MeasureSpec, round_number: int) -> Stopping:
-    """The stopping criterion over the rounds on disk up to `round_number`, whichever sitting measured them."""
-    criterion = Stopping(
-        goal=measure.goal,
-        min_rounds=measure.min_rounds,
-        max_rounds=measure.max_rounds,
-        max_minutes=measure.max_minutes,
-    )
-    names = cell_names(run.header.cells)
-    values = {names[row.cell]: judged_values(row, group) for group in groups_of(rows) for row in group}
-    for number in range(round_number + 1):
-        of_round = {name: by_round[number] for name, by_round in values.items() if number in by_round}
-        criterion.add(of_round, spent_minutes(run, number))
-    return criterion
-
-
-def spent_minutes(run: Run, last_round: int | None = None) -> float:
-    """Minutes of turns in all rounds, or in those up to one."""
-    took_s = (record.took_s for record in run.records if last_round is None or record.round <= last_round)
-    return sum(took_s) / 60
+def _standing_words(one: Standing) -> str:
+    """The median with half the width of its interval, and why the cell is open or has failed."""
+    if one.step_s is None:
+        return one.why
+    width = f" ±{one.step_s.half_width:.1%}" if one.step_s.sound else ""
+    return f"{one.step_s.mid * 1e3:.2f} ms/step{width}{f': {one.why}' if one.why else ''}"

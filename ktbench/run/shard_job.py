@@ -112,7 +112,7 @@ def carry_out_shard(folder: Path) -> None:
 def _carry_out(share: Shard, folder: Path) -> None:
     from ktbench.cli.simulating import simulate_cells
     from ktbench.host.environment import environment
-    from ktbench.results.store import Log, read_run
+    from ktbench.results import Log, read_run
     from ktbench.run.execute import measure_cells, open_sweep
     from ktbench.run.request import plan_here
 

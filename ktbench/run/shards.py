@@ -10,11 +10,11 @@ from pathlib import Path
 
 import msgspec
 
-from ktbench.report.rows import rows_of
-from ktbench.results.store import LOG_NAME, Damage, Log, NoPlan, Run, read_run
-from ktbench.results.store.lock import try_lock
-from ktbench.results.store.merge import lacking
-from ktbench.run.progress import replay, say
+from ktbench.results import LOG_NAME, Damage, Log, NoPlan, Run, read_run
+from ktbench.results.log import try_lock
+from ktbench.results.merge import lacking
+from ktbench.results.stopping import SweepCriterion
+from ktbench.run.progress import say
 from ktbench.spec.errors import RequestError
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.points import points_of
@@ -201,7 +201,15 @@ def is_done(run: Run, cells: Sequence[Cell], measure: MeasureSpec) -> bool:
         return False
     last = max((record.round for record in ends.values()), default=0)
     measured = [record for record in ends.values() if record.provenance == "measured" and record.outcome.timed]
-    return not measured or replay(mine, rows_of(mine), measure, last).finished()
+    return not measured or _criterion(mine, measure, last).finished()
+
+
+def _criterion(run: Run, measure: MeasureSpec, last_round: int) -> SweepCriterion:
+    """The stopping criterion of a run's cells after the rounds up to one, whichever session measured them."""
+    criterion = SweepCriterion(run.header.cells, run.header.parts, measure, {})
+    for number in range(last_round + 1):
+        criterion.add(record for record in run.records if record.round == number)
+    return criterion
 
 
 def failures(run: Run, cells: Sequence[Cell], why: str, machine: Environment) -> Iterator[Record]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
-from ktbench.results.store.log import Log
+from ktbench.results.log import Log
 from ktbench.run.agreement import logits_file
 from ktbench.run.messages import Open
 from ktbench.run.worker import Worker, WorkerDied, serve_command
@@ -42,21 +42,31 @@ class Sweep:
     free_bytes: int = 0
     _workers: dict[WeightsKey, Worker] = field(default_factory=dict)
     _lost: set[str] = field(default_factory=set)
+    _new: list[Record] = field(default_factory=list)
     _needed: set[WeightsKey] = field(default_factory=set)
 
-    def rounds(self, cells: Sequence[Cell] | None = None) -> Iterator[int]:
-        """Run one round of some cells (None: of all) after the other, yielding each finished one's number.
+    def rounds(self, cells: Sequence[Cell] | None = None) -> Iterator[tuple[Record, ...]]:
+        """Run one round of some cells (None: of all) after the other, yielding each finished one's records.
 
-        The caller decides when to stop.
+        Records of the resumed run come before those of this session. Ends when every cell has failed; the caller
+        decides when to stop before that.
         """
         turns = tuple(self.cells if cells is None else cells)
+        keys = {cell.key for cell in turns}
         round_number = 0
         while True:
             self._round(turns, round_number)
-            yield round_number
-            if self._lost.issuperset(cell.key for cell in turns):
+            yield self._records_of(keys, round_number)
+            if self._lost.issuperset(keys):
                 return
             round_number += 1
+
+    def _records_of(self, keys: Collection[str], round_number: int) -> tuple[Record, ...]:
+        """The records of a round of these cells, each handed out once."""
+        kept = [record for (key, number), record in self.kept.items() if number == round_number and key in keys]
+        new = [record for record in self._new if record.cell in keys]
+        self._new = [record for record in self._new if record.cell not in keys]
+        return (*kept, *new)
 
     def set_aside(self, cell: Cell, outcome: Outcome, why: str) -> None:
         """Record that a cell is not run at all, unless the resumed run says so already."""
@@ -118,6 +128,7 @@ class Sweep:
         if not record.outcome.timed:
             self._lost.add(record.cell)
         self.log.append(record)
+        self._new.append(record)
         self.on_record(record)
 
     def _failure(self, cell: Cell, round_number: int, outcome: Outcome, why: str) -> Record:

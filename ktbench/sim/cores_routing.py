@@ -7,9 +7,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from ktbench.engine.workload.layer import layer_selections
 from ktbench.engine.workload.recorded import read_trace
-from ktbench.engine.workload.routing import route
+from ktbench.engine.workload.routing import layer_selections, route
 from ktbench.sim.calibration import Calibration
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from ktbench.spec.shape import MoEShape

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.results.store import Log, Run, read_run
+from ktbench.results import Log, Run, read_run
 from ktbench.run import evaluation
 from ktbench.run.child import ChildFailed
 from ktbench.run.eval_process import Asking, Said

@@ -10,7 +10,7 @@ import pytest
 from ktbench.config import Request
 from ktbench.host.timing_lock import timing
 from ktbench.report.comparison_machine import require_one_machine
-from ktbench.results.store import Log, Run, published_of, read_run
+from ktbench.results import Log, Run, published_of, read_run
 from ktbench.run.execute import carry_out
 from ktbench.run.open_run import header_of, kept_of, open_run
 from ktbench.run.request import Planned, cells_of, read_request

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.results.store import Run
+from ktbench.results import Run
 from ktbench.run.progress import round_ended
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.run_spec import MeasureSpec

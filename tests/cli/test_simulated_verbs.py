@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from ktbench.cli import main
-from ktbench.results.store import read_run
+from ktbench.results import read_run
 from ktbench.run import request
 from ktbench.run.request import Planned, plan_request, read_request
 from ktbench.spec.errors import RequestError

@@ -18,7 +18,7 @@ import yaml
 from ktbench.cli import main
 from ktbench.config import Launch, launcher
 from ktbench.host import timing_lock
-from ktbench.results.store import Log, NotKept, Run, StoreError, read_run
+from ktbench.results import Log, NotKept, Run, StoreError, read_run
 from ktbench.run import cluster, shard_job
 from ktbench.run.shard_job import carry_out_shard, run_shard
 from ktbench.run.shards import NODES, is_asked, read_shard, shard_of, withdraw, write_shard

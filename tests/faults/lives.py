@@ -19,10 +19,10 @@ from ktbench import cli
 from ktbench.cli import show
 from ktbench.config import Request
 from ktbench.host.environment import environment
-from ktbench.report.rows import rows_of
 from ktbench.report.tables import table_of
 from ktbench.report.write import write_report
-from ktbench.results.store import LOG_NAME, Run, StoreError, read_run
+from ktbench.results import LOG_NAME, Run, StoreError, read_run
+from ktbench.results.rows import rows_of
 from ktbench.run import execute, request, worker
 from ktbench.run.request import Planned, plan_request, read_request
 from ktbench.run.sweep import Sweep

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from unittest.mock import patch
 
-from ktbench.results.store import find, read_run
+from ktbench.results import find, read_run
 from ktbench.run import open_run, session
 from ktbench.run import sweep as sweeping
 from ktbench.spec.outcome import Outcome

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ktbench.resources import data_folder
-from ktbench.results.store import read_run
+from ktbench.results import read_run
 from ktbench.sim.calibration import Calibration, read_calibration
 from ktbench.sim.cores_counters import cores_counters
 from ktbench.sim.cores_observed import Observed, machine_at, observe, recorded_machine
