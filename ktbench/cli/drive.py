@@ -12,10 +12,10 @@ from ktbench.cli.opening import end_shares, kept_of, open_run, parts_of
 from ktbench.cli.progress import loading, round_ended, say, turns_ended
 from ktbench.cli.request import Planned
 from ktbench.config import Request
-from ktbench.engine.gguf.kept import kept_file
+from ktbench.engine.gguf.export import kept_file
 from ktbench.host.environment import environment
 from ktbench.host.timing_lock import timing
-from ktbench.results.store import Log, Run, read_run
+from ktbench.results import Log, Run, read_run
 from ktbench.run.apart import ChildFailed
 from ktbench.run.exporting import ensure_file
 from ktbench.run.shares import only

@@ -113,7 +113,7 @@ def _carry_out(share: Share, folder: Path) -> None:
     from ktbench.cli.drive import measure_cells, open_sweep
     from ktbench.cli.request import plan_here
     from ktbench.host.environment import environment
-    from ktbench.results.store import Log, read_run
+    from ktbench.results import Log, read_run
     from ktbench.sim.records import simulate_cells
 
     log = Log(folder)

@@ -46,7 +46,7 @@ def run(overrides: Sequence[str]) -> int:
 def _folder(request: Request) -> Path:
     from datetime import UTC, datetime
 
-    from ktbench.results.store.find import RUNS
+    from ktbench.results.find import RUNS
     from ktbench.spec.errors import RequestError
 
     if request.resume is not None:

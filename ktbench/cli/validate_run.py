@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ktbench.cli.progress import say
-from ktbench.results.store import Run, read_run
-from ktbench.results.store.find import find_run
+from ktbench.results import Run, read_run
+from ktbench.results.find import find_run
 from ktbench.sim.calibration import read_calibration
 from ktbench.sim.judging import Quality, quality_of
 from ktbench.sim.local_fit import Judged, judge

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ktbench._kernels import Linear, OpenMPTeam, PackedMatrix, rms_norm
 from ktbench.engine.fused import bits
-from ktbench.engine.inject.norms import read_norm
+from ktbench.engine.inject.forms import read_norm
 from ktbench.engine.matrices import LinearBlocks
 from ktbench.engine.step.later import settled
 from ktbench.engine.step.tape import Tape

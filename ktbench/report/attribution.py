@@ -7,10 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from ktbench.report.attribution_gaps import left_out, no_part, no_timed, no_total
 from ktbench.report.attribution_grid import Grid, grid_of
-from ktbench.report.exact import is_exact
-from ktbench.report.row import Row, groups_of
-from ktbench.report.settings import Setting
-from ktbench.results.stats.attribution import (
+from ktbench.results.contrasts import (
     Contrast,
     Interaction,
     first_step,
@@ -21,7 +18,9 @@ from ktbench.results.stats.attribution import (
     total_of,
     why_no_interaction,
 )
-from ktbench.results.stats.intervals import Interval
+from ktbench.results.intervals import Interval, is_exact
+from ktbench.results.row import Row, groups_of
+from ktbench.results.settings import Setting
 from ktbench.spec.sweep import FigureKind
 
 ATTRIBUTED: tuple[FigureKind, ...] = ("waterfall", "interactions")

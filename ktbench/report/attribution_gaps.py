@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ktbench.report.attribution_grid import Grid
-from ktbench.report.row import Row
-from ktbench.results.stats.attribution import Contrast
+from ktbench.results.contrasts import Contrast
+from ktbench.results.row import Row
 from ktbench.spec.features import FEATURES
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ktbench.report.against_baseline import judged_values
-from ktbench.report.exact import exact
-from ktbench.report.row import Row
-from ktbench.results.stats.attribution import Combination, Contrast, estimate, factor_of
-from ktbench.results.stats.intervals import Interval
+from ktbench.results.contrasts import Combination, Contrast, estimate, factor_of
+from ktbench.results.intervals import Interval, exact
+from ktbench.results.row import Row
+from ktbench.results.rows import judged_values
 from ktbench.spec.features import FEATURES
 
 

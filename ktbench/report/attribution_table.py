@@ -18,12 +18,12 @@ from ktbench.report.attribution_text import (
 from ktbench.report.columns import Column, setting_text
 from ktbench.report.conditions import conditions_of
 from ktbench.report.methods import methods_of
-from ktbench.report.parts import the_part
-from ktbench.report.row import Row
 from ktbench.report.tables import Table
 from ktbench.report.text import DASH, percent, ratio
-from ktbench.results.stats.intervals import Interval
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.intervals import Interval
+from ktbench.results.row import Row
+from ktbench.results.run import the_part
 
 TOTAL = "all together"
 

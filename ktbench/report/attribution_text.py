@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from ktbench.report.attribution import Attribution, Pair
 from ktbench.report.columns import setting_text
-from ktbench.report.parts import the_part
-from ktbench.report.settings import varying
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.run import the_part
+from ktbench.results.settings import varying
 
 
 def settings_shown(attributions: Sequence[Attribution]) -> tuple[str, ...]:

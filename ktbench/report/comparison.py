@@ -9,12 +9,12 @@ from ktbench.report.comparison_answers import ComparedAnswers, compared_answers
 from ktbench.report.comparison_join import joined, names_of
 from ktbench.report.comparison_machine import RoofRatio, noise_by_cell, roof_ratio, widest
 from ktbench.report.comparison_turns import Held, held, rounds_in_turns
-from ktbench.report.row import Row
-from ktbench.report.rows import rows_of
-from ktbench.results.stats.intervals import Interval
-from ktbench.results.stats.scores import ScoreVerdict
-from ktbench.results.stats.verdict import Verdict, judge
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.intervals import Interval
+from ktbench.results.row import Row
+from ktbench.results.rows import rows_of
+from ktbench.results.scores import ScoreVerdict
+from ktbench.results.speedups import Verdict, judge
 
 TOLERANCE = 0.03
 _MACHINE_TOO = "the machine's own roof moved the same way and as much: it may be all that changed"

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from ktbench.report.accuracy.answers import answers_of
 from ktbench.report.accuracy.subjects import Subject, SubjectKind, shares_of, subjects_of
-from ktbench.report.row import Row
-from ktbench.results.stats.flips import Pair, pairs_of
-from ktbench.results.stats.scores import Change, change_of
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.row import Row
+from ktbench.results.scores import Change, Pair, change_of, pairs_of
 from ktbench.spec.suite import SuiteSpec
 
 # Scores by question, of each (cell key, task).

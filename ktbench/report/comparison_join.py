@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ktbench.report.row import Row, place
-from ktbench.report.settings import varying
+from ktbench.results.row import Row, place
+from ktbench.results.settings import varying
 
 
 def joined(before: Sequence[Row], after: Sequence[Row]) -> tuple[tuple[Row, Row], ...]:

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 
-from ktbench.report.machine import each_machine
-from ktbench.report.roof import Limit
-from ktbench.report.row import Row, groups_of
-from ktbench.results.stats.intervals import Interval
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.intervals import Interval
+from ktbench.results.row import Row, groups_of
+from ktbench.results.run import each_machine
+from ktbench.results.usage import Limit
 from ktbench.spec.errors import RequestError
 from ktbench.spec.record import Record
 

@@ -9,8 +9,8 @@ from ktbench.report.comparison import ComparedCell, Comparison
 from ktbench.report.comparison_answers import ComparedAnswers
 from ktbench.report.comparison_text import conditions, summary, warnings
 from ktbench.report.markdown import grid, listed
-from ktbench.report.row import Row
 from ktbench.report.text import DASH, interval, ratio
+from ktbench.results.row import Row
 
 _CELLS = (
     ("cell", False),

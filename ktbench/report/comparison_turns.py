@@ -8,12 +8,10 @@ from datetime import datetime
 from itertools import accumulate, pairwise
 from typing import Literal
 
-from ktbench.report.exact import exact
-from ktbench.report.row import Row
-from ktbench.results.stats.intervals import Interval
-from ktbench.results.stats.paired import paired_interval
-from ktbench.results.stats.unpaired import unpaired_interval
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.intervals import Interval, exact
+from ktbench.results.row import Row
+from ktbench.results.speedups import paired_interval, unpaired_interval
 from ktbench.spec.placement import Placement
 
 Method = Literal["paired", "unpaired", "identical", "simulated"]

@@ -18,10 +18,10 @@ from ktbench.report.depth import draw_depth
 from ktbench.report.latency import draw_latency
 from ktbench.report.paper import PaperLine
 from ktbench.report.paper_figure import draw_paper
-from ktbench.report.row import Row
 from ktbench.report.sheet import DPI, without_caption
 from ktbench.report.tables import Table
 from ktbench.report.throughput import draw_throughput
+from ktbench.results.row import Row
 from ktbench.spec.sweep import FigureKind
 
 # Fixed salt, no dates, fonts inside the file, nobody's own matplotlibrc: the same rows give the same bytes.

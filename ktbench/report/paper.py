@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 from ktbench.report.paper_values import value_of
-from ktbench.report.parts import the_part
 from ktbench.report.published import bare, error_of, not_simulated_reason, published_for
-from ktbench.report.row import Row
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.row import Row
+from ktbench.results.run import the_part
 from ktbench.spec.published import Metric, Published
 from ktbench.spec.run_spec import RunSpec
 

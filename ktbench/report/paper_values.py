@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from ktbench.report.roles import RoleShares
-from ktbench.report.row import Row
-from ktbench.results.stats.intervals import Interval
+from ktbench.results.intervals import Interval
+from ktbench.results.row import Row
+from ktbench.results.usage import RoleShares
 from ktbench.spec.published import Metric
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
 from ktbench.report.columns import setting_text
-from ktbench.report.settings import settings_of, without_precision
+from ktbench.results.settings import settings_of, without_precision
 from ktbench.spec.arms import arm_changes, arm_peer
 from ktbench.spec.peers import BY_NAME
 from ktbench.spec.published import NOT_OURS, STANDS_FOR, Metric, Published

@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 from scipy.special import gammaincinv
 from scipy.stats import poisson
 
-from ktbench.engine.workload.layer import layer_selections
 from ktbench.engine.workload.recorded import read_trace
-from ktbench.engine.workload.routing import route
+from ktbench.engine.workload.routing import layer_selections, route
 from ktbench.sim.calibration import Calibration
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from ktbench.spec.shape import MoEShape, text_config

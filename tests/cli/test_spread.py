@@ -19,7 +19,7 @@ from ktbench.cli import main, share, spread
 from ktbench.cli.share import carry_out_share, run_share
 from ktbench.config import Launch, launcher
 from ktbench.host import timing_lock
-from ktbench.results.store import Log, NotKept, Run, StoreError, read_run
+from ktbench.results import Log, NotKept, Run, StoreError, read_run
 from ktbench.run.shares import NODES, is_asked, read_share, share_of, withdraw, write_share
 from ktbench.spec.errors import RequestError
 from ktbench.spec.outcome import Outcome

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from ktbench.results.store import Log, Run, read_run
+from ktbench.results import Log, Run, read_run
 from ktbench.spec.arms import arm_features, arm_peer
 from ktbench.spec.engine import EngineSpec, PlacementSpec
 from ktbench.spec.evidence import collect

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ktbench.resources import data_folder
-from ktbench.results.store import read_run
+from ktbench.results import read_run
 from ktbench.sim.calibration import Calibration, read_calibration
 from ktbench.sim.judging import quality_of
 from ktbench.sim.local_fit import fit, is_fitted, judge

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from statistics import fmean
 
-from ktbench.results.stats.scores import Estimate
-from ktbench.results.stats.weighted import exponential, weighted_mean
+from ktbench.results.scores import Estimate, exponential, weighted_mean
 from ktbench.spec.scored import SCORE, Scored
 
 # What is measured of documents where answers are not graded, in the order of a table.

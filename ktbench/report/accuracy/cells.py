@@ -11,7 +11,7 @@ from ktbench.report.accuracy.rows import AccuracyRow
 from ktbench.report.accuracy.text import score_text, signed
 from ktbench.report.paper import PaperLine
 from ktbench.report.text import DASH
-from ktbench.results.stats.scores import ScoreVerdict
+from ktbench.results.scores import ScoreVerdict
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,7 +19,7 @@ from ktbench.report.accuracy.text import (
 from ktbench.report.agreement import REFERENCE
 from ktbench.report.columns import setting_text
 from ktbench.report.text import DASH, interval, number
-from ktbench.results.stats.scores import Change
+from ktbench.results.scores import Change
 from ktbench.spec.sweep import FigureKind
 
 Write = Callable[[AccuracyRow], str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from ktbench.report.command import command_of
+from ktbench.results.command import command_of
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.suite import SuiteSpec
 

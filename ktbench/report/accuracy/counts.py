@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ktbench.report.accuracy.rows import AccuracyRow
 from ktbench.report.accuracy.table import settings_shown
 from ktbench.report.paper import PaperLine
-from ktbench.report.row import groups_of
+from ktbench.results.row import groups_of
 from ktbench.spec.arms import arm_features
 
 FEATURES = {"deferral": "deferred", "skipping": "skipped"}

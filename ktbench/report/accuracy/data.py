@@ -12,8 +12,8 @@ from ktbench.report.accuracy.rows import AccuracyRow
 from ktbench.report.data import json_of_table
 from ktbench.report.flat import csv_of
 from ktbench.report.tables import Table
-from ktbench.results.stats.scores import Change, Estimate
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.scores import Change, Estimate
 from ktbench.spec.plain import to_plain
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ktbench.report.accuracy.rows import AccuracyRow
-from ktbench.report.settings import without_precision
-from ktbench.results.stats.intervals import Interval
-from ktbench.results.stats.scores import Estimate
+from ktbench.results.intervals import Interval
+from ktbench.results.scores import Estimate
+from ktbench.results.settings import without_precision
 
 UNTIMED = "was not timed"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ktbench.report.accuracy.answers import KL, LOSSES, PERPLEXITIES, TOP1
 from ktbench.report.accuracy.rows import AccuracyRow
-from ktbench.results.stats.scores import Estimate
+from ktbench.results.scores import Estimate
 
 _X_NAMES = {KL: "KL to the baseline, nats", TOP1: "top-1 agreement, %"}
 

@@ -8,8 +8,7 @@ from statistics import fmean
 
 from ktbench.report.accuracy.answers import Answers
 from ktbench.report.accuracy.subjects import Subject, SubjectKind, shares_of
-from ktbench.results.stats.flips import Pair, pairs_of
-from ktbench.results.stats.scores import Change, Estimate, Stratum, change_of, score_of
+from ktbench.results.scores import Change, Estimate, Pair, Stratum, change_of, pairs_of, score_of
 from ktbench.spec.scored import Asked
 from ktbench.spec.suite import SuiteSpec
 

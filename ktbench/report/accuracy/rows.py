@@ -10,9 +10,9 @@ from ktbench.report.accuracy.command import eval_command
 from ktbench.report.accuracy.evidence import work_done
 from ktbench.report.accuracy.results import Answered, Result
 from ktbench.report.accuracy.subjects import AVERAGE, Subject, SubjectKind, subjects_of
-from ktbench.report.row import Row
-from ktbench.report.rows import rows_of
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.row import Row
+from ktbench.results.rows import rows_of
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.record import Provenance
 from ktbench.spec.scored import SCORE, Asked

@@ -15,12 +15,12 @@ from ktbench.report.accuracy.rows import AccuracyRow, parts_of_average
 from ktbench.report.accuracy.subjects import AVERAGE, SubjectKind
 from ktbench.report.accuracy.text import SURE_MARK, relative_text, score_text
 from ktbench.report.columns import Column
-from ktbench.report.parts import the_part
-from ktbench.report.row import groups_of, place
-from ktbench.report.settings import varying
 from ktbench.report.tables import Table
 from ktbench.report.text import DASH
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.row import groups_of, place
+from ktbench.results.run import the_part
+from ktbench.results.settings import varying
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,7 +13,7 @@ from ktbench.report.html.answers import ends_of
 from ktbench.report.html.cards import Dealt
 from ktbench.report.html.forest import Mark, forest, linear
 from ktbench.report.html.picture import Panel, Picture
-from ktbench.report.row import place
+from ktbench.results.row import place
 
 
 def drift_picture(rows: Sequence[AccuracyRow], dealt: Dealt) -> Picture | None:

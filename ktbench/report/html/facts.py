@@ -14,13 +14,12 @@ from ktbench.report.attribution_table import Line, lines_of
 from ktbench.report.attribution_text import context_text, group_name
 from ktbench.report.attribution_text import settings_shown as settings_of_groups
 from ktbench.report.documents import Document
-from ktbench.report.exact import is_exact
 from ktbench.report.html.deck import Card
 from ktbench.report.paper import PaperLine
-from ktbench.report.row import Row, place
 from ktbench.report.tables import Table
 from ktbench.report.text import DASH, ratio
-from ktbench.results.stats.intervals import Interval
+from ktbench.results.intervals import Interval, is_exact
+from ktbench.results.row import Row, place
 
 Facts = Iterator[tuple[str, str]]
 

@@ -17,7 +17,7 @@ from ktbench.report.accuracy.table import accuracy_table
 from ktbench.report.latex import latex
 from ktbench.report.page import page_of
 from ktbench.report.write import write_report
-from ktbench.results.store import Log, Run, read_run
+from ktbench.results import Log, Run, read_run
 from tests.report.accuracy_stores import (
     BASE,
     FOUR,

@@ -12,7 +12,7 @@ from ktbench.report.accuracy.data import accuracy_json_text
 from ktbench.report.accuracy.rows import accuracy_rows
 from ktbench.report.accuracy.table import accuracy_table, grids_below
 from ktbench.report.write import write_report
-from ktbench.results.store import Run
+from ktbench.results import Run
 from tests.report.accuracy_stores import (
     BASE,
     FOUR,

@@ -19,7 +19,7 @@ from ktbench.report.documents import documents_of
 from ktbench.report.html.heat import heat_plot
 from ktbench.report.html.page import page_html
 from ktbench.report.html.picture import Panel
-from ktbench.results.store import Run
+from ktbench.results import Run
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.suite import TaskSpec
 from ktbench.spec.sweep import FigureKind
