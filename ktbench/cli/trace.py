@@ -88,7 +88,7 @@ def _traced(cell: Cell, machine: Environment, folder: Path) -> tuple[Timeline | 
 
 def _simulated(cell: Cell, machine: Environment, folder: Path) -> tuple[Timeline | None, str]:
     """The timeline of a cell on its machine of paper, or why there is none."""
-    from ktbench.sim import simulate
+    from ktbench.sim.simulation import simulate
 
     try:
         timeline = simulate(cell.spec).timeline
