@@ -21,7 +21,7 @@ def run(overrides: Sequence[str]) -> int:
     """Ask, grade, report, and say with the exit code whether every cell ended well."""
     from ktbench.cli.show import show
     from ktbench.config.compose import suite_names
-    from ktbench.run.execute import carry_out
+    from ktbench.run.execute import execute
     from ktbench.run.request import plan_request
     from ktbench.spec.errors import RequestError
 
@@ -29,7 +29,7 @@ def run(overrides: Sequence[str]) -> int:
     if request.suite is None:
         raise RequestError(f"eval: name a suite with +suite=NAME; allowed are {', '.join(suite_names())}")
     planned = plan_request(request)
-    return show(carry_out(request, planned, ["python", "-m", "ktbench", "eval", *overrides]))
+    return show(execute(request, planned, ["python", "-m", "ktbench", "eval", *overrides]))
 
 
 def eval_request(overrides: Sequence[str]) -> Request:

@@ -30,7 +30,7 @@ def run(overrides: Sequence[str]) -> int:
     planned = plan_request(request)
     for part in request.parts:
         print("\n".join(_part_lines(part, planned)))
-    if played := [cell for cell in planned.simulated if cell.key not in planned.lacking]:
+    if played := [cell for cell in planned.simulated if cell.key not in planned.unsupported]:
         print(_simulated_line(played))
     if planned.runnable or (planned.here and not planned.simulated):
         print("\n".join(_memory_lines(planned)))
@@ -74,7 +74,7 @@ def _part_lines(part: RequestPart, planned: Planned) -> Iterator[str]:
     names = names_in_part(cells)
     width = max(len(name) for name in names.values())
     for cell in cells:
-        ending = f"dropped: {planned.lacking[cell.key]}" if cell.key in planned.lacking else cell.key
+        ending = f"dropped: {planned.unsupported[cell.key]}" if cell.key in planned.unsupported else cell.key
         yield f"{'  ' if part.name else ''}{names[cell.key]:<{width}} {cell.spec.summary} {ending}"
     yield from (f"{'  ' if part.name else ''}{line}" for line in _dropped_lines(part.sweep))
 

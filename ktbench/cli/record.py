@@ -68,7 +68,7 @@ def _cell(words: Sequence[str]) -> tuple[Cell, str]:
         raise RequestError(f"record workload.routing={work.routing}: routers are asked, leave workload.routing=model")
     planned = plan_request(request)
     cell = planned.cells[0]
-    return cell, planned.lacking.get(cell.key, "")
+    return cell, planned.unsupported.get(cell.key, "")
 
 
 def _default_output(model: str) -> Path:

@@ -14,7 +14,7 @@ def run(overrides: Sequence[str]) -> int:
     """
     from ktbench.cli.inject import show_injection
     from ktbench.cli.show import show
-    from ktbench.run.execute import carry_out
+    from ktbench.run.execute import execute
     from ktbench.run.request import plan_request, read_request
     from ktbench.spec.errors import RequestError
 
@@ -24,4 +24,4 @@ def run(overrides: Sequence[str]) -> int:
     if request.show:
         return show_injection(request.parts[0].spec)
     planned = plan_request(request)
-    return show(carry_out(request, planned, ["python", "-m", "ktbench", "run", *overrides]), alone=True)
+    return show(execute(request, planned, ["python", "-m", "ktbench", "run", *overrides]), alone=True)

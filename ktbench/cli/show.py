@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from ktbench.report.accuracy.line import accuracy_line
 from ktbench.report.accuracy.markdown import below_grid
-from ktbench.report.accuracy.rows import AccuracyRow, accuracy_rows
 from ktbench.report.accuracy.table import accuracy_table, grids_below
 from ktbench.report.agreement import UNPROVEN, kl_text, top1_text
+from ktbench.report.columns import name_width, row_line
 from ktbench.report.conditions import common_to, conditions_of
 from ktbench.report.documents import Document, documents_of
 from ktbench.report.markdown import grid, table_grid
 from ktbench.report.paper_overview import HEADINGS, NUMERIC, overview
 from ktbench.report.write import write_report
 from ktbench.results import Run
-from ktbench.results.row import Row
-from ktbench.results.rows import name_width, row_line, rows_of
+from ktbench.results.accuracy import AccuracyRow, accuracy_rows
+from ktbench.results.row import Row, groups_of
+from ktbench.results.rows import rows_of
 from ktbench.results.run import parts_of, the_part
-from ktbench.run.progress import listing
+from ktbench.results.settings import TOKENS, varying
+from ktbench.run.progress import setting_words
 from ktbench.spec.outcome import Outcome
 
 DONE = 0
@@ -151,3 +153,14 @@ def _answers(row: Row) -> Iterator[str]:
         yield f"top-1 {top1_text(row)}% and KL {kl_text(row)} nats against {row.agreement.against}"
     elif row.agreement:
         yield "the logits that the others are held against"
+
+
+def listing(rows: Sequence[Row], lines: Callable[[Row], Iterable[str]]) -> Iterator[str]:
+    """The lines of rows, each point below what varies apart from tokens per expert, which rows name."""
+    groups = groups_of(rows)
+    keys = [key for key in varying([group[0].settings for group in groups]) if key != TOKENS]
+    for group in groups:
+        if keys:
+            yield f"{setting_words({key: group[0].settings.get(key) for key in keys})}:"
+        for row in group:
+            yield from lines(row)

@@ -14,7 +14,7 @@ def run(overrides: Sequence[str]) -> int:
     """
     from ktbench.cli.show import show
     from ktbench.config import ablation_names, split_launcher
-    from ktbench.run.execute import carry_out
+    from ktbench.run.execute import execute
     from ktbench.run.request import plan_request, read_request
     from ktbench.spec.errors import RequestError
 
@@ -26,4 +26,4 @@ def run(overrides: Sequence[str]) -> int:
         from ktbench.run.cluster import spread
 
         return show(spread(request, launch, command))
-    return show(carry_out(request, plan_request(request), command))
+    return show(execute(request, plan_request(request), command))

@@ -30,8 +30,8 @@ def run(overrides: Sequence[str]) -> int:
         return A_CELL_FAILED
     planned = plan_request(request)
     folder, (cell,) = _folder(request), planned.cells
-    if cell.key in planned.lacking:
-        say(f"trace: UNSUPPORTED: {planned.lacking[cell.key]}")
+    if cell.key in planned.unsupported:
+        say(f"trace: UNSUPPORTED: {planned.unsupported[cell.key]}")
         return A_CELL_FAILED
     machine = environment()
     timeline, why = (_simulated if cell.spec.machine else _traced)(cell, machine, folder)
@@ -87,7 +87,7 @@ def _traced(cell: Cell, machine: Environment, folder: Path) -> tuple[Timeline | 
 
 def _simulated(cell: Cell, machine: Environment, folder: Path) -> tuple[Timeline | None, str]:
     """The timeline of a cell on its machine of paper, or why there is none."""
-    from ktbench.sim import simulate
+    from ktbench.sim.simulation import simulate
 
     try:
         timeline = simulate(cell.spec).timeline

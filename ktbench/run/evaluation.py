@@ -25,7 +25,7 @@ _ANSWERS = RUNS / "answers"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Examiner:
+class EvalRunner:
     """Asks the cells of a plan what is open, and keeps what they say in the log of a run."""
 
     suite: SuiteSpec
@@ -35,14 +35,14 @@ class Examiner:
     log: Log
     folder: Path
 
-    def ask_all(self, previous: Run | None) -> None:
+    def run_all(self, previous: Run | None) -> None:
         """Ask every task that the resumed run does not have. A crash costs the cell that caused it its other tasks."""
         ends = previous.ends() if previous else {}
         references = references_of(self.planned.here, self.parts)
         tasks = {cell.key: self._open(cell, ends, references[cell.key]) for cell in self.planned.here}
         for cell in self.planned.here:
-            if cell.key in self.planned.lacking:
-                self._set_aside(cell, tasks[cell.key], Outcome.UNSUPPORTED, self.planned.lacking[cell.key])
+            if cell.key in self.planned.unsupported:
+                self._set_aside(cell, tasks[cell.key], Outcome.UNSUPPORTED, self.planned.unsupported[cell.key])
         first = sorted(self.planned.runnable, key=lambda cell: references[cell.key] != cell.key)
         for group in worker_groups(first):
             self._ask_group(group, {cell.key: tasks[cell.key] for cell in group}, references)

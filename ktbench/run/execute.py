@@ -1,47 +1,47 @@
-"""Carries a planned request out: simulates, asks, measures, keeps what there is."""
+"""Executes a planned request: simulates, evaluates, measures, and logs every record."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from ktbench.cli.simulating import simulate_cells
 from ktbench.config import Request
 from ktbench.engine.gguf.export import kept_file
 from ktbench.host.environment import environment
 from ktbench.host.timing_lock import timing
 from ktbench.results import Log, Run, read_run
+from ktbench.results.stopping import SweepCriterion
 from ktbench.run.child import ChildFailed
-from ktbench.run.evaluation import Examiner
+from ktbench.run.evaluation import EvalRunner
 from ktbench.run.exporting import ensure_file
 from ktbench.run.open_run import end_shards, kept_of, open_run, parts_of
-from ktbench.run.progress import loading, round_ended, say, turns_ended
+from ktbench.run.progress import loading, say, turns_ended
 from ktbench.run.request import Planned
-from ktbench.run.shards import only
 from ktbench.run.sweep import Sweep
+from ktbench.sim.records import simulate_cells
 from ktbench.spec.memory import worker_bytes
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.peers import BY_NAME
-from ktbench.spec.record import Cell, Environment, Record
+from ktbench.spec.record import Cell, Environment, Part, Record
 from ktbench.spec.run_spec import MeasureSpec
 
 
-def carry_out(request: Request, planned: Planned, command: list[str]) -> Run:
-    """Simulate, have answer what is asked, then measure until the precision goal or the ceiling.
+def execute(request: Request, planned: Planned, command: list[str]) -> Run:
+    """Simulate, evaluate, then measure until the precision goal or a ceiling.
 
-    An interrupt keeps what was measured and is passed on. Raises NotKept where the disk takes no more, and RequestError
-    where others are timing on this host.
+    An interrupt keeps what was measured and is raised again. Raises NotKept where the log cannot be written, and
+    RequestError where another process is timing on this host.
     """
     times = request.is_timed and bool(planned.runnable)
     if times and request.resume:
         end_shards(request.resume, planned.cells)
     with timing(command[3], request.resume or request.run_name or request.sweep.name) if times else nullcontext():
-        return _carry_out(request, planned, command)
+        return _execute(request, planned, command)
 
 
-def _carry_out(request: Request, planned: Planned, command: list[str]) -> Run:
+def _execute(request: Request, planned: Planned, command: list[str]) -> Run:
     machine = environment()
     log, previous = open_run(request, planned.cells, machine, command, here=bool(planned.here))
     folder, kept = log.path.parent, kept_of(previous)
@@ -49,17 +49,17 @@ def _carry_out(request: Request, planned: Planned, command: list[str]) -> Run:
     sweep = open_sweep(planned, log, machine, kept, ended)
     try:
         log.introduce(machine)
-        for record in simulate_cells(planned, machine, kept):
+        for record in simulate_cells(planned.simulated, planned.unsupported, machine, kept):
             log.append(record)
             ended(record)
+        parts = parts_of(request)
         if request.suite is not None:
-            parts = parts_of(request)
-            examiner = Examiner(
+            runner = EvalRunner(
                 suite=request.suite, planned=planned, parts=parts, machine=machine, log=log, folder=folder
             )
-            examiner.ask_all(previous)
+            runner.run_all(previous)
         if request.is_timed:
-            measure_cells(sweep, planned, request.measure)
+            measure_cells(sweep, planned, parts, request.measure)
     except KeyboardInterrupt:
         say(f"interrupted; what was measured is kept: the same command with resume={folder.name} goes on")
         raise

@@ -28,7 +28,7 @@ from ktbench.spec.weights import dense_bytes, expert_bytes
 _GIB = 2**30
 
 
-def lacking_here(cells: Sequence[Cell], *, cuda_is_needed: bool) -> dict[str, str]:
+def unsupported_locally(cells: Sequence[Cell], *, cuda_is_needed: bool) -> dict[str, str]:
     """Why this machine cannot run cells, by their keys; memory is another matter.
 
     Raises RequestError for a placement or a recorded routing that cannot be read, and where cells need CUDA and there
@@ -98,7 +98,7 @@ def _check_placement(cell: Cell) -> None:
 _BF16_BYTES = 2
 
 
-def lacking_there(cells: Iterable[Cell]) -> dict[str, str]:
+def unsupported_simulated(cells: Iterable[Cell]) -> dict[str, str]:
     """Why cells could not run on the machines that they are simulated on, by their keys.
 
     Nothing is held against this machine; cells that are to be measured on it are passed over.

@@ -16,7 +16,7 @@ from ktbench.host.local import read_local_machine
 from ktbench.host.memory import available_memory_bytes
 from ktbench.host.topology import read_topology
 from ktbench.resources import checkpoint_folder
-from ktbench.run.feasibility import lacking_here, lacking_room, lacking_there
+from ktbench.run.feasibility import lacking_room, unsupported_locally, unsupported_simulated
 from ktbench.spec.blocks import blocks_of
 from ktbench.spec.cells import plan_cells
 from ktbench.spec.errors import RequestError
@@ -33,7 +33,7 @@ class Planned:
     """
 
     cells: tuple[Cell, ...]
-    lacking: dict[str, str]
+    unsupported: dict[str, str]
     needed_bytes: int
     free_bytes: int
     cache_bytes: int
@@ -46,7 +46,7 @@ class Planned:
     @property
     def runnable(self) -> tuple[Cell, ...]:
         """Cells that this machine can run."""
-        return tuple(cell for cell in self.here if cell.key not in self.lacking)
+        return tuple(cell for cell in self.here if cell.key not in self.unsupported)
 
     @property
     def simulated(self) -> tuple[Cell, ...]:
@@ -131,9 +131,9 @@ def plan_here(cells: tuple[Cell, ...], *, refuses: bool) -> Planned:
     Where it `refuses`, RequestError is raised for what does not fit this machine as a whole.
     """
     here = [cell for cell in cells if cell.spec.machine is None]
-    lacking = lacking_there(cells) | lacking_here(here, cuda_is_needed=refuses)
+    lacking = unsupported_simulated(cells) | unsupported_locally(here, cuda_is_needed=refuses)
     free, cache = available_memory_bytes(), read_topology().last_level_cache_bytes or 0
     if not refuses:
         lacking |= lacking_room([cell for cell in here if cell.key not in lacking], free, cache)
     needed = require_memory([cell for cell in here if cell.key not in lacking], free, cache)
-    return Planned(cells=cells, lacking=lacking, needed_bytes=needed, free_bytes=free, cache_bytes=cache)
+    return Planned(cells=cells, unsupported=unsupported, needed_bytes=needed, free_bytes=free, cache_bytes=cache)

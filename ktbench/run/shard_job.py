@@ -110,11 +110,11 @@ def carry_out_shard(folder: Path) -> None:
 
 
 def _carry_out(share: Shard, folder: Path) -> None:
-    from ktbench.cli.simulating import simulate_cells
     from ktbench.host.environment import environment
     from ktbench.results import Log, read_run
     from ktbench.run.execute import measure_cells, open_sweep
     from ktbench.run.request import plan_here
+    from ktbench.sim.records import simulate_cells
 
     log = Log(folder)
     try:
@@ -128,12 +128,12 @@ def _carry_out(share: Shard, folder: Path) -> None:
         log.append(machine)
         kept = {(record.cell, record.round): record for record in known}
         on_record = _told(folder, planned.cells)
-        for record in simulate_cells(planned, machine, kept):
+        for record in simulate_cells(planned.simulated, planned.unsupported, machine, kept):
             log.append(record)
             on_record(record)
         sweep = open_sweep(planned, log, machine, kept, on_record)
         try:
-            measure_cells(sweep, planned, share.header.measure)
+            measure_cells(sweep, planned, share.header.parts, share.header.measure)
         finally:
             sweep.close()
     finally:

@@ -11,7 +11,7 @@ from ktbench.results import Log, Run, read_run
 from ktbench.run import evaluation
 from ktbench.run.child import ChildFailed
 from ktbench.run.eval_process import Asking, Said
-from ktbench.run.evaluation import Examiner, references_of, require_same_suite, told
+from ktbench.run.evaluation import EvalRunner, references_of, require_same_suite, told
 from ktbench.run.request import Planned
 from ktbench.spec.errors import RequestError
 from ktbench.spec.outcome import Outcome
@@ -57,11 +57,11 @@ def ended(cell: Cell, task: str, outcome: Outcome = Outcome.OK, why: str = "") -
     )  # fmt: skip
 
 
-def carry_out(
-    folder: Path, cells: Sequence[Cell], lacking: dict[str, str] | None = None, previous: Run | None = None
+def execute(
+    folder: Path, cells: Sequence[Cell], unsupported: dict[str, str] | None = None, previous: Run | None = None
 ) -> Run:
     log = Log(folder)
-    planned = Planned(cells=tuple(cells), lacking=lacking or {}, needed_bytes=0, free_bytes=0, cache_bytes=0)
+    planned = Planned(cells=tuple(cells), unsupported=unsupported or {}, needed_bytes=0, free_bytes=0, cache_bytes=0)
     header = Header(
         run="r", title="t", ablation="a", created="", command=("eval",), parts=PARTS, cells=tuple(cells),
         measure=MeasureSpec(), code_id="c", env_id="e", suite=SUITE,
@@ -69,9 +69,9 @@ def carry_out(
     if previous is None:
         log.append(header)
     log.append(MACHINE)
-    examiner = Examiner(suite=SUITE, planned=planned, parts=PARTS, machine=MACHINE, log=log, folder=folder)
+    examiner = EvalRunner(suite=SUITE, planned=planned, parts=PARTS, machine=MACHINE, log=log, folder=folder)
     try:
-        examiner.ask_all(previous)
+        examiner.run_all(previous)
     finally:
         log.close()
     return read_run(folder)
@@ -82,7 +82,7 @@ def test_cells_that_share_weights_share_a_process_and_the_baseline_comes_first(
 ) -> None:
     children = Children()
     monkeypatch.setattr(evaluation, "answer_apart", children)
-    run = carry_out(tmp_path, [QUANTISED, FUSED, BASE])
+    run = execute(tmp_path, [QUANTISED, FUSED, BASE])
     both = [(label, task) for label in ("base", "+v") for task in ("sum", "sort")]
     assert children.asked == [tuple(both), (("+v int8", "sum"), ("+v int8", "sort"))]
     assert len(run.answers()) == 6
@@ -91,7 +91,7 @@ def test_cells_that_share_weights_share_a_process_and_the_baseline_comes_first(
 def test_a_crash_costs_the_cell_that_caused_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     children = Children(("+v", "sort"))
     monkeypatch.setattr(evaluation, "answer_apart", children)
-    run = carry_out(tmp_path, [BASE, FUSED, DEFERRED])
+    run = execute(tmp_path, [BASE, FUSED, DEFERRED])
     ends = {(end.label, end.task): end for end in run.ends().values()}
     assert ends["+v", "sort"].outcome is Outcome.CRASHED
     assert ends["+v", "sort"].why == "ended by SIGKILL"
@@ -102,17 +102,17 @@ def test_a_crash_costs_the_cell_that_caused_it(tmp_path: Path, monkeypatch: pyte
 def test_what_this_machine_cannot_run_is_said_and_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     children = Children()
     monkeypatch.setattr(evaluation, "answer_apart", children)
-    run = carry_out(tmp_path, [BASE, FUSED], {FUSED.key: "+v: no AVX-512"})
+    run = execute(tmp_path, [BASE, FUSED], {FUSED.key: "+v: no AVX-512"})
     assert {end.why for end in run.asked if end.cell == FUSED.key} == {"+v: no AVX-512"}
     assert {where[0] for where in run.answers()} == {BASE.key}
 
 
 def test_a_resumed_run_asks_what_is_open_and_what_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "answer_apart", Children(("+v", "sum")))
-    previous = carry_out(tmp_path, [BASE, FUSED])
+    previous = execute(tmp_path, [BASE, FUSED])
     again = Children()
     monkeypatch.setattr(evaluation, "answer_apart", again)
-    run = carry_out(tmp_path, [BASE, FUSED], previous=previous)
+    run = execute(tmp_path, [BASE, FUSED], previous=previous)
     assert again.asked == [(("+v", "sum"), ("+v", "sort"))]
     assert len(run.answers()) == 4
 
@@ -124,13 +124,13 @@ def test_an_interrupt_keeps_the_tasks_that_ended(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(evaluation, "answer_apart", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        carry_out(tmp_path, [BASE])
+        execute(tmp_path, [BASE])
     assert [*read_run(tmp_path).answers()] == [(BASE.key, "sum")]
 
 
 def test_a_run_that_asked_otherwise_is_not_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "answer_apart", Children())
-    run = carry_out(tmp_path, [BASE])
+    run = execute(tmp_path, [BASE])
     require_same_suite(run, SUITE)
     with pytest.raises(RequestError, match="resume: r asked s otherwise; repeat the command it was started with: eval"):
         require_same_suite(run, None)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ktbench.run.feasibility import lacking_there
+from ktbench.run.feasibility import unsupported_simulated
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.ids import spec_id
 from ktbench.spec.machine import MachineSpec
@@ -27,7 +27,7 @@ DEVICE_GIB = 2 * SPEC.model.shape.other_params / 2**30
 
 def why(spec: RunSpec) -> str:
     cell = Cell(label=spec.label, spec=spec, spec_id=spec_id(spec))
-    return lacking_there([cell]).get(cell.key, "")
+    return unsupported_simulated([cell]).get(cell.key, "")
 
 
 def on(machine: MachineSpec, **engine: Any) -> str:
@@ -125,4 +125,4 @@ def test_rules_of_the_engine_hold_there_too() -> None:
 
 
 def test_cells_to_be_measured_here_are_passed_over() -> None:
-    assert lacking_there([tiny_cell("+v+l", avx512=True, packed_dense=True, device="cuda")]) == {}
+    assert unsupported_simulated([tiny_cell("+v+l", avx512=True, packed_dense=True, device="cuda")]) == {}

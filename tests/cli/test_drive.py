@@ -34,7 +34,7 @@ class Aside:
 
 
 def planned(*cells: Cell) -> Planned:
-    return Planned(cells=cells, lacking={}, needed_bytes=0, free_bytes=0, cache_bytes=0)
+    return Planned(cells=cells, unsupported={}, needed_bytes=0, free_bytes=0, cache_bytes=0)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.NO_MEMORY])

@@ -9,9 +9,9 @@ import pytest
 
 from ktbench.config import Request
 from ktbench.host.timing_lock import timing
-from ktbench.report.comparison_machine import require_one_machine
 from ktbench.results import Log, Run, published_of, read_run
-from ktbench.run.execute import carry_out
+from ktbench.results.between_runs import require_one_machine
+from ktbench.run.execute import execute
 from ktbench.run.open_run import header_of, kept_of, open_run
 from ktbench.run.request import Planned, cells_of, read_request
 from ktbench.run.shards import NODES, is_asked, shard_of, write_shard
@@ -119,8 +119,8 @@ def test_a_node_at_work_is_told_to_end_and_waited_for() -> None:
 
 def gone_on_with(*words: str) -> None:
     request = request_of("resume=first", *words)
-    planned = Planned(cells=cells_of(request), lacking={}, needed_bytes=0, free_bytes=0, cache_bytes=0)
-    carry_out(request, planned, ["python", "-m", "ktbench", "sweep"])
+    planned = Planned(cells=cells_of(request), unsupported={}, needed_bytes=0, free_bytes=0, cache_bytes=0)
+    execute(request, planned, ["python", "-m", "ktbench", "sweep"])
 
 
 def test_a_node_that_times_on_this_host_is_told_to_end() -> None:

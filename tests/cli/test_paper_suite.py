@@ -8,11 +8,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from ktbench.report.paper_lines import published_for
 
 from ktbench.cli import main
 from ktbench.config import Request
 from ktbench.config.compose import ablation_names
-from ktbench.report.published import published_for
 from ktbench.results import published_names, published_of, read_published, read_run
 from ktbench.run.request import Planned, plan_request, read_request
 from ktbench.spec.arms import arm_peer
@@ -74,7 +74,7 @@ def test_cells_are_simulated_unless_another_system_or_instructions_that_are_not_
     plan = planned(name)[1]
     assert not plan.here and plan.simulated
     for cell in plan.simulated:
-        if why := plan.lacking.get(cell.key):
+        if why := plan.unsupported.get(cell.key):
             assert arm_peer(cell.label) or "core_14900kf_4090 has no AVX-512" in why, (cell.label, why)
         assert cell.spec.device_precision == cell.spec.precision
 

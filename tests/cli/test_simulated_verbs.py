@@ -133,16 +133,16 @@ def test_plan_counts_what_is_simulated_and_what_is_measured(home: Path, capsys: 
 
 def test_a_model_too_large_for_this_machine_is_simulated_all_the_same() -> None:
     found = planned("model=deepseek_v3", "machine=paper_a100")
-    assert found.lacking == {} and found.runnable == () and found.needed_bytes == 0
+    assert found.unsupported == {} and found.runnable == () and found.needed_bytes == 0
 
 
 def test_beside_simulated_cells_what_does_not_fit_here_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request, "available_memory_bytes", lambda: 22 * 2**30)
     found = planned("model=deepseek_v3", "sweep.arms=[base,+v+d]", BOTH)
-    reasons = {cell.label: found.lacking[cell.key] for cell in found.here}
+    reasons = {cell.label: found.unsupported[cell.key] for cell in found.here}
     assert list(reasons) == ["base", "+v+d", "base (A/A)"]
     assert {why.partition(" GiB")[2] for why in reasons.values() if why.startswith("needs ")} == {", 22.0 GiB are free"}
-    assert not any(cell.key in found.lacking for cell in found.simulated)
+    assert not any(cell.key in found.unsupported for cell in found.simulated)
     assert not any(cell.role == "control" for cell in found.simulated)
     with pytest.raises(RequestError, match=r"needs .* GiB .* free are 22\.0 GiB"):
         planned("model=deepseek_v3", "sweep.arms=[base]")
@@ -154,7 +154,7 @@ def test_beside_simulated_cells_missing_cuda_is_a_row(monkeypatch: pytest.Monkey
     grants = {"avx512": "", "amx": "", "numa": "", "cuda": "no CUDA device"}
     monkeypatch.setattr(feasibility, "machine_grants", lambda: grants)
     found = planned("sweep.arms=[base]", "engine.device=cuda", BOTH)
-    assert {found.lacking[cell.key] for cell in found.here} == {"engine.device=cuda: no CUDA device"}
+    assert {found.unsupported[cell.key] for cell in found.here} == {"engine.device=cuda: no CUDA device"}
     with pytest.raises(RequestError, match="engine.device=cuda: no CUDA device; allowed here: cpu"):
         planned("sweep.arms=[base]", "engine.device=cuda")
 
@@ -164,7 +164,7 @@ def test_of_a_checkpoint_only_its_configuration_is_needed(home: Path) -> None:
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(CONFIG))
     words = (f"model.path={folder}", "model.layers=null")
-    assert planned(*words, "machine=paper_a100").lacking == {}
+    assert planned(*words, "machine=paper_a100").unsupported == {}
     for machine in ("machine=here", BOTH):
         with pytest.raises(RequestError, match="no weights there"):
             read_request([*words, "sweep.arms=[base]", machine])

@@ -46,7 +46,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(launcher, "is_installed", lambda name: True)
     monkeypatch.setattr(Launch, "value", lambda self, key: None)
     monkeypatch.setattr("ktbench.cli.show.write_report", lambda run: [])
-    monkeypatch.setattr("ktbench.cli.simulating._FEW", 0)
+    monkeypatch.setattr("ktbench.sim.records._FEW", 0)
     for module in ("ktbench.host.environment", "ktbench.run.execute", "ktbench.run.cluster"):
         monkeypatch.setattr(f"{module}.environment", lambda: HERE)
     launched(monkeypatch, carry_out_shard)
@@ -232,7 +232,7 @@ def test_a_record_counts_over_what_was_there_when_it_was_asked_for_whatever_the_
         def now(cls, tz: tzinfo | None = None) -> datetime:
             return datetime(2001, 1, 1, tzinfo=tz)
 
-    monkeypatch.setattr("ktbench.cli.simulating.datetime", Slow)
+    monkeypatch.setattr("ktbench.sim.records.datetime", Slow)
     launched(monkeypatch, carry_out_shard)
     assert main([*WORDS, "resume=first"]) == 0
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from ktbench.report.accuracy.rows import AccuracyRow, accuracy_rows
 from ktbench.results import Log, Run, published_of, read_run
+from ktbench.results.accuracy import AccuracyRow, accuracy_rows
 from ktbench.spec.arms import arm_changes
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.evidence import collect

@@ -1,4 +1,4 @@
-"""Records of simulated cells, made of what the simulator says."""
+"""Records of simulated cells."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from typing import Any
 
 import pytest
 
-from ktbench import sim as simulator
-from ktbench.cli.simulating import simulate_cells, simulated
-from ktbench.run.request import Planned
-from ktbench.sim import Simulation
+from ktbench.sim import simulation as simulator
+from ktbench.sim.records import simulate_cells, simulated
+from ktbench.sim.simulation import Simulation
 from ktbench.spec.ids import spec_id
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.record import Cell, Environment, Record, RoofSample, Work
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.timeline import Span, Timeline
 from tests.sim.testbed import cell_on, testbed
-from tests.tiny import tiny_cell
 
 HERE = Environment(env_id="e", code_id="c")
 MS = 1e-3
@@ -67,11 +65,7 @@ def simulate(monkeypatch: pytest.MonkeyPatch) -> Simulator:
     return found
 
 
-def planned(*cells: Cell, **lacking: str) -> Planned:
-    return Planned(cells=cells, lacking=lacking, needed_bytes=0, free_bytes=0, cache_bytes=0)
-
-
-def test_a_record_says_what_the_simulation_says(simulate: Simulator) -> None:
+def test_a_record_holds_the_simulation(simulate: Simulator) -> None:
     found = simulated(cell(), HERE)
     assert (found.outcome, found.provenance, found.round) == (Outcome.OK, "simulated", 0)
     assert found.samples_s == (10 * MS,)
@@ -83,7 +77,7 @@ def test_a_record_says_what_the_simulation_says(simulate: Simulator) -> None:
     assert (found.code_id, found.env_id) == ("c", "e")
 
 
-def test_roles_are_told_where_they_are_apart(simulate: Simulator) -> None:
+def test_role_times_exist_where_roles_are_apart(simulate: Simulator) -> None:
     roles = simulated(cell(), HERE).roles
     assert roles is not None
     assert roles.host_busy_s == pytest.approx(4 * MS)
@@ -92,29 +86,28 @@ def test_roles_are_told_where_they_are_apart(simulate: Simulator) -> None:
     assert simulated(cell(device="cpu"), HERE).roles is None
 
 
-def test_what_cannot_be_simulated_is_unsupported_with_the_simulators_words(simulate: Simulator) -> None:
+def test_a_simulation_that_raises_is_unsupported_with_its_message(simulate: Simulator) -> None:
     found = simulated(cell(amx=True), HERE)
     assert (found.outcome, found.why, found.samples_s) == (Outcome.UNSUPPORTED, "no constants for AMX", ())
     assert found.provenance == "simulated"
 
 
-def test_what_the_machine_lacks_is_not_played(simulate: Simulator) -> None:
-    here, there, lacking = tiny_cell("base"), cell(), cell(numa=True)
-    found = list(simulate_cells(planned(here, there, lacking, **{lacking.key: "no domains"}), HERE, {}))
+def test_what_the_machine_lacks_is_not_simulated(simulate: Simulator) -> None:
+    there, unsupported = cell(), cell(numa=True)
+    found = list(simulate_cells((there, unsupported), {unsupported.key: "no domains"}, HERE, {}))
     assert [(record.cell, record.outcome) for record in found] == [
         (there.key, Outcome.OK),
-        (lacking.key, Outcome.UNSUPPORTED),
+        (unsupported.key, Outcome.UNSUPPORTED),
     ]
     assert found[1].why == "no domains"
     assert simulate.asked == ["+v+d"]
 
 
-def test_a_resumed_run_keeps_what_was_played(simulate: Simulator) -> None:
-    plan = planned(cell(), cell(amx=True))
-    records = list(simulate_cells(plan, HERE, {}))
-    kept: dict[tuple[str, int], Record] = {(record.cell, record.round): record for record in records}
+def test_a_resumed_run_keeps_its_simulated_records(simulate: Simulator) -> None:
+    cells = (cell(), cell(amx=True))
+    kept: dict[tuple[str, int], Record] = {(one.cell, one.round): one for one in simulate_cells(cells, {}, HERE, {})}
     simulate.asked.clear()
-    assert list(simulate_cells(plan, HERE, kept)) == []
+    assert list(simulate_cells(cells, {}, HERE, kept)) == []
     assert simulate.asked == ["+v+m+d"]
     mended = {key: replace(record, why="another reason") if record.why else record for key, record in kept.items()}
-    assert [record.why for record in simulate_cells(plan, HERE, mended)] == ["no constants for AMX"]
+    assert [record.why for record in simulate_cells(cells, {}, HERE, mended)] == ["no constants for AMX"]

@@ -1,9 +1,4 @@
-"""Routed experts of many tokens on the host: the phases of the fused kernel, domain by domain.
-
-KTransformers, section 3.2, and its artifact's operators/amx/moe.hpp: every expert's matrices are sliced over the
-domains, phases are separated by barriers, and within one each thread takes tasks of 128 output columns; packing is one
-task for each expert.
-"""
+"""Routed experts of a few tokens on the host: their weights are read, and a call costs what it costs."""
 
 from __future__ import annotations
 
@@ -14,11 +9,45 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ktbench.sim.calibration import Calibration
+from ktbench.sim.placement import ALL_ON_HOST, Coverage
 from ktbench.sim.schedule import dynamic_s, static_s
 from ktbench.sim.sizes import Sizes
-from ktbench.sim.units import TASK_COLUMNS
+from ktbench.sim.work import TASK_COLUMNS
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.run_spec import RunSpec
+
+_BF16 = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostBase:
+    """One layer's experts, each a module whose matrix products run on the cores of one domain's bandwidth."""
+
+    machine: MachineSpec
+    cost: Calibration
+    sizes: Sizes
+
+    def seconds(self, loads: NDArray[np.float64], *, prefill: bool) -> float:
+        """One call, `loads` being the tokens of each active expert.
+
+        In prefill numbers of rows are new to oneDNN, and activations are gathered and added up.
+        """
+        if not len(loads):
+            return 0.0
+        read = self.sizes.expert_bytes / (self.cost["base_stream"] * self.machine.read_gb_per_s * 1e9)
+        fixed = (self.cost["base_expert_ms"] + (self.cost["base_new_ms"] if prefill else 0.0)) * 1e-3
+        total = len(loads) * (read + fixed) + float(loads.sum()) * self.sizes.expert_flops / self._peak
+        if prefill:
+            total += float(loads.sum()) * self.sizes.hidden * _BF16 * 1e-6 * self.cost["base_moved_ms_per_mb"] * 1e-3
+        return total
+
+    @property
+    def _peak(self) -> float:
+        """PyTorch takes AMX where there is any."""
+        amx = self.machine.amx_tflops
+        vector = self.cost["base_vector_peak"] * self.machine.vector_tflops
+        return (self.cost["base_peak"] * amx if amx else vector) * 1e12
+
 
 _AMX_ROWS = 32
 _BF16, _F32 = 2, 4
@@ -172,3 +201,54 @@ class HostPrefill:
     @property
     def _move(self) -> float:
         return self.cost["move"] * self.machine.read_gb_per_s * 1e9
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostDecode:
+    """One layer's experts on all domains of a machine, in decode."""
+
+    spec: RunSpec
+    machine: MachineSpec
+    cost: Calibration
+    sizes: Sizes
+
+    def seconds(self, loads: NDArray[np.float64], covered: Coverage = ALL_ON_HOST) -> float:
+        """One call in which as many experts as `loads` is long get so many tokens each.
+
+        What the device serves is not read here, and where it serves all there is no call.
+        """
+        if not len(loads):
+            return 0.0
+        busy = self._expert_s(loads) * self._schedule
+        call_s = (self.cost["call_ms"] + (0.0 if self._bound else self.cost["apart_ms"])) * 1e-3
+        return float(busy * (1.0 - covered.device) + call_s * covered.any_on_host)
+
+    @property
+    def _bound(self) -> bool:
+        """Whether threads stay with the memory they read."""
+        return self.spec.engine.numa or self.machine.domains == 1
+
+    @property
+    def _read_bytes_per_s(self) -> float:
+        """Unbound threads read half from their own domain and half from another: the harmonic mean."""
+        near, far = self.machine.read_gb_per_s, self.machine.remote_gb_per_s
+        each = near if self._bound else 2 / (1 / near + 1 / far)
+        return self.cost["decode_stream"] * self.machine.domains * each * 1e9
+
+    @property
+    def _kernel(self) -> float:
+        """AMX alone takes longer at one token than AVX-512, which the hybrid takes there (section 3.2)."""
+        engine = self.spec.engine
+        return self.cost["amx_one_token"] if engine.amx and not engine.avx512 else 1.0
+
+    @property
+    def _schedule(self) -> float:
+        return 1.0 if self.spec.engine.dynamic else self.cost["decode_static"]
+
+    def _expert_s(self, loads: NDArray[np.float64]) -> float:
+        """All experts: their weights are read, and arithmetic of more than one token overlaps with that in part."""
+        read_s = self.sizes.expert_bytes / self._read_bytes_per_s
+        if loads.max() <= 1:
+            return len(loads) * read_s * self._kernel
+        many = HostPrefill(spec=self.spec, machine=self.machine, cost=self.cost, sizes=self.sizes)
+        return float(np.maximum(read_s * self._kernel, many.times(loads, read_s).expert_s).sum())

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ktbench.report.attribution_gaps import left_out, no_part, no_timed, no_total
-from ktbench.report.attribution_grid import Grid, grid_of
 from ktbench.results.contrasts import (
+    Combination,
     Contrast,
     Interaction,
+    estimate,
+    factor_of,
     first_step,
     interaction,
     last_step,
@@ -18,10 +19,136 @@ from ktbench.results.contrasts import (
     total_of,
     why_no_interaction,
 )
-from ktbench.results.intervals import Interval, is_exact
+from ktbench.results.intervals import Interval, exact, is_exact
 from ktbench.results.row import Row, groups_of
+from ktbench.results.rows import judged_values
 from ktbench.results.settings import Setting
+from ktbench.spec.features import FEATURES
 from ktbench.spec.sweep import FigureKind
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grid:
+    """The arms of a group by what they have beside the baseline: all, and the speed-ups by round of those timed.
+
+    `features` come in the order of the table of features.
+    """
+
+    base: Row
+    rows: dict[Combination, Row]
+    features: tuple[str, ...]
+    speedups: dict[Combination, dict[int, float]]
+
+    def value(self, contrast: Contrast | None) -> Interval | None:
+        """A contrast as a factor on speed; of simulated steps without an interval."""
+        found = None if contrast is None else estimate(contrast, self.speedups)
+        return None if found is None else self.shown(factor_of(found))
+
+    def shown(self, value: Interval) -> Interval:
+        """Simulated steps are the same every time."""
+        return exact(value.mid) if self.base.simulated else value
+
+
+def grid_of(group: Sequence[Row]) -> Grid | None:
+    """The arms of a group of rows: those of its baseline's system and precision; None where it has no baseline.
+
+    What arms only ever have together counts as one feature.
+    """
+    base = next((row for row in group if row.is_baseline), None)
+    if base is None:
+        return None
+    tags = {row.cell: _tags(row, base) for row in group if row.role == "arm" and _is_alike(row, base)}
+    bundles = _bundles([found for found in tags.values() if found])
+    rows = {
+        frozenset(bundles[tag] for tag in tags[row.cell] or ()): row
+        for row in group
+        if row is not base and tags.get(row.cell)
+    }
+    speedups = {key: _by_round(row, row.speedup, group) for key, row in rows.items() if row.speedup is not None}
+    return Grid(base=base, rows=rows, features=tuple(dict.fromkeys(bundles.values())), speedups=speedups)
+
+
+def _by_round(row: Row, speedup: Interval, group: Sequence[Row]) -> dict[int, float]:
+    """A simulated step is the same on any machine, so that its only round is compared wherever it was simulated."""
+    if row.simulated:
+        return {0: speedup.mid}
+    return {number: ratio for number, ratio in judged_values(row, group).items() if ratio is not None}
+
+
+def _is_alike(row: Row, base: Row) -> bool:
+    return (row.spec.system, row.spec.precision) == (base.spec.system, base.spec.precision)
+
+
+def _tags(row: Row, base: Row) -> tuple[str, ...] | None:
+    """What a row has beside the baseline; None where it lacks something that the baseline has."""
+    differing = [f for f in FEATURES if row.features[f.name] != base.features[f.name]]
+    if any(base.features[feature.name] != feature.off for feature in differing):
+        return None
+    return tuple(feature.tag(row.features[feature.name]) for feature in differing)
+
+
+def _bundles(combinations: Sequence[Sequence[str]]) -> dict[str, str]:
+    """The name of each tag's player: its own, or that of the tags which are only ever there together."""
+    known = sorted({tag for tags in combinations for tag in tags}, key=_table_order)
+    holders = {tag: tuple(n for n, tags in enumerate(combinations) if tag in tags) for tag in known}
+    return {tag: _joined([other for other in known if holders[other] == holders[tag]]) for tag in known}
+
+
+def _table_order(tag: str) -> tuple[int, str]:
+    name = tag.removeprefix("+").partition("=")[0]
+    return next(n for n, feature in enumerate(FEATURES) if name in (feature.letter, feature.name)), tag
+
+
+def _joined(tags: Sequence[str]) -> str:
+    letters = "".join(tag for tag in tags if tag.startswith("+"))
+    return " ".join(filter(None, [letters, *(tag for tag in tags if not tag.startswith("+"))]))
+
+
+def no_total(grid: Grid, features: Sequence[str]) -> str:
+    """Why there is no speed-up of all `features`; empty where there is."""
+    if not grid.base.timed:
+        return f"{grid.base.label} is {_ending(grid.base)}"
+    if not features:
+        return f"no arm beside {grid.base.label} has a speed-up"
+    if frozenset(features) in grid.speedups:
+        return ""
+    whole = grid.rows.get(frozenset(features))
+    together = ", ".join(features)
+    return f"{together}: no cell has them all" if whole is None else f"{whole.label} is {_ending(whole)}"
+
+
+def no_timed(grid: Grid, feature: str) -> str:
+    """How the cell with the fewest features beside this one ended."""
+    return _ending(min((row for key, row in grid.rows.items() if feature in key), key=lambda row: len(_on(row))))
+
+
+def _on(row: Row) -> list[str]:
+    return [feature.name for feature in FEATURES if row.features[feature.name] != feature.off]
+
+
+def left_out(grid: Grid, features: Sequence[str]) -> dict[str, str]:
+    """By label how each cell of some of `features` ended that has no speed-up, so that no order passes it."""
+    gaps = (row for key, row in grid.rows.items() if key not in grid.speedups and key < frozenset(features))
+    return {row.label: _ending(row) for row in gaps}
+
+
+def _ending(row: Row) -> str:
+    if row.timed:
+        return f"without a speed-up: {row.missing['speedup']}"
+    return f"{row.outcome or 'not measured'}: {row.why}"
+
+
+def no_part(grid: Grid, total: Contrast) -> str:
+    """Why nothing has a share in percent of the `total`; empty where it is sure not to be nothing.
+
+    Fewer than six rounds have an interval that misses 1 too often, and one round has none. A simulated speed-up is that
+    of one step.
+    """
+    whole = grid.value(total)
+    if whole is not None and not grid.base.simulated and not whole.sound:
+        return f"{whole.n} round{'' if whole.n == 1 else 's'} cannot tell the speed-up from none, 6 are needed"
+    return "the speed-up may be none: its interval holds 1" if whole is None or whole.low <= 1 <= whole.high else ""
+
 
 ATTRIBUTED: tuple[FigureKind, ...] = ("waterfall", "interactions")
 _APART = "in no round had all cells that it is formed of the cores in the same place"

@@ -1,17 +1,64 @@
-"""Published, simulated and measured side by side: a line for each published number and each simulated cell."""
+"""How far simulated values are from published ones, summed up."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from statistics import mean, median, quantiles
 
-from ktbench.report.paper_values import value_of
-from ktbench.report.published import bare, error_of, not_simulated_reason, published_for
-from ktbench.results import Run
+from ktbench.results.intervals import Interval
+from ktbench.results.published import bare, error_of, not_simulated_reason, published_for
 from ktbench.results.row import Row
-from ktbench.results.run import the_part
+from ktbench.results.run import Run, the_part
+from ktbench.results.usage import RoleShares
 from ktbench.spec.published import Metric, Published
 from ktbench.spec.run_spec import RunSpec
+
+
+def value_of(row: Row, metric: Metric, rows: Sequence[Row]) -> float | None:
+    """The value of a row in the unit of `metric`; None where it was not timed or has none.
+
+    `% time saved` is over the row among `rows` that defers nothing and is the same otherwise.
+    """
+    if not row.timed:
+        return None
+    if metric == "% time saved":
+        return _time_saved(row, rows)
+    return _VALUES[metric](row) if metric in _VALUES else None
+
+
+def _tokens_per_s(row: Row) -> float | None:
+    return None if row.tokens_per_s is None else row.tokens_per_s.mid
+
+
+def _milliseconds(row: Row) -> float | None:
+    return None if row.step_s is None else row.step_s.mid * 1e3
+
+
+def _tera_operations(row: Row) -> float | None:
+    return None if row.flops_per_s is None else row.flops_per_s / 1e12
+
+
+def _percent(share: Callable[[RoleShares], Interval]) -> Callable[[Row], float | None]:
+    return lambda row: None if row.roles is None else 100 * share(row.roles).mid
+
+
+def _time_saved(row: Row, rows: Sequence[Row]) -> float | None:
+    undeferred = replace(row.spec, engine=replace(row.spec.engine, deferral=0))
+    over = next((other.step_s for other in rows if other.spec == undeferred), None)
+    return None if over is None or row.step_s is None else 100 * (1 - row.step_s.mid / over.mid)
+
+
+_VALUES: Mapping[Metric, Callable[[Row], float | None]] = {
+    "tokens/s": _tokens_per_s,
+    "ms": _milliseconds,
+    "TFLOPS": _tera_operations,
+    "TOPS": _tera_operations,
+    "% host busy": _percent(lambda roles: roles.host_busy),
+    "% device busy": _percent(lambda roles: roles.device_busy),
+    "% overlap": _percent(lambda roles: roles.overlap),
+}
+
 
 _SPEEDS: tuple[Metric, ...] = ("tokens/s", "ms", "TFLOPS")
 _OF_A_MACHINE = ("threads", "domains", "device", "roles", "device_threads")
@@ -177,3 +224,33 @@ def _work(spec: RunSpec) -> tuple[object, ...]:
     engine = tuple(getattr(spec.engine, f.name) for f in fields(spec.engine) if f.name not in _OF_A_MACHINE)
     apart = ("workload", "engine", "measure", "machine")
     return (work, *engine, *(getattr(spec, f.name) for f in fields(spec) if f.name not in apart))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ErrorSummary:
+    """Relative errors on throughput of `n` lines: median, 90th percentile (linear between order statistics) and largest
+    of their sizes, and `bias`, the mean with its sign.
+    """
+
+    n: int
+    median: float
+    p90: float
+    largest: float
+    bias: float
+
+    @property
+    def sentence(self) -> str:
+        """The summary in one line, in percent."""
+        middle, most, largest = (f"{100 * value:.1f} %" for value in (self.median, self.p90, self.largest))
+        cells = "1 cell" if self.n == 1 else f"{self.n} cells"
+        return f"{cells}: median {middle}, 90 % within {most}, largest {largest}, bias {100 * self.bias:+.1f} %"
+
+
+def error_summary(lines: Sequence[PaperLine]) -> ErrorSummary | None:
+    """Summary over the lines that have an error, those that repeat another number left out; None where none has."""
+    errors = [line.error for line in lines if line.error is not None and line.repeats is None]
+    if not errors:
+        return None
+    sizes = sorted(map(abs, errors))
+    p90 = sizes[0] if len(sizes) == 1 else quantiles(sizes, n=10, method="inclusive")[-1]
+    return ErrorSummary(n=len(sizes), median=median(sizes), p90=p90, largest=sizes[-1], bias=mean(errors))
