@@ -74,13 +74,13 @@ def _hardware() -> list[Line]:
 
 def _split(cpus: Sequence[int]) -> str:
     """What host and device role get of the cores by default, or why they cannot be apart."""
-    from ktbench.engine.roles import lacking_cores, split_cpus
+    from ktbench.engine.roles import split_cpus
     from ktbench.spec.engine import EngineSpec
 
-    engine = EngineSpec(roles="split")
-    if why := lacking_cores(cpus, engine):
-        return dash(why)
-    roles = split_cpus(cpus, engine)
+    try:
+        roles = split_cpus(cpus, EngineSpec(roles="split"))
+    except ValueError as error:
+        return dash(str(error))
     device, host = (", ".join(map(str, of)) for of in (roles.device, roles.host))
     return f"device role on cpu {device}; host role on cpu {host} (engine.device_threads moves the border)"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TypeVar
 
 from ktbench.engine.protocol import Unsupported
-from ktbench.engine.support import unsupported
 from ktbench.spec.run_spec import ModelSpec, RunSpec
+from ktbench.spec.support import unsupported
 
 T = TypeVar("T")
 

@@ -42,15 +42,6 @@ def split_cpus(cpus: Sequence[int], engine: EngineSpec) -> RoleCpus:
     return RoleCpus(device=used[:count], host=used[count:])
 
 
-def lacking_cores(cpus: Sequence[int], engine: EngineSpec) -> str:
-    """Why the roles do not find room on `cpus`; empty where they do."""
-    try:
-        split_cpus(cpus, engine)
-    except ValueError as error:
-        return str(error)
-    return ""
-
-
 @contextmanager
 def reach(cpus: Sequence[int]) -> Iterator[None]:
     """Meanwhile the calling thread, pinned as it is, may open pools on `cpus`, where it might not run itself."""

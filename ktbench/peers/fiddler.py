@@ -11,9 +11,9 @@ from ktbench.engine.load import load_engine
 from ktbench.engine.packing import Holding
 from ktbench.engine.parts import Parts
 from ktbench.engine.protocol import HostRole, Unsupported
-from ktbench.peers.support import unsupported
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec
+from ktbench.spec.support import unsupported
 
 _GIB = 2**30
 

@@ -14,9 +14,9 @@ from ktbench.engine.layer import LayerSystem
 from ktbench.engine.load_layer import LayerWeights
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.threads import Threads
-from ktbench.peers.support import unsupported
 from ktbench.spec.peers import Implementation
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.support import unsupported
 
 
 def open_peer_layer(specs: Sequence[RunSpec], host: HostRole) -> LayerSystem:

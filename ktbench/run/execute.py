@@ -17,7 +17,7 @@ from ktbench.run.child import ChildFailed
 from ktbench.run.evaluation import EvalRunner
 from ktbench.run.exporting import ensure_file
 from ktbench.run.open_run import end_shards, kept_of, open_run, parts_of
-from ktbench.run.progress import loading, say, turns_ended
+from ktbench.run.progress import RoundProgress, cell_names, loading, say, turns_ended
 from ktbench.run.request import Planned
 from ktbench.run.sweep import Sweep
 from ktbench.sim.records import simulate_cells

@@ -1,20 +1,17 @@
-"""Which simulated cells the machine that they describe could not run, and why."""
+"""Whether a machine, this one or a described one, can run a cell, and if not, why."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ktbench.engine.gguf.export import no_file
 from ktbench.engine.placing import place_experts
-from ktbench.engine.roles import lacking_cores
-from ktbench.engine.support import unsupported as not_built
+from ktbench.engine.roles import split_cpus
 from ktbench.engine.workload.recorded import read_profile, read_trace
 from ktbench.host.grants import feature_reasons, machine_grants
 from ktbench.host.peers import peer_reason
 from ktbench.host.topology import read_topology
-from ktbench.peers.support import unsupported as peer_cannot
-from ktbench.spec.cells import unsupported
 from ktbench.spec.errors import RequestError
 from ktbench.spec.features import FEATURES
 from ktbench.spec.machine import MachineSpec
@@ -23,109 +20,94 @@ from ktbench.spec.peers import BY_NAME
 from ktbench.spec.points import points_of
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.support import Reason, features_missing, rules_broken
 from ktbench.spec.weights import dense_bytes, expert_bytes
 
 _GIB = 2**30
-
-
-def unsupported_locally(cells: Sequence[Cell], *, cuda_is_needed: bool) -> dict[str, str]:
-    """Why this machine cannot run cells, by their keys; memory is another matter.
-
-    Raises RequestError for a placement or a recorded routing that cannot be read, and where cells need CUDA and there
-    is none: unless not `cuda_is_needed`, which makes that a reason like the others.
-    """
-    grants, cpus = machine_grants(), read_topology().core_cpus
-    reasons = feature_reasons(grants)
-    lacking: dict[str, str] = {}
-    for cell in cells:
-        if grants["cuda"] and cell.spec.engine.device == "cuda":
-            if cuda_is_needed:
-                raise RequestError(f"engine.device=cuda: {grants['cuda']}; allowed here: cpu")
-            lacking[cell.key] = f"engine.device=cuda: {grants['cuda']}"
-        elif why := _lacks(cell.spec, reasons, cpus):
-            lacking[cell.key] = why
-    for cell in cells:
-        _check_placement(cell)
-        if cell.key not in lacking:
-            _check_trace(cell)
-    return lacking
-
-
-def lacking_room(cells: Sequence[Cell], free_bytes: int, cache_bytes: int) -> dict[str, str]:
-    """Why cells do not fit in memory with those that they are compared with, by their keys."""
-    sizes = worker_bytes(cells, cache_bytes)
-    lacking: dict[str, str] = {}
-    for point in points_of(cells):
-        needed = sum(sizes[key] for key in {cell.spec.weights_key for cell in point})
-        if needed > free_bytes:
-            why = f"needs {gib(needed)}, {gib(free_bytes)} are free"
-            lacking |= dict.fromkeys((cell.key for cell in point), why)
-    return lacking
-
-
-def gib(nbytes: float) -> str:
-    """`1,345 GiB`, `22.4 GiB`."""
-    return f"{nbytes / _GIB:,.{0 if nbytes >= 100 * _GIB else 1}f} GiB"
-
-
-def _lacks(spec: RunSpec, reasons: Mapping[str, str], cpus: Sequence[int]) -> str:
-    """Why a cell cannot run on this machine; empty where it can."""
-    if spec.system != "ktbench":
-        return peer_cannot(spec) or no_file(spec) or peer_reason(BY_NAME[spec.system], spec.peer)
-    return unsupported(spec, reasons) or not_built(spec) or lacking_cores(cpus, spec.engine)
-
-
-def _check_trace(cell: Cell) -> None:
-    """Recorded routing that cannot be replayed is refused before anything loads."""
-    work, shape = cell.spec.workload, cell.spec.model.shape
-    try:
-        if work.trace is not None:
-            read_trace(work.trace, shape.experts, shape.top_k, work.seed)
-    except ValueError as error:
-        raise RequestError(str(error)) from None
-
-
-def _check_placement(cell: Cell) -> None:
-    """A profile that cannot be read, or is one of another model, is refused before anything loads."""
-    placement, model = cell.spec.engine.placement, cell.spec.model
-    try:
-        profile = None if placement.profile is None else read_profile(placement.profile, model)
-        place_experts(placement, model.shape, profile)
-    except ValueError as error:
-        raise RequestError(str(error)) from None
-
-
 _BF16_BYTES = 2
+_CUDA = "engine.device=cuda"
 
 
-def unsupported_simulated(cells: Iterable[Cell]) -> dict[str, str]:
-    """Why cells could not run on the machines that they are simulated on, by their keys.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Machine:
+    """What a machine offers. `no_cuda` and `features_missing` (by feature name) hold reasons, empty for what it has.
 
-    Nothing is held against this machine; cells that are to be measured on it are passed over.
+    `spec` is None for this machine, which is not simulated and has peers.
     """
-    found = {cell.key: next(_reasons(cell.spec, cell.spec.machine), "") for cell in cells if cell.spec.machine}
-    return {key: why for key, why in found.items() if why}
+
+    cpus: Sequence[int]
+    no_cuda: str
+    features_missing: Mapping[str, str]
+    spec: MachineSpec | None = None
+
+    @classmethod
+    def local(cls) -> Machine:
+        """What the machine of this process offers."""
+        grants = machine_grants()
+        cpus = read_topology().core_cpus
+        return cls(cpus=cpus, no_cuda=grants["cuda"], features_missing=feature_reasons(grants))
+
+    @classmethod
+    def described(cls, spec: MachineSpec) -> Machine:
+        """A machine that is simulated."""
+        return cls(
+            cpus=range(spec.domains * spec.cores),
+            no_cuda=f"{spec.name} has no GPU" if spec.gpu is None else "",
+            features_missing={feature.name: "" for feature in FEATURES} | spec.feature_reasons,
+            spec=spec,
+        )
 
 
-def _reasons(spec: RunSpec, machine: MachineSpec) -> Iterator[str]:
+def feasibility(spec: RunSpec, machine: Machine) -> Reason | None:
+    """The first reason why `machine` cannot run `spec`; None where it can.
+
+    The memory of this machine is not considered: it depends on what runs together (see `memory_missing`).
+    """
+    return next(_reasons(spec, machine), None)
+
+
+def _reasons(spec: RunSpec, machine: Machine) -> Iterator[Reason]:
+    if machine.spec is not None and spec.system != "ktbench":
+        yield Reason(f"system={spec.system}", "is not simulated; published numbers are shown where there are any")
+    if spec.engine.device == "cuda" and machine.no_cuda:
+        yield Reason(_CUDA, machine.no_cuda)
     if spec.system != "ktbench":
-        yield f"{spec.system} is not simulated; its published numbers are shown where there are any"
-    cores = range(machine.domains * machine.cores)
-    if spec.engine.device == "cuda" and machine.gpu is None:
-        yield f"engine.device=cuda: {machine.name} has no GPU"
+        yield from rules_broken(spec)
+        yield from _peer_reasons(spec)
+        return
+    if machine.spec is not None:
+        yield from _simulation_reasons(spec, machine.spec)
+    yield from features_missing(spec, machine.features_missing)
+    yield from rules_broken(spec if machine.spec is None else _as_simulated(spec))
+    yield from _core_reasons(spec, machine.cpus)
+    if machine.spec is not None:
+        yield from _memory_reasons(spec, machine.spec)
+
+
+def _peer_reasons(spec: RunSpec) -> Iterator[Reason]:
+    """What a peer lacks here: a file that it can read, or its installation."""
+    if why := no_file(spec) or peer_reason(BY_NAME[spec.system], spec.peer):
+        yield Reason(f"system={spec.system}", why)
+
+
+def _core_reasons(spec: RunSpec, cpus: Sequence[int]) -> Iterator[Reason]:
+    try:
+        split_cpus(cpus, spec.engine)
+    except ValueError as error:
+        where, _, why = str(error).partition(": ")
+        yield Reason(where, why)
+
+
+def _simulation_reasons(spec: RunSpec, machine: MachineSpec) -> Iterator[Reason]:
     if spec.engine.device == "cpu" and machine.gpu is not None and spec.workload.phase != "layer":
-        yield f"engine.device=cpu: {machine.name} is simulated with its GPU, leave engine.device out"
-    if lacking := unsupported(spec, {feature.name: "" for feature in FEATURES} | machine.feature_reasons):
-        yield lacking
-    if why := not_built(_as_simulated(spec)) or lacking_cores(cores, spec.engine):
-        yield why
-    yield from _memory_reasons(spec, machine)
+        yield Reason("engine.device=cpu", f"{machine.name} is simulated with its GPU, leave engine.device out")
 
 
 def _as_simulated(spec: RunSpec) -> RunSpec:
-    """Without +c in prefill: our engine has no graph there, but the paper's breakdown has the row (Fig. 14).
+    """The spec by which the rules of the engine judge a simulated cell.
 
-    The experts of a layer alone are the host's, whether the machine has a GPU or not.
+    Without +c in prefill, which the engine has no graph for and the paper's breakdown (Fig. 14) has a row of. The
+    experts of a layer alone run on the host, whether the machine has a GPU or not.
     """
     if spec.workload.phase == "layer":
         return replace(spec, engine=replace(spec.engine, device="cpu"))
@@ -134,19 +116,22 @@ def _as_simulated(spec: RunSpec) -> RunSpec:
     return spec
 
 
-def _memory_reasons(spec: RunSpec, machine: MachineSpec) -> Iterator[str]:
-    """Weights alone: what they are held in besides is small against the memory of such machines."""
+def _memory_reasons(spec: RunSpec, machine: MachineSpec) -> Iterator[Reason]:
+    """Weights that do not fit; activations and caches are small against the memory of such machines."""
     at_device, device = spec.engine.placement.ratio * _routed_bytes(spec), _device_bytes(spec)
     on_gpu = spec.engine.device == "cuda"
     host = _routed_bytes(spec) - (at_device if on_gpu else -device)
-    there = machine.domains * machine.memory_gib * _GIB
-    if host > there:
-        yield f"its weights take {gib(host)}, {machine.name} has {gib(there)} of memory"
+    memory = machine.domains * machine.memory_gib * _GIB
+    if host > memory:
+        yield Reason(
+            f"model={spec.model.name}", f"weights take {gib(host)}, {machine.name} has {gib(memory)} of memory"
+        )
     on_gpus = (machine.gpus or 0) * (machine.gpu_memory_gib or 0) * _GIB
     if on_gpu and at_device + device > on_gpus:
-        yield (
-            f"the weights of the device role take {gib(at_device + device)} in {spec.device_precision}, "
-            f"{machine.name} has {gib(on_gpus)} of GPU memory"
+        yield Reason(
+            f"model={spec.model.name}",
+            f"weights of the device role take {gib(at_device + device)} with device_precision={spec.device_precision}, "
+            f"{machine.name} has {gib(on_gpus)} of GPU memory",
         )
 
 
@@ -162,3 +147,69 @@ def _device_bytes(spec: RunSpec) -> int:
         return 0
     table = 0 if shape.tied_head else shape.vocab * shape.hidden * _BF16_BYTES
     return dense_bytes(shape, spec.device_precision) + table
+
+
+def unsupported_simulated(cells: Iterable[Cell]) -> dict[str, str]:
+    """Why described machines cannot run the cells that are simulated on them, by cell key; other cells are skipped."""
+    return _unsupported(cells, lambda spec: None if spec.machine is None else Machine.described(spec.machine))
+
+
+def unsupported_locally(cells: Sequence[Cell], *, cuda_is_needed: bool) -> dict[str, str]:
+    """Why this machine cannot run cells, by cell key; memory apart.
+
+    Raises RequestError for a placement profile or a routing trace that cannot be read, and, where `cuda_is_needed`, for
+    cells on CUDA where there is no CUDA device.
+    """
+    machine = Machine.local()
+    on_cuda = any(cell.spec.engine.device == "cuda" for cell in cells)
+    if cuda_is_needed and machine.no_cuda and on_cuda:
+        raise RequestError(f"{Reason(_CUDA, machine.no_cuda)}; allowed here: cpu")
+    found = _unsupported(cells, lambda spec: machine)
+    for cell in cells:
+        _require_profile(cell.spec)
+        if cell.key not in found:
+            _require_trace(cell.spec)
+    return found
+
+
+def _unsupported(cells: Iterable[Cell], machine_of: Callable[[RunSpec], Machine | None]) -> dict[str, str]:
+    pairs = ((cell, machine_of(cell.spec)) for cell in cells)
+    found = ((cell.key, feasibility(cell.spec, machine)) for cell, machine in pairs if machine is not None)
+    return {key: str(reason) for key, reason in found if reason is not None}
+
+
+def memory_missing(cells: Sequence[Cell], free_bytes: int, cache_bytes: int) -> dict[str, str]:
+    """Why cells do not fit in memory together with those that they are compared with, by cell key."""
+    sizes = worker_bytes(cells, cache_bytes)
+    found: dict[str, str] = {}
+    for point in points_of(cells):
+        needed = sum(sizes[key] for key in {cell.spec.weights_key for cell in point})
+        if needed > free_bytes:
+            why = f"needs {gib(needed)}, {gib(free_bytes)} are free"
+            found |= dict.fromkeys((cell.key for cell in point), why)
+    return found
+
+
+def gib(nbytes: float) -> str:
+    """`1,345 GiB`, `22.4 GiB`."""
+    return f"{nbytes / _GIB:,.{0 if nbytes >= 100 * _GIB else 1}f} GiB"
+
+
+def _require_trace(spec: RunSpec) -> None:
+    """Raises RequestError for a routing trace that cannot be replayed."""
+    work, shape = spec.workload, spec.model.shape
+    try:
+        if work.trace is not None:
+            read_trace(work.trace, shape.experts, shape.top_k, work.seed)
+    except ValueError as error:
+        raise RequestError(str(error)) from None
+
+
+def _require_profile(spec: RunSpec) -> None:
+    """Raises RequestError for an activation profile that cannot be read or is one of another model."""
+    placement, model = spec.engine.placement, spec.model
+    try:
+        profile = None if placement.profile is None else read_profile(placement.profile, model)
+        place_experts(placement, model.shape, profile)
+    except ValueError as error:
+        raise RequestError(str(error)) from None

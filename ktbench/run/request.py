@@ -16,7 +16,7 @@ from ktbench.host.local import read_local_machine
 from ktbench.host.memory import available_memory_bytes
 from ktbench.host.topology import read_topology
 from ktbench.resources import checkpoint_folder
-from ktbench.run.feasibility import lacking_room, unsupported_locally, unsupported_simulated
+from ktbench.run.feasibility import memory_missing, unsupported_locally, unsupported_simulated
 from ktbench.spec.blocks import blocks_of
 from ktbench.spec.cells import plan_cells
 from ktbench.spec.errors import RequestError
@@ -26,7 +26,7 @@ from ktbench.spec.record import Cell
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Planned:
-    """Cells of a request. `lacking` says by cell key why a cell cannot be run, here or on its machine.
+    """Cells of a request. `unsupported` says by cell key why a cell cannot be run, here or on its machine.
 
     `needed_bytes` are held at once at most, of `free_bytes`; `cache_bytes` is the last-level cache, 0 if not known.
     Simulated cells need none of it.
@@ -131,9 +131,9 @@ def plan_here(cells: tuple[Cell, ...], *, refuses: bool) -> Planned:
     Where it `refuses`, RequestError is raised for what does not fit this machine as a whole.
     """
     here = [cell for cell in cells if cell.spec.machine is None]
-    lacking = unsupported_simulated(cells) | unsupported_locally(here, cuda_is_needed=refuses)
+    unsupported = unsupported_simulated(cells) | unsupported_locally(here, cuda_is_needed=refuses)
     free, cache = available_memory_bytes(), read_topology().last_level_cache_bytes or 0
     if not refuses:
-        lacking |= lacking_room([cell for cell in here if cell.key not in lacking], free, cache)
-    needed = require_memory([cell for cell in here if cell.key not in lacking], free, cache)
+        unsupported |= memory_missing([cell for cell in here if cell.key not in unsupported], free, cache)
+    needed = require_memory([cell for cell in here if cell.key not in unsupported], free, cache)
     return Planned(cells=cells, unsupported=unsupported, needed_bytes=needed, free_bytes=free, cache_bytes=cache)

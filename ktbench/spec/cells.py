@@ -8,7 +8,6 @@ from typing import Any
 
 from ktbench.spec.arms import arm_changes
 from ktbench.spec.errors import RequestError
-from ktbench.spec.features import FEATURES, Feature
 from ktbench.spec.ids import spec_id
 from ktbench.spec.machine import BY_NAME as CONSTANTS
 from ktbench.spec.machine import with_constant
@@ -75,21 +74,3 @@ def _change(content: dict[str, Any], key: str, value: Any) -> None:
         node |= with_constant(node, last, value)
     else:
         node[last] = deepcopy(value)
-
-
-def unsupported(spec: RunSpec, lacking: Mapping[str, str]) -> str:
-    """Why this machine cannot run the spec's features; empty where it can.
-
-    `lacking` gives for each feature name what the machine lacks, empty where it lacks nothing.
-    """
-    asked = [feature for feature in FEATURES if spec.engine.features[feature.name] != feature.off]
-    return "; ".join(
-        f"{feature.tag(spec.engine.features[feature.name])}: {lacking[feature.name]}"
-        for feature in asked
-        if lacking[feature.name] and not _waived(feature, spec)
-    )
-
-
-def _waived(feature: Feature, spec: RunSpec) -> bool:
-    """Logical domains need no NUMA nodes."""
-    return feature.needs == ("numa",) and spec.engine.domains is not None

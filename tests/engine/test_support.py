@@ -9,8 +9,8 @@ import pytest
 
 from ktbench.engine.packing import Packing
 from ktbench.engine.protocol import HostRole
-from ktbench.engine.support import unsupported
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
+from ktbench.spec.support import unsupported
 from tests.engine.tiny import decode, layer, prefill, spec, tiny_model
 
 V = {"avx512": True}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ktbench.peers.support import unsupported
+from ktbench.spec.support import unsupported
 from tests.tiny import tiny_spec
 
 

@@ -22,7 +22,6 @@ from ktbench.engine.load import load
 from ktbench.engine.places import is_experts
 from ktbench.engine.protocol import HostRole, System, Unsupported
 from ktbench.engine.workload.routing import prompt_ids
-from ktbench.peers.support import unsupported
 from ktbench.peers.transformers.system import PlainTransformers, open_transformers
 from ktbench.peers.transformers.tuning import Tuning, thread_counts, tune
 from ktbench.run.session import Session
@@ -31,6 +30,7 @@ from ktbench.spec.outcome import Outcome
 from ktbench.spec.peers import IMPLEMENTATIONS, PeerSpec
 from ktbench.spec.record import Cell, Record
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
+from ktbench.spec.support import unsupported
 from tests.engine.tiny import decode, logits_of_steps, plain_transformers, prefill, run, spec, tiny_model
 from tests.fake import FakeRoofs
 

@@ -12,10 +12,10 @@ from ktbench.engine.gguf.export import KeptFile
 from ktbench.engine.gguf.families import OUR_WEIGHTS
 from ktbench.engine.gguf.header import Header, TensorInfo, read_header
 from ktbench.engine.protocol import HostRole, Observation, Unsupported
-from ktbench.peers.support import unsupported
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from ktbench.spec.shape import MoEShape
+from ktbench.spec.support import unsupported
 
 
 class Unseen:

@@ -31,11 +31,11 @@ from ktbench.engine.scripts import Scripts
 from ktbench.engine.stepping import PassSteps
 from ktbench.engine.synthetic import WeightPool, materialise, materialise_experts, skeleton
 from ktbench.engine.work import DenseWork, ExpertsWork, dense_params, mean_work, step_work
-from ktbench.peers.support import unsupported
 from ktbench.peers.transformers.tuning import Tuning, thread_counts, tune
 from ktbench.spec.peers import Implementation
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
+from ktbench.spec.support import unsupported
 from ktbench.spec.timeline import Timeline
 
 

@@ -1,0 +1,162 @@
+"""What the engine and the peers do not run on any machine: rules that need the spec alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ktbench.spec.deferral import MIN_IMMEDIATE_EXPERTS
+from ktbench.spec.features import FEATURES, Feature
+from ktbench.spec.peers import BY_NAME, Peer
+from ktbench.spec.run_spec import WITHOUT_AMX, RunSpec
+from ktbench.spec.weights import BLOCK, BLOCK_BYTES, expert_bytes
+
+_GIB = 2**30
+# Limit on copied weights per call: one token of the largest models (DeepSeek-V3, Kimi K2) copies 0.7 GiB.
+_MAX_COPIED_BYTES = 4 * _GIB
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a cell cannot run: `where` is the key, feature or system at fault, `why` says what is wrong with it."""
+
+    where: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.why}"
+
+
+def unsupported(spec: RunSpec) -> str:
+    """The first reason why the system of the spec cannot run it on any machine; empty where it can."""
+    return next(map(str, rules_broken(spec)), "")
+
+
+def rules_broken(spec: RunSpec) -> Iterator[Reason]:
+    """All reasons why the system of the spec cannot run it on any machine."""
+    yield from _engine_rules(spec) if spec.system == "ktbench" else _peer_rules(spec, BY_NAME[spec.system])
+
+
+def features_missing(spec: RunSpec, missing: Mapping[str, str]) -> Iterator[Reason]:
+    """Features of the spec that a machine lacks; `missing` says why by feature name, empty where it has it."""
+    for feature in FEATURES:
+        value = spec.engine.features[feature.name]
+        if value != feature.off and missing[feature.name] and not _is_logical(feature, spec):
+            yield Reason(feature.tag(value), missing[feature.name])
+
+
+def _is_logical(feature: Feature, spec: RunSpec) -> bool:
+    """Logical domains need no NUMA nodes."""
+    return feature.needs == ("numa",) and spec.engine.domains is not None
+
+
+def _engine_rules(spec: RunSpec) -> Iterator[Reason]:
+    engine, shape, name = spec.engine, spec.model.shape, spec.model.name
+    yield from _device_rules(spec)
+    if spec.workload.phase == "prefill" and (engine.deferral or engine.skipping) and not engine.defer_prefill:
+        key = f"deferral={engine.deferral}" if engine.deferral else f"skipping={engine.skipping}"
+        yield Reason(f"engine.{key}", "acts in decode only, set engine.defer_prefill=true for prefill")
+    if spec.workload.phase == "layer":
+        yield from _layer_rules(spec)
+    elif spec.precision != "bf16" and not engine.fused:
+        yield Reason(f"precision={spec.precision}", "base runs bf16 weights, other precisions need +v or +m")
+    if engine.amx and spec.precision in WITHOUT_AMX:
+        yield Reason("+m", f"AMX has no kernels for precision={spec.precision}, leave out +m")
+    if spec.precision in BLOCK_BYTES and (shape.hidden % BLOCK or shape.expert_ffn % BLOCK):
+        widths = f"{shape.hidden} and {shape.expert_ffn}"
+        yield Reason(f"precision={spec.precision}", f"widths must be multiples of {BLOCK}, {name} has {widths}")
+    if engine.deferral and shape.moe_layers < 2:
+        yield Reason(
+            f"engine.deferral={engine.deferral}", f"needs 2 MoE layers or more, {name} has {shape.moe_layers} here"
+        )
+    if engine.deferral == "auto" and not (engine.apart and engine.fused):
+        yield Reason("engine.deferral=auto", "needs engine.roles=split or engine.device=cuda, and +v or +m")
+    if engine.deferral == "auto" and shape.top_k <= MIN_IMMEDIATE_EXPERTS:
+        least = MIN_IMMEDIATE_EXPERTS
+        yield Reason("engine.deferral=auto", f"keeps {least} immediate experts, {name} has top_k={shape.top_k}")
+    if engine.placement.policy != "host" and not engine.fused:
+        yield Reason(f"engine.placement.policy={engine.placement.policy}", "needs the fused operator: +v or +m")
+    if engine.numa and engine.threads is not None and engine.threads < (engine.domains or 1):
+        yield Reason("+n", f"engine.domains={engine.domains} needs as many threads, engine.threads={engine.threads}")
+
+
+def _device_rules(spec: RunSpec) -> Iterator[Reason]:
+    engine = spec.engine
+    if engine.cuda_graph and engine.device == "cpu":
+        yield Reason("+c", "needs a CUDA device, set engine.device=cuda")
+    if engine.cuda_graph and not engine.fused:
+        yield Reason("+c", "a CUDA graph cannot replay the Python experts of base, add +v or +m")
+    if engine.cuda_graph and spec.workload.phase == "prefill":
+        yield Reason("+c", "captures the decode step alone, leave it out with workload.phase=prefill")
+    if engine.packed_dense and engine.device == "cuda":
+        yield Reason("+l", "packs linear layers for the CPU, leave it out with engine.device=cuda")
+
+
+def _layer_rules(spec: RunSpec) -> Iterator[Reason]:
+    work, model, engine = spec.workload, spec.model, spec.engine
+    if engine.deferral or engine.skipping or engine.packed_dense or engine.apart:
+        yield Reason(
+            "workload.phase=layer", "runs the routed experts alone, without deferral, skipping, +l and separate roles"
+        )
+    yield from _synthetic_rules(spec)
+    if work.routing == "recorded" and work.trace is None:
+        yield Reason("workload.routing=recorded", "set workload.trace to FILE or FILE:ARRAY")
+    pairs = work.batch * model.shape.top_k
+    if work.active_experts is not None and pairs % work.active_experts:
+        yield Reason(
+            f"workload.active_experts={work.active_experts}",
+            f"must divide {pairs} (workload.batch={work.batch} times top_k={model.shape.top_k})",
+        )
+
+
+def _synthetic_rules(spec: RunSpec) -> Iterator[Reason]:
+    if spec.model.path is not None:
+        yield Reason(
+            f"model.path={spec.model.path}", "workload.phase=layer has synthetic weights, use prefill or decode"
+        )
+
+
+def _peer_rules(spec: RunSpec, peer: Peer) -> Iterator[Reason]:
+    work, name = spec.workload, peer.name
+    if name == "fiddler" and spec.engine.device == "cpu":
+        yield Reason("system=fiddler", "needs a CUDA device to copy experts to, set engine.device=cuda")
+    if name != "fiddler" and spec.engine.device != "cpu":
+        yield Reason(f"engine.device={spec.engine.device}", f"{name} runs on the cores here, set engine.device=cpu")
+    if work.phase not in peer.phases:
+        yield Reason(f"workload.phase={work.phase}", f"{name} runs {' and '.join(peer.phases)}")
+    if spec.precision not in peer.types:
+        formats = ", ".join(peer.types)
+        yield Reason(f"precision={spec.precision}", f"{name} has no such format; allowed are {formats}")
+    if work.phase != "layer" and work.routing != "model":
+        yield Reason(f"workload.routing={work.routing}", f"{name} runs the model's routers, set workload.routing=model")
+    if work.phase == "layer":
+        yield from _synthetic_rules(spec)
+    if name == "transformers" and spec.peer.implementation == "batched_mm":
+        yield from _copying_rules(spec)
+    if peer.opaque:
+        yield from _black_box_rules(spec, peer)
+
+
+def _black_box_rules(spec: RunSpec, peer: Peer) -> Iterator[Reason]:
+    work = spec.workload
+    if spec.device_precision not in peer.types:
+        yield Reason(f"device_precision={spec.device_precision}", f"{peer.name} has no such format")
+    if work.shortest is not None:
+        yield Reason(
+            f"workload.shortest={work.shortest}", f"{peer.name} takes prompts of one length, set workload.shortest=null"
+        )
+    if work.chunk is not None and spec.system == "llama-bench":
+        yield Reason(f"workload.chunk={work.chunk}", "llama-bench sets its own chunks, set workload.chunk=null")
+
+
+def _copying_rules(spec: RunSpec) -> Iterator[Reason]:
+    """`batched_mm` copies the weights of every expert of every token, layer by layer."""
+    work, top_k = spec.workload, spec.model.shape.top_k
+    tokens = work.batch * (min(work.prompt, work.chunk or work.prompt) if work.phase == "prefill" else 1)
+    copied = tokens * top_k * expert_bytes(spec.model.shape, "bf16")
+    if copied > _MAX_COPIED_BYTES:
+        yield Reason(
+            "peer.implementation=batched_mm",
+            f"copies the experts of {tokens} tokens with top_k={top_k}, {copied / _GIB:.1f} GiB a layer; "
+            f"allowed are {_MAX_COPIED_BYTES // _GIB} GiB",
+        )
