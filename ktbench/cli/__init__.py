@@ -74,7 +74,7 @@ def _run(words: Sequence[str]) -> int:
         print(usage())
         return 0
     if words[0] == "--version":
-        print("\n".join(import_module("ktbench.cli.version").lines()))
+        print("\n".join(import_module("ktbench.cli.doctor").version_lines()))
         return 0
     return _run_verb(words[0], words[1:])
 

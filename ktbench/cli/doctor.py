@@ -5,15 +5,18 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ktbench.cli.doctor_health import Line, dash, health_lines
 from ktbench.spec.errors import RequestError
 
 if TYPE_CHECKING:
+    from ktbench.host.extension import Extension
+    from ktbench.spec.health import Warned
     from ktbench.spec.peers import Peer
 
 SUMMARY = "what this machine grants, and each feature and peer: available, or what it lacks"
+Line = tuple[str, str]
 _GIB = 2**30
 _COMPILERS = ("g++", "cmake", "nvcc")
 _ACCURACY = ("lm_eval",)
@@ -160,3 +163,89 @@ def _peer(peer: Peer) -> str:
 
 def _on_off(value: bool | None) -> str:
     return "" if value is None else ("on" if value else "off")
+
+
+def health_lines() -> list[Line]:
+    """Each thing found wrong with what it does and how to mend it, what nobody could look at, and what stood the test.
+
+    Facts are read as for a run; where cores lie is measured here, as it is next to every turn.
+    """
+    from ktbench.host.extension import load_extension
+    from ktbench.host.health import health_facts
+    from ktbench.host.roofs import core_to_core_ns
+    from ktbench.host.topology import read_topology
+    from ktbench.spec.health import MACHINE_CHECKS, unknown, warnings
+
+    topology, kernels = read_topology(), load_extension().module
+    hop_ns = None if kernels is None else core_to_core_ns(kernels, topology.core_cpus)
+    facts = health_facts(topology) | {"core_to_core_ns": hop_ns}
+    found = warnings(MACHINE_CHECKS, facts)
+    good = len(MACHINE_CHECKS) - len(found) - len(unknown(MACHINE_CHECKS, facts))
+    return [
+        *(line for warned in found for line in _warning(warned)),
+        ("good", f"{good} of {len(MACHINE_CHECKS)} checks found nothing that would spoil measurements"),
+        *_unreadable(facts["missing"]),
+        ("energy", _energy()),
+        ("generated programs", _sandbox()),
+    ]
+
+
+def _warning(warned: Warned) -> list[Line]:
+    return [("warning", f"{warned.said}; {warned.check.harm}"), ("  fix", warned.check.cure)]
+
+
+def _unreadable(missing: Mapping[str, str]) -> list[Line]:
+    """Checks that cannot be made, those with one reason together."""
+    why: dict[str, list[str]] = {}
+    for name, reason in missing.items():
+        why.setdefault(reason, []).append(name)
+    return [("not to be read", f"{', '.join(names)}: {dash(reason)}") for reason, names in why.items()]
+
+
+def _energy() -> str:
+    """The meters of this machine, and why others lack."""
+    from ktbench.host.cuda import read_cuda_devices
+    from ktbench.host.energy import open_meters
+
+    meters = open_meters(read_cuda_devices())
+    names = [meter.name for meter in meters.meters]
+    return "; ".join([*([", ".join(names)] if names else []), *([dash(meters.reason)] if meters.reason else [])])
+
+
+def _sandbox() -> str:
+    """What keeps in the programs that models write, or why none is run."""
+    from ktbench.eval.sandbox.limits import Unprotected
+    from ktbench.eval.sandbox.running import sandbox_powers
+
+    try:
+        return f"kept in by {', '.join(sandbox_powers())}"
+    except Unprotected as error:
+        return dash(str(error))
+
+
+def dash(reason: str) -> str:
+    """What stands in place of something that this machine does not have or say."""
+    return f"- ({reason})"
+
+
+def version_lines() -> list[str]:
+    """Of `--version`: version, commit, kernel build and Python; a dash with its reason where one is not known."""
+    from ktbench import __version__
+    from ktbench.host.code import read_commit
+    from ktbench.host.extension import load_extension
+
+    return [
+        f"ktbench {__version__}",
+        f"commit  {read_commit() or '- (neither a checkout nor a wheel built in one)'}",
+        f"kernels {_kernels(load_extension())}",
+        f"python  {platform.python_version()}",
+    ]
+
+
+def _kernels(extension: Extension) -> str:
+    from ktbench.host.code import read_build
+
+    if extension.module is None or extension.module.__file__ is None:
+        return dash(extension.reason)
+    build = read_build(Path(extension.module.__file__).parent)
+    return f"{extension.module.build_id()[:12]}{f', {build.tools}' if build else ''}"

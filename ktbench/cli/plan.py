@@ -20,9 +20,8 @@ _GIB = 2**30
 
 def run(overrides: Sequence[str]) -> int:
     """Print the plan, or the answer to `what_if`. Raises RequestError where what is to be measured would not fit."""
-    from ktbench.cli.eval import eval_request
     from ktbench.cli.what_if import answer, read_question
-    from ktbench.run.request import plan_request
+    from ktbench.run.request import eval_request, plan_request
 
     if question := read_question(overrides):
         return answer(question)

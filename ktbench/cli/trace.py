@@ -6,38 +6,37 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ktbench.cli import FAILED
+
 if TYPE_CHECKING:
     from ktbench.config import Request
     from ktbench.spec.record import Cell, Environment
     from ktbench.spec.timeline import Timeline
 
 SUMMARY = "one untimed step of a cell: what overlapped, as a picture and a Chrome/Perfetto trace"
-A_CELL_FAILED = 4
 
 
 def run(overrides: Sequence[str]) -> int:
     """Trace the one cell that the overrides describe. Exit code 4 where it cannot run here or did not end well."""
     from ktbench.host.environment import environment
     from ktbench.run.progress import say
-    from ktbench.run.request import plan_request, read_request
-    from ktbench.spec.errors import RequestError
+    from ktbench.run.request import one_cell_request, plan_request
+    from ktbench.run.timeline import timeline_of
 
-    request = read_request(overrides)
-    if request.is_sweep:
-        raise RequestError("trace: takes one cell; use `sweep` for lists and ablations")
+    request = one_cell_request("trace", overrides)
     if (system := request.parts[0].spec.system) != "ktbench":
-        say(f"trace: UNSUPPORTED: {system} does not say what its roles do")
-        return A_CELL_FAILED
+        say(f"trace: UNSUPPORTED: {system} has no timeline, system=ktbench has one")
+        return FAILED
     planned = plan_request(request)
     folder, (cell,) = _folder(request), planned.cells
     if cell.key in planned.unsupported:
         say(f"trace: UNSUPPORTED: {planned.unsupported[cell.key]}")
-        return A_CELL_FAILED
+        return FAILED
     machine = environment()
-    timeline, why = (_simulated if cell.spec.machine else _traced)(cell, machine, folder)
+    timeline, why = timeline_of(cell, machine, folder)
     if timeline is None:
         say(f"trace: {why}")
-        return A_CELL_FAILED
+        return FAILED
     for line in _written(timeline, cell, machine, folder):
         print(line)
     return 0
@@ -55,46 +54,6 @@ def _folder(request: Request) -> Path:
     if folder.exists():
         raise RequestError(f"run_name={folder.name}: {folder} is there already, choose another name")
     return folder
-
-
-def _traced(cell: Cell, machine: Environment, folder: Path) -> tuple[Timeline | None, str]:
-    """The timeline, or why there is none."""
-    from uuid import uuid4
-
-    from ktbench.engine.protocol import Unsupported
-    from ktbench.host.timing_lock import timing
-    from ktbench.run.messages import Open
-    from ktbench.run.progress import loading
-    from ktbench.run.worker import Worker, WorkerDied, serve_command
-
-    opened = Open(cells=(cell,), code_id=machine.code_id, env_id=machine.env_id, sitting=uuid4().hex[:8])
-    log, limits = folder / "worker.log", cell.spec.measure
-    worker = None
-    try:
-        with timing("trace", folder.name):
-            folder.mkdir(parents=True)
-            loading(cell)
-            worker = Worker.start(opened, log, limits.load_timeout_s, serve_command(cell.spec))
-            return worker.timeline(cell, limits.turn_timeout_s), ""
-    except Unsupported as error:
-        return None, f"UNSUPPORTED: {error}"
-    except WorkerDied as died:
-        return None, f"{died.outcome}: {died.why}"
-    finally:
-        if worker is not None:
-            worker.stop()
-
-
-def _simulated(cell: Cell, machine: Environment, folder: Path) -> tuple[Timeline | None, str]:
-    """The timeline of a cell on its machine of paper, or why there is none."""
-    from ktbench.sim.simulation import simulate
-
-    try:
-        timeline = simulate(cell.spec).timeline
-    except ValueError as error:
-        return None, f"UNSUPPORTED: {error}"
-    folder.mkdir(parents=True)
-    return timeline, ""
 
 
 def _written(timeline: Timeline, cell: Cell, machine: Environment, folder: Path) -> Iterator[str]:

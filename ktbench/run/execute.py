@@ -15,7 +15,7 @@ from ktbench.results import Log, Run, read_run
 from ktbench.results.stopping import SweepCriterion
 from ktbench.run.child import ChildFailed
 from ktbench.run.evaluation import EvalRunner
-from ktbench.run.exporting import ensure_file
+from ktbench.run.export import ensure_file
 from ktbench.run.open_run import end_shards, kept_of, open_run, parts_of
 from ktbench.run.progress import RoundProgress, cell_names, loading, say, turns_ended
 from ktbench.run.request import Planned

@@ -1,14 +1,16 @@
-"""From the words of a command line to a frozen request and the cells it means, here or on a machine of paper."""
+"""From the words of a command line to a frozen request, and the cells it plans here or on a described machine."""
 
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from ktbench.config import Request, compose, freeze
+from ktbench.config import Request, RequestPart, compose, freeze
 from ktbench.engine.checkpoint_files import inspect_checkpoint
 from ktbench.engine.gguf.inspecting import inspect_gguf, is_gguf
 from ktbench.engine.inject.match import require_operators
@@ -22,11 +24,16 @@ from ktbench.spec.cells import plan_cells
 from ktbench.spec.errors import RequestError
 from ktbench.spec.memory import require_memory
 from ktbench.spec.record import Cell
+from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.suite import SuiteSpec
+from ktbench.spec.sweep import SweepSpec
+
+_NANO = "model=nano"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Planned:
-    """Cells of a request. `unsupported` says by cell key why a cell cannot be run, here or on its machine.
+    """Cells of a request. `unsupported` says by cell key why a cell cannot run, here or on its described machine.
 
     `needed_bytes` are held at once at most, of `free_bytes`; `cache_bytes` is the last-level cache, 0 if not known.
     Simulated cells need none of it.
@@ -50,7 +57,7 @@ class Planned:
 
     @property
     def simulated(self) -> tuple[Cell, ...]:
-        """Cells on machines of paper, whether those could run them or not."""
+        """Cells on described machines, whether those could run them or not."""
         return tuple(cell for cell in self.cells if cell.spec.machine is not None)
 
     @property
@@ -109,6 +116,34 @@ def _configuration(path: str) -> dict[str, Any]:
         raise ValueError(f"{file}: holds no configuration ({error})") from None
 
 
+def one_cell_request(verb: str, overrides: Sequence[str]) -> Request:
+    """The request of a verb that takes one cell. Raises RequestError for a sweep."""
+    request = read_request(overrides)
+    if request.is_sweep:
+        raise RequestError(f"{verb}: takes one cell; use `sweep` for lists and ablations")
+    return request
+
+
+def take_word(verb: str, words: Sequence[str], key: str, wanted: str) -> tuple[list[str], str | None]:
+    """The words without `key=VALUE`, which is no key of a spec, and its value. Raises RequestError if given twice."""
+    start = f"{key}="
+    values = [word.removeprefix(start) for word in words if word.startswith(start)]
+    if len(values) > 1 or values == [""]:
+        raise RequestError(f"{verb} {start}{f' {start}'.join(values)}: name {wanted}")
+    return [word for word in words if not word.startswith(start)], values[0] if values else None
+
+
+def new_file(verb: str, output: str | Path) -> Path:
+    """The path of a file that can be written and does not exist yet. Raises RequestError."""
+    file = Path(output)
+    if file.exists():
+        raise RequestError(f"{verb} output={file}: {'is a folder' if file.is_dir() else 'exists'}, name a new file")
+    above = next(folder for folder in file.absolute().parents if folder.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise RequestError(f"{verb} output={file}: {above} is not writable, name another folder")
+    return file
+
+
 def plan_request(request: Request) -> Planned:
     """Cells of a request, sorted into what can be run and what cannot, with the reason.
 
@@ -137,3 +172,85 @@ def plan_here(cells: tuple[Cell, ...], *, refuses: bool) -> Planned:
         unsupported |= memory_missing([cell for cell in here if cell.key not in unsupported], free, cache)
     needed = require_memory([cell for cell in here if cell.key not in unsupported], free, cache)
     return Planned(cells=cells, unsupported=unsupported, needed_bytes=needed, free_bytes=free, cache_bytes=cache)
+
+
+def eval_request(overrides: Sequence[str]) -> Request:
+    """The request behind overrides; where it asks a suite, the unmodified model is beside a cell that is alone.
+
+    Raises RequestError for what cannot be asked: weights that were not trained, a machine of paper, files that are not
+    there.
+    """
+    request = read_request(with_model(overrides), asks=True)
+    if request.suite is None:
+        return request
+    for part in request.parts:
+        for cell in plan_cells(part.spec, part.sweep, part.name):
+            _require_answers(cell.spec)
+    _require_questions(request.suite)
+    return named(paired(request), request.suite)
+
+
+def with_model(overrides: Sequence[str]) -> list[str]:
+    """With a suite, the model that ships where none is named: one with synthetic weights answers nothing."""
+    keys = {word.lstrip("+").partition("=")[0] for word in overrides}
+    return [_NANO, *overrides] if "suite" in keys and not keys & {"model", "model.path"} else list(overrides)
+
+
+def paired(request: Request) -> Request:
+    """A request of one cell that changes numbers gets the unmodified model beside it, which is asked the same.
+
+    Answers have no noise that a control could show, timed steps have.
+    """
+    if not request.is_sweep:
+        (part,) = request.parts
+        return replace(request, parts=(_beside_base(part),))
+    if request.is_timed:
+        return request
+    return replace(
+        request, parts=tuple(replace(part, sweep=replace(part.sweep, control=False)) for part in request.parts)
+    )
+
+
+def named(request: Request, suite: SuiteSpec) -> Request:
+    """A request that no ablation names is called after its suite."""
+    if request.sweep.name != SweepSpec().name:
+        return request
+    title = request.sweep.title or f"{suite.title or suite.name}: {request.parts[0].spec.model.name}"
+    sweep = replace(request.sweep, name=suite.name, title=title)
+    parts = [replace(part, sweep=replace(part.sweep, name=suite.name, title=title)) for part in request.parts]
+    return replace(request, sweep=sweep, parts=tuple(parts))
+
+
+def _beside_base(part: RequestPart) -> RequestPart:
+    spec = part.spec
+    if spec.label == "base" and not spec.is_quantised:
+        return part
+    arm, base = (spec.label, "base") if spec.precision == "bf16" else (f"{spec.label} {spec.precision}", "base bf16")
+    sweep = replace(part.sweep, arms=(base, arm), baseline=base, control=False, figure="accuracy")
+    return replace(part, sweep=sweep)
+
+
+def _require_questions(suite: SuiteSpec) -> None:
+    from ktbench.eval.tasks import inspect
+
+    try:
+        inspect(suite)
+    except ValueError as error:
+        raise RequestError(str(error)) from None
+
+
+def _require_answers(spec: RunSpec) -> None:
+    model, phase = spec.model, spec.workload.phase
+    if phase != "decode":
+        raise RequestError(f"workload.phase={phase}: questions are not timed, leave out workload=")
+    if spec.machine is not None:
+        raise RequestError(f"machine={spec.machine.name}: a simulation answers no questions, leave out machine=")
+    if spec.system != "ktbench":
+        raise RequestError(f"system={spec.system}: eval asks our engine, leave out system=")
+    if model.path is None:
+        raise RequestError(
+            f"model={model.name}: has synthetic weights, which answer nothing; set model.path=FOLDER or model=nano"
+        )
+    folder = checkpoint_folder(model.path)
+    if is_gguf(model.path) or not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model")):
+        raise RequestError(f"model.path={model.path}: eval needs a folder with a tokenizer (tokenizer.json)")

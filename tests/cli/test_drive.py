@@ -64,11 +64,11 @@ def test_minutes_go_to_blocks_by_their_cells() -> None:
 
 def test_a_file_that_is_there_is_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ktbench.engine.gguf.export import kept_file
-    from ktbench.run import exporting
+    from ktbench.run import export
 
     monkeypatch.chdir(tmp_path)
     path = kept_file(PEERS[0].spec).path
     path.parent.mkdir(parents=True)
     path.write_bytes(b"")
-    monkeypatch.setattr(exporting, "export_apart", lambda *_: pytest.fail("was written again"))
-    exporting.ensure_file(PEERS[0].spec, lambda line: None)
+    monkeypatch.setattr(export, "export_apart", lambda *_: pytest.fail("was written again"))
+    export.ensure_file(PEERS[0].spec, lambda line: None)

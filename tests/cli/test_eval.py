@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ktbench.cli import main
-from ktbench.cli.eval import eval_request, with_model
 from ktbench.config import Request
+from ktbench.run.request import eval_request, with_model
 from ktbench.spec.cells import plan_cells
 
 

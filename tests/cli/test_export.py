@@ -12,7 +12,7 @@ import pytest
 from ktbench.cli import main
 from ktbench.cli.export import read_export
 from ktbench.engine.gguf import export
-from ktbench.run import exporting
+from ktbench.run import export
 
 ROOT = Path(__file__).parents[2]
 
@@ -89,7 +89,7 @@ def test_a_wrong_request_is_refused(words: tuple[str, ...], why: str, capsys: py
 def test_a_file_that_is_there_is_refused_before_a_child_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(exporting, "EXPORT", child("raise SystemExit('started')"))
+    monkeypatch.setattr(export, "EXPORT", child("raise SystemExit('started')"))
     (tmp_path / "there.gguf").touch()
     assert "is there already, name a new file" in said(capsys, "model=tiny", f"output={tmp_path / 'there.gguf'}")
     assert "is a folder, name a new file" in said(capsys, "model=tiny", f"output={tmp_path}")
@@ -114,7 +114,7 @@ def test_a_child_that_fails_is_exit_code_4_with_its_reason(
     code: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(export, "has_gguf", lambda: True)
-    monkeypatch.setattr(exporting, "EXPORT", child(code))
+    monkeypatch.setattr(export, "EXPORT", child(code))
     assert main(["export", "model=tiny", f"output={tmp_path / 'a.gguf'}"]) == 4
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", f"ktbench export: {why}\n")

@@ -15,7 +15,7 @@ import pytest
 from ktbench.cli import main
 from ktbench.config import Request
 from ktbench.engine.workload.recorded import ActivationProfile, Architecture, read_profile
-from ktbench.run import recording
+from ktbench.run import record
 from ktbench.run.request import plan_request, read_request
 from ktbench.spec.errors import RequestError
 
@@ -106,7 +106,7 @@ def test_an_interrupt_ends_the_child_and_leaves_nothing(tmp_path: Path) -> None:
 def test_a_child_that_fails_is_exit_code_4_with_its_reason(
     code: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(recording, "RECORD", child(code))
+    monkeypatch.setattr(record, "RECORD", child(code))
     assert main(["record", "model=tiny", f"output={tmp_path / 'p.npz'}"]) == 4
     captured = capsys.readouterr()
     assert captured.out == ""

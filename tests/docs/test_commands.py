@@ -21,12 +21,11 @@ import yaml
 from docs.gen.ablations import ablations
 from docs.gen.repository import DOCS, ROOT
 from ktbench.cli import VERBS, main
-from ktbench.cli.eval import eval_request
 from ktbench.cli.export import read_export
 from ktbench.cli.record import split_output
 from ktbench.cli.what_if import read_question
 from ktbench.config import split_launcher
-from ktbench.run.request import plan_request, read_request
+from ktbench.run.request import eval_request, plan_request, read_request
 from ktbench.sim.cost_search import read_prices
 from ktbench.spec.errors import RequestError
 from tests.docs.commands import Command, commands, commands_of

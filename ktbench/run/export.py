@@ -1,0 +1,111 @@
+"""GGUF files: what a command line asks to be written, and a process of its own that writes it."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import cast, get_args
+
+import msgspec
+
+from ktbench.engine.gguf.export import kept_file, weights_digest
+from ktbench.engine.gguf.families import family_of
+from ktbench.engine.gguf.header import read_header
+from ktbench.engine.gguf.names import GgufType
+from ktbench.run.child import run_subprocess
+from ktbench.run.request import new_file, one_cell_request, take_word
+from ktbench.spec.errors import RequestError
+from ktbench.spec.peers import BY_NAME
+from ktbench.spec.run_spec import ModelSpec, RunSpec
+
+EXPORT: tuple[str, ...] = (sys.executable, "-m", "ktbench.run.export")
+BAD_REQUEST = 2
+_TYPES: tuple[GgufType, ...] = get_args(GgufType)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Export:
+    """What a child is to write: the types of routed experts and of all other matrices, and the file."""
+
+    model: ModelSpec
+    experts: GgufType
+    dense: GgufType
+    output: str
+
+
+def ensure_file(spec: RunSpec, say: Callable[[str], None]) -> None:
+    """Have the GGUF file written that a peer runs for a cell, where it is not there yet. Raises ChildFailed."""
+    file = kept_file(spec)
+    if not file.path.exists():
+        say(f"writing {file.path}, which is kept for later sweeps")
+        export_in_subprocess(
+            Export(model=spec.model, experts=file.experts, dense=file.dense, output=str(file.path)), say
+        )
+
+
+def export_in_subprocess(asked: Export, say: Callable[[str], None]) -> None:
+    """Have a child write the file. Raises ChildFailed, with code `BAD_REQUEST` for what can never be written."""
+    run_subprocess(EXPORT, asked, say)
+
+
+def read_export(overrides: Sequence[str]) -> Export:
+    """What a command line asks to be written. Raises RequestError."""
+    words, output = take_word("export", overrides, "output", "one new file, such as output=model.gguf")
+    words, kind = take_word("export", words, "type", f"one of {', '.join(_TYPES)}")
+    spec = one_cell_request("export", words).parts[0].spec
+    try:
+        family_of(spec.model.config)
+    except ValueError as error:
+        raise RequestError(f"export {error}") from None
+    experts, dense = _types_of(spec, kind)
+    if output is None:
+        raise RequestError("export: name a new file, such as output=model.gguf")
+    return Export(model=spec.model, experts=experts, dense=dense, output=str(new_file("export", output)))
+
+
+def _types_of(spec: RunSpec, kind: str | None) -> tuple[GgufType, GgufType]:
+    """Types of the routed experts and of all other matrices."""
+    if kind is not None:
+        if found := [one for one in _TYPES if one == kind]:
+            return found[0], found[0]
+        raise RequestError(f"export type={kind}: allowed are {', '.join(_TYPES)}")
+    types = {precision: one for precision, one in BY_NAME["llama.cpp"].types.items() if one.lower() == precision}
+    keys = {"precision": spec.precision, "device_precision": spec.device_precision}
+    for key, precision in keys.items():
+        if precision not in types:
+            raise RequestError(f"export {key}={precision}: GGUF has no such type; allowed are {', '.join(types)}")
+    experts, dense = (cast("GgufType", types[precision]) for precision in keys.values())
+    return experts, dense
+
+
+def summary(asked: Export) -> Iterator[str]:
+    """What was written: tensors by type, bytes, and the digest of its weights."""
+    kinds = Counter(tensor.kind for tensor in read_header(asked.output).tensors.values())
+    yield f"tensors {', '.join(f'{count} {kind}' for kind, count in kinds.most_common())}"
+    yield f"{Path(asked.output).stat().st_size:,} bytes"
+    yield f"weights {weights_digest(asked.model, asked.experts, asked.dense)}"
+
+
+def main() -> int:
+    """Entry of the child: what to write on standard input, progress on standard output."""
+    from ktbench.engine.gguf.export import export_gguf
+    from ktbench.run.serve import die_with_parent
+
+    die_with_parent()
+    asked = msgspec.json.decode(sys.stdin.buffer.read(), type=Export)
+    try:
+        export_gguf(
+            asked.model, Path(asked.output), experts=asked.experts, dense=asked.dense, say=partial(print, flush=True)
+        )
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return BAD_REQUEST
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

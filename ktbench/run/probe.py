@@ -1,0 +1,114 @@
+"""Measures the limits of this machine, and lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from statistics import median
+from time import monotonic
+
+from ktbench.host.cuda import read_cuda_devices
+from ktbench.host.describe import Constant, MachineDescription
+from ktbench.host.environment import environment
+from ktbench.host.extension import load_extension
+from ktbench.host.gauges import buffers_needed, open_instruments
+from ktbench.host.memory import available_memory_bytes
+from ktbench.host.probe import Readings, describe, read_rounds
+from ktbench.host.topology import read_topology
+from ktbench.results.intervals import median_interval
+from ktbench.run.progress import say
+from ktbench.spec.conduct import READ_BUFFER_BYTES
+from ktbench.spec.errors import RequestError
+from ktbench.spec.placement import PLACEMENTS, Placement
+
+_ROUNDS = 12
+# A hypervisor leaves cores where they are for seconds.
+_SECONDS = 10.0
+_GIB = 2**30
+# Unit as kept: unit as shown, and how many of the kept make one of the shown.
+_SHOWN = {"bytes/s": ("GB/s", 1e9), "FLOP/s": ("TFLOPS", 1e12), "OP/s": ("TOPS", 1e12), "ns": ("ns", 1.0)}
+# What a placement does to timings, where that is not plain from the bandwidth.
+_MEANING: dict[Placement, str] = {
+    "same core": "two threads of one core: arithmetic halves",
+    "near": "one last-level cache",
+    "far": "two last-level caches",
+    "moved": "changed between two readings: not used",
+}
+
+
+def measure_machine() -> MachineDescription:
+    """Measure this machine for a few seconds. Raises RequestError where it lacks the kernels or the memory."""
+    extension, topology = load_extension(), read_topology()
+    if extension.module is None:
+        raise RequestError(f"probe: {extension.reason}")
+    need, free = buffers_needed(topology) * READ_BUFFER_BYTES, available_memory_bytes()
+    if need > free:
+        raise RequestError(f"probe: needs {need / _GIB:.1f} GiB of memory, {free / _GIB:.1f} GiB are free")
+    say(f"probe: filling {need / _GIB:.0f} GiB of buffers")
+    machine = environment()
+    instruments = open_instruments(extension.module, topology, read_cuda_devices())
+    rounds = list(_announced(read_rounds(instruments, _ROUNDS, _SECONDS)))
+    return describe(instruments, rounds, machine, datetime.now(UTC).date())
+
+
+def _announced(rounds: Iterable[Readings]) -> Iterator[Readings]:
+    """The rounds as they come; the first of every second is told."""
+    began, told = monotonic(), -1
+    for number, readings in enumerate(rounds, start=1):
+        if (second := int(monotonic() - began)) > told:
+            told, read = second, readings["read.all"]
+            placed = f", cores {read.placement}" if read.placement else ""
+            say(f"probe: round {number}, {second} s: read bandwidth {_figure(read.value, 'bytes/s')}{placed}")
+        yield readings
+
+
+def table(machine: MachineDescription) -> list[str]:
+    """The description as lines of aligned text: median, 95 % interval, unit; a dash with its reason for a gap.
+
+    Below it the read bandwidth at each placement that was seen.
+    """
+    constants = machine.constants.values()
+    width = max(len(constant.title) for constant in constants)
+    repeats = max(len(constant.samples) for constant in constants)
+    placed = f", of which those with the cores {machine.placement} count" if machine.placement else ""
+    return [
+        f"{machine.name} (env {machine.env_id}), measured {machine.created}",
+        f"medians with distribution-free 95 % intervals, {repeats} interleaved repeats{placed}",
+        *(f"  {constant.title:<{width}}  {_row(constant, machine.placement)}" for constant in constants),
+        *_placement_lines(machine),
+    ]
+
+
+def _row(constant: Constant, placement: Placement | None) -> str:
+    if constant.value is None:
+        return f"{'-':>8}  {constant.why}"
+    unit, scale = _SHOWN[constant.unit]
+    interval = median_interval(constant.samples_at(placement))
+    low, mid, high = (f"{value / scale:.3g}" for value in (interval.low, interval.mid, interval.high))
+    return f"{mid:>8} {unit:<6} {low} to {high}"
+
+
+def _placement_lines(machine: MachineDescription) -> Iterator[str]:
+    """How the cores moved while the read bandwidth was measured."""
+    read = machine.constants["read.all"]
+    seen = [place for place in PLACEMENTS if place in read.placements]
+    if not seen:
+        yield "placement of the cores: - (one usable core)"
+    elif len(seen) == 1:
+        (place,) = seen
+        yield f"placement of the cores: {place} throughout ({_MEANING[place]}); {read.title}: {_range(read, place)}"
+    else:
+        yield f"placement of the cores changed; {read.title}, median and range at each:"
+        yield from (f"  {place:<9}  {_range(read, place)} ({_MEANING[place]})" for place in seen)
+
+
+def _range(read: Constant, place: Placement) -> str:
+    unit, scale = _SHOWN[read.unit]
+    samples = [sample / scale for sample in read.samples_at(place)]
+    counted = f"{len(samples)} sample{'s' if len(samples) > 1 else ''}"
+    return f"{median(samples):.3g} {unit}, {min(samples):.3g} to {max(samples):.3g} in {counted}"
+
+
+def _figure(value: float, kept: str) -> str:
+    unit, scale = _SHOWN[kept]
+    return f"{value / scale:.3g} {unit}"

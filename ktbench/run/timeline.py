@@ -1,0 +1,48 @@
+"""The timeline of one step of a cell: traced in a worker, or simulated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import uuid4
+
+from ktbench.engine.protocol import Unsupported
+from ktbench.host.timing_lock import timing
+from ktbench.run.messages import Open
+from ktbench.run.progress import loading
+from ktbench.run.worker import Worker, WorkerDied, serve_command
+from ktbench.sim.simulation import simulate
+from ktbench.spec.record import Cell, Environment
+from ktbench.spec.timeline import Timeline
+
+
+def timeline_of(cell: Cell, machine: Environment, folder: Path) -> tuple[Timeline | None, str]:
+    """The timeline of a cell and "", or None and why there is none. Makes `folder`, which gets the worker's log."""
+    return _simulated(cell, folder) if cell.spec.machine else _traced(cell, machine, folder)
+
+
+def _traced(cell: Cell, machine: Environment, folder: Path) -> tuple[Timeline | None, str]:
+    opened = Open(cells=(cell,), code_id=machine.code_id, env_id=machine.env_id, sitting=uuid4().hex[:8])
+    limits, worker = cell.spec.measure, None
+    try:
+        with timing("trace", folder.name):
+            folder.mkdir(parents=True)
+            loading(cell)
+            command = serve_command(cell.spec)
+            worker = Worker.start(opened, folder / "worker.log", limits.load_timeout_s, command)
+            return worker.timeline(cell, limits.turn_timeout_s), ""
+    except Unsupported as error:
+        return None, f"UNSUPPORTED: {error}"
+    except WorkerDied as died:
+        return None, f"{died.outcome}: {died.why}"
+    finally:
+        if worker is not None:
+            worker.stop()
+
+
+def _simulated(cell: Cell, folder: Path) -> tuple[Timeline | None, str]:
+    try:
+        timeline = simulate(cell.spec).timeline
+    except ValueError as error:
+        return None, f"UNSUPPORTED: {error}"
+    folder.mkdir(parents=True)
+    return timeline, ""
