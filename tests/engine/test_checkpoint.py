@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from ktbench.engine.checkpoint_files import inspect_checkpoint
+from ktbench.engine.checkpoint import inspect_checkpoint
 from ktbench.engine.load import load
-from ktbench.engine.packing import Packing
+from ktbench.engine.weight_plan import Packing
 from tests.engine.test_base import transformers_decode, transformers_prefill
 from tests.engine.tiny import PACKABLE, decode, plain_transformers, prefill, run, spec, tiny_model
 

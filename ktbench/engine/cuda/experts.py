@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import grouped_mm
 
-from ktbench.engine.matrices import ExpertMatrices, ExpertStore
+from ktbench.engine.decode.lazy import Fetch
+from ktbench.engine.forms import ExpertMatrices, ExpertStore
 from ktbench.engine.routing import Routing
-from ktbench.engine.step.later import Fetch
 
 # Pairs up to which copies of weights are made where there is no better way, and pairs for which they are held at once.
 _FEW, _AT_ONCE = 64, 8

@@ -18,12 +18,11 @@ from torch.nn.functional import linear
 from ktbench.engine.cuda.expert_costs import Costs, runs_at_device
 from ktbench.engine.cuda.pinning import Pins
 from ktbench.engine.cuda.stream import Stream
+from ktbench.engine.decode.lazy import Fetch
 from ktbench.engine.experts import OriginalExperts
-from ktbench.engine.form import ExpertsForm
-from ktbench.engine.matrices import ExpertMatrices
-from ktbench.engine.residence import NOBODY
+from ktbench.engine.forms import ExpertMatrices, ExpertsForm
+from ktbench.engine.placement import NOBODY
 from ktbench.engine.routing import Routing
-from ktbench.engine.step.later import Fetch
 
 # Enough for arithmetic to show beside the reading of the weights, few enough to take no time.
 _MANY_TOKENS, _TRIES = 64, 5

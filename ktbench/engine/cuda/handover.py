@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from ktbench.engine.cuda.stream import Stream
-from ktbench.engine.matrices import ExpertMatrices
+from ktbench.engine.decode.lazy import Fetch
+from ktbench.engine.decode.timeline import Watch, Where
+from ktbench.engine.forms import ExpertMatrices
 from ktbench.engine.routing import Routing
-from ktbench.engine.step.later import Fetch
-from ktbench.engine.step.watch import Watch, Where
 
 if TYPE_CHECKING:
-    from ktbench.engine.operator import Backend
+    from ktbench.engine.experts import Backend
 
 
 class Callee(Protocol):

@@ -7,8 +7,8 @@ import torch
 from numpy.typing import NDArray
 
 from ktbench.engine.cuda.experts import DeviceExperts
-from ktbench.engine.matrices import ExpertStore
-from ktbench.engine.placing import Move
+from ktbench.engine.forms import ExpertStore
+from ktbench.engine.placement import Move
 
 
 class CudaHome:

@@ -11,9 +11,9 @@ import torch
 from ktbench.engine.cuda.graph import Capturing, CudaCapturing, GraphRecording
 from ktbench.engine.cuda.handover import CudaHandOver, CudaOriginal, HostExperts, Staging
 from ktbench.engine.cuda.stream import CurrentStream, Stream
+from ktbench.engine.decode.inputs import StepInputs
+from ktbench.engine.decode.program import Tape
 from ktbench.engine.experts import OriginalExperts
-from ktbench.engine.step.inputs import StepInputs
-from ktbench.engine.step.tape import Tape
 
 
 class MaskedAttention:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ktbench.engine.form import ExpertsForm, read_form
+from ktbench.engine.forms import ExpertBlocks, ExpertMatrices, ExpertsForm, read_form
 from ktbench.engine.gguf.names import expert_names
 from ktbench.engine.gguf.weights import MappedWeights
-from ktbench.engine.matrices import ExpertBlocks, ExpertMatrices
 from ktbench.spec.run_spec import Precision
 
 _MATRICES = ("gate", "up", "down")

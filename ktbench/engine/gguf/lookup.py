@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ktbench.engine.forms import Blocks, is_experts
 from ktbench.engine.gguf.changes import RotaryRows, Same
 from ktbench.engine.gguf.families import Family, Mapped
 from ktbench.engine.gguf.weights import MappedWeights
-from ktbench.engine.matrices import Blocks
-from ktbench.engine.places import is_experts
 from ktbench.spec.run_spec import Precision
 
 # Changes that leave rows whole: they do to the blocks of a row what they do to its numbers.

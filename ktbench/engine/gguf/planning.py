@@ -10,12 +10,11 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from ktbench.engine.form import ExpertsForm, read_form
+from ktbench.engine.forms import ExpertsForm, is_experts, read_form
 from ktbench.engine.gguf.changes import Config
 from ktbench.engine.gguf.families import Family, Mapped
 from ktbench.engine.gguf.names import GgufType, Kind, expert_names
 from ktbench.engine.gguf.tensors import TensorInfo
-from ktbench.engine.places import is_experts
 from ktbench.spec.weights import BLOCK
 
 ALIGNMENT = 32

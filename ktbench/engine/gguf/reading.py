@@ -8,15 +8,14 @@ from weakref import WeakKeyDictionary
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ktbench.engine.forms import Blocks, LinearBlocks, PackableStore, is_experts
 from ktbench.engine.gguf.experts import StoredExperts
 from ktbench.engine.gguf.families import family_of
 from ktbench.engine.gguf.header import read_header
 from ktbench.engine.gguf.lookup import Lookup
 from ktbench.engine.gguf.weights import MappedWeights
-from ktbench.engine.matrices import Blocks, LinearBlocks, PackableStore
-from ktbench.engine.packing import Holding
-from ktbench.engine.places import is_experts
 from ktbench.engine.synthetic import skeleton
+from ktbench.engine.weight_plan import Holding
 from ktbench.spec.run_spec import ModelSpec
 
 

@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ktbench.engine.forms import Blocks
 from ktbench.engine.gguf.header import Header
 from ktbench.engine.gguf.tensors import Kind, TensorInfo
-from ktbench.engine.matrices import Blocks
 from ktbench.spec.run_spec import Precision
 from ktbench.spec.weights import BLOCK_BYTES
 

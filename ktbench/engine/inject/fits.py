@@ -21,7 +21,7 @@ def anything(_module: nn.Module) -> str:
 
 def experts(module: nn.Module) -> str:
     """Routed experts of one layer as one module, of a form that `read_form` knows."""
-    from ktbench.engine.form import read_form
+    from ktbench.engine.forms import read_form
 
     try:
         read_form(module)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ktbench.engine.workload.arrays import array_names, read_array, split_array_name
 from ktbench.spec.plain import from_plain, to_plain
-from ktbench.spec.run_spec import ModelSpec
+from ktbench.spec.run_spec import ModelSpec, RunSpec
 from ktbench.spec.shape import moe_shape
+
+if TYPE_CHECKING:
+    from ktbench.engine.routing import PassRouting
+
 
 _SETTING = "engine.placement.profile"
 
@@ -180,3 +184,33 @@ def _require_same(where: str, profile: ActivationProfile, model: ModelSpec) -> N
     differing = "; ".join(profile.architecture.differences(Architecture.of(model)))
     if differing:
         raise ValueError(f"{where}: recorded from {profile.model}, this is {model.name} ({differing})")
+
+
+class Recordable(Protocol):
+    """What the hybrid engine offers to be recorded."""
+
+    def configure(self, spec: RunSpec) -> None:
+        """Run the workload of `spec` once and keep what its routers chose."""
+
+    def recorded_routing(self) -> Sequence[PassRouting]:
+        """Ids [T, k] of every MoE layer, for each pass of the workload."""
+
+
+def record_profile(open_engine: Callable[[RunSpec], Recordable], spec: RunSpec) -> ActivationProfile:
+    """The profile of one cell with routing=model; what the routers chose for padding counts too.
+
+    Raises Unsupported where the engine cannot run the cell.
+    """
+    engine = open_engine(spec)
+    engine.configure(spec)
+    steps = [[layer.ids.cpu().numpy() for layer in step] for step in engine.recorded_routing()]
+    experts = spec.model.shape.experts
+    counts = [sum(count_selections(ids, experts) for ids in layer) for layer in zip(*steps, strict=True)]
+    work = spec.workload
+    return ActivationProfile(
+        model=spec.model.name,
+        architecture=Architecture.of(spec.model),
+        counts=np.stack(counts),
+        tokens=sum(int((step[0] >= 0).any(axis=1).sum()) for step in steps),
+        source=f"{spec.summary}; workload.steps={work.steps}, workload.seed={work.seed}, model.seed={spec.model.seed}",
+    )

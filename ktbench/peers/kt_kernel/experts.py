@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ktbench.engine.copies import Call
-from ktbench.engine.matrices import ExpertMatrices, ExpertStore
+from ktbench.engine.decode.lazy import Fetch
+from ktbench.engine.forms import ExpertMatrices, ExpertStore
+from ktbench.engine.layer import Call
 from ktbench.engine.routing import Routing
-from ktbench.engine.step.later import Fetch
 from ktbench.peers.kt_kernel.library import Pool
 from ktbench.peers.kt_kernel.quantised import as_stored
 

@@ -9,11 +9,11 @@ from time import sleep
 
 import torch
 
-from ktbench.engine.copies import Copies, Trial
+from ktbench.engine.forms import Glu
+from ktbench.engine.layer import Copies, Trial
 from ktbench.engine.load_layer import LayerWeights
-from ktbench.engine.matrices import Glu
 from ktbench.engine.protocol import HostRole, Unsupported
-from ktbench.engine.threads import Threads
+from ktbench.engine.roles import Threads
 from ktbench.peers.kt_kernel.experts import KtExperts
 from ktbench.peers.kt_kernel.library import Library, Pool, load_experts
 from ktbench.peers.kt_kernel.quantised import as_stored

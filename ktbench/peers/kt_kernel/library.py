@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ktbench.engine.matrices import ExpertStore
+from ktbench.engine.forms import ExpertStore
 from ktbench.engine.protocol import Unsupported
 from ktbench.engine.roles import reach
 from ktbench.peers.kt_kernel.settings import Setting

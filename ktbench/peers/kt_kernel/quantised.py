@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ktbench.engine.matrices import ExpertMatrices
+from ktbench.engine.forms import ExpertMatrices
 
 
 def as_stored(expert: ExpertMatrices, kind: str, pools: int) -> ExpertMatrices:

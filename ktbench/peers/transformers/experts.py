@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ktbench.engine.experts import OriginalExperts
-from ktbench.engine.operator import Tap
-from ktbench.engine.places import expert_places
+from ktbench.engine.experts import OriginalExperts, Tap
+from ktbench.engine.forms import expert_places
 from ktbench.engine.protocol import Unsupported
 from ktbench.engine.routing import from_router
 from ktbench.spec.peers import Implementation

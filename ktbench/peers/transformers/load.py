@@ -5,12 +5,12 @@ from __future__ import annotations
 from transformers import PreTrainedModel
 
 from ktbench.engine.checkpoint import read_checkpoint
+from ktbench.engine.forms import expert_places, is_experts
 from ktbench.engine.gguf.inspecting import is_gguf
 from ktbench.engine.gguf.reading import GgufModel
-from ktbench.engine.packing import Holding
-from ktbench.engine.places import expert_places, is_experts
 from ktbench.engine.protocol import HostRole
 from ktbench.engine.synthetic import WeightPool, materialise, materialise_experts, skeleton
+from ktbench.engine.weight_plan import Holding
 from ktbench.peers.transformers.system import PlainTransformers
 from ktbench.spec.run_spec import ModelSpec
 

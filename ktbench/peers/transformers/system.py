@@ -10,17 +10,15 @@ import transformers
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from ktbench.engine.experts import Reference
-from ktbench.engine.forward import Forward
-from ktbench.engine.observing import Observer
-from ktbench.engine.operator import Pass
+from ktbench.engine.decode.forward import Forward
+from ktbench.engine.decode.step import PassSteps
+from ktbench.engine.experts import Pass
+from ktbench.engine.observe import Observer, Reference
 from ktbench.engine.protocol import HostRole, Observation, Unsupported
-from ktbench.engine.require import configured
 from ktbench.engine.routing import Routing
-from ktbench.engine.script import Script, ScriptWriter
-from ktbench.engine.scripts import Scripts
-from ktbench.engine.stepping import PassSteps
+from ktbench.engine.support import configured
 from ktbench.engine.work import DenseWork, ExpertsWork, dense_params, mean_work, step_work
+from ktbench.engine.workload_trace import Script, Scripts, ScriptWriter
 from ktbench.peers.support import unsupported
 from ktbench.peers.transformers.experts import PlainExperts
 from ktbench.peers.transformers.tuning import Tuning, thread_counts, tune
