@@ -18,8 +18,7 @@ from ktbench.engine.inject.forms import read_norm
 from ktbench.engine.matrices import LinearBlocks
 from ktbench.engine.step.later import settled
 from ktbench.engine.step.tape import Tape
-from ktbench.spec.run_spec import Precision
-from ktbench.spec.weights import BLOCK, BLOCK_BYTES
+from ktbench.spec.weights import BLOCK, BLOCK_BYTES, Precision
 
 # Strips of the packed layout: the rows of a layer that shares a matrix must begin with one.
 _STRIP_ROWS = 16

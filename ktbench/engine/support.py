@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ktbench.spec.deferral import MIN_IMMEDIATE_EXPERTS
-from ktbench.spec.run_spec import WITHOUT_AMX, RunSpec
-from ktbench.spec.weights import BLOCK, BLOCK_BYTES
+from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.weights import BLOCK, BLOCK_BYTES, FORMATS
 
 
 def unsupported(spec: RunSpec) -> str:
@@ -24,7 +24,7 @@ def _reasons(spec: RunSpec) -> Iterator[str]:
         yield from _layer_reasons(spec)
     elif spec.precision != "bf16" and not engine.fused:
         yield f"base runs bf16 weights, as checkpoints hold them: precision={spec.precision} needs +v or +m"
-    if engine.amx and spec.precision in WITHOUT_AMX:
+    if engine.amx and not FORMATS[spec.precision].amx:
         yield f"+m: AMX has no kernels for precision={spec.precision}, whose scales differ inside a tile: leave out +m"
     if spec.precision in BLOCK_BYTES and (shape.hidden % BLOCK or shape.expert_ffn % BLOCK):
         sizes = f"{shape.hidden} and {shape.expert_ffn}"

@@ -21,8 +21,8 @@ from ktbench.engine.matrices import Blocks, ExpertBlocks, ExpertMatrices, Linear
 from ktbench.engine.packing import Holding
 from ktbench.engine.places import is_experts
 from ktbench.engine.synthetic import skeleton
-from ktbench.spec.run_spec import ModelSpec, Precision
-from ktbench.spec.weights import BLOCK_BYTES
+from ktbench.spec.run_spec import ModelSpec
+from ktbench.spec.weights import BLOCK_BYTES, Precision
 
 # Types whose blocks the kernels compute on as they are.
 _PRECISIONS: Mapping[Kind, Precision] = {"Q8_0": "q8_0", "Q4_0": "q4_0"}
