@@ -17,9 +17,8 @@ from ktbench.engine.decode.lazy import settled
 from ktbench.engine.decode.program import Tape
 from ktbench.engine.forms import LinearBlocks
 from ktbench.engine.fused import bits
-from ktbench.engine.inject.norms import read_norm
-from ktbench.spec.run_spec import Precision
-from ktbench.spec.weights import BLOCK, BLOCK_BYTES
+from ktbench.engine.inject.forms import read_norm
+from ktbench.spec.weights import BLOCK, BLOCK_BYTES, Precision
 
 # Strips of the packed layout: the rows of a layer that shares a matrix must begin with one.
 _STRIP_ROWS = 16

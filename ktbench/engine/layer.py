@@ -17,13 +17,14 @@ from ktbench.engine.protocol import Observation, Unsupported
 from ktbench.engine.routing import Routing
 from ktbench.engine.support import configured, require
 from ktbench.engine.work import ExpertsWork, layer_work, mean_work
-from ktbench.engine.workload.layer import layer_selections
+from ktbench.engine.workload.routing import layer_selections
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.peers import PeerSpec
 from ktbench.spec.record import Work
-from ktbench.spec.run_spec import ModelSpec, Precision, RunSpec, WorkloadSpec
+from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.spec.shape import MoEShape
 from ktbench.spec.timeline import Timeline
+from ktbench.spec.weights import Precision
 
 # Numbers by which the tokens of one step are ahead of those of the step before: whole cache lines, and no row is one of
 # another step at any width of a real model.

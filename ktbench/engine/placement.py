@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ktbench.engine.routing import PassRouting
-from ktbench.engine.workload.profile import ActivationProfile, count_selections, read_profile
+from ktbench.engine.workload.recorded import ActivationProfile, count_selections, read_profile
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.run_spec import ModelSpec
 from ktbench.spec.shape import MoEShape

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from ktbench.engine.protocol import Unsupported
 from ktbench.spec.deferral import MIN_IMMEDIATE_EXPERTS
-from ktbench.spec.run_spec import WITHOUT_AMX, ModelSpec, RunSpec
-from ktbench.spec.weights import BLOCK, BLOCK_BYTES
+from ktbench.spec.run_spec import ModelSpec, RunSpec
+from ktbench.spec.weights import BLOCK, BLOCK_BYTES, FORMATS
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ def _reasons(spec: RunSpec) -> Iterator[str]:
         yield from _layer_reasons(spec)
     elif spec.precision != "bf16" and not engine.fused:
         yield f"base runs bf16 weights, as checkpoints hold them: precision={spec.precision} needs +v or +m"
-    if engine.amx and spec.precision in WITHOUT_AMX:
+    if engine.amx and not FORMATS[spec.precision].amx:
         yield f"+m: AMX has no kernels for precision={spec.precision}, whose scales differ inside a tile: leave out +m"
     if spec.precision in BLOCK_BYTES and (shape.hidden % BLOCK or shape.expert_ffn % BLOCK):
         sizes = f"{shape.hidden} and {shape.expert_ffn}"

@@ -175,7 +175,7 @@ def test_checkpoint_that_lacks_a_weight_is_refused(tmp_path: Path) -> None:
         load(tiny_model(path=str(tmp_path)))
 
 
-@pytest.mark.parametrize("module", ["checkpoint_files", "support", "protocol"])
+@pytest.mark.parametrize("module", ["checkpoint", "support", "protocol", "roles", "weight_plan"])
 def test_what_runs_before_loading_imports_neither_torch_nor_transformers(module: str) -> None:
     code = f"import sys, ktbench.engine.{module}; sys.exit(bool({{'torch', 'transformers'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=False).returncode == 0

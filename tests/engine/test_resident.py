@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ktbench.engine.hybrid import HybridEngine
-from ktbench.engine.workload.profile import ActivationProfile, Architecture
+from ktbench.engine.workload.recorded import ActivationProfile, Architecture
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from tests.engine.engines import TOLERANCE, cell, changed, engine_for, logits, needs_avx512, relative

@@ -14,7 +14,7 @@ from torch import Tensor
 from ktbench.engine.decode.forward import Forward
 from ktbench.engine.load import load
 from ktbench.engine.protocol import HostRole, System
-from ktbench.peers.transformers.load import open_transformers
+from ktbench.peers.transformers.system import open_transformers
 from ktbench.spec.peers import PeerSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from tests.engine.families.zoo import tiny

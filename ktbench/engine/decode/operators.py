@@ -18,7 +18,7 @@ from ktbench.engine.decode.inputs import SLIDING, StepInputs
 from ktbench.engine.decode.lazy import settled
 from ktbench.engine.dense import DenseHost, FusedNorm, PackedLinear
 from ktbench.engine.fused import bits
-from ktbench.engine.inject.routers import read_router
+from ktbench.engine.inject.forms import read_router
 
 
 class HeadsAttention(nn.Module):

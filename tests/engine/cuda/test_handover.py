@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ktbench.engine.cuda.handover import CudaHandOver, CudaOriginal, Staging
-from ktbench.engine.cuda.role import CudaRole
+from ktbench.engine.cuda.role import CudaHandOver, CudaOriginal, CudaRole, Staging
 from ktbench.engine.decode.program import Tape
 from ktbench.engine.decode.timeline import Watch, Where
 from ktbench.engine.experts import ExpertsOperator, Pass

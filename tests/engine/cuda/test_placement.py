@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ktbench.engine.cuda.experts import DeviceExperts
-from ktbench.engine.cuda.handover import CudaHandOver, Staging
+from ktbench.engine.cuda.role import CudaHandOver, Staging
 from ktbench.engine.experts import ExpertsOperator, Pass
 from ktbench.engine.forms import ExpertMatrices, Place
 from ktbench.engine.observe import Reference

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ktbench.engine.forms import ExpertMatrices, is_experts, read_form
-from ktbench.spec.run_spec import Precision
+from ktbench.spec.weights import Precision
 
 gguf = pytest.importorskip("gguf", reason="gguf is not installed: pip install gguf")
 

@@ -19,8 +19,7 @@ from torch import nn
 from ktbench.engine.checkpoint import inspect_checkpoint
 from ktbench.engine.forms import ExpertBlocks, ExpertMatrices, is_experts, read_form
 from ktbench.engine.gguf.export import export_gguf
-from ktbench.engine.gguf.reading import GgufModel
-from ktbench.engine.gguf.weights import numbers
+from ktbench.engine.gguf.reading import GgufModel, numbers
 from ktbench.engine.load import load
 from ktbench.engine.weight_plan import Holding, Packing
 from ktbench.spec.run_spec import ModelSpec
