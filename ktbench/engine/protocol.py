@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ktbench.spec.record import Work
-from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.run_spec import ModelSpec, RunSpec
+from ktbench.spec.support import unsupported
 from ktbench.spec.timeline import Timeline
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,3 +120,18 @@ class SelfTimed(Protocol):
 
     def own_samples_s(self) -> tuple[float, ...]:
         """Run the workload and give the seconds of its steps as the program timed them."""
+
+
+def require(spec: RunSpec, loaded: ModelSpec) -> None:
+    """Raises ValueError for another model than is loaded, and Unsupported with the reason for what cannot run."""
+    if spec.model != loaded:
+        raise ValueError(f"model {spec.model.name} was asked for, {loaded.name} is loaded")
+    if why := unsupported(spec):
+        raise Unsupported(why)
+
+
+def configured(part: T | None) -> T:
+    """What `configure` sets. Raises ValueError where it was not called yet."""
+    if part is None:
+        raise ValueError("configure comes before every other call")
+    return part

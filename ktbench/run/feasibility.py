@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ktbench.engine.gguf.export import no_file
-from ktbench.engine.placing import place_experts
+from ktbench.engine.placement import place_experts
 from ktbench.engine.roles import split_cpus
 from ktbench.engine.workload.recorded import read_profile, read_trace
 from ktbench.host.grants import feature_reasons, machine_grants

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ktbench.config import Request, RequestPart, compose, freeze
-from ktbench.engine.checkpoint_files import inspect_checkpoint
+from ktbench.engine.checkpoint import inspect_checkpoint
 from ktbench.engine.gguf.inspecting import inspect_gguf, is_gguf
 from ktbench.engine.inject.match import require_operators
 from ktbench.host.local import read_local_machine

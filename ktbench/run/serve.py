@@ -12,9 +12,9 @@ from typing import IO
 
 import msgspec
 
-from ktbench.engine.packing import Holding
 from ktbench.engine.protocol import HostRole, System, Unsupported
 from ktbench.engine.roles import reach, split_cpus
+from ktbench.engine.weight_plan import Holding
 from ktbench.host.cuda import read_cuda_devices
 from ktbench.host.energy import open_meters
 from ktbench.host.roofs import Roofs, open_pool_roofs, open_roofs, pin_openmp

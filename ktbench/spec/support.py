@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from ktbench.spec.deferral import MIN_IMMEDIATE_EXPERTS
 from ktbench.spec.features import FEATURES, Feature
 from ktbench.spec.peers import BY_NAME, Peer
-from ktbench.spec.run_spec import WITHOUT_AMX, RunSpec
-from ktbench.spec.weights import BLOCK, BLOCK_BYTES, expert_bytes
+from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.weights import BLOCK, BLOCK_BYTES, FORMATS, expert_bytes
 
 _GIB = 2**30
 # Limit on copied weights per call: one token of the largest models (DeepSeek-V3, Kimi K2) copies 0.7 GiB.
@@ -60,7 +60,7 @@ def _engine_rules(spec: RunSpec) -> Iterator[Reason]:
         yield from _layer_rules(spec)
     elif spec.precision != "bf16" and not engine.fused:
         yield Reason(f"precision={spec.precision}", "base runs bf16 weights, other precisions need +v or +m")
-    if engine.amx and spec.precision in WITHOUT_AMX:
+    if engine.amx and not FORMATS[spec.precision].amx:
         yield Reason("+m", f"AMX has no kernels for precision={spec.precision}, leave out +m")
     if spec.precision in BLOCK_BYTES and (shape.hidden % BLOCK or shape.expert_ffn % BLOCK):
         widths = f"{shape.hidden} and {shape.expert_ffn}"

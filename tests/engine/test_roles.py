@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ktbench.engine.roles import RoleCpus, lacking_cores, reach, split_cpus
+from ktbench.engine.roles import RoleCpus, reach, split_cpus
 from ktbench.spec.engine import EngineSpec
 
 
@@ -61,11 +61,6 @@ def test_roles_of_their_own_share_no_core_and_leave_none_idle(cpus: list[int], d
 def test_too_few_cores_are_refused(cores: int, engine: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):
         split(list(range(cores)), **engine)
-    assert says in lacking_cores(range(cores), EngineSpec(**engine))
-
-
-def test_enough_cores_lack_nothing() -> None:
-    assert lacking_cores(range(2), EngineSpec(roles="split")) == ""
 
 
 def test_a_pinned_thread_reaches_other_cores_for_a_while_only() -> None:

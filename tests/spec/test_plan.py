@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ktbench.resources import data_folder
-from ktbench.spec.cells import plan_cells, unsupported
+from ktbench.spec.cells import plan_cells
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.errors import RequestError
 from ktbench.spec.plain import to_plain
@@ -21,7 +21,6 @@ from ktbench.spec.sweep import SweepSpec
 from tests.tiny import tiny_spec
 
 LADDER = SweepSpec(name="s", arms=("base", "+v", "+v+d"))
-NOTHING_LACKS = dict.fromkeys(["avx512", "amx", "dynamic", "numa", "cuda_graph", "deferral", "skipping"], "")
 
 
 def test_ladder_with_its_control() -> None:
@@ -186,16 +185,3 @@ def _other_seed():  # type: ignore[no-untyped-def]
     return replace(tiny_spec().model, seed=1)
 
 
-def test_what_a_machine_lacks_is_named_per_feature() -> None:
-    lacking = NOTHING_LACKS | {"numa": "one NUMA node", "cuda_graph": "no CUDA device"}
-    assert unsupported(tiny_spec(avx512=True, dynamic=True), lacking) == ""
-    assert (
-        unsupported(tiny_spec(avx512=True, numa=True, cuda_graph=True), lacking)
-        == "+n: one NUMA node; +c: no CUDA device"
-    )
-
-
-def test_logical_domains_need_no_numa_nodes() -> None:
-    lacking = NOTHING_LACKS | {"numa": "one NUMA node", "amx": "no AMX"}
-    assert unsupported(tiny_spec(avx512=True, numa=True, domains=2), lacking) == ""
-    assert unsupported(tiny_spec(amx=True, numa=True, domains=2), lacking) == "+m: no AMX"

@@ -1,0 +1,103 @@
+"""Rules that refuse a spec before anything loads, for the engine and for the peers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ktbench.spec.features import FEATURES
+from ktbench.spec.peers import PeerSpec
+from ktbench.spec.support import features_missing, rules_broken, unsupported
+from tests.tiny import tiny_spec
+
+V = {"avx512": True}
+LAYER = V | {"phase": "layer"}
+# Changes of a spec, the key or feature at fault, and a word that says what is allowed.
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({"precision": "int8"}, "precision=int8", "+v or +m"),
+    ({"phase": "prefill", "precision": "int4_g32"}, "precision=int4_g32", "+v or +m"),
+    (V | {"cuda_graph": True}, "+c", "engine.device=cuda"),
+    (LAYER | {"cuda_graph": True}, "+c", "engine.device=cuda"),
+    ({"cuda_graph": True, "device": "cuda"}, "+c", "add +v or +m"),
+    (V | {"cuda_graph": True, "device": "cuda", "phase": "prefill"}, "+c", "decode"),
+    (V | {"packed_dense": True, "device": "cuda"}, "+l", "engine.device=cuda"),
+    ({"amx": True, "precision": "q8_0"}, "+m", "q8_0"),
+    (V | {"deferral": 1, "phase": "prefill"}, "engine.deferral=1", "engine.defer_prefill=true"),
+    (V | {"skipping": 1, "phase": "prefill"}, "engine.skipping=1", "engine.defer_prefill=true"),
+    (V | {"deferral": "auto"}, "engine.deferral=auto", "engine.roles=split"),
+    (LAYER | {"deferral": 1}, "workload.phase=layer", "deferral"),
+    ({"phase": "layer", "skipping": 1}, "workload.phase=layer", "skipping"),
+    (LAYER | {"workload": {"routing": "recorded"}}, "workload.routing=recorded", "workload.trace"),
+    (LAYER | {"workload": {"batch": 3, "active_experts": 4}}, "workload.active_experts=4", "6"),
+    (V | {"numa": True, "domains": 2, "threads": 1}, "+n", "engine.threads=1"),
+    ({"system": "kt-kernel"}, "workload.phase=decode", "layer"),
+    ({"system": "llama.cpp", "phase": "layer"}, "workload.phase=layer", "prefill and decode"),
+    ({"system": "transformers", "precision": "q8_0"}, "precision=q8_0", "bf16"),
+    ({"system": "llama.cpp", "precision": "int4_g64"}, "precision=int4_g64", "bf16, q8_0, q4_0, int8"),
+    ({"system": "llama.cpp", "device_precision": "int4_g64"}, "device_precision=int4_g64", "llama.cpp"),
+    ({"system": "llama.cpp", "workload": {"routing": "zipf"}}, "workload.routing=zipf", "workload.routing=model"),
+    ({"system": "llama.cpp", "workload": {"shortest": 2}}, "workload.shortest=2", "workload.shortest=null"),
+    ({"system": "llama-bench", "workload": {"chunk": 2}}, "workload.chunk=2", "workload.chunk=null"),
+    ({"system": "fiddler"}, "system=fiddler", "engine.device=cuda"),
+    ({"system": "transformers", "device": "cuda"}, "engine.device=cuda", "engine.device=cpu"),
+]
+ALLOWED: list[dict[str, Any]] = [
+    V | {"precision": "int8"},
+    {"phase": "prefill", "amx": True, "precision": "int4_g128"},
+    V | {"numa": True, "domains": 2, "threads": 2},
+    V | {"numa": True},
+    {"phase": "layer"},
+    {"phase": "layer", "precision": "int8"},
+    LAYER | {"precision": "int8", "workload": {"batch": 4, "active_experts": 8}},
+    LAYER | {"workload": {"routing": "recorded", "trace": "file.npz"}},
+    {"system": "llama.cpp"},
+    {"system": "llama.cpp", "precision": "int8", "device_precision": "q8_0"},
+    {"system": "transformers"},
+    {"system": "transformers", "phase": "layer"},
+    {"system": "kt-kernel", "phase": "layer", "precision": "int4_g64"},
+]
+NOTHING_MISSING = dict.fromkeys((feature.name for feature in FEATURES), "")
+
+
+@pytest.mark.parametrize(("changes", "where", "allowed"), REFUSED)
+def test_the_first_reason_names_the_key_and_what_is_allowed(changes: dict[str, Any], where: str, allowed: str) -> None:
+    spec = tiny_spec(**changes)
+    reason = next(rules_broken(spec))
+    assert reason.where == where
+    assert allowed in reason.why
+    assert unsupported(spec) == str(reason)
+    assert "\n" not in str(reason)
+
+
+@pytest.mark.parametrize("changes", ALLOWED)
+def test_no_reason(changes: dict[str, Any]) -> None:
+    assert unsupported(tiny_spec(**changes)) == ""
+
+
+@pytest.mark.parametrize("changes", [LAYER, {"system": "transformers", "phase": "layer"}])
+def test_a_layer_of_a_checkpoint_is_refused(changes: dict[str, Any]) -> None:
+    spec = tiny_spec(**changes)
+    (reason,) = rules_broken(replace(spec, model=replace(spec.model, path="/weights")))
+    assert reason.where == "model.path=/weights"
+
+
+def test_batched_mm_may_copy_so_many_bytes() -> None:
+    peer = PeerSpec(implementation="batched_mm")
+    (reason,) = rules_broken(tiny_spec(system="transformers", peer=peer, workload={"batch": 2**20}))
+    assert reason.where == "peer.implementation=batched_mm"
+    assert unsupported(tiny_spec(system="transformers", peer=peer)) == ""
+
+
+def test_features_that_a_machine_lacks_are_named() -> None:
+    missing = NOTHING_MISSING | {"numa": "one NUMA node", "cuda_graph": "no CUDA device"}
+    assert not list(features_missing(tiny_spec(avx512=True, dynamic=True), missing))
+    found = features_missing(tiny_spec(avx512=True, numa=True, cuda_graph=True), missing)
+    assert [str(one) for one in found] == ["+n: one NUMA node", "+c: no CUDA device"]
+
+
+def test_logical_domains_need_no_numa_nodes() -> None:
+    missing = NOTHING_MISSING | {"numa": "one NUMA node", "amx": "no AMX"}
+    assert not list(features_missing(tiny_spec(avx512=True, numa=True, domains=2), missing))
+    assert [one.where for one in features_missing(tiny_spec(amx=True, numa=True, domains=2), missing)] == ["+m"]
