@@ -41,7 +41,7 @@ Task = Callable[[Any], str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
-    """A launcher with the overrides of its keys, and in how many shares a sweep is cut at most (None: by points)."""
+    """A launcher with the overrides of its keys, and into how many shards a sweep is cut at most (None: by points)."""
 
     name: str
     words: tuple[str, ...]
@@ -115,7 +115,7 @@ def is_installed(name: str) -> bool:
 def launch_jobs(launch: Launch, folder: Path, task: Task, jobs: Sequence[str]) -> list[str]:
     """Run `task` once for each of `jobs`, wherever the launcher does; what each said, in order.
 
-    `task` is found by its name where it runs, and told one of the jobs as `share`. The launcher keeps its own files in
+    `task` is found by its name where it runs, and given one of the jobs as `shard`. The launcher keeps its own files in
     `folder`. Raises RequestError for keys that it does not have, and whatever it raises where a job is lost.
     """
     if launch.name == "ray":
@@ -123,14 +123,14 @@ def launch_jobs(launch: Launch, folder: Path, task: Task, jobs: Sequence[str]) -
     with _composed(launch, folder) as config:
         context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=Callbacks())
         launcher = Plugins.instance().instantiate_launcher(context, task, config)
-        returned = launcher.launch([[f"share={_quoted(job)}"] for job in jobs], initial_job_idx=0)
+        returned = launcher.launch([[f"shard={_quoted(job)}"] for job in jobs], initial_job_idx=0)
     return [str(one.return_value) for one in returned]
 
 
 @contextmanager
 def _composed(launch: Launch, folder: Path) -> Iterator[DictConfig]:
     """Hydra, initialised, and its configuration for jobs. Raises RequestError in one line for an unknown key."""
-    ConfigStore.instance().store(name=_JOB, node={"share": ""})
+    ConfigStore.instance().store(name=_JOB, node={"shard": ""})
     words = [
         f"{_LAUNCHER}={launch.name}",
         f"hydra.sweep.dir={_quoted(str(folder.resolve()))}",

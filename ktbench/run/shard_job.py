@@ -30,8 +30,8 @@ class Withdrawn(RequestError):
 
 
 def run_shard(job: Any) -> str:
-    """What a launcher calls on a node: carries out the share in the folder `job.share`. Why it failed, empty if not."""
-    folder = Path(job.share)
+    """What a launcher calls on a node: carries out the share in the folder `job.shard`. Why it failed, empty if not."""
+    folder = Path(job.shard)
     share = read_shard(folder)
     if share is None:
         return f"{folder} has no share: it was withdrawn, or this node does not see the folder that the sweep runs in"

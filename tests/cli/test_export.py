@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from ktbench.cli import main
-from ktbench.cli.export import read_export
-from ktbench.engine.gguf import export
+from ktbench.engine.gguf import export as gguf_export
 from ktbench.run import export
+from ktbench.run.export import read_export
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,7 +41,7 @@ def test_export_writes_a_file_and_says_what_it_holds(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     file = tmp_path / "made/here.gguf"
-    digest = export.weights_digest(read_export([*words[:3], f"output={tmp_path / 'new'}"]).model, "Q4_0", "Q8_0")
+    digest = gguf_export.weights_digest(read_export([*words[:3], f"output={tmp_path / 'new'}"]).model, "Q4_0", "Q8_0")
     assert done.stdout.splitlines() == [
         "tensors 11 F32, 9 Q8_0, 6 Q4_0, 1 BF16",
         f"{file.stat().st_size:,} bytes",
@@ -113,7 +113,7 @@ def test_what_can_never_be_written_is_a_wrong_request(tmp_path: Path, capsys: py
 def test_a_child_that_fails_is_exit_code_4_with_its_reason(
     code: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(export, "has_gguf", lambda: True)
+    monkeypatch.setattr(gguf_export, "has_gguf", lambda: True)
     monkeypatch.setattr(export, "EXPORT", child(code))
     assert main(["export", "model=tiny", f"output={tmp_path / 'a.gguf'}"]) == 4
     captured = capsys.readouterr()
@@ -123,7 +123,7 @@ def test_a_child_that_fails_is_exit_code_4_with_its_reason(
 def test_without_the_package_the_command_that_brings_it_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(export, "has_gguf", lambda: False)
+    monkeypatch.setattr(gguf_export, "has_gguf", lambda: False)
     assert main(["export", "model=tiny", f"output={tmp_path / 'a.gguf'}"]) == 4
     assert capsys.readouterr().err == "ktbench export: gguf is not installed; bring it with: pip install gguf\n"
 

@@ -21,11 +21,10 @@ import yaml
 from docs.gen.ablations import ablations
 from docs.gen.repository import DOCS, ROOT
 from ktbench.cli import VERBS, main
-from ktbench.cli.export import read_export
-from ktbench.cli.record import split_output
 from ktbench.cli.what_if import read_question
 from ktbench.config import split_launcher
-from ktbench.run.request import eval_request, plan_request, read_request
+from ktbench.run.export import read_export
+from ktbench.run.request import eval_request, plan_request, read_request, take_word
 from ktbench.sim.cost_search import read_prices
 from ktbench.spec.errors import RequestError
 from tests.docs.commands import Command, commands, commands_of
@@ -180,7 +179,7 @@ TRIED: dict[str, Callable[[tuple[str, ...]], None]] = {
     "sweep": _sweep,
     "eval": _eval,
     "trace": _one_cell,
-    "record": lambda words: _one_cell(tuple(split_output(words)[0])),
+    "record": lambda words: _one_cell(tuple(take_word("record", words, "output", "a file")[0])),
     "export": _export,
     "report": _really("report"),
     "compare": _compare,

@@ -46,7 +46,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(launcher, "is_installed", lambda name: True)
     monkeypatch.setattr(Launch, "value", lambda self, key: None)
     monkeypatch.setattr("ktbench.cli.show.write_report", lambda run: [])
-    monkeypatch.setattr("ktbench.sim.records._FEW", 0)
+    monkeypatch.setattr("ktbench.sim.records._MOST_WITH_SENSITIVITY", 0)
     for module in ("ktbench.host.environment", "ktbench.run.execute", "ktbench.run.cluster"):
         monkeypatch.setattr(f"{module}.environment", lambda: HERE)
     launched(monkeypatch, carry_out_shard)
@@ -331,7 +331,7 @@ def test_a_withdrawn_share_ends_after_the_turn_under_way(home: Path, monkeypatch
 def test_a_share_that_is_withdrawn_while_it_waits_for_its_turn_measures_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.run.test_shares import a_run
+    from tests.run.test_shards import a_run
 
     run, cell = a_run((tiny_cell(),)), tiny_cell()
     write_shard(shard_of(run, (cell,), cell.spec.measure, mixed=False), tmp_path / "nodes/001-000")
@@ -356,7 +356,7 @@ def test_other_code_and_other_machines_are_not_mixed_in(home: Path, monkeypatch:
 
 
 def test_what_was_measured_elsewhere_is_not_gone_on_with() -> None:
-    from tests.run.test_shares import a_run, turn
+    from tests.run.test_shards import a_run, turn
 
     cell = tiny_cell()
     asked = shard_job.Shard(header=a_run((cell,)).header, environments=(), kept=(), mixed=False, home="")

@@ -58,8 +58,8 @@ def test_a_file_that_cannot_be_written_costs_the_cells_that_need_it_and_is_tried
 
 def test_minutes_go_to_blocks_by_their_cells() -> None:
     measure = tiny_spec().measure
-    assert execute._share(measure, 4, 4) == measure
-    assert execute._share(measure, 1, 4).max_minutes == measure.max_minutes / 4
+    assert execute._part_of(measure, 4, 4) == measure
+    assert execute._part_of(measure, 1, 4).max_minutes == measure.max_minutes / 4
 
 
 def test_a_file_that_is_there_is_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,5 +70,5 @@ def test_a_file_that_is_there_is_not_written_again(tmp_path: Path, monkeypatch: 
     path = kept_file(PEERS[0].spec).path
     path.parent.mkdir(parents=True)
     path.write_bytes(b"")
-    monkeypatch.setattr(export, "export_apart", lambda *_: pytest.fail("was written again"))
+    monkeypatch.setattr(export, "export_in_subprocess", lambda *_: pytest.fail("was written again"))
     export.ensure_file(PEERS[0].spec, lambda line: None)

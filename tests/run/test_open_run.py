@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.run.test_shares import turn
 
 from ktbench.config import Request
 from ktbench.host.timing_lock import timing
@@ -20,6 +19,7 @@ from ktbench.spec.errors import RequestError
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.record import Environment, Record
 from ktbench.spec.scored import Asked
+from tests.run.test_shards import turn
 
 WORDS = ("model=tiny", "workload.prompt=8", "workload.steps=2", "sweep.arms=[base,+v]", "sweep.published=[fig13]")
 LOGIN, NODE = (Environment(env_id=name, code_id="code") for name in ("login", "node"))

@@ -101,7 +101,9 @@ def test_deferral_that_the_system_chose_must_be_seen() -> None:
     record = turns("", deferral="auto")[0]
     assert record.outcome is Outcome.OK
     assert {e.feature: (e.asked, e.seen) for e in record.evidence}["deferral"] == (3, 3)
-    lying = session("lie", label="+v deferral=auto").turn(tiny_cell("+v deferral=auto", avx512=True, deferral="auto"), 0)
+    lying = session("lie", label="+v deferral=auto").turn(
+        tiny_cell("+v deferral=auto", avx512=True, deferral="auto"), 0
+    )
     assert (lying.outcome, "deferral: deferred_experts 0, asked on" in lying.why) == (Outcome.IDLE, True)
 
 

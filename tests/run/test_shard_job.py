@@ -12,10 +12,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests.run.test_shares import BASE, a_run
 
 from ktbench.run import shard_job
 from ktbench.run.shards import is_asked, shard_of, write_shard
+from tests.run.test_shards import BASE, a_run
 from tests.waiting import is_gone, until
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +24,7 @@ SHARE = """#!{python}
 import os, signal, sys, time
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from ktbench.cli import share
+from ktbench.run import shard_job
 def turn(folder):
     (folder / "turn.txt").write_text(f"{{os.getpid()}} {{os.getsid(0)}}")
     try:
@@ -34,16 +34,16 @@ def turn(folder):
         (folder / "cut.txt").write_text("")
         raise
     (folder / "ended.txt").write_text("")
-share.carry_out_share, sys.argv = turn, sys.argv[2:]  # as after -m
-sys.exit(share.main())
+shard_job.carry_out_shard, sys.argv = turn, sys.argv[2:]  # as after -m
+sys.exit(shard_job.main())
 """
 # A job of a launcher's that runs a share.
 JOB = """
 import sys
 from types import SimpleNamespace
-from ktbench.cli import share
-share.sys = SimpleNamespace(executable=sys.argv[1])
-share.run_share(SimpleNamespace(share=sys.argv[2]))
+from ktbench.run import shard_job
+shard_job.sys = SimpleNamespace(executable=sys.argv[1])
+shard_job.run_shard(SimpleNamespace(shard=sys.argv[2]))
 """
 
 
@@ -87,7 +87,7 @@ def interrupted(folder: Path, monkeypatch: pytest.MonkeyPatch, *, lasts: str, ti
     try:
         thread.start()
         with pytest.raises(KeyboardInterrupt):
-            shard_job.run_shard(SimpleNamespace(shard_job=str(folder)))
+            shard_job.run_shard(SimpleNamespace(shard=str(folder)))
         thread.join()
     finally:
         signal.signal(signal.SIGINT, before)
@@ -136,5 +136,5 @@ def test_a_share_that_ends_from_outside_says_by_what(folder: Path, monkeypatch: 
     monkeypatch.setattr(
         shard_job, "sys", SimpleNamespace(executable=python_of(folder, lasts="os.kill(os.getpid(), 9)"))
     )
-    said = shard_job.run_shard(SimpleNamespace(shard_job=str(folder)))
+    said = shard_job.run_shard(SimpleNamespace(shard=str(folder)))
     assert said == "its process was ended by SIGKILL (see 001-000/said.txt)"
