@@ -104,7 +104,7 @@ def test_deferral_that_the_system_chose_must_be_seen() -> None:
     lying = session("lie", label="+v deferral=auto").turn(
         tiny_cell("+v deferral=auto", avx512=True, deferral="auto"), 0
     )
-    assert (lying.outcome, "deferral: deferred_experts 0, asked on" in lying.why) == (Outcome.IDLE, True)
+    assert (lying.outcome, "deferred_experts" in lying.why) == (Outcome.IDLE, True)
 
 
 def test_of_deferral_the_system_may_choose_none() -> None:
