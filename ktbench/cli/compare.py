@@ -32,11 +32,11 @@ def run(overrides: Sequence[str]) -> int:
 
     Raises RequestError for runs that are not there, that are of different machines, or that have no cell in common.
     """
-    from ktbench.report.comparison import compare_runs
     from ktbench.report.comparison_data import write_comparison
-    from ktbench.report.comparison_machine import require_one_machine
     from ktbench.report.comparison_table import comparison_markdown
     from ktbench.results import read_run
+    from ktbench.results.between_runs import require_one_machine
+    from ktbench.results.comparison import compare_runs
     from ktbench.spec.errors import RequestError
 
     asked = read_asked(overrides)
@@ -55,7 +55,7 @@ def run(overrides: Sequence[str]) -> int:
 
 def read_asked(words: Sequence[str]) -> Asked:
     """What the words of the command line ask for. Raises RequestError in one line for what they do not say right."""
-    from ktbench.report.comparison import TOLERANCE
+    from ktbench.results.comparison import TOLERANCE
     from ktbench.spec.errors import RequestError
 
     names = [word for word in words if "=" not in word]

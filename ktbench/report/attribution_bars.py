@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from ktbench.report.attribution import Attribution, Share
 from ktbench.report.attribution_table import TOTAL
 from ktbench.report.text import DASH
+from ktbench.results.attribution import Attribution, Share
 from ktbench.results.intervals import Interval, is_exact
 
 Kind = Literal["base", "gain", "loss", "whole"]

@@ -10,7 +10,7 @@ from ktbench.report.metered import in_gib
 from ktbench.report.text import DASH, interval, number, percent, plus_minus, rate, ratio, unit_of
 from ktbench.results.intervals import Interval, is_exact
 from ktbench.results.row import Row
-from ktbench.results.settings import Setting
+from ktbench.results.settings import setting_text
 from ktbench.results.usage import RoleShares, RoofShare, are_alike
 from ktbench.spec.outcome import Outcome
 
@@ -90,11 +90,6 @@ def _rate(row: Row) -> str:
 
 def _setting(key: str) -> Write:
     return lambda row: setting_text(row.settings.get(key))
-
-
-def setting_text(value: Setting) -> str:
-    """A setting as Hydra reads it."""
-    return "null" if value is None else str(value)
 
 
 def _outcome(row: Row) -> str:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ktbench.report.comparison import Comparison
-from ktbench.report.comparison_machine import are_of_different_machines, software_changes
-from ktbench.report.comparison_turns import Method
 from ktbench.report.conduct import controls_sentence
 from ktbench.report.machine import machine_sentence
 from ktbench.results import Run
+from ktbench.results.between_runs import Method, are_of_different_machines, software_changes
+from ktbench.results.comparison import Comparison
 from ktbench.results.row import Row, measured
 from ktbench.results.run import each_machine, facts_of
 from ktbench.results.speedups import Verdict

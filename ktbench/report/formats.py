@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from ktbench.results.row import Row
 from ktbench.results.settings import without_precision
 from ktbench.spec.peers import BY_NAME
-from ktbench.spec.run_spec import Precision, RunSpec
-from ktbench.spec.weights import BLOCK, BLOCK_BYTES
+from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.weights import BLOCK, BLOCK_BYTES, Precision
 
 
 def format_notes(rows: Sequence[Row]) -> tuple[str, ...]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ktbench.report.paper import PaperLine
 from ktbench.results import Run
+from ktbench.results.paper import PaperLine
 from ktbench.results.row import Row
 from ktbench.results.run import facts_of, the_part
 from ktbench.spec.run_spec import RunSpec

@@ -7,7 +7,6 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from ktbench.results import turns
 from ktbench.results.command import command_of
 from ktbench.results.intervals import Interval, exact, summary
 from ktbench.results.row import Gain, Row, groups_of, systems_of
@@ -15,7 +14,7 @@ from ktbench.results.run import Run
 from ktbench.results.settings import Setting, cell_settings
 from ktbench.results.speedups import judge, paired_interval
 from ktbench.results.stopping import open_reason
-from ktbench.results.turns import Values, comparable
+from ktbench.results.turns import Values, comparable, goal_values
 from ktbench.results.usage import energy_use, peak_memory, role_shares, roof_share, unmetered_reason, unseen_reason
 from ktbench.spec.features import FEATURES
 from ktbench.spec.outcome import Outcome
@@ -84,7 +83,7 @@ def compared(row: Row, group: Sequence[Row]) -> Row:
 def judged_values(row: Row, group: Sequence[Row]) -> Values:
     """By round, the values that the precision goal of a row is about: see `turns.judged_values`."""
     base, control = _baseline(group), _control(group)
-    return turns.judged_values(
+    return goal_values(
         row.turns,
         None if base is None else base.turns,
         None if control is None else control.turns,

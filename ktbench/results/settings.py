@@ -165,3 +165,8 @@ def varying(groups: Iterable[Mapping[str, Setting]]) -> tuple[str, ...]:
 def _values(groups: Iterable[Mapping[str, Setting]], keys: Iterable[str]) -> set[tuple[Setting, ...]]:
     names = tuple(keys)
     return {tuple(group.get(name) for name in names) for group in groups}
+
+
+def setting_text(value: Setting) -> str:
+    """A setting as Hydra reads it."""
+    return "null" if value is None else str(value)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ktbench.results.intervals import Interval, median_interval
 from ktbench.results.settings import cell_settings
-from ktbench.results.turns import Turn, Turns, Values, judged_values, turn_of
+from ktbench.results.turns import Turn, Turns, Values, goal_values, turn_of
 from ktbench.spec.record import Cell, Part, Record
 from ktbench.spec.run_spec import MeasureSpec
 
@@ -202,7 +202,7 @@ class _Group:
         base = None if self.baseline is None else turns[self.baseline]
         control = None if self.control is None else turns[self.control]
         for key in self.keys:
-            yield key, judged_values(turns[key], base, control, is_baseline=key == self.baseline)
+            yield key, goal_values(turns[key], base, control, is_baseline=key == self.baseline)
 
 
 def _groups_of(cells: Sequence[Cell], baselines: Mapping[str, str]) -> tuple[_Group, ...]:

@@ -39,7 +39,7 @@ def _are_comparable(one: Turn, other: Turn) -> bool:
     return one.placement == other.placement != "moved" and one.machine == other.machine
 
 
-def judged_values(mine: Turns, baseline: Turns | None, control: Turns | None, *, is_baseline: bool) -> Values:
+def goal_values(mine: Turns, baseline: Turns | None, control: Turns | None, *, is_baseline: bool) -> Values:
     """By round, the values that the precision goal of a cell is about.
 
     Speed-ups over the baseline, which a drift of the whole machine does not touch; for the baseline itself those of its

@@ -15,9 +15,9 @@ from ktbench.sim.routing import counts, selections
 from ktbench.sim.schedule import dynamic_s, static_s
 from ktbench.sim.sizes import BF16_BYTES, Sizes, sizes_of
 from ktbench.spec.machine import MachineSpec
-from ktbench.spec.run_spec import Dtype, Precision, RunSpec
+from ktbench.spec.run_spec import Dtype, RunSpec
 from ktbench.spec.timeline import Resource
-from ktbench.spec.weights import expert_bytes, weight_bits
+from ktbench.spec.weights import Precision, expert_bytes, weight_bits
 
 Seconds = NDArray[np.float64]
 VECTOR, AMX = "vector", "amx"

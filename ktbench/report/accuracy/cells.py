@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ktbench.report.accuracy.counts import FEATURES, count_of
-from ktbench.report.accuracy.results import Result
-from ktbench.report.accuracy.rows import AccuracyRow
 from ktbench.report.accuracy.text import score_text, signed
-from ktbench.report.paper import PaperLine
 from ktbench.report.text import DASH
+from ktbench.results.accuracy import AccuracyRow, Result
+from ktbench.results.paper import PaperLine
 from ktbench.results.scores import ScoreVerdict
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ktbench.report.accuracy.answers import LOSSES
-from ktbench.report.accuracy.rows import AccuracyRow
 from ktbench.report.accuracy.text import SURE_MARK
 from ktbench.report.machine import software_sentence
 from ktbench.report.text import number
 from ktbench.results import Run
+from ktbench.results.accuracy import AccuracyRow
+from ktbench.results.answers import LOSSES
 from ktbench.results.intervals import CONFIDENCE
 from ktbench.results.run import facts_of
 from ktbench.results.scores import SURE
