@@ -278,7 +278,7 @@ class CpuCosts:
         seconds: Seconds = np.where(rows >= engine.amx_min_tokens, on_many, on_few)
         return seconds
 
-    def _on_unit(  # noqa: PLR0913, what a kernel is given
+    def _on_unit(
         self, unit: str, team: Team, precision: Precision, params: int, nbytes: float, rows: NDArray[np.int64]
     ) -> Seconds:
         """Reading and arithmetic overlap in part; 4-bit weights are unpacked once, whatever the number of rows."""

@@ -107,13 +107,16 @@ def play(tasks: Sequence[Task]) -> Played:
 def apply_contention(alone: Graph, contended: Graph) -> Graph:
     """The tasks of `alone` with the seconds that they take while both roles read the same memory.
 
-    `contended` has the same tasks, each at the read bandwidth that is left to it while the other role works. A task does
-    its work at both speeds, one after the other: with a share c of its time contended it takes 1 / ((1 - c)/a + c/b).
+    `contended` has the same tasks, each at the read bandwidth that is left to it while the other role works. A task
+    does its work at both speeds, one after the other: with a share c of its time contended it takes
+    1 / ((1 - c)/a + c/b).
     """
     tasks = list(alone.tasks)
     for number in range(_ITERATIONS):
         shares = _contended_shares(tasks, play(tasks))
-        slowed = [_slowed_s(a.seconds, b.seconds, c) for a, b, c in zip(alone.tasks, contended.tasks, shares, strict=True)]
+        slowed = [
+            _slowed_s(a.seconds, b.seconds, c) for a, b, c in zip(alone.tasks, contended.tasks, shares, strict=True)
+        ]
         weight = 1.0 if number == 0 else 0.5  # halfway, as what overlaps may swing to and fro
         tasks = [
             replace(task, seconds=task.seconds + weight * (seconds - task.seconds))

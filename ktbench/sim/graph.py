@@ -65,20 +65,22 @@ class DeviceTask:
 
 
 class CostModel(Protocol):
-    """Seconds of the parts of a step on a machine.
-
-    `host` is the resource that runs the routed experts. `shared_order` says when a layer's shared expert runs: before
-    the routed ones are submitted, beside them, or after all of them, deferred ones included, have ended.
-    """
+    """Seconds of the parts of a step on a machine."""
 
     @property
-    def spec(self) -> RunSpec: ...
+    def spec(self) -> RunSpec:
+        """The cell; its deferral is a number."""
 
     @property
-    def host(self) -> Resource: ...
+    def host(self) -> Resource:
+        """The resource that runs the routed experts."""
 
     @property
-    def shared_order(self) -> SharedOrder: ...
+    def shared_order(self) -> SharedOrder:
+        """When a layer's shared expert runs: before the routed ones are submitted, beside them, or after they ended.
+
+        With "after" each layer also waits for the experts that it defers.
+        """
 
     @property
     def step_launch_s(self) -> float:

@@ -70,7 +70,9 @@ class TorchExperts(HostExperts):
         fixed = (self.cost["base_expert_ms"] + (self.cost["base_new_ms"] if prefill else 0.0)) * 1e-3
         total = len(active) * (read + fixed) + float(active.sum()) * self.sizes.expert_flops / self._peak
         if prefill:
-            total += float(active.sum()) * self.sizes.hidden * BF16_BYTES * 1e-6 * self.cost["base_moved_ms_per_mb"] * 1e-3
+            total += (
+                float(active.sum()) * self.sizes.hidden * BF16_BYTES * 1e-6 * self.cost["base_moved_ms_per_mb"] * 1e-3
+            )
         return total
 
     @property

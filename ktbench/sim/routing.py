@@ -1,4 +1,4 @@
-"""Which experts the tokens of a step select: expert ids for our engine on cores, tokens per expert for KTransformers."""
+"""Which experts the tokens of a step select: ids for our engine on cores, tokens per expert for KTransformers."""
 
 from __future__ import annotations
 
@@ -72,6 +72,7 @@ def popularity_of(spec: RunSpec, cost: Calibration) -> NDArray[np.float64]:
 def _by_workload(spec: RunSpec, tokens: int, picks: int) -> Selections:
     """The first `picks` selections of each token, as recorded or as the workload's kind of routing draws them."""
     work, shape = spec.workload, spec.model.shape
+    assert work.routing != "model"
     if work.routing == "recorded":
         trace = read_trace(str(work.trace), shape.experts, shape.top_k, work.seed)
         return tuple(trace.draw(tokens, step)[:, :picks] for step in range(SAMPLES))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from ktbench.sim.calibration import Calibration, read_calibration
 from ktbench.sim.cost_cpu import cpu_graph
@@ -104,7 +105,7 @@ def settled_deferral(spec: RunSpec, cost: Calibration) -> int:
     return choose_deferral([busy_share(graph.tasks, "host") for graph in graphs])
 
 
-def with_deferral(spec: RunSpec, count: int) -> RunSpec:
+def with_deferral(spec: RunSpec, count: int | Literal["auto"]) -> RunSpec:
     """The cell with so many experts deferred."""
     return replace(spec, engine=replace(spec.engine, deferral=count))
 

@@ -64,7 +64,12 @@ def sizes_of(spec: RunSpec) -> Sizes:
     if latent:
         rope, value = int(config["qk_rope_head_dim"]), int(config["v_head_dim"])
         nope, rank = int(config["qk_nope_head_dim"]), int(config["kv_lora_rank"])
-        key, fixed, cached, expanded = nope + rope, rank * heads * (nope + value), rank + rope, heads * (nope + rope + value)
+        key, fixed, cached, expanded = (
+            nope + rope,
+            rank * heads * (nope + value),
+            rank + rope,
+            heads * (nope + rope + value),
+        )
     else:
         key = value = int(config.get("head_dim") or shape.hidden // heads)
         fixed, cached = 0, 2 * int(config.get("num_key_value_heads") or heads) * key
