@@ -10,7 +10,7 @@ from ktbench.results.settings import TOKENS, varying, without_precision
 from ktbench.results.usage import Spread
 from ktbench.spec.arms import PRECISIONS
 from ktbench.spec.outcome import Outcome
-from ktbench.spec.run_spec import Precision
+from ktbench.spec.weights import Precision
 
 _NAMES = {
     "engine.placement.ratio": "share of the experts at the device",

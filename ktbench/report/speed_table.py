@@ -15,8 +15,8 @@ from ktbench.results.row import Row, groups_of, place
 from ktbench.results.settings import varying, without_precision
 from ktbench.results.usage import RoleShares, are_alike
 from ktbench.spec.peers import BY_NAME
-from ktbench.spec.run_spec import Precision, RunSpec
-from ktbench.spec.weights import BLOCK, BLOCK_BYTES
+from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.weights import BLOCK, BLOCK_BYTES, Precision
 
 AS_SPEEDUP = "= speed-up"  # the row without the last feature is the baseline
 _UNSTEADY = "in every turn the cores were moved or the two roofs disagreed: the share of the roof is a rough one"

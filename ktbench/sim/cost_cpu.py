@@ -13,9 +13,9 @@ from ktbench.sim.routing import Selections, counts
 from ktbench.sim.schedule import dynamic_s, static_s
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.machine import MachineSpec
-from ktbench.spec.run_spec import Dtype, Precision, RunSpec
+from ktbench.spec.run_spec import Dtype, RunSpec
 from ktbench.spec.shape import MoEShape, text_config
-from ktbench.spec.weights import expert_bytes
+from ktbench.spec.weights import Precision, expert_bytes
 
 Isa = tuple[str, Dtype]
 VECTOR, AMX = "vector", "amx"

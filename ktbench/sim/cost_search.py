@@ -15,7 +15,8 @@ from ktbench.sim.sensitivity import Bottleneck, bottleneck
 from ktbench.sim.simulation import simulate
 from ktbench.spec.machine import BY_NAME, MachineSpec
 from ktbench.spec.plain import from_plain, to_plain
-from ktbench.spec.run_spec import WITHOUT_AMX, RunSpec
+from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.weights import FORMATS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +49,7 @@ def with_all_features(spec: RunSpec) -> RunSpec:
         raise ValueError("machine: names no machine to simulate on")
     reasons = spec.machine.feature_reasons
     avx512, numa, cuda_graph = (not reasons[name] for name in ("avx512", "numa", "cuda_graph"))
-    amx = not reasons["amx"] and spec.precision not in WITHOUT_AMX
+    amx = not reasons["amx"] and FORMATS[spec.precision].amx
     if not (avx512 or amx):
         return replace(
             spec,

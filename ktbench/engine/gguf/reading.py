@@ -13,16 +13,23 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ktbench.engine.form import ExpertsForm, read_form
+from ktbench.engine.forms import (
+    Blocks,
+    ExpertBlocks,
+    ExpertMatrices,
+    ExpertsForm,
+    LinearBlocks,
+    PackableStore,
+    is_experts,
+    read_form,
+)
 from ktbench.engine.gguf.families import Family, Mapped, family_of
 from ktbench.engine.gguf.header import Header, Kind, TensorInfo, read_header
 from ktbench.engine.gguf.names import RotaryRows, Same, expert_names
-from ktbench.engine.matrices import Blocks, ExpertBlocks, ExpertMatrices, LinearBlocks, PackableStore
-from ktbench.engine.packing import Holding
-from ktbench.engine.places import is_experts
 from ktbench.engine.synthetic import skeleton
-from ktbench.spec.run_spec import ModelSpec, Precision
-from ktbench.spec.weights import BLOCK_BYTES
+from ktbench.engine.weight_plan import Holding
+from ktbench.spec.run_spec import ModelSpec
+from ktbench.spec.weights import BLOCK_BYTES, Precision
 
 # Types whose blocks the kernels compute on as they are.
 _PRECISIONS: Mapping[Kind, Precision] = {"Q8_0": "q8_0", "Q4_0": "q4_0"}

@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ktbench.engine.form import ExpertsForm, read_form
+from ktbench.engine.forms import ExpertsForm, is_experts, read_form
 from ktbench.engine.gguf.families import Family, Mapped
 from ktbench.engine.gguf.header import Kind, TensorInfo
 from ktbench.engine.gguf.metadata import Value
 from ktbench.engine.gguf.names import Config, GgufType, Kind, expert_names
-from ktbench.engine.places import is_experts
 from ktbench.spec.weights import BLOCK
 
 ALIGNMENT = 32
