@@ -24,13 +24,13 @@ _KT = {"bf16": "bf16", "int8": "int8", "int4_g32": "int4", "int4_g64": "int4", "
 class Peer:
     """One system under test that is not ours.
 
-    `opener` is the module whose `open_peer(specs, host)` loads it for the cells of a worker.
-    `package` is the distribution that it comes in, `module` what is imported of it, both empty where nothing has to be
-    installed; `install` the command that brings it. `types` gives for each precision the format of as many bits that
-    the peer runs it in. It runs with the device role on `device`. Of a `black_box` only logits can be compared: its
-    experts calls cannot be observed. One that does not take `chunks` chooses the chunks of a prompt itself; one that runs `gguf` maps such a file. Those with
-    `own_threads` start and place their own threads, where others run on PyTorch's; `spin_s` is how many seconds these
-    poll for more work before they sleep.
+    `opener` is the module whose `open_peer(specs, host)` loads it for the cells of a worker. `package` is the
+    distribution that it comes in, `module` what is imported of it, both empty where nothing has to be installed;
+    `install` the command that brings it. `types` gives for each precision the format of as many bits that the peer
+    runs it in. Its device role is on `device`. Of a `black_box` only logits can be compared: its experts calls cannot
+    be observed. One without `chunks` chooses the chunks of a prompt itself; one with `gguf` maps such a file. Those
+    with `own_threads` start and place their own threads, where others run on PyTorch's; `spin_s` is how many seconds
+    these poll for more work before they sleep.
     """
 
     name: System

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from ktbench.engine.forms import ExpertMatrices
 from ktbench.engine.layer import LayerSystem
 from ktbench.engine.load_layer import LayerWeights, load_layer
-from ktbench.engine.matrices import ExpertMatrices
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.peers.kt_kernel.layer import KtLayer
 from ktbench.peers.kt_kernel.library import KtExperts, as_stored, settings_for

@@ -15,8 +15,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
+from ktbench.engine.forms import is_experts
 from ktbench.engine.load import load
-from ktbench.engine.places import is_experts
 from ktbench.engine.protocol import HostRole, System, Unsupported
 from ktbench.engine.workload.routing import prompt_ids
 from ktbench.peers.support import unsupported

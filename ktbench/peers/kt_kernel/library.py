@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ktbench.engine.copies import Call
-from ktbench.engine.matrices import ExpertMatrices, ExpertStore
+from ktbench.engine.decode.lazy import Fetch
+from ktbench.engine.forms import ExpertMatrices, ExpertStore
+from ktbench.engine.layer import Call
 from ktbench.engine.protocol import Unsupported
 from ktbench.engine.roles import reach
 from ktbench.engine.routing import Routing
-from ktbench.engine.step.later import Fetch
 from ktbench.spec.peers import BY_NAME, KT_MOST_BYTES
 from ktbench.spec.shape import MoEShape
 

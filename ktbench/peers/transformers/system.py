@@ -15,22 +15,20 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ktbench.engine.checkpoint import read_checkpoint
-from ktbench.engine.experts import OriginalExperts, Reference
-from ktbench.engine.forward import Forward
+from ktbench.engine.decode.forward import Forward
+from ktbench.engine.decode.step import PassSteps
+from ktbench.engine.experts import OriginalExperts, Pass, Tap
+from ktbench.engine.forms import expert_places, is_experts
 from ktbench.engine.gguf.inspecting import is_gguf
 from ktbench.engine.gguf.reading import GgufModel
-from ktbench.engine.observing import Observer
-from ktbench.engine.operator import Pass, Tap
-from ktbench.engine.packing import Holding
-from ktbench.engine.places import expert_places, is_experts
+from ktbench.engine.observe import Observer, Reference
 from ktbench.engine.protocol import HostRole, Observation, System, Unsupported
-from ktbench.engine.require import configured
 from ktbench.engine.routing import Routing, from_router
-from ktbench.engine.script import Script, ScriptWriter
-from ktbench.engine.scripts import Scripts
-from ktbench.engine.stepping import PassSteps
+from ktbench.engine.support import configured
 from ktbench.engine.synthetic import WeightPool, materialise, materialise_experts, skeleton
+from ktbench.engine.weight_plan import Holding
 from ktbench.engine.work import DenseWork, ExpertsWork, dense_params, mean_work, step_work
+from ktbench.engine.workload_trace import Script, Scripts, ScriptWriter
 from ktbench.peers.support import unsupported
 from ktbench.peers.transformers.layer import open_layer
 from ktbench.peers.tuning import ThreadCount, Tuned, Tuner, thread_counts, vary
