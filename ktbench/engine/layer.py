@@ -150,7 +150,7 @@ class _Prepared:
 class LayerSystem:
     """Implements `ktbench.engine.protocol.System` for decoder layer `number`, whoever holds and runs it.
 
-    Made by `ktbench.engine.load_layer.load_layer` and `ktbench.peers.layer.open_peer_layer`.
+    Made by `ktbench.engine.load_layer.load_layer` and the peers that run layers.
     """
 
     def __init__(self, model: ModelSpec, number: int, held: HeldLayer) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from ktbench.engine.components import EngineComponents
@@ -69,6 +71,11 @@ class Fiddler(HybridEngine):
             self._copier.pins.release()
         del self._layers
         super().close()
+
+
+def open_peer(specs: Sequence[RunSpec], host: HostRole) -> Fiddler:
+    """Fiddler's scheme for cells of prefill and decode. Raises as `open_fiddler`."""
+    return open_fiddler(specs[0].model, host)
 
 
 def open_fiddler(model: ModelSpec, host: HostRole) -> Fiddler:

@@ -164,7 +164,7 @@ def test_weights_are_pinned_where_they_lie_and_given_back(faked: Memory, monkeyp
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
-        (spec(decode(), device="cpu"), "without a CUDA device there is nothing to copy experts to"),
+        (spec(decode(), device="cpu"), "engine.device=cuda only"),
         (spec(decode(routing="balanced")), "fiddler routes by the model's own routers"),
     ],
 )
