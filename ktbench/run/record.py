@@ -19,8 +19,7 @@ from ktbench.spec.errors import RequestError
 from ktbench.spec.run_spec import RunSpec
 
 if TYPE_CHECKING:
-    from ktbench.engine.workload.profile import Recordable
-    from ktbench.engine.workload.recorded import ActivationProfile
+    from ktbench.engine.workload.recorded import ActivationProfile, Recordable
 
 RECORD: tuple[str, ...] = (sys.executable, "-m", "ktbench.run.record")
 
@@ -74,7 +73,7 @@ def record_in_subprocess(asked: Recording, say: Callable[[str], None]) -> None:
 
 def main() -> int:
     """Entry of the child: what to record on standard input, progress on standard output."""
-    from ktbench.engine.workload.profile import record_profile
+    from ktbench.engine.workload.recorded import record_profile
     from ktbench.host.topology import read_topology
     from ktbench.run.serve import die_with_parent
 

@@ -14,7 +14,7 @@ import msgspec
 
 from ktbench.engine.protocol import HostRole, System, Unsupported
 from ktbench.engine.roles import reach, split_cpus
-from ktbench.engine.weight_plan import Holding
+from ktbench.engine.weight_plan import WeightPlan
 from ktbench.host.cuda import read_cuda_devices
 from ktbench.host.energy import open_meters
 from ktbench.host.roofs import Roofs, open_pool_roofs, open_roofs, pin_openmp
@@ -38,7 +38,7 @@ def open_system(
     host = HostRole(cores=len(cpus), cpus=tuple(cpus), nodes=tuple(nodes), cache_bytes=cache_bytes)
     if specs[0].system != "ktbench":
         return open_peer(specs, host)
-    holding = Holding.of(specs, host)
+    holding = WeightPlan.of(specs, host)
     if specs[0].workload.phase == "layer":
         from ktbench.engine.load_layer import load_layer
 

@@ -118,10 +118,8 @@ def _synthetic_rules(spec: RunSpec) -> Iterator[Reason]:
 
 def _peer_rules(spec: RunSpec, peer: Peer) -> Iterator[Reason]:
     work, name = spec.workload, peer.name
-    if name == "fiddler" and spec.engine.device == "cpu":
-        yield Reason("system=fiddler", "needs a CUDA device to copy experts to, set engine.device=cuda")
-    if name != "fiddler" and spec.engine.device != "cpu":
-        yield Reason(f"engine.device={spec.engine.device}", f"{name} runs on the cores here, set engine.device=cpu")
+    if spec.engine.device != peer.device:
+        yield Reason(f"engine.device={spec.engine.device}", f"{name} needs engine.device={peer.device}")
     if work.phase not in peer.phases:
         yield Reason(f"workload.phase={work.phase}", f"{name} runs {' and '.join(peer.phases)}")
     if spec.precision not in peer.types:
@@ -133,7 +131,7 @@ def _peer_rules(spec: RunSpec, peer: Peer) -> Iterator[Reason]:
         yield from _synthetic_rules(spec)
     if name == "transformers" and spec.peer.implementation == "batched_mm":
         yield from _copying_rules(spec)
-    if peer.opaque:
+    if peer.black_box:
         yield from _black_box_rules(spec, peer)
 
 
@@ -145,8 +143,8 @@ def _black_box_rules(spec: RunSpec, peer: Peer) -> Iterator[Reason]:
         yield Reason(
             f"workload.shortest={work.shortest}", f"{peer.name} takes prompts of one length, set workload.shortest=null"
         )
-    if work.chunk is not None and spec.system == "llama-bench":
-        yield Reason(f"workload.chunk={work.chunk}", "llama-bench sets its own chunks, set workload.chunk=null")
+    if work.chunk is not None and not peer.chunks:
+        yield Reason(f"workload.chunk={work.chunk}", f"{peer.name} sets its own chunks, set workload.chunk=null")
 
 
 def _copying_rules(spec: RunSpec) -> Iterator[Reason]:

@@ -19,7 +19,7 @@ from ktbench import cli
 from ktbench.cli import show
 from ktbench.config import Request
 from ktbench.host.environment import environment
-from ktbench.report.tables import table_of
+from ktbench.report.speed_table import table_of
 from ktbench.report.write import write_report
 from ktbench.results import LOG_NAME, Run, StoreError, read_run
 from ktbench.results.rows import rows_of

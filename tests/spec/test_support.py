@@ -40,7 +40,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"system": "llama.cpp", "workload": {"routing": "zipf"}}, "workload.routing=zipf", "workload.routing=model"),
     ({"system": "llama.cpp", "workload": {"shortest": 2}}, "workload.shortest=2", "workload.shortest=null"),
     ({"system": "llama-bench", "workload": {"chunk": 2}}, "workload.chunk=2", "workload.chunk=null"),
-    ({"system": "fiddler"}, "system=fiddler", "engine.device=cuda"),
+    ({"system": "fiddler"}, "engine.device=cpu", "engine.device=cuda"),
     ({"system": "transformers", "device": "cuda"}, "engine.device=cuda", "engine.device=cpu"),
 ]
 ALLOWED: list[dict[str, Any]] = [
