@@ -8,14 +8,11 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
 
-from ktbench.spec.errors import RequestError, said
+from ktbench.spec.errors import BAD_REQUEST, FAILED, INTERRUPTED, RequestError, said
 
 VERBS = (
     "doctor", "probe", "plan", "run", "sweep", "eval", "trace", "record", "export", "report", "compare", "validate",
 )  # fmt: skip
-BAD_REQUEST = 2
-FAILED = 4
-INTERRUPTED = 130
 UNREAD = 141  # as a shell says of programs that a pipe without a reader ends
 EXIT_CODES = {
     0: "done",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ktbench.cli import FAILED
+from ktbench.spec.errors import BAD_REQUEST, FAILED, RequestError
 
 SUMMARY = "a slice or a checkpoint as a GGUF file for llama.cpp"
 
@@ -16,9 +16,8 @@ def run(overrides: Sequence[str]) -> int:
     """
     from ktbench.engine.gguf.export import MISSING, has_gguf
     from ktbench.run.child import ChildFailed
-    from ktbench.run.export import BAD_REQUEST, export_in_subprocess, read_export, summary
+    from ktbench.run.export import export_in_subprocess, read_export, summary
     from ktbench.run.progress import say
-    from ktbench.spec.errors import RequestError
 
     export = read_export(overrides)
     if not has_gguf():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ktbench.cli import FAILED
+from ktbench.spec.errors import FAILED
 
 SUMMARY = "which experts the routers choose; saved as an activation profile"
 

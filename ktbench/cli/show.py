@@ -11,7 +11,6 @@ from ktbench.report.conditions import UNPROVEN, conditions_of, kl_text, top1_tex
 from ktbench.report.documents import Document, documents_of
 from ktbench.report.markdown import common_to, grid, grid_of, table_grid
 from ktbench.report.paper_overview import HEADINGS, NUMERIC, overview
-from ktbench.report.speed_table import name_width, row_line
 from ktbench.report.terminal import accuracy_line, name_width, row_line
 from ktbench.report.write import write_report
 from ktbench.results import Run
@@ -21,10 +20,10 @@ from ktbench.results.rows import rows_of
 from ktbench.results.run import parts_of, the_part
 from ktbench.results.settings import TOKENS, varying
 from ktbench.run.progress import setting_words
+from ktbench.spec.errors import FAILED
 from ktbench.spec.outcome import Outcome
 
 DONE = 0
-A_CELL_FAILED = 4
 # A machine without a GPU runs the sweep as well as it can: what it cannot run is a row with its reason, not a failure.
 _FINE_IN_A_SWEEP = frozenset({Outcome.OK, Outcome.NOISY, Outcome.UNSUPPORTED})
 _FINE_ALONE = frozenset({Outcome.OK, Outcome.NOISY})
@@ -37,7 +36,7 @@ def show(run: Run, *, alone: bool = False) -> int:
     print("\n".join(_text(run)))
     print("", *(f"wrote {file}" for file in files), sep="\n")
     fine = _FINE_ALONE if alone else _FINE_IN_A_SWEEP
-    return DONE if all(outcome in fine for outcome in _outcomes(run)) else A_CELL_FAILED
+    return DONE if all(outcome in fine for outcome in _outcomes(run)) else FAILED
 
 
 def _outcomes(run: Run) -> Iterator[Outcome | None]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ktbench.cli import FAILED
+from ktbench.spec.errors import FAILED
 
 if TYPE_CHECKING:
     from ktbench.config import Request

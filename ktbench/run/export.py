@@ -18,12 +18,11 @@ from ktbench.engine.gguf.header import read_header
 from ktbench.engine.gguf.names import GgufType
 from ktbench.run.child import run_subprocess
 from ktbench.run.request import new_file, one_cell_request, take_word
-from ktbench.spec.errors import RequestError
+from ktbench.spec.errors import BAD_REQUEST, RequestError
 from ktbench.spec.peers import BY_NAME
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 
 EXPORT: tuple[str, ...] = (sys.executable, "-m", "ktbench.run.export")
-BAD_REQUEST = 2
 _TYPES: tuple[GgufType, ...] = get_args(GgufType)
 
 

@@ -11,9 +11,8 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from ktbench.cli import BAD_REQUEST, INTERRUPTED
 from ktbench.run.shards import Shard, is_asked, read_shard, whole_rounds, withdraw
-from ktbench.spec.errors import RequestError, said
+from ktbench.spec.errors import BAD_REQUEST, INTERRUPTED, RequestError, said
 from ktbench.spec.record import Environment, Record
 
 _SAID = "said.txt"

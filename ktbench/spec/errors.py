@@ -1,5 +1,8 @@
 """Errors that are the user's to mend, and what errors say in one line."""
 
+# Exit codes of a command, and of a process that carries out a part of one.
+BAD_REQUEST, FAILED, INTERRUPTED = 2, 4, 130
+
 
 class RequestError(ValueError):
     """The request cannot be carried out as written: one line that says what, where and what is allowed."""
