@@ -1,6 +1,6 @@
 #include "binding/arrays.h"
-#include "binding/formats.h"
 #include "binding/module.h"
+#include "core/format_names.h"
 #include "moe/experts.h"
 
 #include <pybind11/stl.h>
@@ -129,7 +129,7 @@ void bind_moe(py::module_& module) {
       .def_property_readonly("experts", [](const PackedExperts& e) { return e.geometry().experts; })
       .def_property_readonly("hidden", [](const PackedExperts& e) { return e.geometry().hidden; })
       .def_property_readonly("intermediate", [](const PackedExperts& e) { return e.geometry().intermediate; })
-      .def_property_readonly("precision", [](const PackedExperts& e) { return name_of(e.geometry().format); })
+      .def_property_readonly("precision", [](const PackedExperts& e) { return traits_of(e.geometry().format).name; })
       .def_property_readonly("domains", [](const PackedExperts& e) { return e.shards().size(); })
       .def_property_readonly("activation", activation_of)
       .def_property_readonly("alpha", [](const PackedExperts& e) { return e.glu().alpha; })

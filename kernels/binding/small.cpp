@@ -1,12 +1,11 @@
 // Small operations of a decode step, checked once and done again and again.
-#include "binding/small.h"
+#include "binding/module.h"
 
 #include <functional>
 #include <utility>
 #include <vector>
 
 #include "binding/arrays.h"
-#include "binding/counts.h"
 #include "dense/select.h"
 #include "dense/small.h"
 

@@ -25,11 +25,11 @@ Geometry checked(Geometry g) {
 }
 
 Glu checked(const Glu& glu) {
-  if (const std::string fault = fault_of(glu); !fault.empty()) throw std::invalid_argument(fault);
+  if (const std::string fault = error_in(glu); !fault.empty()) throw std::invalid_argument(fault);
   return glu;
 }
 
-// Shares of the intermediate size end where groups, records and strips do.
+// TaskPartition of the intermediate size end where groups, records and strips do.
 std::vector<Shard> cut(const Geometry& whole, int domains) {
   check_size("domains", domains);
   const int unit = whole.format.depth_multiple();

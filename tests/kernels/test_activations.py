@@ -14,8 +14,8 @@ from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 from ktbench import _kernels
 from tests.kernels.arithmetic import cuts_between, relative_error
 from tests.kernels.gated import GLUS, GPT_OSS, PLAIN, Biases, Glu, by_float64, packed_with, random_biases, right
-from tests.kernels.grants import PRECISIONS, kernels, sizes_of, unit_of
 from tests.kernels.layers import Batch, Layer, forward, forward_proven, random_batch, random_layer, to_bf16, widen
+from tests.kernels.tables import PRECISIONS, kernels, sizes_of, unit_of
 
 
 @pytest.mark.parametrize(("precision", "isa"), kernels())

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ktbench import _kernels
-from tests.kernels.grants import PRECISIONS, sizes_of
 from tests.kernels.layers import Batch, case, forward, random_layer
+from tests.kernels.tables import PRECISIONS, sizes_of
 
 
 def rows(packed: _kernels.PackedExperts, expert: int) -> list[bytes]:

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from ktbench import _kernels
 from tests.kernels.arithmetic import accepts, exact, relative_error
-from tests.kernels.grants import COUNTERS, GGUF, PRECISIONS, QUANTISED, TILED, kernels, needs, sizes_of
 from tests.kernels.layers import (
     Batch,
     case,
@@ -20,6 +19,7 @@ from tests.kernels.layers import (
     to_bf16,
     widen,
 )
+from tests.kernels.tables import COUNTERS, EXPECTED, PRECISIONS, QUANTISED, TILED, kernels, needs, sizes_of
 
 SHAPES = st.fixed_dictionaries(
     {
@@ -59,7 +59,7 @@ def test_blocks_of_every_height(precision, isa, pool, rng):
         assert accepts(forward_proven(moe, batch, isa), precision, experts, batch), f"{tokens} tokens"
 
 
-@pytest.mark.parametrize(("precision", "isa"), kernels("bf16", "int8", "int4_g32", "int4_g128", *GGUF))
+@pytest.mark.parametrize(("precision", "isa"), kernels())
 @pytest.mark.parametrize("sizes", [(1, 2080, 144), (1, 144, 2080)])
 def test_wide_and_deep_layers(precision, isa, sizes, pool):
     """More strips than one task has, more of k than one piece of tiles."""
@@ -68,25 +68,12 @@ def test_wide_and_deep_layers(precision, isa, sizes, pool):
     assert accepts(out, precision, wide.experts, wide.batch)
 
 
-# Each of the three matrices of a symmetric 4-bit grid in groups of 32 is 0.08 off by itself (Gaussian weights), the
-# output of all three 0.08 * sqrt(3) = 0.14; larger groups are coarser.
-GAUSSIAN_ERROR = {
-    "bf16": 0.005,
-    "int8": 0.03,
-    "int4_g32": 0.155,
-    "int4_g64": 0.17,
-    "int4_g128": 0.18,
-    "q8_0": 0.03,
-    "q4_0": 0.16,
-}
-
-
 @pytest.mark.parametrize(("precision", "isa"), kernels())
 def test_gaussian_error_at_a_real_width(precision, isa, pool):
     """Against the weights before packing; and within 0.03 of what is stored, int8 activations and all."""
     real = case(precision, (2, 1024, 768), 16, 2)
     out = forward_proven(_kernels.MoE(real.packed, pool), real.batch, isa)
-    assert relative_error(out, exact(real.layer.experts, real.batch).out_th) <= GAUSSIAN_ERROR[precision]
+    assert relative_error(out, exact(real.layer.experts, real.batch).out_th) <= EXPECTED[precision].gaussian_error
     assert relative_error(out, exact(real.experts, real.batch).out_th) <= 0.03
     assert accepts(out, precision, real.experts, real.batch)
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from ktbench import _kernels
-from tests.kernels.grants import kernels
 from tests.kernels.layers import Batch, Case, case, forward, garbage
+from tests.kernels.tables import kernels
 
 HostFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from ktbench import _kernels
 from tests.kernels.arithmetic import int8_of
-from tests.kernels.grants import COUNTERS, GGUF, PRECISIONS, granted_isas_of, isas_of, isas_without, kernels, sizes_of
 from tests.kernels.layers import Bits, Floats, moved, to_bf16, widen
+from tests.kernels.tables import COUNTERS, PRECISIONS, granted_isas_of, isas_of, isas_without, kernels, sizes_of
 
 SHAPES = st.fixed_dictionaries(
     {
@@ -75,7 +75,7 @@ def test_any_shape_agrees_with_float64(precision, isa, pool, shape):
     assert agrees(out, x, matrix, 0.0 if bias is None else bias.astype(np.float64))
 
 
-@pytest.mark.parametrize(("precision", "isa"), kernels("bf16", "int8", "int4_g32", *GGUF))
+@pytest.mark.parametrize(("precision", "isa"), kernels())
 def test_blocks_of_tokens_and_wide_tasks(precision, isa, pool, rng):
     """More tokens than one block has, more strips than one task has."""
     matrix = random_matrix(rng, 520, 96, precision)

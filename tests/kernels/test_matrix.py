@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ktbench import _kernels
-from tests.kernels.grants import PRECISIONS, sizes_of
 from tests.kernels.layers import Bits, to_bf16
+from tests.kernels.tables import PRECISIONS, sizes_of
 
 
 def random_bits(rng: np.random.Generator, *shape: int) -> Bits:
@@ -69,7 +69,7 @@ def test_properties_are_what_was_asked():
     [
         ((0, 64), "rows=0 must be at least 1"),
         ((32, -1), "columns=-1 must be at least 1"),
-        ((32, 64, "int3"), "precision 'int3': allowed are bf16, int8, int4_g32, int4_g64, int4_g128, q8_0, q4_0"),
+        ((32, 64, "int3"), f"precision 'int3': allowed are {', '.join(PRECISIONS)}"),
         ((32, 65, "q8_0"), "columns=65 must be a multiple of 32"),
     ],
 )

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ktbench import _kernels
-from tests.kernels.grants import PRECISIONS, sizes_of
 from tests.kernels.layers import random_layer, widen
+from tests.kernels.tables import EXPECTED, PRECISIONS, sizes_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,20 +63,11 @@ def test_an_expert_may_be_written_again(rng):
         assert (first == second).all()
 
 
-@pytest.mark.parametrize(
-    ("precision", "nbytes"),
-    [
-        ("bf16", 2 * (4 * 64 * 16 + 4 * 32 * 16)),  # gate and up: 4 strips of 64 x 16, down: 4 of 32 x 16
-        ("int8", 8 * (128 + 64 * 16)),  # k is padded to 64; scales and offsets lead a strip
-        ("int4_g32", 8 * (128 + 64 + 64 * 16 // 2)),  # a line of 64 bytes has the scales of up to 4 groups
-        ("int4_g64", 8 * (128 + 64 + 64 * 16 // 2)),
-        ("int4_g128", 8 * (128 + 64 + 128 * 16 // 2)),  # k is padded to a group
-        ("q8_0", 8 * (64 + 64 + 64 * 16)),  # offsets lead a strip, a line of 64 bytes has the scales of 2 blocks
-        ("q4_0", 8 * (64 + 64 + 64 * 16 // 2)),
-    ],
-)
-def test_nbytes_by_hand(precision, nbytes):
-    assert _kernels.PackedExperts(3, 64, *sizes_of(precision, 20), precision).nbytes == 3 * nbytes
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_nbytes_by_hand(precision):
+    """Each expert: four strips of gate and up, 64 along k, and four of down, 20 or the next possible size."""
+    at_20, at_64, _ = EXPECTED[precision].strip_bytes
+    assert _kernels.PackedExperts(3, 64, *sizes_of(precision, 20), precision).nbytes == 3 * 4 * (at_64 + at_20)
 
 
 def test_properties_are_what_was_asked():

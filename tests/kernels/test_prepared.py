@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ktbench import _kernels
-from tests.kernels.grants import kernels
 from tests.kernels.layers import Batch, Bits, Case, case, forward, garbage
+from tests.kernels.tables import kernels
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ktbench import _kernels
-from tests.kernels.grants import INT4, QUANTISED, group_of, sizes_of
 from tests.kernels.layers import Expert, Floats, read, to_bf16, widen
 from tests.kernels.quantisers import best_of_the_grid, int4_row_scale, int8_rows, lies_on_the_grid, plain_int4
+from tests.kernels.tables import FORMATS, INT4, QUANTISED, group_of, sizes_of
 
 SMALLEST = 2.0**-149
 KINDS = ("gaussian", "tiny", "huge", "outlier", "zeros", "one sign")
@@ -95,7 +95,7 @@ def squared(a: Floats, b: Floats) -> float:
     return float((((a - b) / scale) ** 2).sum())
 
 
-@pytest.mark.parametrize("precision", ["int8", *INT4])
+@pytest.mark.parametrize("precision", [name for name in QUANTISED if FORMATS[name]["scales"] != "block"])
 def test_a_row_is_quantised_by_itself(precision, rng):
     """Magnitudes of rows and groups that lie far apart do not spoil each other's precision."""
     columns = 256

@@ -3,7 +3,7 @@
 import pytest
 
 from ktbench import _kernels
-from tests.kernels.grants import needs
+from tests.kernels.tables import needs
 
 PEAKS = [pytest.param(isa, marks=needs(isa)) for isa in ("avx2", "avx512", "amx")]
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from ktbench import _kernels
-from tests.kernels.grants import PRECISIONS, kernels
 from tests.kernels.layers import Batch, Case, case, forward, garbage, submit
+from tests.kernels.tables import PRECISIONS, kernels
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,8 +7,8 @@ import pytest
 
 from ktbench import _kernels
 from tests.kernels.arithmetic import accepts
-from tests.kernels.grants import PRECISIONS
 from tests.kernels.layers import Batch, Bits, Case, case, forward, random_batch, widen
+from tests.kernels.tables import PRECISIONS
 
 
 def outputs_of_mutants(
