@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from ktbench import _kernels
 from tests.kernels.arithmetic import int8_of
-from tests.kernels.gated import random_biases
 from tests.kernels.layers import Bits, forward, random_batch, random_layer, to_bf16, widen
 from tests.kernels.tables import BLOCK, FORMATS, GGUF, granted_isas_of
+from tests.kernels.test_activations import random_biases
 
 gguf = pytest.importorskip("gguf", reason="the truth about GGUF's formats is its own package")
 
