@@ -22,7 +22,8 @@ bool fits(const std::vector<py::ssize_t>& shape, const std::vector<py::ssize_t>&
 std::size_t between_rows(const py::array& array, const char* name) {
   const py::ssize_t item = array.itemsize(), bytes = array.strides(0);
   if ((array.shape(1) > 1 && array.strides(1) != item) || bytes < 0 || bytes % item)
-    throw py::value_error(std::string(name) + " must have contiguous rows");
+    throw py::value_error(std::string(name) + " must have contiguous rows; its strides are " + std::to_string(bytes) +
+                          " and " + std::to_string(array.strides(1)) + " bytes");
   return static_cast<std::size_t>(bytes);
 }
 
@@ -47,11 +48,11 @@ void check(const py::array& array, const Expected& expected) {
 }
 
 void check_contiguous(const py::array& array, const char* name) {
-  if (!(array.flags() & py::array::c_style)) throw py::value_error(std::string(name) + " must be contiguous");
+  if (!(array.flags() & py::array::c_style)) throw py::value_error(std::string(name) + " must be contiguous (C order): copy it with numpy.ascontiguousarray");
 }
 
 void check_writeable(const py::array& array, const char* name) {
-  if (!array.writeable()) throw py::value_error(std::string(name) + " must be writeable");
+  if (!array.writeable()) throw py::value_error(std::string(name) + " must be writeable, its array is read-only");
 }
 
 MatrixView matrix(const py::array& array, const char* name, int rows, int columns) {

@@ -17,7 +17,7 @@ constexpr const char* act_names[acts] = {"silu", "gelu_tanh"};
 Act act_named(const std::string& name) {
   for (int act = 0; act < acts; ++act)
     if (name == act_names[act]) return static_cast<Act>(act);
-  throw py::value_error("activation '" + name + "': allowed are silu, gelu_tanh");
+  throw py::value_error("activation '" + name + "': allowed are " + act_names[0] + ", " + act_names[1]);
 }
 
 const char* activation_of(const PackedExperts& experts) { return act_names[static_cast<int>(experts.glu().act)]; }

@@ -25,9 +25,9 @@ class TileScope {
 
 int columns_within(int first, int count, int limit) { return std::clamp(limit - first, 0, count); }
 
-// Contiguous share `share` of `shares` of n things.
-std::pair<int, int> share_of(int n, int share, int shares) {
-  return {static_cast<int>(std::int64_t{n} * share / shares), static_cast<int>(std::int64_t{n} * (share + 1) / shares)};
+// Contiguous part `part` of `parts` of n things.
+std::pair<int, int> part_of(int n, int part, int parts) {
+  return {static_cast<int>(std::int64_t{n} * part / parts), static_cast<int>(std::int64_t{n} * (part + 1) / parts)};
 }
 
 // None where plain SwiGLU without biases is all, which the kernels compute by default.
@@ -88,7 +88,7 @@ RowFormat Call::largest_h_format(const Part& part) const { return h_format(Activ
 
 // The same for all shards, by the one with the most strips.
 Call::TaskSizes Call::size_tasks() const {
-  // Small tasks to share evenly when each is short; wide ones when activations, which every task passes, are many.
+  // Small tasks, which balance well, when each is short; wide ones when activations, which every task passes, are many.
   const int tokens = inputs_.routing.tokens, tasks_per_thread = tokens <= 64 ? 16 : 4;
   constexpr std::size_t sums_bytes = 1ul << 20;  // of the 1 to 2 MiB of L2
   const Geometry& g = geometry_;
@@ -150,7 +150,7 @@ void Call::build_phases() {
 }
 
 void Call::prepare_x(int thread) {
-  const auto [begin, end] = share_of(inputs_.routing.tokens, thread, threads());
+  const auto [begin, end] = part_of(inputs_.routing.tokens, thread, threads());
   for (int kind = 0; kind < activations; ++kind) {
     if (!used_[kind]) continue;
     const RowFormat format = x_format(static_cast<Activation>(kind));
@@ -166,7 +166,7 @@ void Call::prepare_h(int thread) {
     const int begins = options_.numa ? first_thread(d, threads(), domains()) : 0;
     const int ends = options_.numa ? first_thread(d + 1, threads(), domains()) : threads();
     if (thread < begins || thread >= ends) continue;
-    const auto [begin, end] = share_of(grouping_.slots(), thread - begins, ends - begins);
+    const auto [begin, end] = part_of(grouping_.slots(), thread - begins, ends - begins);
     const std::size_t h_bytes = h_format(Activation::bf16, part).bytes();
     for (const Group& group : grouping_.active()) {
       const RowFormat format = h_format(kernels_for(group).activation, part);
@@ -313,7 +313,7 @@ void Call::round_columns(int column, int columns, const float* sums) const {
 
 void Call::reduce(int thread) {
   const std::size_t stride = 1ul * geometry_.down_strips() * strip_rows;
-  const auto [begin, end] = share_of(geometry_.hidden, thread, threads());
+  const auto [begin, end] = part_of(geometry_.hidden, thread, threads());
   for (int t = 0; t < inputs_.routing.tokens; ++t) {
     float* sums = parts_.front().sums.as<float>() + t * stride;
     for (int d = 1; d < domains(); ++d)

@@ -165,6 +165,13 @@ const Table& kernels_in(const Table* IsaTraits::*table, const std::optional<std:
   return *fastest;
 }
 
+std::string isas_with_kernels(int row) {
+  std::string names;
+  for (const Isa& isa : isas())
+    if (isa.kernels->of_row[row].gate_up) names += (names.empty() ? "" : ", ") + std::string(isa.name);
+  return names;
+}
+
 struct Fastest {
   const Kernels *few, *many;
 };
@@ -207,7 +214,8 @@ bool granted(std::string_view name) {
 const Kernels& kernels_of(std::string_view name, const Format& format) {
   const Kernels& kernels = granted_isa(name).kernels->of_row[row_of(format)];
   if (!kernels.gate_up)
-    throw std::invalid_argument("isa " + std::string(name) + " has no kernels for " + traits_of(format).name);
+    throw std::invalid_argument("isa " + std::string(name) + " has no kernels for " + traits_of(format).name +
+                                ": allowed are " + isas_with_kernels(row_of(format)));
   return kernels;
 }
 
