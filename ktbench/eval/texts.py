@@ -133,8 +133,7 @@ def nano_answers() -> Corpus:
 
     The nano model has learned to predict answers alone, not the questions before them.
     """
-    from ktbench.eval.nano.question import STOP
-    from ktbench.eval.nano.tasks import questions
+    from ktbench.eval.tasks.nano import STOP, questions
 
     documents = tuple(
         Document(

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from examples.nano.model import new_model, save
 from ktbench.engine.checkpoint_files import inspect_checkpoint
 from ktbench.engine.protocol import HostRole
-from ktbench.eval.nano.checkpoint import save
-from ktbench.eval.nano.training import new_model
 from ktbench.eval.session import Ids, Reference, Session, acts_nowhere
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.evidence import Evidence

@@ -7,14 +7,14 @@ from typing import Any
 
 from ktbench.eval.sandbox.limits import Unprotected
 from ktbench.eval.sandbox.running import sandbox_powers
-from ktbench.eval.tasks import coding, generated, gsm8k, ifeval, live, mmlu, mmlu_pro, registered, strategyqa
+from ktbench.eval.tasks import coding, gsm8k, ifeval, live, mmlu, mmlu_pro, nano, registered, strategyqa
 from ktbench.eval.tasks.loaded import BuiltTask, LoadedTask
 from ktbench.eval.tasks.rows import Splits
 from ktbench.eval.tasks.source import Source
 from ktbench.eval.texts import drawn
 from ktbench.spec.suite import MEASURED, SuiteSpec, TaskSpec
 
-_MODULES = (generated, live, mmlu, mmlu_pro, gsm8k, coding, strategyqa, ifeval, registered)
+_MODULES = (nano, live, mmlu, mmlu_pro, gsm8k, coding, strategyqa, ifeval, registered)
 SOURCES: Mapping[str, Source] = {source.prefix: source for module in _MODULES for source in module.SOURCES}
 
 

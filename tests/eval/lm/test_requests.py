@@ -26,7 +26,10 @@ def checkpoint(checkpoints: dict[str, Checkpoint]) -> Checkpoint:
 
 @pytest.fixture(scope="module")
 def opened(checkpoint: Checkpoint) -> Iterator[EngineLM]:
-    lm = engine_lm(checkpoint, *(asked_cell(checkpoint, **one) for one in ({"avx512": True}, {"avx512": True, "packed_dense": True})))
+    lm = engine_lm(
+        checkpoint,
+        *(asked_cell(checkpoint, **one) for one in ({"avx512": True}, {"avx512": True, "packed_dense": True})),
+    )
     yield lm
     lm.answering.close()
 

@@ -21,7 +21,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_nano_task_is_asked_without_files() -> None:
-    from ktbench.eval.nano.tasks import questions
+    from ktbench.eval.tasks.nano import questions
 
     truth = {one.prompt: one.answer for one in questions(3, 7)}
     for source in (f"nano/{name}" for name in SOURCES["nano"].names or ()):

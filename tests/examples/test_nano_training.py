@@ -6,22 +6,32 @@ import math
 import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from random import Random
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Experts
 
-from ktbench.eval.nano.batches import IGNORED, example, forced_accuracy, loss, padded, parts
-from ktbench.eval.nano.checkpoint import BOS, PAD, nano_config
-from ktbench.eval.nano.experts import WideExperts, balance, use_wide_experts
-from ktbench.eval.nano.math import addition
-from ktbench.eval.nano.optimizer import Muon, orthogonal
-from ktbench.eval.nano.question import Question
-from ktbench.eval.nano.tasks import training
-from ktbench.eval.nano.team import teams
-from ktbench.eval.nano.training import Training, new_model
+from examples.nano.data import (
+    DRILL,
+    IGNORED,
+    example,
+    forced_accuracy,
+    held_out,
+    loss,
+    padded,
+    parts,
+    recall,
+    training_questions,
+)
+from examples.nano.model import BOS, PAD, WideExperts, balance, nano_config, new_model, use_wide_experts
+from examples.nano.optimizer import Muon, orthogonal
+from examples.nano.training import Training, teams
+from ktbench.eval.tasks.nano import HELD_OUT, TASKS, Question, questions
 
 ROWS = 8
 SPAWN = multiprocessing.get_context("spawn")
@@ -86,7 +96,7 @@ def test_labels_are_the_answer_and_its_stop() -> None:
 
 
 def test_a_batch_is_cut_by_length_and_padded_behind() -> None:
-    batch = parts(training(0), 32)
+    batch = parts(training_questions(0), 32)
     lengths = [(ids != PAD).sum(1) for ids, _ in batch]
     assert sum(len(ids) for ids, _ in batch) == 32
     assert lengths[0].max() <= lengths[1].min()
@@ -100,7 +110,7 @@ def test_a_batch_is_cut_by_length_and_padded_behind() -> None:
 def test_padding_and_prompt_take_no_part_in_the_loss() -> None:
     model = new_model(0, layers=1)
     use_wide_experts(model)
-    short, longer = example(ASKED), example(addition(Random(1)))
+    short, longer = example(ASKED), example(TASKS[8].draw(Random(1)))
     apart = sum(loss(model, *padded([row])).item() for row in (short, longer))
     assert loss(model, *padded([short, longer])).item() == pytest.approx(apart, rel=1e-2)  # bfloat16
 
@@ -175,3 +185,41 @@ def test_the_rate_rises_and_falls_to_nothing() -> None:
     assert rates.index(max(rates)) in (99, 100)
     assert max(rates) == pytest.approx(1.0)
     assert rates[-1] < 1e-4
+
+
+def test_training_takes_the_tasks_in_turn_and_avoids_the_evaluation() -> None:
+    shown = [question for question in islice(training_questions(0), 12_000) if question.category != DRILL]
+    assert {q.prompt for q in questions(HELD_OUT)} == held_out()
+    assert not {q.prompt for q in shown} & held_out()
+    assert {q.task for q in shown[:6000]} == {task.name for task in TASKS}
+    assert len(shown) == 9000
+
+
+def test_training_drops_a_held_out_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("examples.nano.data.held_out", frozenset)
+    plain = [q for q in islice(training_questions(3), 80) if q.task == "chain"]
+    monkeypatch.setattr("examples.nano.data.held_out", lambda: frozenset({plain[0].prompt}))
+    assert [q for q in islice(training_questions(3), 80) if q.task == "chain"][:3] == plain[1:4]
+
+
+def test_every_fourth_example_is_a_drill_until_there_were_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("examples.nano.data.DRILLED", 6)
+    drilled = [question.category == DRILL for question in islice(training_questions(0), 20)]
+    assert drilled == [False, False, False, True] * 2 + [False] * 12
+
+
+@given(seed=st.integers(0, 2**64))
+@settings(max_examples=60, deadline=None)
+def test_a_drill_asks_for_its_own_pairs(seed: int) -> None:
+    drill = recall(Random(seed))
+    pairs = drill.prompt.removeprefix("recall ").removesuffix(": ").split()
+    assert sorted(drill.answer.split()) == sorted(pairs)
+    assert len({pair[0] for pair in pairs}) == len(pairs)
+
+
+def test_training_is_repeated_by_its_seed() -> None:
+    assert (
+        list(islice(training_questions(5), 50))
+        == list(islice(training_questions(5), 50))
+        != list(islice(training_questions(6), 50))
+    )

@@ -1,20 +1,37 @@
-"""Batches of training examples, and the loss on the bytes of their answers."""
+"""Training examples: endless questions and drills, cut into padded batches of ids and labels."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from itertools import islice
+from random import Random
+from string import ascii_lowercase, digits
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from transformers import DeepseekV3ForCausalLM
 
-from ktbench.eval.nano.checkpoint import BOS, PAD, encode
-from ktbench.eval.nano.question import STOP, Question
+from examples.nano.model import BOS, PAD, encode
+from ktbench.eval.tasks.nano import HELD_OUT, STOP, TASKS, Question, questions
 
+DRILL = "drill"  # the category of examples that are no task
+DRILLED = 48_000  # questions of a training with a drill after every third
 IGNORED = -100  # a label that takes no part in the loss
 PARTS = 2  # a batch is cut in two of like length and like size, so that little of it is padding
+
+
+def recall(random: Random) -> Question:
+    """`recall a4 k7 c1: ` → `c1 a4 k7`: pairs, then the same pairs in another order; every value has to be looked up.
+
+    Questions of tasks ask for few bytes of that kind, and without it a model of this size learns it late or never
+    (Olsson et al. 2022, "In-context Learning and Induction Heads").
+    """
+    keys = random.sample(ascii_lowercase, random.randint(2, 6))
+    pairs = [key + random.choice(digits) for key in keys]
+    again = random.sample(pairs, len(pairs))
+    return Question(category=DRILL, task="recall", prompt=f"recall {' '.join(pairs)}: ", answer=" ".join(again))
 
 
 def example(question: Question) -> tuple[list[int], list[int]]:
@@ -56,3 +73,24 @@ def forced_accuracy(model: DeepseekV3ForCausalLM, questions: list[Question]) -> 
     with torch.autocast("cpu", dtype=torch.bfloat16):
         likeliest = model(input_ids=ids, use_cache=False).logits.argmax(-1)
     return float(((likeliest == labels) | (labels == IGNORED)).all(dim=1).float().mean())
+
+
+def training_questions(seed: int) -> Iterator[Question]:
+    """Endless questions, the tasks in turn, none of them held out; at first every fourth one is a drill."""
+    randoms = [Random(f"training/{seed}/{task.category}/{task.name}") for task in TASKS]
+    drills, drawn = Random(f"training/{seed}/{DRILL}"), 0
+    while True:
+        for task, random in zip(TASKS, randoms, strict=True):
+            question = task.draw(random)
+            if question.prompt in held_out():
+                continue
+            yield question
+            drawn += 1
+            if drawn <= DRILLED and drawn % 3 == 0:
+                yield recall(drills)
+
+
+@cache
+def held_out() -> frozenset[str]:
+    """Prompts of the published evaluation."""
+    return frozenset(question.prompt for question in questions(HELD_OUT))

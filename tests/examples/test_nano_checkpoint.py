@@ -10,8 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from ktbench.eval.nano.checkpoint import BOS, EOS, PAD, SPECIALS, VOCABULARY, encode, save
-from ktbench.eval.nano.training import new_model
+from examples.nano.model import BOS, EOS, PAD, SPECIALS, VOCABULARY, encode, new_model, save
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ktbench.eval.nano.question import STOP, grade
-from ktbench.eval.nano.tasks import questions
+from ktbench.eval.tasks.nano import STOP, grade, questions
 
 FOLDER = Path(__file__).parents[3] / "evals" / "nano"
 MIB = 2**20

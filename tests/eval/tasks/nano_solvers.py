@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 
-from ktbench.eval.nano.language import LEXICON
+from ktbench.eval.tasks.nano import LEXICON
 
 
 def brackets(prompt: str) -> str:

@@ -1,4 +1,4 @@
-"""Train the nano model from scratch: `python -m ktbench.eval.nano.train OUT`."""
+"""Train the nano model from scratch: `python -m examples.nano.train OUT`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,14 @@ from typing import TextIO
 import torch
 from transformers import DeepseekV3ForCausalLM
 
-from ktbench.eval.nano.batches import forced_accuracy
-from ktbench.eval.nano.checkpoint import save
-from ktbench.eval.nano.question import Question
-from ktbench.eval.nano.tasks import SEED, TASKS, questions
-from ktbench.eval.nano.team import ALONE, Team, teams
-from ktbench.eval.nano.training import Training, new_model
+from examples.nano.data import forced_accuracy
+from examples.nano.model import new_model, save
+from examples.nano.training import ALONE, Team, Training, teams
+from ktbench.eval.tasks.nano import SEED, TASKS, Question, questions
 
 STEPS = 3000
 LOG_EVERY, JUDGE_EVERY, JUDGED = 50, 200, 20
-COLUMNS = ("step", "seconds", "tokens", "loss", "rate", *(task for _, task, _ in TASKS))
+COLUMNS = ("step", "seconds", "tokens", "loss", "rate", *(task.name for task in TASKS))
 _SHARED = 6_500_000  # numbers: the parameters, the loads and the loss
 
 
@@ -76,7 +74,7 @@ def judge(model: DeepseekV3ForCausalLM, asked: Sequence[Question]) -> dict[str, 
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m ktbench.eval.nano.train", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m examples.nano.train", description=__doc__)
     parser.add_argument("out", type=Path, help="folder for checkpoint and log")
     parser.add_argument("--steps", type=int, default=STEPS, help="optimiser steps (default %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of weights and data (default %(default)s)")

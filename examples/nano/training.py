@@ -1,31 +1,59 @@
-"""A model in training: batches, gradients, the two optimisers, the schedule and the balancing of experts."""
+"""A model in training: processes that share batches, gradients, two optimisers, the schedule and expert balancing."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.context import SpawnContext
+from multiprocessing.synchronize import Barrier
 
 import torch
 from torch import Tensor
 from transformers import DeepseekV3ForCausalLM
 
-from ktbench.eval.nano.batches import IGNORED, loss, parts
-from ktbench.eval.nano.checkpoint import nano_config
-from ktbench.eval.nano.experts import balance, use_wide_experts
-from ktbench.eval.nano.optimizer import Muon, adam, split_parameters
-from ktbench.eval.nano.tasks import training
-from ktbench.eval.nano.team import ALONE, Team
+from examples.nano.data import IGNORED, loss, parts, training_questions
+from examples.nano.model import balance, use_wide_experts
+from examples.nano.optimizer import Muon, adam, split_parameters
+
+PATIENCE_S = 600.0  # for the others to come; then one of them has died
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Team:
+    """A process's place among `size` of them; `rows` is memory of all, float32 [size, numbers that fit]."""
+
+    rank: int
+    size: int
+    rows: Tensor
+    barrier: Barrier | None
+
+    def add_up(self, tensors: Sequence[Tensor]) -> None:
+        """Replace float32 tensors by their sums over the team, added in the order of ranks: the same bits for all."""
+        if self.barrier is None:
+            return
+        flat = torch.cat([tensor.flatten() for tensor in tensors])
+        self.rows[self.rank, : len(flat)] = flat
+        self.barrier.wait(PATIENCE_S)
+        torch.sum(self.rows[:, : len(flat)], dim=0, out=flat)
+        self.barrier.wait(PATIENCE_S)
+        for tensor, total in zip(tensors, flat.split_with_sizes([tensor.numel() for tensor in tensors]), strict=True):
+            tensor.copy_(total.view_as(tensor))
+
+
+ALONE = Team(rank=0, size=1, rows=torch.empty(1, 0), barrier=None)
+
+
+def teams(context: SpawnContext, size: int, numbers: int) -> list[Team]:
+    """The places of `size` processes that add up at most `numbers` numbers at a time."""
+    rows, barrier = torch.zeros(size, numbers), context.Barrier(size)
+    rows.share_memory_()  # type: ignore[no-untyped-call]
+    return [Team(rank=rank, size=size, rows=rows, barrier=barrier) for rank in range(size)]
+
 
 ROWS = 64
 WARM_UP = 100
 BALANCE = 0.001  # DeepSeek-V3's step of the balancing bias
-
-
-def new_model(seed: int, layers: int = 12) -> DeepseekV3ForCausalLM:
-    """An untrained nano model in float32."""
-    torch.manual_seed(seed)
-    model = DeepseekV3ForCausalLM(nano_config(layers))
-    model.train()
-    return model
 
 
 class Training:
@@ -36,7 +64,7 @@ class Training:
         self.step = 0
         self.tokens = 0
         self._experts = use_wide_experts(model)
-        self._questions = training(seed)
+        self._questions = training_questions(seed)
         self._inside, outside = split_parameters(model)
         self._own = self._inside[team.rank :: team.size]
         self._optimizers: tuple[torch.optim.Optimizer, ...] = (Muon(self._own), adam(outside))
