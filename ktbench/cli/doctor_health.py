@@ -60,8 +60,7 @@ def _energy() -> str:
 
 def _sandbox() -> str:
     """What keeps in the programs that models write, or why none is run."""
-    from ktbench.eval.sandbox.limits import Unprotected
-    from ktbench.eval.sandbox.running import sandbox_powers
+    from ktbench.eval.sandbox.running import Unprotected, sandbox_powers
 
     try:
         return f"kept in by {', '.join(sandbox_powers())}"

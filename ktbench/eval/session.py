@@ -13,11 +13,13 @@ from transformers import AutoTokenizer
 
 from ktbench.engine.answering import open_answering
 from ktbench.engine.protocol import HostRole, Unsupported
-from ktbench.eval.asking import Answer, ask
 from ktbench.eval.drift import DriftPlan, measure_drift
-from ktbench.eval.lm import AnswerCache, EngineLM, identity_of, weights_id
-from ktbench.eval.perplexity import measure_perplexity
-from ktbench.eval.tasks import LoadedTask, load_task, needs_decode
+from ktbench.eval.evaluate import evaluate_task, measure_perplexity
+from ktbench.eval.grade import GradedAnswer
+from ktbench.eval.lm.cache import AnswerCache, identity_of, weights_id
+from ktbench.eval.lm.model import EngineLM
+from ktbench.eval.tasks.harness import LoadedTask
+from ktbench.eval.tasks.sources import load_task, needs_decode
 from ktbench.eval.texts import drawn, drift_texts, wikitext2
 from ktbench.resources import checkpoint_folder
 from ktbench.spec.evidence import Evidence, collect, dishonest
@@ -46,7 +48,7 @@ class Reference:
     is_this: bool
 
 
-class Session:
+class EvalSession:
     """Asks the cells that share one set of weights. Made by `open`."""
 
     def __init__(self, lm: EngineLM, suite: SuiteSpec, answers: Path, ids: Ids) -> None:
@@ -57,7 +59,7 @@ class Session:
     @classmethod
     def open(
         cls, cells: Sequence[Cell], host: HostRole, suite: SuiteSpec, answers: Path, ids: Ids, progress: Progress
-    ) -> Session:
+    ) -> EvalSession:
         """Load the weights of cells that share them, which have a path; answers are kept in the folder `answers`.
 
         `progress(done, of)` hears how many requests of a task are answered. Raises ValueError as `open_answering`.
@@ -74,7 +76,7 @@ class Session:
         """Release the weights."""
         self._lm.answering.close()
 
-    def ask(self, cell: Cell, name: str, reference: Reference) -> tuple[Asked, tuple[Scored, ...]]:
+    def evaluate(self, cell: Cell, name: str, reference: Reference) -> tuple[Asked, tuple[Scored, ...]]:
         """How a task of the suite ended for a cell, and its answers.
 
         UNSUPPORTED where the engine cannot answer as the cell asks; IDLE, without answers, where counters contradict
@@ -82,7 +84,7 @@ class Session:
         """
         task = self._suite.task(name)
         blank = self._blank(cell, name)
-        if why := acts_nowhere(cell.spec, task):
+        if why := inactive_feature(cell.spec, task):
             return replace(blank, why=why), ()
         try:
             self._use(cell.spec)
@@ -119,7 +121,7 @@ class Session:
         )
 
     def _use(self, spec: RunSpec) -> None:
-        """Answer as a cell from now on, by what was answered before where that was by the same."""
+        """GradedAnswer as a cell from now on, by what was answered before where that was by the same."""
         self._lm.use(spec, self._cache(spec))
         self._lm.reset_tally()
 
@@ -131,7 +133,7 @@ class Session:
             self._known = (spec, AnswerCache(self._answers, identity))
         return self._known[1]
 
-    def _answered(self, spec: RunSpec, task: TaskSpec, reference: Reference) -> tuple[tuple[Answer, ...], str]:
+    def _answered(self, spec: RunSpec, task: TaskSpec, reference: Reference) -> tuple[tuple[GradedAnswer, ...], str]:
         """Answers to a task, and how its questions were put."""
         suite, lm = self._suite, self._lm
         if task.is_drift:
@@ -140,9 +142,9 @@ class Session:
             corpus = wikitext2(suite.data_dir)
             return tuple(measure_perplexity(lm, drawn(corpus.documents, suite.limit, suite.seed))), corpus.title
         loaded: LoadedTask = self._loaded(task)
-        return tuple(ask(loaded, lm, suite)), loaded.setting
+        return tuple(evaluate_task(loaded, lm, suite)), loaded.built.setting
 
-    def _drifted(self, spec: RunSpec, task: TaskSpec, reference: Reference) -> tuple[tuple[Answer, ...], str]:
+    def _drifted(self, spec: RunSpec, task: TaskSpec, reference: Reference) -> tuple[tuple[GradedAnswer, ...], str]:
         suite, lm, corpus = self._suite, self._lm, drift_texts(self._suite.data_dir)
         plan = DriftPlan(
             phase="decode" if needs_decode(task) else "prefill",
@@ -172,7 +174,7 @@ class Session:
         return collect(spec.engine.features, moved)
 
 
-def acts_nowhere(spec: RunSpec, task: TaskSpec) -> str:
+def inactive_feature(spec: RunSpec, task: TaskSpec) -> str:
     """Why a task would not see a feature of a cell; empty where it sees all."""
     engine = spec.engine
     if needs_decode(task):
@@ -187,7 +189,7 @@ def acts_nowhere(spec: RunSpec, task: TaskSpec) -> str:
     )
 
 
-def _scored(cell: Cell, task: str, answer: Answer) -> Scored:
+def _scored(cell: Cell, task: str, answer: GradedAnswer) -> Scored:
     return Scored(
         cell=cell.key,
         task=task,

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ktbench.eval.drift_reference import Subject, keeping, kept
+from ktbench.eval.drift import ReferenceHeader, read_reference, write_reference
 
-SUBJECT = Subject(model="abc", phase="decode", text="def", windows=3, positions=6, vocab=50)
+SUBJECT = ReferenceHeader(model="abc", phase="decode", text="def", windows=3, positions=6, vocab=50)
 POSITIONS = (3, 1, 2)
 LOGITS = np.random.default_rng(5).normal(size=(6, 50))
 LOG_P = (LOGITS - np.log(np.exp(LOGITS).sum(axis=1, keepdims=True))).astype(np.float32)
@@ -18,14 +18,14 @@ WINDOWS = np.split(LOG_P, np.cumsum(POSITIONS)[:-1])
 
 
 def write(path: Path, windows: list[np.ndarray] = WINDOWS) -> Path:
-    with keeping(path, SUBJECT) as keep:
+    with write_reference(path, SUBJECT) as keep:
         for log_p in windows:
             keep(log_p)
     return path
 
 
-def read(path: Path, subject: Subject = SUBJECT) -> list[np.ndarray]:
-    return list(kept(path, subject, POSITIONS))
+def read(path: Path, subject: ReferenceHeader = SUBJECT) -> list[np.ndarray]:
+    return list(read_reference(path, subject, POSITIONS))
 
 
 def test_what_is_read_is_what_was_kept(tmp_path: Path) -> None:

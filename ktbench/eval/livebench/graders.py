@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ktbench.eval.grade import Grade
-from ktbench.eval.livebench.data_analysis import consecutive_events, cta, tablejoin
-from ktbench.eval.livebench.extraction import without_thoughts
-from ktbench.eval.livebench.instruction_following import instruction_following, uncheckable
-from ktbench.eval.livebench.instructions.language import detector
+from ktbench.eval.livebench.data_analysis import consecutive_events, cta, tablejoin, tablereformat, unreadable
+from ktbench.eval.livebench.extraction import last_solution, without_thoughts
 from ktbench.eval.livebench.language import connections, plot_unscrambling, typos
 from ktbench.eval.livebench.mathematics import amps_hard, integrals_with_game, math_comp, olympiad
 from ktbench.eval.livebench.programs import grade_program, untestable
@@ -24,8 +22,27 @@ from ktbench.eval.livebench.reasoning import (
     web_of_lies_in_parts,
     zebra_puzzle,
 )
-from ktbench.eval.livebench.tables import tablereformat, unreadable
-from ktbench.eval.sandbox.limits import Unprotected
+from ktbench.eval.sandbox.running import Unprotected
+from ktbench.eval.tasks.ifeval import check_arguments, detector, follow, following_score
+
+IN_SOLUTION = "2025-11-25"  # questions released from then on want the text in a solution
+
+
+def instruction_following(question: LiveQuestion, answer: str) -> float:
+    """Partial: halfway between all instructions followed and the fraction that is."""
+    said = last_solution(answer) if question.released >= IN_SOLUTION else None
+    return following_score(follow(question.instruction_ids, question.instruction_kwargs, said or answer))
+
+
+def uncheckable(question: LiveQuestion) -> str:
+    """Why the instructions of a question cannot be checked; '' if they can."""
+    if not question.instruction_ids:
+        return "no instructions"
+    try:
+        check_arguments(question.instruction_ids, question.instruction_kwargs)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _without_truth(question: LiveQuestion) -> str:
@@ -52,7 +69,7 @@ _FOLLOWING = Grader(
     kind="partial",
     grade=instruction_following,
     lacks=uncheckable,
-    setting=lambda: f"instructions checked strictly, languages told by {detector()}",
+    setting=lambda: f"instructions checked strictly, languages detected by {detector()}",
 )
 _CODING = Grader(kind="exact", grade=grade_program, lacks=untestable, unsafe=True)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from difflib import get_close_matches
 
-from ktbench.eval.livebench.distance import edit_distance
-from ktbench.eval.livebench.extraction import bold, items, last_boxed, last_solution, plain
+from ktbench.eval.livebench.extraction import bold, edit_distance, items, last_boxed, last_solution, plain
 from ktbench.eval.livebench.question import LiveQuestion
 
 GROUP = 4

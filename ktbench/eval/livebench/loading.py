@@ -1,14 +1,15 @@
-"""Reading LiveBench's questions from local files, by release."""
+"""LiveBench's questions from local files, by release."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ktbench.eval.livebench.question import LiveQuestion
-from ktbench.eval.livebench.rows import read_row
+from ktbench.eval.livebench.question import LiveQuestion, listed, needed, read_row
+from ktbench.eval.tasks.rows import at, numbered_lines
 
 RELEASE = "2024-11-25"
 
@@ -100,14 +101,10 @@ def _refuse_twice(folder: Path, questions: Collection[LiveQuestion]) -> None:
 
 def _read_file(file: QuestionFile) -> Iterator[LiveQuestion]:
     """The questions of a file. Raises ValueError with `file:line: what`."""
-    with file.path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                yield _placed(read_row(line), file)
-            except ValueError as error:
-                raise ValueError(f"{file.path}:{number}: {error}") from None
+    for number, line in numbered_lines(file.path):
+        with at(file.path, number):
+            question = _placed(read_row(line), file)
+        yield question
 
 
 def _placed(question: LiveQuestion, file: QuestionFile) -> LiveQuestion:
@@ -115,3 +112,26 @@ def _placed(question: LiveQuestion, file: QuestionFile) -> LiveQuestion:
         said = f"{question.category}/{question.task}"
         raise ValueError(f"is a question of {said}, in a file of {file.category}/{file.task}")
     return question
+
+
+def absent(folder: Path, release: str, category: str, task: str) -> str:
+    """How many questions of a task have no row in `folder`, in words; '' where none is known to lack.
+
+    `release_<date>_index.json` in `folder` lists the questions of a release by task; the last one up to `release` is
+    taken. A row of any release is here. Raises ValueError for a malformed index, and as `read_every_question`.
+    """
+    indices = {path.name[len("release_") :][:10]: path for path in folder.glob("release_????-??-??_index.json")}
+    if not (dated := max((day for day in indices if day <= release), default="")):
+        return ""
+    listed = _listed(indices[dated]).get(f"{category}/{task}", frozenset())
+    lacking = listed - {question.question_id for question in read_every_question(folder, [task])}
+    return f"{len(lacking)} of {len(listed)} questions of release {dated} have no row here" if lacking else ""
+
+
+def _listed(index: Path) -> Mapping[str, frozenset[object]]:
+    """The ids of a release's questions by `category/task`. Raises ValueError."""
+    try:
+        rows = json.loads(index.read_bytes())
+        return {needed(row, "task"): frozenset(listed(row, "question_ids")) for row in rows}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{index}: is no list of tasks with their question_ids: {error}") from None

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-from ktbench.eval.livebench.distance import edit_distance
-from ktbench.eval.livebench.extraction import last_boxed, last_line, last_solution, plain
+from ktbench.eval.livebench.extraction import edit_distance, last_boxed, last_line, last_solution, plain
+from ktbench.eval.livebench.latex import same_value
 from ktbench.eval.livebench.question import LiveQuestion
-from ktbench.eval.livebench.same_value import same_value
 
 NEAR = 0.001  # a number this near is right in AMPS_Hard
 BOTH_SIGNS = "characteristic_polynomial"  # of A - λ or of λ - A, by convention: the ground truth has either

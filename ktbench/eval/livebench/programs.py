@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from ktbench.eval.grade import Grade
 from ktbench.eval.livebench.question import LiveQuestion, ProgramTest
-from ktbench.eval.sandbox.limits import Limits
-from ktbench.eval.sandbox.running import call_program, run_program
+from ktbench.eval.sandbox.running import Limits, call_program, run_program
 
 LIMITS = Limits(seconds=6)  # LiveBench's limit, there on the clock
 

@@ -21,8 +21,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ktbench.engine.answering import Answering
 from ktbench.eval.lm.cache import AnswerCache, request_key
-from ktbench.eval.lm.encoding import Encoder
-from ktbench.eval.lm.generation import Answer, Generation, Question, Stops
+from ktbench.eval.lm.generation import Encoder, GeneratedText, Generation, GenerationRequest, Stops
 from ktbench.spec.run_spec import RunSpec
 
 _ROOM = 256  # for new tokens, where a task does not say; lm-eval's own
@@ -80,13 +79,13 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
 
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> EngineLM:
-        """The model that lm-eval's command line asks for; see `ktbench.eval.lm.opening.open_lm`."""
-        from ktbench.eval.lm.opening import open_lm
+        """The model that lm-eval's command line asks for; see `ktbench.eval.lm.cli.open_lm`."""
+        from ktbench.eval.lm.cli import open_lm
 
         return open_lm(arg_dict, additional_config or {})
 
     def use(self, spec: RunSpec, cache: AnswerCache | None = None) -> None:
-        """Answer as this cell from now on; `cache` has to be that of its `identity_of`. Raises as `Answering.use`."""
+        """Switch to this cell; `cache` has to be that of its `identity_of`. Raises as the engine's `use`."""
         self.answering.use(spec)
         self._cache = cache
 
@@ -180,7 +179,7 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
         return tuple(whole[-self.max_length - 1 : -1])
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
-        """An `Answer` to each prompt; where the same is asked more than once at a temperature, they are samples of it.
+        """A `GeneratedText` for each prompt; equal requests at a temperature are samples of it.
 
         Raises ValueError for generation arguments that are not known, and where an answer has room for more tokens than
         `max_length` leaves.
@@ -191,9 +190,9 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
         longest_first = sorted(new.values(), key=lambda one: (-len(one.prompt), one.prompt))
         for batch in self._batches(longest_first, lambda one: len(one.prompt), self.batch_size):
             found |= self._keep(self._generated(batch))
-        return [Answer(*found[one.key]) for one in questions]
+        return [GeneratedText(*found[one.key]) for one in questions]
 
-    def _questions(self, requests: Sequence[Instance]) -> list[Question]:
+    def _questions(self, requests: Sequence[Instance]) -> list[GenerationRequest]:
         asked: Counter[Any] = Counter()
         eos = self._encoder.string([self.eot_token_id], special=True)
         questions = []
@@ -201,10 +200,10 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
             generation = Generation.of(arguments, eos=eos, room=_ROOM)
             asked[context, generation] += 1
             prompt = self._encoder.prompt(context, generation.longest_prompt(self.max_length))
-            questions.append(Question.of(prompt, generation, asked[context, generation]))
+            questions.append(GenerationRequest.of(prompt, generation, asked[context, generation]))
         return questions
 
-    def _generated(self, batch: Sequence[Question]) -> Mapping[str, tuple[str, int]]:
+    def _generated(self, batch: Sequence[GenerationRequest]) -> Mapping[str, tuple[str, int]]:
         """Text and number of tokens by key."""
         stops = Stops(self._encoder, self.answering.eos_ids | {self.eot_token_id})
         answers = self.answering.generate(

@@ -9,10 +9,8 @@ from itertools import pairwise
 from random import Random
 from string import ascii_lowercase
 
-from ktbench.eval.tasks.harness import GRADED, build
-from ktbench.eval.tasks.loaded import BuiltTask
+from ktbench.eval.tasks.harness import GRADED, BuiltTask, Source, build
 from ktbench.eval.tasks.rows import Row, Rows, Splits
-from ktbench.eval.tasks.source import Source
 from ktbench.spec.scored import SCORE
 from ktbench.spec.suite import SuiteSpec
 

@@ -14,7 +14,7 @@ from ktbench.eval.grade import Grade
 from ktbench.eval.livebench.graders import ELSEWHERE, GRADERS, Grader, gradable, grade_answer
 from ktbench.eval.livebench.loading import read_questions
 from ktbench.eval.livebench.question import LiveQuestion, ProgramTest
-from ktbench.eval.sandbox.limits import Unprotected
+from ktbench.eval.sandbox.running import Unprotected
 from tests.eval.livebench.asked import LIVEBENCH, REAL, asked
 
 RELEASES = ("2024-07-26", "2024-08-31", "2024-11-25")

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from ktbench.eval.livebench.census import absent
 from ktbench.eval.livebench.graders import gradable
-from ktbench.eval.livebench.loading import RELEASE, read_questions
+from ktbench.eval.livebench.loading import RELEASE, absent, read_questions
 from tests.eval.livebench.asked import LIVEBENCH, REAL
 
 ROW: dict[str, Any] = {
@@ -174,7 +173,7 @@ def test_a_pickle_is_never_run(tmp_path: Path, value: object) -> None:
 
 
 def test_packed_tests_of_any_size_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ktbench.eval.livebench.program_tests.LIMIT_BYTES", 1000)
+    monkeypatch.setattr("ktbench.eval.livebench.question.LIMIT_BYTES", 1000)
     with pytest.raises(ValueError, match="more than 1000 bytes"):
         read_questions(write(tmp_path, ROW | {"private_test_cases": packed("[" + " " * 5000 + "]")}))
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from ktbench.eval.lm import AnswerCache, EngineLM, identity_of
+from ktbench.eval.lm.cache import AnswerCache, identity_of
+from ktbench.eval.lm.model import EngineLM
 from tests.engine.engines import needs_avx512
 from tests.eval.lm.checkpoints import Checkpoint, asked_cell, engine_lm, put
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ktbench.eval.sandbox.limits import Ended, Limits, in_bytes
-from ktbench.eval.sandbox.running import call_program, run_program, sandbox_powers
+from ktbench.eval.sandbox.running import Ended, Limits, call_program, in_bytes, run_program, sandbox_powers
 
 SMALL = Limits(seconds=1, memory_bytes=256 * 2**20, output_bytes=2**20)
 

@@ -11,20 +11,19 @@ from types import SimpleNamespace
 import pytest
 
 from ktbench.eval.sandbox import running, walls
-from ktbench.eval.sandbox.limits import Unprotected
-from ktbench.eval.sandbox.running import sandbox_powers
+from ktbench.eval.sandbox.running import Unprotected, sandbox_powers
 
 # Takes one system call from this process and from its children, then tries to run a program.
 WITHOUT = """
 import ctypes, struct
-from ktbench.eval.sandbox import linux
-from ktbench.eval.sandbox.limits import Unprotected
+from ktbench.eval.sandbox import walls
+from ktbench.eval.sandbox.running import Unprotected
 from ktbench.eval.sandbox.running import run_program, sandbox_powers
 steps = [(0x20, 0, 0, 0), (0x15, 0, 1, {number}), (0x06, 0, 0, 0x50000 | 38), (0x06, 0, 0, 0x7fff0000)]
 code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps), 32)
 header = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", 4, ctypes.addressof(code)), 16)
-linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
-linux.prctl(linux.PR_SET_SECCOMP, 2, header)
+walls.prctl(walls.PR_SET_NO_NEW_PRIVS, 1)
+walls.prctl(walls.PR_SET_SECCOMP, 2, header)
 for run in (sandbox_powers, lambda: run_program("open('/proc/self/mem'); print('ran')")):
     try:
         print(run())
@@ -55,7 +54,7 @@ def test_without_seccomp_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     def lacking() -> None:
         raise OSError(22, "Invalid argument")
 
-    monkeypatch.setattr(walls.seccomp, "deny_calls", lacking)
+    monkeypatch.setattr(walls, "deny_calls", lacking)
     with pytest.raises(OSError, match=r"seccomp, which denies the network, is missing \(Invalid argument\)"):
         walls._seccomp()
 

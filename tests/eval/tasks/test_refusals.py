@@ -8,8 +8,8 @@ from typing import Any
 import datasets
 import pytest
 
-from ktbench.eval.sandbox.limits import Unprotected
-from ktbench.eval.tasks import registered, sources
+from ktbench.eval.sandbox.running import Unprotected
+from ktbench.eval.tasks import harness, sources
 from ktbench.eval.tasks.harness import hub_rows
 from tests.eval.tasks.local import OWN, write_all, write_lines
 from tests.eval.tasks.puts import asked, loaded, say, values
@@ -77,8 +77,8 @@ def test_a_hub_that_does_not_answer_is_one_line(source: str, monkeypatch: pytest
         raise ConnectionError("Couldn't reach the hub\nand more")
 
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
-    monkeypatch.setattr(registered, "_manager", lambda name: Manager())
-    monkeypatch.setattr(registered, "_config", lambda name: OWN)
+    monkeypatch.setattr(harness, "_manager", lambda name: Manager())
+    monkeypatch.setattr(harness, "_config", lambda name: OWN)
     with pytest.raises(ValueError) as error:
         loaded(source, None)
     assert "cannot be had from the hub (Couldn't reach the hub); give data_dir=FOLDER" in str(error.value)
@@ -99,6 +99,6 @@ def test_rows_of_the_hub_are_asked_as_local_ones_are(monkeypatch: pytest.MonkeyP
     hub_rows.cache_clear()
     try:
         assert values(asked("gsm8k", None, say("#### 4"), shots=2)) == [float(i == 4) for i in range(9)]
-        assert len(loaded("livebench/math/olympiad", None).asked) == 2
+        assert len(loaded("livebench/math/olympiad", None).questions) == 2
     finally:
         hub_rows.cache_clear()

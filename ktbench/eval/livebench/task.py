@@ -8,15 +8,11 @@ from functools import partial
 from pathlib import Path
 
 from ktbench.eval.grade import Grade
-from ktbench.eval.livebench.census import absent
 from ktbench.eval.livebench.graders import GRADERS, gradable, grade_answer
-from ktbench.eval.livebench.loading import RELEASE, asked_in, checked_release, read_questions
-from ktbench.eval.livebench.question import LiveQuestion
-from ktbench.eval.livebench.rows import read_row
-from ktbench.eval.tasks.harness import GRADED, build, hub_rows
-from ktbench.eval.tasks.loaded import BuiltTask
+from ktbench.eval.livebench.loading import RELEASE, absent, asked_in, checked_release, read_questions
+from ktbench.eval.livebench.question import LiveQuestion, read_row
+from ktbench.eval.tasks.harness import GRADED, BuiltTask, Source, build, hub_rows
 from ktbench.eval.tasks.rows import Row, Rows, Splits
-from ktbench.eval.tasks.source import Source
 from ktbench.spec.scored import SCORE
 from ktbench.spec.suite import SuiteSpec
 

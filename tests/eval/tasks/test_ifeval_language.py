@@ -1,17 +1,12 @@
-"""Languages are told apart: article 1 of the Universal Declaration of Human Rights in each that IFEval asks for."""
+"""Languages are told apart: article 1 of the Universal Declaration of Human Rights in each that IFEval names."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from types import ModuleType
-
 import pytest
 
-from ktbench.eval.livebench.instructions import language
-from ktbench.eval.livebench.instructions.following import follow
-from ktbench.eval.livebench.instructions.languages import ASKED, language_of
+from ktbench.eval.tasks.ifeval import check_arguments, detector, follow
 
+LANGUAGE = ["language:response_language"]
 ARTICLE_1 = {
     "ar": "يولد جميع الناس أحراراً متساوين في الكرامة والحقوق، وقد وهبوا عقلاً وضميراً وعليهم أن يعامل بعضهم بعضاً "
     "بروح الإخاء.",
@@ -63,61 +58,22 @@ ARTICLE_1 = {
 }
 
 
-def test_every_language_that_may_be_asked_is_here() -> None:
-    assert tuple(sorted(ARTICLE_1)) == ASKED
-    assert len(ASKED) == 30
+def test_every_language_of_ifeval_is_here() -> None:
+    with pytest.raises(ValueError, match=f"must be one of {', '.join(sorted(ARTICLE_1))}$"):
+        check_arguments(LANGUAGE, [{"language": "tlh"}])
 
 
-@pytest.mark.parametrize("code", ASKED)
-def test_language_of(code: str) -> None:
-    assert language_of(ARTICLE_1[code]) == code
-    assert language_of(ARTICLE_1[code].upper()) == code
-    assert language_of(f"P.S. 1 {ARTICLE_1[code]} OK?") == code
+@pytest.mark.parametrize("code", ARTICLE_1)
+def test_response_language(code: str) -> None:
+    other = "en" if code != "en" else "de"
+    assert follow(LANGUAGE, [{"language": code}], ARTICLE_1[code]) == (True,)
+    assert follow(LANGUAGE, [{"language": other}], ARTICLE_1[code]) == (False,)
 
 
-@pytest.mark.parametrize("text", ["", "42", "...", "Ωμέγα", "Brrr"])
-def test_no_language_can_be_told(text: str) -> None:
-    assert language_of(text) is None
+@pytest.mark.parametrize("answer", ["42", "..."])
+def test_an_answer_in_no_detectable_language_follows(answer: str) -> None:
+    assert follow(LANGUAGE, [{"language": "fr"}], answer) == (True,)
 
 
-def test_chinese_is_not_japanese() -> None:
-    assert language_of("人人生而自由,在尊严和权利上一律平等。") == "zh"
-
-
-def test_langdetect_says_the_same() -> None:
-    pytest.importorskip("langdetect", reason="langdetect is not installed")
-    assert {code: language.detect(text) for code, text in ARTICLE_1.items()} == {code: code for code in ASKED}
-    assert language.detector().startswith("langdetect ")
-
-
-@pytest.fixture
-def langdetect(monkeypatch: pytest.MonkeyPatch) -> Iterator[type]:
-    """A stand-in for the package, as if it were installed: what it detects is the first word of a text."""
-
-    class NoFeatures(Exception):
-        pass
-
-    class Factory:
-        seed = None
-
-    def detect(text: str) -> str:
-        if not text[0].isalpha():
-            raise NoFeatures
-        return text.split(maxsplit=1)[0].lower()
-
-    module = ModuleType("langdetect")
-    module.__dict__.update(detect=detect, LangDetectException=NoFeatures, DetectorFactory=Factory)
-    monkeypatch.setitem(sys.modules, "langdetect", module)
-    monkeypatch.setattr(language, "find_spec", lambda name: module)
-    monkeypatch.setattr(language, "version", lambda name: "1")
-    language._langdetect.cache_clear()
-    yield Factory
-    language._langdetect.cache_clear()
-
-
-def test_langdetect_decides_where_it_is_installed(langdetect: type) -> None:
-    assert language.detector() == "langdetect 1"
-    assert langdetect.seed == 0
-    told = {"fr is what this is": True, "en": False, "42": True}  # the last has no features
-    for answer, follows in told.items():
-        assert follow(["language:response_language"], [{"language": "fr"}], answer) == (follows,)
+def test_the_detector_is_named_with_its_version() -> None:
+    assert detector().startswith("langdetect ")

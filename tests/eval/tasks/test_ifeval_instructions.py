@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.eval.livebench.instructions.following import check_arguments, follow, following_score
-from ktbench.eval.livebench.instructions.table import INSTRUCTIONS
+from ktbench.eval.tasks.ifeval import INSTRUCTIONS, check_arguments, follow, following_score
 
 SHARED = Path(__file__).parents[4] / "shared" / "data" / "livebench" / "questions"
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from ktbench.eval.tasks import inspect, inspecting, needs_decode
+from ktbench.eval.tasks import sources
+from ktbench.eval.tasks.sources import describe_suite, needs_decode
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 from tests.eval.tasks.local import write_all
 
@@ -25,9 +26,9 @@ def suite_of(*sources: str, data: Path | None = None, **said: Any) -> SuiteSpec:
 
 
 def test_questions_are_counted_without_asking(data: Path) -> None:
-    assert inspect(suite_of("nano/addition", "nano/chain")) == "2 tasks, 400 questions"
-    assert inspect(suite_of("gsm8k", "mmlu/anatomy", "ifeval", data=data, limit=10)) == "3 tasks, 23 questions"
-    assert inspect(suite_of("gsm8k", "nano/chain")) == "2 tasks, questions from the hub"
+    assert describe_suite(suite_of("nano/addition", "nano/chain")) == "2 tasks, 400 questions"
+    assert describe_suite(suite_of("gsm8k", "mmlu/anatomy", "ifeval", data=data, limit=10)) == "3 tasks, 23 questions"
+    assert describe_suite(suite_of("gsm8k", "nano/chain")) == "2 tasks, questions from the hub"
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def test_malformed_files_are_refused_with_file_and_line(
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     with pytest.raises(ValueError) as error:
-        inspect(suite_of(source, data=tmp_path, confirm_unsafe=True))
+        describe_suite(suite_of(source, data=tmp_path, confirm_unsafe=True))
     assert str(error.value).startswith(f"{path}{said}")
     assert "\n" not in str(error.value)
 
@@ -93,27 +94,27 @@ def test_files_that_are_missing_and_programs_are_refused(data: Path, tmp_path: P
         ("drift/decode", "no WikiText-2 here"),
     ):
         with pytest.raises(ValueError, match=f"data_dir={tmp_path}|{tmp_path}: ") as error:
-            inspect(suite_of(source, data=tmp_path, confirm_unsafe=True))
+            describe_suite(suite_of(source, data=tmp_path, confirm_unsafe=True))
         assert wanted in str(error.value)
     with pytest.raises(ValueError, match="only with confirm_unsafe=true"):
-        inspect(suite_of("mbpp"))
+        describe_suite(suite_of("mbpp"))
     with pytest.raises(ValueError, match="holds no question of LiveBench release 2023-01-01"):
-        inspect(suite_of("livebench/reasoning/web_of_lies_v2", data=data, release="2023-01-01"))
+        describe_suite(suite_of("livebench/reasoning/web_of_lies_v2", data=data, release="2023-01-01"))
     with pytest.raises(ValueError, match="release=soon: must be a date"):
-        inspect(suite_of("livebench/reasoning/web_of_lies_v2", release="soon"))
+        describe_suite(suite_of("livebench/reasoning/web_of_lies_v2", release="soon"))
 
 
 def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspecting, "find_spec", lambda name: None)
+    monkeypatch.setattr(sources, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r'needs lm_eval, which is not installed: pip install "ktbench\[accuracy\]"'):
-        inspect(suite_of("nano/chain"))
+        describe_suite(suite_of("nano/chain"))
 
 
 def test_the_look_loads_nothing_heavy(data: Path) -> None:
     code = (
-        "import sys; from ktbench.eval.tasks import inspect; from ktbench.spec.suite import *;"
+        "import sys; from ktbench.eval.tasks.sources import describe_suite; from ktbench.spec.suite import *;"
         f"suite = SuiteSpec(name='s', data_dir={str(data)!r}, tasks=(TaskSpec(name='t', source='gsm8k'),));"
-        "inspect(suite); sys.exit(len({'torch', 'lm_eval', 'datasets', 'transformers'} & {*sys.modules}))"
+        "describe_suite(suite); sys.exit(len({'torch', 'lm_eval', 'datasets', 'transformers'} & {*sys.modules}))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from lm_eval.evaluator import evaluate
 
-from ktbench.eval.asking import Answer, ask, sampling_seed
-from ktbench.eval.grade import Grade
-from ktbench.eval.tasks import LoadedTask, load_task
+from ktbench.eval.evaluate import evaluate_task, sampling_seed
+from ktbench.eval.grade import Grade, GradedAnswer
+from ktbench.eval.tasks.harness import LoadedTask
+from ktbench.eval.tasks.sources import load_task
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 from tests.eval.tasks.local import write_all
 from tests.eval.tasks.scripted import ScriptedLM, a_number
@@ -28,9 +29,9 @@ def suite_of(data: str, task: TaskSpec, **said: Any) -> SuiteSpec:
     return SuiteSpec(name="s", tasks=(task,), data_dir=data, **said)
 
 
-def put(suite: SuiteSpec, lm: ScriptedLM) -> tuple[LoadedTask, list[Answer]]:
+def put(suite: SuiteSpec, lm: ScriptedLM) -> tuple[LoadedTask, list[GradedAnswer]]:
     loaded = load_task(suite.tasks[0], suite)
-    return loaded, list(ask(loaded, lm, suite))
+    return loaded, list(evaluate_task(loaded, lm, suite))
 
 
 def a_letter(prompt: str, generation: Mapping[str, Any]) -> str:
@@ -51,7 +52,7 @@ def test_answers_are_those_of_the_evaluator(source: str, shots: int, chat: bool,
     results = evaluate(
         lm=theirs,
         task_dict={"tasks": {task.task_name: task}},
-        samples={task.task_name: list(loaded.asked)},
+        samples={task.task_name: list(loaded.questions)},
         bootstrap_iters=0,
         apply_chat_template=chat,
         fewshot_as_multiturn=chat,
@@ -70,14 +71,14 @@ def test_the_same_questions_with_the_same_worked_examples_in_every_call(data: st
     suite = suite_of(data, TaskSpec(name="t", source="gsm8k", shots=3), limit=5)
     lm = ScriptedLM(a_number)
     loaded, first = put(suite, lm)
-    assert list(ask(loaded, lm, suite)) == first
+    assert list(evaluate_task(loaded, lm, suite)) == first
     assert put(suite, lm)[1] == first
     assert lm.prompts == 3 * lm.prompts[:5]
-    assert list(loaded.asked) != list(range(5))
+    assert list(loaded.questions) != list(range(5))
     other, _ = put(replace(suite, seed=1), lm)
-    assert other.asked != loaded.asked
+    assert other.questions != loaded.questions
     everything, _ = put(replace(suite, limit=99), lm)
-    assert list(everything.asked) == list(range(10))
+    assert list(everything.questions) == list(range(10))
 
 
 def test_every_sample_has_a_seed_of_its_own(data: str) -> None:
@@ -134,7 +135,7 @@ def test_what_cannot_be_graded_is_not_asked_but_counted(data: str) -> None:
     loaded = load_task(spec, suite)
     built = replace(loaded.built, lacks=lambda row: "no truth" if "0 and" in row["question"] else "")
     loaded = replace(loaded, built=built, asked={0: "0", 1: "1"})
-    answers = list(ask(loaded, lm, suite))
+    answers = list(evaluate_task(loaded, lm, suite))
     assert [(one.question, one.sample, one.value, one.why) for one in answers[:2]] == [
         ("0", 0, None, "no truth"),
         ("0", 1, None, "no truth"),
@@ -147,5 +148,5 @@ def test_graders_of_ours_may_leave_an_answer_without_a_value(data: str) -> None:
     suite = suite_of(data, TaskSpec(name="t", source="ifeval"), limit=1)
     loaded = load_task(suite.tasks[0], suite)
     loaded.built.task.config.process_results = lambda row, answers: {"score": Grade(value=None, why="who knows")}
-    (answer,) = ask(loaded, lm, suite)
+    (answer,) = evaluate_task(loaded, lm, suite)
     assert (answer.value, answer.why, answer.tokens) == (None, "who knows", len(answer.answer))

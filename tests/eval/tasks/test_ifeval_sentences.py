@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ktbench.eval.livebench.instructions.sentences import count_sentences
+from ktbench.eval.tasks.ifeval import count_sentences
 
 TEXTS = [
     ("", 0),
