@@ -60,11 +60,11 @@ def _energy() -> str:
 
 def _sandbox() -> str:
     """What keeps in the programs that models write, or why none is run."""
-    from ktbench.eval.sandbox.running import Unprotected, sandbox_powers
+    from ktbench.eval.sandbox.running import SandboxUnavailable, sandbox_mechanisms
 
     try:
-        return f"kept in by {', '.join(sandbox_powers())}"
-    except Unprotected as error:
+        return f"kept in by {', '.join(sandbox_mechanisms())}"
+    except SandboxUnavailable as error:
         return dash(str(error))
 
 

@@ -81,19 +81,21 @@ def write_reference(path: Path, subject: ReferenceHeader) -> Iterator[Callable[[
 
 
 def read_reference(path: Path, subject: ReferenceHeader, positions: Sequence[int]) -> Iterator[LogProbabilities]:
-    """The log-probabilities [positions, vocab] of one window after the other; `positions` says how many each has.
+    """The log-probabilities [positions, vocab] of one window after the other; `positions` are their numbers.
 
     Raises ValueError where the file is missing, damaged or of another subject.
     """
     if not path.is_file():
-        raise ValueError(f"{path}: no predictions of the unmodified model; it is asked first")
+        raise ValueError(f"{path}: no predictions of the unmodified model, which has to be evaluated first")
     _require_same(path, subject)
     with path.open("rb") as file:
         file.seek(_header_bytes(subject))
         for window, count in enumerate(positions):
             log_p = np.fromfile(file, dtype="<f4", count=count * subject.vocab).reshape(count, subject.vocab)
             if not _are_probabilities(log_p):
-                raise ValueError(f"{path}: is damaged, window {window} holds no probabilities; ask the baseline again")
+                raise ValueError(
+                    f"{path}: is damaged, window {window} holds no probabilities; evaluate the baseline again"
+                )
             yield log_p
 
 
@@ -122,7 +124,7 @@ def _require_same(path: Path, subject: ReferenceHeader) -> None:
     with path.open("rb") as file:
         found = _read_header(file.readline(_LONGEST_HEADER))
     if found is None:
-        raise ValueError(f"{path}: is no file of predictions; ask the baseline again")
+        raise ValueError(f"{path}: is no file of predictions; evaluate the baseline again")
     if differs := next((name for name in to_plain(subject) if getattr(found, name) != getattr(subject, name)), None):
         raise ValueError(
             f"{path}: predictions of {differs}={getattr(found, differs)}, this is {getattr(subject, differs)}; ask the "
@@ -130,7 +132,7 @@ def _require_same(path: Path, subject: ReferenceHeader) -> None:
         )
     expected = _header_bytes(subject) + subject.data_bytes
     if (size := path.stat().st_size) != expected:
-        raise ValueError(f"{path}: is damaged, {size} bytes of {expected}; ask the baseline again")
+        raise ValueError(f"{path}: is damaged, {size} bytes of {expected}; evaluate the baseline again")
 
 
 def _read_header(line: bytes) -> ReferenceHeader | None:
@@ -149,11 +151,11 @@ _NOT_FINITE = "its logits are not finite"
 
 
 class PredictingModel(Protocol):
-    """What is asked of a loaded engine (`ktbench.engine.answering.Answering`)."""
+    """What this needs of a loaded engine (`ktbench.engine.answering.Answering`)."""
 
     @property
     def max_positions(self) -> int | None:
-        """Positions that the model was made for, where it says."""
+        """Positions that the model was made for, where it has a limit."""
 
     def passed(self, rows: Sequence[Sequence[int]], last: Sequence[int]) -> Iterator[Tensor]:
         """Logits [last, vocab] of the last positions of each row, all of it in one prefill pass."""
@@ -186,7 +188,7 @@ class DriftPlan:
 
     @property
     def setting(self) -> str:
-        """How predictions are asked for, in the words of a caption."""
+        """How predictions are made, in the words of a caption."""
         by = "one a decode step" if self.phase == "decode" else "in one prefill pass"
         return f"given tokens {by}; running text in windows of {self.prompt} + {self.given} tokens"
 
@@ -214,8 +216,8 @@ def measure_drift(
     """Three answers to each window, all weighted by its positions: `kl_nats`, `top1` and `nll_nats`.
 
     `kl_nats` is the mean of KL(unmodified ‖ this), `top1` the share of positions with the same most likely token,
-    `nll_nats` what the given tokens cost. The unmodified model is the one asked with `is_reference`: its predictions
-    are kept in the file `reference`, which is there once all its answers were taken, and which the others read.
+    `nll_nats` what the given tokens cost. The unmodified model is evaluated with `is_reference`: its predictions are
+    kept in the file `reference`, which is there once all its answers were taken, and which the others read.
     Documents too short for a window are answers without a value. Raises ValueError for a reference that is missing,
     damaged or of another model or text, for texts that are all too short, and for windows too long for the model.
     """
@@ -256,7 +258,7 @@ def _divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
 def _predicted(answering: PredictingModel, rows: Sequence[Window], plan: DriftPlan) -> Iterator[Tensor]:
     """Log-probabilities [positions, vocab] float32 of one window after the other.
 
-    The batch depends on plan and text alone: a window must have the same company in all cells.
+    The batch depends on plan and text alone: a window must be in the same batch in all cells.
     """
     forward = _decoded if plan.phase == "decode" else _prefilled
     window_bytes = (1 + max(len(row.given) for row in rows)) * plan.vocab * 4

@@ -1,4 +1,4 @@
-"""One process that answers: a set of weights, the cells that share it, and the tasks that each is asked."""
+"""One process that evaluates: a set of weights, the cells that share it, and their tasks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Reference:
 
 
 class EvalSession:
-    """Asks the cells that share one set of weights. Made by `open`."""
+    """Evaluates the cells that share one set of weights. Made by `open`."""
 
     def __init__(self, lm: EngineLM, suite: SuiteSpec, answers: Path, ids: Ids) -> None:
         self._lm, self._suite, self._answers, self._ids = lm, suite, answers, ids
@@ -62,7 +62,7 @@ class EvalSession:
     ) -> EvalSession:
         """Load the weights of cells that share them, which have a path; answers are kept in the folder `answers`.
 
-        `progress(done, of)` hears how many requests of a task are answered. Raises ValueError as `open_answering`.
+        `progress(done, of)` is called with the answered requests of a task. Raises ValueError as `open_answering`.
         """
         path = cells[0].spec.model.path
         assert path is not None
@@ -79,7 +79,7 @@ class EvalSession:
     def evaluate(self, cell: Cell, name: str, reference: Reference) -> tuple[Asked, tuple[Scored, ...]]:
         """How a task of the suite ended for a cell, and its answers.
 
-        UNSUPPORTED where the engine cannot answer as the cell asks; IDLE, without answers, where counters contradict
+        UNSUPPORTED where the engine cannot run as the cell specifies; IDLE, without answers, where counters contradict
         it; CRASHED where the task cannot be had or the logits are no numbers.
         """
         task = self._suite.task(name)
@@ -134,7 +134,7 @@ class EvalSession:
         return self._known[1]
 
     def _answered(self, spec: RunSpec, task: TaskSpec, reference: Reference) -> tuple[tuple[GradedAnswer, ...], str]:
-        """Answers to a task, and how its questions were put."""
+        """Answers to a task, and how its questions were worded."""
         suite, lm = self._suite, self._lm
         if task.is_drift:
             return self._drifted(spec, task, reference)
@@ -165,10 +165,10 @@ class EvalSession:
         return tuple(answers), f"{corpus.title}; {plan.setting}"
 
     def _evidence(self, spec: RunSpec, task: TaskSpec, before: Mapping[str, int]) -> tuple[Evidence, ...]:
-        """What counters saw; nothing where nothing had to be asked, or known answers left none with a decode step."""
+        """What counters saw; nothing where nothing had to be run, or known answers left none with a decode step."""
         tally, now = self._lm.tally, self._lm.answering.counters()
-        asked = tally.requests - tally.cached
-        if not task.is_drift and (asked == 0 or (tally.cached and tally.new_tokens <= asked)):
+        run = tally.requests - tally.cached
+        if not task.is_drift and (run == 0 or (tally.cached and tally.new_tokens <= run)):
             return ()
         moved = {name: count - before.get(name, 0) for name, count in now.items()}
         return collect(spec.engine.features, moved)

@@ -164,7 +164,7 @@ def test_a_file_is_whole_or_not_there(reference: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model": "def"}, "predictions of model=abc, this is def; ask the baseline again"),
+        ({"model": "def"}, "predictions of model=abc, this is def; evaluate the baseline again"),
         ({"phase": "prefill"}, "predictions of phase=decode, this is prefill"),
         ({"prompt": 9, "given": 5}, "predictions of text="),
         ({"seed": 1, "limit": 3}, "predictions of text="),

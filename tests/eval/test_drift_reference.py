@@ -56,7 +56,7 @@ def test_a_file_that_is_not_whole_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model": "xyz"}, "predictions of model=abc, this is xyz; ask the baseline again"),
+        ({"model": "xyz"}, "predictions of model=abc, this is xyz; evaluate the baseline again"),
         ({"phase": "prefill"}, "predictions of phase=decode, this is prefill; ask"),
         ({"text": "other"}, "predictions of text=def, this is other"),
         ({"vocab": 25}, "predictions of vocab=50, this is 25"),
@@ -70,12 +70,12 @@ def test_predictions_of_something_else_are_refused(change: dict[str, object], me
 @pytest.mark.parametrize(
     ("cut", "end", "message"),
     [
-        (slice(0, -1), b"", r"is damaged, \d+ bytes of \d+; ask the baseline again"),
-        (slice(1, None), b"", "is no file of predictions; ask the baseline again"),
+        (slice(0, -1), b"", r"is damaged, \d+ bytes of \d+; evaluate the baseline again"),
+        (slice(1, None), b"", "is no file of predictions; evaluate the baseline again"),
         (slice(0, 0), b"", "is no file of predictions"),
         (slice(0, 0), b"\xff\xfe\n", "is no file of predictions"),
         (slice(0, 0), b'{"model": 1}\n', "is no file of predictions"),
-        (slice(0, -400), b"\0" * 400, "is damaged, window 2 holds no probabilities; ask the baseline again"),
+        (slice(0, -400), b"\0" * 400, "is damaged, window 2 holds no probabilities; evaluate the baseline again"),
         (slice(0, -400), b"\x7f" * 400, "window 2 holds no probabilities"),
         (slice(0, -400), b"\xff" * 400, "window 2 holds no probabilities"),
     ],

@@ -20,8 +20,8 @@ LONGEST = 20_000  # characters of a dictionary that is read
 def cta(question: LiveQuestion, answer: str) -> float:
     """0 or 1: the box, else the whole text, is the name of the class or ends with it; only word characters count."""
     boxed = last_boxed(answer)
-    said, truth = _word(answer if boxed is None else plain(boxed)), _word(question.truth)
-    return float(said.endswith(truth))
+    extracted, truth = _word(answer if boxed is None else plain(boxed)), _word(question.truth)
+    return float(extracted.endswith(truth))
 
 
 def _word(text: str) -> str:
@@ -30,22 +30,22 @@ def _word(text: str) -> str:
 
 def tablejoin(question: LiveQuestion, answer: str) -> float:
     """Partial: F1 of the mapping's entries, to two decimals. A wrong value counts as wrong and as missing."""
-    said, truth = _mapping(answer), _mapping(question.truth)
-    right, wrong, missing = _tally(said, truth)
+    extracted, truth = _mapping(answer), _mapping(question.truth)
+    right, wrong, missing = _tally(extracted, truth)
     return round(2 * right / (2 * right + wrong + missing), 2)
 
 
 def consecutive_events(question: LiveQuestion, answer: str) -> float:
     """Partial: right over all entries of a list of users and values, to four decimals; as in `tablejoin`."""
-    said, truth = _events(last_solution(answer) or ""), _events(question.truth)
-    right, wrong, missing = _tally(said, truth)
+    extracted, truth = _events(last_solution(answer) or ""), _events(question.truth)
+    right, wrong, missing = _tally(extracted, truth)
     return round(right / (right + wrong + missing), 4)
 
 
-def _tally(said: Mapping[Hashable, object], truth: Mapping[Hashable, object]) -> tuple[int, int, int]:
+def _tally(extracted: Mapping[Hashable, object], truth: Mapping[Hashable, object]) -> tuple[int, int, int]:
     """Entries that are right, wrong (unknown key or wrong value), and missing or with another value."""
-    right = sum(key in truth and truth[key] == value for key, value in said.items())
-    return right, len(said) - right, len(truth) - right
+    right = sum(key in truth and truth[key] == value for key, value in extracted.items())
+    return right, len(extracted) - right, len(truth) - right
 
 
 def _mapping(text: str) -> dict[Hashable, object]:
@@ -65,7 +65,7 @@ def _events(text: str) -> dict[Hashable, object]:
 
 
 def _read(text: str) -> object:
-    """What JSON or a Python literal says; None for what is neither."""
+    """The value of JSON or a Python literal; None for what is neither."""
     for reader in (json.loads, _literal):
         try:
             read: object = reader(text)
@@ -89,16 +89,16 @@ SAME = 1e-6
 
 
 def tablereformat(question: LiveQuestion, answer: str) -> float:
-    """0 or 1: the answer, read in the format asked for, has the truth's columns, rows and cells.
+    """0 or 1: the answer, read in the required format, has the truth's columns, rows and cells.
 
     Rows are compared in order, columns in any. Version 2 of the rules also reads what stands in a solution, and JSON
     that is a list of rows. What cannot be read is 0.
     """
     lenient = question.released >= LENIENT
     form = target_format(question.prompt)
-    said = (last_solution(answer) if lenient else None) or answer
+    extracted = (last_solution(answer) if lenient else None) or answer
     try:
-        table = read_table(last_fence(said) or said.strip(), form, lenient=lenient)
+        table = read_table(last_fence(extracted) or extracted.strip(), form, lenient=lenient)
     except ValueError:
         return 0.0
     return float(_same_table(_cells(table), _cells(read_table(question.truth, form, lenient=True))))
@@ -116,18 +116,18 @@ def unreadable(question: LiveQuestion) -> str:
 
 
 def target_format(prompt: str) -> str:
-    """The format that a prompt asks for, in lower case. Raises ValueError where it names none."""
+    """The format that a prompt requires, in lower case. Raises ValueError where it names none."""
     found = re.search(r"\bto (\w+) format|Target Format:\s*(\w+)", prompt, flags=re.IGNORECASE)
     form = (found[1] or found[2]).lower() if found else "no format"
     if form not in READERS:
-        raise ValueError(f"the prompt asks for {form}; tables are read as {', '.join(READERS)}")
+        raise ValueError(f"the prompt requires {form}; tables are read as {', '.join(READERS)}")
     return form
 
 
 def read_table(text: str, form: str, *, lenient: bool) -> pandas.DataFrame:
     """The table of a text in a format of `READERS`, with pandas. Raises ValueError for what is none."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what pandas guesses of a model's answer is nobody's concern
+        warnings.simplefilter("ignore")  # pandas' guesses about an answer do not matter
         try:
             return READERS[form](text, lenient)
         except (AttributeError, TypeError, KeyError, SyntaxError, RecursionError, OverflowError) as error:
@@ -191,14 +191,14 @@ def _cells(table: pandas.DataFrame) -> list[tuple[str, list[object]]]:
     return sorted(named, key=lambda column: column[0])
 
 
-def _same_table(said: list[tuple[str, list[object]]], truth: list[tuple[str, list[object]]]) -> bool:
-    if [name for name, _ in said] != [name for name, _ in truth]:
+def _same_table(extracted: list[tuple[str, list[object]]], truth: list[tuple[str, list[object]]]) -> bool:
+    if [name for name, _ in extracted] != [name for name, _ in truth]:
         return False
-    return all(_same_column(ours, theirs) for (_, ours), (_, theirs) in zip(said, truth, strict=True))
+    return all(_same_column(ours, theirs) for (_, ours), (_, theirs) in zip(extracted, truth, strict=True))
 
 
-def _same_column(said: list[object], truth: list[object]) -> bool:
-    return len(said) == len(truth) and all(map(_same_cell, said, truth))
+def _same_column(extracted: list[object], truth: list[object]) -> bool:
+    return len(extracted) == len(truth) and all(map(_same_cell, extracted, truth))
 
 
 def _same_cell(a: object, b: object) -> bool:

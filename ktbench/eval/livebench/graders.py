@@ -22,7 +22,7 @@ from ktbench.eval.livebench.reasoning import (
     web_of_lies_in_parts,
     zebra_puzzle,
 )
-from ktbench.eval.sandbox.running import Unprotected
+from ktbench.eval.sandbox.running import SandboxUnavailable
 from ktbench.eval.tasks.ifeval import check_arguments, detector, follow, following_score
 
 IN_SOLUTION = "2025-11-25"  # questions released from then on want the text in a solution
@@ -30,8 +30,8 @@ IN_SOLUTION = "2025-11-25"  # questions released from then on want the text in a
 
 def instruction_following(question: LiveQuestion, answer: str) -> float:
     """Partial: halfway between all instructions followed and the fraction that is."""
-    said = last_solution(answer) if question.released >= IN_SOLUTION else None
-    return following_score(follow(question.instruction_ids, question.instruction_kwargs, said or answer))
+    extracted = last_solution(answer) if question.released >= IN_SOLUTION else None
+    return following_score(follow(question.instruction_ids, question.instruction_kwargs, extracted or answer))
 
 
 def uncheckable(question: LiveQuestion) -> str:
@@ -53,9 +53,9 @@ def _without_truth(question: LiveQuestion) -> str:
 class Grader:
     """How the answers of a task are graded.
 
-    `exact` scores are 0 or 1, `partial` ones between, too. `grade` takes an answer without its thoughts. `lacks` says
-    what a question needs for it and does not have, '' for nothing. An `unsafe` grader runs what the model wrote.
-    `setting` says what is not plain from the task's name, '' where nothing is.
+    `exact` scores are 0 or 1, `partial` ones between, too. `grade` takes an answer without its thoughts. `lacks` is
+    what a question needs for it and does not have, '' for nothing. An `unsafe` grader runs generated programs.
+    `setting` describes what the task's name leaves open.
     """
 
     kind: Literal["exact", "partial"]
@@ -111,7 +111,7 @@ ELSEWHERE: Mapping[str, str] = {
 }
 
 
-def gradable(question: LiveQuestion, *, confirm_unsafe: bool = False) -> str:
+def why_ungradable(question: LiveQuestion, *, confirm_unsafe: bool = False) -> str:
     """Why a question cannot be graded here; '' if it can."""
     for name in (question.task, question.category):
         if name in ELSEWHERE:
@@ -119,19 +119,19 @@ def gradable(question: LiveQuestion, *, confirm_unsafe: bool = False) -> str:
     if (grader := GRADERS.get(question.task)) is None:
         return f"no grader of the task {question.task}"
     if question.temperature:
-        return f"asks for temperature {question.temperature:g}"
+        return f"requires temperature {question.temperature:g}"
     if grader.unsafe and not confirm_unsafe:
         return grader.lacks(question) or "its programs run only with confirm_unsafe=true"
     return grader.lacks(question)
 
 
 def grade_answer(question: LiveQuestion, answer: str, *, confirm_unsafe: bool = False) -> Grade:
-    """What an answer is worth, without its `<think>` blocks. A grader that fails on it makes it 0, and says so."""
-    if why := gradable(question, confirm_unsafe=confirm_unsafe):
+    """The grade of an answer, without its `<think>` blocks: 0 with the reason where a grader fails on it."""
+    if why := why_ungradable(question, confirm_unsafe=confirm_unsafe):
         return Grade(None, why)
     try:
         graded = GRADERS[question.task].grade(question, without_thoughts(answer))
-    except Unprotected as error:
+    except SandboxUnavailable as error:
         return Grade(None, str(error))
     except (OSError, ImportError) as error:  # of this machine, not of the answer
         return Grade(None, f"the grader failed: {error}")

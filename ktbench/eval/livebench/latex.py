@@ -53,9 +53,9 @@ def unify(formula: str) -> str:
     return re.sub(r"\+\s*[Cc]\s*$", "", text.strip().removesuffix(".")).strip()
 
 
-def _word(said: str) -> str:
+def _word(name: str) -> str:
     """What stood in an upright word: a function's name becomes a command, all else stays."""
-    return rf"\{said.strip()} " if re.fullmatch(_NAMES, said.strip()) else f" {said} "
+    return rf"\{name.strip()} " if re.fullmatch(_NAMES, name.strip()) else f" {name} "
 
 
 Point = Mapping[str, complex]
@@ -292,11 +292,11 @@ class _Reader:
 
     def _subscript(self) -> str:
         self._take("{")
-        said = ""
+        name = ""
         while self.next != "}":
-            said += self._take()
+            name += self._take()
         self._take("}")
-        return said
+        return name
 
 
 POINTS = 12

@@ -16,7 +16,7 @@ RELEASE = "2024-11-25"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuestionFile:
-    """A file of questions, and the task that its name says."""
+    """A file of questions, and the task of its name."""
 
     path: Path
     category: str
@@ -26,17 +26,17 @@ class QuestionFile:
 def read_questions(
     folder: Path, release: str = RELEASE, tasks: Collection[str] | None = None
 ) -> tuple[LiveQuestion, ...]:
-    """The questions in `folder` that `release` asks, by category, task and place in the file.
+    """The questions in `folder` of `release`, by category, task and place in the file.
 
     Files are `<category>__<task>.jsonl`, in `folder` or one folder below, or `<category>/<task>/question.jsonl` as
-    LiveBench lays them out. A release asks what was released by that day and is not removed by then; a row without a
-    date is asked in every release. `tasks` are names of tasks (None: all).
+    LiveBench lays them out. A release holds what was released by that day and is not removed by then; a row without a
+    date is in every release. `tasks` are names of tasks (None: all).
 
     Raises ValueError for a release that is no date, a folder without questions of the release or of a task, and with
     `file:line: what` for a malformed row.
     """
     release = checked_release(release)
-    questions = tuple(question for question in read_every_question(folder, tasks) if asked_in(question, release))
+    questions = tuple(question for question in read_every_question(folder, tasks) if is_in_release(question, release))
     if not questions:
         raise ValueError(f"{folder}: holds no question of LiveBench release {release}{_of(tasks)}")
     _refuse_twice(folder, questions)
@@ -57,8 +57,8 @@ def checked_release(release: str) -> str:
     return release
 
 
-def asked_in(question: LiveQuestion, release: str) -> bool:
-    """Whether a release asks the question. Dates of this form are in order as text."""
+def is_in_release(question: LiveQuestion, release: str) -> bool:
+    """Whether a release holds the question. Dates of this form are in order as text."""
     return question.released <= release and (not question.removed or question.removed > release)
 
 
@@ -109,8 +109,8 @@ def _read_file(file: QuestionFile) -> Iterator[LiveQuestion]:
 
 def _placed(question: LiveQuestion, file: QuestionFile) -> LiveQuestion:
     if (question.category, question.task) != (file.category, file.task):
-        said = f"{question.category}/{question.task}"
-        raise ValueError(f"is a question of {said}, in a file of {file.category}/{file.task}")
+        place = f"{question.category}/{question.task}"
+        raise ValueError(f"is a question of {place}, in a file of {file.category}/{file.task}")
     return question
 
 

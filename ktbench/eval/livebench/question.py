@@ -67,9 +67,9 @@ class LiveQuestion:
     """One question; `turns` holds its one prompt.
 
     `released` and `removed` are dates as `2024-06-24`; `released` is '' in rows without a date, `removed` in rows that
-    are still asked. `ground_truth` is None where the file has none. `instruction_ids` and `instruction_kwargs` belong
-    together, one to one. `tests_total` says how many tests the task has. `temperature` is the one that the question
-    asks for, None where it asks for none.
+    are still in use. `ground_truth` is None where the file has none. `instruction_ids` and `instruction_kwargs` belong
+    together, one to one. `tests_total` is the number of tests of the task. `temperature` is the one that the question
+    requires, None where it requires none.
     """
 
     question_id: str
@@ -91,7 +91,7 @@ class LiveQuestion:
 
     @property
     def prompt(self) -> str:
-        """What the user says."""
+        """The user's message."""
         return self.turns[0]
 
     @property
@@ -131,8 +131,8 @@ def _inner(row: Row, name: str) -> Row:
     value = row.get(name)
     if isinstance(value, dict):
         return value
-    said = text(row, name)
-    return read_object(said) if said else {}
+    value = text(row, name)
+    return read_object(value) if value else {}
 
 
 def _test(case: object, kind: str, name: str) -> ProgramTest:
@@ -156,11 +156,11 @@ def _cases(row: Row, name: str) -> list[object]:
     value = row.get(name)
     if isinstance(value, list):
         return value
-    said = text(row, name)
-    if not said:
+    value = text(row, name)
+    if not value:
         return []
     try:
-        cases = json.loads(said if said.lstrip().startswith("[") else _unpacked(said))
+        cases = json.loads(value if value.lstrip().startswith("[") else _unpacked(value))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{name}: neither JSON nor packed JSON: {error}") from None
     if not isinstance(cases, list):
@@ -168,11 +168,11 @@ def _cases(row: Row, name: str) -> list[object]:
     return cases
 
 
-def _unpacked(said: str) -> str:
+def _unpacked(value: str) -> str:
     """The text that was pickled, compressed and put into base64. The pickle is read as data and never run."""
     try:
         unpacker = zlib.decompressobj()
-        pickle = unpacker.decompress(base64.b64decode(said), LIMIT_BYTES)
+        pickle = unpacker.decompress(base64.b64decode(value), LIMIT_BYTES)
         if unpacker.unconsumed_tail:
             raise ValueError(f"more than {LIMIT_BYTES} bytes")
         texts = [held for _, held, _ in pickletools.genops(pickle) if isinstance(held, str)]
@@ -184,7 +184,7 @@ def _unpacked(said: str) -> str:
 
 
 def read_row(line: bytes) -> LiveQuestion:
-    """The question of a line. Raises ValueError that says which field is wrong."""
+    """The question of a line. Raises ValueError that names the wrong field."""
     row = read_object(line)
     instruction_ids, instruction_kwargs = _instructions(row)
     tests = read_tests(row)
@@ -217,10 +217,10 @@ def _turns(row: Row) -> tuple[str, ...]:
 
 def _date(row: Row, name: str) -> str:
     """The day, without a time of day that may follow."""
-    said = text(row, name)
-    if said and not re.match(r"\d{4}-\d\d-\d\d(?![\d-])", said):
-        raise ValueError(f"{name}={said}: must be a date as 2024-06-24, or empty")
-    return said[:10]
+    value = text(row, name)
+    if value and not re.match(r"\d{4}-\d\d-\d\d(?![\d-])", value):
+        raise ValueError(f"{name}={value}: must be a date as 2024-06-24, or empty")
+    return value[:10]
 
 
 def _instructions(row: Row) -> tuple[tuple[str, ...], tuple[Mapping[str, object], ...]]:

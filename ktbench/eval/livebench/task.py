@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from ktbench.eval.grade import Grade
-from ktbench.eval.livebench.graders import GRADERS, gradable, grade_answer
-from ktbench.eval.livebench.loading import RELEASE, absent, asked_in, checked_release, read_questions
+from ktbench.eval.livebench.graders import GRADERS, grade_answer, why_ungradable
+from ktbench.eval.livebench.loading import RELEASE, absent, checked_release, is_in_release, read_questions
 from ktbench.eval.livebench.question import LiveQuestion, read_row
 from ktbench.eval.tasks.harness import GRADED, BuiltTask, Source, build, hub_rows
 from ktbench.eval.tasks.rows import Row, Rows, Splits
@@ -35,7 +35,7 @@ def _read(name: str, suite: SuiteSpec) -> Splits:
 def _hub(category: str, task: str, release: str) -> Iterable[LiveQuestion]:
     rows = (row for row in hub_rows(f"livebench/{category}")["test"] if row["task"] == task)
     questions = (read_row(json.dumps(row, default=str).encode()) for row in rows)
-    return (one for one in questions if asked_in(one, release))
+    return (one for one in questions if is_in_release(one, release))
 
 
 def _folder(data_dir: str) -> Path:
@@ -67,7 +67,7 @@ def _build(name: str, splits: Splits, suite: SuiteSpec) -> BuiltTask:
     return BuiltTask(
         task=build(config, splits),
         identity="question_id",
-        lacks=lambda row: gradable(row["question"], confirm_unsafe=suite.confirm_unsafe),
+        lacks=lambda row: why_ungradable(row["question"], confirm_unsafe=suite.confirm_unsafe),
         setting="; ".join(filter(None, _settings(name, splits, suite))),
     )
 

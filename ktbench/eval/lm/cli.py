@@ -88,10 +88,10 @@ def _options(given: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _whole(name: str, asked: Any) -> int:
-    if not str(asked).isdigit() or int(asked) < 1:
-        raise ValueError(f"{name}={asked}: allowed are whole numbers from 1 on")
-    return int(asked)
+def _whole(name: str, value: Any) -> int:
+    if not str(value).isdigit() or int(value) < 1:
+        raise ValueError(f"{name}={value}: allowed are whole numbers from 1 on")
+    return int(value)
 
 
 NAME = "ktbench"
@@ -99,7 +99,7 @@ _BAD_REQUEST = 2
 
 
 def main() -> int:
-    """Run lm-eval on the words of the command line; 2 where what is asked of our engine is refused."""
+    """Run lm-eval on the arguments of the command line; 2 where the engine refuses them."""
     from lm_eval.__main__ import cli_evaluate
 
     register()

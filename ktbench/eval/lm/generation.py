@@ -17,7 +17,7 @@ from ktbench.eval.lm.cache import request_key
 class Encoder:
     """A tokenizer, and whether texts begin with its first token: None leaves that to the tokenizer.
 
-    Raises ValueError for a tokenizer that knows no end of a text.
+    Raises ValueError for a tokenizer without a token that ends a text.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, add_bos_token: bool | None = None) -> None:
@@ -55,13 +55,13 @@ class Encoder:
         return False if begins else self._adds_bos
 
     def _encoded(self, text: str, special: bool | None) -> list[int]:
-        asked = {} if special is None else {"add_special_tokens": special}
-        return list(self.tokenizer.encode(text, **asked))
+        options = {} if special is None else {"add_special_tokens": special}
+        return list(self.tokenizer.encode(text, **options))
 
     def chat(self, messages: list[dict[str, str]], *, answers: bool) -> str:
         """The prompt of a conversation that the model is to answer, or whose last message it is to continue.
 
-        What a system says is left out where the template refuses it.
+        System messages are left out where the template refuses it.
         """
         try:
             return self._templated(messages, answers)
@@ -84,7 +84,7 @@ _SEED_BITS = 63
 
 
 class GeneratedText(str):
-    """A generated answer, which knows how many new tokens it took."""
+    """A generated answer, with the number of its new tokens."""
 
     __slots__ = ("tokens",)
     tokens: int
@@ -158,7 +158,7 @@ class GenerationRequest:
 
     @classmethod
     def of(cls, prompt: list[int], generation: Generation, number: int) -> GenerationRequest:
-        """The `number`th time that this is asked; its seed is the same in every cell."""
+        """The `number`th time of this request; its seed is the same in every cell."""
         seed = generation.seed
         if seed is None:
             seed = int(request_key(prompt, number), 16) % (1 << _SEED_BITS)

@@ -1,4 +1,4 @@
-"""The child: raises the walls, runs a program and reports. Imports little, as each program pays for it."""
+"""The child: applies the restrictions, runs a program and reports. Imports little, as each program pays for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from ktbench.eval.sandbox.job import Job, Program
-from ktbench.eval.sandbox.walls import raise_walls
+from ktbench.eval.sandbox.restrictions import restrict_process
 
 _WORDS = {
     "socket": "tried to use the network",
@@ -46,7 +46,7 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 def stop_attempts(readable: Sequence[str], stop: Callable[[str], None]) -> None:
-    """Call `stop` with words at the first attempt to leave the walls.
+    """Call `stop` with words at the first attempt to do what is denied.
 
     Reading below `readable` is no such attempt, nor is writing /dev/null.
     """
@@ -98,19 +98,19 @@ Report = Callable[[Line], None]
 def main(root: str) -> None:
     """Run the job that lies in the file argv[1], and report to the file argv[2], one JSON object on each line.
 
-    The last line has the job's token as `end`, or says as `why` what went wrong. `root` leaves sys.path.
+    The last line has the job's token as `end`, or holds the reason of a failure as `why`. `root` leaves sys.path.
     """
-    with os.fdopen(int(sys.argv[1]), encoding="utf-8") as asked:
-        job: Job = json.load(asked)
+    with os.fdopen(int(sys.argv[1]), encoding="utf-8") as file:
+        job: Job = json.load(file)
     report = _reporter(int(sys.argv[2]))
     _tidy(root, job["libraries"])
     try:
-        walls = raise_walls(job["walls"])
+        mechanisms = restrict_process(job["restrictions"])
     except OSError as error:
         _leave(report, {"refused": error.strerror})
-    # A traceback that the program prints quotes this file: no attempt to leave, though the walls deny it.
-    stop_attempts([*job["walls"]["readable"], ".", __file__], lambda words: _leave(report, {"why": words}))
-    report({"walls": walls})
+    # A traceback that the program prints quotes this file: no attempt to leave, though it is denied.
+    stop_attempts([*job["restrictions"]["readable"], ".", __file__], lambda words: _leave(report, {"why": words}))
+    report({"mechanisms": mechanisms})
     _leave(report, _run(job["program"], job["token"], report))
 
 

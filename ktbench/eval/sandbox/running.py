@@ -21,7 +21,7 @@ from time import monotonic
 from ktbench.eval.sandbox.job import Job, Program
 
 
-class Unprotected(RuntimeError):
+class SandboxUnavailable(RuntimeError):
     """The machine cannot keep a program from its files or its network, so none is run."""
 
 
@@ -47,8 +47,8 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ended:
-    """How a program ended. `why` says in plain words what kept it from finishing; it is '' where it `finished`.
+class ProgramResult:
+    """How a program ended. `why` is what kept it from finishing, '' where it `finished`.
 
     `values` are what its function returned, as JSON holds it, one for each call that came back.
     """
@@ -76,8 +76,8 @@ _ENVIRONMENT = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Left:
-    """What a child has left behind. `stopped` says why it was killed, '' where it ended by itself."""
+class ChildResult:
+    """What a child has left behind. `stopped` is why it was killed, '' where it ended by itself."""
 
     report: bytes
     stdout: bytes
@@ -85,7 +85,7 @@ class Left:
     status: int
 
 
-def run_child(job: Job, stdin: str, limits: Limits) -> Left:
+def run_child(job: Job, stdin: str, limits: Limits) -> ChildResult:
     """Run a job in an empty folder until it ends or takes more than `limits` between two of its reports.
 
     It gets no file of ours but four that lie in memory: job, standard input, what it prints, what it reports.
@@ -93,14 +93,14 @@ def run_child(job: Job, stdin: str, limits: Limits) -> Left:
     turns = 2 + len(job["program"]["sources"]) + len(job["program"]["arguments"])  # start, each of these, end
     with ExitStack() as opened:
         folder = opened.enter_context(tempfile.TemporaryDirectory())
-        asked, given = (_sealed(opened, json.dumps(job).encode()), _sealed(opened, stdin.encode(errors="replace")))
+        request, given = (_sealed(opened, json.dumps(job).encode()), _sealed(opened, stdin.encode(errors="replace")))
         printed, report = (_memory(opened), _memory(opened))
         process = subprocess.Popen(
-            [sys.executable, *_PYTHON, str(asked), str(report)],
+            [sys.executable, *_PYTHON, str(request), str(report)],
             stdin=given,
             stdout=printed,
             stderr=subprocess.DEVNULL,
-            pass_fds=(asked, report),
+            pass_fds=(request, report),
             env=_ENVIRONMENT,
             cwd=folder,
             start_new_session=True,
@@ -111,7 +111,9 @@ def run_child(job: Job, stdin: str, limits: Limits) -> Left:
             process.kill()
             status = process.wait()
         size = limits.output_bytes
-        return Left(report=os.pread(report, size, 0), stdout=os.pread(printed, size, 0), stopped=stopped, status=status)
+        return ChildResult(
+            report=os.pread(report, size, 0), stdout=os.pread(printed, size, 0), stopped=stopped, status=status
+        )
 
 
 def _memory(opened: ExitStack) -> int:
@@ -122,7 +124,7 @@ def _memory(opened: ExitStack) -> int:
 
 
 def _sealed(opened: ExitStack, content: bytes) -> int:
-    """An open file in memory that nobody can write any more."""
+    """An open file in memory that can no longer be written."""
     fd = _memory(opened)
     os.truncate(fd, len(content))
     with os.fdopen(fd, "wb", closefd=False) as file:
@@ -184,13 +186,13 @@ _REFUSED = "generated programs do not run here"
 Line = Mapping[str, object]  # of a child's report
 
 
-def run_program(source: str, *, stdin: str = "", tests: str = "", limits: Limits = _DEFAULT) -> Ended:
+def run_program(source: str, *, stdin: str = "", tests: str = "", limits: Limits = _DEFAULT) -> ProgramResult:
     """Run a Python program, and after it `tests` in its namespace, which pass when they raise nothing.
 
     Without tests it is a whole program: `__name__` is `__main__` and sys.exit is a fine end. With tests an exit before
     their end is not. Tests share the process, so a program that is out to pass them can, by objects that equal all or
-    by what it finds in the frames that call it. Raises Unprotected where the machine cannot keep it from files and
-    network.
+    by what it finds in the frames that call it. Raises SandboxUnavailable where the machine cannot
+    keep it from files and network.
     """
     sources = [source, tests] if tests else [source]
     name = "solution" if tests else "__main__"
@@ -199,45 +201,46 @@ def run_program(source: str, *, stdin: str = "", tests: str = "", limits: Limits
 
 def call_program(
     source: str, function: str, arguments: Sequence[Sequence[object]], *, limits: Limits = _DEFAULT
-) -> Ended:
+) -> ProgramResult:
     """Run a Python program, then call its function with each of `arguments`, in one process; each call has `limits`.
 
-    `function` is a method where the program has a class Solution. Arguments and values are JSON. Raises Unprotected.
+    `function` is a method where the program has a class Solution. Arguments and values are JSON.
+    Raises SandboxUnavailable.
     """
     program = Program(sources=[source], name="solution", function=function, arguments=arguments, may_exit=False)
     return _run(program, "", limits)
 
 
 @cache
-def sandbox_powers() -> tuple[str, ...]:
-    """What keeps a program in on this machine, in words. Raises Unprotected where nothing may be run."""
+def sandbox_mechanisms() -> tuple[str, ...]:
+    """What keeps a program in on this machine, in words. Raises SandboxUnavailable where nothing may be run."""
     program = Program(sources=["import decimal"], name="solution", function="", arguments=(), may_exit=False)
     if not sys.platform.startswith("linux"):
-        raise Unprotected(f"{_REFUSED}: what keeps them in is Linux's (seccomp, Landlock)")
+        raise SandboxUnavailable(f"{_REFUSED}: what keeps them in is Linux's (seccomp, Landlock)")
     job = _job(program, _DEFAULT)
     left = run_child(job, "", _DEFAULT)
     lines = list(_lines(left.report))
     first = lines[0] if lines else {"refused": "the process for them did not start"}
     if why := first.get("refused") or _why(left, lines, job["token"], _DEFAULT):
-        raise Unprotected(f"{_REFUSED}: {why}")
-    words = first["walls"]
+        raise SandboxUnavailable(f"{_REFUSED}: {why}")
+    words = first["mechanisms"]
     return tuple(map(str, words)) if isinstance(words, list) else ()
 
 
-def _run(program: Program, stdin: str, limits: Limits) -> Ended:
-    sandbox_powers()  # refuses here: what the report of a program says is the program's own word
+def _run(program: Program, stdin: str, limits: Limits) -> ProgramResult:
+    sandbox_mechanisms()  # refuses here: the report of a program may be forged by it
     job = _job(program, limits)
     left = run_child(job, stdin, limits)
     lines = list(_lines(left.report))
     why = _why(left, lines, job["token"], limits)
     values = tuple(line["value"] for line in lines if "value" in line)
-    return Ended(finished=not why, stdout=left.stdout.decode(errors="replace"), values=values, why=why)
+    return ProgramResult(finished=not why, stdout=left.stdout.decode(errors="replace"), values=values, why=why)
 
 
 def _job(program: Program, limits: Limits) -> Job:
     return {
         "program": program,
-        "walls": {
+        "restrictions": {
             "parent": os.getpid(),
             "cpu_s": limits.seconds * (2 + len(program["arguments"])),
             "memory_bytes": limits.memory_bytes,
@@ -263,9 +266,9 @@ def _readable() -> tuple[str, ...]:
 
 def _lines(report: bytes) -> Iterator[Line]:
     """The lines of a report up to the first that the program has spoilt."""
-    for said in report.splitlines():
+    for text in report.splitlines():
         try:
-            line = json.loads(said)
+            line = json.loads(text)
         except (ValueError, RecursionError):
             return
         if not isinstance(line, dict):
@@ -273,15 +276,15 @@ def _lines(report: bytes) -> Iterator[Line]:
         yield line
 
 
-def _why(left: Left, lines: Sequence[Line], token: str, limits: Limits) -> str:
+def _why(left: ChildResult, lines: Sequence[Line], token: str, limits: Limits) -> str:
     """What kept the program from finishing; '' where nothing did."""
     last = lines[-1] if lines else {}
     if left.stopped:
         return left.stopped
     if max(len(left.stdout), len(left.report)) >= limits.output_bytes:
         return f"printed or returned more than {in_bytes(limits.output_bytes)}"
-    if said := last.get("why"):
-        return f"used more than {in_bytes(limits.memory_bytes)}" if said == "memory" else str(said)
+    if why := last.get("why"):
+        return f"used more than {in_bytes(limits.memory_bytes)}" if why == "memory" else str(why)
     if left.status < 0:
         return _of_signal(-left.status, limits)
     return "" if last.get("end") == token else "ended before it was through"

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from ktbench.eval.grade import Grade
-from ktbench.eval.sandbox.running import Ended, run_program
+from ktbench.eval.sandbox.running import ProgramResult, run_program
 from ktbench.eval.tasks.harness import BuiltTask, Source, build, hub_rows, shipped_config
 from ktbench.eval.tasks.rows import Row, Rows, Splits, find_file, json_lines
 from ktbench.spec.scored import SCORE
@@ -31,7 +31,7 @@ def grade_humaneval(row: Mapping[str, object], completion: str, *, confirm_unsaf
     """Whether prompt and completion pass the tests of a row of HumanEval.
 
     The completion ends before the first of HUMANEVAL_STOPS. Raises ValueError without `confirm_unsafe` or for a row
-    that lacks a field, Unprotected where the sandbox cannot be closed.
+    that lacks a field, SandboxUnavailable where the sandbox cannot be closed.
     """
     _require_confirmation(confirm_unsafe)
     prompt, test, function = (_text(row, name) for name in ("prompt", "test", "entry_point"))
@@ -43,7 +43,8 @@ def grade_mbpp(row: Mapping[str, object], code: str, *, confirm_unsafe: bool) ->
     """Whether code passes the tests of a row of MBPP.
 
     It ends before the first of MBPP_STOPS. `test_setup_code` runs between code and tests, as it calls the code. Raises
-    ValueError without `confirm_unsafe` or for a row that lacks a field, Unprotected where the sandbox cannot be closed.
+    ValueError without `confirm_unsafe` or for a row that lacks a field, SandboxUnavailable where the
+    sandbox cannot be closed.
     """
     _require_confirmation(confirm_unsafe)
     tests = row.get("test_list")
@@ -58,7 +59,7 @@ def until(text: str, stops: Iterable[str]) -> str:
     return text[: min((at for stop in stops if (at := text.find(stop)) >= 0), default=len(text))]
 
 
-def grade_of(ended: Ended) -> Grade:
+def grade_of(ended: ProgramResult) -> Grade:
     """A program that finished, its tests included, is right."""
     return Grade(1.0 if ended.finished else 0.0, ended.why)
 

@@ -58,7 +58,7 @@ class BuiltTask:
 class LoadedTask:
     """A task with its questions: `questions` names the question of each row in use.
 
-    `decodes` says whether answers are generated; those judged by loglikelihood take a prefill only.
+    `decodes`: whether answers are generated; those judged by loglikelihood take a prefill only.
     """
 
     spec: TaskSpec
@@ -199,9 +199,9 @@ def _on_files(name: str, config: Config, splits: Splits) -> Any:
     """The task with its functions, but another data set: lm-eval takes both of a group's entry."""
     if "class" in config:
         raise ValueError(f"{REGISTERED_PREFIX}/{name}: has a data set of its own, leave out data_dir")
-    asked = config.get("test_split") or config.get("validation_split")
+    scored = config.get("test_split") or config.get("validation_split")
     shown = config.get("fewshot_split") or config.get("training_split") or config.get("validation_split")
-    if missing := next((split for split in (asked, shown) if split and split not in splits), None):
+    if missing := next((split for split in (scored, shown) if split and split not in splits), None):
         raise ValueError(f"{REGISTERED_PREFIX}/{name}: needs the split {missing}, but there is no {missing}.jsonl")
     tables = _tables(name, splits)
     entry = {"task": name, "custom_dataset": lambda **_: tables}

@@ -207,9 +207,9 @@ _ABBREVIATIONS = _words(
     "ariz calif colo conn fla ga ill kan ky mich minn nev okla ore pa tenn va vt wash wis "
     "ave ct ft v vs mg yr"
 )
-# Like u.s and j.k; Punkt does not know i.e and e.g, and ends sentences after them.
+# Like u.s and j.k; Punkt lacks i.e and e.g, and ends sentences after them.
 _ACRONYM = re.compile(r"(?!i\.e$|e\.g$)[a-z](\.[a-z])+")
-_INITIALS = frozenset("cdefghklmnprstvw")  # those that Punkt knows: they end no sentence, whatever comes next
+_INITIALS = frozenset("cdefghklmnprstvw")  # those of Punkt: they end no sentence, whatever comes next
 _NUMBER = re.compile(r"-?[\d.,]*\d")
 # Words that newspapers write with a capital letter only where they begin a sentence.
 _STARTERS = _words(

@@ -1,4 +1,4 @@
-"""Local files of questions → rows, each checked: what is wrong is said with file and line."""
+"""Local files of questions → rows, each checked: errors name file and line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Fields = Mapping[str, type]
 
 
 class Rows(list[Row]):
-    """The rows of one split, with what lm-eval asks of a dataset."""
+    """The rows of one split, with what lm-eval needs of a dataset."""
 
     @property
     def features(self) -> Row:
@@ -103,7 +103,7 @@ def some(rows: Rows, path: Path) -> Rows:
 
 @contextmanager
 def at(path: Path, line: int) -> Iterator[None]:
-    """Puts file and line before what a ValueError says."""
+    """Puts file and line before the message of a ValueError."""
     try:
         yield
     except UnicodeDecodeError:

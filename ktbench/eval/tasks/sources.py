@@ -8,7 +8,7 @@ from typing import Any
 
 from ktbench.eval.livebench import task as livebench_task
 from ktbench.eval.livebench.loading import checked_release
-from ktbench.eval.sandbox.running import Unprotected, sandbox_powers
+from ktbench.eval.sandbox.running import SandboxUnavailable, sandbox_mechanisms
 from ktbench.eval.tasks import benchmarks, coding, harness, ifeval, nano
 from ktbench.eval.tasks.harness import REGISTERED_PREFIX, BuiltTask, LoadedTask, Source, registered_decodes
 from ktbench.eval.tasks.rows import Splits
@@ -20,7 +20,7 @@ SOURCES: Mapping[str, Source] = {source.prefix: source for module in _MODULES fo
 
 
 def load_task(task: TaskSpec, suite: SuiteSpec) -> LoadedTask:
-    """A task with the questions that the suite asks of it.
+    """A task with the questions that the suite draws from it.
 
     Raises ValueError for a source or a data folder that is not there, a malformed file (`file:line: what`), a hub that
     does not answer, more worked examples than there are, and programs that may not be run.
@@ -87,13 +87,13 @@ def _written(source: Source) -> str:
 
 def _require_sandbox() -> None:
     try:
-        sandbox_powers()
-    except Unprotected as error:
+        sandbox_mechanisms()
+    except SandboxUnavailable as error:
         raise ValueError(f"confirm_unsafe=true: {error}") from None
 
 
 def _set_shots(task: TaskSpec, built: BuiltTask) -> None:
-    """Has worked examples put before each question. Raises ValueError where there are too few."""
+    """Puts worked examples before each question. Raises ValueError where there are too few."""
     held = _worked_examples(built.task)
     if task.shots > held:
         raise ValueError(f"suite.tasks.{task.name}.shots={task.shots}: there are {held} worked examples")
@@ -101,7 +101,7 @@ def _set_shots(task: TaskSpec, built: BuiltTask) -> None:
 
 
 def _worked_examples(task: Any) -> int:
-    """How many rows there are to show. Without a split of them lm-eval would show the questions that are asked."""
+    """How many rows there are to show. Without a split of them lm-eval would show the questions themselves."""
     shown = task.config.fewshot_config
     if not (shown.split or shown.samples or task.has_training_docs() or task.has_validation_docs()):
         return 0
@@ -125,12 +125,12 @@ def describe_suite(suite: SuiteSpec) -> str:
         checked_release(suite.release)
     counts = [_questions(task, suite) for task in suite.tasks]
     known = [count for count in counts if count is not None]
-    asked = f"{sum(known):,} questions" if len(known) == len(counts) else "questions from the hub"
-    return f"{len(suite.tasks)} tasks, {asked}"
+    total = f"{sum(known):,} questions" if len(known) == len(counts) else "questions from the hub"
+    return f"{len(suite.tasks)} tasks, {total}"
 
 
 def _questions(task: TaskSpec, suite: SuiteSpec) -> int | None:
-    """How many questions are asked; None where that is not known before they are loaded."""
+    """The number of questions; None where it is unknown before they are loaded."""
     if task.is_measured:
         return _documents(task, suite)
     source, _ = find_source(task)

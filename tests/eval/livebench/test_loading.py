@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ktbench.eval.livebench.graders import gradable
+from ktbench.eval.livebench.graders import why_ungradable
 from ktbench.eval.livebench.loading import RELEASE, absent, read_questions
 from tests.eval.livebench.asked import LIVEBENCH, REAL
 
@@ -201,7 +201,7 @@ def test_the_release_of_2024_08_31_has_its_1000_questions() -> None:
     places = Counter((question.category, question.task) for question in held)
     assert (len(places), len({category for category, _ in places})) == (18, 6)
     assert len(held) == 989
-    found = Counter(f"{one.category}/{one.task}" for one in held if not gradable(one, confirm_unsafe=True))
+    found = Counter(f"{one.category}/{one.task}" for one in held if not why_ungradable(one, confirm_unsafe=True))
     assert found.total() == 899
     index = json.loads((LIVEBENCH / "release_2024-08-31_index.json").read_text())
     assert {row["task"]: found[row["task"]] for row in index} == {row["task"]: row["gradable"] for row in index}

@@ -8,7 +8,7 @@ from typing import Any
 import datasets
 import pytest
 
-from ktbench.eval.sandbox.running import Unprotected
+from ktbench.eval.sandbox.running import SandboxUnavailable
 from ktbench.eval.tasks import harness, sources
 from ktbench.eval.tasks.harness import hub_rows
 from tests.eval.tasks.local import OWN, write_all, write_lines
@@ -53,7 +53,7 @@ def test_more_worked_examples_than_there_are(source: str, shots: int, held: int,
 
 def test_a_machine_without_a_sandbox_runs_no_programs(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unprotected() -> tuple[str, ...]:
-        raise Unprotected("no walls here")
+        raise SandboxUnavailable("no walls here")
 
     monkeypatch.setattr(sources, "sandbox_powers", unprotected)
     with pytest.raises(ValueError, match="confirm_unsafe=true: no walls here"):

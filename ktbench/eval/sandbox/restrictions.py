@@ -1,4 +1,4 @@
-"""Raises the walls around this process, for good: limits, Landlock (files) and seccomp (system calls).
+"""Restricts this process for good: limits, Landlock (files) and seccomp (system calls).
 
 Runs in the child: imports little. All system calls but a list fail with EPERM: sockets, processes, signals to others,
 tracing, mounting, changing files by name, io_uring.
@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-from ktbench.eval.sandbox.job import Walls
+from ktbench.eval.sandbox.job import Restrictions
 
 PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 1, 22, 38
 _SYS_CAPSET, _SYS_UNSHARE = 126, 272  # x86-64
@@ -38,7 +38,7 @@ def prctl(option: int, *arguments: int | ctypes.Array[ctypes.c_char]) -> None:
 
 
 def leave_namespaces() -> None:
-    """Become nobody in a user namespace, with an empty network. Raises OSError where that is not granted."""
+    """Become an unprivileged user in a user namespace, without a network. Raises OSError where refused."""
     call(_SYS_UNSHARE, _CLONE_NEWUSER | _CLONE_NEWNET)
 
 
@@ -75,7 +75,7 @@ def landlock_version() -> int:
 def deny_files(readable: Iterable[str], writable: Iterable[str]) -> None:
     """Deny every file for good, but for reading below `readable`, and `writable` files. Raises OSError.
 
-    Names of files stay visible, as Landlock has no word on `stat`. Needs PR_SET_NO_NEW_PRIVS.
+    Names of files stay visible, as Landlock does not restrict `stat`. Needs PR_SET_NO_NEW_PRIVS.
     """
     handled = _handled(landlock_version())
     ruleset = call(_CREATE_RULESET, ctypes.create_string_buffer(handled, len(handled)), len(handled), 0)
@@ -88,7 +88,7 @@ def deny_files(readable: Iterable[str], writable: Iterable[str]) -> None:
 
 
 def _handled(abi: int) -> bytes:
-    """A struct landlock_ruleset_attr with every right that a version knows."""
+    """A struct landlock_ruleset_attr with every right of a version."""
     files = (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(abi, 16)) - 1
     return struct.pack("3Q", files, _ALL_OF_NETWORK, _ALL_SCOPES)[: 8 if abi < 4 else 16 if abi < 6 else 24]
 
@@ -183,22 +183,22 @@ _STACK_BYTES = 64 * 2**20  # deep recursion is no error
 _OPEN_FILES = 64
 
 
-def raise_walls(asked: Walls) -> list[str]:
-    """Deny this process network, files, processes and signals, and limit it; the walls that are up, in words.
+def restrict_process(limits: Restrictions) -> list[str]:
+    """Deny this process network, files, processes and signals, and limit it; the mechanisms in force, in words.
 
     Only files below `readable` and in the present folder may be read, and only /dev/null written. Raises OSError with
     one line where the kernel cannot deny files or network: nothing may be run then.
     """
     if (machine := os.uname().machine) != "x86_64":
         raise OSError(errno.ENOSYS, f"the list of harmless system calls is one of x86-64, and this is {machine}")
-    _limit(asked["cpu_s"], asked["memory_bytes"], asked["output_bytes"])
+    _limit(limits["cpu_s"], limits["memory_bytes"], limits["output_bytes"])
     prctl(PR_SET_NO_NEW_PRIVS, 1)
-    walls = ["limits of time, memory, output and threads", *_namespaces()]
+    mechanisms = ["limits of time, memory, output and threads", *_namespaces()]
     drop_capabilities()
-    _die_with(asked["parent"])
-    version = _landlock([*asked["readable"], "."])
+    _die_with(limits["parent"])
+    version = _landlock([*limits["readable"], "."])
     _seccomp()
-    return [*walls, f"Landlock {version} (files)", "seccomp (network, processes, signals)"]
+    return [*mechanisms, f"Landlock {version} (files)", "seccomp (network, processes, signals)"]
 
 
 def _limit(cpu_s: int, memory_bytes: int, output_bytes: int) -> None:
@@ -218,7 +218,7 @@ def _limit(cpu_s: int, memory_bytes: int, output_bytes: int) -> None:
 
 
 def _namespaces() -> list[str]:
-    """A second wall before the network, where it is granted; seccomp denies the network by itself."""
+    """A second barrier to the network, where it is granted; seccomp denies the network by itself."""
     with suppress(OSError):
         leave_namespaces()
         return ["namespaces (user, network)"]
