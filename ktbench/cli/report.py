@@ -14,8 +14,8 @@ def run(overrides: Sequence[str]) -> int:
     from ktbench.report.documents import documents_of
     from ktbench.report.page import page_of
     from ktbench.report.write import FORMATS, write_report
-    from ktbench.results.store import read_run
-    from ktbench.results.store.find import find_run
+    from ktbench.results import read_run
+    from ktbench.results.find import find_run
     from ktbench.spec.errors import RequestError
 
     if not overrides:

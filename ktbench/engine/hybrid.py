@@ -11,21 +11,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ktbench.engine.choosing import LEAST_ON_TIME, choose_deferral, told
-from ktbench.engine.experts import Reference
-from ktbench.engine.forward import Forward
-from ktbench.engine.observing import Observer
-from ktbench.engine.parts import Parts
+from ktbench.engine.components import Parts
+from ktbench.engine.decode.forward import Forward
+from ktbench.engine.decode.step import LeanDecoding, LeanSteps, PassSteps, Steps
+from ktbench.engine.decode.timeline import timeline
+from ktbench.engine.observe import Observer, Reference
+from ktbench.engine.placement import Residents, leave
 from ktbench.engine.protocol import Observation
-from ktbench.engine.require import configured, require
-from ktbench.engine.resident import Residents, leave
 from ktbench.engine.routing import PassRouting, Routing
-from ktbench.engine.script import Script, ScriptWriter
-from ktbench.engine.scripts import Scripts
-from ktbench.engine.step.decoding import LeanDecoding
-from ktbench.engine.stepping import LeanSteps, PassSteps, Steps
-from ktbench.engine.timelines import timeline
+from ktbench.engine.support import configured, require
 from ktbench.engine.work import DenseWork, ExpertsWork, mean_work, step_work
+from ktbench.engine.workload_trace import Script, Scripts, ScriptWriter
+from ktbench.spec.deferral import choose_deferral, deferral_candidates
 from ktbench.spec.engine import EngineSpec, PlacementSpec
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec
@@ -122,9 +119,11 @@ class HybridEngine:
 
     def _choose_deferral(self, engine: EngineSpec) -> int:
         """Tries 0, 1, 2, ... deferred experts for a few steps each."""
-        busy = [self._busy_share(engine, deferral) for deferral in range(self.model.shape.top_k - LEAST_ON_TIME + 1)]
-        self._notes = [told(busy)]
-        return choose_deferral(busy)
+        busy = [self._busy_share(engine, deferral) for deferral in deferral_candidates(self.model.shape.top_k)]
+        chosen = choose_deferral(busy)
+        shares = ", ".join(f"{share:.0%}" for share in busy)
+        self._notes = [f"deferral=auto chose {chosen}: host role busy {shares} of the step at N = 0 to {len(busy) - 1}"]
+        return chosen
 
     def _busy_share(self, engine: EngineSpec, deferral: int) -> float:
         """Share of a step in which the host role works: the median of a few steps after a first one."""

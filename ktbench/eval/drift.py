@@ -151,7 +151,7 @@ _NOT_FINITE = "its logits are not finite"
 
 
 class PredictingModel(Protocol):
-    """What this needs of a loaded engine (`ktbench.engine.answering.Answering`)."""
+    """What this needs of a loaded engine (`ktbench.engine.generate.Answering`)."""
 
     @property
     def max_positions(self) -> int | None:

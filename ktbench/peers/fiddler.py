@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from ktbench.engine.cuda.expert_costs import Costs
-from ktbench.engine.cuda.fiddler import Copier, measure_costs
-from ktbench.engine.cuda.pinning import CudaHostMemory, Pins
+from ktbench.engine.components import Parts
+from ktbench.engine.cuda.fiddler import Copier, Costs, measure_costs
+from ktbench.engine.cuda.stream import CudaHostMemory, Pins
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.load import load_engine
-from ktbench.engine.packing import Holding
-from ktbench.engine.parts import Parts
 from ktbench.engine.protocol import HostRole, Unsupported
+from ktbench.engine.weight_plan import Holding
 from ktbench.peers.support import unsupported
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec

@@ -8,12 +8,11 @@ from typing import Any
 import torch
 import transformers
 
-from ktbench.engine.copies import Copies, Trial
 from ktbench.engine.experts import OriginalExperts
-from ktbench.engine.layer import LayerSystem
+from ktbench.engine.layer import Copies, LayerSystem, Trial
 from ktbench.engine.load_layer import LayerWeights
 from ktbench.engine.protocol import HostRole, Unsupported
-from ktbench.engine.threads import Threads
+from ktbench.engine.roles import Threads
 from ktbench.peers.support import unsupported
 from ktbench.spec.peers import Implementation
 from ktbench.spec.run_spec import RunSpec

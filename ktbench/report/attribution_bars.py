@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from ktbench.report.attribution import Attribution, Share
 from ktbench.report.attribution_table import TOTAL
-from ktbench.report.exact import is_exact
 from ktbench.report.text import DASH
-from ktbench.results.stats.intervals import Interval
+from ktbench.results.attribution import Attribution, Share
+from ktbench.results.intervals import Interval, is_exact
 
 Kind = Literal["base", "gain", "loss", "whole"]
 

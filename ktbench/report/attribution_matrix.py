@@ -8,10 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patches import Rectangle
 
-from ktbench.report.attribution import Attribution, Pair
 from ktbench.report.attribution_text import context_text
 from ktbench.report.lettering import INK, LABEL_PT, TICK_PT, width_in
 from ktbench.report.text import DASH
+from ktbench.results.attribution import Attribution, Pair
 
 _CELL_IN, _TALL_IN = 0.44, 0.3
 # From what features lose together to what they gain together: light in between, and told apart in grey by the numbers.

@@ -9,11 +9,11 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from ktbench.report.attribution import Attribution
 from ktbench.report.attribution_bars import Bar, Kind, bars_of
 from ktbench.report.frame import decades
 from ktbench.report.lettering import INK, LABEL_PT, PAD_IN, TICK_PT, VALUE_PT, lettered, line_in, width_in
 from ktbench.report.sheet import PLOT_IN
+from ktbench.results.attribution import Attribution
 
 _LOOKS: Mapping[Kind, Mapping[str, Any]] = {
     "base": {},

@@ -6,14 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from matplotlib.figure import Figure
 
-from ktbench.report.agreement import shows_speeds
 from ktbench.report.bars import Panel, draw_panel, swatches
 from ktbench.report.legend import LEGEND_LINE_IN, draw_legend, legend_lines
 from ktbench.report.lettering import VALUE_PT
-from ktbench.report.row import Row
 from ktbench.report.sheet import COLUMN_IN, LEFT_IN, PAGE_IN, PLOT_IN, RIGHT_IN, TOP_IN, axes_at, sheet
 from ktbench.report.slots import Group, slots_of
 from ktbench.report.tables import Table
+from ktbench.results.row import Row, shows_speeds
 
 # The arms of one group are named below their bars, those of several in the legend.
 _SLOTS_IN_COLUMN, _SLOTS_OF_GROUPS_IN_COLUMN, _SLOTS_IN_PANEL = 6, 8, 64

@@ -14,16 +14,15 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ktbench.report.curves import reason_of
-from ktbench.report.exact import is_exact
 from ktbench.report.legend import LEGEND_LINE_IN, draw_legend, legend_lines
 from ktbench.report.lettering import INK, LABEL_PT, TICK_PT, VALUE_PT, line_in, width_in
-from ktbench.report.roles import RoleShares
-from ktbench.report.row import Row, groups_of
-from ktbench.report.settings import varying
 from ktbench.report.sheet import COLUMN_IN, LEFT_IN, PAGE_IN, RIGHT_IN, TOP_IN, axes_at, sheet
 from ktbench.report.tables import Table
 from ktbench.report.text import number
-from ktbench.results.stats.intervals import Interval
+from ktbench.results.intervals import Interval, is_exact
+from ktbench.results.row import Row, groups_of
+from ktbench.results.settings import varying
+from ktbench.results.usage import RoleShares
 from ktbench.spec.features import BY_NAME, features_label
 from ktbench.spec.outcome import Outcome
 

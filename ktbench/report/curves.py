@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ktbench.report.roof import Spread
-from ktbench.report.row import Row, groups_of
-from ktbench.report.settings import TOKENS, varying, without_precision
+from ktbench.results.row import Row, groups_of
+from ktbench.results.settings import TOKENS, varying, without_precision
+from ktbench.results.usage import Spread
 from ktbench.spec.arms import PRECISIONS
 from ktbench.spec.outcome import Outcome
-from ktbench.spec.run_spec import Precision
+from ktbench.spec.weights import Precision
 
 _NAMES = {
     "engine.placement.ratio": "share of the experts at the device",

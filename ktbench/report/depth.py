@@ -13,11 +13,11 @@ from ktbench.report.frame import Frame, decades
 from ktbench.report.lettering import LABEL_PT
 from ktbench.report.lines import draw_curves, name_references
 from ktbench.report.panels import is_leftmost, place_panels
-from ktbench.report.roof import Spread
-from ktbench.report.row import Row
 from ktbench.report.sheet import PLOT_IN
 from ktbench.report.spots import XY
 from ktbench.report.tables import Table
+from ktbench.results.row import Row
+from ktbench.results.usage import Spread
 
 _WIDE = 8.0  # from this ratio of largest to least on a linear axis loses the small ones
 _MARGIN, _ROOM_ABOVE = 0.06, 1.12

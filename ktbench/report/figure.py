@@ -10,18 +10,18 @@ from typing import Any
 from matplotlib import style
 from matplotlib.figure import Figure
 
-from ktbench.report.attribution import Attribution
 from ktbench.report.attribution_figure import draw_attribution
 from ktbench.report.breakdown import draw_breakdown
 from ktbench.report.busy import draw_roles
 from ktbench.report.depth import draw_depth
 from ktbench.report.latency import draw_latency
-from ktbench.report.paper import PaperLine
 from ktbench.report.paper_figure import draw_paper
-from ktbench.report.row import Row
 from ktbench.report.sheet import DPI, without_caption
 from ktbench.report.tables import Table
 from ktbench.report.throughput import draw_throughput
+from ktbench.results.attribution import Attribution
+from ktbench.results.paper import PaperLine
+from ktbench.results.row import Row
 from ktbench.spec.sweep import FigureKind
 
 # Fixed salt, no dates, fonts inside the file, nobody's own matplotlibrc: the same rows give the same bytes.

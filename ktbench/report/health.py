@@ -7,11 +7,10 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any
 
-from ktbench.report.machine import environments_of, machines_of
-from ktbench.report.row import Row
-from ktbench.report.simulated import measured
 from ktbench.report.text import number, unit_of
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.row import Row, measured
+from ktbench.results.run import environments_of, machines_of
 from ktbench.spec.health import MACHINE_CHECKS, TURN_CHECKS, Check, Warned, warnings
 from ktbench.spec.record import Record
 

@@ -14,14 +14,13 @@ from ktbench.report.frame import Frame
 from ktbench.report.lettering import LABEL_PT
 from ktbench.report.lines import draw_curves, name_references
 from ktbench.report.panels import is_leftmost, place_panels
-from ktbench.report.roof import Spread, read_spread
 from ktbench.report.rooflines import draw_read_time
-from ktbench.report.row import Row
-from ktbench.report.settings import TOKENS
 from ktbench.report.sheet import PLOT_IN
-from ktbench.report.simulated import roof_rows
 from ktbench.report.tables import Table
 from ktbench.report.text import number
+from ktbench.results.row import Row, roof_rows
+from ktbench.results.settings import TOKENS
+from ktbench.results.usage import Spread, read_spread
 
 _ROOM_ABOVE, _ROOM_RIGHT = 1.15, 1.06
 _FAR = 2.0

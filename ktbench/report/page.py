@@ -11,7 +11,7 @@ from ktbench.report.conditions import common_to
 from ktbench.report.documents import KINDS, Document, documents_of
 from ktbench.report.markdown import listed, markdown, section
 from ktbench.report.tables import Table
-from ktbench.results.store import Run
+from ktbench.results import Run
 
 
 def page_of(run: Run, documents: Sequence[Document] | None = None) -> str:

@@ -14,9 +14,8 @@ from ktbench.report.legend import LEGEND_LINE_IN, draw_legend, legend_lines
 from ktbench.report.lettering import LABEL_PT
 from ktbench.report.lines import handles
 from ktbench.report.rooflines import roof_handle
-from ktbench.report.row import Row
 from ktbench.report.sheet import COLUMN_IN, LEFT_IN, PAGE_IN, PLOT_IN, RIGHT_IN, TOP_IN, axes_at, sheet
-from ktbench.report.simulated import roof_rows
+from ktbench.results.row import Row, roof_rows
 
 _ABREAST = 4
 _TITLE_IN, _BELOW_IN = 0.15, 0.34

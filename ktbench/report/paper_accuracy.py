@@ -12,10 +12,10 @@ from ktbench.report.accuracy.cells import lines_by_place, published_cell
 from ktbench.report.accuracy.counts import FEATURES
 from ktbench.report.accuracy.heat import CELL_IN, FOOT_IN, GAP_IN, HEAD_IN, draw_feature
 from ktbench.report.lettering import INK, LABEL_PT, TICK_PT, VALUE_PT, line_in, width_in, wrapped
-from ktbench.report.paper import PaperLine
 from ktbench.report.paper_panels import tasks_named
 from ktbench.report.sheet import PAGE_IN, RIGHT_IN, TOP_IN, axes_at, sheet
 from ktbench.report.text import number
+from ktbench.results.paper import PaperLine
 
 _TEXT_IN = 4.1
 

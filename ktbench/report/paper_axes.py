@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ktbench.report.paper import PaperLine
 from ktbench.report.paper_panels import PaperPanel, values_of
+from ktbench.results.paper import PaperLine
 
 MOST_CURVES = 4  # that one panel has room for
 _NAMES = {"prefill": "tokens of the prompt", "decode": "tokens of context", "layer": "tokens per expert"}

@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ktbench.report.lettering import LABEL_PT, PAD_IN, TICK_PT, VALUE_PT, lettered, line_in, width_in
-from ktbench.report.paper import PaperLine
 from ktbench.report.paper_grid import BAR_LOOKS, EDGE, PANEL_IN, Grid
 from ktbench.report.paper_panels import SCORED, PaperPanel, bar_namer, by_benchmark, panels_of, values_of
 from ktbench.report.text import number
+from ktbench.results.paper import PaperLine
 
 _BAR_SHARE = 0.84  # of the room of a group
 _NARROW = 10  # bars that one panel in a column has room for

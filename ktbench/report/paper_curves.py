@@ -14,11 +14,11 @@ from matplotlib.ticker import MaxNLocator
 from ktbench.report.frame import Frame, decades
 from ktbench.report.lettering import LABEL_PT
 from ktbench.report.lines import looks
-from ktbench.report.paper import PaperLine
 from ktbench.report.paper_axes import MOST_CURVES, left_out, panels_apart, x_name
 from ktbench.report.paper_grid import PANEL_IN, Grid
 from ktbench.report.paper_panels import RATIO, PaperPanel, namer, panels_of, values_of, x_of
 from ktbench.report.spots import XY
+from ktbench.results.paper import PaperLine
 
 Look = dict[str, Any]
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ktbench.report.machine import facts_of
-from ktbench.report.paper import PaperLine
-from ktbench.report.parts import the_part
-from ktbench.report.row import Row
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.paper import PaperLine
+from ktbench.results.row import Row
+from ktbench.results.run import facts_of, the_part
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.weights import dense_bytes, expert_bytes
 

@@ -10,7 +10,7 @@ from ktbench.report.documents import Document
 from ktbench.report.figure import svg_text
 from ktbench.report.paper_overview import HEADINGS, NUMERIC, overview
 from ktbench.report.tables import Table
-from ktbench.results.store import Run
+from ktbench.results import Run
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #222; --paper: #fff; --line: #ccc; --soft: #f3f6f9; --far: #666; }

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ktbench.report.documents import Document
-from ktbench.report.paper import PaperLine
-from ktbench.report.paper_errors import error_summary
 from ktbench.report.text import DASH
+from ktbench.results.paper import PaperLine, error_summary
 
 HEADINGS = ("part", "published", "simulated", "median error (%)", "90 % within (%)", "largest (%)", "bias (%)")
 

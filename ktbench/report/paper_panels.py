@@ -8,8 +8,8 @@ from itertools import takewhile
 from math import inf
 from typing import Literal
 
-from ktbench.report.paper import PaperLine
-from ktbench.report.settings import varying
+from ktbench.results.paper import PaperLine
+from ktbench.results.settings import varying
 from ktbench.spec.arms import arm_peer
 from ktbench.spec.published import NOT_OURS, Metric
 

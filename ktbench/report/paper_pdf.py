@@ -17,7 +17,7 @@ from ktbench.report.lettering import wrapped
 from ktbench.report.markdown import grid, table_grid
 from ktbench.report.paper_overview import HEADINGS, NUMERIC, overview
 from ktbench.report.sheet import PAGE_IN
-from ktbench.results.store import Run
+from ktbench.results import Run
 
 _PAGE_IN = (8.27, 11.69)  # A4
 _MARGIN_IN = 0.63

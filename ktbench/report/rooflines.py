@@ -12,11 +12,10 @@ from matplotlib.artist import Artist
 from matplotlib.lines import Line2D
 
 from ktbench.report.frame import Frame
-from ktbench.report.roof import Spread, peak_spreads, read_spread
-from ktbench.report.row import Row
-from ktbench.report.simulated import roof_rows
 from ktbench.report.spots import XY
 from ktbench.report.text import number
+from ktbench.results.row import Row, roof_rows
+from ktbench.results.usage import Spread, peak_spreads, read_spread
 from ktbench.spec.record import Provenance, Record
 
 _ROOF = "#4d4d4d"

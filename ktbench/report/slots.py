@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ktbench.report.agreement import MARK, shows_speeds
+from ktbench.report.agreement import MARK
 from ktbench.report.lettering import width_in
-from ktbench.report.row import Row, groups_of
-from ktbench.report.settings import TOKENS, varying
 from ktbench.report.text import number
-from ktbench.results.stats.intervals import Interval
+from ktbench.results.intervals import Interval
+from ktbench.results.row import Row, groups_of, shows_speeds
+from ktbench.results.settings import TOKENS, varying
 from ktbench.spec.outcome import Outcome
 
 

@@ -11,14 +11,14 @@ from ktbench.report.frame import Frame, decades
 from ktbench.report.lettering import LABEL_PT
 from ktbench.report.lines import draw_curves, name_references
 from ktbench.report.panels import is_leftmost, place_panels
-from ktbench.report.roof import Spread
 from ktbench.report.rooflines import Rooflines, draw_rooflines, rooflines
-from ktbench.report.row import Row
-from ktbench.report.settings import TOKENS
 from ktbench.report.sheet import PLOT_IN
 from ktbench.report.spots import XY
 from ktbench.report.tables import Table
 from ktbench.report.text import unit_of
+from ktbench.results.row import Row
+from ktbench.results.settings import TOKENS
+from ktbench.results.usage import Spread
 
 _MARGIN = 1.6  # left and right of the outermost points, as a factor
 _HEADROOM, _FOOTROOM = 2.0, 1.6

@@ -14,7 +14,7 @@ from ktbench.report.latex import latex
 from ktbench.report.markdown import markdown
 from ktbench.report.page import page_of_answers, page_of_kind
 from ktbench.report.paper_table import paper_csv_text
-from ktbench.results.store import Run
+from ktbench.results import Run
 from ktbench.spec.errors import RequestError
 
 # Of a table, of published numbers, whose CSV holds all that there is of them, and of answers.

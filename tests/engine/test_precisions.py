@@ -12,13 +12,13 @@ import torch
 
 from ktbench.engine.load import load
 from ktbench.engine.load_layer import OwnLayer, load_layer
-from ktbench.engine.packing import Packing
 from ktbench.engine.protocol import HostRole, System, Unsupported
+from ktbench.engine.weight_plan import Packing
 from ktbench.run.check import check, check_the_check
 from ktbench.spec.evidence import collect, dishonest
 from ktbench.spec.outcome import Outcome
-from ktbench.spec.run_spec import ModelSpec, Precision, RunSpec, WorkloadSpec
-from ktbench.spec.weights import expert_bytes
+from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
+from ktbench.spec.weights import Precision, expert_bytes
 from tests.engine.test_fused import AMX, AVX512
 from tests.engine.test_layer import exact, relative
 from tests.engine.tiny import decode, layer, prefill, run, spec, tiny_model

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from examples.nano.model import new_model, save
-from ktbench.engine.checkpoint_files import inspect_checkpoint
+from ktbench.engine.checkpoint import inspect_checkpoint
 from ktbench.engine.protocol import HostRole
 from ktbench.eval.session import EvalSession, Ids, Reference, inactive_feature
 from ktbench.spec.engine import EngineSpec

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from ktbench.engine import load as loading
-from ktbench.engine.cuda.expert_costs import Costs
+from ktbench.engine.cuda.fiddler import Costs
 from ktbench.engine.cuda.role import CudaRole
-from ktbench.engine.packing import Holding
+from ktbench.engine.decode.program import Tape
 from ktbench.engine.protocol import HostRole, Unsupported
-from ktbench.engine.step.tape import Tape
+from ktbench.engine.weight_plan import Holding
 from ktbench.peers import fiddler as module
 from ktbench.peers.fiddler import Fiddler, open_fiddler
 from ktbench.spec.engine import EngineSpec

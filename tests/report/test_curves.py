@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from ktbench.report.figure import draw
 from ktbench.report.frame import decades
-from ktbench.report.rows import rows_of
 from ktbench.report.tables import table_of
 from ktbench.report.write import write_report
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.rows import rows_of
 from ktbench.spec.outcome import Outcome
 from tests.report.layers import (
     EXPERT_WEIGHTS,

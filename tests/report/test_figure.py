@@ -13,11 +13,11 @@ from matplotlib.text import Text
 
 from ktbench.report.figure import draw
 from ktbench.report.lettering import VALUE_PT, width_in, wrapped
-from ktbench.report.rows import rows_of
 from ktbench.report.slots import slots_of
 from ktbench.report.tables import table_of
 from ktbench.report.write import write_report
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.rows import rows_of
 from ktbench.spec.outcome import Outcome
 from tests.report.synthetic import DECODE, NO_CUDA, NO_NUMA, Arm, Store
 

@@ -16,7 +16,7 @@ from ktbench.report.paper_html import html
 from ktbench.report.paper_overview import overview
 from ktbench.report.paper_pdf import write_pdf
 from ktbench.report.write import write_report
-from ktbench.results.store import Run, read_published
+from ktbench.results import Run, read_published
 from ktbench.spec.record import Part
 from tests.report.paper_cells import KT, cell, record, run_of
 

@@ -18,10 +18,10 @@ from matplotlib.text import Text
 from ktbench.report.curves import axis_of
 from ktbench.report.figure import draw
 from ktbench.report.page import page_of
-from ktbench.report.rows import rows_of
 from ktbench.report.tables import table_of
 from ktbench.report.write import write_report
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.rows import rows_of
 from ktbench.spec.outcome import Outcome
 from tests.report.role_stores import DEFERRAL, DEPTH, LADDER, PLACEMENT, POLICIES
 from tests.report.synthetic import Arm, Store

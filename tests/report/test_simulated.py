@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 from matplotlib.container import ErrorbarContainer
 
+from ktbench.report.columns import row_line
 from ktbench.report.data import csv_text, json_text
 from ktbench.report.figure import draw
 from ktbench.report.page import page_of
-from ktbench.report.row import Row, groups_of
-from ktbench.report.rows import row_line, rows_of
-from ktbench.report.simulated import roof_rows
 from ktbench.report.slots import slots_of
 from ktbench.report.tables import Table, table_of
 from ktbench.report.timeline import timeline_figure
 from ktbench.report.write import write_report
-from ktbench.results.stats.verdict import Verdict
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.row import Row, groups_of, roof_rows
+from ktbench.results.rows import rows_of
+from ktbench.results.speedups import Verdict
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.record import Agreement
 from ktbench.spec.sweep import FigureKind

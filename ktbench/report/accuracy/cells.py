@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ktbench.report.accuracy.counts import FEATURES, count_of
-from ktbench.report.accuracy.results import Result
-from ktbench.report.accuracy.rows import AccuracyRow
 from ktbench.report.accuracy.text import score_text, signed
-from ktbench.report.paper import PaperLine
 from ktbench.report.text import DASH
-from ktbench.results.stats.scores import ScoreVerdict
+from ktbench.results.accuracy import AccuracyRow, Result
+from ktbench.results.paper import PaperLine
+from ktbench.results.scores import ScoreVerdict
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

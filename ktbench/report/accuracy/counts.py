@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ktbench.report.accuracy.rows import AccuracyRow
 from ktbench.report.accuracy.table import settings_shown
-from ktbench.report.paper import PaperLine
-from ktbench.report.row import groups_of
+from ktbench.results.accuracy import AccuracyRow
+from ktbench.results.paper import PaperLine
+from ktbench.results.row import groups_of
 from ktbench.spec.arms import arm_features
 
 FEATURES = {"deferral": "deferred", "skipping": "skipped"}

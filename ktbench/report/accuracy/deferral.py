@@ -21,14 +21,14 @@ from ktbench.report.accuracy.counts import (
 )
 from ktbench.report.accuracy.curves import draw_sequels, sequel_handles
 from ktbench.report.accuracy.heat import CELL_IN, FOOT_IN, GAP_IN, HEAD_IN, draw_feature
-from ktbench.report.accuracy.rows import AccuracyRow, parts_of_average
-from ktbench.report.accuracy.subjects import AVERAGE, SubjectKind
 from ktbench.report.legend import LEGEND_LINE_IN, draw_legend, legend_lines
 from ktbench.report.lettering import TICK_PT, width_in
-from ktbench.report.paper import PaperLine
 from ktbench.report.paper_accuracy import draw_published_heat
 from ktbench.report.paper_panels import tasks_named
 from ktbench.report.sheet import PAGE_IN, RIGHT_IN, TOP_IN, axes_at, sheet
+from ktbench.results.accuracy import AccuracyRow, parts_of_average
+from ktbench.results.answers import AVERAGE, SubjectKind
+from ktbench.results.paper import PaperLine
 
 _CURVES_IN, _ABOVE_IN, _TITLE_IN, _BELOW_IN, _MARGIN_IN = 1.5, 0.1, 0.15, 0.36, 0.5
 

@@ -12,16 +12,15 @@ from matplotlib.ticker import MaxNLocator
 
 from ktbench.report.accuracy.caption import MOST_DOTS
 from ktbench.report.accuracy.measured import Dot, DotPanel, measured_panels
-from ktbench.report.accuracy.results import Result
-from ktbench.report.accuracy.rows import AccuracyRow, parts_of_average
-from ktbench.report.accuracy.subjects import AVERAGE, SubjectKind
 from ktbench.report.accuracy.table import settings_shown
 from ktbench.report.legend import LEGEND_LINE_IN, draw_legend, legend_lines
 from ktbench.report.lettering import LABEL_PT, TICK_PT, width_in
 from ktbench.report.lines import REFERENCE, looks
-from ktbench.report.row import place
 from ktbench.report.sheet import COLUMN_IN, PAGE_IN, RIGHT_IN, TOP_IN, axes_at, sheet
-from ktbench.results.stats.scores import Estimate
+from ktbench.results.accuracy import AccuracyRow, Result, parts_of_average
+from ktbench.results.answers import AVERAGE, SubjectKind
+from ktbench.results.row import place
+from ktbench.results.scores import Estimate
 
 _ABREAST = 3
 _DOT_IN, _SPACE_IN, _TITLE_IN, _FOOT_IN, _GAP_IN = 0.11, 0.08, 0.15, 0.34, 0.14

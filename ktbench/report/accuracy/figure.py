@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 from ktbench.report.accuracy.deferral import draw_deferral
 from ktbench.report.accuracy.dots import draw_accuracy
 from ktbench.report.accuracy.precision import draw_precision
-from ktbench.report.accuracy.rows import AccuracyRow
 from ktbench.report.accuracy.scatter import draw_frontier
 from ktbench.report.figure import STYLE
-from ktbench.report.paper import PaperLine
 from ktbench.report.tables import Table
+from ktbench.results.accuracy import AccuracyRow
+from ktbench.results.paper import PaperLine
 from ktbench.spec.sweep import FigureKind
 
 _KINDS: Mapping[FigureKind, Callable[[Sequence[AccuracyRow], Sequence[str]], Figure]] = {

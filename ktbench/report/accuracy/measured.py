@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ktbench.report.accuracy.answers import KL, LOSSES, PERPLEXITIES, TOP1
-from ktbench.report.accuracy.rows import AccuracyRow
-from ktbench.results.stats.scores import Estimate
+from ktbench.results.accuracy import AccuracyRow
+from ktbench.results.answers import KL, LOSSES, PERPLEXITIES, TOP1
+from ktbench.results.scores import Estimate
 
 _X_NAMES = {KL: "KL to the baseline, nats", TOP1: "top-1 agreement, %"}
 

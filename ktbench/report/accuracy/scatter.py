@@ -11,14 +11,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from ktbench.report.accuracy.frontier import FrontierPoint, formats_text, frontier_of, words_of
-from ktbench.report.accuracy.rows import AccuracyRow
+from ktbench.report.accuracy.frontier import formats_text, words_of
 from ktbench.report.accuracy.table import undrawn
 from ktbench.report.legend import LEGEND_LINE_IN, draw_legend, legend_lines
 from ktbench.report.lettering import INK, LABEL_PT, TICK_PT, line_in, width_in
 from ktbench.report.lines import REFERENCE, looks
 from ktbench.report.sheet import LEFT_IN, PAGE_IN, RIGHT_IN, TOP_IN, axes_at, sheet
 from ktbench.report.spots import XY, Box, Spot, along, around, clearest
+from ktbench.results.accuracy import AccuracyRow, FrontierPoint, frontier_of
 
 _TALL_IN, _BELOW_IN = 3.0, 0.36
 _MARKER_IN, _CLEAR_IN, _LINE_IN, _APART_IN = 0.035, 0.05, 0.012, 0.02

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ktbench.report.accuracy.counts import subject_title
-from ktbench.report.accuracy.rows import AccuracyRow, parts_of_average
-from ktbench.report.accuracy.subjects import AVERAGE, SubjectKind
 from ktbench.report.accuracy.table import settings_shown
 from ktbench.report.accuracy.text import change_text, score_interval_text
 from ktbench.report.html.cards import Dealt
 from ktbench.report.html.forest import Mark, forest, linear, tallest
 from ktbench.report.html.picture import Panel, Picture, in_pages
-from ktbench.report.row import place
-from ktbench.results.stats.scores import Estimate, ScoreVerdict
+from ktbench.results.accuracy import AccuracyRow, parts_of_average
+from ktbench.results.answers import AVERAGE, SubjectKind
+from ktbench.results.row import place
+from ktbench.results.scores import Estimate, ScoreVerdict
 
 _LOOKS = {ScoreVerdict.LOWER: "s4", ScoreVerdict.HIGHER: "s6", ScoreVerdict.NONE_SHOWN: "s0"}
 _LEGEND = {

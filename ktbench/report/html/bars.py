@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ktbench.report.against_baseline import judged_values
-from ktbench.report.agreement import shows_speeds
-from ktbench.report.exact import is_exact
 from ktbench.report.html.picture import Panel, Picture, in_pages
 from ktbench.report.html.plot import WIDE, Plot, Spot, fits, shortened
 from ktbench.report.html.scale import Scale, tick_name
-from ktbench.report.row import Row, groups_of
-from ktbench.report.settings import varying
-from ktbench.report.simulated import measured
 from ktbench.report.text import number, ratio
-from ktbench.results.stats.intervals import Interval
+from ktbench.results.intervals import Interval, is_exact
+from ktbench.results.row import Row, groups_of, measured, shows_speeds
+from ktbench.results.rows import judged_values
+from ktbench.results.settings import varying
 from ktbench.spec.outcome import Outcome
 
 _PITCH, _BAR, _TOP = 42.0, 12.0, 18.0  # of a strip: its height, that of its bar, and where the bar begins

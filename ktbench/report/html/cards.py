@@ -9,9 +9,9 @@ from ktbench.report.columns import columns
 from ktbench.report.documents import Document
 from ktbench.report.html.deck import Card, Deck
 from ktbench.report.html.facts import cards_of_lines, finer_cards
-from ktbench.report.row import Row, groups_of, place
-from ktbench.report.settings import varying
 from ktbench.report.text import DASH
+from ktbench.results.row import Row, groups_of, place
+from ktbench.results.settings import varying
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

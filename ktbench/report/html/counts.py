@@ -14,16 +14,16 @@ from ktbench.report.accuracy.counts import (
     sequels_of,
     subject_title,
 )
-from ktbench.report.accuracy.rows import AccuracyRow, parts_of_average
-from ktbench.report.accuracy.subjects import AVERAGE, SubjectKind
 from ktbench.report.html.answers import card_of
 from ktbench.report.html.cards import Dealt
 from ktbench.report.html.heat import LEGEND, Carded, heat_plot
 from ktbench.report.html.picture import Panel, Picture, looks_of
 from ktbench.report.html.plot import WIDE, Plot, Spot
 from ktbench.report.html.scale import Scale, linear_around
-from ktbench.report.paper import PaperLine
 from ktbench.report.paper_panels import tasks_named
+from ktbench.results.accuracy import AccuracyRow, parts_of_average
+from ktbench.results.answers import AVERAGE, SubjectKind
+from ktbench.results.paper import PaperLine
 
 HEAT = "First the score in %, then its change relative to that in %"
 _HEIGHT = 220.0

@@ -9,9 +9,9 @@ from ktbench.report.curves import TOKENS_AXIS, Curve, CurvePanel, Value, absence
 from ktbench.report.html.picture import Panel, Picture, looks_of
 from ktbench.report.html.plot import WIDE, XY, Plot, Spot
 from ktbench.report.html.scale import scale_around
-from ktbench.report.roof import Spread
-from ktbench.report.row import Row
-from ktbench.results.stats.intervals import Interval
+from ktbench.results.intervals import Interval
+from ktbench.results.row import Row
+from ktbench.results.usage import Spread
 
 _HEIGHT = 260.0
 _Place = Callable[[float, float], XY]

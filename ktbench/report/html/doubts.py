@@ -7,12 +7,11 @@ from collections.abc import Iterator, Sequence
 from ktbench.report.agreement import UNPROVEN
 from ktbench.report.conditions import damage_sentence
 from ktbench.report.health import machine_warnings, roof_warnings, turn_warnings
-from ktbench.report.machine import environments_of
-from ktbench.report.row import Row
-from ktbench.report.simulated import measured
 from ktbench.report.text import ratio
-from ktbench.results.stats.verdict import Verdict
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.row import Row, measured
+from ktbench.results.run import environments_of
+from ktbench.results.speedups import Verdict
 from ktbench.spec.outcome import Outcome
 
 

@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ktbench.report.accuracy.columns import accuracy_columns
-from ktbench.report.accuracy.results import Result
-from ktbench.report.accuracy.rows import AccuracyRow
 from ktbench.report.accuracy.table import settings_shown
 from ktbench.report.accuracy.text import change_text, flips_text, p_text, score_interval_text
-from ktbench.report.attribution import Attribution, Pair
 from ktbench.report.attribution_table import Line, lines_of
 from ktbench.report.attribution_text import context_text, group_name
 from ktbench.report.attribution_text import settings_shown as settings_of_groups
 from ktbench.report.documents import Document
-from ktbench.report.exact import is_exact
 from ktbench.report.html.deck import Card
-from ktbench.report.paper import PaperLine
-from ktbench.report.row import Row, place
 from ktbench.report.tables import Table
 from ktbench.report.text import DASH, ratio
-from ktbench.results.stats.intervals import Interval
+from ktbench.results.accuracy import AccuracyRow, Result
+from ktbench.results.attribution import Attribution, Pair
+from ktbench.results.intervals import Interval, is_exact
+from ktbench.results.paper import PaperLine
+from ktbench.results.row import Row, place
 
 Facts = Iterator[tuple[str, str]]
 

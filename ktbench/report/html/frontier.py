@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ktbench.report.accuracy.frontier import FrontierPoint, formats_text, frontier_of, words_of
-from ktbench.report.accuracy.rows import AccuracyRow
+from ktbench.report.accuracy.frontier import formats_text, words_of
 from ktbench.report.accuracy.table import undrawn
 from ktbench.report.html.answers import ends_of
 from ktbench.report.html.cards import Dealt
 from ktbench.report.html.picture import Panel, Picture, looks_of
 from ktbench.report.html.plot import WIDE, XY, Plot, Spot
 from ktbench.report.html.scale import Scale, linear_around
+from ktbench.results.accuracy import AccuracyRow, FrontierPoint, frontier_of
 
 _HEIGHT = 320.0
 _RIGHT = 0.6  # of the canvas, from where words would run out of it

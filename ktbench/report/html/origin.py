@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeGuard
 
-from ktbench.report.machine import Facts, machines_of
 from ktbench.report.text import DASH
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.run import Facts, machines_of
 from ktbench.spec.plain import to_plain
 
 Pairs = tuple[tuple[str, str], ...]

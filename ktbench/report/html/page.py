@@ -18,7 +18,7 @@ from ktbench.report.html.picture import Picture
 from ktbench.report.html.plot import Plot
 from ktbench.report.html.section import section_of
 from ktbench.report.paper_overview import HEADINGS, overview
-from ktbench.results.store import Run
+from ktbench.results import Run
 
 _SAFE = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"})
 

@@ -11,9 +11,9 @@ from ktbench.report.html.forest import Mark, forest, linear, tallest
 from ktbench.report.html.picture import Panel, Picture, in_pages
 from ktbench.report.html.published_bars import bars_beside, scores_beside
 from ktbench.report.html.published_curves import curves_beside
-from ktbench.report.paper import PaperLine
 from ktbench.report.paper_panels import form_of, values_of
 from ktbench.report.text import number
+from ktbench.results.paper import PaperLine
 
 CardOf = Callable[[PaperLine], int]
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from ktbench.report.html.picture import Panel, Picture, in_pages
 from ktbench.report.html.plot import WIDE, Plot, Spot
 from ktbench.report.html.scale import Scale, tick_name
-from ktbench.report.paper import PaperLine
 from ktbench.report.paper_panels import SCORED, PaperPanel, bar_namer, by_benchmark, panels_of, values_of
 from ktbench.report.text import number
+from ktbench.results.paper import PaperLine
 
 _NAME, _BAR, _GAP, _BETWEEN = 17.0, 15.0, 2.0, 8.0
 _SHARE = 0.55  # of the canvas for the longest bar: its number stands behind it

@@ -8,9 +8,9 @@ from math import isfinite
 from ktbench.report.html.picture import Panel, Picture, looks_of
 from ktbench.report.html.plot import WIDE, XY, Plot, Spot
 from ktbench.report.html.scale import scale_around
-from ktbench.report.paper import PaperLine
 from ktbench.report.paper_axes import left_out, panels_apart, x_name
 from ktbench.report.paper_panels import RATIO, PaperPanel, namer, panels_of, values_of, x_of
+from ktbench.results.paper import PaperLine
 
 _HEIGHT = 240.0
 _LEGEND = {"published": "ring far", "simulated": "far", "measured here": "square far"}

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from ktbench.report.html.picture import Panel, Picture, looks_of
 from ktbench.report.html.plot import WIDE, Plot, Spot
 from ktbench.report.html.scale import Scale
-from ktbench.report.roof import Spread, peak_spreads, read_spread
-from ktbench.report.row import Row
 from ktbench.report.text import number
+from ktbench.results.row import Row
+from ktbench.results.usage import Spread, peak_spreads, read_spread
 
 _HEIGHT = 280.0
 _ROOM = 2.0  # as a factor around the outermost points and roofs

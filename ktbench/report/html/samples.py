@@ -10,7 +10,7 @@ from statistics import median
 from ktbench.report.html.picture import Panel, Picture, looks_of
 from ktbench.report.html.plot import WIDE, XY, Plot, Spot
 from ktbench.report.html.scale import Scale
-from ktbench.report.row import Row
+from ktbench.results.row import Row
 from ktbench.spec.record import Record
 
 _HEIGHT, _ROOF_HEIGHT = 220.0, 110.0

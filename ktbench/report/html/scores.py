@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ktbench.report.accuracy.rows import AccuracyRow
 from ktbench.report.accuracy.text import change_text, score_interval_text
 from ktbench.report.html.words import Finding, Said
-from ktbench.results.stats.scores import ScoreVerdict
+from ktbench.results.accuracy import AccuracyRow
+from ktbench.results.scores import ScoreVerdict
 
 
 def findings_of_answers(rows: Sequence[AccuracyRow]) -> tuple[Finding, ...]:

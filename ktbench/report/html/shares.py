@@ -6,16 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from ktbench.report.attribution import Attribution, Pair
 from ktbench.report.attribution_bars import Bar, bars_of
 from ktbench.report.attribution_text import bars_text, context_text, group_name, settings_shown
-from ktbench.report.exact import is_exact
 from ktbench.report.html.cards import Dealt
 from ktbench.report.html.forest import Mark, forest
 from ktbench.report.html.picture import Panel, Picture
 from ktbench.report.html.plot import WIDE, Plot, Spot, fits, shortened
 from ktbench.report.html.scale import Scale, tick_name
 from ktbench.report.text import percent, ratio
+from ktbench.results.attribution import Attribution, Pair
+from ktbench.results.intervals import is_exact
 
 _PITCH, _TOP, _BAR = 42.0, 18.0, 14.0
 _FILLS = {"base": "", "gain": "f3", "loss": "lost", "whole": "f6"}

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ktbench.report.exact import is_exact
-from ktbench.report.row import Row, groups_of, place
-from ktbench.report.settings import varying
 from ktbench.report.text import number, ratio
-from ktbench.results.stats.intervals import Interval
-from ktbench.results.stats.verdict import Verdict
+from ktbench.results.intervals import Interval, is_exact
+from ktbench.results.row import Row, groups_of, place
+from ktbench.results.settings import varying
+from ktbench.results.speedups import Verdict
 from ktbench.spec.record import Provenance
 
 

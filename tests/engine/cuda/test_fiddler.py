@@ -12,10 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ktbench.engine.cuda.expert_costs import Costs, copied_from, runs_at_device
-from ktbench.engine.cuda.fiddler import Copier, FiddlerExperts, measure_costs, split_ids
-from ktbench.engine.experts import OriginalExperts, Reference
-from ktbench.engine.places import expert_places
+from ktbench.engine.cuda.fiddler import (
+    Copier,
+    Costs,
+    FiddlerExperts,
+    copied_from,
+    measure_costs,
+    runs_at_device,
+    split_ids,
+)
+from ktbench.engine.experts import OriginalExperts
+from ktbench.engine.forms import expert_places
+from ktbench.engine.observe import Reference
 from ktbench.engine.routing import Routing
 from tests.engine.cuda.fakes import FakeDevice
 from tests.engine.tiny import EXPERTS, plain_transformers, tiny_model

@@ -13,7 +13,7 @@ from ktbench.report.documents import Document, documents_of
 from ktbench.report.html.deck import Deck
 from ktbench.report.html.picture import Panel, Picture
 from ktbench.report.html.section import section_of
-from ktbench.results.store import Run
+from ktbench.results import Run
 
 
 def pictures_of(run: Run, kind: str) -> tuple[Document, Deck, dict[str, Picture]]:

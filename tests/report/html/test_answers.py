@@ -9,17 +9,16 @@ from statistics import median
 
 import pytest
 
-from ktbench.report.accuracy.answers import NLL
 from ktbench.report.accuracy.cells import HeatCell
-from ktbench.report.accuracy.rows import parts_of_average
-from ktbench.report.accuracy.subjects import AVERAGE
 from ktbench.report.accuracy.table import grids_below
 from ktbench.report.accuracy.text import SURE_MARK, change_text
 from ktbench.report.documents import documents_of
 from ktbench.report.html.heat import heat_plot
 from ktbench.report.html.page import page_html
 from ktbench.report.html.picture import Panel
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.accuracy import parts_of_average
+from ktbench.results.answers import AVERAGE, NLL
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.suite import TaskSpec
 from ktbench.spec.sweep import FigureKind

@@ -9,7 +9,7 @@ import pytest
 
 from ktbench.report.documents import documents_of
 from ktbench.report.html.page import page_html
-from ktbench.results.store import Run
+from ktbench.results import Run
 from tests.report.html.chromium import backend, drive
 from tests.report.html.runs import in_memory
 from tests.report.html.test_answers import COUNTS

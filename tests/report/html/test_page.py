@@ -22,10 +22,10 @@ from ktbench.report.html.page import page_html
 from ktbench.report.html.plot import WIDE, Plot
 from ktbench.report.html.scale import Scale
 from ktbench.report.html.words import best_sentence, findings_of
-from ktbench.report.rows import rows_of
 from ktbench.report.write import write_report
 from ktbench.resources import data_folder
-from ktbench.results.store import Run, read_run
+from ktbench.results import Run, read_run
+from ktbench.results.rows import rows_of
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.record import Work
 from tests.report.accuracy_stores import FRONTIER, SHARED_TABLE2, SMALL

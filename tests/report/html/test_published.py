@@ -12,7 +12,7 @@ from ktbench.report.html.page import page_html
 from ktbench.report.html.picture import Picture, in_pages
 from ktbench.report.html.plot import Plot
 from ktbench.report.text import number
-from ktbench.results.store import Run
+from ktbench.results import Run
 from tests.report.html.figures import axes_of, boxes, facts_at, pictures_of, points, words
 from tests.report.paper_cells import KT, cell, record, run_of
 

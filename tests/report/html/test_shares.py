@@ -11,7 +11,7 @@ from ktbench.report.documents import documents_of
 from ktbench.report.html.credits import findings_of_shares
 from ktbench.report.html.page import page_html
 from ktbench.report.html.plot import WIDE
-from ktbench.results.store import Run
+from ktbench.results import Run
 from tests.report.attributed import FACTORIAL, LACKING, LEFT_OUT
 from tests.report.html.figures import boxes, facts_at, pictures_of, words
 from tests.report.html.runs import in_memory
