@@ -69,8 +69,8 @@ def _measure() -> MachineDescription:
     from ktbench.host.memory import available_memory_bytes
     from ktbench.host.probe import describe, read_rounds
     from ktbench.host.topology import read_topology
-    from ktbench.spec.conduct import READ_BUFFER_BYTES
     from ktbench.spec.errors import RequestError
+    from ktbench.spec.system_metrics import READ_BUFFER_BYTES
 
     extension, topology = load_extension(), read_topology()
     if extension.module is None:

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from ktbench.eval.grade import GradedAnswer
 from ktbench.eval.texts import Document, Tokenizer, Window, Windows, cut_windows, drawn
-from ktbench.spec.checks import at_least
-from ktbench.spec.ids import digest
-from ktbench.spec.plain import from_plain, to_plain
+from ktbench.spec.errors import at_least
+from ktbench.spec.wire import digest, from_plain, to_plain
 
 _LARGEST_BYTES = 4 << 30
 _ALIGNED = 64  # bytes that the header is filled up to, as in .npy files

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ktbench.spec.scored import SCORE
+from ktbench.spec.record import SCORE
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Grade:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GradedAnswer:
-    """One answer to a question with its value; the fields are those of `ktbench.spec.scored.Scored`."""
+    """One answer to a question with its value; the fields are those of `ktbench.spec.record.Scored`."""
 
     question: str
     metric: str = SCORE

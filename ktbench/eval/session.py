@@ -22,11 +22,8 @@ from ktbench.eval.tasks.harness import LoadedTask
 from ktbench.eval.tasks.sources import load_task, needs_decode
 from ktbench.eval.texts import drawn, drift_texts, wikitext2
 from ktbench.resources import checkpoint_folder
-from ktbench.spec.evidence import Evidence, collect, dishonest
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Cell
+from ktbench.spec.record import Asked, Cell, Evidence, Outcome, Scored, collect, dishonest
 from ktbench.spec.run_spec import RunSpec
-from ktbench.spec.scored import Asked, Scored
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 
 Progress = Callable[[int, int], None]

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from ktbench.spec.placement import Placement
-from ktbench.spec.plain import from_plain, to_plain
+from ktbench.spec.wire import from_plain, to_plain
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

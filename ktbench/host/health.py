@@ -13,8 +13,8 @@ from ktbench.host.noise import disturbance, others_running, read_clock_hz, read_
 from ktbench.host.settings import read_settings
 from ktbench.host.sysfs import parse_cpu_list, read_text
 from ktbench.host.topology import Topology
-from ktbench.spec.conduct import Disturbance
 from ktbench.spec.health import MACHINE_CHECKS, TURN_CHECKS, Check, Facts, unknown
+from ktbench.spec.system_metrics import Disturbance
 
 _GIB = 2**30
 # Who runs at all of these moments was not there by chance.

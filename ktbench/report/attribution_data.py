@@ -12,7 +12,7 @@ from ktbench.report.tables import Table
 from ktbench.results import Run
 from ktbench.results.attribution import Attribution, Pair, Share
 from ktbench.results.intervals import Interval, is_exact
-from ktbench.spec.plain import to_plain
+from ktbench.spec.wire import to_plain
 
 
 def attribution_csv_text(run: Run, attributions: Sequence[Attribution]) -> str:

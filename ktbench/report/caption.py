@@ -8,8 +8,7 @@ from ktbench.report.agreement import MARK, unproven_sentence
 from ktbench.results import Run
 from ktbench.results.row import Row, measured, roof_rows, shows_speeds
 from ktbench.results.run import the_part
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Part
+from ktbench.spec.record import Outcome, Part
 
 
 def figure_caption(run: Run, rows: Sequence[Row]) -> str:

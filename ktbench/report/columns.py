@@ -12,7 +12,7 @@ from ktbench.results.intervals import Interval, is_exact
 from ktbench.results.row import Row
 from ktbench.results.settings import setting_text
 from ktbench.results.usage import RoleShares, RoofShare, are_alike
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 
 AS_SPEEDUP = "= speed-up"  # the row without the last feature is the baseline
 

@@ -15,7 +15,7 @@ from ktbench.results.comparison import ComparedCell, Comparison
 from ktbench.results.intervals import Interval, is_exact
 from ktbench.results.row import Row
 from ktbench.spec.errors import RequestError
-from ktbench.spec.plain import to_plain
+from ktbench.spec.wire import to_plain
 
 
 def comparison_csv(comparison: Comparison) -> str:

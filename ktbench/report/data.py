@@ -14,7 +14,7 @@ from ktbench.report.tables import Table
 from ktbench.results import Run
 from ktbench.results.row import Row
 from ktbench.results.run import environments_of
-from ktbench.spec.plain import to_plain
+from ktbench.spec.wire import to_plain
 
 
 def csv_text(run: Run, rows: Sequence[Row]) -> str:

@@ -9,7 +9,7 @@ from ktbench.report.text import DASH
 from ktbench.results.row import Row, groups_of, measured, place
 from ktbench.results.settings import varying
 from ktbench.results.usage import are_alike, most, unmetered_reason
-from ktbench.spec.conduct import READ_BUFFER_BYTES, PeakMemory
+from ktbench.spec.system_metrics import READ_BUFFER_BYTES, PeakMemory
 
 
 def energy_sentence(rows: Sequence[Row]) -> str:

@@ -13,8 +13,7 @@ from typing import IO, TYPE_CHECKING
 import msgspec
 
 from ktbench.run.apart import run_apart
-from ktbench.spec.record import Cell
-from ktbench.spec.scored import Asked, Scored
+from ktbench.spec.record import Asked, Cell, Scored
 from ktbench.spec.suite import SuiteSpec
 
 if TYPE_CHECKING:

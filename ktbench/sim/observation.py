@@ -17,9 +17,9 @@ from ktbench.sim.executor import busy_share
 from ktbench.sim.steps import step_graph, step_seconds
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.placement import placement_of
-from ktbench.spec.plain import from_plain, to_plain
 from ktbench.spec.record import Environment, Record, RoofSample
 from ktbench.spec.run_spec import Dtype, RunSpec
+from ktbench.spec.wire import from_plain, to_plain
 
 _PEAKS: dict[tuple[str, Dtype], str] = {
     ("avx512", "bf16"): "vector_tflops",

@@ -134,7 +134,7 @@ def test_what_cannot_be_graded_is_not_asked_but_counted(data: str) -> None:
     suite = suite_of(data, spec, limit=3)
     loaded = load_task(spec, suite)
     built = replace(loaded.built, lacks=lambda row: "no truth" if "0 and" in row["question"] else "")
-    loaded = replace(loaded, built=built, asked={0: "0", 1: "1"})
+    loaded = replace(loaded, built=built, questions={0: "0", 1: "1"})
     answers = list(evaluate_task(loaded, lm, suite))
     assert [(one.question, one.sample, one.value, one.why) for one in answers[:2]] == [
         ("0", 0, None, "no truth"),

@@ -13,12 +13,10 @@ from ktbench.engine.checkpoint import inspect_checkpoint
 from ktbench.engine.protocol import HostRole
 from ktbench.eval.session import EvalSession, Ids, Reference, inactive_feature
 from ktbench.spec.engine import EngineSpec
-from ktbench.spec.evidence import Evidence
-from ktbench.spec.ids import spec_id
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Cell
+from ktbench.spec.record import Cell, Evidence, Outcome
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.spec.suite import SuiteSpec, TaskSpec
+from ktbench.spec.wire import spec_id
 
 SORT = TaskSpec(name="sort", source="nano/sort", category="data_analysis")
 DECODE = TaskSpec(name="decode", source="drift/decode")

@@ -23,8 +23,8 @@ from ktbench.peers.kt_kernel.library import KtExperts, as_stored
 from ktbench.peers.kt_kernel.settings import Setting, Tuned, settings_for, tune
 from ktbench.peers.layer import open_peer_layer
 from ktbench.run.check import check, check_the_check
-from ktbench.spec.outcome import Outcome
 from ktbench.spec.peers import PeerSpec
+from ktbench.spec.record import Outcome
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from tests.engine.tiny import layer, run, spec, tiny_model
 

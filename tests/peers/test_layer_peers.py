@@ -13,8 +13,8 @@ from ktbench.engine.load_layer import load_layer
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.peers.layer import TransformersLayer, open_peer_layer
 from ktbench.run.check import check, check_the_check
-from ktbench.spec.outcome import Outcome
 from ktbench.spec.peers import IMPLEMENTATIONS, PeerSpec
+from ktbench.spec.record import Outcome
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from tests.engine.tiny import PACKABLE, layer, run, spec, tiny_model
 

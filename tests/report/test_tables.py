@@ -14,7 +14,7 @@ from ktbench.report.markdown import markdown
 from ktbench.report.tables import Table, table_of
 from ktbench.results import Run
 from ktbench.results.rows import rows_of
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 from tests.report.synthetic import DECODE, NO_NUMA, Arm, Store
 
 PAIR = DECODE[:2]

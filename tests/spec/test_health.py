@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ktbench.spec.conduct import Disturbance, Energy
 from ktbench.spec.health import MACHINE_CHECKS, TURN_CHECKS, Facts, unknown, warnings
+from ktbench.spec.system_metrics import Disturbance, Energy
 
 GIB = 2**30
 QUIET: dict[str, Any] = {

@@ -13,7 +13,7 @@ from ktbench.eval.livebench.loading import RELEASE, absent, checked_release, is_
 from ktbench.eval.livebench.question import LiveQuestion, read_row
 from ktbench.eval.tasks.harness import GRADED, BuiltTask, Source, build, hub_rows
 from ktbench.eval.tasks.rows import Row, Rows, Splits
-from ktbench.spec.scored import SCORE
+from ktbench.spec.record import SCORE
 from ktbench.spec.suite import SuiteSpec
 
 _LONGEST = 4096  # tokens of an answer, LiveBench's default

@@ -15,8 +15,8 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from ktbench.resources import checkpoint_folder
-from ktbench.spec.plain import to_plain
 from ktbench.spec.run_spec import ModelSpec, RunSpec
+from ktbench.spec.wire import to_plain
 
 _DIGEST_BYTES = 16
 # Of larger files the size, the time of the last change, and both ends tell them apart.

@@ -21,9 +21,9 @@ from ktbench.eval.lm.model import EngineLM
 from ktbench.resources import checkpoint_folder, checkpoint_name, data_folder
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.errors import RequestError
-from ktbench.spec.plain import from_plain
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.shape import moe_shape
+from ktbench.spec.wire import from_plain
 
 _ENGINE = tuple(field.name for field in fields(EngineSpec) if field.name != "placement")
 _PRECISIONS = ("precision", "device_precision")

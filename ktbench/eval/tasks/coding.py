@@ -11,7 +11,7 @@ from ktbench.eval.grade import Grade
 from ktbench.eval.sandbox.running import ProgramResult, run_program
 from ktbench.eval.tasks.harness import BuiltTask, Source, build, hub_rows, shipped_config
 from ktbench.eval.tasks.rows import Row, Rows, Splits, find_file, json_lines
-from ktbench.spec.scored import SCORE
+from ktbench.spec.record import SCORE
 from ktbench.spec.suite import SuiteSpec
 
 HUMANEVAL_STOPS = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")  # Chen et al. 2021, section 3.2

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ktbench.eval.tasks.rows import Rows, Splits, json_lines
-from ktbench.spec.scored import SCORE
+from ktbench.spec.record import SCORE
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from ktbench.eval.tasks.harness import BuiltTask, Source, build, hub_rows, quiet, shipped_config
 from ktbench.eval.tasks.rows import Row, Splits, find_file, json_lines
-from ktbench.spec.scored import SCORE
+from ktbench.spec.record import SCORE
 from ktbench.spec.suite import SuiteSpec
 
 _FILES = ("ifeval_input_data.jsonl", "input_data.jsonl")  # names on the hub and in the authors' repository

@@ -11,7 +11,7 @@ from string import ascii_lowercase
 
 from ktbench.eval.tasks.harness import GRADED, BuiltTask, Source, build
 from ktbench.eval.tasks.rows import Row, Rows, Splits
-from ktbench.spec.scored import SCORE
+from ktbench.spec.record import SCORE
 from ktbench.spec.suite import SuiteSpec
 
 STOP = "\n"  # ends every answer in training, and every generated answer

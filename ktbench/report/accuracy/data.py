@@ -12,7 +12,7 @@ from ktbench.results import Run
 from ktbench.results.accuracy import AccuracyRow, Result, frontier_of
 from ktbench.results.answers import PERPLEXITIES, Measure
 from ktbench.results.scores import Change, Estimate
-from ktbench.spec.plain import to_plain
+from ktbench.spec.wire import to_plain
 
 
 def accuracy_csv_text(run: Run, rows: Sequence[AccuracyRow]) -> str:

@@ -90,8 +90,8 @@ def test_a_folder_without_questions_is_refused(tmp_path: Path) -> None:
     ("row", "what"),
     [
         ('{"question_id": "b"', "is no JSON"),
-        ("[1]", "is no JSON object"),
-        ('"\udcff"'.encode("utf-8", "surrogateescape").decode("latin-1"), "is no JSON object"),
+        ("[1]", "expected a JSON object, got list"),
+        ('"\udcff"'.encode("utf-8", "surrogateescape").decode("latin-1"), "expected a JSON object, got str"),
         (ROW | {"question_id": ""}, "question_id: is missing"),
         (ROW | {"question_id": 7}, "question_id: must be a text, is int"),
         (ROW | {"turns": []}, "turns: must be a list of one text"),
@@ -121,7 +121,7 @@ def test_a_malformed_row_is_refused_with_file_and_line(tmp_path: Path, row: dict
 
 def test_a_file_that_is_not_text_is_refused_with_its_line(tmp_path: Path) -> None:
     (write(tmp_path, ROW) / "math__olympiad.jsonl").write_bytes(json.dumps(ROW).encode() + b"\n\xff\xfe{}\n")
-    with pytest.raises(ValueError, match=r"math__olympiad\.jsonl:2: is no JSON"):
+    with pytest.raises(ValueError, match=r"math__olympiad\.jsonl:2: is not UTF-8 text"):
         read_questions(tmp_path)
 
 

@@ -27,7 +27,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("nano", "no such task; allowed are brackets, trace, "),
         ("nano/subtraction", "no such task; allowed are brackets, trace, "),
         ("gsm8k/main", "no such task; allowed are gsm8k"),
-        ("mmlu", "say which task, as mmlu/TASK"),
+        ("mmlu", "name a task, as mmlu/TASK"),
         ("paper/humaneval", "no such source; allowed are"),
         ("mbpp", "answers are programs, run in a sandbox only with confirm_unsafe=true"),
         ("mmlu/poetry", "no mmlu here; wanted are dev/poetry_dev.csv and test/poetry_test.csv, there or in mmlu/"),
@@ -81,7 +81,7 @@ def test_a_hub_that_does_not_answer_is_one_line(source: str, monkeypatch: pytest
     monkeypatch.setattr(harness, "_config", lambda name: OWN)
     with pytest.raises(ValueError) as error:
         loaded(source, None)
-    assert "cannot be had from the hub (Couldn't reach the hub); give data_dir=FOLDER" in str(error.value)
+    assert "cannot be loaded from the hub (Couldn't reach the hub); give data_dir=FOLDER" in str(error.value)
     assert "\n" not in str(error.value)
 
 

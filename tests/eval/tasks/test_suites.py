@@ -12,8 +12,8 @@ import yaml
 from ktbench.eval.evaluate import evaluate_task
 from ktbench.eval.tasks.sources import SOURCES, describe_suite, find_source, load_task
 from ktbench.resources import data_folder
-from ktbench.spec.plain import from_plain
 from ktbench.spec.suite import SuiteSpec
+from ktbench.spec.wire import from_plain
 from tests.eval.tasks.scripted import ScriptedLM, a_number
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
