@@ -9,7 +9,7 @@ from ktbench.report.text import number, ratio, unit_of
 from ktbench.results.row import Row, measured
 from ktbench.results.speedups import Verdict
 from ktbench.results.usage import MAX_DISAGREEMENT, Spread, peak_spreads, read_spread
-from ktbench.spec.placement import PLACEMENTS
+from ktbench.spec.core_layout import CORE_LAYOUTS
 from ktbench.spec.record import Record
 
 
@@ -56,7 +56,7 @@ def placement_sentence(rows: Sequence[Row]) -> str:
     records = _records(rows)
     times = [roof.ping_pong_ns for record in records for roof in record.roofs if roof.ping_pong_ns is not None]
     counts = Counter(place for row in rows for place in row.placements.values())
-    seen = [(place, counts[place]) for place in PLACEMENTS if counts[place]]
+    seen = [(place, counts[place]) for place in CORE_LAYOUTS if counts[place]]
     if not seen:
         return ""
     (first, count), *others = seen

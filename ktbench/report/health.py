@@ -11,8 +11,9 @@ from ktbench.report.text import number, unit_of
 from ktbench.results import Run
 from ktbench.results.row import Row, measured
 from ktbench.results.run import environments_of, machines_of
-from ktbench.spec.health import MACHINE_CHECKS, TURN_CHECKS, Check, Warned, warnings
+from ktbench.spec.machine_health import MACHINE_CHECKS, Check, Warned, warnings
 from ktbench.spec.record import Record
+from ktbench.spec.turn_health import TURN_CHECKS
 
 # A roof that moved by more during the run was another machine's, as far as shares of it go.
 ROOF_MOVED = 0.15

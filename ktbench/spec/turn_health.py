@@ -1,10 +1,10 @@
-"""What may happen to the timed steps of a turn, judged from its `Disturbance` in plain content."""
+"""What may happen to the timed steps of a turn, judged from its `InterferenceCounters` in plain content."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from ktbench.spec.health.check import Check, Facts
+from ktbench.spec.machine_health import Check, Facts
 
 # Shares of the time of our cpus, and the least that ticks of 10 ms can tell from nothing.
 _OTHERS, _STOLEN = 0.02, 0.01
