@@ -150,7 +150,7 @@ _NOT_FINITE = "its logits are not finite"
 
 
 class PredictingModel(Protocol):
-    """What this needs of a loaded engine (`ktbench.engine.generate.Answering`)."""
+    """What this needs of a loaded engine (`ktbench.engine.generate.Generator`)."""
 
     @property
     def max_positions(self) -> int | None:

@@ -11,7 +11,7 @@ from time import perf_counter
 
 from transformers import AutoTokenizer
 
-from ktbench.engine.generate import open_answering
+from ktbench.engine.generate import open_generator
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.eval.drift import DriftPlan, measure_drift
 from ktbench.eval.evaluate import evaluate_task, measure_perplexity
@@ -59,14 +59,14 @@ class EvalSession:
     ) -> EvalSession:
         """Load the weights of cells that share them, which have a path; answers are kept in the folder `answers`.
 
-        `progress(done, of)` is called with the answered requests of a task. Raises ValueError as `open_answering`.
+        `progress(done, of)` is called with the answered requests of a task. Raises ValueError as `open_generator`.
         """
         path = cells[0].spec.model.path
         assert path is not None
         tokenizer = AutoTokenizer.from_pretrained(
             checkpoint_folder(path), local_files_only=True, trust_remote_code=False
         )
-        answering = open_answering([cell.spec for cell in cells], host)
+        answering = open_generator([cell.spec for cell in cells], host)
         return cls(EngineLM(answering, tokenizer, batch=suite.batch, progress=progress), suite, answers, ids)
 
     def close(self) -> None:

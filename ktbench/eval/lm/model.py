@@ -19,7 +19,7 @@ from lm_eval.models.utils import resolve_max_length
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from ktbench.engine.generate import Answering
+from ktbench.engine.generate import Generator
 from ktbench.eval.lm.cache import AnswerCache, request_key
 from ktbench.eval.lm.generation import Encoder, GeneratedText, Generation, GenerationRequest, Stops
 from ktbench.spec.run_spec import RunSpec
@@ -55,7 +55,7 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
 
     def __init__(
         self,
-        answering: Answering,
+        answering: Generator,
         tokenizer: PreTrainedTokenizerBase,
         *,
         batch: int = 32,

@@ -1,38 +1,27 @@
-"""One MoE layer run by another system: the tokens, routing, weights and rotation are those of our engine's layer."""
+"""One MoE layer run by Transformers on the tokens, routing, weights and rotation of our engine's layer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 import transformers
 
 from ktbench.engine.experts import OriginalExperts
-from ktbench.engine.layer import Copies, LayerSystem, Trial
+from ktbench.engine.layer import CacheColdReplicas, LayerSystem, Trial
 from ktbench.engine.load_layer import LayerWeights
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.roles import Threads
 from ktbench.peers.support import unsupported
 from ktbench.spec.peers import Implementation
-from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.run_spec import ModelSpec, RunSpec
 
 
-def open_peer_layer(specs: Sequence[RunSpec], host: HostRole) -> LayerSystem:
-    """The first MoE layer of a model, run by the peer of cells that share their weights.
-
-    Raises Unsupported where the peer is missing or cannot run them, ValueError for a checkpoint and a system that runs
-    no layer alone.
-    """
-    system = specs[0].system
-    weights = LayerWeights.of(specs[0].model)
-    if system == "transformers":
-        return LayerSystem(weights.model, weights.number, TransformersLayer(weights, host))
-    if system == "kt-kernel":
-        from ktbench.peers.kt_kernel.layer import open_kt_layer
-
-        return LayerSystem(weights.model, weights.number, open_kt_layer(specs, weights, host))
-    raise ValueError(f"system={system}: runs no layer alone, allowed are transformers and kt-kernel")
+def open_layer(model: ModelSpec, host: HostRole) -> LayerSystem:
+    """The first MoE layer of a model, run by Transformers. Raises ValueError for a checkpoint."""
+    weights = LayerWeights.of(model)
+    return LayerSystem(weights.model, weights.number, TransformersLayer(weights, host))
 
 
 class TransformersLayer:
@@ -42,14 +31,14 @@ class TransformersLayer:
         self._threads = Threads.of(host)
         count = weights.count("bf16", host)
         self._experts = [weights.original(number) for number in range(count)]
-        self._copies: Copies | None = Copies(self._experts, weights.form.experts)
+        self._copies: CacheColdReplicas | None = CacheColdReplicas(self._experts, weights.form.experts)
 
-    def choose(self, spec: RunSpec, trial: Trial) -> Copies:
+    def choose(self, spec: RunSpec, trial: Trial) -> CacheColdReplicas:
         """See `HeldLayer`. Runs a step: kernels refuse shapes when they are called."""
         if why := unsupported(spec):
             raise Unsupported(why)
         if self._copies is None:
-            raise ValueError("expert weights were let go of")
+            raise ValueError("the expert weights were released")
         self._threads.use(spec.engine, None, None)
         for experts in self._experts:
             _run_as(experts, spec.peer.implementation)
@@ -78,7 +67,7 @@ def _run_as(experts: OriginalExperts, implementation: Implementation) -> None:
     config._experts_implementation = implementation
 
 
-def _try(trial: Trial, copies: Copies, implementation: Implementation) -> None:
+def _try(trial: Trial, copies: CacheColdReplicas, implementation: Implementation) -> None:
     try:
         next(trial(copies))
     except (RuntimeError, NotImplementedError) as error:
