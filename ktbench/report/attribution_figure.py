@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from ktbench.report.attribution_matrix import draw_matrix, matrix_in
-from ktbench.report.attribution_text import absences, group_name, settings_shown
+from ktbench.report.attribution_table import absences, group_name, settings_shown
 from ktbench.report.attribution_waterfall import draw_waterfall, names_in
 from ktbench.report.lettering import LABEL_PT, TICK_PT, line_in
 from ktbench.report.sheet import COLUMN_IN, LEFT_IN, PAGE_IN, PLOT_IN, RIGHT_IN, TOP_IN, axes_at, sheet
-from ktbench.report.tables import Table
+from ktbench.report.table import Table
 from ktbench.results.attribution import Attribution
 
 _BARS_IN_COLUMN = 8

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patches import Rectangle
 
-from ktbench.report.attribution_text import context_text
+from ktbench.report.attribution_table import context_text
 from ktbench.report.lettering import INK, LABEL_PT, TICK_PT, width_in
 from ktbench.report.text import DASH
 from ktbench.results.attribution import Attribution, Pair

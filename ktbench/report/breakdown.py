@@ -11,7 +11,7 @@ from ktbench.report.legend import LEGEND_LINE_IN, draw_legend, legend_lines
 from ktbench.report.lettering import VALUE_PT
 from ktbench.report.sheet import COLUMN_IN, LEFT_IN, PAGE_IN, PLOT_IN, RIGHT_IN, TOP_IN, axes_at, sheet
 from ktbench.report.slots import Group, slots_of
-from ktbench.report.tables import Table
+from ktbench.report.table import Table
 from ktbench.results.row import Row, shows_speeds
 
 # The arms of one group are named below their bars, those of several in the legend.

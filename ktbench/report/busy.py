@@ -17,7 +17,7 @@ from ktbench.report.curves import reason_of
 from ktbench.report.legend import LEGEND_LINE_IN, draw_legend, legend_lines
 from ktbench.report.lettering import INK, LABEL_PT, TICK_PT, VALUE_PT, line_in, width_in
 from ktbench.report.sheet import COLUMN_IN, LEFT_IN, PAGE_IN, RIGHT_IN, TOP_IN, axes_at, sheet
-from ktbench.report.tables import Table
+from ktbench.report.table import Table
 from ktbench.report.text import number
 from ktbench.results.intervals import Interval, is_exact
 from ktbench.results.row import Row, groups_of

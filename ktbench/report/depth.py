@@ -15,7 +15,7 @@ from ktbench.report.lines import draw_curves, name_references
 from ktbench.report.panels import is_leftmost, place_panels
 from ktbench.report.sheet import PLOT_IN
 from ktbench.report.spots import XY
-from ktbench.report.tables import Table
+from ktbench.report.table import Table
 from ktbench.results.row import Row
 from ktbench.results.usage import Spread
 

@@ -17,7 +17,7 @@ from ktbench.report.depth import draw_depth
 from ktbench.report.latency import draw_latency
 from ktbench.report.paper_figure import draw_paper
 from ktbench.report.sheet import DPI, without_caption
-from ktbench.report.tables import Table
+from ktbench.report.table import Table
 from ktbench.report.throughput import draw_throughput
 from ktbench.results.attribution import Attribution
 from ktbench.results.paper import PaperLine

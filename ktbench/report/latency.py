@@ -16,7 +16,7 @@ from ktbench.report.lines import draw_curves, name_references
 from ktbench.report.panels import is_leftmost, place_panels
 from ktbench.report.rooflines import draw_read_time
 from ktbench.report.sheet import PLOT_IN
-from ktbench.report.tables import Table
+from ktbench.report.table import Table
 from ktbench.report.text import number
 from ktbench.results.row import Row, roof_rows
 from ktbench.results.settings import TOKENS

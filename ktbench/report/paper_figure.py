@@ -10,7 +10,7 @@ from ktbench.report.paper_accuracy import draw_heat, draw_list
 from ktbench.report.paper_bars import draw_paper_bars, draw_paper_scores
 from ktbench.report.paper_curves import draw_paper_curves
 from ktbench.report.paper_panels import Form, form_of
-from ktbench.report.tables import Table
+from ktbench.report.table import Table
 from ktbench.results.paper import PaperLine
 
 _FORMS: Mapping[Form, Callable[[Sequence[PaperLine], Sequence[str]], Figure]] = {

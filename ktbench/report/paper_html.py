@@ -9,7 +9,7 @@ from html import escape
 from ktbench.report.documents import Document
 from ktbench.report.figure import svg_text
 from ktbench.report.paper_overview import HEADINGS, NUMERIC, overview
-from ktbench.report.tables import Table
+from ktbench.report.table import Table
 from ktbench.results import Run
 
 _STYLE = """

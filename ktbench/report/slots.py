@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ktbench.report.agreement import MARK
+from ktbench.report.conditions import MARK
 from ktbench.report.lettering import width_in
 from ktbench.report.text import number
 from ktbench.results.intervals import Interval

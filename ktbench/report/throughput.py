@@ -14,7 +14,7 @@ from ktbench.report.panels import is_leftmost, place_panels
 from ktbench.report.rooflines import Rooflines, draw_rooflines, rooflines
 from ktbench.report.sheet import PLOT_IN
 from ktbench.report.spots import XY
-from ktbench.report.tables import Table
+from ktbench.report.table import Table
 from ktbench.report.text import unit_of
 from ktbench.results.row import Row
 from ktbench.results.settings import TOKENS

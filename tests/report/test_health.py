@@ -21,7 +21,8 @@ from ktbench.report.health import (
 )
 from ktbench.report.html.doubts import doubts_of, doubts_of_run
 from ktbench.report.markdown import markdown
-from ktbench.report.tables import Table, table_of
+from ktbench.report.speed_table import table_of
+from ktbench.report.table import Table
 from ktbench.results import Run
 from ktbench.results.rows import rows_of
 from ktbench.results.usage import are_alike

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 from matplotlib.container import ErrorbarContainer
 
-from ktbench.report.columns import row_line
 from ktbench.report.data import csv_text, json_text
+from ktbench.report.documents import page_of
 from ktbench.report.figure import draw
-from ktbench.report.page import page_of
 from ktbench.report.slots import slots_of
-from ktbench.report.tables import Table, table_of
+from ktbench.report.speed_table import table_of
+from ktbench.report.table import Table
+from ktbench.report.terminal import row_line
 from ktbench.report.timeline import timeline_figure
 from ktbench.report.write import write_report
 from ktbench.results import Run

@@ -25,7 +25,7 @@ from ktbench.engine.forms import (
 from ktbench.engine.gguf.families import Family, Mapped, expert_tensors, family_of
 from ktbench.engine.gguf.header import Header, TensorInfo, TensorType, read_header
 from ktbench.engine.synthetic import skeleton
-from ktbench.engine.weight_plan import Holding
+from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.run_spec import ModelSpec
 from ktbench.spec.weights import BLOCK_BYTES, Precision
 
@@ -213,7 +213,7 @@ class GgufModel:
     and as `read_header`.
     """
 
-    def __init__(self, model: ModelSpec, holding: Holding) -> None:
+    def __init__(self, model: ModelSpec, holding: WeightPlan) -> None:
         assert model.path is not None
         weights = MappedWeights(read_header(model.path))
         self.network, self._holding = skeleton(model), holding

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ktbench.report.accuracy.counts import FEATURES, count_of
-from ktbench.report.accuracy.text import score_text, signed
-from ktbench.report.text import DASH
+from ktbench.report.text import DASH, score_text, signed
 from ktbench.results.accuracy import AccuracyRow, Result
 from ktbench.results.paper import PaperLine
 from ktbench.results.scores import ScoreVerdict

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ktbench.report.accuracy.table import settings_shown
+from ktbench.report.accuracy_table import settings_shown
 from ktbench.results.accuracy import AccuracyRow
 from ktbench.results.paper import PaperLine
 from ktbench.results.row import groups_of

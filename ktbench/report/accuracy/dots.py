@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from ktbench.report.accuracy.caption import MOST_DOTS
 from ktbench.report.accuracy.measured import Dot, DotPanel, measured_panels
-from ktbench.report.accuracy.table import settings_shown
+from ktbench.report.accuracy_table import settings_shown
+from ktbench.report.accuracy_text import MOST_DOTS
 from ktbench.report.legend import LEGEND_LINE_IN, draw_legend, legend_lines
 from ktbench.report.lettering import LABEL_PT, TICK_PT, width_in
 from ktbench.report.lines import REFERENCE, looks

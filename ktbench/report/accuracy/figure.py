@@ -12,7 +12,7 @@ from ktbench.report.accuracy.dots import draw_accuracy
 from ktbench.report.accuracy.precision import draw_precision
 from ktbench.report.accuracy.scatter import draw_frontier
 from ktbench.report.figure import STYLE
-from ktbench.report.tables import Table
+from ktbench.report.table import Table
 from ktbench.results.accuracy import AccuracyRow
 from ktbench.results.paper import PaperLine
 from ktbench.spec.sweep import FigureKind

@@ -8,11 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ktbench.report.accuracy.cells import HeatCell, change_of_formats, score_of_formats
-from ktbench.report.accuracy.formats import by_formats, formats_of
 from ktbench.report.accuracy.heat import CELL_IN, HEAD_IN, draw_cells
 from ktbench.report.lettering import LABEL_PT, TICK_PT, width_in
 from ktbench.report.sheet import PAGE_IN, RIGHT_IN, TOP_IN, axes_at, sheet
-from ktbench.results.accuracy import AccuracyRow
+from ktbench.results.accuracy import AccuracyRow, by_formats, formats_of
 
 _FOOT_IN, _GAP_IN, _LABEL_IN = 0.36, 0.2, 0.16
 

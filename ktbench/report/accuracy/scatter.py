@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from ktbench.report.accuracy.frontier import formats_text, words_of
-from ktbench.report.accuracy.table import undrawn
+from ktbench.report.accuracy_table import undrawn
 from ktbench.report.legend import LEGEND_LINE_IN, draw_legend, legend_lines
 from ktbench.report.lettering import INK, LABEL_PT, TICK_PT, line_in, width_in
 from ktbench.report.lines import REFERENCE, looks

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ktbench.report.accuracy.counts import subject_title
-from ktbench.report.accuracy.table import settings_shown
-from ktbench.report.accuracy.text import change_text, score_interval_text
+from ktbench.report.accuracy_table import settings_shown
 from ktbench.report.html.cards import Dealt
 from ktbench.report.html.forest import Mark, forest, linear, tallest
 from ktbench.report.html.picture import Panel, Picture, in_pages
+from ktbench.report.text import change_text, score_interval_text
 from ktbench.results.accuracy import AccuracyRow, parts_of_average
 from ktbench.results.answers import AVERAGE, SubjectKind
 from ktbench.results.row import place

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ktbench.report.columns import columns
 from ktbench.report.documents import Document
 from ktbench.report.html.deck import Card, Deck
 from ktbench.report.html.facts import cards_of_lines, finer_cards
+from ktbench.report.speed_table import columns
 from ktbench.report.text import DASH
 from ktbench.results.row import Row, groups_of, place
 from ktbench.results.settings import varying

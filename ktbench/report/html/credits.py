@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from ktbench.report.attribution_text import context_text, group_name, settings_shown
+from ktbench.report.attribution_table import context_text, group_name, settings_shown
 from ktbench.report.html.words import Finding, Said
 from ktbench.report.text import percent, ratio
 from ktbench.results.attribution import Attribution, Pair

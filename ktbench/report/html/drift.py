@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ktbench.report.accuracy.caption import measured_text
 from ktbench.report.accuracy.measured import DotPanel, measured_panels
-from ktbench.report.accuracy.table import settings_shown
-from ktbench.report.accuracy.text import spread_text
+from ktbench.report.accuracy_table import settings_shown
+from ktbench.report.accuracy_text import measured_text
 from ktbench.report.html.answers import ends_of
 from ktbench.report.html.cards import Dealt
 from ktbench.report.html.forest import Mark, forest, linear
 from ktbench.report.html.picture import Panel, Picture
+from ktbench.report.text import spread_text
 from ktbench.results.accuracy import AccuracyRow
 from ktbench.results.row import place
 

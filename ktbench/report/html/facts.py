@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ktbench.report.accuracy.columns import accuracy_columns
-from ktbench.report.accuracy.table import settings_shown
-from ktbench.report.accuracy.text import change_text, flips_text, p_text, score_interval_text
-from ktbench.report.attribution_table import Line, lines_of
-from ktbench.report.attribution_text import context_text, group_name
-from ktbench.report.attribution_text import settings_shown as settings_of_groups
+from ktbench.report.accuracy_table import accuracy_columns, settings_shown
+from ktbench.report.attribution_table import Line, context_text, group_name, lines_of
+from ktbench.report.attribution_table import settings_shown as settings_of_groups
 from ktbench.report.documents import Document
 from ktbench.report.html.deck import Card
-from ktbench.report.tables import Table
-from ktbench.report.text import DASH, ratio
+from ktbench.report.table import Table
+from ktbench.report.text import DASH, change_text, flips_text, p_text, ratio, score_interval_text
 from ktbench.results.accuracy import AccuracyRow, Result
 from ktbench.results.attribution import Attribution, Pair
 from ktbench.results.intervals import Interval, is_exact

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ktbench.report.accuracy.cells import HeatCell, change_of_formats, score_of_formats
-from ktbench.report.accuracy.formats import by_formats, formats_of
 from ktbench.report.html.cards import Dealt
 from ktbench.report.html.heat import LEGEND, heat_plot
 from ktbench.report.html.picture import Panel, Picture
-from ktbench.results.accuracy import AccuracyRow
+from ktbench.results.accuracy import AccuracyRow, by_formats, formats_of
 
 
 def formats_picture(rows: Sequence[AccuracyRow], caption: str, dealt: Dealt) -> Picture:

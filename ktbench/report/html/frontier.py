@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ktbench.report.accuracy.frontier import formats_text, words_of
-from ktbench.report.accuracy.table import undrawn
+from ktbench.report.accuracy_table import undrawn
 from ktbench.report.html.answers import ends_of
 from ktbench.report.html.cards import Dealt
 from ktbench.report.html.picture import Panel, Picture, looks_of

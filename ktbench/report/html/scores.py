@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ktbench.report.accuracy.text import change_text, score_interval_text
 from ktbench.report.html.words import Finding, Said
+from ktbench.report.text import change_text, score_interval_text
 from ktbench.results.accuracy import AccuracyRow
 from ktbench.results.scores import ScoreVerdict
 

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ktbench.report.accuracy.table import Below, grids_below
+from ktbench.report import table
+from ktbench.report.accuracy_table import grids_below
 from ktbench.report.documents import Document
 from ktbench.report.html.answered import answered_pictures
 from ktbench.report.html.bars import bars_picture
@@ -22,7 +23,7 @@ from ktbench.report.html.samples import samples_picture
 from ktbench.report.html.scores import findings_of_answers
 from ktbench.report.html.shares import shares_pictures
 from ktbench.report.html.words import Finding, Said, best_sentence, findings_of
-from ktbench.report.tables import Table
+from ktbench.report.table import Table
 
 _INSIDE = re.compile(r", (?=[^\[\]]*\])")  # in the brackets of an interval, which stays on one line
 _UPRIGHT = 148  # letters
@@ -42,7 +43,7 @@ class Line:
 class Grid:
     """A grid below the table; a broad one is printed on a page of its own."""
 
-    of: Below
+    of: table.Grid
     is_broad: bool
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from ktbench.report.attribution_bars import Bar, bars_of
-from ktbench.report.attribution_text import bars_text, context_text, group_name, settings_shown
+from ktbench.report.attribution_table import bars_text, context_text, group_name, settings_shown
 from ktbench.report.html.cards import Dealt
 from ktbench.report.html.forest import Mark, forest
 from ktbench.report.html.picture import Panel, Picture

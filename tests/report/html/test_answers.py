@@ -10,12 +10,12 @@ from statistics import median
 import pytest
 
 from ktbench.report.accuracy.cells import HeatCell
-from ktbench.report.accuracy.table import grids_below
-from ktbench.report.accuracy.text import SURE_MARK, change_text
+from ktbench.report.accuracy_table import grids_below
 from ktbench.report.documents import documents_of
 from ktbench.report.html.heat import heat_plot
 from ktbench.report.html.page import page_html
 from ktbench.report.html.picture import Panel
+from ktbench.report.text import SURE_MARK, change_text
 from ktbench.results import Run
 from ktbench.results.accuracy import parts_of_average
 from ktbench.results.answers import AVERAGE, NLL

@@ -6,13 +6,137 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
-from ktbench.report.machine import machines_sentence
-from ktbench.report.system import system_sentence
+from ktbench.report.conditions import machines_sentence, software_sentence, system_sentence
+from ktbench.report.text import SURE_MARK, number
 from ktbench.results import Run
-from ktbench.results.accuracy import AccuracyRow
+from ktbench.results.accuracy import AccuracyRow, arm_of_formats, parts_of_average
+from ktbench.results.answers import LOSSES
+from ktbench.results.intervals import CONFIDENCE
 from ktbench.results.row import place
+from ktbench.results.run import facts_of, the_part
+from ktbench.results.scores import SURE
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.suite import SuiteSpec, TaskSpec
+from ktbench.spec.sweep import FigureKind
+
+# Of more arms and categories the figure shows the average alone.
+MOST_DOTS = 50
+_BOLD = "bold: beyond noise"
+
+
+def accuracy_caption(run: Run, rows: Sequence[AccuracyRow]) -> str:
+    """What the figure shows."""
+    return f"{run.header.title}: {_shows(drawn_kind(run, rows), run, rows)}."
+
+
+def drawn_kind(run: Run, rows: Sequence[AccuracyRow]) -> FigureKind:
+    """The kind of figure that a part asks for; where nothing is graded, or it asks for one of speeds, `accuracy`."""
+    figure = the_part(run).figure
+    return figure if figure in _KINDS and any(row.results for row in rows) else "accuracy"
+
+
+_KINDS: tuple[FigureKind, ...] = ("accuracy", "deferral_accuracy", "precision_accuracy", "frontier")
+
+
+def _shows(kind: FigureKind, run: Run, rows: Sequence[AccuracyRow]) -> str:
+    if not any(row.results for row in rows):
+        return measured_text(rows)
+    if kind == "deferral_accuracy":
+        models = " and ".join(dict.fromkeys(one.model for one in run.published))
+        published = f", and as published of {models}" if models else ""
+        return (
+            f"scores in % and their change relative to {_base(rows)} in %, {_BOLD}{published}; below, the "
+            "change of the average with its paired 95 % interval"
+        )
+    if kind == "precision_accuracy":
+        return f"average score in %{arm_of_formats(rows)}, and its change relative to {_base(rows)} in %, {_BOLD}"
+    if kind == "frontier":
+        return (
+            "decode speed against average score; whiskers: 95 % intervals; filled: no other arm is both as fast and as "
+            "good, by the middles of the intervals"
+        )
+    by, names = parts_of_average(rows)
+    over = "" if not names else f" by {by}" if len(rows) * (len(names) + 1) <= MOST_DOTS else " on average"
+    compared = any(one.change for row in rows for one in row.results)
+    beside = f", and their paired difference to {_base(rows)}" if compared else ""
+    return f"scores{over}{beside}; whiskers: 95 % intervals"
+
+
+def measured_text(rows: Sequence[AccuracyRow]) -> str:
+    """What dots of measures show: drift from the baseline, or perplexity where nothing is compared with one."""
+    of_arms = [one for row in rows for one in row.measures if not row.is_baseline]
+    compared = any(one.change or one.metric not in LOSSES for one in of_arms)
+    what = "how far predictions are from the baseline's" if compared else "perplexity"
+    return f"{what}; whiskers: 95 % intervals over texts, or windows of them"
+
+
+def _base(rows: Sequence[AccuracyRow]) -> str:
+    base = next((row.row for row in rows if row.is_baseline), None)
+    if base is None:
+        return "the baseline"
+    formats = {(row.row.spec.precision, row.row.spec.device_precision) for row in rows}
+    with_formats = f" ({base.spec.precision}, device role {base.spec.device_precision})" if len(formats) > 1 else ""
+    return base.shown + with_formats
+
+
+def accuracy_methods(run: Run, rows: Sequence[AccuracyRow]) -> tuple[str, ...]:
+    """Statistics of what the rows show, and the software."""
+    changes = [one.change for row in rows for one in row.results if one.change]
+    sentences = (
+        *_scores(rows),
+        *(_changes(len(changes)) if changes else ()),
+        *_measures(rows),
+        software_sentence(facts_of(run)),
+    )
+    return tuple(filter(None, sentences))
+
+
+def _scores(rows: Sequence[AccuracyRow]) -> Iterator[str]:
+    scores = [one.score for row in rows for one in row.results if one.score]
+    if not scores:
+        return
+    yield (
+        "A score is a mean over questions, several samples of one averaged first; the error of an average is made "
+        "of those of its tasks. Intervals of scores are Wilson's where answers are right or wrong, else Student's t. "
+        "SE is the standard error, 0.0 where all answers are right: the interval then says what is unknown."
+    )
+    if any(score.se is None for score in scores):
+        yield "± ? stands where a task has a single question, which tells no error."
+
+
+def _changes(count: int) -> Iterator[str]:
+    yield (
+        f"Differences are formed question by question on those that both cells answered, with {CONFIDENCE:.0%} "
+        "intervals: Tango's score interval where answers are right or wrong (for averages of unlike weight at the "
+        "effective number of questions), else Student's t. Relative changes are these over the baseline's score on "
+        "these questions, taken as known. Flips count questions that score lower and higher; p is the exact two-sided "
+        "McNemar test of the two (of partial credit: the sign test), which weighs all questions alike."
+    )
+    yield (
+        f"Lower and higher ({SURE_MARK}): the whole interval lies beyond 0 and, where answers are right or wrong, p is "
+        f"at most {SURE:g} and flips point the same way; no difference shown: anything else, which does not mean that "
+        "scores are the same. "
+        f"Where nothing differs, up to {SURE:.0%} of comparisons seem beyond noise by chance, "
+        f"here about {number(SURE * count, 2)} of {count}."
+    )
+
+
+def _measures(rows: Sequence[AccuracyRow]) -> Iterator[str]:
+    metrics = {one.metric for row in rows for one in row.measures}
+    if not metrics:
+        return
+    losses = (
+        "Perplexity is exp of the mean loss, its change the ratio to the baseline's on the same texts. "
+        if metrics & {*LOSSES}
+        else ""
+    )
+    against = "KL is the mean of KL(baseline ‖ row) by the natural logarithm, top-1 agreement the share of positions "
+    drift = f"{against}at which both hold the same token most likely. " if metrics - {*LOSSES} else ""
+    yield (
+        f"{losses}{drift}Means are weighted by tokens, their errors and {CONFIDENCE:.0%} intervals are over texts, or "
+        "windows of them taken as independent (ratio estimator, Student's t)."
+    )
+
 
 _AVERAGES = {
     "categories": "the mean of categories, each the mean of its tasks, each the mean of its questions",
