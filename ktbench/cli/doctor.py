@@ -12,7 +12,7 @@ from ktbench.spec.errors import RequestError
 
 if TYPE_CHECKING:
     from ktbench.host.extension import Extension
-    from ktbench.spec.health import Warned
+    from ktbench.spec.machine_health import Warned
     from ktbench.spec.peers import Peer
 
 SUMMARY = "what this machine grants, and each feature and peer: available, or what it lacks"
@@ -98,10 +98,10 @@ def _grant_lines() -> list[Line]:
     isas = isa_grants(extension)
     granted = [isa for isa, reason in isas.items() if not reason]
     refused = [(f"isa {isa}", dash(reason)) for isa, reason in isas.items() if reason]
-    return [("instruction sets", ", ".join(granted)), *refused, *_kernel_lines(isas)]
+    return [("instruction sets", ", ".join(granted)), *refused, *_kernel_lines(extension)]
 
 
-def _kernel_lines(isas: Mapping[str, str]) -> list[Line]:
+def _kernel_lines(extension: Extension) -> list[Line]:
     from ktbench.host.grants import kernel_isas
     from ktbench.spec.features import BY_NAME
 
@@ -114,7 +114,7 @@ def _kernel_lines(isas: Mapping[str, str]) -> list[Line]:
             f"{precision} kernels",
             "; ".join(used(*pair) for pair in features.items()) or dash("no feature has any here"),
         )
-        for precision, features in kernel_isas(isas).items()
+        for precision, features in kernel_isas(extension).items()
     ]
 
 
@@ -174,7 +174,7 @@ def health_lines() -> list[Line]:
     from ktbench.host.health import health_facts
     from ktbench.host.roofs import core_to_core_ns
     from ktbench.host.topology import read_topology
-    from ktbench.spec.health import MACHINE_CHECKS, unknown, warnings
+    from ktbench.spec.machine_health import MACHINE_CHECKS, unknown, warnings
 
     topology, kernels = read_topology(), load_extension().module
     hop_ns = None if kernels is None else core_to_core_ns(kernels, topology.core_cpus)
@@ -214,12 +214,11 @@ def _energy() -> str:
 
 def _sandbox() -> str:
     """What keeps in the programs that models write, or why none is run."""
-    from ktbench.eval.sandbox.limits import Unprotected
-    from ktbench.eval.sandbox.running import sandbox_powers
+    from ktbench.eval.sandbox.running import SandboxUnavailable, sandbox_mechanisms
 
     try:
-        return f"kept in by {', '.join(sandbox_powers())}"
-    except Unprotected as error:
+        return f"kept in by {', '.join(sandbox_mechanisms())}"
+    except SandboxUnavailable as error:
         return dash(str(error))
 
 

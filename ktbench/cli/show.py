@@ -21,7 +21,7 @@ from ktbench.results.run import parts_of, the_part
 from ktbench.results.settings import TOKENS, varying
 from ktbench.run.progress import setting_words
 from ktbench.spec.errors import FAILED
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 
 DONE = 0
 # A machine without a GPU runs the sweep as well as it can: what it cannot run is a row with its reason, not a failure.

@@ -25,10 +25,10 @@ from ktbench.resources import data_folder
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.errors import RequestError
 from ktbench.spec.peers import PeerSpec
-from ktbench.spec.plain import to_plain
 from ktbench.spec.run_spec import MeasureSpec
 from ktbench.spec.suite import SuiteSpec
 from ktbench.spec.sweep import SweepSpec, part_name
+from ktbench.spec.wire import to_plain
 
 # Of the overrides of a sweep's own keys these are the run's; the others are for each of its parts.
 _OF_THE_RUN = ("sweep.parts", "sweep.name", "sweep.title")

@@ -15,11 +15,11 @@ from ktbench.config.lists import PRECISION_KEYS, WHOLE_GROUPS, precision_name
 from ktbench.config.machine import freeze_machine
 from ktbench.resources import checkpoint_name
 from ktbench.spec.errors import RequestError
-from ktbench.spec.plain import from_plain
 from ktbench.spec.run_spec import MeasureSpec, RunSpec
 from ktbench.spec.shape import MoEShape, moe_shape, with_experts
 from ktbench.spec.suite import SuiteSpec, only
 from ktbench.spec.sweep import SweepSpec, axis_changes
+from ktbench.spec.wire import from_plain
 
 _VOCAB_MULTIPLE = 64
 _SPEC = (*WHOLE_GROUPS, "workload", "engine", "system", "peer")

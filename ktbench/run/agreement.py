@@ -11,9 +11,8 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from ktbench.spec.ids import digest
-from ktbench.spec.plain import to_plain
 from ktbench.spec.record import Agreement, Cell
+from ktbench.spec.wire import digest, to_plain
 
 FOLDER = "logits"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from ktbench.spec.errors import said
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")

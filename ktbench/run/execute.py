@@ -22,9 +22,8 @@ from ktbench.run.request import Planned
 from ktbench.run.sweep import Sweep
 from ktbench.sim.records import simulate_cells
 from ktbench.spec.memory import worker_bytes
-from ktbench.spec.outcome import Outcome
 from ktbench.spec.peers import BY_NAME
-from ktbench.spec.record import Cell, Environment, Part, Record
+from ktbench.spec.record import Cell, Environment, Outcome, Part, Record
 from ktbench.spec.run_spec import MeasureSpec
 
 

@@ -13,9 +13,8 @@ from typing import cast, get_args
 import msgspec
 
 from ktbench.engine.gguf.export import kept_file, weights_digest
-from ktbench.engine.gguf.families import family_of
+from ktbench.engine.gguf.families import GgufType, family_of
 from ktbench.engine.gguf.header import read_header
-from ktbench.engine.gguf.names import GgufType
 from ktbench.run.child import run_subprocess
 from ktbench.run.request import new_file, one_cell_request, take_word
 from ktbench.spec.errors import BAD_REQUEST, RequestError

@@ -12,12 +12,12 @@ from ktbench.engine.workload.recorded import read_profile, read_trace
 from ktbench.host.grants import feature_reasons, machine_grants
 from ktbench.host.peers import peer_reason
 from ktbench.host.topology import read_topology
+from ktbench.spec.cells import points_of
 from ktbench.spec.errors import RequestError
 from ktbench.spec.features import FEATURES
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.memory import worker_bytes
 from ktbench.spec.peers import BY_NAME
-from ktbench.spec.points import points_of
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.support import Reason, features_missing, rules_broken

@@ -17,9 +17,9 @@ from ktbench.host.probe import Readings, describe, read_rounds
 from ktbench.host.topology import read_topology
 from ktbench.results.intervals import median_interval
 from ktbench.run.progress import say
-from ktbench.spec.conduct import READ_BUFFER_BYTES
+from ktbench.spec.core_layout import CORE_LAYOUTS, CoreLayout
 from ktbench.spec.errors import RequestError
-from ktbench.spec.placement import PLACEMENTS, Placement
+from ktbench.spec.system_metrics import READ_BUFFER_BYTES
 
 _ROUNDS = 12
 # A hypervisor leaves cores where they are for seconds.
@@ -28,7 +28,7 @@ _GIB = 2**30
 # Unit as kept: unit as shown, and how many of the kept make one of the shown.
 _SHOWN = {"bytes/s": ("GB/s", 1e9), "FLOP/s": ("TFLOPS", 1e12), "OP/s": ("TOPS", 1e12), "ns": ("ns", 1.0)}
 # What a placement does to timings, where that is not plain from the bandwidth.
-_MEANING: dict[Placement, str] = {
+_MEANING: dict[CoreLayout, str] = {
     "same core": "two threads of one core: arithmetic halves",
     "near": "one last-level cache",
     "far": "two last-level caches",
@@ -79,7 +79,7 @@ def table(machine: MachineDescription) -> list[str]:
     ]
 
 
-def _row(constant: Constant, placement: Placement | None) -> str:
+def _row(constant: Constant, placement: CoreLayout | None) -> str:
     if constant.value is None:
         return f"{'-':>8}  {constant.why}"
     unit, scale = _SHOWN[constant.unit]
@@ -91,7 +91,7 @@ def _row(constant: Constant, placement: Placement | None) -> str:
 def _placement_lines(machine: MachineDescription) -> Iterator[str]:
     """How the cores moved while the read bandwidth was measured."""
     read = machine.constants["read.all"]
-    seen = [place for place in PLACEMENTS if place in read.placements]
+    seen = [place for place in CORE_LAYOUTS if place in read.placements]
     if not seen:
         yield "placement of the cores: - (one usable core)"
     elif len(seen) == 1:
@@ -102,7 +102,7 @@ def _placement_lines(machine: MachineDescription) -> Iterator[str]:
         yield from (f"  {place:<9}  {_range(read, place)} ({_MEANING[place]})" for place in seen)
 
 
-def _range(read: Constant, place: Placement) -> str:
+def _range(read: Constant, place: CoreLayout) -> str:
     unit, scale = _SHOWN[read.unit]
     samples = [sample / scale for sample in read.samples_at(place)]
     counted = f"{len(samples)} sample{'s' if len(samples) > 1 else ''}"

@@ -19,10 +19,9 @@ from ktbench.host.memory import available_memory_bytes
 from ktbench.host.topology import read_topology
 from ktbench.resources import checkpoint_folder
 from ktbench.run.feasibility import memory_missing, unsupported_locally, unsupported_simulated
-from ktbench.spec.blocks import blocks_of
 from ktbench.spec.cells import plan_cells
 from ktbench.spec.errors import RequestError
-from ktbench.spec.memory import require_memory
+from ktbench.spec.memory import blocks_of, require_memory
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.suite import SuiteSpec
@@ -231,10 +230,10 @@ def _beside_base(part: RequestPart) -> RequestPart:
 
 
 def _require_questions(suite: SuiteSpec) -> None:
-    from ktbench.eval.tasks import inspect
+    from ktbench.eval.tasks.sources import describe_suite
 
     try:
-        inspect(suite)
+        describe_suite(suite)
     except ValueError as error:
         raise RequestError(str(error)) from None
 

@@ -15,11 +15,9 @@ from typing import Any, Protocol
 from ktbench.engine.protocol import HasClock, SelfTimed, System, Unsupported
 from ktbench.run.agreement import Answers, agreement, collect_answers, disagreement
 from ktbench.run.check import check, check_the_check, stale
-from ktbench.spec.conduct import Conduct
-from ktbench.spec.evidence import collect, dishonest
-from ktbench.spec.outcome import Outcome
 from ktbench.spec.peers import BY_NAME
-from ktbench.spec.record import Agreement, Cell, Record, RoleTimes, RoofSample
+from ktbench.spec.record import Agreement, Cell, Outcome, Record, RoleTimes, RoofSample, collect, dishonest
+from ktbench.spec.system_metrics import Conduct
 from ktbench.spec.timeline import Timeline
 
 

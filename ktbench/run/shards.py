@@ -15,10 +15,9 @@ from ktbench.results.log import try_lock
 from ktbench.results.merge import lacking
 from ktbench.results.stopping import SweepCriterion
 from ktbench.run.progress import say
+from ktbench.spec.cells import points_of
 from ktbench.spec.errors import RequestError
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.points import points_of
-from ktbench.spec.record import Cell, Environment, Header, Record
+from ktbench.spec.record import Cell, Environment, Header, Outcome, Record
 from ktbench.spec.run_spec import MeasureSpec
 
 NODES = "nodes"

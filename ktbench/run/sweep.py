@@ -12,10 +12,9 @@ from ktbench.results.log import Log
 from ktbench.run.agreement import logits_file
 from ktbench.run.messages import Open
 from ktbench.run.worker import Worker, WorkerDied, serve_command
+from ktbench.spec.cells import turn_order, worker_groups
 from ktbench.spec.memory import WeightsKey
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Cell, Record
-from ktbench.spec.schedule import turn_order, worker_groups
+from ktbench.spec.record import Cell, Outcome, Record
 
 OnRecord = Callable[[Record], None]
 

@@ -22,9 +22,8 @@ from ktbench.host.peers import find_peer
 from ktbench.run.child import OomCount, killed_reason, oom_count
 from ktbench.run.messages import Answer, Open, Task, Trace, Turn, encoded
 from ktbench.spec.errors import said
-from ktbench.spec.outcome import Outcome
 from ktbench.spec.peers import BY_NAME
-from ktbench.spec.record import Cell, Record
+from ktbench.spec.record import Cell, Outcome, Record
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.timeline import Timeline
 

@@ -1,5 +1,14 @@
 """Errors that are the user's to mend, and what errors say in one line."""
 
+from __future__ import annotations
+
+
+def at_least(key: str, value: float, least: float) -> None:
+    """Raises ValueError where `value` is below `least`."""
+    if value < least:
+        raise ValueError(f"{key}={value}: must be at least {least}")
+
+
 # Exit codes of a command, and of a process that carries out a part of one.
 BAD_REQUEST, FAILED, INTERRUPTED = 2, 4, 130
 

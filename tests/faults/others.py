@@ -12,7 +12,7 @@ from unittest.mock import patch
 from ktbench.results import find, read_run
 from ktbench.run import open_run, session
 from ktbench.run import sweep as sweeping
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 from tests.faults.findings import Finding
 from tests.faults.kills import Undisturbed
 from tests.faults.lives import (

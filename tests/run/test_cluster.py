@@ -23,9 +23,8 @@ from ktbench.run import cluster, shard_job
 from ktbench.run.shard_job import carry_out_shard, run_shard
 from ktbench.run.shards import NODES, is_asked, read_shard, shard_of, withdraw, write_shard
 from ktbench.spec.errors import RequestError
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.plain import to_plain
-from ktbench.spec.record import Environment
+from ktbench.spec.record import Environment, Outcome
+from ktbench.spec.wire import to_plain
 from tests.sim.testbed import testbed
 from tests.tiny import tiny_cell
 from tests.waiting import until

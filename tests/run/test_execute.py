@@ -10,8 +10,7 @@ import pytest
 from ktbench.run import execute
 from ktbench.run.child import ChildFailed
 from ktbench.run.request import Planned
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Cell
+from ktbench.spec.record import Cell, Outcome
 from ktbench.spec.run_spec import RunSpec
 from tests.tiny import tiny_cell, tiny_spec
 

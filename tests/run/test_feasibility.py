@@ -9,11 +9,11 @@ import pytest
 
 from ktbench.run.feasibility import Machine, feasibility, unsupported_simulated
 from ktbench.spec.engine import PlacementSpec
-from ktbench.spec.ids import spec_id
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.weights import expert_bytes
+from ktbench.spec.wire import spec_id
 from tests.sim.testbed import cell_on, testbed
 from tests.tiny import tiny_cell, tiny_spec
 

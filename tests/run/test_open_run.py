@@ -16,9 +16,7 @@ from ktbench.run.open_run import header_of, kept_of, open_run
 from ktbench.run.request import Planned, cells_of, read_request
 from ktbench.run.shards import NODES, is_asked, shard_of, write_shard
 from ktbench.spec.errors import RequestError
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Environment, Record
-from ktbench.spec.scored import Asked
+from ktbench.spec.record import Asked, Environment, Outcome, Record
 from tests.run.test_shards import turn
 
 WORDS = ("model=tiny", "workload.prompt=8", "workload.steps=2", "sweep.arms=[base,+v]", "sweep.published=[fig13]")

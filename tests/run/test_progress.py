@@ -10,7 +10,7 @@ import pytest
 from ktbench.results.stopping import SweepCriterion
 from ktbench.run.progress import RoundProgress, cell_names, names_in_part
 from ktbench.spec.cells import plan_cells
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 from ktbench.spec.run_spec import MeasureSpec
 from ktbench.spec.sweep import SweepSpec
 from tests.report.synthetic import Arm, Store

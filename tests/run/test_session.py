@@ -10,9 +10,8 @@ import pytest
 
 from ktbench.engine.protocol import Unsupported
 from ktbench.run.session import Session
-from ktbench.spec.conduct import Conduct, Disturbance
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Record, RoleTimes
+from ktbench.spec.record import Outcome, Record, RoleTimes
+from ktbench.spec.system_metrics import Conduct, Disturbance
 from tests.fake import FakeRoofs, FakeSystem
 from tests.tiny import tiny_cell
 
