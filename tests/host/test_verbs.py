@@ -14,9 +14,9 @@ from ktbench.cli import doctor, probe
 from ktbench.host import gauges
 from ktbench.host.describe import Constant, MachineDescription, load_description
 from ktbench.host.extension import Extension, load_extension
+from ktbench.spec.core_layout import CoreLayout
 from ktbench.spec.errors import RequestError
 from ktbench.spec.features import FEATURES
-from ktbench.spec.placement import Placement
 
 MIB = 2**20
 
@@ -143,7 +143,7 @@ def test_probe_prints_a_table_and_saves_the_description(
         assert constant.why in out
 
 
-def probed(*placements: Placement) -> MachineDescription:
+def probed(*placements: CoreLayout) -> MachineDescription:
     """A machine that read 25, 26, 27 … GB/s while its cores were there."""
     read = Constant(
         title="read bandwidth",

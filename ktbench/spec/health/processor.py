@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ktbench.spec.core_layout import core_layout_at
 from ktbench.spec.health.check import Check, Facts
-from ktbench.spec.placement import placement_at
 
 _SLOW_GOVERNORS = ("powersave", "conservative", "ondemand")
 _SAVING = ("power", "balance_power", "balance_performance")
@@ -24,7 +24,7 @@ def _quota(facts: Facts) -> str:
 
 def _one_core(facts: Facts) -> str:
     hop_ns = facts["core_to_core_ns"]
-    if placement_at(hop_ns) != "same core":
+    if core_layout_at(hop_ns) != "same core":
         return ""
     return f"the first two cores share one physical core now ({hop_ns:.0f} ns from one to the other)"
 

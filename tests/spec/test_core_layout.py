@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ktbench.spec.placement import placement_at, placement_during, placement_of
+from ktbench.spec.core_layout import core_layout_at, core_layout_during, core_layout_of
 from ktbench.spec.record import RoofSample
 
 
@@ -27,7 +27,7 @@ def roof(ping_pong_ns: float | None) -> RoofSample:
     ],
 )
 def test_a_moment_has_the_placement_of_its_ping_pong(ping_pong_ns: float | None, placed: str | None) -> None:
-    assert placement_at(ping_pong_ns) == placed
+    assert core_layout_at(ping_pong_ns) == placed
 
 
 @pytest.mark.parametrize(
@@ -44,10 +44,10 @@ def test_a_moment_has_the_placement_of_its_ping_pong(ping_pong_ns: float | None,
     ],
 )
 def test_a_turn_has_the_placement_that_its_roofs_agree_on(times: tuple[float, ...], placed: str) -> None:
-    assert placement_of([roof(time) for time in times]) == placed
+    assert core_layout_of([roof(time) for time in times]) == placed
 
 
 @pytest.mark.parametrize("times", [(), (None,), (None, None), (28.0, None), (28.0, 155.0, None)])
 def test_without_a_ping_pong_there_is_no_placement(times: tuple[float | None, ...]) -> None:
-    assert placement_during(times) is None
-    assert placement_of([roof(time) for time in times]) is None
+    assert core_layout_during(times) is None
+    assert core_layout_of([roof(time) for time in times]) is None
