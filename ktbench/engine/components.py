@@ -54,7 +54,7 @@ class EngineComponents:
             self.device.lean = engine.packed_dense
 
     def _recording(self) -> Recording:
-        """How decode steps are taken down."""
+        """How decode steps are recorded."""
         if self.cuda is not None:
             return self.cuda.recording(self.state.counted)
         assert self.attention is not None

@@ -25,7 +25,7 @@ class Backend(Protocol):
     """The experts of one layer and a way to run them: hidden [T, H] bf16 and a routing in, [T, H] bf16 out."""
 
     def __call__(self, hidden: Tensor, routing: Routing, /) -> Tensor:
-        """The gate-weighted sum over each token's experts. An id of -1 is nobody."""
+        """The gate-weighted sum over each token's experts. An id of -1 selects no expert."""
 
     def start(self, hidden: Tensor, routing: Routing, /) -> Fetch:
         """Begins the same; what is given back waits for it. Where the roles share cores it is done already."""
@@ -177,10 +177,10 @@ class OriginalExperts:
         self.module, self.form = module, read_form(module)
 
     def __call__(self, hidden: Tensor, routing: Routing) -> Tensor:
-        """[T, H] in the type of `hidden` [T, H]. Not every family knows of nobody (-1): somebody with no weight."""
-        ids, gates, nobody = routing.ids, routing.gates, routing.ids < 0
-        if nobody.any():
-            ids, gates = ids.masked_fill(nobody, 0), gates.masked_fill(nobody, 0)
+        """[T, H] in the type of `hidden` [T, H]. Not every family skips an id of -1: it becomes expert 0 with weight 0."""
+        ids, gates, absent = routing.ids, routing.gates, routing.ids < 0
+        if absent.any():
+            ids, gates = ids.masked_fill(absent, 0), gates.masked_fill(absent, 0)
         output: Tensor = self.module(hidden, ids, gates)
         return output
 

@@ -71,7 +71,7 @@ class Generator:
     ) -> list[list[int]]:
         """New tokens for each prompt of one batch, at most `room`.
 
-        `ended` is asked after every token; the one that ends an answer is part of it. Raises ValueError for an empty
+        `ended` is called after every token; the one that ends an answer is part of it. Raises ValueError for an empty
         prompt, and for logits that are no numbers.
         """
         answers: list[list[int]] = [[] for _ in prompts]
@@ -160,7 +160,7 @@ class Generator:
         del self._components, self._forward, self._pool
 
     def _begin(self, prompts: Sequence[Ids], room: int) -> tuple[Tensor, Batch]:
-        """Logits [B, V] after one pass over prompts, padded in front, and what goes on from there for `room` tokens."""
+        """Logits [B, V] after one pass over prompts, padded in front, and their batch with `room` for more tokens."""
         lengths = _lengths(prompts, "prompt")
         padding = torch.tensor([max(lengths) - one for one in lengths], device=self._device)
         ids = torch.tensor([[*[0] * (max(lengths) - len(one)), *one] for one in prompts], device=self._device)
@@ -207,7 +207,9 @@ def _require_plain(engine: EngineSpec) -> None:
         raise Unsupported("engine.deferral=auto watches timed steps: set the number that answers are wanted for")
     if engine.placement.policy != "host":
         policy = engine.placement.policy
-        raise Unsupported(f"engine.placement.policy={policy}: says where experts run, not what they answer; leave it")
+        raise Unsupported(
+            f"engine.placement.policy={policy}: decides where experts run, not what they answer; leave it out"
+        )
 
 
 def _require_finite(logits: Tensor) -> None:

@@ -84,7 +84,7 @@ class HybridEngine:
         self._components.switch(engine, deferral if acts else 0, engine.skipping if acts else 0)
 
     def _settle(self, engine: EngineSpec) -> None:
-        """Puts experts where the placement says; a dynamic one goes on from where its last turn ended."""
+        """Puts experts where the placement says; a dynamic one continues from where its last turn ended."""
         components, placement = self._components, engine.placement
         if placement.policy == "host" or components.host is None:
             detach(components.operators)

@@ -212,7 +212,7 @@ def test_features_that_are_not_built_are_refused_with_a_reason() -> None:
 def test_wrong_model_layout_and_threads_are_refused() -> None:
     model = tiny_model()
     system = load(model)
-    with pytest.raises(ValueError, match="mixtral_8x7b was asked for, qwen3_30b_a3b is loaded"):
+    with pytest.raises(ValueError, match="mixtral_8x7b requested.*qwen3_30b_a3b is loaded"):
         system.configure(spec(tiny_model("mixtral_8x7b"), decode()))
     with pytest.raises(ValueError, match="packed expert weights were not kept"):
         system.configure(spec(model, decode(), avx512=True))
