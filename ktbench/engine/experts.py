@@ -177,7 +177,7 @@ class OriginalExperts:
         self.module, self.form = module, read_form(module)
 
     def __call__(self, hidden: Tensor, routing: Routing) -> Tensor:
-        """[T, H] in the type of `hidden` [T, H]. Not every family skips an id of -1: it becomes expert 0 with weight 0."""
+        """[T, H] in the type of `hidden`. An id of -1, which not every family skips, becomes expert 0 of weight 0."""
         ids, gates, absent = routing.ids, routing.gates, routing.ids < 0
         if absent.any():
             ids, gates = ids.masked_fill(absent, 0), gates.masked_fill(absent, 0)
