@@ -14,7 +14,7 @@ from ktbench.host.settings import read_settings
 from ktbench.host.sysfs import parse_cpu_list, read_text
 from ktbench.host.topology import Topology
 from ktbench.spec.machine_health import MACHINE_CHECKS, Check, Facts, unknown
-from ktbench.spec.system_metrics import Disturbance
+from ktbench.spec.system_metrics import InterferenceCounters
 from ktbench.spec.turn_health import TURN_CHECKS
 
 _GIB = 2**30
@@ -72,7 +72,7 @@ def _missing(facts: Facts, cpus: tuple[int, ...], root: Path) -> dict[str, str]:
     return {check.name: _why_unknown(check, root) for check in checks if check.name != "core placement"}
 
 
-def _nothing(cpus: tuple[int, ...], root: Path) -> Disturbance:
+def _nothing(cpus: tuple[int, ...], root: Path) -> InterferenceCounters:
     """A turn without steps: what is None there can never be known."""
     now = read_counters(cpus, root)
     return disturbance(now, now, cpus, read_clock_hz(cpus, root))

@@ -10,7 +10,7 @@ from time import perf_counter
 from ktbench.host.energy import Meters, energy_between
 from ktbench.host.noise import disturbance, read_clock_hz, read_counters
 from ktbench.host.peak import MemoryPeaks
-from ktbench.spec.system_metrics import Conduct, Disturbance, Energy
+from ktbench.spec.system_metrics import Energy, InterferenceCounters, SystemMetrics
 
 
 class MachineWatch:
@@ -19,7 +19,7 @@ class MachineWatch:
     def __init__(self, cpus: Sequence[int], meters: Meters, root: Path = Path("/")) -> None:
         self._cpus, self._meters, self._root = tuple(cpus), meters, root
         self._peaks = MemoryPeaks(root)
-        self._disturbance: Disturbance | None = None
+        self._disturbance: InterferenceCounters | None = None
         self._energy: Energy | None = None
         self._no_energy = ""
 
@@ -40,7 +40,7 @@ class MachineWatch:
         self._disturbance = disturbance(before, after, self._cpus, clock_hz)
         self._take_energy(joules, joules_then, seconds)
 
-    def conduct(self) -> Conduct | None:
+    def conduct(self) -> SystemMetrics | None:
         """What was seen since `turn`; None where no steps were."""
         if self._disturbance is None:
             return None
@@ -50,7 +50,7 @@ class MachineWatch:
             "memory": "" if memory else "no VmHWM in /proc/self/status",
             "nodes": self._peaks.missing,
         }
-        return Conduct(
+        return SystemMetrics(
             disturbance=self._disturbance,
             energy=self._energy,
             memory=memory,
