@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ktbench.host.energy import Meter, Meters, open_meters
-from ktbench.host.peak import MemoryPeaks, node_bytes
-from ktbench.host.watch import MachineWatch
+from ktbench.host.watch import MachineWatch, MemoryPeaks, node_bytes
 from ktbench.spec.system_metrics import SystemMetrics
 from ktbench.spec.wire import from_plain, to_plain
 from tests.host.conftest import Grow

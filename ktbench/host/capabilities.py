@@ -1,16 +1,16 @@
-"""What this machine grants to features, each with the reason when it does not."""
+"""What this machine can run, each capability with the reason where it is missing."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ktbench.host.code import Extension, isa_reasons, load_extension
 from ktbench.host.cuda import CudaDevices, read_cuda_devices
-from ktbench.host.extension import Extension, isa_grants, load_extension
 from ktbench.host.software import package_version
 from ktbench.host.topology import Topology, read_topology
 from ktbench.spec.features import BY_NAME, FEATURES, Feature
 
-_ISA_GRANTS = ("avx512", "amx")
+_ISAS = ("avx512", "amx")
 # Precision -> feature -> the instruction sets that its kernels may run on. Which of the AVX-512 ones is the fastest is
 # the extension's to say: dot products of bf16 gain on AMD's cores and lose on Intel's.
 _KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -22,24 +22,24 @@ _KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
-def machine_grants() -> dict[str, str]:
-    """Grant name -> "" when this machine grants it, else one line that says what is missing and what to do.
+def machine_capabilities() -> dict[str, str]:
+    """Capability -> "" when this machine has it, else one line with what is missing and what to do.
 
     The names are those that `Feature.needs` uses: avx512, amx, numa, cuda.
     """
-    return grants_of(load_extension(), read_topology(), read_cuda_devices(), package_version("torch"))
+    return capabilities_of(load_extension(), read_topology(), read_cuda_devices(), package_version("torch"))
 
 
-def grants_of(extension: Extension, topology: Topology, cuda: CudaDevices, torch: str | None) -> dict[str, str]:
-    """The grants that follow from the parts; `torch` is the installed version, None where there is none."""
-    isas = isa_grants(extension)
-    grants = {name: isas.get(name, extension.reason or f"the kernel extension has no {name}") for name in _ISA_GRANTS}
-    return {**grants, "numa": _numa_reason(topology), "cuda": cuda.reason or _torch_reason(torch)}
+def capabilities_of(extension: Extension, topology: Topology, cuda: CudaDevices, torch: str | None) -> dict[str, str]:
+    """The capabilities that follow from the parts; `torch` is the installed version, None where there is none."""
+    isas = isa_reasons(extension)
+    capabilities = {name: isas.get(name, extension.reason or f"the kernel extension has no {name}") for name in _ISAS}
+    return {**capabilities, "numa": _numa_reason(topology), "cuda": cuda.reason or _torch_reason(torch)}
 
 
-def feature_reasons(grants: Mapping[str, str]) -> dict[str, str]:
+def feature_reasons(capabilities: Mapping[str, str]) -> dict[str, str]:
     """Feature name -> "" when the machine can run it, else what it lacks, for every row of the feature table."""
-    return {feature.name: _feature_reason(feature, grants) for feature in FEATURES}
+    return {feature.name: _feature_reason(feature, capabilities) for feature in FEATURES}
 
 
 def kernel_isas(isas: Mapping[str, str]) -> dict[str, dict[str, tuple[str, ...]]]:
@@ -55,10 +55,10 @@ def kernel_isas(isas: Mapping[str, str]) -> dict[str, dict[str, tuple[str, ...]]
     return {precision: {f: names for f, names in features.items() if names} for precision, features in found.items()}
 
 
-def _feature_reason(feature: Feature, grants: Mapping[str, str]) -> str:
-    missing = [grants[need] for need in feature.needs if grants[need]]
+def _feature_reason(feature: Feature, capabilities: Mapping[str, str]) -> str:
+    missing = [capabilities[need] for need in feature.needs if capabilities[need]]
     carriers = [BY_NAME[name] for name in feature.requires]
-    if carriers and all(_feature_reason(carrier, grants) for carrier in carriers):
+    if carriers and all(_feature_reason(carrier, capabilities) for carrier in carriers):
         missing.append(f"needs {' or '.join(carrier.tag(True) for carrier in carriers)}, of which none can run here")
     return "; ".join(missing)
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from ktbench.host.capabilities import capabilities_of, feature_reasons, kernel_isas, machine_capabilities
+from ktbench.host.code import Extension
 from ktbench.host.cuda import CudaDevices, Gpu, read_cuda_devices
-from ktbench.host.extension import Extension
-from ktbench.host.grants import feature_reasons, grants_of, kernel_isas, machine_grants
 from ktbench.host.topology import read_topology
 from ktbench.spec.features import FEATURES
 
@@ -29,20 +29,20 @@ def extension(**reasons: str) -> Extension:
 
 
 def test_a_machine_that_grants_all(two_sockets: Path) -> None:
-    grants = grants_of(extension(avx512="", amx=""), read_topology(two_sockets, range(7)), H200, "2.13.0+cu130")
+    grants = capabilities_of(extension(avx512="", amx=""), read_topology(two_sockets, range(7)), H200, "2.13.0+cu130")
     assert grants == {"avx512": "", "amx": "", "numa": "", "cuda": ""}
     assert set(feature_reasons(grants).values()) == {""}
 
 
 def test_v_needs_no_more_than_base_avx512(two_sockets: Path) -> None:
     kernels = extension(avx512="", avx512_vnni="the CPU has no avx512_vnni", avx512_bf16="no", amx="no amx")
-    reasons = feature_reasons(grants_of(kernels, read_topology(two_sockets, range(7)), H200, "2.13.0+cu130"))
+    reasons = feature_reasons(capabilities_of(kernels, read_topology(two_sockets, range(7)), H200, "2.13.0+cu130"))
     assert (reasons["avx512"], reasons["amx"], reasons["dynamic"]) == ("", "no amx", "")
 
 
 def test_every_refusal_has_a_reason(two_sockets: Path) -> None:
     kernels = extension(avx512="", amx="the CPU has no amx_tile")
-    grants = grants_of(kernels, read_topology(two_sockets, {0, 1}), NO_GPU, "2.13.0+cpu")
+    grants = capabilities_of(kernels, read_topology(two_sockets, {0, 1}), NO_GPU, "2.13.0+cpu")
     assert grants["avx512"] == ""
     assert grants["amx"] == "the CPU has no amx_tile"
     assert grants["numa"].startswith("one NUMA node with usable cpus, 1 without")
@@ -51,14 +51,14 @@ def test_every_refusal_has_a_reason(two_sockets: Path) -> None:
 
 def test_without_the_extension_the_reason_says_what_to_do(tmp_path: Path) -> None:
     missing = Extension(module=None, reason="the kernel extension is not built: run pip install -e .")
-    grants = grants_of(missing, read_topology(tmp_path, {0}), NO_GPU, None)
+    grants = capabilities_of(missing, read_topology(tmp_path, {0}), NO_GPU, None)
     assert grants["avx512"] == grants["amx"] == missing.reason
     assert grants["numa"].startswith("one NUMA node:")
 
 
 @pytest.mark.parametrize(("torch", "said"), [("2.13.0+cpu", "built without CUDA"), (None, "torch is not installed")])
 def test_a_gpu_needs_a_torch_that_can_use_it(tmp_path: Path, torch: str | None, said: str) -> None:
-    assert said in grants_of(extension(), read_topology(tmp_path, {0}), H200, torch)["cuda"]
+    assert said in capabilities_of(extension(), read_topology(tmp_path, {0}), H200, torch)["cuda"]
 
 
 def test_kernels_run_on_the_granted_instruction_sets() -> None:
@@ -74,7 +74,7 @@ def test_kernels_run_on_the_granted_instruction_sets() -> None:
 
 
 def test_every_need_in_the_feature_table_is_a_grant() -> None:
-    assert set(ALL) <= set(machine_grants())
+    assert set(ALL) <= set(machine_capabilities())
 
 
 def test_a_feature_lacks_what_it_needs_and_what_it_rides_on() -> None:
