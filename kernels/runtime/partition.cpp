@@ -1,17 +1,17 @@
-#include "runtime/shares.h"
+#include "runtime/partition.h"
 
 namespace ktbench {
 
-void Shares::deal(int tasks) {
+void TaskPartition::assign(int tasks) {
   const auto threads = static_cast<std::int64_t>(left_.size());
   for (std::int64_t t = 0; t < threads; ++t) {
-    const Range share{static_cast<std::uint32_t>(tasks * t / threads),
+    const Range range{static_cast<std::uint32_t>(tasks * t / threads),
                       static_cast<std::uint32_t>(tasks * (t + 1) / threads)};
-    left_[t].range.store(pack(share), std::memory_order_relaxed);
+    left_[t].range.store(pack(range), std::memory_order_relaxed);
   }
 }
 
-std::optional<int> Shares::take_own(int thread) {
+std::optional<int> TaskPartition::take_own(int thread) {
   std::atomic<std::uint64_t>& own = left_[thread].range;
   std::uint64_t seen = own.load(std::memory_order_relaxed);
   for (;;) {
@@ -22,7 +22,7 @@ std::optional<int> Shares::take_own(int thread) {
   }
 }
 
-int Shares::most_loaded() const {
+int TaskPartition::most_loaded() const {
   int victim = 0;
   std::uint32_t most = 0;
   for (std::size_t t = 0; t < left_.size(); ++t) {
@@ -32,9 +32,9 @@ int Shares::most_loaded() const {
   return most ? victim : -1;
 }
 
-// False when nobody has anything left. A task index is in exactly one range or taken, so a range can only be
+// False when no range has a task left. A task index is in exactly one range or taken, so a range can only be
 // installed by its own thread while it is empty: nothing is lost and nothing runs twice.
-bool Shares::steal_half(int thread, Counters& counters) {
+bool TaskPartition::steal_half(int thread, Counters& counters) {
   for (int victim = most_loaded(); victim >= 0; victim = most_loaded()) {
     std::uint64_t seen = left_[victim].range.load(std::memory_order_relaxed);
     const Range range = unpack(seen);

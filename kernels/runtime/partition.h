@@ -1,6 +1,6 @@
-// Tasks 0..n-1 dealt to threads as contiguous ranges of equal count. Static: each thread works through its own.
-// Dynamic: a thread that has finished takes the far half of what another has left, so ranges stay contiguous, and one
-// thread meets neighbours in the task order, which share activations, one after the other.
+// Tasks 0..n-1 partitioned over threads as contiguous ranges of equal count. Static: each thread works through its own.
+// Dynamic: a thread that has finished steals the far half of the longest range left, so ranges stay contiguous, and a
+// thread runs neighbours in the task order, which share activations, one after the other.
 #pragma once
 
 #include <atomic>
@@ -12,11 +12,11 @@
 
 namespace ktbench {
 
-class Shares {
+class TaskPartition {
  public:
-  explicit Shares(int threads) : left_(threads) {}
+  explicit TaskPartition(int threads) : left_(threads) {}
 
-  void deal(int tasks);
+  void assign(int tasks);
 
   template <class Task>
   void work(int thread, bool dynamic, Counters& counters, Task task) {
@@ -42,9 +42,9 @@ class Shares {
 
   template <class Task>
   void work_static(int thread, Counters& counters, Task task) {
-    const Range share = unpack(left_[thread].range.load(std::memory_order_relaxed));
-    for (std::uint32_t i = share.begin; i < share.end; ++i) task(static_cast<int>(i));
-    counters.tasks_static += share.end - share.begin;
+    const Range own = unpack(left_[thread].range.load(std::memory_order_relaxed));
+    for (std::uint32_t i = own.begin; i < own.end; ++i) task(static_cast<int>(i));
+    counters.tasks_static += own.end - own.begin;
   }
 
   template <class Task>

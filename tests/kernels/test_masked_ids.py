@@ -1,4 +1,4 @@
-"""Expert id -1 is nobody: its slot is left out, and who is left without an expert gets zeros."""
+"""Expert id -1 stands for no expert: its slot is left out, and a token without any expert gets zeros."""
 
 import ctypes
 
@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from ktbench import _kernels
 from tests.kernels.arithmetic import accepts
-from tests.kernels.grants import PRECISIONS, kernels
 from tests.kernels.layers import Batch, Bits, Case, case, forward, garbage, submit
+from tests.kernels.tables import PRECISIONS, kernels
 
 NAN = 0x7FC0
 FACES = ["forward", "submit", "prepare", "host_call"]
@@ -22,9 +22,9 @@ def drawn(of: Case, ids_tk: NDArray[np.int64]) -> Batch:
 
 
 def spelled_out(batch: Batch) -> Batch:
-    """The same sum with a gate of zero in place of nobody."""
-    nobody = batch.ids_tk < 0
-    return Batch(batch.x_th, np.where(nobody, 0, batch.ids_tk), np.where(nobody, np.float32(0), batch.gates_tk))
+    """The same sum with a gate of zero in place of -1."""
+    masked = batch.ids_tk < 0
+    return Batch(batch.x_th, np.where(masked, 0, batch.ids_tk), np.where(masked, np.float32(0), batch.gates_tk))
 
 
 def through(face: str, moe: _kernels.MoE, batch: Batch) -> Bits:
@@ -48,7 +48,7 @@ ids = st.lists(st.lists(st.integers(-1, 3), min_size=3, max_size=3), min_size=1,
 @pytest.mark.parametrize(("precision", "isa"), kernels())
 @settings(max_examples=8, deadline=None)
 @given(ids=ids, options=st.fixed_dictionaries({"dynamic": st.booleans(), "numa": st.booleans()}))
-def test_it_is_the_sum_without_them(precision, isa, domains, team, ids, options):
+def test_masked_slots_are_left_out_of_the_sum(precision, isa, domains, team, ids, options):
     of = case(precision, (4, 96, 256), 9, 3, domains)
     batch = drawn(of, np.array(ids))
     out = forward(_kernels.MoE(of.packed, team), batch, isa=isa, **options)
@@ -59,18 +59,18 @@ def test_it_is_the_sum_without_them(precision, isa, domains, team, ids, options)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @settings(max_examples=20, deadline=None)
 @given(ids=ids)
-def test_who_has_experts_has_the_same_bits_without_the_others(precision, team, ids):
+def test_masked_tokens_do_not_change_the_bits_of_others(precision, team, ids):
     of = case(precision, (4, 64, 64), 9, 3)
     batch = drawn(of, np.array(ids))
-    moe, somebody = _kernels.MoE(of.packed, team), (batch.ids_tk >= 0).any(1)
-    alone = Batch(batch.x_th[somebody], batch.ids_tk[somebody], batch.gates_tk[somebody])
-    assert (forward(moe, batch, isa="reference")[somebody] == forward(moe, alone, isa="reference")).all()
+    moe, routed = _kernels.MoE(of.packed, team), (batch.ids_tk >= 0).any(1)
+    alone = Batch(batch.x_th[routed], batch.ids_tk[routed], batch.gates_tk[routed])
+    assert (forward(moe, batch, isa="reference")[routed] == forward(moe, alone, isa="reference")).all()
 
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("domains", [1, 2])
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_call_of_nobodies_writes_zeros(precision, domains, face, team):
+def test_a_call_without_experts_writes_zeros(precision, domains, face, team):
     of = case(precision, (4, 64, 256), 5, 2, domains)
     moe = _kernels.MoE(of.packed, team)
     batch = Batch(of.batch.x_th, np.full_like(of.batch.ids_tk, -1), of.batch.gates_tk)
@@ -79,7 +79,7 @@ def test_a_call_of_nobodies_writes_zeros(precision, domains, face, team):
 
 
 @pytest.mark.parametrize(("precision", "isa"), kernels())
-def test_what_a_token_of_nobodies_holds_does_not_matter(precision, isa, team):
+def test_the_content_of_a_masked_token_does_not_matter(precision, isa, team):
     of = case(precision, (4, 64, 64), 6, 2)
     moe = _kernels.MoE(of.packed, team)
     batch = Batch(of.batch.x_th.copy(), of.batch.ids_tk.copy(), of.batch.gates_tk.copy())
@@ -91,7 +91,7 @@ def test_what_a_token_of_nobodies_holds_does_not_matter(precision, isa, team):
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_two_halves_make_the_whole(precision, team):
-    """As deferral parts it: some now, the others later."""
+    """As deferral splits a call: some experts now, the others later."""
     of = case(precision, (4, 64, 64), 6, 2)
     moe, later = _kernels.MoE(of.packed, team), np.arange(12).reshape(6, 2) % 3 == 0
     halves = [np.where(out_of_it, -1, of.batch.ids_tk) for out_of_it in (later, ~later)]
@@ -108,5 +108,5 @@ def test_other_ids_out_of_range_stay_an_error(face, bad, team):
     of = case("bf16", (4, 64, 64), 6, 2)
     batch = Batch(of.batch.x_th, of.batch.ids_tk.copy(), of.batch.gates_tk)
     batch.ids_tk[1], batch.ids_tk[3, 1] = -1, bad
-    with pytest.raises(IndexError, match=rf"expert id {bad} of token 3 is not in 0\.\.3 \(or -1, nobody\)"):
+    with pytest.raises(IndexError, match=rf"expert id {bad} of token 3 is not in 0\.\.3 \(or -1 for none\)"):
         through(face, _kernels.MoE(of.packed, team), batch)
