@@ -15,7 +15,7 @@ from ktbench.report.agreement import UNPROVEN, kl_text, top1_text
 from ktbench.report.conditions import common_to, conditions_of
 from ktbench.report.documents import Document, documents_of
 from ktbench.report.markdown import grid, table_grid
-from ktbench.report.paper_overview import HEADINGS, NUMERIC, overview
+from ktbench.report.paper_summary import HEADINGS, NUMERIC, overview
 from ktbench.report.parts import parts_of, the_part
 from ktbench.report.row import Row
 from ktbench.report.rows import name_width, row_line, rows_of

@@ -10,7 +10,7 @@ from ktbench.report.accuracy.rows import AccuracyRow, accuracy_rows
 from ktbench.report.accuracy.table import accuracy_table
 from ktbench.report.attribution import ATTRIBUTED, Attribution, attributions_of
 from ktbench.report.attribution_table import attribution_table
-from ktbench.report.paper import PaperLine, paper_lines
+from ktbench.report.paper_lines import PaperLine, paper_lines
 from ktbench.report.paper_table import paper_table
 from ktbench.report.parts import parts_of, the_part
 from ktbench.report.row import Row

@@ -11,17 +11,15 @@ from matplotlib import style
 from matplotlib.figure import Figure
 
 from ktbench.report.attribution import Attribution
-from ktbench.report.attribution_figure import draw_attribution
-from ktbench.report.breakdown import draw_breakdown
-from ktbench.report.busy import draw_roles
-from ktbench.report.depth import draw_depth
-from ktbench.report.latency import draw_latency
-from ktbench.report.paper import PaperLine
+from ktbench.report.figures.attribution import draw_attribution
+from ktbench.report.figures.bars import draw_breakdown
+from ktbench.report.figures.roles import draw_roles
+from ktbench.report.figures.sheet import DPI, without_caption
+from ktbench.report.figures.sweeps import draw_depth, draw_latency, draw_throughput
 from ktbench.report.paper_figure import draw_paper
+from ktbench.report.paper_lines import PaperLine
 from ktbench.report.row import Row
-from ktbench.report.sheet import DPI, without_caption
 from ktbench.report.tables import Table
-from ktbench.report.throughput import draw_throughput
 from ktbench.spec.sweep import FigureKind
 
 # Fixed salt, no dates, fonts inside the file, nobody's own matplotlibrc: the same rows give the same bytes.

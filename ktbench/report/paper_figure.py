@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from ktbench.report.paper import PaperLine
-from ktbench.report.paper_accuracy import draw_heat, draw_list
-from ktbench.report.paper_bars import draw_paper_bars, draw_paper_scores
-from ktbench.report.paper_curves import draw_paper_curves
-from ktbench.report.paper_panels import Form, form_of
+from ktbench.report.figures.heat import draw_heat, draw_list
+from ktbench.report.figures.paper import draw_paper_bars, draw_paper_curves, draw_paper_scores
+from ktbench.report.figures.paper_panels import Form, form_of
+from ktbench.report.paper_lines import PaperLine
 from ktbench.report.tables import Table
 
 _FORMS: Mapping[Form, Callable[[Sequence[PaperLine], Sequence[str]], Figure]] = {

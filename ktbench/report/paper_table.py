@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from ktbench.report.columns import Column
-from ktbench.report.paper import PaperLine, reasons
-from ktbench.report.paper_errors import error_summary
-from ktbench.report.paper_here import unmeasured_sentences
+from ktbench.report.paper_lines import PaperLine, reasons
+from ktbench.report.paper_summary import error_summary, unmeasured_sentences
 from ktbench.report.parts import the_part
 from ktbench.report.row import Row
 from ktbench.report.tables import Table

@@ -18,7 +18,7 @@ from matplotlib.text import Text
 from numpy.typing import NDArray
 
 from ktbench.report.figure import draw
-from ktbench.report.frame import decades
+from ktbench.report.figures.frame import decades
 from ktbench.report.rows import rows_of
 from ktbench.report.tables import table_of
 from ktbench.report.write import write_report

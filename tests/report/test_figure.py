@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from ktbench.report.figure import draw
-from ktbench.report.lettering import VALUE_PT, width_in, wrapped
+from ktbench.report.figures.bars import slots_of
+from ktbench.report.figures.text_metrics import VALUE_PT, width_in, wrapped
 from ktbench.report.rows import rows_of
-from ktbench.report.slots import slots_of
 from ktbench.report.tables import table_of
 from ktbench.report.write import write_report
 from ktbench.results.store import Run

@@ -19,8 +19,8 @@ from ktbench.report.health import (
     turn_warnings,
     unreadable_sentence,
 )
-from ktbench.report.html.doubts import doubts_of, doubts_of_run
 from ktbench.report.markdown import markdown
+from ktbench.report.page.warnings import doubts_of, doubts_of_run
 from ktbench.report.peaks import are_alike
 from ktbench.report.rows import rows_of
 from ktbench.report.tables import Table, table_of

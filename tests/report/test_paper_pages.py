@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from ktbench.report.documents import Document, documents_of
-from ktbench.report.page import page_of
-from ktbench.report.paper_html import html
-from ktbench.report.paper_overview import overview
-from ktbench.report.paper_pdf import write_pdf
+from ktbench.report.pages import page_of
+from ktbench.report.paper.html import html
+from ktbench.report.paper.pdf import write_pdf
+from ktbench.report.paper_summary import overview
 from ktbench.report.write import write_report
 from ktbench.results.store import Run, read_published
 from ktbench.spec.record import Part

@@ -12,7 +12,7 @@ import pytest
 
 from ktbench.report.data import csv_text
 from ktbench.report.latex import latex
-from ktbench.report.page import page_of
+from ktbench.report.pages import page_of
 from ktbench.report.parts import parts_of, the_part
 from ktbench.report.row import Row, groups_of
 from ktbench.report.rows import row_line, rows_of

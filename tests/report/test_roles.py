@@ -15,9 +15,9 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from ktbench.report.curves import axis_of
 from ktbench.report.figure import draw
-from ktbench.report.page import page_of
+from ktbench.report.figures.curves import axis_of
+from ktbench.report.pages import page_of
 from ktbench.report.rows import rows_of
 from ktbench.report.tables import table_of
 from ktbench.report.write import write_report

@@ -13,13 +13,13 @@ from matplotlib.container import ErrorbarContainer
 
 from ktbench.report.data import csv_text, json_text
 from ktbench.report.figure import draw
-from ktbench.report.page import page_of
+from ktbench.report.figures.bars import slots_of
+from ktbench.report.figures.timeline import timeline_figure
+from ktbench.report.pages import page_of
 from ktbench.report.row import Row, groups_of
 from ktbench.report.rows import row_line, rows_of
 from ktbench.report.simulated import roof_rows
-from ktbench.report.slots import slots_of
 from ktbench.report.tables import Table, table_of
-from ktbench.report.timeline import timeline_figure
 from ktbench.report.write import write_report
 from ktbench.results.stats.verdict import Verdict
 from ktbench.results.store import Run

@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from matplotlib import style
 from matplotlib.figure import Figure
 
-from ktbench.report.accuracy.deferral import draw_deferral
-from ktbench.report.accuracy.dots import draw_accuracy
-from ktbench.report.accuracy.precision import draw_precision
 from ktbench.report.accuracy.rows import AccuracyRow
-from ktbench.report.accuracy.scatter import draw_frontier
 from ktbench.report.figure import STYLE
-from ktbench.report.paper import PaperLine
+from ktbench.report.figures.dots import draw_accuracy
+from ktbench.report.figures.frontier import draw_frontier
+from ktbench.report.figures.heat import draw_deferral, draw_precision
+from ktbench.report.paper_lines import PaperLine
 from ktbench.report.tables import Table
 from ktbench.spec.sweep import FigureKind
 

@@ -8,11 +8,11 @@ from html import unescape
 from math import log10
 
 import pytest
+from ktbench.report.html.picture import Panel, Picture
 
 from ktbench.report.documents import Document, documents_of
-from ktbench.report.html.deck import Deck
-from ktbench.report.html.picture import Panel, Picture
-from ktbench.report.html.section import section_of
+from ktbench.report.page.section import section_of
+from ktbench.report.page.tooltips import Deck
 from ktbench.results.store import Run
 
 

@@ -8,17 +8,17 @@ from pathlib import Path
 from statistics import median
 
 import pytest
+from ktbench.report.html.heat import heat_plot
+from ktbench.report.html.picture import Panel
 
 from ktbench.report.accuracy.answers import NLL
-from ktbench.report.accuracy.cells import HeatCell
 from ktbench.report.accuracy.rows import parts_of_average
 from ktbench.report.accuracy.subjects import AVERAGE
 from ktbench.report.accuracy.table import grids_below
 from ktbench.report.accuracy.text import SURE_MARK, change_text
 from ktbench.report.documents import documents_of
-from ktbench.report.html.heat import heat_plot
-from ktbench.report.html.page import page_html
-from ktbench.report.html.picture import Panel
+from ktbench.report.figures.heat import HeatCell
+from ktbench.report.page.page import page_html
 from ktbench.results.store import Run
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.suite import TaskSpec

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ktbench.report.documents import documents_of
-from ktbench.report.html.page import page_html
+from ktbench.report.page.page import page_html
 from ktbench.results.store import Run
 from tests.report.html.chromium import backend, drive
 from tests.report.html.runs import in_memory

@@ -13,15 +13,15 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-
-from ktbench.report.documents import Document, documents_of
-from ktbench.report.html.cards import Deck, deal
-from ktbench.report.html.doubts import doubts_of, doubts_of_run
-from ktbench.report.html.origin import facts_by_machine, origin_of
-from ktbench.report.html.page import page_html
 from ktbench.report.html.plot import WIDE, Plot
 from ktbench.report.html.scale import Scale
-from ktbench.report.html.words import best_sentence, findings_of
+
+from ktbench.report.documents import Document, documents_of
+from ktbench.report.page.findings import best_sentence, findings_of
+from ktbench.report.page.origin import facts_by_machine, origin_of
+from ktbench.report.page.page import page_html
+from ktbench.report.page.tooltips import Deck, deal
+from ktbench.report.page.warnings import doubts_of, doubts_of_run
 from ktbench.report.rows import rows_of
 from ktbench.report.write import write_report
 from ktbench.resources import data_folder
@@ -242,7 +242,7 @@ def test_a_step_that_reads_no_weights_has_no_place_in_a_roofline() -> None:
 
 
 def test_the_page_needs_no_matplotlib_which_takes_a_second_to_load() -> None:
-    words = "import sys, ktbench.report.html.page; sys.exit('matplotlib' in sys.modules)"
+    words = "import sys, ktbench.report.page.page; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", words], check=False).returncode == 0
 
 

@@ -6,11 +6,11 @@ import re
 from dataclasses import replace
 
 import pytest
-
-from ktbench.report.documents import documents_of
-from ktbench.report.html.page import page_html
 from ktbench.report.html.picture import Picture, in_pages
 from ktbench.report.html.plot import Plot
+
+from ktbench.report.documents import documents_of
+from ktbench.report.page.page import page_html
 from ktbench.report.text import number
 from ktbench.results.store import Run
 from tests.report.html.figures import axes_of, boxes, facts_at, pictures_of, points, words

@@ -6,11 +6,11 @@ from dataclasses import replace
 from math import log
 
 import pytest
+from ktbench.report.html.plot import WIDE
 
 from ktbench.report.documents import documents_of
-from ktbench.report.html.credits import findings_of_shares
-from ktbench.report.html.page import page_html
-from ktbench.report.html.plot import WIDE
+from ktbench.report.page.findings import findings_of_shares
+from ktbench.report.page.page import page_html
 from ktbench.results.store import Run
 from tests.report.attributed import FACTORIAL, LACKING, LEFT_OUT
 from tests.report.html.figures import boxes, facts_at, pictures_of, words

@@ -1,0 +1,230 @@
+"""Published and simulated speeds over tokens or the share of experts at the device: KTransformers, Fig. 3, 7, 11."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from ktbench.report.figures.curves import looks
+from ktbench.report.figures.frame import Frame, decades
+from ktbench.report.figures.label_placement import XY
+from ktbench.report.figures.paper_panels import (
+    BAR_LOOKS,
+    EDGE,
+    MOST_CURVES,
+    PANEL_IN,
+    RATIO,
+    SCORED,
+    Grid,
+    PaperPanel,
+    bar_namer,
+    by_benchmark,
+    left_out,
+    namer,
+    panels_apart,
+    panels_of,
+    values_of,
+    x_name,
+    x_of,
+)
+from ktbench.report.figures.text_metrics import LABEL_PT, PAD_IN, TICK_PT, VALUE_PT, lettered, line_in, width_in
+from ktbench.report.paper_lines import PaperLine
+from ktbench.report.text import number
+
+_BAR_SHARE = 0.84  # of the room of a group
+_NARROW = 10  # bars that one panel in a column has room for
+_SCORES: Mapping[str, Mapping[str, Any]] = {
+    SCORED[0]: {"facecolor": "#ffffff"},
+    SCORED[1]: {"facecolor": "#ffffff", "hatch": "//////"},
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Group:
+    """Bars side by side: heights by the name of their look."""
+
+    name: str
+    heights: dict[str, float]
+
+
+def draw_paper_bars(lines: Sequence[PaperLine], caption: Sequence[str]) -> Figure:
+    """A panel for each model, machine and unit; for each arm what was published, simulated and measured."""
+    drawn = [line for line in lines if values_of(line)]
+    panels = panels_of(drawn)
+    name = bar_namer(drawn)
+    groups = [[_Group(name=name(line), heights=values_of(line)) for line in panel.lines] for panel in panels]
+    return _drawn(panels, groups, BAR_LOOKS, caption)
+
+
+def draw_paper_scores(lines: Sequence[PaperLine], caption: Sequence[str]) -> Figure:
+    """A panel for each model, a group for each benchmark: with all experts on time and with deferred ones."""
+    panels = panels_of([line for line in lines if line.published is not None])
+    return _drawn(panels, [_benchmarks(panel) for panel in panels], _SCORES, caption)
+
+
+def _benchmarks(panel: PaperPanel) -> list[_Group]:
+    found = by_benchmark(panel)
+    return [
+        _Group(name=name, heights={look: line.published or 0.0 for look, line in lines.items()})
+        for name, lines in found.items()
+    ]
+
+
+def _drawn(
+    panels: Sequence[PaperPanel],
+    groups: Sequence[Sequence[_Group]],
+    looks: Mapping[str, Mapping[str, Any]],
+    caption: Sequence[str],
+) -> Figure:
+    shown = [look for look in looks if any(look in one.heights for panel in groups for one in panel)]
+    most = max(map(len, groups))
+    grid = Grid(count=len(panels), narrow=len(panels) == 1 and most * len(shown) <= _NARROW)
+    folded = [_folded([one.name for one in panel], grid.panel_in) for panel in groups]
+    upright = not all(folded)
+    labels = [[_broken(one.name) for one in panel] if upright else folded[n] or [] for n, panel in enumerate(groups)]
+    below_in = _below_in([label for panel in labels for label in panel], upright=upright)
+    legend = [Patch(**looks[look], **EDGE, label=look) for look in shown]
+    placed = grid.place([panel.title for panel in panels], below_in, legend, caption)
+    units = {panel.metric for panel in panels}
+    for n, (panel, axes) in enumerate(zip(panels, placed.axes, strict=True)):
+        _draw(axes, groups[n], [(look, looks[look]) for look in shown], grid.panel_in)
+        axes.set_xticks(range(len(groups[n])), labels[n])
+        axes.tick_params(axis="x", length=0, rotation=90 if upright else 0)
+        if n % grid.columns == 0 or len(units) > 1:
+            axes.set_ylabel(panel.metric, fontsize=LABEL_PT, labelpad=2)
+    return placed.figure
+
+
+def _folded(names: Sequence[str], room_in: float) -> list[str] | None:
+    """Names in lines that fit below their groups; None where they do not."""
+    each = 0.97 * room_in / len(names)
+    folded = [name if width_in(name, TICK_PT) <= each else _broken(name) for name in names]
+    return folded if all(width_in(line, TICK_PT) <= each for name in folded for line in name.split("\n")) else None
+
+
+def _broken(name: str) -> str:
+    """In lines: the features of an arm, its numbers, and the settings."""
+    return name.replace(", ", ",\n").replace(" deferral=", "\ndeferral=")
+
+
+def _below_in(labels: Sequence[str], *, upright: bool) -> float:
+    """Room that labels take below an axis."""
+    if upright:
+        return max(width_in(line, TICK_PT) for label in labels for line in label.split("\n")) + 2 * PAD_IN
+    return (1.4 + max(label.count("\n") for label in labels)) * line_in(TICK_PT)
+
+
+def _draw(axes: Axes, groups: Sequence[_Group], looks: Sequence[tuple[str, Mapping[str, Any]]], room_in: float) -> None:
+    slots = max(len(groups), 2)
+    each = _BAR_SHARE / len(looks)
+    texts = [number(height, 3) for group in groups for height in group.heights.values()]
+    upright = max(width_in(text, VALUE_PT) for text in texts) > 0.9 * each * room_in / slots
+    tall = max(width_in(text, VALUE_PT) for text in texts) if upright else line_in(VALUE_PT)
+    least, most = _span(groups)
+    axes.set_ylim(least * 1.1, most / (1 - (tall + 2 * PAD_IN) / PANEL_IN))
+    axes.set_xlim(-0.5 - (slots - len(groups)) / 2, len(groups) - 0.5 + (slots - len(groups)) / 2)
+    for n, group in enumerate(groups):
+        there = [(group.heights[look], style) for look, style in looks if look in group.heights]
+        for place, (height, style) in enumerate(there):
+            x = n + (place - (len(there) - 1) / 2) * each
+            axes.bar(x, height, each, zorder=2, **style, **EDGE)
+            lettered(axes, x, max(height, 0.0), number(height, 3), upright=upright)
+
+
+def _span(groups: Sequence[_Group]) -> tuple[float, float]:
+    heights = [height for group in groups for height in group.heights.values()]
+    return min(0.0, *heights), max(0.0, *heights)
+
+
+Look = dict[str, Any]
+
+_WIDE, _TALL = 16.0, 8.0  # from these ratios of largest to least on an axis is logarithmic
+_MARGIN, _ROOM_ABOVE = 1.25, 1.12
+_BELOW_IN = 0.3
+_GREY = "#555555"
+# How points of each provenance differ from the look of their arm: published ones are rings around the others.
+_PROVENANCE: Mapping[str, Callable[[Look], Look]] = {
+    "published": lambda look: {
+        "markerfacecolor": "none",
+        "markersize": 4.8,
+        "linestyle": (0, (4, 2)),
+        "linewidth": 0.7,
+        "zorder": 4,
+    },
+    "simulated": lambda look: {"markerfacecolor": look["color"], "markersize": 2.8},
+    "measured here": lambda look: {"marker": "*", "markerfacecolor": look["color"], "linestyle": "", "markersize": 6.0},
+}
+
+
+def draw_paper_curves(lines: Sequence[PaperLine], caption: Sequence[str]) -> Figure:
+    """A panel for each model and machine; arms by shade and marker, published hollow and dashed, simulated filled."""
+    x = x_of(lines)
+    assert x is not None
+    drawn = [line for line in lines if isfinite(x(line)) and values_of(line)]
+    name = namer(drawn, skip=(RATIO,))
+    panels = panels_apart(panels_of(drawn), name, x)
+    styles = looks(list(dict.fromkeys(name(line) for panel in panels for line in panel.lines)))
+    grid = Grid(count=len(panels), narrow=len(panels) == 1 and len(styles) <= MOST_CURVES)
+    said = (*caption, *left_out(lines, drawn))
+    placed = grid.place([panel.title for panel in panels], _BELOW_IN, _legend(styles, drawn), said)
+    for n, (panel, axes) in enumerate(zip(panels, placed.axes, strict=True)):
+        frame = _frame(axes, grid.panel_in, panel, x)
+        for label, style in styles.items():
+            _draw_paper_curves(frame, [line for line in panel.lines if name(line) == label], x, style)
+        if n % grid.columns == 0:
+            axes.set_ylabel(panel.metric, fontsize=LABEL_PT, labelpad=2)
+    return placed.figure
+
+
+def _legend(styles: Mapping[str, Look], lines: Sequence[PaperLine]) -> list[Artist]:
+    """Arms, then provenances in grey."""
+    shown = {provenance for line in lines for provenance in values_of(line)}
+    grey: Look = {"color": _GREY, "linewidth": 1.0, "marker": "o", "markersize": 3.4, "markeredgewidth": 0.8}
+    filled = {name: style | {"markerfacecolor": style["color"]} for name, style in styles.items()}
+    arms: list[Artist] = [Line2D([], [], label=name, **style) for name, style in filled.items()]
+    return [
+        *(arms if len(arms) > 1 else []),
+        *(Line2D([], [], label=name, **grey | change(grey)) for name, change in _PROVENANCE.items() if name in shown),
+    ]
+
+
+def _frame(axes: Any, width_in: float, panel: PaperPanel, x: Callable[[PaperLine], float]) -> Frame:
+    xs = sorted({x(line) for line in panel.lines})
+    ys = [value for line in panel.lines for value in values_of(line).values()]
+    log_x, log_y = xs[0] > 0 and xs[-1] > _WIDE * xs[0], max(ys) > _TALL * min(ys)
+    frame = Frame(
+        axes=axes,
+        width_in=width_in,
+        height_in=PANEL_IN,
+        x=_limits_x(xs, log=log_x),
+        y=(min(ys) / _MARGIN, max(ys) * _MARGIN) if log_y else (0.0, max(ys) * _ROOM_ABOVE),
+        x_name=x_name(panel, x),
+        log_x=log_x,
+        log_y=log_y,
+    )
+    top = frame.y[1]
+    frame.ticks(xs, decades(*frame.y) if log_y else [t for t in MaxNLocator(5).tick_values(0, top) if t <= top])
+    return frame
+
+
+def _limits_x(xs: Sequence[float], *, log: bool) -> XY:
+    room = 0.05 * (xs[-1] - xs[0])
+    return (xs[0] / _MARGIN, xs[-1] * _MARGIN) if log else (xs[0] - room, xs[-1] + room)
+
+
+def _draw_paper_curves(frame: Frame, lines: Sequence[PaperLine], x: Callable[[PaperLine], float], style: Look) -> None:
+    for provenance, change in _PROVENANCE.items():
+        points = sorted({(x(line), values_of(line)[provenance]) for line in lines if provenance in values_of(line)})
+        if points:
+            xs, ys = zip(*points, strict=True)
+            look: Look = {"zorder": 3} | style | change(style)
+            frame.axes.plot(xs, ys, **look)

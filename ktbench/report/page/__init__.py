@@ -1,0 +1,1 @@
+"""TODO: what ktbench/report/page is for."""

@@ -1,0 +1,216 @@
+"""The cards of a document: a card for each row, and finer ones for what a figure shows of parts of a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ktbench.report.accuracy.columns import accuracy_columns
+from ktbench.report.accuracy.results import Result
+from ktbench.report.accuracy.rows import AccuracyRow
+from ktbench.report.accuracy.table import settings_shown
+from ktbench.report.accuracy.text import change_text, flips_text, p_text, score_interval_text
+from ktbench.report.attribution import Attribution, Pair
+from ktbench.report.attribution_table import Line, lines_of
+from ktbench.report.attribution_text import context_text, group_name
+from ktbench.report.attribution_text import settings_shown as settings_of_groups
+from ktbench.report.columns import columns
+from ktbench.report.documents import Document
+from ktbench.report.exact import is_exact
+from ktbench.report.paper_lines import PaperLine
+from ktbench.report.row import Row, groups_of, place
+from ktbench.report.settings import varying
+from ktbench.report.tables import Table
+from ktbench.report.text import DASH, ratio
+from ktbench.results.stats.intervals import Interval
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Card:
+    """A row by its name, with facts to show and the command that runs it again; that may be empty."""
+
+    name: str
+    facts: tuple[tuple[str, str], ...]
+    command: str
+
+
+@dataclass(kw_only=True, slots=True)
+class Deck:
+    """The cards of a page. Numbers of cards hold for the page.
+
+    `holders` has for each card the number of the first card of its document with the same command.
+    """
+
+    cards: list[Card] = field(default_factory=list)
+    holders: list[int] = field(default_factory=list)
+    _first: dict[str, int] = field(default_factory=dict)
+
+    def begin(self) -> int:
+        """Begin a document; returns the number that its first card will have."""
+        self._first = {}
+        return len(self.cards)
+
+    def add(self, cards: Sequence[Card]) -> range:
+        """Add cards; returns their numbers."""
+        numbers = range(len(self.cards), len(self.cards) + len(cards))
+        self.cards += cards
+        self.holders += [self._first.setdefault(card.command, n) for n, card in zip(numbers, cards, strict=True)]
+        return numbers
+
+
+Facts = Iterator[tuple[str, str]]
+
+
+def cards_of_lines(document: Document) -> list[Card]:
+    """A card for each line of a table that is not one of speeds."""
+    table = document.table
+    if document.kind == "accuracy":
+        settings = settings_shown(document.answers)
+        return [_card_of_answers(row, settings, document) for row in document.answers]
+    if document.kind == "attribution":
+        lines = zip(lines_of(document.attributions), _written(table), strict=True)
+        return [_card_of_share(line, cells, document) for line, cells in lines]
+    numbers = zip(document.lines, _written(table), strict=True)
+    return [_card_of_number(line, cells) for line, cells in numbers]
+
+
+def finer_cards(document: Document) -> dict[tuple[str, ...], Card]:
+    """Cards of the subjects of cells, of the pairs of groups, and of numbers beside answers, by what they are of."""
+    found: dict[tuple[str, ...], Card] = {}
+    settings = settings_shown(document.answers) if document.answers else ()
+    for row in document.answers:
+        for result in (one for one in row.results if one.kind != "average"):
+            found[row.row.cell, result.kind, result.subject] = _card_of_result(row, result, settings)
+    groups = settings_of_groups(document.attributions)
+    for n, one in enumerate(document.attributions):
+        for pair in one.pairs:
+            found[str(n), pair.one, pair.other] = _card_of_pair(one, pair, groups, document)
+    for line in document.lines if document.kind == "accuracy" else ():
+        found["published", line.id] = _card_of_number(line, _told(line))
+    return found
+
+
+def _written(table: Table) -> list[list[tuple[str, str]]]:
+    """What stands in each line, by heading."""
+    headings = [column.heading for column in table.columns]
+    return [list(zip(headings, cells, strict=True)) for cells in table.cells]
+
+
+def _card(name: str, facts: Facts, command: str) -> Card:
+    return Card(name=name, facts=tuple((key, text) for key, text in facts if text not in ("", DASH)), command=command)
+
+
+def _card_of_answers(row: AccuracyRow, settings: Sequence[str], document: Document) -> Card:
+    """All that the table could say of a cell, what is the same for all cells included."""
+    every = accuracy_columns(settings, document.answers, document.table.figure)
+    facts = ((column.heading, column.write(row)) for column in every if column.heading not in ("arm", *settings))
+    return _card(place(row.row, settings), iter([*facts, ("why", row.why)]), row.command)
+
+
+def _card_of_result(row: AccuracyRow, result: Result, settings: Sequence[str]) -> Card:
+    return _card(f"{place(row.row, settings)}: {result.subject}", _of_result(row, result), row.command)
+
+
+def _of_result(row: AccuracyRow, result: Result) -> Facts:
+    change = result.change
+    yield "score (% ± SE [95 % interval])", score_interval_text(result.score)
+    yield "graded/asked (questions)", f"{result.graded}/{result.asked}" if result.score else DASH
+    yield "difference (points)", change_text(change.difference if change else None)
+    yield "relative change (%)", change_text(change.relative if change else None)
+    yield "flips (questions)", flips_text(change)
+    yield "p (exact McNemar)", p_text(change)
+    yield "verdict", str(change.verdict) if change else "baseline" if row.is_baseline and result.score else DASH
+    yield from ((f"no {name}", why) for name, why in result.missing.items() if not row.is_baseline or name == "score")
+    yield "evidence (counter)", row.evidence
+    yield "provenance", row.provenance or DASH
+
+
+def _card_of_share(line: Line, cells: Sequence[tuple[str, str]], document: Document) -> Card:
+    (_, feature), *facts = cells
+    missing = line.share.missing.items() if line.share else ()
+    of = line.share.factor or line.share.last if line.share else line.of.total
+    lacking = [(f"no {name}", why) for name, why in missing]
+    every = iter([*facts, *lacking, *_of_attribution(line.of, of, document)])
+    return _card(feature, every, _command(document))
+
+
+def _card_of_pair(one: Attribution, pair: Pair, settings: Sequence[str], document: Document) -> Card:
+    factor = DASH if pair.factor is None else ratio(pair.factor)
+    facts = [
+        ("together over the product of each (×)", factor),
+        ("beside", context_text(one, pair)),
+        ("at", group_name(one, settings)),
+        ("why", pair.why),
+        *_of_attribution(one, pair.factor, document),
+    ]
+    return _card(f"{pair.one} with {pair.other}", iter(facts), _command(document))
+
+
+def _of_attribution(one: Attribution, value: Interval | None, document: Document) -> Facts:
+    """What stands behind a value of a group: its rounds, and what counters saw of all features together."""
+    whole = next((row for row in document.rows if _is_whole(row, one)), None)
+    yield "rounds", DASH if value is None or is_exact(value) else str(value.n)
+    yield f"evidence of {one.whole} (counter/step)", (whole.evidence if whole else None) or DASH
+    yield "provenance", "simulated" if one.simulated else "measured"
+
+
+def _is_whole(row: Row, one: Attribution) -> bool:
+    return row.role == "arm" and row.label == one.whole and row.settings == one.settings
+
+
+def _command(document: Document) -> str:
+    ((_, command),) = document.table.commands
+    return command
+
+
+def _card_of_number(line: PaperLine, cells: Sequence[tuple[str, str]]) -> Card:
+    name = line.arm or line.what or line.id
+    facts = [(key, text) for key, text in cells if text != name]
+    lacking = [(f"not {key}", why) for key, why in line.missing.items()]
+    return _card(name, iter([*facts, *lacking, ("published in", line.source)]), line.command)
+
+
+def _told(line: PaperLine) -> list[tuple[str, str]]:
+    """What a number says where it is no line of a table."""
+    value = DASH if line.published is None else f"{line.published:g}"
+    return [("of", line.what), ("model", line.model), (f"published ({line.metric})", value)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dealt:
+    """The cards of a document: one for each line of its table, one for each cell by its key.
+
+    `finer` are those of a cell's subjects by (cell, kind, subject), and those of pairs by (group, one, other).
+    """
+
+    lines: tuple[int, ...]
+    cells: Mapping[str, int]
+    finer: Mapping[tuple[str, ...], int] = field(default_factory=dict)
+
+
+def deal(document: Document, deck: Deck) -> Dealt:
+    """Add the cards of a document to those of the page."""
+    if document.kind == "table":
+        numbers = deck.add(_cards_of(document.rows))
+        cells = {row.cell: number for row, number in zip(document.rows, numbers, strict=True)}
+        return Dealt(lines=tuple(cells[row.cell] for row in document.rows if row.role == "arm"), cells=cells)
+    lines = deck.add(cards_of_lines(document))
+    finer = finer_cards(document)
+    return Dealt(
+        lines=tuple(lines),
+        cells={one.row.cell: number for one, number in zip(document.answers, lines, strict=False)},
+        finer=dict(zip(finer, deck.add(list(finer.values())), strict=True)),
+    )
+
+
+def _cards_of(rows: Sequence[Row]) -> list[Card]:
+    """All that a table could say of each row, what is the same for all rows included."""
+    settings = varying([group[0].settings for group in groups_of(rows)])
+    written = [column for column in columns(settings, rows) if column.heading not in ("arm", *settings)]
+    cards = []
+    for row in rows:
+        facts = [(column.heading, column.write(row)) for column in written]
+        facts += [("why", row.why)] if row.why else []
+        shown = tuple((name, text) for name, text in facts if text != DASH)
+        cards.append(Card(name=place(row, settings), facts=shown, command=row.command))
+    return cards
