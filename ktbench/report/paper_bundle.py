@@ -32,8 +32,7 @@ def write_kit(folder: Path, run: Run, documents: Sequence[Document]) -> Iterator
     Yields the paths.
     """
     # matplotlib takes a second to load: only for those who want the figures.
-    from ktbench.report.figure import save
-    from ktbench.report.figures.sheet import caption_of
+    from ktbench.report.figures.output import save
 
     folder.mkdir(exist_ok=True)
     lines = [*_head(run)]
@@ -42,7 +41,7 @@ def write_kit(folder: Path, run: Run, documents: Sequence[Document]) -> Iterator
         yield _write(folder / f"{document.name}.tex", short_table_lines(short(document.table)))
         if document.has_figure:
             figure = document.draw()
-            lines += figure_lines(f"{_WHERE}/{document.table.figure_name}.pdf", _caption(document, caption_of(figure)))
+            lines += figure_lines(f"{_WHERE}/{document.table.figure_name}.pdf", _caption(document, figure.caption))
             yield from save(figure, folder, document.table.figure_name, caption=False)
     yield _write(folder / "kit.tex", lines)
     yield _write(folder / "conditions.tex", _conditions(documents))

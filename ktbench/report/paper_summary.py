@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import mean, median, quantiles
+from typing import TYPE_CHECKING
 
-from ktbench.report.documents import Document
 from ktbench.report.machine import facts_of
 from ktbench.report.paper_lines import PaperLine
 from ktbench.report.parts import the_part
@@ -15,6 +15,9 @@ from ktbench.report.text import DASH
 from ktbench.results.store import Run
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.weights import dense_bytes, expert_bytes
+
+if TYPE_CHECKING:
+    from ktbench.report.documents import Document
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

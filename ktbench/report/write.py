@@ -101,7 +101,7 @@ def _pages(folder: Path, run: Run, documents: Sequence[Document]) -> Iterator[Pa
 def _figures(folder: Path, document: Document) -> Iterator[Path]:
     if document.has_figure:
         # matplotlib takes a second to load: only for those who want the figure.
-        from ktbench.report.figure import save
+        from ktbench.report.figures.output import save
 
         yield from save(document.draw(), folder, document.table.figure_name)
 

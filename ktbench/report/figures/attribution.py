@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
@@ -19,8 +18,21 @@ from ktbench.report.attribution_table import TOTAL
 from ktbench.report.attribution_text import absences, context_text, group_name, settings_shown
 from ktbench.report.exact import is_exact
 from ktbench.report.figures.frame import decades
-from ktbench.report.figures.sheet import COLUMN_IN, LEFT_IN, PAGE_IN, PLOT_IN, RIGHT_IN, TOP_IN, axes_at, sheet
-from ktbench.report.figures.text_metrics import INK, LABEL_PT, PAD_IN, TICK_PT, VALUE_PT, lettered, line_in, width_in
+from ktbench.report.figures.sheet import (
+    COLUMN_IN,
+    LEFT_IN,
+    PAGE_IN,
+    PLOT_IN,
+    RIGHT_IN,
+    TOP_IN,
+    Key,
+    Mark,
+    Sheet,
+    axes_at,
+    mark,
+    sheet,
+)
+from ktbench.report.figures.text_metrics import INK, LABEL_PT, PAD_IN, TICK_PT, VALUE_PT, line_in, text_above, width_in
 from ktbench.report.tables import Table
 from ktbench.report.text import DASH
 from ktbench.results.stats.intervals import Interval
@@ -121,12 +133,13 @@ def _cell_in(one: Attribution) -> float:
     return max(_CELL_IN, *(width_in(text, TICK_PT) + 0.06 for text in texts))
 
 
-def draw_matrix(axes: Axes, one: Attribution) -> None:
+def draw_matrix(axes: Axes, one: Attribution, group: str) -> None:
     """Pairs below the diagonal: the later feature names the line, the earlier one the column."""
     columns, lines = one.features[:-1], one.features[1:]
     full = max([_FULL, *(abs(log(pair.factor.mid)) for pair in one.pairs if pair.factor)])
     for pair in one.pairs:
-        _cell(axes, columns.index(pair.one), lines.index(pair.other), one, pair, full)
+        box = _cell(axes, columns.index(pair.one), lines.index(pair.other), one, pair, full)
+        mark(box, Mark(key=(group, pair.one, pair.other)))
     axes.set_xlim(-0.5, len(columns) - 0.5)
     axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.set_xticks(range(len(columns)), list(columns))
@@ -137,15 +150,16 @@ def draw_matrix(axes: Axes, one: Attribution) -> None:
         spine.set_visible(False)
 
 
-def _cell(axes: Axes, x: int, y: int, one: Attribution, pair: Pair, full: float) -> None:
+def _cell(axes: Axes, x: int, y: int, one: Attribution, pair: Pair, full: float) -> Rectangle:
     depth = 0.0 if pair.factor is None else log(pair.factor.mid) / full
     face = _NOTHING if pair.factor is None else _SIGNED((1 + depth) / 2)
-    axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=face, edgecolor="#cccccc", linewidth=0.5))
+    box = axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=face, edgecolor="#cccccc", linewidth=0.5))
     color = "white" if depth > _DARK else INK
     text = DASH if pair.factor is None else f"{pair.factor.mid:.3f}"
     weight = "bold" if pair.is_sure else "normal"
     axes.text(x, y - 0.16, text, fontsize=TICK_PT, ha="center", va="center", color=color, weight=weight)
     axes.text(x, y + 0.24, _below(one, pair), fontsize=TICK_PT - 1, ha="center", va="center", color=color)
+    return box
 
 
 def _below(one: Attribution, pair: Pair) -> str:
@@ -162,8 +176,8 @@ _WIDTH = 0.7  # of a slot
 _LEAST_SPAN = 1.1  # of the axis, so that equal cells do not look far apart
 
 
-def draw_waterfall(axes: Axes, one: Attribution, width_in_: float) -> None:
-    """Draw the bars of an attribution into axes `width_in_` inches wide."""
+def draw_waterfall(axes: Axes, one: Attribution, width_in_: float, group: str) -> None:
+    """Draw the bars of an attribution into axes `width_in_` inches wide; `group` begins the keys of their marks."""
     bars = bars_of(one)
     low, high = _limits(bars)
     axes.set_yscale("log")
@@ -171,7 +185,7 @@ def draw_waterfall(axes: Axes, one: Attribution, width_in_: float) -> None:
     axes.set_ylim(low, high)
     axes.axhline(1, color=INK, linewidth=0.5, linestyle=(0, (4, 3)), zorder=1)
     for x, bar in enumerate(bars):
-        _draw(axes, x, bar)
+        _draw(axes, x, bar, (group, bar.name))
     for x, (bar, following) in enumerate(pairwise(bars)):
         if bar.end is not None and one.orders and following.end is not None:
             axes.plot([x + _WIDTH / 2, x + 1 - _WIDTH / 2], [bar.end, bar.end], color=INK, linewidth=0.5, zorder=1.5)
@@ -184,14 +198,19 @@ def draw_waterfall(axes: Axes, one: Attribution, width_in_: float) -> None:
     axes.tick_params(axis="x", length=0, pad=2)
 
 
-def _draw(axes: Axes, x: int, bar: Bar) -> None:
+def _draw(axes: Axes, x: int, bar: Bar, key: Key) -> None:
     if bar.end is not None:
         bottom, height = min(bar.start, bar.end), abs(bar.end - bar.start)
-        axes.bar(x, height, _WIDTH, bottom=bottom, **_LOOKS[bar.kind], edgecolor=INK, linewidth=0.6, zorder=2)
+        look = {"edgecolor": INK, "linewidth": 0.6, **_LOOKS[bar.kind]}
+        (box,) = axes.bar(x, height, _WIDTH, bottom=bottom, zorder=2, **look)
+        if x:
+            mark(box, Mark(key=key))
     if bar.whisker is not None:
         reach = [[bar.whisker.mid - bar.whisker.low], [bar.whisker.high - bar.whisker.mid]]
         axes.errorbar(x, bar.whisker.mid, reach, ecolor="black", elinewidth=0.8, capsize=1.8, capthick=0.8, zorder=4)
-    lettered(axes, x, bar.top, bar.text, upright=False)
+    text = text_above(axes, x, bar.top, bar.text, upright=False)
+    if bar.end is None:
+        mark(text, Mark(key=key))
 
 
 def _limits(bars: tuple[Bar, ...]) -> tuple[float, float]:
@@ -230,7 +249,7 @@ _BARS_IN_COLUMN = 8
 _TITLE_IN, _GAP_IN = 0.16, 0.75
 
 
-def draw_attribution(attributions: Sequence[Attribution], table: Table) -> Figure:
+def draw_attribution(attributions: Sequence[Attribution], table: Table) -> Sheet:
     """A waterfall for each group below each other; with `interactions` the matrix of pairs to the right of each."""
     settings = settings_shown(attributions)
     matrices = [matrix_in(one) if table.figure == "interactions" else (0.0, 0.0) for one in attributions]
@@ -246,13 +265,13 @@ def draw_attribution(attributions: Sequence[Attribution], table: Table) -> Figur
     missing = [f"{note}." for one in attributions for note in absences(one, settings)]
     figure = sheet(width, TOP_IN + sum(talls), [table.figure_caption, *missing, *table.conditions])
     top = TOP_IN
-    for one, head, tall, (wide, high) in zip(attributions, heads, talls, matrices, strict=True):
+    for n, (one, head, tall, (wide, high)) in enumerate(zip(attributions, heads, talls, matrices, strict=True)):
         axes = axes_at(figure, LEFT_IN, top + head, plot)
         axes.set_title(group_name(one, settings), fontsize=LABEL_PT, pad=3)
-        draw_waterfall(axes, one, plot)
+        draw_waterfall(axes, one, plot, str(n))
         if wide:
             left = width - RIGHT_IN - wide
             matrix = axes_at(figure, left, top + head + max(0.0, (PLOT_IN - high) / 2), wide, high)
-            draw_matrix(matrix, one)
+            draw_matrix(matrix, one, str(n))
         top += tall
     return figure

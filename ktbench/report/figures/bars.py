@@ -8,7 +8,6 @@ from typing import Any
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ktbench.report.agreement import MARK, shows_speeds
@@ -20,12 +19,14 @@ from ktbench.report.figures.sheet import (
     PLOT_IN,
     RIGHT_IN,
     TOP_IN,
+    Sheet,
     axes_at,
     draw_legend,
     legend_lines,
+    mark_cells,
     sheet,
 )
-from ktbench.report.figures.text_metrics import INK, LABEL_PT, PAD_IN, TICK_PT, VALUE_PT, lettered, line_in, width_in
+from ktbench.report.figures.text_metrics import INK, LABEL_PT, PAD_IN, TICK_PT, VALUE_PT, line_in, text_above, width_in
 from ktbench.report.row import Row, groups_of
 from ktbench.report.settings import TOKENS, varying
 from ktbench.report.tables import Table
@@ -41,6 +42,7 @@ class Slot:
     """
 
     arm: str
+    cell: str
     text: str
     height: float | None = None
     whisker: Interval | None = None
@@ -99,7 +101,7 @@ def _speed_slot(row: Row) -> Slot | None:
 
 
 def _empty(row: Row, notes: dict[str, int], room_in: float, size_pt: float) -> Slot:
-    return Slot(arm=row.shown, text=_absence(row, notes, room_in, size_pt))
+    return Slot(arm=row.shown, cell=row.cell, text=_absence(row, notes, room_in, size_pt))
 
 
 def _slot(row: Row, height: float | None, whisker: Interval | None) -> Slot | None:
@@ -109,7 +111,7 @@ def _slot(row: Row, height: float | None, whisker: Interval | None) -> Slot | No
     shown = row.step_s.mid * 1e3 if row.is_layer else row.tokens_per_s.mid
     text = f"{'~' if noisy else ''}{number(shown, 3)}{MARK if row.unproven else ''}"
     spread = None if row.simulated else whisker
-    return Slot(arm=row.shown, text=text, height=height, whisker=spread, noisy=noisy)
+    return Slot(arm=row.shown, cell=row.cell, text=text, height=height, whisker=spread, noisy=noisy)
 
 
 def _absence(row: Row, notes: dict[str, int], room_in: float, size_pt: float) -> str:
@@ -132,7 +134,7 @@ def _numbered(notes: Mapping[str, int]) -> tuple[str, ...]:
 
 # From light to dark in steps that a grey print keeps; hatches tell neighbours apart once more.
 _FILLS = ("#ffffff", "#dde9f3", "#c0d5e8", "#a0bfdb", "#80a8cd", "#628fbb", "#4a76a3")
-_HATCHES = ("", "/////", ".....", "\\\\\\\\\\", "xxxxx", "-----", "+++++")
+_HATCHES = ("", "/////", "|||||", "\\\\\\\\\\", "xxxxx", "-----", "+++++")
 _BAR = 0.8  # of a slot
 
 
@@ -209,10 +211,10 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
         axes.axhline(1, color=INK, linewidth=0.5, linestyle=(0, (4, 3)), zorder=1)
     for x, slot in panel.placed:
         if slot.height is None:
-            lettered(axes, x, 0, slot.text, upright=True)
+            mark_cells(text_above(axes, x, 0, slot.text, upright=True), [slot.cell])
         else:
             _bar(axes, x, slot, panel.arms.index(slot.arm))
-            lettered(axes, x, slot.top, slot.text, upright=panel.upright)
+            text_above(axes, x, slot.top, slot.text, upright=panel.upright)
     axes.set_ylabel(panel.name, fontsize=LABEL_PT, labelpad=2)
     axes.tick_params(axis="y", labelsize=TICK_PT, width=0.6, length=2.5, pad=2)
     positions, names = zip(*panel.ticks(), strict=True)
@@ -249,7 +251,9 @@ def _ceiling(panel: Panel) -> float:
 
 
 def _bar(axes: Axes, x: int, slot: Slot, number: int) -> None:
-    axes.bar(x, slot.height or 0, _BAR, **_fill(number), linewidth=0.6, linestyle="--" if slot.noisy else "-", zorder=2)
+    style = "--" if slot.noisy else "-"
+    (box,) = axes.bar(x, slot.height or 0, _BAR, **_fill(number), linewidth=0.6, linestyle=style, zorder=2)
+    mark_cells(box, [slot.cell])
     if slot.whisker is not None:
         reach = [[slot.whisker.mid - slot.whisker.low], [slot.whisker.high - slot.whisker.mid]]
         axes.errorbar(x, slot.whisker.mid, reach, ecolor="black", elinewidth=0.8, capsize=1.8, capthick=0.8, zorder=4)
@@ -259,7 +263,7 @@ def _bar(axes: Axes, x: int, slot: Slot, number: int) -> None:
 _SLOTS_IN_COLUMN, _SLOTS_OF_GROUPS_IN_COLUMN, _SLOTS_IN_PANEL = 6, 8, 64
 
 
-def draw_breakdown(rows: Sequence[Row], table: Table) -> Figure:
+def draw_breakdown(rows: Sequence[Row], table: Table) -> Sheet:
     """A slot for every arm: a bar where it was timed, its reason where it was not."""
     groups, notes = slots_of(rows, 0.95 * PLOT_IN, VALUE_PT)
     fitting = _SLOTS_IN_COLUMN if len(groups) == 1 else _SLOTS_OF_GROUPS_IN_COLUMN

@@ -1,4 +1,4 @@
-"""Panels of curves side by side on a sheet, below their common legend."""
+"""What curve figures show, how curves look, and their panels side by side below a common legend."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ktbench.report.figures.frame import Frame
+from ktbench.report.figures.roofs import roof_handle
 from ktbench.report.figures.sheet import (
     COLUMN_IN,
     LEFT_IN,
@@ -21,12 +21,13 @@ from ktbench.report.figures.sheet import (
     PLOT_IN,
     RIGHT_IN,
     TOP_IN,
+    Sheet,
     axes_at,
     draw_legend,
     legend_lines,
+    mark_cells,
     sheet,
 )
-from ktbench.report.figures.sweeps import roof_handle
 from ktbench.report.figures.text_metrics import INK, LABEL_PT
 from ktbench.report.roof import Spread
 from ktbench.report.row import Row, groups_of
@@ -69,6 +70,7 @@ class Point:
     x: float
     y: Spread
     noisy: bool
+    cell: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,7 +129,7 @@ def _curves(rows: Sequence[Row], names: _Names, value: Value, suffix: str = "") 
     for row in rows:
         y = value(row)
         if y is not None:
-            point = Point(x=names.axis.of(row), y=y, noisy=row.outcome is Outcome.NOISY)
+            point = Point(x=names.axis.of(row), y=y, noisy=row.outcome is Outcome.NOISY, cell=row.cell)
             found.setdefault(names.short(row) + suffix, []).append(point)
     for name, points in found.items():
         yield Curve(name=name, points=tuple(sorted(points, key=lambda point: point.x)))
@@ -213,7 +215,9 @@ def draw_curves(frame: Frame, panel: CurvePanel, names: Sequence[str], *, bands:
     for curve in panel.references:
         xs, ys = [point.x for point in curve.points], [point.y.mid for point in curve.points]
         alone = "_" if len(xs) == 1 else "None"
-        frame.axes.plot(xs, ys, color=REFERENCE, linewidth=0.6, marker=alone, markersize=_RING, zorder=2)
+        (line,) = frame.axes.plot(xs, ys, color=REFERENCE, linewidth=0.6, marker=alone, markersize=_RING, zorder=2)
+        if alone == "_":
+            mark_cells(line, [point.cell for point in curve.points])
         frame.take_line(list(zip(xs, ys, strict=True)))
     for curve in panel.curves:
         if bands:
@@ -258,7 +262,8 @@ def _shade(frame: Frame, curve: Curve, color: str) -> None:
 
 def _draw(frame: Frame, curve: Curve, look: dict[str, Any]) -> None:
     xs, ys = [point.x for point in curve.points], [point.y.mid for point in curve.points]
-    frame.axes.errorbar(xs, ys, _reach(curve), elinewidth=0.7, capsize=1.6, capthick=0.7, zorder=3, **look)
+    drawn = frame.axes.errorbar(xs, ys, _reach(curve), elinewidth=0.7, capsize=1.6, capthick=0.7, zorder=3, **look)
+    mark_cells(drawn.lines[0], [point.cell for point in curve.points])
     ringed = [point for point in curve.points if point.noisy]
     if ringed:
         where = [point.x for point in ringed], [point.y.mid for point in ringed]
@@ -306,7 +311,7 @@ def place_panels(
     *,
     shared: bool,
     roofs: bool = True,
-) -> tuple[Figure, list[tuple[Axes, float]]]:
+) -> tuple[Sheet, list[tuple[Axes, float]]]:
     """A figure with titled axes for each panel and their width in inches.
 
     `shared`: one y axis for panels abreast; `roofs`: those of `rows` are drawn and stand in the legend.

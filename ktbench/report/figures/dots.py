@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from math import ceil
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from ktbench.report.accuracy.answers import KL, LOSSES, PERPLEXITIES, TOP1
-from ktbench.report.accuracy.caption import MOST_DOTS
+from ktbench.report.accuracy.caption import MOST_DOTS, measured_text
 from ktbench.report.accuracy.results import Result
 from ktbench.report.accuracy.rows import AccuracyRow, parts_of_average
 from ktbench.report.accuracy.subjects import AVERAGE, SubjectKind
@@ -24,10 +23,14 @@ from ktbench.report.figures.sheet import (
     PAGE_IN,
     RIGHT_IN,
     TOP_IN,
+    Mark,
+    Sheet,
     axes_at,
     draw_legend,
     legend_lines,
+    mark,
     sheet,
+    style_ticks,
 )
 from ktbench.report.figures.text_metrics import LABEL_PT, TICK_PT, width_in
 from ktbench.report.row import place
@@ -43,6 +46,7 @@ class Dot:
     line: int
     name: str
     value: Estimate
+    mark: Mark
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +71,9 @@ def measured_panels(rows: Sequence[AccuracyRow]) -> list[DotPanel]:
         for one in row.measures if not row.is_baseline or len(rows) == 1 else ():
             value = one.change if paired and one.metric in LOSSES else one.value
             if value is not None:
-                found.setdefault((one.task, one.metric), []).append(Dot(line=line, name="", value=value))
+                found.setdefault((one.task, one.metric), []).append(
+                    Dot(line=line, name="", value=value, mark=Mark(key=(row.row.cell,)))
+                )
     panels = [_panel(task, metric, tuple(dots), paired=paired) for (task, metric), dots in found.items()]
     return panels or [DotPanel(x_name="nothing was measured", dots=())]
 
@@ -85,10 +91,10 @@ _ABREAST = 3
 _DOT_IN, _SPACE_IN, _TITLE_IN, _FOOT_IN, _GAP_IN = 0.11, 0.08, 0.15, 0.34, 0.14
 _ROOM = 0.06
 
-_Placed = tuple[int, str, Result | None]  # line, name of the look
+_Placed = tuple[int, str, Result | None, Mark]  # line, name of the look
 
 
-def draw_accuracy(rows: Sequence[AccuracyRow], caption: Sequence[str]) -> Figure:
+def draw_accuracy(rows: Sequence[AccuracyRow], caption: Sequence[str]) -> Sheet:
     """Scores by category or task, and their paired differences; where nothing is graded what is measured instead.
 
     Where lines by category would be too many, each arm has a line for its average.
@@ -99,31 +105,43 @@ def draw_accuracy(rows: Sequence[AccuracyRow], caption: Sequence[str]) -> Figure
         return draw_dots(names, measured_panels(rows), [""], caption)
     kind, parts = parts_of_average(rows)
     if len(rows) * (len(parts) + 1) > MOST_DOTS:
-        average: list[_Placed] = [(line, "", row.result()) for line, row in enumerate(rows)]
+        average: list[_Placed] = [(line, "", row.result(), Mark(key=(row.row.cell,))) for line, row in enumerate(rows)]
         return draw_dots(names, _scored(average), [""], caption)
     places: list[tuple[str, SubjectKind]] = [*((part, kind) for part in parts), (AVERAGE, "average")]
     found = [
-        (line, name, row.result(*where))
+        (line, name, row.result(*where), _mark(row, *where))
         for line, where in enumerate(places)
         for row, name in zip(rows, names, strict=True)
     ]
     return draw_dots([part.replace("_", " ") for part, _ in places], _scored(found), names, caption)
 
 
+def draw_measured(rows: Sequence[AccuracyRow]) -> Sheet:
+    """Perplexity and drift from the baseline, a panel for each metric of each task."""
+    settings = settings_shown(rows)
+    text = measured_text(rows)
+    names = [place(row.row, settings) for row in rows]
+    return draw_dots(names, measured_panels(rows), [""], [f"{text[0].upper()}{text[1:]}."])
+
+
+def _mark(row: AccuracyRow, subject: str, kind: SubjectKind) -> Mark:
+    return Mark(key=(row.row.cell,) if kind == "average" else (row.row.cell, kind, subject))
+
+
 def _scored(found: Sequence[_Placed]) -> list[DotPanel]:
     scores, changes = [], []
-    for line, name, result in found:
+    for line, name, result, at in found:
         if result and result.score:
-            scores.append(Dot(line=line, name=name, value=result.score))
+            scores.append(Dot(line=line, name=name, value=result.score, mark=at))
         if result and result.change:
-            changes.append(Dot(line=line, name=name, value=result.change.difference))
+            changes.append(Dot(line=line, name=name, value=result.change.difference, mark=at))
     panels = [DotPanel(x_name="score, %", dots=tuple(scores), scale=100)]
     if changes:
         panels.append(DotPanel(x_name="difference, points", dots=tuple(changes), scale=100, zero=True))
     return panels
 
 
-def draw_dots(lines: Sequence[str], panels: Sequence[DotPanel], names: Sequence[str], caption: Sequence[str]) -> Figure:
+def draw_dots(lines: Sequence[str], panels: Sequence[DotPanel], names: Sequence[str], caption: Sequence[str]) -> Sheet:
     """Panels over the same `lines`, three abreast; in each line the looks of `names` one below the other."""
     look_of = looks(names)
     shown = [Line2D([], [], label=name, **look_of[name] | {"linestyle": ""}) for name in names if len(names) > 1]
@@ -154,11 +172,14 @@ def _draw(axes: Axes, panel: DotPanel, names: Sequence[str], lines: int) -> None
         y = dot.line + (names.index(dot.name) - (len(names) - 1) / 2) * step
         mid, low, high = (panel.scale * end for end in _ends(dot.value))
         look = look_of[dot.name] | {"linestyle": ""}
-        axes.errorbar([mid], [y], xerr=[[mid - low], [high - mid]], elinewidth=0.7, capsize=1.6, zorder=3, **look)
+        drawn = axes.errorbar(
+            [mid], [y], xerr=[[mid - low], [high - mid]], elinewidth=0.7, capsize=1.6, zorder=3, **look
+        )
+        mark(drawn.lines[0], dot.mark)
     axes.set_ylim(lines - 0.5, -0.5)
     axes.set_xlim(*_limits(panel))
     axes.xaxis.set_major_locator(MaxNLocator(6))
-    axes.tick_params(labelsize=TICK_PT, width=0.6, length=2.5, pad=2)
+    style_ticks(axes)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel(panel.x_name, fontsize=LABEL_PT, labelpad=1.5)
     axes.set_title(panel.title, fontsize=LABEL_PT, pad=2)

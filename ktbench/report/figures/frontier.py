@@ -7,7 +7,6 @@ from itertools import product
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
@@ -22,10 +21,13 @@ from ktbench.report.figures.sheet import (
     PAGE_IN,
     RIGHT_IN,
     TOP_IN,
+    Sheet,
     axes_at,
     draw_legend,
     legend_lines,
+    mark_cells,
     sheet,
+    style_ticks,
 )
 from ktbench.report.figures.text_metrics import INK, LABEL_PT, TICK_PT, line_in, width_in
 
@@ -35,7 +37,7 @@ _LETTER = 0.75  # height of a letter as a share of a line
 _ROOM = 0.08
 
 
-def draw_frontier(rows: Sequence[AccuracyRow], caption: Sequence[str]) -> Figure:
+def draw_frontier(rows: Sequence[AccuracyRow], caption: Sequence[str]) -> Sheet:
     """Tokens/s from left to right, the average score upwards. The look says the formats, the words the features."""
     points = list(frontier_of(rows).values())
     names = list(dict.fromkeys(formats_text(point.row) for point in points))
@@ -69,13 +71,16 @@ def _draw(axes: Axes, points: Sequence[FrontierPoint], names: Sequence[str], wid
     for point in points:
         look = _look(formats_text(point.row), names, is_pareto=point.is_pareto)
         (x, x_reach), (y, y_reach) = _speed(point), _score(point)
-        axes.errorbar([x], [y], xerr=x_reach, yerr=y_reach, elinewidth=0.5, capsize=1.2, capthick=0.5, zorder=3, **look)
+        drawn = axes.errorbar(
+            [x], [y], xerr=x_reach, yerr=y_reach, elinewidth=0.5, capsize=1.2, capthick=0.5, zorder=3, **look
+        )
+        mark_cells(drawn.lines[0], [point.row.row.cell])
     axes.plot(*zip(*_front(points), strict=True), color=REFERENCE, linewidth=0.8, zorder=2)
     axes.margins(_ROOM)
     axes.autoscale_view()
     axes.xaxis.set_major_locator(MaxNLocator(8))
     axes.yaxis.set_major_locator(MaxNLocator(8))
-    axes.tick_params(labelsize=TICK_PT, width=0.6, length=2.5, pad=2)
+    style_ticks(axes)
     axes.set_xlabel("decode speed, tokens/s", fontsize=LABEL_PT, labelpad=1.5)
     axes.set_ylabel("average score, %", fontsize=LABEL_PT, labelpad=2)
     _label(axes, points, wide)

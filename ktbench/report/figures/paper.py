@@ -1,4 +1,4 @@
-"""Published and simulated speeds over tokens or the share of experts at the device: KTransformers, Fig. 3, 7, 11."""
+"""Published beside simulated: bars and curves as in KTransformers (SOSP'25), Fig. 3, 7, 10 to 12 and 14, and scores."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
@@ -29,6 +28,7 @@ from ktbench.report.figures.paper_panels import (
     bar_namer,
     by_benchmark,
     left_out,
+    line_mark,
     namer,
     panels_apart,
     panels_of,
@@ -36,11 +36,23 @@ from ktbench.report.figures.paper_panels import (
     x_name,
     x_of,
 )
-from ktbench.report.figures.text_metrics import LABEL_PT, PAD_IN, TICK_PT, VALUE_PT, lettered, line_in, width_in
+from ktbench.report.figures.sheet import PAGE_IN, RIGHT_IN, TOP_IN, Mark, Sheet, axes_at, mark, sheet
+from ktbench.report.figures.text_metrics import (
+    INK,
+    LABEL_PT,
+    PAD_IN,
+    TICK_PT,
+    VALUE_PT,
+    line_in,
+    text_above,
+    width_in,
+    wrapped,
+)
 from ktbench.report.paper_lines import PaperLine
 from ktbench.report.text import number
 
 _BAR_SHARE = 0.84  # of the room of a group
+_TEXT_IN, _LIST_FOOT_IN = 4.1, 0.34  # of the list of scores
 _NARROW = 10  # bars that one panel in a column has room for
 _SCORES: Mapping[str, Mapping[str, Any]] = {
     SCORED[0]: {"facecolor": "#ffffff"},
@@ -50,31 +62,35 @@ _SCORES: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Group:
-    """Bars side by side: heights by the name of their look."""
+    """Bars side by side: heights, with what they show, by the name of their look."""
 
     name: str
-    heights: dict[str, float]
+    heights: dict[str, tuple[float, Mark]]
 
 
-def draw_paper_bars(lines: Sequence[PaperLine], caption: Sequence[str]) -> Figure:
+def draw_paper_bars(lines: Sequence[PaperLine], caption: Sequence[str]) -> Sheet:
     """A panel for each model, machine and unit; for each arm what was published, simulated and measured."""
     drawn = [line for line in lines if values_of(line)]
     panels = panels_of(drawn)
     name = bar_namer(drawn)
-    groups = [[_Group(name=name(line), heights=values_of(line)) for line in panel.lines] for panel in panels]
+    groups = [[_Group(name=name(line), heights=_heights(line)) for line in panel.lines] for panel in panels]
     return _drawn(panels, groups, BAR_LOOKS, caption)
 
 
-def draw_paper_scores(lines: Sequence[PaperLine], caption: Sequence[str]) -> Figure:
+def draw_paper_scores(lines: Sequence[PaperLine], caption: Sequence[str]) -> Sheet:
     """A panel for each model, a group for each benchmark: with all experts on time and with deferred ones."""
     panels = panels_of([line for line in lines if line.published is not None])
     return _drawn(panels, [_benchmarks(panel) for panel in panels], _SCORES, caption)
 
 
+def _heights(line: PaperLine) -> dict[str, tuple[float, Mark]]:
+    return {look: (value, line_mark(line)) for look, value in values_of(line).items()}
+
+
 def _benchmarks(panel: PaperPanel) -> list[_Group]:
     found = by_benchmark(panel)
     return [
-        _Group(name=name, heights={look: line.published or 0.0 for look, line in lines.items()})
+        _Group(name=name, heights={look: (line.published or 0.0, line_mark(line)) for look, line in lines.items()})
         for name, lines in found.items()
     ]
 
@@ -84,7 +100,7 @@ def _drawn(
     groups: Sequence[Sequence[_Group]],
     looks: Mapping[str, Mapping[str, Any]],
     caption: Sequence[str],
-) -> Figure:
+) -> Sheet:
     shown = [look for look in looks if any(look in one.heights for panel in groups for one in panel)]
     most = max(map(len, groups))
     grid = Grid(count=len(panels), narrow=len(panels) == 1 and most * len(shown) <= _NARROW)
@@ -126,22 +142,23 @@ def _below_in(labels: Sequence[str], *, upright: bool) -> float:
 def _draw(axes: Axes, groups: Sequence[_Group], looks: Sequence[tuple[str, Mapping[str, Any]]], room_in: float) -> None:
     slots = max(len(groups), 2)
     each = _BAR_SHARE / len(looks)
-    texts = [number(height, 3) for group in groups for height in group.heights.values()]
+    texts = [number(height, 3) for group in groups for height, _ in group.heights.values()]
     upright = max(width_in(text, VALUE_PT) for text in texts) > 0.9 * each * room_in / slots
     tall = max(width_in(text, VALUE_PT) for text in texts) if upright else line_in(VALUE_PT)
     least, most = _span(groups)
     axes.set_ylim(least * 1.1, most / (1 - (tall + 2 * PAD_IN) / PANEL_IN))
     axes.set_xlim(-0.5 - (slots - len(groups)) / 2, len(groups) - 0.5 + (slots - len(groups)) / 2)
     for n, group in enumerate(groups):
-        there = [(group.heights[look], style) for look, style in looks if look in group.heights]
-        for place, (height, style) in enumerate(there):
+        there = [(*group.heights[look], style) for look, style in looks if look in group.heights]
+        for place, (height, at, style) in enumerate(there):
             x = n + (place - (len(there) - 1) / 2) * each
-            axes.bar(x, height, each, zorder=2, **style, **EDGE)
-            lettered(axes, x, max(height, 0.0), number(height, 3), upright=upright)
+            (box,) = axes.bar(x, height, each, zorder=2, **style, **EDGE)
+            mark(box, at)
+            text_above(axes, x, max(height, 0.0), number(height, 3), upright=upright)
 
 
 def _span(groups: Sequence[_Group]) -> tuple[float, float]:
-    heights = [height for group in groups for height in group.heights.values()]
+    heights = [height for group in groups for height, _ in group.heights.values()]
     return min(0.0, *heights), max(0.0, *heights)
 
 
@@ -165,7 +182,7 @@ _PROVENANCE: Mapping[str, Callable[[Look], Look]] = {
 }
 
 
-def draw_paper_curves(lines: Sequence[PaperLine], caption: Sequence[str]) -> Figure:
+def draw_paper_curves(lines: Sequence[PaperLine], caption: Sequence[str]) -> Sheet:
     """A panel for each model and machine; arms by shade and marker, published hollow and dashed, simulated filled."""
     x = x_of(lines)
     assert x is not None
@@ -223,8 +240,47 @@ def _limits_x(xs: Sequence[float], *, log: bool) -> XY:
 
 def _draw_paper_curves(frame: Frame, lines: Sequence[PaperLine], x: Callable[[PaperLine], float], style: Look) -> None:
     for provenance, change in _PROVENANCE.items():
-        points = sorted({(x(line), values_of(line)[provenance]) for line in lines if provenance in values_of(line)})
+        points = {(x(line), values_of(line)[provenance]): line for line in lines if provenance in values_of(line)}
         if points:
-            xs, ys = zip(*points, strict=True)
+            found = sorted(points)
             look: Look = {"zorder": 3} | style | change(style)
-            frame.axes.plot(xs, ys, **look)
+            (drawn,) = frame.axes.plot([at for at, _ in found], [value for _, value in found], **look)
+            mark(drawn, *(line_mark(points[point]) for point in found))
+
+
+def draw_paper_list(lines: Sequence[PaperLine], caption: Sequence[str]) -> Sheet:
+    """One dot for each score beside the words of its conditions."""
+    shown = [line for line in lines if line.published is not None]
+    texts = [wrapped(_words(line), TICK_PT, _TEXT_IN) for line in shown]
+    heights = [(len(text) + 0.5) * line_in(TICK_PT) for text in texts]
+    tall = sum(heights)
+    figure = sheet(PAGE_IN, TOP_IN + tall + _LIST_FOOT_IN, caption)
+    left = _TEXT_IN + 2 * RIGHT_IN
+    axes = axes_at(figure, left, TOP_IN, PAGE_IN - left - 3 * RIGHT_IN, tall)
+    places = [sum(heights[:n]) + heights[n] / 2 for n in range(len(shown))]
+    _draw_paper_list(axes, shown, places, tall)
+    axes.set_yticks(places, ["\n".join(text) for text in texts], ha="left")
+    axes.tick_params(axis="y", pad=72 * (_TEXT_IN + RIGHT_IN / 2), length=0)
+    return figure
+
+
+def _draw_paper_list(axes: Axes, lines: Sequence[PaperLine], places: Sequence[float], tall: float) -> None:
+    values = [line.published or 0.0 for line in lines]
+    axes.set_ylim(tall, 0)
+    room = 0.15 * (max(values) - min(values)) or 1.0
+    axes.set_xlim(min(values) - room, max(values) + 1.5 * room)
+    axes.hlines(places, *axes.get_xlim(), color="#cccccc", linewidth=0.4, zorder=1)
+    (points,) = axes.plot(values, places, "o", markersize=4, markerfacecolor="white", markeredgecolor=INK, zorder=3)
+    mark(points, *map(line_mark, lines))
+    for value, place in zip(values, places, strict=True):
+        axes.annotate(
+            number(value, 3), (value, place), xytext=(4, 0), textcoords="offset points", fontsize=VALUE_PT, va="center",
+            color=INK, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4}, zorder=2,
+        )  # fmt: skip
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.tick_params(labelsize=TICK_PT, width=0.6, pad=2)
+    axes.set_xlabel(f"{lines[0].metric}, published", fontsize=LABEL_PT, labelpad=1.5)
+
+
+def _words(line: PaperLine) -> str:
+    return "; ".join(filter(None, (line.precision, line.what)))

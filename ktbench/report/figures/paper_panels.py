@@ -1,4 +1,4 @@
-"""What curves of published numbers run over, and which of them share a panel."""
+"""What figures of published numbers show: lines in panels, the names that tell them apart, and room for the panels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from ktbench.report.figures.sheet import (
     COLUMN_IN,
@@ -19,12 +18,15 @@ from ktbench.report.figures.sheet import (
     PAGE_IN,
     RIGHT_IN,
     TOP_IN,
+    Mark,
+    Sheet,
     axes_at,
     draw_legend,
     legend_lines,
     sheet,
+    style_ticks,
 )
-from ktbench.report.figures.text_metrics import INK, LABEL_PT, TICK_PT
+from ktbench.report.figures.text_metrics import INK, LABEL_PT
 from ktbench.report.paper_lines import PaperLine
 from ktbench.report.settings import varying
 from ktbench.spec.arms import arm_peer
@@ -38,7 +40,7 @@ PANEL_IN = 1.5
 BAR_LOOKS: dict[str, dict[str, Any]] = {
     "published": {"facecolor": "#ffffff", "hatch": "//////"},
     "simulated": {"facecolor": "#4a76a3"},
-    "measured here": {"facecolor": "#c0d5e8", "hatch": "....."},
+    "measured here": {"facecolor": "#c0d5e8", "hatch": "|||||"},
 }
 EDGE: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6}
 
@@ -76,7 +78,7 @@ class Grid:
             left = LEFT_IN + n % self.columns * (self.panel_in + LEFT_IN)
             axes = axes_at(figure, left, head + n // self.columns * tall + _TITLE_IN, self.panel_in, PANEL_IN)
             axes.set_title(title, fontsize=LABEL_PT, pad=3)
-            axes.tick_params(labelsize=TICK_PT, width=0.6, length=2.5, pad=2)
+            style_ticks(axes)
             found.append(axes)
         return Placed(figure=figure, axes=tuple(found))
 
@@ -85,7 +87,7 @@ class Grid:
 class Placed:
     """A figure with the axes of its panels."""
 
-    figure: Figure
+    figure: Sheet
     axes: tuple[Axes, ...]
 
 
@@ -187,6 +189,11 @@ def namer(lines: Sequence[PaperLine], skip: Sequence[str] = ()) -> Callable[[Pap
         yield from (f"{key.rpartition('.')[2]} {value}" for key in keys if (value := conditions(line).get(key)))
 
     return lambda line: ", ".join(words(line)) or line.arm
+
+
+def line_mark(line: PaperLine) -> Mark:
+    """The mark of a line."""
+    return Mark(key=(line.id, line.cell))
 
 
 def values_of(line: PaperLine) -> dict[str, float]:

@@ -9,7 +9,6 @@ from typing import Any
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
@@ -22,10 +21,13 @@ from ktbench.report.figures.sheet import (
     PAGE_IN,
     RIGHT_IN,
     TOP_IN,
+    Sheet,
     axes_at,
     draw_legend,
     legend_lines,
+    mark_cells,
     sheet,
+    style_ticks,
 )
 from ktbench.report.figures.text_metrics import INK, LABEL_PT, TICK_PT, VALUE_PT, line_in, width_in
 from ktbench.report.roles import RoleShares
@@ -78,7 +80,7 @@ class _Group:
         return (max(tick.count("\n") for tick in self.ticks) + 2.8) * line_in(TICK_PT)
 
 
-def draw_roles(rows: Sequence[Row], table: Table) -> Figure:
+def draw_roles(rows: Sequence[Row], table: Table) -> Sheet:
     """Two plots for each group of rows: tokens/s with intervals, below it the shares of the steps as bars."""
     found = [arms for group in groups_of(rows) if (arms := tuple(row for row in group if row.role == "arm"))]
     abreast = min(len(found), _MOST_ABREAST)
@@ -114,7 +116,7 @@ def _draw_speed(axes: Axes, group: _Group) -> None:
     """Medians with their intervals from zero up, each with its number where that has room."""
     drawn = [(n, row, row.tokens_per_s) for n, row in enumerate(group.rows) if row.tokens_per_s is not None]
     xs, mids = [n for n, _, _ in drawn], [speed.mid for _, _, speed in drawn]
-    axes.errorbar(
+    points = axes.errorbar(
         xs,
         mids,
         _reach([speed for _, _, speed in drawn]),
@@ -124,6 +126,7 @@ def _draw_speed(axes: Axes, group: _Group) -> None:
         zorder=3,
         **_SPEED | {"linestyle": ""},
     )
+    mark_cells(points.lines[0], [row.cell for _, row, _ in drawn])
     numbered = [(n, speed.mid) for n, row, speed in drawn if group.ladder and row.features["deferral"] != "auto"]
     axes.plot([n for n, _ in numbered], [mid for _, mid in numbered], zorder=2, **_SPEED | {"marker": ""})
     _limits(axes, group)
@@ -152,7 +155,9 @@ def _draw_shares(axes: Axes, group: _Group) -> None:
         for n, row in enumerate(group.rows):
             if row.roles is not None:
                 height = 100 * share(row.roles).mid
-                axes.bar(n + (place - 1) * _BAR, height, _BAR, edgecolor=INK, linewidth=0.6, zorder=2, **look)
+                x = n + (place - 1) * _BAR
+                (box,) = axes.bar(x, height, _BAR, edgecolor=INK, linewidth=0.6, zorder=2, **look)
+                mark_cells(box, [row.cell])
     _limits(axes, group)
     axes.set_ylim(0, 105)
     axes.set_yticks([0, 50, 100])
@@ -166,7 +171,7 @@ def _draw_shares(axes: Axes, group: _Group) -> None:
 
 def _limits(axes: Axes, group: _Group) -> None:
     axes.set_xlim(-0.6, len(group.rows) - 0.4)
-    axes.tick_params(labelsize=TICK_PT, width=0.6, length=2.5, pad=2)
+    style_ticks(axes)
 
 
 def _absent(rows: Sequence[Row]) -> list[str]:

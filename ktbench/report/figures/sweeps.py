@@ -1,17 +1,13 @@
-"""Speed over the setting that a sweep varies in most steps, such as the depth of the context."""
+"""Curves over one setting: throughput and time of a layer over tokens per expert (KTransformers, SOSP'25, Fig. 3,
+7), and speed over the setting that a sweep varies in most steps, such as the depth of the context.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from math import inf
-from statistics import median
-from typing import Any
+from dataclasses import replace
 
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from ktbench.report.figures.curves import (
@@ -28,142 +24,38 @@ from ktbench.report.figures.curves import (
 )
 from ktbench.report.figures.frame import Frame, decades
 from ktbench.report.figures.label_placement import XY
-from ktbench.report.figures.sheet import PLOT_IN
+from ktbench.report.figures.roofs import Rooflines, draw_read_time, draw_rooflines, rooflines
+from ktbench.report.figures.sheet import PLOT_IN, Sheet
 from ktbench.report.figures.text_metrics import LABEL_PT
-from ktbench.report.roof import Spread, peak_spreads, read_spread
+from ktbench.report.roof import Spread, read_spread
 from ktbench.report.row import Row
 from ktbench.report.settings import TOKENS
 from ktbench.report.simulated import roof_rows
 from ktbench.report.tables import Table
 from ktbench.report.text import number, unit_of
-from ktbench.spec.record import Provenance, Record
 
-_ROOF = "#4d4d4d"
-_BAND = "#e4e4e4"
-_ENDLESS = Spread(low=inf, mid=inf, high=inf)
-_STEPS = 100  # a band bends where slope and peak meet
-_DASHED: dict[str, Any] = {"color": _ROOF, "linewidth": 0.8, "linestyle": (0, (4, 2.5))}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rooflines:
-    """`read` in bytes/s, `peaks` in operations/s by instruction set and dtype.
-
-    `intensity` is the operations that a token adds for each byte of an expert's weights, None where no row says its
-    work.
-    """
-
-    read: Spread | None
-    peaks: dict[tuple[str, str], Spread]
-    intensity: float | None
-
-    @property
-    def slope(self) -> Spread | None:
-        """Operations/s that the read bandwidth allows at one token per expert."""
-        if self.read is None or self.intensity is None:
-            return None
-        low, mid, high = (value * self.intensity for value in (self.read.low, self.read.mid, self.read.high))
-        return Spread(low=low, mid=mid, high=high)
-
-
-def rooflines(panel: Sequence[Row], part: Sequence[Row]) -> Rooflines:
-    """Roofs of rows whose weights have one precision, as all turns of their part saw them."""
-    drawn = roof_rows(part)
-    peaks = peak_spreads(_records(drawn))
-    own = peak_spreads(_records([row for row in panel if row in drawn]))
-    known = [(row.work, row.spec.tokens_per_expert) for row in panel]
-    intensities = [work.flops / work.weight_bytes / tokens for work, tokens in known if work]
-    return Rooflines(
-        read=read_spread(_records(drawn)),
-        peaks={key: peaks[key] for key in own},
-        intensity=median(intensities) if intensities else None,
-    )
-
-
-def draw_rooflines(frame: Frame, roofs: Rooflines) -> list[tuple[str, XY, XY]]:
-    """Draw roofs over tokens per expert, in 10¹² operations/s; returns their names and the lines to write them along.
-
-    Each peak begins where the read roof reaches it; one that lies beyond the frame is no roof in it and not drawn.
-    """
-    left, right = frame.x
-    slope = _scaled(roofs.slope, 1e-12) if roofs.slope else None
-    peaks = {key: _scaled(peak, 1e-12) for key, peak in roofs.peaks.items()}
-    names = []
-    for peak in peaks.values() or ([_ENDLESS] if slope else []):
-        _band(frame, slope or _ENDLESS, peak)
-    if slope and roofs.read:
-        end = min([right, max(peak.mid for peak in peaks.values()) / slope.mid] if peaks else [right])
-        start = max(left, frame.y[0] / slope.mid)
-        names.append(
-            (f"read {number(roofs.read.mid / 1e9, 2)} GB/s", (start, slope.mid * start), (end, slope.mid * end))
-        )
-    for (isa, dtype), peak in peaks.items():
-        start = max(left, peak.mid / slope.mid) if slope else left
-        if start < right:
-            names.append((f"{isa} {dtype} {number(peak.mid, 2)}", (start, peak.mid), (right, peak.mid)))
-    for _, *line in names:
-        _dash(frame, line)
-    return names
-
-
-def draw_read_time(frame: Frame, read: Spread, weights: Sequence[tuple[float, int]]) -> tuple[str, XY, XY]:
-    """Draw the ms that reading the weights takes, given their bytes at each number of tokens per expert."""
-    lows, mids, highs = ([total / read_s * 1e3 for _, total in weights] for read_s in (read.high, read.mid, read.low))
-    xs = [x for x, _ in weights]
-    frame.axes.fill_between(xs, lows, highs, color=_BAND, linewidth=0, zorder=0)
-    _dash(frame, list(zip(xs, mids, strict=True)))
-    return f"read {number(read.mid / 1e9, 2)} GB/s", (xs[0], mids[0]), (xs[-1], mids[-1])
-
-
-def roof_handle(provenance: Provenance) -> Artist:
-    """Legend entry of roofs."""
-    described = "described" if provenance == "simulated" else provenance
-    return Line2D([], [], label=f"roof, {described}", **_DASHED)
-
-
-def _band(frame: Frame, slope: Spread, peak: Spread) -> None:
-    """Between the roofline of the least and that of the most that was sampled."""
-    left, right = frame.x
-    xs = [left * (right / left) ** (n / _STEPS) for n in range(_STEPS + 1)]
-    lows, highs = [min(slope.low * x, peak.low) for x in xs], [min(slope.high * x, peak.high) for x in xs]
-    frame.axes.fill_between(xs, lows, highs, color=_BAND, linewidth=0, zorder=0)
-
-
-def _dash(frame: Frame, line: Sequence[XY]) -> None:
-    frame.axes.plot([x for x, _ in line], [y for _, y in line], zorder=1, **_DASHED)
-    frame.take_line(line)
-
-
-def _scaled(value: Spread, factor: float) -> Spread:
-    return Spread(low=value.low * factor, mid=value.mid * factor, high=value.high * factor)
-
-
-def _records(rows: Sequence[Row]) -> list[Record]:
-    return [record for row in rows for record in row.records]
-
-
-_MARGIN = 1.6  # left and right of the outermost points, as a factor
+_AROUND = 1.6  # left and right of the outermost points of throughput, as a factor
 _HEADROOM, _FOOTROOM = 2.0, 1.6
 
 
-def draw_throughput(rows: Sequence[Row], table: Table) -> Figure:
+def draw_throughput(rows: Sequence[Row], table: Table) -> Sheet:
     """A panel for each precision, all to one scale, with the roofs of its arms."""
     panels = panels_of(rows, _throughput)
     roofs = [rooflines(panel.rows, rows) for panel in panels]
-    x, y = _range_x(panels), _range_y(panels, roofs)
+    x, y = _throughput_range_x(panels), _throughput_range_y(panels, roofs)
     caption = [table.figure_caption, *absences(rows, _throughput), *table.conditions]
-    figure, placed = place_panels(panels, rows, caption, [_title(panel) for panel in panels], shared=True)
+    figure, placed = place_panels(panels, rows, caption, [_precision_title(panel) for panel in panels], shared=True)
     for n, (panel, (axes, width)) in enumerate(zip(panels, placed, strict=True)):
         first = is_leftmost(n, len(panels))
         frame = Frame(axes=axes, width_in=width, height_in=PLOT_IN, x=x, y=y, x_name=TOKENS, log_x=True, log_y=True)
         frame.ticks(sorted({point.x for panel in panels for point in panel.points}), decades(*y), named=first)
         if first:
             axes.set_ylabel("10¹² operations per second", fontsize=LABEL_PT, labelpad=2)
-        _draw(frame, panel, roofs[n], names_of(panels))
+        _draw_throughput(frame, panel, roofs[n], names_of(panels))
     return figure
 
 
-def _draw(frame: Frame, panel: CurvePanel, roofs: Rooflines, names: Sequence[str]) -> None:
+def _draw_throughput(frame: Frame, panel: CurvePanel, roofs: Rooflines, names: Sequence[str]) -> None:
     """Labels come last, when all that they must not cover is there."""
     lines = draw_rooflines(frame, roofs)
     draw_curves(frame, panel, names)
@@ -180,20 +72,20 @@ def _throughput(row: Row) -> Spread | None:
     return Spread(low=rate.low, mid=rate.mid, high=rate.high)
 
 
-def _title(panel: CurvePanel) -> str:
+def _precision_title(panel: CurvePanel) -> str:
     units = dict.fromkeys(unit_of(row.spec.dtype) for row in panel.rows)
     return f"{panel.precision} weights ({', '.join(units)})"
 
 
-def _range_x(panels: Sequence[CurvePanel]) -> XY:
+def _throughput_range_x(panels: Sequence[CurvePanel]) -> XY:
     values = [point.x for panel in panels for point in panel.points] or [1.0]
-    return min(values) / _MARGIN, max(values) * _MARGIN
+    return min(values) / _AROUND, max(values) * _AROUND
 
 
-def _range_y(panels: Sequence[CurvePanel], roofs: Sequence[Rooflines]) -> XY:
+def _throughput_range_y(panels: Sequence[CurvePanel], roofs: Sequence[Rooflines]) -> XY:
     """From below the slowest point to above the highest roof that the tokens per expert reach."""
     points = [point.y for panel in panels for point in panel.points]
-    right = _range_x(panels)[1]
+    right = _throughput_range_x(panels)[1]
     reached = [
         peak.mid / 1e12
         for roof in roofs
@@ -204,11 +96,11 @@ def _range_y(panels: Sequence[CurvePanel], roofs: Sequence[Rooflines]) -> XY:
     return min([y.low for y in points] or [0.1]) / _FOOTROOM, max(highs) * _HEADROOM
 
 
-_ROOM_ABOVE, _ROOM_RIGHT = 1.15, 1.06
+_LATENCY_ABOVE, _LATENCY_RIGHT = 1.15, 1.06  # room beyond the outermost points, as a factor
 _FAR = 2.0
 
 
-def draw_latency(rows: Sequence[Row], table: Table) -> Figure:
+def draw_latency(rows: Sequence[Row], table: Table) -> Sheet:
     """A panel for each precision to its own scale from zero, with the time that reading the weights takes."""
     every = panels_of(rows, _ms)
     panels = [_near(panel) for panel in every]
@@ -220,14 +112,14 @@ def draw_latency(rows: Sequence[Row], table: Table) -> Figure:
     for n, (panel, (axes, width)) in enumerate(zip(panels, placed, strict=True)):
         if is_leftmost(n, len(panels)):
             axes.set_ylabel("ms per layer", fontsize=LABEL_PT, labelpad=2)
-        _draw_latency(_frame(axes, width, panel), panel, names_of(panels), read)
+        _draw_latency(_latency_frame(axes, width, panel), panel, names_of(panels), read)
     return figure
 
 
-def _frame(axes: Axes, width: float, panel: CurvePanel) -> Frame:
+def _latency_frame(axes: Axes, width: float, panel: CurvePanel) -> Frame:
     xs = sorted({point.x for point in panel.points})
-    right = max(xs, default=1.0) * _ROOM_RIGHT
-    top = max((point.y.high for point in panel.points), default=1.0) * _ROOM_ABOVE
+    right = max(xs, default=1.0) * _LATENCY_RIGHT
+    top = max((point.y.high for point in panel.points), default=1.0) * _LATENCY_ABOVE
     frame = Frame(axes=axes, width_in=width, height_in=PLOT_IN, x=(0.0, right), y=(0.0, top), x_name=TOKENS)
     frame.ticks(xs, [tick for tick in MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(0, top) if tick <= top])
     return frame
@@ -281,10 +173,10 @@ def _middles(curve: Curve) -> list[float]:
 
 
 _WIDE = 8.0  # from this ratio of largest to least on a linear axis loses the small ones
-_MARGIN, _ROOM_ABOVE = 0.06, 1.12
+_MARGIN, _DEPTH_ABOVE = 0.06, 1.12
 
 
-def draw_depth(rows: Sequence[Row], table: Table) -> Figure:
+def draw_depth(rows: Sequence[Row], table: Table) -> Sheet:
     """A panel for each precision, a line for each arm and each value of what varies beside the axis."""
     axis = axis_of(rows)
     panels = panels_of(rows, _speed, axis)
@@ -295,7 +187,7 @@ def draw_depth(rows: Sequence[Row], table: Table) -> Figure:
     for n, (panel, (axes, width)) in enumerate(zip(panels, placed, strict=True)):
         if is_leftmost(n, len(panels)):
             axes.set_ylabel("tokens/s", fontsize=LABEL_PT, labelpad=2)
-        frame = _frame_depth(axes, width, panel, axis.name, log_y)
+        frame = _depth_frame(axes, width, panel, axis.name, log_y)
         draw_curves(frame, panel, names_of(panels), bands=True)
         name_references(frame, panel)
     return figure
@@ -310,18 +202,18 @@ def _is_tall(panel: CurvePanel) -> bool:
     return bool(panel.points) and _is_wide([p.y.low for p in panel.points], [p.y.high for p in panel.points])
 
 
-def _frame_depth(axes: Axes, width: float, panel: CurvePanel, name: str, log_y: bool) -> Frame:
+def _depth_frame(axes: Axes, width: float, panel: CurvePanel, name: str, log_y: bool) -> Frame:
     xs = sorted({point.x for point in panel.points}) or [1.0]
-    log_x, x = _range_x_depth(xs)
+    log_x, x = _depth_range_x(xs)
     lows, highs = [point.y.low for point in panel.points] or [1.0], [point.y.high for point in panel.points] or [1.0]
-    y = (min(lows) / _ROOM_ABOVE, max(highs) * _ROOM_ABOVE) if log_y else (0.0, max(highs) * _ROOM_ABOVE)
+    y = (min(lows) / _DEPTH_ABOVE, max(highs) * _DEPTH_ABOVE) if log_y else (0.0, max(highs) * _DEPTH_ABOVE)
     frame = Frame(axes=axes, width_in=width, height_in=PLOT_IN, x=x, y=y, x_name=name, log_x=log_x, log_y=log_y)
     linear = [tick for tick in MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(*y) if tick <= y[1]]
     frame.ticks(xs, decades(*y) if log_y else linear)
     return frame
 
 
-def _range_x_depth(xs: Sequence[float]) -> tuple[bool, XY]:
+def _depth_range_x(xs: Sequence[float]) -> tuple[bool, XY]:
     """Whether the axis is logarithmic, and its limits with some room beside the outermost points."""
     low, high = min(xs), max(xs)
     if _is_wide([low], [high]):

@@ -7,6 +7,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.font_manager import FontProperties
+from matplotlib.text import Text
+from matplotlib.transforms import ScaledTranslation
 
 LABEL_PT, VALUE_PT, TICK_PT, CAPTION_PT = 6.5, 6.2, 6.0, 5.6
 INK = "#222222"
@@ -52,13 +54,15 @@ def _fitting(word: str, size_pt: float, limit_in: float) -> int:
     return max(1, *(n for n in range(1, len(word)) if width_in(word[:n], size_pt) <= limit_in))
 
 
-def lettered(axes: Axes, x: float, y: float, text: str, *, upright: bool) -> None:
-    """Text that starts just above y, on white where a line or a neighbour would cross it."""
-    axes.annotate(
+def text_above(axes: Axes, x: float, y: float, text: str, *, upright: bool) -> Text:
+    """Write text that starts just above y, on white where a line or a neighbour would cross it."""
+    root = axes.get_figure(root=True)
+    assert root is not None
+    return axes.text(
+        x,
+        y,
         text,
-        (x, y),
-        xytext=(0, _POINTS_PER_INCH * PAD_IN),
-        textcoords="offset points",
+        transform=axes.transData + ScaledTranslation(0, PAD_IN, root.dpi_scale_trans),
         fontsize=VALUE_PT,
         rotation=90 if upright else 0,
         ha="center",

@@ -12,17 +12,17 @@ from typing import Any
 from matplotlib import style
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from ktbench.report.figure import STYLE
 from ktbench.report.figures.sheet import (
     LEFT_IN,
     LEGEND_LINE_IN,
     PAGE_IN,
     RIGHT_IN,
+    STYLE,
     TOP_IN,
+    Sheet,
     axes_at,
     draw_legend,
     legend_lines,
@@ -66,7 +66,7 @@ class _Row:
         return (begin, end) if begin < end else None
 
 
-def timeline_figure(timeline: Timeline, conditions: Sequence[str] = ()) -> Figure:
+def timeline_figure(timeline: Timeline, conditions: Sequence[str] = ()) -> Sheet:
     """Lanes with spans over milliseconds, layers numbered on top; `conditions` are sentences to end the caption with.
 
     Raises ValueError for a timeline without spans.
@@ -92,7 +92,7 @@ def shares(timeline: Timeline) -> Iterator[str]:
     yield f"Of the step: {'; '.join([*each, *both])}."
 
 
-def _figure(timeline: Timeline, caption: Sequence[str]) -> Figure:
+def _figure(timeline: Timeline, caption: Sequence[str]) -> Sheet:
     lanes, rows = timeline.resources, _rows(timeline)
     legend = legend_lines(_swatches(timeline), PAGE_IN - 2 * RIGHT_IN)
     head = TOP_IN + len(legend) * LEGEND_LINE_IN

@@ -20,7 +20,7 @@ from ktbench.spec.record import Provenance
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Said:
+class Statement:
     """A sentence about an arm, with where its numbers are from; None where it has none."""
 
     subject: str
@@ -34,23 +34,23 @@ class Finding:
 
     kind: str
     heading: str
-    said: tuple[Said, ...]
+    statements: tuple[Statement, ...]
 
 
 def findings_of(rows: Sequence[Row]) -> tuple[Finding, ...]:
     """What the rows of a part say; headings without a sentence are left out."""
     arms = _by_arm([row for row in rows if row.role == "arm" and not row.is_baseline])
     found = (
-        Finding(kind="faster", heading="What helped", said=_told(arms, Verdict.FASTER)),
-        Finding(kind="slower", heading="What was slower", said=_told(arms, Verdict.SLOWER)),
-        Finding(kind="same", heading="What made no difference", said=_told(arms, Verdict.SAME)),
-        Finding(kind="unsure", heading="What could not be told from noise", said=_told(arms, Verdict.UNSURE)),
-        Finding(kind="absent", heading="What could not run, and why", said=tuple(_absent(rows))),
+        Finding(kind="faster", heading="What helped", statements=_judged(arms, Verdict.FASTER)),
+        Finding(kind="slower", heading="What was slower", statements=_judged(arms, Verdict.SLOWER)),
+        Finding(kind="same", heading="What made no difference", statements=_judged(arms, Verdict.SAME)),
+        Finding(kind="unsure", heading="What could not be told from noise", statements=_judged(arms, Verdict.UNSURE)),
+        Finding(kind="absent", heading="What could not run, and why", statements=tuple(_absent(rows))),
     )
-    return tuple(finding for finding in found if finding.said)
+    return tuple(finding for finding in found if finding.statements)
 
 
-def best_sentence(rows: Sequence[Row]) -> Said | None:
+def best_sentence(rows: Sequence[Row]) -> Statement | None:
     """The largest speed-up that is one; None where nothing was faster."""
     faster = [row for row in rows if row.role == "arm" and row.verdict is Verdict.FASTER]
     found = [(row, row.speedup) for row in faster if row.speedup is not None]
@@ -59,7 +59,7 @@ def best_sentence(rows: Sequence[Row]) -> Said | None:
     row, speedup = max(found, key=lambda pair: pair[1].mid)
     text = f"{_times(speedup)} the speed of {row.baseline}, {_speed(row)}"
     settings = varying([group[0].settings for group in groups_of(rows)])
-    return Said(subject=place(row, settings), text=text, provenance=row.provenance)
+    return Statement(subject=place(row, settings), text=text, provenance=row.provenance)
 
 
 def _by_arm(rows: Sequence[Row]) -> dict[tuple[str, Provenance | None], list[Row]]:
@@ -70,16 +70,16 @@ def _by_arm(rows: Sequence[Row]) -> dict[tuple[str, Provenance | None], list[Row
     return found
 
 
-def _told(arms: dict[tuple[str, Provenance | None], list[Row]], verdict: Verdict) -> tuple[Said, ...]:
+def _judged(arms: dict[tuple[str, Provenance | None], list[Row]], verdict: Verdict) -> tuple[Statement, ...]:
     """A sentence for each arm that has the verdict anywhere."""
     said = []
     for (name, provenance), rows in arms.items():
         compared = [(row, row.speedup) for row in rows if row.speedup is not None]
         mine = [(row, speedup) for row, speedup in compared if row.verdict is verdict]
         if len(mine) == 1 and len(compared) == 1:
-            said.append(Said(subject=name, text=_one(*mine[0]), provenance=provenance))
+            said.append(Statement(subject=name, text=_one(*mine[0]), provenance=provenance))
         elif mine:
-            said.append(Said(subject=name, text=_several(mine, len(compared)), provenance=provenance))
+            said.append(Statement(subject=name, text=_several(mine, len(compared)), provenance=provenance))
     return tuple(said)
 
 
@@ -116,7 +116,7 @@ def _gain(row: Row) -> str:
     return f"; {_times(gain.ratio)} that of {gain.over}, {gain.verdict}"
 
 
-def _absent(rows: Sequence[Row]) -> Iterator[Said]:
+def _absent(rows: Sequence[Row]) -> Iterator[Statement]:
     """For each reason the arms that have no speed; where it is some of their points, how many."""
     planned: dict[str, int] = {}
     holders: dict[tuple[str, str], dict[str, int]] = {}
@@ -127,35 +127,37 @@ def _absent(rows: Sequence[Row]) -> Iterator[Said]:
             names[row.shown] = names.get(row.shown, 0) + 1
     for (outcome, why), names in holders.items():
         listed = (name if n == planned[name] else f"{name} ({n} of {planned[name]})" for name, n in names.items())
-        yield Said(subject=", ".join(listed), text=f"{outcome}: {why}")
+        yield Statement(subject=", ".join(listed), text=f"{outcome}: {why}")
 
 
 def findings_of_shares(attributions: Sequence[Attribution]) -> tuple[Finding, ...]:
     """Findings about the shares of groups; headings without a sentence are left out."""
     found = (
-        Finding(kind="same", heading="Whose the speed-up is", said=tuple(_shares(attributions))),
-        Finding(kind="faster", heading="Gain together, beyond noise", said=_together(attributions, _gains)),
-        Finding(kind="slower", heading="Lose together, beyond noise", said=_together(attributions, _loses)),
-        Finding(kind="absent", heading="Without shares, and why", said=tuple(_absent_credits(attributions))),
+        Finding(kind="same", heading="Whose the speed-up is", statements=tuple(_shares(attributions))),
+        Finding(kind="faster", heading="Gain together, beyond noise", statements=_together(attributions, _gains)),
+        Finding(kind="slower", heading="Lose together, beyond noise", statements=_together(attributions, _loses)),
+        Finding(kind="absent", heading="Without shares, and why", statements=tuple(_absent_shares(attributions))),
     )
-    return tuple(finding for finding in found if finding.said)
+    return tuple(finding for finding in found if finding.statements)
 
 
-def _shares(attributions: Sequence[Attribution]) -> Iterator[Said]:
+def _shares(attributions: Sequence[Attribution]) -> Iterator[Statement]:
     settings = settings_shown(attributions)
     for one in attributions:
         for share in one.shares:
             if share.factor is not None:
                 of = f", {percent(share.part)} % of the log speed-up" if share.part else ""
-                yield _said(one, share.feature, f"×{ratio(share.factor)}{of}", settings)
+                yield _statement(one, share.feature, f"×{ratio(share.factor)}{of}", settings)
             elif share.last is not None:
-                yield _said(one, share.feature, f"×{ratio(share.last)} beside all others", settings)
+                yield _statement(one, share.feature, f"×{ratio(share.last)} beside all others", settings)
 
 
-def _together(attributions: Sequence[Attribution], held: Callable[[Pair], bool]) -> tuple[Said, ...]:
+def _together(attributions: Sequence[Attribution], held: Callable[[Pair], bool]) -> tuple[Statement, ...]:
     settings = settings_shown(attributions)
     return tuple(
-        _said(one, f"{pair.one} with {pair.other}", f"×{ratio(pair.factor)} at {context_text(one, pair)}", settings)
+        _statement(
+            one, f"{pair.one} with {pair.other}", f"×{ratio(pair.factor)} at {context_text(one, pair)}", settings
+        )
         for one in attributions
         for pair in one.pairs
         if pair.factor is not None and held(pair)
@@ -170,17 +172,17 @@ def _loses(pair: Pair) -> bool:
     return pair.is_sure and pair.factor is not None and pair.factor.mid < 1
 
 
-def _absent_credits(attributions: Sequence[Attribution]) -> Iterator[Said]:
+def _absent_shares(attributions: Sequence[Attribution]) -> Iterator[Statement]:
     settings = settings_shown(attributions)
     for one in attributions:
         if one.why:
-            yield Said(subject=group_name(one, settings) or "all", text=one.why)
-        yield from (Said(subject=_placed(feature, one, settings), text=why) for feature, why in one.aside.items())
+            yield Statement(subject=group_name(one, settings) or "all", text=one.why)
+        yield from (Statement(subject=_placed(feature, one, settings), text=why) for feature, why in one.aside.items())
 
 
-def _said(one: Attribution, subject: str, text: str, settings: Sequence[str]) -> Said:
+def _statement(one: Attribution, subject: str, text: str, settings: Sequence[str]) -> Statement:
     provenance: Provenance = "simulated" if one.simulated else "measured"
-    return Said(subject=_placed(subject, one, settings), text=text, provenance=provenance)
+    return Statement(subject=_placed(subject, one, settings), text=text, provenance=provenance)
 
 
 def _placed(subject: str, one: Attribution, settings: Sequence[str]) -> str:
@@ -190,36 +192,36 @@ def _placed(subject: str, one: Attribution, settings: Sequence[str]) -> str:
 def findings_of_answers(rows: Sequence[AccuracyRow]) -> tuple[Finding, ...]:
     """Findings about the averages of cells; headings without a sentence are left out."""
     found = (
-        Finding(kind="same", heading="The baseline", said=tuple(_baselines(rows))),
-        Finding(kind="slower", heading="Lower scores, beyond noise", said=_changed(rows, ScoreVerdict.LOWER)),
-        Finding(kind="faster", heading="Higher scores, beyond noise", said=_changed(rows, ScoreVerdict.HIGHER)),
-        Finding(kind="unsure", heading="No difference shown", said=_changed(rows, ScoreVerdict.NONE_SHOWN)),
-        Finding(kind="absent", heading="Without a score, and why", said=tuple(_absent_scores(rows))),
+        Finding(kind="same", heading="The baseline", statements=tuple(_baselines(rows))),
+        Finding(kind="slower", heading="Lower scores, beyond noise", statements=_changed(rows, ScoreVerdict.LOWER)),
+        Finding(kind="faster", heading="Higher scores, beyond noise", statements=_changed(rows, ScoreVerdict.HIGHER)),
+        Finding(kind="unsure", heading="No difference shown", statements=_changed(rows, ScoreVerdict.NONE_SHOWN)),
+        Finding(kind="absent", heading="Without a score, and why", statements=tuple(_absent_scores(rows))),
     )
-    return tuple(finding for finding in found if finding.said)
+    return tuple(finding for finding in found if finding.statements)
 
 
-def _baselines(rows: Sequence[AccuracyRow]) -> Iterator[Said]:
+def _baselines(rows: Sequence[AccuracyRow]) -> Iterator[Statement]:
     for row in rows:
         result = row.result()
         if row.is_baseline and result and result.score:
             text = f"average score {score_interval_text(result.score)}"
-            yield Said(subject=row.row.shown, text=text, provenance=row.provenance)
+            yield Statement(subject=row.row.shown, text=text, provenance=row.provenance)
 
 
-def _changed(rows: Sequence[AccuracyRow], verdict: ScoreVerdict) -> tuple[Said, ...]:
+def _changed(rows: Sequence[AccuracyRow], verdict: ScoreVerdict) -> tuple[Statement, ...]:
     found = [(row, result.change) for row in rows if (result := row.result()) and result.change]
     return tuple(
-        Said(subject=_name(row), text=f"{change_text(change.difference)} points", provenance=row.provenance)
+        Statement(subject=_name(row), text=f"{change_text(change.difference)} points", provenance=row.provenance)
         for row, change in found
         if change.verdict is verdict
     )
 
 
-def _absent_scores(rows: Sequence[AccuracyRow]) -> Iterator[Said]:
+def _absent_scores(rows: Sequence[AccuracyRow]) -> Iterator[Statement]:
     for row in rows:
         if row.why:
-            yield Said(subject=_name(row), text=f"{row.outcome or 'open'}: {row.why}")
+            yield Statement(subject=_name(row), text=f"{row.outcome or 'open'}: {row.why}")
 
 
 def _name(row: AccuracyRow) -> str:

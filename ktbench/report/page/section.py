@@ -1,36 +1,79 @@
-"""One document of a run on the page: what it says in words, its pictures, its table."""
+"""One document of a run on the page: its findings in words, its figures, its table."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from markupsafe import Markup
 
 from ktbench.report.accuracy.table import Below, grids_below
 from ktbench.report.documents import Document
-from ktbench.report.html.answered import answered_pictures
-from ktbench.report.html.bars import bars_picture
-from ktbench.report.html.curves import KINDS, curves_picture
-from ktbench.report.html.picture import Picture
-from ktbench.report.html.published import published_pictures
-from ktbench.report.html.roofline import roofline_picture
-from ktbench.report.html.samples import samples_picture
-from ktbench.report.html.shares import shares_pictures
+from ktbench.report.figures.draw import draw, further_figures
+from ktbench.report.figures.output import Stylesheet, embedded
+from ktbench.report.figures.sheet import Key, Sheet
 from ktbench.report.page.findings import (
     Finding,
-    Said,
+    Statement,
     best_sentence,
     findings_of,
     findings_of_answers,
     findings_of_shares,
 )
-from ktbench.report.page.tooltips import Dealt, Deck, deal
-from ktbench.report.page.warnings import doubts_of
+from ktbench.report.page.tooltips import TooltipIndex, cards_of, keys_of_lines
+from ktbench.report.page.warnings import warnings_of
 from ktbench.report.tables import Table
 
 _INSIDE = re.compile(r", (?=[^\[\]]*\])")  # in the brackets of an interval, which stays on one line
 _UPRIGHT = 148  # letters
 _LOOKS = {"faster": "good", "higher": "good", "slower": "bad", "lower": "bad", "NOISY": "doubt"}
+_PX_PER_IN = 122.0  # figures are lettered for print: 6.5 points are 11 pixels at their full size
+_PAGE_IN = 9.5  # height of a printed page
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PageFigure:
+    """A figure as `<svg>`, `wide` pixels at its full size. The script finds its marks below `name`."""
+
+    name: str
+    title: str
+    svg: Markup
+    caption: str
+    wide: int
+    is_long: bool
+
+
+@dataclass(kw_only=True, slots=True)
+class Figures:
+    """All figures of a page: their CSS, and by name of a figure and id of a mark the cards that it shows."""
+
+    styles: Stylesheet = field(default_factory=Stylesheet)
+    marks: dict[str, dict[str, list[object]]] = field(default_factory=dict)
+    _count: int = 0
+
+    def add(self, figure: Sheet, title: str, numbers: Mapping[Key, int]) -> PageFigure:
+        """Embed a figure, whose marks have cards of these numbers."""
+        found = self.embed(figure, title)
+        self.marks[found.name] = {
+            gid: [[numbers[one.key], one.note] if one.note else numbers[one.key] for one in marks]
+            for gid, marks in figure.marks.items()
+        }
+        return found
+
+    def embed(self, figure: Sheet, title: str) -> PageFigure:
+        """Embed a figure without cards."""
+        name = f"figure-{self._count}"
+        self._count += 1
+        box = figure.plots_box
+        return PageFigure(
+            name=name,
+            title=title,
+            svg=Markup(embedded(figure, name, self.styles)),  # matplotlib escapes text
+            caption=" ".join(figure.caption),
+            wide=round(box.width * _PX_PER_IN),
+            is_long=box.height > _PAGE_IN,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,21 +102,23 @@ class Section:
     table: Table
     is_broad: bool
     origins: tuple[str, ...]
-    best: Said | None
+    best: Statement | None
     findings: tuple[Finding, ...]
-    doubts: tuple[str, ...]
-    pictures: tuple[Picture, ...]
+    warnings: tuple[str, ...]
+    figures: tuple[PageFigure, ...]
     lines: tuple[Line, ...]
     controls: tuple[Line, ...]
     grids: tuple[Grid, ...]
     commands: tuple[tuple[int, str, str], ...]
 
 
-def section_of(document: Document, deck: Deck, title: str) -> Section:
-    """The section of a document, whose cards go to `deck`."""
-    first = deck.begin()
-    dealt = deal(document, deck)
+def section_of(document: Document, index: TooltipIndex, figures: Figures, title: str) -> Section:
+    """The section of a document, whose cards go to `index` and whose figures to `figures`."""
+    first = len(index.cards)
+    numbers = index.add(cards_of(document))
     table, is_table = document.table, document.kind == "table"
+    drawn = [("", draw(document)), *further_figures(document)]
+    lines = zip(keys_of_lines(document), table.cells, strict=True)
     return Section(
         id=document.name,
         title=title,
@@ -82,20 +127,20 @@ def section_of(document: Document, deck: Deck, title: str) -> Section:
         origins=document.origins,
         best=best_sentence(document.rows) if is_table else None,
         findings=_findings(document),
-        doubts=doubts_of(document.rows) if is_table else (),
-        pictures=tuple(_pictures(document, dealt)),
-        lines=tuple(_line(table, card, cells) for card, cells in zip(dealt.lines, table.cells, strict=True)),
-        controls=tuple(_controls(document, dealt)),
+        warnings=warnings_of(document.rows) if is_table else (),
+        figures=tuple(figures.add(figure, name, numbers) for name, figure in drawn),
+        lines=tuple(_line(table, numbers[key], cells) for key, cells in lines),
+        controls=tuple(_controls(document, numbers)),
         grids=tuple(_grids(document)),
-        commands=tuple(_commands(table, deck, first)),
+        commands=tuple(_commands(table, index, first)),
     )
 
 
-def _commands(table: Table, deck: Deck, first: int) -> Iterator[tuple[int, str, str]]:
+def _commands(table: Table, index: TooltipIndex, first: int) -> Iterator[tuple[int, str, str]]:
     """Those of the cards from `first` on, each once, by the name that the table has for it."""
     names = {command: name for name, command in reversed(table.commands)}
-    for n, card in enumerate(deck.cards[first:], first):
-        if card.command and deck.holders[n] == n:
+    for n, card in enumerate(index.cards[first:], first):
+        if card.command and index.holders[n] == n:
             yield n, names.get(card.command, card.name), card.command
 
 
@@ -107,27 +152,10 @@ def _findings(document: Document) -> tuple[Finding, ...]:
     return findings_of_answers(document.answers)
 
 
-def _pictures(document: Document, dealt: Dealt) -> Iterator[Picture]:
-    if document.kind == "accuracy":
-        yield from answered_pictures(document, dealt)
-    elif document.kind == "attribution":
-        yield from shares_pictures(document.attributions, dealt)
-    elif document.kind == "paper":
-        yield from published_pictures(document, dealt)
-    else:
-        yield from _of_speeds(document, dealt)
-
-
-def _of_speeds(document: Document, dealt: Dealt) -> Iterator[Picture]:
-    rows, figure, cards = document.rows, document.table.figure, dealt.cells
-    yield curves_picture(rows, figure, cards) if figure in KINDS else bars_picture(rows, cards)
-    yield from filter(None, (roofline_picture(rows, cards), samples_picture(rows, cards)))
-
-
-def _controls(document: Document, dealt: Dealt) -> Iterator[Line]:
+def _controls(document: Document, numbers: Mapping[Key, int]) -> Iterator[Line]:
     rows = [row for row in document.rows if row.role == "control"] if document.table.control_cells else []
     for row, cells in zip(rows, document.table.control_cells, strict=True):
-        yield _line(document.table, dealt.cells[row.cell], cells)
+        yield _line(document.table, numbers[row.cell,], cells)
 
 
 def _grids(document: Document) -> Iterator[Grid]:

@@ -1,4 +1,4 @@
-"""The cards of a document: a card for each row, and finer ones for what a figure shows of parts of a row."""
+"""Tooltips: a card for each row of a document, and finer ones for what its figures show of parts of a row."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from ktbench.report.accuracy.rows import AccuracyRow
 from ktbench.report.accuracy.table import settings_shown
 from ktbench.report.accuracy.text import change_text, flips_text, p_text, score_interval_text
 from ktbench.report.attribution import Attribution, Pair
-from ktbench.report.attribution_table import Line, lines_of
+from ktbench.report.attribution_table import TOTAL, Line, lines_of
 from ktbench.report.attribution_text import context_text, group_name
 from ktbench.report.attribution_text import settings_shown as settings_of_groups
 from ktbench.report.columns import columns
 from ktbench.report.documents import Document
 from ktbench.report.exact import is_exact
+from ktbench.report.figures.sheet import Key
 from ktbench.report.paper_lines import PaperLine
 from ktbench.report.row import Row, groups_of, place
 from ktbench.report.settings import varying
@@ -35,33 +36,61 @@ class Card:
 
 
 @dataclass(kw_only=True, slots=True)
-class Deck:
-    """The cards of a page. Numbers of cards hold for the page.
-
-    `holders` has for each card the number of the first card of its document with the same command.
-    """
+class TooltipIndex:
+    """The cards of a page by number; `holders` has for each the first card of its document with the same command."""
 
     cards: list[Card] = field(default_factory=list)
     holders: list[int] = field(default_factory=list)
-    _first: dict[str, int] = field(default_factory=dict)
 
-    def begin(self) -> int:
-        """Begin a document; returns the number that its first card will have."""
-        self._first = {}
-        return len(self.cards)
-
-    def add(self, cards: Sequence[Card]) -> range:
-        """Add cards; returns their numbers."""
+    def add(self, cards: Mapping[Key, Card]) -> dict[Key, int]:
+        """Add the cards of a document by the keys of its marks; returns their numbers by these keys."""
         numbers = range(len(self.cards), len(self.cards) + len(cards))
-        self.cards += cards
-        self.holders += [self._first.setdefault(card.command, n) for n, card in zip(numbers, cards, strict=True)]
-        return numbers
+        first: dict[str, int] = {}
+        self.cards += cards.values()
+        self.holders += [first.setdefault(card.command, n) for n, card in zip(numbers, cards.values(), strict=True)]
+        return dict(zip(cards, numbers, strict=True))
 
 
 Facts = Iterator[tuple[str, str]]
 
 
-def cards_of_lines(document: Document) -> list[Card]:
+def keys_of_lines(document: Document) -> list[Key]:
+    """The key of each line of the table of a document."""
+    if document.kind == "table":
+        return [(row.cell,) for row in document.rows if row.role == "arm"]
+    if document.kind == "accuracy":
+        return [(row.row.cell,) for row in document.answers]
+    if document.kind == "paper":
+        return [(line.id, line.cell) for line in document.lines]
+    return [
+        (str(n), name)
+        for n, one in enumerate(document.attributions)
+        for name in (*(share.feature for share in one.shares), TOTAL)
+    ]
+
+
+def cards_of(document: Document) -> dict[Key, Card]:
+    """Cards of the lines of a document, and of what its figures show of parts of a line, by key."""
+    if document.kind == "table":
+        return _cards_of_rows(document.rows)
+    return dict(zip(keys_of_lines(document), _cards_of_lines(document), strict=True)) | _finer_cards(document)
+
+
+def _cards_of_rows(rows: Sequence[Row]) -> dict[Key, Card]:
+    """All that a table could say of each row, what is the same for all rows included."""
+    settings = varying([group[0].settings for group in groups_of(rows)])
+    written = [column for column in columns(settings, rows) if column.heading not in ("arm", *settings)]
+    return {
+        (row.cell,): _card(
+            place(row, settings),
+            iter([*((column.heading, column.write(row)) for column in written), ("why", row.why)]),
+            row.command,
+        )
+        for row in rows
+    }
+
+
+def _cards_of_lines(document: Document) -> list[Card]:
     """A card for each line of a table that is not one of speeds."""
     table = document.table
     if document.kind == "accuracy":
@@ -74,9 +103,9 @@ def cards_of_lines(document: Document) -> list[Card]:
     return [_card_of_number(line, cells) for line, cells in numbers]
 
 
-def finer_cards(document: Document) -> dict[tuple[str, ...], Card]:
+def _finer_cards(document: Document) -> dict[Key, Card]:
     """Cards of the subjects of cells, of the pairs of groups, and of numbers beside answers, by what they are of."""
-    found: dict[tuple[str, ...], Card] = {}
+    found: dict[Key, Card] = {}
     settings = settings_shown(document.answers) if document.answers else ()
     for row in document.answers:
         for result in (one for one in row.results if one.kind != "average"):
@@ -86,7 +115,7 @@ def finer_cards(document: Document) -> dict[tuple[str, ...], Card]:
         for pair in one.pairs:
             found[str(n), pair.one, pair.other] = _card_of_pair(one, pair, groups, document)
     for line in document.lines if document.kind == "accuracy" else ():
-        found["published", line.id] = _card_of_number(line, _told(line))
+        found[line.id, line.cell] = _card_of_number(line, _number_facts(line))
     return found
 
 
@@ -170,47 +199,7 @@ def _card_of_number(line: PaperLine, cells: Sequence[tuple[str, str]]) -> Card:
     return _card(name, iter([*facts, *lacking, ("published in", line.source)]), line.command)
 
 
-def _told(line: PaperLine) -> list[tuple[str, str]]:
+def _number_facts(line: PaperLine) -> list[tuple[str, str]]:
     """What a number says where it is no line of a table."""
     value = DASH if line.published is None else f"{line.published:g}"
     return [("of", line.what), ("model", line.model), (f"published ({line.metric})", value)]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Dealt:
-    """The cards of a document: one for each line of its table, one for each cell by its key.
-
-    `finer` are those of a cell's subjects by (cell, kind, subject), and those of pairs by (group, one, other).
-    """
-
-    lines: tuple[int, ...]
-    cells: Mapping[str, int]
-    finer: Mapping[tuple[str, ...], int] = field(default_factory=dict)
-
-
-def deal(document: Document, deck: Deck) -> Dealt:
-    """Add the cards of a document to those of the page."""
-    if document.kind == "table":
-        numbers = deck.add(_cards_of(document.rows))
-        cells = {row.cell: number for row, number in zip(document.rows, numbers, strict=True)}
-        return Dealt(lines=tuple(cells[row.cell] for row in document.rows if row.role == "arm"), cells=cells)
-    lines = deck.add(cards_of_lines(document))
-    finer = finer_cards(document)
-    return Dealt(
-        lines=tuple(lines),
-        cells={one.row.cell: number for one, number in zip(document.answers, lines, strict=False)},
-        finer=dict(zip(finer, deck.add(list(finer.values())), strict=True)),
-    )
-
-
-def _cards_of(rows: Sequence[Row]) -> list[Card]:
-    """All that a table could say of each row, what is the same for all rows included."""
-    settings = varying([group[0].settings for group in groups_of(rows)])
-    written = [column for column in columns(settings, rows) if column.heading not in ("arm", *settings)]
-    cards = []
-    for row in rows:
-        facts = [(column.heading, column.write(row)) for column in written]
-        facts += [("why", row.why)] if row.why else []
-        shown = tuple((name, text) for name, text in facts if text != DASH)
-        cards.append(Card(name=place(row, settings), facts=shown, command=row.command))
-    return cards

@@ -16,14 +16,14 @@ from ktbench.results.store import Run
 from ktbench.spec.outcome import Outcome
 
 
-def doubts_of(rows: Sequence[Row]) -> tuple[str, ...]:
+def warnings_of(rows: Sequence[Row]) -> tuple[str, ...]:
     """What the rows of a part give reason to doubt."""
     here = measured(rows)
     measured_ones = (*_of_noise(here), *_of_controls(here), *_of_turns(here), *_of_answers(here))
     return (*measured_ones, *roof_warnings(here), *turn_warnings(here, lambda row: row.shown))
 
 
-def doubts_of_run(run: Run) -> tuple[str, ...]:
+def warnings_of_run(run: Run) -> tuple[str, ...]:
     """What holds for the run as a whole."""
     turns = [record for record in run.latest().values() if record.samples_s]
     codes = dict.fromkeys(record.code_id for record in turns)

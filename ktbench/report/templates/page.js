@@ -26,96 +26,111 @@
     setTimeout(() => { button.textContent = "copy"; }, 1200);
   });
 
-  // Tooltips: what a pointer, a finger or the arrow keys find in a plot.
-  const REACH = 32, tip = one("#tip");
+  // Tooltips: what a pointer, a finger or the arrow keys find in a figure. A mark is an element of the SVG, or for
+  // lines each of its markers; the data names the card of each.
+  const REACH = 24, tip = one("#tip"), found = new Map();
   let shown = null, kept = false;
 
-  function place(plot, spot) {
-    return [(spot[0] / 1000) * plot.clientWidth, spot[1]];
+  function marks(figure) {
+    if (!found.has(figure)) found.set(figure, Object.entries(data().marks[figure.id]).flatMap(([id, cards]) => {
+      const group = document.getElementById(`${figure.id}-${id}`), markers = group ? all("use", group) : [];
+      return cards.map((card, n) => ({ element: markers.length ? markers[n] : group, card })).filter((mark) => mark.element);
+    }));
+    return found.get(figure);
   }
 
-  function nearest(plot, event) {
-    const box = plot.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
-    let found = null, least = REACH;
-    data().plots[plot.id].forEach((spot, index) => {
-      const [left, top] = place(plot, spot);
-      const [aside, above] = [Math.abs(left - x), Math.abs(top - y)];
-      const far = { rows: above, cells: above < REACH / 2 ? aside / 1e3 : REACH, points: Math.hypot(aside, above) }[plot.dataset.find];
-      if (far < least) [found, least] = [index, far];
+  // Boxes of marks from the upper left corner of their figure, kept until its size changes.
+  function boxes(figure) {
+    const outer = figure.getBoundingClientRect(), list = marks(figure);
+    if (list.width !== outer.width) {
+      list.width = outer.width;
+      for (const mark of list) {
+        const box = mark.element.getBoundingClientRect();
+        mark.box = { left: box.left - outer.left, top: box.top - outer.top, wide: box.width, high: box.height };
+      }
+    }
+    return [outer, list];
+  }
+
+  // The mark below the pointer, else the nearest within reach; of several the smallest, then the one centred nearest.
+  function nearest(figure, event) {
+    const [outer, list] = boxes(figure), x = event.clientX - outer.left, y = event.clientY - outer.top;
+    let best = null, least = [REACH, Infinity];
+    list.forEach(({ box }, index) => {
+      const [aside, above] = [x - box.left - box.wide / 2, y - box.top - box.high / 2].map(Math.abs);
+      const far = Math.hypot(Math.max(aside - box.wide / 2, 0), Math.max(above - box.high / 2, 0)), centre = Math.hypot(aside, above);
+      if (far < least[0] || (far === least[0] && centre < least[1])) [best, least] = [index, [far, centre]];
     });
-    return found;
+    return best;
   }
 
-  function turnText([round, ms, low, high, read]) {
-    const span = low === high ? "" : ` (${low} to ${high})`;
-    return `round ${round}: ${ms} ms${span}${read === null ? "" : `, read roof ${read} GB/s`}`;
-  }
-
-  function fill(spot) {
-    const [name, facts] = data().cards[spot[2]], list = document.createElement("dl");
+  function fill([card, note]) {
+    const [name, facts] = data().cards[card], list = document.createElement("dl");
     for (const [which, text] of facts) list.append(made("dt", data().names[which]), made("dd", text));
     const parts = [made("strong", name)];
-    if (spot.length > 3) parts.push(made("p", turnText(spot.slice(3))));
+    if (note) parts.push(made("p", note));
     parts.push(list);
-    if (command(spot[2])) {
+    if (command(card)) {
       const button = made("button", "copy", "copy");
-      button.dataset.card = spot[2];
-      parts.push(made("code", command(spot[2])), button);
+      button.dataset.card = card;
+      parts.push(made("code", command(card)), button);
     }
     tip.replaceChildren(...parts);
   }
 
-  function show(plot, index, keep = false) {
-    const spot = data().plots[plot.id][index], [left, top] = place(plot, spot), box = plot.getBoundingClientRect();
+  function show(figure, index, keep = false) {
+    const [outer, list] = boxes(figure), { box, card } = list[index], at = one(".at", figure);
     hide();
-    fill(spot);
+    fill([card].flat());
     tip.hidden = false;
-    [shown, kept] = [{ plot, index }, keep];
+    [shown, kept] = [{ figure, index }, keep];
     tip.classList.toggle("kept", keep);
-    const at = one(".at", plot), x = box.left + left, y = box.top + top, { offsetWidth: wide, offsetHeight: high } = tip;
-    at.setAttribute("x", left);
-    at.setAttribute("y", top);
+    const x = outer.left + box.left + box.wide / 2, y = outer.top + box.top, { offsetWidth: wide, offsetHeight: high } = tip;
+    Object.assign(at.style, { left: `${box.left - 4}px`, top: `${box.top - 4}px`, width: `${box.wide + 8}px`, height: `${box.high + 8}px` });
     at.classList.add("on");
+    const below = y + Math.min(box.high, 40) + 16;
     tip.style.left = `${Math.max(8, Math.min(x + 14, innerWidth - wide - 8))}px`;
-    tip.style.top = `${y + 16 + high < innerHeight ? y + 16 : Math.max(8, y - high - 16)}px`;
+    tip.style.top = `${below + high < innerHeight ? below : Math.max(8, y - high - 16)}px`;
   }
 
   function hide() {
-    if (shown) one(".at", shown.plot).classList.remove("on");
+    if (shown) one(".at", shown.figure).classList.remove("on");
     tip.hidden = true;
     [shown, kept] = [null, false];
   }
 
-  function walk(plot, key) {
-    const count = data().plots[plot.id].length, index = shown?.plot === plot ? shown.index : -1;
+  function walk(figure, key) {
+    const count = marks(figure).length, index = shown?.figure === figure ? shown.index : -1;
     const steps = { ArrowRight: index + 1, ArrowDown: index + 1, ArrowLeft: index - 1, ArrowUp: index - 1, Home: 0, End: count - 1 };
     if (!(key in steps) || !count) return false;
-    show(plot, (steps[key] + count) % count);
+    const next = (steps[key] + count) % count;
+    marks(figure)[next].element.scrollIntoView({ block: "nearest", inline: "nearest" });
+    show(figure, next);
     return true;
   }
 
-  for (const plot of all(".plot")) {
-    plot.addEventListener("pointermove", (event) => {
+  for (const figure of all(".figure")) {
+    figure.addEventListener("pointermove", (event) => {
       if (kept) return;
-      const index = nearest(plot, event);
+      const index = nearest(figure, event);
       if (index === null) hide();
-      else if (shown?.plot !== plot || shown.index !== index) show(plot, index);
+      else if (shown?.figure !== figure || shown.index !== index) show(figure, index);
     });
-    plot.addEventListener("pointerleave", (event) => { if (!kept && event.pointerType === "mouse") hide(); });
-    plot.addEventListener("click", (event) => {
-      const index = nearest(plot, event);
-      if (index !== null) show(plot, index, true);
+    figure.addEventListener("pointerleave", (event) => { if (!kept && event.pointerType === "mouse") hide(); });
+    figure.addEventListener("click", (event) => {
+      const index = nearest(figure, event);
+      if (index !== null) show(figure, index, true);
     });
-    plot.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && shown?.plot === plot) show(plot, shown.index, true);
-      else if (!walk(plot, event.key)) return;
+    figure.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && shown?.figure === figure) show(figure, shown.index, true);
+      else if (!walk(figure, event.key)) return;
       event.preventDefault();
     });
-    plot.addEventListener("blur", () => { if (!kept) hide(); });
+    figure.addEventListener("blur", () => { if (!kept) hide(); });
   }
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
-  document.addEventListener("click", (event) => { if (!event.target.closest(".plot, #tip")) hide(); });
-  addEventListener("scroll", () => { if (shown && !kept) hide(); }, { passive: true });
+  document.addEventListener("click", (event) => { if (!event.target.closest(".figure, #tip")) hide(); });
+  addEventListener("scroll", () => { if (shown && !kept && document.activeElement !== shown.figure) hide(); }, { passive: true });
 
   // Tables: sorted by the first number of a cell, or by its letters. Settings align as numbers and may be words: these
   // come after numbers either way, and a dash last.
