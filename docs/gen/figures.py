@@ -64,7 +64,7 @@ def _recorded() -> Iterator[tuple[str, Figure]]:
 def _drawn_again(folder: Path) -> list[Path]:
     """The figures of a run, from its log alone."""
     from ktbench.report.write import write_report
-    from ktbench.results.store import read_run
+    from ktbench.results import read_run
 
     def draw(copy: Path) -> None:
         shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("report"))

@@ -11,8 +11,8 @@ from statistics import fmean
 from ktbench.cli.names import cell_names
 from ktbench.cli.progress import say
 from ktbench.cli.request import Planned
-from ktbench.results.store import Log, Run
-from ktbench.results.store.find import RUNS
+from ktbench.results import Log, Run
+from ktbench.results.find import RUNS
 from ktbench.run.answering import Asking, Said, answer_apart, reference_file
 from ktbench.run.apart import ChildFailed
 from ktbench.spec.errors import RequestError

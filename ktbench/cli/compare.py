@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ktbench.results.store.origin import Origin
+    from ktbench.results.find import Origin
 
 SUMMARY = "two runs or commits cell by cell: A B [tolerance=0.03] [different_machines=true]"
 SLOWER = 3
@@ -32,11 +32,11 @@ def run(overrides: Sequence[str]) -> int:
 
     Raises RequestError for runs that are not there, that are of different machines, or that have no cell in common.
     """
-    from ktbench.report.comparison import compare_runs
     from ktbench.report.comparison_data import write_comparison
-    from ktbench.report.comparison_machine import require_one_machine
     from ktbench.report.comparison_table import comparison_markdown
-    from ktbench.results.store import read_run
+    from ktbench.results import read_run
+    from ktbench.results.between_runs import require_one_machine
+    from ktbench.results.comparison import compare_runs
     from ktbench.spec.errors import RequestError
 
     asked = read_asked(overrides)
@@ -55,7 +55,7 @@ def run(overrides: Sequence[str]) -> int:
 
 def read_asked(words: Sequence[str]) -> Asked:
     """What the words of the command line ask for. Raises RequestError in one line for what they do not say right."""
-    from ktbench.report.comparison import TOLERANCE
+    from ktbench.results.comparison import TOLERANCE
     from ktbench.spec.errors import RequestError
 
     names = [word for word in words if "=" not in word]
@@ -111,8 +111,7 @@ def _chosen(asked: Asked) -> tuple[Origin, Origin]:
 
 def _candidates(name: str) -> list[Origin]:
     """The run of that name, or the runs of that commit without changes on top of it, newest first."""
-    from ktbench.results.store.find import find_run
-    from ktbench.results.store.origin import origins_of, read_origin
+    from ktbench.results.find import find_run, origins_of, read_origin
     from ktbench.spec.errors import RequestError
 
     try:

@@ -11,16 +11,16 @@ from ktbench.cli.asking import Examiner
 from ktbench.cli.opening import end_shares, kept_of, open_run, parts_of
 from ktbench.cli.progress import loading, round_ended, say, turns_ended
 from ktbench.cli.request import Planned
-from ktbench.cli.simulating import simulate_cells
 from ktbench.config import Request
-from ktbench.engine.gguf.kept import kept_file
+from ktbench.engine.gguf.export import kept_file
 from ktbench.host.environment import environment
 from ktbench.host.timing_lock import timing
-from ktbench.results.store import Log, Run, read_run
+from ktbench.results import Log, Run, read_run
 from ktbench.run.apart import ChildFailed
 from ktbench.run.exporting import ensure_file
 from ktbench.run.shares import only
 from ktbench.run.sweep import Sweep
+from ktbench.sim.records import simulate_cells
 from ktbench.spec.memory import worker_bytes
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.peers import BY_NAME
@@ -49,7 +49,7 @@ def _carry_out(request: Request, planned: Planned, command: list[str]) -> Run:
     sweep = open_sweep(planned, log, machine, kept, ended)
     try:
         log.introduce(machine)
-        for record in simulate_cells(planned, machine, kept):
+        for record in simulate_cells(planned.simulated, planned.lacking, machine, kept):
             log.append(record)
             ended(record)
         if request.suite is not None:

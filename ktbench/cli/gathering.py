@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ktbench.cli.progress import say
-from ktbench.results.store import Damage, Log, NoPlan, Run, read_run
-from ktbench.results.store.merge import lacking
+from ktbench.results import Damage, Log, NoPlan, Run, read_run
+from ktbench.results.merge import lacking
 from ktbench.run.shares import NODES, is_under_way, withdraw_all
 from ktbench.spec.errors import RequestError
 from ktbench.spec.record import Record

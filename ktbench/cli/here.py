@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ktbench.engine.gguf.kept import no_file
+from ktbench.engine.gguf.export import no_file
 from ktbench.engine.placing import place_experts
 from ktbench.engine.roles import lacking_cores
 from ktbench.engine.support import unsupported as not_built
-from ktbench.engine.workload.profile import read_profile
-from ktbench.engine.workload.recorded import read_trace
+from ktbench.engine.workload.recorded import read_profile, read_trace
 from ktbench.host.grants import feature_reasons, machine_grants
 from ktbench.host.peers import peer_reason
 from ktbench.host.topology import read_topology

@@ -9,8 +9,7 @@ from ktbench.spec.run_spec import RunSpec
 
 def show_injection(spec: RunSpec) -> int:
     """Print every module and what takes its place; exit code 0. Raises RequestError for a rule that is wrong."""
-    from ktbench.engine.inject.match import match_rules, require_operators
-    from ktbench.engine.inject.show import lines
+    from ktbench.engine.inject.match import lines, match_rules, require_operators
 
     try:
         require_operators(spec.inject)  # at once: what follows imports PyTorch

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from ktbench.report.columns import setting_text
-from ktbench.report.row import Row, groups_of
-from ktbench.report.settings import TOKENS, Setting, alike, settings_of, varying
+from ktbench.results.row import Row, groups_of
+from ktbench.results.settings import TOKENS, Setting, alike, setting_text, settings_of, varying
 from ktbench.spec.arms import PRECISIONS
 from ktbench.spec.record import Cell
 

@@ -10,8 +10,8 @@ from ktbench.cli.asking import require_same_suite
 from ktbench.cli.gathering import end_nodes, gather_left, nodes_of, say_damage
 from ktbench.cli.progress import say, turns_ended
 from ktbench.config import Request, RequestPart
-from ktbench.results.store import Log, Run, free_folder, published_of, read_run
-from ktbench.results.store.find import RUNS, find_run, note_latest
+from ktbench.results import Log, Run, free_folder, published_of, read_run
+from ktbench.results.find import RUNS, find_run, note_latest
 from ktbench.run.shares import whole_rounds
 from ktbench.spec.errors import RequestError
 from ktbench.spec.published import Published

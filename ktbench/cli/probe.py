@@ -114,7 +114,7 @@ def table(machine: MachineDescription) -> list[str]:
 
 
 def _row(constant: Constant, placement: Placement | None) -> str:
-    from ktbench.results.stats.intervals import median_interval
+    from ktbench.results.intervals import median_interval
 
     if constant.value is None:
         return f"{'-':>8}  {constant.why}"

@@ -9,11 +9,11 @@ from dataclasses import replace
 from statistics import median
 
 from ktbench.cli.names import cell_names, listing
-from ktbench.report.against_baseline import judged_values
-from ktbench.report.row import Row, groups_of
-from ktbench.report.rows import name_width, row_line, rows_of
-from ktbench.results.stats.stopping import Stopping
-from ktbench.results.store import Run
+from ktbench.report.columns import name_width, row_line
+from ktbench.results import Run
+from ktbench.results.row import Row, groups_of
+from ktbench.results.rows import judged_values, rows_of
+from ktbench.results.stopping import Stopping
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.record import Cell, Record
 from ktbench.spec.run_spec import MeasureSpec

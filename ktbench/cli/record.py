@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ktbench.engine.workload.profile import ActivationProfile
+    from ktbench.engine.workload.recorded import ActivationProfile
     from ktbench.spec.record import Cell
 
 SUMMARY = "which experts the routers choose; saved as an activation profile"
@@ -22,7 +22,7 @@ def run(overrides: Sequence[str]) -> int:
     Raises RequestError before anything loads.
     """
     from ktbench.cli.progress import say
-    from ktbench.engine.workload.profile import read_profile
+    from ktbench.engine.workload.recorded import read_profile
     from ktbench.run.apart import ChildFailed
     from ktbench.run.recording import Recording, record_apart
 

@@ -112,9 +112,9 @@ def carry_out_share(folder: Path) -> None:
 def _carry_out(share: Share, folder: Path) -> None:
     from ktbench.cli.drive import measure_cells, open_sweep
     from ktbench.cli.request import plan_here
-    from ktbench.cli.simulating import simulate_cells
     from ktbench.host.environment import environment
-    from ktbench.results.store import Log, read_run
+    from ktbench.results import Log, read_run
+    from ktbench.sim.records import simulate_cells
 
     log = Log(folder)
     try:
@@ -128,7 +128,7 @@ def _carry_out(share: Share, folder: Path) -> None:
         log.append(machine)
         kept = {(record.cell, record.round): record for record in known}
         on_record = _told(folder, planned.cells)
-        for record in simulate_cells(planned, machine, kept):
+        for record in simulate_cells(planned.simulated, planned.lacking, machine, kept):
             log.append(record)
             on_record(record)
         sweep = open_sweep(planned, log, machine, kept, on_record)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from ktbench.cli.progress import replay
-from ktbench.report.rows import rows_of
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.rows import rows_of
 from ktbench.run.shares import only
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.record import Cell, Environment, Record

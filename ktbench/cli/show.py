@@ -9,18 +9,19 @@ from functools import partial
 from ktbench.cli.names import listing
 from ktbench.report.accuracy.line import accuracy_line
 from ktbench.report.accuracy.markdown import below_grid
-from ktbench.report.accuracy.rows import AccuracyRow, accuracy_rows
 from ktbench.report.accuracy.table import accuracy_table, grids_below
 from ktbench.report.agreement import UNPROVEN, kl_text, top1_text
+from ktbench.report.columns import name_width, row_line
 from ktbench.report.conditions import common_to, conditions_of
 from ktbench.report.documents import Document, documents_of
 from ktbench.report.markdown import grid, table_grid
-from ktbench.report.paper_summary import HEADINGS, NUMERIC, overview
-from ktbench.report.parts import parts_of, the_part
-from ktbench.report.row import Row
-from ktbench.report.rows import name_width, row_line, rows_of
+from ktbench.report.paper_suite.overview import HEADINGS, NUMERIC, overview
 from ktbench.report.write import write_report
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.accuracy import AccuracyRow, accuracy_rows
+from ktbench.results.row import Row
+from ktbench.results.rows import rows_of
+from ktbench.results.run import parts_of, the_part
 from ktbench.spec.outcome import Outcome
 
 DONE = 0

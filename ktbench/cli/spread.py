@@ -17,7 +17,7 @@ from ktbench.cli.share import run_share
 from ktbench.cli.share_ends import failures, is_done
 from ktbench.config import Launch, Request, launch_jobs
 from ktbench.host.environment import environment
-from ktbench.results.store import LOG_NAME, Log, NotKept, Run, read_run
+from ktbench.results import LOG_NAME, Log, NotKept, Run, read_run
 from ktbench.run.shares import NODES, cut, is_under_way, share_of, withdraw_all, write_share
 from ktbench.spec.errors import RequestError, said
 from ktbench.spec.record import Cell, Environment, Record

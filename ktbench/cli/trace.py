@@ -46,7 +46,7 @@ def run(overrides: Sequence[str]) -> int:
 def _folder(request: Request) -> Path:
     from datetime import UTC, datetime
 
-    from ktbench.results.store.find import RUNS
+    from ktbench.results.find import RUNS
     from ktbench.spec.errors import RequestError
 
     if request.resume is not None:
@@ -88,7 +88,7 @@ def _traced(cell: Cell, machine: Environment, folder: Path) -> tuple[Timeline | 
 
 def _simulated(cell: Cell, machine: Environment, folder: Path) -> tuple[Timeline | None, str]:
     """The timeline of a cell on its machine of paper, or why there is none."""
-    from ktbench.sim import simulate
+    from ktbench.sim.simulation import simulate
 
     try:
         timeline = simulate(cell.spec).timeline
@@ -101,7 +101,7 @@ def _simulated(cell: Cell, machine: Environment, folder: Path) -> tuple[Timeline
 def _written(timeline: Timeline, cell: Cell, machine: Environment, folder: Path) -> Iterator[str]:
     """Writes the files; what there is to say about the step, then their names."""
     from ktbench.report.chrome_trace import chrome_trace
-    from ktbench.report.figure import save
+    from ktbench.report.figures.output import save
     from ktbench.report.figures.timeline import shares, timeline_figure
 
     conditions = _conditions(cell, machine)

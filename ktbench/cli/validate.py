@@ -54,7 +54,7 @@ def _validate(folder: Path, *, fit: bool) -> int:
     from ktbench.cli.observing import observations_of
     from ktbench.cli.progress import say
     from ktbench.cli.validation import write_validation
-    from ktbench.results.store import read_published
+    from ktbench.results import read_published
     from ktbench.sim.calibration import read_calibration
     from ktbench.sim.fitting import STAGES
     from ktbench.sim.judging import judge

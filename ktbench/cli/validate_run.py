@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from ktbench.cli.progress import say
-from ktbench.results.store import Run, read_run
-from ktbench.results.store.find import find_run
+from ktbench.results import Run, read_run
+from ktbench.results.find import find_run
 from ktbench.sim.calibration import read_calibration
-from ktbench.sim.cell import ON_CORES
-from ktbench.sim.cores_observed import Observed, observe, recorded_machine
+from ktbench.sim.judging import Quality, quality_of
 from ktbench.sim.local_fit import Judged, judge
-from ktbench.sim.quality import Quality, quality_of
+from ktbench.sim.observation import Observed, observe, recorded_machine
+from ktbench.sim.simulation import ON_CORES
 from ktbench.spec.errors import RequestError
 
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from ktbench.spec.errors import RequestError
 
 if TYPE_CHECKING:
-    from ktbench.sim.offers import Offer
-    from ktbench.sim.prices import PriceEntry, PriceList
+    from ktbench.sim.cost_search import Offer, PriceEntry, PriceList
     from ktbench.spec.run_spec import RunSpec
 
 _LIST, _TARGET = "what_if", "what_if.target"
@@ -48,7 +47,7 @@ def read_question(overrides: Sequence[str]) -> Question | None:
 
 def answer(question: Question) -> int:
     """Print what each machine does and costs, then the cheapest that reaches the target. Raises RequestError."""
-    from ktbench.sim.prices import read_prices
+    from ktbench.sim.cost_search import read_prices
 
     try:
         prices = read_prices(question.prices)
@@ -120,7 +119,7 @@ def _work(spec: RunSpec) -> str:
 
 def _offer(spec: RunSpec, entry: PriceEntry) -> Offer:
     from ktbench.cli.described import lacking_there
-    from ktbench.sim.offers import offer, with_all_features
+    from ktbench.sim.cost_search import offer, with_all_features
     from ktbench.spec.ids import spec_id
     from ktbench.spec.record import Cell
 
@@ -155,7 +154,7 @@ def _money(value: float) -> str:
 
 def _sentence(offers: Sequence[Offer], currency: str, target: float) -> str:
     from ktbench.report.text import number
-    from ktbench.sim.offers import cheapest, closest
+    from ktbench.sim.cost_search import cheapest, closest
 
     wanted = f"{target:g} tokens/s"
     if best := cheapest(offers, target):

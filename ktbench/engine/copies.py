@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ktbench.engine.operator import Backend
 from ktbench.engine.routing import Routing
-from ktbench.spec.run_spec import Precision, RunSpec
+from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.weights import Precision
 
 Call = Callable[[], Tensor]
 

@@ -14,12 +14,11 @@ from torch import Tensor, nn
 
 from ktbench._kernels import Linear, OpenMPTeam, PackedMatrix, rms_norm
 from ktbench.engine.fused import bits
-from ktbench.engine.inject.norms import read_norm
+from ktbench.engine.inject.forms import read_norm
 from ktbench.engine.matrices import LinearBlocks
 from ktbench.engine.step.later import settled
 from ktbench.engine.step.tape import Tape
-from ktbench.spec.run_spec import Precision
-from ktbench.spec.weights import BLOCK, BLOCK_BYTES
+from ktbench.spec.weights import BLOCK, BLOCK_BYTES, Precision
 
 # Strips of the packed layout: the rows of a layer that shares a matrix must begin with one.
 _STRIP_ROWS = 16

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ktbench.engine.choosing import LEAST_ON_TIME, choose_deferral, told
 from ktbench.engine.experts import Reference
 from ktbench.engine.forward import Forward
 from ktbench.engine.observing import Observer
@@ -26,6 +25,7 @@ from ktbench.engine.step.decoding import LeanDecoding
 from ktbench.engine.stepping import LeanSteps, PassSteps, Steps
 from ktbench.engine.timelines import timeline
 from ktbench.engine.work import DenseWork, ExpertsWork, mean_work, step_work
+from ktbench.spec.deferral import choose_deferral, deferral_candidates
 from ktbench.spec.engine import EngineSpec, PlacementSpec
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec
@@ -122,9 +122,11 @@ class HybridEngine:
 
     def _choose_deferral(self, engine: EngineSpec) -> int:
         """Tries 0, 1, 2, ... deferred experts for a few steps each."""
-        busy = [self._busy_share(engine, deferral) for deferral in range(self.model.shape.top_k - LEAST_ON_TIME + 1)]
-        self._notes = [told(busy)]
-        return choose_deferral(busy)
+        busy = [self._busy_share(engine, deferral) for deferral in deferral_candidates(self.model.shape.top_k)]
+        chosen = choose_deferral(busy)
+        shares = ", ".join(f"{share:.0%}" for share in busy)
+        self._notes = [f"deferral=auto chose {chosen}: host role busy {shares} of the step at N = 0 to {len(busy) - 1}"]
+        return chosen
 
     def _busy_share(self, engine: EngineSpec, deferral: int) -> float:
         """Share of a step in which the host role works: the median of a few steps after a first one."""

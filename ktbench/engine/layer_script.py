@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ktbench.engine.routing import Routing
-from ktbench.engine.workload.layer import layer_selections
+from ktbench.engine.workload.routing import layer_selections
 from ktbench.spec.run_spec import WorkloadSpec
 from ktbench.spec.shape import MoEShape
 

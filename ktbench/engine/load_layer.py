@@ -22,8 +22,8 @@ from ktbench.engine.step.tape import Tape
 from ktbench.engine.synthetic import PassingExperts, WeightPool, materialise_experts, skeleton
 from ktbench.engine.threads import Threads
 from ktbench.spec.rotation import layer_copies
-from ktbench.spec.run_spec import ModelSpec, Precision, RunSpec
-from ktbench.spec.weights import expert_bytes
+from ktbench.spec.run_spec import ModelSpec, RunSpec
+from ktbench.spec.weights import Precision, expert_bytes
 
 if TYPE_CHECKING:
     from ktbench.engine.fused import FusedHost

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from ktbench.engine.protocol import HostRole
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.inject import InjectSpec
-from ktbench.spec.run_spec import Precision, RunSpec
+from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.weights import Precision
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

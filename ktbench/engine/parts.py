@@ -68,7 +68,7 @@ class Parts:
         return lambda operator, _at_device: self._cpu_home(operator, threads)
 
     def _cuda_home(self, operator: ExpertsOperator, at_device: NDArray[np.bool_]) -> Home:
-        from ktbench.engine.cuda.home import CudaHome
+        from ktbench.engine.cuda.experts import CudaHome
 
         assert self.cuda is not None
         return CudaHome(operator.backend.matrices, at_device, self.cuda.device)

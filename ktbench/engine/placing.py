@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ktbench.engine.workload.profile import ActivationProfile, count_selections
+from ktbench.engine.workload.recorded import ActivationProfile, count_selections
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.shape import MoEShape
 

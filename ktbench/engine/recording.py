@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from ktbench.engine.workload.profile import ActivationProfile, Architecture, count_selections
+from ktbench.engine.workload.recorded import ActivationProfile, Architecture, count_selections
 from ktbench.spec.run_spec import RunSpec
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from ktbench.engine.operator import Backend, ExpertsOperator
 from ktbench.engine.placing import DynamicPlacement, Move, place_experts
 from ktbench.engine.residence import Residence
 from ktbench.engine.routing import PassRouting
-from ktbench.engine.workload.profile import read_profile
+from ktbench.engine.workload.recorded import read_profile
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.run_spec import ModelSpec
 

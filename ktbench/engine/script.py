@@ -11,7 +11,7 @@ from torch import Tensor
 from ktbench.engine.forward import CacheState, Forward
 from ktbench.engine.operator import Pass
 from ktbench.engine.routing import PassRouting, synthetic
-from ktbench.engine.workload.prompts import prompt_ids, prompt_padding
+from ktbench.engine.workload.routing import prompt_ids, prompt_padding
 from ktbench.spec.run_spec import WorkloadSpec
 from ktbench.spec.shape import MoEShape
 

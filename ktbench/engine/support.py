@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ktbench.engine.choosing import LEAST_ON_TIME
-from ktbench.spec.run_spec import WITHOUT_AMX, RunSpec
-from ktbench.spec.weights import BLOCK, BLOCK_BYTES
+from ktbench.spec.deferral import MIN_IMMEDIATE_EXPERTS
+from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.weights import BLOCK, BLOCK_BYTES, FORMATS
 
 
 def unsupported(spec: RunSpec) -> str:
@@ -24,7 +24,7 @@ def _reasons(spec: RunSpec) -> Iterator[str]:
         yield from _layer_reasons(spec)
     elif spec.precision != "bf16" and not engine.fused:
         yield f"base runs bf16 weights, as checkpoints hold them: precision={spec.precision} needs +v or +m"
-    if engine.amx and spec.precision in WITHOUT_AMX:
+    if engine.amx and not FORMATS[spec.precision].amx:
         yield f"+m: AMX has no kernels for precision={spec.precision}, whose scales differ inside a tile: leave out +m"
     if spec.precision in BLOCK_BYTES and (shape.hidden % BLOCK or shape.expert_ffn % BLOCK):
         sizes = f"{shape.hidden} and {shape.expert_ffn}"
@@ -33,8 +33,8 @@ def _reasons(spec: RunSpec) -> Iterator[str]:
         yield f"Expert Deferral needs a later MoE layer, {name} as asked for has {shape.moe_layers}"
     if engine.deferral == "auto" and not (engine.apart and engine.fused):
         yield "deferral=auto watches the host role: needs engine.roles=split or engine.device=cuda, and +v or +m"
-    if engine.deferral == "auto" and shape.top_k <= LEAST_ON_TIME:
-        yield f"deferral=auto leaves {LEAST_ON_TIME} experts on time, {name} has top_k={shape.top_k}"
+    if engine.deferral == "auto" and shape.top_k <= MIN_IMMEDIATE_EXPERTS:
+        yield f"deferral=auto leaves {MIN_IMMEDIATE_EXPERTS} experts on time, {name} has top_k={shape.top_k}"
     if engine.placement.policy != "host" and not engine.fused:
         policy = engine.placement.policy
         yield f"engine.placement.policy={policy}: roles share experts in the fused operator, needs +v or +m"

@@ -10,9 +10,8 @@ from torch import nn
 from ktbench.engine.places import is_experts
 from ktbench.engine.routing import PassRouting, Routing
 from ktbench.spec.record import Work
-from ktbench.spec.run_spec import Precision
 from ktbench.spec.shape import MoEShape
-from ktbench.spec.weights import expert_bytes
+from ktbench.spec.weights import Precision, expert_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

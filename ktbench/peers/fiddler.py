@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from ktbench.engine.cuda.expert_costs import Costs
-from ktbench.engine.cuda.fiddler import Copier, measure_costs
-from ktbench.engine.cuda.pinning import CudaHostMemory, Pins
+from ktbench.engine.cuda.fiddler import Copier, Costs, measure_costs
+from ktbench.engine.cuda.stream import CudaHostMemory, Pins
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.load import load_engine
 from ktbench.engine.packing import Holding

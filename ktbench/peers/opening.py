@@ -16,7 +16,7 @@ def open_peer(specs: Sequence[RunSpec], host: HostRole) -> System:
 
         return open_peer_layer(specs, host)
     if first.system == "transformers":
-        from ktbench.peers.transformers.load import open_transformers
+        from ktbench.peers.transformers.system import open_transformers
 
         return open_transformers(first.model, host)
     if first.system == "fiddler":

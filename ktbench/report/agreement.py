@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ktbench.report.row import Row, groups_of
 from ktbench.report.text import DASH, number
-from ktbench.spec.peers import BY_NAME
-from ktbench.spec.record import Agreement, Record
-from ktbench.spec.run_spec import RunSpec
+from ktbench.results.row import Row, groups_of, systems_of
 
 MARK = "†"
 REFERENCE = "reference"
@@ -16,48 +13,6 @@ UNPROVEN = (
     "not shown to give the same answers as the other systems: its speed is not a comparison of equal work"
     f" ({MARK})"
 )  # fmt: skip
-
-
-def worst(records: Sequence[Record]) -> Agreement | None:
-    """The least top-1 agreement and the largest divergence of all rounds, with the positions of the latest of them."""
-    found = [record.agreement for record in records if record.agreement is not None]
-    if not found:
-        return None
-    return Agreement(
-        against=found[-1].against,
-        top1=min(agreement.top1 for agreement in found),
-        kl_nats=max(agreement.kl_nats for agreement in found),
-        positions=found[-1].positions,
-    )
-
-
-def is_unproven(row: Row, group: Sequence[Row]) -> bool:
-    """Whether a row is timed beside other systems, and nothing shows that it gives the answers that they give.
-
-    Of a layer every output is held against float32, which shows it.
-    """
-    compared = row.timed and not row.is_layer and not row.simulated
-    return compared and row.agreement is None and len(systems_of(group)) > 1
-
-
-def systems_of(rows: Sequence[Row]) -> tuple[str, ...]:
-    """The systems of rows, in order of appearance."""
-    return tuple(dict.fromkeys(row.spec.system for row in rows))
-
-
-def shows_speeds(rows: Sequence[Row]) -> bool:
-    """Whether bars are speeds: those of systems of which none has to be there for the others to be compared."""
-    return len(systems_of(rows)) > 1 and not rows[0].is_layer
-
-
-def unchecked_reason(spec: RunSpec, agreement: Agreement | None) -> str:
-    """Why experts' outputs have no error."""
-    if spec.machine is not None:
-        return "simulated: nothing was computed"
-    if spec.system == "ktbench" or not BY_NAME[spec.system].opaque:
-        return "the output was not checked"
-    instead = "logits were compared instead" if agreement else "nor were logits compared"
-    return f"no experts call shows to be checked: {instead}"
 
 
 def top1_text(row: Row) -> str:

@@ -6,13 +6,12 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ktbench.report.attribution import Attribution, Pair, Share
 from ktbench.report.data import json_of_table
-from ktbench.report.exact import is_exact
 from ktbench.report.flat import csv_of, ends_of
 from ktbench.report.tables import Table
-from ktbench.results.stats.intervals import Interval
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.attribution import Attribution, Pair, Share
+from ktbench.results.intervals import Interval, is_exact
 from ktbench.spec.plain import to_plain
 
 

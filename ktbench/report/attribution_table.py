@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ktbench.report.attribution import Attribution, Pair, Share
 from ktbench.report.attribution_text import (
     attribution_caption,
     attribution_methods,
@@ -15,15 +14,17 @@ from ktbench.report.attribution_text import (
     context_text,
     settings_shown,
 )
-from ktbench.report.columns import Column, setting_text
+from ktbench.report.columns import Column
 from ktbench.report.conditions import conditions_of
 from ktbench.report.methods import methods_of
-from ktbench.report.parts import the_part
-from ktbench.report.row import Row
 from ktbench.report.tables import Table
 from ktbench.report.text import DASH, percent, ratio
-from ktbench.results.stats.intervals import Interval
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.attribution import Attribution, Pair, Share
+from ktbench.results.intervals import Interval
+from ktbench.results.row import Row
+from ktbench.results.run import the_part
+from ktbench.results.settings import setting_text
 
 TOTAL = "all together"
 

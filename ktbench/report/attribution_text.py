@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ktbench.report.attribution import Attribution, Pair
-from ktbench.report.columns import setting_text
-from ktbench.report.parts import the_part
-from ktbench.report.settings import varying
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.attribution import Attribution, Pair
+from ktbench.results.run import the_part
+from ktbench.results.settings import setting_text, varying
 
 
 def settings_shown(attributions: Sequence[Attribution]) -> tuple[str, ...]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ktbench.report.agreement import MARK, shows_speeds, unproven_sentence
-from ktbench.report.parts import the_part
-from ktbench.report.row import Row
-from ktbench.report.simulated import measured, roof_rows
-from ktbench.results.store import Run
+from ktbench.report.agreement import MARK, unproven_sentence
+from ktbench.results import Run
+from ktbench.results.row import Row, measured, roof_rows, shows_speeds
+from ktbench.results.run import the_part
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.record import Part
 

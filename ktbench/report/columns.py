@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ktbench.report.agreement import MARK, kl_text, top1_text
-from ktbench.report.peaks import are_alike, in_gib
-from ktbench.report.roles import RoleShares
-from ktbench.report.roof import RoofShare
-from ktbench.report.row import Row
-from ktbench.report.settings import Setting
-from ktbench.report.text import DASH, interval, number, percent, rate, ratio, unit_of
-from ktbench.results.stats.intervals import Interval
+from ktbench.report.metered import in_gib
+from ktbench.report.text import DASH, interval, number, percent, plus_minus, rate, ratio, unit_of
+from ktbench.results.intervals import Interval, is_exact
+from ktbench.results.row import Row
+from ktbench.results.settings import setting_text
+from ktbench.results.usage import RoleShares, RoofShare, are_alike
+from ktbench.spec.outcome import Outcome
 
 AS_SPEEDUP = "= speed-up"  # the row without the last feature is the baseline
 
@@ -90,11 +90,6 @@ def _rate(row: Row) -> str:
 
 def _setting(key: str) -> Write:
     return lambda row: setting_text(row.settings.get(key))
-
-
-def setting_text(value: Setting) -> str:
-    """A setting as Hydra reads it."""
-    return "null" if value is None else str(value)
 
 
 def _outcome(row: Row) -> str:
@@ -187,3 +182,38 @@ _COMPARED = (
     Column(heading="verdict", write=_verdict, numeric=False),
     Column(heading="gain of the last feature (×)", write=_gain, numeric=False),
 )
+
+
+def name_width(rows: Sequence[Row]) -> int:
+    """Letters that the names of rows take in lines that align."""
+    return max([16, *(len(row.shown) for row in rows)])
+
+
+def row_line(row: Row, width: int = 16) -> str:
+    """The row as one line, its name `width` letters wide, for a terminal while a sweep runs."""
+    name = f"{row.shown:<{width}}"
+    if row.is_layer:
+        name = f"{f'{row.shown} @{row.spec.tokens_per_expert:g}':<{width + 8}}"
+    if row.step_s is None or row.tokens_per_s is None:
+        reason = f": {row.why}" if row.why else ""
+        return f"{name} {row.outcome or 'not measured yet'}{reason}"
+    mark, spread = "~" if row.outcome is Outcome.NOISY else "", plus_minus(row.step_s)
+    time = f"{mark + number(row.step_s.mid * 1e3):>9} ms/{'layer' if row.is_layer else 'step'} {spread:>7}"
+    speed = _rate_word(row) if row.is_layer else f"{number(row.tokens_per_s.mid):>9} tokens/s"
+    share = "" if row.roof is None else f"{number(row.roof.share.mid * 100, 2):>5}% of {row.roof.limit}"
+    rounds = "simulated" if row.simulated else f"{row.rounds:2d} rounds"
+    return f"{name} {time}  {speed}  {_speedup_word(row):<33}  {share:<20}  {rounds}"
+
+
+def _rate_word(row: Row) -> str:
+    return f"{DASH if row.flops_per_s is None else rate(row.flops_per_s, row.spec.dtype):>14}"
+
+
+def _speedup_word(row: Row) -> str:
+    if row.is_baseline:
+        return "the baseline"
+    if row.speedup is None:
+        return "no speed-up"
+    low, mid, high = (f"{value:.3f}" for value in (row.speedup.low, row.speedup.mid, row.speedup.high))
+    ends = "" if is_exact(row.speedup) else f" [{low}, {high}]"
+    return f"{mid}x{MARK if row.unproven else ''}{ends} {row.verdict}"

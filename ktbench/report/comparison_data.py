@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ktbench.report.comparison import ComparedCell, Comparison
 from ktbench.report.comparison_table import comparison_markdown
 from ktbench.report.comparison_text import conditions, warnings
-from ktbench.report.exact import is_exact
 from ktbench.report.flat import csv_of
-from ktbench.report.row import Row
-from ktbench.results.stats.intervals import Interval
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.comparison import ComparedCell, Comparison
+from ktbench.results.intervals import Interval, is_exact
+from ktbench.results.row import Row
 from ktbench.spec.errors import RequestError
 from ktbench.spec.plain import to_plain
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ktbench.report.accuracy.text import change_text, flips_text, p_text
-from ktbench.report.comparison import ComparedCell, Comparison
-from ktbench.report.comparison_answers import ComparedAnswers
 from ktbench.report.comparison_text import conditions, summary, warnings
 from ktbench.report.markdown import grid, listed
-from ktbench.report.row import Row
 from ktbench.report.text import DASH, interval, ratio
+from ktbench.results.comparison import ComparedAnswers, ComparedCell, Comparison
+from ktbench.results.row import Row
 
 _CELLS = (
     ("cell", False),

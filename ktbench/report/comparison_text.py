@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ktbench.report.comparison import Comparison
-from ktbench.report.comparison_machine import are_of_different_machines, software_changes
-from ktbench.report.comparison_turns import Method
 from ktbench.report.conduct import controls_sentence
-from ktbench.report.machine import each_machine, facts_of, machine_sentence
-from ktbench.report.row import Row
-from ktbench.report.simulated import measured
-from ktbench.results.stats.verdict import Verdict
-from ktbench.results.store import Run
+from ktbench.report.machine import machine_sentence
+from ktbench.results import Run
+from ktbench.results.between_runs import Method, are_of_different_machines, software_changes
+from ktbench.results.comparison import Comparison
+from ktbench.results.row import Row, measured
+from ktbench.results.run import each_machine, facts_of
+from ktbench.results.speedups import Verdict
 
 _METHODS: dict[Method, str] = {
     "paired": "The rounds of A and B were measured in turns: ratios are formed inside rounds, so that a drift of the "

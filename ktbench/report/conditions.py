@@ -10,11 +10,11 @@ from ktbench.report.conduct import controls_sentence, placement_sentence
 from ktbench.report.health import machine_warnings, roof_warnings, unreadable_sentence
 from ktbench.report.machine import machines_sentence
 from ktbench.report.metered import energy_sentence, memory_sentence
-from ktbench.report.row import Row, groups_of
-from ktbench.report.settings import TOKENS, varying
-from ktbench.report.simulated import measured, simulated_sentence
+from ktbench.report.simulated import simulated_sentence
 from ktbench.report.system import system_sentence
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.row import Row, groups_of, measured
+from ktbench.results.settings import TOKENS, varying
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ktbench.report.roof import MAX_DISAGREEMENT, Spread, peak_spreads, read_spread
-from ktbench.report.row import Row
-from ktbench.report.simulated import measured
 from ktbench.report.text import number, ratio, unit_of
-from ktbench.results.stats.verdict import Verdict
+from ktbench.results.row import Row, measured
+from ktbench.results.speedups import Verdict
+from ktbench.results.usage import MAX_DISAGREEMENT, Spread, peak_spreads, read_spread
 from ktbench.spec.placement import PLACEMENTS
 from ktbench.spec.record import Record
 

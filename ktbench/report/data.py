@@ -10,10 +10,10 @@ import msgspec
 
 from ktbench.report.flat import csv_of, ends_of
 from ktbench.report.health import disturbed_rounds
-from ktbench.report.machine import environments_of
-from ktbench.report.row import Row
 from ktbench.report.tables import Table
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.row import Row
+from ktbench.results.run import environments_of
 from ktbench.spec.plain import to_plain
 
 

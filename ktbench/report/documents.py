@@ -6,17 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from ktbench.report.accuracy.rows import AccuracyRow, accuracy_rows
 from ktbench.report.accuracy.table import accuracy_table
-from ktbench.report.attribution import ATTRIBUTED, Attribution, attributions_of
 from ktbench.report.attribution_table import attribution_table
-from ktbench.report.paper_lines import PaperLine, paper_lines
 from ktbench.report.paper_table import paper_table
-from ktbench.report.parts import parts_of, the_part
-from ktbench.report.row import Row
-from ktbench.report.rows import rows_of
 from ktbench.report.tables import Table, named, table_of
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.accuracy import AccuracyRow, accuracy_rows
+from ktbench.results.attribution import ATTRIBUTED, Attribution, attributions_of
+from ktbench.results.paper import PaperLine, paper_lines
+from ktbench.results.row import Row
+from ktbench.results.rows import rows_of
+from ktbench.results.run import parts_of, the_part
 
 if TYPE_CHECKING:
     from ktbench.report.figures.sheet import Sheet

@@ -7,8 +7,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ktbench.report.exact import is_exact
-from ktbench.results.stats.intervals import Interval
+from ktbench.results.intervals import Interval, is_exact
 
 
 def csv_of(lines: Sequence[Mapping[str, Any]]) -> str:

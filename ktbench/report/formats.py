@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ktbench.report.row import Row
-from ktbench.report.settings import without_precision
+from ktbench.results.row import Row
+from ktbench.results.settings import without_precision
 from ktbench.spec.peers import BY_NAME
-from ktbench.spec.run_spec import Precision, RunSpec
-from ktbench.spec.weights import BLOCK, BLOCK_BYTES
+from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.weights import BLOCK, BLOCK_BYTES, Precision
 
 
 def format_notes(rows: Sequence[Row]) -> tuple[str, ...]:

@@ -7,12 +7,13 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any
 
-from ktbench.report.machine import environments_of, machines_of
-from ktbench.report.row import Row
-from ktbench.report.simulated import measured
 from ktbench.report.text import number, unit_of
-from ktbench.results.store import Run
-from ktbench.spec.health import MACHINE_CHECKS, TURN_CHECKS, Check, Warned, warnings
+from ktbench.results import Run
+from ktbench.results.row import Row, measured
+from ktbench.results.run import environments_of, machines_of
+from ktbench.spec.health import MACHINE_CHECKS, warnings
+from ktbench.spec.health.check import Check, Warned
+from ktbench.spec.health.turn import TURN_CHECKS
 from ktbench.spec.record import Record
 
 # A roof that moved by more during the run was another machine's, as far as shares of it go.

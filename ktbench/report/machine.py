@@ -2,37 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ktbench.results.store import Run
-from ktbench.spec.record import Environment
-
-Facts = dict[str, Any]
-
-
-def environments_of(run: Run) -> tuple[Environment, ...]:
-    """What sittings found on the machines whose turns count: those that measured, else those that simulated.
-
-    Of a run that was spread over nodes these are the nodes. Without any turn it is the machine that planned the run.
-    """
-    simulated = {record.env_id for record in run.latest().values() if record.outcome.timed}
-    ids = run.measured_on() or simulated or {run.header.env_id}
-    return tuple(found for found in run.environments if found.env_id in ids)
-
-
-def each_machine(run: Run) -> list[Facts]:
-    """Facts of each machine whose turns count, as last found; one without facts where none was described."""
-    return [*machines_of(run).values()] or [{}]
-
-
-def machines_of(run: Run) -> dict[str, Facts]:
-    """Facts of the machines whose turns count, as last found, by their ids; empty where none was described."""
-    return {found.env_id: found.facts for found in environments_of(run)}
-
-
-def facts_of(run: Run) -> Facts:
-    """Facts of the machine whose turns count, of several the last that was described; empty where none was."""
-    return each_machine(run)[-1]
+from ktbench.results import Run
+from ktbench.results.run import Facts, each_machine
 
 
 def machines_sentence(run: Run) -> str:

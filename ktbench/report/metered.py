@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ktbench.report.energy import unmetered_reason
 from ktbench.report.health import listed
-from ktbench.report.peaks import are_alike, in_gib, most, parts_text
-from ktbench.report.row import Row, groups_of, place
-from ktbench.report.settings import varying
-from ktbench.report.simulated import measured
 from ktbench.report.text import DASH
-from ktbench.spec.conduct import READ_BUFFER_BYTES
+from ktbench.results.row import Row, groups_of, measured, place
+from ktbench.results.settings import varying
+from ktbench.results.usage import are_alike, most, unmetered_reason
+from ktbench.spec.conduct import READ_BUFFER_BYTES, PeakMemory
 
 
 def energy_sentence(rows: Sequence[Row]) -> str:
@@ -64,3 +62,16 @@ def memory_sentence(rows: Sequence[Row]) -> str:
         f"Peak memory {of}: {span} GiB{f', by place at most {parts}' if parts else ''}; "
         f"{in_gib(READ_BUFFER_BYTES)} GiB of it is the buffer that the read roof is sampled from."
     )
+
+
+_GIB = 2**30
+
+
+def in_gib(nbytes: int) -> str:
+    """`5.3`."""
+    return f"{nbytes / _GIB:.1f}"
+
+
+def parts_text(peak: PeakMemory) -> str:
+    """`node 0 2.5 GiB, node 1 2.5 GiB, cuda:0 7.1 GiB`."""
+    return ", ".join(f"{name} {in_gib(nbytes)} GiB" for name, nbytes in (peak.node_bytes | peak.device_bytes).items())

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ktbench.report.conduct import roofs_sentence
-from ktbench.report.machine import facts_of, software_sentence
-from ktbench.report.parts import the_part
-from ktbench.report.row import Row
-from ktbench.report.simulated import measured, simulated_methods
-from ktbench.results.stats.intervals import CONFIDENCE
-from ktbench.results.stats.verdict import MARGIN
-from ktbench.results.store import Run
+from ktbench.report.machine import software_sentence
+from ktbench.report.simulated import simulated_methods
+from ktbench.results import Run
+from ktbench.results.intervals import CONFIDENCE
+from ktbench.results.row import Row, measured
+from ktbench.results.run import facts_of, the_part
+from ktbench.results.speedups import MARGIN
 
 
 def methods_of(run: Run, rows: Sequence[Row]) -> tuple[str, ...]:

@@ -11,8 +11,8 @@ from ktbench.report.documents import Document, titles_of
 from ktbench.report.latex import figure_lines, short_table_lines, text_lines
 from ktbench.report.tables import Table
 from ktbench.report.text import DASH
-from ktbench.results.stats.intervals import CONFIDENCE
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.intervals import CONFIDENCE
 
 _WHERE = r"\ktbench"
 _MAIN = r"""\documentclass{article}

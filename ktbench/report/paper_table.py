@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from ktbench.report.columns import Column
-from ktbench.report.paper_lines import PaperLine, reasons
-from ktbench.report.paper_summary import error_summary, unmeasured_sentences
-from ktbench.report.parts import the_part
-from ktbench.report.row import Row
+from ktbench.report.paper_here import unmeasured_sentences
 from ktbench.report.tables import Table
 from ktbench.report.text import DASH, number
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.paper import PaperLine, error_summary, reasons
+from ktbench.results.row import Row
+from ktbench.results.run import the_part
 from ktbench.spec.published import STANDS_FOR
 
 _TOKENS: Mapping[str, str] = {

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from ktbench.report.roof import peak_spreads, read_spread
-from ktbench.report.row import Row
 from ktbench.report.text import span, unit_of
-from ktbench.results.stats.verdict import MARGIN
+from ktbench.results.row import Row, machines_of, measured
+from ktbench.results.speedups import MARGIN
+from ktbench.results.usage import peak_spreads, read_spread
 from ktbench.spec.machine import MachineSpec
-
-
-def measured(rows: Iterable[Row]) -> list[Row]:
-    """Rows of this machine."""
-    return [row for row in rows if not row.simulated]
-
-
-def machines_of(rows: Iterable[Row]) -> list[MachineSpec]:
-    """Machines of paper, in order of appearance."""
-    found: list[MachineSpec] = []
-    for row in rows:
-        if row.spec.machine is not None and row.spec.machine not in found:
-            found.append(row.spec.machine)
-    return found
 
 
 def simulated_on(machines: Sequence[MachineSpec], *, among: int = 0) -> str:
@@ -72,9 +58,3 @@ def _limits(rows: Sequence[Row], machine: MachineSpec) -> str:
     for (isa, dtype), peak in peaks.items():
         limits.append(f"{isa} {dtype} peak {span(peak.low / 1e12, peak.high / 1e12)} {unit_of(dtype)}")
     return f"Roofs of {machine.name}, as described: {', '.join(limits)}."
-
-
-def roof_rows(rows: Sequence[Row]) -> list[Row]:
-    """Rows whose roofs can be drawn: all that ran against the same ones; none where rows are of several machines."""
-    same = all(row.spec.machine == rows[0].spec.machine for row in rows)
-    return [row for row in rows if any(record.roofs for record in row.records)] if same else []

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 
-from ktbench.report.agreement import systems_of
-from ktbench.report.machine import facts_of
-from ktbench.report.row import Row
-from ktbench.report.settings import precision_word
-from ktbench.report.simulated import measured
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.row import Row, measured, systems_of
+from ktbench.results.run import facts_of
+from ktbench.results.settings import precision_word
 
 
 def system_sentence(run: Run, rows: Sequence[Row], free: Container[str]) -> str:

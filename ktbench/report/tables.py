@@ -12,11 +12,11 @@ from ktbench.report.conditions import conditions_of
 from ktbench.report.formats import format_notes
 from ktbench.report.health import turn_warnings
 from ktbench.report.methods import methods_of
-from ktbench.report.parts import the_part
-from ktbench.report.row import Row, groups_of, place
-from ktbench.report.settings import varying
 from ktbench.report.text import DASH
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.row import Row, groups_of, place
+from ktbench.results.run import the_part
+from ktbench.results.settings import varying
 from ktbench.spec.sweep import FigureKind
 
 _UNSTEADY = "in every turn the cores were moved or the two roofs disagreed: the share of the roof is a rough one"

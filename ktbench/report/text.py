@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from math import floor, log10
 
-from ktbench.report.exact import is_exact
-from ktbench.results.stats.intervals import Interval
+from ktbench.results.intervals import Interval, is_exact
 
 DASH = "—"
 

@@ -11,10 +11,10 @@ from ktbench.report.data import csv_text, json_text
 from ktbench.report.documents import KINDS, Document, Kind, documents_of
 from ktbench.report.latex import latex
 from ktbench.report.markdown import markdown
-from ktbench.report.pages import page_of_answers, page_of_kind
+from ktbench.report.page import page_of_answers, page_of_kind
 from ktbench.report.paper_bundle import write_kit
 from ktbench.report.paper_table import paper_csv_text
-from ktbench.results.store import Run
+from ktbench.results import Run
 from ktbench.spec.errors import RequestError
 
 # Of a table, of published numbers, whose CSV holds all that there is of them, and of answers.
@@ -81,7 +81,7 @@ def _written(folder: Path, run: Run, documents: Sequence[Document], name: str) -
         elif text := _TEXTS_OF[document.kind].get(name):
             yield _write(folder / f"{document.name}.{name}", text(document))
     if name == "html":
-        from ktbench.report.page.page import page_html
+        from ktbench.report.web.page import page_html
 
         yield _write(folder / "page.html", page_html(run, documents))
     if name == "kit":
@@ -109,11 +109,11 @@ def _figures(folder: Path, document: Document) -> Iterator[Path]:
 def _suite(folder: Path, run: Run, papers: Sequence[Document], name: str) -> Iterator[Path]:
     """All that was published and what stands beside it on one page."""
     if name == "html":
-        from ktbench.report.paper.html import html
+        from ktbench.report.paper_suite.html import html
 
         yield _write(folder / "paper.html", html(run, papers))
     if name == "pdf":
-        from ktbench.report.paper.pdf import write_pdf
+        from ktbench.report.paper_suite.pdf import write_pdf
 
         yield write_pdf(folder / "paper.pdf", run, papers)
 

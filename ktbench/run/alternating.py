@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from ktbench.results.store import LOG_NAME, Run, StoreError, read_run
-from ktbench.results.store.find import RUNS
+from ktbench.results import LOG_NAME, Run, StoreError, read_run
+from ktbench.results.find import RUNS
 from ktbench.spec.outcome import Outcome
 
 _ROUNDS = 12

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from ktbench.results.store import LOG_NAME, Run
-from ktbench.results.store.lock import try_lock
+from ktbench.results import LOG_NAME, Run
+from ktbench.results.log import try_lock
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.points import points_of
 from ktbench.spec.record import Cell, Environment, Header, Record

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
-from ktbench.results.store.log import Log
+from ktbench.results.log import Log
 from ktbench.run.commands import serve_command
 from ktbench.run.logits import logits_file
 from ktbench.run.messages import Open

@@ -1,6 +1,1 @@
-"""A machine of paper at work: cost model, task graph, and the executor that plays it."""
-
-from ktbench.sim.cell import simulate
-from ktbench.sim.simulation import Simulation
-
-__all__ = ["Simulation", "simulate"]
+"""Steps on described machines: task graph, cost models, executor, calibration, judging, sensitivity and cost search."""

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from ktbench.sim.calibration import Calibration
-from ktbench.sim.cores_crowd import settled
-from ktbench.sim.cores_device import Device
-from ktbench.sim.cores_experts import Experts
 from ktbench.sim.cores_layers import layers_graph
-from ktbench.sim.cores_team import Team, teams_of
+from ktbench.sim.cost_cpu import Device, Experts, Team, teams_of
 from ktbench.sim.deferral import LEAST_ON_TIME, with_deferral
-from ktbench.sim.executor import Graph, busy_share
+from ktbench.sim.executor import Graph, busy_share, settled
 from ktbench.spec.run_spec import RunSpec
 
 # As `deferral=auto` of the engine chooses (ktbench/engine/choosing.py).

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ktbench.sim.cores_device import Device, Pass, passes_of
-from ktbench.sim.cores_experts import Experts
-from ktbench.sim.cores_routing import drops, kept_experts, selections
+from ktbench.sim.cost_cpu import Device, Experts, Pass, passes_of
 from ktbench.sim.executor import Graph
+from ktbench.sim.routing import drops, kept_experts, selections
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.timeline import Resource
 

@@ -6,11 +6,38 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp
 
+import numpy as np
+
 from ktbench.sim.calibration import Calibration
 from ktbench.sim.deferring import choose
 from ktbench.sim.fitting import FITTED_MODEL, fitted_ids
 from ktbench.sim.observation import Observation, residual
-from ktbench.sim.quality import Quality, quality_of
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quality:
+    """Relative errors of `cells` cells: absolute ones at the median, 90 % and the most, and the mean of signed ones."""
+
+    cells: int
+    median: float
+    p90: float
+    worst: float
+    bias: float
+
+
+def quality_of(errors: Sequence[float]) -> Quality:
+    """Of at least one signed relative error. Raises ValueError for none."""
+    if not errors:
+        raise ValueError("errors: none to judge by")
+    off = np.abs(errors)
+    return Quality(
+        cells=len(errors),
+        median=float(np.median(off)),
+        p90=float(np.quantile(off, 0.9)),
+        worst=float(off.max()),
+        bias=float(np.mean(errors)),
+    )
+
 
 # Closer than this two simulated steps are equal.
 _TIE = 1e-6

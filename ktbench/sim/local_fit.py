@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from ktbench.sim.calibration import Calibration
 from ktbench.sim.cores import cores_graph
-from ktbench.sim.cores_observed import Observed
 from ktbench.sim.executor import play
+from ktbench.sim.observation import Observed
 from ktbench.spec.run_spec import RunSpec
 
 _MODEL = "qwen3_30b_a3b"

@@ -8,7 +8,7 @@ from math import comb
 import numpy as np
 
 from ktbench.sim.calibration import Calibration
-from ktbench.sim.loads import popularity_of
+from ktbench.sim.routing import popularity_of
 from ktbench.spec.run_spec import RunSpec
 
 

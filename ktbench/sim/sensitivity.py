@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from types import MappingProxyType
 
-from ktbench.sim.cell import simulate
+from ktbench.sim.simulation import simulate
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.run_spec import RunSpec
 

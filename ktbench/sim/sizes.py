@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ktbench.spec.run_spec import Precision, RunSpec
+from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.shape import text_config
-from ktbench.spec.weights import expert_bytes
+from ktbench.spec.weights import Precision, expert_bytes
 
 _BF16_BYTES, _F32_BYTES = 2, 4
 # Passes over a token's hidden state that norms, rotations and additions of a layer take together.

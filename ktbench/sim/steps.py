@@ -6,11 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ktbench.sim.calibration import Calibration
+from ktbench.sim.cost_gpu import Part, StepModel, call_s, step_model
 from ktbench.sim.executor import Graph, play
-from ktbench.sim.gpu import Part
-from ktbench.sim.loads import SAMPLES, loads_of
 from ktbench.sim.placement import ALL_ON_HOST, Coverage, coverage
-from ktbench.sim.step_model import StepModel, call_s, step_model
+from ktbench.sim.routing import SAMPLES, loads_of
 from ktbench.spec.run_spec import RunSpec
 
 _BF16 = 2

@@ -6,7 +6,7 @@ from typing import get_args
 
 from ktbench.spec.features import BY_NAME, FeatureValue, parse_features
 from ktbench.spec.peers import IMPLEMENTATIONS, PEERS
-from ktbench.spec.run_spec import Precision
+from ktbench.spec.weights import Precision
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 

@@ -12,9 +12,9 @@ from ktbench.spec.peers import BY_NAME, KT_MOST_BYTES, KT_SETTINGS
 from ktbench.spec.points import points_of
 from ktbench.spec.record import Cell
 from ktbench.spec.rotation import layer_copies
-from ktbench.spec.run_spec import Precision, RunSpec
+from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.schedule import worker_groups
-from ktbench.spec.weights import dense_bytes, expert_bytes
+from ktbench.spec.weights import Precision, dense_bytes, expert_bytes
 
 _GIB = 2**30
 _BF16_BYTES = 2

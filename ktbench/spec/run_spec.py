@@ -11,13 +11,11 @@ from ktbench.spec.inject import InjectSpec
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.peers import BY_NAME, PeerSpec, System, system_label
 from ktbench.spec.shape import MoEShape, moe_shape
+from ktbench.spec.weights import FORMATS, Precision
 
-Precision = Literal["bf16", "int8", "int4_g32", "int4_g64", "int4_g128", "q8_0", "q4_0"]
 Phase = Literal["prefill", "decode", "layer"]
 Routing = Literal["model", "balanced", "zipf", "concentrated", "recorded"]
 Dtype = Literal["bf16", "int8"]
-# A tile of AMX spans two of their blocks, whose scales differ.
-WITHOUT_AMX: tuple[Precision, ...] = ("q8_0", "q4_0")
 # A simulation asks for every layer, and reading a configuration takes many times longer than finding it here.
 _SHAPES: dict[str, MoEShape] = {}
 
@@ -194,7 +192,7 @@ class RunSpec:
         """Whether what runs has weights of `precision` at all, on whatever machine."""
         if self.system != "ktbench":
             return self.precision in BY_NAME[self.system].types
-        if self.precision in WITHOUT_AMX:
+        if not FORMATS[self.precision].amx:
             return self.engine.avx512 and not self.engine.amx
         return self.precision == "bf16" or self.engine.fused
 

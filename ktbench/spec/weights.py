@@ -1,20 +1,53 @@
-"""Bytes of expert weights in each precision, as the fused operator packs them (kernels/core/layout.h)."""
+"""The formats of weights, one row each, and the bytes of a model's weights in each.
+
+The table restates that of the kernel extension (kernels/core/formats.h), so that it can be read without the extension;
+tests/kernels/test_formats.py holds them equal.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from math import ceil
+from typing import Literal
 
-from ktbench.spec.run_spec import Precision
 from ktbench.spec.shape import MoEShape
 
-_BF16_BYTES = 2
-# Of each output row unless bf16: its scale in float32, and in int32 what takes back the offset of unsigned activations.
-_ROW_BYTES = 4 + 4
-_GROUP_SCALE_BYTES = 1
-_ROW_OFFSET_BYTES = 4  # what takes back that offset, where scales are all in the blocks
-# GGUF's blocks of 32 weights: a half-precision scale, then the weights (ggml-common.h).
-BLOCK_BYTES = {"q8_0": 2 + 32, "q4_0": 2 + 16}
-BLOCK = 32
+Precision = Literal["bf16", "int8", "int4_g32", "int4_g64", "int4_g128", "q8_0", "q4_0"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Format:
+    """How one precision stores weights. `group` counts the weights along k that share a scale; 0: the row, or none.
+
+    `blocks`: groups are GGUF blocks, each its scale and its numbers; such rows have whole blocks only. `amx`: whether
+    AMX kernels exist (a tile spans two blocks, whose scales differ).
+    """
+
+    bits: int
+    group: int = 0
+    scale_bytes: int = 0  # of a group
+    row_bytes: int = 0  # of an output row: its scale, and what takes back the offset of unsigned activations
+    blocks: bool = False
+    amx: bool = True
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one GGUF block (ggml-common.h); 0 for formats without blocks."""
+        return self.scale_bytes + self.group * self.bits // 8 if self.blocks else 0
+
+
+FORMATS: Mapping[Precision, Format] = {
+    "bf16": Format(bits=16),
+    "int8": Format(bits=8, row_bytes=8),
+    "int4_g32": Format(bits=4, group=32, scale_bytes=1, row_bytes=8),
+    "int4_g64": Format(bits=4, group=64, scale_bytes=1, row_bytes=8),
+    "int4_g128": Format(bits=4, group=128, scale_bytes=1, row_bytes=8),
+    "q8_0": Format(bits=8, group=32, scale_bytes=2, row_bytes=4, blocks=True, amx=False),
+    "q4_0": Format(bits=4, group=32, scale_bytes=2, row_bytes=4, blocks=True, amx=False),
+}
+BLOCK_BYTES = {name: row.block_bytes for name, row in FORMATS.items() if row.blocks}
+BLOCK = 32  # weights of a GGUF block
 
 
 def expert_bytes(shape: MoEShape, precision: Precision) -> int:
@@ -33,11 +66,13 @@ def dense_bytes(shape: MoEShape, precision: Precision) -> int:
 
 
 def _row_bytes(columns: int, precision: Precision) -> int:
-    if precision == "bf16":
-        return _BF16_BYTES * columns
-    if precision == "int8":
-        return columns + _ROW_BYTES
-    if precision in BLOCK_BYTES:
-        return ceil(columns / BLOCK) * BLOCK_BYTES[precision] + _ROW_OFFSET_BYTES
-    group = int(precision.removeprefix("int4_g"))
-    return ceil(columns / 2) + _GROUP_SCALE_BYTES * ceil(columns / group) + _ROW_BYTES
+    row = FORMATS[precision]
+    if row.blocks:
+        return ceil(columns / row.group) * row.block_bytes + row.row_bytes
+    groups = ceil(columns / row.group) if row.group else 0
+    return ceil(columns * row.bits / 8) + groups * row.scale_bytes + row.row_bytes
+
+
+def weight_bits(precision: Precision) -> int:
+    """Bits of one weight, without scales."""
+    return FORMATS[precision].bits

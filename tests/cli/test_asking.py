@@ -10,7 +10,7 @@ import pytest
 from ktbench.cli import asking
 from ktbench.cli.asking import Examiner, references_of, require_same_suite, told
 from ktbench.cli.request import Planned
-from ktbench.results.store import Log, Run, read_run
+from ktbench.results import Log, Run, read_run
 from ktbench.run.answering import Asking, Said
 from ktbench.run.apart import ChildFailed
 from ktbench.spec.errors import RequestError
@@ -24,7 +24,11 @@ from tests.tiny import tiny_cell
 SUITE = SuiteSpec(name="s", tasks=(TaskSpec(name="sum", source="nano/sum"), TaskSpec(name="sort", source="nano/sort")))
 PARTS = (Part(name="", title="t", baseline="base"),)
 MACHINE = Environment(env_id="e", code_id="c")
-BASE, FUSED, DEFERRED = tiny_cell("base"), tiny_cell("+v", avx512=True), tiny_cell("+v deferral=1", avx512=True, deferral=1)
+BASE, FUSED, DEFERRED = (
+    tiny_cell("base"),
+    tiny_cell("+v", avx512=True),
+    tiny_cell("+v deferral=1", avx512=True, deferral=1),
+)
 QUANTISED = tiny_cell("+v int8", avx512=True, precision="int8")
 Child = Callable[[Asking, Callable[[Said], None]], None]
 

@@ -138,7 +138,7 @@ def test_commits_are_resolved_by_git_or_taken_for_digits(tmp_path: Path, monkeyp
 
 
 def test_a_run_without_a_commit_is_of_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ktbench.results.store.origin import origins_of, read_origin
+    from ktbench.results.find import origins_of, read_origin
 
     monkeypatch.chdir(tmp_path)
     run = run_of(tmp_path / "runs", "bare", rounds=1)

@@ -63,7 +63,7 @@ def test_minutes_go_to_blocks_by_their_cells() -> None:
 
 
 def test_a_file_that_is_there_is_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ktbench.engine.gguf.kept import kept_file
+    from ktbench.engine.gguf.export import kept_file
     from ktbench.run import exporting
 
     monkeypatch.chdir(tmp_path)

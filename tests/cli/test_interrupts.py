@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.results.store import read_run
+from ktbench.results import read_run
 from tests.command import KTBENCH
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from ktbench.config import is_installed
-from ktbench.results.store import Run, read_run
+from ktbench.results import Run, read_run
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.plain import to_plain
 from tests.sim.testbed import testbed

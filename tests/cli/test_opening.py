@@ -12,8 +12,8 @@ from ktbench.cli.opening import header_of, kept_of, open_run
 from ktbench.cli.request import Planned, cells_of, read_request
 from ktbench.config import Request
 from ktbench.host.timing_lock import timing
-from ktbench.report.comparison_machine import require_one_machine
-from ktbench.results.store import Log, Run, published_of, read_run
+from ktbench.results import Log, Run, published_of, read_run
+from ktbench.results.between_runs import require_one_machine
 from ktbench.run.shares import NODES, is_asked, share_of, write_share
 from ktbench.spec.errors import RequestError
 from ktbench.spec.outcome import Outcome

@@ -13,8 +13,8 @@ from ktbench.cli import main
 from ktbench.cli.request import Planned, plan_request, read_request
 from ktbench.config import Request
 from ktbench.config.compose import ablation_names
-from ktbench.report.paper_lines import published_for
-from ktbench.results.store import published_names, published_of, read_published, read_run
+from ktbench.results import published_names, published_of, read_published, read_run
+from ktbench.results.published import published_for
 from ktbench.spec.arms import arm_peer
 from ktbench.spec.published import Published
 

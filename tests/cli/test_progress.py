@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ktbench.cli.progress import round_ended
-from ktbench.results.store import Run
+from ktbench.results import Run
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.run_spec import MeasureSpec
 from tests.report.layers import LayerArm, LayerPart, LayerStore

@@ -15,7 +15,7 @@ import pytest
 from ktbench.cli import main
 from ktbench.cli.request import plan_request, read_request
 from ktbench.config import Request
-from ktbench.engine.workload.profile import ActivationProfile, Architecture, read_profile
+from ktbench.engine.workload.recorded import ActivationProfile, Architecture, read_profile
 from ktbench.run import recording
 from ktbench.spec.errors import RequestError
 

@@ -12,7 +12,7 @@ import yaml
 
 from ktbench.cli import main, request
 from ktbench.cli.request import Planned, plan_request, read_request
-from ktbench.results.store import read_run
+from ktbench.results import read_run
 from ktbench.spec.errors import RequestError
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.plain import to_plain

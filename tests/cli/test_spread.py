@@ -19,7 +19,7 @@ from ktbench.cli import main, share, spread
 from ktbench.cli.share import carry_out_share, run_share
 from ktbench.config import Launch, launcher
 from ktbench.host import timing_lock
-from ktbench.results.store import Log, NotKept, Run, StoreError, read_run
+from ktbench.results import Log, NotKept, Run, StoreError, read_run
 from ktbench.run.shares import NODES, is_asked, read_share, share_of, withdraw, write_share
 from ktbench.spec.errors import RequestError
 from ktbench.spec.outcome import Outcome
@@ -45,7 +45,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(launcher, "is_installed", lambda name: True)
     monkeypatch.setattr(Launch, "value", lambda self, key: None)
     monkeypatch.setattr("ktbench.cli.show.write_report", lambda run: [])
-    monkeypatch.setattr("ktbench.cli.simulating._FEW", 0)
+    monkeypatch.setattr("ktbench.sim.records._MOST_WITH_SENSITIVITY", 0)
     for module in ("ktbench.host.environment", "ktbench.cli.drive", "ktbench.cli.spread"):
         monkeypatch.setattr(f"{module}.environment", lambda: HERE)
     launched(monkeypatch, carry_out_share)
@@ -231,7 +231,7 @@ def test_a_record_counts_over_what_was_there_when_it_was_asked_for_whatever_the_
         def now(cls, tz: tzinfo | None = None) -> datetime:
             return datetime(2001, 1, 1, tzinfo=tz)
 
-    monkeypatch.setattr("ktbench.cli.simulating.datetime", Slow)
+    monkeypatch.setattr("ktbench.sim.records.datetime", Slow)
     launched(monkeypatch, carry_out_share)
     assert main([*WORDS, "resume=first"]) == 0
 

@@ -9,7 +9,7 @@ import pytest
 
 from ktbench.cli import main
 from ktbench.cli.validation import read_resisting
-from ktbench.results.store import published_names, read_published
+from ktbench.results import published_names, read_published
 
 RECORDED = Path(__file__).parents[2] / "reports" / "recorded" / "zen4_2_cores"
 

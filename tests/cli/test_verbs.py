@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from ktbench.cli import VERBS
-from ktbench.results.store import read_run
-from ktbench.results.store.log import encode
+from ktbench.results import read_run
+from ktbench.results.log import encode
 from ktbench.spec.outcome import Outcome
 from tests.command import KTBENCH
 

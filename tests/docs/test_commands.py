@@ -27,7 +27,7 @@ from ktbench.cli.record import split_output
 from ktbench.cli.request import plan_request, read_request
 from ktbench.cli.what_if import read_question
 from ktbench.config import split_launcher
-from ktbench.sim.prices import read_prices
+from ktbench.sim.cost_search import read_prices
 from ktbench.spec.errors import RequestError
 from tests.docs.commands import Command, commands, commands_of
 from tests.engine.test_resident import write_profile

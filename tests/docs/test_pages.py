@@ -18,7 +18,7 @@ from docs.gen.repository import DOCS, leading_comment, table
 from docs.gen.rooms import KERNELS, PICTURE, Picture, picture, read_rooms
 from ktbench.cli import EXIT_CODES, VERBS, compare, usage
 from ktbench.config import ablation_names
-from ktbench.results.store import Run
+from ktbench.results import Run
 from ktbench.spec.features import FEATURES
 
 ROOMS = read_rooms((DOCS / "architecture.md").read_text(encoding="utf-8"))

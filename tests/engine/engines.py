@@ -18,7 +18,8 @@ from ktbench.engine.packing import Holding
 from ktbench.engine.protocol import HostRole
 from ktbench.resources import data_folder
 from ktbench.spec.engine import EngineSpec
-from ktbench.spec.run_spec import ModelSpec, Precision, RunSpec, WorkloadSpec
+from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
+from ktbench.spec.weights import Precision
 from tests.engine.families.plain import build
 from tests.engine.families.zoo import tiny
 from tests.engine.tiny import run

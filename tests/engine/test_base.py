@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from ktbench.engine.workload.prompts import prompt_ids
+from ktbench.engine.workload.routing import prompt_ids
 from ktbench.spec.run_spec import WorkloadSpec
 from tests.engine.tiny import NAMES, decode, logits_of_steps, plain_transformers, prefill, tiny_model
 

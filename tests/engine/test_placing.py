@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ktbench.engine.placing import DynamicPlacement, place_experts
-from ktbench.engine.workload.profile import ActivationProfile, Architecture, count_selections
+from ktbench.engine.workload.recorded import ActivationProfile, Architecture, count_selections
 from ktbench.spec.engine import PlacementSpec, Policy
 from ktbench.spec.shape import MoEShape, moe_shape
 from tests.tiny import CONFIG, tiny_spec

@@ -17,8 +17,8 @@ from ktbench.engine.protocol import HostRole, System, Unsupported
 from ktbench.run.check import check, check_the_check
 from ktbench.spec.evidence import collect, dishonest
 from ktbench.spec.outcome import Outcome
-from ktbench.spec.run_spec import ModelSpec, Precision, RunSpec, WorkloadSpec
-from ktbench.spec.weights import expert_bytes
+from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
+from ktbench.spec.weights import Precision, expert_bytes
 from tests.engine.test_fused import AMX, AVX512
 from tests.engine.test_layer import exact, relative
 from tests.engine.tiny import decode, layer, prefill, run, spec, tiny_model

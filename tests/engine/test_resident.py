@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ktbench.engine.hybrid import HybridEngine
-from ktbench.engine.workload.profile import ActivationProfile, Architecture
+from ktbench.engine.workload.recorded import ActivationProfile, Architecture
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from tests.engine.engines import TOLERANCE, cell, changed, engine_for, logits, needs_avx512, relative
@@ -61,7 +61,9 @@ def write_profile(path: Path, model: ModelSpec, seed: int = 0) -> Path:
 @pytest.fixture(scope="module", params=["qwen3_moe", "deepseek_v3"])
 def split(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Split]:
     model = changed(request.param)
-    cells = [cell(model, decode(), threads=None, avx512=True, packed_dense=lean, roles="split") for lean in (False, True)]
+    cells = [
+        cell(model, decode(), threads=None, avx512=True, packed_dense=lean, roles="split") for lean in (False, True)
+    ]
     system = engine_for(*cells, cpus=CPUS)
     yield Split(model, system, write_profile(tmp_path_factory.mktemp("profile") / "tiny.npz", model))
     system.close()
@@ -75,7 +77,10 @@ def test_logits_are_those_of_experts_that_all_live_with_the_host(
 ) -> None:
     for workload in (decode(batch=3, shortest=6), prefill(batch=2)):
         at_host = split.logits(workload, packed_dense=lean)
-        assert relative(split.logits(workload, packed_dense=lean, placement=split.placed(policy, ratio)), at_host) < TOLERANCE
+        assert (
+            relative(split.logits(workload, packed_dense=lean, placement=split.placed(policy, ratio)), at_host)
+            < TOLERANCE
+        )
 
 
 @LEAN

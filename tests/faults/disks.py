@@ -8,8 +8,8 @@ import shutil
 from pathlib import Path
 from random import Random
 
-from ktbench.results.store import LOG_NAME, read_run
-from ktbench.results.store.log import PLAN_NAME
+from ktbench.results import LOG_NAME, read_run
+from ktbench.results.log import PLAN_NAME
 from tests.faults.findings import Finding
 from tests.faults.kills import Undisturbed
 from tests.faults.lives import (

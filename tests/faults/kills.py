@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from ktbench.results.store import log, read_run
+from ktbench.results import log, read_run
 from tests.faults.findings import Finding
 from tests.faults.lives import (
     PATIENCE_S,

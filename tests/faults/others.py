@@ -10,7 +10,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from ktbench.cli import opening
-from ktbench.results.store import find, read_run
+from ktbench.results import find, read_run
 from ktbench.run import session
 from ktbench.run import sweep as sweeping
 from ktbench.spec.outcome import Outcome

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ktbench.results.store import LOG_NAME, Log, StoreError, read_run
-from ktbench.results.store.lines import encode
+from ktbench.results import LOG_NAME, Log, StoreError, read_run
+from ktbench.results.lines import encode
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.record import Header, Part, Record
 from tests.tiny import tiny_cell

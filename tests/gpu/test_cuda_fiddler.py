@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from ktbench.engine.cuda.expert_costs import Costs
-from ktbench.engine.cuda.fiddler import Copier, measure_costs
-from ktbench.engine.cuda.pinning import CudaHostMemory, Pins
-from ktbench.engine.cuda.stream import CurrentStream
+from ktbench.engine.cuda.fiddler import Copier, Costs, measure_costs
+from ktbench.engine.cuda.stream import CudaHostMemory, CurrentStream, Pins
 from ktbench.engine.load import load
 from ktbench.engine.protocol import HostRole
 from ktbench.engine.routing import Routing

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ktbench.engine import load as loading
-from ktbench.engine.cuda.expert_costs import Costs
+from ktbench.engine.cuda.fiddler import Costs
 from ktbench.engine.cuda.role import CudaRole
 from ktbench.engine.packing import Holding
 from ktbench.engine.protocol import HostRole, Unsupported

@@ -18,9 +18,8 @@ from ktbench.engine.layer import LayerSystem
 from ktbench.engine.load_layer import LayerWeights, load_layer
 from ktbench.engine.matrices import ExpertMatrices
 from ktbench.engine.protocol import HostRole, Unsupported
-from ktbench.peers.kt_kernel.experts import KtExperts
 from ktbench.peers.kt_kernel.layer import KtLayer
-from ktbench.peers.kt_kernel.quantised import as_stored
+from ktbench.peers.kt_kernel.library import KtExperts, as_stored
 from ktbench.peers.kt_kernel.settings import Setting, Tuned, settings_for, tune
 from ktbench.peers.layer import open_peer_layer
 from ktbench.run.check import check, check_the_check

@@ -21,10 +21,9 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 from ktbench.engine.load import load
 from ktbench.engine.places import is_experts
 from ktbench.engine.protocol import HostRole, System, Unsupported
-from ktbench.engine.workload.prompts import prompt_ids
+from ktbench.engine.workload.routing import prompt_ids
 from ktbench.peers.support import unsupported
-from ktbench.peers.transformers.load import open_transformers
-from ktbench.peers.transformers.system import PlainTransformers
+from ktbench.peers.transformers.system import PlainTransformers, open_transformers
 from ktbench.peers.transformers.tuning import Tuning, thread_counts, tune
 from ktbench.run.session import Session
 from ktbench.spec.ids import spec_id

@@ -8,8 +8,8 @@ from math import exp
 from pathlib import Path
 from random import Random
 
-from ktbench.results.store import LOG_NAME, Run, read_run
-from ktbench.results.store.log import encode
+from ktbench.results import LOG_NAME, Run, read_run
+from ktbench.results.log import encode
 from ktbench.spec.arms import arm_features, arm_peer, arm_precision
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.evidence import collect

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from ktbench.resources import data_folder
-from ktbench.results.store import Run, read_published
+from ktbench.results import Run, read_published
 from ktbench.spec.arms import arm_features, arm_peer, arm_precision
 from ktbench.spec.engine import EngineSpec, PlacementSpec
 from ktbench.spec.ids import spec_id

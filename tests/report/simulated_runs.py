@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import median
 
-from ktbench.results.store import Run
+from ktbench.results import Run
 from ktbench.spec.ids import spec_id
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.record import Cell, Record

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from ktbench.results.store import Log, Run, read_run
+from ktbench.results import Log, Run, read_run
 from ktbench.spec.arms import arm_features, arm_peer
 from ktbench.spec.engine import EngineSpec, PlacementSpec
 from ktbench.spec.evidence import collect
@@ -18,8 +18,9 @@ from ktbench.spec.ids import spec_id
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.peers import BY_NAME, IMPLEMENTATIONS, PeerSpec
 from ktbench.spec.record import Agreement, Cell, Environment, Header, Part, Record, RoleTimes, RoofSample, Work
-from ktbench.spec.run_spec import MeasureSpec, ModelSpec, Precision, RunSpec, WorkloadSpec
+from ktbench.spec.run_spec import MeasureSpec, ModelSpec, RunSpec, WorkloadSpec
 from ktbench.spec.sweep import FigureKind
+from ktbench.spec.weights import Precision
 
 CONFIG: dict[str, Any] = {
     "model_type": "qwen3_moe",

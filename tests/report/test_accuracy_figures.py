@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from ktbench.report.accuracy.rows import accuracy_rows
 from ktbench.report.documents import documents_of
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.accuracy import accuracy_rows
 from ktbench.spec.outcome import Outcome
 from tests.report.accuracy_stores import (
     BASE,

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.report.agreement import MARK, UNPROVEN, worst
+from ktbench.report.agreement import MARK, UNPROVEN
+from ktbench.report.columns import row_line
 from ktbench.report.data import csv_text, json_text
 from ktbench.report.latex import latex
-from ktbench.report.row import Row
-from ktbench.report.rows import row_line, rows_of
 from ktbench.report.tables import Table, table_of
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.row import Row
+from ktbench.results.rows import rows_of, worst
 from ktbench.spec.record import Agreement, Record
 from tests.report import peer_stores
 from tests.report.peer_stores import DECODE, KERNELS, NEAR, PEERS

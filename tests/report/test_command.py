@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from ktbench.config import compose, freeze
-from ktbench.report.command import command_of
+from ktbench.results.command import command_of
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.ids import spec_id
 from ktbench.spec.inject import InjectRule, InjectSpec

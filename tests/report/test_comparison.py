@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.report.comparison import ComparedCell, Comparison, compare_runs
 from ktbench.report.comparison_data import comparison_csv, comparison_json, write_comparison
-from ktbench.report.comparison_machine import require_one_machine
 from ktbench.report.comparison_table import comparison_markdown
-from ktbench.report.comparison_turns import rounds_in_turns
-from ktbench.results.stats.verdict import Verdict
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.between_runs import require_one_machine, rounds_in_turns
+from ktbench.results.comparison import ComparedCell, Comparison, compare_runs
+from ktbench.results.speedups import Verdict
 from ktbench.spec.errors import RequestError
 from ktbench.spec.outcome import Outcome
 from tests.report.accuracy_stores import FOUR, Answering, AnswerStore

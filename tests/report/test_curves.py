@@ -9,6 +9,7 @@ from statistics import median
 
 import numpy as np
 import pytest
+from ktbench.report.figure import draw
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.colors import to_rgb
@@ -17,12 +18,11 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from numpy.typing import NDArray
 
-from ktbench.report.figure import draw
 from ktbench.report.figures.frame import decades
-from ktbench.report.rows import rows_of
 from ktbench.report.tables import table_of
 from ktbench.report.write import write_report
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.rows import rows_of
 from ktbench.spec.outcome import Outcome
 from tests.report.layers import (
     EXPERT_WEIGHTS,

@@ -5,19 +5,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ktbench.report.figure import draw
 from matplotlib import image
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from ktbench.report.figure import draw
 from ktbench.report.figures.bars import slots_of
 from ktbench.report.figures.text_metrics import VALUE_PT, width_in, wrapped
-from ktbench.report.rows import rows_of
 from ktbench.report.tables import table_of
 from ktbench.report.write import write_report
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.rows import rows_of
 from ktbench.spec.outcome import Outcome
 from tests.report.synthetic import DECODE, NO_CUDA, NO_NUMA, Arm, Store
 

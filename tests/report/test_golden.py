@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from ktbench.report.write import write_report
-from ktbench.results.store import Log, Run, read_run
+from ktbench.results import Log, Run, read_run
 from ktbench.spec.outcome import Outcome
 from tests.report.attributed import FACTORIAL, LACKING
 from tests.report.simulated_runs import simulated

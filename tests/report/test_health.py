@@ -20,11 +20,11 @@ from ktbench.report.health import (
     unreadable_sentence,
 )
 from ktbench.report.markdown import markdown
-from ktbench.report.page.warnings import doubts_of, doubts_of_run
-from ktbench.report.peaks import are_alike
-from ktbench.report.rows import rows_of
 from ktbench.report.tables import Table, table_of
-from ktbench.results.store import Run
+from ktbench.report.web.warnings import doubts_of, doubts_of_run
+from ktbench.results import Run
+from ktbench.results.rows import rows_of
+from ktbench.results.usage import are_alike
 from ktbench.spec.conduct import READ_BUFFER_BYTES, Conduct, Disturbance, Energy, PeakMemory
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.plain import from_plain, to_plain

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 from ktbench.report.latex import latex
 from ktbench.report.markdown import markdown
-from ktbench.report.paper_lines import PaperLine, paper_lines, reasons
-from ktbench.report.paper_summary import error_summary
 from ktbench.report.paper_table import paper_csv_text, paper_table
-from ktbench.report.rows import rows_of
-from ktbench.results.store import Run, read_published
+from ktbench.results import Run, read_published
+from ktbench.results.paper import PaperLine, error_summary, paper_lines, reasons
+from ktbench.results.rows import rows_of
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.record import Cell, Record

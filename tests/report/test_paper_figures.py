@@ -7,14 +7,14 @@ from io import BytesIO
 
 import numpy as np
 import pytest
+from ktbench.report.figure import draw_published, svg_text
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ktbench.report.figure import draw_published, svg_text
 from ktbench.report.figures.paper_panels import form_of, namer, panels_of
-from ktbench.report.paper_lines import PaperLine, paper_lines
 from ktbench.report.paper_table import paper_table
-from ktbench.report.rows import rows_of
+from ktbench.results.paper import PaperLine, paper_lines
+from ktbench.results.rows import rows_of
 from tests.report.paper_cells import KT, cell, record, run_of
 from tests.report.test_curves import caption, ink
 from tests.report.test_figure import texts

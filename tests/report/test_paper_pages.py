@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from ktbench.report.documents import Document, documents_of
-from ktbench.report.pages import page_of
-from ktbench.report.paper.html import html
-from ktbench.report.paper.pdf import write_pdf
-from ktbench.report.paper_summary import overview
+from ktbench.report.page import page_of
+from ktbench.report.paper_suite.html import html
+from ktbench.report.paper_suite.overview import overview
+from ktbench.report.paper_suite.pdf import write_pdf
 from ktbench.report.write import write_report
-from ktbench.results.store import Run, read_published
+from ktbench.results import Run, read_published
 from ktbench.spec.record import Part
 from tests.report.paper_cells import KT, cell, record, run_of
 

@@ -10,17 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from ktbench.report.columns import row_line
 from ktbench.report.data import csv_text
 from ktbench.report.latex import latex
-from ktbench.report.pages import page_of
-from ktbench.report.parts import parts_of, the_part
-from ktbench.report.row import Row, groups_of
-from ktbench.report.rows import row_line, rows_of
-from ktbench.report.settings import TOKENS, varying
+from ktbench.report.page import page_of
 from ktbench.report.tables import Table, table_of
 from ktbench.report.write import write_report
-from ktbench.results.stats.verdict import Verdict
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.row import Row, groups_of
+from ktbench.results.rows import rows_of
+from ktbench.results.run import parts_of, the_part
+from ktbench.results.settings import TOKENS, varying
+from ktbench.results.speedups import Verdict
 from ktbench.spec.outcome import Outcome
 from tests.report.layers import EXPERT_WEIGHTS, TOP_K, LayerArm, LayerPart, LayerStore
 from tests.report.synthetic import Store

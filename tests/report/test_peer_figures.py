@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ktbench.report.figure import draw
 from matplotlib.figure import Figure
 
-from ktbench.report.figure import draw
-from ktbench.report.rows import rows_of
 from ktbench.report.tables import table_of
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.rows import rows_of
 from tests.report.peer_stores import DECODE, KERNELS, PEERS, PREFILL, UNPROVEN
 from tests.report.synthetic import Store
 from tests.report.test_curves import caption, curve, ink

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.report.against_baseline import judged_values
-from ktbench.report.row import Row
-from ktbench.report.rows import rows_of
 from ktbench.report.tables import Table, table_of
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.row import Row
+from ktbench.results.rows import judged_values, rows_of
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.record import Record, RoofSample
 from tests.report.synthetic import Arm, Store

@@ -8,8 +8,8 @@ import pytest
 
 from ktbench.config import compose, freeze
 from ktbench.config.compose import ablation_names
-from ktbench.report.settings import precision_word, settings_of
 from ktbench.resources import data_folder
+from ktbench.results.settings import precision_word, settings_of
 from ktbench.spec.cells import plan_cells
 from ktbench.spec.points import points_of
 from ktbench.spec.record import Cell

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ktbench.report.paper_lines import error_of, not_simulated_reason, published_for
-from ktbench.results.store import published_names, read_published
+from ktbench.results import published_names, read_published
+from ktbench.results.published import error_of, not_simulated_reason, published_for
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.machine import MachineSpec, with_constant
 from ktbench.spec.plain import from_plain, to_plain

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.report.rows import rows_of
 from ktbench.resources import data_folder
-from ktbench.results.store import read_run
+from ktbench.results import read_run
+from ktbench.results.rows import rows_of
 from ktbench.spec.record import Provenance
 
 RUNS = sorted(log.parent for log in data_folder("reports").glob("recorded/*/*/log.jsonl"))

@@ -10,18 +10,18 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
+from ktbench.report.figure import draw
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from ktbench.report.figure import draw
 from ktbench.report.figures.curves import axis_of
-from ktbench.report.pages import page_of
-from ktbench.report.rows import rows_of
+from ktbench.report.page import page_of
 from ktbench.report.tables import table_of
 from ktbench.report.write import write_report
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.rows import rows_of
 from ktbench.spec.outcome import Outcome
 from tests.report.role_stores import DEFERRAL, DEPTH, LADDER, PLACEMENT, POLICIES
 from tests.report.synthetic import Arm, Store

@@ -6,10 +6,11 @@ from statistics import median
 
 import pytest
 
-from ktbench.report.row import Row, groups_of
-from ktbench.report.rows import row_line, rows_of
-from ktbench.results.stats.verdict import Verdict
-from ktbench.results.store import Run
+from ktbench.report.columns import row_line
+from ktbench.results import Run
+from ktbench.results.row import Row, groups_of
+from ktbench.results.rows import rows_of
+from ktbench.results.speedups import Verdict
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.record import Record
 from ktbench.spec.run_spec import MeasureSpec

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from ktbench.report.settings import Setting, alike, settings_of, varying
 from ktbench.resources import data_folder
+from ktbench.results.settings import Setting, alike, settings_of, varying
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.inject import InjectRule, InjectSpec
 from ktbench.spec.machine import MachineSpec

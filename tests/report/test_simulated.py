@@ -9,20 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ktbench.report.figure import draw
 from matplotlib.container import ErrorbarContainer
 
+from ktbench.report.columns import row_line
 from ktbench.report.data import csv_text, json_text
-from ktbench.report.figure import draw
 from ktbench.report.figures.bars import slots_of
 from ktbench.report.figures.timeline import timeline_figure
-from ktbench.report.pages import page_of
-from ktbench.report.row import Row, groups_of
-from ktbench.report.rows import row_line, rows_of
-from ktbench.report.simulated import roof_rows
+from ktbench.report.page import page_of
 from ktbench.report.tables import Table, table_of
 from ktbench.report.write import write_report
-from ktbench.results.stats.verdict import Verdict
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.row import Row, groups_of, roof_rows
+from ktbench.results.rows import rows_of
+from ktbench.results.speedups import Verdict
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.record import Agreement
 from ktbench.spec.sweep import FigureKind

@@ -11,9 +11,9 @@ from statistics import median
 from ktbench.report.data import csv_text, json_text
 from ktbench.report.latex import latex
 from ktbench.report.markdown import markdown
-from ktbench.report.rows import rows_of
 from ktbench.report.tables import Table, table_of
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.rows import rows_of
 from ktbench.spec.outcome import Outcome
 from tests.report.synthetic import DECODE, NO_NUMA, Arm, Store
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.results.store import Log
+from ktbench.results import Log
 from ktbench.run.alternating import read_alternation
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.record import Header, Part, Record

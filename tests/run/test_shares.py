@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ktbench.results.store import Run
+from ktbench.results import Run
 from ktbench.run.shares import (
     cut,
     is_asked,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.results.store import Log, Run, read_run
+from ktbench.results import Log, Run, read_run
 from ktbench.run.sweep import Sweep
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.record import Cell, Environment, Header, Part, Record

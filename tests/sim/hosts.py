@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 
 from ktbench.sim.calibration import Calibration, read_calibration
-from ktbench.sim.host_base import HostBase
-from ktbench.sim.host_decode import HostDecode
-from ktbench.sim.host_prefill import HostPrefill
+from ktbench.sim.host_kernels import HostBase, HostDecode, HostPrefill
 from ktbench.sim.sizes import sizes_of
 from ktbench.spec.run_spec import RunSpec
 from tests.sim.real import real_cell, real_machine

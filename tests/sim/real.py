@@ -48,7 +48,11 @@ def real_cell(
     **engine: Any,
 ) -> RunSpec:
     """A cell with `+v+d+n+c` in decode and `+m+d+n` in prefill, where `engine` does not say otherwise."""
-    arm = {"amx": True, "dynamic": True, "numa": True} if phase == "prefill" else {"avx512": True, "dynamic": True, "numa": True, "cuda_graph": True}
+    arm = (
+        {"amx": True, "dynamic": True, "numa": True}
+        if phase == "prefill"
+        else {"avx512": True, "dynamic": True, "numa": True, "cuda_graph": True}
+    )
     asked: dict[str, Any] = {"prompt": 512, "steps": 1} if phase == "prefill" else {"prompt": 32, "steps": 8}
     asked = {"prompt": 1, "steps": 1, "routing": "balanced"} if phase == "layer" else asked
     return RunSpec(

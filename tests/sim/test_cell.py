@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from ktbench.sim.calibration import read_calibration
-from ktbench.sim.cell import simulate
 from ktbench.sim.cores import cores_graph
 from ktbench.sim.executor import play
-from ktbench.sim.simulation import Simulation
+from ktbench.sim.simulation import Simulation, simulate
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.plain import to_plain
 from ktbench.spec.run_spec import ModelSpec, RunSpec

@@ -10,11 +10,9 @@ import pytest
 
 from ktbench.sim.calibration import Calibration, read_calibration
 from ktbench.sim.cores import chosen_deferral, cores_graph
-from ktbench.sim.cores_counters import cores_counters
-from ktbench.sim.cores_crowd import settled
-from ktbench.sim.cores_work import cores_work
 from ktbench.sim.deferral import with_deferral
-from ktbench.sim.executor import Graph, play
+from ktbench.sim.executor import Graph, play, settled
+from ktbench.sim.work import cores_counters, cores_work
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.run_spec import RunSpec
 from tests.sim.testbed import cell_on, testbed

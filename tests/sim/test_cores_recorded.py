@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 
 from ktbench.resources import data_folder
-from ktbench.results.store import read_run
+from ktbench.results import read_run
 from ktbench.sim.calibration import Calibration, read_calibration
-from ktbench.sim.cores_counters import cores_counters
-from ktbench.sim.cores_observed import Observed, machine_at, observe, recorded_machine
-from ktbench.sim.cores_work import cores_work
+from ktbench.sim.judging import quality_of
 from ktbench.sim.local_fit import fit, is_fitted, judge
-from ktbench.sim.quality import quality_of
+from ktbench.sim.observation import Observed, machine_at, observe, recorded_machine
+from ktbench.sim.work import cores_counters, cores_work
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.record import Cell, Record, RoofSample
 from tests.sim.testbed import testbed

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ktbench.sim.calibration import Calibration, read_calibration
-from ktbench.sim.gpu import Gpu, Part
+from ktbench.sim.cost_gpu import Gpu, Part
 from ktbench.sim.sizes import Sizes, sizes_of
 from tests.sim.real import real_cell, real_machine
 from tests.sim.testbed import testbed

@@ -19,7 +19,9 @@ MACHINES = st.fixed_dictionaries(
      "remote_gb_per_s": st.floats(5, 50), "vector_tflops": st.floats(5, 30), "vector_int8_tops": st.floats(35, 90),
      "amx_tflops": st.floats(3, 300), "amx_int8_tops": st.floats(3, 600)}
 )  # fmt: skip
-GRANTS = st.sampled_from([arm | {"dynamic": d, "numa": n} for arm in ARMS for d in (False, True) for n in (False, True)])
+GRANTS = st.sampled_from(
+    [arm | {"dynamic": d, "numa": n} for arm in ARMS for d in (False, True) for n in (False, True)]
+)
 PRECISIONS = st.sampled_from(["bf16", "int8", "int4_g128"])
 
 

@@ -35,7 +35,9 @@ def test_amx_takes_rows_32_at_a_time() -> None:
     times_s = [expert_s({"amx": True}, rows, **slow) for rows in (1, 32, 33, 64, 65)]
     assert times_s[0] == times_s[1] < times_s[2] == times_s[3] < times_s[4]
     assert times_s[2] == pytest.approx(2 * times_s[1], rel=1e-3)
-    assert expert_s({"avx512": True}, 33, **slow, vector_tflops=0.1) > expert_s({"avx512": True}, 32, **slow, vector_tflops=0.1)
+    assert expert_s({"avx512": True}, 33, **slow, vector_tflops=0.1) > expert_s(
+        {"avx512": True}, 32, **slow, vector_tflops=0.1
+    )
 
 
 @pytest.mark.parametrize(("least", "rows"), [(5, range(1, 9)), (2, range(1, 5)), (9, range(6, 12))])

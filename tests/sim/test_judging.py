@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ktbench.cli.observing import observations_of
-from ktbench.results.store import read_published
+from ktbench.results import read_published
 from ktbench.sim.calibration import Calibration, read_calibration
 from ktbench.sim.fitting import STAGES, Stage, _fit, fitted_ids
 from ktbench.sim.judging import GROUPS, Error, gains, judge, placement_order, qualities

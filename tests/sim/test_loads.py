@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ktbench.sim.calibration import read_calibration
-from ktbench.sim.loads import SAMPLES, loads_of, popularity_of
+from ktbench.sim.routing import SAMPLES, loads_of, popularity_of
 from tests.sim.real import real_cell
 
 COST = read_calibration("ktransformers")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ktbench.sim.quality import quality_of
+from ktbench.sim.judging import quality_of
 
 ERRORS = st.lists(st.floats(min_value=-0.99, max_value=5), min_size=1, max_size=40)
 

@@ -129,7 +129,13 @@ def test_what_the_machine_lacks_is_not_asked_about(stepping: Callable[[Step], Ru
 
 
 features = st.fixed_dictionaries(
-    {"amx": st.booleans(), "dynamic": st.booleans(), "numa": st.booleans(), "cuda_graph": st.booleans(), "deferral": st.integers(0, 6)}
+    {
+        "amx": st.booleans(),
+        "dynamic": st.booleans(),
+        "numa": st.booleans(),
+        "cuda_graph": st.booleans(),
+        "deferral": st.integers(0, 6),
+    }
 )
 
 

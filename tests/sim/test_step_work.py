@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ktbench.sim.calibration import read_calibration
-from ktbench.sim.step_work import step_counters, step_work
+from ktbench.sim.work import step_counters, step_work
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.evidence import collect, dishonest
 from ktbench.spec.features import FEATURES

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ktbench.sim.calibration import Calibration
+from ktbench.sim.cost_gpu import step_model
 from ktbench.sim.executor import play
-from ktbench.sim.step_model import step_model
 from ktbench.sim.steps import step_graph
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec

@@ -89,7 +89,9 @@ def test_launches_come_before_what_they_launch_where_no_graph_holds_them() -> No
     kernels = {"attention 0": 20, "shared 0": 6, "attention 1": 20, "shared 1": 6, "head": 2}
     assert launched == pytest.approx({f"launch {name}": count * 1e-6 for name, count in kernels.items()})
     # A shared expert hides its launches and itself behind two experts; nothing hides those of attention and head.
-    assert step_s(replace_engine(graph_spec(), cuda_graph=False), cost) - step_s(graph_spec(), cost) == pytest.approx(42e-6)
+    assert step_s(replace_engine(graph_spec(), cuda_graph=False), cost) - step_s(graph_spec(), cost) == pytest.approx(
+        42e-6
+    )
 
 
 def graph_spec() -> RunSpec:

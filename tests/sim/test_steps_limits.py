@@ -118,9 +118,17 @@ def test_threads_bound_and_graphs_are_never_slower(spec: RunSpec) -> None:
 @pytest.mark.parametrize("phase", ["decode", "prefill"])
 def test_every_rung_of_the_breakdown_is_faster_than_base(preset: str, model: ModelSpec, phase: str) -> None:
     machine = real_machine(preset)
-    rungs = [OFF | {"avx512": True}, OFF | {"avx512": True, "dynamic": True}, OFF | {"avx512": True, "dynamic": True, "numa": True}]
+    rungs = [
+        OFF | {"avx512": True},
+        OFF | {"avx512": True, "dynamic": True},
+        OFF | {"avx512": True, "dynamic": True, "numa": True},
+    ]
     base_s = step_s(real_cell(model, machine=machine, phase=phase, **OFF))
     if phase == "decode":
         assert all(step_s(real_cell(model, machine=machine, **rung)) < base_s for rung in rungs)
-    full = {"amx": True, "dynamic": True, "numa": True} if phase == "prefill" else {"avx512": True, "dynamic": True, "numa": True, "cuda_graph": True}
+    full = (
+        {"amx": True, "dynamic": True, "numa": True}
+        if phase == "prefill"
+        else {"avx512": True, "dynamic": True, "numa": True, "cuda_graph": True}
+    )
     assert step_s(real_cell(model, machine=machine, phase=phase, **(OFF | full))) < base_s

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.results.store import NotKept
+from ktbench.results import NotKept
 from ktbench.spec.errors import RequestError, said
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from ktbench.spec.ids import spec_id
 from ktbench.spec.peers import BY_NAME, PEERS, PeerSpec, System
-from ktbench.spec.run_spec import Precision
+from ktbench.spec.weights import Precision
 from tests.tiny import tiny_spec
 
 

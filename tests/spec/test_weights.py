@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from ktbench.spec.shape import moe_shape
-from ktbench.spec.weights import expert_bytes
+from ktbench.spec.weights import FORMATS, Precision, expert_bytes
 from tests.tiny import CONFIG
 
 EXPERT = 3 * 64 * 32
@@ -27,7 +27,11 @@ def test_weights_take_what_their_precision_does(precision: Any, held: int) -> No
     assert expert_bytes(moe_shape(CONFIG), precision) == held
 
 
-@pytest.mark.parametrize("precision", ["bf16", "int8", "int4_g32", "int4_g64", "int4_g128"])
+def test_every_precision_has_a_row() -> None:
+    assert tuple(FORMATS) == get_args(Precision)
+
+
+@pytest.mark.parametrize("precision", FORMATS)
 @pytest.mark.parametrize(("hidden", "ffn"), [(2048, 768), (7168, 2048)])
 def test_the_extension_allocates_as_many(precision: Any, hidden: int, ffn: int) -> None:
     kernels = pytest.importorskip("ktbench._kernels", reason="the extension is not built", exc_type=ImportError)

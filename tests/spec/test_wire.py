@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ktbench.resources import data_folder
-from ktbench.results.store import read_run
+from ktbench.results import read_run
 from ktbench.spec.evidence import Evidence
 from ktbench.spec.ids import spec_id
 from ktbench.spec.run_spec import RunSpec

@@ -7,13 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import grouped_mm
 
 from ktbench.engine.matrices import ExpertMatrices, ExpertStore
+from ktbench.engine.placing import Move
 from ktbench.engine.routing import Routing
 from ktbench.engine.step.later import Fetch
+
+
+class CudaHome:
+    """Copies of a layer's experts, those marked in `at_device` [E], in fixed slots on the device."""
+
+    def __init__(self, store: ExpertStore, at_device: NDArray[np.bool_], device: torch.device) -> None:
+        self._store = store
+        self.backend = DeviceExperts(len(at_device), np.flatnonzero(at_device).tolist(), store, device)
+
+    def move(self, move: Move) -> None:
+        """The weights of the one that comes go into the slot of the one that goes."""
+        self.backend.move(move.come, move.go, self._store(move.come))
+
 
 # Pairs up to which copies of weights are made where there is no better way, and pairs for which they are held at once.
 _FEW, _AT_ONCE = 64, 8

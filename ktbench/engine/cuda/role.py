@@ -4,16 +4,189 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from time import perf_counter_ns
+from typing import TYPE_CHECKING, Protocol
 
 import torch
+from torch import Tensor
 
 from ktbench.engine.cuda.graph import Capturing, CudaCapturing, GraphRecording
-from ktbench.engine.cuda.handover import CudaHandOver, CudaOriginal, HostExperts, Staging
 from ktbench.engine.cuda.stream import CurrentStream, Stream
 from ktbench.engine.experts import OriginalExperts
+from ktbench.engine.matrices import ExpertMatrices
+from ktbench.engine.routing import Routing
 from ktbench.engine.step.inputs import StepInputs
+from ktbench.engine.step.later import Fetch
 from ktbench.engine.step.tape import Tape
+from ktbench.engine.step.watch import Watch, Where
+
+if TYPE_CHECKING:
+    from ktbench.engine.operator import Backend
+
+
+class Callee(Protocol):
+    """A call as C functions, `ktbench._kernels.HostCall`: submit(data), then wait(data), again and again."""
+
+    @property
+    def submit(self) -> int:
+        """Address of the function that submits."""
+
+    @property
+    def wait(self) -> int:
+        """Address of the function that waits."""
+
+    @property
+    def data(self) -> int:
+        """Address to pass to both, valid while this object lives."""
+
+    def check(self) -> None:
+        """Raise the first error since the last check."""
+
+
+class HostExperts(Protocol):
+    """The experts of one layer on the host, `ktbench.engine.fused.FusedExperts`."""
+
+    @property
+    def settings(self) -> object:
+        """What calls depend on that were made before: kernels and threads."""
+
+    def host_call(self, hidden: Tensor, routing: Routing, output: Tensor, /) -> Callee:
+        """The call on this memory of the host, `hidden` and `output` [T, H] bf16, on whatever it holds then."""
+
+    def matrices(self, i: int, /) -> ExpertMatrices:
+        """The weights of expert `i`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Buffers:
+    """Host memory of a call in flight: `hidden` and `output` [T, H], ids and gates of `routing` [T, k]."""
+
+    number: int
+    hidden: Tensor
+    routing: Routing
+    output: Tensor
+
+
+class Staging:
+    """Buffers of the calls of all layers, a set for each call that is in flight at the same time.
+
+    In the order of one stream a set is free again once its output has been copied. The lowest free number is taken, so
+    every pass of the same shapes uses the same memory. Nothing is given back to the system: a stream or a graph that
+    holds addresses may yet run.
+    """
+
+    def __init__(self) -> None:
+        self._free: dict[tuple[int, ...], list[Buffers]] = {}
+        self._made = 0
+
+    def take(self, hidden: Tensor, routing: Routing) -> Buffers:
+        """Buffers for such a call, pinned where `hidden` is a CUDA device's."""
+        free = self._free.setdefault(_size(hidden, routing), [])
+        if not free:
+            return self._make(hidden, routing)
+        lowest = min(free, key=lambda buffers: buffers.number)
+        free.remove(lowest)
+        return lowest
+
+    def give(self, buffers: Buffers) -> None:
+        """Whatever is put into the stream from now on may use them."""
+        self._free[_size(buffers.hidden, buffers.routing)].append(buffers)
+
+    def _make(self, hidden: Tensor, routing: Routing) -> Buffers:
+        self._made += 1
+        return Buffers(
+            number=self._made,
+            hidden=_on_host(hidden),
+            routing=Routing(ids=_on_host(routing.ids), gates=_on_host(routing.gates)),
+            output=_on_host(hidden),
+        )
+
+
+def _size(hidden: Tensor, routing: Routing) -> tuple[int, ...]:
+    return (*hidden.shape, *routing.ids.shape)
+
+
+def _on_host(like: Tensor) -> Tensor:
+    return torch.empty(like.shape, dtype=like.dtype, pin_memory=like.is_cuda)
+
+
+class CudaHandOver:
+    """Backend of the experts of decoder layer `layer`: all tensors on the device, the work on the host.
+
+    Submit and wait are host functions in the stream, so Python never blocks and a captured call needs none of it.
+    """
+
+    def __init__(self, experts: HostExperts, stream: Stream, staging: Staging, watch: Watch, layer: int) -> None:
+        self._experts, self._stream, self._staging = experts, stream, staging
+        self._watch, self._where = watch, Where("wait", layer)
+        self._settings: object = None
+        self._calls: dict[Buffers, Callee] = {}
+
+    def __call__(self, hidden: Tensor, routing: Routing) -> Tensor:
+        """[T, H] bf16 of `hidden` [T, H] bf16."""
+        return self.start(hidden, routing)()
+
+    def start(self, hidden: Tensor, routing: Routing) -> Fetch:
+        """Puts copies and submit into the stream; what is given back puts the wait and the copy back."""
+        stream, hidden = self._stream, hidden.contiguous()
+        buffers = self._staging.take(hidden, routing)
+        call = self._call(buffers)
+        stream.copy(buffers.hidden, hidden)
+        stream.copy(buffers.routing.ids, routing.ids)
+        stream.copy(buffers.routing.gates, routing.gates)
+        stream.call(call.submit, call.data)
+
+        def fetch() -> Tensor:
+            output = torch.empty_like(hidden)
+            self._watch.enter(self._where)
+            stream.call(call.wait, call.data)
+            self._watch.leave()
+            stream.copy(output, buffers.output)
+            self._staging.give(buffers)
+            return output
+
+        return fetch
+
+    def _call(self, buffers: Buffers) -> Callee:
+        """Made once for each set of buffers. A call of other kernels or threads is let go when no stream needs it."""
+        if self._settings != self._experts.settings:
+            self._stream.finish()
+            self._calls.clear()
+            self._settings = self._experts.settings
+        if buffers not in self._calls:
+            self._calls[buffers] = self._experts.host_call(buffers.hidden, buffers.routing, buffers.output)
+        return self._calls[buffers]
+
+    def check(self) -> None:
+        """Raise what went wrong in a call since the last check: C functions have no way to."""
+        for call in self._calls.values():
+            call.check()
+
+    def matrices(self, i: int) -> ExpertMatrices:
+        """The weights of expert `i` as the host holds them."""
+        return self._experts.matrices(i)
+
+
+class CudaOriginal:
+    """Backend of base: everything is copied and waited for, the experts run through PyTorch on the host (Fiddler)."""
+
+    def __init__(self, original: Backend) -> None:
+        self._original = original
+
+    def __call__(self, hidden: Tensor, routing: Routing) -> Tensor:
+        """[T, H] on the device of `hidden` [T, H], in its type."""
+        on_host = Routing(ids=routing.ids.cpu(), gates=routing.gates.cpu())
+        return self._original(hidden.cpu(), on_host).to(hidden.device)
+
+    def start(self, hidden: Tensor, routing: Routing) -> Fetch:
+        """The same, done here and now."""
+        output = self(hidden, routing)
+        return lambda: output
+
+    def matrices(self, i: int) -> ExpertMatrices:
+        """The weights of expert `i`."""
+        return self._original.matrices(i)
 
 
 class MaskedAttention:

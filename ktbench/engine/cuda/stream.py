@@ -2,12 +2,137 @@
 
 from __future__ import annotations
 
+import ctypes
+import importlib.util
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from ktbench.engine.cuda.host_functions import cuda_runtime
+_LIBRARY = re.compile(r"libcudart(-[0-9a-f]+)?\.so(\.\d+)*")
+_MAPS = Path("/proc/self/maps")
+
+
+class CudaRuntime:
+    """The two functions of the CUDA runtime that PyTorch does not offer."""
+
+    def __init__(self, library: Path) -> None:
+        """Raises OSError where `library` is no CUDA runtime."""
+        opened = ctypes.CDLL(str(library))
+        try:
+            self._launch, self._words = opened.cudaLaunchHostFunc, opened.cudaGetErrorString
+        except AttributeError:
+            raise OSError(f"{library} is no CUDA runtime: it has no cudaLaunchHostFunc") from None
+        self._launch.argtypes, self._launch.restype = [ctypes.c_void_p] * 3, ctypes.c_int
+        self._words.argtypes, self._words.restype = [ctypes.c_int], ctypes.c_char_p
+
+    def launch_host_function(self, stream: int, function: int, data: int) -> None:
+        """Have the C function `void (*)(void *)` at `function` called with `data`: after all work put into `stream`
+        so far, before any later one. In a stream that is being captured it becomes a node of the graph.
+
+        The function must call nothing of CUDA. Raises RuntimeError with CUDA's own words.
+        """
+        if code := self._launch(stream, function, data):
+            words = (self._words(code) or b"unknown error").decode(errors="replace")
+            raise RuntimeError(f"cudaLaunchHostFunc says {words} (code {code})")
+
+
+@cache
+def cuda_runtime() -> CudaRuntime:
+    """The runtime of this process. Raises OSError where there is none."""
+    return CudaRuntime(runtime_path(_MAPS.read_text(), _package_folders()))
+
+
+def runtime_path(maps: str, folders: Iterable[Path]) -> Path:
+    """The runtime library among the files that a process has mapped (`maps` as in /proc/PID/maps), else in `folders`.
+
+    Raises OSError where there is none.
+    """
+    if found := next(_candidates(maps, folders), None):
+        return found
+    raise OSError(
+        "no CUDA runtime library: libcudart is neither loaded by PyTorch nor there as the package nvidia-cuda-runtime "
+        "(install a PyTorch built with CUDA)"
+    )
+
+
+def _candidates(maps: str, folders: Iterable[Path]) -> Iterator[Path]:
+    mapped = (Path(line.split(maxsplit=5)[5]) for line in maps.splitlines() if "libcudart" in line)
+    packaged = (path for folder in folders for path in sorted(folder.glob("*/lib/libcudart.so*"), reverse=True))
+    for path in (*mapped, *packaged):
+        if _LIBRARY.fullmatch(path.name):
+            yield path
+
+
+def _package_folders() -> list[Path]:
+    """Where the nvidia-* packages put their libraries."""
+    spec = importlib.util.find_spec("nvidia")
+    return [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
+
+
+class HostMemory(Protocol):
+    """Who pins memory of the host."""
+
+    def pin(self, address: int, nbytes: int) -> bool:
+        """Whether so many bytes at `address` are pinned from now on."""
+
+    def unpin(self, address: int) -> None:
+        """What `pin` pinned at `address` is the system's again. It must be before that memory is freed."""
+
+
+class CudaHostMemory:
+    """Implements `HostMemory` by `cudaHostRegister`."""
+
+    def __init__(self, library: Path) -> None:
+        """Raises OSError where `library` cannot be loaded."""
+        runtime = ctypes.CDLL(str(library))
+        self._pin, self._unpin = runtime.cudaHostRegister, runtime.cudaHostUnregister
+        self._forget = runtime.cudaGetLastError
+        self._pin.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint]
+        self._unpin.argtypes = [ctypes.c_void_p]
+
+    @classmethod
+    def open(cls) -> CudaHostMemory:
+        """On the runtime that PyTorch has loaded. Raises OSError where there is none."""
+        return cls(runtime_path(Path("/proc/self/maps").read_text(), ()))
+
+    def pin(self, address: int, nbytes: int) -> bool:
+        """See `HostMemory`."""
+        return self._done(self._pin(address, nbytes, 0))
+
+    def unpin(self, address: int) -> None:
+        """See `HostMemory`."""
+        self._done(self._unpin(address))
+
+    def _done(self, code: int) -> bool:
+        if code:
+            self._forget()  # the runtime keeps it, and PyTorch would raise it after its next kernel
+        return code == 0
+
+
+class Pins:
+    """Tensors that are pinned until `release`. `pageable_bytes` counts those that could not be."""
+
+    def __init__(self, memory: HostMemory) -> None:
+        self._memory = memory
+        self._held: list[Tensor] = []
+        self.pageable_bytes = 0
+
+    def add(self, tensor: Tensor) -> None:
+        """Pins a contiguous tensor of the host in place, where the system allows it."""
+        if self._memory.pin(tensor.data_ptr(), tensor.nbytes):
+            self._held.append(tensor)
+        else:
+            self.pageable_bytes += tensor.nbytes
+
+    def release(self) -> None:
+        """Nothing is pinned any more; no copy may be under way."""
+        while self._held:
+            self._memory.unpin(self._held.pop().data_ptr())
 
 
 class Stream(Protocol):

@@ -7,19 +7,61 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ktbench.engine.gguf.families import OUR_CONFIG, OUR_WEIGHTS, family_of
+from ktbench.engine.gguf.inspecting import is_gguf
 from ktbench.engine.gguf.names import GgufType
 from ktbench.resources import checkpoint_folder
-from ktbench.spec.run_spec import ModelSpec
+from ktbench.spec.peers import BY_NAME
+from ktbench.spec.run_spec import ModelSpec, RunSpec
+
+_DIGITS = 12
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KeptFile:
+    """`experts` and `dense` are the types that it is written in, `weights` the digest that it must name as its own.
+
+    A model that is a GGUF file itself is run as it is: then `weights` is None.
+    """
+
+    path: Path
+    experts: GgufType
+    dense: GgufType
+    weights: str | None
+
+
+def kept_file(spec: RunSpec) -> KeptFile:
+    """The file of a cell, which need not be there yet: its name tells model, types and the digest of its numbers."""
+    types = BY_NAME[spec.system].types
+    experts, dense = (cast("GgufType", types[one]) for one in (spec.precision, spec.device_precision))
+    model = spec.model
+    if model.path is not None and is_gguf(model.path):
+        return KeptFile(path=Path(model.path), experts=experts, dense=dense, weights=None)
+    weights = weights_digest(model, experts, dense)
+    kinds = experts if experts == dense else f"{experts}-{dense}"
+    name = f"{Path(model.name).name}-{model.shape.layers}-layers-{kinds}-{weights[:_DIGITS]}.gguf"
+    return KeptFile(path=Path(spec.peer.exports) / name, experts=experts, dense=dense, weights=weights)
+
+
+def no_file(spec: RunSpec) -> str:
+    """Why there can be no file for a cell; empty where there can, or its peer runs none."""
+    if not BY_NAME[spec.system].opaque or (spec.model.path is not None and is_gguf(spec.model.path)):
+        return ""
+    try:
+        family_of(spec.model.config)
+    except ValueError as error:
+        return str(error)
+    return "" if has_gguf() else MISSING
+
 
 if TYPE_CHECKING:
-    from ktbench.engine.gguf.planning import Plan
     from ktbench.engine.gguf.sources import Source
-    from ktbench.engine.gguf.writing import TensorFile
+    from ktbench.engine.gguf.writing import Plan, TensorFile
 
 MISSING = "gguf is not installed; bring it with: pip install gguf"
 # Of what is written, and of how synthetic weights are drawn: a change makes older files strangers.
@@ -57,9 +99,8 @@ def export_gguf(
     once it is whole. Raises ValueError where `path` is taken, llama.cpp lacks the family or computes something else, a
     row is no whole number of blocks, a checkpoint lacks weights, or the disk is too small.
     """
-    from ktbench.engine.gguf.planning import Types, plan_file
     from ktbench.engine.gguf.sources import complete_config, open_source
-    from ktbench.engine.gguf.writing import TensorFile, write_head
+    from ktbench.engine.gguf.writing import TensorFile, Types, plan_file, write_head
     from ktbench.engine.synthetic import skeleton
 
     config = complete_config(model.config)
@@ -104,7 +145,7 @@ def _partial(path: Path) -> Iterator[Path]:
 
 
 def _write(file: TensorFile, plan: Plan, source: Source, config: Mapping[str, Any], say: Callable[[str], None]) -> None:
-    from ktbench.engine.gguf.planning import Experts
+    from ktbench.engine.gguf.writing import Experts
 
     for part in plan.parts:
         if not isinstance(part, Experts):

@@ -2,22 +2,216 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ktbench.engine.gguf.experts import StoredExperts
-from ktbench.engine.gguf.families import family_of
-from ktbench.engine.gguf.header import read_header
-from ktbench.engine.gguf.lookup import Lookup
-from ktbench.engine.gguf.weights import MappedWeights
-from ktbench.engine.matrices import Blocks, LinearBlocks, PackableStore
+from ktbench.engine.form import ExpertsForm, read_form
+from ktbench.engine.gguf.families import Family, Mapped, family_of
+from ktbench.engine.gguf.header import Header, Kind, TensorInfo, read_header
+from ktbench.engine.gguf.names import RotaryRows, Same, expert_names
+from ktbench.engine.matrices import Blocks, ExpertBlocks, ExpertMatrices, LinearBlocks, PackableStore
 from ktbench.engine.packing import Holding
 from ktbench.engine.places import is_experts
 from ktbench.engine.synthetic import skeleton
 from ktbench.spec.run_spec import ModelSpec
+from ktbench.spec.weights import BLOCK_BYTES, Precision
+
+# Types whose blocks the kernels compute on as they are.
+_PRECISIONS: Mapping[Kind, Precision] = {"Q8_0": "q8_0", "Q4_0": "q4_0"}
+_SCALE_BYTES = 2
+_Q4_ZERO = 8
+# Numbers in float32 at a time: they stay in cache.
+_PIECE = 1 << 18
+
+
+class MappedWeights:
+    """The tensors of a file; only what is asked for is read."""
+
+    def __init__(self, header: Header) -> None:
+        self.path, self.tensors = header.path, header.tensors
+        self._bytes = np.asarray(np.memmap(header.path, np.uint8, "r"))
+
+    def info(self, name: str) -> TensorInfo:
+        """Type and shape of a tensor. Raises ValueError where the file has none of this name."""
+        if name not in self.tensors:
+            raise ValueError(f"{self.path}: has no tensor {name}")
+        return self.tensors[name]
+
+    def read(self, name: str, index: int | None = None) -> Tensor:
+        """A tensor, or its part `index` along the first dimension, in bf16; of type F32 as it is."""
+        info, rows = self.info(name), self.rows(name)
+        shape = info.shape if index is None else info.shape[1:]
+        rows = (rows if index is None else rows[index]).reshape(-1, info.row_bytes)
+        whole = torch.empty(len(rows), info.shape[-1], dtype=torch.float32 if info.kind == "F32" else torch.bfloat16)
+        step = max(1, _PIECE // info.shape[-1])
+        for row in range(0, len(rows), step):
+            whole[row : row + step] = numbers(rows[row : row + step], info.kind)
+        return whole.view(shape)
+
+    def rows(self, name: str) -> Blocks:
+        """The bytes of a tensor, by its dimensions but the last; a view of the file."""
+        info = self.info(name)
+        return self._bytes[info.offset : info.offset + info.nbytes].reshape(*info.shape[:-1], info.row_bytes)
+
+    def is_in(self, name: str, precision: Precision | None) -> bool:
+        """Whether those bytes are blocks of `precision`."""
+        return precision is not None and _PRECISIONS.get(self.info(name).kind) == precision
+
+    def require(self, name: str, shape: tuple[int, ...]) -> None:
+        """Raise ValueError where the file has no tensor of this name and shape."""
+        if (held := self.info(name).shape) != shape:
+            raise ValueError(f"{self.path}: tensor {name} is {held}, the model asks for {shape}")
+
+
+def numbers(rows: NDArray[np.uint8], kind: Kind) -> Tensor:
+    """[N, K] of the bytes of N rows: bf16 for BF16, else float32, which holds the numbers of the other types exactly.
+
+    A block of Q8_0 or Q4_0 has a scale d in half precision and 32 integers q, which stand for d·q (ggml-quants.c).
+    """
+    return _WAYS[kind](torch.from_numpy(rows.copy()))
+
+
+def _q8_0(rows: Tensor) -> Tensor:
+    blocks = rows.view(-1, BLOCK_BYTES["q8_0"])
+    return _scaled(blocks, blocks[:, _SCALE_BYTES:].view(torch.int8)).view(len(rows), -1)
+
+
+def _q4_0(rows: Tensor) -> Tensor:
+    """The low halves of the bytes are the first 16 weights, the high halves the rest."""
+    blocks = rows.view(-1, BLOCK_BYTES["q4_0"])
+    halves = blocks[:, _SCALE_BYTES:]
+    return _scaled(blocks, torch.cat([halves & 15, halves >> 4], dim=1).float() - _Q4_ZERO).view(len(rows), -1)
+
+
+def _scaled(blocks: Tensor, integers: Tensor) -> Tensor:
+    return integers.float() * blocks[:, :_SCALE_BYTES].contiguous().view(torch.float16).float()
+
+
+_WAYS: Mapping[Kind, Callable[[Tensor], Tensor]] = {
+    "F32": lambda rows: rows.view(torch.float32),
+    "F16": lambda rows: rows.view(torch.float16).float(),
+    "BF16": lambda rows: rows.view(torch.bfloat16),
+    "Q8_0": _q8_0,
+    "Q4_0": _q4_0,
+}
+
+
+# Changes that leave rows whole: they do to the blocks of a row what they do to its numbers.
+_BY_ROWS = (Same, RotaryRows)
+_LAYER = re.compile(r"blk\.(\d+)\.")
+
+
+class Lookup:
+    """Places by the names of a network's tensors; tensors that are tied have one.
+
+    Raises ValueError naming a tensor that the file lacks, or has in another shape than the network.
+    """
+
+    def __init__(self, network: PreTrainedModel, family: Family, weights: MappedWeights) -> None:
+        self._config, self._weights = network.config.to_dict(), weights
+        self.places = {name: family.mapped(name) for name in _distinct(network)}
+        held = network.state_dict()
+        for name, place in self.places.items():
+            self._require(name, place, tuple(held[name].shape))
+
+    def read(self, name: str) -> Tensor:
+        """A tensor of the network in bf16; what the file has in float32 in that."""
+        place = self.places[name]
+        return place.join([self._weights.read(one) for one in place.names], self._config)
+
+    def blocks(self, name: str, precision: Precision) -> Blocks | None:
+        """The rows of a matrix of the network where they are in the file as blocks of `precision`."""
+        place = self.places[name]
+        if not isinstance(place.change, _BY_ROWS) or not self._weights.is_in(place.names[0], precision):
+            return None
+        rows = self._weights.rows(place.names[0])
+        return cast("Blocks", place.join([cast("Tensor", rows)], self._config))
+
+    def require_all_used(self, others: Collection[str]) -> None:
+        """Raise ValueError for a tensor of the file that is neither here nor one of `others`.
+
+        Layers after the network's last predict further tokens, which Transformers leaves out as well.
+        """
+        used = {name for place in self.places.values() for name in place.names} | set(others)
+        for name in self._weights.tensors:
+            layer = _LAYER.match(name)
+            if name not in used and not (layer and int(layer[1]) >= self._config["num_hidden_layers"]):
+                raise ValueError(f"{self._weights.path}: the model has no place for tensor {name}")
+
+    def _require(self, name: str, place: Mapped, asked: tuple[int, ...]) -> None:
+        shapes = [self._weights.info(one).shape for one in place.names]
+        try:
+            held = tuple(place.join([torch.empty(shape, device="meta") for shape in shapes], self._config).shape)
+        except (RuntimeError, IndexError):  # sizes that do not divide
+            held = ()
+        if held != asked:
+            said = ", ".join(f"{one} is {shape}" for one, shape in zip(place.names, shapes, strict=True))
+            raise ValueError(f"{self._weights.path}: tensor {said}, the model asks for {asked} in {name}")
+
+
+def _distinct(network: PreTrainedModel) -> list[str]:
+    """Names of parameters and persistent buffers, the first of those that are tied."""
+    experts = tuple(f"{name}." for name, module in network.named_modules() if is_experts(module))
+    held = {name: t for name, t in network.state_dict(keep_vars=True).items() if not name.startswith(experts)}
+    first = {id(tensor): name for name, tensor in reversed(held.items())}
+    return [name for name, tensor in held.items() if first[id(tensor)] == name]
+
+
+_MATRICES = ("gate", "up", "down")
+
+
+class StoredExperts:
+    """The experts of one experts module, which may be on `meta`.
+
+    Raises ValueError for a file that lacks one of their tensors, or has it in another shape.
+    """
+
+    def __init__(self, module: nn.Module, name: str, weights: MappedWeights) -> None:
+        self.form, self._weights = read_form(module), weights
+        shapes = _shapes(self.form)
+        self.names = {field: tensor for field, tensor in expert_names(name).items() if field in shapes}
+        for field, tensor in self.names.items():
+            weights.require(tensor, shapes[field])
+
+    def matrices(self, i: int) -> ExpertMatrices:
+        """Expert `i` in bf16."""
+        gate, up, down = (self._weights.read(self.names[field], i) for field in _MATRICES)
+        return ExpertMatrices(gate=gate, up=up, down=down, glu=self.form.glu, **self._biases(i))
+
+    def blocks(self, i: int) -> ExpertBlocks:
+        """Expert `i` as it lies in the file, for matrices that `are_in` a precision."""
+        gate, up, down = (self._weights.rows(self.names[field])[i] for field in _MATRICES)
+        return ExpertBlocks(gate=gate, up=up, down=down, **self._biases(i))
+
+    def _biases(self, i: int) -> dict[str, Tensor]:
+        return {field: self._weights.read(name, i) for field, name in self.names.items() if field not in _MATRICES}
+
+    def are_in(self, precision: Precision | None) -> bool:
+        """Whether all matrices are blocks of `precision`."""
+        return all(self._weights.is_in(self.names[field], precision) for field in _MATRICES)
+
+    def fill(self, module: nn.Module) -> None:
+        """Give memory and content to the module."""
+        module.to_empty(device="cpu", recurse=False)
+        for i in range(self.form.experts):
+            stored, held = self.matrices(i), self.form.matrices(module, i)
+            for field in self.names:
+                getattr(held, field).data.copy_(getattr(stored, field))
+
+
+def _shapes(form: ExpertsForm) -> dict[str, tuple[int, ...]]:
+    """What each tensor of the file has to be, by field of `ExpertMatrices`."""
+    inner, outer = (form.experts, form.ffn), (form.experts, form.hidden)
+    shapes = {"gate": (*inner, form.hidden), "up": (*inner, form.hidden), "down": (*outer, form.ffn)}
+    return shapes | ({"gate_bias": inner, "up_bias": inner, "down_bias": outer} if form.biases else {})
 
 
 class GgufModel:

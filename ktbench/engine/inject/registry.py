@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ktbench.engine.inject import fits
-
 if TYPE_CHECKING:
     from torch import nn
+
+
+_LEAST_FEATURES = 16  # rows of a strip of the packed layout
+_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
+_QK_NORMS = ("q_norm", "k_norm")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,44 +32,132 @@ class OperatorKind:
     wraps: bool = False
 
 
+def fits_anything(_module: nn.Module) -> str:
+    """Every module can be wrapped."""
+    return ""
+
+
+def fits_experts(module: nn.Module) -> str:
+    """Routed experts of one layer as one module, of a form that `read_form` knows."""
+    from ktbench.engine.form import read_form
+
+    try:
+        read_form(module)
+    except ValueError as error:
+        return str(error).removeprefix(f"{type(module).__name__}: ")
+    return ""
+
+
+def fits_linear(module: nn.Module) -> str:
+    """A linear layer, wide enough to be packed."""
+    from torch import nn
+
+    if not isinstance(module, nn.Linear):
+        return "is no torch.nn.Linear"
+    if min(module.in_features, module.out_features) < _LEAST_FEATURES:
+        size = f"{module.in_features} inputs and {module.out_features} outputs"
+        return f"has {size}, each must be at least {_LEAST_FEATURES}"
+    return ""
+
+
+def fits_rms_norm(module: nn.Module) -> str:
+    """An RMS norm of the form that `read_norm` knows."""
+    from ktbench.engine.inject.forms import read_norm
+
+    try:
+        read_norm(module)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def fits_router(module: nn.Module) -> str:
+    """A router of the form that `read_router` knows."""
+    from ktbench.engine.inject.forms import read_router
+
+    try:
+        read_router(module)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def fits_attention(module: nn.Module) -> str:
+    """Softmax attention over heads of equal width, with or without norms of queries and keys."""
+    return next(_attention_differs(module), "")
+
+
+def fits_rotary(module: nn.Module) -> str:
+    """One rotary embedding for all layers, called with (hidden, positions)."""
+    taken = list(inspect.signature(type(module).forward).parameters)[1:]
+    return "" if len(taken) == 2 else f"is called with ({', '.join(taken)}), not with (hidden, positions)"
+
+
+def _attention_differs(module: nn.Module) -> Iterator[str]:
+    children = dict(module.named_children())
+    if missing := [name for name in _PROJECTIONS if name not in children]:
+        yield f"has no {', '.join(missing)}"
+        return
+    if others := [name for name in children if name not in _PROJECTIONS + _QK_NORMS]:
+        yield f"has {', '.join(others)} besides its projections"
+    if own := [name for name, _ in module.named_parameters(recurse=False)]:
+        yield f"has parameters of its own: {', '.join(own)}"
+    yield from _heads_differ(module, children)
+
+
+def _heads_differ(module: nn.Module, children: dict[str, nn.Module]) -> Iterator[str]:
+    """A projection that gates its output as well, say, has more rows than its heads."""
+    config, width = getattr(module, "config", None), getattr(module, "head_dim", None)
+    heads = getattr(config, "num_attention_heads", None)
+    if not isinstance(width, int) or not isinstance(heads, int):
+        yield "has no head_dim, or no config with num_attention_heads"
+        return
+    groups = getattr(config, "num_key_value_heads", None) or heads
+    expected = {"q_proj": heads, "k_proj": groups, "v_proj": groups}
+    for name, count in expected.items():
+        rows = getattr(children[name], "out_features", None)
+        if rows != count * width:
+            yield f"has a {name} with {rows} outputs, {count} heads of {width} have {count * width}"
+
+
 OPERATORS: dict[str, OperatorKind] = {
     kind.name: kind
     for kind in (
         OperatorKind(
             name="experts",
             summary="routed experts in the host role, as the features +v, +m, +d and +n say",
-            fits=fits.experts,
+            fits=fits_experts,
         ),
         OperatorKind(
             name="linear",
             summary="a linear layer of the device role, packed in device_precision",
-            fits=fits.linear,
+            fits=fits_linear,
         ),
         OperatorKind(
             name="rms_norm",
             summary="an RMS norm of the device role as one call",
-            fits=fits.rms_norm,
+            fits=fits_rms_norm,
         ),
         OperatorKind(
             name="attention",
             summary="attention of plain heads, in a decode step a few calls on a cache of fixed size",
-            fits=fits.attention,
+            fits=fits_attention,
             wraps=True,
         ),
         OperatorKind(
             name="rotary",
             summary="cosines and sines of positions, in a decode step looked up in a table",
-            fits=fits.rotary,
+            fits=fits_rotary,
         ),
         OperatorKind(
             name="router",
             summary="a softmax router, in a decode step chosen in one call",
-            fits=fits.router,
+            fits=fits_router,
         ),
         OperatorKind(
             name="shared",
             summary="a shared expert, run by the device role while the host role works",
-            fits=fits.anything,
+            fits=fits_anything,
             wraps=True,
         ),
     )

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ktbench._kernels import SmallCall
 from ktbench.engine.dense import DenseHost
 from ktbench.engine.fused import bits
-from ktbench.engine.inject.routers import read_router
+from ktbench.engine.inject.forms import read_router
 from ktbench.engine.step.attending import StepAttention
 from ktbench.engine.step.later import settled
 

@@ -2,13 +2,227 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+import json
+import os
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ktbench.engine.workload.arrays import array_names, read_array, split_array_name
+from ktbench.spec.plain import from_plain, to_plain
+from ktbench.spec.run_spec import ModelSpec
+from ktbench.spec.shape import moe_shape
+
+
+def split_array_name(setting: str, text: str) -> tuple[Path, str]:
+    """File and array of FILE or FILE:ARRAY, the array "" where none is named; `setting` is the key that was set so.
+
+    A file whose own name has a colon is taken whole. Raises ValueError where there is no such file.
+    """
+    if Path(text).is_file():
+        return Path(text), ""
+    file, _, name = text.rpartition(":")
+    if not file or not Path(file).is_file():
+        raise ValueError(f"{setting}={text}: no such file, write FILE or FILE:ARRAY")
+    return Path(file), name
+
+
+def array_names(setting: str, file: Path) -> list[str]:
+    """Names in the order of the file. Raises ValueError where it is not an npz."""
+    with _opened(setting, file) as arrays:
+        return list(arrays.files)
+
+
+def read_array(setting: str, file: Path, name: str) -> NDArray[Any]:
+    """One array. Raises ValueError where the file has none of that name, or none that can be read without pickle."""
+    names = array_names(setting, file)
+    if name not in names:
+        raise ValueError(f"{setting}={file}: no array {name!r}, the file has {', '.join(names)}")
+    with _opened(setting, file) as arrays:
+        found: NDArray[Any] = np.asarray(arrays[name])
+    return found
+
+
+@contextmanager
+def _opened(setting: str, file: Path) -> Iterator[np.lib.npyio.NpzFile]:
+    if not zipfile.is_zipfile(file):
+        raise ValueError(f"{setting}={file}: not an npz file")
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            yield arrays
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{setting}={file}: not an npz file of plain arrays ({error})") from None
+
+
+_SETTING = "engine.placement.profile"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Architecture:
+    """What a model and its slices have in common, and models that route differently have not. Widths in elements."""
+
+    model_type: str
+    experts: int
+    top_k: int
+    hidden: int
+    expert_ffn: int
+    shared_ffn: int
+    dense_ffn: int
+    attention_params: int
+
+    @classmethod
+    def of(cls, model: ModelSpec) -> Architecture:
+        """From the configuration; a checkpoint's and a shipped one of the same model give the same."""
+        shape = moe_shape(model.config)
+        sizes = {one.name: getattr(shape, one.name) for one in fields(cls) if one.name != "model_type"}
+        return cls(model_type=str(model.config.get("model_type", "")), **sizes)
+
+    def differences(self, other: Architecture) -> Iterator[str]:
+        """`experts 128, not 64` for every fact in which `other` differs from this one."""
+        for one in fields(self):
+            mine, theirs = getattr(self, one.name), getattr(other, one.name)
+            if mine != theirs:
+                yield f"{one.name} {mine}, not {theirs}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ActivationProfile:
+    """How often each expert was selected over `tokens` tokens: `counts` int64 [MoE layers, experts].
+
+    `model` is the label of the model, `source` says what was run. Raises ValueError for counts that are none.
+    """
+
+    model: str
+    architecture: Architecture
+    counts: NDArray[np.int64]
+    tokens: int
+    source: str
+
+    def __post_init__(self) -> None:
+        counts, experts = self.counts, self.architecture.experts
+        if counts.dtype.kind not in "iu" or counts.ndim != 2 or counts.size == 0:
+            raise ValueError(f"array of {counts.dtype} {list(counts.shape)}, must hold counts [MoE layers, experts]")
+        if counts.shape[1] != experts:
+            raise ValueError(f"counts of {counts.shape[1]} experts, {self.model} has {experts}")
+        if counts.min() < 0:
+            layer, expert = np.argwhere(counts < 0)[0]
+            raise ValueError(
+                f"{counts.min()} selections are counted (layer {layer}, expert {expert}), must be 0 or more"
+            )
+
+    def save(self, path: Path) -> None:
+        """Write an npz of two plain arrays, `counts` and the rest as JSON text; whole or not at all."""
+        about = {"model": self.model, "architecture": to_plain(self.architecture)}
+        about |= {"tokens": self.tokens, "source": self.source}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+        try:
+            with partial.open("wb") as file:
+                np.savez_compressed(file, counts=self.counts, about=np.array(json.dumps(about)))
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def hottest_share(self, part: float = 0.1) -> NDArray[np.float64]:
+        """[MoE layers]: share of a layer's selections that went to its hottest `part` of experts, at least one."""
+        hottest = max(1, round(part * self.counts.shape[1]))
+        ordered = np.sort(self.counts, axis=1)[:, ::-1]
+        shares: NDArray[np.float64] = ordered[:, :hottest].sum(axis=1) / np.maximum(ordered.sum(axis=1), 1)
+        return shares
+
+    def evenness(self) -> NDArray[np.float64]:
+        """[MoE layers]: entropy of a layer's selections over the highest possible, 1 where all experts are equally hot.
+
+        Pielou's evenness H / ln E (Pielou 1966).
+        """
+        shares = self.counts / np.maximum(self.counts.sum(axis=1, keepdims=True), 1)
+        surprise = -np.log(shares, out=np.zeros_like(shares), where=shares > 0)
+        evenness: NDArray[np.float64] = (shares * surprise).sum(axis=1) / np.log(max(self.counts.shape[1], 2))
+        return evenness
+
+
+def count_selections(ids: NDArray[np.integer[Any]], experts: int) -> NDArray[np.int64]:
+    """[experts] int64: how often each is in `ids`, whose shape does not matter; negative ids are nobody's."""
+    return np.bincount(ids[ids >= 0], minlength=experts).astype(np.int64)
+
+
+def read_profile(profile: str, model: ModelSpec) -> ActivationProfile:
+    """The profile in FILE, as `record` writes it, or the counts in FILE:ARRAY, for the MoE layers of `model`.
+
+    A model of fewer layers than were recorded takes the first ones. An array [layers, experts] says nothing of its
+    model but the number of experts; layers without a selection are dense ones and left out. Raises ValueError in one
+    line where the file is not there or not a profile, and where it is one of another model or of too few layers.
+    """
+    file, array = split_array_name(_SETTING, profile)
+    where = f"{_SETTING}={profile}"
+    try:
+        read = _given(file, array, model, profile) if array else _recorded(file)
+    except ValueError as error:
+        raise ValueError(str(error) if str(error).startswith(_SETTING) else f"{where}: {error}") from None
+    _require_same(where, read, model)
+    layers = model.shape.moe_layers
+    if len(read.counts) < layers:
+        raise ValueError(f"{where}: has {len(read.counts)} MoE layers, {model.name} as asked for has {layers}")
+    return ActivationProfile(
+        model=read.model,
+        architecture=read.architecture,
+        counts=read.counts[:layers],
+        tokens=read.tokens,
+        source=read.source,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _About:
+    """What a profile's file holds beside the counts."""
+
+    model: str
+    architecture: Architecture
+    tokens: int
+    source: str
+
+
+def _recorded(file: Path) -> ActivationProfile:
+    names = array_names(_SETTING, file)
+    if not {"counts", "about"} <= set(names):
+        raise ValueError(
+            "not an activation profile; `record` writes one, or name an array of counts as FILE:ARRAY, "
+            f"the file has {', '.join(names)}"
+        )
+    about, counts = read_array(_SETTING, file, "about"), read_array(_SETTING, file, "counts")
+    try:
+        said = from_plain(json.loads(str(about)), _About)
+    except ValueError as error:
+        raise ValueError(f"not an activation profile ({error})") from None
+    return ActivationProfile(
+        model=said.model, architecture=said.architecture, counts=counts, tokens=said.tokens, source=said.source
+    )
+
+
+def _given(file: Path, array: str, model: ModelSpec, source: str) -> ActivationProfile:
+    """Counts whose model nobody noted: they are taken for what was asked for."""
+    counts = read_array(_SETTING, file, array)
+    selected = counts[counts.any(axis=1)] if counts.ndim == 2 else counts
+    architecture = Architecture.of(model)
+    return ActivationProfile(
+        model=model.name,
+        architecture=architecture,
+        counts=selected.astype(np.int64) if selected.dtype.kind in "iu" else selected,
+        tokens=int(selected[0].sum()) // architecture.top_k if selected.size else 0,
+        source=source,
+    )
+
+
+def _require_same(where: str, profile: ActivationProfile, model: ModelSpec) -> None:
+    differing = "; ".join(profile.architecture.differences(Architecture.of(model)))
+    if differing:
+        raise ValueError(f"{where}: recorded from {profile.model}, this is {model.name} ({differing})")
 
 
 class Trace(Protocol):

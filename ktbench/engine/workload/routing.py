@@ -8,6 +8,54 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ktbench.engine.workload.recorded import read_trace
+from ktbench.spec.run_spec import WorkloadSpec
+from ktbench.spec.shape import MoEShape
+
+
+def prompt_ids(vocab: int, batch: int, tokens: int, seed: int) -> NDArray[np.int64]:
+    """Uniform token ids [batch, tokens], each below `vocab`: equal arguments give equal ids on any machine.
+
+    Raises ValueError where a size is below 1.
+    """
+    for name, value in (("vocab", vocab), ("batch", batch), ("tokens", tokens)):
+        if value < 1:
+            raise ValueError(f"{name}={value}: must be at least 1")
+    return np.random.default_rng(seed).integers(vocab, size=(batch, tokens), dtype=np.int64)
+
+
+def prompt_padding(batch: int, prompt: int, shortest: int | None) -> NDArray[np.int64]:
+    """Positions of padding [batch] before each prompt: lengths go evenly from `prompt` down to `shortest`."""
+    lengths = np.linspace(prompt, shortest or prompt, batch)
+    return prompt - np.round(lengths).astype(np.int64)
+
+
+# Expert ids int64 and gate weights float32, both [tokens, top_k].
+Selection = tuple[NDArray[np.int64], NDArray[np.float32]]
+
+
+def layer_selections(workload: WorkloadSpec, shape: MoEShape) -> tuple[Selection, ...]:
+    """One selection for each step of a workload with phase=layer; with `active_experts` the ids are below that number.
+
+    Raises ValueError for routing=model, which needs a router, and for a trace that cannot be read or does not match.
+    """
+    draw = _draw(workload, shape)
+    return tuple(draw(step) for step in range(workload.steps))
+
+
+def _draw(workload: WorkloadSpec, shape: MoEShape) -> Callable[[int], Selection]:
+    kind, tokens, top_k, seed = workload.routing, workload.batch, shape.top_k, workload.seed
+    if kind == "model":
+        raise ValueError("workload.routing=model: a layer alone has no router")
+    if kind != "recorded":
+        experts = workload.active_experts or shape.experts
+        return lambda step: route(kind, tokens, experts, top_k, (seed, step))
+    if workload.trace is None:
+        raise ValueError("workload.routing=recorded: set workload.trace to FILE or FILE:ARRAY")
+    trace = read_trace(workload.trace, shape.experts, top_k, seed)
+    return lambda step: (trace.draw(tokens, step), gate_weights(np.random.default_rng((seed, step)), tokens, top_k))
+
+
 Kind = Literal["balanced", "zipf", "concentrated"]
 _ZIPF_EXPONENT = 1.0
 

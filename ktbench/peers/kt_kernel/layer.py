@@ -14,13 +14,12 @@ from ktbench.engine.load_layer import LayerWeights
 from ktbench.engine.matrices import Glu
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.threads import Threads
-from ktbench.peers.kt_kernel.experts import KtExperts
-from ktbench.peers.kt_kernel.library import Library, Pool, load_experts
-from ktbench.peers.kt_kernel.quantised import as_stored
+from ktbench.peers.kt_kernel.library import KtExperts, Library, Pool, as_stored, load_experts
 from ktbench.peers.kt_kernel.settings import Setting, Tuned, settings_for, tune
 from ktbench.peers.support import unsupported
 from ktbench.spec.peers import BY_NAME
-from ktbench.spec.run_spec import Precision, RunSpec, WorkloadSpec
+from ktbench.spec.run_spec import RunSpec, WorkloadSpec
+from ktbench.spec.weights import Precision
 
 # When its workers sleep, which until then disturb whoever runs next.
 _ASLEEP_S = BY_NAME["kt-kernel"].spin_s + 0.01

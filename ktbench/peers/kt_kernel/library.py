@@ -3,20 +3,113 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ktbench.engine.matrices import ExpertStore
+from ktbench.engine.copies import Call
+from ktbench.engine.matrices import ExpertMatrices, ExpertStore
 from ktbench.engine.protocol import Unsupported
 from ktbench.engine.roles import reach
+from ktbench.engine.routing import Routing
+from ktbench.engine.step.later import Fetch
 from ktbench.peers.kt_kernel.settings import Setting
 from ktbench.spec.peers import BY_NAME
 from ktbench.spec.shape import MoEShape
+
+
+def as_stored(expert: ExpertMatrices, kind: str, pools: int) -> ExpertMatrices:
+    """An expert's matrices as they count once stored as bf16, int8 or int4.
+
+    Each row has one scale. The columns of `down` are split over the pools, and each pool scales its part by itself.
+    """
+    stored = _STORED[kind]
+    down = torch.cat([stored(part) for part in expert.down.float().chunk(pools, dim=1)], dim=1)
+    return replace(expert, gate=stored(expert.gate.float()), up=stored(expert.up.float()), down=down)
+
+
+def _int8(matrix: Tensor) -> Tensor:
+    scale = _largest(matrix) / 127
+    return torch.round(matrix * _inverse(scale)).clamp(-128, 127) * scale
+
+
+def _int4(matrix: Tensor) -> Tensor:
+    """An int8 of up to 112 in magnitude, rounded to a multiple of 16, ties away from 0: -7 to 7 of them."""
+    scale = _largest(matrix) / 112
+    fine = torch.round(matrix * _inverse(scale))
+    return torch.sign(fine) * torch.floor((fine.abs() + 8) / 16) * 16 * scale
+
+
+def _largest(matrix: Tensor) -> Tensor:
+    return matrix.abs().amax(dim=1, keepdim=True)
+
+
+def _inverse(scale: Tensor) -> Tensor:
+    return torch.where(scale > 0, 1 / scale, 0.0)
+
+
+_STORED: Mapping[str, Callable[[Tensor], Tensor]] = {"bf16": lambda matrix: matrix, "int8": _int8, "int4": _int4}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KtExperts:
+    """One layer on one pool: `experts` is kt-kernel's object, `store` gives the bf16 weights that went into it.
+
+    Implements `BindableBackend`.
+    """
+
+    experts: Any
+    pool: Pool
+    store: ExpertStore
+    kind: str
+    pools: int
+    most_tokens: int
+
+    def __call__(self, hidden: Tensor, routing: Routing) -> Tensor:
+        """[T, H] bf16 of `hidden` [T, H] bf16. Raises ValueError for more tokens than there is room for."""
+        hidden = hidden.contiguous()
+        return self.bind(hidden, routing, torch.empty_like(hidden))()
+
+    def start(self, hidden: Tensor, routing: Routing) -> Fetch:
+        """Done at once, as with the other backends that have no role to themselves."""
+        output = self(hidden, routing)
+        return lambda: output
+
+    def bind(self, hidden: Tensor, routing: Routing, output: Tensor) -> Call:
+        """The call on `hidden` [T, H] that writes `output` [T, H], both bf16 and contiguous.
+
+        Raises ValueError for more tokens than there is room for: kt-kernel does not look.
+        """
+        if len(hidden) > self.most_tokens:
+            raise ValueError(f"kt-kernel was given room for {self.most_tokens} tokens, this call has {len(hidden)}")
+        count = torch.tensor([len(hidden)], dtype=torch.int32)
+        ids, gates = routing.ids.contiguous(), routing.gates.contiguous()
+        pointers = (tensor.data_ptr() for tensor in (ids, gates, hidden, output))
+        task = self.experts.forward_task(count.data_ptr(), ids.shape[1], *pointers, False)
+        return _Task(pool=self.pool, task=task, arrays=(count, ids, gates, hidden), output=output)
+
+    def matrices(self, i: int) -> ExpertMatrices:
+        """The weights of expert `i` as kt-kernel stores them, float32."""
+        return as_stored(self.store(i), self.kind, self.pools)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Task:
+    """A task of kt-kernel and the memory that it points at."""
+
+    pool: Pool
+    task: Any
+    arrays: tuple[Tensor, ...]
+    output: Tensor
+
+    def __call__(self) -> Tensor:
+        self.pool.run(self.task)
+        return self.output
+
 
 # By the peer's format. On CPUs without AMX these run AVX-512.
 _CLASSES = {"bf16": "AMXBF16_MOE", "int8": "AMXInt8_MOE", "int4": "AMXInt4_MOE"}

@@ -2,24 +2,179 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import ctypes
+import json
+import math
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ktbench.engine.gguf.header import Header
 from ktbench.engine.protocol import HostRole, Unsupported
-from ktbench.peers.llama.file import read_weights
-from ktbench.peers.llama.limits import cores_of, require
-from ktbench.peers.llama.program import Lists, Program
-from ktbench.peers.llama.rows import Row
+from ktbench.peers.llama.black_box import Unseen, cores_of, read_weights, require, work_of
 from ktbench.peers.llama.settings import Settings, Walk, first_settings, walks
 from ktbench.peers.llama.tuning import Trial, Tuned
-from ktbench.peers.llama.unseen import Unseen
-from ktbench.peers.llama.work import work_of
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One test: the settings that it ran on, seconds of each repetition, and what the program says of itself."""
+
+    settings: Settings
+    samples_s: tuple[float, ...]
+    build: str
+    backends: str
+    weights: str
+    cache: str
+
+
+def read_rows(output: str) -> tuple[Row, ...]:
+    """The rows of an output, in order; a last line without an end is that of a program that was ended, and left out.
+
+    Raises ValueError in one line for a row without samples or settings.
+    """
+    whole = output.splitlines()[: None if output.endswith("\n") else -1]
+    return tuple(_row(line) for line in whole if line.startswith("{"))
+
+
+def _row(line: str) -> Row:
+    try:
+        content = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"llama-bench printed a row that is not JSON: {error}") from None
+    settings = Settings(
+        threads=_count(content, "n_threads"),
+        ubatch=_count(content, "n_ubatch"),
+        flash=bool(_value(content, "flash_attn")),
+    )
+    return Row(
+        settings=settings,
+        samples_s=_samples_s(content),
+        build=str(content.get("build_commit", "unknown")),
+        backends=str(content.get("backends", "unknown")),
+        weights=str(content.get("model_type", "unknown")),
+        cache=f"{content.get('type_k', 'unknown')} and {content.get('type_v', 'unknown')}",
+    )
+
+
+def _value(content: Mapping[str, Any], key: str) -> Any:
+    if key not in content:
+        raise ValueError(f"llama-bench printed a row without {key}")
+    return content[key]
+
+
+def _count(content: Mapping[str, Any], key: str) -> int:
+    value = _value(content, key)
+    if type(value) is not int or value < 1:
+        raise ValueError(f"llama-bench printed {key}={value!r}, expected is a whole number above 0")
+    return value
+
+
+def _samples_s(content: Mapping[str, Any]) -> tuple[float, ...]:
+    samples = _value(content, "samples_ns")
+    if not isinstance(samples, list) or not samples or not all(_is_duration(sample) for sample in samples):
+        raise ValueError(f"llama-bench printed samples_ns={samples!r}, expected are numbers above 0")
+    return tuple(sample / 1e9 for sample in samples)
+
+
+def _is_duration(sample: object) -> bool:
+    return isinstance(sample, int | float) and not isinstance(sample, bool) and sample > 0 and math.isfinite(sample)
+
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lists:
+    """Settings to try; llama-bench runs a test for each combination."""
+
+    threads: Sequence[int]
+    ubatch: Sequence[int]
+    flash: Sequence[bool]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Program:
+    """llama-bench and the GGUF file that it is to load."""
+
+    program: str
+    file: Path
+
+    def run(self, workload: WorkloadSpec, lists: Lists, timeout_s: float) -> tuple[Row, ...]:
+        """The rows of all tests. Raises RuntimeError with the program's last line where it fails or takes longer."""
+        output, why = self._run(workload, lists, timeout_s)
+        if why:
+            raise RuntimeError(why)
+        return read_rows(output)
+
+    def run_for(self, workload: WorkloadSpec, lists: Lists, budget_s: float) -> tuple[Row, ...]:
+        """The rows of the tests that are done in so many seconds; the program is ended then."""
+        return read_rows(self._run(workload, lists, budget_s)[0])
+
+    def _run(self, workload: WorkloadSpec, lists: Lists, timeout_s: float) -> tuple[str, str]:
+        """What it printed, and why that is not all; empty where it is."""
+        command = [self.program, "-m", str(self.file), *options(workload, lists)]
+        tied = partial(_tie, os.getpid())
+        try:
+            ended = subprocess.run(command, capture_output=True, timeout=timeout_s, check=False, preexec_fn=tied)
+        except subprocess.TimeoutExpired as late:
+            said = _last_line(late.stderr or late.stdout)
+            return _text(late.stdout), f"llama-bench took more than {timeout_s:g} s: {said}"
+        except OSError as error:
+            raise ValueError(f"peer.llama_bench={self.program}: cannot be run: {error.strerror}") from None
+        if ended.returncode:
+            return _text(ended.stdout), f"llama-bench exited with {ended.returncode}: {_last_line(ended.stderr)}"
+        return _text(ended.stdout), ""
+
+
+def options(workload: WorkloadSpec, lists: Lists) -> tuple[str, ...]:
+    """Its options for a workload of one sequence.
+
+    A prefill is one test of as many repetitions as steps, a decode one test that generates as many tokens as steps at
+    context depth `prompt`: llama-bench does not say what each took.
+    """
+    prefill = workload.phase == "prefill"
+    sizes = {
+        "-p": workload.prompt if prefill else 0,
+        "-n": 0 if prefill else workload.steps,
+        "-d": 0 if prefill else workload.prompt,
+        "-r": workload.steps if prefill else 1,
+        "-b": max(workload.prompt, *lists.ubatch),
+        "-ub": ",".join(map(str, lists.ubatch)),
+        "-t": ",".join(map(str, lists.threads)),
+        "-fa": ",".join(str(int(flash)) for flash in lists.flash),
+    }
+    fixed = ("-ctk", "f16", "-ctv", "f16", "-ngl", "0", "-o", "jsonl")
+    return (*(word for name, value in sizes.items() for word in (name, str(value))), *fixed)
+
+
+def _tie(parent: int) -> None:
+    """Have the kernel end this process with its parent (Linux, prctl(2)).
+
+    It would load every core on, when nothing tells others any more that this host is timing.
+    """
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _text(output: bytes | str | None) -> str:
+    return output.decode(errors="replace") if isinstance(output, bytes) else output or ""
+
+
+def _last_line(output: bytes | str | None) -> str:
+    lines = _text(output).strip().splitlines()
+    return lines[-1] if lines else "it printed nothing"
 
 
 def open_llama_bench(

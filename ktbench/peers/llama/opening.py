@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ktbench.engine.gguf.export import kept_file
 from ktbench.engine.gguf.header import read_header
-from ktbench.engine.gguf.kept import kept_file
 from ktbench.engine.protocol import HostRole, System
-from ktbench.peers.llama.file import require_types
+from ktbench.peers.llama.black_box import require_types
 from ktbench.spec.run_spec import RunSpec
 
 

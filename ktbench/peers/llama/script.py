@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ktbench.engine.workload.prompts import prompt_ids
+from ktbench.engine.workload.routing import prompt_ids
 from ktbench.spec.run_spec import WorkloadSpec
 
 # What llama.cpp rounds a context to (llama.h: n_ctx).

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 import transformers
 from numpy.typing import NDArray
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ktbench.engine.experts import Reference
+from ktbench.engine.checkpoint import read_checkpoint
+from ktbench.engine.experts import OriginalExperts, Reference
 from ktbench.engine.forward import Forward
+from ktbench.engine.gguf.inspecting import is_gguf
+from ktbench.engine.gguf.reading import GgufModel
 from ktbench.engine.observing import Observer
-from ktbench.engine.operator import Pass
+from ktbench.engine.operator import Pass, Tap
+from ktbench.engine.packing import Holding
+from ktbench.engine.places import expert_places, is_experts
 from ktbench.engine.protocol import HostRole, Observation, Unsupported
 from ktbench.engine.require import configured
-from ktbench.engine.routing import Routing
+from ktbench.engine.routing import Routing, from_router
 from ktbench.engine.script import Script, ScriptWriter
 from ktbench.engine.scripts import Scripts
 from ktbench.engine.stepping import PassSteps
+from ktbench.engine.synthetic import WeightPool, materialise, materialise_experts, skeleton
 from ktbench.engine.work import DenseWork, ExpertsWork, dense_params, mean_work, step_work
 from ktbench.peers.support import unsupported
-from ktbench.peers.transformers.experts import PlainExperts
 from ktbench.peers.transformers.tuning import Tuning, thread_counts, tune
 from ktbench.spec.peers import Implementation
 from ktbench.spec.record import Work
@@ -30,8 +39,98 @@ from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.spec.timeline import Timeline
 
 
+class PlainExperts:
+    """The experts modules of all layers, by decoder layer. Nothing is put in their place.
+
+    Raises ValueError for experts that `read_form` refuses.
+    """
+
+    def __init__(self, network: PreTrainedModel, top_k: int) -> None:
+        self._network, self._top_k = network, top_k
+        self.layers = {
+            place.layer: OriginalExperts(network.get_submodule(name)) for name, place in expert_places(network)
+        }
+
+    def run_as(self, implementation: Implementation) -> None:
+        """All experts run so from now on. Raises Unsupported where they do not, or cannot on this machine."""
+        switch: Any = self._network.set_experts_implementation
+        try:
+            switch(implementation)
+        except (ValueError, ImportError) as error:
+            raise Unsupported(_refused(implementation, error)) from None
+        for experts in self.layers.values():
+            if (runs := _implementation(experts.module)) != implementation:
+                raise Unsupported(f"{type(experts.module).__name__} runs {runs} when told to run {implementation}")
+        self._try(implementation)
+
+    def _try(self, implementation: Implementation) -> None:
+        """A token through the experts of one layer: kernels refuse shapes when they are called."""
+        experts = next(iter(self.layers.values()))
+        hidden = torch.zeros(1, experts.form.hidden, dtype=experts.module.get_parameter("down_proj").dtype)
+        gates = torch.full((1, self._top_k), 1 / self._top_k, dtype=hidden.dtype)
+        try:
+            with torch.inference_mode():
+                experts.module(hidden, torch.arange(self._top_k)[None], gates)
+        except (RuntimeError, NotImplementedError) as error:
+            raise Unsupported(_refused(implementation, error)) from None
+
+    @contextmanager
+    def tapped(self, tap: Tap) -> Iterator[None]:
+        """Meanwhile `tap` sees every call: the layer, hidden [T, H], the routing and the output [T, H]."""
+        with ExitStack() as stack:
+            for layer, experts in self.layers.items():
+                stack.enter_context(experts.module.register_forward_hook(partial(_seen, tap, layer)))
+            yield
+
+
+def _seen(tap: Tap, layer: int, _module: nn.Module, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+    hidden, ids, gates = inputs
+    tap(layer, hidden, from_router(ids, gates), output)
+
+
+def _implementation(module: nn.Module) -> str:
+    """What a call would run: modules that Transformers' `use_experts_implementation` has not seen have one way only."""
+    if not hasattr(module, "is_concatenated"):
+        return "eager"
+    runs: Any = module.config
+    return str(runs._experts_implementation)
+
+
+def _refused(implementation: Implementation, error: Exception) -> str:
+    reason = str(error).partition("\n")[0]
+    return f"experts_implementation={implementation} is refused: {reason}"
+
+
+def open_transformers(model: ModelSpec, host: HostRole) -> PlainTransformers:
+    """Plain Transformers on the cores of `host`, for cells of prefill and decode with any experts implementation.
+
+    Raises ValueError for a checkpoint that is not whole and for experts that `read_form` refuses: their calls could not
+    be checked.
+    """
+    network = _synthetic(model) if model.path is None else _stored(model, model.path)
+    network.requires_grad_(False)
+    return PlainTransformers(model, network, host)
+
+
+def _stored(model: ModelSpec, path: str) -> PreTrainedModel:
+    if not is_gguf(path):
+        return read_checkpoint(path)
+    read = GgufModel(model, Holding(original=True))
+    for name, _ in expert_places(read.network):
+        read.experts(name, read.network.get_submodule(name))
+    return read.network
+
+
+def _synthetic(model: ModelSpec) -> PreTrainedModel:
+    network, pool = skeleton(model), WeightPool.of(model)
+    materialise(network, pool, is_experts)
+    for name, _ in expert_places(network):
+        materialise_experts(network.get_submodule(name), name, pool)
+    return network
+
+
 class PlainTransformers:
-    """Implements `ktbench.engine.protocol.System`; made by `ktbench.peers.transformers.load.open_transformers`."""
+    """Implements `ktbench.engine.protocol.System`; made by `ktbench.peers.transformers.system.open_transformers`."""
 
     def __init__(self, model: ModelSpec, network: PreTrainedModel, host: HostRole) -> None:
         self.model, self.network, self._host = model, network, host

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ktbench.report.accuracy.answers import LOSSES
 from ktbench.report.accuracy.formats import arm_of_formats
-from ktbench.report.accuracy.rows import AccuracyRow, parts_of_average
-from ktbench.report.parts import the_part
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.accuracy import AccuracyRow, parts_of_average
+from ktbench.results.answers import LOSSES
+from ktbench.results.run import the_part
 from ktbench.spec.sweep import FigureKind
 
 # Of more arms and categories the figure shows the average alone.

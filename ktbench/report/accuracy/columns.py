@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ktbench.report.accuracy.answers import KL, PERPLEXITIES, TOP1, Measure
-from ktbench.report.accuracy.frontier import frontier_of
-from ktbench.report.accuracy.rows import AccuracyRow
 from ktbench.report.accuracy.text import (
     change_text,
     error_text,
@@ -17,9 +14,11 @@ from ktbench.report.accuracy.text import (
     spread_text,
 )
 from ktbench.report.agreement import REFERENCE
-from ktbench.report.columns import setting_text
 from ktbench.report.text import DASH, interval, number
-from ktbench.results.stats.scores import Change
+from ktbench.results.accuracy import AccuracyRow, frontier_of
+from ktbench.results.answers import KL, PERPLEXITIES, TOP1, Measure
+from ktbench.results.scores import Change
+from ktbench.results.settings import setting_text
 from ktbench.spec.sweep import FigureKind
 
 Write = Callable[[AccuracyRow], str]

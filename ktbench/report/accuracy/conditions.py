@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
-from ktbench.report.accuracy.rows import AccuracyRow
 from ktbench.report.machine import machines_sentence
-from ktbench.report.row import place
 from ktbench.report.system import system_sentence
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.accuracy import AccuracyRow
+from ktbench.results.row import place
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 

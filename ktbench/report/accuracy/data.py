@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ktbench.report.accuracy.answers import PERPLEXITIES, Measure
-from ktbench.report.accuracy.frontier import frontier_of
-from ktbench.report.accuracy.results import Result
-from ktbench.report.accuracy.rows import AccuracyRow
 from ktbench.report.data import json_of_table
 from ktbench.report.flat import csv_of
 from ktbench.report.tables import Table
-from ktbench.results.stats.scores import Change, Estimate
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.accuracy import AccuracyRow, Result, frontier_of
+from ktbench.results.answers import PERPLEXITIES, Measure
+from ktbench.results.scores import Change, Estimate
 from ktbench.spec.plain import to_plain
 
 

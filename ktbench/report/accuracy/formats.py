@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ktbench.report.accuracy.rows import AccuracyRow
 from ktbench.report.accuracy.text import relative_text, score_text
 from ktbench.report.text import DASH
+from ktbench.results.accuracy import AccuracyRow
 from ktbench.spec.arms import PRECISIONS
 
 

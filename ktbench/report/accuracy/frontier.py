@@ -3,58 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from ktbench.report.accuracy.rows import AccuracyRow
-from ktbench.report.settings import without_precision
-from ktbench.results.stats.intervals import Interval
-from ktbench.results.stats.scores import Estimate
-
-UNTIMED = "was not timed"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FrontierPoint:
-    """A cell that was timed and has a score. `is_pareto`: none is both as fast and as good, and better in one.
-
-    Middles alone decide that; intervals may overlap.
-    """
-
-    row: AccuracyRow
-    speed: Interval
-    score: Estimate
-    is_pareto: bool
-
-
-def frontier_of(rows: Sequence[AccuracyRow]) -> dict[str, FrontierPoint]:
-    """Points by cell key, in the order of `rows`; cells that lack a speed or a score are left out."""
-    places = {
-        row.row.cell: (row, speed, score) for row in rows if (speed := row.row.tokens_per_s) and (score := _score(row))
-    }
-    mids = [(speed.mid, score.mid) for _, speed, score in places.values()]
-    return {
-        cell: FrontierPoint(row=row, speed=speed, score=score, is_pareto=not _is_beaten((speed.mid, score.mid), mids))
-        for cell, (row, speed, score) in places.items()
-    }
-
-
-def absence_of(row: AccuracyRow) -> str:
-    """Why a cell is no point of the frontier; empty for one that is."""
-    result = row.result()
-    if result is None or result.score is None:
-        return "has no score" if result is None else result.missing["score"]
-    if row.row.timed:
-        return ""
-    return f"{row.row.outcome}: {row.row.why}" if row.row.outcome else UNTIMED
-
-
-def _score(row: AccuracyRow) -> Estimate | None:
-    result = row.result()
-    return None if result is None else result.score
-
-
-def _is_beaten(one: tuple[float, float], others: Sequence[tuple[float, float]]) -> bool:
-    return any(other != one and other[0] >= one[0] and other[1] >= one[1] for other in others)
+from ktbench.results.accuracy import AccuracyRow, FrontierPoint
+from ktbench.results.settings import without_precision
 
 
 def formats_text(row: AccuracyRow) -> str:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ktbench.report.accuracy.answers import KL, LOSSES, Measure
-from ktbench.report.accuracy.results import Result
-from ktbench.report.accuracy.rows import AccuracyRow
 from ktbench.report.accuracy.text import change_text, error_text, flips_text, p_text, score_text, spread_text
 from ktbench.report.text import number
+from ktbench.results.accuracy import AccuracyRow, Result
+from ktbench.results.answers import KL, LOSSES, Measure
 
 
 def accuracy_line(row: AccuracyRow, width: int = 16) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ktbench.report.accuracy.answers import LOSSES
-from ktbench.report.accuracy.rows import AccuracyRow
 from ktbench.report.accuracy.text import SURE_MARK
-from ktbench.report.machine import facts_of, software_sentence
+from ktbench.report.machine import software_sentence
 from ktbench.report.text import number
-from ktbench.results.stats.intervals import CONFIDENCE
-from ktbench.results.stats.scores import SURE
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.accuracy import AccuracyRow
+from ktbench.results.answers import LOSSES
+from ktbench.results.intervals import CONFIDENCE
+from ktbench.results.run import facts_of
+from ktbench.results.scores import SURE
 
 
 def accuracy_methods(run: Run, rows: Sequence[AccuracyRow]) -> tuple[str, ...]:

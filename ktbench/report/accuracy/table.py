@@ -9,18 +9,17 @@ from ktbench.report.accuracy.caption import accuracy_caption, drawn_kind
 from ktbench.report.accuracy.columns import AccuracyColumn, accuracy_columns
 from ktbench.report.accuracy.conditions import accuracy_conditions
 from ktbench.report.accuracy.formats import arm_of_formats, formats_of, grid_lines
-from ktbench.report.accuracy.frontier import absence_of
 from ktbench.report.accuracy.methods import accuracy_methods
-from ktbench.report.accuracy.rows import AccuracyRow, parts_of_average
-from ktbench.report.accuracy.subjects import AVERAGE, SubjectKind
 from ktbench.report.accuracy.text import SURE_MARK, relative_text, score_text
 from ktbench.report.columns import Column
-from ktbench.report.parts import the_part
-from ktbench.report.row import groups_of, place
-from ktbench.report.settings import varying
 from ktbench.report.tables import Table
 from ktbench.report.text import DASH
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.accuracy import AccuracyRow, absence_of, parts_of_average
+from ktbench.results.answers import AVERAGE, SubjectKind
+from ktbench.results.row import groups_of, place
+from ktbench.results.run import the_part
+from ktbench.results.settings import varying
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ktbench.report.text import DASH, number
-from ktbench.results.stats.scores import Change, Estimate, ScoreVerdict
+from ktbench.results.scores import Change, Estimate, ScoreVerdict
 
 SURE_MARK = "*"  # beside a change that is beyond noise
 _LEAST_P = 1e-4

@@ -1,1 +1,1 @@
-"""TODO: what ktbench/report/figures is for."""
+"""The figures of reports, drawn once with matplotlib: for print, and for the page, which embeds them."""

@@ -13,10 +13,8 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from ktbench.report.attribution import Attribution, Pair, Share
 from ktbench.report.attribution_table import TOTAL
 from ktbench.report.attribution_text import absences, context_text, group_name, settings_shown
-from ktbench.report.exact import is_exact
 from ktbench.report.figures.frame import decades
 from ktbench.report.figures.sheet import (
     COLUMN_IN,
@@ -35,7 +33,8 @@ from ktbench.report.figures.sheet import (
 from ktbench.report.figures.text_metrics import INK, LABEL_PT, PAD_IN, TICK_PT, VALUE_PT, line_in, text_above, width_in
 from ktbench.report.tables import Table
 from ktbench.report.text import DASH
-from ktbench.results.stats.intervals import Interval
+from ktbench.results.attribution import Attribution, Pair, Share
+from ktbench.results.intervals import Interval, is_exact
 
 Kind = Literal["base", "gain", "loss", "whole"]
 

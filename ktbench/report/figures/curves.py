@@ -29,13 +29,12 @@ from ktbench.report.figures.sheet import (
     sheet,
 )
 from ktbench.report.figures.text_metrics import INK, LABEL_PT
-from ktbench.report.roof import Spread
-from ktbench.report.row import Row, groups_of
-from ktbench.report.settings import TOKENS, varying, without_precision
-from ktbench.report.simulated import roof_rows
+from ktbench.results.row import Row, groups_of, roof_rows
+from ktbench.results.settings import TOKENS, varying, without_precision
+from ktbench.results.usage import Spread
 from ktbench.spec.arms import PRECISIONS
 from ktbench.spec.outcome import Outcome
-from ktbench.spec.run_spec import Precision
+from ktbench.spec.weights import Precision
 
 _NAMES = {
     "engine.placement.ratio": "share of the experts at the device",

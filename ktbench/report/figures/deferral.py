@@ -11,8 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from ktbench.report.accuracy.rows import AccuracyRow, parts_of_average
-from ktbench.report.accuracy.subjects import AVERAGE, SubjectKind
 from ktbench.report.accuracy.table import settings_shown
 from ktbench.report.figures.curves import REFERENCE
 from ktbench.report.figures.heat import (
@@ -43,9 +41,11 @@ from ktbench.report.figures.sheet import (
     style_ticks,
 )
 from ktbench.report.figures.text_metrics import LABEL_PT, TICK_PT, width_in
-from ktbench.report.paper_lines import PaperLine
-from ktbench.report.row import groups_of
 from ktbench.report.text import DASH
+from ktbench.results.accuracy import AccuracyRow, parts_of_average
+from ktbench.results.answers import AVERAGE, SubjectKind
+from ktbench.results.paper import PaperLine
+from ktbench.results.row import groups_of
 
 AVERAGE_NAME = "Average"
 _CURVES_IN, _ABOVE_IN, _TITLE_IN, _BELOW_IN, _MARGIN_IN = 1.5, 0.1, 0.15, 0.36, 0.5

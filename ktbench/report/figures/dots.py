@@ -10,11 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from ktbench.report.accuracy.answers import KL, LOSSES, PERPLEXITIES, TOP1
 from ktbench.report.accuracy.caption import MOST_DOTS, measured_text
-from ktbench.report.accuracy.results import Result
-from ktbench.report.accuracy.rows import AccuracyRow, parts_of_average
-from ktbench.report.accuracy.subjects import AVERAGE, SubjectKind
 from ktbench.report.accuracy.table import settings_shown
 from ktbench.report.figures.curves import REFERENCE, looks
 from ktbench.report.figures.sheet import (
@@ -33,8 +29,10 @@ from ktbench.report.figures.sheet import (
     style_ticks,
 )
 from ktbench.report.figures.text_metrics import LABEL_PT, TICK_PT, width_in
-from ktbench.report.row import place
-from ktbench.results.stats.scores import Estimate
+from ktbench.results.accuracy import AccuracyRow, Result, parts_of_average
+from ktbench.results.answers import AVERAGE, KL, LOSSES, PERPLEXITIES, TOP1, SubjectKind
+from ktbench.results.row import place
+from ktbench.results.scores import Estimate
 
 _X_NAMES = {KL: "KL to the baseline, nats", TOP1: "top-1 agreement, %"}
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from matplotlib import style
 
-from ktbench.report.accuracy.rows import AccuracyRow
 from ktbench.report.documents import Document
 from ktbench.report.figures.attribution import draw_attribution
 from ktbench.report.figures.bars import draw_breakdown
@@ -21,9 +20,10 @@ from ktbench.report.figures.roofline import draw_roofline
 from ktbench.report.figures.samples import draw_samples
 from ktbench.report.figures.sheet import STYLE, Sheet
 from ktbench.report.figures.sweeps import draw_depth, draw_latency, draw_throughput
-from ktbench.report.paper_lines import PaperLine
-from ktbench.report.row import Row
 from ktbench.report.tables import Table
+from ktbench.results.accuracy import AccuracyRow
+from ktbench.results.paper import PaperLine
+from ktbench.results.row import Row
 from ktbench.spec.sweep import FigureKind
 
 _OF_SPEEDS: Mapping[FigureKind, Callable[[Sequence[Row], Table], Sheet]] = {

@@ -10,8 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from ktbench.report.accuracy.frontier import FrontierPoint, formats_text, frontier_of, words_of
-from ktbench.report.accuracy.rows import AccuracyRow
+from ktbench.report.accuracy.frontier import formats_text, words_of
 from ktbench.report.accuracy.table import undrawn
 from ktbench.report.figures.curves import REFERENCE, looks
 from ktbench.report.figures.label_placement import XY, Box, Spot, along, around, clearest
@@ -30,6 +29,7 @@ from ktbench.report.figures.sheet import (
     style_ticks,
 )
 from ktbench.report.figures.text_metrics import INK, LABEL_PT, TICK_PT, line_in, width_in
+from ktbench.results.accuracy import AccuracyRow, FrontierPoint, frontier_of
 
 _TALL_IN, _BELOW_IN = 3.0, 0.36
 _MARKER_IN, _CLEAR_IN, _LINE_IN, _APART_IN = 0.035, 0.05, 0.012, 0.02

@@ -27,8 +27,8 @@ from ktbench.report.figures.sheet import (
     style_ticks,
 )
 from ktbench.report.figures.text_metrics import INK, LABEL_PT
-from ktbench.report.paper_lines import PaperLine
-from ktbench.report.settings import varying
+from ktbench.results.paper import PaperLine
+from ktbench.results.settings import varying
 from ktbench.spec.arms import arm_peer
 from ktbench.spec.published import NOT_OURS, Metric
 

@@ -12,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from ktbench.report.exact import is_exact
 from ktbench.report.figures.curves import reason_of
 from ktbench.report.figures.sheet import (
     COLUMN_IN,
@@ -30,12 +29,12 @@ from ktbench.report.figures.sheet import (
     style_ticks,
 )
 from ktbench.report.figures.text_metrics import INK, LABEL_PT, TICK_PT, VALUE_PT, line_in, width_in
-from ktbench.report.roles import RoleShares
-from ktbench.report.row import Row, groups_of
-from ktbench.report.settings import varying
 from ktbench.report.tables import Table
 from ktbench.report.text import number
-from ktbench.results.stats.intervals import Interval
+from ktbench.results.intervals import Interval, is_exact
+from ktbench.results.row import Row, groups_of
+from ktbench.results.settings import varying
+from ktbench.results.usage import RoleShares
 from ktbench.spec.features import BY_NAME, features_label
 from ktbench.spec.outcome import Outcome
 

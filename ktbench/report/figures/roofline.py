@@ -29,9 +29,9 @@ from ktbench.report.figures.sheet import (
     sheet,
 )
 from ktbench.report.figures.text_metrics import LABEL_PT
-from ktbench.report.roof import Spread, peak_spreads, read_spread
-from ktbench.report.row import Row
 from ktbench.report.text import number
+from ktbench.results.row import Row
+from ktbench.results.usage import Spread, peak_spreads, read_spread
 
 _TALL_IN, _TITLE_IN, _BELOW_IN = 2.4, 0.16, 0.34
 _ROOM = 2.0  # around the outermost points and roofs, as a factor

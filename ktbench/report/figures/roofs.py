@@ -13,10 +13,9 @@ from matplotlib.lines import Line2D
 
 from ktbench.report.figures.frame import Frame
 from ktbench.report.figures.label_placement import XY
-from ktbench.report.roof import Spread, peak_spreads, read_spread
-from ktbench.report.row import Row
-from ktbench.report.simulated import roof_rows
 from ktbench.report.text import number
+from ktbench.results.row import Row, roof_rows
+from ktbench.results.usage import Spread, peak_spreads, read_spread
 from ktbench.spec.record import Provenance, Record
 
 _ROOF = "#4d4d4d"

@@ -28,7 +28,7 @@ from ktbench.report.figures.sheet import (
     style_ticks,
 )
 from ktbench.report.figures.text_metrics import LABEL_PT
-from ktbench.report.row import Row
+from ktbench.results.row import Row
 from ktbench.spec.record import Record
 
 _TALL_IN, _ROOF_IN, _BETWEEN_IN, _BELOW_IN = 1.6, 0.8, 0.1, 0.34

@@ -27,12 +27,11 @@ from ktbench.report.figures.label_placement import XY
 from ktbench.report.figures.roofs import Rooflines, draw_read_time, draw_rooflines, rooflines
 from ktbench.report.figures.sheet import PLOT_IN, Sheet
 from ktbench.report.figures.text_metrics import LABEL_PT
-from ktbench.report.roof import Spread, read_spread
-from ktbench.report.row import Row
-from ktbench.report.settings import TOKENS
-from ktbench.report.simulated import roof_rows
 from ktbench.report.tables import Table
 from ktbench.report.text import number, unit_of
+from ktbench.results.row import Row, roof_rows
+from ktbench.results.settings import TOKENS
+from ktbench.results.usage import Spread, read_spread
 
 _AROUND = 1.6  # left and right of the outermost points of throughput, as a factor
 _HEADROOM, _FOOTROOM = 2.0, 1.6

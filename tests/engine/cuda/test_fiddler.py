@@ -12,8 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ktbench.engine.cuda.expert_costs import Costs, copied_from, runs_at_device
-from ktbench.engine.cuda.fiddler import Copier, FiddlerExperts, measure_costs, split_ids
+from ktbench.engine.cuda.fiddler import (
+    Copier,
+    Costs,
+    FiddlerExperts,
+    copied_from,
+    measure_costs,
+    runs_at_device,
+    split_ids,
+)
 from ktbench.engine.experts import OriginalExperts, Reference
 from ktbench.engine.places import expert_places
 from ktbench.engine.routing import Routing

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ktbench.engine.cuda.handover import CudaHandOver, CudaOriginal, Staging
-from ktbench.engine.cuda.role import CudaRole
+from ktbench.engine.cuda.role import CudaHandOver, CudaOriginal, CudaRole, Staging
 from ktbench.engine.operator import ExpertsOperator, Pass, Place
 from ktbench.engine.routing import Routing
 from ktbench.engine.step.tape import Tape

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.engine.cuda.host_functions import CudaRuntime, runtime_path
+from ktbench.engine.cuda.stream import CudaRuntime, runtime_path
 
 STREAM = 0x5EED
 HostFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ktbench.engine.cuda.pinning import CudaHostMemory, Pins
+from ktbench.engine.cuda.stream import CudaHostMemory, Pins
 
 _SOURCE = """
 #include <stddef.h>

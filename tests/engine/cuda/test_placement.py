@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ktbench.engine.cuda.experts import DeviceExperts
-from ktbench.engine.cuda.handover import CudaHandOver, Staging
+from ktbench.engine.cuda.role import CudaHandOver, Staging
 from ktbench.engine.experts import Reference
 from ktbench.engine.matrices import ExpertMatrices
 from ktbench.engine.operator import ExpertsOperator, Pass, Place

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from ktbench.engine.places import is_experts
 from ktbench.engine.synthetic import WeightPool, materialise, materialise_experts, skeleton
-from ktbench.engine.workload.prompts import prompt_ids
+from ktbench.engine.workload.routing import prompt_ids
 from ktbench.spec.run_spec import ModelSpec, WorkloadSpec
 from tests.engine.families.zoo import VOCAB
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from ktbench.engine.form import read_form
 from ktbench.engine.matrices import ExpertMatrices
 from ktbench.engine.places import is_experts
-from ktbench.spec.run_spec import Precision
+from ktbench.spec.weights import Precision
 
 gguf = pytest.importorskip("gguf", reason="gguf is not installed: pip install gguf")
 

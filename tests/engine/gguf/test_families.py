@@ -10,10 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ktbench.engine.gguf.changes import LatentHeads, RotaryRows, Row
 from ktbench.engine.gguf.families import ARCHITECTURE, FAMILIES, family_in, family_of
 from ktbench.engine.gguf.metadata import short
-from ktbench.engine.gguf.names import expert_names
+from ktbench.engine.gguf.names import LatentHeads, RotaryRows, Row, expert_names
 from tests.engine.tiny import NAMES, facts
 
 # Known models that llama.cpp would compute otherwise, or not at all, and what is said of them.

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.engine.gguf import kept
-from ktbench.engine.gguf.export import MISSING, weights_digest
-from ktbench.engine.gguf.kept import kept_file, no_file
+from ktbench.engine.gguf import export
+from ktbench.engine.gguf.export import MISSING, kept_file, no_file, weights_digest
 from ktbench.spec.peers import PeerSpec
 from ktbench.spec.run_spec import ModelSpec
 from tests.tiny import tiny_spec
@@ -42,5 +41,5 @@ def test_what_cannot_be_written_is_said_before_anything_runs(monkeypatch: pytest
     config = SPEC.model.config | {"model_type": "minimax_m2"}
     assert "minimax_m2" in no_file(replace(SPEC, model=replace(SPEC.model, config=config)))
     assert no_file(tiny_spec(system="transformers")) == ""
-    monkeypatch.setattr(kept, "has_gguf", lambda: False)
+    monkeypatch.setattr(export, "has_gguf", lambda: False)
     assert no_file(SPEC) == MISSING

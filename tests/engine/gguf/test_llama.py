@@ -14,9 +14,8 @@ from transformers import PreTrainedModel
 from ktbench.engine.form import read_form
 from ktbench.engine.gguf import export
 from ktbench.engine.gguf.families import Family, family_of
+from ktbench.engine.gguf.metadata import Groups, Rope
 from ktbench.engine.gguf.names import GgufType, expert_names
-from ktbench.engine.gguf.rope import Rope
-from ktbench.engine.gguf.scoring import Groups
 from ktbench.engine.places import is_experts
 from tests.engine.gguf.files import numbers, tensors, written
 from tests.engine.gguf.llama import llama_logits, peer

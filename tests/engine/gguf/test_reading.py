@@ -19,8 +19,7 @@ from torch import nn
 from ktbench.engine.checkpoint_files import inspect_checkpoint
 from ktbench.engine.form import read_form
 from ktbench.engine.gguf.export import export_gguf
-from ktbench.engine.gguf.reading import GgufModel
-from ktbench.engine.gguf.weights import numbers
+from ktbench.engine.gguf.reading import GgufModel, numbers
 from ktbench.engine.load import load
 from ktbench.engine.matrices import ExpertBlocks, ExpertMatrices
 from ktbench.engine.packing import Holding, Packing

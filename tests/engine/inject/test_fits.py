@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextRMSNorm, Qwen3NextRMSNormGated
 
-from ktbench.engine.inject.norms import read_norm
+from ktbench.engine.inject.forms import read_norm
 from ktbench.engine.inject.registry import OPERATORS
 from tests.engine.inject.networks import PlainExperts, sliced
 

@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from ktbench.cli import main
-from ktbench.engine.inject.match import match_rules
-from ktbench.engine.inject.show import lines
+from ktbench.engine.inject.match import lines, match_rules
 from ktbench.spec.inject import InjectSpec
 from tests.engine.inject.networks import blocks, rules
 

@@ -15,8 +15,8 @@ from transformers.models.olmoe.modeling_olmoe import OlmoeTopKRouter
 from transformers.models.qwen2_moe.modeling_qwen2_moe import Qwen2MoeTopKRouter
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
 
+from ktbench.engine.inject.forms import RouterForm, read_router
 from ktbench.engine.inject.registry import OPERATORS
-from ktbench.engine.inject.routers import RouterForm, read_router
 from tests.engine.engines import TOLERANCE, cell, changed, engine_for, logits, needs_avx512, plain, relative, saved
 from tests.engine.prompts import together
 from tests.engine.tiny import decode

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ktbench.engine.workload.layer import layer_selections
+from ktbench.engine.workload.routing import layer_selections
 from ktbench.spec.run_spec import Routing, WorkloadSpec
 from ktbench.spec.shape import moe_shape
 from tests.tiny import CONFIG

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from ktbench.engine.workload import profile as profiles
-from ktbench.engine.workload.profile import ActivationProfile, Architecture, count_selections, read_profile
+from ktbench.engine.workload import recorded as profiles
+from ktbench.engine.workload.recorded import ActivationProfile, Architecture, count_selections, read_profile
 from ktbench.spec.run_spec import ModelSpec
 from tests.tiny import CONFIG
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ktbench.engine.workload.prompts import prompt_ids
+from ktbench.engine.workload.routing import prompt_ids
 
 SIZES = st.integers(1, 40)
 

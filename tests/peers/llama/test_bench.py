@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 
 from ktbench.engine.gguf.header import Header
 from ktbench.engine.protocol import HostRole, SelfTimed, Unsupported
-from ktbench.peers.llama.bench import LlamaBench, open_llama_bench
-from ktbench.peers.llama.program import Lists, Program, options
-from ktbench.peers.llama.rows import read_rows
+from ktbench.peers.llama.bench import Lists, LlamaBench, Program, open_llama_bench, options, read_rows
 from ktbench.spec.peers import PeerSpec
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from tests.tiny import tiny_spec

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ktbench.engine.protocol import Unsupported
-from ktbench.peers.llama.library import Library
+from ktbench.peers.llama.api import Library
 
 DEBUG, INFO, WARN, ERROR, CONTINUED = 1, 2, 3, 4, 5
 

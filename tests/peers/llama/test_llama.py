@@ -13,7 +13,7 @@ import torch
 
 from ktbench.engine.gguf.export import MISSING, export_gguf, has_gguf, weights_digest
 from ktbench.engine.protocol import HostRole, Unsupported
-from ktbench.engine.workload.prompts import prompt_ids
+from ktbench.engine.workload.routing import prompt_ids
 from ktbench.spec.peers import PeerSpec
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from tests.engine.tiny import decode, plain_transformers, prefill, tiny_model

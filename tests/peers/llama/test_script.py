@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ktbench.engine.workload.prompts import prompt_ids
+from ktbench.engine.workload.routing import prompt_ids
 from ktbench.peers.llama.script import Layout, Script, write_script
 from ktbench.spec.run_spec import WorkloadSpec
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ktbench.engine.gguf.tensors import TensorInfo
-from ktbench.peers.llama.work import work_of
+from ktbench.engine.gguf.header import TensorInfo
+from ktbench.peers.llama.black_box import work_of
 from ktbench.spec.run_spec import WorkloadSpec
 from tests.tiny import tiny_spec
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ktbench.results.store import Run
+from ktbench.results import Run
 from tests.report.accuracy_stores import (
     SMALL,
 )

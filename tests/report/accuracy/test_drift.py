@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from ktbench.report.accuracy.data import accuracy_csv_text, accuracy_json_text
-from ktbench.report.accuracy.rows import accuracy_rows
 from ktbench.report.accuracy.table import accuracy_table
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.accuracy import accuracy_rows
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.suite import TaskSpec
 from tests.report.accuracy_stores import (

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from ktbench.cli.show import A_CELL_FAILED, show
-from ktbench.report.accuracy.rows import accuracy_rows, parts_of_average
-from ktbench.report.accuracy.subjects import shares_of, subjects_of
 from ktbench.report.accuracy.table import accuracy_table
-from ktbench.results.stats.scores import ScoreVerdict
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.accuracy import accuracy_rows, parts_of_average
+from ktbench.results.answers import shares_of, subjects_of
+from ktbench.results.scores import ScoreVerdict
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 from tests.report.accuracy_stores import (

@@ -12,12 +12,12 @@ import pytest
 
 from ktbench.cli.show import DONE, show
 from ktbench.report.accuracy.data import accuracy_csv_text, accuracy_json_text
-from ktbench.report.accuracy.rows import accuracy_rows
 from ktbench.report.accuracy.table import accuracy_table
 from ktbench.report.latex import latex
-from ktbench.report.pages import page_of
+from ktbench.report.page import page_of
 from ktbench.report.write import write_report
-from ktbench.results.store import Log, Run, read_run
+from ktbench.results import Log, Run, read_run
+from ktbench.results.accuracy import accuracy_rows
 from tests.report.accuracy_stores import (
     BASE,
     FOUR,

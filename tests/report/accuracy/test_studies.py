@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from ktbench.report.accuracy.data import accuracy_json_text
-from ktbench.report.accuracy.rows import accuracy_rows
 from ktbench.report.accuracy.table import accuracy_table, grids_below
 from ktbench.report.write import write_report
-from ktbench.results.store import Run
+from ktbench.results import Run
+from ktbench.results.accuracy import accuracy_rows
 from tests.report.accuracy_stores import (
     BASE,
     FOUR,

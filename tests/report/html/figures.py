@@ -11,9 +11,9 @@ import pytest
 from ktbench.report.html.picture import Panel, Picture
 
 from ktbench.report.documents import Document, documents_of
-from ktbench.report.page.section import section_of
-from ktbench.report.page.tooltips import Deck
-from ktbench.results.store import Run
+from ktbench.report.web.section import section_of
+from ktbench.report.web.tooltips import Deck
+from ktbench.results import Run
 
 
 def pictures_of(run: Run, kind: str) -> tuple[Document, Deck, dict[str, Picture]]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-from ktbench.results.store import Run
+from ktbench.results import Run
 from ktbench.spec.outcome import Outcome
 from tests.report.synthetic import MACHINE, NO_CUDA, NO_NUMA, Arm, Store
 

@@ -11,15 +11,14 @@ import pytest
 from ktbench.report.html.heat import heat_plot
 from ktbench.report.html.picture import Panel
 
-from ktbench.report.accuracy.answers import NLL
-from ktbench.report.accuracy.rows import parts_of_average
-from ktbench.report.accuracy.subjects import AVERAGE
 from ktbench.report.accuracy.table import grids_below
 from ktbench.report.accuracy.text import SURE_MARK, change_text
 from ktbench.report.documents import documents_of
 from ktbench.report.figures.heat import HeatCell
-from ktbench.report.page.page import page_html
-from ktbench.results.store import Run
+from ktbench.report.web.page import page_html
+from ktbench.results import Run
+from ktbench.results.accuracy import parts_of_average
+from ktbench.results.answers import AVERAGE, NLL
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.suite import TaskSpec
 from ktbench.spec.sweep import FigureKind

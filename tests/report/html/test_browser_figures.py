@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ktbench.report.documents import documents_of
-from ktbench.report.page.page import page_html
-from ktbench.results.store import Run
+from ktbench.report.web.page import page_html
+from ktbench.results import Run
 from tests.report.html.chromium import backend, drive
 from tests.report.html.runs import in_memory
 from tests.report.html.test_answers import COUNTS

@@ -10,10 +10,10 @@ from PIL import Image
 
 from ktbench.report.documents import documents_of, titles_of
 from ktbench.report.latex import text_lines
-from ktbench.report.parts import parts_of
-from ktbench.report.rows import rows_of
 from ktbench.report.tables import table_of
 from ktbench.report.write import write_report
+from ktbench.results.rows import rows_of
+from ktbench.results.run import parts_of
 from tests.report.accuracy_stores import BASE, FOUR, AnswerStore, deferring
 from tests.report.html.runs import DECODE
 from tests.report.layers import LayerPart, LayerStore

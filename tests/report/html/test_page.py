@@ -17,15 +17,15 @@ from ktbench.report.html.plot import WIDE, Plot
 from ktbench.report.html.scale import Scale
 
 from ktbench.report.documents import Document, documents_of
-from ktbench.report.page.findings import best_sentence, findings_of
-from ktbench.report.page.origin import facts_by_machine, origin_of
-from ktbench.report.page.page import page_html
-from ktbench.report.page.tooltips import Deck, deal
-from ktbench.report.page.warnings import doubts_of, doubts_of_run
-from ktbench.report.rows import rows_of
+from ktbench.report.web.findings import best_sentence, findings_of
+from ktbench.report.web.origin import facts_by_machine, origin_of
+from ktbench.report.web.page import page_html
+from ktbench.report.web.tooltips import Deck, deal
+from ktbench.report.web.warnings import doubts_of, doubts_of_run
 from ktbench.report.write import write_report
 from ktbench.resources import data_folder
-from ktbench.results.store import Run, read_run
+from ktbench.results import Run, read_run
+from ktbench.results.rows import rows_of
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.record import Work
 from tests.report.accuracy_stores import FRONTIER, SHARED_TABLE2, SMALL
@@ -242,7 +242,7 @@ def test_a_step_that_reads_no_weights_has_no_place_in_a_roofline() -> None:
 
 
 def test_the_page_needs_no_matplotlib_which_takes_a_second_to_load() -> None:
-    words = "import sys, ktbench.report.page.page; sys.exit('matplotlib' in sys.modules)"
+    words = "import sys, ktbench.report.web.page; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", words], check=False).returncode == 0
 
 

@@ -10,9 +10,9 @@ from ktbench.report.html.picture import Picture, in_pages
 from ktbench.report.html.plot import Plot
 
 from ktbench.report.documents import documents_of
-from ktbench.report.page.page import page_html
 from ktbench.report.text import number
-from ktbench.results.store import Run
+from ktbench.report.web.page import page_html
+from ktbench.results import Run
 from tests.report.html.figures import axes_of, boxes, facts_at, pictures_of, points, words
 from tests.report.paper_cells import KT, cell, record, run_of
 

@@ -9,9 +9,9 @@ import pytest
 from ktbench.report.html.plot import WIDE
 
 from ktbench.report.documents import documents_of
-from ktbench.report.page.findings import findings_of_shares
-from ktbench.report.page.page import page_html
-from ktbench.results.store import Run
+from ktbench.report.web.findings import findings_of_shares
+from ktbench.report.web.page import page_html
+from ktbench.results import Run
 from tests.report.attributed import FACTORIAL, LACKING, LEFT_OUT
 from tests.report.html.figures import boxes, facts_at, pictures_of, words
 from tests.report.html.runs import in_memory

@@ -1,0 +1,112 @@
+"""GGUF files as they are given to llama.cpp: whole, and with the weights that were asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import ClassVar, NoReturn
+
+from ktbench.engine.gguf.export import KeptFile
+from ktbench.engine.gguf.families import OUR_WEIGHTS
+from ktbench.engine.gguf.header import Header, TensorInfo, read_header
+from ktbench.engine.protocol import HostRole, Observation, Unsupported
+from ktbench.peers.support import unsupported
+from ktbench.spec.record import Work
+from ktbench.spec.run_spec import RunSpec, WorkloadSpec
+from ktbench.spec.shape import MoEShape
+
+
+class Unseen:
+    """The part of `System` that is about experts, features and roles: it shows none, and has none of ours."""
+
+    name: ClassVar[str]
+
+    def observe(self) -> tuple[Observation, ...]:
+        """None: what its experts compute is not shown."""
+        return ()
+
+    def reference(self, observation: Observation) -> NoReturn:
+        """Raises ValueError: nothing was observed."""
+        raise ValueError(f"{self.name}: layer {observation.layer} was not observed")
+
+    def counters(self) -> Mapping[str, int]:
+        """None."""
+        return {}
+
+    def timeline(self) -> NoReturn:
+        """Raises Unsupported."""
+        raise Unsupported(f"{self.name} does not say when its parts of a step ran")
+
+    def chosen(self) -> Mapping[str, int]:
+        """None: it has no feature of ours."""
+        return {}
+
+
+def require(spec: RunSpec, most_sequences: int) -> None:
+    """Raises Unsupported for what its cell cannot be run as, and for more than so many sequences."""
+    if why := unsupported(spec):
+        raise Unsupported(why)
+    if spec.workload.batch > most_sequences:
+        raise Unsupported(f"workload.batch={spec.workload.batch}: {spec.system} runs at most {most_sequences} here")
+
+
+def cores_of(spec: RunSpec, host: HostRole) -> int:
+    """How many threads it may use at most. Raises ValueError for more than `host` has cores."""
+    threads = spec.engine.threads or host.cores
+    if threads > host.cores:
+        raise ValueError(f"engine.threads={threads}: allowed are 1 to {host.cores} here")
+    return threads
+
+
+_EMBEDDING, _HEAD = "token_embd.weight", "output.weight"
+_EXPERTS = "_exps."
+
+
+def work_of(workload: WorkloadSpec, shape: MoEShape, tensors: Iterable[TensorInfo]) -> Work | None:
+    """Work of a decode step of one sequence, exactly; None where several tokens share experts that nobody counts.
+
+    Bytes are those of the file, each read once: all tensors, of the routed experts k of E, of the embedding one row
+    where it is not the head as well. FLOPs: two for each weight, attention scores left out.
+    """
+    if workload.phase != "decode" or workload.batch != 1:
+        return None
+    listed = tuple(tensors)
+    tied = all(tensor.name != _HEAD for tensor in listed)
+    nbytes = sum(_share(tensor, shape, tied) * tensor.nbytes for tensor in listed)
+    products = sum(
+        _share(tensor, shape, tied) * math.prod(tensor.shape)
+        for tensor in listed
+        if tied or tensor.name != _EMBEDDING  # a row of it is looked up, not multiplied
+    )
+    return Work(weight_bytes=int(nbytes), flops=2 * int(products), tokens=1)
+
+
+def _share(tensor: TensorInfo, shape: MoEShape, tied: bool) -> Fraction:
+    """The part of a tensor that one token reads."""
+    if _EXPERTS in tensor.name:
+        return Fraction(shape.top_k, shape.experts)
+    if tensor.name == _EMBEDDING and not tied:
+        return Fraction(1, tensor.shape[0])
+    return Fraction(1)
+
+
+def read_weights(path: Path, weights: str | None) -> Header:
+    """The header of a file that names `weights`, a digest, as its own (None: any).
+
+    Raises ValueError in one line for other weights, and as `read_header` for a file that is not whole.
+    """
+    header = read_header(path)
+    found = header.metadata.get(OUR_WEIGHTS, "none named")
+    if weights not in (None, found):
+        raise ValueError(f"{path}: holds other weights than were asked for ({found}, asked for {weights})")
+    return header
+
+
+def require_types(header: Header, file: KeptFile, precision: str) -> None:
+    """Raise Unsupported where routed experts are stored in another type than a cell of `precision` asks for."""
+    kinds = {info.kind for name, info in header.tensors.items() if _EXPERTS in name and len(info.shape) == 3}
+    if other := sorted(kinds - {file.experts}):
+        held = " and ".join(other)
+        raise Unsupported(f"{header.path}: its experts are {held}, precision={precision} asks for {file.experts}")

@@ -1,1 +1,0 @@
-"""TODO: what ktbench/report/paper is for."""

@@ -1,0 +1,309 @@
+"""From the answers in a run to its rows: one for each cell, with what its answers were worth."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from ktbench.results.answers import (
+    AVERAGE,
+    Answers,
+    Measure,
+    Subject,
+    SubjectKind,
+    answers_of,
+    measures_of,
+    shares_of,
+    subjects_of,
+)
+from ktbench.results.command import eval_command
+from ktbench.results.intervals import Interval
+from ktbench.results.row import Row
+from ktbench.results.rows import rows_of
+from ktbench.results.run import Run
+from ktbench.results.scores import Change, Estimate, Pair, Stratum, change_of, pairs_of, score_of
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Provenance
+from ktbench.spec.scored import SCORE, Asked
+from ktbench.spec.suite import SuiteSpec
+
+
+def work_done(ends: Sequence[Asked]) -> str:
+    """Counters of the features asked for over all tasks, and how many answers were known from before; empty without.
+
+    What was known was not computed again, so no counter moved for it.
+    """
+    moved: Counter[str] = Counter()
+    for evidence in (evidence for end in ends for evidence in end.evidence):
+        if evidence.wanted and evidence.seen is not None:
+            moved[evidence.counter] += evidence.seen
+    requests, cached = sum(end.requests for end in ends), sum(end.cached for end in ends)
+    said = [f"{name} {count:,}" for name, count in moved.items()]
+    said += [f"{cached:,} of {requests:,} requests known from before"] if cached else []
+    return ", ".join(said)
+
+
+_BASELINE = "it is what others are compared with"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """What a cell's answers to the tasks of a subject were worth.
+
+    `graded` of `asked` questions have a score; `change` is against the baseline on the questions that both have.
+    `tokens` is the mean length of its answers, `longer` that over the baseline's on the same questions. What is None
+    has its reason in `missing`, by name.
+    """
+
+    kind: SubjectKind
+    subject: str
+    graded: int
+    asked: int
+    score: Estimate | None
+    change: Change | None
+    tokens: float | None
+    longer: float | None
+    missing: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answered:
+    """What a cell answered by task and how its tasks ended; `before` is what the baseline answered, None for itself."""
+
+    suite: SuiteSpec
+    answers: Mapping[str, Answers]
+    ends: Mapping[str, Asked]
+    before: Mapping[str, Answers] | None
+
+    def result(self, subject: Subject) -> Result:
+        """What its answers to the tasks of a subject were worth."""
+        told = {task.name: self.answers[task.name] for task in subject.tasks if task.name in self.answers}
+        lacking = self._lacking(subject)
+        score = None if lacking else self._score(subject, told)
+        unscored = "" if score else lacking or "none of its questions can be graded here"
+        change, uncompared = (None, unscored) if unscored else self._change(subject, told)
+        reasons = {"score": unscored, "change": uncompared}
+        return Result(
+            kind=subject.kind,
+            subject=subject.name,
+            graded=sum(len(found.scores) for found in told.values()),
+            asked=sum(found.asked for found in told.values()),
+            score=score,
+            change=change,
+            tokens=_mean([count for found in told.values() for count in found.tokens.values()]) if score else None,
+            longer=self._longer(told) if score else None,
+            missing={name: why for name, why in reasons.items() if why},
+        )
+
+    def _lacking(self, subject: Subject) -> str:
+        """Why a subject has no score: an average is one of all its tasks or none."""
+        names = [task.name for task in subject.tasks if task.name not in self.answers]
+        for name in names:
+            if name in self.ends:
+                return f"{name}: {self.ends[name].outcome}: {self.ends[name].why}"
+        return f"not asked so far: {', '.join(names)}" if names else ""
+
+    def _score(self, subject: Subject, told: Mapping[str, Answers]) -> Estimate | None:
+        shares = shares_of(subject, self.suite, {task: len(found.scores) for task, found in told.items()})
+        strata = [Stratum(share=share, values=tuple(told[task].scores.values())) for task, share in shares.items()]
+        return score_of(strata) if strata else None
+
+    def _change(self, subject: Subject, told: Mapping[str, Answers]) -> tuple[Change | None, str]:
+        """The paired change, or why there is none: every task that has a score must have one there, too."""
+        if self.before is None:
+            return None, _BASELINE
+        pairs: dict[str, tuple[Pair, ...]] = {}
+        for task, found in told.items():
+            pairs[task] = pairs_of(self.before[task].scores, found.scores) if task in self.before else ()
+            if found.scores and not pairs[task]:
+                return None, f"the baseline has no graded answer to a question of {task} that this one has"
+        shares = shares_of(subject, self.suite, {task: len(found) for task, found in pairs.items()})
+        return change_of([(share, pairs[task]) for task, share in shares.items()]), ""
+
+    def _longer(self, told: Mapping[str, Answers]) -> float | None:
+        pairs = list(self._lengths(told))
+        total = sum(before for before, _ in pairs)
+        return sum(after for _, after in pairs) / total if total else None
+
+    def _lengths(self, told: Mapping[str, Answers]) -> Iterator[tuple[int, int]]:
+        """Tokens of the baseline's and of this cell's answer to the same questions."""
+        for task, found in told.items():
+            before = self.before[task].tokens if self.before and task in self.before else {}
+            yield from ((before[where], count) for where, count in found.tokens.items() if where in before)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None
+
+
+_KINDS: tuple[SubjectKind, ...] = ("category", "task")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AccuracyRow:
+    """A cell and its answers. `row` has its label, its settings and, where it was timed too, its speed.
+
+    The baseline of answers is one for a model, whatever the settings of `row`.
+
+    `outcome` is None while tasks are open; `why` says of what is not OK the reason. `results` are of all subjects, the
+    average first; `measures` of tasks whose answers are not graded. `ungraded` counts answers that cannot be graded
+    here, and texts without a value, by task and reason; `ends` are those of its tasks by name.
+    """
+
+    row: Row
+    is_baseline: bool
+    outcome: Outcome | None
+    why: str
+    provenance: Provenance | None
+    evidence: str
+    command: str
+    results: tuple[Result, ...]
+    measures: tuple[Measure, ...]
+    ungraded: Mapping[tuple[str, str], int]
+    ends: Mapping[str, Asked]
+
+    @property
+    def has_values(self) -> bool:
+        """Whether any answer of it was graded or measured."""
+        return bool(self.measures) or any(one.score for one in self.results)
+
+    def result(self, subject: str = AVERAGE, kind: SubjectKind = "average") -> Result | None:
+        """The result of a subject; None where its tasks are not graded."""
+        return next((one for one in self.results if (one.kind, one.subject) == (kind, subject)), None)
+
+
+def accuracy_rows(run: Run) -> tuple[AccuracyRow, ...]:
+    """Rows of `run`, a run of one part that asks a suite, in the order of the plan."""
+    assert run.header.suite is not None, f"{run.header.run} asks no suite"
+    cells, rows = _Cells.of(run, run.header.suite), rows_of(run)
+    return tuple(_row(row, _baseline(row, rows), cells, run) for row in rows)
+
+
+def _baseline(row: Row, rows: Sequence[Row]) -> Row | None:
+    """The first cell of the baseline's arm with the same model: the model unmodified, at the first point of all axes.
+
+    None where none was planned.
+    """
+    same = (other for other in rows if other.is_baseline and other.spec.model == row.spec.model)
+    return next(same, None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Cells:
+    """What all cells of a run answered, by cell key and task."""
+
+    suite: SuiteSpec
+    subjects: tuple[Subject, ...]
+    answers: Mapping[tuple[str, str], Answers]
+    ends: Mapping[tuple[str, str], Asked]
+
+    @classmethod
+    def of(cls, run: Run, suite: SuiteSpec) -> _Cells:
+        found = run.answers()
+        graded = {task for (_, task), scored in found.items() if any(one.metric == SCORE for one in scored)}
+        asked = {task.name for task in suite.tasks if not task.is_measured}
+        open_ = asked - {task for (_, task), scored in found.items() if scored}
+        return cls(
+            suite=suite,
+            subjects=subjects_of(suite, graded | open_),
+            answers={where: answers_of(scored) for where, scored in found.items()},
+            ends=run.ends(),
+        )
+
+    def of_cell(self, key: str) -> dict[str, Answers]:
+        return {task.name: found for task in self.suite.tasks if (found := self.answers.get((key, task.name)))}
+
+    def ends_of(self, key: str) -> dict[str, Asked]:
+        return {task.name: end for task in self.suite.tasks if (end := self.ends.get((key, task.name)))}
+
+
+def _row(row: Row, base: Row | None, cells: _Cells, run: Run) -> AccuracyRow:
+    is_baseline = base is not None and row.cell == base.cell
+    mine, ends = cells.of_cell(row.cell), cells.ends_of(row.cell)
+    before = None if is_baseline else cells.of_cell(base.cell) if base else {}
+    answered = Answered(suite=cells.suite, answers=mine, ends=ends, before=before)
+    outcome, why = _ending(cells.suite, ends)
+    return AccuracyRow(
+        row=row,
+        is_baseline=is_baseline,
+        outcome=outcome,
+        why=why,
+        provenance=next((end.provenance for end in ends.values()), None),
+        evidence=work_done(list(ends.values())),
+        command=eval_command(row.spec, cells.suite, run.header.command),
+        results=tuple(answered.result(subject) for subject in cells.subjects),
+        measures=tuple(one for task in mine for one in measures_of(task, mine[task], (before or {}).get(task))),
+        ungraded={(task, why): count for task in mine for why, count in mine[task].ungraded.items()},
+        ends=ends,
+    )
+
+
+def _ending(suite: SuiteSpec, ends: Mapping[str, Asked]) -> tuple[Outcome | None, str]:
+    """How a cell ended over all its tasks: one that failed decides, then one that is unsupported, then open ones."""
+    failed = [end for end in ends.values() if not end.outcome.timed]
+    if failed:
+        first = next((end for end in failed if end.outcome is not Outcome.UNSUPPORTED), failed[0])
+        alike = len(failed) == len(suite.tasks) and len({(end.outcome, end.why) for end in failed}) == 1
+        return first.outcome, first.why if alike else f"{first.task}: {first.why}"
+    if len(ends) < len(suite.tasks):
+        return None, f"{len(ends)} of {len(suite.tasks)} tasks asked so far"
+    return Outcome.OK, ""
+
+
+def parts_of_average(rows: Sequence[AccuracyRow]) -> tuple[SubjectKind, tuple[str, ...]]:
+    """What the average is shown by: its categories where each stands for several tasks, else its tasks.
+
+    There are no names where the average is of one alone.
+    """
+    names = {kind: tuple(one.subject for one in rows[0].results if one.kind == kind) for kind in _KINDS}
+    kind: SubjectKind = "category" if names["category"] and len(names["task"]) >= 2 * len(names["category"]) else "task"
+    return kind, names[kind] if len(names[kind]) > 1 else ()
+
+
+UNTIMED = "was not timed"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FrontierPoint:
+    """A cell that was timed and has a score. `is_pareto`: none is both as fast and as good, and better in one.
+
+    Middles alone decide that; intervals may overlap.
+    """
+
+    row: AccuracyRow
+    speed: Interval
+    score: Estimate
+    is_pareto: bool
+
+
+def frontier_of(rows: Sequence[AccuracyRow]) -> dict[str, FrontierPoint]:
+    """Points by cell key, in the order of `rows`; cells that lack a speed or a score are left out."""
+    places = {
+        row.row.cell: (row, speed, score) for row in rows if (speed := row.row.tokens_per_s) and (score := _score(row))
+    }
+    mids = [(speed.mid, score.mid) for _, speed, score in places.values()]
+    return {
+        cell: FrontierPoint(row=row, speed=speed, score=score, is_pareto=not _is_beaten((speed.mid, score.mid), mids))
+        for cell, (row, speed, score) in places.items()
+    }
+
+
+def absence_of(row: AccuracyRow) -> str:
+    """Why a cell is no point of the frontier; empty for one that is."""
+    result = row.result()
+    if result is None or result.score is None:
+        return "has no score" if result is None else result.missing["score"]
+    if row.row.timed:
+        return ""
+    return f"{row.row.outcome}: {row.row.why}" if row.row.outcome else UNTIMED
+
+
+def _score(row: AccuracyRow) -> Estimate | None:
+    result = row.result()
+    return None if result is None else result.score
+
+
+def _is_beaten(one: tuple[float, float], others: Sequence[tuple[float, float]]) -> bool:
+    return any(other != one and other[0] >= one[0] and other[1] >= one[1] for other in others)

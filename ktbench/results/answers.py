@@ -1,0 +1,149 @@
+"""The answers of a cell to a task, gathered by question: scores, lengths, and what could not be graded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from statistics import fmean
+from typing import Literal
+
+from ktbench.results.scores import Estimate, exponential, weighted_mean
+from ktbench.spec.scored import SCORE, Scored
+from ktbench.spec.suite import SuiteSpec, TaskSpec
+
+SubjectKind = Literal["average", "category", "task"]
+AVERAGE = "average"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Subject:
+    """Tasks that have one score together."""
+
+    kind: SubjectKind
+    name: str
+    tasks: tuple[TaskSpec, ...]
+
+
+def subjects_of(suite: SuiteSpec, graded: Collection[str]) -> tuple[Subject, ...]:
+    """The average of all `graded` tasks (names), then categories where there are several, then the tasks."""
+    tasks = tuple(task for task in suite.tasks if task.name in graded)
+    return tuple(_subjects(tasks)) if tasks else ()
+
+
+def _subjects(tasks: tuple[TaskSpec, ...]) -> Iterator[Subject]:
+    yield Subject(kind="average", name=AVERAGE, tasks=tasks)
+    categories = tuple(dict.fromkeys(task.category for task in tasks if task.category))
+    for name in categories if len(categories) > 1 else ():
+        yield Subject(kind="category", name=name, tasks=tuple(task for task in tasks if task.category == name))
+    for task in tasks:
+        yield Subject(kind="task", name=task.name, tasks=(task,))
+
+
+def shares_of(subject: Subject, suite: SuiteSpec, counts: Mapping[str, int]) -> dict[str, float]:
+    """Each task's share of the subject's score; they sum to 1. Tasks without a question in `counts` have none."""
+    told = [task for task in subject.tasks if counts.get(task.name)]
+    if suite.average == "questions":
+        total = sum(counts[task.name] for task in told)
+        return {task.name: counts[task.name] / total for task in told}
+    if subject.kind == "average" and suite.average == "categories":
+        sizes = Counter(task.category for task in told)
+        return {task.name: 1 / (len(sizes) * sizes[task.category]) for task in told}
+    return {task.name: 1 / len(told) for task in told}
+
+
+# What is measured of documents where answers are not graded, in the order of a table.
+NLL, NLL_WORD, NLL_BYTE, KL, TOP1 = "nll_nats", "nll_nats_per_word", "nll_nats_per_byte", "kl_nats", "top1"
+# What exp of a loss is called.
+PERPLEXITIES = {NLL: "perplexity", NLL_WORD: "perplexity of words", NLL_BYTE: "perplexity of bytes"}
+LOSSES = tuple(PERPLEXITIES)
+MEASURED = (*LOSSES, KL, TOP1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answers:
+    """What one cell answered to one task.
+
+    `scores` are by question, the mean over its graded samples; `asked` counts questions, graded or not; `ungraded` the
+    answers that cannot be graded here, and texts without a value, by reason; `tokens` are new tokens by question and
+    sample. `measured` are values with their weights by metric and document.
+    """
+
+    scores: Mapping[str, float]
+    asked: int
+    ungraded: Mapping[str, int]
+    tokens: Mapping[tuple[str, int], int]
+    measured: Mapping[str, Mapping[str, tuple[float, float]]]
+
+
+def answers_of(scored: Sequence[Scored]) -> Answers:
+    """Gather the answers that count of one cell to one task."""
+    graded = [one for one in scored if one.metric == SCORE]
+    return Answers(
+        scores=_means(graded),
+        asked=len({one.question for one in graded}),
+        ungraded=_ungraded(scored),
+        tokens={(one.question, one.sample): one.tokens for one in graded if one.tokens is not None},
+        measured={metric: found for metric in MEASURED if (found := _measured(scored, metric))},
+    )
+
+
+def _ungraded(scored: Iterable[Scored]) -> Counter[str]:
+    """A text that lacks a value in several metrics counts once."""
+    lacking = dict.fromkeys((s.question, s.sample, s.why or "no reason given") for s in scored if s.value is None)
+    return Counter(why for _, _, why in lacking)
+
+
+def _means(graded: Iterable[Scored]) -> dict[str, float]:
+    values: dict[str, list[float]] = {}
+    for one in graded:
+        if one.value is not None:
+            values.setdefault(one.question, []).append(one.value)
+    return {question: fmean(found) for question, found in values.items()}
+
+
+def _measured(scored: Iterable[Scored], metric: str) -> dict[str, tuple[float, float]]:
+    known = [one for one in scored if one.metric == metric and one.value is not None]
+    return {one.question: (one.value, one.weight) for one in known if one.value is not None}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measure:
+    """What one metric gave over the documents of a task: perplexity for losses, else the mean.
+
+    `change` is the perplexity over the baseline's less 1, on the documents that both have; of other metrics, which are
+    against the baseline as it is, None.
+    """
+
+    task: str
+    metric: str
+    value: Estimate
+    change: Estimate | None
+
+
+def measures_of(task: str, mine: Answers, base: Answers | None) -> tuple[Measure, ...]:
+    """Measures of a cell's answers to a task, held against the baseline's."""
+    return tuple(_measure(task, metric, found, base) for metric, found in mine.measured.items())
+
+
+def _measure(task: str, metric: str, found: Mapping[str, tuple[float, float]], base: Answers | None) -> Measure:
+    mean = _within_range(weighted_mean(*zip(*found.values(), strict=True)), 1.0 if metric == TOP1 else inf)
+    if metric not in LOSSES:
+        return Measure(task=task, metric=metric, value=mean, change=None)
+    theirs = {} if base is None else base.measured.get(metric, {})
+    moved = [(value - theirs[key][0], weight) for key, (value, weight) in found.items() if key in theirs]
+    change = _less_one(exponential(weighted_mean(*zip(*moved, strict=True)))) if moved else None
+    return Measure(task=task, metric=metric, value=exponential(mean), change=change)
+
+
+def _within_range(mean: Estimate, most: float) -> Estimate:
+    """Its interval cut to what the metric can be: none is below 0."""
+    low, high = (None if end is None else min(max(end, 0.0), most) for end in (mean.low, mean.high))
+    return replace(mean, low=low, high=high)
+
+
+def _less_one(ratio: Estimate) -> Estimate:
+    """A ratio as the change that it is."""
+    low, high = (None if end is None else end - 1 for end in (ratio.low, ratio.high))
+    return replace(ratio, mid=ratio.mid - 1, low=low, high=high)

@@ -1,0 +1,226 @@
+"""What the machine did between two runs: the limits next to their turns, and what noise alone did in either."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import accumulate, pairwise
+from statistics import mean, median
+from typing import Literal
+
+from ktbench.results.intervals import Interval, exact
+from ktbench.results.row import Row, groups_of
+from ktbench.results.run import Run, each_machine
+from ktbench.results.speedups import paired_interval, unpaired_interval
+from ktbench.results.usage import Limit
+from ktbench.spec.errors import RequestError
+from ktbench.spec.placement import Placement
+from ktbench.spec.record import Record
+
+Method = Literal["paired", "unpaired", "identical", "simulated"]
+_Visit = tuple[datetime, datetime, int]
+_Place = tuple[str, Placement | None]
+_Places = dict[int, _Place]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Held:
+    """How many times as fast a cell is in the second run, from so many `turns` of both; None with the reason `why`."""
+
+    speedup: Interval | None
+    method: Method
+    turns: tuple[int, int]
+    why: str = ""
+
+
+def rounds_in_turns(one: Run, other: Run) -> frozenset[int]:
+    """Rounds of two runs that were measured next to each other in time, before either went on; none where few were.
+
+    What their records say of when they began decides, so that nobody has to claim it. A round whose failed turn was
+    taken again later is left out, with those that lie in between. At least two, and half of those that both have, are
+    needed: of one round each it cannot be told.
+    """
+    visits = [_visits(one), _visits(other)]
+    both = visits[0].keys() & visits[1].keys()
+    ordered = sorted(of_run[number] for number in both for of_run in visits)
+    found = frozenset(one[2] for one, other in _alone_in_time(ordered) if one[2] == other[2])
+    return found if len(found) > 1 and 2 * len(found) >= len(both) else frozenset()
+
+
+def _alone_in_time(ordered: Sequence[_Visit]) -> Iterator[tuple[_Visit, _Visit]]:
+    """Visits that follow each other while nothing else goes on: all before them have ended, none after has begun.
+
+    `ordered` is by when they began.
+    """
+    ended = [*accumulate((end for _, end, _ in ordered), max)]
+    clear = [n == 0 or ended[n - 1] < visit[0] for n, visit in enumerate(ordered)]  # of all that began before
+    yield from (pair for n, pair in enumerate(pairwise(ordered)) if all(clear[n : n + 3]))
+
+
+def _visits(run: Run) -> dict[int, _Visit]:
+    """When the first and the last measured turn of each round began, by round."""
+    begun: dict[int, list[datetime]] = {}
+    for record in run.latest().values():
+        if record.samples_s and record.provenance == "measured":
+            begun.setdefault(record.round, []).append(datetime.fromisoformat(record.started))
+    return {number: (min(times), max(times), number) for number, times in begun.items()}
+
+
+def held(before: Row, after: Row, *, in_turns: Set[int] = frozenset(), different_machines: bool = False) -> Held:
+    """The speed-up of a cell that both runs have timed, inside the rounds `in_turns` where there are any.
+
+    Simulated steps are compared as they are, and of one turn with itself nothing is to be estimated. Turns are compared
+    only where one machine had the cores in the same place, or where `different_machines` are meant those of two.
+    """
+    if before.step_s and after.step_s and before.simulated and after.simulated:
+        return Held(speedup=exact(before.step_s.mid / after.step_s.mid), method="simulated", turns=(1, 1))
+    if before.records == after.records:
+        return Held(speedup=exact(1.0), method="identical", turns=(before.rounds, after.rounds))
+    there, here = _places(before), _places(after)
+    if why := _on_other_machines(there, here):
+        if not different_machines:
+            return Held(speedup=None, method="unpaired", turns=(0, 0), why=f"{why}: that is no ratio")
+        found = _unpaired(before, after, _on_any(there), _on_any(here))
+        return replace(found, why="; ".join(filter(None, [found.why, why])))
+    return _paired(before, after, there, here, in_turns) if in_turns else _unpaired(before, after, there, here)
+
+
+def _on_other_machines(there: _Places, here: _Places) -> str:
+    """Which machines timed a cell where none timed it in both runs; empty where one did."""
+    mine, theirs = ({machine for machine, _ in places.values()} for places in (there, here))
+    named = " and ".join(sorted(mine)), " and ".join(sorted(theirs))
+    return "" if mine & theirs else f"different machines timed it, {named[0]} in A and {named[1]} in B"
+
+
+def _on_any(places: _Places) -> _Places:
+    return {number: ("", place) for number, (_, place) in places.items()}
+
+
+def _paired(before: Row, after: Row, there: _Places, here: _Places, in_turns: Set[int]) -> Held:
+    rounds = [n for n in sorted(in_turns & there.keys()) if there[n] == here.get(n) and there[n][1] != "moved"]
+    found = paired_interval({n: before.round_s[n] for n in rounds}, {n: after.round_s[n] for n in rounds})
+    why = "" if found and found.sound else f"{len(rounds)} rounds compare, an interval of 95% needs 6"
+    return Held(speedup=found, method="paired", turns=(len(rounds), len(rounds)), why=why)
+
+
+def _unpaired(before: Row, after: Row, there: _Places, here: _Places) -> Held:
+    """Of the places that both runs had the cores in, the one with the most turns counts."""
+    one, other = _by_place(before, there), _by_place(after, here)
+    both = [(one[place], other[place]) for place in one if place in other]
+    mine, theirs = max(both, key=lambda sides: min(map(len, sides)), default=([], []))
+    found = unpaired_interval(mine, theirs)
+    return Held(speedup=found, method="unpaired", turns=(len(mine), len(theirs)), why=_too_few(found))
+
+
+def _too_few(found: Interval | None) -> str:
+    if found is None:
+        return "in no turn had both runs the cores in the same place"
+    return "" if found.sound else "too few turns for an interval of 95%, four in each run are enough"
+
+
+def _by_place(row: Row, places: _Places) -> dict[_Place, list[float]]:
+    """Seconds a step of the turns by where the cores were, in order of rounds; those that moved count for nothing."""
+    found: dict[_Place, list[float]] = {}
+    for number, place in places.items():
+        if place[1] != "moved":
+            found.setdefault(place, []).append(row.round_s[number])
+    return found
+
+
+def _places(row: Row) -> _Places:
+    """By round that has samples, which machine it was and where on it the cores were."""
+    machines = {record.round: record.env_id for record in row.records}
+    return {number: (machines[number], place) for number, place in row.placements.items()}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoofRatio:
+    """How many times as high the roof `limit` was next to the turns of the second run: the medians of both."""
+
+    limit: Limit
+    ratio: float
+
+    def is_beyond(self, tolerance: float) -> bool:
+        """Whether the machine itself changed by more than a comparison tolerates."""
+        return not 1 / (1 + tolerance) <= self.ratio <= 1 + tolerance
+
+
+def roof_ratio(before: Row, after: Row) -> RoofRatio | None:
+    """The ratio of the roofs that a cell is nearer to, on machines that both runs timed it on.
+
+    None where one run has none, or one of other arithmetic.
+    """
+    limit: Limit = after.roof.limit if after.roof else "read"
+    mine, theirs = _on_machines_of(after, before), _on_machines_of(before, after)
+    there, here = _limits(mine, limit), _limits(theirs, limit)
+    if not there or not here or _peaks(mine, limit) != _peaks(theirs, limit):
+        return None
+    return RoofRatio(limit=limit, ratio=median(here) / median(there))
+
+
+def _on_machines_of(other: Row, row: Row) -> list[Record]:
+    """Records of `row` on machines that the other has, too; a simulated step is the same wherever it was simulated."""
+    theirs = {record.env_id for record in other.records}
+    return [record for record in row.records if row.simulated or record.env_id in theirs]
+
+
+def _limits(records: Sequence[Record], limit: Limit) -> list[float]:
+    """The roof of each turn: the mean of the samples before and after it."""
+    sampled = [record.roofs for record in records if record.samples_s and record.roofs]
+    if limit == "read":
+        return [mean(roof.read_bytes_per_s for roof in roofs) for roofs in sampled]
+    peaks = [[roof.peak_flops for roof in roofs if roof.peak_flops is not None] for roofs in sampled]
+    return [mean(found) for found in peaks if found]
+
+
+def _peaks(records: Sequence[Record], limit: Limit) -> set[tuple[str, str]]:
+    """Instruction sets and dtypes of the peaks, which an arithmetic roof is about."""
+    roofs = (roof for record in records for roof in record.roofs if limit == "arithmetic")
+    return {(roof.peak_isa, roof.peak_dtype) for roof in roofs}
+
+
+def noise_by_cell(rows: Sequence[Row]) -> dict[str, Interval]:
+    """By cell key what the control of its group differs from the baseline by, where it was measured often enough."""
+    found: dict[str, Interval] = {}
+    for group in groups_of(rows):
+        control = next((row.speedup for row in group if row.role == "control" and row.speedup), None)
+        if control and control.sound:
+            found |= {row.cell: control for row in group}
+    return found
+
+
+def widest(one: Interval | None, other: Interval | None) -> Interval | None:
+    """What noise did in either of two runs: an interval that holds both."""
+    if one is None or other is None:
+        return one or other
+    low, high = min(one.low, other.low), max(one.high, other.high)
+    return Interval(low=low, mid=(low * high) ** 0.5, high=high, coverage=min(one.coverage, other.coverage), n=one.n)
+
+
+def require_one_machine(before: Run, after: Run) -> None:
+    """Raises RequestError that names both where what was measured in two runs was measured on different machines."""
+    if are_of_different_machines(before, after):
+        raise RequestError(
+            f"compare: {_named(before)} and {_named(after)} are of different machines; "
+            "compare them knowingly with different_machines=true"
+        )
+
+
+def are_of_different_machines(before: Run, after: Run) -> bool:
+    """Whether not the same machines measured in both runs; what is simulated is of none."""
+    there, here = before.measured_on(), after.measured_on()
+    return bool(there and here and there != here)
+
+
+def _named(run: Run) -> str:
+    models = dict.fromkeys(str(facts.get("cpu_model", "not described")) for facts in each_machine(run))
+    return f"{run.folder.name} ({', '.join([*models, *sorted(run.measured_on())])})"
+
+
+def software_changes(before: Run, after: Run) -> Iterator[str]:
+    """Packages of another version: `torch 2.12.0, then 2.13.0`."""
+    there, here = (dict(each_machine(run)[-1].get("versions") or {}) for run in (before, after))
+    for name in sorted(there.keys() | here.keys()):
+        if there.get(name) != here.get(name):
+            yield f"{name} {there.get(name) or 'not there'}, then {here.get(name) or 'not there'}"

@@ -1,0 +1,247 @@
+"""Two runs joined cell by cell: how many times as fast each cell is in the second, and whether that is a change."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ktbench.results.answers import Subject, SubjectKind, answers_of, shares_of, subjects_of
+from ktbench.results.between_runs import Held, RoofRatio, held, noise_by_cell, roof_ratio, rounds_in_turns, widest
+from ktbench.results.intervals import Interval
+from ktbench.results.row import Row, place
+from ktbench.results.rows import rows_of
+from ktbench.results.run import Run
+from ktbench.results.scores import Change, Pair, ScoreVerdict, change_of, pairs_of
+from ktbench.results.settings import varying
+from ktbench.results.speedups import Verdict, judge
+from ktbench.spec.suite import SuiteSpec
+
+
+def joined(before: Sequence[Row], after: Sequence[Row]) -> tuple[tuple[Row, Row], ...]:
+    """Rows of equal spec, part and role, in the order of the first run.
+
+    Where parts are called otherwise, as in a sweep that is a part of another, a spec that both runs have left only once
+    joins by itself.
+    """
+    there, here = ({row.cell: row for row in rows} for rows in (before, after))
+    left = _once([row for row in after if row.cell not in there])
+    alone = _once([row for row in before if row.cell not in here])
+    pairs = ((row, here.get(row.cell) or (left.get(_asked(row)) if _asked(row) in alone else None)) for row in before)
+    return tuple((row, other) for row, other in pairs if other)
+
+
+def _once(rows: Sequence[Row]) -> dict[tuple[str, str], Row]:
+    """Rows that ask what no other of them does, by what they ask."""
+    counts = Counter(map(_asked, rows))
+    return {_asked(row): row for row in rows if counts[_asked(row)] == 1}
+
+
+def _asked(row: Row) -> tuple[str, str]:
+    return row.spec_id, row.role
+
+
+def names_of(rows: Sequence[Row]) -> dict[str, str]:
+    """What cells of one or of several runs are called, by key: part, label, and the settings that vary."""
+    settings = varying(row.settings for row in rows)
+    several = len({row.part for row in rows}) > 1
+    return {row.cell: f"{row.part} {place(row, settings)}".strip() if several else place(row, settings) for row in rows}
+
+
+TOLERANCE = 0.03
+_MACHINE_TOO = "the machine's own roof moved the same way and as much: it may be all that changed"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ComparedCell:
+    """A cell of both runs. `held` is None where not both have timed it; `why` says so, or what to doubt.
+
+    `roof` is what the machine itself did next to its turns.
+    """
+
+    name: str
+    before: Row
+    after: Row
+    held: Held | None = None
+    verdict: Verdict = Verdict.UNSURE
+    roof: RoofRatio | None = None
+    why: str = ""
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it is the baseline a second time, which shows noise and is no finding."""
+        return self.after.role == "control"
+
+    @property
+    def machine_too(self) -> bool:
+        """Whether the machine changed the same way as the cell and as much, so that it may be all that changed."""
+        return self.why == _MACHINE_TOO
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """Run `after` held against run `before`, with all rows of both. Cells of one run alone are there by name.
+
+    `in_turns` says whether rounds of both were measured next to each other on a machine of both. A change within
+    `tolerance` is none.
+    """
+
+    before: Run
+    after: Run
+    before_rows: tuple[Row, ...]
+    after_rows: tuple[Row, ...]
+    tolerance: float
+    in_turns: bool
+    cells: tuple[ComparedCell, ...]
+    only_before: tuple[str, ...]
+    only_after: tuple[str, ...]
+    answers: tuple[ComparedAnswers, ...]
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether any cell, controls apart, is slower, or scores lower on average."""
+        lower = (
+            one.change and one.change.verdict is ScoreVerdict.LOWER for one in self.answers if one.kind == "average"
+        )
+        return self.verdicts[Verdict.SLOWER] > 0 or any(lower)
+
+    @property
+    def verdicts(self) -> Counter[Verdict]:
+        """How many of the cells that both runs have timed, controls apart, have which verdict."""
+        return Counter(cell.verdict for cell in self.cells if cell.held and not cell.is_control)
+
+
+def compare_runs(
+    before: Run, after: Run, tolerance: float = TOLERANCE, *, different_machines: bool = False
+) -> Comparison:
+    """Join two runs by what was asked of each cell and compare what both have.
+
+    A cell that no machine timed in both has a ratio where `different_machines` are meant.
+    """
+    there, here = rows_of(before), rows_of(after)
+    pairs, names = joined(there, here), names_of([*there, *here])
+    noise, noise_here = noise_by_cell(there), noise_by_cell(here)
+    in_turns = rounds_in_turns(before, after) if before.measured_on() & after.measured_on() else frozenset()
+    cells = []
+    for one, other in pairs:
+        differ = widest(noise.get(one.cell), noise_here.get(other.cell)) if one.role == "arm" else None
+        cell = ComparedCell(name=names[one.cell], before=one, after=other)
+        timed = one.timed and other.timed
+        found = held(one, other, in_turns=in_turns, different_machines=different_machines) if timed else None
+        cells.append(_compared_cell(cell, found, differ, tolerance))
+    joined_keys = {row.cell for pair in pairs for row in pair}
+    return Comparison(
+        before=before,
+        after=after,
+        before_rows=there,
+        after_rows=here,
+        tolerance=tolerance,
+        in_turns=bool(in_turns),
+        cells=tuple(cells),
+        only_before=tuple(names[row.cell] for row in there if row.cell not in joined_keys),
+        only_after=tuple(names[row.cell] for row in here if row.cell not in joined_keys),
+        answers=tuple(compared_answers(before, after, pairs, names)),
+    )
+
+
+def _compared_cell(cell: ComparedCell, found: Held | None, noise: Interval | None, tolerance: float) -> ComparedCell:
+    if found is None:
+        return replace(cell, why=_untimed(cell))
+    verdict, roof = judge(found.speedup, noise, tolerance), roof_ratio(cell.before, cell.after)
+    doubt = found.why or (_MACHINE_TOO if _moves_with_roof(found.speedup, verdict, roof, tolerance) else "")
+    return replace(cell, held=found, verdict=verdict, roof=roof, why=doubt)
+
+
+def _untimed(cell: ComparedCell) -> str:
+    """How the cell ended where it has no time."""
+    ends = {name: row for name, row in (("A", cell.before), ("B", cell.after)) if not row.timed}
+    said = {name: f"{row.outcome or 'not measured'}: {row.why}" for name, row in ends.items()}
+    if len(set(said.values())) == 1 and len(said) == 2:
+        return f"in both {said['A']}"
+    return "; ".join(f"in {name} {text}" for name, text in said.items())
+
+
+def _moves_with_roof(speedup: Interval | None, verdict: Verdict, roof: RoofRatio | None, tolerance: float) -> bool:
+    if speedup is None or roof is None or not roof.is_beyond(tolerance):
+        return False
+    slower = verdict is Verdict.SLOWER and roof.ratio <= speedup.high
+    return slower or (verdict is Verdict.FASTER and roof.ratio >= speedup.low)
+
+
+# Scores by question, of each (cell key, task).
+_Scores = Mapping[tuple[str, str], Mapping[str, float]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ComparedAnswers:
+    """What became of a cell's score on a subject, over the `questions` that both runs answered.
+
+    `change` is that from the first run to the second; None with the reason `why`.
+    """
+
+    name: str
+    kind: SubjectKind
+    subject: str
+    questions: int
+    change: Change | None
+    why: str
+
+
+def compared_answers(
+    before: Run, after: Run, pairs: Sequence[tuple[Row, Row]], names: Mapping[str, str]
+) -> Iterator[ComparedAnswers]:
+    """Cells of both runs on the average of all graded tasks, then on each task where there are several.
+
+    `names` are by cell key. Nothing where one of the runs asked no questions.
+    """
+    there, here = before.header.suite, after.header.suite
+    if there is None or here is None:
+        return
+    mine, theirs = _scores(before), _scores(after)
+    for subject in _subjects(there, {task for _, task in (*mine, *theirs)}):
+        why = _asked_otherwise(there, here, subject)
+        for one, other in pairs:
+            found = {} if why else _pairs(subject, mine, one.cell, theirs, other.cell)
+            yield _compared_answers(names[one.cell], subject, there, found, why)
+
+
+def _scores(run: Run) -> _Scores:
+    found = {where: answers_of(scored).scores for where, scored in run.answers().items()}
+    return {where: scores for where, scores in found.items() if scores}
+
+
+def _subjects(suite: SuiteSpec, graded: set[str]) -> Iterator[Subject]:
+    found = subjects_of(suite, graded)
+    alone = len(found) > 0 and len(found[0].tasks) == 1
+    yield from (subject for subject in found if subject.kind != "category" and not (alone and subject.kind == "task"))
+
+
+def _asked_otherwise(there: SuiteSpec, here: SuiteSpec, subject: Subject) -> str:
+    """Why answers are to other questions although these are called the same; empty where they are not."""
+    if (there.chat, there.release) != (here.chat, here.release):
+        return "the suites put their questions in different ways (chat, release)"
+    asked = {task.name: task for task in here.tasks}
+    other = [task.name for task in subject.tasks if asked.get(task.name, task) != task]
+    return f"{other[0]} is set otherwise in the second run" if other else ""
+
+
+def _pairs(subject: Subject, mine: _Scores, one: str, theirs: _Scores, other: str) -> dict[str, tuple[Pair, ...]]:
+    """Scores of the questions that both answered, by task."""
+    tasks = (task.name for task in subject.tasks)
+    return {task: pairs_of(mine.get((one, task), {}), theirs.get((other, task), {})) for task in tasks}
+
+
+def _compared_answers(
+    name: str, subject: Subject, suite: SuiteSpec, pairs: Mapping[str, Sequence[Pair]], why: str
+) -> ComparedAnswers:
+    lacking = [task for task, found in pairs.items() if not found]
+    why = why or (f"no question of {lacking[0]} is answered in both" if lacking else "")
+    shares = {} if why else shares_of(subject, suite, {task: len(found) for task, found in pairs.items()})
+    return ComparedAnswers(
+        name=name,
+        kind=subject.kind,
+        subject=subject.name,
+        questions=sum(map(len, pairs.values())),
+        change=change_of([(share, pairs[task]) for task, share in shares.items()]) if shares else None,
+        why=why,
+    )

@@ -1,0 +1,97 @@
+"""The median with a distribution-free interval between two order statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import comb, isfinite
+from statistics import median
+
+from ktbench.spec.record import Record
+
+# Of measured values no interval is certain to hold the median, so that this marks one without spread.
+_CERTAIN = 1.0
+
+
+def exact(value: float) -> Interval:
+    """A value that is known without doubt."""
+    return Interval(low=value, mid=value, high=value, coverage=_CERTAIN, n=1)
+
+
+def is_exact(value: Interval) -> bool:
+    """Whether a value has no interval."""
+    return value.coverage == _CERTAIN
+
+
+def summary(values: Sequence[float], records: Sequence[Record]) -> Interval:
+    """The values of the rounds that `records` stand for: their median with its interval, or the one simulated value."""
+    return exact(values[0]) if records[0].provenance == "simulated" else median_interval(values)
+
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interval:
+    """A median `mid` of `n` values between two of them; `coverage` is the exact chance to hold the true median."""
+
+    low: float
+    mid: float
+    high: float
+    coverage: float
+    n: int
+
+    @property
+    def half_width(self) -> float:
+        """Half the interval relative to its median: 0.05 reads as ±5 %."""
+        return (self.high - self.low) / 2 / abs(self.mid) if self.mid else float("inf")
+
+    @property
+    def sound(self) -> bool:
+        """Whether there were values enough (six) for an interval of 95 %."""
+        return self.coverage >= CONFIDENCE
+
+    def closed(self, goal: float) -> bool:
+        """Whether a sound interval is as narrow as asked for."""
+        return self.sound and self.half_width <= goal
+
+    def per(self, amount: float) -> Interval:
+        """The interval of `amount` / value, as a rate is made from a time. Values must be above 0."""
+        return Interval(
+            low=amount / self.high, mid=amount / self.mid, high=amount / self.low, coverage=self.coverage, n=self.n
+        )
+
+
+def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+    """Median of independent values, whatever their distribution, with the narrowest interval of at least `confidence`.
+
+    Raises ValueError where there is no value or one is not finite. With too few values for `confidence` the interval
+    spans them all and says its true coverage. Source: David and Nagaraja, Order Statistics (2003), section 7.1.
+    """
+    ordered = sorted(values)
+    if not ordered:
+        raise ValueError("no values: an interval needs at least one")
+    if not all(isfinite(value) for value in ordered):
+        raise ValueError(f"values {ordered}: every one must be finite")
+    low, high = order_ranks(len(ordered), confidence)
+    return Interval(
+        low=ordered[low - 1],
+        mid=median(ordered),
+        high=ordered[high - 1],
+        coverage=coverage(len(ordered), low),
+        n=len(ordered),
+    )
+
+
+@cache
+def order_ranks(n: int, confidence: float = CONFIDENCE) -> tuple[int, int]:
+    """Ranks, counted from 1, of the innermost two of n values that hold the median with `confidence`; else (1, n)."""
+    innermost = max((k for k in range(1, (n + 1) // 2 + 1) if coverage(n, k) >= confidence), default=1)
+    return innermost, n + 1 - innermost
+
+
+def coverage(n: int, low: int) -> float:
+    """Chance that the true median lies between values number `low` and n+1-`low`: 1 - 2 P(Binomial(n, 1/2) < low)."""
+    outside: int = 2 * sum(comb(n, k) for k in range(low))
+    return max(0.0, 1 - outside / float(2**n))

@@ -1,0 +1,241 @@
+"""Reads the published numbers that ship with ktbench: `reports/published`, one CSV file for each figure or table."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ktbench.resources import data_folder
+from ktbench.results.lines import StoreError
+from ktbench.results.settings import setting_text, settings_of, without_precision
+from ktbench.spec.arms import arm_changes, arm_peer
+from ktbench.spec.peers import BY_NAME
+from ktbench.spec.plain import from_plain
+from ktbench.spec.published import NOT_OURS, STANDS_FOR, Metric, Published
+from ktbench.spec.record import Part
+from ktbench.spec.run_spec import RunSpec
+
+_CONTROL = "(A/A)"
+_DEFERRAL = "engine.deferral"
+_MACHINE = "machine."
+_ACTIVE = "workload.active_experts"
+# A number that says nothing of these was taken without them: no experts at the device, prompts in one piece, and in a
+# layer all experts active.
+_UNLESS_SAID = {"engine.placement.policy": "host", "workload.chunk": "null", _ACTIVE: "null"}
+
+
+def published_for(
+    spec: RunSpec, label: str, numbers: Sequence[Published], *, anywhere: bool = False
+) -> tuple[Published, ...]:
+    """Those of `numbers` that are about a cell: same arm, machine, model, precision and work.
+
+    An arm of `deferral=auto` is about a published choice of N. In decode any context is the same work, in layers the
+    batch is told by the tokens that an expert gets. A number belongs to the machine that it was measured on: a cell
+    measured here has none, nor one on that machine with other constants, but `anywhere` leaves machines out. A slice
+    has none, except of a layer.
+    """
+    facts = _facts(spec)
+    return tuple(
+        number
+        for number in numbers
+        if (anywhere or _is_on_its_machine(number, spec))
+        and _is_same_work(number, spec)
+        and number.precision in _formats(spec)
+        and _is_same_arm(number.arm, label)
+        and _holds(number, facts, anywhere=anywhere)
+    )
+
+
+def _is_on_its_machine(number: Published, spec: RunSpec) -> bool:
+    """Whether the cell's machine is the number's, of whose constants no more are changed than for the number."""
+    if spec.machine is None or number.machine != spec.machine.name:
+        return False
+    return {_MACHINE + name for name in spec.machine.changed} <= set(number.conditions)
+
+
+def _is_same_work(number: Published, spec: RunSpec) -> bool:
+    work = spec.workload
+    phase = "decode" if number.phase == "serving" else number.phase
+    if (number.model, phase) != (spec.model.name, work.phase):
+        return False
+    if phase == "layer":
+        return number.tokens == spec.tokens_per_expert
+    if spec.model.is_slice or number.batch != work.batch:
+        return False
+    return phase == "decode" or number.tokens == work.prompt
+
+
+def _formats(spec: RunSpec) -> set[str]:
+    """Formats as sources name them that the cell's precision is or stands for; empty where a source names none."""
+    ours: set[str] = {spec.precision}
+    if spec.system != "ktbench":
+        ours |= {BY_NAME[spec.system].types.get(spec.precision, spec.precision).lower()}
+    return {"", *ours, *(theirs for theirs, stand_in in STANDS_FOR.items() if stand_in in ours)}
+
+
+def _is_same_arm(arm: str, label: str) -> bool:
+    if not arm or arm in NOT_OURS:
+        return False
+    theirs, ours = _features(arm), _features(label)
+    chosen, asked = theirs[_DEFERRAL], ours[_DEFERRAL]
+    if "auto" in (chosen, asked) and chosen and asked:
+        ours = ours | {_DEFERRAL: chosen}
+    return theirs == ours
+
+
+@cache
+def _features(label: str) -> dict[str, bool | int | str]:
+    """What an arm sets, its precision left out."""
+    return arm_changes(bare(label))
+
+
+def bare(label: str) -> str:
+    """A label without the words of its precision and of a control: `+v+d` of `+v+d int8 (A/A)`."""
+    return without_precision(label.removesuffix(_CONTROL))
+
+
+def not_simulated_reason(number: Published) -> str:
+    """Why no simulated cell has the number beside it, as far as the number itself can tell."""
+    if number.phase in ("accuracy", "machine"):
+        return "only speeds are"
+    if number.arm in NOT_OURS:
+        return NOT_OURS[number.arm]
+    if arm_peer(number.arm):
+        return "the machine model plays our own engine alone"
+    if not number.machine:
+        return "its source does not name the machine"
+    if number.tokens is None and number.phase in ("prefill", "layer"):
+        return "its source does not say at how many tokens"
+    return "no cell at its settings was planned"
+
+
+def _facts(spec: RunSpec) -> dict[str, str]:
+    """Settings of a cell and constants of its machine, as Hydra writes them."""
+    found = settings_of(spec)
+    if spec.workload.active_experts == spec.model.shape.experts:
+        found |= {_ACTIVE: None}
+    return {key: setting_text(value) for key, value in found.items()}
+
+
+def _holds(number: Published, facts: Mapping[str, str], *, anywhere: bool) -> bool:
+    """Whether the cell is at every setting that the number was taken at."""
+    wanted = _UNLESS_SAID | number.conditions
+    return all(facts.get(key) == value for key, value in wanted.items() if not (anywhere and key.startswith(_MACHINE)))
+
+
+def error_of(value: float, number: Published) -> float | None:
+    """Signed relative error on throughput of a value in the unit of `number`: 0.1 is 10 % faster than published.
+
+    Of a share of the time it is the share's own. None where the number is no speed and no share.
+    """
+    error = _ERRORS.get(number.metric)
+    return None if error is None else error(value, number.value)
+
+
+def _of_rate(value: float, published: float) -> float:
+    return value / published - 1
+
+
+def _of_time(value: float, published: float) -> float:
+    return published / value - 1
+
+
+def _of_time_saved(value: float, published: float) -> float:
+    return (100 - published) / (100 - value) - 1
+
+
+_ERRORS: Mapping[Metric, Callable[[float, float], float]] = {
+    "tokens/s": _of_rate,
+    "TFLOPS": _of_rate,
+    "ms": _of_time,
+    "% host busy": _of_rate,
+    "% device busy": _of_rate,
+    "% overlap": _of_rate,
+    "% time saved": _of_time_saved,
+}
+
+
+COLUMNS = tuple(field.name for field in fields(Published))
+
+
+def published_names() -> tuple[str, ...]:
+    """Figures and tables that ship, in the order of the alphabet."""
+    return tuple(sorted(path.stem for path in _folder().glob("*.csv")))
+
+
+def read_published(*figures: str) -> tuple[Published, ...]:
+    """Numbers of the figures named, or of single panels of them (`fig14a`), each once, in the order of their files.
+
+    Raises StoreError for a figure that does not ship, and with file and line for a row that cannot be read.
+    """
+    found: dict[str, tuple[str, Published]] = {}
+    for name in dict.fromkeys(figures):
+        for where, number in _numbers_of(name):
+            if (before := found.setdefault(number.id, (where, number)))[0] != where:
+                raise StoreError(f"{where}: id {number.id} is also in {before[0]}")
+    return tuple(number for _, number in found.values())
+
+
+def _numbers_of(name: str) -> list[tuple[str, Published]]:
+    """`file:line` and number of every row of a figure or of a panel, whose name is the figure's and a letter."""
+    known = published_names()
+    figure = name if name in known else name[:-1]
+    found = [] if figure not in known else [*read_file(_folder() / f"{figure}.csv")]
+    shown = [(where, number) for where, number in found if name in (number.figure, number.panel)]
+    if not shown:
+        raise StoreError(f"published={name}: no such figure; allowed are {', '.join(known)}")
+    return shown
+
+
+def published_of(parts: Iterable[Part]) -> tuple[Published, ...]:
+    """The numbers that the parts of a run show, each once. Raises StoreError as `read_published`."""
+    return read_published(*(figure for part in parts for figure in part.published))
+
+
+def read_file(path: Path) -> Iterator[tuple[str, Published]]:
+    """(`file:line`, number) of every row of a CSV file. Raises StoreError with file and line for what it refuses."""
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = csv.reader(file, strict=True)
+        try:
+            _check_header(next(rows, []), f"{path}:1")
+            for row in rows:
+                yield f"{path}:{rows.line_num}", _number(row, path.stem)
+        except StoreError:
+            raise
+        except (ValueError, csv.Error) as error:
+            raise StoreError(f"{path}:{rows.line_num}: {error}") from None
+
+
+def _check_header(header: list[str], where: str) -> None:
+    if unknown := [name for name in header if name not in COLUMNS]:
+        raise StoreError(f"{where}: unknown column {unknown[0]!r}; columns are {', '.join(COLUMNS)}")
+    if tuple(header) != COLUMNS:
+        raise StoreError(f"{where}: columns must be, in this order, {', '.join(COLUMNS)}")
+
+
+def _number(row: list[str], figure: str) -> Published:
+    if len(row) != len(COLUMNS):
+        raise ValueError(f"{len(row)} values in {len(COLUMNS)} columns")
+    content: dict[str, Any] = dict(zip(COLUMNS, row, strict=True))
+    if content["figure"] != figure:
+        raise ValueError(f"figure={content['figure']!r}: this is the file of {figure}")
+    content["tokens"] = _parsed(int, "tokens", content["tokens"]) if content["tokens"] else None
+    content["batch"] = _parsed(int, "batch", content["batch"])
+    content["value"] = _parsed(float, "value", content["value"])
+    return from_plain(content, Published)
+
+
+def _parsed(kind: type[int] | type[float], column: str, text: str) -> int | float:
+    try:
+        return kind(text)
+    except ValueError:
+        whole = "a whole number" if kind is int else "a number"
+        raise ValueError(f"{column}={text!r}: must be {whole}") from None
+
+
+def _folder() -> Path:
+    return data_folder("reports") / "published"

@@ -1,0 +1,183 @@
+"""One row per cell: everything that tables and figures show of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import mean, median
+
+from ktbench.results.intervals import Interval
+from ktbench.results.settings import Setting
+from ktbench.results.speedups import Verdict
+from ktbench.results.turns import Turn, turn_of
+from ktbench.results.usage import EnergyUse, RoleShares, RoofShare
+from ktbench.spec.conduct import PeakMemory
+from ktbench.spec.features import FeatureValue
+from ktbench.spec.machine import MachineSpec
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.placement import Placement, placement_of
+from ktbench.spec.record import Agreement, Provenance, Record, Role, Work
+from ktbench.spec.run_spec import RunSpec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gain:
+    """What the last feature of a row adds to the row `over` that lacks only this one."""
+
+    over: str
+    ratio: Interval
+    verdict: Verdict
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """A cell over all its rounds. `outcome` is None before its first turn.
+
+    `step_s` is the median over rounds of the rounds' median step in seconds; it and all that follows from it are None
+    unless the outcome is timed. `speedup` is over the baseline of the group, the rows of the same `part` with equal
+    `settings`, `gain` over the row of equal precision that lacks only its last feature; both are formed inside rounds
+    between turns with the cores in the same place. `roles` is there where they are apart. `error` is the largest of all
+    rounds, or that of the round that failed. `agreement` is the worst of all rounds; an `unproven` row was timed beside
+    other systems and has none. `energy` and `peak` are there where they could be read. `missing` says
+    for each measured field that is None why it is.
+    """
+
+    label: str
+    role: Role
+    part: str
+    cell: str
+    spec: RunSpec
+    spec_id: str
+    settings: dict[str, Setting]
+    features: dict[str, FeatureValue]
+    baseline: str
+    is_baseline: bool
+    outcome: Outcome | None
+    why: str
+    goal: float
+    provenance: Provenance | None
+    records: tuple[Record, ...]
+    command: str
+    step_s: Interval | None = None
+    tokens_per_s: Interval | None = None
+    read_bytes_per_s: float | None = None
+    flops_per_s: float | None = None
+    roof: RoofShare | None = None
+    roles: RoleShares | None = None
+    evidence: str | None = None
+    error: float | None = None
+    agreement: Agreement | None = None
+    unproven: bool = False
+    energy: EnergyUse | None = None
+    peak: PeakMemory | None = None
+    speedup: Interval | None = None
+    verdict: Verdict = Verdict.UNSURE
+    gain: Gain | None = None
+    missing: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> str:
+        """The label, with the mark of domains that are not the machine's own."""
+        domains = self.spec.engine.domains if self.spec.engine.numa else None
+        return self.label if domains is None else f"{self.label}, logical domains={domains}"
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the row is one step on a machine of paper, the same every time."""
+        return self.spec.machine is not None
+
+    @property
+    def is_layer(self) -> bool:
+        """Whether a step is one call of the experts of one layer."""
+        return self.spec.workload.phase == "layer"
+
+    @property
+    def timed(self) -> bool:
+        """Whether the row has a speed to show."""
+        return self.step_s is not None
+
+    @property
+    def work(self) -> Work | None:
+        """What a step must do at least; None before the first turn and where the system does not say."""
+        return self.records[-1].work if self.records else None
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that count."""
+        return sum(bool(record.samples_s) for record in self.records)
+
+    @property
+    def samples(self) -> int:
+        """Timed steps over all rounds."""
+        return sum(len(record.samples_s) for record in self.records)
+
+    @property
+    def turns(self) -> dict[int, Turn]:
+        """The turns of each round; empty where the row has no speed to show."""
+        return {record.round: turn_of(record) for record in self.records} if self.timed else {}
+
+    @property
+    def round_s(self) -> dict[int, float]:
+        """Median step of each round in seconds; empty where the row has no speed to show."""
+        return {record.round: median(record.samples_s) for record in self.records} if self.timed else {}
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What the system said of itself in any round, each remark once, and what its own clock says of the times."""
+        said = dict.fromkeys(remark for record in self.records for remark in record.notes)
+        return (*said, *self._by_own_clock())
+
+    def _by_own_clock(self) -> Iterator[str]:
+        """What driving a system adds to its own figure."""
+        shares = [mean(r.samples_s) / r.own_step_s - 1 for r in self.records if r.samples_s and r.own_step_s]
+        if shares:
+            low, mid, high = (f"{100 * share:.2g}" for share in (min(shares), median(shares), max(shares)))
+            yield f"steps took {mid} % longer than by the system's own clock (median of the rounds; {low} to {high} %)"
+
+    @property
+    def placements(self) -> dict[int, Placement | None]:
+        """Where the cores were in each round that has samples; None where that was not measured."""
+        return {record.round: placement_of(record.roofs) for record in self.records if record.samples_s}
+
+
+def groups_of(rows: Sequence[Row]) -> list[tuple[Row, ...]]:
+    """Rows of one part with equal settings together, in order of appearance."""
+    groups: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.part, *row.settings.items()), []).append(row)
+    return [tuple(group) for group in groups.values()]
+
+
+def place(row: Row, settings: Sequence[str]) -> str:
+    """Label of a row with the settings that tell it from rows of other groups."""
+    return ", ".join([row.shown, *(f"{key}={row.settings.get(key)}" for key in settings)])
+
+
+def measured(rows: Iterable[Row]) -> list[Row]:
+    """Rows of this machine."""
+    return [row for row in rows if not row.simulated]
+
+
+def machines_of(rows: Iterable[Row]) -> list[MachineSpec]:
+    """Machines of paper, in order of appearance."""
+    found: list[MachineSpec] = []
+    for row in rows:
+        if row.spec.machine is not None and row.spec.machine not in found:
+            found.append(row.spec.machine)
+    return found
+
+
+def roof_rows(rows: Sequence[Row]) -> list[Row]:
+    """Rows whose roofs can be drawn: all that ran against the same ones; none where rows are of several machines."""
+    same = all(row.spec.machine == rows[0].spec.machine for row in rows)
+    return [row for row in rows if any(record.roofs for record in row.records)] if same else []
+
+
+def systems_of(rows: Sequence[Row]) -> tuple[str, ...]:
+    """The systems of rows, in order of appearance."""
+    return tuple(dict.fromkeys(row.spec.system for row in rows))
+
+
+def shows_speeds(rows: Sequence[Row]) -> bool:
+    """Whether bars are speeds: those of systems of which none has to be there for the others to be compared."""
+    return len(systems_of(rows)) > 1 and not rows[0].is_layer

@@ -1,0 +1,299 @@
+"""From the records of a run to its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from ktbench.results.command import command_of
+from ktbench.results.intervals import Interval, exact, summary
+from ktbench.results.row import Gain, Row, groups_of, systems_of
+from ktbench.results.run import Run
+from ktbench.results.settings import Setting, cell_settings
+from ktbench.results.speedups import judge, paired_interval
+from ktbench.results.stopping import open_reason
+from ktbench.results.turns import Values, comparable, goal_values
+from ktbench.results.usage import energy_use, peak_memory, role_shares, roof_share, unmetered_reason, unseen_reason
+from ktbench.spec.features import FEATURES
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.peers import BY_NAME
+from ktbench.spec.record import Agreement, Cell, Part, Provenance, Record
+from ktbench.spec.run_spec import RunSpec
+
+
+def ending_of(records: Sequence[Record]) -> tuple[Outcome | None, str]:
+    """Outcome and reason over all rounds, precision apart; None before the first turn.
+
+    One round that failed decides, the latest of them where there are several.
+    """
+    if not records:
+        return None, "no turn yet"
+    untimed = [record for record in records if not record.outcome.timed]
+    noisy = [record for record in records if record.outcome is Outcome.NOISY]
+    last = next(reversed([*noisy, *untimed]), None)
+    return (last.outcome, last.why) if last else (Outcome.OK, "")
+
+
+def step_interval(records: Sequence[Record]) -> Interval:
+    """Seconds a step over rounds, each round standing for itself with the median of its samples."""
+    return summary([median(record.samples_s) for record in records], records)
+
+
+NOTHING_ASKED = "none asked, none seen"
+
+
+def evidence_of(records: Sequence[Record]) -> str | None:
+    """Counters of the features asked for, moved per step: `avx512_calls 32/step`. None where nothing was counted.
+
+    What a simulation says of them is `modelled: ...`.
+    """
+    moved: dict[str, list[float]] = {}
+    counted = False
+    for record in records:
+        for evidence in record.evidence:
+            counted = counted or evidence.seen is not None
+            if evidence.wanted and evidence.seen is not None and record.samples_s:
+                moved.setdefault(evidence.counter, []).append(evidence.seen / len(record.samples_s))
+    if not counted:
+        return None
+    said = ", ".join(f"{name} {_count(median(steps))}/step" for name, steps in moved.items()) or NOTHING_ASKED
+    return f"modelled: {said}" if records[0].provenance == "simulated" else said
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.1f}"
+
+
+def compared(row: Row, group: Sequence[Row]) -> Row:
+    """The row with its comparisons, each judged against what the control of its group shows that noise alone does."""
+    base = _baseline(group)
+    noise = _noise(base, group) if row.role == "arm" else None
+    row = _with_gain(row, group, noise)
+    reason = _incomparable(row, base)
+    if reason or base is None:
+        return replace(row, missing=row.missing | {"speedup": reason})
+    speedup = _ratio(base, row)
+    if speedup is None:
+        return replace(row, missing=row.missing | {"speedup": _unpaired(row, base)})
+    return replace(row, speedup=speedup, verdict=judge(speedup, noise))
+
+
+def judged_values(row: Row, group: Sequence[Row]) -> Values:
+    """By round, the values that the precision goal of a row is about: see `turns.judged_values`."""
+    base, control = _baseline(group), _control(group)
+    return goal_values(
+        row.turns,
+        None if base is None else base.turns,
+        None if control is None else control.turns,
+        is_baseline=row.is_baseline,
+    )
+
+
+def _ratio(one: Row, other: Row) -> Interval | None:
+    """How many times as fast as `one` the `other` is; None where no round compares them."""
+    if one.step_s and other.step_s and one.simulated and other.simulated:
+        return exact(one.step_s.mid / other.step_s.mid)
+    return paired_interval(*comparable(one.turns, other.turns))
+
+
+def _unpaired(row: Row, base: Row) -> str:
+    if row.round_s.keys() & base.round_s.keys():
+        return f"in no round had it and {base.label} the cores in the same place"
+    return f"no round has both it and {base.label}"
+
+
+def _baseline(group: Sequence[Row]) -> Row | None:
+    return next((row for row in group if row.is_baseline), None)
+
+
+def _control(group: Sequence[Row]) -> Row | None:
+    return next((row for row in group if row.role == "control"), None)
+
+
+def _noise(base: Row | None, group: Sequence[Row]) -> Interval | None:
+    control = _control(group)
+    return _ratio(base, control) if base and control else None
+
+
+def _incomparable(row: Row, base: Row | None) -> str:
+    if row.is_baseline:
+        return "it is the baseline"
+    if base is None:
+        return f"no cell {row.baseline} was planned at these settings"
+    if not row.timed:
+        return row.missing["step_s"]
+    return "" if base.timed else f"{base.label} is {base.missing['step_s']}"
+
+
+def _with_gain(row: Row, group: Sequence[Row], noise: Interval | None) -> Row:
+    below = _below(row, group)
+    if below is None or not (below.timed and row.timed):
+        return row
+    ratio = _ratio(below, row)
+    if ratio is None:
+        return replace(row, missing=row.missing | {"gain": _unpaired(row, below)})
+    return replace(row, gain=Gain(over=below.label, ratio=ratio, verdict=judge(ratio, noise)))
+
+
+def _below(row: Row, group: Sequence[Row]) -> Row | None:
+    """The arm of our own and of equal precision that lacks only the last feature; None where none was planned."""
+    last = next((f for f in reversed(FEATURES) if row.features[f.name] != f.off), None)
+    if row.role == "control" or last is None:
+        return None
+    without = row.features | {last.name: last.off}
+    arms = [other for other in group if other.role == "arm" and _is_alike(other, row)]
+    return next((other for other in arms if other.features == without), None)
+
+
+def _is_alike(one: Row, other: Row) -> bool:
+    return (one.spec.system, one.spec.precision) == (other.spec.system, other.spec.precision)
+
+
+def rows_of(run: Run) -> tuple[Row, ...]:
+    """Rows of every planned cell of every part, in the order of the plan.
+
+    Raises ValueError where a cell mixes provenances.
+    """
+    parts = {part.name: part for part in run.header.parts}
+    settings, records = cell_settings(run.header.cells), _by_cell(run)
+    rows = [
+        _row(cell, parts[cell.part], settings[cell.key], records.get(cell.key, ()), run.header.command)
+        for cell in run.header.cells
+    ]
+    group_of = {row.cell: group for group in groups_of(rows) for row in group}
+    return tuple(_settled(row, group_of[row.cell]) for row in rows)
+
+
+def _by_cell(run: Run) -> dict[str, tuple[Record, ...]]:
+    """Counting records of every cell in order of rounds."""
+    found: dict[str, list[Record]] = {}
+    for (key, _), record in sorted(run.latest().items(), key=lambda item: item[0]):
+        found.setdefault(key, []).append(record)
+    return {key: tuple(records) for key, records in found.items()}
+
+
+def _settled(row: Row, group: Sequence[Row]) -> Row:
+    """The row with its comparisons; NOISY where it was timed and has not reached the precision goal."""
+    row = compared(row, group)
+    if is_unproven(row, group):
+        row = replace(row, unproven=True)
+    why = "" if row.simulated else open_reason(list(judged_values(row, group).values()), row.goal)
+    return replace(row, outcome=Outcome.NOISY, why=why) if why else row
+
+
+def _row(
+    cell: Cell, part: Part, settings: dict[str, Setting], records: tuple[Record, ...], planned_with: Sequence[str]
+) -> Row:
+    outcome, why = ending_of(records)
+    row = Row(
+        label=cell.label,
+        role=cell.role,
+        part=part.name,
+        cell=cell.key,
+        spec=cell.spec,
+        spec_id=cell.spec_id,
+        settings=settings,
+        features=cell.spec.engine.features,
+        baseline=part.baseline,
+        is_baseline=cell.role == "arm" and cell.label == part.baseline,
+        outcome=outcome,
+        why=why,
+        goal=cell.spec.measure.goal,
+        provenance=_provenance(cell, records),
+        records=records,
+        command=command_of(cell.spec, planned_with),
+        error=_error(records),
+        agreement=worst(records),
+        **(_speed(cell, records) if outcome is not None and outcome.timed else {}),
+    )
+    row.missing.update(_missing(row))
+    return row
+
+
+def _error(records: Sequence[Record]) -> float | None:
+    """The largest error of all rounds; where one failed, the error that it failed with."""
+    failed = [record.error for record in records if not record.outcome.timed]
+    if failed:
+        return failed[-1]
+    return max((record.error for record in records if record.error is not None), default=None)
+
+
+def _provenance(cell: Cell, records: Sequence[Record]) -> Provenance | None:
+    kinds = {record.provenance for record in records}
+    if len(kinds) > 1:
+        raise ValueError(f"cell {cell.label} ({cell.key}) mixes {' and '.join(sorted(kinds))} records: keep them apart")
+    return next(iter(kinds), None)
+
+
+def _speed(cell: Cell, records: Sequence[Record]) -> dict[str, Any]:
+    step_s, work = step_interval(records), records[-1].work
+    return {
+        "step_s": step_s,
+        "tokens_per_s": step_s.per(cell.spec.workload.tokens_per_step),
+        "read_bytes_per_s": work and work.weight_bytes / step_s.mid,
+        "flops_per_s": work and work.flops / step_s.mid,
+        "roof": roof_share(records),
+        "roles": role_shares(records),
+        "evidence": evidence_of(records),
+        "energy": energy_use(records, cell.spec.workload.tokens_per_step),
+        "peak": peak_memory(records),
+    }
+
+
+def _no_roof(records: Sequence[Record]) -> str:
+    sampled = any(record.roofs for record in records)
+    return "the system does not say how much work a step is" if sampled else "no roof was sampled next to the turns"
+
+
+def _missing(row: Row) -> Iterator[tuple[str, str]]:
+    """Why measured fields are None, apart from the speed-up."""
+    ending = f"{row.outcome or 'not measured'}: {row.why}"
+    reasons = {
+        "step_s": ending,
+        "tokens_per_s": ending,
+        "read_bytes_per_s": "the system does not say how much work a step is",
+        "flops_per_s": "the system does not say how much work a step is",
+        "roof": _no_roof(row.records),
+        **({"roles": "the system does not say what its roles did"} if row.spec.engine.apart else {}),
+        "evidence": "the simulation counts nothing" if row.simulated else "the system counts nothing",
+        "error": unchecked_reason(row.spec, row.agreement),
+        "energy": "a simulated step takes none" if row.simulated else unmetered_reason(row.records),
+        "peak": "a simulated step takes none" if row.simulated else unseen_reason(row.records),
+    }
+    for name, reason in reasons.items():
+        if getattr(row, name) is None:
+            yield name, reason if row.timed else ending
+
+
+def worst(records: Sequence[Record]) -> Agreement | None:
+    """The least top-1 agreement and the largest divergence of all rounds, with the positions of the latest of them."""
+    found = [record.agreement for record in records if record.agreement is not None]
+    if not found:
+        return None
+    return Agreement(
+        against=found[-1].against,
+        top1=min(agreement.top1 for agreement in found),
+        kl_nats=max(agreement.kl_nats for agreement in found),
+        positions=found[-1].positions,
+    )
+
+
+def is_unproven(row: Row, group: Sequence[Row]) -> bool:
+    """Whether a row is timed beside other systems, and nothing shows that it gives the answers that they give.
+
+    Of a layer every output is held against float32, which shows it.
+    """
+    compared = row.timed and not row.is_layer and not row.simulated
+    return compared and row.agreement is None and len(systems_of(group)) > 1
+
+
+def unchecked_reason(spec: RunSpec, agreement: Agreement | None) -> str:
+    """Why experts' outputs have no error."""
+    if spec.machine is not None:
+        return "simulated: nothing was computed"
+    if spec.system == "ktbench" or not BY_NAME[spec.system].opaque:
+        return "the output was not checked"
+    instead = "logits were compared instead" if agreement else "nor were logits compared"
+    return f"no experts call shows to be checked: {instead}"

@@ -1,0 +1,172 @@
+"""What a cell was run at apart from its arm: equal settings make a group, which has its own baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Any, TypeAlias
+
+import yaml
+
+from ktbench.resources import data_folder
+from ktbench.spec.arms import PRECISIONS
+from ktbench.spec.features import BY_NAME
+from ktbench.spec.ids import digest
+from ktbench.spec.inject import InjectSpec
+from ktbench.spec.machine import CONSTANTS, MachineSpec
+from ktbench.spec.plain import from_plain, to_plain
+from ktbench.spec.record import Cell
+from ktbench.spec.run_spec import RunSpec
+
+
+def rules_word(inject: InjectSpec) -> str:
+    """`lean`; `lean (changed)` where a shipped file of that name holds other rules now."""
+    shipped = _shipped(inject.name)
+    return inject.name if shipped is None or shipped == to_plain(inject.rules) else f"{inject.name} (changed)"
+
+
+@cache
+def _shipped(name: str) -> Any:
+    """Plain content of the rules of a shipped file; None where none has the name."""
+    path = data_folder("conf") / "inject" / f"{name}.yaml"
+    if not path.is_file():
+        return None
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return to_plain(from_plain(content, InjectSpec).rules)
+
+
+Setting: TypeAlias = bool | int | float | str | None
+
+TOKENS = "tokens per expert"
+_MACHINE = ("vector", "gpu", *(constant.name for constant in CONSTANTS), "calibration")
+_DIGESTS: dict[str, str] = {}
+# Shown only where nothing else tells two groups apart: they go with another setting that varies.
+_FOLLOWING = (
+    *(f"machine.{name}" for name in reversed(_MACHINE)),
+    "engine.device",
+    "model.config",
+    "model.layers",
+    "model.vocab",
+    "model.path",
+    "inject.rules",
+    "workload.trace",
+    "workload.active_experts",
+    "workload.steps",
+    "device_precision",
+)
+
+
+def precision_word(label: str) -> str | None:
+    """The precision that an arm names: `int8` of `+v+d int8`; None where it leaves that to the spec."""
+    return next((word for word in label.split() if word in PRECISIONS), None)
+
+
+def without_precision(label: str) -> str:
+    """An arm's features alone: `+v+d` of `+v+d int8`."""
+    return " ".join(word for word in label.split() if word not in PRECISIONS)
+
+
+def settings_of(spec: RunSpec) -> dict[str, Setting]:
+    """Settings by dotted key; system, peer and features are the arm's. The model's configuration is one of them by its
+    size, its depth and its digest.
+
+    Of a layer the batch is shown as what it means to an expert: the tokens that it gets. A machine is there where the
+    cell is simulated.
+    """
+    model = spec.model
+    found: dict[str, Setting] = {
+        **({} if spec.machine is None else _of_machine(spec.machine)),
+        "model": model.name,
+        "model.layers": model.shape.layers,
+        "model.vocab": model.shape.vocab,
+        "model.seed": model.seed,
+        "model.path": model.path,
+        "model.config": _digest(model.config),
+        "precision": spec.precision,
+        "device_precision": spec.device_precision,
+        "inject": rules_word(spec.inject),
+        "inject.rules": _digest(to_plain(spec.inject.rules)),
+        **dict(_flattened("workload", spec.workload)),
+        **{key: value for key, value in _flattened("engine", spec.engine) if key.rpartition(".")[2] not in BY_NAME},
+    }
+    return _of_layer(found, spec) if spec.workload.phase == "layer" else found
+
+
+def _of_machine(machine: MachineSpec) -> dict[str, Setting]:
+    return {"machine": machine.name, **{f"machine.{name}": getattr(machine, name) for name in _MACHINE}}
+
+
+def cell_settings(cells: Sequence[Cell]) -> dict[str, dict[str, Setting]]:
+    """Settings of cells by key, with the same settings in all cells of a part: equal settings make a group.
+
+    Where labels of a part name a precision, it belongs to the arm and is no setting.
+    """
+    found: dict[str, dict[str, Setting]] = {}
+    for part in dict.fromkeys(cell.part for cell in cells):
+        mine = [cell for cell in cells if cell.part == part]
+        dropped = "precision" if any(precision_word(cell.label) for cell in mine) else ""
+        keyed = ({k: v for k, v in settings_of(cell.spec).items() if k != dropped} for cell in mine)
+        found |= zip((cell.key for cell in mine), alike(keyed), strict=True)
+    return found
+
+
+def alike(groups: Iterable[Mapping[str, Setting]]) -> list[dict[str, Setting]]:
+    """The settings with the same keys in each: beside simulated cells the machine of measured ones is `here`."""
+    listed = list(groups)
+    keys = dict.fromkeys(key for group in listed for key in group)
+    return [{key: group.get(key, "here" if key == "machine" else None) for key in keys} for group in listed]
+
+
+def _digest(content: Any) -> str:
+    """Of plain content that is the same for many cells."""
+    known = repr(content)
+    if known not in _DIGESTS:
+        _DIGESTS[known] = digest(content)
+    return _DIGESTS[known]
+
+
+@cache
+def _flattened(part: str, value: Any) -> tuple[tuple[str, Setting], ...]:
+    """Many cells have the same engine, and many the same work."""
+    return tuple(_flat(part, value))
+
+
+def _flat(part: str, value: Any) -> Iterator[tuple[str, Setting]]:
+    """Fields by dotted key, those of nested specs too."""
+    for f in fields(value):
+        key, mine = f"{part}.{f.name}", getattr(value, f.name)
+        if is_dataclass(mine):
+            yield from _flat(key, mine)
+        else:
+            yield key, mine
+
+
+def _of_layer(found: Mapping[str, Setting], spec: RunSpec) -> dict[str, Setting]:
+    tokens = spec.tokens_per_expert
+    shown = {TOKENS: int(tokens) if tokens == int(tokens) else tokens}
+    return {key: value for key, value in (shown | dict(found)).items() if key != "workload.batch"}
+
+
+def varying(groups: Iterable[Mapping[str, Setting]]) -> tuple[str, ...]:
+    """Keys whose value is not the same in every group, in the order in which they appear.
+
+    What goes with another varying key (the model's digest, its vocabulary, the steps of a turn) is left out.
+    """
+    listed = list(groups)
+    keys = [key for key in dict.fromkeys(key for group in listed for key in group) if len(_values(listed, [key])) > 1]
+    for key in _FOLLOWING:
+        others = [other for other in keys if other != key]
+        if len(_values(listed, others)) == len(_values(listed, keys)):
+            keys = others
+    return tuple(keys)
+
+
+def _values(groups: Iterable[Mapping[str, Setting]], keys: Iterable[str]) -> set[tuple[Setting, ...]]:
+    names = tuple(keys)
+    return {tuple(group.get(name) for name in names) for group in groups}
+
+
+def setting_text(value: Setting) -> str:
+    """A setting as Hydra reads it."""
+    return "null" if value is None else str(value)

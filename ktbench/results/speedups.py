@@ -1,0 +1,129 @@
+"""Whether a speed-up is one. Every verdict begins unsure and needs the whole interval."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from functools import cache
+from math import comb, exp, isfinite, log
+from statistics import median
+
+from ktbench.results.intervals import CONFIDENCE, Interval, median_interval
+
+
+def paired_ratios(baseline: Mapping[int, float], cell: Mapping[int, float]) -> dict[int, float]:
+    """Speed-up, baseline / cell, by round, for the rounds that both have; times in any one unit, above 0."""
+    return {number: baseline[number] / cell[number] for number in sorted(baseline.keys() & cell.keys())}
+
+
+def paired_interval(baseline: Mapping[int, float], cell: Mapping[int, float]) -> Interval | None:
+    """Interval of the speed-up of `cell` over `baseline`; None where no round has both."""
+    ratios = paired_ratios(baseline, cell)
+    return median_interval(list(ratios.values())) if ratios else None
+
+
+def unpaired_interval(baseline: Sequence[float], cell: Sequence[float]) -> Interval | None:
+    """Interval of the speed-up, baseline / cell, of times that do not belong together; None where one side has none.
+
+    Times in any one unit, above 0. The shift is taken on log times, so that it is a ratio, and exchanging the two
+    sides gives its inverse. Assumes that either sample is independent draws of one distribution and that the two
+    distributions differ by a factor alone.
+    """
+    if not baseline or not cell:
+        return None
+    shift = shift_interval([log(seconds) for seconds in baseline], [log(seconds) for seconds in cell])
+    low, mid, high = (exp(value) for value in (shift.low, shift.mid, shift.high))
+    return Interval(low=low, mid=mid, high=high, coverage=shift.coverage, n=shift.n)
+
+
+def shift_interval(one: Sequence[float], other: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+    """How far `one` lies above `other`: the Hodges-Lehmann estimate with the exact interval of Mann and Whitney.
+
+    The estimate is the median of all differences one[i] - other[j], the interval lies between two of them. `coverage`
+    is exact without ties and at least that with them; `n` is the size of the smaller sample. With too few values for
+    `confidence` (four on both sides are enough for 95 %) it spans all differences and says its true coverage. Raises
+    ValueError where a side is empty or a value not finite. Source: Hollander and Wolfe, Nonparametric Statistical
+    Methods (1999), sections 4.2 and 4.3.
+    """
+    if not one or not other:
+        raise ValueError("no values: a shift needs at least one on both sides")
+    if not all(isfinite(value) for value in (*one, *other)):
+        raise ValueError(f"values {[*one]} and {[*other]}: every one must be finite")
+    differences = sorted(mine - theirs for mine in one for theirs in other)
+    rank = _innermost(len(one), len(other), confidence)
+    return Interval(
+        low=differences[rank - 1],
+        mid=median(differences),
+        high=differences[-rank],
+        coverage=shift_coverage(len(one), len(other), rank),
+        n=min(len(one), len(other)),
+    )
+
+
+def shift_coverage(m: int, n: int, rank: int) -> float:
+    """Chance that the shift lies between differences number `rank` and m*n+1-`rank` of samples of m and n values.
+
+    1 - 2 P(U < rank), U being Mann and Whitney's statistic.
+    """
+    outside = 2 * sum(_ways(m, n)[:rank])
+    return max(0.0, 1 - outside / comb(m + n, m))
+
+
+@cache
+def _innermost(m: int, n: int, confidence: float) -> int:
+    """Rank, counted from 1, of the innermost difference whose interval has `confidence`; else 1."""
+    total, outside, rank = comb(m + n, m), 0, 0
+    for ways in _ways(m, n)[: (m * n + 1) // 2]:
+        outside += ways
+        if 1 - 2 * outside / total < confidence:
+            break
+        rank += 1
+    return max(1, rank)
+
+
+@cache
+def _ways(m: int, n: int) -> tuple[int, ...]:
+    """In how many of the orders of m and n values U is 0, 1, … m*n: the coefficients of a Gaussian binomial.
+
+    The product of (1 - q^(n+i)) / (1 - q^i) for i of 1 to m. Source: Andrews, The Theory of Partitions (1976), 3.2.
+    """
+    ways = [1] + [0] * (m * n)
+    for i in range(1, m + 1):
+        for u in range(m * n, n + i - 1, -1):
+            ways[u] -= ways[u - n - i]
+        for u in range(i, m * n + 1):
+            ways[u] += ways[u - i]
+    return tuple(ways)
+
+
+# The smallest step that the paper's breakdown claims is 1.027 (+d, decode) and the largest that it calls none is 1.002
+# (+c, prefill); 2 % parts the two. It also covers what the place of a cell in its round can do to it.
+MARGIN = 0.02
+
+
+class Verdict(StrEnum):
+    """What an interval of speed-ups allows to say."""
+
+    UNSURE = "unsure"
+    FASTER = "faster"
+    SLOWER = "slower"
+    SAME = "same"
+
+
+def judge(speedup: Interval | None, noise: Interval | None = None, margin: float = MARGIN) -> Verdict:
+    """The verdict on a speed-up (1 means equal).
+
+    `noise` is the interval of the A/A control in the same rounds: what equal cells differ by. FASTER and SLOWER need
+    the whole interval beyond both the margin and that noise; SAME needs it within the margin. The margin is a ratio:
+    from 1 / (1 + margin) to 1 + margin, so that exchanging two cells exchanges FASTER and SLOWER and nothing else.
+    """
+    if speedup is None or not speedup.sound:
+        return Verdict.UNSURE
+    least, most = 1 / (1 + margin), 1 + margin
+    if least <= speedup.low and speedup.high <= most:
+        return Verdict.SAME
+    if speedup.low > max(most, noise.high if noise else most):
+        return Verdict.FASTER
+    if speedup.high < min(least, noise.low if noise else least):
+        return Verdict.SLOWER
+    return Verdict.UNSURE

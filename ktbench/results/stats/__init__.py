@@ -1,1 +1,0 @@
-"""Statistics of paired, repeated measurements: plain numbers in, nothing of ours imported."""

@@ -1,0 +1,254 @@
+"""Routed experts of a few tokens on the host: their weights are read, and a call costs what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ktbench.sim.calibration import Calibration
+from ktbench.sim.placement import ALL_ON_HOST, Coverage
+from ktbench.sim.schedule import dynamic_s, static_s
+from ktbench.sim.sizes import Sizes
+from ktbench.sim.work import TASK_COLUMNS
+from ktbench.spec.machine import MachineSpec
+from ktbench.spec.run_spec import RunSpec
+
+_BF16 = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostBase:
+    """One layer's experts, each a module whose matrix products run on the cores of one domain's bandwidth."""
+
+    machine: MachineSpec
+    cost: Calibration
+    sizes: Sizes
+
+    def seconds(self, loads: NDArray[np.float64], *, prefill: bool) -> float:
+        """One call, `loads` being the tokens of each active expert.
+
+        In prefill numbers of rows are new to oneDNN, and activations are gathered and added up.
+        """
+        if not len(loads):
+            return 0.0
+        read = self.sizes.expert_bytes / (self.cost["base_stream"] * self.machine.read_gb_per_s * 1e9)
+        fixed = (self.cost["base_expert_ms"] + (self.cost["base_new_ms"] if prefill else 0.0)) * 1e-3
+        total = len(loads) * (read + fixed) + float(loads.sum()) * self.sizes.expert_flops / self._peak
+        if prefill:
+            total += float(loads.sum()) * self.sizes.hidden * _BF16 * 1e-6 * self.cost["base_moved_ms_per_mb"] * 1e-3
+        return total
+
+    @property
+    def _peak(self) -> float:
+        """PyTorch takes AMX where there is any."""
+        amx = self.machine.amx_tflops
+        vector = self.cost["base_vector_peak"] * self.machine.vector_tflops
+        return (self.cost["base_peak"] * amx if amx else vector) * 1e12
+
+
+_AMX_ROWS = 32
+_BF16, _F32 = 2, 4
+# A write to memory reads the line first.
+_WRITE = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Times:
+    """[E] seconds of a domain for each expert: all in all, and for its arithmetic alone."""
+
+    expert_s: NDArray[np.float64]
+    arithmetic_s: NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostPrefill:
+    """One layer's experts on all domains of a machine."""
+
+    spec: RunSpec
+    machine: MachineSpec
+    cost: Calibration
+    sizes: Sizes
+
+    def seconds(self, loads: NDArray[np.int64]) -> float:
+        """One call, `loads` [E] being the tokens of each expert."""
+        active = loads[loads > 0].astype(np.float64)
+        if not len(active):
+            return 0.0
+        tokens = float(active.sum()) / self.sizes.top_k
+        fixed = 0.0 if self.spec.workload.phase == "layer" else self.cost["prefill_call_ms"] * 1e-3
+        total = (
+            fixed + self._serial(tokens) + self._tokens(active, tokens) + self._products(active) + self._packing(active)
+        )
+        return total * (1.0 if self.spec.engine.numa or self.machine.domains == 1 else self.cost["apart"])
+
+    def _products(self, active: NDArray[np.float64]) -> float:
+        """Gate and up, then down, each with a barrier at its end."""
+        times = self.times(active)
+        own = self.sizes.expert_ffn / self.machine.domains
+        gate_up = self._phase(times, 2 / 3, 2 * ceil(own / TASK_COLUMNS))
+        return gate_up + self._phase(times, 1 / 3, ceil(self.sizes.hidden / TASK_COLUMNS))
+
+    def _phase(self, times: Times, part: float, tasks: int) -> float:
+        """Seconds of a phase that is so much of all products, each expert's in so many tasks.
+
+        With a queue the last tasks have the memory to themselves: nothing is lost but half of what a task is long. No
+        task is done before one core has done its arithmetic.
+        """
+        cores = self.machine.cores
+        if not self.spec.engine.dynamic:
+            return self._makespan(times.expert_s * part * cores, tasks)
+        even = float(times.expert_s.sum()) + float(times.expert_s.max()) / tasks / 2
+        return part * max(even, float(times.arithmetic_s.max()) * cores / tasks)
+
+    def times(self, rows: NDArray[np.float64], read_s: float | None = None) -> Times:
+        """Seconds of a domain for the matrix products of experts with so many rows.
+
+        Reading an expert takes `read_s` seconds; None for what it takes each of the kernels in prefill.
+        """
+        engine = self.spec.engine
+        if not engine.amx:
+            return self._vector(rows, read_s)
+        amx = self._amx(rows, read_s)
+        if not engine.avx512:
+            return amx
+        vector, many = self._vector(rows, read_s), rows >= engine.amx_min_tokens
+        return Times(
+            expert_s=np.where(many, amx.expert_s, vector.expert_s),
+            arithmetic_s=np.where(many, amx.arithmetic_s, vector.arithmetic_s),
+        )
+
+    def _amx(self, rows: NDArray[np.float64], read_s: float | None) -> Times:
+        """Memory and arithmetic overlap in part; rows go through 32 at a time."""
+        cost, machine = self.cost, self.machine
+        share = cost["amx_stream"] if machine.domains > 1 else cost["amx_stream_one"]
+        read = self._read_s(share) if read_s is None else read_s
+        peak = self._rate(machine.amx_tflops, machine.amx_int8_tops) * cost["amx_peak"]
+        if not self._is_bf16:
+            peak *= cost["int8_arithmetic" if self.spec.precision in ("int8", "q8_0") else "int4_arithmetic"]
+        compute = np.ceil(rows / _AMX_ROWS) * _AMX_ROWS * self._own_flops / peak
+        norm = cost["amx_overlap"]
+        return Times(expert_s=np.asarray((read**norm + compute**norm) ** (1 / norm)), arithmetic_s=compute)
+
+    def _vector(self, rows: NDArray[np.float64], read_s: float | None) -> Times:
+        cost, machine = self.cost, self.machine
+        read = self._read_s(cost["vector_stream"]) if read_s is None else read_s
+        peak = self._rate(machine.vector_tflops, machine.vector_int8_tops) * cost["vector_peak"]
+        compute = rows * self._own_flops / (peak if self._is_bf16 else peak * cost["quantised_vector"])
+        return Times(expert_s=np.maximum(read, cost["vector_serial"] * read + compute), arithmetic_s=compute)
+
+    def _rate(self, bf16_tflops: float | None, int8_tops: float | None) -> float:
+        """Operations a second; int4 is widened to int8. Raises ValueError where the machine has no such units."""
+        rate = bf16_tflops if self._is_bf16 else int8_tops
+        if rate is None:
+            raise ValueError(f"{self.machine.name} has no AMX")
+        return rate * 1e12
+
+    @property
+    def _is_bf16(self) -> bool:
+        return self.spec.precision == "bf16"
+
+    @property
+    def _whole(self) -> float:
+        """Weights are read faster in a whole system than in the microbenchmark of a layer."""
+        return self.cost["prefill_stream"] if self.spec.workload.phase != "layer" else 1.0
+
+    def _read_s(self, share: float) -> float:
+        """Reading an expert's part of a domain at a share of its bandwidth, which cannot be above all of it."""
+        own_bytes = self.sizes.expert_bytes / self.machine.domains
+        return own_bytes / (min(share * self._whole, 1.0) * self.machine.read_gb_per_s * 1e9)
+
+    @property
+    def _own_flops(self) -> float:
+        return self.sizes.expert_flops / self.machine.domains
+
+    def _serial(self, tokens: float) -> float:
+        """One thread counts the tokens of each expert."""
+        return tokens * self.sizes.top_k * self.cost["select_ns"] * 1e-9
+
+    def _tokens(self, active: NDArray[np.float64], tokens: float) -> float:
+        """Gathering inputs, adding up outputs by gate weight, and adding up the domains: shared evenly by token."""
+        hidden, picks = self.sizes.hidden, float(active.sum())
+        gather = tokens * hidden * _BF16 + picks * hidden * _BF16 * _WRITE
+        weigh = picks * hidden * _BF16 + tokens * hidden * _F32 * _WRITE
+        merge = 0.0
+        if self.machine.domains > 1:
+            far = tokens * hidden * _F32 / (self.machine.remote_gb_per_s * 1e9)
+            merge = far + tokens * hidden * (_F32 + _BF16 * _WRITE) / (self.machine.domains * self._move)
+        return (gather + weigh) / self._move + merge
+
+    def _packing(self, active: NDArray[np.float64]) -> float:
+        """Inputs before gate and up, activations before down: each expert's by one thread; SwiGLU in between."""
+        own = self.sizes.expert_ffn / self.machine.domains
+        swiglu = active * own * _BF16 * 3
+        return (
+            self._pack(active * self.sizes.hidden * _BF16 * (1 + _WRITE))
+            + self._makespan(swiglu / self._move * self.machine.cores, ceil(own / TASK_COLUMNS))
+            + self._pack(active * own * _BF16 * (1 + _WRITE))
+        )
+
+    def _pack(self, moved: NDArray[np.float64]) -> float:
+        """All cores together are held by the memory, a core alone by itself."""
+        alone = self._makespan(moved / (self.cost["thread_gb_per_s"] * 1e9), 1)
+        return max(float(moved.sum()) / self._move, alone)
+
+    def _makespan(self, thread_s: NDArray[np.float64], tasks: int) -> float:
+        play = dynamic_s if self.spec.engine.dynamic else static_s
+        return float(play(thread_s, tasks, self.machine.cores))
+
+    @property
+    def _move(self) -> float:
+        return self.cost["move"] * self.machine.read_gb_per_s * 1e9
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostDecode:
+    """One layer's experts on all domains of a machine, in decode."""
+
+    spec: RunSpec
+    machine: MachineSpec
+    cost: Calibration
+    sizes: Sizes
+
+    def seconds(self, loads: NDArray[np.float64], covered: Coverage = ALL_ON_HOST) -> float:
+        """One call in which as many experts as `loads` is long get so many tokens each.
+
+        What the device serves is not read here, and where it serves all there is no call.
+        """
+        if not len(loads):
+            return 0.0
+        busy = self._expert_s(loads) * self._schedule
+        call_s = (self.cost["call_ms"] + (0.0 if self._bound else self.cost["apart_ms"])) * 1e-3
+        return float(busy * (1.0 - covered.device) + call_s * covered.any_on_host)
+
+    @property
+    def _bound(self) -> bool:
+        """Whether threads stay with the memory they read."""
+        return self.spec.engine.numa or self.machine.domains == 1
+
+    @property
+    def _read_bytes_per_s(self) -> float:
+        """Unbound threads read half from their own domain and half from another: the harmonic mean."""
+        near, far = self.machine.read_gb_per_s, self.machine.remote_gb_per_s
+        each = near if self._bound else 2 / (1 / near + 1 / far)
+        return self.cost["decode_stream"] * self.machine.domains * each * 1e9
+
+    @property
+    def _kernel(self) -> float:
+        """AMX alone takes longer at one token than AVX-512, which the hybrid takes there (section 3.2)."""
+        engine = self.spec.engine
+        return self.cost["amx_one_token"] if engine.amx and not engine.avx512 else 1.0
+
+    @property
+    def _schedule(self) -> float:
+        return 1.0 if self.spec.engine.dynamic else self.cost["decode_static"]
+
+    def _expert_s(self, loads: NDArray[np.float64]) -> float:
+        """All experts: their weights are read, and arithmetic of more than one token overlaps with that in part."""
+        read_s = self.sizes.expert_bytes / self._read_bytes_per_s
+        if loads.max() <= 1:
+            return len(loads) * read_s * self._kernel
+        many = HostPrefill(spec=self.spec, machine=self.machine, cost=self.cost, sizes=self.sizes)
+        return float(np.maximum(read_s * self._kernel, many.times(loads, read_s).expert_s).sum())

@@ -1,0 +1,268 @@
+"""The log keeps what it was given, drops half a line, names damage by line and lets one process write."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ktbench.results import LOG_NAME, Log, NotKept, StoreError, read_run
+from ktbench.results.find import read_origin
+from ktbench.results.lines import encode
+from ktbench.results.log import PLAN_NAME, try_lock
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Environment, Header, Part, Record
+from ktbench.spec.scored import Asked, Scored
+from tests.tiny import tiny_cell
+
+CELL = tiny_cell()
+HEADER = Header(
+    run="r", title="t", ablation="a", created="", command=("c",), cells=(CELL,),
+    parts=(Part(name="", title="t", baseline="base"),), measure=CELL.spec.measure, code_id="code", env_id="env",
+)  # fmt: skip
+
+
+LATER = b'"schema":99,"kind":"header","body":{}}'
+STRANGE = b'"schema":2,"kind":"song","body":{}}'
+LACKING = b'"schema":2,"kind":"environment","body":{"env_id":"env"}}'
+
+
+def record(number: int, samples_s: tuple[float, ...] = (0.5,)) -> Record:
+    return Record(
+        cell=CELL.key, label="base", round=number, outcome=Outcome.OK, samples_s=samples_s, provenance="measured",
+        code_id="code", env_id="env", sitting="s", started="",
+    )  # fmt: skip
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_disk() -> Iterator[None]:
+    """A power cut is not tested, and a busy disk takes its time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+def filled(folder: Path, *facts: Record | Environment | Scored | Asked) -> Path:
+    log = Log(folder)
+    for fact in (HEADER, *facts):
+        log.append(fact)
+    log.close()
+    return folder / LOG_NAME
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False, min_value=0), min_size=1))
+def test_every_sample_comes_back_exactly(tmp_path_factory: pytest.TempPathFactory, samples_s: list[float]) -> None:
+    folder = tmp_path_factory.mktemp("run")
+    filled(folder, record(0, tuple(samples_s)))
+    assert read_run(folder).records[0].samples_s == tuple(samples_s)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, len(encode(record(1))) - 2))
+def test_half_a_line_is_dropped_and_the_log_goes_on(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
+    folder = tmp_path_factory.mktemp("run")
+    path = filled(folder, record(0))
+    with path.open("ab") as file:
+        file.write(encode(record(1))[:cut])
+    assert [r.round for r in read_run(folder).records] == [0]
+    log = Log(folder)
+    log.append(record(2))
+    log.close()
+    assert [r.round for r in read_run(folder).records] == [0, 2]
+
+
+def test_a_damaged_line_is_named_and_the_others_stay(tmp_path: Path) -> None:
+    path = filled(tmp_path, record(0), record(1), record(2))
+    path.write_bytes(path.read_bytes().replace(b'"round":1', b'"round":7'))
+    run = read_run(tmp_path)
+    assert [r.round for r in run.records] == [0, 2]
+    why = "the line was changed after it was written (checksum differs)"
+    assert [str(one) for one in run.damage] == [f"{path}:3: {why}"]
+
+
+def test_a_damaged_plan_is_read_from_its_copy(tmp_path: Path) -> None:
+    path = filled(tmp_path, record(0))
+    path.write_bytes(path.read_bytes().replace(b'"title":"t"', b'"title":"u"'))
+    run = read_run(tmp_path)
+    assert (run.header, run.records) == (HEADER, (record(0),))
+    assert [one.where for one in run.damage] == [f"{path}:1"]
+    (tmp_path / PLAN_NAME).unlink()
+    with pytest.raises(StoreError, match=f"{LOG_NAME}:1: .*without the plan the other lines say nothing"):
+        read_run(tmp_path)
+
+
+def test_the_origin_of_a_damaged_plan_is_read_from_its_copy(tmp_path: Path) -> None:
+    machine = Environment(env_id="env", code_id="code", facts={"commit": "c" * 40, "dirty": False})
+    path = filled(tmp_path, machine, record(0))
+    whole = read_origin(tmp_path)
+    assert (whole.ablation, whole.commit) == ("a", "c" * 40)
+    path.write_bytes(path.read_bytes().replace(b'"title":"t"', b'"title":"u"'))
+    assert read_origin(tmp_path) == whole
+    (tmp_path / PLAN_NAME).unlink()
+    with pytest.raises(StoreError, match="nothing says what this run planned"):
+        read_origin(tmp_path)
+
+
+def test_a_newline_that_was_changed_costs_no_line(tmp_path: Path) -> None:
+    path = filled(tmp_path, record(0), record(1))
+    whole = read_run(tmp_path).records
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\x0b"))
+    assert read_run(tmp_path).records == whole
+    log = Log(tmp_path)
+    log.append(record(2))
+    log.close()
+    assert read_run(tmp_path).records == (*whole, record(2))
+    assert read_run(tmp_path).damage == ()
+
+
+def test_a_task_with_a_lost_answer_has_not_ended(tmp_path: Path) -> None:
+    answers = tuple(Scored(cell=CELL.key, task="sort", question=name, value=1.0) for name in "ab")
+    ended = Asked(
+        cell=CELL.key, label="base", task="sort", outcome=Outcome.OK, provenance="measured", code_id="code",
+        env_id="env", started="", questions=2,
+    )  # fmt: skip
+    path = filled(tmp_path, *answers, ended)
+    assert read_run(tmp_path).asked == (ended,)
+    path.write_bytes(path.read_bytes().replace(b'"question":"a"', b'"question":"c"'))
+    assert read_run(tmp_path).asked == ()
+
+
+def test_two_writers_are_refused_by_the_name_of_the_first(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    with pytest.raises(
+        StoreError, match=rf"another sweep \(process {os.getpid()} on .+\) is writing to this run; wait"
+    ):
+        Log(tmp_path)
+    log.close()
+    Log(tmp_path).close()
+    assert [file.name for file in tmp_path.iterdir()] == [LOG_NAME]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK])
+def test_a_file_system_without_locks_is_no_other_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(file: object, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    why = f"{LOG_NAME}: {os.strerror(number)}: this file system gives no locks; put runs/ on one that does"
+    with pytest.raises(StoreError, match=why):
+        Log(tmp_path)
+    with (tmp_path / LOG_NAME).open("rb") as file, pytest.raises(StoreError, match=why):
+        try_lock(file, shared=True)
+
+
+def test_readers_of_a_lock_keep_writers_away_and_not_each_other(tmp_path: Path) -> None:
+    (tmp_path / LOG_NAME).touch()
+    with (tmp_path / LOG_NAME).open("rb") as one, (tmp_path / LOG_NAME).open("rb") as other:
+        assert try_lock(one, shared=True) and try_lock(other, shared=True)
+        with pytest.raises(StoreError, match="another sweep is writing to this run"):
+            Log(tmp_path)
+    log = Log(tmp_path)
+    with (tmp_path / LOG_NAME).open("rb") as one:
+        assert not try_lock(one, shared=True)
+    log.close()
+
+
+def test_a_disk_that_became_read_only_keeps_its_message_and_frees_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path, record(0))
+    log = Log(tmp_path)
+
+    def refuse(*_: object, **__: object) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "write", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(NotKept, match="Read-only file system: this is not kept"):
+        try:
+            log.append(record(1))
+        finally:
+            log.close()
+    monkeypatch.undo()
+    Log(tmp_path).close()
+
+
+def test_a_new_run_does_not_go_where_one_is(tmp_path: Path) -> None:
+    filled(tmp_path)
+    with pytest.raises(StoreError, match=f"run_name={tmp_path.name}: .*holds a run already; continue it with resume="):
+        Log(tmp_path, new=True)
+    (tmp_path / LOG_NAME).write_bytes(encode(HEADER)[:50])  # killed before its plan was written
+    Log(tmp_path, new=True).close()
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "part/of/it"])
+def test_a_folder_that_cannot_be_written(tmp_path: Path, name: str) -> None:
+    (tmp_path / "log.jsonl").mkdir()
+    (tmp_path / "part").write_text("a file")
+    with pytest.raises(StoreError, match=r"a run cannot be written there \(.+\); start ktbench where you may write"):
+        Log(tmp_path / name.removesuffix("log.jsonl"))
+
+
+@pytest.mark.parametrize("kept_bytes", [0, 1, 100])
+def test_what_a_full_disk_takes_no_part_of_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_bytes: int
+) -> None:
+    filled(tmp_path, record(0))
+    log, write = Log(tmp_path), os.write
+    taken = iter([kept_bytes] if kept_bytes else [])
+
+    def write_some(descriptor: int, content: bytes) -> int:
+        for size in taken:
+            return write(descriptor, content[:size])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", write_some)
+    with pytest.raises(NotKept, match=f"No space left on device: this is not kept, .*resume={tmp_path.name}"):
+        log.append(record(1))
+    monkeypatch.undo()
+    assert [r.round for r in read_run(tmp_path).records] == [0]
+    log.append(record(2))
+    log.close()
+    assert [r.round for r in read_run(tmp_path).records] == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "killed before its plan was written"),
+        (b"not json\n", "log.jsonl:1: not a log line .*without the plan the other lines say nothing"),
+        (b'{"crc":1,"schema":1,"kind":"header","body":{}}\n', "checksum differs"),
+        (b'{"crc":%d,%s\n' % (zlib.crc32(STRANGE), STRANGE), "log.jsonl:1: a line of kind 'song', this version reads"),
+        (b'{"crc":%d,%s\n' % (zlib.crc32(LACKING), LACKING), "log.jsonl:1: environment .*missing required field"),
+        (b'{"crc":%d,%s\n' % (zlib.crc32(LATER), LATER), "schema 99, this version reads 2"),
+    ],
+)
+def test_damage_is_named(tmp_path: Path, content: bytes, says: str) -> None:
+    (tmp_path / LOG_NAME).write_bytes(content)
+    with pytest.raises(StoreError, match=says):
+        read_run(tmp_path)
+
+
+def test_a_folder_without_a_run(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no run here"):
+        read_run(tmp_path)
+
+
+def test_a_sitting_that_adds_nothing_leaves_the_log_as_it_was(tmp_path: Path) -> None:
+    machine, log = Environment(env_id="env", code_id="code"), Log(tmp_path / "run")
+    log.introduce(machine)
+    log.close()
+    assert (tmp_path / "run" / LOG_NAME).read_bytes() == b""
+    log = Log(tmp_path / "run")
+    log.append(HEADER)
+    log.introduce(machine)
+    log.append(record(1))
+    log.append(record(2))
+    log.close()
+    assert read_run(tmp_path / "run").environments == (machine,)

@@ -1,0 +1,197 @@
+"""Averages, their errors and paired changes: by hand, against float64 numpy, and by simulation."""
+
+from __future__ import annotations
+
+from math import exp, log, sqrt
+from random import Random
+
+import numpy as np
+import pytest
+
+from ktbench.results.proportions import student_quantile, tango_interval, wilson_interval
+from ktbench.results.scores import (
+    Estimate,
+    Pair,
+    ScoreVerdict,
+    Stratum,
+    change_of,
+    exponential,
+    score_of,
+    weighted_mean,
+)
+
+
+def stratum(share: float, *values: float) -> Stratum:
+    return Stratum(share=share, values=values)
+
+
+def pairs(kept: int, lost: int, gained: int, wrong: int = 0) -> list[Pair]:
+    return [(1.0, 1.0)] * kept + [(1.0, 0.0)] * lost + [(0.0, 1.0)] * gained + [(0.0, 0.0)] * wrong
+
+
+def test_one_task_has_the_plain_standard_error_and_wilsons_interval() -> None:
+    values = [1.0] * 7 + [0.0] * 3
+    found = score_of([stratum(1.0, *values)])
+    assert (found.mid, found.n) == (pytest.approx(0.7), 10)
+    assert found.se == pytest.approx(np.std(values, ddof=1) / sqrt(10))
+    assert (found.low, found.high) == pytest.approx(wilson_interval(7, 10))
+
+
+def test_an_average_of_tasks_respects_their_shares() -> None:
+    one, other = [1.0] * 30 + [0.0] * 10, [1.0, 0.0, 0.0, 1.0, 1.0]
+    found = score_of([stratum(0.25, *one), stratum(0.75, *other)])
+    errors = [np.var(values, ddof=1) / len(values) for values in (one, other)]
+    assert found.mid == pytest.approx(0.25 * 0.75 + 0.75 * 0.6)
+    assert found.se == pytest.approx(sqrt(0.25**2 * errors[0] + 0.75**2 * errors[1]))
+    assert found.n == 45
+    # Five questions carry most of the weight: they decide how much is known.
+    n = 1 / (0.25**2 / 40 + 0.75**2 / 5)
+    assert (found.low, found.high) == pytest.approx(wilson_interval(found.mid * n, n))
+
+
+def test_equal_tasks_know_as_much_as_all_their_questions() -> None:
+    found = score_of([stratum(0.5, *[1.0] * 20), stratum(0.5, *[1.0] * 15, *[0.0] * 5)])
+    assert (found.low, found.high) == pytest.approx(wilson_interval(35, 40))
+
+
+def test_partial_credit_has_students_interval_within_0_and_1() -> None:
+    values = [0.2, 0.9, 0.55, 1.0]
+    found = score_of([stratum(1.0, *values)])
+    se = np.std(values, ddof=1) / 2
+    half = student_quantile(3) * se
+    assert (found.low, found.high) == pytest.approx((max(0.0, np.mean(values) - half), 1.0))
+
+
+@pytest.mark.parametrize("values", [(0.5,), (0.5, 0.5, 0.5)])
+def test_where_nothing_tells_the_spread_there_is_no_interval(values: tuple[float, ...]) -> None:
+    found = score_of([stratum(1.0, *values)])
+    assert (found.low, found.high) == (None, None)
+
+
+def test_one_question_has_no_standard_error_but_wilsons_width() -> None:
+    found = score_of([stratum(1.0, 1.0)])
+    assert found.se is None
+    assert (found.low, found.high) == pytest.approx(wilson_interval(1, 1))
+
+
+def test_a_change_of_one_task_is_tangos_and_relative_to_the_baseline() -> None:
+    change = change_of([(1.0, pairs(kept=60, lost=20, gained=4, wrong=16))])
+    low, high = tango_interval(20, 4, 100)
+    assert (change.difference.low, change.difference.high) == pytest.approx((low, high))
+    assert change.base == 0.8
+    assert change.relative is not None
+    assert (change.relative.low, change.relative.mid, change.relative.high) == pytest.approx(
+        (low / 0.8, -0.16 / 0.8, high / 0.8)
+    )
+    assert (change.flips.lost, change.flips.gained) == (20, 4)
+    assert change.verdict is ScoreVerdict.LOWER
+
+
+def test_the_standard_error_of_a_change_is_that_of_the_differences() -> None:
+    chosen = pairs(kept=60, lost=20, gained=4, wrong=16)
+    moved = [after - before for before, after in chosen]
+    assert change_of([(1.0, chosen)]).difference.se == pytest.approx(np.std(moved, ddof=1) / 10)
+
+
+def test_equal_tasks_are_compared_as_one() -> None:
+    split = change_of([(0.5, pairs(40, 6, 1, 3)), (0.5, pairs(30, 2, 2, 16))])
+    low, high = tango_interval(8, 3, 100)
+    assert (split.difference.low, split.difference.high) == pytest.approx((low, high))
+
+
+@pytest.mark.parametrize(
+    ("lost", "gained", "verdict"),
+    [
+        (0, 0, ScoreVerdict.NONE_SHOWN),
+        (5, 0, ScoreVerdict.NONE_SHOWN),  # the interval lies below 0, but five of five flips happen by chance: p = 1/16
+        (6, 0, ScoreVerdict.LOWER),
+        (0, 6, ScoreVerdict.HIGHER),
+        (60, 55, ScoreVerdict.NONE_SHOWN),
+    ],
+)
+def test_a_verdict_needs_interval_and_flips(lost: int, gained: int, verdict: ScoreVerdict) -> None:
+    assert change_of([(1.0, pairs(kept=400, lost=lost, gained=gained))]).verdict is verdict
+
+
+def test_no_verdict_goes_against_its_flips() -> None:
+    """Of unlike tasks the small one decides the average, the large one most of the flips."""
+    change = change_of([(0.5, pairs(kept=2, lost=8, gained=0)), (0.5, pairs(kept=970, lost=0, gained=30))])
+    assert change.difference.high is not None and change.difference.high < 0
+    assert change.flips.gained > change.flips.lost and change.flips.p < 0.05
+    assert change.verdict is ScoreVerdict.NONE_SHOWN
+
+
+def test_nothing_is_ever_called_the_same() -> None:
+    assert "same" not in {str(verdict) for verdict in ScoreVerdict}
+    assert str(change_of([(1.0, pairs(kept=100000, lost=0, gained=0))]).verdict) == "no difference shown"
+
+
+def test_a_baseline_of_zero_has_no_relative_change() -> None:
+    assert change_of([(1.0, pairs(kept=0, lost=0, gained=3, wrong=5))]).relative is None
+
+
+def test_nothing_loses_more_than_all() -> None:
+    relative = change_of([(1.0, pairs(kept=0, lost=4, gained=0, wrong=4))]).relative
+    assert relative is not None
+    assert (relative.low, relative.mid) == (-1.0, -1.0)
+
+
+def test_partial_credit_is_compared_by_students_t() -> None:
+    before, after = [0.4, 0.9, 0.75, 0.1], [0.3, 0.7, 0.75, 0.0]
+    moved = np.array(after) - np.array(before)
+    change = change_of([(1.0, list(zip(before, after, strict=True)))])
+    half = student_quantile(3) * moved.std(ddof=1) / 2
+    assert (change.difference.low, change.difference.high) == pytest.approx((moved.mean() - half, moved.mean() + half))
+
+
+def test_the_interval_of_an_average_covers_its_truth() -> None:
+    """Two tasks of unlike size, difficulty and loss, drawn 400 times."""
+    rng, held = Random(7), 0
+    for _ in range(400):
+        drawn = []
+        for n, loses, gains in ((40, 0.10, 0.02), (120, 0.03, 0.02)):
+            rolls = [rng.random() for _ in range(n)]
+            lost, gained = sum(roll < loses for roll in rolls), sum(roll > 1 - gains for roll in rolls)
+            drawn.append((0.5, pairs(n - lost - gained, lost, gained)))
+        found = change_of(drawn).difference
+        assert found.low is not None
+        assert found.high is not None
+        held += found.low <= (0.02 - 0.10 + 0.02 - 0.03) / 2 <= found.high
+    assert 0.92 <= held / 400 <= 0.99
+
+
+def test_a_mean_over_documents_weighs_by_tokens() -> None:
+    values, weights = [2.0, 3.0, 2.5], [100.0, 50.0, 10.0]
+    found = weighted_mean(values, weights)
+    mid = np.average(values, weights=weights)
+    spread = sum((w * (v - mid)) ** 2 for v, w in zip(values, weights, strict=True))
+    se = sqrt(spread * 3 / 2) / 160
+    assert (found.mid, found.se, found.n) == (pytest.approx(mid), pytest.approx(se), 3)
+    assert found.high == pytest.approx(mid + student_quantile(2) * se)
+
+
+def test_equal_documents_have_the_plain_standard_error() -> None:
+    values = [1.0, 2.0, 4.0, 3.0]
+    assert weighted_mean(values, [8.0] * 4).se == pytest.approx(np.std(values, ddof=1) / 2)
+
+
+def test_a_perplexity_keeps_the_ends_of_its_logarithm() -> None:
+    mean = Estimate(mid=log(20), se=0.1, low=log(16), high=log(25), n=9)
+    found = exponential(mean)
+    assert (found.low, found.mid, found.high, found.se) == pytest.approx((16, 20, 25, 2.0))
+    assert exponential(weighted_mean([2.0], [5.0])) == Estimate(mid=exp(2.0), se=None, low=None, high=None, n=1)
+
+
+def test_a_mean_of_no_documents_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one document"):
+        weighted_mean([], [])
+
+
+@pytest.mark.parametrize("tasks", [2, 7, 12])
+@pytest.mark.parametrize("n", [1, 40, 200])
+def test_an_average_without_a_wrong_answer_lies_in_its_interval(tasks: int, n: int) -> None:
+    """To the last bit: figures draw the distance to each end."""
+    for value in (0.0, 1.0):
+        estimate = score_of([Stratum(share=1 / tasks, values=(value,) * n) for _ in range(tasks)])
+        assert estimate is not None
+        assert estimate.low <= estimate.mid <= estimate.high

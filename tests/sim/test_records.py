@@ -1,0 +1,113 @@
+"""Records of simulated cells."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ktbench.sim import simulation as simulator
+from ktbench.sim.records import simulate_cells, simulated
+from ktbench.sim.simulation import Simulation
+from ktbench.spec.ids import spec_id
+from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Cell, Environment, Record, RoofSample, Work
+from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.timeline import Span, Timeline
+from tests.sim.testbed import cell_on, testbed
+
+HERE = Environment(env_id="e", code_id="c")
+MS = 1e-3
+# Device, host and link, the host alone for 3 of 10 ms.
+SPANS = (("device", 0, 3), ("host", 2, 6), ("link", 6, 7), ("device", 7, 10))
+
+
+def cell(**engine: Any) -> Cell:
+    spec = cell_on(testbed(), **({"device": "cuda"} | engine))
+    return Cell(label=spec.label, spec=spec, spec_id=spec_id(spec))
+
+
+def simulation(spec: RunSpec) -> Simulation:
+    spans = tuple(
+        Span(resource=where, name=where, kind="other", begin_s=begin * MS, end_s=end * MS)  # type: ignore[arg-type]
+        for where, begin, end in SPANS
+    )
+    return Simulation(
+        step_s=10 * MS,
+        timeline=Timeline(title=spec.summary, spans=spans, step_s=10 * MS, provenance="simulated"),
+        work=Work(weight_bytes=10, flops=20, tokens=1),
+        counters={"avx512_calls": 7},
+        roof=RoofSample(read_bytes_per_s=1e9, peak_flops=1e12, peak_isa="avx512"),
+        shares={"host": 0.4},
+        bottleneck="link",
+        notes=("deferral=auto chose 2",),
+    )
+
+
+class Simulator:
+    """Stands for `simulate`: counts what it is asked, and refuses cells with +m."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __call__(self, spec: RunSpec) -> Simulation:
+        self.asked.append(spec.label)
+        if spec.engine.amx:
+            raise ValueError("no constants for AMX")
+        return simulation(spec)
+
+
+@pytest.fixture
+def simulate(monkeypatch: pytest.MonkeyPatch) -> Simulator:
+    found = Simulator()
+    monkeypatch.setattr(simulator, "simulate", found)
+    return found
+
+
+def test_a_record_holds_the_simulation(simulate: Simulator) -> None:
+    found = simulated(cell(), HERE)
+    assert (found.outcome, found.provenance, found.round) == (Outcome.OK, "simulated", 0)
+    assert found.samples_s == (10 * MS,)
+    assert found.work == Work(weight_bytes=10, flops=20, tokens=1)
+    assert found.roofs == (RoofSample(read_bytes_per_s=1e9, peak_flops=1e12, peak_isa="avx512"),)
+    assert found.notes == ("deferral=auto chose 2", "bottleneck: link")
+    assert {one.feature: one.seen for one in found.evidence if one.seen} == {"avx512": 7}
+    assert found.error is None and found.took_s > 0
+    assert (found.code_id, found.env_id) == ("c", "e")
+
+
+def test_role_times_exist_where_roles_are_apart(simulate: Simulator) -> None:
+    roles = simulated(cell(), HERE).roles
+    assert roles is not None
+    assert roles.host_busy_s == pytest.approx(4 * MS)
+    assert roles.device_wait_s == pytest.approx(3 * MS)
+    assert roles.overlap_s == pytest.approx(1 * MS)
+    assert simulated(cell(device="cpu"), HERE).roles is None
+
+
+def test_a_simulation_that_raises_is_unsupported_with_its_message(simulate: Simulator) -> None:
+    found = simulated(cell(amx=True), HERE)
+    assert (found.outcome, found.why, found.samples_s) == (Outcome.UNSUPPORTED, "no constants for AMX", ())
+    assert found.provenance == "simulated"
+
+
+def test_what_the_machine_lacks_is_not_simulated(simulate: Simulator) -> None:
+    there, unsupported = cell(), cell(numa=True)
+    found = list(simulate_cells((there, unsupported), {unsupported.key: "no domains"}, HERE, {}))
+    assert [(record.cell, record.outcome) for record in found] == [
+        (there.key, Outcome.OK),
+        (unsupported.key, Outcome.UNSUPPORTED),
+    ]
+    assert found[1].why == "no domains"
+    assert simulate.asked == ["+v+d"]
+
+
+def test_a_resumed_run_keeps_its_simulated_records(simulate: Simulator) -> None:
+    cells = (cell(), cell(amx=True))
+    kept: dict[tuple[str, int], Record] = {(one.cell, one.round): one for one in simulate_cells(cells, {}, HERE, {})}
+    simulate.asked.clear()
+    assert list(simulate_cells(cells, {}, HERE, kept)) == []
+    assert simulate.asked == ["+v+m+d"]
+    mended = {key: replace(record, why="another reason") if record.why else record for key, record in kept.items()}
+    assert [record.why for record in simulate_cells(cells, {}, HERE, mended)] == ["no constants for AMX"]
