@@ -90,9 +90,11 @@ def embedded(figure: Sheet, name: str, styles: Stylesheet) -> str:
             return f' id="{name}-{value}"' if value in kept else ""
         if key.startswith("xmlns") or (key == "transform" and _FLAT.match(value)):
             return ""
+        if key == "fill":  # var() works in CSS, not in an attribute
+            return f' class="{styles.class_of(f"fill: {value}")}"'
         value = _REFERENCE.sub(rf"\1{name}-\2", value)
-        if key in ("style", "fill"):  # var() stands in CSS, not in an attribute
-            return f' class="{styles.class_of(value if key == "style" else f"fill: {value}")}"'
+        if key == "style":
+            return f' class="{styles.class_of(value)}"'
         if key == "d":
             value = _BETWEEN_STEPS.sub("", value)
         return f' {key.removeprefix("xlink:")}="{styles.themed(_DECIMALS.sub(_cut, value))}"'

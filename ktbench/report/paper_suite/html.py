@@ -46,7 +46,7 @@ def _section(paper: Document, figures: Figures) -> _Section:
     return _Section(
         id=table.part or "part",
         title=table.title,
-        figure=figures.embed(paper.draw(), ""),
+        figure=figures.embed(paper.draw(), table.title),
         table=table,
         headings=tuple(column.heading for column in table.columns),
         numeric=tuple(column.numeric for column in table.columns),

@@ -52,16 +52,16 @@ class Figures:
     marks: dict[str, dict[str, list[object]]] = field(default_factory=dict)
     _count: int = 0
 
-    def add(self, figure: Sheet, title: str, numbers: Mapping[Key, int]) -> PageFigure:
+    def add(self, figure: Sheet, title: str, caption: str, numbers: Mapping[Key, int]) -> PageFigure:
         """Embed a figure, whose marks have cards of these numbers."""
-        found = self.embed(figure, title)
+        found = self.embed(figure, title, caption)
         self.marks[found.name] = {
             gid: [[numbers[one.key], one.note] if one.note else numbers[one.key] for one in marks]
             for gid, marks in figure.marks.items()
         }
         return found
 
-    def embed(self, figure: Sheet, title: str) -> PageFigure:
+    def embed(self, figure: Sheet, title: str, caption: str = "") -> PageFigure:
         """Embed a figure without cards."""
         name = f"figure-{self._count}"
         self._count += 1
@@ -70,7 +70,7 @@ class Figures:
             name=name,
             title=title,
             svg=Markup(embedded(figure, name, self.styles)),  # matplotlib escapes text
-            caption=" ".join(figure.caption),
+            caption=caption,
             wide=round(box.width * _PX_PER_IN),
             is_long=box.height > _PAGE_IN,
         )
@@ -128,12 +128,18 @@ def section_of(document: Document, index: TooltipIndex, figures: Figures, title:
         best=best_sentence(document.rows) if is_table else None,
         findings=_findings(document),
         warnings=warnings_of(document.rows) if is_table else (),
-        figures=tuple(figures.add(figure, name, numbers) for name, figure in drawn),
+        figures=tuple(figures.add(figure, name, _captioned(figure, table), numbers) for name, figure in drawn),
         lines=tuple(_line(table, numbers[key], cells) for key, cells in lines),
         controls=tuple(_controls(document, numbers)),
         grids=tuple(_grids(document)),
         commands=tuple(_commands(table, index, first)),
     )
+
+
+def _captioned(figure: Sheet, table: Table) -> str:
+    """The caption without what the section lists as conditions and methods."""
+    listed = {*table.conditions, *table.methods}
+    return " ".join(sentence for sentence in figure.caption if sentence not in listed)
 
 
 def _commands(table: Table, index: TooltipIndex, first: int) -> Iterator[tuple[int, str, str]]:
