@@ -32,8 +32,7 @@ def run(overrides: Sequence[str]) -> int:
 
     Raises RequestError for runs that are not there, that are of different machines, or that have no cell in common.
     """
-    from ktbench.report.comparison_data import write_comparison
-    from ktbench.report.comparison_table import comparison_markdown
+    from ktbench.report.comparison_table import comparison_markdown, write_comparison
     from ktbench.results import read_run
     from ktbench.results.between_runs import require_one_machine
     from ktbench.results.comparison import compare_runs

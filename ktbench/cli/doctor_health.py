@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ktbench.spec.health import Warned
+    from ktbench.spec.health.check import Warned
 
 Line = tuple[str, str]
 
@@ -20,7 +20,8 @@ def health_lines() -> list[Line]:
     from ktbench.host.health import health_facts
     from ktbench.host.roofs import core_to_core_ns
     from ktbench.host.topology import read_topology
-    from ktbench.spec.health import MACHINE_CHECKS, unknown, warnings
+    from ktbench.spec.health import MACHINE_CHECKS, warnings
+    from ktbench.spec.health.check import unknown
 
     topology, kernels = read_topology(), load_extension().module
     hop_ns = None if kernels is None else core_to_core_ns(kernels, topology.core_cpus)

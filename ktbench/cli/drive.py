@@ -105,7 +105,7 @@ def _write_files(sweep: Sweep, planned: Planned) -> None:
     """GGUF files for the peers that run them; where one cannot be written it costs the cells that need it."""
     failed: dict[Path, ChildFailed] = {}
     for cell in planned.runnable:
-        if cell.spec.system == "ktbench" or not BY_NAME[cell.spec.system].opaque:
+        if cell.spec.system == "ktbench" or not BY_NAME[cell.spec.system].black_box:
             continue
         path = kept_file(cell.spec).path
         try:

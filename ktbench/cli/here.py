@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ktbench.engine.gguf.export import no_file
-from ktbench.engine.placing import place_experts
+from ktbench.engine.placement import place_experts
 from ktbench.engine.roles import lacking_cores
 from ktbench.engine.support import unsupported as not_built
 from ktbench.engine.workload.recorded import read_profile, read_trace

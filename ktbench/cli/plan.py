@@ -42,7 +42,7 @@ def run(overrides: Sequence[str]) -> int:
 
 
 def _simulated_line(cells: Sequence[Cell]) -> str:
-    from ktbench.report.simulated import simulated_on
+    from ktbench.report.conditions import simulated_on
 
     said = simulated_on([cell.spec.machine for cell in cells if cell.spec.machine])
     return f"{said}: {len(cells)} cell{'' if len(cells) == 1 else 's'}, in this process, nothing is loaded"

@@ -9,7 +9,7 @@ from dataclasses import replace
 from statistics import median
 
 from ktbench.cli.names import cell_names, listing
-from ktbench.report.columns import name_width, row_line
+from ktbench.report.terminal import name_width, row_line
 from ktbench.results import Run
 from ktbench.results.row import Row, groups_of
 from ktbench.results.rows import judged_values, rows_of

@@ -11,8 +11,7 @@ SUMMARY = "tables and figures of a run again, from its log alone: RUN [md|csv|js
 
 def run(overrides: Sequence[str]) -> int:
     """Rebuild the report of a run and print its table. Raises RequestError for an unknown run or format."""
-    from ktbench.report.documents import documents_of
-    from ktbench.report.page import page_of
+    from ktbench.report.documents import documents_of, page_of
     from ktbench.report.write import FORMATS, write_report
     from ktbench.results import read_run
     from ktbench.results.find import find_run

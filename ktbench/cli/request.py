@@ -11,7 +11,7 @@ from typing import Any
 from ktbench.cli.described import lacking_there
 from ktbench.cli.here import lacking_here, lacking_room
 from ktbench.config import Request, compose, freeze
-from ktbench.engine.checkpoint_files import inspect_checkpoint
+from ktbench.engine.checkpoint import inspect_checkpoint
 from ktbench.engine.gguf.inspecting import inspect_gguf, is_gguf
 from ktbench.engine.inject.match import require_operators
 from ktbench.host.local import read_local_machine

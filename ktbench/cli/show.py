@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from ktbench.cli.names import listing
-from ktbench.report.accuracy.line import accuracy_line
-from ktbench.report.accuracy.markdown import below_grid
-from ktbench.report.accuracy.table import accuracy_table, grids_below
-from ktbench.report.agreement import UNPROVEN, kl_text, top1_text
-from ktbench.report.columns import name_width, row_line
-from ktbench.report.conditions import common_to, conditions_of
+from ktbench.report.accuracy_table import accuracy_table, grids_below
+from ktbench.report.conditions import UNPROVEN, conditions_of, kl_text, top1_text
 from ktbench.report.documents import Document, documents_of
-from ktbench.report.markdown import grid, table_grid
+from ktbench.report.markdown import common_to, grid, grid_of, table_grid
 from ktbench.report.paper_suite.overview import HEADINGS, NUMERIC, overview
+from ktbench.report.terminal import accuracy_line, name_width, row_line
 from ktbench.report.write import write_report
 from ktbench.results import Run
 from ktbench.results.accuracy import AccuracyRow, accuracy_rows
@@ -90,7 +87,7 @@ def _asked(part: Run) -> _Shown:
     answers = accuracy_rows(part)
     of_cell, rows = {row.row.cell: row for row in answers}, [row.row for row in answers]
     lines = listing(rows, lambda row: _answer_lines(of_cell[row.cell], name_width(rows)))
-    below = [line for one in grids_below(part, answers)[-1:] for line in ("", f"{one.title}:", *below_grid(one))]
+    below = [line for one in grids_below(part, answers)[-1:] for line in ("", f"{one.title}:", *grid_of(one))]
     return _Shown(lines=(*lines, *below), conditions=accuracy_table(part, answers).conditions)
 
 

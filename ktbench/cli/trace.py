@@ -114,8 +114,7 @@ def _written(timeline: Timeline, cell: Cell, machine: Environment, folder: Path)
 
 def _conditions(cell: Cell, machine: Environment) -> tuple[str, ...]:
     """What was traced, on what, and the ids."""
-    from ktbench.report.machine import machine_sentence
-    from ktbench.report.simulated import simulated_on
+    from ktbench.report.conditions import machine_sentence, simulated_on
 
     spec = cell.spec
     if spec.machine is not None:

@@ -13,8 +13,8 @@ from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
 from ktbench.engine.answering_steps import Steps
-from ktbench.engine.parts import Parts
-from ktbench.engine.step.decoding import LeanDecoding
+from ktbench.engine.components import Parts
+from ktbench.engine.decode.step import LeanDecoding
 
 # Some attention computes something for every position that there is room for, used or not.
 _ROOM = 32

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ktbench.engine.forward import Forward
+from ktbench.engine.decode.forward import Forward
 
 # A batch is narrowed once so many of its sequences are left: above, copying its cache costs more than it saves.
 _NARROW = 3 / 4

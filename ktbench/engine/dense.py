@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from ktbench._kernels import Linear, OpenMPTeam, PackedMatrix, rms_norm
+from ktbench.engine.decode.lazy import settled
+from ktbench.engine.decode.program import Tape
+from ktbench.engine.forms import LinearBlocks
 from ktbench.engine.fused import bits
 from ktbench.engine.inject.forms import read_norm
-from ktbench.engine.matrices import LinearBlocks
-from ktbench.engine.step.later import settled
-from ktbench.engine.step.tape import Tape
 from ktbench.spec.weights import BLOCK, BLOCK_BYTES, Precision
 
 # Strips of the packed layout: the rows of a layer that shares a matrix must begin with one.

@@ -1,45 +1,169 @@
-"""Routed experts as Transformers runs them, and their output in float32 arithmetic.
+"""The experts operator: replaces a family's `*Experts` module and has the host role run the routed experts.
 
-Letters: T tokens, k experts of a token, H hidden width.
+Letters: T tokens of a call, k experts of a token, H hidden width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from ktbench.engine.form import read_form
-from ktbench.engine.matrices import ExpertMatrices, ExpertStore
-from ktbench.engine.routing import Routing
-from ktbench.engine.step.later import Fetch
+from ktbench.engine.decode.lazy import Fetch, Later, settled
+from ktbench.engine.decode.program import Tape
+from ktbench.engine.decode.timeline import Where
+from ktbench.engine.forms import ExpertMatrices, Place, read_form
+from ktbench.engine.placement import Residence
+from ktbench.engine.routing import PassRouting, Routing, from_router
 
 
-class Reference:
-    """The experts' output in float32 arithmetic for `hidden` [T, H] float32.
+class Backend(Protocol):
+    """The experts of one layer and a way to run them: hidden [T, H] bf16 and a routing in, [T, H] bf16 out."""
 
-    Each expert is run once, whatever the number of routings asked for. An id of -1 is nobody.
+    def __call__(self, hidden: Tensor, routing: Routing, /) -> Tensor:
+        """The gate-weighted sum over each token's experts. An id of -1 is nobody."""
+
+    def start(self, hidden: Tensor, routing: Routing, /) -> Fetch:
+        """Begins the same; what is given back waits for it. Where the roles share cores it is done already."""
+
+    def matrices(self, i: int, /) -> ExpertMatrices:
+        """The weights of expert `i`."""
+
+
+Tap = Callable[[int, Tensor, Routing, Tensor], None]
+
+
+@dataclass(kw_only=True)
+class Pass:
+    """How the current forward pass treats the experts; one object, shared by the operators of all layers.
+
+    `replay` gives the routing of the calls to come, in place of the routers', where it is not None; `record` collects
+    the routing of calls where it is not None. `apart` is whether host and device role work at the same time. `carried`
+    is what a layer deferred and the next one adds, `tap` sees every call of a backend.
     """
 
-    def __init__(self, store: ExpertStore, hidden: Tensor) -> None:
-        self.hidden = hidden
-        self._store = store
-        self._outputs: dict[int, Tensor] = {}
+    tape: Tape = field(default_factory=Tape)
+    fused: bool = False
+    apart: bool = False
+    deferral: int = 0
+    skipping: int = 0
+    replay: Iterator[Routing] | None = None
+    record: PassRouting | None = None
+    carried: Fetch | None = None
+    tap: Tap | None = None
+    counted: dict[str, int] = field(default_factory=lambda: {"deferred_experts": 0, "skipped_experts": 0})
 
-    def __call__(self, routing: Routing) -> Tensor:
-        """[T, H] float32: the sum over each token's experts of gate weight times output."""
-        total = torch.zeros_like(self.hidden)
-        for i in sorted(set(routing.ids.flatten().tolist()) - {-1}):
-            token, column = (routing.ids == i).nonzero(as_tuple=True)
-            total.index_add_(0, token, self._output(i)[token] * routing.gates[token, column, None])
-        return total
+    def begin(self, routing: Iterable[PassRouting] | None) -> None:
+        """A step begins, with this routing of its passes, or with the routers' own."""
+        self.carried = None
+        self.replay = None if routing is None else (layer for one_pass in routing for layer in one_pass)
 
-    def _output(self, i: int) -> Tensor:
-        if i not in self._outputs:
-            self._outputs[i] = self._store(i)(self.hidden)
-        return self._outputs[i]
+
+class ExpertsOperator(nn.Module):
+    """Routed experts of one decoder layer, called as Transformers calls them: (hidden, ids, weights).
+
+    With Expert Deferral layer l gives R_imm[l](x_l) + R_def[l-1](x_[l-1]); residual and shared expert are added by the
+    block around it (KTransformers, section 4.1). The last MoE layer defers nothing. Neither deferral nor skipping
+    renormalises. With the roles apart the result is a tensor that is waited for when it is first used.
+    """
+
+    def __init__(self, place: Place, state: Pass, *, original: Backend | None, fused: Backend | None) -> None:
+        super().__init__()
+        self.place, self.state = place, state
+        self.original, self.fused = original, fused
+        self.at_device: Backend | None = None
+        self.residence: Residence | None = None
+
+    @property
+    def backend(self) -> Backend:
+        """What runs the experts now. Raises ValueError where its weights were not kept at load."""
+        chosen = self.fused if self.state.fused else self.original
+        if chosen is None:
+            raise ValueError(f"{'packed' if self.state.fused else 'original'} expert weights were not kept at load")
+        return chosen
+
+    def forward(self, hidden: Tensor, ids: Tensor, gates: Tensor) -> Tensor:
+        """[T, H] in the type of `hidden` [T, H]; `ids` and `gates` [T, k] are the router's own."""
+        hidden, state = settled(hidden), self.state
+        routing = from_router(ids, gates) if state.replay is None else next(state.replay)
+        if state.record is not None:
+            state.record.append(routing)
+        fetch = self._begin(hidden, routing)
+        if not state.apart:
+            return fetch()
+        return Later(fetch, hidden.shape, hidden.dtype, hidden.device)
+
+    def _begin(self, hidden: Tensor, routing: Routing) -> Fetch:
+        state = self.state
+        carried, state.carried = state.carried, None
+        on_time = routing
+        if state.skipping:
+            on_time, dropped = routing.split(state.skipping)
+            self._count("skipped_experts", dropped)
+        elif state.deferral and not self.place.is_last:
+            on_time, late = routing.split(state.deferral)
+            self._count("deferred_experts", late)
+        fetch = self._start(hidden, on_time)
+        if on_time is not routing and not state.skipping:
+            state.carried = self._start(hidden, late)
+        return fetch if carried is None else lambda: fetch() + carried()
+
+    def _count(self, name: str, routing: Routing) -> None:
+        counted, pairs = self.state.counted, routing.ids.numel()
+
+        def count() -> None:
+            counted[name] += pairs
+
+        self.state.tape.do(count)
+
+    def _start(self, hidden: Tensor, routing: Routing) -> Fetch:
+        """Begins a part of a call on both roles; the device's share is done here and now."""
+        if routing.ids.shape[-1] == 0:
+            return lambda: torch.zeros_like(hidden)
+        if self.residence is None or self.at_device is None:
+            fetch = self.backend.start(hidden, routing)
+        else:
+            fetch = self._start_both(hidden, routing, self.residence, self.at_device)
+        return fetch if self.state.tap is None else self._tapped(hidden, routing, fetch)
+
+    def _start_both(self, hidden: Tensor, routing: Routing, residence: Residence, at_device: Backend) -> Fetch:
+        host_ids, device_ids = residence.split(routing.ids)
+        fetch = self.backend.start(hidden, Routing(ids=host_ids, gates=routing.gates))
+        here = at_device(hidden, Routing(ids=device_ids, gates=routing.gates))
+        return lambda: fetch() + here
+
+    def _tapped(self, hidden: Tensor, routing: Routing, fetch: Fetch) -> Fetch:
+        output = fetch()
+        assert self.state.tap is not None
+        self.state.tap(self.place.layer, hidden, routing, output)
+        return lambda: output
+
+
+class SharedExpert(nn.Module):
+    """Stands where a block's shared experts stood: hidden [..., H], and what else a family gives them, to [..., H]."""
+
+    def __init__(self, original: nn.Module, state: Pass, layer: int | None) -> None:
+        super().__init__()
+        self.original, self.state = original, state
+        self._where = Where("shared", layer)
+
+    def forward(self, hidden: Tensor, *others: Any, **named: Any) -> Tensor:
+        """What the original gives; with the roles apart a tensor that is computed when it is first used."""
+        if not self.state.apart:
+            return self._run(hidden, *others, **named)
+        run = partial(self._run, hidden, *others, **named)
+        return Later(run, hidden.shape, hidden.dtype, hidden.device, waits=False)
+
+    def _run(self, hidden: Tensor, *others: Any, **named: Any) -> Tensor:
+        watch = self.state.tape.watch
+        watch.enter(self._where)
+        output: Tensor = self.original(hidden, *others, **named)
+        watch.leave()
+        return output
 
 
 class OriginalExperts:

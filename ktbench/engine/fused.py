@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ktbench._kernels import HostCall, MoE, OpenMPTeam, PackedExperts, Prepared, Team, ThreadPool
-from ktbench.engine.form import ExpertsForm
-from ktbench.engine.matrices import ExpertBlocks, ExpertMatrices, PackableStore
-from ktbench.engine.packing import Packing
+from ktbench.engine.decode.lazy import Fetch
+from ktbench.engine.decode.program import Tape
+from ktbench.engine.forms import ExpertBlocks, ExpertMatrices, ExpertsForm, PackableStore
 from ktbench.engine.protocol import Unsupported
 from ktbench.engine.roles import reach
 from ktbench.engine.routing import Routing
-from ktbench.engine.step.later import Fetch
-from ktbench.engine.step.tape import Tape
+from ktbench.engine.weight_plan import Packing
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import RunSpec
 

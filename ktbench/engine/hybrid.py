@@ -11,20 +11,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ktbench.engine.experts import Reference
-from ktbench.engine.forward import Forward
-from ktbench.engine.observing import Observer
-from ktbench.engine.parts import Parts
+from ktbench.engine.components import Parts
+from ktbench.engine.decode.forward import Forward
+from ktbench.engine.decode.step import LeanDecoding, LeanSteps, PassSteps, Steps
+from ktbench.engine.decode.timeline import timeline
+from ktbench.engine.observe import Observer, Reference
+from ktbench.engine.placement import Residents, leave
 from ktbench.engine.protocol import Observation
-from ktbench.engine.require import configured, require
-from ktbench.engine.resident import Residents, leave
 from ktbench.engine.routing import PassRouting, Routing
-from ktbench.engine.script import Script, ScriptWriter
-from ktbench.engine.scripts import Scripts
-from ktbench.engine.step.decoding import LeanDecoding
-from ktbench.engine.stepping import LeanSteps, PassSteps, Steps
-from ktbench.engine.timelines import timeline
+from ktbench.engine.support import configured, require
 from ktbench.engine.work import DenseWork, ExpertsWork, mean_work, step_work
+from ktbench.engine.workload_trace import Script, Scripts, ScriptWriter
 from ktbench.spec.deferral import choose_deferral, deferral_candidates
 from ktbench.spec.engine import EngineSpec, PlacementSpec
 from ktbench.spec.record import Work

@@ -1,28 +1,140 @@
-"""The routed experts of one MoE layer alone, with no model around them."""
+"""The routed experts of one MoE layer alone, on copies of it that are used in turn so that weights come from memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ktbench.engine.copies import BindableBackend, Call, Copies, HeldLayer
-from ktbench.engine.experts import Reference
-from ktbench.engine.layer_script import LayerScript, LayerStep, write_layer_script
-from ktbench.engine.observing import Observer
+from ktbench.engine.experts import Backend
+from ktbench.engine.observe import Observer, Reference
 from ktbench.engine.protocol import Observation, Unsupported
-from ktbench.engine.require import configured, require
 from ktbench.engine.routing import Routing
+from ktbench.engine.support import configured, require
 from ktbench.engine.work import ExpertsWork, layer_work, mean_work
+from ktbench.engine.workload.routing import layer_selections
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.peers import PeerSpec
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
+from ktbench.spec.shape import MoEShape
 from ktbench.spec.timeline import Timeline
+from ktbench.spec.weights import Precision
+
+# Numbers by which the tokens of one step are ahead of those of the step before: whole cache lines, and no row is one of
+# another step at any width of a real model.
+_AHEAD = 32 * 97
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerStep:
+    """One step: `hidden` [T, H] bf16, `gates` [T, k]; `ranks` [T, k] count the experts selected, from 0 to `active`."""
+
+    hidden: Tensor
+    gates: Tensor
+    ranks: NDArray[np.int64]
+    active: int
+
+    @property
+    def ranked(self) -> Routing:
+        """The routing, experts by rank."""
+        return Routing(ids=torch.from_numpy(self.ranks), gates=self.gates)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerScript:
+    """The steps of a workload and the memory [T, H] that their outputs go to."""
+
+    workload: WorkloadSpec
+    steps: tuple[LayerStep, ...]
+    output: Tensor
+
+
+def write_layer_script(workload: WorkloadSpec, shape: MoEShape) -> LayerScript:
+    """Seeded steps, other tokens in each. Raises ValueError for routing that cannot be had, see `layer_selections`."""
+    selections = layer_selections(workload, shape)
+    size = (workload.batch, shape.hidden)
+    numbers = _normal(workload.batch * shape.hidden + _AHEAD * len(selections), workload.seed)
+    steps = []
+    for number, (ids, gates) in enumerate(selections):
+        chosen, ranks = np.unique(ids, return_inverse=True)
+        hidden = numbers[_AHEAD * number :][: workload.batch * shape.hidden].view(size)
+        ranks = ranks.reshape(ids.shape).astype(np.int64)
+        steps.append(LayerStep(hidden=hidden, gates=torch.from_numpy(gates), ranks=ranks, active=len(chosen)))
+    return LayerScript(workload=workload, steps=tuple(steps), output=torch.empty(size, dtype=torch.bfloat16))
+
+
+def _normal(count: int, seed: int) -> Tensor:
+    """Normal numbers in bf16: what a norm before the experts gives."""
+    numbers = np.random.default_rng(seed).standard_normal(count, dtype=np.float32)
+    return torch.from_numpy(numbers).bfloat16()
+
+
+Call = Callable[[], Tensor]
+
+
+class BindableBackend(Backend, Protocol):
+    """A backend whose call can be prepared."""
+
+    def bind(self, hidden: Tensor, routing: Routing, output: Tensor, /) -> Call:
+        """The call on `hidden` [T, H], which gives [T, H]; `output` [T, H] is memory that it may write that to."""
+
+
+class Copies:
+    """The experts of one layer, held several times over in `precision`.
+
+    Steps go through the copies in turn, and in each copy on through its experts: a step that needs `a` of them is given
+    the next `a`. So no expert comes back before all others were read, give or take a step of each copy.
+    """
+
+    def __init__(self, backends: Sequence[BindableBackend], experts: int, precision: Precision = "bf16") -> None:
+        if not backends:
+            raise ValueError("a layer needs at least one copy")
+        self.precision = precision
+        self._backends, self._experts = backends, experts
+        self._next = [0] * len(backends)
+        self._steps = 0
+
+    @property
+    def count(self) -> int:
+        """How often the layer is held."""
+        return len(self._backends)
+
+    def take(self, ranks: NDArray[np.int64], active: int) -> tuple[BindableBackend, NDArray[np.int64]]:
+        """The copy for the next step, and its experts in place of `ranks`, which count a step's from 0 to `active`."""
+        copy = self._steps % len(self._backends)
+        first = self._next[copy]
+        self._steps += 1
+        self._next[copy] = (first + active) % self._experts
+        return self._backends[copy], (first + ranks) % self._experts
+
+
+# Steps of the workload without end, on these copies: for whoever tries settings. Each `next` runs one.
+Trial = Callable[[Copies], Iterator[None]]
+
+
+class HeldLayer(Protocol):
+    """One MoE layer in memory and whoever runs it: what our engine and the peers differ in."""
+
+    def choose(self, spec: RunSpec, trial: Trial, /) -> Copies:
+        """The copies that run from now on, set up as `spec` asks.
+
+        Raises Unsupported, and ValueError for what was not kept at load or a thread count that is not to be had.
+        """
+
+    def counters(self) -> Mapping[str, int]:
+        """See `System`."""
+
+    def notes(self, spec: RunSpec, /) -> tuple[str, ...]:
+        """See `System`, of a spec that was chosen before."""
+
+    def close(self) -> None:
+        """Let go of weights and threads."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +150,7 @@ class _Prepared:
 class LayerSystem:
     """Implements `ktbench.engine.protocol.System` for decoder layer `number`, whoever holds and runs it.
 
-    Made by `ktbench.engine.load_layer.load_layer` and `ktbench.peers.layer.open_peer_layer`.
+    Made by `ktbench.engine.load_layer.load_layer` and the peers that run layers.
     """
 
     def __init__(self, model: ModelSpec, number: int, held: HeldLayer) -> None:

@@ -3,34 +3,40 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch import nn
 from transformers import PreTrainedModel
 
 from ktbench.engine.checkpoint import read_checkpoint
-from ktbench.engine.experts import OriginalExperts
-from ktbench.engine.form import read_form
+from ktbench.engine.components import Parts
+from ktbench.engine.decode.program import Tape
+from ktbench.engine.decode.timeline import layer_of
+from ktbench.engine.experts import ExpertsOperator, OriginalExperts, Pass, SharedExpert
+from ktbench.engine.forms import ExpertStore, LinearBlocks, PackableStore, expert_places, is_experts, read_form
 from ktbench.engine.gguf.inspecting import is_gguf
 from ktbench.engine.gguf.reading import GgufModel
 from ktbench.engine.hybrid import HybridEngine
-from ktbench.engine.injecting import inject
-from ktbench.engine.matrices import ExpertStore, LinearBlocks, PackableStore
-from ktbench.engine.operator import ExpertsOperator, Pass
-from ktbench.engine.packing import Holding, Packing
-from ktbench.engine.parts import Parts
-from ktbench.engine.places import expert_places, is_experts
+from ktbench.engine.inject.match import Replacement, match_rules
 from ktbench.engine.protocol import HostRole
-from ktbench.engine.step.tape import Tape
+from ktbench.engine.roles import Threads
 from ktbench.engine.synthetic import PassingExperts, WeightPool, materialise, materialise_experts, skeleton
-from ktbench.engine.threads import Threads
+from ktbench.engine.weight_plan import Holding, Packing
 from ktbench.engine.work import dense_params
+from ktbench.spec.inject import InjectSpec
 from ktbench.spec.run_spec import ModelSpec
 
 if TYPE_CHECKING:
     from ktbench.engine.cuda.role import CudaRole
+    from ktbench.engine.decode.attention import StepAttention
+    from ktbench.engine.dense import DenseHost
     from ktbench.engine.fused import FusedHost
+
+# Linear layers of a block that get the same input, in the order in which their weights lie.
+_SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
 def load(
@@ -150,3 +156,87 @@ def _synthetic(model: ModelSpec, keep_original: bool) -> tuple[PreTrainedModel, 
 
 def _original(_name: str, module: nn.Module) -> ExpertStore:
     return OriginalExperts(module).matrices
+
+
+def inject(
+    network: PreTrainedModel, holding: Holding, threads: int, state: Pass, blocks_of: LinearBlocks | None
+) -> tuple[DenseHost | None, StepAttention | None]:
+    """Who runs the dense operators on so many threads, and attention; None where no cell is lean.
+
+    For `blocks_of` see `DenseHost`. Inner modules come first, so that names stay what they are until their turn. Raises
+    ValueError for rules that do not fit the network.
+    """
+    found = match_rules(network, _needed(holding))
+    _require_experts(network, holding, found)
+    device = attention = None
+    if holding.dense is not None:
+        from ktbench.engine.decode.attention import StepAttention
+        from ktbench.engine.decode.operators import RotaryTable, StepRouter
+        from ktbench.engine.dense import DenseHost
+
+        device = DenseHost(threads, holding.dense, state.tape, holding.original_dense, blocks_of)
+        attention = StepAttention(network, device)
+        _place_dense(network, found, device)
+        _place_attention(network, found, device, attention)
+        for one in _of(found, "rotary"):
+            network.set_submodule(one.name, RotaryTable(network.get_submodule(one.name), attention))
+        for one in _of(found, "router"):
+            network.set_submodule(one.name, StepRouter(network.get_submodule(one.name), device, attention))
+    for one in reversed(_of(found, "shared")):
+        original = network.get_submodule(one.name)
+        network.set_submodule(one.name, SharedExpert(original, state, layer_of(one.name)))
+    return device, attention
+
+
+def _needed(holding: Holding) -> InjectSpec:
+    """The rules that the cells need: those of dense operators have to fit only where a cell is lean."""
+    if holding.dense is not None:
+        return holding.inject
+    always = tuple(rule for rule in holding.inject.rules if rule.operator in ("experts", "shared"))
+    return replace(holding.inject, rules=always)
+
+
+def _require_experts(network: PreTrainedModel, holding: Holding, found: Sequence[Replacement]) -> None:
+    """The engine runs all routed experts: rules that leave some out are refused."""
+    missing = {name for name, _ in expert_places(network)} - {one.name for one in _of(found, "experts")}
+    if holding.inject.rules and missing:
+        raise ValueError(f"inject={holding.inject.name}: no rule of the operator experts for {min(missing)}")
+
+
+def _of(found: Iterable[Replacement], operator: str) -> list[Replacement]:
+    return [one for one in found if one.operator.name == operator]
+
+
+def _place_dense(network: PreTrainedModel, found: Sequence[Replacement], device: DenseHost) -> None:
+    from ktbench.engine.dense import FusedNorm, pack_linears
+
+    for one in _of(found, "rms_norm"):
+        network.set_submodule(one.name, FusedNorm(network.get_submodule(one.name), device))
+    for names in _groups([one.name for one in _of(found, "linear")]):
+        modules: list[nn.Linear] = [network.get_submodule(name) for name in names]  # type: ignore[misc]
+        for name, packed in zip(names, pack_linears(modules, device), strict=True):
+            network.set_submodule(name, packed)
+
+
+def _place_attention(
+    network: PreTrainedModel, found: Sequence[Replacement], device: DenseHost, attention: StepAttention
+) -> None:
+    from ktbench.engine.decode.operators import HeadsAttention
+
+    for one in _of(found, "attention"):
+        network.set_submodule(one.name, HeadsAttention(network.get_submodule(one.name), device, attention))
+
+
+def _groups(names: Sequence[str]) -> list[list[str]]:
+    """Names of linear layers, those of one input together."""
+    groups: dict[tuple[str, int], list[str]] = defaultdict(list)
+    for number, name in enumerate(names):
+        block, _, last = name.rpartition(".")
+        kind = next((kind for kind, words in enumerate(_SIBLINGS) if last in words), None)
+        groups[(block, kind) if kind is not None else (name, -1 - number)].append(name)
+    return [sorted(group, key=_rank) for group in groups.values()]
+
+
+def _rank(name: str) -> int:
+    last = name.rpartition(".")[2]
+    return next((words.index(last) for words in _SIBLINGS if last in words), 0)

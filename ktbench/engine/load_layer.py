@@ -10,17 +10,15 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from ktbench.engine.copies import BindableBackend, Copies, Trial
+from ktbench.engine.decode.program import Tape
 from ktbench.engine.experts import OriginalExperts
-from ktbench.engine.form import ExpertsForm, read_form
-from ktbench.engine.layer import LayerSystem
+from ktbench.engine.forms import ExpertsForm, expert_places, read_form
+from ktbench.engine.layer import BindableBackend, Copies, LayerSystem, Trial
 from ktbench.engine.load import open_host
-from ktbench.engine.packing import Holding, Packing
-from ktbench.engine.places import expert_places
 from ktbench.engine.protocol import HostRole
-from ktbench.engine.step.tape import Tape
+from ktbench.engine.roles import Threads
 from ktbench.engine.synthetic import PassingExperts, WeightPool, materialise_experts, skeleton
-from ktbench.engine.threads import Threads
+from ktbench.engine.weight_plan import Holding, Packing
 from ktbench.spec.rotation import layer_copies
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from ktbench.spec.weights import Precision, expert_bytes

@@ -1,12 +1,31 @@
-"""What the engine cannot run, told from the spec alone: before anything heavy is imported or loaded."""
+"""What the engine cannot run, derived from the spec alone: before anything heavy is imported or loaded."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeVar
 
+from ktbench.engine.protocol import Unsupported
 from ktbench.spec.deferral import MIN_IMMEDIATE_EXPERTS
-from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.run_spec import ModelSpec, RunSpec
 from ktbench.spec.weights import BLOCK, BLOCK_BYTES, FORMATS
+
+T = TypeVar("T")
+
+
+def require(spec: RunSpec, loaded: ModelSpec) -> None:
+    """Raises ValueError for another model than is loaded, and Unsupported with the reason for what cannot run."""
+    if spec.model != loaded:
+        raise ValueError(f"model {spec.model.name} was asked for, {loaded.name} is loaded")
+    if why := unsupported(spec):
+        raise Unsupported(why)
+
+
+def configured(part: T | None) -> T:
+    """What `configure` sets. Raises ValueError where it was not called yet."""
+    if part is None:
+        raise ValueError("configure comes before every other call")
+    return part
 
 
 def unsupported(spec: RunSpec) -> str:

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from ktbench.engine.form import read_form
-from ktbench.engine.matrices import ExpertMatrices
+from ktbench.engine.forms import ExpertMatrices, read_form
 from ktbench.spec.run_spec import ModelSpec
 from ktbench.spec.shape import text_config
 

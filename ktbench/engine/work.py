@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from ktbench.engine.places import is_experts
+from ktbench.engine.forms import is_experts
 from ktbench.engine.routing import PassRouting, Routing
 from ktbench.spec.record import Work
 from ktbench.spec.shape import MoEShape

@@ -24,7 +24,7 @@ _NOT_FINITE = "its logits are not finite"
 
 
 class Predicting(Protocol):
-    """What is asked of a loaded engine (`ktbench.engine.answering.Answering`)."""
+    """What is asked of a loaded engine (`ktbench.engine.generate.Answering`)."""
 
     @property
     def max_positions(self) -> int | None:

@@ -11,7 +11,7 @@ from time import perf_counter
 
 from transformers import AutoTokenizer
 
-from ktbench.engine.answering import open_answering
+from ktbench.engine.generate import open_answering
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.eval.asking import Answer, ask
 from ktbench.eval.drift import DriftPlan, measure_drift

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
+from ktbench.engine.components import Parts
 from ktbench.engine.cuda.fiddler import Copier, Costs, measure_costs
 from ktbench.engine.cuda.stream import CudaHostMemory, Pins
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.load import load_engine
-from ktbench.engine.packing import Holding
-from ktbench.engine.parts import Parts
 from ktbench.engine.protocol import HostRole, Unsupported
+from ktbench.engine.weight_plan import Holding
 from ktbench.peers.support import unsupported
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec
@@ -69,6 +71,11 @@ class Fiddler(HybridEngine):
             self._copier.pins.release()
         del self._layers
         super().close()
+
+
+def open_peer(specs: Sequence[RunSpec], host: HostRole) -> Fiddler:
+    """Fiddler's scheme for cells of prefill and decode. Raises as `open_fiddler`."""
+    return open_fiddler(specs[0].model, host)
 
 
 def open_fiddler(model: ModelSpec, host: HostRole) -> Fiddler:

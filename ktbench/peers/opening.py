@@ -1,28 +1,22 @@
-"""Opens the peer that cells ask for; each is imported only where it runs."""
+"""Opens the peer of a worker's cells, by the module that the peer table names for it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
+from typing import cast
 
-from ktbench.engine.protocol import HostRole, System
+from ktbench.engine.protocol import HostRole, System, Unsupported
+from ktbench.spec.peers import BY_NAME
 from ktbench.spec.run_spec import RunSpec
 
 
 def open_peer(specs: Sequence[RunSpec], host: HostRole) -> System:
-    """The peer of cells that share weights, which are loaded. Raises Unsupported, and what the peer raises."""
-    first = specs[0]
-    if first.workload.phase == "layer":
-        from ktbench.peers.layer import open_peer_layer
+    """The peer of cells that share weights, which are loaded; calls `open_peer(specs, host)` of its module.
 
-        return open_peer_layer(specs, host)
-    if first.system == "transformers":
-        from ktbench.peers.transformers.system import open_transformers
-
-        return open_transformers(first.model, host)
-    if first.system == "fiddler":
-        from ktbench.peers.fiddler import open_fiddler
-
-        return open_fiddler(first.model, host)
-    from ktbench.peers.llama.opening import open_file
-
-    return open_file(first, host)
+    Raises Unsupported for a phase that the peer does not run, and what its own function raises.
+    """
+    peer, phase = BY_NAME[specs[0].system], specs[0].workload.phase
+    if phase not in peer.phases:
+        raise Unsupported(f"{peer.name} runs {' and '.join(peer.phases)}, not workload.phase={phase}")
+    return cast("System", import_module(peer.opener).open_peer(specs, host))

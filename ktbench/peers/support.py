@@ -1,4 +1,4 @@
-"""What a peer cannot run, told from the spec alone: before anything heavy is imported or loaded."""
+"""What a peer cannot run, from the spec alone: before anything heavy is imported or loaded."""
 
 from __future__ import annotations
 
@@ -20,10 +20,8 @@ def unsupported(spec: RunSpec) -> str:
 
 def _reasons(spec: RunSpec, peer: Peer) -> Iterator[str]:
     work, model = spec.workload, spec.model
-    if spec.system == "fiddler" and spec.engine.device == "cpu":
-        yield "fiddler: without a CUDA device there is nothing to copy experts to: what is left of the scheme is base"
-    if spec.system != "fiddler" and spec.engine.device != "cpu":
-        yield f"{peer.name} is run on the cores here, not with engine.device={spec.engine.device}"
+    if spec.engine.device != peer.device:
+        yield f"{peer.name} runs with engine.device={peer.device} only, not with engine.device={spec.engine.device}"
     if work.phase not in peer.phases:
         yield f"{peer.name} runs {' and '.join(peer.phases)}, not workload.phase={work.phase}"
     if spec.precision not in peer.types:
@@ -34,18 +32,18 @@ def _reasons(spec: RunSpec, peer: Peer) -> Iterator[str]:
         yield f"workload.phase=layer has synthetic weights: model.path={model.path} is for prefill and decode"
     if spec.system == "transformers" and spec.peer.implementation == "batched_mm":
         yield from _copying_reasons(spec)
-    if peer.opaque:
-        yield from _opaque_reasons(spec, peer)
+    if peer.black_box:
+        yield from _black_box_reasons(spec, peer)
 
 
-def _opaque_reasons(spec: RunSpec, peer: Peer) -> Iterator[str]:
+def _black_box_reasons(spec: RunSpec, peer: Peer) -> Iterator[str]:
     work = spec.workload
     if spec.device_precision not in peer.types:
         yield f"{peer.name} has no format of as many bits as device_precision={spec.device_precision}"
     if work.shortest is not None:
         yield f"{peer.name} is driven with prompts of equal length, leave workload.shortest=null"
-    if work.chunk is not None and spec.system == "llama-bench":
-        yield "llama-bench chooses its own chunks, leave workload.chunk=null"
+    if work.chunk is not None and not peer.chunks:
+        yield f"{peer.name} chooses its own chunks, leave workload.chunk=null"
 
 
 def _copying_reasons(spec: RunSpec) -> Iterator[str]:

@@ -5,26 +5,139 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from ktbench.report.attribution_text import (
-    attribution_caption,
-    attribution_methods,
-    attribution_notes,
-    context_text,
-    settings_shown,
-)
-from ktbench.report.columns import Column
 from ktbench.report.conditions import conditions_of
+from ktbench.report.data import csv_of, ends_of, json_of_table, reasons_text
 from ktbench.report.methods import methods_of
-from ktbench.report.tables import Table
-from ktbench.report.text import DASH, percent, ratio
+from ktbench.report.table import Column, Table, build_table, notes_of, setting_columns
+from ktbench.report.text import DASH, dashed, percent, ratio
 from ktbench.results import Run
 from ktbench.results.attribution import Attribution, Pair, Share
-from ktbench.results.intervals import Interval
+from ktbench.results.intervals import Interval, is_exact
 from ktbench.results.row import Row
 from ktbench.results.run import the_part
-from ktbench.results.settings import setting_text
+from ktbench.results.settings import setting_text, varying
+from ktbench.spec.plain import to_plain
+
+
+def settings_shown(attributions: Sequence[Attribution]) -> tuple[str, ...]:
+    """Settings that tell the groups apart."""
+    return tuple(varying([one.settings for one in attributions]))
+
+
+def group_name(one: Attribution, settings: Sequence[str]) -> str:
+    """`batch 4, model deepseek_v3`; empty where there is one group."""
+    return ", ".join(f"{key.rpartition('.')[2]} {setting_text(one.settings.get(key))}" for key in settings)
+
+
+def context_text(one: Attribution, pair: Pair) -> str:
+    """What both features of a pair were added to: `base`, `+v`."""
+    letters = "".join(name for name in pair.context if name.startswith("+"))
+    numbers = (name for name in pair.context if not name.startswith("+"))
+    return " ".join(filter(None, [letters, *numbers])) or one.baseline
+
+
+def attribution_notes(one: Attribution, settings: Sequence[str]) -> Iterator[str]:
+    """What has no share, then why cells of columns that show anything are empty, each reason once."""
+    yield from absences(one, settings)
+    at, measured = _at(one, settings), any(pair.is_measured for pair in one.pairs)
+    gaps = [*_gaps(one), *(_no_interactions(one) if measured else ())]
+    yield from (f"{at}{note}" for note in notes_of(gaps))
+    if one.pairs and not measured:
+        yield f"{at}no interactions: no two features were measured both, each and neither beside the same others"
+
+
+def _gaps(one: Attribution) -> Iterator[tuple[str, str]]:
+    shown = {name for share in one.shares for name in ("first", "last") if share.missing.get(name) is None}
+    for share in one.shares:
+        for name, why in share.missing.items():
+            if name in shown or name == "factor" or (name == "part" and share.factor):
+                yield share.feature, f"no {_NAMES[name]}: {why}"
+
+
+def _no_interactions(one: Attribution) -> Iterator[tuple[str, str]]:
+    for pair in one.pairs:
+        if pair.factor is None:
+            yield f"{pair.one} with {pair.other}", f"no interaction: {pair.why}"
+
+
+_NAMES = {"factor": "share", "part": "share in %", "first": "value added first", "last": "value added last"}
+
+
+def absences(one: Attribution, settings: Sequence[str]) -> Iterator[str]:
+    """Why there are no shares, and which features and cells are not in them."""
+    at = _at(one, settings)
+    if one.why:
+        yield f"{at}no shares: {one.why}"
+    yield from (f"{at}{feature} — has no share: {why}" for feature, why in one.aside.items())
+    yield from (f"{at}cell {label} — no order passes it: {why}" for label, why in one.left_out.items())
+
+
+def _at(one: Attribution, settings: Sequence[str]) -> str:
+    where = group_name(one, settings)
+    return f"{where}: " if where else ""
+
+
+def attribution_methods(attributions: Sequence[Attribution]) -> Iterator[str]:
+    """How what the table shows was formed."""
+    with_orders = [one for one in attributions if one.orders]
+    if with_orders:
+        counts = sorted({one.orders for one in with_orders})
+        orders = " or ".join(map(str, counts))
+        yield (
+            f"Share: what a feature adds to the log speed-up, the mean over the {orders} "
+            f"order{'' if counts == [1] else 's'} that add the features one by one through measured cells (Shapley; "
+            "under constraints Faigle and Kern, 1992). Shares multiply to the speed-up of all together."
+        )
+    if any(not one.orders and one.shares for one in attributions):
+        yield "Added last: what leaving one feature out of all costs. These factors do not multiply to the whole."
+    if any(pair.factor for one in attributions for pair in one.pairs):
+        yield (
+            "With another feature: speed-up of both times that of neither over that of each, beside the fewest other "
+            "features with which all four were measured (none unless named after `at`); above 1 they gain together."
+        )
+    if any(not one.simulated for one in attributions):
+        yield (
+            "All of these are formed of the medians in the table of cells; in brackets the distribution-free interval "
+            f"of what they are inside the {_rounds(attributions)} that have the cells with the cores in the same place."
+        )
+
+
+def _rounds(attributions: Sequence[Attribution]) -> str:
+    """How many rounds the shares are formed in; those of the total where there are no shares."""
+    found = [share.factor or share.last for one in attributions for share in one.shares if not one.simulated]
+    counts = sorted({value.n for value in found if value})
+    if not counts:
+        return "rounds"
+    few = "" if all(value.sound for value in found if value) else ", too few for an interval of 95%,"
+    return f"{counts[0]}{f' to {counts[-1]}' if len(counts) > 1 else ''} round{'' if counts == [1] else 's'}{few}"
+
+
+def attribution_caption(run: Run, attributions: Sequence[Attribution]) -> str:
+    """What the figure shows."""
+    simulated = all(one.simulated for one in attributions)
+    ends = "" if simulated else "; whiskers: interval of the values inside rounds"
+    bars = [bars_text(one) for one in attributions if one.shares]
+    what = "; ".join(dict.fromkeys(bars)) or "no shares"
+    matrix = ""
+    if the_part(run).figure == "interactions" and any(one.pairs for one in attributions):
+        bold = "" if simulated else " (bold: the interval does not hold 1)"
+        matrix = (
+            "; right: by which factor two features together differ from the product of each alone, beside the features "
+            f"below the number{bold}"
+        )
+    return f"{run.header.title}{', simulated' if simulated else ''}: {what}{ends}{matrix}."
+
+
+def bars_text(one: Attribution) -> str:
+    """What the bars of a waterfall stand for."""
+    if one.orders == 1:
+        return f"what each step adds to the speed-up of {one.whole} over {one.baseline}"
+    if one.orders:
+        return f"order-free shares of the speed-up of {one.whole} over {one.baseline}"
+    return f"what the speed-up of {one.whole} over {one.baseline} loses without each feature"
+
 
 TOTAL = "all together"
 
@@ -50,57 +163,39 @@ class Line:
 
 def lines_of(attributions: Sequence[Attribution]) -> tuple[Line, ...]:
     """Lines of all groups in order."""
-    return tuple(line for one in attributions for line in _lines(one))
+    return tuple(line for one in attributions for line in _lines_of_group(one))
 
 
-def _lines(one: Attribution) -> Iterator[Line]:
+def _lines_of_group(one: Attribution) -> Iterator[Line]:
     yield from (Line(of=one, share=share) for share in one.shares)
     yield Line(of=one)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _LineColumn:
-    heading: str
-    write: Callable[[Line], str]
-    numeric: bool = True
 
 
 def attribution_table(run: Run, rows: Sequence[Row], attributions: Sequence[Attribution]) -> Table:
     """The table of `attributions`, which are those of `rows`, the rows of a run of one part."""
     settings = settings_shown(attributions)
-    lines = lines_of(attributions)
-    shown = [column for column in _columns(attributions, settings) if {*map(column.write, lines)} - {DASH}]
-    part = the_part(run)
-    return Table(
-        part=part.name,
-        figure=part.figure,
-        title=f"{run.header.title}: whose the speed-up is",
+    return build_table(
+        run,
+        _columns(attributions, settings),
+        lines_of(attributions),
+        title=f"{run.header.title}: attribution of the speed-up",
         conditions=conditions_of(run, rows),
         methods=(*attribution_methods(attributions), *methods_of(run, rows)),
-        columns=tuple(Column(heading=c.heading, write=lambda _: DASH, numeric=c.numeric) for c in shown),
-        cells=tuple(tuple(column.write(line) for column in shown) for line in lines),
-        control_cells=(),
         notes=tuple(dict.fromkeys(note for one in attributions for note in attribution_notes(one, settings))),
-        remarks=(),
         figure_caption=attribution_caption(run, attributions),
         commands=(("all cells", shlex.join(run.header.command)),),
     )
 
 
-def _columns(attributions: Sequence[Attribution], settings: Sequence[str]) -> Iterator[_LineColumn]:
-    yield _LineColumn(heading="feature", write=lambda line: line.share.feature if line.share else TOTAL, numeric=False)
-    for key in settings:
-        yield _LineColumn(heading=key, write=_setting(key))
-    yield _LineColumn(heading="share (×)", write=lambda line: _factor(line.value("factor")))
-    yield _LineColumn(heading="share of the log speed-up (%)", write=_percent)
-    yield _LineColumn(heading="added first (×)", write=lambda line: _factor(line.value("first")))
-    yield _LineColumn(heading="added last (×)", write=lambda line: _factor(line.value("last")))
+def _columns(attributions: Sequence[Attribution], settings: Sequence[str]) -> Iterator[Column[Line]]:
+    yield Column(heading="feature", write=lambda line: line.share.feature if line.share else TOTAL, numeric=False)
+    yield from setting_columns(settings, lambda line: line.of.settings)
+    yield Column(heading="share (×)", write=lambda line: dashed(line.value("factor"), ratio))
+    yield Column(heading="share of the log speed-up (%)", write=_percent)
+    yield Column(heading="added first (×)", write=lambda line: dashed(line.value("first"), ratio))
+    yield Column(heading="added last (×)", write=lambda line: dashed(line.value("last"), ratio))
     for feature in dict.fromkeys(feature for one in attributions for feature in one.features):
-        yield _LineColumn(heading=f"with {feature} (×)", write=_interaction(feature))
-
-
-def _setting(key: str) -> Callable[[Line], str]:
-    return lambda line: setting_text(line.of.settings.get(key))
+        yield Column(heading=f"with {feature} (×)", write=_interaction(feature))
 
 
 def _interaction(feature: str) -> Callable[[Line], str]:
@@ -113,11 +208,73 @@ def _interaction(feature: str) -> Callable[[Line], str]:
     return write
 
 
-def _factor(value: Interval | None) -> str:
-    return DASH if value is None else ratio(value)
-
-
 def _percent(line: Line) -> str:
     if line.share is None:
         return "100" if line.of.orders and any(share.part for share in line.of.shares) else DASH
-    return DASH if line.share.part is None else percent(line.share.part)
+    return dashed(line.share.part, percent)
+
+
+def attribution_csv_text(run: Run, attributions: Sequence[Attribution]) -> str:
+    """A line for each share, each pair and each total; empty where a value is missing, `missing` says why."""
+    lines = [{**one.settings, **line, **_origin(run, one)} for one in attributions for line in _lines(one)]
+    return csv_of(lines)
+
+
+def _lines(one: Attribution) -> Iterator[dict[str, Any]]:
+    yield from map(_share, one.shares)
+    yield {
+        "kind": "total",
+        "feature": one.whole,
+        **ends_of("factor", one.total),
+        "rounds": _rounds_of(one.total),
+        "missing": one.why,
+    }
+    yield from map(_pair, one.pairs)
+
+
+def _share(share: Share) -> dict[str, Any]:
+    return {
+        "kind": "share",
+        "feature": share.feature,
+        "other": None,
+        "context": None,
+        **ends_of("factor", share.factor),
+        "rounds": _rounds_of(share.factor or share.last),
+        **ends_of("part", share.part),
+        **ends_of("first", share.first),
+        **ends_of("last", share.last),
+        "missing": reasons_text(share.missing),
+    }
+
+
+def _pair(pair: Pair) -> dict[str, Any]:
+    return {
+        "kind": "interaction",
+        "feature": pair.one,
+        "other": pair.other,
+        "context": " ".join(pair.context),
+        **ends_of("factor", pair.factor),
+        "rounds": _rounds_of(pair.factor),
+        "missing": pair.why,
+    }
+
+
+def _rounds_of(value: Interval | None) -> int | None:
+    return None if value is None or is_exact(value) else value.n
+
+
+def _origin(run: Run, one: Attribution) -> dict[str, Any]:
+    return {
+        "baseline": one.baseline,
+        "orders": one.orders,
+        "provenance": "simulated" if one.simulated else "measured",
+        "run": run.header.run,
+        "code_id": run.header.code_id,
+        "env_id": None if one.simulated else run.header.env_id,
+        "command": shlex.join(run.header.command),
+    }
+
+
+def attribution_json_text(run: Run, attributions: Sequence[Attribution], table: Table) -> str:
+    """What the table says, and all fields of each group's shares and pairs."""
+    return json_of_table(run, table, attributions=[to_plain(one) for one in attributions])

@@ -2,77 +2,220 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
 
-from ktbench.report.accuracy.text import change_text, flips_text, p_text
-from ktbench.report.comparison_text import conditions, summary, warnings
-from ktbench.report.markdown import grid, listed
-from ktbench.report.text import DASH, interval, ratio
+from ktbench.report.conditions import machine_sentence
+from ktbench.report.data import csv_of, json_of
+from ktbench.report.health import controls_sentence
+from ktbench.report.markdown import grid
+from ktbench.report.table import Column, cells_of, notes_of
+from ktbench.report.template import render
+from ktbench.report.text import DASH, change_text, dashed, flips_text, interval, p_text, ratio
+from ktbench.results import Run
+from ktbench.results.between_runs import Held, Method, are_of_different_machines, software_changes
 from ktbench.results.comparison import ComparedAnswers, ComparedCell, Comparison
-from ktbench.results.row import Row
+from ktbench.results.intervals import Interval, is_exact
+from ktbench.results.row import Row, measured
+from ktbench.results.run import each_machine, facts_of
+from ktbench.results.scores import Change
+from ktbench.results.speedups import Verdict
+from ktbench.spec.errors import RequestError
+from ktbench.spec.plain import to_plain
 
-_CELLS = (
-    ("cell", False),
-    ("A (ms/step)", True),
-    ("B (ms/step)", True),
-    ("B over A", True),
-    ("verdict", False),
-    ("roof, B over A", True),
-    ("turns A, B", True),
-    ("provenance", False),
+T = TypeVar("T")
+_METHODS: dict[Method, str] = {
+    "paired": "The rounds of A and B were measured in turns: ratios are formed inside rounds, so that a drift of the "
+    "machine falls on both; their interval is that of the median between two order statistics.",
+    "unpaired": "A and B were measured one after the other: ratios are the shift between all their turns (Hodges and "
+    "Lehmann, with the exact interval of Mann and Whitney). What the machine did between the two runs is not in that "
+    "interval; the column of the roof shows it.",
+    "identical": "A and B hold the very same turns: nothing is estimated, their ratio is 1.",
+    "simulated": "Simulated steps are the same every time: their ratio has no interval.",
+}
+
+
+def conditions(comparison: Comparison) -> Iterator[str]:
+    """What A and B are, how their cells were compared, on what."""
+    yield f"A: {_origin(comparison.before)}."
+    yield f"B: {_origin(comparison.after)}."
+    tolerance = comparison.tolerance
+    yield (
+        f"Above 1 B is faster. Same: the whole interval lies within {1 / (1 + tolerance):.3f} to {1 + tolerance:.3f}; "
+        "faster or slower: it lies beyond that and beyond what equal cells differed by in either run; else unsure."
+    )
+    used = {cell.held.method for cell in comparison.cells if cell.held and cell.held.speedup}
+    yield from (sentence for method, sentence in _METHODS.items() if method in used)
+    runs = (comparison.before, comparison.after)
+    if any(measured([cell.before]) for cell in comparison.cells):
+        yield from dict.fromkeys(machine_sentence(facts) for run in runs for facts in each_machine(run))
+
+
+def warnings(comparison: Comparison) -> Iterator[str]:
+    """What the machine and the software did meanwhile, and what noise alone did in either run."""
+    yield from _machine_moved(comparison)
+    for name, rows in (("A", comparison.before_rows), ("B", comparison.after_rows)):
+        yield from (f"In {name}: {said}" for said in _noise(rows))
+    if changed := list(software_changes(comparison.before, comparison.after)):
+        yield f"The software is not the same: {'; '.join(changed)}."
+    if are_of_different_machines(comparison.before, comparison.after):
+        yield "A and B are of different machines: a ratio says nothing about the code alone."
+    there, here = comparison.before.header, comparison.after.header
+    if there.code_id == here.code_id and comparison.before.records != comparison.after.records:
+        yield f"A and B ran the same code ({here.code_id}): what differs between them is not the code."
+
+
+def summary(comparison: Comparison) -> str:
+    """`1 faster, 0 slower, 3 same, 1 unsure of 5 cells timed in both`."""
+    counts = comparison.verdicts
+    order = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME, Verdict.UNSURE)
+    total = counts.total()
+    cells = "cell" if total == 1 else "cells"
+    return f"{', '.join(f'{counts[one]} {one}' for one in order)} of {total} {cells} timed in both"
+
+
+def _origin(run: Run) -> str:
+    facts, header = facts_of(run), run.header
+    commit = str(facts.get("commit") or "")[:12]
+    words = [
+        str(run.folder),
+        f"commit {commit}{' with changes' if facts.get('dirty') else ''}" if commit else "commit not known",
+        f"code {header.code_id}",
+        f"begun {header.created}",
+    ]
+    return ", ".join(words)
+
+
+def _machine_moved(comparison: Comparison) -> Iterator[str]:
+    """Where the roofs next to the turns differ by more than a comparison tolerates."""
+    found = [cell.roof for cell in comparison.cells if cell.roof and not cell.after.simulated]
+    for limit in ("read", "arithmetic"):
+        ratios = [roof.ratio for roof in found if roof.limit == limit and roof.is_beyond(comparison.tolerance)]
+        for word, moved in (("slower", [r for r in ratios if r < 1]), ("faster", [r for r in ratios if r > 1])):
+            if moved:
+                ends = " to ".join(dict.fromkeys(f"{ratio:.2f}×" for ratio in (min(moved), max(moved))))
+                cells = f"{len(moved)} of {len(found)} cells"
+                yield f"The machine itself was {word} in B: its {limit} roof next to {cells} is {ends} that in A."
+
+
+def _noise(rows: Sequence[Row]) -> Iterator[str]:
+    """What the control of each part showed."""
+    parts = dict.fromkeys(row.part for row in rows)
+    said = (controls_sentence([row for row in rows if row.part == part]) for part in parts)
+    yield from dict.fromkeys(filter(None, said))
+
+
+def comparison_csv(comparison: Comparison) -> str:
+    """One line for each cell of either run, `side` says of which; times in seconds, empty where a value is missing."""
+    blank = dict.fromkeys(_FIELDS)
+    lines = [blank | _cell(cell) for cell in comparison.cells]
+    for side, names in (("A", comparison.only_before), ("B", comparison.only_after)):
+        lines += [blank | {"cell": name, "side": side, "why": f"only in {side}"} for name in names]
+    return csv_of(lines)
+
+
+def comparison_json(comparison: Comparison) -> str:
+    """Both runs, what was found for each cell, the answers, and what to doubt."""
+    content = {
+        "a": _run(comparison.before),
+        "b": _run(comparison.after),
+        "tolerance": comparison.tolerance,
+        "recorded_in_turns": comparison.in_turns,
+        "verdicts": {str(verdict): count for verdict, count in sorted(comparison.verdicts.items())},
+        "cells": [_cell(cell) for cell in comparison.cells],
+        "only_in_a": comparison.only_before,
+        "only_in_b": comparison.only_after,
+        "answers": [to_plain(one) for one in comparison.answers],
+        "warnings": [*warnings(comparison)],
+        "conditions": [*conditions(comparison)],
+    }
+    return json_of(content)
+
+
+_FIELDS = (
+    "cell",
+    "side",
+    "role",
+    "spec_id",
+    "provenance",
+    *(f"{side}_{what}" for side in "ab" for what in ("outcome", "step_s", "turns")),
+    *("speedup_low", "speedup", "speedup_high", "coverage", "method", "verdict"),
+    *("roof_ratio", "roof_limit", "why"),
 )
-_ANSWERS = (
-    ("cell", False),
-    ("subject", False),
-    ("questions", True),
-    ("A (%)", True),
-    ("B - A (points)", True),
-    ("flips", True),
-    ("p", True),
-    ("verdict", False),
-)
+
+
+def _cell(cell: ComparedCell) -> dict[str, Any]:
+    held, roof = cell.held, cell.roof
+    return {
+        "cell": cell.name,
+        "side": "both",
+        "role": cell.after.role,
+        "spec_id": cell.after.spec_id,
+        "provenance": cell.after.provenance or cell.before.provenance,
+        **_side("a", cell.before, held.turns[0] if held else None),
+        **_side("b", cell.after, held.turns[1] if held else None),
+        **_speedup(held.speedup if held else None),
+        "method": held and held.method,
+        "verdict": cell.verdict if held else None,
+        "roof_ratio": roof and roof.ratio,
+        "roof_limit": roof and roof.limit,
+        "why": cell.why,
+    }
+
+
+def _side(name: str, row: Row, turns: int | None) -> dict[str, Any]:
+    return {
+        f"{name}_outcome": row.outcome,
+        f"{name}_step_s": row.step_s and row.step_s.mid,
+        f"{name}_turns": turns,
+    }
+
+
+def _speedup(value: Interval | None) -> dict[str, float | None]:
+    """The ends of the interval are empty where it has none."""
+    if value is None:
+        return dict.fromkeys(("speedup_low", "speedup", "speedup_high", "coverage"))
+    ends = (None, None, None) if is_exact(value) else (value.low, value.high, value.coverage)
+    return {"speedup_low": ends[0], "speedup": value.mid, "speedup_high": ends[1], "coverage": ends[2]}
+
+
+def _run(run: Run) -> dict[str, Any]:
+    """What identifies a run, with what is known of its machine and software."""
+    header = run.header
+    ids = {"run": header.run, "created": header.created, "code_id": header.code_id, "env_id": header.env_id}
+    return {**ids, "command": header.command, "environments": [to_plain(one) for one in run.environments]}
 
 
 def comparison_markdown(comparison: Comparison) -> str:
     """Title, cells, controls, answers, what stands in one run alone, reasons, warnings and conditions."""
-    title = f"# {comparison.after.folder.name} (B) compared with {comparison.before.folder.name} (A)"
-    return "\n".join([title, "", *_lines(comparison)]).rstrip() + "\n"
-
-
-def _lines(comparison: Comparison) -> Iterator[str]:
     arms = [cell for cell in comparison.cells if not cell.is_control]
-    controls = [cell for cell in comparison.cells if cell.is_control]
-    if any(cell.before.records or cell.after.records for cell in arms):
-        yield from (*_grid(_CELLS, [_cell(cell) for cell in arms]), "", f"{summary(comparison)}.", "")
-    if controls:
-        yield from ("The baseline a second time, which only noise tells from the baseline:", "")
-        yield from (*_grid(_CELLS, [_cell(cell) for cell in controls]), "")
-    if comparison.answers:
-        yield from (*_grid(_ANSWERS, [_answers(one) for one in comparison.answers]), "")
-    yield from listed("Only in A", comparison.only_before)
-    yield from listed("Only in B", comparison.only_after)
-    yield from listed("Why cells are empty or in doubt", _reasons(comparison))
-    yield from listed("Warnings", [*warnings(comparison)])
-    yield from listed("Conditions", [*conditions(comparison)])
-
-
-def _grid(columns: Sequence[tuple[str, bool]], lines: Sequence[Sequence[str]]) -> Iterator[str]:
-    escaped = [[text.replace("|", "\\|") for text in line] for line in lines]
-    return grid([[heading for heading, _ in columns], *escaped], [numeric for _, numeric in columns])
-
-
-def _cell(cell: ComparedCell) -> tuple[str, ...]:
-    held = cell.held
-    return (
-        cell.name,
-        _time(cell.before),
-        _time(cell.after),
-        ratio(held.speedup) if held and held.speedup else DASH,
-        f"{cell.verdict}{' (machine too)' if cell.machine_too else ''}" if held else DASH,
-        f"{cell.roof.ratio:.2f} ({cell.roof.limit})" if cell.roof else DASH,
-        f"{held.turns[0]}, {held.turns[1]}" if held else DASH,
-        " / ".join(dict.fromkeys(row.provenance for row in (cell.before, cell.after) if row.provenance)) or DASH,
+    text = render(
+        "comparison.md.j2",
+        before=comparison.before.folder.name,
+        after=comparison.after.folder.name,
+        cells=_grid(_CELLS, arms) if any(cell.before.records or cell.after.records for cell in arms) else (),
+        summary=summary(comparison),
+        controls=_grid(_CELLS, [cell for cell in comparison.cells if cell.is_control]),
+        answers=_grid(_ANSWERS, comparison.answers),
+        only_before=comparison.only_before,
+        only_after=comparison.only_after,
+        notes=notes_of(_reasons(comparison)),
+        warnings=[*warnings(comparison)],
+        conditions=[*conditions(comparison)],
     )
+    return f"{text.rstrip()}\n"
+
+
+def _grid(columns: Sequence[Column[T]], lines: Sequence[T]) -> list[str]:
+    """Nothing without lines."""
+    headings = [column.heading for column in columns]
+    return grid([headings, *cells_of(columns, lines)], [column.numeric for column in columns]) if lines else []
+
+
+def _reasons(comparison: Comparison) -> Iterator[tuple[str, str]]:
+    yield from ((cell.name, cell.why) for cell in comparison.cells if cell.before.records or cell.after.records)
+    yield from ((f"{one.name}, {one.subject}", one.why) for one in comparison.answers)
 
 
 def _time(row: Row) -> str:
@@ -80,26 +223,65 @@ def _time(row: Row) -> str:
     return interval(row.step_s, 1e3) if row.step_s else str(row.outcome or "not measured")
 
 
-def _answers(one: ComparedAnswers) -> tuple[str, ...]:
-    change = one.change
-    return (
-        one.name,
-        one.subject,
-        str(one.questions),
-        f"{100 * change.base:.1f}" if change else DASH,
-        change_text(change.difference if change else None),
-        flips_text(change),
-        p_text(change),
-        change.verdict if change else DASH,
-    )
+def _provenance(cell: ComparedCell) -> str:
+    return " / ".join(dict.fromkeys(row.provenance for row in (cell.before, cell.after) if row.provenance)) or DASH
 
 
-def _reasons(comparison: Comparison) -> list[str]:
-    """One sentence for each reason, naming all cells that it holds for."""
-    said = [(cell.why, cell.name) for cell in comparison.cells if cell.before.records or cell.after.records]
-    said += [(one.why, f"{one.name}, {one.subject}") for one in comparison.answers]
-    holders: dict[str, list[str]] = {}
-    for why, name in said:
-        if why:
-            holders.setdefault(why, []).append(name)
-    return [f"{'; '.join(names)} — {why}" for why, names in holders.items()]
+def _of_held(write: Callable[[ComparedCell, Held], str]) -> Callable[[ComparedCell], str]:
+    return lambda cell: dashed(cell.held, lambda held: write(cell, held))
+
+
+def _of_change(write: Callable[[Change], str]) -> Callable[[ComparedAnswers], str]:
+    return lambda one: dashed(one.change, write)
+
+
+_CELLS: tuple[Column[ComparedCell], ...] = (
+    Column(heading="cell", write=lambda cell: cell.name, numeric=False),
+    Column(heading="A (ms/step)", write=lambda cell: _time(cell.before)),
+    Column(heading="B (ms/step)", write=lambda cell: _time(cell.after)),
+    Column(heading="B over A", write=_of_held(lambda _, held: dashed(held.speedup, ratio))),
+    Column(
+        heading="verdict",
+        write=_of_held(lambda cell, _: f"{cell.verdict}{' (machine too)' if cell.machine_too else ''}"),
+        numeric=False,
+    ),
+    Column(
+        heading="roof, B over A",
+        write=lambda cell: dashed(cell.roof, lambda roof: f"{roof.ratio:.2f} ({roof.limit})"),
+    ),
+    Column(heading="turns A, B", write=_of_held(lambda _, held: f"{held.turns[0]}, {held.turns[1]}")),
+    Column(heading="provenance", write=_provenance, numeric=False),
+)
+_ANSWERS: tuple[Column[ComparedAnswers], ...] = (
+    Column(heading="cell", write=lambda one: one.name, numeric=False),
+    Column(heading="subject", write=lambda one: one.subject, numeric=False),
+    Column(heading="questions", write=lambda one: str(one.questions)),
+    Column(heading="A (%)", write=_of_change(lambda change: f"{100 * change.base:.1f}")),
+    Column(heading="B - A (points)", write=_of_change(lambda change: change_text(change.difference))),
+    Column(heading="flips", write=_of_change(flips_text)),
+    Column(heading="p", write=_of_change(p_text)),
+    Column(heading="verdict", write=_of_change(lambda change: str(change.verdict)), numeric=False),
+)
+
+
+def write_comparison(comparison: Comparison) -> list[Path]:
+    """Write `compare-<A>.md`, `.csv` and `.json` into the report folder of B and return their paths.
+
+    Raises RequestError where nothing can be written there.
+    """
+    folder, name = comparison.after.folder / "report", f"compare-{comparison.before.folder.name}"
+    texts = {folder / f"{name}.{ending}": text(comparison) for ending, text in _TEXTS.items()}
+    try:
+        folder.mkdir(exist_ok=True)
+        for path, text in texts.items():
+            path.write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise RequestError(f"compare: nothing can be written to {folder}: {error.strerror}") from None
+    return [*texts]
+
+
+_TEXTS: Mapping[str, Callable[[Comparison], str]] = {
+    "md": comparison_markdown,
+    "csv": comparison_csv,
+    "json": comparison_json,
+}

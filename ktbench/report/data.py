@@ -2,19 +2,73 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from ktbench.report.flat import csv_of, ends_of
 from ktbench.report.health import disturbed_rounds
-from ktbench.report.tables import Table
+from ktbench.report.table import Table
 from ktbench.results import Run
+from ktbench.results.accuracy import AccuracyRow, Result, frontier_of
+from ktbench.results.answers import PERPLEXITIES, Measure
+from ktbench.results.intervals import Interval, is_exact
 from ktbench.results.row import Row
 from ktbench.results.run import environments_of
+from ktbench.results.scores import Change, Estimate
 from ktbench.spec.plain import to_plain
+
+
+def csv_of(lines: Sequence[Mapping[str, Any]]) -> str:
+    """CSV with a column for each key of any line, in the order in which keys come; what a line lacks is empty."""
+    out = io.StringIO()
+    columns = list(dict.fromkeys(key for line in lines for key in line))
+    writer = csv.DictWriter(out, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return out.getvalue()
+
+
+def ends_of(name: str, value: Interval | None) -> dict[str, float | None]:
+    """Columns `<name>_low`, `<name>`, `<name>_high`; the ends of what is exact are empty, and of None all three."""
+    names = (f"{name}_low", name, f"{name}_high")
+    ends = (None, None) if value is None or is_exact(value) else (value.low, value.high)
+    return dict(zip(names, (ends[0], None if value is None else value.mid, ends[1]), strict=True))
+
+
+def json_of_table(run: Run, table: Table, **lines: Sequence[dict[str, Any]]) -> str:
+    """What a run planned, on which machines, what a table says around its lines, and their plain content by a name."""
+    header = to_plain(run.header)
+    del header["cells"]
+    latest = {environment.env_id: environment for environment in environments_of(run)}
+    content = {
+        "header": header,
+        "environments": [to_plain(environment) for environment in latest.values()],
+        "title": table.title,
+        "conditions": table.conditions,
+        "methods": table.methods,
+        "notes": table.notes,
+        **lines,
+    }
+    return json_of(content)
+
+
+def json_of(content: Any) -> str:
+    """Plain content as JSON of many lines. Raises ValueError for a number that is not finite."""
+    # Indented by `json` itself it takes ten times as long.
+    return msgspec.json.format(json.dumps(content, ensure_ascii=False, allow_nan=False), indent=1) + "\n"
+
+
+def reasons_text(missing: Mapping[str, str]) -> str:
+    """Why values are missing, by name, in one cell."""
+    return "; ".join(f"{name}: {why}" for name, why in missing.items())
+
+
+def _each_once(values: Iterable[str]) -> str:
+    return " ".join(dict.fromkeys(values))
 
 
 def csv_text(run: Run, rows: Sequence[Row]) -> str:
@@ -44,9 +98,9 @@ def _flat(run: Run, row: Row) -> dict[str, Any]:
         "rounds": row.rounds,
         "samples": row.samples,
         "round_median_s": " ".join(f"{number}:{seconds!r}" for number, seconds in row.round_s.items()),
-        "missing": "; ".join(f"{name}: {why}" for name, why in row.missing.items()),
+        "missing": reasons_text(row.missing),
         "remarks": "; ".join(row.remarks),
-        **_origin(run, row),
+        **_origin_of_row(run, row),
     }
 
 
@@ -111,42 +165,24 @@ def _numbers_of(row: Row) -> dict[str, Any]:
     return {"precision": spec.precision, "dtype": spec.dtype, "tokens_per_expert": spec.tokens_per_expert}
 
 
-def _origin(run: Run, row: Row) -> dict[str, Any]:
+def _origin_of_row(run: Run, row: Row) -> dict[str, Any]:
     return {
         "provenance": row.provenance,
         "run": run.header.run,
         "spec_id": row.spec_id,
         "cell": row.cell,
-        "code_id": " ".join(dict.fromkeys(record.code_id for record in row.records)),
-        "env_id": " ".join(dict.fromkeys(record.env_id for record in row.records)),
+        "code_id": _each_once(record.code_id for record in row.records),
+        "env_id": _each_once(record.env_id for record in row.records),
         "command": row.command,
     }
 
 
 def json_text(run: Run, rows: Sequence[Row], table: Table) -> str:
     """The plan's ids, conditions, methods and notes; of each row all fields and all samples of its counting records."""
-    return json_of_table(run, table, rows=[_plain(row) for row in rows])
+    return json_of_table(run, table, rows=[_plain_row(row) for row in rows])
 
 
-def json_of_table(run: Run, table: Table, **lines: Sequence[dict[str, Any]]) -> str:
-    """What a run planned, on which machines, what a table says around its lines, and their plain content by a name."""
-    header = to_plain(run.header)
-    del header["cells"]
-    latest = {environment.env_id: environment for environment in environments_of(run)}
-    content = {
-        "header": header,
-        "environments": [to_plain(environment) for environment in latest.values()],
-        "title": table.title,
-        "conditions": table.conditions,
-        "methods": table.methods,
-        "notes": table.notes,
-        **lines,
-    }
-    # Indented by `json` itself it takes ten times as long.
-    return msgspec.json.format(json.dumps(content, ensure_ascii=False, allow_nan=False), indent=1) + "\n"
-
-
-def _plain(row: Row) -> dict[str, Any]:
+def _plain_row(row: Row) -> dict[str, Any]:
     """A row without its spec, which `settings`, `features` and `command` say in fewer words."""
     content = to_plain(row)
     del content["spec"]
@@ -158,4 +194,120 @@ def _plain(row: Row) -> dict[str, Any]:
         "samples": row.samples,
         "remarks": row.remarks,
         "disturbed": disturbed_rounds(row),
+    }
+
+
+def accuracy_csv_text(run: Run, rows: Sequence[AccuracyRow]) -> str:
+    """A line for the average, each category, each task and each measure of each cell; empty where a value is missing,
+    in the column `missing` stands why.
+    """
+    return csv_of([line for row in rows for line in _lines(run, row)])
+
+
+def _lines(run: Run, row: AccuracyRow) -> Iterator[dict[str, Any]]:
+    for content in _contents(row):
+        yield {**_cell(row), **content, **_origin(run, row)}
+
+
+def _contents(row: AccuracyRow) -> Iterator[dict[str, Any]]:
+    """A cell that answered nothing has one line all the same, which says why."""
+    yield from map(_of_result, row.results)
+    yield from map(_of_measure, row.measures)
+    if not row.results and not row.measures:
+        yield {"missing": f"{row.outcome or 'not asked'}: {row.why}"}
+
+
+def _cell(row: AccuracyRow) -> dict[str, Any]:
+    speed = row.row.tokens_per_s
+    return {
+        "label": row.row.label,
+        "outcome": row.outcome,
+        "why": row.why,
+        **row.row.settings,
+        "precision": row.row.spec.precision,
+        "device_precision": row.row.spec.device_precision,
+        "tokens_per_s": None if speed is None else speed.mid,
+    }
+
+
+def _of_result(one: Result) -> dict[str, Any]:
+    return {
+        "kind": one.kind,
+        "subject": one.subject,
+        "metric": "score",
+        **_ends("value", one.score),
+        "graded": one.graded,
+        "asked": one.asked,
+        **_of_change(one.change),
+        "tokens": one.tokens,
+        "longer": one.longer,
+        "missing": reasons_text(one.missing),
+    }
+
+
+def _of_change(change: Change | None) -> dict[str, Any]:
+    flips = change and change.flips
+    return {
+        **_ends("difference", None if change is None else change.difference),
+        **_ends("relative", None if change is None else change.relative),
+        "compared": None if change is None else change.difference.n,
+        "lost": flips and flips.lost,
+        "gained": flips and flips.gained,
+        "p": flips and flips.p,
+        "verdict": change and change.verdict,
+    }
+
+
+def _of_measure(one: Measure) -> dict[str, Any]:
+    return {
+        "kind": "task",
+        "subject": one.task,
+        "metric": _named(one),
+        **_ends("value", one.value),
+        "graded": one.value.n,
+        **_ends("relative", one.change),
+    }
+
+
+def _named(one: Measure) -> str:
+    """What its value is: of a loss the perplexity."""
+    return PERPLEXITIES.get(one.metric, one.metric)
+
+
+def _ends(name: str, value: Estimate | None) -> dict[str, float | None]:
+    """A value with its standard error and the ends of its interval."""
+    names = (name, f"{name}_se", f"{name}_low", f"{name}_high")
+    found = (None,) * 4 if value is None else (value.mid, value.se, value.low, value.high)
+    return dict(zip(names, found, strict=True))
+
+
+def _origin(run: Run, row: AccuracyRow) -> dict[str, Any]:
+    return {
+        "evidence": row.evidence,
+        "provenance": row.provenance,
+        "run": run.header.run,
+        "spec_id": row.row.spec_id,
+        "cell": row.row.cell,
+        "code_id": _each_once(end.code_id for end in row.ends.values()),
+        "env_id": _each_once(end.env_id for end in row.ends.values()),
+        "command": row.command,
+    }
+
+
+def accuracy_json_text(run: Run, rows: Sequence[AccuracyRow], table: Table) -> str:
+    """The suite, conditions, methods and notes; of each row all results, measures and ends of its tasks."""
+    return json_of_table(run, table, rows=[_plain(run, row, rows) for row in rows])
+
+
+def _plain(run: Run, row: AccuracyRow, rows: Sequence[AccuracyRow]) -> dict[str, Any]:
+    point = frontier_of(rows).get(row.row.cell)
+    return {
+        **_cell(row),
+        "is_baseline": row.is_baseline,
+        "is_pareto": point and point.is_pareto,
+        "results": to_plain(row.results),
+        "measures": [{**to_plain(one), "metric": _named(one)} for one in row.measures],
+        "ungraded": [{"task": task, "why": why, "answers": count} for (task, why), count in row.ungraded.items()],
+        "ends": to_plain(row.ends),
+        **_origin(run, row),
     }

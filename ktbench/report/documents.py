@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from ktbench.report.accuracy.table import accuracy_table
+from ktbench.report.accuracy_table import accuracy_table
 from ktbench.report.attribution_table import attribution_table
+from ktbench.report.markdown import page_of_tables
 from ktbench.report.paper_table import paper_table
-from ktbench.report.tables import Table, named, table_of
+from ktbench.report.speed_table import table_of
+from ktbench.report.table import Table, named
 from ktbench.results import Run
 from ktbench.results.accuracy import AccuracyRow, accuracy_rows
 from ktbench.results.attribution import ATTRIBUTED, Attribution, attributions_of
@@ -117,3 +119,13 @@ def _of_suite(run: Run, rows: tuple[Row, ...], lines: tuple[PaperLine, ...]) -> 
     if any(row.records for row in rows):
         speeds = replace(table_of(run, rows), figure=table.figure, figure_caption=table.figure_caption)
         yield Document(kind="table", run=run, rows=rows, table=speeds)
+
+
+def page_of(run: Run, documents: Sequence[Document] | None = None) -> str:
+    """Markdown of `report/accuracy.md`, `table.md` and `paper.md`: all parts in order, their figures linked.
+
+    `documents` are those of the run, where the caller has them: forming those of ten thousand rows takes seconds.
+    """
+    documents = documents_of(run) if documents is None else documents
+    tables = ([one.table for one in documents if one.kind == kind] for kind in KINDS)
+    return "\n".join(page_of_tables(run.header.title, found) for found in tables if found)

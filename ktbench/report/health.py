@@ -2,19 +2,158 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from statistics import median
 from typing import Any
 
-from ktbench.report.text import number, unit_of
+from ktbench.report.text import DASH, number, ratio, unit_of
 from ktbench.results import Run
-from ktbench.results.row import Row, measured
+from ktbench.results.row import Row, groups_of, measured, place
 from ktbench.results.run import environments_of, machines_of
+from ktbench.results.settings import varying
+from ktbench.results.speedups import Verdict
+from ktbench.results.usage import MAX_DISAGREEMENT, Spread, are_alike, most, peak_spreads, read_spread, unmetered_reason
+from ktbench.spec.conduct import READ_BUFFER_BYTES, PeakMemory
 from ktbench.spec.health import MACHINE_CHECKS, warnings
 from ktbench.spec.health.check import Check, Warned
 from ktbench.spec.health.turn import TURN_CHECKS
+from ktbench.spec.placement import PLACEMENTS
 from ktbench.spec.record import Record
+
+
+def controls_sentence(rows: Sequence[Row]) -> str:
+    """What equal cells differ by: the one control, or the spread of all; empty where nothing was measured."""
+    if not measured(rows):
+        return ""
+    controls = [row for row in rows if row.role == "control"]
+    found = [row.speedup for row in controls if row.speedup]
+    if not controls:
+        return "No control: nothing shows what noise alone does."
+    opening = f"Control ({controls[0].baseline} against itself)"
+    if not found:
+        return f"{opening}: {controls[0].missing['speedup']}."
+    moved = any(row.verdict in (Verdict.FASTER, Verdict.SLOWER) for row in controls)
+    distrust = "; distrust differences of this size" if moved else ""
+    if len(controls) == 1:
+        return f"{opening}: {ratio(found[0])}×, {controls[0].verdict}{distrust}."
+    low, high = min(interval.low for interval in found), max(interval.high for interval in found)
+    count = f"{len(found)} of {len(controls)} measured"
+    return f"{opening}: {count}, all intervals within [{low:.3f}, {high:.3f}]×{distrust}."
+
+
+def roofs_sentence(rows: Sequence[Row]) -> str:
+    """Roofs over all turns, and how many turns they could not be held against; empty where none was sampled."""
+    records = _records(measured(rows))
+    read = read_spread(records)
+    if read is None:
+        return ""
+    found = peak_spreads(records)
+    peaks = [f"{isa} {dtype} peak {_spread(s, 1e12)} {unit_of(dtype)}" for (isa, dtype), s in found.items()]
+    left_out = sum(row.roof.left_out for row in measured(rows) if row.roof)
+    without = (
+        f" Shares of roofs leave out {left_out} of {_turns(records)} turns, in which the cores were moved or the read "
+        f"roofs before and after differ by more than {MAX_DISAGREEMENT - 1:.0%}."
+    )
+    roofs = ", ".join([f"read {_spread(read, 1e9)} GB/s", *peaks])
+    return f"Roofs sampled next to the turns, median (least to most): {roofs}.{without if left_out else ''}"
+
+
+def placement_sentence(rows: Sequence[Row]) -> str:
+    """Where the cores were in how many turns; empty where nothing tells."""
+    rows = measured(rows)
+    records = _records(rows)
+    times = [roof.ping_pong_ns for record in records for roof in record.roofs if roof.ping_pong_ns is not None]
+    counts = Counter(place for row in rows for place in row.placements.values())
+    seen = [(place, counts[place]) for place in PLACEMENTS if counts[place]]
+    if not seen:
+        return ""
+    (first, count), *others = seen
+    words = [f"{first} in {count} turn{'' if count == 1 else 's'}", *(f"{place} in {n}" for place, n in others)]
+    words += [f"unknown in {counts[None]}"] if counts[None] else []
+    paired = "; only turns with the cores in the same place are compared" if len(words) > 1 else ""
+    hops = " to ".join(dict.fromkeys(f"{ns:.0f}" for ns in (min(times), max(times))))
+    return f"Cores: {', '.join(words)} ({hops} ns from core to core){paired}."
+
+
+def _records(rows: Sequence[Row]) -> list[Record]:
+    return [record for row in rows for record in row.records]
+
+
+def _turns(records: Sequence[Record]) -> int:
+    return sum(bool(record.samples_s) for record in records)
+
+
+def _spread(values: Spread, scale: float) -> str:
+    low, mid, high = (number(value / scale, 3) for value in (values.low, values.mid, values.high))
+    return f"{mid} ({low} to {high})"
+
+
+def energy_sentence(rows: Sequence[Row]) -> str:
+    """Which meters were added up, of which rows where they differ, and what that holds, or why there is none.
+
+    Empty where nobody could have read any.
+    """
+    watched = [row for row in measured(rows) if row.timed and any(record.conduct for record in row.records)]
+    if not watched:
+        return ""
+    sums = _sums(watched)
+    why = "; ".join(dict.fromkeys(filter(None, (unmetered_reason(row.records) for row in watched))))
+    if not sums:
+        return f"Energy: {DASH} ({why})."
+    lacking = f" Not in it: {why}." if why else ""
+    return (
+        f"Energy: {sums}, read around the timed steps; of whole chips, neither idle power nor other programs' "
+        f"subtracted.{lacking}"
+    )
+
+
+def _sums(rows: Sequence[Row]) -> str:
+    """`package-0, gpu-0 together`; with the names of the rows of each where rows were not metered alike."""
+    settings = varying([group[0].settings for group in groups_of(rows)])
+    found: dict[tuple[str, ...], list[str]] = {}
+    for row in rows:
+        if row.energy:
+            found.setdefault(row.energy.meters, []).append(place(row, settings))
+    said = {meters: f"{', '.join(meters)}{' together' if len(meters) > 1 else ''}" for meters in found}
+    if len(found) < 2:
+        return "".join(said.values())
+    each = " and ".join(f"{said[meters]} ({listed(names)})" for meters, names in found.items())
+    return f"{each}, not to be compared with each other"
+
+
+def memory_sentence(rows: Sequence[Row]) -> str:
+    """Peaks of the worker processes, by node and device, and how much of them is the harness's own.
+
+    Empty where nobody looked.
+    """
+    peaks = [row.peak for row in measured(rows) if row.peak]
+    top = most(peaks)
+    if top is None:
+        return ""
+    of = "of the worker during a turn" if top.of_turn else "of the worker since it began"
+    low = min(peak.process_bytes for peak in peaks)
+    span = in_gib(top.process_bytes) if are_alike(peaks) else f"{in_gib(low)} to {in_gib(top.process_bytes)}"
+    parts = parts_text(top)
+    return (
+        f"Peak memory {of}: {span} GiB{f', by place at most {parts}' if parts else ''}; "
+        f"{in_gib(READ_BUFFER_BYTES)} GiB of it is the buffer that the read roof is sampled from."
+    )
+
+
+_GIB = 2**30
+
+
+def in_gib(nbytes: int) -> str:
+    """`5.3`."""
+    return f"{nbytes / _GIB:.1f}"
+
+
+def parts_text(peak: PeakMemory) -> str:
+    """`node 0 2.5 GiB, node 1 2.5 GiB, cuda:0 7.1 GiB`."""
+    return ", ".join(f"{name} {in_gib(nbytes)} GiB" for name, nbytes in (peak.node_bytes | peak.device_bytes).items())
+
 
 # A roof that moved by more during the run was another machine's, as far as shares of it go.
 ROOF_MOVED = 0.15

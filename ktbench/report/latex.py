@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ktbench.report.tables import Table
+from ktbench.report.table import Table
 
 # What follows up to the next brace, at its own size or as wide as the text.
 _FITTED = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{"
@@ -67,7 +67,7 @@ def tabular_lines(table: Table) -> Iterator[str]:
     yield f"{_FITTED}%"
     yield f"\\begin{{tabular}}{{{''.join('r' if column.numeric else 'l' for column in table.columns)}}}"
     yield r"\toprule"
-    yield _line(tuple(column.heading for column in table.columns))
+    yield _line(table.headings)
     yield r"\midrule"
     yield from map(_line, table.cells)
     if table.control_cells:

@@ -1,57 +1,66 @@
-"""A table as Markdown."""
+"""Tables as Markdown, padded so that they read well in a terminal, too."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
-from ktbench.report.tables import Table
+from ktbench.report.table import Grid, Table
+from ktbench.report.template import render
 
 
 def markdown(table: Table) -> str:
-    """Title, table, control, notes, caption, figure and the commands that run each row again."""
-    return "\n".join([f"# {table.title}", "", *section(table)]) + "\n"
+    """Title, table, grids, control, notes, conditions, figure and the commands that run each row again."""
+    return _rendered(title=table.title, tables=[table], is_page=False, conditions=(), methods=())
 
 
-def section(table: Table) -> Iterator[str]:
-    """Lines of a table below its title."""
-    yield from (*table_grid(table, table.cells), "")
-    if table.control_cells:
-        yield from ("What noise alone does (the baseline a second time):", "")
-        yield from (*table_grid(table, table.control_cells), "")
-    yield from listed("Why cells are empty or in doubt", table.notes)
-    yield from listed("Remarks of the systems", table.remarks)
-    yield from listed("Conditions", table.conditions)
-    yield from listed("Methods", table.methods)
-    yield from (f"![{table.figure_caption}]({table.figure_name}.png)", "", f"*{table.figure_caption}*", "")
-    yield from ("To run a row again:", "", "```sh")
-    for name, command in table.commands:
-        yield from (f"# {name}", command)
-    yield "```"
+def page_of_tables(title: str, tables: Sequence[Table]) -> str:
+    """A table alone as it is; parts of a run below a common title, with what holds for all of them once at the end."""
+    if len(tables) == 1 and not tables[0].part:
+        return markdown(tables[0])
+    conditions, methods = (common_to(texts) for texts in ([t.conditions for t in tables], [t.methods for t in tables]))
+    own = [
+        replace(table, conditions=_without(table.conditions, conditions), methods=_without(table.methods, methods))
+        for table in tables
+    ]
+    return _rendered(title=title, tables=own, is_page=True, conditions=conditions, methods=methods)
 
 
-def listed(heading: str, sentences: Sequence[str]) -> Iterator[str]:
-    """A heading with sentences as items; nothing without any."""
-    if sentences:
-        yield from (f"{heading}:", "", *(f"- {sentence}" for sentence in sentences), "")
+def _rendered(**values: Any) -> str:
+    text = render("table.md.j2", table_grid=table_grid, grid_of=grid_of, **values)
+    return f"{text.rstrip()}\n"
 
 
-def table_grid(table: Table, cells: Sequence[Sequence[str]]) -> Iterator[str]:
+def common_to(parts: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Sentences that all parts have, in the order of the first one."""
+    return tuple(sentence for sentence in parts[0] if all(sentence in other for other in parts))
+
+
+def _without(sentences: Sequence[str], common: Sequence[str]) -> tuple[str, ...]:
+    return tuple(sentence for sentence in sentences if sentence not in common)
+
+
+def table_grid(table: Table, cells: Sequence[Sequence[str]]) -> list[str]:
     """Cells below the headings of their table."""
-    headings = [column.heading for column in table.columns]
-    return grid([headings, *([_escape(cell) for cell in line] for line in cells)], [c.numeric for c in table.columns])
+    return grid([table.headings, *cells], [column.numeric for column in table.columns])
 
 
-def grid(lines: Sequence[Sequence[str]], numeric: Sequence[bool]) -> Iterator[str]:
-    """Headings and cells with a rule between them, padded, so that it also reads well in a terminal."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+def grid_of(one: Grid) -> list[str]:
+    """A grid without its title."""
+    return grid([one.headings, *one.lines], [False, *(True for _ in one.headings[1:])])
+
+
+def grid(lines: Sequence[Sequence[str]], numeric: Sequence[bool]) -> list[str]:
+    """Headings and cells with a rule between them; `|` in a text is escaped."""
+    escaped = [[text.replace("|", "\\|") for text in line] for line in lines]
+    widths = [max(map(len, column)) for column in zip(*escaped, strict=True)]
     rule = ["-" * (width - 1) + ":" if right else "-" * width for width, right in zip(widths, numeric, strict=True)]
-    for line in (lines[0], rule, *lines[1:]):
-        padded = (
+    padded = (
+        [
             text.rjust(width) if right else text.ljust(width)
             for text, width, right in zip(line, widths, numeric, strict=True)
-        )
-        yield f"| {' | '.join(padded)} |"
-
-
-def _escape(text: str) -> str:
-    return text.replace("|", "\\|")
+        ]
+        for line in (escaped[0], rule, *escaped[1:])
+    )
+    return [f"| {' | '.join(line)} |" for line in padded]

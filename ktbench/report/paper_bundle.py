@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ktbench.report.conditions import common_to
 from ktbench.report.documents import Document, titles_of
 from ktbench.report.latex import figure_lines, short_table_lines, text_lines
-from ktbench.report.tables import Table
+from ktbench.report.markdown import common_to
+from ktbench.report.table import Table
 from ktbench.report.text import DASH
 from ktbench.results import Run
 from ktbench.results.intervals import CONFIDENCE
@@ -26,7 +26,7 @@ _MAIN = r"""\documentclass{article}
 """
 
 
-def write_kit(folder: Path, run: Run, documents: Sequence[Document]) -> Iterator[Path]:
+def write_paper_bundle(folder: Path, run: Run, documents: Sequence[Document]) -> Iterator[Path]:
     """Write `kit.tex`, what it inputs, `conditions.tex` for an appendix, and `main.tex`, which compiles alone.
 
     Yields the paths.

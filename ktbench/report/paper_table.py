@@ -2,20 +2,68 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields, replace
+from typing import Any
 
-from ktbench.report.columns import Column
-from ktbench.report.paper_here import unmeasured_sentences
-from ktbench.report.tables import Table
-from ktbench.report.text import DASH, number
+from ktbench.report.data import csv_of, reasons_text
+from ktbench.report.table import Column, Table, build_table, split_columns
+from ktbench.report.text import DASH, dashed, number
 from ktbench.results import Run
 from ktbench.results.paper import PaperLine, error_summary, reasons
 from ktbench.results.row import Row
-from ktbench.results.run import the_part
+from ktbench.results.run import facts_of, the_part
 from ktbench.spec.published import STANDS_FOR
+from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.weights import dense_bytes, expert_bytes
+
+_GIB = 2**30
+
+
+def unmeasured_sentences(run: Run, rows: Sequence[Row], lines: Sequence[PaperLine]) -> Iterator[str]:
+    """Why no line has a measured value: what models need, what this machine has, and how to measure; else nothing."""
+    if any(line.measured is not None for line in lines):
+        return
+    if any(line.phase == "accuracy" for line in lines):
+        yield "Accuracy is not simulated."
+    if any(not row.simulated for row in rows):
+        return
+    specs = [row.spec for row in rows if row.spec.machine is not None]
+    if not specs:
+        return
+    total = facts_of(run).get("memory_total_gib")
+    there = f"; this machine has {total} GiB" if total else ""
+    needs = ", ".join(dict.fromkeys(map(_need, specs)))
+    machine = specs[0].machine.name if specs[0].machine else ""
+    yield (
+        f"Nothing was measured here, as no cell of this machine was asked for: {_command(run, machine)} measures what "
+        f"fits. Weights take {needs}{there}."
+    )
+
+
+def _command(run: Run, machine: str) -> str:
+    """The sweep with this machine beside the one on paper; where it has several parts, in words."""
+    both, command = f"machine={machine},here", " ".join(run.header.command)
+    alone = not the_part(run).name and "machine=" not in command
+    return f"`{command} {both}`" if alone else f"{both} after the ablation of this part alone"
+
+
+def _need(spec: RunSpec) -> str:
+    """`1,248 GiB (deepseek_v3, bf16)`; of a layer alone what its experts take."""
+    return f"{_weight_bytes(spec) / _GIB:,.{_places(spec)}f} GiB ({spec.model.name}, {spec.precision})"
+
+
+def _places(spec: RunSpec) -> int:
+    return 0 if _weight_bytes(spec) >= 10 * _GIB else 1
+
+
+def _weight_bytes(spec: RunSpec) -> int:
+    shape = spec.model.shape
+    one = shape.experts * expert_bytes(shape, spec.precision)
+    if spec.workload.phase == "layer":
+        return one
+    return shape.moe_layers * one + dense_bytes(shape, spec.device_precision)
+
 
 _TOKENS: Mapping[str, str] = {
     "prefill": "prompt (tokens)",
@@ -24,33 +72,22 @@ _TOKENS: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LineColumn:
-    """A column of lines. `shared`: where all lines say the same, the conditions say it once instead."""
-
-    heading: str
-    write: Callable[[PaperLine], str]
-    shared: bool = True
-    numeric: bool = False
-
-
 def paper_table(run: Run, rows: Sequence[Row], lines: Sequence[PaperLine]) -> Table:
     """The table of a part that shows published numbers: `lines` are those of `rows`, the rows of a run of one part."""
-    shown, said = _split(_columns(lines), lines)
-    return Table(
-        part=the_part(run).name,
+    columns = tuple(_columns(lines))
+    shown, shared = split_columns(columns, lines)
+    table = build_table(
+        run,
+        columns,
+        lines,
         figure="paper",
-        title=run.header.title,
-        conditions=(*said, *_sources(lines), *unmeasured_sentences(run, rows, lines)),
+        conditions=(),
         methods=tuple(_methods(lines)),
-        columns=tuple(Column(heading=c.heading, write=lambda _: DASH, numeric=c.numeric) for c in shown),
-        cells=tuple(tuple(column.write(line) for column in shown) for line in lines),
-        control_cells=(),
         notes=(*reasons(lines), *_stand_ins(lines)),
-        remarks=(),
         figure_caption=_caption(run, lines),
         commands=tuple((_place(line, shown), line.command) for line in lines if line.command),
     )
+    return replace(table, conditions=(*shared, *_sources(lines), *unmeasured_sentences(run, rows, lines)))
 
 
 def _caption(run: Run, lines: Sequence[PaperLine]) -> str:
@@ -62,49 +99,36 @@ def _caption(run: Run, lines: Sequence[PaperLine]) -> str:
 
 def paper_csv_text(lines: Sequence[PaperLine]) -> str:
     """All fields of all lines, empty where a value is missing; in the column `missing` stands why."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    names = [field.name for field in fields(PaperLine)]
-    writer.writerow(names)
-    for line in lines:
-        why = "; ".join(f"{name}: {reason}" for name, reason in line.missing.items())
-        writer.writerow([why if name == "missing" else getattr(line, name) for name in names])
-    return out.getvalue()
+    return csv_of([{**_fields(line), "missing": reasons_text(line.missing)} for line in lines])
 
 
-def _columns(lines: Sequence[PaperLine]) -> Iterator[LineColumn]:
+def _fields(line: PaperLine) -> dict[str, Any]:
+    return {field.name: getattr(line, field.name) for field in fields(PaperLine)}
+
+
+def _columns(lines: Sequence[PaperLine]) -> Iterator[Column[PaperLine]]:
     metrics = {line.metric for line in lines}
     unit = f" ({metrics.pop()})" if len(metrics) == 1 else ""
-    yield LineColumn(heading="arm", write=lambda line: line.arm or DASH, shared=False)
+    yield Column(heading="arm", write=lambda line: line.arm or DASH, numeric=False)
     for name in ("machine", "model", "precision", "phase"):
-        yield LineColumn(heading=name, write=_text(name))
-    yield LineColumn(heading=_tokens_heading(lines), write=lambda line: _plain(line.tokens), numeric=True)
-    yield LineColumn(heading="batch", write=lambda line: str(line.batch), numeric=True)
-    yield LineColumn(heading="settings", write=lambda line: line.conditions or DASH)
-    yield LineColumn(heading="what", write=lambda line: line.what or DASH)
+        yield _shared(name, _text(name))
+    yield _shared(_tokens_heading(lines), lambda line: _plain(line.tokens), numeric=True)
+    yield _shared("batch", lambda line: str(line.batch), numeric=True)
+    yield _shared("settings", lambda line: line.conditions or DASH)
+    yield _shared("what", lambda line: line.what or DASH)
     if not unit:
-        yield LineColumn(heading="unit", write=lambda line: line.metric)
+        yield _shared("unit", lambda line: line.metric)
     for heading, write in _VALUES.items():
-        with_unit = heading if heading == "error (%)" else heading + unit
-        yield LineColumn(heading=with_unit, write=write, shared=False, numeric=True)
+        yield Column(heading=heading if heading == "error (%)" else heading + unit, write=write)
+
+
+def _shared(heading: str, write: Callable[[PaperLine], str], *, numeric: bool = False) -> Column[PaperLine]:
+    """A column that becomes a condition where all lines read the same."""
+    return Column(heading=heading, write=write, movable=True, with_dashes=True, numeric=numeric)
 
 
 def _text(name: str) -> Callable[[PaperLine], str]:
     return lambda line: getattr(line, name) or DASH
-
-
-def _split(every: Iterator[LineColumn], lines: Sequence[PaperLine]) -> tuple[list[LineColumn], list[str]]:
-    """Columns to show, and sentences in place of those that say the same of all lines; empty ones are left out."""
-    shown, said = [], []
-    for column in every:
-        values = {column.write(line) for line in lines}
-        if values == {DASH}:
-            continue
-        if column.shared and len(values) == 1:
-            said.append(f"{column.heading.capitalize()}: {values.pop()}.")
-        else:
-            shown.append(column)
-    return shown, said
 
 
 def _tokens_heading(lines: Sequence[PaperLine]) -> str:
@@ -135,27 +159,19 @@ def _methods(lines: Sequence[PaperLine]) -> Iterator[str]:
     yield f"Simulated against published over {summary.sentence}{left_out}."
 
 
-def _place(line: PaperLine, shown: Sequence[LineColumn]) -> str:
+def _place(line: PaperLine, shown: Sequence[Column[PaperLine]]) -> str:
     """Arm of a line with what tells it from others."""
-    settings = [f"{column.heading}={column.write(line)}" for column in shown if column.shared]
+    settings = [f"{column.heading}={column.write(line)}" for column in shown if column.movable]
     return ", ".join([line.arm, *(setting for setting in settings if not setting.endswith(DASH))])
 
 
 def _plain(value: float | None) -> str:
-    return DASH if value is None else f"{value or 0:.10g}"  # a change of -0.0 is none
-
-
-def _value(value: float | None) -> str:
-    return DASH if value is None else number(value)
-
-
-def _error(line: PaperLine) -> str:
-    return DASH if line.error is None else f"{100 * line.error:+.1f}"
+    return dashed(value, lambda value: f"{value or 0:.10g}")  # a change of -0.0 is none
 
 
 _VALUES: Mapping[str, Callable[[PaperLine], str]] = {
     "published": lambda line: _plain(line.published),
-    "simulated": lambda line: _value(line.simulated),
-    "error (%)": _error,
-    "measured here": lambda line: _value(line.measured),
+    "simulated": lambda line: dashed(line.simulated, number),
+    "error (%)": lambda line: dashed(line.error, lambda error: f"{100 * error:+.1f}"),
+    "measured here": lambda line: dashed(line.measured, number),
 }

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ktbench.report.accuracy.data import accuracy_csv_text, accuracy_json_text
-from ktbench.report.attribution_data import attribution_csv_text, attribution_json_text
-from ktbench.report.data import csv_text, json_text
+from ktbench.report.attribution_table import attribution_csv_text, attribution_json_text
+from ktbench.report.data import accuracy_csv_text, accuracy_json_text, csv_text, json_text
 from ktbench.report.documents import KINDS, Document, Kind, documents_of
 from ktbench.report.latex import latex
-from ktbench.report.markdown import markdown
-from ktbench.report.page import page_of_answers, page_of_kind
-from ktbench.report.paper_bundle import write_kit
+from ktbench.report.markdown import markdown, page_of_tables
+from ktbench.report.paper_bundle import write_paper_bundle
 from ktbench.report.paper_table import paper_csv_text
 from ktbench.results import Run
 from ktbench.spec.errors import RequestError
@@ -29,7 +27,6 @@ _PAPER_TEXTS = {name: text for name, text in _TEXTS.items() if name != "json"} |
 }
 _ACCURACY_TEXTS = {
     **_TEXTS,
-    "md": page_of_answers,
     "csv": lambda document: accuracy_csv_text(document.run, document.answers),
     "json": lambda document: accuracy_json_text(document.run, document.answers, document.table),
 }
@@ -85,7 +82,7 @@ def _written(folder: Path, run: Run, documents: Sequence[Document], name: str) -
 
         yield _write(folder / "page.html", page_html(run, documents))
     if name == "kit":
-        yield from write_kit(folder / "kit", run, documents)
+        yield from write_paper_bundle(folder / "kit", run, documents)
     if papers := [document for document in documents if document.kind == "paper"]:
         yield from _suite(folder, run, papers, name)
 
@@ -95,7 +92,7 @@ def _pages(folder: Path, run: Run, documents: Sequence[Document]) -> Iterator[Pa
     for kind in KINDS:
         found = [document for document in documents if document.kind == kind]
         if found and found[0].table.part:
-            yield _write(folder / f"{kind}.md", page_of_kind(run.header.title, found))
+            yield _write(folder / f"{kind}.md", page_of_tables(run.header.title, [one.table for one in found]))
 
 
 def _figures(folder: Path, document: Document) -> Iterator[Path]:

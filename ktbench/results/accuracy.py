@@ -24,6 +24,7 @@ from ktbench.results.row import Row
 from ktbench.results.rows import rows_of
 from ktbench.results.run import Run
 from ktbench.results.scores import Change, Estimate, Pair, Stratum, change_of, pairs_of, score_of
+from ktbench.spec.arms import PRECISIONS
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.record import Provenance
 from ktbench.spec.scored import SCORE, Asked
@@ -307,3 +308,24 @@ def _score(row: AccuracyRow) -> Estimate | None:
 
 def _is_beaten(one: tuple[float, float], others: Sequence[tuple[float, float]]) -> bool:
     return any(other != one and other[0] >= one[0] and other[1] >= one[1] for other in others)
+
+
+def by_formats(rows: Sequence[AccuracyRow]) -> dict[tuple[str, str], AccuracyRow]:
+    """The first row at each format of the experts and of the device role."""
+    found: dict[tuple[str, str], AccuracyRow] = {}
+    for row in rows:
+        found.setdefault((row.row.spec.precision, row.row.spec.device_precision), row)
+    return found
+
+
+def formats_of(rows: Sequence[AccuracyRow]) -> tuple[list[str], list[str]]:
+    """Formats of the experts, and of the device role."""
+    experts, devices = ({place[n] for place in by_formats(rows)} for n in (0, 1))
+    return [name for name in PRECISIONS if name in experts], [name for name in PRECISIONS if name in devices]
+
+
+def arm_of_formats(rows: Sequence[AccuracyRow]) -> str:
+    """` (arm +v+d)` where rows of other arms have the same formats and are left out; else empty."""
+    shown = by_formats(rows).values()
+    names = dict.fromkeys(row.row.shown for row in shown)
+    return f" (arm {', '.join(names)})" if len(shown) < len(rows) else ""

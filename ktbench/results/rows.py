@@ -293,7 +293,7 @@ def unchecked_reason(spec: RunSpec, agreement: Agreement | None) -> str:
     """Why experts' outputs have no error."""
     if spec.machine is not None:
         return "simulated: nothing was computed"
-    if spec.system == "ktbench" or not BY_NAME[spec.system].opaque:
+    if spec.system == "ktbench" or not BY_NAME[spec.system].black_box:
         return "the output was not checked"
     instead = "logits were compared instead" if agreement else "nor were logits compared"
     return f"no experts call shows to be checked: {instead}"

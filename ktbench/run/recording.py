@@ -15,7 +15,7 @@ from ktbench.run.apart import run_apart
 from ktbench.spec.run_spec import RunSpec
 
 if TYPE_CHECKING:
-    from ktbench.engine.recording import Recordable
+    from ktbench.engine.workload.recorded import Recordable
 
 RECORD: tuple[str, ...] = (sys.executable, "-m", "ktbench.run.recording")
 
@@ -35,7 +35,7 @@ def record_apart(asked: Recording, say: Callable[[str], None]) -> None:
 
 def main() -> int:
     """Entry of the child: what to record on standard input, progress on standard output."""
-    from ktbench.engine.recording import record_profile
+    from ktbench.engine.workload.recorded import record_profile
     from ktbench.host.topology import read_topology
     from ktbench.run.serve import die_with_parent
 

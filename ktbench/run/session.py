@@ -107,7 +107,7 @@ class Session:
         proof: dict[str, Any] = {"work": self.system.work(), "notes": self.system.notes(), "roofs": (before, after)}
         proof["conduct"] = self.watch.conduct()
         proof["own_step_s"] = self.system.own_step_s() if isinstance(self.system, HasClock) else None
-        error = None if _is_opaque(cell) else self._prove_output(cell)
+        error = None if _is_black_box(cell) else self._prove_output(cell)
         self._checked.add(cell.key)
         evidence = collect({**cell.spec.engine.features, **self.system.chosen()}, moved)
         if why := dishonest(evidence):
@@ -154,7 +154,7 @@ class Session:
         if cell.key in self._agreed or isinstance(self.system, SelfTimed):
             return self._agreed.get(cell.key)
         reference = Answers.read(file)
-        if reference is None and (_is_opaque(cell) or _alters(cell)):
+        if reference is None and (_is_black_box(cell) or _alters(cell)):
             return None
         self.system.start()
         own = collect_answers(self.system.step, self.system.logits, cell.spec.workload.steps)
@@ -168,8 +168,8 @@ class Session:
         return self._agreed[cell.key]
 
 
-def _is_opaque(cell: Cell) -> bool:
-    return cell.spec.system != "ktbench" and BY_NAME[cell.spec.system].opaque
+def _is_black_box(cell: Cell) -> bool:
+    return cell.spec.system != "ktbench" and BY_NAME[cell.spec.system].black_box
 
 
 def _alters(cell: Cell) -> bool:

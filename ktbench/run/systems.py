@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ktbench.engine.packing import Holding
 from ktbench.engine.protocol import HostRole, System
+from ktbench.engine.weight_plan import Holding
 from ktbench.peers.opening import open_peer
 from ktbench.spec.run_spec import RunSpec
 

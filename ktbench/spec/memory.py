@@ -76,7 +76,7 @@ def _original(specs: Sequence[RunSpec], layout_bytes: int) -> int:
 
 
 def _packed(specs: Sequence[RunSpec], layout_bytes: int) -> int:
-    """kt-kernel loads its weights anew for every setting that it is tuned over (`ktbench.peers.kt_kernel.settings`)."""
+    """kt-kernel loads its weights anew for every setting that it is tuned over (`ktbench.peers.kt_kernel.library`)."""
     if specs[0].system == "kt-kernel":
         return max(layout_bytes, min(KT_SETTINGS * layout_bytes, KT_MOST_BYTES))
     return layout_bytes if any(needs_packed(spec) for spec in specs) else 0
@@ -102,7 +102,7 @@ def _held_as(spec: RunSpec, precision: Precision) -> Precision:
 
 def _is_mapped(spec: RunSpec) -> bool:
     """Whether a cell runs a GGUF file, which is mapped as it is: all of it counts, and only its embedding is bf16."""
-    return spec.system != "ktbench" and BY_NAME[spec.system].opaque
+    return spec.system != "ktbench" and BY_NAME[spec.system].gguf
 
 
 def _packs_dense(specs: Sequence[RunSpec]) -> bool:

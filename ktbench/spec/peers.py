@@ -24,21 +24,27 @@ _KT = {"bf16": "bf16", "int8": "int8", "int4_g32": "int4", "int4_g64": "int4", "
 class Peer:
     """One system under test that is not ours.
 
-    `package` is the distribution that it comes in, `module` what is imported of it, both empty where nothing has to be
-    installed; `install` the command that brings it. `types` gives for each precision the format of as many bits that
-    the peer runs it in. `opaque` ones show no experts call: their logits are all that can be held against others.
-    Those with `own_threads` start and place threads themselves, where others run on PyTorch's; `spin_s` is how many
-    seconds these look for more work before they sleep.
+    `opener` is the module whose `open_peer(specs, host)` loads it for the cells of a worker. `package` is the
+    distribution that it comes in, `module` what is imported of it, both empty where nothing has to be installed;
+    `install` the command that brings it. `types` gives for each precision the format of as many bits that the peer
+    runs it in. Its device role is on `device`. Of a `black_box` only logits can be compared: its experts calls cannot
+    be observed. One without `chunks` chooses the chunks of a prompt itself; one with `gguf` maps such a file. Those
+    with `own_threads` start and place their own threads, where others run on PyTorch's; `spin_s` is how many seconds
+    these poll for more work before they sleep.
     """
 
     name: System
     title: str
+    opener: str
     package: str = ""
     module: str = ""
     install: str = ""
     phases: tuple[str, ...]
     types: Mapping[str, str]
-    opaque: bool = False
+    device: Literal["cpu", "cuda"] = "cpu"
+    black_box: bool = False
+    chunks: bool = True
+    gguf: bool = False
     own_threads: bool = False
     spin_s: float = 0.0
 
@@ -47,32 +53,39 @@ PEERS: tuple[Peer, ...] = (
     Peer(
         name="llama.cpp",
         title="llama.cpp through llama-cpp-python's low-level API",
+        opener="ktbench.peers.llama.system",
         package="llama-cpp-python",
         module="llama_cpp",
         install="nox -s peers",
         phases=("prefill", "decode"),
         types=_GGUF,
-        opaque=True,
+        black_box=True,
+        gguf=True,
         own_threads=True,
     ),
     Peer(
         name="llama-bench",
         title="llama.cpp's own benchmark program",
+        opener="ktbench.peers.llama.bench",
         install="peer.llama_bench=PATH",
         phases=("prefill", "decode"),
         types=_GGUF,
-        opaque=True,
+        black_box=True,
+        gguf=True,
+        chunks=False,
         own_threads=True,
     ),
     Peer(
         name="transformers",
         title="plain Transformers",
+        opener="ktbench.peers.transformers.system",
         phases=("prefill", "decode", "layer"),
         types={"bf16": "bf16"},
     ),
     Peer(
         name="kt-kernel",
         title="KTransformers' CPU kernels",
+        opener="ktbench.peers.kt_kernel.layer",
         package="kt-kernel",
         module="kt_kernel",
         install="nox -s peers",
@@ -84,8 +97,10 @@ PEERS: tuple[Peer, ...] = (
     Peer(
         name="fiddler",
         title="Fiddler's scheme: base, and experts copied to the device where that is faster",
+        opener="ktbench.peers.fiddler",
         phases=("prefill", "decode"),
         types={"bf16": "bf16"},
+        device="cuda",
     ),
 )
 
@@ -110,6 +125,11 @@ class PeerSpec:
 
     def __post_init__(self) -> None:
         at_least("peer.tune_s", self.tune_s, 0)
+
+
+def is_black_box(system: System) -> bool:
+    """Whether a system exposes nothing but logits: see `Peer`."""
+    return system != "ktbench" and BY_NAME[system].black_box
 
 
 def system_label(system: System, implementation: Implementation) -> str:

@@ -1,22 +1,18 @@
-"""Who works when: cells take turns, odd rounds walk back, so that drift of the machine falls on all alike."""
+"""The order of trials: every other round runs backwards, so that drift of the machine affects all cells alike."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ktbench.spec.peers import BY_NAME
+from ktbench.spec.peers import is_black_box
 from ktbench.spec.record import Cell
 
 
 def turn_order(cells: Sequence[Cell], round_number: int) -> tuple[Cell, ...]:
-    """Order of one round. In the first one opaque peers come last: they are held against the others' logits."""
+    """Order of one round. In the first one black boxes come last: their logits are compared with the others'."""
     if round_number == 0:
-        return tuple(sorted(cells, key=_is_opaque))
+        return tuple(sorted(cells, key=lambda cell: is_black_box(cell.spec.system)))
     return tuple(cells if round_number % 2 == 0 else reversed(cells))
-
-
-def _is_opaque(cell: Cell) -> bool:
-    return cell.spec.system != "ktbench" and BY_NAME[cell.spec.system].opaque
 
 
 def worker_groups(cells: Sequence[Cell]) -> tuple[tuple[Cell, ...], ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ktbench.cli.show import show
-from ktbench.report.agreement import UNPROVEN as UNPROVEN_NOTE
+from ktbench.report.conditions import UNPROVEN as UNPROVEN_NOTE
 from tests.report.peer_stores import PEERS, UNPROVEN
 from tests.report.role_stores import DEFERRAL, LADDER
 from tests.report.synthetic import Arm, Store

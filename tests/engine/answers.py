@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ktbench.engine.answering import Answering, Sampling, open_answering
+from ktbench.engine.generate import Answering, Sampling, open_answering
 from ktbench.engine.protocol import HostRole
 from ktbench.spec.run_spec import ModelSpec
 from tests.engine.engines import cell
@@ -19,7 +19,11 @@ from tests.engine.tiny import decode
 # Where every token goes to all experts, the last bits of a hidden state do not decide which experts it meets.
 ALL = {"num_experts_per_tok": EXPERTS, "n_group": 1, "topk_group": 1}
 WORK = decode()
-ARMS: dict[str, dict[str, Any]] = {"base": {}, "+v+d": {"avx512": True, "dynamic": True}, "+v+l": {"avx512": True, "packed_dense": True}}
+ARMS: dict[str, dict[str, Any]] = {
+    "base": {},
+    "+v+d": {"avx512": True, "dynamic": True},
+    "+v+l": {"avx512": True, "packed_dense": True},
+}
 LENGTHS = (9, 4, 12, 6, 7)
 Ids = list[list[int]]
 

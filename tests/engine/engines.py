@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from ktbench.config.inject import read_rules
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.load import load_engine
-from ktbench.engine.packing import Holding
 from ktbench.engine.protocol import HostRole
+from ktbench.engine.weight_plan import Holding
 from ktbench.resources import data_folder
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec

@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from ktbench.engine.checkpoint_files import inspect_checkpoint
+from ktbench.engine.checkpoint import inspect_checkpoint
 from ktbench.engine.load import load
-from ktbench.engine.packing import Packing
+from ktbench.engine.weight_plan import Packing
 from tests.engine.test_base import transformers_decode, transformers_prefill
 from tests.engine.tiny import PACKABLE, decode, plain_transformers, prefill, run, spec, tiny_model
 
@@ -175,7 +175,7 @@ def test_checkpoint_that_lacks_a_weight_is_refused(tmp_path: Path) -> None:
         load(tiny_model(path=str(tmp_path)))
 
 
-@pytest.mark.parametrize("module", ["checkpoint_files", "support", "protocol"])
+@pytest.mark.parametrize("module", ["checkpoint", "support", "protocol", "roles", "weight_plan"])
 def test_what_runs_before_loading_imports_neither_torch_nor_transformers(module: str) -> None:
     code = f"import sys, ktbench.engine.{module}; sys.exit(bool({{'torch', 'transformers'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=False).returncode == 0

@@ -20,7 +20,9 @@ pytestmark = needs_avx512()
 # Where every token goes to all experts, the last bits of a hidden state do not decide which experts it meets.
 _ALL = {"num_experts_per_tok": EXPERTS, "n_group": 1, "topk_group": 1}
 CHUNKS = [1, 5, 13, 40]  # of prompts of 13 tokens
-EITHER = pytest.mark.parametrize("engine", [{}, {"avx512": True}, {"avx512": True, "packed_dense": True}], ids=["base", "+v", "+v+l"])
+EITHER = pytest.mark.parametrize(
+    "engine", [{}, {"avx512": True}, {"avx512": True, "packed_dense": True}], ids=["base", "+v", "+v+l"]
+)
 
 
 @EITHER

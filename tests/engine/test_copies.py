@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ktbench.engine.copies import Copies
+from ktbench.engine.layer import Copies
 
 
 def uses(copies: int, experts: int, active: int, steps: int) -> list[tuple[int, int]]:

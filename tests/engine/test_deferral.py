@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ktbench.engine.experts import OriginalExperts, Reference
+from ktbench.engine.experts import ExpertsOperator, OriginalExperts, Pass
+from ktbench.engine.forms import Place, is_experts
 from ktbench.engine.load import load
-from ktbench.engine.operator import ExpertsOperator, Pass, Place
-from ktbench.engine.packing import Packing
-from ktbench.engine.places import is_experts
+from ktbench.engine.observe import Reference
 from ktbench.engine.protocol import Unsupported
 from ktbench.engine.routing import Routing
 from ktbench.engine.synthetic import WeightPool, materialise_experts, skeleton
+from ktbench.engine.weight_plan import Packing
 from ktbench.spec.run_spec import WorkloadSpec
 from tests.engine.engines import TOLERANCE, cell, changed, engine_for, logits, relative
 from tests.engine.families.plain import build, experts_of
@@ -188,7 +188,9 @@ def test_prefill_has_neither(engine: dict[str, int]) -> None:
 def test_none_is_the_engine_without_bit_for_bit(feature: str, backend: str) -> None:
     model, fused = tiny_model("deepseek_v3"), backend == "fused"
     system = engine_for(cell(model, decode(), avx512=fused))
-    plain, none = (logits(system, cell(model, decode(batch=3), avx512=fused, **engine)) for engine in ({}, {feature: 0}))
+    plain, none = (
+        logits(system, cell(model, decode(batch=3), avx512=fused, **engine)) for engine in ({}, {feature: 0})
+    )
     assert all(map(torch.equal, plain, none))
     assert system.counters()["deferred_experts"] == system.counters()["skipped_experts"] == 0
 

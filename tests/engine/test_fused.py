@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ktbench.engine.load import load
-from ktbench.engine.packing import Packing
+from ktbench.engine.weight_plan import Packing
 from tests.engine.tiny import PACKABLE, decode, logits_of_steps, prefill, run, spec, tiny_model
 
 kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built")
@@ -44,7 +44,13 @@ def test_each_setting_moves_its_own_counters_only() -> None:
     model = tiny_model()
     system = load(model, packing=Packing())
     proof = {"avx512": "avx512_calls", "amx": "amx_tiles", "dynamic": "tasks_dynamic"}
-    settings: list[dict[str, bool]] = [{}, {"avx512": True}, {"amx": True}, {"avx512": True, "dynamic": True}, {"amx": True, "dynamic": True}]
+    settings: list[dict[str, bool]] = [
+        {},
+        {"avx512": True},
+        {"amx": True},
+        {"avx512": True, "dynamic": True},
+        {"amx": True, "dynamic": True},
+    ]
     for workload in (decode(), prefill()):
         for features in settings:
             system.configure(spec(model, workload, **features))

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ktbench.engine.forward import Forward
+from ktbench.engine.decode.forward import Forward
+from ktbench.engine.decode.step import LeanDecoding
 from ktbench.engine.hybrid import HybridEngine
-from ktbench.engine.step.decoding import LeanDecoding
 from ktbench.spec.engine import EngineSpec
 from tests.engine.engines import TOLERANCE, cell, changed, engine_for, needs_avx512
 from tests.engine.families.plain import build

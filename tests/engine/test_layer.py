@@ -12,9 +12,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from ktbench.engine.copies import Copies
 from ktbench.engine.experts import OriginalExperts
-from ktbench.engine.layer import LayerSystem
+from ktbench.engine.layer import Copies, LayerSystem
 from ktbench.engine.load import expert_places
 from ktbench.engine.load_layer import OwnLayer, load_layer
 from ktbench.engine.protocol import HostRole, Unsupported

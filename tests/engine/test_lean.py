@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ktbench.engine.decode.step import LeanSteps
 from ktbench.engine.dense import PackedLinear
 from ktbench.engine.hybrid import HybridEngine
-from ktbench.engine.stepping import LeanSteps
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.spec.weights import Precision
 from tests.engine.engines import TOLERANCE, cell, changed, engine_for, logits, needs_avx512, plain, relative, saved

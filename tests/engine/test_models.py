@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from ktbench.engine.places import is_experts
+from ktbench.engine.forms import is_experts
 from ktbench.engine.synthetic import skeleton
 from ktbench.spec.run_spec import ModelSpec
 from ktbench.spec.shape import MoEShape, moe_shape

@@ -57,7 +57,9 @@ class Pair:
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     model = changed(request.param)
     shared = [cell(model, decode(), avx512=True, packed_dense=lean) for lean in (False, True)]
-    split = [cell(model, decode(), threads=None, avx512=True, packed_dense=lean, roles="split") for lean in (False, True)]
+    split = [
+        cell(model, decode(), threads=None, avx512=True, packed_dense=lean, roles="split") for lean in (False, True)
+    ]
     pair = Pair(model, engine_for(*shared), engine_for(*split, cpus=CPUS))
     yield pair
     pair.split.close()

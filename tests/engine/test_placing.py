@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ktbench.engine.placing import DynamicPlacement, place_experts
+from ktbench.engine.placement import DynamicPlacement, place_experts
 from ktbench.engine.workload.recorded import ActivationProfile, Architecture, count_selections
 from ktbench.spec.engine import PlacementSpec, Policy
 from ktbench.spec.shape import MoEShape, moe_shape

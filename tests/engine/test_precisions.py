@@ -12,8 +12,8 @@ import torch
 
 from ktbench.engine.load import load
 from ktbench.engine.load_layer import OwnLayer, load_layer
-from ktbench.engine.packing import Packing
 from ktbench.engine.protocol import HostRole, System, Unsupported
+from ktbench.engine.weight_plan import Packing
 from ktbench.run.check import check, check_the_check
 from ktbench.spec.evidence import collect, dishonest
 from ktbench.spec.outcome import Outcome

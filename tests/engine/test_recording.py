@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from ktbench.engine.load import is_experts, load
-from ktbench.engine.recording import record_profile
 from ktbench.engine.routing import PassRouting, Routing
-from ktbench.engine.workload.recorded import Architecture
+from ktbench.engine.workload.recorded import Architecture, record_profile
 from ktbench.engine.workload.routing import prompt_ids
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from tests.engine.tiny import EXPERTS, decode, plain_transformers, prefill, spec, tiny_model

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ktbench.engine.placing import Move
-from ktbench.engine.residence import Residence
+from ktbench.engine.placement import Move, Residence
 
 EXPERTS = 6
 

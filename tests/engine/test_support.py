@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ktbench.engine.packing import Packing
 from ktbench.engine.protocol import HostRole
 from ktbench.engine.support import unsupported
+from ktbench.engine.weight_plan import Packing
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from tests.engine.tiny import decode, layer, prefill, spec, tiny_model
 

@@ -10,10 +10,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ktbench.engine.experts import OriginalExperts
+from ktbench.engine.forms import is_experts
 from ktbench.engine.load import load
-from ktbench.engine.packing import Packing
-from ktbench.engine.places import is_experts
 from ktbench.engine.synthetic import PassingExperts, WeightPool
+from ktbench.engine.weight_plan import Packing
 from tests.engine.tiny import NAMES, plain_transformers, tiny_model
 
 

@@ -10,8 +10,8 @@ import yaml
 from transformers import PreTrainedModel
 
 from ktbench.engine.load import is_experts, load
-from ktbench.engine.packing import Packing
 from ktbench.engine.synthetic import WeightPool, materialise, materialise_experts, skeleton
+from ktbench.engine.weight_plan import Packing
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 

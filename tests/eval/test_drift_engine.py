@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from ktbench.engine.answering import Answering, open_answering
+from ktbench.engine.generate import Answering, open_answering
 from ktbench.engine.protocol import HostRole
 from ktbench.eval.asking import Answer
 from ktbench.eval.drift import DriftPlan, Phase, measure_drift

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.engine.checkpoint_files import inspect_checkpoint
+from ktbench.engine.checkpoint import inspect_checkpoint
 from ktbench.engine.protocol import HostRole
 from ktbench.eval.nano.checkpoint import save
 from ktbench.eval.nano.training import new_model

@@ -20,7 +20,7 @@ from ktbench.cli import drive, request, show
 from ktbench.cli.request import Planned, plan_request, read_request
 from ktbench.config import Request
 from ktbench.host.environment import environment
-from ktbench.report.tables import table_of
+from ktbench.report.speed_table import table_of
 from ktbench.report.write import write_report
 from ktbench.results import LOG_NAME, Run, StoreError, read_run
 from ktbench.results.rows import rows_of

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ktbench.engine.load import load_engine
-from ktbench.engine.packing import Holding
 from ktbench.engine.protocol import HostRole
+from ktbench.engine.weight_plan import Holding
 from ktbench.spec.run_spec import ModelSpec, WorkloadSpec
 from tests.engine.tiny import decode, prefill, run, spec, tiny_model
 

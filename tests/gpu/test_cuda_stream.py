@@ -11,8 +11,7 @@ from torch import Tensor
 
 from ktbench.engine.cuda.graph import CudaCapturing, GraphRecording
 from ktbench.engine.cuda.stream import CurrentStream
-from ktbench.engine.step.program import NotRecordable
-from ktbench.engine.step.tape import Tape
+from ktbench.engine.decode.program import NotRecordable, Tape
 
 pytestmark = pytest.mark.gpu
 HostFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)

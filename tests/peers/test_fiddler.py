@@ -13,9 +13,9 @@ from torch import Tensor
 from ktbench.engine import load as loading
 from ktbench.engine.cuda.fiddler import Costs
 from ktbench.engine.cuda.role import CudaRole
-from ktbench.engine.packing import Holding
+from ktbench.engine.decode.program import Tape
 from ktbench.engine.protocol import HostRole, Unsupported
-from ktbench.engine.step.tape import Tape
+from ktbench.engine.weight_plan import Holding
 from ktbench.peers import fiddler as module
 from ktbench.peers.fiddler import Fiddler, open_fiddler
 from ktbench.spec.engine import EngineSpec
@@ -164,7 +164,7 @@ def test_weights_are_pinned_where_they_lie_and_given_back(faked: Memory, monkeyp
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
-        (spec(decode(), device="cpu"), "without a CUDA device there is nothing to copy experts to"),
+        (spec(decode(), device="cpu"), "engine.device=cuda only"),
         (spec(decode(routing="balanced")), "fiddler routes by the model's own routers"),
     ],
 )

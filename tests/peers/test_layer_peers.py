@@ -11,7 +11,8 @@ import torch
 from ktbench.engine.layer import LayerSystem
 from ktbench.engine.load_layer import load_layer
 from ktbench.engine.protocol import HostRole, Unsupported
-from ktbench.peers.layer import TransformersLayer, open_peer_layer
+from ktbench.peers.opening import open_peer
+from ktbench.peers.transformers.layer import TransformersLayer, open_layer
 from ktbench.run.check import check, check_the_check
 from ktbench.spec.outcome import Outcome
 from ktbench.spec.peers import IMPLEMENTATIONS, PeerSpec
@@ -31,7 +32,7 @@ def cell_spec(model: ModelSpec, work: WorkloadSpec, implementation: Any = "group
 
 def ready(work: WorkloadSpec, implementation: Any, name: str = "qwen3_30b_a3b", host: HostRole = ONE) -> LayerSystem:
     asked = cell_spec(tiny_model(name), work, implementation)
-    system = open_peer_layer([asked], host)
+    system = open_layer(asked.model, host)
     system.configure(asked)
     return system
 
@@ -102,7 +103,7 @@ def test_batched_mm_is_refused_where_its_copies_do_not_fit() -> None:
 
 def test_shapes_that_a_kernel_refuses_are_unsupported() -> None:
     asked = cell_spec(tiny_model(moe_intermediate_size=36), layer())
-    system = open_peer_layer([asked], ONE)
+    system = open_layer(asked.model, ONE)
     with pytest.raises(Unsupported, match="experts_implementation=grouped_mm is refused: strides"):
         system.configure(asked)
 
@@ -116,22 +117,22 @@ def test_shapes_that_a_kernel_refuses_are_unsupported() -> None:
 )
 def test_what_it_cannot_run_is_said(work: WorkloadSpec, changes: dict[str, Any], says: str) -> None:
     asked = cell_spec(tiny_model(), work, **changes)
-    system = open_peer_layer([asked], ONE)
+    system = open_layer(asked.model, ONE)
     with pytest.raises(Unsupported, match=says):
         system.configure(asked)
 
 
 def test_wrong_use_is_said() -> None:
     asked = cell_spec(tiny_model(), layer())
-    system = open_peer_layer([asked], ONE)
+    system = open_layer(asked.model, ONE)
     with pytest.raises(ValueError, match=r"engine\.threads=2: allowed are 1 to 1"):
         system.configure(replace(asked, engine=replace(asked.engine, threads=2)))
     with pytest.raises(ValueError, match="is loaded"):
         system.configure(cell_spec(tiny_model("mixtral_8x7b"), layer()))
     system.close()
-    with pytest.raises(ValueError, match="were let go of"):
+    with pytest.raises(ValueError, match="were released"):
         system.configure(asked)
     with pytest.raises(ValueError, match="synthetic weights"):
-        open_peer_layer([cell_spec(tiny_model(path="/weights"), layer())], ONE)
-    with pytest.raises(ValueError, match=r"system=llama\.cpp: runs no layer alone"):
-        open_peer_layer([cell_spec(tiny_model(), layer(), system="llama.cpp")], ONE)
+        open_peer([cell_spec(tiny_model(path="/weights"), layer())], ONE)
+    with pytest.raises(Unsupported, match=r"llama\.cpp runs prefill and decode"):
+        open_peer([cell_spec(tiny_model(), layer(), system="llama.cpp")], ONE)

@@ -1,12 +1,15 @@
-"""What peers cannot run, told from the spec alone."""
+"""What peers cannot run, from the spec alone, and the modules that open them."""
 
 from __future__ import annotations
 
+from importlib import import_module
+from inspect import signature
 from typing import Any
 
 import pytest
 
 from ktbench.peers.support import unsupported
+from ktbench.spec.peers import PEERS, Peer
 from tests.tiny import tiny_spec
 
 
@@ -29,10 +32,15 @@ from tests.tiny import tiny_spec
         ({"system": "llama.cpp", "workload": {"routing": "zipf"}}, "set workload.routing=model"),
         ({"system": "llama.cpp", "workload": {"shortest": 2}}, "leave workload.shortest=null"),
         ({"system": "llama-bench", "workload": {"chunk": 2}}, "leave workload.chunk=null"),
-        ({"system": "fiddler"}, "without a CUDA device"),
+        ({"system": "fiddler"}, "engine.device=cuda"),
     ],
 )
 def test_reasons(spec: dict[str, Any], why: str) -> None:
     said = unsupported(tiny_spec(**spec))
     assert why in said
     assert bool(why) == bool(said)
+
+
+@pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
+def test_every_row_names_a_module_that_opens_it(peer: Peer) -> None:
+    assert list(signature(import_module(peer.opener).open_peer).parameters) == ["specs", "host"]

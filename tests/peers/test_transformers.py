@@ -6,25 +6,21 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
+from ktbench.engine.forms import is_experts
 from ktbench.engine.load import load
-from ktbench.engine.places import is_experts
 from ktbench.engine.protocol import HostRole, System, Unsupported
 from ktbench.engine.workload.routing import prompt_ids
 from ktbench.peers.support import unsupported
 from ktbench.peers.transformers.system import PlainTransformers, open_transformers
-from ktbench.peers.transformers.tuning import Tuning, thread_counts, tune
 from ktbench.run.session import Session
 from ktbench.spec.ids import spec_id
 from ktbench.spec.outcome import Outcome
@@ -209,7 +205,7 @@ def test_notes_tell_how_it_was_tuned_and_what_runs() -> None:
     system.configure(asked)
     tuned, told = system.notes()
     assert tuned.startswith("transformers grouped_mm tuned in ")
-    assert " ms with 2" in tuned
+    assert "threads 2" in tuned
     assert "experts_implementation=grouped_mm, attn_implementation=sdpa" in told
     assert told.endswith(f"with {torch.get_num_threads()} threads")
     system.configure(asked)
@@ -303,65 +299,3 @@ def test_wrong_use_is_said() -> None:
     run(system, 3)
     with pytest.raises(ValueError, match="all were done"):
         system.step()
-
-
-@given(st.integers(1, 300))
-def test_thread_counts_go_down_from_all_cores_to_one(most: int) -> None:
-    counts = thread_counts(most)
-    assert counts[0] == most
-    assert counts[-1] == 1
-    assert list(counts) == sorted(set(counts), reverse=True)
-    assert all(more <= 2 * fewer for more, fewer in pairwise(counts))
-
-
-class Machine:
-    """A clock, and steps that take as long as `seconds` says of a thread count; the first with each takes twice."""
-
-    def __init__(self, **seconds: float) -> None:
-        self.seconds = {int(key[1:]): value for key, value in seconds.items()}
-        self.now, self.threads, self.steps = 0.0, 0, 0
-        self.cold = True
-
-    def use(self, threads: int) -> None:
-        self.cold, self.threads = True, threads
-
-    def step(self) -> None:
-        self.now += self.seconds[self.threads] * (2 if self.cold else 1)
-        self.cold = False
-        self.steps += 1
-
-
-def tuned(machine: Machine, counts: tuple[int, ...], budget_s: float) -> Tuning:
-    return tune(machine.step, machine.use, counts, budget_s, lambda: machine.now)
-
-
-def test_tuning_keeps_the_fastest_count() -> None:
-    machine = Machine(t4=0.3, t2=0.2, t1=0.3125)
-    tuning = tuned(machine, (4, 2, 1), 100)
-    assert machine.threads == tuning.threads == 2
-    assert tuning.medians_s == pytest.approx({4: 0.3, 2: 0.2, 1: 0.3125})
-    assert tuning.told("peer") == (
-        "peer tuned in 4.1 s: threads 2, of a median step of 300 ms with 4, 200 ms with 2, 312.5 ms with 1"
-    )
-
-
-def test_tuning_ends_where_fewer_threads_are_hopeless() -> None:
-    machine = Machine(t4=1.0, t2=2.5)
-    assert tuned(machine, (4, 2, 1), 100).medians_s == {4: 1.0, 2: 2.5}
-    assert machine.threads == 4
-
-
-@pytest.mark.parametrize(
-    ("budget_s", "medians_s", "steps"),
-    [(0, {}, 0), (7, {}, 1), (13, {}, 1), (17, {2: 4.0}, 3), (27, {2: 4.0}, 4), (90, {2: 4.0, 1: 5.0}, 8)],
-)
-def test_tuning_stays_within_its_seconds(budget_s: float, medians_s: dict[int, float], steps: int) -> None:
-    machine = Machine(t2=4.0, t1=5.0)
-    tuning = tuned(machine, (2, 1), budget_s)
-    assert (tuning.threads, tuning.medians_s, machine.steps) == (2, medians_s, steps)
-    assert tuning.took_s == machine.now <= max(budget_s, 8)
-
-
-def test_what_was_not_tuned_says_so() -> None:
-    told = tuned(Machine(), (2, 1), 0).told("peer")
-    assert told == "peer not tuned: threads 2, peer.tune_s has no room for a timed step"

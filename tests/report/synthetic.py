@@ -219,7 +219,7 @@ class Store:
             notes=arm.notes,
             agreement=arm.agreement,
         )
-        return replace(timed, **_OPAQUE) if _is_opaque(cell.spec) else timed
+        return replace(timed, **_OPAQUE) if _is_black_box(cell.spec) else timed
 
     def _failed(self, cell: Cell, number: int, arm: Arm) -> Record:
         error = 0.127 if arm.outcome is Outcome.WRONG else None
@@ -239,8 +239,8 @@ class Store:
         )
 
 
-def _is_opaque(spec: RunSpec) -> bool:
-    return spec.system != "ktbench" and BY_NAME[spec.system].opaque
+def _is_black_box(spec: RunSpec) -> bool:
+    return spec.system != "ktbench" and BY_NAME[spec.system].black_box
 
 
 def _role_times(arm: Arm, total_s: float) -> RoleTimes | None:

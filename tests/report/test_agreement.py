@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.report.agreement import MARK, UNPROVEN
-from ktbench.report.columns import row_line
+from ktbench.report.conditions import MARK, UNPROVEN
 from ktbench.report.data import csv_text, json_text
 from ktbench.report.latex import latex
-from ktbench.report.tables import Table, table_of
+from ktbench.report.speed_table import table_of
+from ktbench.report.table import Table
+from ktbench.report.terminal import row_line
 from ktbench.results import Run
 from ktbench.results.row import Row
 from ktbench.results.rows import rows_of, worst

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.report.comparison_data import comparison_csv, comparison_json, write_comparison
-from ktbench.report.comparison_table import comparison_markdown
+from ktbench.report.comparison_table import comparison_csv, comparison_json, comparison_markdown, write_comparison
 from ktbench.results import Run
 from ktbench.results.between_runs import require_one_machine, rounds_in_turns
 from ktbench.results.comparison import ComparedCell, Comparison, compare_runs

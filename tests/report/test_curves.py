@@ -19,7 +19,7 @@ from matplotlib.text import Text
 from numpy.typing import NDArray
 
 from ktbench.report.figures.frame import decades
-from ktbench.report.tables import table_of
+from ktbench.report.speed_table import table_of
 from ktbench.report.write import write_report
 from ktbench.results import Run
 from ktbench.results.rows import rows_of

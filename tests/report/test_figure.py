@@ -14,7 +14,7 @@ from matplotlib.text import Text
 
 from ktbench.report.figures.bars import slots_of
 from ktbench.report.figures.text_metrics import VALUE_PT, width_in, wrapped
-from ktbench.report.tables import table_of
+from ktbench.report.speed_table import table_of
 from ktbench.report.write import write_report
 from ktbench.results import Run
 from ktbench.results.rows import rows_of

@@ -20,7 +20,8 @@ from ktbench.report.health import (
     unreadable_sentence,
 )
 from ktbench.report.markdown import markdown
-from ktbench.report.tables import Table, table_of
+from ktbench.report.speed_table import table_of
+from ktbench.report.table import Table
 from ktbench.report.web.warnings import doubts_of, doubts_of_run
 from ktbench.results import Run
 from ktbench.results.rows import rows_of

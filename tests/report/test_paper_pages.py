@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.report.documents import Document, documents_of
-from ktbench.report.page import page_of
+from ktbench.report.documents import Document, documents_of, page_of
 from ktbench.report.paper_suite.html import html
 from ktbench.report.paper_suite.overview import overview
 from ktbench.report.paper_suite.pdf import write_pdf

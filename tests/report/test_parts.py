@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.report.columns import row_line
 from ktbench.report.data import csv_text
+from ktbench.report.documents import page_of
 from ktbench.report.latex import latex
-from ktbench.report.page import page_of
-from ktbench.report.tables import Table, table_of
+from ktbench.report.speed_table import table_of
+from ktbench.report.table import Table
+from ktbench.report.terminal import row_line
 from ktbench.report.write import write_report
 from ktbench.results import Run
 from ktbench.results.row import Row, groups_of

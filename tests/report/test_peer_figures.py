@@ -10,7 +10,7 @@ import pytest
 from ktbench.report.figure import draw
 from matplotlib.figure import Figure
 
-from ktbench.report.tables import table_of
+from ktbench.report.speed_table import table_of
 from ktbench.results import Run
 from ktbench.results.rows import rows_of
 from tests.report.peer_stores import DECODE, KERNELS, PEERS, PREFILL, UNPROVEN

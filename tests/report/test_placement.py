@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.report.tables import Table, table_of
+from ktbench.report.speed_table import table_of
+from ktbench.report.table import Table
 from ktbench.results import Run
 from ktbench.results.row import Row
 from ktbench.results.rows import judged_values, rows_of

@@ -16,9 +16,9 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from ktbench.report.documents import page_of
 from ktbench.report.figures.curves import axis_of
-from ktbench.report.page import page_of
-from ktbench.report.tables import table_of
+from ktbench.report.speed_table import table_of
 from ktbench.report.write import write_report
 from ktbench.results import Run
 from ktbench.results.rows import rows_of

@@ -6,7 +6,7 @@ from statistics import median
 
 import pytest
 
-from ktbench.report.columns import row_line
+from ktbench.report.terminal import row_line
 from ktbench.results import Run
 from ktbench.results.row import Row, groups_of
 from ktbench.results.rows import rows_of

@@ -11,7 +11,8 @@ from statistics import median
 from ktbench.report.data import csv_text, json_text
 from ktbench.report.latex import latex
 from ktbench.report.markdown import markdown
-from ktbench.report.tables import Table, table_of
+from ktbench.report.speed_table import table_of
+from ktbench.report.table import Table
 from ktbench.results import Run
 from ktbench.results.rows import rows_of
 from ktbench.spec.outcome import Outcome

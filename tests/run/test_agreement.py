@@ -96,11 +96,11 @@ def session(**scripts: str) -> Session:
 
 def test_the_first_whose_experts_are_seen_becomes_what_others_are_held_against(tmp_path: Path) -> None:
     file = tmp_path / "logits.npz"
-    opaque = tiny_cell("llama.cpp", system="llama.cpp")
-    assert session().turn(opaque, 0, file).agreement is None
+    black_box = tiny_cell("llama.cpp", system="llama.cpp")
+    assert session().turn(black_box, 0, file).agreement is None
     first = session().turn(tiny_cell("base"), 0, file)
     second = session().turn(tiny_cell("+v", avx512=True), 0, file)
-    third = session().turn(opaque, 1, file)
+    third = session().turn(black_box, 1, file)
     assert first.agreement is not None
     assert first.agreement.against == ""
     for record in (second, third):

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import grouped_mm
 
-from ktbench.engine.matrices import ExpertMatrices, ExpertStore
-from ktbench.engine.placing import Move
+from ktbench.engine.decode.lazy import Fetch
+from ktbench.engine.forms import ExpertMatrices, ExpertStore
+from ktbench.engine.placement import Move
 from ktbench.engine.routing import Routing
-from ktbench.engine.step.later import Fetch
 
 
 class CudaHome:

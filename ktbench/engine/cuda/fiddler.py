@@ -19,12 +19,11 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from ktbench.engine.cuda.stream import Pins, Stream
+from ktbench.engine.decode.lazy import Fetch
 from ktbench.engine.experts import OriginalExperts
-from ktbench.engine.form import ExpertsForm
-from ktbench.engine.matrices import ExpertMatrices
-from ktbench.engine.residence import NOBODY
+from ktbench.engine.forms import ExpertMatrices, ExpertsForm
+from ktbench.engine.placement import NOBODY
 from ktbench.engine.routing import Routing
-from ktbench.engine.step.later import Fetch
 
 # More tokens than any call gives one expert.
 _MOST_TOKENS = 2**24

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from ktbench.engine.cuda.stream import Stream
-from ktbench.engine.step.program import Call, NotRecordable, Recorder
-from ktbench.engine.step.tape import Tape
-from ktbench.engine.step.watch import Segment, Where
+from ktbench.engine.decode.program import Call, NotRecordable, Recorder, Tape
+from ktbench.engine.decode.timeline import Segment, Where
 
 # Work before a capture chooses kernels, makes workspaces and buffers: none of that may happen inside.
 _WARM_UPS = 2
@@ -71,7 +70,7 @@ class _Counting:
 
 
 class GraphRecording:
-    """Implements `ktbench.engine.step.recording.Recording`. `counted["graph_replays"]` counts."""
+    """Implements `ktbench.engine.decode.program.Recording`. `counted["graph_replays"]` counts."""
 
     def __init__(self, tape: Tape, stream: Stream, capturing: Capturing, counted: dict[str, int]) -> None:
         self.watch = tape.watch

@@ -13,16 +13,16 @@ from torch import Tensor
 
 from ktbench.engine.cuda.graph import Capturing, CudaCapturing, GraphRecording
 from ktbench.engine.cuda.stream import CurrentStream, Stream
+from ktbench.engine.decode.inputs import StepInputs
+from ktbench.engine.decode.lazy import Fetch
+from ktbench.engine.decode.program import Tape
+from ktbench.engine.decode.timeline import Watch, Where
 from ktbench.engine.experts import OriginalExperts
-from ktbench.engine.matrices import ExpertMatrices
+from ktbench.engine.forms import ExpertMatrices
 from ktbench.engine.routing import Routing
-from ktbench.engine.step.inputs import StepInputs
-from ktbench.engine.step.later import Fetch
-from ktbench.engine.step.tape import Tape
-from ktbench.engine.step.watch import Watch, Where
 
 if TYPE_CHECKING:
-    from ktbench.engine.operator import Backend
+    from ktbench.engine.experts import Backend
 
 
 class Callee(Protocol):

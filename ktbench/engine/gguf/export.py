@@ -50,7 +50,7 @@ def kept_file(spec: RunSpec) -> KeptFile:
 
 def no_file(spec: RunSpec) -> str:
     """Why there can be no file for a cell; empty where there can, or its peer runs none."""
-    if not BY_NAME[spec.system].opaque or (spec.model.path is not None and is_gguf(spec.model.path)):
+    if not BY_NAME[spec.system].gguf or (spec.model.path is not None and is_gguf(spec.model.path)):
         return ""
     try:
         family_of(spec.model.config)

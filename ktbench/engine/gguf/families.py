@@ -41,11 +41,11 @@ from ktbench.engine.gguf.names import (
     WHOLE,
     Change,
     Config,
-    Kind,
     LatentHeads,
     RotaryRows,
     Row,
     Same,
+    WeightClass,
     kind_of,
 )
 
@@ -178,7 +178,7 @@ class Mapped:
     """Where a tensor of the network lies in a file: `names` of what `change` splits it into, as numbers of `kind`."""
 
     names: tuple[str, ...]
-    kind: Kind
+    kind: WeightClass
     change: Change
 
     def split(self, tensor: Tensor, config: Config) -> dict[str, Tensor]:

@@ -74,8 +74,8 @@ class Cursor:
             raise ValueError(f"truncated, its header does not fit in {len(self._data):,} bytes")
 
 
-Kind = Literal["F32", "F16", "BF16", "Q8_0", "Q4_0"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+TensorType = Literal["F32", "F16", "BF16", "Q8_0", "Q4_0"]
+KINDS: tuple[TensorType, ...] = get_args(TensorType)
 # Weights that share a block, and its bytes (ggml-common.h).
 _BLOCKS: Mapping[str, tuple[int, int]] = {
     "F32": (1, 4),
@@ -98,7 +98,7 @@ class TensorInfo:
     """A tensor of `shape`, rows first as in PyTorch, whose bytes begin at `offset`."""
 
     name: str
-    kind: Kind
+    kind: TensorType
     shape: tuple[int, ...]
     offset: int
 
@@ -126,7 +126,7 @@ def read_tensor(cursor: Cursor) -> TensorInfo:
     return tensor
 
 
-def _kind(number: int, name: str) -> Kind:
+def _kind(number: int, name: str) -> TensorType:
     word = _TYPES.get(number, f"of type {number}")
     for kind in KINDS:
         if word == kind:

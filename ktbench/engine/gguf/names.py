@@ -89,7 +89,7 @@ class LatentHeads:
 
 
 # exact: float32. half: bf16, or fp16 where that is asked for. dense: the type of matrices outside of routed experts.
-Kind = Literal["exact", "half", "dense"]
+WeightClass = Literal["exact", "half", "dense"]
 # In what matrices are written.
 GgufType = Literal["F16", "BF16", "Q8_0", "Q4_0"]
 
@@ -119,7 +119,7 @@ SHARED = {f"mlp.shared_experts.{one}_proj": [f"ffn_{one}_shexp"] for one in ("ga
 GATED = {f"mlp.shared_expert.{one}_proj": [f"ffn_{one}_shexp"] for one in ("gate", "up", "down")}
 
 
-def kind_of(module: str, last: str) -> Kind:
+def kind_of(module: str, last: str) -> WeightClass:
     """What numbers a file holds of `last`, such as weight, of a module (in a decoder layer: by its name there)."""
     if module in _HALF:
         return "half"

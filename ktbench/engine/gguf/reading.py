@@ -13,19 +13,26 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ktbench.engine.form import ExpertsForm, read_form
+from ktbench.engine.forms import (
+    Blocks,
+    ExpertBlocks,
+    ExpertMatrices,
+    ExpertsForm,
+    LinearBlocks,
+    PackableStore,
+    is_experts,
+    read_form,
+)
 from ktbench.engine.gguf.families import Family, Mapped, family_of
-from ktbench.engine.gguf.header import Header, Kind, TensorInfo, read_header
+from ktbench.engine.gguf.header import Header, TensorInfo, TensorType, read_header
 from ktbench.engine.gguf.names import RotaryRows, Same, expert_names
-from ktbench.engine.matrices import Blocks, ExpertBlocks, ExpertMatrices, LinearBlocks, PackableStore
-from ktbench.engine.packing import Holding
-from ktbench.engine.places import is_experts
 from ktbench.engine.synthetic import skeleton
+from ktbench.engine.weight_plan import Holding
 from ktbench.spec.run_spec import ModelSpec
 from ktbench.spec.weights import BLOCK_BYTES, Precision
 
 # Types whose blocks the kernels compute on as they are.
-_PRECISIONS: Mapping[Kind, Precision] = {"Q8_0": "q8_0", "Q4_0": "q4_0"}
+_PRECISIONS: Mapping[TensorType, Precision] = {"Q8_0": "q8_0", "Q4_0": "q4_0"}
 _SCALE_BYTES = 2
 _Q4_ZERO = 8
 # Numbers in float32 at a time: they stay in cache.
@@ -71,7 +78,7 @@ class MappedWeights:
             raise ValueError(f"{self.path}: tensor {name} is {held}, the model asks for {shape}")
 
 
-def numbers(rows: NDArray[np.uint8], kind: Kind) -> Tensor:
+def numbers(rows: NDArray[np.uint8], kind: TensorType) -> Tensor:
     """[N, K] of the bytes of N rows: bf16 for BF16, else float32, which holds the numbers of the other types exactly.
 
     A block of Q8_0 or Q4_0 has a scale d in half precision and 32 integers q, which stand for d·q (ggml-quants.c).
@@ -95,7 +102,7 @@ def _scaled(blocks: Tensor, integers: Tensor) -> Tensor:
     return integers.float() * blocks[:, :_SCALE_BYTES].contiguous().view(torch.float16).float()
 
 
-_WAYS: Mapping[Kind, Callable[[Tensor], Tensor]] = {
+_WAYS: Mapping[TensorType, Callable[[Tensor], Tensor]] = {
     "F32": lambda rows: rows.view(torch.float32),
     "F16": lambda rows: rows.view(torch.float16).float(),
     "BF16": lambda rows: rows.view(torch.bfloat16),

@@ -11,10 +11,8 @@ from safetensors import safe_open
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
 
-from ktbench.engine.checkpoint_files import inspect_checkpoint
-from ktbench.engine.form import ExpertsForm, read_form
-from ktbench.engine.matrices import ExpertMatrices, ExpertStore
-from ktbench.engine.places import is_experts
+from ktbench.engine.checkpoint import inspect_checkpoint
+from ktbench.engine.forms import ExpertMatrices, ExpertsForm, ExpertStore, is_experts, read_form
 from ktbench.engine.synthetic import PassingExperts, WeightPool, materialise
 from ktbench.resources import checkpoint_folder
 from ktbench.spec.run_spec import ModelSpec

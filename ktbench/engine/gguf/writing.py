@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ktbench.engine.form import ExpertsForm, read_form
+from ktbench.engine.forms import ExpertsForm, is_experts, read_form
 from ktbench.engine.gguf.families import Family, Mapped
-from ktbench.engine.gguf.header import Kind, TensorInfo
+from ktbench.engine.gguf.header import TensorInfo, TensorType
 from ktbench.engine.gguf.metadata import Value
-from ktbench.engine.gguf.names import Config, GgufType, Kind, expert_names
-from ktbench.engine.places import is_experts
+from ktbench.engine.gguf.names import Config, GgufType, WeightClass, expert_names
 from ktbench.spec.weights import BLOCK
 
 ALIGNMENT = 32
@@ -33,7 +32,7 @@ class Types:
     experts: GgufType
     dense: GgufType
 
-    def of(self, kind: Kind) -> GgufType | Literal["F32"]:
+    def of(self, kind: WeightClass) -> GgufType | Literal["F32"]:
         """The type of a tensor outside of routed experts."""
         if kind == "exact":
             return "F32"
@@ -127,7 +126,7 @@ _CHUNK = 2**20
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
-def encoded(tensor: Tensor, kind: Kind) -> Iterator[NDArray[np.uint8]]:
+def encoded(tensor: Tensor, kind: TensorType) -> Iterator[NDArray[np.uint8]]:
     """The bytes of a tensor, row after row. Blocks are those of the `gguf` package, which rounds as llama.cpp does."""
     width = tensor.shape[-1]
     matrix, step = tensor.detach().reshape(-1, width), max(1, _CHUNK // width)
@@ -188,7 +187,7 @@ class TensorFile:
         info = self._tensors[name]
         self._at(name, matrix, info.shape[1:], info.offset + i * (info.nbytes // info.shape[0]), info.kind)
 
-    def _at(self, name: str, tensor: Tensor, shape: tuple[int, ...], offset: int, kind: Kind) -> None:
+    def _at(self, name: str, tensor: Tensor, shape: tuple[int, ...], offset: int, kind: TensorType) -> None:
         if tuple(tensor.shape) != shape:
             raise ValueError(f"{name}: weights of shape {list(tensor.shape)}, the configuration asks for {list(shape)}")
         self._stream.seek(self._begin + offset)

@@ -39,7 +39,7 @@ def fits_anything(_module: nn.Module) -> str:
 
 def fits_experts(module: nn.Module) -> str:
     """Routed experts of one layer as one module, of a form that `read_form` knows."""
-    from ktbench.engine.form import read_form
+    from ktbench.engine.forms import read_form
 
     try:
         read_form(module)

@@ -6,18 +6,21 @@ import json
 import os
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ktbench.spec.plain import from_plain, to_plain
-from ktbench.spec.run_spec import ModelSpec
+from ktbench.spec.run_spec import ModelSpec, RunSpec
 from ktbench.spec.shape import moe_shape
+
+if TYPE_CHECKING:
+    from ktbench.engine.routing import PassRouting
 
 
 def split_array_name(setting: str, text: str) -> tuple[Path, str]:
@@ -311,3 +314,33 @@ def _tokens(trace: str, ids: NDArray[np.int64], sizes: tuple[int, int], rng: np.
     if (ordered[:, 1:] == ordered[:, :-1]).any():
         raise ValueError(f"workload.trace={trace}: a token selects the same expert twice")
     return TokenTrace(ids=layer, first=int(rng.integers(len(layer))))
+
+
+class Recordable(Protocol):
+    """What the hybrid engine offers to be recorded."""
+
+    def configure(self, spec: RunSpec) -> None:
+        """Run the workload of `spec` once and keep what its routers chose."""
+
+    def recorded_routing(self) -> Sequence[PassRouting]:
+        """Ids [T, k] of every MoE layer, for each pass of the workload."""
+
+
+def record_profile(open_engine: Callable[[RunSpec], Recordable], spec: RunSpec) -> ActivationProfile:
+    """The profile of one cell with routing=model; what the routers chose for padding counts too.
+
+    Raises Unsupported where the engine cannot run the cell.
+    """
+    engine = open_engine(spec)
+    engine.configure(spec)
+    steps = [[layer.ids.cpu().numpy() for layer in step] for step in engine.recorded_routing()]
+    experts = spec.model.shape.experts
+    counts = [sum(count_selections(ids, experts) for ids in layer) for layer in zip(*steps, strict=True)]
+    work = spec.workload
+    return ActivationProfile(
+        model=spec.model.name,
+        architecture=Architecture.of(spec.model),
+        counts=np.stack(counts),
+        tokens=sum(int((step[0] >= 0).any(axis=1).sum()) for step in steps),
+        source=f"{spec.summary}; workload.steps={work.steps}, workload.seed={work.seed}, model.seed={spec.model.seed}",
+    )

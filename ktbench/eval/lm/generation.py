@@ -8,7 +8,7 @@ from typing import Any
 
 from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, postprocess_generated_text
 
-from ktbench.engine.answering import Sampling
+from ktbench.engine.generate import Sampling
 from ktbench.eval.lm.cache import request_key
 from ktbench.eval.lm.encoding import Encoder
 

@@ -19,7 +19,7 @@ from lm_eval.models.utils import resolve_max_length
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from ktbench.engine.answering import Answering
+from ktbench.engine.generate import Answering
 from ktbench.eval.lm.cache import AnswerCache, request_key
 from ktbench.eval.lm.encoding import Encoder
 from ktbench.eval.lm.generation import Answer, Generation, Question, Stops

@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 from transformers import AutoTokenizer
 
-from ktbench.engine.answering import open_answering
-from ktbench.engine.checkpoint_files import inspect_checkpoint
+from ktbench.engine.checkpoint import inspect_checkpoint
+from ktbench.engine.generate import open_answering
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.eval.lm.model import EngineLM
 from ktbench.resources import checkpoint_folder, checkpoint_name, data_folder

@@ -9,14 +9,22 @@ from time import sleep
 
 import torch
 
-from ktbench.engine.copies import Copies, Trial
+from ktbench.engine.forms import Glu
+from ktbench.engine.layer import Copies, LayerSystem, Trial
 from ktbench.engine.load_layer import LayerWeights
-from ktbench.engine.matrices import Glu
 from ktbench.engine.protocol import HostRole, Unsupported
-from ktbench.engine.threads import Threads
-from ktbench.peers.kt_kernel.library import KtExperts, Library, Pool, as_stored, load_experts
-from ktbench.peers.kt_kernel.settings import Setting, Tuned, settings_for, tune
+from ktbench.engine.roles import Threads
+from ktbench.peers.kt_kernel.library import (
+    KtExperts,
+    Library,
+    Pool,
+    Setting,
+    as_stored,
+    load_experts,
+    settings_for,
+)
 from ktbench.peers.support import unsupported
+from ktbench.peers.tuning import Tuned, Tuner
 from ktbench.spec.peers import BY_NAME
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from ktbench.spec.weights import Precision
@@ -71,13 +79,32 @@ class KtLoader:
         return float((as_stored(expert, self.kind, 1)(hidden) - whole).norm() / whole.norm())
 
 
+class _Bench:
+    """Implements `ktbench.peers.tuning.Bench`: the copies of each setting are loaded."""
+
+    def __init__(self, held: Mapping[Setting, Copies], trial: Trial) -> None:
+        self._held, self._trial = held, trial
+
+    def prepare(self, settings: Setting) -> None:
+        """Waits until the workers of other settings sleep."""
+        sleep(_ASLEEP_S)
+        self._steps = self._trial(self._held[settings])
+
+    def step(self) -> None:
+        """One step of the layer."""
+        next(self._steps)
+
+    def keep(self, settings: Setting) -> None:
+        """Nothing can be released: kt-kernel does not free weights."""
+
+
 class KtLayer:
-    """Implements `HeldLayer`; made by `open_kt_layer`. `held` has the copies for each setting by number of cores."""
+    """Implements `HeldLayer`; made by `open_peer`. `held` has the copies for each setting by number of cores."""
 
     def __init__(self, loader: KtLoader, held: Mapping[int, Mapping[Setting, Copies]]) -> None:
         self._loader, self._held = loader, dict(held)
         self._lost = loader.lost()
-        self._tuned: dict[tuple[WorkloadSpec, int], Tuned] = {}
+        self._tuned: dict[tuple[WorkloadSpec, int], Tuned[Setting]] = {}
 
     def choose(self, spec: RunSpec, trial: Trial) -> Copies:
         """See `HeldLayer`. The first turn at a workload tries the settings for up to `peer.tune_s` seconds."""
@@ -88,9 +115,10 @@ class KtLayer:
             raise ValueError(f"engine.threads={cores}: no weights were loaded for so many threads")
         held, key = self._held[cores], (spec.workload, cores)
         if key not in self._tuned:
-            trials = {setting: trial(copies) for setting, copies in held.items()}
-            self._tuned[key] = tune(trials, spec.peer.tune_s, partial(sleep, _ASLEEP_S))
-        return held[self._tuned[key].setting]
+            first, *others = held
+            walks = [lambda _best, other=other: [other] for other in others]  # each is tried
+            self._tuned[key] = Tuner(_Bench(held, trial), spec.peer.tune_s).tune(first, walks)
+        return held[self._tuned[key].settings]
 
     def counters(self) -> Mapping[str, int]:
         """See `HeldLayer`: it counts nothing."""
@@ -99,8 +127,8 @@ class KtLayer:
     def notes(self, spec: RunSpec) -> tuple[str, ...]:
         """See `HeldLayer`."""
         tuned = self._tuned[spec.workload, _cores(spec, self._loader.host)]
-        told = f"{self._loader.name}: {tuned.told} (peer.tune_s={spec.peer.tune_s:g})"
-        return (told,) if self._loader.kind == "bf16" else (told, self._quantisation)
+        choice = tuned.explain(self._loader.name)
+        return (choice,) if self._loader.kind == "bf16" else (choice, self._quantisation)
 
     @property
     def _quantisation(self) -> str:
@@ -115,12 +143,13 @@ class KtLayer:
         self._held.clear()
 
 
-def open_kt_layer(specs: Sequence[RunSpec], weights: LayerWeights, host: HostRole) -> KtLayer:
-    """The copies of a layer for cells that share them, once for each setting that may be tried.
+def open_peer(specs: Sequence[RunSpec], host: HostRole) -> LayerSystem:
+    """The first MoE layer of a model for cells that share it, loaded once for each setting that may be tried.
 
     Raises Unsupported where kt-kernel is missing, or cannot run this format, activation, size or set of NUMA nodes;
     ValueError for more threads than cores.
     """
+    weights = LayerWeights.of(specs[0].model)
     if why := unsupported(specs[0]) or _other_form(weights):
         raise Unsupported(why)
     loader = KtLoader(
@@ -131,7 +160,8 @@ def open_kt_layer(specs: Sequence[RunSpec], weights: LayerWeights, host: HostRol
         host=host,
         most_tokens=max(spec.workload.batch for spec in specs),
     )
-    return KtLayer(loader, {cores: loader.settings(cores) for cores in {_cores(spec, host) for spec in specs}})
+    layer = KtLayer(loader, {cores: loader.settings(cores) for cores in {_cores(spec, host) for spec in specs}})
+    return LayerSystem(weights.model, weights.number, layer)
 
 
 def _other_form(weights: LayerWeights) -> str:

@@ -11,15 +11,67 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ktbench.engine.copies import Call
-from ktbench.engine.matrices import ExpertMatrices, ExpertStore
+from ktbench.engine.decode.lazy import Fetch
+from ktbench.engine.forms import ExpertMatrices, ExpertStore
+from ktbench.engine.layer import Call
 from ktbench.engine.protocol import Unsupported
 from ktbench.engine.roles import reach
 from ktbench.engine.routing import Routing
-from ktbench.engine.step.later import Fetch
-from ktbench.peers.kt_kernel.settings import Setting
-from ktbench.spec.peers import BY_NAME
+from ktbench.spec.peers import BY_NAME, KT_MOST_BYTES
 from ktbench.spec.shape import MoEShape
+
+# Memory that the weights of all settings may take together: kt-kernel binds weights to a pool and never frees them.
+_FEW_CORES = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """The pools that share a call, each with a part of every expert: NUMA node and workers of each."""
+
+    nodes: tuple[int, ...]
+    workers: tuple[int, ...]
+
+    @property
+    def threads(self) -> int:
+        """Workers of all pools."""
+        return sum(self.workers)
+
+    @property
+    def context(self) -> None:
+        """Nothing is slow to change: the weights of every setting are loaded beforehand."""
+        return None
+
+    def __str__(self) -> str:
+        """As notes write it: `2 workers in 1 pool`."""
+        workers, pools = sum(self.workers), len(self.workers)
+        return f"{workers} worker{'s' * (workers > 1)} in {pools} pool{'s' * (pools > 1)}"
+
+
+def settings_for(cores: int, nodes: Sequence[int], copies_bytes: int) -> tuple[Setting, ...]:
+    """Settings worth a try on `cores` cores of these NUMA nodes, the one to take untried first.
+
+    The thread that hands a call over spins until the workers are done. So a worker on every core is one thread too
+    many, and on few cores a core without a worker is much lost: both are tried, and on one node a pool for each half
+    of the cores, which meet once a call and not after each of its phases. There are as many as fit into 8 GiB with the
+    weights of each, `copies_bytes`, but one at least. Raises Unsupported for nodes that kt-kernel cannot count.
+    """
+    pools = len(nodes)
+    if tuple(nodes) != tuple(range(pools)):
+        raise Unsupported(f"kt-kernel has a pool for each NUMA node from 0 on, these cores lie on {list(nodes)}")
+    if cores < pools:
+        raise Unsupported(f"kt-kernel needs a worker on each of {pools} NUMA nodes, there are {cores} threads")
+    found = [Setting(nodes=tuple(nodes), workers=_shared(cores, pools))]
+    if cores > pools:
+        found.append(Setting(nodes=tuple(nodes), workers=_shared(cores - 1, pools)))
+    if cores > _FEW_CORES:
+        found.reverse()
+    if pools == 1 and cores > 1:
+        found.append(Setting(nodes=(0, 0), workers=_shared(cores, 2)))
+    return tuple(found[: max(1, KT_MOST_BYTES // copies_bytes)])
+
+
+def _shared(cores: int, pools: int) -> tuple[int, ...]:
+    return tuple(cores // pools + (i < cores % pools) for i in range(pools))
 
 
 def as_stored(expert: ExpertMatrices, kind: str, pools: int) -> ExpertMatrices:

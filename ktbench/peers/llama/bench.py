@@ -9,18 +9,17 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
-from time import perf_counter
 from typing import Any, NoReturn
 
 from ktbench.engine.gguf.header import Header
 from ktbench.engine.protocol import HostRole, Unsupported
-from ktbench.peers.llama.black_box import Unseen, cores_of, read_weights, require, work_of
-from ktbench.peers.llama.settings import Settings, Walk, first_settings, walks
-from ktbench.peers.llama.tuning import Trial, Tuned
+from ktbench.peers.llama.black_box import BlackBoxMixin, cores_of, file_of, read_weights, require, work_of
+from ktbench.peers.llama.settings import Settings, first_settings, walks
+from ktbench.peers.tuning import Trial, Tuned, search
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 
@@ -102,6 +101,13 @@ class Lists:
     ubatch: Sequence[int]
     flash: Sequence[bool]
 
+    @classmethod
+    def of(cls, candidates: Sequence[Settings]) -> Lists:
+        """Settings that differ in one field at most."""
+        columns = zip(*((one.threads, one.ubatch, one.flash) for one in candidates), strict=True)
+        threads, ubatch, flash = (tuple(dict.fromkeys(column)) for column in columns)
+        return cls(threads=threads, ubatch=ubatch, flash=flash)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Program:
@@ -177,24 +183,26 @@ def _last_line(output: bytes | str | None) -> str:
     return lines[-1] if lines else "it printed nothing"
 
 
-def open_llama_bench(
-    program: str, path: Path, model: ModelSpec, host: HostRole, weights: str | None = None
-) -> LlamaBench:
-    """`program` on the GGUF file at `path`, with at most the cores of `host`.
+def open_peer(specs: Sequence[RunSpec], host: HostRole) -> LlamaBench:
+    """The program of `peer.llama_bench` on the GGUF file of these cells, with at most the cores of `host`.
 
-    `weights` is the digest that the file has to name as its own (None: any). Raises ValueError as `read_weights`.
+    Raises ValueError for a file that is not whole or holds other weights, Unsupported for one of another precision.
     """
-    return LlamaBench(Program(program=program, file=path), model, host, read_weights(path, weights))
+    spec = specs[0]
+    assert spec.peer.llama_bench is not None  # without one its cells are not run
+    file = file_of(spec)
+    program = Program(program=spec.peer.llama_bench, file=file.path)
+    return LlamaBench(program, spec.model, host, read_weights(file.path, file.weights))
 
 
-class LlamaBench(Unseen):
+class LlamaBench(BlackBoxMixin):
     """A `System` that cannot be stepped: `own_samples_s` runs the program and gives what it has timed."""
 
     name = "llama-bench"
 
     def __init__(self, program: Program, model: ModelSpec, host: HostRole, header: Header) -> None:
         self.model, self._program, self._host, self._header = model, program, host, header
-        self._tuned: dict[tuple[WorkloadSpec, int], Tuned] = {}
+        self._tuned: dict[tuple[WorkloadSpec, int], Tuned[Settings]] = {}
         self._spec: RunSpec | None = None
         self._row: Row | None = None
 
@@ -213,7 +221,7 @@ class LlamaBench(Unseen):
         program's last line where it fails, or takes longer than the deadline of a turn.
         """
         spec = self._configured
-        lists = _lists(self._settings.settings)
+        lists = Lists.of([self._settings.settings])
         rows = self._program.run(spec.workload, lists, spec.measure.turn_timeout_s)
         if len(rows) != 1:
             raise RuntimeError(f"llama-bench printed {len(rows)} rows for one test")
@@ -238,7 +246,7 @@ class LlamaBench(Unseen):
 
     def notes(self) -> tuple[str, ...]:
         """How it was tuned; what it was built for and holds; what its samples are."""
-        tuned = self._settings.told("llama-bench")
+        tuned = self._settings.explain("llama-bench")
         if self._row is None:
             return (tuned,)
         row, work = self._row, self._configured.workload
@@ -256,28 +264,23 @@ class LlamaBench(Unseen):
         """Nothing: no program runs between turns."""
 
 
-def tune(program: Program, spec: RunSpec, cores: int) -> Tuned:
-    """Tries the settings of each walk in one run of the program, which is ended when `peer.tune_s` is over.
+def tune(program: Program, spec: RunSpec, cores: int) -> Tuned[Settings]:
+    """Tries the candidates of each walk in one run of the program, which is ended when `peer.tune_s` is over.
 
     The first settings are tried whatever they take. Raises as `Program.run`.
     """
-    work, budget_s, began_s = spec.workload, spec.peer.tune_s, perf_counter()
+    work = spec.workload
+
+    def measure(best: Trial[Settings] | None, candidates: Sequence[Settings], left_s: float) -> list[Trial[Settings]]:
+        if best is None:
+            return _trials(program.run(work, Lists.of(candidates), spec.measure.turn_timeout_s), work)
+        return _trials(program.run_for(work, Lists.of(candidates), left_s), work)
+
     first = first_settings(cores, work.prompt)
-    if not budget_s:
-        return Tuned(settings=first)
-    trials = _trials(program.run(work, _lists(first), spec.measure.turn_timeout_s), work)
-    for walk in walks(cores, work.tokens_per_step):
-        left_s = budget_s - (perf_counter() - began_s)
-        if walk and left_s > 0:
-            trials += _trials(program.run_for(work, _around(_best(trials), walk), left_s), work)
-    return Tuned(settings=_best(trials), took_s=perf_counter() - began_s, trials=tuple(trials))
+    return search(first, walks(cores, work.tokens_per_step), spec.peer.tune_s, measure)
 
 
-def _best(trials: list[Trial]) -> Settings:
-    return min(trials, key=lambda trial: trial.step_s).settings
-
-
-def _trials(rows: tuple[Row, ...], workload: WorkloadSpec) -> list[Trial]:
+def _trials(rows: tuple[Row, ...], workload: WorkloadSpec) -> list[Trial[Settings]]:
     return [Trial(settings=row.settings, step_s=median(_step_samples_s(row, workload))) for row in rows]
 
 
@@ -288,13 +291,3 @@ def _step_samples_s(row: Row, workload: WorkloadSpec) -> tuple[float, ...]:
         raise RuntimeError(f"llama-bench printed {len(row.samples_s)} samples, asked for were {asked}")
     tokens = 1 if workload.phase == "prefill" else workload.steps
     return tuple(sample_s / tokens for sample_s in row.samples_s)
-
-
-def _lists(settings: Settings) -> Lists:
-    return Lists(threads=(settings.threads,), ubatch=(settings.ubatch,), flash=(settings.flash,))
-
-
-def _around(best: Settings, walk: Walk) -> Lists:
-    """All of a walk in one run, everything else as it is best so far."""
-    changes = {name: tuple(change[name] for change in walk) for name in walk[0]}
-    return replace(_lists(best), **changes)

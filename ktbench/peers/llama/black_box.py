@@ -1,4 +1,4 @@
-"""GGUF files as they are given to llama.cpp: whole, and with the weights that were asked for."""
+"""What llama.cpp and llama-bench share: a GGUF file, limits, and internals that cannot be observed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import ClassVar, NoReturn
 
-from ktbench.engine.gguf.export import KeptFile
+from ktbench.engine.gguf.export import KeptFile, kept_file
 from ktbench.engine.gguf.families import OUR_WEIGHTS
 from ktbench.engine.gguf.header import Header, TensorInfo, read_header
 from ktbench.engine.protocol import HostRole, Observation, Unsupported
@@ -18,13 +18,13 @@ from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from ktbench.spec.shape import MoEShape
 
 
-class Unseen:
-    """The part of `System` that is about experts, features and roles: it shows none, and has none of ours."""
+class BlackBoxMixin:
+    """The part of `System` about experts, features and roles, for a peer that exposes none of them."""
 
     name: ClassVar[str]
 
     def observe(self) -> tuple[Observation, ...]:
-        """None: what its experts compute is not shown."""
+        """None: the outputs of its experts cannot be read."""
         return ()
 
     def reference(self, observation: Observation) -> NoReturn:
@@ -37,10 +37,10 @@ class Unseen:
 
     def timeline(self) -> NoReturn:
         """Raises Unsupported."""
-        raise Unsupported(f"{self.name} does not say when its parts of a step ran")
+        raise Unsupported(f"{self.name} does not report when the parts of a step ran")
 
     def chosen(self) -> Mapping[str, int]:
-        """None: it has no feature of ours."""
+        """None: it has none of our features."""
         return {}
 
 
@@ -100,13 +100,20 @@ def read_weights(path: Path, weights: str | None) -> Header:
     header = read_header(path)
     found = header.metadata.get(OUR_WEIGHTS, "none named")
     if weights not in (None, found):
-        raise ValueError(f"{path}: holds other weights than were asked for ({found}, asked for {weights})")
+        raise ValueError(f"{path}: holds other weights ({found}) than those of the model ({weights})")
     return header
 
 
-def require_types(header: Header, file: KeptFile, precision: str) -> None:
-    """Raise Unsupported where routed experts are stored in another type than a cell of `precision` asks for."""
-    kinds = {info.kind for name, info in header.tensors.items() if _EXPERTS in name and len(info.shape) == 3}
+def file_of(spec: RunSpec) -> KeptFile:
+    """The GGUF file of a cell, which must be there.
+
+    Raises Unsupported where its routed experts are of another type than the precision needs, ValueError as
+    `read_header`.
+    """
+    file = kept_file(spec)
+    tensors = read_header(file.path).tensors.items()
+    kinds = {info.kind for name, info in tensors if _EXPERTS in name and len(info.shape) == 3}
     if other := sorted(kinds - {file.experts}):
         held = " and ".join(other)
-        raise Unsupported(f"{header.path}: its experts are {held}, precision={precision} asks for {file.experts}")
+        raise Unsupported(f"{file.path}: its experts are {held}, precision={spec.precision} needs {file.experts}")
+    return file

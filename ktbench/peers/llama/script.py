@@ -58,7 +58,7 @@ class Script:
 
 
 def write_script(workload: WorkloadSpec, vocab: int) -> Script:
-    """Prompt and steps with the ids that `ktbench.engine.script` gives our engine.
+    """Prompt and steps with the ids that `ktbench.engine.workload_trace` gives our engine.
 
     Each prefill step has new prompts, a decode step one forced token of each sequence; with `workload.chunk` a call
     takes so many tokens of each sequence.

@@ -1,15 +1,13 @@
-"""llama.cpp's own settings: where tuning begins, and the ways it goes from there."""
+"""llama.cpp's own settings: where tuning begins, and what it varies."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_LEAST_UBATCH, _USUAL_UBATCH, _MOST_UBATCH = 64, 512, 2048
+from ktbench.peers.tuning import Walk, thread_counts, vary
 
-# Changes to the best settings so far, one after the other for as long as they make nothing slower.
-Walk = Sequence[Mapping[str, Any]]
+_LEAST_UBATCH, _USUAL_UBATCH, _MOST_UBATCH = 64, 512, 2048
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,7 +19,7 @@ class Settings:
     flash: bool = True
 
     @property
-    def needs_context(self) -> tuple[int, bool]:
+    def context(self) -> tuple[int, bool]:
         """What a context is made with; threads may change under it."""
         return self.ubatch, self.flash
 
@@ -34,21 +32,16 @@ def first_settings(cores: int, call_tokens: int) -> Settings:
     return Settings(threads=cores, ubatch=min(_USUAL_UBATCH, _most_ubatch(call_tokens)))
 
 
-def walks(cores: int, step_tokens: int) -> tuple[Walk, ...]:
+def walks(cores: int, step_tokens: int) -> tuple[Walk[Any], ...]:
     """Larger and smaller ubatch where a step has the tokens for either; flash attention off; fewer threads."""
-    threads = [{"threads": count} for count in fewer_threads(cores)]
-    flash = [{"flash": False}]
     most = _most_ubatch(step_tokens)
     sizes = [_LEAST_UBATCH << power for power in range(6) if _LEAST_UBATCH << power <= most]
-    larger = [{"ubatch": size} for size in sizes if size > _USUAL_UBATCH]
-    smaller = [{"ubatch": size} for size in sizes[::-1] if size < min(_USUAL_UBATCH, most)]
-    return larger, smaller, flash, threads
-
-
-def fewer_threads(cores: int) -> tuple[int, ...]:
-    """Counts below `cores`, downwards: three quarters of them, then powers of two."""
-    powers = {1 << power for power in range(cores.bit_length())}
-    return tuple(sorted((count for count in powers | {cores * 3 // 4} if 0 < count < cores), reverse=True))
+    return (
+        vary("ubatch", [size for size in sizes if size > _USUAL_UBATCH]),
+        vary("ubatch", [size for size in sizes[::-1] if size < min(_USUAL_UBATCH, most)]),
+        vary("flash", [False]),
+        vary("threads", thread_counts(cores)[1:]),
+    )
 
 
 def _most_ubatch(tokens: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,10 +13,10 @@ from numpy.typing import NDArray
 from ktbench.engine.gguf.header import Header
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.peers.llama.api import Batch, Library, Model, Room
-from ktbench.peers.llama.black_box import Unseen, cores_of, read_weights, require, work_of
+from ktbench.peers.llama.black_box import BlackBoxMixin, cores_of, file_of, read_weights, require, work_of
 from ktbench.peers.llama.script import Layout, Script, write_script
 from ktbench.peers.llama.settings import Settings, first_settings, walks
-from ktbench.peers.llama.tuning import Tuned, Tuner
+from ktbench.peers.tuning import Tuned, Tuner
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 
@@ -94,7 +95,7 @@ def room(script: Script, vocab: int) -> Room:
 
 
 class Trials:
-    """Implements `ktbench.peers.llama.tuning.Bench`: at most two contexts are open at a time.
+    """Implements `ktbench.peers.tuning.Bench[Settings]`: at most two contexts are open at a time.
 
     `runner` is the one that was prepared last.
     """
@@ -105,9 +106,9 @@ class Trials:
 
     def prepare(self, settings: Settings) -> None:
         """See `Bench`."""
-        if settings.needs_context not in self._runners:
-            self._runners[settings.needs_context] = Runner(self._model, self._calls, settings)
-        self.runner = self._runners[settings.needs_context]
+        if settings.context not in self._runners:
+            self._runners[settings.context] = Runner(self._model, self._calls, settings)
+        self.runner = self._runners[settings.context]
         self.runner.use(settings.threads)
         self.runner.start()
 
@@ -119,7 +120,7 @@ class Trials:
 
     def keep(self, settings: Settings) -> None:
         """See `Bench`."""
-        self._close_all_but(settings.needs_context)
+        self._close_all_but(settings.context)
 
     def close(self) -> None:
         """Let go of everything."""
@@ -133,6 +134,12 @@ class Trials:
 _MOST_RUNNERS = 4
 # Positions that the contexts of other workloads may hold together: 1.6 GB of keys and values of Qwen3-30B-A3B.
 _MOST_CELLS = 16_384
+
+
+def open_peer(specs: Sequence[RunSpec], host: HostRole) -> LlamaSystem:
+    """llama.cpp with the GGUF file of these cells. Raises Unsupported for one of another precision, else as below."""
+    file = file_of(specs[0])
+    return open_llama(file.path, specs[0].model, host, file.weights)
 
 
 def open_llama(path: Path, model: ModelSpec, host: HostRole, weights: str | None = None) -> LlamaSystem:
@@ -165,17 +172,17 @@ class Ready:
     """A workload that is tuned and can be run."""
 
     runner: Runner
-    tuned: Tuned
+    tuned: Tuned[Settings]
 
 
-class LlamaSystem(Unseen):
+class LlamaSystem(BlackBoxMixin):
     """Implements `ktbench.engine.protocol.System`; made by `open_llama`."""
 
     name = "llama.cpp"
 
     def __init__(self, loaded: Model, model: ModelSpec, host: HostRole, header: Header) -> None:
         self.model, self._loaded, self._host, self._header = model, loaded, host, header
-        self._tuned: dict[tuple[WorkloadSpec, int], Tuned] = {}
+        self._tuned: dict[tuple[WorkloadSpec, int], Tuned[Settings]] = {}
         self._ready: dict[tuple[WorkloadSpec, int], Ready] = {}  # last used last
         self._workload: WorkloadSpec | None = None
 
@@ -201,7 +208,7 @@ class LlamaSystem(Unseen):
     def _cells(self) -> int:
         return sum(ready.runner.cells for ready in self._ready.values())
 
-    def _prepare(self, calls: Calls, cores: int, tuned: Tuned | None, budget_s: float) -> Ready:
+    def _prepare(self, calls: Calls, cores: int, tuned: Tuned[Settings] | None, budget_s: float) -> Ready:
         trials, script = Trials(self._loaded, calls), calls.script
         try:
             if tuned is None:
@@ -230,7 +237,7 @@ class LlamaSystem(Unseen):
         """How it was tuned; what it was built for and holds."""
         library, ready = self._loaded.library, self._current
         return (
-            ready.tuned.told(f"llama.cpp {library.version}"),
+            ready.tuned.explain(f"llama.cpp {library.version}"),
             f"llama.cpp {library.version} built for {library.flags}; weights {self._loaded.description}, "
             "keys and values F16",
         )

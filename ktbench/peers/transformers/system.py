@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -15,24 +15,23 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ktbench.engine.checkpoint import read_checkpoint
-from ktbench.engine.experts import OriginalExperts, Reference
-from ktbench.engine.forward import Forward
+from ktbench.engine.decode.forward import Forward
+from ktbench.engine.decode.step import PassSteps
+from ktbench.engine.experts import OriginalExperts, Pass, Tap
+from ktbench.engine.forms import expert_places, is_experts
 from ktbench.engine.gguf.inspecting import is_gguf
 from ktbench.engine.gguf.reading import GgufModel
-from ktbench.engine.observing import Observer
-from ktbench.engine.operator import Pass, Tap
-from ktbench.engine.packing import Holding
-from ktbench.engine.places import expert_places, is_experts
-from ktbench.engine.protocol import HostRole, Observation, Unsupported
-from ktbench.engine.require import configured
+from ktbench.engine.observe import Observer, Reference
+from ktbench.engine.protocol import HostRole, Observation, System, Unsupported
 from ktbench.engine.routing import Routing, from_router
-from ktbench.engine.script import Script, ScriptWriter
-from ktbench.engine.scripts import Scripts
-from ktbench.engine.stepping import PassSteps
+from ktbench.engine.support import configured
 from ktbench.engine.synthetic import WeightPool, materialise, materialise_experts, skeleton
+from ktbench.engine.weight_plan import Holding
 from ktbench.engine.work import DenseWork, ExpertsWork, dense_params, mean_work, step_work
+from ktbench.engine.workload_trace import Script, Scripts, ScriptWriter
 from ktbench.peers.support import unsupported
-from ktbench.peers.transformers.tuning import Tuning, thread_counts, tune
+from ktbench.peers.transformers.layer import open_layer
+from ktbench.peers.tuning import ThreadCount, Tuned, Tuner, thread_counts, vary
 from ktbench.spec.peers import Implementation
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
@@ -101,6 +100,12 @@ def _refused(implementation: Implementation, error: Exception) -> str:
     return f"experts_implementation={implementation} is refused: {reason}"
 
 
+def open_peer(specs: Sequence[RunSpec], host: HostRole) -> System:
+    """Plain Transformers for cells that share weights. Raises as `open_transformers` and `open_layer`."""
+    model = specs[0].model
+    return open_layer(model, host) if specs[0].workload.phase == "layer" else open_transformers(model, host)
+
+
 def open_transformers(model: ModelSpec, host: HostRole) -> PlainTransformers:
     """Plain Transformers on the cores of `host`, for cells of prefill and decode with any experts implementation.
 
@@ -129,6 +134,24 @@ def _synthetic(model: ModelSpec) -> PreTrainedModel:
     return network
 
 
+class _Bench:
+    """Implements `ktbench.peers.tuning.Bench`."""
+
+    def __init__(self, steps: Iterator[None], use: Callable[[int], None]) -> None:
+        self._steps, self._use = steps, use
+
+    def prepare(self, settings: ThreadCount) -> None:
+        """Run the next steps on so many threads."""
+        self._use(settings.threads)
+
+    def step(self) -> None:
+        """One step of the workload."""
+        next(self._steps)
+
+    def keep(self, settings: ThreadCount) -> None:
+        """Nothing to release."""
+
+
 class PlainTransformers:
     """Implements `ktbench.engine.protocol.System`; made by `ktbench.peers.transformers.system.open_transformers`."""
 
@@ -138,7 +161,7 @@ class PlainTransformers:
         self._params = dense_params(network)
         self._forward, self._state = Forward(network), Pass()
         self._scripts = Scripts()
-        self._tunings: dict[tuple[WorkloadSpec, Implementation, int], Tuning] = {}
+        self._tunings: dict[tuple[WorkloadSpec, Implementation, int], Tuned[ThreadCount]] = {}
         self._script: Script | None = None
         self._steps: PassSteps | None = None
         self._notes: tuple[str, ...] = ()
@@ -151,9 +174,10 @@ class PlainTransformers:
         self._experts.run_as(spec.peer.implementation)
         self._script = self._scripts.of(spec.workload, lambda: self._write(spec))
         self._steps = PassSteps(self._forward, self._state, self._script)
-        tuning = self._tuned(spec)
-        self._use(tuning.threads)
-        self._notes = (tuning.told(spec.label), self._told(spec, tuning.threads))
+        tuned = self._tuned(spec)
+        threads = tuned.settings.threads
+        self._use(threads)
+        self._notes = (tuned.explain(spec.label), self._describe(spec, threads))
         self.start()
 
     def _require(self, spec: RunSpec) -> None:
@@ -184,13 +208,14 @@ class PlainTransformers:
         assert self._state.record is not None
         self._state.record.append(routing)
 
-    def _tuned(self, spec: RunSpec) -> Tuning:
+    def _tuned(self, spec: RunSpec) -> Tuned[ThreadCount]:
         """Before the first turn at a workload with an implementation."""
         most = self._most(spec)
         key = (spec.workload, spec.peer.implementation, most)
         if key not in self._tunings:
-            steps = self._endless_steps()
-            self._tunings[key] = tune(lambda: next(steps), self._use, thread_counts(most), spec.peer.tune_s)
+            walk = vary("threads", thread_counts(most)[1:])
+            bench = _Bench(self._endless_steps(), self._use)
+            self._tunings[key] = Tuner(bench, spec.peer.tune_s).tune(ThreadCount(threads=most), [walk])
         return self._tunings[key]
 
     def _endless_steps(self) -> Iterator[None]:
@@ -209,7 +234,7 @@ class PlainTransformers:
             # What OpenMP starts anew sits on the calling thread's cpu until it is told otherwise.
             OpenMPTeam(threads).pin(list(self._host.cpus[:threads]))
 
-    def _told(self, spec: RunSpec, threads: int) -> str:
+    def _describe(self, spec: RunSpec, threads: int) -> str:
         attention = self.network.config._attn_implementation
         return (
             f"{spec.label}: Transformers {transformers.__version__} as it is, "

@@ -10,11 +10,10 @@ from typing import Any, Literal
 
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from ktbench.report.attribution_table import TOTAL
-from ktbench.report.attribution_text import absences, context_text, group_name, settings_shown
+from ktbench.report.attribution_table import TOTAL, absences, context_text, group_name, settings_shown
 from ktbench.report.figures.frame import decades
 from ktbench.report.figures.sheet import (
     COLUMN_IN,
@@ -31,7 +30,7 @@ from ktbench.report.figures.sheet import (
     sheet,
 )
 from ktbench.report.figures.text_metrics import INK, LABEL_PT, PAD_IN, TICK_PT, VALUE_PT, line_in, text_above, width_in
-from ktbench.report.tables import Table
+from ktbench.report.table import Table
 from ktbench.report.text import DASH
 from ktbench.results.attribution import Attribution, Pair, Share
 from ktbench.results.intervals import Interval, is_exact
@@ -149,7 +148,7 @@ def draw_matrix(axes: Axes, one: Attribution, group: str) -> None:
         spine.set_visible(False)
 
 
-def _cell(axes: Axes, x: int, y: int, one: Attribution, pair: Pair, full: float) -> Rectangle:
+def _cell(axes: Axes, x: int, y: int, one: Attribution, pair: Pair, full: float) -> Patch:
     depth = 0.0 if pair.factor is None else log(pair.factor.mid) / full
     face = _NOTHING if pair.factor is None else _SIGNED((1 + depth) / 2)
     box = axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=face, edgecolor="#cccccc", linewidth=0.5))

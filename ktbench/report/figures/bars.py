@@ -10,7 +10,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from ktbench.report.agreement import MARK
+from ktbench.report.conditions import MARK
 from ktbench.report.figures.sheet import (
     COLUMN_IN,
     LEFT_IN,
@@ -27,7 +27,7 @@ from ktbench.report.figures.sheet import (
     sheet,
 )
 from ktbench.report.figures.text_metrics import INK, LABEL_PT, PAD_IN, TICK_PT, VALUE_PT, line_in, text_above, width_in
-from ktbench.report.tables import Table
+from ktbench.report.table import Table
 from ktbench.report.text import number
 from ktbench.results.intervals import Interval
 from ktbench.results.row import Row, groups_of, shows_speeds

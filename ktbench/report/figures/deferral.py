@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from ktbench.report.accuracy.table import settings_shown
+from ktbench.report.accuracy_table import settings_shown
 from ktbench.report.figures.curves import REFERENCE
 from ktbench.report.figures.heat import (
     CELL_IN,

@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from ktbench.report.accuracy.caption import MOST_DOTS, measured_text
-from ktbench.report.accuracy.table import settings_shown
+from ktbench.report.accuracy_table import settings_shown
+from ktbench.report.accuracy_text import MOST_DOTS, measured_text
 from ktbench.report.figures.curves import REFERENCE, looks
 from ktbench.report.figures.sheet import (
     COLUMN_IN,

@@ -20,7 +20,7 @@ from ktbench.report.figures.roofline import draw_roofline
 from ktbench.report.figures.samples import draw_samples
 from ktbench.report.figures.sheet import STYLE, Sheet
 from ktbench.report.figures.sweeps import draw_depth, draw_latency, draw_throughput
-from ktbench.report.tables import Table
+from ktbench.report.table import Table
 from ktbench.results.accuracy import AccuracyRow
 from ktbench.results.paper import PaperLine
 from ktbench.results.row import Row

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from ktbench.report.accuracy.frontier import formats_text, words_of
-from ktbench.report.accuracy.table import undrawn
+from ktbench.report.accuracy_table import undrawn
 from ktbench.report.figures.curves import REFERENCE, looks
 from ktbench.report.figures.label_placement import XY, Box, Spot, along, around, clearest
 from ktbench.report.figures.sheet import (

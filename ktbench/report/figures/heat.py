@@ -9,13 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patches import Rectangle
 
-from ktbench.report.accuracy.formats import by_formats, formats_of
-from ktbench.report.accuracy.text import score_text, signed
 from ktbench.report.figures.paper_panels import line_mark, tasks_named
 from ktbench.report.figures.sheet import PAGE_IN, RIGHT_IN, TOP_IN, Mark, Sheet, axes_at, mark, sheet
 from ktbench.report.figures.text_metrics import INK, LABEL_PT, TICK_PT, width_in
-from ktbench.report.text import DASH
-from ktbench.results.accuracy import AccuracyRow, Result
+from ktbench.report.text import DASH, score_text, signed
+from ktbench.results.accuracy import AccuracyRow, Result, by_formats, formats_of
 from ktbench.results.paper import PaperLine
 from ktbench.results.scores import ScoreVerdict
 from ktbench.spec.arms import arm_features

@@ -29,7 +29,7 @@ from ktbench.report.figures.sheet import (
     style_ticks,
 )
 from ktbench.report.figures.text_metrics import INK, LABEL_PT, TICK_PT, VALUE_PT, line_in, width_in
-from ktbench.report.tables import Table
+from ktbench.report.table import Table
 from ktbench.report.text import number
 from ktbench.results.intervals import Interval, is_exact
 from ktbench.results.row import Row, groups_of

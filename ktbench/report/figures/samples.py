@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -140,9 +141,9 @@ def _caption(trials: Sequence[_Trial], limit: float) -> list[str]:
     ]
 
 
-def _draw_trials(axes: Axes, trials: Sequence[_Trial], unit: float, limit: float, look: dict[str, object]) -> None:
+def _draw_trials(axes: Axes, trials: Sequence[_Trial], unit: float, limit: float, look: dict[str, Any]) -> None:
     """All trials of an arm: a marker for each, a thin line for each cell."""
-    style: dict[str, object] = {"color": REFERENCE, "marker": ".", "linestyle": "", "markersize": 2.4} | look
+    style: dict[str, Any] = {"color": REFERENCE, "marker": ".", "linestyle": "", "markersize": 2.4} | look
     heights = [100 * min(max(trial.off, -limit), limit) for trial in trials]
     cells: dict[str, list[tuple[float, float]]] = {}
     for trial, height in zip(trials, heights, strict=True):

@@ -27,7 +27,7 @@ from ktbench.report.figures.label_placement import XY
 from ktbench.report.figures.roofs import Rooflines, draw_read_time, draw_rooflines, rooflines
 from ktbench.report.figures.sheet import PLOT_IN, Sheet
 from ktbench.report.figures.text_metrics import LABEL_PT
-from ktbench.report.tables import Table
+from ktbench.report.table import Table
 from ktbench.report.text import number, unit_of
 from ktbench.results.row import Row, roof_rows
 from ktbench.results.settings import TOKENS

@@ -9,8 +9,8 @@ from markupsafe import Markup
 
 from ktbench.report.documents import Document
 from ktbench.report.paper_suite.overview import HEADINGS, NUMERIC, overview
-from ktbench.report.tables import Table
-from ktbench.report.web.page import asset, template
+from ktbench.report.table import Table
+from ktbench.report.template import render
 from ktbench.report.web.section import Figures, PageFigure
 from ktbench.results import Run
 
@@ -31,12 +31,13 @@ def html(run: Run, papers: Sequence[Document]) -> str:
     """The page: how far simulated values are from published ones, then each part with its figure and its table."""
     figures = Figures()
     sections = [_section(paper, figures) for paper in papers]
-    text = template("paper.html.j2").render(
+    text = render(
+        "paper.html.j2",
         header=run.header,
         sections=sections,
         overview=(HEADINGS, *overview(papers)),
         numeric=NUMERIC,
-        style=Markup(f"{asset('page.css')}\n{figures.styles.css}"),
+        figure_css=Markup(figures.styles.css),
     )
     return f"{text.rstrip()}\n"
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ktbench.report.accuracy.text import change_text, score_interval_text
-from ktbench.report.attribution_text import context_text, group_name, settings_shown
-from ktbench.report.text import number, percent, ratio
+from ktbench.report.attribution_table import context_text, group_name, settings_shown
+from ktbench.report.text import change_text, number, percent, ratio, score_interval_text
 from ktbench.results.accuracy import AccuracyRow
 from ktbench.results.attribution import Attribution, Pair
 from ktbench.results.intervals import Interval, is_exact

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import cache
-from importlib.resources import files
 
-from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from ktbench.report.documents import Document, titles_of
 from ktbench.report.paper_suite.overview import HEADINGS, overview
+from ktbench.report.template import render
 from ktbench.report.web.origin import facts_by_machine, origin_of
 from ktbench.report.web.section import Figures, section_of
 from ktbench.report.web.tooltips import TooltipIndex
@@ -27,7 +25,8 @@ def page_html(run: Run, documents: Sequence[Document]) -> str:
     titled = zip(documents, titles_of(documents), strict=True)
     sections = [section_of(one, index, figures, title) for one, title in titled]
     papers = [document for document in documents if document.kind == "paper"]
-    text = template("page.html.j2").render(
+    text = render(
+        "page.html.j2",
         header=run.header,
         sections=sections,
         warnings=warnings_of_run(run),
@@ -36,8 +35,7 @@ def page_html(run: Run, documents: Sequence[Document]) -> str:
         machines=facts_by_machine(run),
         cards=index.cards,
         data=Markup(_data(index, figures.marks)),
-        style=Markup(f"{asset('page.css')}\n{figures.styles.css}"),
-        script=Markup(asset("page.js")),
+        figure_css=Markup(figures.styles.css),
     )
     return f"{text.rstrip()}\n"
 
@@ -60,15 +58,3 @@ def _data(index: TooltipIndex, marks: Mapping[str, object]) -> str:
         "marks": marks,
     }
     return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).translate(_SAFE)
-
-
-@cache
-def template(name: str) -> Template:
-    """A Jinja template of the folder `templates`, which escapes what it is given."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(asset(name))
-
-
-def asset(name: str) -> str:
-    """The text of a file of the folder `templates`."""
-    return (files("ktbench.report") / "templates" / name).read_text(encoding="utf-8")

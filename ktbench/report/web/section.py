@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
-from ktbench.report.accuracy.table import Below, grids_below
+from ktbench.report import table as tables
+from ktbench.report.accuracy_table import grids_below
 from ktbench.report.documents import Document
 from ktbench.report.figures.draw import draw, further_figures
 from ktbench.report.figures.output import Stylesheet, embedded
 from ktbench.report.figures.sheet import Key, Sheet
-from ktbench.report.tables import Table
+from ktbench.report.table import Table
 from ktbench.report.web.findings import (
     Finding,
     Statement,
@@ -89,7 +90,7 @@ class Line:
 class Grid:
     """A grid below the table; a broad one is printed on a page of its own."""
 
-    of: Below
+    of: tables.Grid
     is_broad: bool
 
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ktbench.report.accuracy.columns import accuracy_columns
-from ktbench.report.accuracy.table import settings_shown
-from ktbench.report.accuracy.text import change_text, flips_text, p_text, score_interval_text
-from ktbench.report.attribution_table import TOTAL, Line, lines_of
-from ktbench.report.attribution_text import context_text, group_name
-from ktbench.report.attribution_text import settings_shown as settings_of_groups
-from ktbench.report.columns import columns
+from ktbench.report.accuracy_table import accuracy_columns, settings_shown
+from ktbench.report.attribution_table import TOTAL, Line, context_text, group_name, lines_of
+from ktbench.report.attribution_table import settings_shown as settings_of_groups
 from ktbench.report.documents import Document
 from ktbench.report.figures.sheet import Key
-from ktbench.report.tables import Table
-from ktbench.report.text import DASH, ratio
+from ktbench.report.speed_table import columns
+from ktbench.report.table import Table
+from ktbench.report.text import DASH, change_text, flips_text, p_text, ratio, score_interval_text
 from ktbench.results.accuracy import AccuracyRow, Result
 from ktbench.results.attribution import Attribution, Pair
 from ktbench.results.intervals import Interval, is_exact

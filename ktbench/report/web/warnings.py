@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ktbench.report.agreement import UNPROVEN
-from ktbench.report.conditions import damage_sentence
+from ktbench.report.conditions import UNPROVEN, damage_sentence
 from ktbench.report.health import machine_warnings, roof_warnings, turn_warnings
 from ktbench.report.text import ratio
 from ktbench.results import Run

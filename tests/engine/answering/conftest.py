@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from transformers import PreTrainedModel
 
-from ktbench.engine.answering import Answering
+from ktbench.engine.generate import Answering
 from ktbench.spec.run_spec import ModelSpec
 from tests.engine.answers import ALL, opened
 from tests.engine.engines import changed

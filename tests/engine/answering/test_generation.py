@@ -10,9 +10,9 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from ktbench.engine.answering import Answering, Sampling, open_answering
+from ktbench.engine.decode.program import Program
+from ktbench.engine.generate import Answering, Sampling, open_answering
 from ktbench.engine.protocol import HostRole, Unsupported
-from ktbench.engine.step.program import Program
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.run_spec import ModelSpec
 from tests.engine.answers import ARMS, LENGTHS, WORK, alone, drawn, error, opened, stepped

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ktbench.engine.answering import Answering
+from ktbench.engine.generate import Answering
 from ktbench.spec.run_spec import ModelSpec
 from tests.engine.answers import ARMS, WORK, alone, drawn, error
 from tests.engine.engines import TOLERANCE, cell, needs_avx512

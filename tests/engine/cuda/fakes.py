@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ktbench.engine.cuda.graph import Graph
-from ktbench.engine.matrices import ExpertMatrices
+from ktbench.engine.decode.program import Program, Recorder
+from ktbench.engine.decode.timeline import Watch
+from ktbench.engine.forms import ExpertMatrices
 from ktbench.engine.routing import Routing
-from ktbench.engine.step.program import Program, Recorder
-from ktbench.engine.step.watch import Watch
 
 Compute = Callable[[Tensor, Routing], Tensor]
 HostFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)

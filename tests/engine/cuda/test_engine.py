@@ -11,9 +11,9 @@ from torch import Tensor
 
 from ktbench.engine import load as loading
 from ktbench.engine.cuda.role import CudaRole
-from ktbench.engine.packing import Holding
+from ktbench.engine.decode.program import Tape
 from ktbench.engine.protocol import HostRole
-from ktbench.engine.step.tape import Tape
+from ktbench.engine.weight_plan import Holding
 from ktbench.spec.run_spec import WorkloadSpec
 from tests.engine.cuda.fakes import FakeDevice
 from tests.engine.tiny import decode, prefill, run, spec, tiny_model

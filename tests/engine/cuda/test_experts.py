@@ -13,9 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ktbench.engine.cuda import experts as module
 from ktbench.engine.cuda.experts import DeviceExperts, gathered, grouped
-from ktbench.engine.experts import Reference
-from ktbench.engine.form import ExpertsForm
-from ktbench.engine.matrices import ExpertMatrices, Glu
+from ktbench.engine.forms import ExpertMatrices, ExpertsForm, Glu
+from ktbench.engine.observe import Reference
 from ktbench.engine.routing import Routing
 
 E, H, I, K = 6, 32, 16, 3  # noqa: E741

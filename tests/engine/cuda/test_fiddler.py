@@ -21,8 +21,9 @@ from ktbench.engine.cuda.fiddler import (
     runs_at_device,
     split_ids,
 )
-from ktbench.engine.experts import OriginalExperts, Reference
-from ktbench.engine.places import expert_places
+from ktbench.engine.experts import OriginalExperts
+from ktbench.engine.forms import expert_places
+from ktbench.engine.observe import Reference
 from ktbench.engine.routing import Routing
 from tests.engine.cuda.fakes import FakeDevice
 from tests.engine.tiny import EXPERTS, plain_transformers, tiny_model

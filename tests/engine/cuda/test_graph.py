@@ -11,9 +11,9 @@ from torch import Tensor
 
 from ktbench.engine.cuda.graph import Graph, GraphRecording
 from ktbench.engine.cuda.role import CudaRole
-from ktbench.engine.operator import ExpertsOperator, Pass, Place
-from ktbench.engine.step.program import NotRecordable
-from ktbench.engine.step.tape import Tape
+from ktbench.engine.decode.program import NotRecordable, Tape
+from ktbench.engine.experts import ExpertsOperator, Pass
+from ktbench.engine.forms import Place
 from tests.engine.cuda.fakes import DirectExperts, FakeDevice, FakeExperts
 
 T, K, H = 2, 4, 8

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from ktbench.engine.cuda.role import CudaHandOver, CudaOriginal, CudaRole, Staging
-from ktbench.engine.operator import ExpertsOperator, Pass, Place
+from ktbench.engine.decode.program import Tape
+from ktbench.engine.decode.timeline import Watch, Where
+from ktbench.engine.experts import ExpertsOperator, Pass
+from ktbench.engine.forms import Place
 from ktbench.engine.routing import Routing
-from ktbench.engine.step.tape import Tape
-from ktbench.engine.step.watch import Watch, Where
 from tests.engine.cuda.fakes import DirectExperts, FakeDevice, FakeExperts, Queue, weighted_ids
 
 T, K, H = 3, 4, 8

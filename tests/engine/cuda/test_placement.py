@@ -8,11 +8,10 @@ from torch import Tensor
 
 from ktbench.engine.cuda.experts import DeviceExperts
 from ktbench.engine.cuda.role import CudaHandOver, Staging
-from ktbench.engine.experts import Reference
-from ktbench.engine.matrices import ExpertMatrices
-from ktbench.engine.operator import ExpertsOperator, Pass, Place
-from ktbench.engine.placing import Move
-from ktbench.engine.residence import Residence
+from ktbench.engine.experts import ExpertsOperator, Pass
+from ktbench.engine.forms import ExpertMatrices, Place
+from ktbench.engine.observe import Reference
+from ktbench.engine.placement import Move, Residence
 from ktbench.engine.routing import Routing
 from tests.engine.cuda.fakes import FakeCall, FakeDevice, FakeExperts
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ktbench.engine.places import is_experts
+from ktbench.engine.forms import is_experts
 from ktbench.engine.synthetic import WeightPool, materialise, materialise_experts, skeleton
 from ktbench.engine.workload.routing import prompt_ids
 from ktbench.spec.run_spec import ModelSpec, WorkloadSpec

@@ -7,8 +7,7 @@ from pathlib import Path
 from torch import nn
 from transformers import PreTrainedModel
 
-from ktbench.engine.form import ExpertsForm, read_form
-from ktbench.engine.places import expert_places
+from ktbench.engine.forms import ExpertsForm, expert_places, read_form
 from tests.engine.families.left_out import ABSENT
 from tests.engine.families.zoo import FAMILIES, REFUSED, bare, installed, tiny
 

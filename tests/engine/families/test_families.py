@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ktbench.engine.experts import ExpertsOperator
+from ktbench.engine.forms import is_experts
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.load import load
-from ktbench.engine.operator import ExpertsOperator
-from ktbench.engine.packing import Packing
-from ktbench.engine.places import is_experts
+from ktbench.engine.weight_plan import Packing
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import WorkloadSpec
 from tests.engine.families.plain import Late, build, decode_logits, prefill_logits

@@ -10,14 +10,13 @@ import torch
 from torch import Tensor, nn
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 
-from ktbench.engine.experts import OriginalExperts, Reference
-from ktbench.engine.form import ExpertsForm, read_form
-from ktbench.engine.matrices import Glu
-from ktbench.engine.packing import Packing
-from ktbench.engine.places import is_experts
+from ktbench.engine.decode.program import Tape
+from ktbench.engine.experts import OriginalExperts
+from ktbench.engine.forms import ExpertsForm, Glu, is_experts, read_form
+from ktbench.engine.observe import Reference
 from ktbench.engine.routing import Routing
-from ktbench.engine.step.tape import Tape
 from ktbench.engine.synthetic import PassingExperts, WeightPool, materialise_experts, skeleton
+from ktbench.engine.weight_plan import Packing
 from tests.engine.families.zoo import EXPERTS, FAMILIES, TOP_K, bare, tiny
 
 TOKENS = 7

@@ -11,8 +11,7 @@ from torch.nn.functional import gelu, silu
 from transformers.models.step3p7.configuration_step3p7 import Step3p7TextConfig
 from transformers.models.step3p7.modeling_step3p7 import Step3p7Experts
 
-from ktbench.engine.form import ExpertsForm, read_form
-from ktbench.engine.matrices import Glu
+from ktbench.engine.forms import ExpertsForm, Glu, read_form
 
 
 class Experts(nn.Module):

@@ -8,8 +8,7 @@ import pytest
 import transformers
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from ktbench.engine.form import read_form
-from ktbench.engine.places import expert_places, is_experts
+from ktbench.engine.forms import expert_places, is_experts, read_form
 from tests.engine.families.left_out import ABSENT
 from tests.engine.families.zoo import FAMILIES, REFUSED, bare, installed, tiny
 

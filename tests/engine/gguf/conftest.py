@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from transformers import PreTrainedModel
 
-from ktbench.engine.checkpoint_files import inspect_checkpoint
+from ktbench.engine.checkpoint import inspect_checkpoint
 from ktbench.engine.gguf.export import export_gguf
 from ktbench.spec.run_spec import ModelSpec
 from tests.engine.gguf.tinies import restless, saved

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ktbench.engine.form import read_form
+from ktbench.engine.forms import is_experts, read_form
 from ktbench.engine.gguf.export import export_gguf
 from ktbench.engine.gguf.families import family_of
 from ktbench.engine.gguf.names import GgufType
-from ktbench.engine.places import is_experts
 from ktbench.spec.run_spec import ModelSpec
 
 gguf = pytest.importorskip("gguf", reason="gguf is not installed")

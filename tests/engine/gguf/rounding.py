@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ktbench.engine.form import read_form
-from ktbench.engine.matrices import ExpertMatrices
-from ktbench.engine.places import is_experts
+from ktbench.engine.forms import ExpertMatrices, is_experts, read_form
 from ktbench.spec.weights import Precision
 
 gguf = pytest.importorskip("gguf", reason="gguf is not installed: pip install gguf")

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
+from ktbench.engine.decode.program import Tape
 from ktbench.engine.dense import DenseHost
 from ktbench.engine.gguf.export import export_gguf
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.load import load
-from ktbench.engine.packing import Packing
-from ktbench.engine.step.tape import Tape
+from ktbench.engine.weight_plan import Packing
 from ktbench.run.check import check, check_the_check
 from ktbench.spec.evidence import collect, dishonest
 from ktbench.spec.outcome import Outcome
@@ -112,7 +112,9 @@ def test_layers_that_share_a_matrix_but_no_type_stay_as_they_are() -> None:
 def lean_cell(model: ModelSpec, kind: Any, **options: Any) -> RunSpec:
     precision = PRECISIONS[kind]
     workload = options.pop("workload", decode(batch=2))
-    return cell(model, workload, avx512=True, packed_dense=True, precision=precision, device_precision=precision, **options)
+    return cell(
+        model, workload, avx512=True, packed_dense=True, precision=precision, device_precision=precision, **options
+    )
 
 
 @pytest.mark.parametrize(("name", "kind"), [*((name, "Q4_0") for name in FAMILIES), ("deepseek_v3", "Q8_0")])

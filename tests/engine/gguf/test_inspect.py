@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ktbench.engine.checkpoint_files import inspect_checkpoint
+from ktbench.engine.checkpoint import inspect_checkpoint
 from ktbench.engine.gguf.header import read_header
 from ktbench.spec.shape import moe_shape
 from tests.engine.gguf.written import METADATA, TENSORS, Written, tensor_bytes, text, value

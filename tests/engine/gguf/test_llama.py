@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ktbench.engine.form import read_form
+from ktbench.engine.forms import is_experts, read_form
 from ktbench.engine.gguf import export
 from ktbench.engine.gguf.families import Family, family_of
 from ktbench.engine.gguf.metadata import Groups, Rope
 from ktbench.engine.gguf.names import GgufType, expert_names
-from ktbench.engine.places import is_experts
 from tests.engine.gguf.files import numbers, tensors, written
 from tests.engine.gguf.llama import llama_logits, peer
 from tests.engine.gguf.tinies import FAMILIES, restless, saved

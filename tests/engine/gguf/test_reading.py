@@ -16,14 +16,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch import nn
 
-from ktbench.engine.checkpoint_files import inspect_checkpoint
-from ktbench.engine.form import read_form
+from ktbench.engine.checkpoint import inspect_checkpoint
+from ktbench.engine.forms import ExpertBlocks, ExpertMatrices, is_experts, read_form
 from ktbench.engine.gguf.export import export_gguf
 from ktbench.engine.gguf.reading import GgufModel, numbers
 from ktbench.engine.load import load
-from ktbench.engine.matrices import ExpertBlocks, ExpertMatrices
-from ktbench.engine.packing import Holding, Packing
-from ktbench.engine.places import is_experts
+from ktbench.engine.weight_plan import Holding, Packing
 from ktbench.spec.run_spec import ModelSpec
 from tests.engine.gguf.rounding import (
     MATRICES,

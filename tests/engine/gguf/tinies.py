@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from ktbench.engine.checkpoint_files import inspect_checkpoint
-from ktbench.engine.places import is_experts
+from ktbench.engine.checkpoint import inspect_checkpoint
+from ktbench.engine.forms import is_experts
 from ktbench.engine.synthetic import WeightPool, materialise, materialise_experts, skeleton
 from ktbench.spec.run_spec import ModelSpec
 from tests.engine.tiny import tiny_model

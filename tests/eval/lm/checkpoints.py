@@ -12,7 +12,7 @@ from lm_eval.api.instance import Instance
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from ktbench.engine.answering import open_answering
+from ktbench.engine.generate import open_answering
 from ktbench.engine.protocol import HostRole
 from ktbench.eval.lm import EngineLM
 from ktbench.spec.run_spec import ModelSpec, RunSpec
@@ -53,7 +53,7 @@ def written(name: str, folder: Path) -> Checkpoint:
 
 
 def _at(model: ModelSpec, folder: Path) -> ModelSpec:
-    from ktbench.engine.checkpoint_files import inspect_checkpoint
+    from ktbench.engine.checkpoint import inspect_checkpoint
 
     vocab = model.shape.vocab
     config = inspect_checkpoint(folder)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from transformers import PreTrainedModel
 
-from ktbench.engine.answering import Sampling
+from ktbench.engine.generate import Sampling
 from ktbench.eval.lm import Answer, EngineLM
 from tests.engine.engines import needs_avx512
 from tests.eval.lm.checkpoints import MAX_LENGTH, Checkpoint, put, theirs

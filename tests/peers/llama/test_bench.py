@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from ktbench.engine.gguf.header import Header
 from ktbench.engine.protocol import HostRole, SelfTimed, Unsupported
-from ktbench.peers.llama.bench import Lists, LlamaBench, Program, open_llama_bench, options, read_rows
+from ktbench.peers.llama.bench import Lists, LlamaBench, Program, options, read_rows
+from ktbench.peers.opening import open_peer
 from ktbench.spec.peers import PeerSpec
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from tests.tiny import tiny_spec
@@ -94,7 +95,8 @@ def test_decode_gives_the_mean_of_its_tokens(tmp_path: Path) -> None:
     assert system.own_samples_s() == (0.08 / 8,)
     assert {"-p": "0", "-n": "8", "-d": "64", "-r": "1"}.items() <= asked(tmp_path)[0].items()
     tuned, built, timed = system.notes()
-    assert tuned == "llama-bench not tuned (peer.tune_s=0): threads 4, ubatch 64, flash attention on"
+    assert tuned.startswith("llama-bench not tuned")
+    assert tuned.endswith("threads 4, ubatch 64, flash attention on")
     assert built == "llama-bench of build 8cf427ff for CPU; weights qwen3moe ?B Q8_0, keys and values f16 and f16"
     assert timed == "timed by llama-bench itself, the mean of 8 tokens, on token ids of its own"
 
@@ -111,7 +113,7 @@ def test_tuning_finds_the_best_in_lists(tmp_path: Path) -> None:
         ("1024", "1", "3,2,1"),
     ]
     (told,) = system.notes()
-    assert "over 10 settings: threads 2, ubatch 1024, flash attention on (20 ms a step; slowest 80 ms)" in told
+    assert "over 10 settings: threads 2, ubatch 1024, flash attention on (20 ms a step; slowest 80 ms" in told
     system.own_samples_s()
     system.configure(spec(PREFILL, tune_s=60.0))  # known for the sitting
     assert len(asked(tmp_path)) == len(runs) + 1
@@ -177,9 +179,9 @@ def test_what_it_cannot_run_is_said(tmp_path: Path, workload: WorkloadSpec, says
         bench(tmp_path).configure(spec(workload))
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_refused() -> None:
     with pytest.raises(ValueError, match="no such file"):
-        open_llama_bench("llama-bench", tmp_path / "gone.gguf", MODEL, HostRole(cores=1))
+        open_peer([spec(PREFILL, peer=PeerSpec(llama_bench="llama-bench", exports="gone"))], HostRole(cores=1))
 
 
 def line(**changes: Any) -> str:

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ktbench.report.accuracy.data import accuracy_csv_text, accuracy_json_text
-from ktbench.report.accuracy.table import accuracy_table
+from ktbench.report.accuracy_table import accuracy_table
+from ktbench.report.data import accuracy_csv_text, accuracy_json_text
 from ktbench.results import Run
 from ktbench.results.accuracy import accuracy_rows
 from ktbench.spec.outcome import Outcome

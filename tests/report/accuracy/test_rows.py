@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ktbench.cli.show import A_CELL_FAILED, show
-from ktbench.report.accuracy.table import accuracy_table
+from ktbench.report.accuracy_table import accuracy_table
 from ktbench.results import Run
 from ktbench.results.accuracy import accuracy_rows, parts_of_average
 from ktbench.results.answers import shares_of, subjects_of

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from ktbench.cli.show import DONE, show
-from ktbench.report.accuracy.data import accuracy_csv_text, accuracy_json_text
-from ktbench.report.accuracy.table import accuracy_table
+from ktbench.report.accuracy_table import accuracy_table
+from ktbench.report.data import accuracy_csv_text, accuracy_json_text
+from ktbench.report.documents import page_of
 from ktbench.report.latex import latex
-from ktbench.report.page import page_of
 from ktbench.report.write import write_report
 from ktbench.results import Log, Run, read_run
 from ktbench.results.accuracy import accuracy_rows

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.report.accuracy.data import accuracy_json_text
-from ktbench.report.accuracy.table import accuracy_table, grids_below
+from ktbench.report.accuracy_table import accuracy_table, grids_below
+from ktbench.report.data import accuracy_json_text
 from ktbench.report.write import write_report
 from ktbench.results import Run
 from ktbench.results.accuracy import accuracy_rows

@@ -10,7 +10,7 @@ from PIL import Image
 
 from ktbench.report.documents import documents_of, titles_of
 from ktbench.report.latex import text_lines
-from ktbench.report.tables import table_of
+from ktbench.report.speed_table import table_of
 from ktbench.report.write import write_report
 from ktbench.results.rows import rows_of
 from ktbench.results.run import parts_of

@@ -1,0 +1,81 @@
+"""What the hybrid engine is made of, and how features switch it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from transformers import PreTrainedModel
+
+from ktbench.engine.decode.program import ProgramRecording, Recording
+from ktbench.engine.experts import ExpertsOperator, Pass
+from ktbench.engine.placement import Home, SameMemory, Settle
+from ktbench.engine.roles import Threads
+from ktbench.spec.engine import EngineSpec
+
+if TYPE_CHECKING:
+    from ktbench.engine.cuda.role import CudaRole
+    from ktbench.engine.decode.step import StepAttending
+    from ktbench.engine.dense import DenseHost
+    from ktbench.engine.fused import FusedHost
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """What an engine is made of: the network with its operators in place, and who runs them.
+
+    `host` has the packed experts, `device` the packed linear layers, `attention` that of recorded steps; `cuda` is
+    there where the device role is a CUDA device.
+    `dense_params` counts the weights that every token meets.
+    """
+
+    network: PreTrainedModel
+    operators: Sequence[ExpertsOperator]
+    state: Pass
+    host: FusedHost | None
+    device: DenseHost | None
+    attention: StepAttending | None
+    cuda: CudaRole | None
+    threads: Threads
+    dense_params: int
+
+    def switch(self, engine: EngineSpec, deferral: int, skipping: int) -> None:
+        """From now on the experts run as `engine` says; raises ValueError where their weights were not kept at load."""
+        state, host = self.state, self.host
+        state.fused, state.apart = engine.fused, engine.fused and host is not None and host.apart
+        state.deferral, state.skipping = deferral, skipping
+        _ = self.operators[0].backend
+        if host is not None and state.fused:
+            host.choose(engine)
+        if self.device is not None:
+            self.device.lean = engine.packed_dense
+
+    def recording(self) -> Recording:
+        """How decode steps are taken down."""
+        if self.cuda is not None:
+            return self.cuda.recording(self.state.counted)
+        assert self.attention is not None
+        return ProgramRecording(self.network, self.state.tape, self.attention.lower)
+
+    def home_for(self, engine: EngineSpec) -> Settle:
+        """Who runs a layer's experts that live with the device role."""
+        if self.cuda is not None:
+            return self._cuda_home
+        threads = len(self.threads.roles(engine).device)
+        return lambda operator, _at_device: self._cpu_home(operator, threads)
+
+    def _cuda_home(self, operator: ExpertsOperator, at_device: NDArray[np.bool_]) -> Home:
+        from ktbench.engine.cuda.experts import CudaHome
+
+        assert self.cuda is not None
+        return CudaHome(operator.backend.matrices, at_device, self.cuda.device)
+
+    def _cpu_home(self, operator: ExpertsOperator, threads: int) -> Home:
+        from ktbench.engine.fused import FusedExperts
+
+        assert self.host is not None
+        assert isinstance(operator.fused, FusedExperts)
+        return SameMemory(self.host.at_device(operator.fused, threads))

@@ -1,0 +1,158 @@
+"""Inputs and key-value cache of decode steps, in memory that does not move between steps.
+
+Letters: B sequences, N positions there is room for. Position p of the cache holds the p-th token of the longest
+sequence; shorter ones are padded on the left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+# What layer of a network's usual cache can be held as plain keys and values.
+_PLAIN = ("DynamicLayer", "DynamicSlidingWindowLayer")
+
+
+class FixedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
+    """Keys and values [B, heads, N, width] of one layer; a step writes them at `slot` [1]."""
+
+    def __init__(self, keys: Tensor, values: Tensor, slot: Tensor) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.keys, self.values, self.slot = keys, values, slot
+        self.is_initialized = True
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Nothing to do: the memory is there."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Writes one position [B, heads, 1, width], gives all N."""
+        assert self.keys is not None and self.values is not None
+        self.keys.index_copy_(2, self.slot, key_states)
+        self.values.index_copy_(2, self.slot, value_states)
+        return self.keys, self.values
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """All positions, from the first on."""
+        return self.get_max_length(), 0
+
+    def get_seq_length(self) -> int:
+        """Positions written, known only where the slot is read: a recorded step must not ask."""
+        return int(self.slot.item())
+
+    def get_max_length(self) -> int:
+        """N."""
+        assert self.keys is not None
+        return self.keys.shape[2]
+
+
+def fixed_cache(layers: Sequence[CacheLayerMixin], room: int, slot: Tensor) -> Cache:
+    """A copy of a cache with room for so many positions.
+
+    Raises ValueError for a layer that is more than plain keys and values, such as the state of a linear attention.
+    """
+    return Cache(layers=[_fixed(layer, room, slot) for layer in layers])
+
+
+def _fixed(layer: CacheLayerMixin, room: int, slot: Tensor) -> FixedLayer:
+    if type(layer).__name__ not in _PLAIN or layer.keys is None:
+        raise ValueError(f"a {type(layer).__name__} is not plain keys and values")
+    return FixedLayer(_roomy(layer.keys, room), _roomy(layer.values, room), slot)
+
+
+def _roomy(held: Tensor | None, room: int) -> Tensor:
+    assert held is not None
+    batch, heads, _, width = held.shape
+    return torch.zeros(batch, heads, room, width, dtype=held.dtype, device=held.device)
+
+
+def fill(cache: Cache, layers: Sequence[Any]) -> None:
+    """Write what a prompt left in its cache to the first positions; of a sliding window only the last ones are left."""
+    plain: list[Any] = list(cache.layers)
+    for fixed, layer in zip(plain, layers, strict=True):
+        for to, held in ((fixed.keys, layer.keys), (fixed.values, layer.values)):
+            end = getattr(layer, "cumulative_length", held.shape[2])
+            to[:, :, end - held.shape[2] : end].copy_(held)
+
+
+# How configurations call layers that attend to a window; all others attend to everything before them.
+SLIDING = "sliding_attention"
+FULL = "full_attention"
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """How far layers look back: `width` positions where they look at a window, `mixed` where only some do."""
+
+    width: int | None
+    mixed: bool
+
+    @classmethod
+    def of(cls, config: Any) -> Windows:
+        """As its configuration says."""
+        kinds = set(getattr(config, "layer_types", None) or ())
+        width = getattr(config, "sliding_window", None)
+        return cls(width if SLIDING in kinds or not kinds else None, SLIDING in kinds)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Kinds of layers that want masks of their own."""
+        if self.mixed:
+            return (FULL, SLIDING)
+        return (FULL,) if self.width is None else (SLIDING,)
+
+
+class StepInputs:
+    """Inputs of a step of one token a sequence.
+
+    `ids` and `positions` [B, 1], `slot` [1], the same as `slots` [B], and `length` [B] int64: where the token is
+    written and how many positions are there with it; `first` [B]: the first position of a sequence that is no padding,
+    `first_near` [B] the first in its window. `masks` [B, 1, 1, N], by kind of layer, say the same to attention that
+    reads masks. All lie where `padding` does.
+    """
+
+    def __init__(self, padding: Tensor, room: int, windows: Windows, dtype: torch.dtype | None) -> None:
+        batch = len(padding)
+        self.ids = padding.new_zeros(batch, 1)
+        self.positions = padding.new_zeros(batch, 1)
+        self.slot = padding.new_zeros(1)
+        self.slots = padding.new_zeros(batch)
+        self.length = padding.new_zeros(batch)
+        self.first = padding.clone()
+        self.first_near = padding.clone()
+        self._windows = windows
+        self._dtype = dtype
+        self.masks = {kind: padding.new_zeros(batch, 1, 1, room, dtype=dtype or torch.bool) for kind in windows.kinds}
+        self._columns = torch.arange(room, device=padding.device)
+
+    def set(self, ids: Tensor, slot: int) -> None:
+        """The step that puts tokens `ids` [B, 1] at position `slot` of the cache."""
+        self.ids.copy_(ids)
+        self.slot.fill_(slot)
+        self.slots.fill_(slot)
+        self.length.fill_(slot + 1)
+        self.positions[:, 0] = slot - self.first
+        if self._windows.width is not None:
+            torch.clamp(self.first, min=slot + 1 - self._windows.width, out=self.first_near)
+
+    def show_masks(self) -> None:
+        """Bring the masks up to date; who attends by `first` and `length` does not need them."""
+        for kind, mask in self.masks.items():
+            first = self.first_near if kind == SLIDING else self.first
+            seen = (self._columns >= first[:, None]) & (self._columns < self.length[:, None])
+            mask[:, 0, 0] = seen if self._dtype is None else self._additive(seen)
+
+    def _additive(self, seen: Tensor) -> Tensor:
+        assert self._dtype is not None
+        nothing = torch.zeros(seen.shape, dtype=self._dtype, device=seen.device)
+        return nothing.masked_fill_(~seen, torch.finfo(self._dtype).min)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """How a network is called with them; models with layers of several kinds take a mask for each."""
+        masks: Any = dict(self.masks) if self._windows.mixed else next(iter(self.masks.values()))
+        return {"input_ids": self.ids, "position_ids": self.positions, "attention_mask": masks}

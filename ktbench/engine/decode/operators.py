@@ -1,0 +1,159 @@
+"""Operators of a recorded step on CPU cores: attention heads, rotary embedding and router in native calls.
+
+Letters: B sequences, N positions there is room for, H query heads, G key-value heads, D width of a head, R rotated
+numbers of a head; of the router T tokens, H hidden width, E experts, k experts of a token.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ktbench._kernels import DecodeAttention, SmallCall, prepare_heads
+from ktbench.engine.decode.attention import StepAttention
+from ktbench.engine.decode.inputs import SLIDING, StepInputs
+from ktbench.engine.decode.lazy import settled
+from ktbench.engine.dense import DenseHost, FusedNorm, PackedLinear
+from ktbench.engine.fused import bits
+from ktbench.engine.inject.forms import read_router
+
+
+class HeadsAttention(nn.Module):
+    """Stands where an attention module of plain heads stood, whose projections are packed and share a matrix.
+
+    In a recorded step of one token a sequence it does all between the hidden states and the output projection in three
+    native calls; elsewhere the original runs, on its packed projections.
+    """
+
+    def __init__(self, original: nn.Module, device: DenseHost, steps: StepAttention) -> None:
+        super().__init__()
+        if differs := _differs(original):
+            raise ValueError(f"inject: the operator attention needs {differs} in {type(original).__name__}")
+        self.original, self._device, self._steps = original, device, steps
+        self._projections: PackedLinear = original.get_submodule("q_proj")  # type: ignore[assignment]
+        self._output: nn.Module = original.get_submodule("o_proj")
+        self._width = int(original.head_dim)  # type: ignore[arg-type]
+        self._heads = self._projections.out_features // self._width
+        self._norms: list[FusedNorm | None] = [getattr(original, name, None) for name in ("q_norm", "k_norm")]
+        self._near = attends_near(original)
+
+    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+        """[B, T, hidden] of `hidden_states` [B, T, hidden], as the original gives it."""
+        inputs = self._steps.inputs
+        if inputs is None or args or hidden_states.shape[1] != 1:
+            result: tuple[Tensor, Tensor | None] = self.original(hidden_states, *args, **kwargs)
+            return result
+        attended = self._attend(hidden_states, inputs, kwargs["position_embeddings"], kwargs["past_key_values"])
+        output: Tensor = self._output(attended.view(*hidden_states.shape[:2], -1))
+        return output, None
+
+    def _attend(self, hidden: Tensor, inputs: StepInputs, rotation: tuple[Tensor, Tensor], cache: Any) -> Tensor:
+        """[B, H, D]: one token of every sequence on all positions up to it."""
+        layer = cache.layers[self.original.layer_idx]
+        qkv = self._projections.siblings.matrix(hidden)[:, 0]
+        cos, sin = (one.expand(len(hidden), -1, -1)[:, 0] for one in rotation)
+        queries = hidden.new_empty(len(hidden), self._heads, self._width)
+        out = hidden.new_empty(len(hidden), self._heads, layer.values.shape[-1])
+        keys, values = bits(layer.keys), bits(layer.values)
+        tape, team = self._device.tape, self._device.team
+        arrays = (bits(cos), bits(sin), inputs.slots.numpy(), bits(queries), keys, values)
+        prepare = partial(prepare_heads, bits(qkv), *self._weights, self._epsilon, *arrays, offset=self._offset)
+        tape.do(prepare, qkv, arrays)
+        first = inputs.first_near if self._near else inputs.first
+        arrays = (bits(queries), keys, values, first.numpy(), inputs.length.numpy(), bits(out))
+        scale = float(self.original.scaling)  # type: ignore[arg-type]
+        tape.do(partial(DecodeAttention(team).forward, *arrays, scale=scale), arrays)
+        return out
+
+    @property
+    def _weights(self) -> tuple[Any, Any]:
+        """Those of the norms of queries and keys, None where there is none."""
+        query, key = (None if norm is None else bits(norm.weight) for norm in self._norms)
+        return query, key
+
+    @property
+    def _epsilon(self) -> float:
+        return next((norm.form.epsilon for norm in self._norms if norm is not None), 0.0)
+
+    @property
+    def _offset(self) -> float:
+        return next((float(norm.form.offset) for norm in self._norms if norm is not None), 0.0)
+
+
+def _differs(attention: nn.Module) -> str:
+    """What rules have to put inside an attention module before this operator takes its place, and have not."""
+    projections = [attention.get_submodule(name) for name in ("q_proj", "k_proj", "v_proj")]
+    packed = [one.siblings for one in projections if isinstance(one, PackedLinear)]
+    if len(packed) < len(projections) or len(set(map(id, packed))) > 1:
+        return "q_proj, k_proj and v_proj that are packed by the operator linear and share a matrix"
+    norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
+    return (
+        "" if all(norm is None or isinstance(norm, FusedNorm) for norm in norms) else "norms of the operator rms_norm"
+    )
+
+
+def attends_near(attention: nn.Module) -> bool:
+    """Whether an attention module looks at a sliding window only, by its network's configuration."""
+    config: Any = attention.config
+    kinds = getattr(config, "layer_types", None)
+    if kinds is not None:
+        return bool(kinds[attention.layer_idx] == SLIDING)
+    return getattr(config, "sliding_window", None) is not None
+
+
+class RotaryTable(nn.Module):
+    """Stands where a network's rotary embedding stood: (hidden, positions [B, T]) to cosines and sines [B, T, R]."""
+
+    def __init__(self, original: nn.Module, steps: StepAttention) -> None:
+        super().__init__()
+        self.original, self._steps = original, steps
+        self._table: tuple[Tensor, Tensor] | None = None
+        steps.tables.append(self)
+
+    def make_room(self, room: int) -> None:
+        """Have the first `room` positions at hand."""
+        if self._table is None or len(self._table[0]) < room:
+            like = torch.zeros(1, dtype=torch.bfloat16)
+            cos, sin = self.original(like, torch.arange(room)[None])
+            self._table = cos[0].contiguous(), sin[0].contiguous()
+
+    def forward(self, hidden: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines in the type of `hidden`."""
+        if self._steps.inputs is None or self._table is None:
+            result: tuple[Tensor, Tensor] = self.original(hidden, position_ids)
+            return result
+        cos, sin = self._table
+        return cos[position_ids], sin[position_ids]
+
+
+class StepRouter(nn.Module):
+    """Stands where a router stood whose form `read_router` knows."""
+
+    def __init__(self, original: nn.Module, device: DenseHost, steps: StepAttention) -> None:
+        super().__init__()
+        self.original, self._device, self._steps = original, device, steps
+        self._form = read_router(original)
+
+    def forward(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits [T, E] bf16, weights [T, k] and ids [T, k] int64 of `hidden` [..., H], as the original gives them.
+
+        Of equal logits a recorded step chooses the lower id; which one PyTorch chooses is not defined.
+        """
+        if self._steps.inputs is None or hidden.dtype != torch.bfloat16:
+            result: tuple[Tensor, Tensor, Tensor] = self.original(hidden)
+            return result
+        weight = self.original.get_parameter("weight")
+        logits = nn.functional.linear(settled(hidden).reshape(-1, weight.shape[1]), weight)
+        return logits, *self._select(logits)
+
+    def _select(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        form = self._form
+        ids = logits.new_empty(len(logits), form.top_k, dtype=torch.int64)
+        weights = logits.new_empty(ids.shape, dtype=form.weights)
+        numbers = bits(weights) if form.weights == torch.bfloat16 else weights.numpy()
+        call = SmallCall.select_experts(bits(logits), ids.numpy(), numbers, renormalised=form.renormalised)
+        self._device.tape.do(call.forward, logits, ids, weights)
+        return weights, ids

@@ -1,0 +1,289 @@
+"""How families of Transformers hold their routed experts: matrices, gated activation, layout and place in the network.
+
+The form is read from the module and verified. Letters: T tokens, E experts, H hidden width, I expert width.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import gelu, linear
+from transformers import PreTrainedModel
+
+from ktbench.engine.decode.timeline import layer_of
+
+Activation = Literal["silu", "gelu_tanh"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Glu:
+    """h = act(g) · (u + offset) with g = min(gate, limit) and u = clamp(up, -limit, limit).
+
+    `silu` is g · σ(alpha · g); `gelu_tanh` (Hendrycks and Gimpel, 2016) has no alpha. No `limit` clamps nothing.
+    """
+
+    activation: Activation = "silu"
+    alpha: float = 1.0
+    limit: float | None = None
+    offset: float = 0.0
+
+    def __call__(self, gate: Tensor, up: Tensor) -> Tensor:
+        """[T, I] of `gate` and `up` [T, I], in their type."""
+        if self.limit is not None:
+            gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
+        if self.activation == "gelu_tanh":
+            return gelu(gate, approximate="tanh") * (up + self.offset)
+        return gate * torch.sigmoid(self.alpha * gate) * (up + self.offset)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExpertMatrices:
+    """One expert: `gate` and `up` [I, H], `down` [H, I]; biases [I], [I], [H] where the family has them, else None."""
+
+    gate: Tensor
+    up: Tensor
+    down: Tensor
+    gate_bias: Tensor | None = None
+    up_bias: Tensor | None = None
+    down_bias: Tensor | None = None
+    glu: Glu = Glu()
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """[T, H] float32 of `hidden` [T, H] float32."""
+        gate = linear(hidden, self.gate.float(), _float(self.gate_bias))
+        up = linear(hidden, self.up.float(), _float(self.up_bias))
+        return linear(self.glu(gate, up), self.down.float(), _float(self.down_bias))
+
+
+# Rows of weights as blocks of a quantised type lie in a GGUF file: [N, K / 32 · bytes of a block].
+Blocks = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExpertBlocks:
+    """One expert as a file has it, in the precision that it is packed in: matrices of `ExpertMatrices` as blocks."""
+
+    gate: Blocks
+    up: Blocks
+    down: Blocks
+    gate_bias: Tensor | None = None
+    up_bias: Tensor | None = None
+    down_bias: Tensor | None = None
+
+
+# Gives the matrices of expert i; to be packed, its blocks do as well.
+ExpertStore = Callable[[int], ExpertMatrices]
+PackableStore = Callable[[int], ExpertMatrices | ExpertBlocks]
+# Gives the blocks of a linear layer, in the precision that linear layers are packed in; None where it has others.
+LinearBlocks = Callable[[nn.Module], Blocks | None]
+
+
+def _float(bias: Tensor | None) -> Tensor | None:
+    return None if bias is None else bias.float()
+
+
+_CALL = 3  # (hidden, ids, weights)
+_MATRICES = ("gate_up_proj", "down_proj")
+_BIASES = ("gate_up_proj_bias", "down_proj_bias")
+_PROBE_SIDE = 33
+_TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExpertsForm:
+    """The experts of one layer as a family holds them.
+
+    `gate_up_proj` is [E, 2I, H] and `down_proj` [E, H, I], with the last two the other way round where `transposed`.
+    Gate and up are its halves, or take turns where `interleaved`.
+    """
+
+    experts: int
+    hidden: int
+    ffn: int
+    transposed: bool = False
+    interleaved: bool = False
+    biases: bool = False
+    glu: Glu = field(default_factory=Glu)
+
+    @property
+    def gate_up_shape(self) -> tuple[int, int, int]:
+        """That of `gate_up_proj`."""
+        rows, columns = 2 * self.ffn, self.hidden
+        return (self.experts, columns, rows) if self.transposed else (self.experts, rows, columns)
+
+    def matrices(self, module: nn.Module, i: int) -> ExpertMatrices:
+        """Views of the weights of expert `i` of a module of this form."""
+        return self.split({name: parameter[i] for name, parameter in module.named_parameters(recurse=False)})
+
+    def split(self, parameters: dict[str, Tensor]) -> ExpertMatrices:
+        """Views of one expert's part of the parameters, by their names in the module."""
+        gate_up, down = parameters["gate_up_proj"], parameters["down_proj"]
+        gate, up = self._halves(gate_up.T if self.transposed else gate_up)
+        down = down.T if self.transposed else down
+        if not self.biases:
+            return ExpertMatrices(gate=gate, up=up, down=down, glu=self.glu)
+        gate_bias, up_bias = self._halves(parameters["gate_up_proj_bias"])
+        down_bias = parameters["down_proj_bias"]
+        return ExpertMatrices(
+            gate=gate, up=up, down=down, gate_bias=gate_bias, up_bias=up_bias, down_bias=down_bias, glu=self.glu
+        )
+
+    def _halves(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return (rows[::2], rows[1::2]) if self.interleaved else (rows[: self.ffn], rows[self.ffn :])
+
+
+def read_form(module: nn.Module) -> ExpertsForm:
+    """The form of an `*Experts` module, which may be on `meta`.
+
+    What Transformers declares (`use_experts_implementation`) is taken from the module; its activation is evaluated on a
+    probe and must be one of `Glu`. Raises ValueError naming the class and what differs.
+    """
+    if differs := next(_differences(module), ""):
+        raise ValueError(f"{type(module).__name__}: {differs}")
+    down = module.get_parameter("down_proj")
+    transposed, interleaved = bool(_declared(module, "is_transposed")), _declared(module, "is_concatenated") is False
+    form = ExpertsForm(
+        experts=len(down),
+        hidden=down.shape[2 if transposed else 1],
+        ffn=down.shape[1 if transposed else 2],
+        transposed=transposed,
+        interleaved=interleaved,
+        biases=hasattr(module, _BIASES[0]),
+        glu=_glu(module, interleaved),
+    )
+    held = tuple(module.get_parameter("gate_up_proj").shape)
+    if held != form.gate_up_shape:
+        raise ValueError(f"{type(module).__name__}: gate_up_proj is {held}, down_proj asks for {form.gate_up_shape}")
+    return form
+
+
+def takes_routing(module: nn.Module) -> bool:
+    """Whether a module is called as routed experts are: (hidden, ids, weights)."""
+    return len(_arguments(module)) == _CALL
+
+
+def _arguments(module: nn.Module) -> list[str]:
+    return list(inspect.signature(type(module).forward).parameters)[1:]
+
+
+def _differences(module: nn.Module) -> Iterator[str]:
+    """What keeps a module from being experts of `ExpertsForm`, before its shapes and its activation are looked at."""
+    if not takes_routing(module):
+        yield f"is called with ({', '.join(_arguments(module))}), not with (hidden, ids, weights)"
+    if _declared(module, "has_gate") is False:
+        yield "has no gate: up and down projection only"
+    if _declared(module, "has_post_expert_norm"):
+        yield "norms the output of each expert"
+    for name in _MATRICES:
+        parameter = getattr(module, name, None)
+        if not isinstance(parameter, nn.Parameter) or parameter.dim() != 3:
+            yield f"has no {name} of three dimensions"
+            return
+    idle = len(module.get_parameter("gate_up_proj")) - len(module.get_parameter("down_proj"))
+    if idle > 0:
+        yield f"has {idle} experts that pass their input on"
+    if unknown := sorted({name for name, _ in module.named_parameters()} - {*_MATRICES, *_BIASES}):
+        yield f"has parameters of unknown meaning: {', '.join(unknown)}"
+
+
+def _declared(module: nn.Module, name: str) -> Any:
+    """An attribute of the decorator, None where a class goes without it."""
+    return getattr(module, name, None)
+
+
+def _glu(module: nn.Module, interleaved: bool) -> Glu:
+    """The first candidate that agrees with the module's own activation on the probe."""
+    limit = _number(module, "limit", "swiglu_limit")
+    limit = None if limit is None or math.isinf(limit) else limit
+    alpha = _number(module, "alpha", "swiglu_alpha")
+    candidates = [Glu(alpha=alpha or 1.0, limit=limit, offset=offset) for offset in (0.0, 1.0)]
+    candidates.append(Glu(activation="gelu_tanh", limit=limit))
+    within = _agreeing(module, candidates, interleaved, 0.9 * (limit or 8.0))
+    beyond = _agreeing(module, within, interleaved, 3.0 * (limit or 8.0))
+    if beyond:
+        return beyond[0]
+    name = type(module).__name__
+    if within:
+        raise ValueError(f"{name}: clamps its activation otherwise than gate and up to limit={limit}")
+    raise ValueError(f"{name}: activates by {_activation_name(module)}, which is neither silu nor gelu_tanh times up")
+
+
+def _number(module: nn.Module, *names: str) -> float | None:
+    found = (getattr(module, name) for name in names if getattr(module, name, None) is not None)
+    number = next(found, None)
+    return None if number is None else float(number)
+
+
+def _agreeing(module: nn.Module, candidates: list[Glu], interleaved: bool, reach: float) -> list[Glu]:
+    """Those that give what the module gives for gate and up from -reach to reach."""
+    line = torch.linspace(-reach, reach, _PROBE_SIDE, device="cpu")
+    gate, up = (side.flatten()[None] for side in torch.meshgrid(line, line, indexing="ij"))
+    own = _own_activation(module, gate, up, interleaved)
+    return [one for one in candidates if torch.allclose(one(gate, up), own, rtol=_TOLERANCE, atol=_TOLERANCE)]
+
+
+def _own_activation(module: nn.Module, gate: Tensor, up: Tensor, interleaved: bool) -> Tensor:
+    """What the module itself makes of them; without `_apply_gate` it is act_fn(gate) · up."""
+    whole: Any = module
+    if not hasattr(module, "_apply_gate"):
+        plain: Tensor = whole.act_fn(gate) * up
+        return plain
+    both = torch.stack([gate, up], dim=-1).flatten(-2) if interleaved else torch.cat([gate, up], dim=-1)
+    own: Tensor = whole._apply_gate(both)
+    return own
+
+
+def _activation_name(module: nn.Module) -> str:
+    activation = getattr(module, "act_fn", None)
+    return getattr(activation, "__name__", None) or type(activation).__name__
+
+
+_CLASS = "Experts"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where an operator stands: in decoder layer `layer`, as MoE layer `number`, both counted from 0."""
+
+    layer: int
+    number: int
+    is_last: bool
+
+
+def is_experts(module: nn.Module) -> bool:
+    """Whether a module holds the routed experts of one layer, as every MoE family in Transformers 5 has one."""
+    return type(module).__name__.endswith(_CLASS) and takes_routing(module)
+
+
+def expert_places(network: PreTrainedModel) -> list[tuple[str, Place]]:
+    """Name and place of every experts module: `model.layers.3.mlp.experts` is in decoder layer 3.
+
+    Raises ValueError naming the first class of experts that is not of an `ExpertsForm`, or the network where it has no
+    experts at all.
+    """
+    names = list(_checked(network))
+    layers = [layer_of(name) or 0 for name in names]
+    last = len(names) - 1
+    return [
+        (name, Place(layer=layer, number=number, is_last=number == last))
+        for number, (name, layer) in enumerate(zip(names, layers, strict=True))
+    ]
+
+
+def _checked(network: PreTrainedModel) -> Iterator[str]:
+    found = {name: module for name, module in network.named_modules() if type(module).__name__.endswith(_CLASS)}
+    # Shared experts may be a module of such a name too, but never the only one.
+    routed = {name: module for name, module in found.items() if takes_routing(module)} or found
+    if not routed:
+        raise ValueError(f"{type(network).__name__}: has no module whose class is named ...{_CLASS}")
+    for name, module in routed.items():
+        read_form(module)
+        yield name

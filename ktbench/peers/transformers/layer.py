@@ -1,0 +1,77 @@
+"""One MoE layer run by Transformers on the tokens, routing, weights and rotation of our engine's layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import transformers
+
+from ktbench.engine.experts import OriginalExperts
+from ktbench.engine.layer import Copies, LayerSystem, Trial
+from ktbench.engine.load_layer import LayerWeights
+from ktbench.engine.protocol import HostRole, Unsupported
+from ktbench.engine.roles import Threads
+from ktbench.peers.support import unsupported
+from ktbench.spec.peers import Implementation
+from ktbench.spec.run_spec import ModelSpec, RunSpec
+
+
+def open_layer(model: ModelSpec, host: HostRole) -> LayerSystem:
+    """The first MoE layer of a model, run by Transformers. Raises ValueError for a checkpoint."""
+    weights = LayerWeights.of(model)
+    return LayerSystem(weights.model, weights.number, TransformersLayer(weights, host))
+
+
+class TransformersLayer:
+    """Implements `HeldLayer`: a family's own experts module, run by whichever of Transformers' ways a cell names."""
+
+    def __init__(self, weights: LayerWeights, host: HostRole) -> None:
+        self._threads = Threads.of(host)
+        count = weights.count("bf16", host)
+        self._experts = [weights.original(number) for number in range(count)]
+        self._copies: Copies | None = Copies(self._experts, weights.form.experts)
+
+    def choose(self, spec: RunSpec, trial: Trial) -> Copies:
+        """See `HeldLayer`. Runs a step: kernels refuse shapes when they are called."""
+        if why := unsupported(spec):
+            raise Unsupported(why)
+        if self._copies is None:
+            raise ValueError("the expert weights were released")
+        self._threads.use(spec.engine, None, None)
+        for experts in self._experts:
+            _run_as(experts, spec.peer.implementation)
+        _try(trial, self._copies, spec.peer.implementation)
+        return self._copies
+
+    def counters(self) -> Mapping[str, int]:
+        """See `HeldLayer`: it counts nothing."""
+        return {}
+
+    def notes(self, spec: RunSpec) -> tuple[str, ...]:
+        """See `HeldLayer`."""
+        how = f"experts_implementation={spec.peer.implementation}, torch {torch.__version__}"
+        return (f"transformers {transformers.__version__}: {how}, on threads={torch.get_num_threads()}",)
+
+    def close(self) -> None:
+        """See `HeldLayer`."""
+        self._experts, self._copies = [], None
+
+
+def _run_as(experts: OriginalExperts, implementation: Implementation) -> None:
+    """Modules that Transformers' `use_experts_implementation` has not seen have their own loop alone."""
+    if implementation != "eager" and not hasattr(experts.module, "is_concatenated"):
+        raise Unsupported(f"{type(experts.module).__name__} runs eager alone, not {implementation}")
+    config: Any = experts.module.config
+    config._experts_implementation = implementation
+
+
+def _try(trial: Trial, copies: Copies, implementation: Implementation) -> None:
+    try:
+        next(trial(copies))
+    except (RuntimeError, NotImplementedError) as error:
+        if "allocate" in str(error):
+            raise
+        reason = str(error).partition("\n")[0]
+        raise Unsupported(f"experts_implementation={implementation} is refused: {reason}") from None

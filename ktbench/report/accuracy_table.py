@@ -1,0 +1,249 @@
+"""The table of a run that asks a suite, and the grids that stand below it: by category, and by formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from ktbench.report.accuracy_text import accuracy_caption, accuracy_conditions, accuracy_methods, drawn_kind
+from ktbench.report.conditions import REFERENCE
+from ktbench.report.table import Column, Grid, Table, build_table, grouped, notes_of, setting_columns
+from ktbench.report.text import (
+    DASH,
+    SURE_MARK,
+    change_text,
+    dashed,
+    error_text,
+    flips_text,
+    interval,
+    number,
+    p_text,
+    relative_text,
+    score_interval_text,
+    score_text,
+    spread_text,
+)
+from ktbench.results import Run
+from ktbench.results.accuracy import (
+    AccuracyRow,
+    Result,
+    absence_of,
+    arm_of_formats,
+    by_formats,
+    formats_of,
+    frontier_of,
+    parts_of_average,
+)
+from ktbench.results.answers import AVERAGE, KL, PERPLEXITIES, TOP1, Measure, SubjectKind
+from ktbench.results.row import groups_of, place
+from ktbench.results.run import the_part
+from ktbench.results.scores import Change
+from ktbench.results.settings import varying
+from ktbench.spec.sweep import FigureKind
+
+
+def grid_lines(rows: Sequence[AccuracyRow]) -> tuple[tuple[str, ...], ...]:
+    """A line for each format of the experts, `93.1 ± 0.7 (-0.4)` at each of the device role."""
+    (experts, devices), found = formats_of(rows), by_formats(rows)
+    return tuple((name, *(_text(found.get((name, device))) for device in devices)) for name in experts)
+
+
+def _text(row: AccuracyRow | None) -> str:
+    result = None if row is None else row.result()
+    if result is None or result.score is None:
+        return DASH
+    change = relative_text(result.change)
+    return score_text(result.score) + ("" if change == DASH else f" ({change})")
+
+
+AccuracyColumn = Column[AccuracyRow]
+Write = Callable[[AccuracyRow], str]
+
+
+def accuracy_table(run: Run, rows: Sequence[AccuracyRow]) -> Table:
+    """The table of `rows`, which are those of `run`, a run of one part, with the grids below it."""
+    asked, settings = the_part(run).figure, settings_shown(rows)
+    reasons = ((place(row.row, settings), why) for row in rows for why in _reasons(row, timed=asked == "frontier"))
+    return build_table(
+        run,
+        accuracy_columns(settings, rows, asked),
+        rows,
+        figure=drawn_kind(run, rows),
+        conditions=accuracy_conditions(run, rows, settings),
+        methods=accuracy_methods(run, rows),
+        notes=notes_of(reasons),
+        figure_caption=accuracy_caption(run, rows),
+        commands=tuple((place(row.row, settings), row.command) for row in rows),
+        grids=grids_below(run, rows),
+    )
+
+
+def accuracy_columns(
+    settings: Sequence[str], rows: Sequence[AccuracyRow], figure: FigureKind
+) -> tuple[AccuracyColumn, ...]:
+    """All columns of a table of `rows`, with one for each setting that varies, and the speed where it was measured."""
+    return (
+        Column(heading="arm", write=lambda row: row.row.shown, numeric=False),
+        *setting_columns(settings, lambda row: row.row.settings),
+        Column(heading="outcome", write=lambda row: str(row.outcome or "not asked"), movable=True, numeric=False),
+        *(_speed(rows) if figure == "frontier" else ()),
+        *_SCORES,
+        *_measures(rows),
+        Column(heading="evidence (counter)", write=lambda row: row.evidence or DASH, numeric=False),
+        Column(heading="provenance", write=lambda row: row.provenance or DASH, movable=True, numeric=False),
+    )
+
+
+def _speed(rows: Sequence[AccuracyRow]) -> Iterator[AccuracyColumn]:
+    points = frontier_of(rows)
+
+    def pareto(row: AccuracyRow) -> str:
+        return dashed(points.get(row.row.cell), lambda point: "yes" if point.is_pareto else "no")
+
+    yield Column(heading="speed (tokens/s)", write=lambda row: dashed(row.row.tokens_per_s, interval))
+    yield Column(heading="Pareto", write=pareto, numeric=False)
+
+
+def _of_average(write: Callable[[Result], str]) -> Write:
+    return lambda row: dashed(row.result(), write)
+
+
+def _of_change(write: Callable[[Change | None], str]) -> Write:
+    return _of_average(lambda result: write(result.change))
+
+
+def _verdict(row: AccuracyRow) -> str:
+    result = row.result()
+    if row.is_baseline and result and result.score:
+        return "baseline"
+    return str(result.change.verdict) if result and result.change else DASH
+
+
+_SCORES = (
+    AccuracyColumn(
+        heading="score (% ± SE [95 % interval])", write=_of_average(lambda result: score_interval_text(result.score))
+    ),
+    AccuracyColumn(
+        heading="graded/asked (questions)",
+        write=_of_average(lambda result: f"{result.graded}/{result.asked}" if result.score else DASH),
+        movable=True,
+    ),
+    AccuracyColumn(
+        heading="difference (points)", write=_of_change(lambda c: dashed(c, lambda c: change_text(c.difference)))
+    ),
+    AccuracyColumn(
+        heading="relative change (%)", write=_of_change(lambda c: dashed(c, lambda c: change_text(c.relative)))
+    ),
+    AccuracyColumn(heading="flips (questions)", write=_of_change(flips_text)),
+    AccuracyColumn(heading="p (exact McNemar)", write=_of_change(p_text)),
+    AccuracyColumn(heading="verdict", write=_verdict, numeric=False),
+    AccuracyColumn(
+        heading="answer length (tokens)",
+        write=_of_average(lambda result: dashed(result.tokens, lambda tokens: number(tokens, 3))),
+    ),
+    AccuracyColumn(
+        heading="length (× baseline's)", write=_of_average(lambda result: dashed(result.longer, "{:.2f}".format))
+    ),
+)
+
+
+def _measures(rows: Sequence[AccuracyRow]) -> Iterator[AccuracyColumn]:
+    """Columns of what is measured in place of a score, each with its task where there are several."""
+    found = dict.fromkeys((one.task, one.metric) for row in rows for one in row.measures)
+    several = len({task for task, _ in found}) > 1
+    for task, metric in found:
+        of = f"{task}: " if several else ""
+        for heading, write in _METRICS[metric].items():
+            yield Column(heading=of + heading, write=_of_measure(task, metric, write))
+
+
+def _of_measure(task: str, metric: str, write: Callable[[Measure], str]) -> Write:
+    def written(row: AccuracyRow) -> str:
+        found = next((one for one in row.measures if (one.task, one.metric) == (task, metric)), None)
+        if found is None:
+            return DASH
+        return REFERENCE if row.is_baseline and metric in (KL, TOP1) else write(found)
+
+    return written
+
+
+def _perplexity(name: str) -> dict[str, Callable[[Measure], str]]:
+    return {
+        name: lambda one: spread_text(one.value),
+        f"change of {name} (%)": lambda one: change_text(one.change),
+    }
+
+
+_METRICS: dict[str, dict[str, Callable[[Measure], str]]] = {
+    **{metric: _perplexity(name) for metric, name in PERPLEXITIES.items()},
+    KL: {"KL (nats ± SE)": lambda one: error_text(one.value)},
+    TOP1: {"top-1 agreement (% ± SE)": lambda one: error_text(one.value, 100)},
+}
+
+
+def settings_shown(rows: Sequence[AccuracyRow]) -> tuple[str, ...]:
+    """Settings that tell rows of one arm apart."""
+    return varying([group[0].settings for group in groups_of([row.row for row in rows])])
+
+
+def _reasons(row: AccuracyRow, *, timed: bool) -> list[str]:
+    """Why cells of the row are empty, and where fewer questions were compared than were graded."""
+    ending = f"{row.outcome or 'not asked'}: {row.why}" if row.why else ""
+    result = row.result()
+    absent = absence_of(row) if timed and not ending else ""
+    uncompared = fewer = ""
+    if result and not row.is_baseline and not ending:
+        uncompared = "" if result.change else result.missing["change"]
+        compared = result.change.difference.n if result.change else result.graded
+        fewer = f"compared on {compared} of {result.graded} graded questions" if compared < result.graded else ""
+    return [reason for reason in (ending, absent, uncompared, fewer) if reason]
+
+
+def undrawn(rows: Sequence[AccuracyRow]) -> Iterator[str]:
+    """For each reason the cells that are not drawn for it."""
+    settings = settings_shown(rows)
+    absent = ((place(row.row, settings), why) for row in rows if (why := absence_of(row)))
+    yield from (f"Not drawn: {names} ({why})." for names, why in grouped(absent))
+
+
+def grids_below(run: Run, rows: Sequence[AccuracyRow]) -> tuple[Grid, ...]:
+    """Scores by formats where a part asks for that, then scores and changes by category, or by task without those."""
+    kind, names = parts_of_average(rows)
+    places: list[tuple[str, SubjectKind]] = [*((name, kind) for name in names), (AVERAGE, "average")]
+    formats = _formats(rows) if drawn_kind(run, rows) == "precision_accuracy" else ()
+    return (*formats, *(_grids(rows, kind, places) if names else ()))
+
+
+def _formats(rows: Sequence[AccuracyRow]) -> Iterator[Grid]:
+    _, devices = formats_of(rows)
+    yield Grid(
+        title=f"Average score (% ± SE; in brackets its relative change in %, {SURE_MARK} beyond noise)"
+        + arm_of_formats(rows),
+        headings=("experts", *(f"device role {name}" for name in devices)),
+        lines=grid_lines(rows),
+    )
+
+
+def _grids(rows: Sequence[AccuracyRow], kind: SubjectKind, places: Sequence[tuple[str, SubjectKind]]) -> Iterator[Grid]:
+    settings = settings_shown(rows)
+    headings = ("arm", *(name for name, _ in places))
+    yield Grid(
+        title=f"Scores by {kind} (% ± SE)",
+        headings=headings,
+        lines=tuple((place(row.row, settings), *(_score(row, *where) for where in places)) for row in rows),
+    )
+    if others := [row for row in rows if any(one.change for one in row.results)]:
+        yield Grid(
+            title=f"Relative change by {kind} (%; {SURE_MARK} beyond noise)",
+            headings=headings,
+            lines=tuple((place(row.row, settings), *(_change(row, *where) for where in places)) for row in others),
+        )
+
+
+def _score(row: AccuracyRow, name: str, kind: SubjectKind) -> str:
+    result = row.result(name, kind)
+    return score_text(None if result is None else result.score)
+
+
+def _change(row: AccuracyRow, name: str, kind: SubjectKind) -> str:
+    result = row.result(name, kind)
+    return relative_text(None if result is None else result.change)

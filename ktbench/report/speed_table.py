@@ -1,0 +1,225 @@
+"""The table of the speeds of cells: its columns, and why cells of it are empty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from ktbench.report.conditions import MARK, UNPROVEN, conditions_of, kl_text, top1_text
+from ktbench.report.health import in_gib, turn_warnings
+from ktbench.report.methods import figure_caption, methods_of
+from ktbench.report.table import Column, Table, build_table, notes_of, setting_columns
+from ktbench.report.text import DASH, dashed, interval, number, percent, rate, ratio, unit_of
+from ktbench.results import Run
+from ktbench.results.intervals import Interval
+from ktbench.results.row import Row, groups_of, place
+from ktbench.results.settings import varying, without_precision
+from ktbench.results.usage import RoleShares, are_alike
+from ktbench.spec.peers import BY_NAME
+from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.weights import BLOCK, BLOCK_BYTES, Precision
+
+AS_SPEEDUP = "= speed-up"  # the row without the last feature is the baseline
+_UNSTEADY = "in every turn the cores were moved or the two roofs disagreed: the share of the roof is a rough one"
+# Missing for reasons of the machine: the caption gives them once for all rows.
+_IN_CAPTION = ("energy", "peak")
+
+RowColumn = Column[Row]
+
+
+def table_of(run: Run, rows: Sequence[Row]) -> Table:
+    """The table of `rows`, which are those of `run`, a run of one part."""
+    settings = varying([group[0].settings for group in groups_of(rows)])
+    arms, controls = ([row for row in rows if row.role == role] for role in ("arm", "control"))
+    return build_table(
+        run,
+        columns(settings, rows),
+        arms,
+        controls=controls,
+        conditions=conditions_of(run, rows),
+        methods=methods_of(run, rows),
+        notes=(
+            *notes_of((place(row, settings), why) for row in rows for why in _reasons(row)),
+            *format_notes(rows),
+            *turn_warnings(rows, lambda row: place(row, settings)),
+        ),
+        remarks=notes_of((place(row, settings), remark) for row in rows for remark in row.remarks),
+        figure_caption=figure_caption(run, rows),
+        commands=tuple((place(row, settings), row.command) for row in arms),
+    )
+
+
+def columns(settings: Sequence[str], rows: Sequence[Row]) -> tuple[RowColumn, ...]:
+    """All columns of a table of `rows`, with one for each setting that varies."""
+    return (
+        Column(heading="arm", write=lambda row: row.shown, numeric=False, key=True),
+        *setting_columns(settings, lambda row: row.settings, key=True),
+        Column(
+            heading="outcome",
+            write=lambda row: str(row.outcome or "not measured"),
+            movable=True,
+            numeric=False,
+            key=True,
+        ),
+        *(_layer_speed(rows) if rows[0].is_layer else _model_speed(rows)),
+        *_ROLES,
+        *_ENERGY,
+        *_peak(rows),
+        Column(heading="evidence (counter/step)", write=lambda row: row.evidence or DASH, numeric=False),
+        Column(heading="error (relative)", write=lambda row: dashed(row.error, "{:.1e}".format)),
+        *_ANSWERS,
+        Column(heading="rounds", write=lambda row: _count(row, row.rounds), movable=True),
+        Column(heading="samples", write=lambda row: _count(row, row.samples), movable=True),
+        Column(heading="provenance", write=lambda row: row.provenance or DASH, movable=True, numeric=False),
+    )
+
+
+def _outcome(row: Row) -> str:
+    return str(row.outcome or "not measured")
+
+
+def _model_speed(rows: Sequence[Row]) -> tuple[RowColumn, ...]:
+    return (
+        Column(heading="time (ms/step)", write=_milliseconds, key=True),
+        Column(heading="speed (tokens/s)", write=lambda row: dashed(row.tokens_per_s, interval), key=True),
+        *_COMPARED,
+        _READ,
+        _arithmetic(rows),
+        Column(
+            heading="of roof (%)", write=lambda row: dashed(row.roof, lambda r: number(r.share.mid * 100, 2)), key=True
+        ),
+        _LIMIT,
+    )
+
+
+def _layer_speed(rows: Sequence[Row]) -> tuple[RowColumn, ...]:
+    """The arithmetic of a kernel comes first; tokens per second of a single layer mean nothing."""
+    return (
+        Column(heading="time (ms/layer)", write=_milliseconds, key=True),
+        _arithmetic(rows),
+        _READ,
+        Column(heading="of roof (%)", write=lambda row: dashed(row.roof, lambda r: percent(r.share)), key=True),
+        _LIMIT,
+        *_COMPARED,
+    )
+
+
+def _milliseconds(row: Row) -> str:
+    return dashed(row.step_s, lambda step_s: interval(step_s, 1e3))
+
+
+def _arithmetic(rows: Sequence[Row]) -> RowColumn:
+    """Integer operations are no FLOPS: where a table has both each cell names its unit."""
+    units = sorted({unit_of(row.spec.dtype) for row in rows})
+    if len(units) == 1:
+        return Column(heading=f"arithmetic ({units[0]})", write=lambda row: _scaled(row.flops_per_s, 1e-12))
+    return Column(
+        heading="arithmetic (TFLOPS, TOPS)",
+        write=lambda row: dashed(row.flops_per_s, lambda f: rate(f, row.spec.dtype)),
+    )
+
+
+def _scaled(value: float | None, scale: float, digits: int = 3) -> str:
+    return dashed(value, lambda value: number(value * scale, digits))
+
+
+def _speedup(row: Row) -> str:
+    mark = MARK if row.unproven else ""
+    return f"1{mark}" if row.is_baseline and row.timed else dashed(row.speedup, lambda found: f"{ratio(found)}{mark}")
+
+
+def _verdict(row: Row) -> str:
+    if row.is_baseline:
+        return "baseline" if row.timed else DASH
+    return dashed(row.speedup, lambda _: str(row.verdict))
+
+
+def _gain(row: Row) -> str:
+    gain = row.gain
+    if gain is not None and gain.over == row.baseline:
+        return AS_SPEEDUP
+    return dashed(gain, lambda gain: f"{ratio(gain.ratio)} over {gain.over}, {gain.verdict}")
+
+
+def _busy(share: Callable[[RoleShares], Interval]) -> Callable[[Row], str]:
+    return lambda row: dashed(row.roles, lambda roles: f"{100 * share(roles).mid:.0f}")
+
+
+def _peak(rows: Sequence[Row]) -> tuple[RowColumn, ...]:
+    """A column where peaks differ; else the caption gives the one there is."""
+    peaks = [row.peak for row in rows if row.peak]
+    if not peaks or are_alike(peaks):
+        return ()
+    return (Column(heading="peak memory (GiB)", write=lambda row: dashed(row.peak, lambda p: in_gib(p.process_bytes))),)
+
+
+def _limit(row: Row) -> str:
+    if row.roof is None:
+        return DASH
+    return "read" if row.roof.limit == "read" else f"arithmetic, {row.roof.peak_isa} {row.roof.peak_dtype}"
+
+
+def _count(row: Row, value: int) -> str:
+    return str(value) if value and not row.simulated else DASH
+
+
+_READ = RowColumn(heading="weights read (GB/s)", write=lambda row: _scaled(row.read_bytes_per_s, 1e-9))
+_LIMIT = RowColumn(heading="nearer roof", write=_limit, movable=True, numeric=False)
+_ROLES = (
+    RowColumn(heading="host busy (%)", write=_busy(lambda roles: roles.host_busy)),
+    RowColumn(heading="device busy (%)", write=_busy(lambda roles: roles.device_busy)),
+    RowColumn(heading="overlap (%)", write=_busy(lambda roles: roles.overlap)),
+)
+_ENERGY = (
+    RowColumn(
+        heading="energy (J/token)",
+        write=lambda row: dashed(row.energy, lambda energy: interval(energy.joules_per_token)),
+        key=True,
+    ),
+    RowColumn(heading="power (W)", write=lambda row: dashed(row.energy, lambda energy: number(energy.watts.mid, 3))),
+)
+_ANSWERS = (
+    RowColumn(heading="top-1 agreement (%)", write=top1_text, key=True),
+    RowColumn(heading="KL (nats)", write=kl_text, key=True),
+)
+_COMPARED = (
+    RowColumn(heading="speed-up (×)", write=_speedup, key=True),
+    RowColumn(heading="verdict", write=_verdict, numeric=False),
+    RowColumn(heading="gain of the last feature (×)", write=_gain, numeric=False, blanks=(DASH, AS_SPEEDUP)),
+)
+
+
+def _reasons(row: Row) -> list[str]:
+    """Why cells of the row are empty or in doubt, each reason once."""
+    ending = [f"{row.outcome or 'not measured'}: {row.why}"] if row.why else []
+    empty = [why for name, why in row.missing.items() if _needs_reason(row, name)]
+    unsteady = [_UNSTEADY] if row.roof and not row.roof.steady else []
+    unproven = [UNPROVEN] if row.unproven else []
+    return list(dict.fromkeys(ending + empty + unsteady + unproven))
+
+
+def _needs_reason(row: Row, name: str) -> bool:
+    return row.timed and name not in _IN_CAPTION and not (name == "speedup" and row.is_baseline)
+
+
+def format_notes(rows: Sequence[Row]) -> tuple[str, ...]:
+    """`llama.cpp — runs int8 as Q8_0, 8.5 bits a weight`: once for each peer and precision that was timed."""
+    found = dict.fromkeys(note for row in rows if row.timed and row.role == "arm" for note in _notes(row))
+    return tuple(found)
+
+
+def _notes(row: Row) -> Iterator[str]:
+    if row.spec.system == "ktbench":
+        return
+    types = BY_NAME[row.spec.system].types
+    for precision in _precisions(row.spec):
+        held = types.get(precision, precision)
+        if held.lower() != precision:
+            nbytes = BLOCK_BYTES.get(held.lower())
+            bits = "" if nbytes is None else f", {8 * nbytes / BLOCK:g} bits a weight"
+            yield f"{without_precision(row.label)} — runs {precision} as {held}{bits}"
+
+
+def _precisions(spec: RunSpec) -> tuple[Precision, ...]:
+    """Those of the experts and, but for a layer alone, of the linear layers."""
+    layer = spec.workload.phase == "layer"
+    return (spec.precision,) if layer else (spec.precision, spec.device_precision)

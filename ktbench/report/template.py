@@ -1,0 +1,40 @@
+"""Renders the templates that ship with the report: Markdown, LaTeX and sentences."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+
+def render(name: str, **values: Any) -> str:
+    """The text of a template; values are escaped in `.html.j2` alone.
+
+    Raises jinja2.UndefinedError for a name without a value.
+    """
+    return _environment().get_template(name).render(values)
+
+
+def sentences(name: str, **values: Any) -> tuple[str, ...]:
+    """The lines of a template that holds one sentence a line, empty ones left out."""
+    return tuple(line for line in map(str.strip, render(name, **values).splitlines()) if line)
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, FunctionLoader, StrictUndefined  # takes 50 ms to load
+
+    return Environment(
+        loader=FunctionLoader(_source),
+        autoescape=lambda name: name is not None and name.endswith(".html.j2"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _source(name: str) -> str:
+    return files("ktbench.report").joinpath("templates", name).read_text(encoding="utf-8")

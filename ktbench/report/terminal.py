@@ -1,0 +1,98 @@
+"""TODO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ktbench.report.conditions import MARK
+from ktbench.report.text import (
+    DASH,
+    change_text,
+    error_text,
+    flips_text,
+    number,
+    p_text,
+    plus_minus,
+    rate,
+    score_text,
+    spread_text,
+)
+from ktbench.results.accuracy import AccuracyRow, Result
+from ktbench.results.answers import KL, LOSSES, Measure
+from ktbench.results.intervals import is_exact
+from ktbench.results.row import Row
+from ktbench.spec.outcome import Outcome
+
+
+def accuracy_line(row: AccuracyRow, width: int = 16) -> str:
+    """Score, questions, change, flips, verdict and length of answers; its name is `width` letters wide."""
+    name = f"{row.row.shown:<{width}}"
+    if row.why:
+        return f"{name} {row.outcome or 'not asked'}: {row.why}"
+    result = row.result()
+    scored = _scored(result, is_baseline=row.is_baseline) if result and result.score else ()
+    return "  ".join([name, *scored, *_measured(row)])
+
+
+def _scored(result: Result, *, is_baseline: bool) -> Iterator[str]:
+    yield f"{score_text(result.score):>11} %"
+    yield f"{result.graded:>6,} of {result.asked:,} graded"
+    yield f"{'the baseline' if is_baseline else _changed(result):<66}"
+    if result.tokens is not None:
+        yield f"{number(result.tokens, 3):>5} tokens"
+
+
+def _changed(result: Result) -> str:
+    change = result.change
+    if change is None:
+        return result.missing["change"]
+    moved = f"{change_text(change.relative)} %"
+    return f"{moved:<23}  {flips_text(change):>9} p {p_text(change):<7}  {change.verdict}"
+
+
+def _measured(row: AccuracyRow) -> Iterator[str]:
+    for one in row.measures:
+        if one.metric in LOSSES:
+            yield f"perplexity {spread_text(one.value)}{_moved(one)}"
+        elif not row.is_baseline:
+            kl = one.metric == KL
+            yield f"KL {error_text(one.value)} nats" if kl else f"top-1 {error_text(one.value, 100)} %"
+
+
+def _moved(one: Measure) -> str:
+    return f" ({change_text(one.change)} %)" if one.change else ""
+
+
+def name_width(rows: Sequence[Row]) -> int:
+    """Letters that the names of rows take in lines that align."""
+    return max([16, *(len(row.shown) for row in rows)])
+
+
+def row_line(row: Row, width: int = 16) -> str:
+    """The row as one line, its name `width` letters wide, for a terminal while a sweep runs."""
+    name = f"{row.shown:<{width}}"
+    if row.is_layer:
+        name = f"{f'{row.shown} @{row.spec.tokens_per_expert:g}':<{width + 8}}"
+    if row.step_s is None or row.tokens_per_s is None:
+        reason = f": {row.why}" if row.why else ""
+        return f"{name} {row.outcome or 'not measured yet'}{reason}"
+    mark, spread = "~" if row.outcome is Outcome.NOISY else "", plus_minus(row.step_s)
+    time = f"{mark + number(row.step_s.mid * 1e3):>9} ms/{'layer' if row.is_layer else 'step'} {spread:>7}"
+    speed = _rate_word(row) if row.is_layer else f"{number(row.tokens_per_s.mid):>9} tokens/s"
+    share = "" if row.roof is None else f"{number(row.roof.share.mid * 100, 2):>5}% of {row.roof.limit}"
+    rounds = "simulated" if row.simulated else f"{row.rounds:2d} rounds"
+    return f"{name} {time}  {speed}  {_speedup_word(row):<33}  {share:<20}  {rounds}"
+
+
+def _rate_word(row: Row) -> str:
+    return f"{DASH if row.flops_per_s is None else rate(row.flops_per_s, row.spec.dtype):>14}"
+
+
+def _speedup_word(row: Row) -> str:
+    if row.is_baseline:
+        return "the baseline"
+    if row.speedup is None:
+        return "no speed-up"
+    low, mid, high = (f"{value:.3f}" for value in (row.speedup.low, row.speedup.mid, row.speedup.high))
+    ends = "" if is_exact(row.speedup) else f" [{low}, {high}]"
+    return f"{mid}x{MARK if row.unproven else ''}{ends} {row.verdict}"

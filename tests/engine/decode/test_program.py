@@ -1,0 +1,132 @@
+"""A recorded step does on new inputs what the code would have done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from ktbench.engine.decode.lazy import Later
+from ktbench.engine.decode.program import NotRecordable, Program, Recorder
+from ktbench.engine.decode.timeline import Watch, Where
+
+Code = Callable[[Tensor], Tensor]
+
+
+@pytest.fixture(autouse=True)
+def _inference() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+def _record(code: Code, inputs: Tensor) -> tuple[Program, Tensor]:
+    recorder = Recorder(Watch())
+    with recorder:
+        result = code(inputs)
+    return recorder.program(), result
+
+
+CODES: dict[str, Code] = {
+    "arithmetic": lambda x: (x * 2 + 1) / 3 - x.neg(),
+    "norm": lambda x: x.to(torch.bfloat16) * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6).to(torch.bfloat16),
+    "rotary": lambda x: torch.cat([-x[..., 4:], x[..., :4]], dim=-1) * x.cos() + x.sin(),
+    "router": lambda x: torch.topk(torch.softmax(x, dim=-1, dtype=torch.float32), 3, dim=-1)[0],
+    "selected": lambda x: x.gather(1, x.argsort(dim=-1, descending=True, stable=True)[:, :2]),
+    "linear": lambda x: torch.nn.functional.linear(x, torch.arange(24.0).view(3, 8), torch.ones(3)),
+    "in place": lambda x: torch.zeros_like(x).add_(x).mul_(3).index_add_(0, torch.tensor([1]), x[:1]),
+    "views": lambda x: x.view(2, 2, 8).transpose(0, 1).reshape(4, 8).contiguous().unsqueeze(1)[:, 0] * 1,
+    "attention": lambda x: torch.nn.functional.scaled_dot_product_attention(
+        x.view(1, 2, 2, 8), x.view(1, 2, 2, 8), x.view(1, 2, 2, 8), attn_mask=torch.ones(2, 2, dtype=torch.bool)
+    ),
+    "masked": lambda x: torch.where(x > 0, x, torch.zeros_like(x)).clamp(max=0.5),
+    "several results": lambda x: torch.cat(torch.split(x, 2)[::-1]) + torch.stack(x.unbind(0)),
+}
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_replay_is_the_code_on_new_inputs(name: str) -> None:
+    code, x = CODES[name], torch.randn(4, 8)
+    program, result = _record(code, x)
+    for _ in range(2):
+        x.copy_(torch.randn(4, 8))
+        program.replay()
+        assert torch.equal(result, code(x))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from([name for name in CODES if name in ("arithmetic", "rotary", "in place", "masked", "views")]),
+        max_size=5,
+    )
+)
+def test_any_sequence_replays(names: list[str]) -> None:
+    def code(x: Tensor) -> Tensor:
+        for name in names:
+            x = CODES[name](x)
+        return x + 0
+
+    with torch.inference_mode():
+        x = torch.randn(4, 8)
+        program, result = _record(code, x)
+        x.copy_(torch.randn(4, 8))
+        program.replay()
+        assert torch.equal(result, code(x))
+
+
+def test_views_and_memory_alone_are_no_calls() -> None:
+    program, _ = _record(lambda x: torch.empty_like(x).view(8, 4).T.detach(), torch.randn(4, 8))
+    assert len(program) == 0
+
+
+@pytest.mark.parametrize("code", [lambda x: x * x.sum().item(), lambda x: x[x[:, 0] > 0], torch.nonzero])
+def test_what_python_decides_by_is_refused(code: Code) -> None:
+    with pytest.raises(NotRecordable, match="depends on"):
+        _record(code, torch.randn(4, 8))
+
+
+def test_pending_tensors_are_fetched_inside_the_recording() -> None:
+    x = torch.randn(4, 8)
+    program, result = _record(lambda x: Later(lambda: x * 2, x.shape, x.dtype, x.device).view(8, 4) + x.view(8, 4), x)
+    x.copy_(torch.randn(4, 8))
+    program.replay()
+    assert torch.equal(result, (x * 3).view(8, 4))
+
+
+def test_calls_that_pytorch_does_not_see_are_replayed_in_their_place() -> None:
+    x, out, order = torch.randn(4), torch.zeros(4), []
+    recorder = Recorder(Watch())
+    with recorder:
+        doubled = x * 2
+
+        def native() -> None:
+            order.append("native")
+            out.numpy()[:] = doubled.numpy() + 1
+
+        native()
+        recorder.note(native, doubled, out)
+        result = out * 3
+    x.fill_(5)
+    recorder.program().replay()
+    assert torch.equal(result, torch.full((4,), 33.0))
+    assert order == ["native", "native"]
+
+
+def test_timed_replay_says_where_time_went() -> None:
+    watch, x = Watch(), torch.randn(64, 64)
+    recorder = Recorder(watch)
+    with recorder:
+        watch.enter(Where("attention", 0))
+        y = x @ x + 1
+        watch.leave()
+        watch.enter(Where("head"))
+        _ = y.sum()
+        watch.leave()
+    segments = recorder.program().replay_timed()
+    assert [segment.where for segment in segments] == [Where("attention", 0), Where("head")]
+    assert all(segment.begin_ns <= segment.end_ns for segment in segments)
+    assert segments[0].end_ns <= segments[1].begin_ns

@@ -1,0 +1,169 @@
+"""Routers of recorded steps: their form is found, and they choose what Transformers' own choose."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3TopkRouter
+from transformers.models.mixtral.modeling_mixtral import MixtralTopKRouter
+from transformers.models.olmoe.modeling_olmoe import OlmoeTopKRouter
+from transformers.models.qwen2_moe.modeling_qwen2_moe import Qwen2MoeTopKRouter
+from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
+
+from ktbench.engine.inject.forms import RouterForm, read_router
+from ktbench.engine.inject.registry import OPERATORS
+from tests.engine.engines import TOLERANCE, cell, changed, engine_for, logits, needs_avx512, plain, relative, saved
+from tests.engine.prompts import together
+from tests.engine.tiny import decode
+
+pytestmark = needs_avx512()
+
+BF16, F32 = torch.bfloat16, torch.float32
+EXPERTS, HIDDEN, TOP_K = 24, 48, 3
+ROUTERS = {
+    "qwen3_moe": (Qwen3MoeTopKRouter, True, BF16),
+    "qwen3_moe as it is": (Qwen3MoeTopKRouter, False, BF16),
+    "qwen2_moe": (Qwen2MoeTopKRouter, False, BF16),
+    "olmoe": (OlmoeTopKRouter, False, BF16),
+    "mixtral": (MixtralTopKRouter, True, F32),
+}
+
+
+def router(kind: Any, renormalised: bool, **changes: int) -> nn.Module:
+    sizes = {"num_experts": EXPERTS, "num_local_experts": EXPERTS, "hidden_size": HIDDEN, "num_experts_per_tok": TOP_K}
+    module: nn.Module = kind(SimpleNamespace(**sizes | changes, norm_topk_prob=renormalised)).to(BF16)
+    module.get_parameter("weight").data.normal_(generator=torch.Generator().manual_seed(1))
+    return module
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("name", ROUTERS)
+def test_the_form_is_found(name: str, device: str) -> None:
+    kind, renormalised, weights = ROUTERS[name]
+    module = router(kind, renormalised).to(device)
+    assert read_router(module) == RouterForm(top_k=TOP_K, renormalised=renormalised, weights=weights)
+    assert OPERATORS["router"].fits(module) == ""
+
+
+class Odd(nn.Module):
+    """Chooses by a sigmoid."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(8, 16))
+
+    def forward(self, x: Tensor) -> Any:
+        found = nn.functional.linear(x, self.weight)
+        return (found, *torch.sigmoid(found).topk(2, dim=-1))
+
+
+class Smallest(Odd):
+    def forward(self, x: Tensor) -> Any:
+        found = nn.functional.linear(x, self.weight)
+        return (found, *torch.softmax(found, dim=-1, dtype=F32).topk(2, dim=-1, largest=False))
+
+
+class Scaled(Odd):
+    def forward(self, x: Tensor) -> Any:
+        found = nn.functional.linear(x, self.weight) * 2
+        return (found, *torch.softmax(found, dim=-1, dtype=F32).topk(2, dim=-1))
+
+
+class Swapped(Odd):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x)[::-1]
+
+
+class Pair(Odd):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x)[1:]
+
+
+class WithMask(Odd):
+    def forward(self, x: Tensor, mask: Tensor) -> Any:  # type: ignore[override]
+        return super().forward(x)
+
+
+OTHER = "computes something other than the largest of the softmax"
+
+
+@pytest.mark.parametrize(
+    ("module", "says"),
+    [
+        (Odd(), OTHER),
+        (Smallest(), OTHER),
+        (Scaled(), "gives other logits than"),
+        (Swapped(), "gives other logits than"),
+        (Pair(), "does not give three tensors"),
+        (WithMask(), "cannot be called with hidden states alone"),
+        (nn.Linear(16, 8), "has no 2-D weight as all that it holds"),
+        (nn.LayerNorm(16, bias=False), "has no 2-D weight as all that it holds"),
+    ],
+)
+def test_what_is_no_softmax_router_is_told_apart(module: nn.Module, says: str) -> None:
+    assert OPERATORS["router"].fits(module).startswith(says)
+
+
+def test_a_router_with_a_correction_of_its_choice_is_told_apart() -> None:
+    from transformers import DeepseekV3Config
+
+    assert OPERATORS["router"].fits(DeepseekV3TopkRouter(DeepseekV3Config())) != ""
+
+
+def step_router(module: nn.Module) -> tuple[Any, Any]:
+    """The operator, and the steps that it asks whether one is recorded."""
+    from ktbench.engine.decode.operators import StepRouter
+    from ktbench.engine.decode.program import Tape
+    from ktbench.engine.dense import DenseHost
+
+    steps: Any = SimpleNamespace(inputs=None)
+    return StepRouter(module, DenseHost(1, "bf16", Tape(), keeps_original=False), steps), steps
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+@torch.inference_mode()
+def test_a_recorded_step_chooses_what_transformers_does(name: str) -> None:
+    kind, renormalised, _ = ROUTERS[name]
+    original = router(kind, renormalised)
+    operator, steps = step_router(original)
+    steps.inputs = object()
+    hidden = torch.randn(200, HIDDEN, generator=torch.Generator().manual_seed(2)).bfloat16()
+    found, weights, ids = operator(hidden[:, None])
+    truth, expected, chosen = original(hidden)
+    assert torch.equal(found, truth)
+    assert (weights.dtype, ids.dtype) == (expected.dtype, chosen.dtype)
+    torch.testing.assert_close(weights, expected, rtol=2**-8 if weights.dtype == BF16 else 1e-5, atol=0)
+    # Of equal logits each may choose its own.
+    clear = truth.float().topk(TOP_K + 1, dim=-1)[0].diff(dim=-1).ne(0).all(dim=-1)
+    assert clear.float().mean() > 0.5
+    assert torch.equal(ids[clear], chosen[clear])
+    assert torch.equal(truth.gather(1, ids), truth.gather(1, chosen))
+
+
+@torch.inference_mode()
+def test_elsewhere_the_original_runs() -> None:
+    original = router(Qwen3MoeTopKRouter, True)
+    operator, steps = step_router(original)
+    hidden = torch.randn(4, HIDDEN)
+    assert all(map(torch.equal, operator(hidden.bfloat16()), original(hidden.bfloat16())))
+    original.float()
+    steps.inputs = object()
+    assert all(map(torch.equal, operator(hidden), original(hidden)))
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("name", ["qwen3_moe", "mixtral"])
+def test_replayed_steps_give_the_logits_of_transformers(name: str, tmp_path: Path) -> None:
+    from ktbench.engine.decode.operators import StepRouter
+
+    model, workload = saved(changed(name), tmp_path), decode(batch=3, steps=4, shortest=5)
+    system = engine_for(cell(model, decode(), avx512=True, packed_dense=True))
+    assert sum(isinstance(one, StepRouter) for one in system._parts.network.modules()) == 4
+    seen = logits(system, cell(model, workload, avx512=True, packed_dense=True))
+    assert system.notes() == ()
+    assert relative(seen, together(plain(model), workload)) < TOLERANCE

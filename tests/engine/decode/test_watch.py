@@ -1,0 +1,107 @@
+"""Where time goes, module by module."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from itertools import count, pairwise
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ktbench.engine.decode.timeline import Segment, Watch, Where, joined, layer_of, timed
+
+
+class Ticking(Watch):
+    """Every look at the clock is a nanosecond later than the one before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        ticks = count()
+        self.clock = lambda: next(ticks)
+
+
+class Failing(nn.Module):
+    def forward(self, _: Tensor) -> Tensor:
+        raise RuntimeError("in the middle")
+
+
+def network(inside: nn.Module) -> nn.Module:
+    attention = nn.Sequential(OrderedDict(q_norm=nn.Identity(), q_proj=inside))
+    layer = nn.Sequential(OrderedDict(self_attn=attention, mlp=nn.Identity()))
+    model = nn.Sequential(OrderedDict(layers=nn.Sequential(layer), norm=nn.Identity()))
+    return nn.Sequential(OrderedDict(model=model, lm_head=nn.Identity()))
+
+
+def test_segments_follow_the_modules_and_leave_no_gap() -> None:
+    watch, watched = Ticking(), network(nn.Identity())
+    with watch.on(watched) as segments:
+        watched(torch.zeros(1))
+    assert [segment.where for segment in joined(segments)] == [
+        Where("other"),
+        Where("attention", 0),
+        Where("norm", 0),
+        Where("attention", 0),
+        Where("other"),
+        Where("mlp", 0),
+        Where("other"),
+        Where("norm"),
+        Where("other"),
+        Where("head"),
+        Where("other"),
+    ]
+    assert all(one.end_ns == other.begin_ns for one, other in pairwise(segments))
+
+
+def test_nothing_is_taken_down_outside() -> None:
+    watch, watched = Ticking(), network(nn.Identity())
+    with watch.on(watched) as segments:
+        pass
+    before = list(segments)
+    watched(torch.zeros(1))
+    watch.enter(Where("wait", 3))
+    assert watch.here == Where("wait", 3)
+    watch.leave()
+    assert segments == before
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in watched.modules())
+
+
+def test_an_error_in_a_module_does_not_follow_us_into_the_next_step() -> None:
+    watch, watched = Ticking(), network(Failing())
+    with pytest.raises(RuntimeError, match="in the middle"), watch.on(watched):
+        watched(torch.zeros(1))
+    assert watch.here == Where("other")
+    whole = network(nn.Identity())
+    with watch.on(whole) as segments:
+        whole(torch.zeros(1))
+    assert segments[0].where == segments[-1].where == Where("other")
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [
+        ("model.layers.3.mlp.experts", 3),
+        ("model.language_model.layers.12.self_attn", 12),
+        ("layers.0", 0),
+        ("model.norm", None),
+        ("model.sublayers.3.mlp", None),
+    ],
+)
+def test_layers_are_told_by_name(name: str, layer: int | None) -> None:
+    assert layer_of(name) == layer
+
+
+def test_neighbours_of_one_kind_become_one() -> None:
+    a, b = Where("attention", 0), Where("attention", 1)
+    segments = [Segment(a, 0, 2), Segment(a, 2, 3), Segment(b, 4, 5), Segment(a, 5, 6)]
+    assert joined(segments) == [Segment(a, 0, 3), Segment(b, 4, 5), Segment(a, 5, 6)]
+    assert joined([]) == []
+
+
+def test_calls_are_made_in_order_and_timed() -> None:
+    made: list[int] = []
+    places = [Where("a"), Where("a"), Where("b")]
+    segments = timed([(lambda number=number: made.append(number), place) for number, place in enumerate(places)])
+    assert made == [0, 1, 2]
+    assert [segment.where for segment in segments] == [Where("a"), Where("b")]
+    assert all(segment.begin_ns <= segment.end_ns for segment in segments)
