@@ -13,7 +13,7 @@ import pytest
 
 from ktbench.cli import VERBS
 from ktbench.results import read_run
-from ktbench.results.log import encode
+from ktbench.results.lines import encode
 from ktbench.spec.outcome import Outcome
 from tests.command import KTBENCH
 

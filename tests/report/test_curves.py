@@ -9,7 +9,6 @@ from statistics import median
 
 import numpy as np
 import pytest
-from ktbench.report.figure import draw
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.colors import to_rgb
@@ -18,6 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from numpy.typing import NDArray
 
+from ktbench.report.figures.draw import draw_speeds
 from ktbench.report.figures.frame import decades
 from ktbench.report.speed_table import table_of
 from ktbench.report.write import write_report
@@ -70,7 +70,7 @@ STORES = {
 
 def figure(run: Run) -> Figure:
     rows = rows_of(run)
-    return draw(rows, table_of(run, rows))
+    return draw_speeds(rows, table_of(run, rows))
 
 
 def texts(drawn: Figure) -> list[Text]:

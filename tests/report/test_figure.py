@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ktbench.report.figure import draw
 from matplotlib import image
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
@@ -13,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from ktbench.report.figures.bars import slots_of
+from ktbench.report.figures.draw import draw_speeds
 from ktbench.report.figures.text_metrics import VALUE_PT, width_in, wrapped
 from ktbench.report.speed_table import table_of
 from ktbench.report.write import write_report
@@ -43,7 +43,7 @@ STORES = {
 
 def figure(run: Run) -> Figure:
     rows = rows_of(run)
-    return draw(rows, table_of(run, rows))
+    return draw_speeds(rows, table_of(run, rows))
 
 
 def texts(drawn: Figure) -> list[Text]:

@@ -10,7 +10,6 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from ktbench.report.figure import draw
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
@@ -18,6 +17,7 @@ from matplotlib.text import Text
 
 from ktbench.report.documents import page_of
 from ktbench.report.figures.curves import axis_of
+from ktbench.report.figures.draw import draw_speeds
 from ktbench.report.speed_table import table_of
 from ktbench.report.write import write_report
 from ktbench.results import Run
@@ -44,7 +44,7 @@ STORES = {
 
 def figure(run: Run) -> Figure:
     rows = rows_of(run)
-    return draw(rows, table_of(run, rows))
+    return draw_speeds(rows, table_of(run, rows))
 
 
 def caption(drawn: Figure) -> str:

@@ -49,15 +49,26 @@ _OF_PAPERS: Mapping[Form, Callable[[Sequence[PaperLine], Sequence[str]], Sheet]]
 def draw(document: Document) -> Sheet:
     """The figure of a document, of the kind that its part asks for; of speeds bars unless the kind draws them."""
     table = document.table
+    if document.kind == "table":
+        return draw_speeds(document.rows, table)
+    if document.kind == "paper":
+        return draw_published(document.lines, table)
     with style.context(STYLE):
-        if document.kind == "accuracy":
-            return _of_answers(document, [table.figure_caption, *table.conditions])
         if document.kind == "attribution":
             return draw_attribution(document.attributions, table)
-        if document.kind == "paper":
-            caption = [table.figure_caption, *table.methods]
-            return _OF_PAPERS[form_of(document.lines)](document.lines, caption)
-        return _OF_SPEEDS.get(table.figure, draw_breakdown)(document.rows, table)
+        return _of_answers(document, [table.figure_caption, *table.conditions])
+
+
+def draw_speeds(rows: Sequence[Row], table: Table) -> Sheet:
+    """The figure of the rows of a part."""
+    with style.context(STYLE):
+        return _OF_SPEEDS.get(table.figure, draw_breakdown)(rows, table)
+
+
+def draw_published(lines: Sequence[PaperLine], table: Table) -> Sheet:
+    """The figure of a part's published numbers, with what was simulated and measured of them."""
+    with style.context(STYLE):
+        return _OF_PAPERS[form_of(lines)](lines, [table.figure_caption, *table.methods])
 
 
 def further_figures(document: Document) -> Iterator[tuple[str, Sheet]]:
