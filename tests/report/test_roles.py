@@ -15,8 +15,8 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from ktbench.report.curves import axis_of
 from ktbench.report.documents import page_of
+from ktbench.report.figures.curves import axis_of
 from ktbench.report.figures.draw import draw_speeds
 from ktbench.report.speed_table import table_of
 from ktbench.report.write import write_report

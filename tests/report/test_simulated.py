@@ -13,12 +13,12 @@ from matplotlib.container import ErrorbarContainer
 
 from ktbench.report.data import csv_text, json_text
 from ktbench.report.documents import page_of
+from ktbench.report.figures.bars import slots_of
 from ktbench.report.figures.draw import draw_speeds
-from ktbench.report.slots import slots_of
+from ktbench.report.figures.timeline import timeline_figure
 from ktbench.report.speed_table import table_of
 from ktbench.report.table import Table
 from ktbench.report.terminal import row_line
-from ktbench.report.timeline import timeline_figure
 from ktbench.report.write import write_report
 from ktbench.results import Run
 from ktbench.results.row import Row, groups_of, roof_rows
