@@ -14,11 +14,11 @@ import numpy as np
 from ktbench.sim.calibration import Calibration
 from ktbench.sim.executor import busy_share
 from ktbench.sim.simulation import step_graph, step_seconds, with_deferral
+from ktbench.spec.core_layout import core_layout_of
 from ktbench.spec.machine import MachineSpec
-from ktbench.spec.placement import placement_of
-from ktbench.spec.plain import from_plain, to_plain
 from ktbench.spec.record import Environment, Record, RoofSample
 from ktbench.spec.run_spec import Dtype, RunSpec
+from ktbench.spec.wire import from_plain, to_plain
 
 _PEAKS: dict[tuple[str, Dtype], str] = {
     ("avx512", "bf16"): "vector_tflops",
@@ -49,8 +49,8 @@ def observe(spec: RunSpec, records: Sequence[Record], machine: MachineSpec) -> O
     timed = [record for record in records if record.samples_s and record.roofs and record.work]
     if not timed:
         return None
-    places = Counter(placement_of(record.roofs) for record in timed)
-    usual = [record for record in timed if placement_of(record.roofs) == places.most_common(1)[0][0]]
+    places = Counter(core_layout_of(record.roofs) for record in timed)
+    usual = [record for record in timed if core_layout_of(record.roofs) == places.most_common(1)[0][0]]
     roofs = [roof for record in usual for roof in record.roofs]
     step_s = median(median(record.samples_s) for record in usual)
     read = float(np.quantile([roof.read_bytes_per_s for roof in roofs], 0.75))
