@@ -1,4 +1,4 @@
-"""The hand-over puts copies and host functions into the stream in the right order, on memory that stays."""
+"""host offload puts copies and host functions into the stream in the right order, on memory that stays."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ktbench.engine.cuda.role import CudaHandOver, CudaOriginal, CudaRole, Staging
+from ktbench.engine.cuda.role import CudaOriginal, CudaRole, HostOffloadBackend, Staging
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.decode.timeline import Watch, Where
 from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
@@ -27,14 +27,14 @@ def call(seed: int, k: int = K) -> tuple[Tensor, Routing]:
     return hidden, Routing(ids=ids, gates=torch.rand(T, k, generator=draw))
 
 
-def hand_over(experts: FakeExperts, stream: Any, staging: Staging | None = None) -> CudaHandOver:
-    return CudaHandOver(experts, stream, staging or Staging(), Watch(), layer=0)
+def offload(experts: FakeExperts, stream: Any, staging: Staging | None = None) -> HostOffloadBackend:
+    return HostOffloadBackend(experts, stream, staging or Staging(), Watch(), layer=0)
 
 
 def test_the_order_in_the_stream() -> None:
     experts, stream = FakeExperts(), Queue()
     hidden, routing = call(0)
-    fetch = hand_over(experts, stream).start(hidden, routing)
+    fetch = offload(experts, stream).start(hidden, routing)
     (made,) = experts.made
     assert [kind for kind, _ in stream.put] == ["copy", "copy", "copy", "call"]
     assert stream.put[3][1] == made.submit
@@ -50,7 +50,7 @@ def test_the_order_in_the_stream() -> None:
 def test_calls_in_flight_have_memory_of_their_own_whatever_their_shapes() -> None:
     """Expert Deferral with N = k / 2: three calls of one size."""
     experts, stream = FakeExperts(), Queue()
-    backend = hand_over(experts, stream)
+    backend = offload(experts, stream)
     calls = [call(seed) for seed in range(3)]
     fetches = [backend.start(*each) for each in calls]
     outputs = [fetch() for fetch in reversed(fetches)]
@@ -62,7 +62,7 @@ def test_calls_in_flight_have_memory_of_their_own_whatever_their_shapes() -> Non
 def test_layers_share_memory_and_passes_use_the_same() -> None:
     stream, staging = FakeDevice(), Staging()
     layers = [FakeExperts() for _ in range(3)]
-    backends = [hand_over(experts, stream, staging) for experts in layers]
+    backends = [offload(experts, stream, staging) for experts in layers]
     for turn in range(4):
         for backend in backends:
             backend(*call(turn))
@@ -74,7 +74,7 @@ def test_layers_share_memory_and_passes_use_the_same() -> None:
 
 def test_a_change_of_kernels_lets_go_of_calls_when_the_stream_is_through() -> None:
     experts, stream = FakeExperts(), Queue()
-    backend = hand_over(experts, stream)
+    backend = offload(experts, stream)
     first = backend(*call(0))
     experts.settings = "second"
     backend(*call(1))
@@ -101,7 +101,7 @@ def test_errors_of_c_functions_come_with_the_next_check_and_once() -> None:
 def test_waiting_shows_in_a_timeline() -> None:
     watch, seen = Watch(), []
     stream = FakeDevice()
-    backend = CudaHandOver(FakeExperts(), stream, Staging(), watch, layer=5)
+    backend = HostOffloadBackend(FakeExperts(), stream, Staging(), watch, layer=5)
     stream.call = lambda *_: seen.append(watch.here)  # type: ignore[method-assign]
     backend(*call(0))
     assert seen == [Where("other"), Where("wait", 5)]
@@ -122,7 +122,7 @@ def test_operators_give_the_same_through_a_stream(n: int) -> None:
         return seen
 
     stream, staging = FakeDevice(), Staging()
-    handed = [hand_over(FakeExperts(), stream, staging) for _ in range(3)]
+    handed = [offload(FakeExperts(), stream, staging) for _ in range(3)]
     expected = outputs(False, [DirectExperts() for _ in range(3)])
     assert all(map(torch.equal, outputs(True, handed), expected))
 
@@ -170,7 +170,7 @@ def _bits(tensor: Tensor) -> Any:
 def test_the_kernels_own_host_calls_fit() -> None:
     kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built")
     experts, stream = PackedFake(kernels), Queue()
-    backend = hand_over(experts, stream)  # type: ignore[arg-type]
+    backend = offload(experts, stream)  # type: ignore[arg-type]
     hidden, routing = torch.randn(T, 64).bfloat16(), call(3)[1]
     fetches = [backend.start(hidden, routing), backend.start(-hidden, routing)]
     outputs = [fetch() for fetch in fetches]
