@@ -62,15 +62,14 @@ def _out(overrides: Sequence[str]) -> Path | None:
 def _measure() -> MachineDescription:
     from datetime import UTC, datetime
 
+    from ktbench.host.code import load_extension
     from ktbench.host.cuda import read_cuda_devices
     from ktbench.host.environment import environment
-    from ktbench.host.extension import load_extension
-    from ktbench.host.gauges import buffers_needed, open_instruments
     from ktbench.host.memory import available_memory_bytes
-    from ktbench.host.probe import describe, read_rounds
+    from ktbench.host.probe import buffers_needed, describe, open_instruments, read_rounds
     from ktbench.host.topology import read_topology
-    from ktbench.spec.conduct import READ_BUFFER_BYTES
     from ktbench.spec.errors import RequestError
+    from ktbench.spec.system_metrics import READ_BUFFER_BYTES
 
     extension, topology = load_extension(), read_topology()
     if extension.module is None:

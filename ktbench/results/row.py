@@ -11,13 +11,12 @@ from ktbench.results.settings import Setting
 from ktbench.results.speedups import Verdict
 from ktbench.results.turns import Turn, turn_of
 from ktbench.results.usage import EnergyUse, RoleShares, RoofShare
-from ktbench.spec.conduct import PeakMemory
 from ktbench.spec.core_layout import CoreLayout, core_layout_of
 from ktbench.spec.features import FeatureValue
 from ktbench.spec.machine import MachineSpec
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Agreement, Provenance, Record, Role, Work
+from ktbench.spec.record import Agreement, Outcome, Provenance, Record, Role, Work
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.system_metrics import PeakMemory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

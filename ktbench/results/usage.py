@@ -8,9 +8,9 @@ from statistics import fmean, median
 from typing import Literal
 
 from ktbench.results.intervals import Interval, summary
-from ktbench.spec.conduct import READ_BUFFER_BYTES, Energy, PeakMemory
 from ktbench.spec.core_layout import core_layout_of
 from ktbench.spec.record import Record, RoofSample, Work
+from ktbench.spec.system_metrics import READ_BUFFER_BYTES, Energy, PeakMemory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,4 @@
-"""Core layout: where a hypervisor has put two cores of a process, by the time a cache line takes between them."""
+"""Where a hypervisor has placed the cores of a turn, by the time that a cache line takes between two of them."""
 
 from __future__ import annotations
 

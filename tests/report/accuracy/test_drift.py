@@ -15,7 +15,7 @@ from ktbench.report.accuracy_table import accuracy_table
 from ktbench.report.data import accuracy_csv_text, accuracy_json_text
 from ktbench.results import Run
 from ktbench.results.accuracy import accuracy_rows
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 from ktbench.spec.suite import TaskSpec
 from tests.report.accuracy_stores import (
     BASE,
