@@ -9,8 +9,8 @@ from ktbench.engine.gguf.export import no_file
 from ktbench.engine.placement import place_experts
 from ktbench.engine.roles import split_cpus
 from ktbench.engine.workload.recorded import read_profile, read_trace
-from ktbench.host.grants import feature_reasons, machine_grants
-from ktbench.host.peers import peer_reason
+from ktbench.host.capabilities import feature_reasons, machine_capabilities
+from ktbench.host.software import peer_reason
 from ktbench.host.topology import read_topology
 from ktbench.spec.cells import points_of
 from ktbench.spec.errors import RequestError
@@ -43,9 +43,9 @@ class Machine:
     @classmethod
     def local(cls) -> Machine:
         """What the machine of this process offers."""
-        grants = machine_grants()
+        capabilities = machine_capabilities()
         cpus = read_topology().core_cpus
-        return cls(cpus=cpus, no_cuda=grants["cuda"], features_missing=feature_reasons(grants))
+        return cls(cpus=cpus, no_cuda=capabilities["cuda"], features_missing=feature_reasons(capabilities))
 
     @classmethod
     def described(cls, spec: MachineSpec) -> Machine:

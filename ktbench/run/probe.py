@@ -7,13 +7,12 @@ from datetime import UTC, datetime
 from statistics import median
 from time import monotonic
 
+from ktbench.host.code import load_extension
 from ktbench.host.cuda import read_cuda_devices
 from ktbench.host.describe import Constant, MachineDescription
 from ktbench.host.environment import environment
-from ktbench.host.extension import load_extension
-from ktbench.host.gauges import buffers_needed, open_instruments
 from ktbench.host.memory import available_memory_bytes
-from ktbench.host.probe import Readings, describe, read_rounds
+from ktbench.host.probe import Readings, buffers_needed, describe, open_instruments, read_rounds
 from ktbench.host.topology import read_topology
 from ktbench.results.intervals import median_interval
 from ktbench.run.progress import say

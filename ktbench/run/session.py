@@ -17,7 +17,7 @@ from ktbench.run.agreement import Answers, agreement, collect_answers, disagreem
 from ktbench.run.check import check, check_the_check, stale
 from ktbench.spec.peers import BY_NAME
 from ktbench.spec.record import Agreement, Cell, Outcome, Record, RoleTimes, RoofSample, collect, dishonest
-from ktbench.spec.system_metrics import Conduct
+from ktbench.spec.system_metrics import SystemMetrics
 from ktbench.spec.timeline import Timeline
 
 
@@ -30,7 +30,7 @@ class Watch(Protocol):
     def steps(self) -> AbstractContextManager[None]:
         """The timed steps are inside; nothing is read between entering and leaving."""
 
-    def conduct(self) -> Conduct | None:
+    def conduct(self) -> SystemMetrics | None:
         """What was seen since `turn`; None where nobody looked."""
 
 
@@ -44,7 +44,7 @@ class Unwatched:
         """See `Watch`."""
         return nullcontext()
 
-    def conduct(self) -> Conduct | None:
+    def conduct(self) -> SystemMetrics | None:
         """See `Watch`."""
         return None
 

@@ -18,7 +18,7 @@ from typing import IO
 import msgspec
 
 from ktbench.engine.protocol import Unsupported
-from ktbench.host.peers import find_peer
+from ktbench.host.software import find_peer
 from ktbench.run.child import OomCount, killed_reason, oom_count
 from ktbench.run.messages import Answer, Open, Task, Trace, Turn, encoded
 from ktbench.spec.errors import said

@@ -151,7 +151,7 @@ def test_beside_simulated_cells_missing_cuda_is_a_row(monkeypatch: pytest.Monkey
     from ktbench.run import feasibility
 
     grants = {"avx512": "", "amx": "", "numa": "", "cuda": "no CUDA device"}
-    monkeypatch.setattr(feasibility, "machine_grants", lambda: grants)
+    monkeypatch.setattr(feasibility, "machine_capabilities", lambda: grants)
     found = planned("sweep.arms=[base]", "engine.device=cuda", BOTH)
     assert {found.unsupported[cell.key] for cell in found.here} == {"engine.device=cuda: no CUDA device"}
     with pytest.raises(RequestError, match="engine.device=cuda: no CUDA device; allowed here: cpu"):

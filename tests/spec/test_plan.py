@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ktbench.resources import data_folder
-from ktbench.spec.cells import plan_cells, turn_order, , worker_groups
+from ktbench.spec.cells import plan_cells, turn_order, worker_groups
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.errors import RequestError
 from ktbench.spec.sweep import SweepSpec
