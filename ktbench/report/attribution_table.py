@@ -11,6 +11,7 @@ from ktbench.report.conditions import conditions_of
 from ktbench.report.data import csv_of, ends_of, json_of_table, reasons_text
 from ktbench.report.methods import methods_of
 from ktbench.report.table import Column, Table, build_table, notes_of, setting_columns
+from ktbench.report.template import sentences
 from ktbench.report.text import DASH, dashed, percent, ratio
 from ktbench.results import Run
 from ktbench.results.attribution import Attribution, Pair, Share
@@ -79,29 +80,16 @@ def _at(one: Attribution, settings: Sequence[str]) -> str:
     return f"{where}: " if where else ""
 
 
-def attribution_methods(attributions: Sequence[Attribution]) -> Iterator[str]:
+def attribution_methods(attributions: Sequence[Attribution]) -> tuple[str, ...]:
     """How what the table shows was formed."""
-    with_orders = [one for one in attributions if one.orders]
-    if with_orders:
-        counts = sorted({one.orders for one in with_orders})
-        orders = " or ".join(map(str, counts))
-        yield (
-            f"Share: what a feature adds to the log speed-up, the mean over the {orders} "
-            f"order{'' if counts == [1] else 's'} that add the features one by one through measured cells (Shapley; "
-            "under constraints Faigle and Kern, 1992). Shares multiply to the speed-up of all together."
-        )
-    if any(not one.orders and one.shares for one in attributions):
-        yield "Added last: what leaving one feature out of all costs. These factors do not multiply to the whole."
-    if any(pair.factor for one in attributions for pair in one.pairs):
-        yield (
-            "With another feature: speed-up of both times that of neither over that of each, beside the fewest other "
-            "features with which all four were measured (none unless named after `at`); above 1 they gain together."
-        )
-    if any(not one.simulated for one in attributions):
-        yield (
-            "All of these are formed of the medians in the table of cells; in brackets the distribution-free interval "
-            f"of what they are inside the {_rounds(attributions)} that have the cells with the cores in the same place."
-        )
+    return sentences(
+        "attribution_methods.txt.j2",
+        orders=sorted({one.orders for one in attributions if one.orders}),
+        unordered=any(not one.orders and one.shares for one in attributions),
+        pairs=any(pair.factor for one in attributions for pair in one.pairs),
+        measured=any(not one.simulated for one in attributions),
+        rounds=_rounds(attributions),
+    )
 
 
 def _rounds(attributions: Sequence[Attribution]) -> str:

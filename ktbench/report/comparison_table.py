@@ -11,10 +11,10 @@ from ktbench.report.data import csv_of, json_of
 from ktbench.report.health import controls_sentence
 from ktbench.report.markdown import grid
 from ktbench.report.table import Column, cells_of, notes_of
-from ktbench.report.template import render
+from ktbench.report.template import render, sentences
 from ktbench.report.text import DASH, change_text, dashed, flips_text, interval, p_text, ratio
 from ktbench.results import Run
-from ktbench.results.between_runs import Held, Method, are_of_different_machines, software_changes
+from ktbench.results.between_runs import Held, are_of_different_machines, software_changes
 from ktbench.results.comparison import ComparedAnswers, ComparedCell, Comparison
 from ktbench.results.intervals import Interval, is_exact
 from ktbench.results.row import Row, measured
@@ -25,31 +25,19 @@ from ktbench.spec.errors import RequestError
 from ktbench.spec.plain import to_plain
 
 T = TypeVar("T")
-_METHODS: dict[Method, str] = {
-    "paired": "The rounds of A and B were measured in turns: ratios are formed inside rounds, so that a drift of the "
-    "machine falls on both; their interval is that of the median between two order statistics.",
-    "unpaired": "A and B were measured one after the other: ratios are the shift between all their turns (Hodges and "
-    "Lehmann, with the exact interval of Mann and Whitney). What the machine did between the two runs is not in that "
-    "interval; the column of the roof shows it.",
-    "identical": "A and B hold the very same turns: nothing is estimated, their ratio is 1.",
-    "simulated": "Simulated steps are the same every time: their ratio has no interval.",
-}
 
 
-def conditions(comparison: Comparison) -> Iterator[str]:
+def conditions(comparison: Comparison) -> tuple[str, ...]:
     """What A and B are, how their cells were compared, on what."""
-    yield f"A: {_origin(comparison.before)}."
-    yield f"B: {_origin(comparison.after)}."
-    tolerance = comparison.tolerance
-    yield (
-        f"Above 1 B is faster. Same: the whole interval lies within {1 / (1 + tolerance):.3f} to {1 + tolerance:.3f}; "
-        "faster or slower: it lies beyond that and beyond what equal cells differed by in either run; else unsure."
-    )
-    used = {cell.held.method for cell in comparison.cells if cell.held and cell.held.speedup}
-    yield from (sentence for method, sentence in _METHODS.items() if method in used)
     runs = (comparison.before, comparison.after)
-    if any(measured([cell.before]) for cell in comparison.cells):
-        yield from dict.fromkeys(machine_sentence(facts) for run in runs for facts in each_machine(run))
+    here = any(measured([cell.before]) for cell in comparison.cells)
+    return sentences(
+        "comparison_methods.txt.j2",
+        origins=[_origin(run) for run in runs],
+        tolerance=comparison.tolerance,
+        methods={cell.held.method for cell in comparison.cells if cell.held and cell.held.speedup},
+        machines=dict.fromkeys(machine_sentence(facts) for run in runs if here for facts in each_machine(run)),
+    )
 
 
 def warnings(comparison: Comparison) -> Iterator[str]:
@@ -128,7 +116,7 @@ def comparison_json(comparison: Comparison) -> str:
         "only_in_b": comparison.only_after,
         "answers": [to_plain(one) for one in comparison.answers],
         "warnings": [*warnings(comparison)],
-        "conditions": [*conditions(comparison)],
+        "conditions": conditions(comparison),
     }
     return json_of(content)
 
@@ -202,7 +190,7 @@ def comparison_markdown(comparison: Comparison) -> str:
         only_after=comparison.only_after,
         notes=notes_of(_reasons(comparison)),
         warnings=[*warnings(comparison)],
-        conditions=[*conditions(comparison)],
+        conditions=conditions(comparison),
     )
     return f"{text.rstrip()}\n"
 
