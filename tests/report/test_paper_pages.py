@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.report.documents import Document, documents_of
-from ktbench.report.documents import page_of
+from ktbench.report.documents import Document, documents_of, page_of
 from ktbench.report.paper_html import html
 from ktbench.report.paper_overview import overview
 from ktbench.report.paper_pdf import write_pdf

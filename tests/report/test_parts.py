@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ktbench.report.data import csv_text
-from ktbench.report.latex import latex
 from ktbench.report.documents import page_of
+from ktbench.report.latex import latex
 from ktbench.report.speed_table import table_of
 from ktbench.report.table import Table
 from ktbench.report.terminal import row_line

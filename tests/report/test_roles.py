@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from ktbench.report.curves import axis_of
-from ktbench.report.figure import draw
 from ktbench.report.documents import page_of
+from ktbench.report.figure import draw
 from ktbench.report.speed_table import table_of
 from ktbench.report.write import write_report
 from ktbench.results import Run

@@ -12,8 +12,8 @@ import pytest
 from matplotlib.container import ErrorbarContainer
 
 from ktbench.report.data import csv_text, json_text
-from ktbench.report.figure import draw
 from ktbench.report.documents import page_of
+from ktbench.report.figure import draw
 from ktbench.report.slots import slots_of
 from ktbench.report.speed_table import table_of
 from ktbench.report.table import Table
