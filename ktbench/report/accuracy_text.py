@@ -151,7 +151,7 @@ def _in_categories(suite: SuiteSpec) -> str:
 
 
 def _put(suite: SuiteSpec, rows: Sequence[AccuracyRow]) -> Iterator[str]:
-    """How questions were put, once for the tasks that were put alike."""
+    """How questions were asked, once for the tasks that were put alike."""
     alike: dict[str, list[str]] = {}
     for task in suite.tasks:
         alike.setdefault(", ".join(filter(None, _words(task, rows))), []).append(task.name)
@@ -178,7 +178,7 @@ def _sampling(task: TaskSpec) -> str:
 
 
 def _setting(task: TaskSpec, rows: Sequence[AccuracyRow]) -> str:
-    """What the tasks' ends say of how they were asked."""
+    """The settings that the ends of tasks report."""
     return "; ".join(dict.fromkeys(end.setting for row in rows if (end := row.ends.get(task.name)) and end.setting))
 
 

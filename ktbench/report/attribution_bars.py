@@ -8,7 +8,7 @@ from typing import Literal
 
 from ktbench.report.attribution_table import TOTAL
 from ktbench.report.text import DASH
-from ktbench.results.attribution import Attribution, Share
+from ktbench.results.attribution import Attribution, FeatureAttribution
 from ktbench.results.intervals import Interval, is_exact
 
 Kind = Literal["base", "gain", "loss", "whole"]
@@ -62,7 +62,7 @@ def _steps(one: Attribution) -> Iterator[Bar]:
             yield Bar(name=share.feature, kind="base", start=1.0, end=None, text=DASH)
 
 
-def _step(share: Share, start: float, factor: Interval) -> Bar:
+def _step(share: FeatureAttribution, start: float, factor: Interval) -> Bar:
     whisker = Interval(
         low=start * factor.low, mid=start * factor.mid, high=start * factor.high, coverage=factor.coverage, n=factor.n
     )

@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 from ktbench.report.attribution_table import context_text
 from ktbench.report.lettering import INK, LABEL_PT, TICK_PT, width_in
 from ktbench.report.text import DASH
-from ktbench.results.attribution import Attribution, Pair
+from ktbench.results.attribution import Attribution, FeaturePair
 
 _CELL_IN, _TALL_IN = 0.44, 0.3
 # From what features lose together to what they gain together: light in between, and told apart in grey by the numbers.
@@ -48,7 +48,7 @@ def draw_matrix(axes: Axes, one: Attribution) -> None:
         spine.set_visible(False)
 
 
-def _cell(axes: Axes, x: int, y: int, one: Attribution, pair: Pair, full: float) -> None:
+def _cell(axes: Axes, x: int, y: int, one: Attribution, pair: FeaturePair, full: float) -> None:
     depth = 0.0 if pair.factor is None else log(pair.factor.mid) / full
     face = _NOTHING if pair.factor is None else _SIGNED((1 + depth) / 2)
     axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=face, edgecolor="#cccccc", linewidth=0.5))
@@ -59,5 +59,5 @@ def _cell(axes: Axes, x: int, y: int, one: Attribution, pair: Pair, full: float)
     axes.text(x, y + 0.24, _below(one, pair), fontsize=TICK_PT - 1, ha="center", va="center", color=color)
 
 
-def _below(one: Attribution, pair: Pair) -> str:
+def _below(one: Attribution, pair: FeaturePair) -> str:
     return "" if pair.factor is None else f"at {context_text(one, pair)}"

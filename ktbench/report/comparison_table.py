@@ -1,4 +1,4 @@
-"""A comparison as Markdown."""
+"""A comparison of two runs as Markdown, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ktbench.report.table import Column, cells_of, notes_of
 from ktbench.report.template import render, sentences
 from ktbench.report.text import DASH, change_text, dashed, flips_text, interval, p_text, ratio
 from ktbench.results import Run
-from ktbench.results.between_runs import Held, are_of_different_machines, software_changes
+from ktbench.results.between_runs import RunSpeedup, are_of_different_machines, software_changes
 from ktbench.results.comparison import ComparedAnswers, ComparedCell, Comparison
 from ktbench.results.intervals import Interval, is_exact
 from ktbench.results.row import Row, measured
@@ -41,14 +41,14 @@ def conditions(comparison: Comparison) -> tuple[str, ...]:
 
 
 def warnings(comparison: Comparison) -> Iterator[str]:
-    """What the machine and the software did meanwhile, and what noise alone did in either run."""
+    """Changes of the machine and the software between the runs, and what noise alone did in either."""
     yield from _machine_moved(comparison)
     for name, rows in (("A", comparison.before_rows), ("B", comparison.after_rows)):
         yield from (f"In {name}: {said}" for said in _noise(rows))
     if changed := list(software_changes(comparison.before, comparison.after)):
         yield f"The software is not the same: {'; '.join(changed)}."
     if are_of_different_machines(comparison.before, comparison.after):
-        yield "A and B are of different machines: a ratio says nothing about the code alone."
+        yield "A and B are of different machines: a ratio does not show the effect of the code alone."
     there, here = comparison.before.header, comparison.after.header
     if there.code_id == here.code_id and comparison.before.records != comparison.after.records:
         yield f"A and B ran the same code ({here.code_id}): what differs between them is not the code."
@@ -90,12 +90,12 @@ def _machine_moved(comparison: Comparison) -> Iterator[str]:
 def _noise(rows: Sequence[Row]) -> Iterator[str]:
     """What the control of each part showed."""
     parts = dict.fromkeys(row.part for row in rows)
-    said = (controls_sentence([row for row in rows if row.part == part]) for part in parts)
-    yield from dict.fromkeys(filter(None, said))
+    found = (controls_sentence([row for row in rows if row.part == part]) for part in parts)
+    yield from dict.fromkeys(filter(None, found))
 
 
 def comparison_csv(comparison: Comparison) -> str:
-    """One line for each cell of either run, `side` says of which; times in seconds, empty where a value is missing."""
+    """One line for each cell of either run, `side` names it; times in seconds, empty where a value is missing."""
     blank = dict.fromkeys(_FIELDS)
     lines = [blank | _cell(cell) for cell in comparison.cells]
     for side, names in (("A", comparison.only_before), ("B", comparison.only_after)):
@@ -215,7 +215,7 @@ def _provenance(cell: ComparedCell) -> str:
     return " / ".join(dict.fromkeys(row.provenance for row in (cell.before, cell.after) if row.provenance)) or DASH
 
 
-def _of_held(write: Callable[[ComparedCell, Held], str]) -> Callable[[ComparedCell], str]:
+def _of_held(write: Callable[[ComparedCell, RunSpeedup], str]) -> Callable[[ComparedCell], str]:
     return lambda cell: dashed(cell.held, lambda held: write(cell, held))
 
 

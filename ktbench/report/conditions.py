@@ -1,4 +1,4 @@
-"""What holds for a table as a whole, in sentences: model, work, machine, what noise alone did, ids."""
+"""What holds for a table as a whole, in sentences: model, work, machine, ids."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def system_sentence(run: Run, rows: Sequence[Row], free: Container[str]) -> str:
         cpus = facts_of(run).get("cpus") if len(here) == len(rows) else None
         every = f"threads on all {len(cpus)} cores" if cpus else "threads on all cores"
         parts.append(every if spec.engine.threads is None else f"{spec.engine.threads} threads")
-        parts += ["peers with as many as their remarks say"] if set(systems_of(here)) - {"ktbench"} else []
+        parts += ["threads of peers as in their remarks"] if set(systems_of(here)) - {"ktbench"} else []
     parts += _roles(rows, free)
     return f"{', '.join(parts).capitalize()}."
 

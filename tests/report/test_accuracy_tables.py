@@ -98,7 +98,7 @@ def test_known_answers_are_told_from_computed_ones(tmp_path: Path) -> None:
     log = Log(run.folder)
     log.append(*(replace(end, cached=4) for end in run.asked))
     log.close()
-    assert "48 of 48 requests known from before" in accuracy_rows(read_run(run.folder))[0].evidence
+    assert "48 of 48 requests answered from the cache" in accuracy_rows(read_run(run.folder))[0].evidence
 
 
 @pytest.mark.usefixtures("no_files")

@@ -72,7 +72,7 @@ def test_a_run_that_recorded_nothing_has_no_new_sentence_and_no_new_column(run: 
     text = markdown(table(run))
     assert not any(word in text for word in ("Warning", "Energy", "Peak memory", "Not to be read", "J/token"))
     assert lines(run)[0]["joules_per_token"] == lines(run)[0]["peak_memory_bytes"] == lines(run)[0]["disturbed"] == ""
-    assert "energy: nobody read a meter around these steps" in lines(run)[0]["missing"]
+    assert "energy: no energy meter was read during these steps" in lines(run)[0]["missing"]
 
 
 def test_records_without_conduct_still_read(run: Run) -> None:

@@ -161,7 +161,7 @@ def test_answers_that_cannot_be_graded_are_left_out_and_counted(tmp_path: Path) 
     assert row.ungraded == {("math_1", "needs another model as its judge"): 2}
     said = accuracy_table(run, accuracy_rows(run)).conditions
     assert "Not graded here: 2 answers of math_1 (needs another model as its judge)." in said
-    assert "Graded/asked (questions): 70/72." in said
+    assert "Graded/total (questions): 70/72." in said
 
 
 def test_averages_say_which_tasks_they_leave_out(tmp_path: Path) -> None:
@@ -239,11 +239,14 @@ def test_what_did_not_run_at_all_is_a_row_with_its_reason(tmp_path: Path, capsys
     halted = replace(BASE, label="+v+d deferral=1", open=tuple(task.name for task in NANO.tasks[3:]))
     run = replace(SMALL, arms=(BASE, lacking, halted), questions=4).write(tmp_path)
     assert row_of(run, "+v+d+n").why == "+n: one NUMA node"
-    assert (row_of(run, halted.label).outcome, row_of(run, halted.label).why) == (None, "3 of 12 tasks asked so far")
+    assert (row_of(run, halted.label).outcome, row_of(run, halted.label).why) == (
+        None,
+        "3 of 12 tasks evaluated so far",
+    )
     assert show(run) == A_CELL_FAILED  # one is not done
     text = capsys.readouterr().out
     assert "+v+d+n           UNSUPPORTED: +n: one NUMA node" in text
-    assert "+v+d deferral=1  not asked: 3 of 12 tasks asked so far" in text
+    assert "+v+d deferral=1  not evaluated: 3 of 12 tasks evaluated so far" in text
 
 
 def test_without_a_baseline_nothing_is_compared(tmp_path: Path) -> None:

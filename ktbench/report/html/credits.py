@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from ktbench.report.attribution_table import context_text, group_name, settings_shown
 from ktbench.report.html.words import Finding, Said
 from ktbench.report.text import percent, ratio
-from ktbench.results.attribution import Attribution, Pair
+from ktbench.results.attribution import Attribution, FeaturePair
 from ktbench.spec.record import Provenance
 
 
@@ -33,7 +33,7 @@ def _shares(attributions: Sequence[Attribution]) -> Iterator[Said]:
                 yield _said(one, share.feature, f"×{ratio(share.last)} beside all others", settings)
 
 
-def _together(attributions: Sequence[Attribution], held: Callable[[Pair], bool]) -> tuple[Said, ...]:
+def _together(attributions: Sequence[Attribution], held: Callable[[FeaturePair], bool]) -> tuple[Said, ...]:
     settings = settings_shown(attributions)
     return tuple(
         _said(one, f"{pair.one} with {pair.other}", f"×{ratio(pair.factor)} at {context_text(one, pair)}", settings)
@@ -43,11 +43,11 @@ def _together(attributions: Sequence[Attribution], held: Callable[[Pair], bool])
     )
 
 
-def _gains(pair: Pair) -> bool:
+def _gains(pair: FeaturePair) -> bool:
     return pair.is_sure and pair.factor is not None and pair.factor.mid > 1
 
 
-def _loses(pair: Pair) -> bool:
+def _loses(pair: FeaturePair) -> bool:
     return pair.is_sure and pair.factor is not None and pair.factor.mid < 1
 
 

@@ -14,7 +14,7 @@ from ktbench.report.html.picture import Panel, Picture
 from ktbench.report.html.plot import WIDE, Plot, Spot, fits, shortened
 from ktbench.report.html.scale import Scale, tick_name
 from ktbench.report.text import percent, ratio
-from ktbench.results.attribution import Attribution, Pair
+from ktbench.results.attribution import Attribution, FeaturePair
 from ktbench.results.intervals import is_exact
 
 _PITCH, _TOP, _BAR = 42.0, 18.0, 14.0
@@ -123,7 +123,7 @@ def _text(bar: Bar) -> str:
     return f"×{ratio(bar.factor)}{f' · {percent(bar.part)} %' if bar.part else ''}"
 
 
-def _known(one: Attribution) -> list[Pair]:
+def _known(one: Attribution) -> list[FeaturePair]:
     return [pair for pair in one.pairs if pair.factor]
 
 
@@ -134,7 +134,7 @@ def _pairs(number: int, one: Attribution, settings: Sequence[str], dealt: Dealt)
     return Panel(plot=plot, title=group_name(one, settings), x_name="interaction (×), logarithmic")
 
 
-def _mark(one: Attribution, pair: Pair, card: int) -> Mark:
+def _mark(one: Attribution, pair: FeaturePair, card: int) -> Mark:
     assert pair.factor is not None
     low, mid, high = pair.factor.low, pair.factor.mid, pair.factor.high
     if is_exact(pair.factor):

@@ -260,7 +260,7 @@ def test_without_any_average_there_is_a_page_without_scores(tmp_path: Path, arms
     run = AnswerStore(arms=arms, suite=FOUR, questions=6).write(tmp_path)
     document, _, pictures = pictures_of(run, "accuracy")
     assert not {"Scores", "Change of the score"} & {*pictures}
-    said = "the worker died" if CRASHED in [arm.ends for arm in arms] else "tasks asked so far"
+    said = "the worker died" if CRASHED in [arm.ends for arm in arms] else "tasks evaluated so far"
     assert any(said in note for note in document.table.notes)
     page_html(run, documents_of(run))
 
