@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
 from ktbench.engine.answering_steps import Steps
-from ktbench.engine.components import Parts
+from ktbench.engine.components import EngineComponents
 from ktbench.engine.decode.step import LeanDecoding
 
 # Some attention computes something for every position that there is room for, used or not.
@@ -28,8 +28,8 @@ class Recordings:
     `why` says why steps of this model cannot be recorded, once that was tried.
     """
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, components: EngineComponents) -> None:
+        self._components = components
         self._kept: dict[tuple[int, int], ReusedDecoding] = {}
         self._widest = 1
         self.why = ""
@@ -61,9 +61,9 @@ class Recordings:
         return RecordedSteps(self, kept, padding, end)
 
     def _new(self, layers: Sequence[Any], padding: Tensor, room: int) -> ReusedDecoding:
-        parts = self._parts
-        assert parts.attention is not None
-        return ReusedDecoding(parts.network, parts.attention, parts.recording(), layers, padding, room)
+        components = self._components
+        assert components.attention is not None
+        return ReusedDecoding(components.network, components.attention, components.recording(), layers, padding, room)
 
     def _keep(self, key: tuple[int, int], newest: ReusedDecoding) -> None:
         """The newest last; the oldest go where together they hold too much."""

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from ktbench.engine.decode.program import ProgramRecording, Recording
-from ktbench.engine.experts import ExpertsOperator, Pass
-from ktbench.engine.placement import Home, SameMemory, Settle
+from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
+from ktbench.engine.placement import DeviceExperts, MakeDeviceExperts, SameMemory
 from ktbench.engine.roles import Threads
 from ktbench.spec.engine import EngineSpec
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Parts:
+class EngineComponents:
     """What an engine is made of: the network with its operators in place, and who runs them.
 
     `host` has the packed experts, `device` the packed linear layers, `attention` that of recorded steps; `cuda` is
@@ -34,7 +34,7 @@ class Parts:
 
     network: PreTrainedModel
     operators: Sequence[ExpertsOperator]
-    state: Pass
+    state: MoERuntimeState
     host: FusedHost | None
     device: DenseHost | None
     attention: StepAttending | None
@@ -58,22 +58,22 @@ class Parts:
         if self.cuda is not None:
             return self.cuda.recording(self.state.counted)
         assert self.attention is not None
-        return ProgramRecording(self.network, self.state.tape, self.attention.lower)
+        return ProgramRecording(self.network, self.state.recorder, self.attention.lower)
 
-    def home_for(self, engine: EngineSpec) -> Settle:
+    def device_experts_for(self, engine: EngineSpec) -> MakeDeviceExperts:
         """Who runs a layer's experts that live with the device role."""
         if self.cuda is not None:
             return self._cuda_home
         threads = len(self.threads.roles(engine).device)
         return lambda operator, _at_device: self._cpu_home(operator, threads)
 
-    def _cuda_home(self, operator: ExpertsOperator, at_device: NDArray[np.bool_]) -> Home:
+    def _cuda_home(self, operator: ExpertsOperator, at_device: NDArray[np.bool_]) -> DeviceExperts:
         from ktbench.engine.cuda.experts import CudaHome
 
         assert self.cuda is not None
         return CudaHome(operator.backend.matrices, at_device, self.cuda.device)
 
-    def _cpu_home(self, operator: ExpertsOperator, threads: int) -> Home:
+    def _cpu_home(self, operator: ExpertsOperator, threads: int) -> DeviceExperts:
         from ktbench.engine.fused import FusedExperts
 
         assert self.host is not None

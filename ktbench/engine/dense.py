@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ktbench._kernels import Linear, OpenMPTeam, PackedMatrix, rms_norm
 from ktbench.engine.decode.lazy import settled
-from ktbench.engine.decode.program import Tape
+from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.forms import LinearBlocks
 from ktbench.engine.fused import bits
 from ktbench.engine.inject.forms import read_norm
@@ -34,11 +34,11 @@ class DenseHost:
         self,
         threads: int,
         precision: Precision,
-        tape: Tape,
+        recorder: CallRecorder,
         keeps_original: bool,
         blocks_of: LinearBlocks | None = None,
     ) -> None:
-        self.precision, self.tape, self.keeps_original = precision, tape, keeps_original
+        self.precision, self.recorder, self.keeps_original = precision, recorder, keeps_original
         self.blocks_of = blocks_of
         self.lean = not keeps_original
         self.team = OpenMPTeam(threads)
@@ -113,7 +113,7 @@ class DenseMatrix:
         """[..., N] bf16 of `x` [..., K] bf16."""
         rows = x.reshape(-1, self.packed.columns).contiguous()
         out = rows.new_empty(*x.shape[:-1], self.packed.rows)
-        self.host.tape.do(partial(self._run, bits(rows), bits(out.view(-1, self.packed.rows))), rows, out)
+        self.host.recorder.do(partial(self._run, bits(rows), bits(out.view(-1, self.packed.rows))), rows, out)
         return out
 
     def _run(self, rows: object, out: object) -> None:
@@ -121,7 +121,7 @@ class DenseMatrix:
         self.calls += 1
 
 
-class Siblings:
+class FusedProjection:
     """Linear layers of one input, by number: whoever is asked first computes for all of them."""
 
     def __init__(self, matrix: DenseMatrix, widths: Sequence[int]) -> None:
@@ -143,18 +143,18 @@ class Siblings:
 class PackedLinear(nn.Module):
     """A linear layer [N, K] on packed weights, or as it was where the device role is not lean."""
 
-    def __init__(self, module: nn.Linear, siblings: Siblings, number: int) -> None:
+    def __init__(self, module: nn.Linear, projection: FusedProjection, number: int) -> None:
         super().__init__()
-        self.siblings, self._number = siblings, number
+        self.projection, self._number = projection, number
         self.in_features, self.out_features = module.in_features, module.out_features
-        self.original = module if siblings.matrix.host.keeps_original else None
+        self.original = module if projection.matrix.host.keeps_original else None
         # Some models ask a layer for the type of its weight.
         self.weight = nn.Parameter(torch.empty_like(module.weight, device="meta"), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., N] bf16 of `x` [..., K] bf16. Raises ValueError where the original is wanted and was not kept."""
-        if self.siblings.matrix.host.lean:
-            return self.siblings(self._number, settled(x))
+        if self.projection.matrix.host.lean:
+            return self.projection(self._number, settled(x))
         if self.original is None:
             raise ValueError("original weights of the linear layers were not kept at load")
         result: Tensor = self.original(x)
@@ -167,8 +167,8 @@ def pack_linears(modules: Sequence[nn.Linear], host: DenseHost) -> list[PackedLi
     alike = len({(module.in_features, module.bias is None) for module in modules}) == 1
     if len(modules) > 1 and not (alike and all(width % _STRIP_ROWS == 0 for width in widths[:-1])):
         return [packed for module in modules for packed in pack_linears([module], host)]
-    siblings = Siblings(host.matrix(modules), widths)
-    return [PackedLinear(module, siblings, number) for number, module in enumerate(modules)]
+    projection = FusedProjection(host.matrix(modules), widths)
+    return [PackedLinear(module, projection, number) for number, module in enumerate(modules)]
 
 
 class FusedNorm(nn.Module):
@@ -191,5 +191,5 @@ class FusedNorm(nn.Module):
         call = partial(
             rms_norm, bits(rows), bits(self.weight), bits(out.view(rows.shape)), form.epsilon, offset=form.offset
         )
-        self.host.tape.do(call if len(rows) == 1 else partial(call, team=self.host.team), rows, out)
+        self.host.recorder.do(call if len(rows) == 1 else partial(call, team=self.host.team), rows, out)
         return out

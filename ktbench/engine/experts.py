@@ -13,10 +13,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from ktbench.engine.decode.lazy import Fetch, Later, settled
-from ktbench.engine.decode.program import Tape
+from ktbench.engine.decode.lazy import Fetch, LazyTensor, settled
+from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.decode.timeline import Where
-from ktbench.engine.forms import ExpertMatrices, Place, read_form
+from ktbench.engine.forms import ExpertMatrices, ExpertsPosition, read_form
 from ktbench.engine.placement import Residence
 from ktbench.engine.routing import PassRouting, Routing, from_router
 
@@ -38,7 +38,7 @@ Tap = Callable[[int, Tensor, Routing, Tensor], None]
 
 
 @dataclass(kw_only=True)
-class Pass:
+class MoERuntimeState:
     """How the current forward pass treats the experts; one object, shared by the operators of all layers.
 
     `replay` gives the routing of the calls to come, in place of the routers', where it is not None; `record` collects
@@ -46,7 +46,7 @@ class Pass:
     is what a layer deferred and the next one adds, `tap` sees every call of a backend.
     """
 
-    tape: Tape = field(default_factory=Tape)
+    recorder: CallRecorder = field(default_factory=CallRecorder)
     fused: bool = False
     apart: bool = False
     deferral: int = 0
@@ -71,7 +71,9 @@ class ExpertsOperator(nn.Module):
     renormalises. With the roles apart the result is a tensor that is waited for when it is first used.
     """
 
-    def __init__(self, place: Place, state: Pass, *, original: Backend | None, fused: Backend | None) -> None:
+    def __init__(
+        self, place: ExpertsPosition, state: MoERuntimeState, *, original: Backend | None, fused: Backend | None
+    ) -> None:
         super().__init__()
         self.place, self.state = place, state
         self.original, self.fused = original, fused
@@ -95,7 +97,7 @@ class ExpertsOperator(nn.Module):
         fetch = self._begin(hidden, routing)
         if not state.apart:
             return fetch()
-        return Later(fetch, hidden.shape, hidden.dtype, hidden.device)
+        return LazyTensor(fetch, hidden.shape, hidden.dtype, hidden.device)
 
     def _begin(self, hidden: Tensor, routing: Routing) -> Fetch:
         state = self.state
@@ -118,7 +120,7 @@ class ExpertsOperator(nn.Module):
         def count() -> None:
             counted[name] += pairs
 
-        self.state.tape.do(count)
+        self.state.recorder.do(count)
 
     def _start(self, hidden: Tensor, routing: Routing) -> Fetch:
         """Begins a part of a call on both roles; the device's share is done here and now."""
@@ -146,7 +148,7 @@ class ExpertsOperator(nn.Module):
 class SharedExpert(nn.Module):
     """Stands where a block's shared experts stood: hidden [..., H], and what else a family gives them, to [..., H]."""
 
-    def __init__(self, original: nn.Module, state: Pass, layer: int | None) -> None:
+    def __init__(self, original: nn.Module, state: MoERuntimeState, layer: int | None) -> None:
         super().__init__()
         self.original, self.state = original, state
         self._where = Where("shared", layer)
@@ -156,10 +158,10 @@ class SharedExpert(nn.Module):
         if not self.state.apart:
             return self._run(hidden, *others, **named)
         run = partial(self._run, hidden, *others, **named)
-        return Later(run, hidden.shape, hidden.dtype, hidden.device, waits=False)
+        return LazyTensor(run, hidden.shape, hidden.dtype, hidden.device, waits=False)
 
     def _run(self, hidden: Tensor, *others: Any, **named: Any) -> Tensor:
-        watch = self.state.tape.watch
+        watch = self.state.recorder.watch
         watch.enter(self._where)
         output: Tensor = self.original(hidden, *others, **named)
         watch.leave()

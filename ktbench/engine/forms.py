@@ -250,7 +250,7 @@ _CLASS = "Experts"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class ExpertsPosition:
     """Where an operator stands: in decoder layer `layer`, as MoE layer `number`, both counted from 0."""
 
     layer: int
@@ -263,7 +263,7 @@ def is_experts(module: nn.Module) -> bool:
     return type(module).__name__.endswith(_CLASS) and takes_routing(module)
 
 
-def expert_places(network: PreTrainedModel) -> list[tuple[str, Place]]:
+def expert_positions(network: PreTrainedModel) -> list[tuple[str, ExpertsPosition]]:
     """Name and place of every experts module: `model.layers.3.mlp.experts` is in decoder layer 3.
 
     Raises ValueError naming the first class of experts that is not of an `ExpertsForm`, or the network where it has no
@@ -273,7 +273,7 @@ def expert_places(network: PreTrainedModel) -> list[tuple[str, Place]]:
     layers = [layer_of(name) or 0 for name in names]
     last = len(names) - 1
     return [
-        (name, Place(layer=layer, number=number, is_last=number == last))
+        (name, ExpertsPosition(layer=layer, number=number, is_last=number == last))
         for number, (name, layer) in enumerate(zip(names, layers, strict=True))
     ]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ktbench._kernels import HostCall, MoE, OpenMPTeam, PackedExperts, Prepared, Team, ThreadPool
 from ktbench.engine.decode.lazy import Fetch
-from ktbench.engine.decode.program import Tape
+from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.forms import ExpertBlocks, ExpertMatrices, ExpertsForm, PackableStore
 from ktbench.engine.protocol import Unsupported
 from ktbench.engine.roles import reach
@@ -50,43 +50,43 @@ class KernelChoice:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Crew:
+class ExpertExecutor:
     """Who runs experts: `apart` is a pool that works on while its caller does something else."""
 
     team: Team
-    tape: Tape
+    recorder: CallRecorder
     apart: bool = False
 
 
 class FusedExperts:
     """Backend and store of one decoder layer: runs and gives back what was packed."""
 
-    def __init__(self, packed: PackedExperts, form: ExpertsForm, layer: int, crew: Crew) -> None:
+    def __init__(self, packed: PackedExperts, form: ExpertsForm, layer: int, executor: ExpertExecutor) -> None:
         self.choice = KernelChoice(avx512=True)
         self.form = form
-        self._packed, self._layer, self._crew = packed, layer, crew
-        self._moe = MoE(packed, crew.team, tag=layer)
+        self._packed, self._layer, self._executor = packed, layer, executor
+        self._moe = MoE(packed, executor.team, tag=layer)
         self._earlier: Counter[str] = Counter()
 
     def __call__(self, hidden: Tensor, routing: Routing) -> Tensor:
         """[T, H] bf16 of `hidden` [T, H] bf16."""
         hidden = hidden.contiguous()
         output = torch.empty_like(hidden)
-        self._crew.tape.do(self._prepared(hidden, routing, output).forward, hidden, routing, output)
+        self._executor.recorder.do(self._prepared(hidden, routing, output).forward, hidden, routing, output)
         return output
 
     def start(self, hidden: Tensor, routing: Routing) -> Fetch:
         """Submits the same; on shared cores there is nobody who could run it meanwhile, so it is done here."""
-        if not self._crew.apart:
+        if not self._executor.apart:
             output = self(hidden, routing)
             return lambda: output
         hidden = hidden.contiguous()
         output = torch.empty_like(hidden)
         prepared = self._prepared(hidden, routing, output)
-        self._crew.tape.do(prepared.submit, hidden, routing, output)
+        self._executor.recorder.do(prepared.submit, hidden, routing, output)
 
         def fetch() -> Tensor:
-            self._crew.tape.wait(prepared.wait, self._layer)
+            self._executor.recorder.wait(prepared.wait, self._layer)
             return output
 
         return fetch
@@ -110,20 +110,20 @@ class FusedExperts:
     @property
     def settings(self) -> object:
         """What a prepared call goes on with whatever is chosen later."""
-        return self.choice, self._crew.team
+        return self.choice, self._executor.team
 
     def host_call(self, hidden: Tensor, routing: Routing, output: Tensor) -> HostCall:
         """The call as C functions, on memory of the host: `hidden` and `output` [T, H] bf16 and contiguous."""
         return self._moe.host_call(*_arrays(hidden, routing, output), **asdict(self.choice))
 
-    def move_to(self, crew: Crew) -> None:
+    def move_to(self, executor: ExpertExecutor) -> None:
         """Run on other threads from now on; counts go on."""
         self._earlier = self.counters()
-        self._crew, self._moe = crew, MoE(self._packed, crew.team, tag=self._layer)
+        self._executor, self._moe = executor, MoE(self._packed, executor.team, tag=self._layer)
 
-    def also_on(self, crew: Crew) -> FusedExperts:
+    def also_on(self, executor: ExpertExecutor) -> FusedExperts:
         """The same weights, run by others as well."""
-        return FusedExperts(self._packed, self.form, self._layer, crew)
+        return FusedExperts(self._packed, self.form, self._layer, executor)
 
     def counters(self) -> Counter[str]:
         """Cumulative counts of this layer's kernels."""
@@ -133,7 +133,7 @@ class FusedExperts:
 
     def matrices(self, i: int) -> ExpertMatrices:
         """The weights of expert `i` as they are stored, float32."""
-        gate, up, down = (torch.from_numpy(matrix) for matrix in self._packed.read_expert(i, self._crew.team))
+        gate, up, down = (torch.from_numpy(matrix) for matrix in self._packed.read_expert(i, self._executor.team))
         expert = ExpertMatrices(gate=gate, up=up, down=down, glu=self.form.glu)
         if not self.form.biases:
             return expert
@@ -147,24 +147,24 @@ class FusedHost:
     On shared cores those are PyTorch's own; `apart` gives the host role a pool, with a thread on each of `cpus`.
     """
 
-    def __init__(self, cpus: tuple[int, ...], packing: Packing, tape: Tape, *, apart: bool = False) -> None:
+    def __init__(self, cpus: tuple[int, ...], packing: Packing, recorder: CallRecorder, *, apart: bool = False) -> None:
         self.packing, self.apart = packing, apart
-        self._cpus, self._tape = cpus, tape
-        self._crew = self._new_crew()
+        self._cpus, self._recorder = cpus, recorder
+        self._executor = self._new_executor()
         self._layers: list[FusedExperts] = []
         self._at_device: dict[tuple[FusedExperts, int], FusedExperts] = {}
 
     @property
     def team(self) -> Team:
         """The threads of the host role."""
-        return self._crew.team
+        return self._executor.team
 
-    def _new_crew(self) -> Crew:
+    def _new_executor(self) -> ExpertExecutor:
         if not self.apart:
-            return Crew(team=OpenMPTeam(len(self._cpus)), tape=self._tape)
+            return ExpertExecutor(team=OpenMPTeam(len(self._cpus)), recorder=self._recorder)
         with reach(self._cpus):
             pool = ThreadPool(list(self._cpus), _SPIN_US, own=True)
-        return Crew(team=pool, tape=self._tape, apart=True)
+        return ExpertExecutor(team=pool, recorder=self._recorder, apart=True)
 
     def pack(self, store: PackableStore, form: ExpertsForm, layer: int = 0) -> FusedExperts:
         """Packs the experts of one decoder layer, one after the other: `store` need not hold more than one."""
@@ -184,7 +184,7 @@ class FusedHost:
         )
         for i in range(form.experts):
             _write(packed, i, store(i), self.team)
-        self._layers.append(FusedExperts(packed, form, layer, self._crew))
+        self._layers.append(FusedExperts(packed, form, layer, self._executor))
         return self._layers[-1]
 
     def require(self, spec: RunSpec) -> None:
@@ -210,15 +210,15 @@ class FusedHost:
         """Run on these from now on."""
         if cpus != self._cpus:
             self._cpus = cpus
-            self._crew = self._new_crew()
+            self._executor = self._new_executor()
             for layer in self._layers:
-                layer.move_to(self._crew)
+                layer.move_to(self._executor)
 
     def at_device(self, experts: FusedExperts, threads: int) -> FusedExperts:
         """The same experts for the device role on CPU cores, run by PyTorch's threads."""
         key = experts, threads
         if key not in self._at_device:
-            self._at_device[key] = experts.also_on(Crew(team=OpenMPTeam(threads), tape=self._tape))
+            self._at_device[key] = experts.also_on(ExpertExecutor(team=OpenMPTeam(threads), recorder=self._recorder))
         return self._at_device[key]
 
     def counters(self) -> Counter[str]:

@@ -14,53 +14,53 @@ from transformers import PreTrainedModel
 from ktbench.engine.answering_choice import Chooser, Sampling
 from ktbench.engine.answering_recordings import Recordings, filled
 from ktbench.engine.answering_steps import PassSteps, Sequences, Steps, select_rows, selects_rows
-from ktbench.engine.components import Parts
+from ktbench.engine.components import EngineComponents
 from ktbench.engine.decode.forward import Forward
-from ktbench.engine.load import load_parts
-from ktbench.engine.placement import leave
+from ktbench.engine.load import load_components
+from ktbench.engine.placement import detach
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.support import configured, require
-from ktbench.engine.weight_plan import Holding
+from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 
-__all__ = ["Answering", "Ended", "Sampling", "open_answering"]
+__all__ = ["Ended", "Generator", "Sampling", "open_generator"]
 
 # Whether the answer to prompt `i` is complete with these tokens.
 Ended = Callable[[int, Sequence[int]], bool]
 Ids = Sequence[int]
 
 
-def open_answering(specs: Sequence[RunSpec], host: HostRole) -> Answering:
-    """The engine for cells that share weights, which are loaded. Raises ValueError as `load_parts` does."""
+def open_generator(specs: Sequence[RunSpec], host: HostRole) -> Generator:
+    """The engine for cells that share weights, which are loaded. Raises ValueError as `load_components` does."""
     first = specs[0]
     if first.system != "ktbench":
         raise ValueError(f"system={first.system}: only our own engine answers questions")
-    return Answering(first.model, load_parts(first.model, Holding.of(specs, host), host))
+    return Generator(first.model, load_components(first.model, WeightPlan.of(specs, host), host))
 
 
-class Answering:
+class Generator:
     """A loaded engine that answers, as against `HybridEngine`, which replays scripts.
 
     Expert Deferral and Expert Skipping act in decode steps, in passes over prompts with `engine.defer_prefill` alone.
     Made by `open_answering`.
     """
 
-    def __init__(self, model: ModelSpec, parts: Parts) -> None:
-        self.model, self._parts = model, parts
-        self._forward = Forward(parts.network)
-        self._recordings = Recordings(parts)
+    def __init__(self, model: ModelSpec, components: EngineComponents) -> None:
+        self.model, self._components = model, components
+        self._forward = Forward(components.network)
+        self._recordings = Recordings(components)
         self._engine: EngineSpec | None = None
 
     def use(self, spec: RunSpec) -> None:
         """Features from now on. Raises Unsupported, and ValueError for a model, layout or thread count not there."""
         require(spec, self.model)
         _require_plain(spec.engine)
-        parts = self._parts
-        parts.threads.use(spec.engine, parts.host, parts.device)
-        if parts.host is not None and spec.engine.fused:
-            parts.host.require(spec)
-        leave(parts.operators)
+        components = self._components
+        components.threads.use(spec.engine, components.host, components.device)
+        if components.host is not None and spec.engine.fused:
+            components.host.require(spec)
+        detach(components.operators)
         if spec.engine != self._engine:
             self._recordings.forget()
         self._engine = spec.engine
@@ -128,8 +128,8 @@ class Answering:
 
     def counters(self) -> Mapping[str, int]:
         """Cumulative counts by the names of the feature table, and others."""
-        counted = dict(self._parts.state.counted)
-        for role in (self._parts.host, self._parts.device):
+        counted = dict(self._components.state.counted)
+        for role in (self._components.host, self._components.device):
             counted |= {} if role is None else role.counters()
         return counted
 
@@ -141,7 +141,7 @@ class Answering:
     @property
     def network(self) -> PreTrainedModel:
         """The network with the engine's operators in place."""
-        return self._parts.network
+        return self._components.network
 
     @property
     def eos_ids(self) -> frozenset[int]:
@@ -158,7 +158,7 @@ class Answering:
 
     def close(self) -> None:
         """Release weights and threads."""
-        del self._parts, self._forward, self._recordings
+        del self._components, self._forward, self._recordings
 
     def _begin(self, prompts: Sequence[Ids], room: int) -> tuple[Tensor, Sequences]:
         """Logits [B, V] after one pass over prompts, padded in front, and what goes on from there for `room` tokens."""
@@ -189,10 +189,10 @@ class Answering:
 
     def _switch(self, *, acts: bool) -> None:
         """A pass begins, in which deferral and skipping act or do not."""
-        engine, parts = configured(self._engine), self._parts
+        engine, components = configured(self._engine), self._components
         assert engine.deferral != "auto"
-        parts.switch(engine, engine.deferral if acts else 0, engine.skipping if acts else 0)
-        parts.state.begin(None)
+        components.switch(engine, engine.deferral if acts else 0, engine.skipping if acts else 0)
+        components.state.begin(None)
 
     @torch.inference_mode()
     def _pass(self, ids: Tensor, kept: int) -> Tensor:
@@ -204,7 +204,7 @@ class Answering:
         return self._checked(sequences.step(torch.tensor(ids)))
 
     def _checked(self, logits: Tensor) -> Tensor:
-        cuda = self._parts.cuda
+        cuda = self._components.cuda
         if cuda is not None:
             cuda.stream.finish()
             cuda.check()

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ktbench.engine.components import Parts
+from ktbench.engine.components import EngineComponents
 from ktbench.engine.decode.forward import Forward
 from ktbench.engine.decode.step import LeanDecoding, LeanSteps, PassSteps, Steps
 from ktbench.engine.decode.timeline import timeline
 from ktbench.engine.observe import Observer, Reference
-from ktbench.engine.placement import Residents, leave
+from ktbench.engine.placement import DevicePlacement, detach
 from ktbench.engine.protocol import Observation
 from ktbench.engine.routing import PassRouting, Routing
 from ktbench.engine.support import configured, require
@@ -34,40 +34,40 @@ _TRIED_STEPS = 6
 class HybridEngine:
     """Implements `ktbench.engine.protocol.System`; made by `ktbench.engine.load.load`."""
 
-    def __init__(self, model: ModelSpec, parts: Parts) -> None:
-        self.model, self._parts = model, parts
-        self._forward = Forward(parts.network)
+    def __init__(self, model: ModelSpec, components: EngineComponents) -> None:
+        self.model, self._components = model, components
+        self._forward = Forward(components.network)
         self._script: Script | None = None
         self._scripts = Scripts()
         self._steps: Steps | None = None
         self._engine = EngineSpec()
         self._notes: list[str] = []
-        self._residents: Residents | None = None
-        self._placements: dict[PlacementSpec, Residents] = {}
+        self._residents: DevicePlacement | None = None
+        self._placements: dict[PlacementSpec, DevicePlacement] = {}
         self._done = self._observed = 0
         self._logits = torch.empty(0)
 
     def configure(self, spec: RunSpec) -> None:
         """See `System`. Raises Unsupported, and ValueError for a model, layout or thread count that is not there."""
-        parts = self._parts
+        components = self._components
         require(spec, self.model)
-        parts.threads.use(spec.engine, parts.host, parts.device)
+        components.threads.use(spec.engine, components.host, components.device)
         self._script = self._scripts.of(spec.workload, lambda: self._write(spec))
-        if parts.host is not None and spec.engine.fused:
-            parts.host.require(spec)
+        if components.host is not None and spec.engine.fused:
+            components.host.require(spec)
         self._notes = []
         deferral = spec.engine.deferral
         self._set_up(spec.engine, self._choose_deferral(spec.engine) if deferral == "auto" else deferral)
 
     def _write(self, spec: RunSpec) -> Script:
         """The routers are recorded with the original numerics where those weights are here."""
-        parts = self._parts
-        kept = parts.operators[0].original is not None
-        lean = parts.device is not None and not parts.device.keeps_original
-        leave(parts.operators)
+        components = self._components
+        kept = components.operators[0].original is not None
+        lean = components.device is not None and not components.device.keeps_original
+        detach(components.operators)
         self._use(EngineSpec(avx512=not kept or lean, packed_dense=lean), 0)
         return ScriptWriter(
-            workload=spec.workload, shape=self.model.shape, forward=self._forward, state=parts.state
+            workload=spec.workload, shape=self.model.shape, forward=self._forward, state=components.state
         ).write()
 
     def _set_up(self, engine: EngineSpec, deferral: int) -> None:
@@ -75,44 +75,49 @@ class HybridEngine:
         self._settle(engine)
         self._steps = self._lean_steps(engine) if engine.packed_dense or engine.cuda_graph else None
         if self._steps is None:
-            self._steps = PassSteps(self._forward, self._parts.state, self._scripted)
+            self._steps = PassSteps(self._forward, self._components.state, self._scripted)
         self.start()
 
     def _use(self, engine: EngineSpec, deferral: int) -> None:
         """From now on the experts run as `engine` says, and every layer defers so many of them."""
         self._engine = engine
         acts = engine.defer_prefill or self._script is None or self._scripted.workload.phase == "decode"
-        self._parts.switch(engine, deferral if acts else 0, engine.skipping if acts else 0)
+        self._components.switch(engine, deferral if acts else 0, engine.skipping if acts else 0)
 
     def _settle(self, engine: EngineSpec) -> None:
         """Puts experts where the placement says; a dynamic one goes on from where its last turn ended."""
-        parts, placement = self._parts, engine.placement
-        if placement.policy == "host" or parts.host is None:
-            leave(parts.operators)
+        components, placement = self._components, engine.placement
+        if placement.policy == "host" or components.host is None:
+            detach(components.operators)
             self._residents = None
             return
         if placement not in self._placements:
-            device = torch.device("cpu") if parts.cuda is None else parts.cuda.device
-            homes = parts.home_for(engine)
-            self._placements[placement] = Residents(placement, self.model, parts.operators, homes, device)
+            device = torch.device("cpu") if components.cuda is None else components.cuda.device
+            homes = components.device_experts_for(engine)
+            self._placements[placement] = DevicePlacement(placement, self.model, components.operators, homes, device)
         self._residents = self._placements[placement]
-        self._residents.enter(parts.operators)
-        parts.host.choose(engine)
+        self._residents.enter(components.operators)
+        components.host.choose(engine)
 
     def _lean_steps(self, engine: EngineSpec) -> LeanSteps | None:
         """Recorded decode steps; None, and a note, where the model's steps cannot be."""
-        script, parts = self._scripted, self._parts
-        if script.workload.phase != "decode" or parts.attention is None:
+        script, components = self._scripted, self._components
+        if script.workload.phase != "decode" or components.attention is None:
             return None
         room = script.workload.prompt + script.workload.steps
         try:
             decoding = LeanDecoding(
-                parts.network, parts.attention, parts.recording(), script.prompt_layers, script.padding, room
+                components.network,
+                components.attention,
+                components.recording(),
+                script.prompt_layers,
+                script.padding,
+                room,
             )
         except ValueError as error:
             self._notes.append(f"{engine.label}: steps are not recorded: {error}")
             return None
-        steps = LeanSteps(decoding, parts.state, script)
+        steps = LeanSteps(decoding, components.state, script)
         if decoding.why:
             self._notes.append(f"{engine.label}: steps are not recorded: {decoding.why}")
         return steps
@@ -133,8 +138,8 @@ class HybridEngine:
         return median(shares[1:] or shares)
 
     def _step_busy_share(self) -> float:
-        assert self._parts.host is not None
-        team = self._parts.host.team
+        assert self._components.host is not None
+        team = self._components.host.team
         began, busy = perf_counter_ns(), team.busy_ns
         self.step()
         return (team.busy_ns - busy) / (perf_counter_ns() - began)
@@ -149,48 +154,48 @@ class HybridEngine:
         if self._done == len(self._scripted.ids):
             raise ValueError(f"workload.steps={self._done}: all were done, start again")
         self._logits = self._stepped.step(self._done)
-        if self._parts.cuda is not None:
-            self._parts.cuda.stream.finish()
+        if self._components.cuda is not None:
+            self._components.cuda.stream.finish()
         if self._residents is not None:
             self._residents.after_step(self._scripted.routing[self._done])
         self._done += 1
 
     def logits(self) -> NDArray[np.float32]:
         """See `System`."""
-        if self._parts.cuda is not None:
-            self._parts.cuda.check()
+        if self._components.cuda is not None:
+            self._components.cuda.check()
         return self._logits.float().numpy(force=True)
 
     def observe(self) -> tuple[Observation, ...]:
         """See `System`."""
         self._observed += 1  # other tokens each time
         observer = Observer(self._scripted.workload.seed, self._observed)
-        self._parts.state.tap = observer
+        self._components.state.tap = observer
         try:
             self._logits = self._stepped.again(self._done - 1)
         finally:
-            self._parts.state.tap = None
+            self._components.state.tap = None
         return tuple(observer.seen)
 
     def reference(self, observation: Observation) -> NDArray[np.float32]:
         """See `System`."""
-        operator = next(o for o in self._parts.operators if o.place.layer == observation.layer)
+        operator = next(o for o in self._components.operators if o.place.layer == observation.layer)
         routing = Routing(ids=torch.from_numpy(observation.ids), gates=torch.from_numpy(observation.gates))
         return Reference(operator.backend.matrices, torch.from_numpy(observation.hidden))(routing).numpy()
 
     def timeline(self) -> Timeline:
         """See `System`."""
-        host = self._parts.host
+        host = self._components.host
         if host is not None:
             host.team.spans()  # of the steps before
         segments = self._stepped.watched(self._done - 1)
-        jobs = host.team.spans() if host is not None and self._parts.state.apart else np.empty((0, 3), np.int64)
-        on_time = self._parts.state.deferral < self.model.shape.top_k
+        jobs = host.team.spans() if host is not None and self._components.state.apart else np.empty((0, 3), np.int64)
+        on_time = self._components.state.deferral < self.model.shape.top_k
         return timeline(self._engine.label, segments, jobs, on_time=on_time)
 
     def chosen(self) -> Mapping[str, int]:
         """See `System`."""
-        return {"deferral": self._parts.state.deferral} if self._engine.deferral == "auto" else {}
+        return {"deferral": self._components.state.deferral} if self._engine.deferral == "auto" else {}
 
     def notes(self) -> tuple[str, ...]:
         """See `System`."""
@@ -202,30 +207,30 @@ class HybridEngine:
 
     def counters(self) -> Mapping[str, int]:
         """See `System`."""
-        parts = self._parts
-        counted = dict(parts.state.counted)
-        for role in (parts.host, parts.device, self._residents):
+        components = self._components
+        counted = dict(components.state.counted)
+        for role in (components.host, components.device, self._residents):
             counted |= {} if role is None else role.counters()
-        if parts.state.apart and parts.host is not None:
-            counted["host_busy_ns"] = parts.host.team.busy_ns
-            if parts.cuda is None:  # a CUDA device waits unseen
-                counted["device_wait_ns"] = parts.state.tape.waited_ns
+        if components.state.apart and components.host is not None:
+            counted["host_busy_ns"] = components.host.team.busy_ns
+            if components.cuda is None:  # a CUDA device waits unseen
+                counted["device_wait_ns"] = components.state.recorder.waited_ns
         return counted
 
     def work(self) -> Work:
         """See `System`."""
-        parts, state, script = self._parts, self._parts.state, self._scripted
-        precision = parts.host.packing.precision if parts.host is not None and state.fused else "bf16"
-        nbytes = 2 * parts.dense_params
-        if parts.device is not None and parts.device.lean:
-            nbytes += parts.device.nbytes - 2 * parts.device.params
-        dense = DenseWork(params=parts.dense_params, nbytes=nbytes, batch=script.workload.batch)
+        components, state, script = self._components, self._components.state, self._scripted
+        precision = components.host.packing.precision if components.host is not None and state.fused else "bf16"
+        nbytes = 2 * components.dense_params
+        if components.device is not None and components.device.lean:
+            nbytes += components.device.nbytes - 2 * components.device.params
+        dense = DenseWork(params=components.dense_params, nbytes=nbytes, batch=script.workload.batch)
         experts = ExpertsWork(shape=self.model.shape, precision=precision, skipping=state.skipping)
         return mean_work([step_work(dense, experts, passes) for passes in script.routing])
 
     def close(self) -> None:
         """See `System`."""
-        del self._parts, self._forward
+        del self._components, self._forward
         self._script = self._steps = None
         self._scripts = Scripts()
 

@@ -85,7 +85,7 @@ class BindableBackend(Backend, Protocol):
         """The call on `hidden` [T, H], which gives [T, H]; `output` [T, H] is memory that it may write that to."""
 
 
-class Copies:
+class CacheColdReplicas:
     """The experts of one layer, held several times over in `precision`.
 
     Steps go through the copies in turn, and in each copy on through its experts: a step that needs `a` of them is given
@@ -115,13 +115,13 @@ class Copies:
 
 
 # Steps of the workload without end, on these copies: for whoever tries settings. Each `next` runs one.
-Trial = Callable[[Copies], Iterator[None]]
+Trial = Callable[[CacheColdReplicas], Iterator[None]]
 
 
 class HeldLayer(Protocol):
     """One MoE layer in memory and whoever runs it: what our engine and the peers differ in."""
 
-    def choose(self, spec: RunSpec, trial: Trial, /) -> Copies:
+    def choose(self, spec: RunSpec, trial: Trial, /) -> CacheColdReplicas:
         """The copies that run from now on, set up as `spec` asks.
 
         Raises Unsupported, and ValueError for what was not kept at load or a thread count that is not to be had.
@@ -155,7 +155,7 @@ class LayerSystem:
 
     def __init__(self, model: ModelSpec, number: int, held: HeldLayer) -> None:
         self.model, self._number, self._held = model, number, held
-        self._copies: Copies | None = None
+        self._copies: CacheColdReplicas | None = None
         self._scripts: dict[WorkloadSpec, LayerScript] = {}
         self._script: LayerScript | None = None
         self._warm: set[tuple[WorkloadSpec, EngineSpec, PeerSpec]] = set()
@@ -180,7 +180,7 @@ class LayerSystem:
             self._warm.add(key)
         self.start()
 
-    def _endless_steps(self, copies: Copies) -> Iterator[None]:
+    def _endless_steps(self, copies: CacheColdReplicas) -> Iterator[None]:
         self._copies = copies
         while True:
             self.start()
@@ -263,7 +263,7 @@ class LayerSystem:
         self._held.close()
 
     @property
-    def _copies_in_turn(self) -> Copies:
+    def _copies_in_turn(self) -> CacheColdReplicas:
         return configured(self._copies)
 
     @property

@@ -12,11 +12,11 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ktbench.engine.checkpoint import read_checkpoint
-from ktbench.engine.components import Parts
-from ktbench.engine.decode.program import Tape
+from ktbench.engine.components import EngineComponents
+from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.decode.timeline import layer_of
-from ktbench.engine.experts import ExpertsOperator, OriginalExperts, Pass, SharedExpert
-from ktbench.engine.forms import ExpertStore, LinearBlocks, PackableStore, expert_places, is_experts, read_form
+from ktbench.engine.experts import ExpertsOperator, MoERuntimeState, OriginalExperts, SharedExpert
+from ktbench.engine.forms import ExpertStore, LinearBlocks, PackableStore, expert_positions, is_experts, read_form
 from ktbench.engine.gguf.inspecting import is_gguf
 from ktbench.engine.gguf.reading import GgufModel
 from ktbench.engine.hybrid import HybridEngine
@@ -24,7 +24,7 @@ from ktbench.engine.inject.match import Replacement, match_rules
 from ktbench.engine.protocol import HostRole
 from ktbench.engine.roles import Threads
 from ktbench.engine.synthetic import PassingExperts, WeightPool, materialise, materialise_experts, skeleton
-from ktbench.engine.weight_plan import Holding, Packing
+from ktbench.engine.weight_plan import Packing, WeightPlan
 from ktbench.engine.work import dense_params
 from ktbench.spec.inject import InjectSpec
 from ktbench.spec.run_spec import ModelSpec
@@ -53,15 +53,15 @@ def load(
     for a checkpoint that is not whole.
     """
     host = HostRole(cores=cores or len(os.sched_getaffinity(0)))
-    return load_engine(model, Holding(original=keep_original, packing=packing), host)
+    return load_engine(model, WeightPlan(original=keep_original, packing=packing), host)
 
 
-def load_engine(model: ModelSpec, holding: Holding, host: HostRole) -> HybridEngine:
-    """The engine holding what `holding` says, on the cores of `host`; see `load_parts`."""
-    return HybridEngine(model, load_parts(model, holding, host))
+def load_engine(model: ModelSpec, holding: WeightPlan, host: HostRole) -> HybridEngine:
+    """The engine holding what `holding` says, on the cores of `host`; see `load_components`."""
+    return HybridEngine(model, load_components(model, holding, host))
 
 
-def load_parts(model: ModelSpec, holding: Holding, host: HostRole) -> Parts:
+def load_components(model: ModelSpec, holding: WeightPlan, host: HostRole) -> EngineComponents:
     """What an engine is made of, holding what `holding` says, on the cores of `host`.
 
     Where only packed experts stay, synthetic ones and those of a GGUF file are packed one by one, those of a folder
@@ -69,15 +69,15 @@ def load_parts(model: ModelSpec, holding: Holding, host: HostRole) -> Parts:
     """
     network, store_of, blocks_of = _weights(model, holding)
     network.requires_grad_(False)
-    threads, state, params = Threads.of(host), Pass(), dense_params(network)
+    threads, state, params = Threads.of(host), MoERuntimeState(), dense_params(network)
     roles = threads.roles(holding.engine)
-    experts = None if holding.packing is None else open_host(roles.host, holding, state.tape)
+    experts = None if holding.packing is None else open_host(roles.host, holding, state.recorder)
     device, attention = inject(network, holding, len(roles.device), state, blocks_of)
-    cuda = open_cuda(state.tape) if holding.engine.device == "cuda" else None
+    cuda = open_cuda(state.recorder) if holding.engine.device == "cuda" else None
     operators = _place_operators(network, store_of, holding.original, experts, cuda, state)
     if cuda is not None:
         network.to(cuda.device)  # type: ignore[arg-type]
-    return Parts(
+    return EngineComponents(
         network=network,
         operators=operators,
         state=state,
@@ -94,7 +94,7 @@ def load_parts(model: ModelSpec, holding: Holding, host: HostRole) -> Parts:
 StoreOf = Callable[[str, nn.Module], PackableStore]
 
 
-def _weights(model: ModelSpec, holding: Holding) -> tuple[PreTrainedModel, StoreOf, LinearBlocks | None]:
+def _weights(model: ModelSpec, holding: WeightPlan) -> tuple[PreTrainedModel, StoreOf, LinearBlocks | None]:
     if model.path is None:
         return *_synthetic(model, holding.original), None
     if is_gguf(model.path):
@@ -103,19 +103,19 @@ def _weights(model: ModelSpec, holding: Holding) -> tuple[PreTrainedModel, Store
     return read_checkpoint(model.path), _original, None
 
 
-def open_host(cpus: tuple[int, ...], holding: Holding, tape: Tape) -> FusedHost:
+def open_host(cpus: tuple[int, ...], holding: WeightPlan, recorder: CallRecorder) -> FusedHost:
     """Where the fused operator packs and runs experts."""
     from ktbench.engine.fused import FusedHost  # needs the kernel extension, base does not
 
     assert holding.packing is not None
-    return FusedHost(cpus, holding.packing, tape, apart=holding.engine.apart)
+    return FusedHost(cpus, holding.packing, recorder, apart=holding.engine.apart)
 
 
-def open_cuda(tape: Tape) -> CudaRole:
+def open_cuda(recorder: CallRecorder) -> CudaRole:
     """The device role on a CUDA device."""
     from ktbench.engine.cuda.role import CudaRole
 
-    return CudaRole.open(tape)
+    return CudaRole.open(recorder)
 
 
 def _place_operators(
@@ -124,10 +124,10 @@ def _place_operators(
     keep_original: bool,
     host: FusedHost | None,
     cuda: CudaRole | None,
-    state: Pass,
+    state: MoERuntimeState,
 ) -> list[ExpertsOperator]:
     operators = []
-    for name, place in expert_places(network):
+    for name, place in expert_positions(network):
         module = network.get_submodule(name)
         store = store_of(name, module)
         kept = OriginalExperts(module) if keep_original else None
@@ -159,7 +159,7 @@ def _original(_name: str, module: nn.Module) -> ExpertStore:
 
 
 def inject(
-    network: PreTrainedModel, holding: Holding, threads: int, state: Pass, blocks_of: LinearBlocks | None
+    network: PreTrainedModel, holding: WeightPlan, threads: int, state: MoERuntimeState, blocks_of: LinearBlocks | None
 ) -> tuple[DenseHost | None, StepAttention | None]:
     """Who runs the dense operators on so many threads, and attention; None where no cell is lean.
 
@@ -174,7 +174,7 @@ def inject(
         from ktbench.engine.decode.operators import RotaryTable, StepRouter
         from ktbench.engine.dense import DenseHost
 
-        device = DenseHost(threads, holding.dense, state.tape, holding.original_dense, blocks_of)
+        device = DenseHost(threads, holding.dense, state.recorder, holding.original_dense, blocks_of)
         attention = StepAttention(network, device)
         _place_dense(network, found, device)
         _place_attention(network, found, device, attention)
@@ -188,7 +188,7 @@ def inject(
     return device, attention
 
 
-def _needed(holding: Holding) -> InjectSpec:
+def _needed(holding: WeightPlan) -> InjectSpec:
     """The rules that the cells need: those of dense operators have to fit only where a cell is lean."""
     if holding.dense is not None:
         return holding.inject
@@ -196,9 +196,9 @@ def _needed(holding: Holding) -> InjectSpec:
     return replace(holding.inject, rules=always)
 
 
-def _require_experts(network: PreTrainedModel, holding: Holding, found: Sequence[Replacement]) -> None:
+def _require_experts(network: PreTrainedModel, holding: WeightPlan, found: Sequence[Replacement]) -> None:
     """The engine runs all routed experts: rules that leave some out are refused."""
-    missing = {name for name, _ in expert_places(network)} - {one.name for one in _of(found, "experts")}
+    missing = {name for name, _ in expert_positions(network)} - {one.name for one in _of(found, "experts")}
     if holding.inject.rules and missing:
         raise ValueError(f"inject={holding.inject.name}: no rule of the operator experts for {min(missing)}")
 

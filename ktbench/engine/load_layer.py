@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from ktbench.engine.decode.program import Tape
+from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.experts import OriginalExperts
-from ktbench.engine.forms import ExpertsForm, expert_places, read_form
-from ktbench.engine.layer import BindableBackend, Copies, LayerSystem, Trial
+from ktbench.engine.forms import ExpertsForm, expert_positions, read_form
+from ktbench.engine.layer import BindableBackend, CacheColdReplicas, LayerSystem, Trial
 from ktbench.engine.load import open_host
 from ktbench.engine.protocol import HostRole
 from ktbench.engine.roles import Threads
 from ktbench.engine.synthetic import PassingExperts, WeightPool, materialise_experts, skeleton
-from ktbench.engine.weight_plan import Holding, Packing
+from ktbench.engine.weight_plan import Packing, WeightPlan
 from ktbench.spec.rotation import layer_copies
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from ktbench.spec.weights import Precision, expert_bytes
@@ -35,13 +35,13 @@ def load_layer(
     `keep_original` holds the experts as Transformers does, for `base`; `packing` holds them packed, for the fused
     operator. Raises ValueError where neither is wanted and for a checkpoint: a layer alone has synthetic weights.
     """
-    holding, threads = Holding(original=keep_original, packing=packing), Threads.of(host)
+    holding, threads = WeightPlan(original=keep_original, packing=packing), Threads.of(host)
     weights = LayerWeights.of(model)
     original = packed = fused = None
     if keep_original:
         original = weights.copies(weights.original, "bf16", host)
     if packing is not None:
-        fused = open_host(threads.cpus, holding, Tape())
+        fused = open_host(threads.cpus, holding, CallRecorder())
         pack, form = fused.pack, weights.form
         packed = weights.copies(lambda number: pack(weights.passing(number), form), packing.precision, host)
     held = OwnLayer(original=original, packed=packed, host=fused, threads=threads)
@@ -68,14 +68,14 @@ class LayerWeights:
         if model.path is not None:
             raise ValueError(f"model.path={model.path}: a layer alone has synthetic weights, leave model.path=null")
         network = skeleton(model)
-        name, place = expert_places(network)[0]
+        name, place = expert_positions(network)[0]
         module, pool = network.get_submodule(name), WeightPool.of(model)
         return cls(model=model, module=module, form=read_form(module), name=name, number=place.layer, pool=pool)
 
-    def copies(self, hold: Callable[[int], BindableBackend], precision: Precision, host: HostRole) -> Copies:
+    def copies(self, hold: Callable[[int], BindableBackend], precision: Precision, host: HostRole) -> CacheColdReplicas:
         """As many as it takes to leave the last-level cache, copy number n as `hold(n)` holds it."""
         count = self.count(precision, host)
-        return Copies([hold(number) for number in range(count)], self.form.experts, precision)
+        return CacheColdReplicas([hold(number) for number in range(count)], self.form.experts, precision)
 
     def count(self, precision: Precision, host: HostRole) -> int:
         """How many copies that takes."""
@@ -100,12 +100,12 @@ class LayerWeights:
 class OwnLayer:
     """Implements `HeldLayer` for our engine: copies as Transformers holds them for base, packed for +v and +m."""
 
-    original: Copies | None
-    packed: Copies | None
+    original: CacheColdReplicas | None
+    packed: CacheColdReplicas | None
     host: FusedHost | None
     threads: Threads
 
-    def choose(self, spec: RunSpec, _trial: Trial) -> Copies:
+    def choose(self, spec: RunSpec, _trial: Trial) -> CacheColdReplicas:
         """See `HeldLayer`."""
         self.threads.use(spec.engine, self.host, None)
         fused = spec.engine.fused

@@ -189,7 +189,7 @@ class Residence:
             self.at_device[move.go] = False
 
 
-class Home(Protocol):
+class DeviceExperts(Protocol):
     """The device role's side of one layer: what runs the experts that live there."""
 
     @property
@@ -201,10 +201,10 @@ class Home(Protocol):
 
 
 # The home of a layer's experts, which are marked in [E].
-Settle = Callable[["ExpertsOperator", NDArray[np.bool_]], Home]
+MakeDeviceExperts = Callable[["ExpertsOperator", NDArray[np.bool_]], DeviceExperts]
 
 
-class Residents:
+class DevicePlacement:
     """The placement of one cell on `device`."""
 
     def __init__(
@@ -212,13 +212,13 @@ class Residents:
         placement: PlacementSpec,
         model: ModelSpec,
         operators: Sequence[ExpertsOperator],
-        settle: Settle,
+        settle: MakeDeviceExperts,
         device: torch.device,
     ) -> None:
         profile = None if placement.profile is None else read_profile(placement.profile, model)
         at_device = place_experts(placement, model.shape, profile)
         self._residences = [Residence(torch.from_numpy(layer).to(device)) for layer in at_device]
-        self._homes: dict[int, Home] = {}
+        self._homes: dict[int, DeviceExperts] = {}
         self._dynamic = DynamicPlacement(at_device, every=placement.every) if placement.policy == "dynamic" else None
         self._steps = self._moved = 0
         for number in np.flatnonzero(at_device.any(axis=1)).tolist():
@@ -226,7 +226,7 @@ class Residents:
 
     def enter(self, operators: Sequence[ExpertsOperator]) -> None:
         """From now on experts live where they lived when this placement was left."""
-        leave(operators)
+        detach(operators)
         for number, home in self._homes.items():
             operators[number].residence, operators[number].at_device = self._residences[number], home.backend
 
@@ -249,7 +249,7 @@ class Residents:
         return {"device_experts": served, "experts_moved": self._moved}
 
 
-def leave(operators: Sequence[ExpertsOperator]) -> None:
+def detach(operators: Sequence[ExpertsOperator]) -> None:
     """All experts live with the host again."""
     for operator in operators:
         operator.residence = operator.at_device = None
@@ -262,4 +262,4 @@ class SameMemory:
         self.backend = backend
 
     def move(self, move: Move) -> None:
-        """See `Home`."""
+        """See `DeviceExperts`."""

@@ -34,7 +34,7 @@ class Packing:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Holding:
+class WeightPlan:
     """What an engine keeps in memory for the cells that it serves.
 
     `original` experts as Transformers holds them, for base; `packing` says how the fused operator's are held; linear
@@ -54,7 +54,7 @@ class Holding:
             raise ValueError("neither original nor packed experts are kept: nothing is left to run them with")
 
     @classmethod
-    def of(cls, specs: Sequence[RunSpec], host: HostRole) -> Holding:
+    def of(cls, specs: Sequence[RunSpec], host: HostRole) -> WeightPlan:
         """What cells need that share their weights."""
         first = specs[0]
         lean = [spec.engine.packed_dense for spec in specs]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ktbench.engine.decode.forward import CacheState, Forward
-from ktbench.engine.experts import Pass
+from ktbench.engine.experts import MoERuntimeState
 from ktbench.engine.routing import PassRouting, synthetic
 from ktbench.engine.workload.routing import prompt_ids, prompt_padding
 from ktbench.spec.run_spec import WorkloadSpec
@@ -47,7 +47,7 @@ class ScriptWriter:
     workload: WorkloadSpec
     shape: MoEShape
     forward: Forward
-    state: Pass
+    state: MoERuntimeState
 
     def write(self) -> Script:
         """The script; for decode the prompt is run whatever the routing, its cache being part of the script."""

@@ -11,7 +11,7 @@ from time import perf_counter
 
 from transformers import AutoTokenizer
 
-from ktbench.engine.generate import open_answering
+from ktbench.engine.generate import open_generator
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.eval.asking import Answer, ask
 from ktbench.eval.drift import DriftPlan, measure_drift
@@ -67,7 +67,7 @@ class Session:
         tokenizer = AutoTokenizer.from_pretrained(
             checkpoint_folder(path), local_files_only=True, trust_remote_code=False
         )
-        answering = open_answering([cell.spec for cell in cells], host)
+        answering = open_generator([cell.spec for cell in cells], host)
         return cls(EngineLM(answering, tokenizer, batch=suite.batch, progress=progress), suite, answers, ids)
 
     def close(self) -> None:

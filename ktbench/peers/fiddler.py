@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import torch
 
-from ktbench.engine.components import Parts
+from ktbench.engine.components import EngineComponents
 from ktbench.engine.cuda.fiddler import Copier, Costs, measure_costs
 from ktbench.engine.cuda.stream import CudaHostMemory, Pins
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.load import load_engine
 from ktbench.engine.protocol import HostRole, Unsupported
-from ktbench.engine.weight_plan import Holding
+from ktbench.engine.weight_plan import WeightPlan
 from ktbench.peers.support import unsupported
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec
@@ -26,7 +26,7 @@ class Fiddler(HybridEngine):
     What an expert costs is measured before the first turn with a number of threads.
     """
 
-    def __init__(self, model: ModelSpec, parts: Parts, pins: Pins | None) -> None:
+    def __init__(self, model: ModelSpec, parts: EngineComponents, pins: Pins | None) -> None:
         """On parts with a CUDA role, whose operators get other experts for base; `pins` as in `Copier`."""
         super().__init__(model, parts)
         assert parts.cuda is not None
@@ -39,7 +39,7 @@ class Fiddler(HybridEngine):
     @classmethod
     def around(cls, engine: HybridEngine, pins: Pins | None) -> Fiddler:
         """The parts of an engine that was loaded for base on a CUDA device."""
-        return cls(engine.model, engine._parts, pins)
+        return cls(engine.model, engine._components, pins)
 
     def configure(self, spec: RunSpec) -> None:
         """See `System`. Raises Unsupported, and ValueError for a model or thread count that is not there."""
@@ -49,7 +49,7 @@ class Fiddler(HybridEngine):
         super().configure(spec)
 
     def _costs_of(self, engine: EngineSpec) -> Costs:
-        self._parts.threads.use(engine, None, None)
+        self._components.threads.use(engine, None, None)
         threads = torch.get_num_threads()
         if threads not in self._costs:
             self._costs[threads] = measure_costs(self._layers[0])
@@ -83,5 +83,5 @@ def open_fiddler(model: ModelSpec, host: HostRole) -> Fiddler:
 
     Raises ValueError for a checkpoint that is not whole, OSError where no CUDA runtime is loaded.
     """
-    engine = load_engine(model, Holding(engine=EngineSpec(device="cuda")), host)
+    engine = load_engine(model, WeightPlan(engine=EngineSpec(device="cuda")), host)
     return Fiddler.around(engine, Pins(CudaHostMemory.open()))

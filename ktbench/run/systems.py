@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ktbench.engine.protocol import HostRole, System
-from ktbench.engine.weight_plan import Holding
+from ktbench.engine.weight_plan import WeightPlan
 from ktbench.peers.opening import open_peer
 from ktbench.spec.run_spec import RunSpec
 
@@ -21,7 +21,7 @@ def open_system(
     host = HostRole(cores=len(cpus), cpus=tuple(cpus), nodes=tuple(nodes), cache_bytes=cache_bytes)
     if specs[0].system != "ktbench":
         return open_peer(specs, host)
-    holding = Holding.of(specs, host)
+    holding = WeightPlan.of(specs, host)
     if specs[0].workload.phase == "layer":
         from ktbench.engine.load_layer import load_layer
 

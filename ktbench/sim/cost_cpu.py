@@ -1,24 +1,28 @@
-"""What the device role costs on cores: attention, the dense layers beside the experts, the output head."""
+"""Costs of a step where both roles run on CPU cores: our fused operator, PyTorch, and our packed dense layers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ktbench.sim.calibration import Calibration
-from ktbench.sim.routing import Selections, counts
+from ktbench.sim.executor import Graph, apply_contention
+from ktbench.sim.graph import DeviceTask, Pass, SharedOrder, build_graph, kept_experts
+from ktbench.sim.routing import counts, selections
 from ktbench.sim.schedule import dynamic_s, static_s
-from ktbench.spec.engine import EngineSpec
+from ktbench.sim.sizes import BF16_BYTES, Sizes, sizes_of
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.run_spec import Dtype, RunSpec
-from ktbench.spec.shape import MoEShape, text_config
-from ktbench.spec.weights import Precision, expert_bytes
+from ktbench.spec.timeline import Resource
+from ktbench.spec.weights import Precision, expert_bytes, weight_bits
 
-Isa = tuple[str, Dtype]
+Seconds = NDArray[np.float64]
 VECTOR, AMX = "vector", "amx"
+# Into about how many tasks the fused operator divides an expert (kernels/moe/call.cpp).
+TASKS = 32
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,41 +31,48 @@ class Team:
 
     cores: int
     read_bytes_per_s: float
-    peaks: Mapping[Isa, float]
+    peaks: Mapping[tuple[str, Dtype], float]
 
     @property
     def torch_unit(self) -> str:
         """The unit that PyTorch (oneDNN) multiplies bf16 on: AMX where there is any."""
         return AMX if (AMX, "bf16") in self.peaks else VECTOR
 
-    def reading(self, bytes_per_s: float) -> Team:
-        """The same cores at another read bandwidth."""
-        return replace(self, read_bytes_per_s=bytes_per_s)
+    def peak(self, unit: str, dtype: Dtype) -> float:
+        """Operations/s. Raises ValueError for a unit that the machine lacks."""
+        if (unit, dtype) not in self.peaks:
+            raise ValueError(f"the machine has no {unit.upper()} peak for {dtype}")
+        return self.peaks[unit, dtype]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Teams:
-    """Who runs the routed experts and who runs the rest; `host_crowded` and `device_crowded` while both do."""
+def cpu_graph(spec: RunSpec, calibration: Calibration) -> Graph:
+    """The tasks of one step, on resources `host` and `device`; deferral must be a number.
 
-    host: Team
-    device: Team
-    host_crowded: Team
-    device_crowded: Team
+    With shared roles they run one after the other; apart, both read the same memory, and a task takes longer while the
+    other role works. Raises ValueError in one line for what is not simulated on cores.
+    """
+    policy = spec.engine.placement.policy
+    if spec.system != "ktbench":
+        raise ValueError(f"system={spec.system}: without a GPU only system=ktbench is simulated")
+    if policy != "host":
+        raise ValueError(f"engine.placement.policy={policy}: without a GPU only policy=host is simulated")
+    host, device = teams_of(spec, calibration)
+    alone = build_graph(CpuCosts(spec=spec, calibration=calibration, host_team=host, device_team=device))
+    if spec.engine.roles == "shared":
+        return alone
+    host, device = _contended(spec, host, device)
+    return apply_contention(
+        alone, build_graph(CpuCosts(spec=spec, calibration=calibration, host_team=host, device_team=device))
+    )
 
 
-def teams_of(spec: RunSpec, cost: Calibration) -> Teams:
-    """The teams of both roles of a cell. Raises ValueError where there are too few cores for them."""
-    machine, engine = _machine(spec), spec.engine
+def teams_of(spec: RunSpec, calibration: Calibration) -> tuple[Team, Team]:
+    """The cores of the host role and of the device role. Raises ValueError where there are too few for them."""
+    machine = _machine(spec)
     device, host = role_cores(spec)
-    everywhere = _spread_bytes_per_s(machine)
-    host_bytes_per_s = machine.domains * machine.read_gb_per_s * 1e9 if engine.numa else everywhere
-    teams = (_team(machine, host, host_bytes_per_s, cost), _team(machine, device, everywhere, cost))
-    if engine.roles == "shared":
-        return Teams(host=teams[0], device=teams[1], host_crowded=teams[0], device_crowded=teams[1])
-    wanted = sum(team.read_bytes_per_s for team in teams)
-    share = min(1.0, everywhere / wanted)
-    crowded = [team.reading(share * team.read_bytes_per_s) for team in teams]
-    return Teams(host=teams[0], device=teams[1], host_crowded=crowded[0], device_crowded=crowded[1])
+    spread = _spread_bytes_per_s(machine)
+    bound = machine.domains * machine.read_gb_per_s * 1e9 if spec.engine.numa else spread
+    return _team(machine, host, bound, calibration), _team(machine, device, spread, calibration)
 
 
 def role_cores(spec: RunSpec) -> tuple[int, int]:
@@ -82,24 +93,26 @@ def role_cores(spec: RunSpec) -> tuple[int, int]:
     return device, used - device
 
 
-def _team(machine: MachineSpec, cores: int, bytes_per_s: float, cost: Calibration) -> Team:
+def _contended(spec: RunSpec, host: Team, device: Team) -> tuple[Team, Team]:
+    """Both teams while the other one reads as well: the bandwidth is divided as they would use it alone."""
+    wanted = sum(team.read_bytes_per_s for team in (host, device))
+    share = min(1.0, _spread_bytes_per_s(_machine(spec)) / wanted)
+    slower = [replace(team, read_bytes_per_s=share * team.read_bytes_per_s) for team in (host, device)]
+    return slower[0], slower[1]
+
+
+def _team(machine: MachineSpec, cores: int, bytes_per_s: float, calibration: Calibration) -> Team:
     """Some of the cores: their share of the peaks; what they read is bounded by their own limit as well."""
     share = cores / (machine.domains * machine.cores)
-    own = max(cores * cost["core_read_gb_per_s"] * 1e9, share * bytes_per_s)
-    return Team(
-        cores=cores,
-        read_bytes_per_s=min(bytes_per_s, own),
-        peaks={isa: share * machine.domains * tera * 1e12 for isa, tera in _tera_peaks(machine).items() if tera},
-    )
-
-
-def _tera_peaks(machine: MachineSpec) -> dict[Isa, float | None]:
-    return {
+    own = max(cores * calibration["core_read_gb_per_s"] * 1e9, share * bytes_per_s)
+    tera: dict[tuple[str, Dtype], float | None] = {
         (VECTOR, "bf16"): machine.vector_tflops,
         (VECTOR, "int8"): machine.vector_int8_tops,
         (AMX, "bf16"): machine.amx_tflops,
         (AMX, "int8"): machine.amx_int8_tops,
     }
+    peaks = {isa: share * machine.domains * peak * 1e12 for isa, peak in tera.items() if peak}
+    return Team(cores=cores, read_bytes_per_s=min(bytes_per_s, own), peaks=peaks)
 
 
 def _spread_bytes_per_s(machine: MachineSpec) -> float:
@@ -115,224 +128,176 @@ def _machine(spec: RunSpec) -> MachineSpec:
     return spec.machine
 
 
-Seconds = NDArray[np.float64]
-_INT4: tuple[Precision, ...] = ("int4_g32", "int4_g64", "int4_g128", "q4_0")
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Weights:
-    """A set of weights that is read as a whole: `params` of them in `nbytes`."""
+class CpuCosts:
+    """`CostModel` of our engine on cores: the device role runs Transformers' modules, or with +l packed layers."""
 
-    params: int
-    nbytes: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PackedProducts:
-    """Our kernels on packed weights of a precision, by one team."""
-
-    cost: Calibration
-    team: Team
-    engine: EngineSpec
-    precision: Precision
-
-    def seconds(self, weights: Weights, rows: NDArray[np.int64]) -> Seconds:
-        """[N] seconds of products of one set of weights with each number of rows (above 0)."""
-        few, many = (VECTOR if self.engine.avx512 else AMX), (AMX if self.engine.amx else VECTOR)
-        seconds: Seconds = np.where(
-            rows >= self.engine.amx_min_tokens, self._on(many, weights, rows), self._on(few, weights, rows)
-        )
-        return seconds
-
-    def _on(self, unit: str, weights: Weights, rows: NDArray[np.int64]) -> Seconds:
-        """Reading and arithmetic overlap in part; int4 is unpacked once, whatever the number of rows."""
-        cost, dtype = self.cost, self._dtype
-        reading = weights.nbytes / (self.team.read_bytes_per_s * cost[f"{unit}_read"])
-        multiplying = 2 * weights.params * rows / (self.team.peaks[unit, dtype] * cost[f"{unit}_{dtype}_peak"])
-        unpacking = self._unpacking_s(unit, weights)
-        return soft_maximum(reading + unpacking, multiplying, cost[f"{unit}_{dtype}_overlap"])
-
-    def _unpacking_s(self, unit: str, weights: Weights) -> float:
-        if self.precision not in _INT4:
-            return 0.0
-        return weights.params / (self.team.cores * self.cost[f"{unit}_unpacks_g_per_s"] * 1e9)
+    spec: RunSpec
+    calibration: Calibration
+    host_team: Team
+    device_team: Team
+    _calls: dict[tuple[int, int, int], float] = field(default_factory=dict, init=False, compare=False)
 
     @property
-    def _dtype(self) -> Dtype:
-        return "bf16" if self.precision == "bf16" else "int8"
+    def host(self) -> Resource:
+        """Base submits nothing: all of it runs on the device role's cores."""
+        return "host" if self.spec.engine.fused else "device"
 
+    @property
+    def shared_order(self) -> SharedOrder:
+        """On shared cores, and in base, one part runs after the other."""
+        return "beside" if self.spec.engine.roles == "split" and self.spec.engine.fused else "after"
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TorchProducts:
-    """PyTorch's linear layers (oneDNN) on bf16 weights, by one team."""
+    @property
+    def step_launch_s(self) -> float:
+        """Nothing is launched."""
+        return 0.0
 
-    cost: Calibration
-    team: Team
+    def attention(self, work: Pass) -> DeviceTask:
+        """Projections and router, norms and the like, and attention itself."""
+        shape, name = self.spec.model.shape, "lean_layer_us" if self._replays else "torch_layer_us"
+        router = shape.experts * shape.hidden
+        products = self._linear_s(shape.attention_params, work.rows) + self._linear_s(router, work.rows)
+        around = self._score_s(work) + self._cache_s(work) + self._elementwise_s(work)
+        seconds = self.calibration[name] * 1e-6 + products + around
+        return DeviceTask(name="attention", kind="attention", seconds=seconds)
 
-    def seconds(self, weights: Weights, rows: NDArray[np.int64]) -> Seconds:
-        """See `PackedProducts.seconds`."""
-        cost, unit = self.cost, self.team.torch_unit
-        reading = weights.nbytes / (self.team.read_bytes_per_s * cost["torch_read"])
-        rate = self.team.peaks[unit, "bf16"] * cost[f"torch_{unit}_peak"]
-        return soft_maximum(reading, 2 * weights.params * rows / rate, cost["torch_overlap"])
+    def dense(self, work: Pass) -> DeviceTask:
+        """See `CostModel`."""
+        return DeviceTask(name="dense", kind="other", seconds=self._mlp_s(self._sizes.dense_params, work))
+
+    def shared(self, work: Pass) -> DeviceTask | None:
+        """See `CostModel`."""
+        params = self._sizes.shared_params
+        return DeviceTask(name="shared", kind="shared", seconds=self._mlp_s(params, work)) if params else None
+
+    def head(self, work: Pass) -> DeviceTask:
+        """See `CostModel`."""
+        return DeviceTask(name="head", kind="other", seconds=self._linear_s(self._sizes.head_params, work.batch))
+
+    def device_experts(self, work: Pass, layer: int) -> DeviceTask | None:
+        """None: all experts are the host's."""
+        return None
+
+    def hand_over_s(self, work: Pass) -> float | None:
+        """None: both roles share memory."""
+        return None
+
+    def routed_s(self, work: Pass, layer: int, first: int, last: int) -> float:
+        """Mean over the layers drawn; every layer takes as long."""
+        key = (work.rows, first, last)
+        if key not in self._calls:
+            self._calls[key] = self._routed_s(*key)
+        return self._calls[key]
+
+    def layer_alone_s(self) -> float:
+        """See `CostModel`."""
+        return self._routed_s(self.spec.workload.batch, 0, kept_experts(self.spec))
+
+    def _routed_s(self, rows: int, first: int, last: int) -> float:
+        if first == last:
+            return 0.0
+        call_s = self._fused_s if self.spec.engine.fused else self._modules_s
+        calls = [call_s(counts(ids[:, first:last])) for ids in selections(self.spec, self.calibration, rows)]
+        return sum(calls) / len(calls)
+
+    def _modules_s(self, tokens: NDArray[np.int64]) -> float:
+        """One after the other through Transformers' module (its loop over the experts that are hit)."""
+        fixed_ms = self.calibration["torch_call_ms"] + len(tokens) * self.calibration["torch_expert_ms"]
+        params, nbytes = self._expert("bf16")
+        return fixed_ms * 1e-3 + float(self._torch_s(params, nbytes, tokens).sum())
+
+    def _fused_s(self, tokens: NDArray[np.int64]) -> float:
+        """The tasks of all experts, assigned to threads dynamically with +d."""
+        team, precision = self.host_team, self.spec.precision
+        params, nbytes = self._expert(precision)
+        of_one_thread = team.cores * self._packed_s(team, precision, params, nbytes, tokens)
+        makespan = (dynamic_s if self.spec.engine.dynamic else static_s)(of_one_thread, TASKS, team.cores)
+        return self.calibration["fused_call_us"] * 1e-6 + float(makespan)
+
+    def _expert(self, precision: Precision) -> tuple[int, int]:
+        """Weights of a routed expert, and their bytes."""
+        shape = self.spec.model.shape
+        return shape.expert_params, expert_bytes(shape, precision)
+
+    @property
+    def _sizes(self) -> Sizes:
+        return sizes_of(self.spec)
+
+    @property
+    def _replays(self) -> bool:
+        """Whether a step is replayed without the modelling code."""
+        return self.spec.engine.packed_dense and self.spec.workload.phase == "decode"
+
+    def _mlp_s(self, params: int, work: Pass) -> float:
+        return self._linear_s(params, work.rows)
+
+    def _linear_s(self, params: int, rows: int) -> float:
+        """One linear layer of the device role; 0 for one without weights."""
+        if not params:
+            return 0.0
+        spec, counted = self.spec, np.array([rows])
+        if not spec.engine.packed_dense:
+            return float(self._torch_s(params, BF16_BYTES * params, counted)[0])
+        shape, precision = spec.model.shape, spec.device_precision
+        nbytes = params * expert_bytes(shape, precision) / shape.expert_params
+        return float(self._packed_s(self.device_team, precision, params, nbytes, counted)[0])
+
+    def _score_s(self, work: Pass) -> float:
+        """Scores and their products with values, in a pass of several tokens; the masked half is computed as well."""
+        if work.tokens == 1:
+            return 0.0
+        flops = work.rows * (work.context + work.tokens) * self._sizes.score_flops
+        unit = self.device_team.torch_unit
+        return flops / (self.device_team.peak(unit, "bf16") * self.calibration[f"attention_{unit}_peak"])
+
+    def _cache_s(self, work: Pass) -> float:
+        """Keys and values of the context, in a decode step. Transformers copies and repeats them for its heads."""
+        if work.tokens > 1:
+            return 0.0
+        nbytes = work.batch * work.context * self._sizes.expanded_key_bytes
+        if self._replays:
+            return nbytes / (self.device_team.read_bytes_per_s * self.calibration["lean_cache_read"])
+        return nbytes * 1e-6 * self.calibration["torch_cache_ms_per_mb"] * 1e-3 / self.device_team.cores
+
+    def _elementwise_s(self, work: Pass) -> float:
+        """Norms, rotations, additions, and the memory that is allocated for each of them."""
+        if work.tokens == 1:
+            return 0.0
+        moved_mb = work.rows * self.spec.model.shape.hidden * BF16_BYTES * 1e-6
+        name = "lean_elementwise_ms_per_mb" if self.spec.engine.packed_dense else "torch_elementwise_ms_per_mb"
+        return moved_mb * self.calibration[name] * 1e-3 / self.device_team.cores
+
+    def _packed_s(
+        self, team: Team, precision: Precision, params: int, nbytes: float, rows: NDArray[np.int64]
+    ) -> Seconds:
+        """[N] seconds of our kernels on one packed set of weights with each number of rows (above 0)."""
+        engine = self.spec.engine
+        few, many = (VECTOR if engine.avx512 else AMX), (AMX if engine.amx else VECTOR)
+        on_few, on_many = (self._on_unit(unit, team, precision, params, nbytes, rows) for unit in (few, many))
+        seconds: Seconds = np.where(rows >= engine.amx_min_tokens, on_many, on_few)
+        return seconds
+
+    def _on_unit(
+        self, unit: str, team: Team, precision: Precision, params: int, nbytes: float, rows: NDArray[np.int64]
+    ) -> Seconds:
+        """Reading and arithmetic overlap in part; 4-bit weights are unpacked once, whatever the number of rows."""
+        cost, bits = self.calibration, weight_bits(precision)
+        dtype: Dtype = "bf16" if bits == 16 else "int8"
+        reading = nbytes / (team.read_bytes_per_s * cost[f"{unit}_read"])
+        multiplying = 2 * params * rows / (team.peak(unit, dtype) * cost[f"{unit}_{dtype}_peak"])
+        unpacking = params / (team.cores * cost[f"{unit}_unpacks_g_per_s"] * 1e9) if bits == 4 else 0.0
+        return soft_maximum(reading + unpacking, multiplying, cost[f"{unit}_{dtype}_overlap"])
+
+    def _torch_s(self, params: int, nbytes: float, rows: NDArray[np.int64]) -> Seconds:
+        """[N] seconds of PyTorch's linear layers (oneDNN) on bf16 weights, by the device role."""
+        cost, team = self.calibration, self.device_team
+        reading = nbytes / (team.read_bytes_per_s * cost["torch_read"])
+        rate = team.peak(team.torch_unit, "bf16") * cost[f"torch_{team.torch_unit}_peak"]
+        return soft_maximum(reading, 2 * params * rows / rate, cost["torch_overlap"])
 
 
 def soft_maximum(reading: float, computing: Seconds, overlap: float) -> Seconds:
     """The norm of both times: their sum at an overlap of 1, the larger of them from large ones on."""
     seconds: Seconds = (reading**overlap + computing**overlap) ** (1 / overlap)
     return seconds
-
-
-# Into how many tasks the fused operator cuts an expert, give or take (kernels/moe/call.cpp).
-TASKS = 32
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Experts:
-    """The routed experts of a cell, run by a team."""
-
-    spec: RunSpec
-    shape: MoEShape
-    cost: Calibration
-    team: Team
-
-    def seconds(self, drawn: Selections, first: int, last: int) -> float:
-        """Mean over the layers drawn, of a call for the selections `first` to `last` of each token."""
-        if first == last:
-            return 0.0
-        calls = [self._call_s(counts(ids[:, first:last])) for ids in drawn]
-        return sum(calls) / len(calls)
-
-    def _call_s(self, tokens: NDArray[np.int64]) -> float:
-        return self._fused_s(tokens) if self.spec.engine.fused else self._torch_s(tokens)
-
-    def _torch_s(self, tokens: NDArray[np.int64]) -> float:
-        """One after the other through Transformers' module (its loop over the experts that are hit)."""
-        products = TorchProducts(cost=self.cost, team=self.team)
-        fixed_ms = self.cost["torch_call_ms"] + len(tokens) * self.cost["torch_expert_ms"]
-        return fixed_ms * 1e-3 + float(products.seconds(self._weights("bf16"), tokens).sum())
-
-    def _fused_s(self, tokens: NDArray[np.int64]) -> float:
-        """The tasks of all experts, dealt to threads as +d says."""
-        engine, threads = self.spec.engine, self.team.cores
-        products = PackedProducts(cost=self.cost, team=self.team, engine=engine, precision=self.spec.precision)
-        of_one_thread = threads * products.seconds(self._weights(self.spec.precision), tokens)
-        dealt = (dynamic_s if engine.dynamic else static_s)(of_one_thread, TASKS, threads)
-        return self.cost["fused_call_us"] * 1e-6 + float(dealt)
-
-    def _weights(self, precision: Precision) -> Weights:
-        return Weights(params=self.shape.expert_params, nbytes=expert_bytes(self.shape, precision))
-
-
-_BF16_BYTES = 2
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Pass:
-    """Tokens that go through the model together: `tokens` of each of `batch` sequences, after `context` others."""
-
-    tokens: int
-    batch: int
-    context: int
-
-    @property
-    def rows(self) -> int:
-        """Tokens of all sequences."""
-        return self.batch * self.tokens
-
-
-def passes_of(spec: RunSpec) -> tuple[Pass, ...]:
-    """The passes of a step: one, or one for each chunk of a prompt. A prefill begins without context."""
-    work = spec.workload
-    if work.phase == "decode":
-        return (Pass(tokens=1, batch=work.batch, context=work.prompt),)
-    chunk = work.chunk or work.prompt
-    begins = range(0, work.prompt, chunk)
-    return tuple(Pass(tokens=min(chunk, work.prompt - at), batch=work.batch, context=at) for at in begins)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Device:
-    """The device role of a cell, run by a team: Transformers' modules, or with +l ours."""
-
-    spec: RunSpec
-    shape: MoEShape
-    cost: Calibration
-    team: Team
-
-    def attention_s(self, work: Pass) -> float:
-        """Of one layer: projections and router, norms and the like, and attention itself."""
-        shape, name = self.shape, "lean_layer_us" if self._recorded else "torch_layer_us"
-        router = shape.experts * shape.hidden
-        products = self._linear_s(shape.attention_params, work.rows) + self._linear_s(router, work.rows)
-        around = self._score_s(work) + self._cache_s(work) + self._elementwise_s(work)
-        return self.cost[name] * 1e-6 + products + around
-
-    def mlp_s(self, ffn: int, rows: int) -> float:
-        """Of a shared expert or a dense layer of that width; 0 where there is none."""
-        return self._linear_s(3 * self.shape.hidden * ffn, rows)
-
-    def head_s(self, batch: int) -> float:
-        """Of the output head, for the last position of each sequence."""
-        return self._linear_s(self.shape.vocab * self.shape.hidden, batch)
-
-    @property
-    def _recorded(self) -> bool:
-        """Whether a step is replayed without the modelling code."""
-        return self.spec.engine.packed_dense and self.spec.workload.phase == "decode"
-
-    def _linear_s(self, params: int, rows: int) -> float:
-        if not params:
-            return 0.0
-        spec, counted = self.spec, np.array([rows])
-        if not spec.engine.packed_dense:
-            torch = TorchProducts(cost=self.cost, team=self.team)
-            return float(torch.seconds(Weights(params=params, nbytes=_BF16_BYTES * params), counted)[0])
-        shape, precision = self.shape, spec.device_precision
-        packed = PackedProducts(cost=self.cost, team=self.team, engine=spec.engine, precision=precision)
-        nbytes = params * expert_bytes(shape, precision) / shape.expert_params
-        return float(packed.seconds(Weights(params=params, nbytes=nbytes), counted)[0])
-
-    def _score_s(self, work: Pass) -> float:
-        """Scores and their products with values, in a pass of several tokens; the masked half is computed as well."""
-        if work.tokens == 1:
-            return 0.0
-        flops = 2 * work.rows * (work.context + work.tokens) * sum(attention_widths(self.spec, self.shape))
-        unit = self.team.torch_unit
-        return flops / (self.team.peaks[unit, "bf16"] * self.cost[f"attention_{unit}_peak"])
-
-    def _cache_s(self, work: Pass) -> float:
-        """Keys and values of the context, in a decode step. Transformers copies and repeats them for its heads."""
-        if work.tokens > 1:
-            return 0.0
-        nbytes = work.batch * work.context * cache_bytes(self.spec, self.shape)
-        if self._recorded:
-            return nbytes / (self.team.read_bytes_per_s * self.cost["lean_cache_read"])
-        return nbytes * 1e-6 * self.cost["torch_cache_ms_per_mb"] * 1e-3 / self.team.cores
-
-    def _elementwise_s(self, work: Pass) -> float:
-        """Norms, rotations, additions, and the memory that each of them is given anew."""
-        if work.tokens == 1:
-            return 0.0
-        moved_mb = work.rows * self.shape.hidden * _BF16_BYTES * 1e-6
-        name = "lean_elementwise_ms_per_mb" if self.spec.engine.packed_dense else "torch_elementwise_ms_per_mb"
-        return moved_mb * self.cost[name] * 1e-3 / self.team.cores
-
-
-def attention_widths(spec: RunSpec, shape: MoEShape) -> tuple[int, int]:
-    """Widths of queries and of values, over all heads."""
-    config = text_config(spec.model.config)
-    heads = int(config["num_attention_heads"])
-    if config.get("kv_lora_rank"):
-        key = int(config["qk_nope_head_dim"]) + int(config["qk_rope_head_dim"])
-        return heads * key, heads * int(config["v_head_dim"])
-    head = int(config.get("head_dim") or shape.hidden // heads)
-    return heads * head, heads * head
-
-
-def cache_bytes(spec: RunSpec, shape: MoEShape) -> int:
-    """Bytes that a token leaves in the cache of a layer: of latent attention Transformers keeps what it expands to."""
-    config, (keys, values) = text_config(spec.model.config), attention_widths(spec, shape)
-    heads = int(config["num_attention_heads"])
-    kept = heads if config.get("kv_lora_rank") else int(config.get("num_key_value_heads") or heads)
-    return (keys + values) * kept // heads * _BF16_BYTES

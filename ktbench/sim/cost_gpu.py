@@ -1,106 +1,182 @@
-"""One cell with a GPU, as its task graph sees it."""
+"""Costs of a step with the device role on a GPU: KTransformers, and Fiddler's scheme as its base."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ktbench.sim.calibration import Calibration
-from ktbench.sim.host_kernels import HostBase, HostDecode, HostPrefill
-from ktbench.sim.placement import Coverage
-from ktbench.sim.sizes import Sizes, sizes_of
+from ktbench.sim.graph import DeviceTask, Pass, SharedOrder, kept_experts
+from ktbench.sim.host_kernels import DecodeExperts, PrefillExperts, TorchExperts
+from ktbench.sim.placement import ALL_ON_HOST, Coverage, coverage
+from ktbench.sim.routing import SAMPLES, loads_of
+from ktbench.sim.sizes import BF16_BYTES, Sizes, sizes_of
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.timeline import Resource
 
+# Their modules launch the shared expert before a blocking copy, and beside the experts only while a graph is captured;
+# others copy first.
+_BLOCKING_FAMILIES = ("deepseek_v2", "deepseek_v3")
 _A100_GHZ = 1.41  # the clock at which `kernel_us` was fitted
 # Of a layer's kernels: gate, up, activation, product, down, addition.
 _SHARED_KERNELS = 6
 
 
+def gpu_costs(spec: RunSpec, calibration: Calibration) -> GpuCosts:
+    """The costs of a cell. Raises ValueError for a cell that is not on a machine with a GPU."""
+    if spec.machine is None or spec.machine.gpu is None:
+        raise ValueError("a step with a GPU needs a machine that has one")
+    return GpuCosts(spec=spec, machine=spec.machine, cost=calibration, sizes=sizes_of(spec))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
-    """A part of a layer on the device: seconds of its work, and the kernels it takes."""
+class GpuCosts:
+    """`CostModel` of a machine with a GPU under a calibration."""
 
-    work_s: float
-    kernels: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Gpu:
-    """The device of a machine under a calibration.
-
-    `graph` says whether a step is one CUDA graph, `base` whether modules are PyTorch's own, as in Fiddler's scheme.
-    """
-
+    spec: RunSpec
     machine: MachineSpec
     cost: Calibration
     sizes: Sizes
-    graph: bool
-    base: bool
+    _calls: dict[tuple[int, int, Coverage], float] = field(default_factory=dict, init=False, compare=False)
+    _covered: dict[int, Coverage] = field(default_factory=dict, init=False, compare=False)
 
-    def seconds(self, part: Part) -> float:
-        """A part's work and the least that its kernels take."""
+    @property
+    def base(self) -> bool:
+        """Whether experts run one after the other through PyTorch, and modules are PyTorch's own."""
+        return not self.spec.engine.fused
+
+    @property
+    def prefill(self) -> bool:
+        """Whether a step is a forward pass over prompts."""
+        return self.spec.workload.phase == "prefill"
+
+    @property
+    def graph(self) -> bool:
+        """Whether a step is one CUDA graph, which holds the decode step alone."""
+        return self.spec.engine.cuda_graph and self.spec.workload.phase == "decode"
+
+    @property
+    def host(self) -> Resource:
+        """See `CostModel`."""
+        return "host"
+
+    @property
+    def shared_order(self) -> SharedOrder:
+        """See `CostModel`."""
         if self.base:
-            return part.work_s + part.kernels * self.cost["base_launch_us"] * 1e-6
-        least_us = self.cost["kernel_us"] * _A100_GHZ / self._of(self.machine.gpu_ghz)
-        return part.work_s + part.kernels * least_us * 1e-6
+            return "after"
+        return "beside" if self.graph or self.sizes.family not in _BLOCKING_FAMILIES else "before"
 
-    def launch_s(self, part: Part) -> float:
-        """What launching a part's kernels takes: nothing where a graph holds them; in base it is in their time."""
-        return 0.0 if self.graph or self.base else part.kernels * self.cost["launch_us"] * 1e-6
+    @property
+    def step_launch_s(self) -> float:
+        """See `CostModel`; of decode steps."""
+        return 0.0 if self.prefill else self.cost["step_ms"] * 1e-3
 
     @property
     def layer_kernels(self) -> int:
-        """Kernels of a layer, those of the shared expert counted in."""
+        """Kernels of a layer, those of the shared expert included."""
         name = ("base_kernels_" if self.base else "kernels_") + ("latent" if self.sizes.latent else "grouped")
         return round(self.cost[name])
 
-    def attend(self, tokens: int, batch: int, context: int) -> Part:
-        """Attention, norms and router: of `tokens` new ones a sequence, each of `batch` at a depth of `context`."""
+    def attention(self, work: Pass) -> DeviceTask:
+        """Attention, norms and router."""
         sizes = self.sizes
         shared = _SHARED_KERNELS if sizes.shared_params else 0
         params = sizes.attention_params + sizes.fixed_params
-        read = sizes.attention_bytes(context * batch) + sizes.gate_bytes
-        pairs = tokens * context + (tokens**2 / 2 if sizes.latent else tokens**2)
-        return Part(
-            work_s=self._dense(params, read, tokens * batch)
-            + batch * pairs * sizes.score_flops / (self._attention * self._peak)
-            + self._moved(tokens * batch),
-            kernels=self.layer_kernels - shared,
+        read = sizes.attention_bytes(work.context * work.batch) + sizes.gate_bytes
+        pairs = work.tokens * work.context + (work.tokens**2 / 2 if sizes.latent else work.tokens**2)
+        seconds = (
+            self._dense_s(params, read, work.rows)
+            + work.batch * pairs * sizes.score_flops / (self._attention_rate * self._peak)
+            + self._moved_s(work.rows)
         )
+        return self._task("attention", "attention", seconds, self.layer_kernels - shared)
 
-    def shared(self, tokens: int) -> Part:
-        """The shared expert."""
+    def dense(self, work: Pass) -> DeviceTask:
+        """See `CostModel`."""
+        return self._task("dense", "other", self._mlp_s(self.sizes.dense_params, work), _SHARED_KERNELS)
+
+    def shared(self, work: Pass) -> DeviceTask | None:
+        """See `CostModel`."""
         params = self.sizes.shared_params
-        kernels = _SHARED_KERNELS if params else 0
-        return Part(work_s=self._dense(params, params * self.sizes.bytes_per_param, tokens), kernels=kernels)
+        return self._task("shared", "shared", self._mlp_s(params, work), _SHARED_KERNELS) if params else None
 
-    def dense(self, tokens: int) -> Part:
-        """The feed-forward part of a layer without experts."""
-        params = self.sizes.dense_params
-        return Part(work_s=self._dense(params, params * self.sizes.bytes_per_param, tokens), kernels=_SHARED_KERNELS)
-
-    def head(self, batch: int) -> Part:
-        """The output head, of the last token of each sequence, in bf16."""
+    def head(self, work: Pass) -> DeviceTask:
+        """The output head in bf16."""
         params = self.sizes.head_params
-        return Part(work_s=self._dense(params, 2.0 * params, batch), kernels=2)
+        return self._task("head", "other", self._dense_s(params, 2.0 * params, work.batch), 2)
 
-    def experts(self, count: float, tokens: float) -> Part:
-        """Routed experts that live at the device: `count` of them for `tokens` selections."""
-        sizes = self.sizes
-        params = sizes.expert_flops / 2
-        read = count * sizes.expert_bytes
-        flops = tokens * sizes.expert_flops / (self._gemm * self._peak)
-        return Part(work_s=max(read / self._stream, flops) if params else 0.0, kernels=_SHARED_KERNELS)
+    def device_experts(self, work: Pass, layer: int) -> DeviceTask | None:
+        """Routed experts that are placed on the device, for their expected share of the selections."""
+        placed = self._placed(layer)
+        if not placed.device:
+            return None
+        loads = loads_of(self.spec, self.cost, work.rows, kept_experts(self.spec))[layer % SAMPLES]
+        return self.experts(int((loads > 0).sum()) * placed.device, int(loads.sum()) * placed.device)
 
-    def _dense(self, params: float, read_bytes: float, tokens: int) -> float:
+    def experts(self, count: float, tokens: float) -> DeviceTask:
+        """`count` routed experts on the device for `tokens` selections."""
+        read = count * self.sizes.expert_bytes
+        flops_s = tokens * self.sizes.expert_flops / (self._gemm * self._peak)
+        return self._task("device experts", "experts", max(read / self._stream, flops_s), _SHARED_KERNELS)
+
+    def routed_s(self, work: Pass, layer: int, first: int, last: int) -> float:
+        """See `CostModel`; layers are drawn, and repeated through the depth of a model."""
+        picks, sample, placed = last - first, layer % SAMPLES, self._placed(layer)
+        if (sample, picks, placed) not in self._calls:
+            loads = loads_of(self.spec, self.cost, work.rows, picks)[sample]
+            self._calls[sample, picks, placed] = self._call_s(loads, placed) if picks else 0.0
+        return self._calls[sample, picks, placed]
+
+    def layer_alone_s(self) -> float:
+        """Mean over the layers drawn."""
+        drawn = loads_of(self.spec, self.cost, self.spec.workload.batch, self.spec.model.shape.top_k)
+        return float(np.mean([self._call_s(loads, ALL_ON_HOST) for loads in drawn]))
+
+    def hand_over_s(self, work: Pass) -> float:
+        """Both copies of a layer; in prefill through memory that is not pinned, and mapped anew where it is large."""
+        cost, sync_s = self.cost, self.cost["sync_ms"] * 1e-3
+        if not self.prefill:
+            return sync_s
+        moved_mb = work.rows * self.sizes.hidden * BF16_BYTES * 1e-6
+        copy_s = moved_mb * 1e-3 / min(cost["pageable_gb_per_s"], self.machine.link_gb_per_s or 0.0)
+        fresh_s = moved_mb * cost["fresh_ms_per_mb"] * 1e-3 if moved_mb > cost["fresh_mb"] else 0.0
+        return sync_s + 2 * (copy_s + fresh_s)
+
+    def _placed(self, layer: int) -> Coverage:
+        if layer not in self._covered:
+            self._covered[layer] = coverage(self.spec, self.cost, layer - self.spec.model.shape.dense_layers)
+        return self._covered[layer]
+
+    def _call_s(self, loads: NDArray[np.int64], placed: Coverage) -> float:
+        """One call of a layer's experts on the host, `loads` [E] being the tokens of each."""
+        decodes = self.spec.workload.phase == "decode"
+        kernel = TorchExperts if self.base else DecodeExperts if decodes else PrefillExperts
+        return kernel(spec=self.spec, machine=self.machine, cost=self.cost, sizes=self.sizes).seconds(loads, placed)
+
+    def _task(self, name: str, kind: str, work_s: float, kernels: int) -> DeviceTask:
+        """A part's work, the least that its kernels take, and their launches.
+
+        A graph holds its launches; in base they are part of a kernel's time.
+        """
+        if self.base:
+            return DeviceTask(name=name, kind=kind, seconds=work_s + kernels * self.cost["base_launch_us"] * 1e-6)
+        least_us = self.cost["kernel_us"] * _A100_GHZ / self._of(self.machine.gpu_ghz)
+        launch_s = 0.0 if self.graph else kernels * self.cost["launch_us"] * 1e-6
+        return DeviceTask(name=name, kind=kind, seconds=work_s + kernels * least_us * 1e-6, launch_s=launch_s)
+
+    def _mlp_s(self, params: int, work: Pass) -> float:
+        return self._dense_s(params, params * self.sizes.bytes_per_param, work.rows)
+
+    def _dense_s(self, params: int, read_bytes: float, tokens: int) -> float:
         """Products of `tokens` rows: the weights are read, or their arithmetic takes longer."""
         flops = 2.0 * params * tokens
         return max(read_bytes / self._stream, flops / (self._gemm * self._peak) if tokens > 1 else 0.0)
 
-    def _moved(self, tokens: int) -> float:
+    def _moved_s(self, tokens: int) -> float:
         rate = self.cost["elementwise"] * self._of(self.machine.gpu_gb_per_s) * 1e9
         return tokens * self.sizes.elementwise_bytes / rate if tokens > 1 else 0.0
 
@@ -109,12 +185,12 @@ class Gpu:
         return self.cost["gemm_consumer" if self._is_consumer else "gemm"]
 
     @property
-    def _attention(self) -> float:
+    def _attention_rate(self) -> float:
         return self.cost["attention_consumer" if self._is_consumer else "attention"]
 
     @property
     def _is_consumer(self) -> bool:
-        """Their tensor cores add up in float32 at half rate, so that kernels come closer to the peak."""
+        """Their tensor cores accumulate in float32 at half rate, so that kernels come closer to the peak."""
         return str(self.machine.gpu).startswith("RTX")
 
     @property
@@ -129,62 +205,3 @@ class Gpu:
         if constant is None:
             raise ValueError(f"{self.machine.name} has no GPU")
         return constant
-
-
-# Their modules launch the shared expert before a blocking copy, and beside the experts only while a graph is captured;
-# others copy first.
-_BLOCKING_FAMILIES = ("deepseek_v2", "deepseek_v3")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepModel:
-    """One cell as the graph sees it."""
-
-    spec: RunSpec
-    machine: MachineSpec
-    cost: Calibration
-    sizes: Sizes
-    gpu: Gpu
-
-    @property
-    def prefill(self) -> bool:
-        """Whether a step is a forward pass over prompts."""
-        return self.spec.workload.phase == "prefill"
-
-    @property
-    def base(self) -> bool:
-        """Whether experts run one after the other through PyTorch."""
-        return not self.spec.engine.fused
-
-    @property
-    def overlaps_shared(self) -> bool:
-        """Whether the shared expert runs beside the routed ones."""
-        if self.base:
-            return False
-        blocking = self.sizes.family in _BLOCKING_FAMILIES
-        return not blocking or self.gpu.graph
-
-
-def step_model(spec: RunSpec, cost: Calibration) -> StepModel:
-    """The model behind a cell. Raises ValueError for a cell that is not on a machine with a GPU."""
-    machine = spec.machine
-    if machine is None or machine.gpu is None:
-        raise ValueError("a step with a GPU needs a machine that has one")
-    sizes = sizes_of(spec)
-    # A graph holds the decode step alone.
-    graph = spec.engine.cuda_graph and spec.workload.phase == "decode"
-    gpu = Gpu(machine=machine, cost=cost, sizes=sizes, graph=graph, base=not spec.engine.fused)
-    return StepModel(spec=spec, machine=machine, cost=cost, sizes=sizes, gpu=gpu)
-
-
-def call_s(model: StepModel, loads: NDArray[np.int64], placed: Coverage) -> float:
-    """Seconds of one call of a layer's experts, `loads` [E] being the tokens of each."""
-    spec, machine, cost, sizes = model.spec, model.machine, model.cost, model.sizes
-    active = loads[loads > 0].astype(float)
-    if model.base:
-        prefill = spec.workload.phase == "prefill"
-        return HostBase(machine=machine, cost=cost, sizes=sizes).seconds(active, prefill=prefill)
-    if spec.workload.phase != "decode":
-        many = HostPrefill(spec=spec, machine=machine, cost=cost, sizes=sizes)
-        return many.seconds(loads) * (1.0 - placed.device)
-    return HostDecode(spec=spec, machine=machine, cost=cost, sizes=sizes).seconds(active, placed)

@@ -1,4 +1,9 @@
-"""Routed experts of a few tokens on the host: their weights are read, and a call costs what it costs."""
+"""Routed experts of KTransformers on the host: its fused kernels in prefill and decode, and PyTorch in base.
+
+KTransformers, section 3.2, and its artifact's operators/amx/moe.hpp: every expert's matrices are sliced over the
+domains, phases are separated by barriers, and within one each thread takes tasks of 128 output columns; packing is one
+task for each expert.
+"""
 
 from __future__ import annotations
 
@@ -11,48 +16,34 @@ from numpy.typing import NDArray
 from ktbench.sim.calibration import Calibration
 from ktbench.sim.placement import ALL_ON_HOST, Coverage
 from ktbench.sim.schedule import dynamic_s, static_s
-from ktbench.sim.sizes import Sizes
-from ktbench.sim.work import TASK_COLUMNS
+from ktbench.sim.sizes import BF16_BYTES, F32_BYTES, Sizes
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.weights import weight_bits
 
-_BF16 = 2
+TASK_COLUMNS = 128  # output columns of a task (kernels/core/layout.h)
+_AMX_ROWS = 32
+# A write to memory reads the line first.
+_WRITE = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HostBase:
-    """One layer's experts, each a module whose matrix products run on the cores of one domain's bandwidth."""
+class HostExperts:
+    """One layer's routed experts on the cores of a machine."""
 
+    spec: RunSpec
     machine: MachineSpec
     cost: Calibration
     sizes: Sizes
 
-    def seconds(self, loads: NDArray[np.float64], *, prefill: bool) -> float:
-        """One call, `loads` being the tokens of each active expert.
-
-        In prefill numbers of rows are new to oneDNN, and activations are gathered and added up.
-        """
-        if not len(loads):
-            return 0.0
-        read = self.sizes.expert_bytes / (self.cost["base_stream"] * self.machine.read_gb_per_s * 1e9)
-        fixed = (self.cost["base_expert_ms"] + (self.cost["base_new_ms"] if prefill else 0.0)) * 1e-3
-        total = len(loads) * (read + fixed) + float(loads.sum()) * self.sizes.expert_flops / self._peak
-        if prefill:
-            total += float(loads.sum()) * self.sizes.hidden * _BF16 * 1e-6 * self.cost["base_moved_ms_per_mb"] * 1e-3
-        return total
+    def seconds(self, loads: NDArray[np.int64], covered: Coverage = ALL_ON_HOST) -> float:
+        """One call, `loads` [E] being the tokens of each expert, of which the device serves a share."""
+        raise NotImplementedError
 
     @property
-    def _peak(self) -> float:
-        """PyTorch takes AMX where there is any."""
-        amx = self.machine.amx_tflops
-        vector = self.cost["base_vector_peak"] * self.machine.vector_tflops
-        return (self.cost["base_peak"] * amx if amx else vector) * 1e12
-
-
-_AMX_ROWS = 32
-_BF16, _F32 = 2, 4
-# A write to memory reads the line first.
-_WRITE = 2
+    def threads_are_bound(self) -> bool:
+        """Whether threads stay with the memory they read."""
+        return self.spec.engine.numa or self.machine.domains == 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,16 +55,40 @@ class Times:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HostPrefill:
-    """One layer's experts on all domains of a machine."""
+class TorchExperts(HostExperts):
+    """Fiddler's scheme, the paper's baseline: one expert after the other through PyTorch, at one domain's bandwidth."""
 
-    spec: RunSpec
-    machine: MachineSpec
-    cost: Calibration
-    sizes: Sizes
+    def seconds(self, loads: NDArray[np.int64], covered: Coverage = ALL_ON_HOST) -> float:
+        """See `HostExperts`; placement has no effect.
 
-    def seconds(self, loads: NDArray[np.int64]) -> float:
-        """One call, `loads` [E] being the tokens of each expert."""
+        In prefill numbers of rows are new to oneDNN, and activations are gathered and added up.
+        """
+        active, prefill = loads[loads > 0].astype(np.float64), self.spec.workload.phase == "prefill"
+        if not len(active):
+            return 0.0
+        read = self.sizes.expert_bytes / (self.cost["base_stream"] * self.machine.read_gb_per_s * 1e9)
+        fixed = (self.cost["base_expert_ms"] + (self.cost["base_new_ms"] if prefill else 0.0)) * 1e-3
+        total = len(active) * (read + fixed) + float(active.sum()) * self.sizes.expert_flops / self._peak
+        if prefill:
+            total += (
+                float(active.sum()) * self.sizes.hidden * BF16_BYTES * 1e-6 * self.cost["base_moved_ms_per_mb"] * 1e-3
+            )
+        return total
+
+    @property
+    def _peak(self) -> float:
+        """PyTorch uses AMX where there is any."""
+        amx = self.machine.amx_tflops
+        vector = self.cost["base_vector_peak"] * self.machine.vector_tflops
+        return (self.cost["base_peak"] * amx if amx else vector) * 1e12
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrefillExperts(HostExperts):
+    """The fused kernel for many tokens, on all domains."""
+
+    def seconds(self, loads: NDArray[np.int64], covered: Coverage = ALL_ON_HOST) -> float:
+        """See `HostExperts`."""
         active = loads[loads > 0].astype(np.float64)
         if not len(active):
             return 0.0
@@ -82,7 +97,7 @@ class HostPrefill:
         total = (
             fixed + self._serial(tokens) + self._tokens(active, tokens) + self._products(active) + self._packing(active)
         )
-        return total * (1.0 if self.spec.engine.numa or self.machine.domains == 1 else self.cost["apart"])
+        return total * (1.0 if self.threads_are_bound else self.cost["apart"]) * (1.0 - covered.device)
 
     def _products(self, active: NDArray[np.float64]) -> float:
         """Gate and up, then down, each with a barrier at its end."""
@@ -126,8 +141,8 @@ class HostPrefill:
         share = cost["amx_stream"] if machine.domains > 1 else cost["amx_stream_one"]
         read = self._read_s(share) if read_s is None else read_s
         peak = self._rate(machine.amx_tflops, machine.amx_int8_tops) * cost["amx_peak"]
-        if not self._is_bf16:
-            peak *= cost["int8_arithmetic" if self.spec.precision in ("int8", "q8_0") else "int4_arithmetic"]
+        if self.spec.dtype != "bf16":
+            peak *= cost[f"int{weight_bits(self.spec.precision)}_arithmetic"]
         compute = np.ceil(rows / _AMX_ROWS) * _AMX_ROWS * self._own_flops / peak
         norm = cost["amx_overlap"]
         return Times(expert_s=np.asarray((read**norm + compute**norm) ** (1 / norm)), arithmetic_s=compute)
@@ -136,19 +151,15 @@ class HostPrefill:
         cost, machine = self.cost, self.machine
         read = self._read_s(cost["vector_stream"]) if read_s is None else read_s
         peak = self._rate(machine.vector_tflops, machine.vector_int8_tops) * cost["vector_peak"]
-        compute = rows * self._own_flops / (peak if self._is_bf16 else peak * cost["quantised_vector"])
+        compute = rows * self._own_flops / (peak if self.spec.dtype == "bf16" else peak * cost["quantised_vector"])
         return Times(expert_s=np.maximum(read, cost["vector_serial"] * read + compute), arithmetic_s=compute)
 
     def _rate(self, bf16_tflops: float | None, int8_tops: float | None) -> float:
         """Operations a second; int4 is widened to int8. Raises ValueError where the machine has no such units."""
-        rate = bf16_tflops if self._is_bf16 else int8_tops
+        rate = bf16_tflops if self.spec.dtype == "bf16" else int8_tops
         if rate is None:
             raise ValueError(f"{self.machine.name} has no AMX")
         return rate * 1e12
-
-    @property
-    def _is_bf16(self) -> bool:
-        return self.spec.precision == "bf16"
 
     @property
     def _whole(self) -> float:
@@ -171,22 +182,22 @@ class HostPrefill:
     def _tokens(self, active: NDArray[np.float64], tokens: float) -> float:
         """Gathering inputs, adding up outputs by gate weight, and adding up the domains: shared evenly by token."""
         hidden, picks = self.sizes.hidden, float(active.sum())
-        gather = tokens * hidden * _BF16 + picks * hidden * _BF16 * _WRITE
-        weigh = picks * hidden * _BF16 + tokens * hidden * _F32 * _WRITE
+        gather = tokens * hidden * BF16_BYTES + picks * hidden * BF16_BYTES * _WRITE
+        weigh = picks * hidden * BF16_BYTES + tokens * hidden * F32_BYTES * _WRITE
         merge = 0.0
         if self.machine.domains > 1:
-            far = tokens * hidden * _F32 / (self.machine.remote_gb_per_s * 1e9)
-            merge = far + tokens * hidden * (_F32 + _BF16 * _WRITE) / (self.machine.domains * self._move)
+            far = tokens * hidden * F32_BYTES / (self.machine.remote_gb_per_s * 1e9)
+            merge = far + tokens * hidden * (F32_BYTES + BF16_BYTES * _WRITE) / (self.machine.domains * self._move)
         return (gather + weigh) / self._move + merge
 
     def _packing(self, active: NDArray[np.float64]) -> float:
         """Inputs before gate and up, activations before down: each expert's by one thread; SwiGLU in between."""
         own = self.sizes.expert_ffn / self.machine.domains
-        swiglu = active * own * _BF16 * 3
+        swiglu = active * own * BF16_BYTES * 3
         return (
-            self._pack(active * self.sizes.hidden * _BF16 * (1 + _WRITE))
+            self._pack(active * self.sizes.hidden * BF16_BYTES * (1 + _WRITE))
             + self._makespan(swiglu / self._move * self.machine.cores, ceil(own / TASK_COLUMNS))
-            + self._pack(active * own * _BF16 * (1 + _WRITE))
+            + self._pack(active * own * BF16_BYTES * (1 + _WRITE))
         )
 
     def _pack(self, moved: NDArray[np.float64]) -> float:
@@ -204,40 +215,28 @@ class HostPrefill:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HostDecode:
-    """One layer's experts on all domains of a machine, in decode."""
+class DecodeExperts(HostExperts):
+    """The fused kernel for a few tokens, on all domains: weights are read, and a call has a fixed cost."""
 
-    spec: RunSpec
-    machine: MachineSpec
-    cost: Calibration
-    sizes: Sizes
-
-    def seconds(self, loads: NDArray[np.float64], covered: Coverage = ALL_ON_HOST) -> float:
-        """One call in which as many experts as `loads` is long get so many tokens each.
-
-        What the device serves is not read here, and where it serves all there is no call.
-        """
-        if not len(loads):
+    def seconds(self, loads: NDArray[np.int64], covered: Coverage = ALL_ON_HOST) -> float:
+        """See `HostExperts`. What the device serves is not read here, and where it serves all there is no call."""
+        active = loads[loads > 0].astype(np.float64)
+        if not len(active):
             return 0.0
-        busy = self._expert_s(loads) * self._schedule
-        call_s = (self.cost["call_ms"] + (0.0 if self._bound else self.cost["apart_ms"])) * 1e-3
+        busy = self._expert_s(active) * self._schedule
+        call_s = (self.cost["call_ms"] + (0.0 if self.threads_are_bound else self.cost["apart_ms"])) * 1e-3
         return float(busy * (1.0 - covered.device) + call_s * covered.any_on_host)
-
-    @property
-    def _bound(self) -> bool:
-        """Whether threads stay with the memory they read."""
-        return self.spec.engine.numa or self.machine.domains == 1
 
     @property
     def _read_bytes_per_s(self) -> float:
         """Unbound threads read half from their own domain and half from another: the harmonic mean."""
         near, far = self.machine.read_gb_per_s, self.machine.remote_gb_per_s
-        each = near if self._bound else 2 / (1 / near + 1 / far)
+        each = near if self.threads_are_bound else 2 / (1 / near + 1 / far)
         return self.cost["decode_stream"] * self.machine.domains * each * 1e9
 
     @property
     def _kernel(self) -> float:
-        """AMX alone takes longer at one token than AVX-512, which the hybrid takes there (section 3.2)."""
+        """AMX alone takes longer at one token than AVX-512, which the hybrid uses there (section 3.2)."""
         engine = self.spec.engine
         return self.cost["amx_one_token"] if engine.amx and not engine.avx512 else 1.0
 
@@ -250,5 +249,5 @@ class HostDecode:
         read_s = self.sizes.expert_bytes / self._read_bytes_per_s
         if loads.max() <= 1:
             return len(loads) * read_s * self._kernel
-        many = HostPrefill(spec=self.spec, machine=self.machine, cost=self.cost, sizes=self.sizes)
+        many = PrefillExperts(spec=self.spec, machine=self.machine, cost=self.cost, sizes=self.sizes)
         return float(np.maximum(read_s * self._kernel, many.times(loads, read_s).expert_s).sum())

@@ -9,9 +9,9 @@ from math import exp
 import numpy as np
 
 from ktbench.sim.calibration import Calibration
-from ktbench.sim.deferring import choose
 from ktbench.sim.fitting import FITTED_MODEL, fitted_ids
 from ktbench.sim.observation import Observation, residual
+from ktbench.sim.simulation import settled_deferral, with_deferral
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,7 +143,9 @@ def saturation(errors: Sequence[Error], calibration: Calibration) -> Claim:
     chosen = [
         one.observation for one in errors if one.observation.figure == "fig12" and one.observation.spec.engine.deferral
     ]
-    right = sum(choose(one.spec, calibration) == one.spec.engine.deferral for one in chosen)
+    right = sum(
+        settled_deferral(with_deferral(one.spec, "auto"), calibration) == one.spec.engine.deferral for one in chosen
+    )
     return Claim(
         text="the published number of deferred experts is the simulator's choice", right=right, cases=len(chosen)
     )

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ktbench.sim.calibration import Calibration
-from ktbench.sim.cores import cores_graph
-from ktbench.sim.executor import play
 from ktbench.sim.observation import Observed
+from ktbench.sim.simulation import step_seconds
 from ktbench.spec.run_spec import RunSpec
 
 _MODEL = "qwen3_30b_a3b"
@@ -37,12 +36,12 @@ class Judged:
 
 
 def judge(observed: Sequence[Observed], cost: Calibration) -> list[Judged]:
-    """Every cell simulated on its machine. Raises ValueError for a cell that cannot be, as `cores_graph`."""
+    """Every cell simulated on its machine. Raises ValueError for a cell that cannot be, as `step_graph`."""
     return [
         Judged(
             spec=one.spec,
             measured_s=one.step_s,
-            simulated_s=play(cores_graph(one.spec, cost).tasks).total_s,
+            simulated_s=step_seconds(one.spec, cost),
             fitted=is_fitted(one.spec),
         )
         for one in observed

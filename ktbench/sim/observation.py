@@ -12,9 +12,8 @@ from typing import Literal
 import numpy as np
 
 from ktbench.sim.calibration import Calibration
-from ktbench.sim.deferral import with_deferral
 from ktbench.sim.executor import busy_share
-from ktbench.sim.steps import step_graph, step_seconds
+from ktbench.sim.simulation import step_graph, step_seconds, with_deferral
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.placement import placement_of
 from ktbench.spec.plain import from_plain, to_plain

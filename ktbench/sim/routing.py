@@ -1,4 +1,4 @@
-"""How many tokens each expert gets where popularity is skewed as in real models."""
+"""Which experts the tokens of a step select: ids for our engine on cores, tokens per expert for KTransformers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,35 @@ from ktbench.sim.calibration import Calibration
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from ktbench.spec.shape import MoEShape, text_config
 
-# So many layers are drawn, and repeated through the depth of a model.
+# Layers that are drawn, and repeated through the depth of a model.
 SAMPLES = 12
 _FROM_TOKENS = 32  # where the skew constants hold
-# Selections of a token by which popularities are told, so many that chance says nothing.
+# Selections of a token from which popularities are computed, so many that chance does not matter.
 _MANY = 100_000
 _GROUPED = "deepseek_v3"
 _GROUPS = 8
+
+Selections = tuple[NDArray[np.int64], ...]  # of [T, k] each, an expert's gate weight falling along k
+
+
+def selections(spec: RunSpec, cost: Calibration, tokens: int) -> Selections:
+    """Expert ids [tokens, k] of a few layers: those of the workload itself, or as its kind of routing draws them.
+
+    Raises ValueError for a trace that is not there or does not fit the model.
+    """
+    work, shape = spec.workload, spec.model.shape
+    if work.phase == "layer":
+        return _of_layer(work, shape)
+    if work.routing == "model":
+        variation = cost["router_variation" if spec.model.path else "synthetic_variation"]
+        return _by_popularity(tokens, shape.experts, shape.top_k, variation, work.seed)
+    return _by_workload(spec, tokens, shape.top_k)
+
+
+def counts(ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[A] tokens of each expert that some token selected, in the order of experts."""
+    tokens = np.bincount(ids.ravel())
+    return tokens[tokens > 0]
 
 
 def loads_of(spec: RunSpec, cost: Calibration, tokens: int, picks: int) -> NDArray[np.int64]:
@@ -38,12 +60,7 @@ def loads_of(spec: RunSpec, cost: Calibration, tokens: int, picks: int) -> NDArr
         return alone
     if work.routing == "model":
         return np.minimum(_by_skew(spec, cost, tokens, picks), tokens)
-    if work.routing == "recorded":
-        trace = read_trace(str(work.trace), experts, spec.model.shape.top_k, work.seed)
-        return np.stack([_counted(trace.draw(tokens, step)[:, :picks], experts) for step in range(SAMPLES)])
-    among = work.active_experts or experts
-    drawn = [route(work.routing, tokens, among, picks, (work.seed, step))[0] for step in range(SAMPLES)]
-    return np.stack([_counted(ids, experts) for ids in drawn])
+    return np.stack([np.bincount(ids.ravel(), minlength=experts) for ids in _by_workload(spec, tokens, picks)])
 
 
 def popularity_of(spec: RunSpec, cost: Calibration) -> NDArray[np.float64]:
@@ -52,85 +69,20 @@ def popularity_of(spec: RunSpec, cost: Calibration) -> NDArray[np.float64]:
     return np.asarray(many / many.sum(axis=1, keepdims=True))
 
 
-def _by_skew(spec: RunSpec, cost: Calibration, tokens: int, picks: int) -> NDArray[np.int64]:
-    family = str(text_config(spec.model.config).get("model_type"))
-    name = f"skew_{family}" if f"skew_{family}" in cost.constants else "skew_other"
-    if not spec.engine.fused and f"{name}_original" in cost.constants:
-        name += "_original"
-    variation = cost[name] * (max(tokens, 1) / _FROM_TOKENS) ** -cost["skew_decay"]
-    grouped = family == _GROUPED
-    return _drawn(
-        spec.model.shape.experts,
-        tokens * picks,
-        round(variation, 6),
-        _GROUPS if grouped else 1,
-        cost["skew_groups"] if grouped else 0.0,
-        spec.workload.seed,
-    )
-
-
-@lru_cache(maxsize=256)
-def _drawn(
-    experts: int, picks: int, variation: float, groups: int, group_variation: float, seed: int
-) -> NDArray[np.int64]:
-    return skewed_loads(
-        samples=SAMPLES,
-        experts=experts,
-        picks=picks,
-        variation=variation,
-        groups=groups,
-        group_variation=group_variation,
-        seed=seed,
-    )
-
-
-def _counted(ids: NDArray[np.int64], experts: int) -> NDArray[np.int64]:
-    return np.bincount(ids.ravel(), minlength=experts)
-
-
-# So many layers or steps are drawn.
-
-Selections = tuple[NDArray[np.int64], ...]  # of [T, k] each, an expert's gate weight falling along k
-
-
-def selections(spec: RunSpec, shape: MoEShape, cost: Calibration, tokens: int) -> Selections:
-    """Expert ids [tokens, k] of a few layers: those of the workload itself, or as its kind of routing draws them.
-
-    Raises ValueError for a trace that is not there or does not fit the model.
-    """
-    work = spec.workload
-    if work.phase == "layer":
-        return _of_layer(work, shape)
-    if work.routing == "model":
-        variation = cost["router_variation" if spec.model.path else "synthetic_variation"]
-        return _by_popularity(tokens, shape.experts, shape.top_k, variation, work.seed)
+def _by_workload(spec: RunSpec, tokens: int, picks: int) -> Selections:
+    """The first `picks` selections of each token, as recorded or as the workload's kind of routing draws them."""
+    work, shape = spec.workload, spec.model.shape
+    assert work.routing != "model"
     if work.routing == "recorded":
         trace = read_trace(str(work.trace), shape.experts, shape.top_k, work.seed)
-        return tuple(trace.draw(tokens, step) for step in range(SAMPLES))
-    kind, seeds = work.routing, range(SAMPLES)
-    return tuple(route(kind, tokens, shape.experts, shape.top_k, (work.seed, seed))[0] for seed in seeds)
+        return tuple(trace.draw(tokens, step)[:, :picks] for step in range(SAMPLES))
+    among = work.active_experts or shape.experts
+    return tuple(route(work.routing, tokens, among, picks, (work.seed, step))[0] for step in range(SAMPLES))
 
 
 @lru_cache(maxsize=256)
 def _of_layer(work: WorkloadSpec, shape: MoEShape) -> Selections:
     return tuple(ids for ids, _ in layer_selections(work, shape))
-
-
-def kept_experts(spec: RunSpec, top_k: int) -> int:
-    """Experts that a token runs: all that it selects but those it skips."""
-    return top_k - (spec.engine.skipping if drops(spec) else 0)
-
-
-def drops(spec: RunSpec) -> bool:
-    """Whether deferral and skipping act: in decode, and in prefill where that is asked for."""
-    phase = spec.workload.phase
-    return phase == "decode" or (phase == "prefill" and spec.engine.defer_prefill)
-
-
-def counts(ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[A] tokens of each expert that some token selected, in the order of experts."""
-    tokens = np.bincount(ids.ravel())
-    return tokens[tokens > 0]
 
 
 @lru_cache(maxsize=64)
@@ -146,6 +98,25 @@ def _by_popularity(tokens: int, experts: int, top_k: int, variation: float, seed
     return tuple(drawn)
 
 
+def _by_skew(spec: RunSpec, cost: Calibration, tokens: int, picks: int) -> NDArray[np.int64]:
+    family = str(text_config(spec.model.config).get("model_type"))
+    name = f"skew_{family}" if f"skew_{family}" in cost.constants else "skew_other"
+    if not spec.engine.fused and f"{name}_original" in cost.constants:
+        name += "_original"
+    variation = cost[name] * (max(tokens, 1) / _FROM_TOKENS) ** -cost["skew_decay"]
+    grouped = family == _GROUPED
+    return skewed_loads(
+        samples=SAMPLES,
+        experts=spec.model.shape.experts,
+        picks=tokens * picks,
+        variation=round(variation, 6),
+        groups=_GROUPS if grouped else 1,
+        group_variation=cost["skew_groups"] if grouped else 0.0,
+        seed=spec.workload.seed,
+    )
+
+
+@lru_cache(maxsize=256)
 def skewed_loads(  # noqa: PLR0913, what a generator of loads takes
     *,
     samples: int,

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.shape import text_config
-from ktbench.spec.weights import Precision, expert_bytes
+from ktbench.spec.weights import FORMATS, Precision, expert_bytes
 
-_BF16_BYTES, _F32_BYTES = 2, 4
+BF16_BYTES, F32_BYTES = 2, 4
 # Passes over a token's hidden state that norms, rotations and additions of a layer take together.
 _ELEMENTWISE_PASSES = 16
 
@@ -19,7 +19,8 @@ class Sizes:
 
     `attention_params` are those of projections that a precision changes, `fixed_params` those of the up-projection of
     latent keys and values, which stay in bf16. `score_flops` are operations of attention for a pair of query and key,
-    `key_bytes` what a token leaves in the cache of a layer. `family` is the configuration's `model_type`.
+    `key_bytes` what a token leaves in the cache of a layer, `expanded_key_bytes` the same where latent keys and values
+    are kept expanded, as Transformers does. `family` is the configuration's `model_type`.
     """
 
     family: str
@@ -38,21 +39,22 @@ class Sizes:
     bytes_per_param: float
     score_flops: int
     key_bytes: int
+    expanded_key_bytes: int
 
     @property
     def gate_bytes(self) -> int:
         """The router of a layer, in float32."""
-        return self.experts * self.hidden * _F32_BYTES
+        return self.experts * self.hidden * F32_BYTES
 
     def attention_bytes(self, context: int) -> float:
-        """Read by attention of one token at a context, the router counted in where there is one."""
-        weights = self.attention_params * self.bytes_per_param + self.fixed_params * _BF16_BYTES
+        """Read by attention of one token at a context, the router not included."""
+        weights = self.attention_params * self.bytes_per_param + self.fixed_params * BF16_BYTES
         return weights + self.key_bytes * context
 
     @property
     def elementwise_bytes(self) -> int:
         """Moved for a token of a layer by norms, rotations and additions."""
-        return _ELEMENTWISE_PASSES * self.hidden * _BF16_BYTES
+        return _ELEMENTWISE_PASSES * self.hidden * BF16_BYTES
 
 
 def sizes_of(spec: RunSpec) -> Sizes:
@@ -60,13 +62,18 @@ def sizes_of(spec: RunSpec) -> Sizes:
     shape, config = spec.model.shape, text_config(spec.model.config)
     heads, latent = int(config["num_attention_heads"]), bool(config.get("kv_lora_rank"))
     if latent:
-        nope, rope = int(config["qk_nope_head_dim"]), int(config["qk_rope_head_dim"])
-        rank, value = int(config["kv_lora_rank"]), int(config["v_head_dim"])
-        fixed, pair, kept = rank * heads * (nope + value), 2 * heads * (nope + rope + value), rank + rope
+        rope, value = int(config["qk_rope_head_dim"]), int(config["v_head_dim"])
+        nope, rank = int(config["qk_nope_head_dim"]), int(config["kv_lora_rank"])
+        key, fixed, cached, expanded = (
+            nope + rope,
+            rank * heads * (nope + value),
+            rank + rope,
+            heads * (nope + rope + value),
+        )
     else:
-        head = int(config.get("head_dim") or shape.hidden // heads)
-        fixed, pair = 0, 4 * heads * head
-        kept = 2 * int(config.get("num_key_value_heads") or heads) * head
+        key = value = int(config.get("head_dim") or shape.hidden // heads)
+        fixed, cached = 0, 2 * int(config.get("num_key_value_heads") or heads) * key
+        expanded = cached
     return Sizes(
         family=str(config.get("model_type")),
         latent=latent,
@@ -84,12 +91,13 @@ def sizes_of(spec: RunSpec) -> Sizes:
         dense_params=3 * shape.hidden * shape.dense_ffn,
         head_params=shape.vocab * shape.hidden,
         bytes_per_param=_bytes_per_param(spec, spec.device_precision),
-        score_flops=pair,
-        key_bytes=kept * _BF16_BYTES,
+        score_flops=2 * heads * (key + value),
+        key_bytes=cached * BF16_BYTES,
+        expanded_key_bytes=expanded * BF16_BYTES,
     )
 
 
 def _bytes_per_param(spec: RunSpec, precision: Precision) -> float:
     """KTransformers' int4 has one scale for each row, as int8 (amx.hpp, BufferBInt4Impl): below 1 % of the bytes."""
-    shape = spec.model.shape
-    return 0.5 if precision.startswith("int4") else expert_bytes(shape, precision) / shape.expert_params
+    shape, row = spec.model.shape, FORMATS[precision]
+    return 0.5 if row.bits == 4 and not row.blocks else expert_bytes(shape, precision) / shape.expert_params

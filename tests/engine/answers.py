@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ktbench.engine.generate import Answering, Sampling, open_answering
+from ktbench.engine.generate import Generator, Sampling, open_generator
 from ktbench.engine.protocol import HostRole
 from ktbench.spec.run_spec import ModelSpec
 from tests.engine.engines import cell
@@ -33,8 +33,8 @@ def drawn(lengths: tuple[int, ...], seed: int = 1) -> Ids:
     return [torch.randint(VOCAB, (length,), generator=draw).tolist() for length in lengths]
 
 
-def opened(model: ModelSpec, arms: dict[str, dict[str, Any]] = ARMS) -> Answering:
-    return open_answering([cell(model, WORK, **arm) for arm in arms.values()], HostRole(cores=1))
+def opened(model: ModelSpec, arms: dict[str, dict[str, Any]] = ARMS) -> Generator:
+    return open_generator([cell(model, WORK, **arm) for arm in arms.values()], HostRole(cores=1))
 
 
 @torch.inference_mode()
@@ -50,7 +50,7 @@ def error(seen: Tensor, truth: Tensor) -> float:
     return float((seen - truth).norm() / truth.norm())
 
 
-def stepped(engine: Answering, prompts: Ids, given: Ids, ends: tuple[int, ...]) -> list[Tensor]:
+def stepped(engine: Generator, prompts: Ids, given: Ids, ends: tuple[int, ...]) -> list[Tensor]:
     """Logits of each prompt, those whose time has come dropped from the batch."""
     seen: list[list[Tensor]] = [[] for _ in prompts]
 

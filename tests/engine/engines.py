@@ -15,7 +15,7 @@ from ktbench.config.inject import read_rules
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.load import load_engine
 from ktbench.engine.protocol import HostRole
-from ktbench.engine.weight_plan import Holding
+from ktbench.engine.weight_plan import WeightPlan
 from ktbench.resources import data_folder
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
@@ -90,7 +90,7 @@ def cell(
 def engine_for(*cells: RunSpec, cpus: tuple[int, ...] = ()) -> HybridEngine:
     """An engine for these cells, which share their weights; on one core, or on `cpus`."""
     host = HostRole(cores=len(cpus) or 1, cpus=cpus)
-    return load_engine(cells[0].model, Holding.of(cells, host), host)
+    return load_engine(cells[0].model, WeightPlan.of(cells, host), host)
 
 
 def logits(system: HybridEngine, asked: RunSpec) -> list[Tensor]:

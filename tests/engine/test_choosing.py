@@ -54,7 +54,7 @@ def test_the_engine_defers_what_was_chosen(busy: list[float], lean: bool, monkey
 def test_what_the_engine_measured_is_told_until_it_is_configured_anew() -> None:
     system = engine_for(asked(decode()), cpus=CPUS)
     logits(system, asked(decode(batch=2, steps=5), deferral="auto"))
-    note, state = system.notes()[0], system._parts.state
+    note, state = system.notes()[0], system._components.state
     assert note.startswith(f"deferral=auto chose {state.deferral}: host role busy ")
     assert note.count("%") == 3
     assert state.deferral in deferral_candidates(MODEL.shape.top_k)

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ktbench.engine.layer import Copies
+from ktbench.engine.layer import CacheColdReplicas
 
 
 def uses(copies: int, experts: int, active: int, steps: int) -> list[tuple[int, int]]:
     """(copy, expert) of every use, in order."""
     backends: list[Any] = list(range(copies))
-    layer = Copies(backends, experts)
+    layer = CacheColdReplicas(backends, experts)
     taken: list[tuple[Any, np.ndarray]] = [layer.take(np.arange(active)[None], active) for _ in range(steps)]
     return [(copy, expert) for copy, ids in taken for expert in ids.ravel().tolist()]
 
@@ -41,7 +41,7 @@ def test_a_single_copy_is_read_in_a_ring() -> None:
 
 def test_ranks_keep_their_load() -> None:
     backend: Any = None
-    layer = Copies([backend], 8)
+    layer = CacheColdReplicas([backend], 8)
     ranks = np.array([[0, 1], [0, 2], [0, 1]])
     for first in (0, 3, 6):
         _, ids = layer.take(ranks, 3)
@@ -50,4 +50,4 @@ def test_ranks_keep_their_load() -> None:
 
 def test_no_copy_at_all_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one copy"):
-        Copies([], 8)
+        CacheColdReplicas([], 8)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ktbench.engine.experts import ExpertsOperator, OriginalExperts, Pass
-from ktbench.engine.forms import Place, is_experts
+from ktbench.engine.experts import ExpertsOperator, MoERuntimeState, OriginalExperts
+from ktbench.engine.forms import ExpertsPosition, is_experts
 from ktbench.engine.load import load
 from ktbench.engine.observe import Reference
 from ktbench.engine.protocol import Unsupported
@@ -65,15 +65,15 @@ def backend(request: pytest.FixtureRequest) -> str:
     return kind
 
 
-def operators(modules: list[nn.Module], state: Pass, backend: str) -> list[ExpertsOperator]:
+def operators(modules: list[nn.Module], state: MoERuntimeState, backend: str) -> list[ExpertsOperator]:
     """One operator for each module; the last in line is the last MoE layer."""
     backends: dict[str, list[Any]] = {"original": [OriginalExperts(module) for module in modules]}
     if backend == "fused":
         from ktbench.engine.fused import FusedHost
 
-        host = FusedHost((0,), Packing(), state.tape)
+        host = FusedHost((0,), Packing(), state.recorder)
         backends["fused"] = [host.pack(original.matrices, original.form) for original in backends["original"]]
-    places = [Place(layer=i, number=i, is_last=i == len(modules) - 1) for i in range(len(modules))]
+    places = [ExpertsPosition(layer=i, number=i, is_last=i == len(modules) - 1) for i in range(len(modules))]
     state.fused = backend == "fused"
     empty = [None] * len(modules)
     return [
@@ -85,7 +85,7 @@ def operators(modules: list[nn.Module], state: Pass, backend: str) -> list[Exper
 @torch.inference_mode()
 @pytest.mark.parametrize("n", range(TOP_K + 1))
 def test_deferral_follows_the_formula(n: int, backend: str) -> None:
-    modules, state = layers(), Pass(deferral=n)
+    modules, state = layers(), MoERuntimeState(deferral=n)
     before: Tensor | None = None
     for place, (module, operator) in enumerate(zip(modules, operators(modules, state, backend), strict=True)):
         hidden, routing = inputs(place)
@@ -103,7 +103,7 @@ def test_deferral_follows_the_formula(n: int, backend: str) -> None:
 @torch.inference_mode()
 @pytest.mark.parametrize("n", [1, 4])
 def test_skipping_drops_the_lowest_without_renormalising(n: int, backend: str) -> None:
-    modules, state = layers(), Pass(skipping=n)
+    modules, state = layers(), MoERuntimeState(skipping=n)
     for place, (module, operator) in enumerate(zip(modules, operators(modules, state, backend), strict=True)):
         hidden, routing = inputs(place)
         expected = masked(module, hidden, routing, ~is_low(routing, n))

@@ -51,16 +51,21 @@ def generate(network: PreTrainedModel) -> tuple[Tensor, Tensor]:
 @torch.inference_mode()
 def by_steps(system: HybridEngine) -> Tensor:
     """New tokens [2, N] of recorded steps: recorded on the first token, replayed on all others."""
-    parts, ids = system._parts, prompts()[0]
+    components, ids = system._components, prompts()[0]
     system._use(EngineSpec(threads=1, avx512=True, packed_dense=True), 0)
-    parts.state.begin(None)
-    forward = Forward(parts.network)
+    components.state.begin(None)
+    forward = Forward(components.network)
     forward.pad(PADDING)
     tokens = [forward.onward(ids).argmax(dim=-1)]
     assert forward.cache is not None
-    assert parts.attention is not None
+    assert components.attention is not None
     decoding = LeanDecoding(
-        parts.network, parts.attention, system._parts.recording(), forward.cache.layers, PADDING, PROMPT + NEW
+        components.network,
+        components.attention,
+        system._components.recording(),
+        forward.cache.layers,
+        PADDING,
+        PROMPT + NEW,
     )
     decoding.record(tokens[0][:, None])
     assert decoding.recorded, decoding.why

@@ -41,7 +41,9 @@ def test_observed_outputs_agree_with_the_reference(name: str, workload: Workload
     system = ready(workload, name)
     timed = run(system, workload.steps)[-1]
     seen = system.observe()
-    assert [observation.layer for observation in seen] == [operator.place.layer for operator in system._parts.operators]
+    assert [observation.layer for observation in seen] == [
+        operator.place.layer for operator in system._components.operators
+    ]
     assert np.array_equal(system.logits(), timed.numpy())
     for observation in seen:
         assert len(observation.hidden) == min(workload.tokens_per_step, 12)

@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from ktbench.engine.experts import OriginalExperts
-from ktbench.engine.layer import Copies, LayerSystem
-from ktbench.engine.load import expert_places
+from ktbench.engine.layer import CacheColdReplicas, LayerSystem
+from ktbench.engine.load import expert_positions
 from ktbench.engine.load_layer import OwnLayer, load_layer
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.synthetic import PassingExperts, WeightPool, skeleton
@@ -46,7 +46,7 @@ def pool(seed: int) -> WeightPool:
 def exact(model: ModelSpec, prepared: Any, copy: int = 0) -> NDArray[np.float64]:
     """The layer's output in float64, from weights drawn again."""
     network = skeleton(model)
-    name = expert_places(network)[0][0]
+    name = expert_positions(network)[0][0]
     store = PassingExperts(network.get_submodule(name), f"{name}.{copy}", pool(model.seed))
     hidden, ids, gates = prepared.hidden.double().numpy(), prepared.routing.ids.numpy(), prepared.routing.gates.numpy()
     total = np.zeros_like(hidden)
@@ -95,7 +95,7 @@ def test_copies_differ_and_take_turns() -> None:
         assert relative(output.numpy(), exact(system.model, prepared, copy)) < 0.01
 
 
-def original(system: LayerSystem) -> Copies:
+def original(system: LayerSystem) -> CacheColdReplicas:
     assert isinstance(system._held, OwnLayer)
     assert system._held.original is not None
     return system._held.original

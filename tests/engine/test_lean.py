@@ -104,8 +104,8 @@ def test_steps_are_replayed_and_need_no_mask(form: Form) -> None:
     form.lean(WORKLOADS["decode, padded"])
     assert form.system.notes() == ()
     assert recorded(form.system)
-    assert form.system._parts.attention is not None
-    assert form.system._parts.attention.by_mask == 0
+    assert form.system._components.attention is not None
+    assert form.system._components.attention.by_mask == 0
 
 
 def recorded(system: HybridEngine) -> bool:
@@ -226,9 +226,9 @@ def stand_in(network: PreTrainedModel, system: HybridEngine) -> None:
 
 def stored(layer: PackedLinear) -> Tensor:
     """[N, K] float32: a layer's rows of the matrix that it shares with its siblings."""
-    siblings, number = layer.siblings, layer._number
-    rows = torch.from_numpy(siblings.matrix.packed.read())
-    return rows.split(list(siblings._widths))[number]
+    projection, number = layer.projection, layer._number
+    rows = torch.from_numpy(projection.matrix.packed.read())
+    return rows.split(list(projection._widths))[number]
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_packed_layers_multiply_by_what_they_hold(
 
 def packed_layers(system: HybridEngine) -> Iterator[tuple[str, PackedLinear]]:
     """By the names that they have in Transformers."""
-    for name, module in system._parts.network.named_modules():
+    for name, module in system._components.network.named_modules():
         if isinstance(module, PackedLinear):
             yield name.replace(".original", ""), module
 

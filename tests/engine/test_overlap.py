@@ -225,7 +225,7 @@ def test_without_deferral_one_job_is_outstanding(pair: Pair, monkeypatch: pytest
 
 def test_the_device_role_has_its_threads_to_itself(pair: Pair) -> None:
     pair.split.configure(pair.cell(decode()))
-    host = pair.split._parts.host
+    host = pair.split._components.host
     assert host is not None
     assert host.team.threads == 1
     assert torch.get_num_threads() == 1

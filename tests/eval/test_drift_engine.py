@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from ktbench.engine.generate import Answering, open_answering
+from ktbench.engine.generate import Generator, open_generator
 from ktbench.engine.protocol import HostRole
 from ktbench.eval.asking import Answer
 from ktbench.eval.drift import DriftPlan, Phase, measure_drift
@@ -52,16 +52,16 @@ def cells(model: ModelSpec) -> dict[str, RunSpec]:
 
 
 @pytest.fixture(scope="module")
-def answering(cells: Mapping[str, RunSpec]) -> Iterator[Answering]:
+def answering(cells: Mapping[str, RunSpec]) -> Iterator[Generator]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    engine = open_answering(list(cells.values()), HostRole(cores=1, cpus=()))
+    engine = open_generator(list(cells.values()), HostRole(cores=1, cpus=()))
     yield engine
     engine.close()
     torch.set_num_threads(threads)
 
 
-def measured(answering: Answering, cells: Mapping[str, RunSpec], phase: Phase, file: Path) -> dict[str, list[Answer]]:
+def measured(answering: Generator, cells: Mapping[str, RunSpec], phase: Phase, file: Path) -> dict[str, list[Answer]]:
     found = {}
     for name, spec in cells.items():
         answering.use(spec)
@@ -77,7 +77,7 @@ def mean(answers: list[Answer], metric: str) -> float:
 
 
 def test_decode_ranks_features_by_what_they_change(
-    answering: Answering, cells: Mapping[str, RunSpec], tmp_path: Path
+    answering: Generator, cells: Mapping[str, RunSpec], tmp_path: Path
 ) -> None:
     found = measured(answering, cells, "decode", tmp_path / "kept")
     kl = {name: mean(answers, "kl_nats") for name, answers in found.items()}
@@ -88,7 +88,7 @@ def test_decode_ranks_features_by_what_they_change(
 
 
 def test_prefill_sees_deferral_only_where_it_acts_there(
-    answering: Answering, cells: Mapping[str, RunSpec], tmp_path: Path
+    answering: Generator, cells: Mapping[str, RunSpec], tmp_path: Path
 ) -> None:
     found = measured(answering, cells, "prefill", tmp_path / "kept")
     assert found["fused"] == found["deferral"] == found["skipping"]
@@ -97,7 +97,7 @@ def test_prefill_sees_deferral_only_where_it_acts_there(
 
 @pytest.mark.parametrize("phase", ["decode", "prefill"])
 def test_likelihood_is_that_of_plain_transformers(
-    phase: Phase, answering: Answering, cells: Mapping[str, RunSpec], model: ModelSpec, tmp_path: Path
+    phase: Phase, answering: Generator, cells: Mapping[str, RunSpec], model: ModelSpec, tmp_path: Path
 ) -> None:
     (last,) = [one for one in measured(answering, cells, phase, tmp_path / "kept")["base"][-3:] if "nll" in one.metric]
     tokens = torch.tensor([list(b"12+34=46\n")])

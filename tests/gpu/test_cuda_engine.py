@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ktbench.engine.load import load_engine
 from ktbench.engine.protocol import HostRole
-from ktbench.engine.weight_plan import Holding
+from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.run_spec import ModelSpec, WorkloadSpec
 from tests.engine.tiny import decode, prefill, run, spec, tiny_model
 
@@ -25,7 +25,7 @@ def engine(model: ModelSpec, workload: WorkloadSpec, **features: Any) -> Any:
     asked = spec(model, workload, threads=None, **features)
     cpus = tuple(sorted(os.sched_getaffinity(0)))
     host = HostRole(cores=len(cpus), cpus=cpus)
-    system = load_engine(model, Holding.of([asked], host), host)
+    system = load_engine(model, WeightPlan.of([asked], host), host)
     system.configure(asked)
     return system
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ktbench.engine.cuda.graph import CudaCapturing, GraphRecording
 from ktbench.engine.cuda.stream import CurrentStream
-from ktbench.engine.decode.program import NotRecordable, Tape
+from ktbench.engine.decode.program import CallRecorder, NotRecordable
 
 pytestmark = pytest.mark.gpu
 HostFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -64,7 +64,7 @@ def test_on_a_stream_of_its_own() -> None:
 def test_a_captured_host_function_runs_with_every_replay() -> None:
     stream, doubling = CurrentStream(), Doubling()
     counted: dict[str, int] = {}
-    recording = GraphRecording(Tape(), stream, CudaCapturing(), counted)
+    recording = GraphRecording(CallRecorder(), stream, CudaCapturing(), counted)
     x = torch.zeros(1000, device="cuda")
     result = recording.record(lambda: doubling.put(stream, x) + 1)
     stream.finish()
@@ -80,7 +80,7 @@ def test_a_captured_host_function_runs_with_every_replay() -> None:
 
 def test_after_a_step_that_cannot_be_captured_the_device_works_on() -> None:
     before = torch.cuda.current_stream()
-    recording = GraphRecording(Tape(), CurrentStream(), CudaCapturing(), {})
+    recording = GraphRecording(CallRecorder(), CurrentStream(), CudaCapturing(), {})
     pageable = torch.ones(1000)
     with pytest.raises(NotRecordable):
         recording.record(pageable.cuda)

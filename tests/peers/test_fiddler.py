@@ -13,9 +13,9 @@ from torch import Tensor
 from ktbench.engine import load as loading
 from ktbench.engine.cuda.fiddler import Costs
 from ktbench.engine.cuda.role import CudaRole
-from ktbench.engine.decode.program import Tape
+from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.protocol import HostRole, Unsupported
-from ktbench.engine.weight_plan import Holding
+from ktbench.engine.weight_plan import WeightPlan
 from ktbench.peers import fiddler as module
 from ktbench.peers.fiddler import Fiddler, open_fiddler
 from ktbench.spec.engine import EngineSpec
@@ -56,7 +56,7 @@ def faked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Memory]:
     torch.set_num_threads(threads)
 
 
-def _opened(tape: Tape) -> CudaRole:
+def _opened(tape: CallRecorder) -> CudaRole:
     device = FakeDevice()
     return CudaRole(tape, torch.device("cpu"), device, device)
 
@@ -86,7 +86,7 @@ def opened(workload: WorkloadSpec, **engine: Any) -> Fiddler:
 
 def base(workload: WorkloadSpec) -> list[Tensor]:
     asked = RunSpec(model=MODEL, workload=workload, engine=EngineSpec(device="cuda", threads=1))
-    system = loading.load_engine(MODEL, Holding.of([asked], HOST), HOST)
+    system = loading.load_engine(MODEL, WeightPlan.of([asked], HOST), HOST)
     system.configure(asked)
     return run(system, workload.steps)
 

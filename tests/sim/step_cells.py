@@ -7,7 +7,7 @@ from typing import Any
 
 from ktbench.sim.calibration import Calibration, read_calibration
 from ktbench.sim.executor import Graph, play
-from ktbench.sim.steps import step_graph
+from ktbench.sim.simulation import step_graph
 from ktbench.spec.run_spec import RunSpec
 from tests.sim.real import real_model
 

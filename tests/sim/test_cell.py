@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from ktbench.sim.calibration import read_calibration
-from ktbench.sim.cores import cores_graph
 from ktbench.sim.executor import play
-from ktbench.sim.simulation import Simulation, simulate
+from ktbench.sim.simulation import Simulation, simulate, step_graph
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.plain import to_plain
 from ktbench.spec.run_spec import ModelSpec, RunSpec
@@ -101,7 +100,7 @@ def test_a_graph_in_prefill_is_noted_to_change_nothing() -> None:
 
 def test_a_machine_without_a_gpu_goes_to_the_cores() -> None:
     spec = cell_on(testbed(gpu=None, calibration="ktbench"), packed_dense=True)
-    played = play(cores_graph(spec, read_calibration("ktbench")).tasks)
+    played = play(step_graph(spec, read_calibration("ktbench")).tasks)
     found = simulate(spec)
     assert found.step_s == played.total_s
     assert set(found.timeline.resources) <= {"host", "device"}

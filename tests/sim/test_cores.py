@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from ktbench.sim.calibration import Calibration, read_calibration
-from ktbench.sim.cores import chosen_deferral, cores_graph
-from ktbench.sim.deferral import with_deferral
-from ktbench.sim.executor import Graph, play, settled
-from ktbench.sim.work import cores_counters, cores_work
+from ktbench.sim.executor import Graph, apply_contention, play
+from ktbench.sim.simulation import settled_deferral, step_graph, with_deferral
+from ktbench.sim.work import step_counters, step_work
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.run_spec import RunSpec
 from tests.sim.testbed import cell_on, testbed
@@ -30,7 +29,7 @@ def cell(*, prompt: int = 64, phase: str = "decode", machine: dict[str, Any] | N
 
 
 def step_s(spec: RunSpec, cost: Calibration = COST) -> float:
-    return play(cores_graph(spec, cost).tasks).total_s
+    return play(step_graph(spec, cost).tasks).total_s
 
 
 def free_of_overheads(cost: Calibration) -> Calibration:
@@ -52,7 +51,7 @@ def test_without_overheads_decode_takes_the_time_of_its_bytes() -> None:
     spec = cell(prompt=1, machine={"vector_tflops": 1e6}, **LEAN)
     cost = free_of_overheads(COST)
     cached = 4 * 2 * 2 * 128 * 2  # layers, keys and values, their heads, width, bytes
-    assert isclose(step_s(spec, cost), (cores_work(spec, cost).weight_bytes + cached) / 40e9, rel_tol=1e-4)
+    assert isclose(step_s(spec, cost), (step_work(spec, cost).weight_bytes + cached) / 40e9, rel_tol=1e-4)
 
 
 def test_without_overheads_a_large_prefill_takes_the_time_of_its_products() -> None:
@@ -61,11 +60,11 @@ def test_without_overheads_a_large_prefill_takes_the_time_of_its_products() -> N
     )
     cost = free_of_overheads(COST)
     scores = 4 * 2 * 2048 * 2048 * 2 * 16 * 128  # layers, multiply and add, pairs, keys and values, heads, width
-    assert isclose(step_s(spec, cost), (cores_work(spec, cost).flops + scores) / 2e12, rel_tol=0.02)
+    assert isclose(step_s(spec, cost), (step_work(spec, cost).flops + scores) / 2e12, rel_tol=0.02)
 
 
 def test_layers_add_up() -> None:
-    graph = cores_graph(cell(), COST)
+    graph = step_graph(cell(), COST)
     layers = [sum(task.seconds for task in graph.tasks if task.layer == layer) for layer in range(4)]
     rest = sum(task.seconds for task in graph.tasks if task.layer is None)
     assert all(isclose(one, layers[0]) for one in layers)
@@ -101,7 +100,7 @@ def test_depth_costs_the_modelling_code_more_than_the_recorded_step() -> None:
 
 def test_roles_work_at_the_same_time_only_where_they_are_apart() -> None:
     for engine, overlap in ((SPLIT, True), (LEAN, False)):
-        graph = cores_graph(cell(**engine, deferral=3), COST)
+        graph = step_graph(cell(**engine, deferral=3), COST)
         busy = sum(task.seconds for task in graph.tasks)
         assert (busy > 1.01 * play(graph.tasks).total_s) == overlap
     assert step_s(cell(**SPLIT, deferral=3)) < step_s(cell(**SPLIT))
@@ -109,48 +108,48 @@ def test_roles_work_at_the_same_time_only_where_they_are_apart() -> None:
 
 
 def test_deferral_leaves_the_last_layer_whole() -> None:
-    names = [task.name for task in cores_graph(cell(**SPLIT, deferral=3), COST).tasks if task.kind == "deferred"]
+    names = [task.name for task in step_graph(cell(**SPLIT, deferral=3), COST).tasks if task.kind == "deferred"]
     assert names == ["deferred 0", "deferred 1", "deferred 2"]
-    prefill = cores_graph(cell(phase="prefill", **SPLIT, deferral=3), COST)
+    prefill = step_graph(cell(phase="prefill", **SPLIT, deferral=3), COST)
     assert all(task.kind != "deferred" for task in prefill.tasks)
 
 
 def test_deferral_auto_takes_the_smallest_that_keeps_the_host_busy() -> None:
     spec = cell(**SPLIT, deferral="auto")
-    chosen = chosen_deferral(spec, COST)
+    chosen = settled_deferral(spec, COST)
     assert 0 <= chosen <= 6
     assert step_s(spec) == step_s(with_deferral(spec, chosen))
 
 
 def test_skipping_leaves_work_out() -> None:
     assert step_s(cell(**LEAN, skipping=4)) < step_s(cell(**LEAN))
-    assert cores_work(cell(skipping=4), COST).weight_bytes < cores_work(cell(), COST).weight_bytes
+    assert step_work(cell(skipping=4), COST).weight_bytes < step_work(cell(), COST).weight_bytes
 
 
 def test_a_chunked_prefill_reads_weights_again() -> None:
     whole = cell(phase="prefill", prompt=256, **LEAN)
     chunked = replace(whole, workload=replace(whole.workload, chunk=64))
     assert step_s(chunked) > step_s(whole)
-    assert cores_work(chunked, COST).tokens == cores_work(whole, COST).tokens == 256
-    assert cores_work(chunked, COST).weight_bytes > 2 * cores_work(whole, COST).weight_bytes
+    assert step_work(chunked, COST).tokens == step_work(whole, COST).tokens == 256
+    assert step_work(chunked, COST).weight_bytes > 2 * step_work(whole, COST).weight_bytes
 
 
 @pytest.mark.parametrize("lengths, ends", [((1.0, 1.0), (2.0, 2.0)), ((1.0, 3.0), (2.0, 4.0))])
 def test_tasks_side_by_side_share_what_both_read(lengths: tuple[float, float], ends: tuple[float, float]) -> None:
-    alone, crowded = Graph(), Graph()
+    alone, contended = Graph(), Graph()
     for resource, seconds in zip(("host", "device"), lengths, strict=True):
         alone.add("task", "other", resource, seconds)  # type: ignore[arg-type]
-        crowded.add("task", "other", resource, 2 * seconds)  # type: ignore[arg-type]
-    assert play(settled(alone, crowded).tasks).end_s == pytest.approx(ends, rel=0.01)
+        contended.add("task", "other", resource, 2 * seconds)  # type: ignore[arg-type]
+    assert play(apply_contention(alone, contended).tasks).end_s == pytest.approx(ends, rel=0.01)
 
 
 def test_counters_move_with_their_features() -> None:
-    counters = cores_counters(cell(**SPLIT, amx=True, deferral=2), COST)
+    counters = step_counters(cell(**SPLIT, amx=True, deferral=2), COST)
     assert counters["avx512_calls"] > 0 and counters["amx_tiles"] == 0, "one token per expert stays on AVX-512"
     assert counters["tasks_dynamic"] > 0 and counters["linear_calls"] == 9
     assert counters["deferred_experts"] == 2 * 3 and counters["skipped_experts"] == 0
     assert counters["local_bytes"] == counters["graph_replays"] == 0
-    assert not any(cores_counters(cell(avx512=False, dynamic=False), COST).values())
+    assert not any(step_counters(cell(avx512=False, dynamic=False), COST).values())
 
 
 @pytest.mark.parametrize(
@@ -166,10 +165,10 @@ def test_counters_move_with_their_features() -> None:
 def test_what_is_not_simulated_is_refused_in_one_line(changes: dict[str, Any], message: str) -> None:
     spec = replace(cell(**changes["engine"]), system=changes.get("system", "ktbench"))
     with pytest.raises(ValueError, match=message) as raised:
-        cores_graph(spec, COST)
+        step_graph(spec, COST)
     assert "\n" not in str(raised.value)
 
 
 def test_a_cell_without_a_machine_is_refused() -> None:
     with pytest.raises(ValueError, match="machine: names no machine"):
-        cores_graph(replace(cell(), machine=None), COST)
+        step_graph(replace(cell(), machine=None), COST)

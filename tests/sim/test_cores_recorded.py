@@ -17,7 +17,8 @@ from ktbench.sim.calibration import Calibration, read_calibration
 from ktbench.sim.judging import quality_of
 from ktbench.sim.local_fit import fit, is_fitted, judge
 from ktbench.sim.observation import Observed, machine_at, observe, recorded_machine
-from ktbench.sim.work import cores_counters, cores_work
+from ktbench.sim.simulation import settled_deferral, with_deferral
+from ktbench.sim.work import step_counters, step_work
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.record import Cell, Record, RoofSample
 from tests.sim.testbed import testbed
@@ -65,7 +66,7 @@ def test_work_is_that_of_the_records() -> None:
     for one in kept():
         spec, work = replace(one.cell.spec, machine=one.machine), one.records[-1].work
         assert work is not None
-        counted = cores_work(spec, COST)
+        counted = step_work(spec, COST)
         assert counted.tokens == work.tokens
         assert counted.flops == pytest.approx(work.flops, rel=1e-3), spec.summary
         drawn = spec.workload.phase == "prefill"  # which experts the routers would select is drawn, not known
@@ -75,7 +76,7 @@ def test_work_is_that_of_the_records() -> None:
 def test_counters_move_where_those_of_the_records_did() -> None:
     for one in kept():
         spec = replace(one.cell.spec, machine=one.machine)
-        counted = cores_counters(spec, COST)
+        counted = step_counters(with_deferral(spec, settled_deferral(spec, COST)), COST)
         for evidence in one.records[-1].evidence:
             if evidence.seen is not None:
                 seen = counted[evidence.counter]

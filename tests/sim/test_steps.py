@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from ktbench.sim.calibration import Calibration
-from ktbench.sim.cost_gpu import step_model
+from ktbench.sim.cost_gpu import gpu_costs
 from ktbench.sim.executor import play
-from ktbench.sim.steps import step_graph
+from ktbench.sim.simulation import step_graph
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from tests.sim.real import real_cell, real_machine, real_model
@@ -126,7 +126,7 @@ def test_the_shared_expert_runs_beside_the_experts_as_each_familys_module_has_it
 ) -> None:
     spec = real_cell(model, phase=phase, **engine)
     assert overlaps(spec) == wanted
-    assert step_model(spec, COST).overlaps_shared == wanted
+    assert (gpu_costs(spec, COST).shared_order == "beside") == wanted
 
 
 @pytest.mark.parametrize("phase", ["decode", "prefill"])
@@ -208,7 +208,7 @@ def test_a_layer_alone_is_one_call_of_its_experts() -> None:
 def test_a_cell_on_a_machine_without_a_gpu_is_refused() -> None:
     for spec in (real_cell(QWEN3, machine=testbed(gpu=None)), replace(real_cell(QWEN3), machine=None)):
         with pytest.raises(ValueError, match="needs a machine that has one"):
-            step_graph(spec, COST)
+            gpu_costs(spec, COST)
 
 
 # Placement.

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ktbench.sim.executor import play
-from ktbench.sim.steps import step_graph
+from ktbench.sim.simulation import step_graph
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from tests.sim.real import real_cell
 from tests.sim.step_cells import (

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ktbench.sim.executor import play
-from ktbench.sim.steps import step_graph
+from ktbench.sim.simulation import step_graph
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from tests.sim.real import real_cell, real_machine
 from tests.sim.step_cells import (

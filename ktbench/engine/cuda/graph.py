@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ktbench.engine.cuda.stream import Stream
-from ktbench.engine.decode.program import Call, NotRecordable, Recorder, Tape
+from ktbench.engine.decode.program import Call, CallRecorder, NotRecordable, StepRecorder
 from ktbench.engine.decode.timeline import Segment, Where
 
 # Work before a capture chooses kernels, makes workspaces and buffers: none of that may happen inside.
@@ -72,9 +72,9 @@ class _Counting:
 class GraphRecording:
     """Implements `ktbench.engine.decode.program.Recording`. `counted["graph_replays"]` counts."""
 
-    def __init__(self, tape: Tape, stream: Stream, capturing: Capturing, counted: dict[str, int]) -> None:
-        self.watch = tape.watch
-        self._tape, self._stream, self._capturing, self._counted = tape, stream, capturing, counted
+    def __init__(self, recorder: CallRecorder, stream: Stream, capturing: Capturing, counted: dict[str, int]) -> None:
+        self.watch = recorder.watch
+        self._recorder, self._stream, self._capturing, self._counted = recorder, stream, capturing, counted
         self._graph: Graph | None = None
         self._counts: list[Call] = []
         counted.setdefault("graph_replays", 0)
@@ -88,20 +88,20 @@ class GraphRecording:
         counting = _Counting()
         try:
             self._warm_up(run)
-            self._tape.recorder = counting
+            self._recorder.sink = counting
             with self._capturing.captured() as graph:
                 result = run()
         except RuntimeError as error:
             raise NotRecordable(f"CUDA cannot capture it: {_first(error)}") from error
         finally:
-            self._tape.recorder = None
+            self._recorder.sink = None
         self._graph, self._counts = graph, counting.calls
         return result
 
     def _warm_up(self, run: Callable[[], Tensor]) -> None:
         """The first time under a recorder: it says better than a capture what Python would have to decide."""
         with self._capturing.aside():
-            with Recorder(self.watch):
+            with StepRecorder(self.watch):
                 run()
             for _ in range(_WARM_UPS - 1):
                 run()

@@ -15,7 +15,7 @@ from ktbench.engine.cuda.graph import Capturing, CudaCapturing, GraphRecording
 from ktbench.engine.cuda.stream import CurrentStream, Stream
 from ktbench.engine.decode.inputs import StepInputs
 from ktbench.engine.decode.lazy import Fetch
-from ktbench.engine.decode.program import Tape
+from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.decode.timeline import Watch, Where
 from ktbench.engine.experts import OriginalExperts
 from ktbench.engine.forms import ExpertMatrices
@@ -212,18 +212,18 @@ class CudaRole:
     `originals` are the experts that base runs on the host, layer after layer.
     """
 
-    def __init__(self, tape: Tape, device: torch.device, stream: Stream, capturing: Capturing) -> None:
+    def __init__(self, recorder: CallRecorder, device: torch.device, stream: Stream, capturing: Capturing) -> None:
         self.device, self.stream, self.attention = device, stream, MaskedAttention()
-        self._tape, self._capturing = tape, capturing
+        self._recorder, self._capturing = recorder, capturing
         self._staging = Staging()
         self.originals: list[OriginalExperts] = []
         self._hand_overs: list[CudaHandOver] = []
-        tape.watch.clock = self._finished_ns
+        recorder.watch.clock = self._finished_ns
 
     @classmethod
-    def open(cls, tape: Tape) -> CudaRole:
+    def open(cls, recorder: CallRecorder) -> CudaRole:
         """On PyTorch's current device. Raises OSError where no CUDA runtime is loaded."""
-        return cls(tape, torch.device("cuda", torch.cuda.current_device()), CurrentStream(), CudaCapturing())
+        return cls(recorder, torch.device("cuda", torch.cuda.current_device()), CurrentStream(), CudaCapturing())
 
     def backends(
         self, original: OriginalExperts | None, packed: HostExperts | None, layer: int
@@ -239,12 +239,12 @@ class CudaRole:
         return CudaOriginal(original)
 
     def _hand_over(self, packed: HostExperts, layer: int) -> CudaHandOver:
-        self._hand_overs.append(CudaHandOver(packed, self.stream, self._staging, self._tape.watch, layer))
+        self._hand_overs.append(CudaHandOver(packed, self.stream, self._staging, self._recorder.watch, layer))
         return self._hand_overs[-1]
 
     def recording(self, counted: dict[str, int]) -> GraphRecording:
         """For a step to be captured; `counted["graph_replays"]` counts its replays."""
-        return GraphRecording(self._tape, self.stream, self._capturing, counted)
+        return GraphRecording(self._recorder, self.stream, self._capturing, counted)
 
     def check(self) -> None:
         """Raise what went wrong in calls of the host since the last check; all that was started must be finished."""

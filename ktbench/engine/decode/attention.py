@@ -112,7 +112,7 @@ class StepAttention:
             scale=scale,
             sinks=None if sinks is None else sinks.float().numpy(),
         )
-        self._device.tape.do(call, query, key, value, out, sinks)
+        self._device.recorder.do(call, query, key, value, out, sinks)
         return out
 
     def _original(self, module: nn.Module) -> Attention:

@@ -27,7 +27,7 @@ _VIEWS = {
 }
 
 
-class Later(Tensor):
+class LazyTensor(Tensor):
     """Stands for what `fetch` gives, a tensor of this shape, dtype and device; `fetch` is called once at most.
 
     `waits` is whether that waits for somebody else: of several tensors, those that do are fetched last.
@@ -40,10 +40,10 @@ class Later(Tensor):
     @staticmethod
     def __new__(
         cls, fetch: Fetch, shape: Sequence[int], dtype: torch.dtype, device: torch.device, *, waits: bool = True
-    ) -> Later:
+    ) -> LazyTensor:
         """Nothing is computed yet."""
         wrapper = Tensor._make_wrapper_subclass
-        made: Later = wrapper(cls, shape, dtype=dtype, device=device)
+        made: LazyTensor = wrapper(cls, shape, dtype=dtype, device=device)
         made._fetch, made._value, made._waits = fetch, None, waits
         return made
 
@@ -63,27 +63,27 @@ class Later(Tensor):
         cls, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Views of what is pending are pending; everything else waits for its inputs."""
-        if func in _VIEWS and isinstance(args[0], Later) and args[0]._value is None:
+        if func in _VIEWS and isinstance(args[0], LazyTensor) and args[0]._value is None:
             return _view(func, args)
         args, named = settled((args, dict(kwargs or {})))
         return func(*args, **named)
 
 
-def _view(func: Any, args: tuple[Any, ...]) -> Later:
-    pending: Later = args[0]
+def _view(func: Any, args: tuple[Any, ...]) -> LazyTensor:
+    pending: LazyTensor = args[0]
     shape = func(torch.empty(pending.shape, dtype=pending.dtype, device="meta"), *args[1:]).shape
     value = pending.fetch
-    return Later(lambda: func(value(), *args[1:]), shape, pending.dtype, pending.device, waits=pending._waits)
+    return LazyTensor(lambda: func(value(), *args[1:]), shape, pending.dtype, pending.device, waits=pending._waits)
 
 
 def is_pending(content: Any) -> bool:
     """Whether a nest of arguments holds a tensor that has yet to come."""
-    return tree_any(lambda value: isinstance(value, Later), content)
+    return tree_any(lambda value: isinstance(value, LazyTensor), content)
 
 
 def settled(content: Any) -> Any:
     """A nest of arguments with every pending tensor fetched: what is computed here before what is waited for."""
     for value in tree_leaves(content):
-        if isinstance(value, Later) and not value._waits:
+        if isinstance(value, LazyTensor) and not value._waits:
             value.fetch()
-    return tree_map(lambda value: value.fetch() if isinstance(value, Later) else value, content)
+    return tree_map(lambda value: value.fetch() if isinstance(value, LazyTensor) else value, content)

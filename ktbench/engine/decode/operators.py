@@ -53,19 +53,19 @@ class HeadsAttention(nn.Module):
     def _attend(self, hidden: Tensor, inputs: StepInputs, rotation: tuple[Tensor, Tensor], cache: Any) -> Tensor:
         """[B, H, D]: one token of every sequence on all positions up to it."""
         layer = cache.layers[self.original.layer_idx]
-        qkv = self._projections.siblings.matrix(hidden)[:, 0]
+        qkv = self._projections.projection.matrix(hidden)[:, 0]
         cos, sin = (one.expand(len(hidden), -1, -1)[:, 0] for one in rotation)
         queries = hidden.new_empty(len(hidden), self._heads, self._width)
         out = hidden.new_empty(len(hidden), self._heads, layer.values.shape[-1])
         keys, values = bits(layer.keys), bits(layer.values)
-        tape, team = self._device.tape, self._device.team
+        recorder, team = self._device.recorder, self._device.team
         arrays = (bits(cos), bits(sin), inputs.slots.numpy(), bits(queries), keys, values)
         prepare = partial(prepare_heads, bits(qkv), *self._weights, self._epsilon, *arrays, offset=self._offset)
-        tape.do(prepare, qkv, arrays)
+        recorder.do(prepare, qkv, arrays)
         first = inputs.first_near if self._near else inputs.first
         arrays = (bits(queries), keys, values, first.numpy(), inputs.length.numpy(), bits(out))
         scale = float(self.original.scaling)  # type: ignore[arg-type]
-        tape.do(partial(DecodeAttention(team).forward, *arrays, scale=scale), arrays)
+        recorder.do(partial(DecodeAttention(team).forward, *arrays, scale=scale), arrays)
         return out
 
     @property
@@ -86,7 +86,7 @@ class HeadsAttention(nn.Module):
 def _differs(attention: nn.Module) -> str:
     """What rules have to put inside an attention module before this operator takes its place, and have not."""
     projections = [attention.get_submodule(name) for name in ("q_proj", "k_proj", "v_proj")]
-    packed = [one.siblings for one in projections if isinstance(one, PackedLinear)]
+    packed = [one.projection for one in projections if isinstance(one, PackedLinear)]
     if len(packed) < len(projections) or len(set(map(id, packed))) > 1:
         return "q_proj, k_proj and v_proj that are packed by the operator linear and share a matrix"
     norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
@@ -155,5 +155,5 @@ class StepRouter(nn.Module):
         weights = logits.new_empty(ids.shape, dtype=form.weights)
         numbers = bits(weights) if form.weights == torch.bfloat16 else weights.numpy()
         call = SmallCall.select_experts(bits(logits), ids.numpy(), numbers, renormalised=form.renormalised)
-        self._device.tape.do(call.forward, logits, ids, weights)
+        self._device.recorder.do(call.forward, logits, ids, weights)
         return weights, ids

@@ -2,7 +2,7 @@
 
 The counterpart of a CUDA graph (`ktbench.engine.cuda.graph`) for a device role on CPU cores: every tensor keeps its
 memory, shapes and addresses are those of the recorded step, and what changes from step to step (token, position, cache)
-changes in place. Operators make native calls, which PyTorch does not see, through a `Tape`.
+changes in place. Operators make native calls, which PyTorch does not see, through a `CallRecorder`.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from ktbench.engine.decode.lazy import is_pending, settled
 from ktbench.engine.decode.timeline import Segment, Watch, Where, timed
 
 
-class Notes(Protocol):
+class CallSink(Protocol):
     """What takes down calls that PyTorch does not see."""
 
     def note(self, call: Call, *memory: object) -> None:
         """A call that was made and is to be made again; `memory` is kept alive for it."""
 
 
-class Tape:
+class CallRecorder:
     """One for all operators of an engine. `waited_ns` is how long the device role has waited for the host so far."""
 
     def __init__(self) -> None:
         self.watch = Watch()
-        self.recorder: Notes | None = None
+        self.sink: CallSink | None = None
         self.waited_ns = 0
 
     def do(self, call: Call, *memory: object) -> None:
         """Make a call that PyTorch does not see, on `memory` that it needs."""
         call()
-        if self.recorder is not None:
-            self.recorder.note(call, *memory)
+        if self.sink is not None:
+            self.sink.note(call, *memory)
 
     def wait(self, call: Call, layer: int) -> None:
         """The same for a call that waits for the host."""
@@ -75,19 +75,19 @@ class Recording(Protocol):
 class ProgramRecording:
     """Steps of a device role on CPU cores."""
 
-    def __init__(self, network: nn.Module, tape: Tape, lower: Lowering | None) -> None:
-        self._network, self._tape, self._lower, self.watch = network, tape, lower, tape.watch
+    def __init__(self, network: nn.Module, recorder: CallRecorder, lower: Lowering | None) -> None:
+        self._network, self._recorder, self._lower, self.watch = network, recorder, lower, recorder.watch
         self.program = Program([], [], [])
 
     def record(self, run: Callable[[], Tensor]) -> Tensor:
         """See `Recording`."""
         constants = [*self._network.parameters(), *self._network.buffers()]
-        recorder = self._tape.recorder = Recorder(self.watch, constants, self._lower)
+        recorder = self._recorder.sink = StepRecorder(self.watch, constants, self._lower)
         try:
             with self.watch.on(self._network), recorder:
                 result = run()
         finally:
-            self._tape.recorder = None
+            self._recorder.sink = None
         self.program = recorder.program()
         return result
 
@@ -147,7 +147,7 @@ IsConstant = Callable[[Any], bool]
 Lowering = Callable[[Any, tuple[Any, ...], dict[str, Any], Tensor, IsConstant], Call | None]
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Takes down the operations that run inside it, in order, and where; they are carried out as well.
 
     What is computed from `constants` alone stays as it is. `lower` may know a better way to do an operation.

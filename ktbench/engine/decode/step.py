@@ -16,7 +16,7 @@ from ktbench.engine.decode.forward import Forward
 from ktbench.engine.decode.inputs import StepInputs, Windows, fill, fixed_cache
 from ktbench.engine.decode.program import Lowering, NotRecordable, Recording
 from ktbench.engine.decode.timeline import Segment, joined
-from ktbench.engine.experts import Pass
+from ktbench.engine.experts import MoERuntimeState
 from ktbench.engine.routing import PassRouting, Routing
 from ktbench.engine.workload_trace import Script, run_step
 
@@ -154,7 +154,7 @@ class Steps(Protocol):
 class PassSteps:
     """Every step runs the modelling code."""
 
-    def __init__(self, forward: Forward, state: Pass, script: Script) -> None:
+    def __init__(self, forward: Forward, state: MoERuntimeState, script: Script) -> None:
         self._forward, self._state, self._script = forward, state, script
 
     def start(self) -> None:
@@ -177,7 +177,7 @@ class PassSteps:
 
     def watched(self, number: int) -> list[Segment]:
         """See `Steps`."""
-        with self._state.tape.watch.on(self._forward.network) as segments:
+        with self._state.recorder.watch.on(self._forward.network) as segments:
             self.again(number)
         return joined(segments)
 
@@ -190,7 +190,7 @@ class PassSteps:
 class LeanSteps:
     """Decode steps are replayed; the routing of each is put where the recording reads it."""
 
-    def __init__(self, decoding: LeanDecoding, state: Pass, script: Script) -> None:
+    def __init__(self, decoding: LeanDecoding, state: MoERuntimeState, script: Script) -> None:
         self._decoding, self._state, self._script = decoding, state, script
         self._all = _stacked([passes[0] for passes in script.routing])
         self._now = tuple(torch.empty_like(every[0]) for every in self._all)

@@ -27,7 +27,7 @@ from ktbench.engine.gguf.families import Family, Mapped, family_of
 from ktbench.engine.gguf.header import Header, TensorInfo, TensorType, read_header
 from ktbench.engine.gguf.names import RotaryRows, Same, expert_names
 from ktbench.engine.synthetic import skeleton
-from ktbench.engine.weight_plan import Holding
+from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.run_spec import ModelSpec
 from ktbench.spec.weights import BLOCK_BYTES, Precision
 
@@ -228,7 +228,7 @@ class GgufModel:
     and as `read_header`.
     """
 
-    def __init__(self, model: ModelSpec, holding: Holding) -> None:
+    def __init__(self, model: ModelSpec, holding: WeightPlan) -> None:
         assert model.path is not None
         weights = MappedWeights(read_header(model.path))
         self.network, self._holding = skeleton(model), holding

@@ -19,7 +19,7 @@ from lm_eval.models.utils import resolve_max_length
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from ktbench.engine.generate import Answering
+from ktbench.engine.generate import Generator
 from ktbench.eval.lm.cache import AnswerCache, request_key
 from ktbench.eval.lm.encoding import Encoder
 from ktbench.eval.lm.generation import Answer, Generation, Question, Stops
@@ -56,7 +56,7 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
 
     def __init__(
         self,
-        answering: Answering,
+        answering: Generator,
         tokenizer: PreTrainedTokenizerBase,
         *,
         batch: int = 32,
@@ -86,7 +86,7 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
         return open_lm(arg_dict, additional_config or {})
 
     def use(self, spec: RunSpec, cache: AnswerCache | None = None) -> None:
-        """Answer as this cell from now on; `cache` has to be that of its `identity_of`. Raises as `Answering.use`."""
+        """Answer as this cell from now on; `cache` has to be that of its `identity_of`. Raises as `Generator.use`."""
         self.answering.use(spec)
         self._cache = cache
 

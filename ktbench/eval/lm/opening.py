@@ -11,7 +11,7 @@ import yaml
 from transformers import AutoTokenizer
 
 from ktbench.engine.checkpoint import inspect_checkpoint
-from ktbench.engine.generate import open_answering
+from ktbench.engine.generate import open_generator
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.eval.lm.model import EngineLM
 from ktbench.resources import checkpoint_folder, checkpoint_name, data_folder
@@ -52,7 +52,7 @@ def _opened(given: Mapping[str, Any]) -> EngineLM:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except OSError as error:
         raise ValueError(f"tokenizer={folder}: {str(error).splitlines()[0]}") from None
-    answering = open_answering([spec], HostRole(cores=len(os.sched_getaffinity(0))))
+    answering = open_generator([spec], HostRole(cores=len(os.sched_getaffinity(0))))
     lm = EngineLM(answering, tokenizer, **options)
     lm.use(spec)
     return lm

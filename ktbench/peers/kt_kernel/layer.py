@@ -10,7 +10,7 @@ from time import sleep
 import torch
 
 from ktbench.engine.forms import Glu
-from ktbench.engine.layer import Copies, LayerSystem, Trial
+from ktbench.engine.layer import CacheColdReplicas, LayerSystem, Trial
 from ktbench.engine.load_layer import LayerWeights
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.roles import Threads
@@ -50,14 +50,14 @@ class KtLoader:
         """What runs, for notes."""
         return f"kt-kernel {self.library.version} ({self.library.variant})"
 
-    def settings(self, cores: int) -> dict[Setting, Copies]:
+    def settings(self, cores: int) -> dict[Setting, CacheColdReplicas]:
         """The copies for each setting that may be tried on so many cores: weights belong to the pools of one."""
         cpus = Threads.of(self.host).cpus[:cores]
         copies_bytes = self.weights.count(self.precision, self.host) * self.weights.nbytes(self.precision)
         found = settings_for(cores, self.host.nodes, copies_bytes)
         return {setting: self._copies(setting, cpus) for setting in found}
 
-    def _copies(self, setting: Setting, cpus: Sequence[int]) -> Copies:
+    def _copies(self, setting: Setting, cpus: Sequence[int]) -> CacheColdReplicas:
         pool = Pool(self.library, setting, cpus)
         return self.weights.copies(partial(self._copy, pool, len(setting.workers)), self.precision, self.host)
 
@@ -82,7 +82,7 @@ class KtLoader:
 class _Bench:
     """Implements `ktbench.peers.tuning.Bench`: the copies of each setting are loaded."""
 
-    def __init__(self, held: Mapping[Setting, Copies], trial: Trial) -> None:
+    def __init__(self, held: Mapping[Setting, CacheColdReplicas], trial: Trial) -> None:
         self._held, self._trial = held, trial
 
     def prepare(self, settings: Setting) -> None:
@@ -101,12 +101,12 @@ class _Bench:
 class KtLayer:
     """Implements `HeldLayer`; made by `open_peer`. `held` has the copies for each setting by number of cores."""
 
-    def __init__(self, loader: KtLoader, held: Mapping[int, Mapping[Setting, Copies]]) -> None:
+    def __init__(self, loader: KtLoader, held: Mapping[int, Mapping[Setting, CacheColdReplicas]]) -> None:
         self._loader, self._held = loader, dict(held)
         self._lost = loader.lost()
         self._tuned: dict[tuple[WorkloadSpec, int], Tuned[Setting]] = {}
 
-    def choose(self, spec: RunSpec, trial: Trial) -> Copies:
+    def choose(self, spec: RunSpec, trial: Trial) -> CacheColdReplicas:
         """See `HeldLayer`. The first turn at a workload tries the settings for up to `peer.tune_s` seconds."""
         if why := unsupported(spec):
             raise Unsupported(why)

@@ -9,7 +9,7 @@ import torch
 import transformers
 
 from ktbench.engine.experts import OriginalExperts
-from ktbench.engine.layer import Copies, LayerSystem, Trial
+from ktbench.engine.layer import CacheColdReplicas, LayerSystem, Trial
 from ktbench.engine.load_layer import LayerWeights
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.roles import Threads
@@ -31,9 +31,9 @@ class TransformersLayer:
         self._threads = Threads.of(host)
         count = weights.count("bf16", host)
         self._experts = [weights.original(number) for number in range(count)]
-        self._copies: Copies | None = Copies(self._experts, weights.form.experts)
+        self._copies: CacheColdReplicas | None = CacheColdReplicas(self._experts, weights.form.experts)
 
-    def choose(self, spec: RunSpec, trial: Trial) -> Copies:
+    def choose(self, spec: RunSpec, trial: Trial) -> CacheColdReplicas:
         """See `HeldLayer`. Runs a step: kernels refuse shapes when they are called."""
         if why := unsupported(spec):
             raise Unsupported(why)
@@ -67,7 +67,7 @@ def _run_as(experts: OriginalExperts, implementation: Implementation) -> None:
     config._experts_implementation = implementation
 
 
-def _try(trial: Trial, copies: Copies, implementation: Implementation) -> None:
+def _try(trial: Trial, copies: CacheColdReplicas, implementation: Implementation) -> None:
     try:
         next(trial(copies))
     except (RuntimeError, NotImplementedError) as error:

@@ -17,8 +17,8 @@ from transformers import PreTrainedModel
 from ktbench.engine.checkpoint import read_checkpoint
 from ktbench.engine.decode.forward import Forward
 from ktbench.engine.decode.step import PassSteps
-from ktbench.engine.experts import OriginalExperts, Pass, Tap
-from ktbench.engine.forms import expert_places, is_experts
+from ktbench.engine.experts import MoERuntimeState, OriginalExperts, Tap
+from ktbench.engine.forms import expert_positions, is_experts
 from ktbench.engine.gguf.inspecting import is_gguf
 from ktbench.engine.gguf.reading import GgufModel
 from ktbench.engine.observe import Observer, Reference
@@ -26,7 +26,7 @@ from ktbench.engine.protocol import HostRole, Observation, System, Unsupported
 from ktbench.engine.routing import Routing, from_router
 from ktbench.engine.support import configured
 from ktbench.engine.synthetic import WeightPool, materialise, materialise_experts, skeleton
-from ktbench.engine.weight_plan import Holding
+from ktbench.engine.weight_plan import WeightPlan
 from ktbench.engine.work import DenseWork, ExpertsWork, dense_params, mean_work, step_work
 from ktbench.engine.workload_trace import Script, Scripts, ScriptWriter
 from ktbench.peers.support import unsupported
@@ -47,7 +47,7 @@ class PlainExperts:
     def __init__(self, network: PreTrainedModel, top_k: int) -> None:
         self._network, self._top_k = network, top_k
         self.layers = {
-            place.layer: OriginalExperts(network.get_submodule(name)) for name, place in expert_places(network)
+            place.layer: OriginalExperts(network.get_submodule(name)) for name, place in expert_positions(network)
         }
 
     def run_as(self, implementation: Implementation) -> None:
@@ -120,8 +120,8 @@ def open_transformers(model: ModelSpec, host: HostRole) -> PlainTransformers:
 def _stored(model: ModelSpec, path: str) -> PreTrainedModel:
     if not is_gguf(path):
         return read_checkpoint(path)
-    read = GgufModel(model, Holding(original=True))
-    for name, _ in expert_places(read.network):
+    read = GgufModel(model, WeightPlan(original=True))
+    for name, _ in expert_positions(read.network):
         read.experts(name, read.network.get_submodule(name))
     return read.network
 
@@ -129,7 +129,7 @@ def _stored(model: ModelSpec, path: str) -> PreTrainedModel:
 def _synthetic(model: ModelSpec) -> PreTrainedModel:
     network, pool = skeleton(model), WeightPool.of(model)
     materialise(network, pool, is_experts)
-    for name, _ in expert_places(network):
+    for name, _ in expert_positions(network):
         materialise_experts(network.get_submodule(name), name, pool)
     return network
 
@@ -159,7 +159,7 @@ class PlainTransformers:
         self.model, self.network, self._host = model, network, host
         self._experts = PlainExperts(network, model.shape.top_k)
         self._params = dense_params(network)
-        self._forward, self._state = Forward(network), Pass()
+        self._forward, self._state = Forward(network), MoERuntimeState()
         self._scripts = Scripts()
         self._tunings: dict[tuple[WorkloadSpec, Implementation, int], Tuned[ThreadCount]] = {}
         self._script: Script | None = None

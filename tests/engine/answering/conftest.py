@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from transformers import PreTrainedModel
 
-from ktbench.engine.generate import Answering
+from ktbench.engine.generate import Generator
 from ktbench.spec.run_spec import ModelSpec
 from tests.engine.answers import ALL, opened
 from tests.engine.engines import changed
@@ -25,7 +25,7 @@ def network(model: ModelSpec) -> PreTrainedModel:
 
 
 @pytest.fixture(scope="module")
-def answering(model: ModelSpec) -> Iterator[Answering]:
+def answering(model: ModelSpec) -> Iterator[Generator]:
     opened_here = opened(model)
     yield opened_here
     opened_here.close()

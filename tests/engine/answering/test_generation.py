@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ktbench.engine.decode.program import Program
-from ktbench.engine.generate import Answering, Sampling, open_answering
+from ktbench.engine.generate import Generator, Sampling, open_generator
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.run_spec import ModelSpec
@@ -24,7 +24,7 @@ pytestmark = [needs_avx512(), pytest.mark.peers]
 
 
 @pytest.fixture(params=ARMS)
-def arm(request: pytest.FixtureRequest, answering: Answering, model: ModelSpec) -> Answering:
+def arm(request: pytest.FixtureRequest, answering: Generator, model: ModelSpec) -> Generator:
     answering.use(cell(model, WORK, **ARMS[request.param]))
     return answering
 
@@ -41,7 +41,7 @@ def test_base_generates_what_transformers_generates(name: str) -> None:
         assert seen[0] == truth[0, len(prompt) :].tolist()
 
 
-def test_forced_tokens_are_predicted_as_in_one_pass(arm: Answering, network: PreTrainedModel) -> None:
+def test_forced_tokens_are_predicted_as_in_one_pass(arm: Generator, network: PreTrainedModel) -> None:
     prompts, given = drawn(LENGTHS), drawn((6,) * len(LENGTHS), seed=2)
     seen = arm.forced(prompts, given)
     assert seen.shape == (len(prompts), 6, VOCAB)
@@ -49,7 +49,7 @@ def test_forced_tokens_are_predicted_as_in_one_pass(arm: Answering, network: Pre
         assert error(row, alone(network, prompt, tokens)) < TOLERANCE
 
 
-def test_passed_rows_are_predicted_as_alone(arm: Answering, network: PreTrainedModel) -> None:
+def test_passed_rows_are_predicted_as_alone(arm: Generator, network: PreTrainedModel) -> None:
     rows = drawn(LENGTHS)
     for row, logits, last in zip(rows, arm.passed(rows), arm.passed(rows, [3] * len(rows)), strict=True):
         truth = alone(network, row[:1], [*row[1:], 0])
@@ -60,7 +60,7 @@ def test_passed_rows_are_predicted_as_alone(arm: Answering, network: PreTrainedM
 
 @pytest.mark.parametrize("ends", [(2, 7, 1, 7, 3), (1, 1, 1, 1, 1)], ids=str)
 def test_sequences_that_go_on_do_not_feel_who_ended(
-    arm: Answering, network: PreTrainedModel, ends: tuple[int, ...]
+    arm: Generator, network: PreTrainedModel, ends: tuple[int, ...]
 ) -> None:
     prompts, given = drawn(LENGTHS), drawn((7,) * len(LENGTHS), seed=3)
     for i, seen in enumerate(stepped(arm, prompts, given, ends)):
@@ -68,7 +68,7 @@ def test_sequences_that_go_on_do_not_feel_who_ended(
 
 
 def test_one_recording_serves_batch_after_batch(
-    answering: Answering, network: PreTrainedModel, model: ModelSpec, monkeypatch: pytest.MonkeyPatch
+    answering: Generator, network: PreTrainedModel, model: ModelSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replays: list[int] = []
     replay = Program.replay
@@ -84,14 +84,14 @@ def test_one_recording_serves_batch_after_batch(
     assert answering.notes() == ()
 
 
-def test_lean_steps_move_the_counter(answering: Answering, model: ModelSpec) -> None:
+def test_lean_steps_move_the_counter(answering: Generator, model: ModelSpec) -> None:
     answering.use(cell(model, WORK, avx512=True, packed_dense=True))
     before = answering.counters()["linear_calls"]
     answering.generate(drawn((4, 4)), [Sampling()] * 2, room=4, ended=lambda i, tokens: False)
     assert answering.counters()["linear_calls"] > before
 
 
-def test_facts_of_the_model(answering: Answering) -> None:
+def test_facts_of_the_model(answering: Generator) -> None:
     assert answering.eos_ids == frozenset()
     assert answering.max_positions == 512
     answering.network.generation_config.eos_token_id = [3, 5]  # type: ignore[union-attr]
@@ -99,7 +99,7 @@ def test_facts_of_the_model(answering: Answering) -> None:
     answering.network.generation_config.eos_token_id = None  # type: ignore[union-attr]
 
 
-def test_what_cannot_be_asked(answering: Answering, model: ModelSpec) -> None:
+def test_what_cannot_be_asked(answering: Generator, model: ModelSpec) -> None:
     answering.use(cell(model, WORK, avx512=True))
     never: Any = partial(answering.generate, samplings=[Sampling()] * 2, room=3, ended=lambda i, tokens: False)
     with pytest.raises(ValueError, match="prompt 1 of 2: has no tokens"):
@@ -110,7 +110,7 @@ def test_what_cannot_be_asked(answering: Answering, model: ModelSpec) -> None:
         answering.forced([[1], [2]], [[1], [1, 2]])
 
 
-def test_cells_that_cannot_answer(answering: Answering, model: ModelSpec) -> None:
+def test_cells_that_cannot_answer(answering: Generator, model: ModelSpec) -> None:
     split = cell(model, WORK, avx512=True, threads=None, roles="split")
     with pytest.raises(Unsupported, match="deferral=auto"):
         answering.use(replace(split, engine=replace(split.engine, deferral="auto")))
@@ -124,4 +124,4 @@ def test_cells_that_cannot_answer(answering: Answering, model: ModelSpec) -> Non
     with pytest.raises(ValueError, match="configure comes before"):
         opened(model, {"base": {}}).passed([[1]])
     with pytest.raises(ValueError, match="system=transformers"):
-        open_answering([replace(cell(model, WORK), system="transformers")], HostRole(cores=1))
+        open_generator([replace(cell(model, WORK), system="transformers")], HostRole(cores=1))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ktbench.engine.generate import Answering
+from ktbench.engine.generate import Generator
 from ktbench.spec.run_spec import ModelSpec
 from tests.engine.answers import ARMS, WORK, alone, drawn, error
 from tests.engine.engines import TOLERANCE, cell, needs_avx512
@@ -64,7 +64,7 @@ def late_truth(model: ModelSpec, what: str) -> Tensor:
 
 @pytest.mark.parametrize("features", ARMS.values(), ids=ARMS)
 def test_deferral_and_skipping_act_in_decode(
-    answering: Answering,
+    answering: Generator,
     network: PreTrainedModel,
     model: ModelSpec,
     late_truth: Tensor,
@@ -81,7 +81,7 @@ def test_deferral_and_skipping_act_in_decode(
     assert answering.counters()[counter] > before[counter]
 
 
-def test_passes_over_prompts_defer_only_where_asked(answering: Answering, model: ModelSpec) -> None:
+def test_passes_over_prompts_defer_only_where_asked(answering: Generator, model: ModelSpec) -> None:
     row = drawn((9,))
     seen = {}
     for name, features in {

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ktbench.engine.cuda.graph import Graph
-from ktbench.engine.decode.program import Program, Recorder
+from ktbench.engine.decode.program import Program, StepRecorder
 from ktbench.engine.decode.timeline import Watch
 from ktbench.engine.forms import ExpertMatrices
 from ktbench.engine.routing import Routing
@@ -62,7 +62,7 @@ class FakeDevice:
     """A stream that works at once, and captures into a program; `aside_count` counts side streams."""
 
     def __init__(self) -> None:
-        self._recorder: Recorder | None = None
+        self._recorder: StepRecorder | None = None
         self.aside_count = 0
 
     def copy(self, to: Tensor, source: Tensor) -> None:
@@ -84,7 +84,7 @@ class FakeDevice:
     @contextmanager
     def captured(self) -> Iterator[Graph]:
         graph = _Recorded()
-        self._recorder = Recorder(Watch())
+        self._recorder = StepRecorder(Watch())
         try:
             with self._recorder:
                 yield graph

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from ktbench.engine import load as loading
 from ktbench.engine.cuda.role import CudaRole
-from ktbench.engine.decode.program import Tape
+from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.protocol import HostRole
-from ktbench.engine.weight_plan import Holding
+from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.run_spec import WorkloadSpec
 from tests.engine.cuda.fakes import FakeDevice
 from tests.engine.tiny import decode, prefill, run, spec, tiny_model
@@ -33,9 +33,9 @@ def faked(monkeypatch: pytest.MonkeyPatch) -> list[FakeDevice]:
     """A CPU that is called as a CUDA device would be."""
     devices: list[FakeDevice] = []
 
-    def opened(tape: Tape) -> CudaRole:
+    def opened(call_recorder: CallRecorder) -> CudaRole:
         devices.append(FakeDevice())
-        return CudaRole(tape, torch.device("cpu"), devices[-1], devices[-1])
+        return CudaRole(call_recorder, torch.device("cpu"), devices[-1], devices[-1])
 
     monkeypatch.setattr(loading, "open_cuda", opened)
     return devices
@@ -46,7 +46,7 @@ def engine(workload: WorkloadSpec, **features: Any) -> Any:
     asked = spec(MODEL, workload, threads=None, **features)
     cpus = tuple(sorted(os.sched_getaffinity(0))[: 2 if features.get("device") == "cuda" else 1])
     host = HostRole(cores=len(cpus), cpus=cpus)
-    system = loading.load_engine(MODEL, Holding.of([asked], host), host)
+    system = loading.load_engine(MODEL, WeightPlan.of([asked], host), host)
     system.configure(asked)
     return system
 

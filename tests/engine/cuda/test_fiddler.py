@@ -22,7 +22,7 @@ from ktbench.engine.cuda.fiddler import (
     split_ids,
 )
 from ktbench.engine.experts import OriginalExperts
-from ktbench.engine.forms import expert_places
+from ktbench.engine.forms import expert_positions
 from ktbench.engine.observe import Reference
 from ktbench.engine.routing import Routing
 from tests.engine.cuda.fakes import FakeDevice
@@ -50,7 +50,7 @@ def copied_at(tokens: int) -> Costs:
 def original(family: str = FAMILIES[0]) -> OriginalExperts:
     network = plain_transformers(tiny_model(family))
     network.requires_grad_(False)
-    name, _ = expert_places(network)[0]
+    name, _ = expert_positions(network)[0]
     return OriginalExperts(network.get_submodule(name))
 
 

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from ktbench.engine.cuda.graph import Graph, GraphRecording
 from ktbench.engine.cuda.role import CudaRole
-from ktbench.engine.decode.program import NotRecordable, Tape
-from ktbench.engine.experts import ExpertsOperator, Pass
-from ktbench.engine.forms import Place
+from ktbench.engine.decode.program import CallRecorder, NotRecordable
+from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
+from ktbench.engine.forms import ExpertsPosition
 from tests.engine.cuda.fakes import DirectExperts, FakeDevice, FakeExperts
 
 T, K, H = 2, 4, 8
@@ -22,12 +22,12 @@ T, K, H = 2, 4, 8
 class Step:
     """Three layers of experts on static inputs, as a network would call them."""
 
-    def __init__(self, state: Pass, backends: list[object]) -> None:
+    def __init__(self, state: MoERuntimeState, backends: list[object]) -> None:
         self.hidden = torch.zeros(T, H, dtype=torch.bfloat16)
         self.ids, self.gates = torch.zeros(T, K, dtype=torch.int64), torch.zeros(T, K)
         self.operators = [
             ExpertsOperator(
-                Place(layer=number, number=number, is_last=number == 2),
+                ExpertsPosition(layer=number, number=number, is_last=number == 2),
                 state,
                 original=None,
                 fused=backend,  # type: ignore[arg-type]
@@ -48,10 +48,10 @@ class Step:
         return hidden
 
 
-def recorded(deferral: int) -> tuple[Step, GraphRecording, Pass, list[FakeExperts]]:
+def recorded(deferral: int) -> tuple[Step, GraphRecording, MoERuntimeState, list[FakeExperts]]:
     device = FakeDevice()
-    state = Pass(fused=True, apart=True, deferral=deferral)
-    role = CudaRole(state.tape, torch.device("cpu"), device, device)
+    state = MoERuntimeState(fused=True, apart=True, deferral=deferral)
+    role = CudaRole(state.recorder, torch.device("cpu"), device, device)
     hosts = [FakeExperts() for _ in range(3)]
     step = Step(state, [role.backends(None, host, layer)[1] for layer, host in enumerate(hosts)])
     return step, role.recording(state.counted), state, hosts
@@ -61,7 +61,7 @@ def recorded(deferral: int) -> tuple[Step, GraphRecording, Pass, list[FakeExpert
 @pytest.mark.parametrize("deferral", [0, 1, 2])
 def test_replays_compute_what_the_inputs_hold_then(deferral: int) -> None:
     step, recording, state, hosts = recorded(deferral)
-    direct = Step(Pass(fused=True, deferral=deferral), [DirectExperts() for _ in range(3)])
+    direct = Step(MoERuntimeState(fused=True, deferral=deferral), [DirectExperts() for _ in range(3)])
     step.set(0)
     result = recording.record(step.run)
     made = [len(host.made) for host in hosts]
@@ -114,17 +114,17 @@ def test_work_is_warmed_up_aside_before_it_is_captured() -> None:
         done.append("run")
         return torch.ones(1)
 
-    GraphRecording(Tape(), device, device, {}).record(run)
+    GraphRecording(CallRecorder(), device, device, {}).record(run)
     assert done == ["aside", "run", "run", "joined", "captured", "run"]
 
 
 def why_not(run: Callable[[], Tensor], device: FakeDevice | None = None) -> str:
-    tape, device = Tape(), device or FakeDevice()
+    call_recorder, device = CallRecorder(), device or FakeDevice()
     counted: dict[str, int] = {}
-    recording = GraphRecording(tape, device, device, counted)
+    recording = GraphRecording(call_recorder, device, device, counted)
     with pytest.raises(NotRecordable) as raised:
         recording.record(run)
-    assert tape.recorder is None
+    assert call_recorder.sink is None
     assert counted == {"graph_replays": 0}
     return str(raised.value)
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from ktbench.engine.cuda.role import CudaHandOver, CudaOriginal, CudaRole, Staging
-from ktbench.engine.decode.program import Tape
+from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.decode.timeline import Watch, Where
-from ktbench.engine.experts import ExpertsOperator, Pass
-from ktbench.engine.forms import Place
+from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
+from ktbench.engine.forms import ExpertsPosition
 from ktbench.engine.routing import Routing
 from tests.engine.cuda.fakes import DirectExperts, FakeDevice, FakeExperts, Queue, weighted_ids
 
@@ -85,7 +85,7 @@ def test_a_change_of_kernels_lets_go_of_calls_when_the_stream_is_through() -> No
 
 def test_errors_of_c_functions_come_with_the_next_check_and_once() -> None:
     stream = FakeDevice()
-    role = CudaRole(Tape(), torch.device("cpu"), stream, stream)
+    role = CudaRole(CallRecorder(), torch.device("cpu"), stream, stream)
     good, bad = (role.backends(None, FakeExperts(), layer)[1] for layer in range(2))
     assert good is not None
     assert bad is not None
@@ -112,10 +112,10 @@ def test_operators_give_the_same_through_a_stream(n: int) -> None:
     """Three layers with deferral, each on the output of the one before, on Later tensors as with the roles apart."""
 
     def outputs(apart: bool, backends: list[Any]) -> list[Tensor]:
-        state = Pass(fused=True, apart=apart, deferral=n)
+        state = MoERuntimeState(fused=True, apart=apart, deferral=n)
         seen = []
         for number, backend in enumerate(backends):
-            place = Place(layer=number, number=number, is_last=number == 2)
+            place = ExpertsPosition(layer=number, number=number, is_last=number == 2)
             hidden, routing = call(number)
             operator = ExpertsOperator(place, state, original=None, fused=backend)
             seen.append(operator(hidden, routing.ids, routing.gates) + hidden)

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from ktbench.engine.cuda.experts import DeviceExperts
 from ktbench.engine.cuda.role import CudaHandOver, Staging
-from ktbench.engine.experts import ExpertsOperator, Pass
-from ktbench.engine.forms import ExpertMatrices, Place
+from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
+from ktbench.engine.forms import ExpertMatrices, ExpertsPosition
 from ktbench.engine.observe import Reference
 from ktbench.engine.placement import Move, Residence
 from ktbench.engine.routing import Routing
@@ -53,9 +53,9 @@ def call(seed: int) -> tuple[Tensor, Routing]:
 @pytest.fixture
 def operator() -> ExpertsOperator:
     """Experts 1 and 4 live with the device."""
-    state = Pass(fused=True, apart=True)
-    hand_over = CudaHandOver(HostExperts(), FakeDevice(), Staging(), state.tape.watch, layer=0)
-    made = ExpertsOperator(Place(layer=0, number=0, is_last=True), state, original=None, fused=hand_over)
+    state = MoERuntimeState(fused=True, apart=True)
+    hand_over = CudaHandOver(HostExperts(), FakeDevice(), Staging(), state.recorder.watch, layer=0)
+    made = ExpertsOperator(ExpertsPosition(layer=0, number=0, is_last=True), state, original=None, fused=hand_over)
     made.residence = Residence(torch.isin(torch.arange(E), torch.tensor([1, 4])))
     made.at_device = DeviceExperts(E, [1, 4], MATRICES.__getitem__, torch.device("cpu"))
     return made

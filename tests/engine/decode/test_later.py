@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ktbench.engine.decode.lazy import Later, is_pending, settled
+from ktbench.engine.decode.lazy import LazyTensor, is_pending, settled
 
 
 @pytest.fixture(autouse=True)
@@ -25,8 +25,8 @@ class Source:
         self.asked = 0
         self._log, self._name = log, name
 
-    def later(self, *, waits: bool = True) -> Later:
-        return Later(self._give, self.value.shape, self.value.dtype, self.value.device, waits=waits)
+    def later(self, *, waits: bool = True) -> LazyTensor:
+        return LazyTensor(self._give, self.value.shape, self.value.dtype, self.value.device, waits=waits)
 
     def _give(self) -> Tensor:
         self.asked += 1
@@ -76,7 +76,7 @@ def test_views_wait_too(view: Callable[[Tensor], Tensor]) -> None:
 def test_operations_fetch_and_give_plain_tensors(use: Callable[[Tensor, Tensor], Tensor]) -> None:
     source, other = Source(), torch.randn(4, 6)
     given = use(source.later(), other)
-    assert not isinstance(given, Later)
+    assert not isinstance(given, LazyTensor)
     assert torch.equal(given, use(source.value, other))
     assert source.asked == 1
 
@@ -114,6 +114,6 @@ def test_an_error_while_fetching_reaches_the_user() -> None:
     def fail() -> Tensor:
         raise RuntimeError("the host failed")
 
-    pending = Later(fail, (2,), torch.float32, torch.device("cpu"))
+    pending = LazyTensor(fail, (2,), torch.float32, torch.device("cpu"))
     with pytest.raises(RuntimeError, match="the host failed"):
         _ = pending + 1

@@ -12,7 +12,7 @@ from torch import Tensor
 pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
 
 from ktbench.engine.decode.lowering import Lowering
-from ktbench.engine.decode.program import NotRecordable, Program, Recorder, Tape
+from ktbench.engine.decode.program import CallRecorder, NotRecordable, Program, StepRecorder
 from ktbench.engine.decode.timeline import Watch
 from ktbench.engine.dense import DenseHost
 
@@ -27,11 +27,11 @@ def _inference() -> Iterator[None]:
 
 @pytest.fixture
 def lowering() -> Lowering:
-    return Lowering(DenseHost(1, "bf16", Tape(), keeps_original=True))
+    return Lowering(DenseHost(1, "bf16", CallRecorder(), keeps_original=True))
 
 
 def recorded(code: Callable[[], Tensor], lower: Lowering | None, *constants: Tensor) -> tuple[Program, Tensor]:
-    recorder = Recorder(Watch(), constants, lower)
+    recorder = StepRecorder(Watch(), constants, lower)
     with recorder:
         result = code()
     return recorder.program(), result

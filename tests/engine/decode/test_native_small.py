@@ -27,11 +27,11 @@ def _inference() -> Iterator[None]:
 def record(code: Callable[[], Tensor], *constants: Tensor) -> tuple[Any, Tensor, bool]:
     """The program, its result, and whether its only call is no operation of PyTorch."""
     from ktbench.engine.decode.lowering import Lowering
-    from ktbench.engine.decode.program import Recorder, Tape
+    from ktbench.engine.decode.program import CallRecorder, StepRecorder
     from ktbench.engine.decode.timeline import Watch
     from ktbench.engine.dense import DenseHost
 
-    recorder = Recorder(Watch(), constants, Lowering(DenseHost(1, "bf16", Tape(), keeps_original=False)))
+    recorder = StepRecorder(Watch(), constants, Lowering(DenseHost(1, "bf16", CallRecorder(), keeps_original=False)))
     with recorder:
         result = code()
     program = recorder.program()

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ktbench.engine.decode.lazy import Later
-from ktbench.engine.decode.program import NotRecordable, Program, Recorder
+from ktbench.engine.decode.lazy import LazyTensor
+from ktbench.engine.decode.program import NotRecordable, Program, StepRecorder
 from ktbench.engine.decode.timeline import Watch, Where
 
 Code = Callable[[Tensor], Tensor]
@@ -24,7 +24,7 @@ def _inference() -> Iterator[None]:
 
 
 def _record(code: Code, inputs: Tensor) -> tuple[Program, Tensor]:
-    recorder = Recorder(Watch())
+    recorder = StepRecorder(Watch())
     with recorder:
         result = code(inputs)
     return recorder.program(), result
@@ -91,7 +91,9 @@ def test_what_python_decides_by_is_refused(code: Code) -> None:
 
 def test_pending_tensors_are_fetched_inside_the_recording() -> None:
     x = torch.randn(4, 8)
-    program, result = _record(lambda x: Later(lambda: x * 2, x.shape, x.dtype, x.device).view(8, 4) + x.view(8, 4), x)
+    program, result = _record(
+        lambda x: LazyTensor(lambda: x * 2, x.shape, x.dtype, x.device).view(8, 4) + x.view(8, 4), x
+    )
     x.copy_(torch.randn(4, 8))
     program.replay()
     assert torch.equal(result, (x * 3).view(8, 4))
@@ -99,7 +101,7 @@ def test_pending_tensors_are_fetched_inside_the_recording() -> None:
 
 def test_calls_that_pytorch_does_not_see_are_replayed_in_their_place() -> None:
     x, out, order = torch.randn(4), torch.zeros(4), []
-    recorder = Recorder(Watch())
+    recorder = StepRecorder(Watch())
     with recorder:
         doubled = x * 2
 
@@ -118,7 +120,7 @@ def test_calls_that_pytorch_does_not_see_are_replayed_in_their_place() -> None:
 
 def test_timed_replay_says_where_time_went() -> None:
     watch, x = Watch(), torch.randn(64, 64)
-    recorder = Recorder(watch)
+    recorder = StepRecorder(watch)
     with recorder:
         watch.enter(Where("attention", 0))
         y = x @ x + 1

@@ -118,11 +118,11 @@ def test_a_router_with_a_correction_of_its_choice_is_told_apart() -> None:
 def step_router(module: nn.Module) -> tuple[Any, Any]:
     """The operator, and the steps that it asks whether one is recorded."""
     from ktbench.engine.decode.operators import StepRouter
-    from ktbench.engine.decode.program import Tape
+    from ktbench.engine.decode.program import CallRecorder
     from ktbench.engine.dense import DenseHost
 
     steps: Any = SimpleNamespace(inputs=None)
-    return StepRouter(module, DenseHost(1, "bf16", Tape(), keeps_original=False), steps), steps
+    return StepRouter(module, DenseHost(1, "bf16", CallRecorder(), keeps_original=False), steps), steps
 
 
 @pytest.mark.parametrize("name", ROUTERS)
@@ -163,7 +163,7 @@ def test_replayed_steps_give_the_logits_of_transformers(name: str, tmp_path: Pat
 
     model, workload = saved(changed(name), tmp_path), decode(batch=3, steps=4, shortest=5)
     system = engine_for(cell(model, decode(), avx512=True, packed_dense=True))
-    assert sum(isinstance(one, StepRouter) for one in system._parts.network.modules()) == 4
+    assert sum(isinstance(one, StepRouter) for one in system._components.network.modules()) == 4
     seen = logits(system, cell(model, workload, avx512=True, packed_dense=True))
     assert system.notes() == ()
     assert relative(seen, together(plain(model), workload)) < TOLERANCE

@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import nn
 from transformers import PreTrainedModel
 
-from ktbench.engine.forms import ExpertsForm, expert_places, read_form
+from ktbench.engine.forms import ExpertsForm, expert_positions, read_form
 from tests.engine.families.left_out import ABSENT
 from tests.engine.families.zoo import FAMILIES, REFUSED, bare, installed, tiny
 
@@ -54,7 +54,7 @@ def _lines(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 def _row(name: str) -> tuple[str, ...]:
     network, shape = bare(name), tiny(name).shape
-    path, place = expert_places(network)[0]
+    path, place = expert_positions(network)[0]
     module = network.get_submodule(path)
     block = network.get_submodule(path.rpartition(".")[0])
     layer = network.get_submodule(path.partition("layers.")[0] + f"layers.{place.layer}")
@@ -102,7 +102,7 @@ def _shared(layer: nn.Module) -> str:
 def _message(name: str) -> str:
     network: PreTrainedModel = bare(name)
     try:
-        expert_places(network)
+        expert_positions(network)
     except ValueError as error:
         return str(error)
     raise AssertionError(f"{name}: its experts fit")

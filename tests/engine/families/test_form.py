@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 
-from ktbench.engine.decode.program import Tape
+from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.experts import OriginalExperts
 from ktbench.engine.forms import ExpertsForm, Glu, is_experts, read_form
 from ktbench.engine.observe import Reference
@@ -76,7 +76,7 @@ def test_packed_experts_compute_the_same(name: str, isa: str) -> None:
     if missing := kernels.grants().get(isa, ""):
         pytest.skip(f"{isa}: {missing}")
     original = OriginalExperts(materialised(name))
-    fused = FusedHost((0,), Packing(), Tape()).pack(original.matrices, original.form)
+    fused = FusedHost((0,), Packing(), CallRecorder()).pack(original.matrices, original.form)
     hidden, routing = inputs()
     output = torch.empty_like(hidden)
     arrays = bits(hidden), routing.ids.numpy(), routing.gates.numpy(), bits(output)

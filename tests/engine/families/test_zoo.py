@@ -8,7 +8,7 @@ import pytest
 import transformers
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from ktbench.engine.forms import expert_places, is_experts, read_form
+from ktbench.engine.forms import expert_positions, is_experts, read_form
 from tests.engine.families.left_out import ABSENT
 from tests.engine.families.zoo import FAMILIES, REFUSED, bare, installed, tiny
 
@@ -49,7 +49,7 @@ def test_the_shape_is_that_of_the_modules(name: str) -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_experts_stand_in_the_layers_that_have_them(name: str) -> None:
-    places = [place for _, place in expert_places(bare(name))]
+    places = [place for _, place in expert_positions(bare(name))]
     assert [place.number for place in places] == list(range(len(places)))
     assert [place.is_last for place in places] == [place is places[-1] for place in places]
     assert [place.layer for place in places] == sorted({place.layer for place in places})
@@ -58,6 +58,6 @@ def test_experts_stand_in_the_layers_that_have_them(name: str) -> None:
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_family_that_does_not_fit_is_named_with_what_differs(name: str) -> None:
     with pytest.raises(ValueError) as refused:
-        expert_places(bare(name))
+        expert_positions(bare(name))
     assert REFUSED[name][1] in str(refused.value)
     assert "\n" not in str(refused.value)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from ktbench.engine.decode.program import Tape
+from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.dense import DenseHost
 from ktbench.engine.gguf.export import export_gguf
 from ktbench.engine.hybrid import HybridEngine
@@ -43,7 +43,7 @@ def packed(model: ModelSpec, precision: Any) -> HybridEngine:
 @pytest.mark.parametrize("name", ["qwen3_30b_a3b", "gpt_oss_20b"])
 def test_experts_are_those_of_the_file_bit_for_bit(name: str, kind: Any, exported: Any) -> None:
     model, truth = exported(name, kind)
-    operators = packed(model, PRECISIONS[kind])._parts.operators
+    operators = packed(model, PRECISIONS[kind])._components.operators
     for operator, module in zip(operators, experts_of(truth), strict=True):
         for i in (0, 5):
             seen, expected = operator.fused.matrices(i), stored_experts(module, i)
@@ -64,7 +64,7 @@ def test_experts_of_another_precision_are_rounded_to_bf16_first(kind: Any, preci
     folder = Path(str(model.path)).with_name("rounded")
     truth.save_pretrained(folder)
     systems = [packed(one, precision) for one in (model, replace(model, path=str(folder)))]
-    for operator, other in zip(*(system._parts.operators for system in systems), strict=True):
+    for operator, other in zip(*(system._components.operators for system in systems), strict=True):
         for field in MATRICES:
             assert torch.equal(*(getattr(one.fused.matrices(2), field) for one in (operator, other)))
 
@@ -79,7 +79,7 @@ def test_linear_layers_are_those_of_the_file_bit_for_bit(name: str, kind: Any, e
     for place, layer in layers.items():
         weight = truth.get_parameter(f"{place}.weight")
         is_blocks = not f"{place}.weight".endswith(UNQUANTISED)
-        assert layer.siblings.matrix.packed.precision == (PRECISIONS[kind] if is_blocks else "bf16")
+        assert layer.projection.matrix.packed.precision == (PRECISIONS[kind] if is_blocks else "bf16")
         assert torch.equal(stored(layer), quantised(weight, kind) if is_blocks else weight.float()), place
 
 
@@ -94,7 +94,7 @@ def test_linear_layers_of_another_precision_are_rounded_to_bf16_first(kind: Any,
         for one in (model, replace(model, path=str(folder)))
     ]
     for (place, layer), (_, other) in zip(*map(packed_layers, systems), strict=True):
-        assert layer.siblings.matrix.packed.precision == precision
+        assert layer.projection.matrix.packed.precision == precision
         assert torch.equal(stored(layer), stored(other)), place
 
 
@@ -102,7 +102,7 @@ def test_linear_layers_of_another_precision_are_rounded_to_bf16_first(kind: Any,
 def test_layers_that_share_a_matrix_but_no_type_stay_as_they_are() -> None:
     """As llama.cpp quantises the attention of Mixtral: keys and values to more bits than queries."""
     query, key = (torch.nn.Linear(64, 32, bias=False, dtype=torch.bfloat16) for _ in range(2))
-    host = DenseHost(1, "q4_0", Tape(), False, {query: blocks_of(query.weight, "Q4_0")}.get)
+    host = DenseHost(1, "q4_0", CallRecorder(), False, {query: blocks_of(query.weight, "Q4_0")}.get)
     together, alone = host.matrix([query, key]).packed, host.matrix([query]).packed
     assert (together.precision, alone.precision) == ("bf16", "q4_0")
     assert torch.equal(torch.from_numpy(together.read()), torch.cat([query.weight, key.weight]).float())

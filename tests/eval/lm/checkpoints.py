@@ -12,7 +12,7 @@ from lm_eval.api.instance import Instance
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from ktbench.engine.generate import open_answering
+from ktbench.engine.generate import open_generator
 from ktbench.engine.protocol import HostRole
 from ktbench.eval.lm import EngineLM
 from ktbench.spec.run_spec import ModelSpec, RunSpec
@@ -98,7 +98,7 @@ def asked_cell(checkpoint: Checkpoint, **features: Any) -> RunSpec:
 
 def engine_lm(checkpoint: Checkpoint, *cells: RunSpec, **options: Any) -> EngineLM:
     """The engine that holds what these cells need, and answers as the first of them."""
-    lm = EngineLM(open_answering(cells, HostRole(cores=1)), checkpoint.tokenizer, **options)
+    lm = EngineLM(open_generator(cells, HostRole(cores=1)), checkpoint.tokenizer, **options)
     lm.use(cells[0])
     return lm
 

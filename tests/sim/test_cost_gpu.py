@@ -1,0 +1,178 @@
+"""Parts on a GPU: closed forms where nothing is lost, and what more of a constant may do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ktbench.sim.calibration import Calibration, read_calibration
+from ktbench.sim.cost_gpu import GpuCosts, gpu_costs
+from ktbench.sim.graph import Pass
+from ktbench.sim.sizes import sizes_of
+from tests.sim.real import real_cell, real_machine
+
+COST = read_calibration("ktransformers")
+IDEAL = COST.changed(
+    {"gpu_stream": 1.0, "gemm": 1.0, "attention": 1.0, "elementwise": 1.0, "kernel_us": 0.0, "launch_us": 0.0}
+)
+NAMES = ("deepseek_v3", "qwen2_57b_a14b")
+V3, QWEN2 = (sizes_of(real_cell(name)) for name in NAMES)
+
+
+def gpu(
+    model: str = "deepseek_v3", cost: Calibration = IDEAL, graph: bool = True, precision: str = "bf16", **machine: Any
+) -> GpuCosts:
+    return gpu_costs(real_cell(model, machine=real_machine(**machine), cuda_graph=graph, precision=precision), cost)
+
+
+def base(model: str = "deepseek_v3", cost: Calibration = IDEAL) -> GpuCosts:
+    return gpu_costs(real_cell(model, avx512=False, dynamic=False, numa=False, cuda_graph=False), cost)
+
+
+def work(tokens: int = 1, context: int = 0, batch: int = 1) -> Pass:
+    return Pass(tokens=tokens, batch=batch, context=context)
+
+
+def attention_s(device: GpuCosts, tokens: int = 1, context: int = 0, batch: int = 1) -> float:
+    return device.attention(work(tokens, context, batch)).seconds
+
+
+def shared_s(device: GpuCosts, tokens: int = 1) -> float:
+    shared = device.shared(work(tokens))
+    assert shared is not None
+    return shared.seconds
+
+
+def parts_s(device: GpuCosts, tokens: int = 1, context: int = 32) -> dict[str, float]:
+    one = work(tokens, context)
+    return {
+        "attention": device.attention(one).seconds,
+        "shared": shared_s(device, tokens),
+        "dense": device.dense(one).seconds,
+        "head": device.head(one).seconds,
+        "experts": device.experts(4.0, 8.0 * tokens).seconds,
+    }
+
+
+def test_in_decode_a_part_takes_the_time_of_its_bytes() -> None:
+    found, bandwidth = parts_s(gpu(gpu_tflops=1e12), context=1000), 1555e9
+    attention = 2 * (V3.attention_params + V3.fixed_params) + 1000 * 576 * 2 + 256 * 7168 * 4
+    assert found["attention"] == pytest.approx(attention / bandwidth)
+    assert found["shared"] == pytest.approx(2 * V3.shared_params / bandwidth)
+    assert found["dense"] == pytest.approx(2 * V3.dense_params / bandwidth)
+    assert found["head"] == pytest.approx(2 * V3.head_params / bandwidth)
+    assert found["experts"] == pytest.approx(4 * V3.expert_bytes / bandwidth)
+
+
+def test_in_prefill_a_part_takes_the_time_of_its_products() -> None:
+    found, peak, tokens = parts_s(gpu(gpu_gb_per_s=1e12), tokens=4096, context=0), 312e12, 4096
+    products = 2 * tokens * (V3.attention_params + V3.fixed_params) + tokens**2 / 2 * V3.score_flops
+    assert found["attention"] == pytest.approx(products / peak)
+    assert found["shared"] == pytest.approx(2 * tokens * V3.shared_params / peak)
+    assert found["dense"] == pytest.approx(2 * tokens * V3.dense_params / peak)
+    assert found["experts"] == pytest.approx(8 * tokens * V3.expert_flops / peak)
+
+
+def test_only_latent_attention_leaves_out_the_later_half() -> None:
+    products = 2 * 4096 * QWEN2.attention_params + 4096**2 * QWEN2.score_flops
+    assert attention_s(gpu("qwen2_57b_a14b", gpu_gb_per_s=1e12), 4096) == pytest.approx(products / 312e12)
+
+
+def test_norms_and_rotations_move_hidden_states_in_prefill() -> None:
+    weights = 2 * (V3.attention_params + V3.fixed_params) + V3.gate_bytes
+    moved = 512 * 16 * 7168 * 2
+    assert attention_s(gpu(gpu_tflops=1e12), 512) == pytest.approx((weights + moved) / 1555e9, rel=1e-3)
+
+
+def test_the_head_stays_in_bf16() -> None:
+    quantised = gpu(precision="int4_g32")
+    assert quantised.head(work()) == gpu().head(work())
+    assert shared_s(quantised) == pytest.approx(shared_s(gpu()) / 4)
+
+
+def test_sequences_of_a_batch_have_keys_of_their_own() -> None:
+    device = gpu(gpu_tflops=1e12)
+    more_s = attention_s(device, context=1000, batch=5) - attention_s(device, batch=5)
+    assert more_s == pytest.approx(5 * 1000 * 576 * 2 / 1555e9)
+
+
+def test_shares_of_the_limits_are_those_of_the_calibration() -> None:
+    assert shared_s(gpu(cost=IDEAL.changed({"gpu_stream": 0.5}))) == pytest.approx(2 * shared_s(gpu()))
+    slow = gpu(cost=IDEAL.changed({"gemm": 0.5}), gpu_gb_per_s=1e12)
+    assert shared_s(slow, 4096) == pytest.approx(2 * shared_s(gpu(gpu_gb_per_s=1e12), 4096))
+
+
+@pytest.mark.parametrize(("name", "constants"), [("RTX 4080", ("gemm_consumer", "attention_consumer")),
+                                                 ("A100 40 GB PCIe", ("gemm", "attention")),
+                                                 ("L20", ("gemm", "attention"))])  # fmt: skip
+def test_consumer_devices_have_shares_of_their_own(name: str, constants: tuple[str, str]) -> None:
+    was = attention_s(gpu(gpu=name, cost=COST), 8192)
+    for constant in ("gemm", "attention", "gemm_consumer", "attention_consumer"):
+        now = attention_s(gpu(gpu=name, cost=COST.changed({constant: 1.0})), 8192)
+        assert (now < was) == (constant in constants)
+
+
+def test_a_kernel_takes_cycles() -> None:
+    """The head has 2 kernels."""
+    cost = IDEAL.changed({"kernel_us": 3.0})
+    free_s = gpu().head(work()).seconds
+    assert gpu(cost=cost).head(work()).seconds == pytest.approx(free_s + 6e-6)
+    assert gpu(cost=cost, gpu_ghz=2 * 1.41).head(work()).seconds == pytest.approx(free_s + 3e-6)
+
+
+def test_launches_cost_nothing_in_a_graph_and_in_base_the_work_waits_for_them() -> None:
+    cost = IDEAL.changed({"launch_us": 6.0, "base_launch_us": 16.0})
+    assert gpu(cost=cost, graph=False).head(work()).launch_s == pytest.approx(12e-6)
+    assert gpu(cost=cost).head(work()).launch_s == 0.0
+    head, free = base(cost=cost).head(work()), base(cost=IDEAL.changed({"base_launch_us": 0.0})).head(work())
+    assert head.launch_s == 0.0
+    assert head.seconds == pytest.approx(free.seconds + 2 * 16e-6)
+
+
+@pytest.mark.parametrize(
+    ("model", "kernels", "base_kernels"),
+    [("deepseek_v3", 85, 115), ("qwen2_57b_a14b", 55, 75), ("qwen3_30b_a3b", 55, 75)],
+)
+def test_kernels_of_a_layer_are_counted_once(model: str, kernels: int, base_kernels: int) -> None:
+    """With a microsecond a launch; in base the time without launches is taken off."""
+    device = gpu(model, IDEAL.changed({"launch_us": 1.0}), graph=False)
+    attention, shared, dense = device.attention(work()), device.shared(work()), device.dense(work())
+    assert attention.launch_s + (shared.launch_s if shared else 0.0) == pytest.approx(kernels * 1e-6)
+    # In a layer without experts the feed-forward part is in place of the shared expert.
+    assert shared is None or dense.launch_s == shared.launch_s
+    slow, free = (base(model, IDEAL.changed({"base_launch_us": us})) for us in (1.0, 0.0))
+    launches_s = [slow.attention(work()).seconds - free.attention(work()).seconds]
+    launches_s += [shared_s(slow) - shared_s(free)] if shared else []
+    assert sum(launches_s) == pytest.approx(base_kernels * 1e-6)
+
+
+def test_a_model_without_a_shared_expert_has_no_task_for_one() -> None:
+    assert gpu("qwen3_30b_a3b", COST).shared(work(512)) is None
+
+
+def test_all_gpus_of_a_machine_work_on_a_part() -> None:
+    assert attention_s(gpu(gpus=4), context=32) == pytest.approx(attention_s(gpu(), context=32) / 4)
+
+
+@given(
+    st.sampled_from(["gpu_gb_per_s", "gpu_tflops", "gpu_ghz", "gpus"]),
+    st.sampled_from(NAMES),
+    st.integers(1, 5000),
+    st.integers(0, 5000),
+    st.floats(1, 4),
+)
+def test_more_of_a_device_slows_no_part(name: str, model: str, tokens: int, context: int, factor: float) -> None:
+    more: dict[str, Any] = {name: 2 if name == "gpus" else getattr(real_machine(), name) * factor}
+    before, after = (parts_s(gpu(model, COST, **changes), tokens, context) for changes in ({}, more))
+    assert all(after[part] <= before[part] * (1 + 1e-12) for part in before)
+
+
+@given(st.sampled_from(NAMES), st.integers(1, 2000), st.integers(0, 2000), st.integers(1, 2000))
+def test_more_tokens_and_deeper_contexts_are_never_faster(model: str, tokens: int, context: int, more: int) -> None:
+    device = gpu(model, COST)
+    few = parts_s(device, tokens, context)
+    for many in (parts_s(device, tokens + more, context), parts_s(device, tokens, context + more)):
+        assert all(few[part] <= many[part] * (1 + 1e-12) for part in few)
