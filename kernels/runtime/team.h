@@ -29,8 +29,8 @@ class Team {
 
   int threads() const { return threads_; }
 
-  // Returns at once. What the phases hold is destroyed with the job: on any thread, where nobody holds the ticket. The
-  // tag says in spans() whose job it was.
+  // Returns at once. What the phases hold is destroyed with the job: on any thread, unless the ticket is still held. The
+  // tag identifies the job in spans().
   std::shared_ptr<Job> submit(std::vector<Phase> phases, int tag = untagged);
 
   // Returns when the job is done; the first exception of any of its threads is thrown here, once, and its later phases
@@ -38,7 +38,7 @@ class Team {
   // its callers, one that waits works there, in this job and in all before it.
   // Throws std::invalid_argument for a job of another team.
   void wait(Job& job);
-  // Whether wait() would return at once. Where callers are thread 0, no job is ever done before somebody waits.
+  // Whether wait() would return at once. Where callers are thread 0, no job is done before a caller waits.
   bool done(const Job& job) const;
 
   // Submits and waits. Callers take turns.

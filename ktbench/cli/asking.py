@@ -15,11 +15,9 @@ from ktbench.results import Log, Run
 from ktbench.results.find import RUNS
 from ktbench.run.answering import Asking, Said, answer_apart, reference_file
 from ktbench.run.apart import ChildFailed
+from ktbench.spec.cells import worker_groups
 from ktbench.spec.errors import RequestError
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Cell, Environment, Part
-from ktbench.spec.schedule import worker_groups
-from ktbench.spec.scored import SCORE, Asked, Scored
+from ktbench.spec.record import SCORE, Asked, Cell, Environment, Outcome, Part, Scored
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 
 _ANSWERS = RUNS / "answers"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ktbench.cli.doctor_health import Line, dash, health_lines
 from ktbench.spec.errors import RequestError
 
 if TYPE_CHECKING:
+    from ktbench.host.extension import Extension
     from ktbench.spec.peers import Peer
 
 SUMMARY = "what this machine grants, and each feature and peer: available, or what it lacks"
@@ -95,10 +96,10 @@ def _grant_lines() -> list[Line]:
     isas = isa_grants(extension)
     granted = [isa for isa, reason in isas.items() if not reason]
     refused = [(f"isa {isa}", dash(reason)) for isa, reason in isas.items() if reason]
-    return [("instruction sets", ", ".join(granted)), *refused, *_kernel_lines(isas)]
+    return [("instruction sets", ", ".join(granted)), *refused, *_kernel_lines(extension)]
 
 
-def _kernel_lines(isas: Mapping[str, str]) -> list[Line]:
+def _kernel_lines(extension: Extension) -> list[Line]:
     from ktbench.host.grants import kernel_isas
     from ktbench.spec.features import BY_NAME
 
@@ -111,7 +112,7 @@ def _kernel_lines(isas: Mapping[str, str]) -> list[Line]:
             f"{precision} kernels",
             "; ".join(used(*pair) for pair in features.items()) or dash("no feature has any here"),
         )
-        for precision, features in kernel_isas(isas).items()
+        for precision, features in kernel_isas(extension).items()
     ]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
 if TYPE_CHECKING:
-    from ktbench.engine.gguf.names import GgufType
+    from ktbench.engine.gguf.families import GgufType
     from ktbench.run.exporting import Export
     from ktbench.spec.run_spec import RunSpec
 
@@ -77,7 +77,7 @@ def _taken(words: Sequence[str], key: str, wanted: str) -> tuple[list[str], str 
 
 
 def _types() -> tuple[GgufType, ...]:
-    from ktbench.engine.gguf.names import GgufType
+    from ktbench.engine.gguf.families import GgufType
 
     return get_args(GgufType)
 

@@ -13,11 +13,10 @@ from ktbench.host.grants import feature_reasons, machine_grants
 from ktbench.host.peers import peer_reason
 from ktbench.host.topology import read_topology
 from ktbench.peers.support import unsupported as peer_cannot
-from ktbench.spec.cells import unsupported
+from ktbench.spec.cells import points_of, unsupported
 from ktbench.spec.errors import RequestError
 from ktbench.spec.memory import worker_bytes
 from ktbench.spec.peers import BY_NAME
-from ktbench.spec.points import points_of
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 

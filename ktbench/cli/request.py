@@ -18,10 +18,9 @@ from ktbench.host.local import read_local_machine
 from ktbench.host.memory import available_memory_bytes
 from ktbench.host.topology import read_topology
 from ktbench.resources import checkpoint_folder
-from ktbench.spec.blocks import blocks_of
 from ktbench.spec.cells import plan_cells
 from ktbench.spec.errors import RequestError
-from ktbench.spec.memory import require_memory
+from ktbench.spec.memory import blocks_of, require_memory
 from ktbench.spec.record import Cell
 
 

@@ -19,7 +19,7 @@ from ktbench.results.accuracy import AccuracyRow, accuracy_rows
 from ktbench.results.row import Row
 from ktbench.results.rows import rows_of
 from ktbench.results.run import parts_of, the_part
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 
 DONE = 0
 A_CELL_FAILED = 4

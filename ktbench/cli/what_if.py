@@ -120,8 +120,8 @@ def _work(spec: RunSpec) -> str:
 def _offer(spec: RunSpec, entry: PriceEntry) -> Offer:
     from ktbench.cli.described import lacking_there
     from ktbench.sim.cost_search import offer, with_all_features
-    from ktbench.spec.ids import spec_id
     from ktbench.spec.record import Cell
+    from ktbench.spec.wire import spec_id
 
     best = with_all_features(spec)
     cell = Cell(label=best.label, spec=best, spec_id=spec_id(best))

@@ -19,7 +19,7 @@ from ktbench.engine.protocol import HostRole
 from ktbench.engine.roles import Threads
 from ktbench.engine.synthetic import PassingExperts, WeightPool, materialise_experts, skeleton
 from ktbench.engine.weight_plan import Packing, WeightPlan
-from ktbench.spec.rotation import layer_copies
+from ktbench.spec.cells import layer_copies
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from ktbench.spec.weights import Precision, expert_bytes
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import ktbench
 from ktbench.host.extension import Extension
 from ktbench.resources import data_folder
-from ktbench.spec.ids import digest
+from ktbench.spec.wire import digest
 
 # Reports are left out: they show what was measured and change nothing about it.
 _DATA_FOLDERS = ("conf", "ablations", "evals")

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from ktbench.spec.placement import Placement
-from ktbench.spec.plain import from_plain, to_plain
+from ktbench.spec.core_layout import CoreLayout
+from ktbench.spec.wire import from_plain, to_plain
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +26,7 @@ class Constant:
     value: float | None = None
     source: str = ""
     samples: tuple[float, ...] = ()
-    placements: tuple[Placement, ...] = ()
+    placements: tuple[CoreLayout, ...] = ()
     why: str = ""
 
     def __post_init__(self) -> None:
@@ -37,7 +37,7 @@ class Constant:
         if self.placements and len(self.placements) != len(self.samples):
             raise ValueError(f"{self.title}: {len(self.placements)} placements for {len(self.samples)} samples")
 
-    def samples_at(self, placement: Placement | None) -> tuple[float, ...]:
+    def samples_at(self, placement: CoreLayout | None) -> tuple[float, ...]:
         """The samples taken while the cores were there; None, on a machine with one core, for all."""
         pairs = zip(self.samples, self.placements or [None] * len(self.samples), strict=True)
         return tuple(sample for sample, placed in pairs if placed == placement)
@@ -56,7 +56,7 @@ class MachineDescription:
     created: str
     constants: dict[str, Constant]
     facts: dict[str, Any]
-    placement: Placement | None = None
+    placement: CoreLayout | None = None
 
 
 def save_description(machine: MachineDescription, path: Path) -> None:

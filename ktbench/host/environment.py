@@ -12,8 +12,8 @@ from ktbench.host.grants import grants_of
 from ktbench.host.health import health_facts
 from ktbench.host.software import PACKAGES, package_version
 from ktbench.host.topology import read_topology
-from ktbench.spec.ids import digest
 from ktbench.spec.record import Environment
+from ktbench.spec.wire import digest
 
 # What must match for a run to go on. Left out on purpose: load, free memory, kernel release, versions, settings.
 _IDENTITY = ("cpu_model", "cpus", "cores", "numa_nodes", "memory_total_gib", "granted", "gpus")

@@ -12,7 +12,7 @@ from ktbench.host.cuda import CudaDevices
 from ktbench.host.describe import Constant
 from ktbench.host.roofs import PEAK_DTYPES, PEAK_ISAS, Roofs, pinned_team
 from ktbench.host.topology import Topology
-from ktbench.spec.conduct import READ_BUFFER_BYTES
+from ktbench.spec.system_metrics import READ_BUFFER_BYTES
 
 _DEVICE_GAUGES = {
     "gpu.launch": ("GPU: kernel launch latency", "ns"),

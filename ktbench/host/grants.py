@@ -11,15 +11,6 @@ from ktbench.host.topology import Topology, read_topology
 from ktbench.spec.features import BY_NAME, FEATURES, Feature
 
 _ISA_GRANTS = ("avx512", "amx")
-# Precision -> feature -> the instruction sets that its kernels may run on. Which of the AVX-512 ones is the fastest is
-# the extension's to say: dot products of bf16 gain on AMD's cores and lose on Intel's.
-_KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
-    "bf16": {"avx512": ("avx512", "avx512_bf16"), "amx": ("amx",)},
-    "int8": {"avx512": ("avx512", "avx512_vnni"), "amx": ("amx",)},
-    "int4": {"avx512": ("avx512", "avx512_vnni"), "amx": ("amx",)},
-    "q8_0": {"avx512": ("avx512", "avx512_vnni")},
-    "q4_0": {"avx512": ("avx512", "avx512_vnni")},
-}
 
 
 def machine_grants() -> dict[str, str]:
@@ -42,17 +33,22 @@ def feature_reasons(grants: Mapping[str, str]) -> dict[str, str]:
     return {feature.name: _feature_reason(feature, grants) for feature in FEATURES}
 
 
-def kernel_isas(isas: Mapping[str, str]) -> dict[str, dict[str, tuple[str, ...]]]:
-    """Precision -> feature name -> the granted instruction sets of its kernels, of which it runs the fastest.
+def kernel_isas(extension: Extension) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Precision -> feature name -> the granted instruction sets with kernels for it; the fastest of them runs.
 
-    `isas` maps instruction sets to "" or a reason, as `isa_grants` does; a feature without any is left out.
+    A feature without any is left out. Empty without the extension.
     """
-    granted = {name for name, reason in isas.items() if not reason}
-    found = {
-        precision: {feature: tuple(isa for isa in names if isa in granted) for feature, names in features.items()}
-        for precision, features in _KERNELS.items()
-    }
-    return {precision: {f: names for f, names in features.items() if names} for precision, features in found.items()}
+    if extension.module is None:
+        return {}
+    isas, missing = extension.module.isas(), extension.module.grants()
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    for precision, row in extension.module.formats().items():
+        features = found.setdefault(precision, {})
+        for isa in row["isas"]:
+            feature = isas[isa]["feature"]
+            if feature in _ISA_GRANTS and not missing[isa]:
+                features[feature] = (*features.get(feature, ()), isa)
+    return found
 
 
 def _feature_reason(feature: Feature, grants: Mapping[str, str]) -> str:

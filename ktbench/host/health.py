@@ -1,4 +1,4 @@
-"""Facts of this machine that the checks of `ktbench.spec.health` judge, and why some cannot be had."""
+"""Facts of this machine that the checks of `ktbench.spec.machine_health` judge, and why some cannot be had."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from ktbench.host.noise import disturbance, others_running, read_clock_hz, read_
 from ktbench.host.settings import read_settings
 from ktbench.host.sysfs import parse_cpu_list, read_text
 from ktbench.host.topology import Topology
-from ktbench.spec.conduct import Disturbance
-from ktbench.spec.health import MACHINE_CHECKS, TURN_CHECKS, Check, Facts, unknown
+from ktbench.spec.machine_health import MACHINE_CHECKS, Check, Facts, unknown
+from ktbench.spec.system_metrics import Disturbance
+from ktbench.spec.turn_health import TURN_CHECKS
 
 _GIB = 2**30
 # Who runs at all of these moments was not there by chance.

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from ktbench.host.memory import read_quota_stops
 from ktbench.host.sysfs import read_int, read_text
-from ktbench.spec.conduct import Disturbance
+from ktbench.spec.system_metrics import Disturbance
 
 _CPU = Path("sys/devices/system/cpu")
 # Columns of /proc/stat (proc(5)): user, nice, system, idle, iowait, irq, softirq, steal. Guests are in user already.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ktbench.host.sysfs import read_text
-from ktbench.spec.conduct import PeakMemory
+from ktbench.spec.system_metrics import PeakMemory
 
 _STATUS, _NUMA_MAPS, _CLEAR = (Path("proc/self") / name for name in ("status", "numa_maps", "clear_refs"))
 # proc_pid_clear_refs(5): sets the peak of the resident set to what is resident now.

@@ -11,7 +11,7 @@ from time import monotonic
 
 from ktbench.host.describe import Constant, MachineDescription
 from ktbench.host.gauges import Gauge, Instruments
-from ktbench.spec.placement import Placement, placement_during
+from ktbench.spec.core_layout import CoreLayout, core_layout_during
 from ktbench.spec.record import Environment
 
 
@@ -20,7 +20,7 @@ class Reading:
     """What a gauge said, in its unit, and where the cores were right before and right after; None with one core."""
 
     value: float
-    placement: Placement | None
+    placement: CoreLayout | None
 
 
 Readings = dict[str, Reading]
@@ -63,19 +63,19 @@ def _read_round(order: Sequence[Gauge], hop: Gauge | None) -> Readings:
     for gauge in order:
         value = gauge.read()
         after = None if hop is None else hop.read()
-        readings[gauge.key] = Reading(value=value, placement=placement_during([before, after]))
+        readings[gauge.key] = Reading(value=value, placement=core_layout_during([before, after]))
         before = after
     return readings
 
 
-def _usual_placement(rounds: Sequence[Readings]) -> Placement | None:
+def _usual_placement(rounds: Sequence[Readings]) -> CoreLayout | None:
     """The commonest placement; "moved" only where there is no other."""
     seen = Counter(reading.placement for readings in rounds for reading in readings.values())
     steady = Counter({place: times for place, times in seen.items() if place != "moved"}) or seen
     return steady.most_common(1)[0][0]
 
 
-def _constant(gauge: Gauge, rounds: Sequence[Readings], usual: Placement | None, day: date) -> Constant:
+def _constant(gauge: Gauge, rounds: Sequence[Readings], usual: CoreLayout | None, day: date) -> Constant:
     readings = [readings[gauge.key] for readings in rounds]
     typical = [reading.value for reading in readings if reading.placement == usual]
     where = f" while the cores were {usual}" if usual else ""

@@ -10,7 +10,7 @@ from time import perf_counter
 from ktbench.host.energy import Meters, energy_between
 from ktbench.host.noise import disturbance, read_clock_hz, read_counters
 from ktbench.host.peak import MemoryPeaks
-from ktbench.spec.conduct import Conduct, Disturbance, Energy
+from ktbench.spec.system_metrics import Conduct, Disturbance, Energy
 
 
 class MachineWatch:

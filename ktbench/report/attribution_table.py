@@ -19,7 +19,7 @@ from ktbench.results.intervals import Interval, is_exact
 from ktbench.results.row import Row
 from ktbench.results.run import the_part
 from ktbench.results.settings import setting_text, varying
-from ktbench.spec.plain import to_plain
+from ktbench.spec.wire import to_plain
 
 
 def settings_shown(attributions: Sequence[Attribution]) -> tuple[str, ...]:

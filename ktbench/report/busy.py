@@ -24,7 +24,7 @@ from ktbench.results.row import Row, groups_of
 from ktbench.results.settings import varying
 from ktbench.results.usage import RoleShares
 from ktbench.spec.features import BY_NAME, features_label
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 
 _SPEED_IN, _BUSY_IN, _BETWEEN_IN = 1.15, 0.8, 0.08  # plot heights, and what is between the two of a group
 _TITLE_IN, _GAP_IN = 0.15, 0.06

@@ -22,7 +22,7 @@ from ktbench.results.run import each_machine, facts_of
 from ktbench.results.scores import Change
 from ktbench.results.speedups import Verdict
 from ktbench.spec.errors import RequestError
-from ktbench.spec.plain import to_plain
+from ktbench.spec.wire import to_plain
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from ktbench.results.row import Row, groups_of
 from ktbench.results.settings import TOKENS, varying, without_precision
 from ktbench.results.usage import Spread
 from ktbench.spec.arms import PRECISIONS
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 from ktbench.spec.weights import Precision
 
 _NAMES = {

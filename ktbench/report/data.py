@@ -19,7 +19,7 @@ from ktbench.results.intervals import Interval, is_exact
 from ktbench.results.row import Row
 from ktbench.results.run import environments_of
 from ktbench.results.scores import Change, Estimate
-from ktbench.spec.plain import to_plain
+from ktbench.spec.wire import to_plain
 
 
 def csv_of(lines: Sequence[Mapping[str, Any]]) -> str:

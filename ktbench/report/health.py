@@ -15,10 +15,11 @@ from ktbench.results.run import environments_of, machines_of
 from ktbench.results.settings import varying
 from ktbench.results.speedups import Verdict
 from ktbench.results.usage import MAX_DISAGREEMENT, Spread, are_alike, most, peak_spreads, read_spread, unmetered_reason
-from ktbench.spec.conduct import READ_BUFFER_BYTES, PeakMemory
-from ktbench.spec.health import MACHINE_CHECKS, TURN_CHECKS, Check, Warned, warnings
-from ktbench.spec.placement import PLACEMENTS
+from ktbench.spec.core_layout import CORE_LAYOUTS
+from ktbench.spec.machine_health import MACHINE_CHECKS, Check, Warned, warnings
 from ktbench.spec.record import Record
+from ktbench.spec.system_metrics import READ_BUFFER_BYTES, PeakMemory
+from ktbench.spec.turn_health import TURN_CHECKS
 
 
 def controls_sentence(rows: Sequence[Row]) -> str:
@@ -64,7 +65,7 @@ def placement_sentence(rows: Sequence[Row]) -> str:
     records = _records(rows)
     times = [roof.ping_pong_ns for record in records for roof in record.roofs if roof.ping_pong_ns is not None]
     counts = Counter(place for row in rows for place in row.placements.values())
-    seen = [(place, counts[place]) for place in PLACEMENTS if counts[place]]
+    seen = [(place, counts[place]) for place in CORE_LAYOUTS if counts[place]]
     if not seen:
         return ""
     (first, count), *others = seen

@@ -12,8 +12,7 @@ from ktbench.results.intervals import CONFIDENCE
 from ktbench.results.row import Row, measured, roof_rows, shows_speeds
 from ktbench.results.run import facts_of, the_part
 from ktbench.results.speedups import MARGIN
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Part
+from ktbench.spec.record import Outcome, Part
 
 
 def figure_caption(run: Run, rows: Sequence[Row]) -> str:

@@ -11,7 +11,7 @@ from ktbench.report.text import number
 from ktbench.results.intervals import Interval
 from ktbench.results.row import Row, groups_of, shows_speeds
 from ktbench.results.settings import TOKENS, varying
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

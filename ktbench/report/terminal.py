@@ -21,7 +21,7 @@ from ktbench.results.accuracy import AccuracyRow, Result
 from ktbench.results.answers import KL, LOSSES, Measure
 from ktbench.results.intervals import is_exact
 from ktbench.results.row import Row
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 
 
 def name_width(rows: Sequence[Row]) -> int:

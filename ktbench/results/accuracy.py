@@ -25,9 +25,7 @@ from ktbench.results.rows import rows_of
 from ktbench.results.run import Run
 from ktbench.results.scores import Change, Estimate, Pair, Stratum, change_of, pairs_of, score_of
 from ktbench.spec.arms import PRECISIONS
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Provenance
-from ktbench.spec.scored import SCORE, Asked
+from ktbench.spec.record import SCORE, Asked, Outcome, Provenance
 from ktbench.spec.suite import SuiteSpec
 
 _BASELINE = "it is the baseline"

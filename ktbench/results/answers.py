@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Literal
 
 from ktbench.results.scores import Estimate, exponential, weighted_mean
-from ktbench.spec.scored import SCORE, Scored
+from ktbench.spec.record import SCORE, Scored
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 
 SubjectKind = Literal["average", "category", "task"]

@@ -14,13 +14,13 @@ from ktbench.results.row import Row, groups_of
 from ktbench.results.run import Run, each_machine
 from ktbench.results.speedups import paired_interval, unpaired_interval
 from ktbench.results.usage import Limit
+from ktbench.spec.core_layout import CoreLayout
 from ktbench.spec.errors import RequestError
-from ktbench.spec.placement import Placement
 from ktbench.spec.record import Record
 
 Method = Literal["paired", "unpaired", "identical", "simulated"]
 _Visit = tuple[datetime, datetime, int]
-_Place = tuple[str, Placement | None]
+_Place = tuple[str, CoreLayout | None]
 _Places = dict[int, _Place]
 
 

@@ -13,8 +13,7 @@ import msgspec
 
 from ktbench.spec.errors import RequestError
 from ktbench.spec.published import Published
-from ktbench.spec.record import Environment, Header, Record
-from ktbench.spec.scored import Asked, Scored
+from ktbench.spec.record import Asked, Environment, Header, Record, Scored
 from ktbench.spec.wire import from_wire, to_wire
 
 SCHEMA = 2

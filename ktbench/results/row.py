@@ -11,13 +11,12 @@ from ktbench.results.settings import Setting
 from ktbench.results.speedups import Verdict
 from ktbench.results.turns import Turn, turn_of
 from ktbench.results.usage import EnergyUse, RoleShares, RoofShare
-from ktbench.spec.conduct import PeakMemory
+from ktbench.spec.core_layout import CoreLayout, core_layout_of
 from ktbench.spec.features import FeatureValue
 from ktbench.spec.machine import MachineSpec
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.placement import Placement, placement_of
-from ktbench.spec.record import Agreement, Provenance, Record, Role, Work
+from ktbench.spec.record import Agreement, Outcome, Provenance, Record, Role, Work
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.system_metrics import PeakMemory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,9 +134,9 @@ class Row:
             yield f"steps took {mid} % longer than by the system's own clock (median of the rounds; {low} to {high} %)"
 
     @property
-    def placements(self) -> dict[int, Placement | None]:
+    def placements(self) -> dict[int, CoreLayout | None]:
         """Where the cores were in each round that has samples; None where that was not measured."""
-        return {record.round: placement_of(record.roofs) for record in self.records if record.samples_s}
+        return {record.round: core_layout_of(record.roofs) for record in self.records if record.samples_s}
 
 
 def groups_of(rows: Sequence[Row]) -> list[tuple[Row, ...]]:

@@ -17,9 +17,8 @@ from ktbench.results.stopping import open_reason
 from ktbench.results.turns import Values, comparable, goal_values
 from ktbench.results.usage import energy_use, peak_memory, role_shares, roof_share, unmetered_reason, unseen_reason
 from ktbench.spec.features import FEATURES
-from ktbench.spec.outcome import Outcome
 from ktbench.spec.peers import BY_NAME
-from ktbench.spec.record import Agreement, Cell, Part, Provenance, Record
+from ktbench.spec.record import Agreement, Cell, Outcome, Part, Provenance, Record
 from ktbench.spec.run_spec import RunSpec
 
 

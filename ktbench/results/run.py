@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 from ktbench.results.lines import Damage, Fact, StoreError, read_lines
 from ktbench.results.log import LOG_NAME, PLAN_NAME
 from ktbench.spec.published import Published
-from ktbench.spec.record import Environment, Header, Part, Record
-from ktbench.spec.scored import Asked, Scored
+from ktbench.spec.record import Asked, Environment, Header, Part, Record, Scored
 
 T = TypeVar("T", bound=Fact | Damage)
 

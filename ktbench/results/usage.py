@@ -8,9 +8,9 @@ from statistics import fmean, median
 from typing import Literal
 
 from ktbench.results.intervals import Interval, summary
-from ktbench.spec.conduct import READ_BUFFER_BYTES, Energy, PeakMemory
-from ktbench.spec.placement import placement_of
+from ktbench.spec.core_layout import core_layout_of
 from ktbench.spec.record import Record, RoofSample, Work
+from ktbench.spec.system_metrics import READ_BUFFER_BYTES, Energy, PeakMemory
 
 Limit = Literal["read", "arithmetic"]
 
@@ -91,7 +91,7 @@ def peak_spreads(records: Iterable[Record]) -> dict[tuple[str, str], Spread]:
 
 def _is_steady(roofs: Sequence[RoofSample]) -> bool:
     reads = [roof.read_bytes_per_s for roof in roofs]
-    return placement_of(roofs) != "moved" and max(reads) <= MAX_DISAGREEMENT * min(reads)
+    return core_layout_of(roofs) != "moved" and max(reads) <= MAX_DISAGREEMENT * min(reads)
 
 
 def _least_s(work: Work, roofs: Sequence[RoofSample]) -> tuple[float, float]:

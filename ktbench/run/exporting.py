@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from ktbench.engine.gguf.export import kept_file
-from ktbench.engine.gguf.names import GgufType
+from ktbench.engine.gguf.families import GgufType
 from ktbench.run.apart import run_apart
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
-from ktbench.spec.conduct import Conduct
+from ktbench.spec.system_metrics import Conduct
 
 
 class Watch(Protocol):

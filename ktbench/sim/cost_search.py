@@ -14,9 +14,9 @@ import yaml
 from ktbench.sim.sensitivity import Bottleneck, bottleneck
 from ktbench.sim.simulation import simulate
 from ktbench.spec.machine import BY_NAME, MachineSpec
-from ktbench.spec.plain import from_plain, to_plain
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.weights import FORMATS
+from ktbench.spec.wire import from_plain, to_plain
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ktbench.spec.checks import at_least
+from ktbench.spec.errors import at_least
 from ktbench.spec.features import BY_NAME, FEATURES, FeatureValue, features_label
 
 Device = Literal["cpu", "cuda"]

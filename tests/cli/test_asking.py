@@ -14,10 +14,8 @@ from ktbench.results import Log, Run, read_run
 from ktbench.run.answering import Asking, Said
 from ktbench.run.apart import ChildFailed
 from ktbench.spec.errors import RequestError
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Cell, Environment, Header, Part
+from ktbench.spec.record import Asked, Cell, Environment, Header, Outcome, Part, Scored
 from ktbench.spec.run_spec import MeasureSpec
-from ktbench.spec.scored import Asked, Scored
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 from tests.tiny import tiny_cell
 

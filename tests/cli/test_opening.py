@@ -16,9 +16,7 @@ from ktbench.results import Log, Run, published_of, read_run
 from ktbench.results.between_runs import require_one_machine
 from ktbench.run.shares import NODES, is_asked, share_of, write_share
 from ktbench.spec.errors import RequestError
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Environment, Record
-from ktbench.spec.scored import Asked
+from ktbench.spec.record import Asked, Environment, Outcome, Record
 from tests.run.test_shares import turn
 
 WORDS = ("model=tiny", "workload.prompt=8", "workload.steps=2", "sweep.arms=[base,+v]", "sweep.published=[fig13]")

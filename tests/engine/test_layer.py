@@ -19,7 +19,7 @@ from ktbench.engine.load_layer import OwnLayer, load_layer
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.synthetic import PassingExperts, WeightPool, skeleton
 from ktbench.run.check import check, check_the_check
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 from ktbench.spec.run_spec import ModelSpec, WorkloadSpec
 from tests.engine.tiny import NAMES, PACKABLE, layer, run, spec, tiny_model
 

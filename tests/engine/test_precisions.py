@@ -15,8 +15,7 @@ from ktbench.engine.load_layer import OwnLayer, load_layer
 from ktbench.engine.protocol import HostRole, System, Unsupported
 from ktbench.engine.weight_plan import Packing
 from ktbench.run.check import check, check_the_check
-from ktbench.spec.evidence import collect, dishonest
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome, collect, dishonest
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.spec.weights import Precision, expert_bytes
 from tests.engine.test_fused import AMX, AVX512

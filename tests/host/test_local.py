@@ -11,8 +11,8 @@ from ktbench.host import local
 from ktbench.host.describe import Constant, MachineDescription, save_description
 from ktbench.host.local import machine_content, read_local_machine
 from ktbench.spec.machine import MachineSpec
-from ktbench.spec.plain import from_plain
 from ktbench.spec.record import Environment
+from ktbench.spec.wire import from_plain
 
 ENV_ID = "e" * 12
 PATH = Path("runs") / f"machine-{ENV_ID}.yaml"

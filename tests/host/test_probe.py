@@ -19,7 +19,7 @@ from ktbench.host.gauges import Gauge, Instruments, buffers_needed, open_instrum
 from ktbench.host.probe import Reading, Readings, describe, read_rounds
 from ktbench.host.roofs import Roofs, best_isa, core_to_core_ns, open_roofs, pinned_team
 from ktbench.host.topology import Topology, read_topology
-from ktbench.spec.placement import Placement
+from ktbench.spec.core_layout import CoreLayout
 from ktbench.spec.record import Environment
 
 MIB = 2**20
@@ -242,7 +242,7 @@ def test_one_core_has_no_placement() -> None:
     assert readings["a"].placement is None
 
 
-def described(*readings: tuple[float, Placement | None]) -> MachineDescription:
+def described(*readings: tuple[float, CoreLayout | None]) -> MachineDescription:
     """A machine whose read bandwidth was seen so, round by round; by default in a quiet two-core guest."""
     gauge = Gauge(key="read.all", title="read", unit="bytes/s", read=lambda: 0.0)
     gap = Constant(title="copy", unit="bytes/s", why="no CUDA device")

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from ktbench.host.energy import Meter, Meters, open_meters
 from ktbench.host.peak import MemoryPeaks, node_bytes
 from ktbench.host.watch import MachineWatch
-from ktbench.spec.conduct import Conduct
-from ktbench.spec.plain import from_plain, to_plain
+from ktbench.spec.system_metrics import Conduct
+from ktbench.spec.wire import from_plain, to_plain
 from tests.host.conftest import Grow
 
 STATUS = "Name: x\nVmHWM:\t  2048 kB\nVmRSS:\t  1024 kB"

@@ -22,8 +22,8 @@ from ktbench.peers.kt_kernel.library import KtExperts, as_stored, settings_for
 from ktbench.peers.opening import open_peer
 from ktbench.peers.tuning import Tuned
 from ktbench.run.check import check, check_the_check
-from ktbench.spec.outcome import Outcome
 from ktbench.spec.peers import PeerSpec
+from ktbench.spec.record import Outcome
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from tests.engine.tiny import layer, run, spec, tiny_model
 

@@ -14,8 +14,8 @@ from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.peers.opening import open_peer
 from ktbench.peers.transformers.layer import TransformersLayer, open_layer
 from ktbench.run.check import check, check_the_check
-from ktbench.spec.outcome import Outcome
 from ktbench.spec.peers import IMPLEMENTATIONS, PeerSpec
+from ktbench.spec.record import Outcome
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from tests.engine.tiny import PACKABLE, layer, run, spec, tiny_model
 

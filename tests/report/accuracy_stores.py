@@ -13,16 +13,13 @@ from ktbench.results import Log, Run, published_of, read_run
 from ktbench.results.accuracy import AccuracyRow, accuracy_rows
 from ktbench.spec.arms import arm_changes
 from ktbench.spec.engine import EngineSpec
-from ktbench.spec.evidence import collect
 from ktbench.spec.features import FEATURES
-from ktbench.spec.ids import spec_id
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Cell, Header, Part, Record, Work
+from ktbench.spec.record import Asked, Cell, Header, Outcome, Part, Record, Scored, Work, collect
 from ktbench.spec.run_spec import MeasureSpec, ModelSpec, RunSpec, WorkloadSpec
-from ktbench.spec.scored import Asked, Scored
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 from ktbench.spec.sweep import FigureKind
 from ktbench.spec.weights import Precision
+from ktbench.spec.wire import spec_id
 from tests.report.synthetic import CONFIG, MACHINE
 
 CATEGORIES = ("coding", "data_analysis", "instruction_following", "language", "math", "reasoning")

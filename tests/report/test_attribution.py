@@ -17,7 +17,7 @@ from ktbench.report.write import write_report
 from ktbench.results import Run
 from ktbench.results.attribution import Attribution, attributions_of
 from ktbench.results.rows import rows_of
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 from tests.report.attributed import FACTORIAL, LACKING, LEFT_OUT
 from tests.report.comparison_runs import kept
 from tests.report.simulated_runs import simulated

@@ -23,7 +23,7 @@ from ktbench.report.speed_table import table_of
 from ktbench.report.write import write_report
 from ktbench.results import Run
 from ktbench.results.rows import rows_of
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 from tests.report.layers import (
     EXPERT_WEIGHTS,
     KERNELS,

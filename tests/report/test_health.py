@@ -26,10 +26,9 @@ from ktbench.report.table import Table
 from ktbench.results import Run
 from ktbench.results.rows import rows_of
 from ktbench.results.usage import are_alike
-from ktbench.spec.conduct import READ_BUFFER_BYTES, Conduct, Disturbance, Energy, PeakMemory
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.plain import from_plain, to_plain
-from ktbench.spec.record import Environment, Record
+from ktbench.spec.record import Environment, Outcome, Record
+from ktbench.spec.system_metrics import READ_BUFFER_BYTES, Conduct, Disturbance, Energy, PeakMemory
+from ktbench.spec.wire import from_plain, to_plain
 from tests.report.simulated_runs import simulated
 from tests.report.synthetic import DECODE, MACHINE, Store
 

@@ -18,8 +18,7 @@ from ktbench.results import Run, read_published
 from ktbench.results.paper import PaperLine, error_summary, paper_lines, reasons
 from ktbench.results.rows import rows_of
 from ktbench.spec.engine import PlacementSpec
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Cell, Record
+from ktbench.spec.record import Cell, Outcome, Record
 from tests.report.paper_cells import KT, cell, machine, record, run_of
 
 BASE, FULL, DEFERRED = cell("base"), cell(KT), cell(f"{KT} deferral=3")

@@ -13,8 +13,8 @@ from ktbench.results import published_names, read_published
 from ktbench.results.published import error_of, not_simulated_reason, published_for
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.machine import MachineSpec, with_constant
-from ktbench.spec.plain import from_plain, to_plain
 from ktbench.spec.published import Published
+from ktbench.spec.wire import from_plain, to_plain
 from tests.report.paper_cells import KT, machine, spec
 
 ALL = read_published(*published_names())

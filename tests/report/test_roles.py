@@ -22,7 +22,7 @@ from ktbench.report.speed_table import table_of
 from ktbench.report.write import write_report
 from ktbench.results import Run
 from ktbench.results.rows import rows_of
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 from tests.report.role_stores import DEFERRAL, DEPTH, LADDER, PLACEMENT, POLICIES
 from tests.report.synthetic import Arm, Store
 

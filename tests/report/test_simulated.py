@@ -24,8 +24,7 @@ from ktbench.results import Run
 from ktbench.results.row import Row, groups_of, roof_rows
 from ktbench.results.rows import rows_of
 from ktbench.results.speedups import Verdict
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Agreement
+from ktbench.spec.record import Agreement, Outcome
 from ktbench.spec.sweep import FigureKind
 from ktbench.spec.timeline import Span, Timeline
 from tests.report.layers import LayerPart, LayerStore

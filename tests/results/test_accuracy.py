@@ -18,7 +18,7 @@ from ktbench.results import Run
 from ktbench.results.accuracy import accuracy_rows, parts_of_average
 from ktbench.results.answers import shares_of, subjects_of
 from ktbench.results.scores import ScoreVerdict
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 from tests.report.accuracy_stores import (
     BASE,

@@ -12,10 +12,9 @@ import yaml
 from ktbench.config import compose, freeze
 from ktbench.results.command import command_of
 from ktbench.spec.engine import EngineSpec
-from ktbench.spec.ids import spec_id
 from ktbench.spec.inject import InjectRule, InjectSpec
-from ktbench.spec.plain import to_plain
 from ktbench.spec.run_spec import MeasureSpec, RunSpec
+from ktbench.spec.wire import spec_id, to_plain
 from tests.report.synthetic import Store
 from tests.sim.testbed import testbed
 

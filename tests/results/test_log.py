@@ -17,9 +17,7 @@ from ktbench.results import LOG_NAME, Log, NotKept, StoreError, read_run
 from ktbench.results.find import read_origin
 from ktbench.results.lines import encode
 from ktbench.results.log import PLAN_NAME, try_lock
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Environment, Header, Part, Record
-from ktbench.spec.scored import Asked, Scored
+from ktbench.spec.record import Asked, Environment, Header, Outcome, Part, Record, Scored
 from tests.tiny import tiny_cell
 
 CELL = tiny_cell()

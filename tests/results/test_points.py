@@ -10,8 +10,7 @@ from ktbench.config import compose, freeze
 from ktbench.config.compose import ablation_names
 from ktbench.resources import data_folder
 from ktbench.results.settings import precision_word, settings_of
-from ktbench.spec.cells import plan_cells
-from ktbench.spec.points import points_of
+from ktbench.spec.cells import plan_cells, points_of
 from ktbench.spec.record import Cell
 
 SHIPPED = {"evals/nano": json.loads((data_folder("evals") / "nano" / "config.json").read_text())}

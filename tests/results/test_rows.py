@@ -11,8 +11,7 @@ from ktbench.results import Run
 from ktbench.results.row import Row, groups_of
 from ktbench.results.rows import rows_of
 from ktbench.results.speedups import Verdict
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Record
+from ktbench.spec.record import Outcome, Record
 from ktbench.spec.run_spec import MeasureSpec
 from tests.report.synthetic import DECODE, NO_NUMA, Arm, Store
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ktbench.results import Log, Run, read_run
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Environment, Header, Part
+from ktbench.spec.record import Asked, Environment, Header, Outcome, Part, Scored
 from ktbench.spec.run_spec import MeasureSpec
-from ktbench.spec.scored import Asked, Scored
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 from tests.tiny import tiny_cell
 

@@ -13,8 +13,8 @@ from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.inject import InjectRule, InjectSpec
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.peers import PeerSpec
-from ktbench.spec.plain import from_plain
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.wire import from_plain
 from tests.tiny import tiny_spec
 
 SHIPPED = sorted((data_folder("conf") / "inject").glob("*.yaml"))

@@ -12,8 +12,8 @@ from ktbench.sim.calibration import read_calibration
 from ktbench.sim.executor import play
 from ktbench.sim.simulation import Simulation, simulate, step_graph
 from ktbench.spec.engine import PlacementSpec
-from ktbench.spec.plain import to_plain
 from ktbench.spec.run_spec import ModelSpec, RunSpec
+from ktbench.spec.wire import to_plain
 from tests.sim.real import real_cell, real_machine, real_model
 from tests.sim.testbed import cell_on, testbed
 

@@ -9,8 +9,8 @@ import pytest
 from ktbench.sim.calibration import read_calibration
 from ktbench.sim.work import step_counters, step_work
 from ktbench.spec.engine import PlacementSpec
-from ktbench.spec.evidence import collect, dishonest
 from ktbench.spec.features import FEATURES
+from ktbench.spec.record import collect, dishonest
 from ktbench.spec.run_spec import ModelSpec
 from tests.sim.real import real_cell, real_model
 

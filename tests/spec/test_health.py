@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from ktbench.spec.conduct import Disturbance, Energy
-from ktbench.spec.health import MACHINE_CHECKS, TURN_CHECKS, Facts, unknown, warnings
+from ktbench.spec.machine_health import MACHINE_CHECKS, Facts, unknown, warnings
+from ktbench.spec.system_metrics import Disturbance, Energy
+from ktbench.spec.turn_health import TURN_CHECKS
 
 GIB = 2**30
 QUIET: dict[str, Any] = {

@@ -12,9 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ktbench.engine.gguf.families import OUR_CONFIG, OUR_WEIGHTS, family_of
+from ktbench.engine.gguf.families import OUR_CONFIG, OUR_WEIGHTS, GgufType, family_of
 from ktbench.engine.gguf.inspecting import is_gguf
-from ktbench.engine.gguf.names import GgufType
 from ktbench.resources import checkpoint_folder
 from ktbench.spec.peers import BY_NAME
 from ktbench.spec.run_spec import ModelSpec, RunSpec

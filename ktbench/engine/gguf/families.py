@@ -1,7 +1,7 @@
-"""The families that llama.cpp knows: their configurations as metadata and their tensors' names, in both directions.
+"""The families that llama.cpp runs: names and forms of their tensors, in both directions.
 
-Source of the facts: llama.cpp's conversion scripts and what its models load and compute (src/models), as of
-llama-cpp-python 0.3.36.
+Names of modules are those of Transformers in a decoder layer, on the left, and those of GGUF on the right.
+Letters: H heads, R rank of the latent, N width of a head's key without rotation, V width of its value.
 """
 
 from __future__ import annotations
@@ -9,168 +9,149 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from ktbench.engine.gguf.metadata import (
-    Depth,
-    Entry,
-    Fact,
-    Fixed,
-    Gating,
-    GreedyGroups,
-    Groups,
-    HeadWidth,
-    Held,
-    LatentWidths,
-    Rope,
-    Value,
-    Window,
-    is_sigmoid,
-)
-from ktbench.engine.gguf.names import (
-    CORRECTED,
-    DENSE,
-    GATED,
-    HEAD_NORMS,
-    HEADS,
-    LATE_NORMS,
-    LATENT,
-    NORMS,
-    ROUTER,
-    SHARED,
-    WHOLE,
-    Change,
-    Config,
-    LatentHeads,
-    RotaryRows,
-    Row,
-    Same,
-    WeightClass,
-    kind_of,
-)
-
-_FFN = Fact(keys=("intermediate_size",), field="feed_forward_length")
-_EXPERT_FFN = Fact(keys=("moe_intermediate_size",), field="expert_feed_forward_length")
-_KV_HEADS = Fact(keys=("num_key_value_heads",), field="attention.head_count_kv")
-_DENSE_LAYERS = Fact(keys=("first_k_dense_replace",), field="leading_dense_block_count", absent=0)
-_SCALE = Fact(keys=("routed_scaling_factor",), field="expert_weights_scale", kind="float", absent=1.0)
-_NORM = Fact(keys=("norm_topk_prob",), field="expert_weights_norm", kind="bool", absent=False)
-
-COMMON: tuple[Entry, ...] = (
-    Depth(),
-    Fact(keys=("max_position_embeddings",), field="context_length"),
-    Fact(keys=("hidden_size",), field="embedding_length"),
-    Fact(keys=("num_attention_heads",), field="attention.head_count"),
-    Fact(keys=("rms_norm_eps",), field="attention.layer_norm_rms_epsilon", kind="float"),
-    Fact(keys=("num_experts_per_tok",), field="expert_used_count"),
-    Fact(keys=("vocab_size",), field="vocab_size"),
-    Fixed(key="hidden_act", value="silu"),
-    Held(key="tie_word_embeddings", tensor="output.weight", inverted=True),
-)
-
-
-def _experts(key: str) -> Fact:
-    """Transformers keeps some families' count under another key than their files have."""
-    return Fact(keys=(key, "num_local_experts", "n_routed_experts"), field="expert_count")
-
-
-_QWEN: tuple[Entry, ...] = (
-    _FFN,
-    _EXPERT_FFN,
-    _KV_HEADS,
-    _experts("num_experts"),
-    Rope(),
-    Fixed(key="decoder_sparse_step", value=1),
-    Fixed(key="mlp_only_layers", value=[]),
-    Fixed(key="use_sliding_window", value=False),
-)
-QWEN3_MOE: tuple[Entry, ...] = (
-    *_QWEN,
-    HeadWidth(),
-    Fixed(key="norm_topk_prob", value=True),
-    Fixed(key="attention_bias", value=False),
-)
-QWEN2_MOE: tuple[Entry, ...] = (
-    *_QWEN,
-    HeadWidth(whole=True),
-    Fact(keys=("shared_expert_intermediate_size",), field="expert_shared_feed_forward_length"),
-    Fixed(key="norm_topk_prob", value=False),
-    Held(key="qkv_bias", tensor="blk.0.attn_q.bias"),
-)
-MIXTRAL: tuple[Entry, ...] = (
-    _FFN,
-    _KV_HEADS,
-    _experts("num_local_experts"),
-    Rope(),
-    HeadWidth(),
-    Fixed(key="sliding_window", value=None),
-)
-_LATENT: tuple[Entry, ...] = (
-    _FFN,
-    _EXPERT_FFN,
-    _experts("n_routed_experts"),
-    Fact(keys=("n_shared_experts",), field="expert_shared_count"),
-    _DENSE_LAYERS,
-    _SCALE,
-    Fact(keys=("kv_lora_rank",), field="attention.kv_lora_rank"),
-    # llama.cpp asks for it in all depths but those of DeepSeek-V2-Lite; 0 is none.
-    Fact(keys=("q_lora_rank",), field="attention.q_lora_rank", absent=0, none=0),
-    LatentWidths(),
-    Rope(latent=True),
-    Fixed(key="attention_bias", value=False),
-)
-DEEPSEEK_V2: tuple[Entry, ...] = (
-    *_LATENT,
-    GreedyGroups(),
-    Gating(),
-    Fixed(key="norm_topk_prob", value=False),
-    Fixed(key="mlp_bias", value=False),
-)
-DEEPSEEK_V3: tuple[Entry, ...] = (
-    *_LATENT,
-    Groups(),
-    Gating(sigmoid=True),
-    _NORM,
-    Fixed(key="rope_interleave", value=True),
-)
-GLM4_MOE: tuple[Entry, ...] = (
-    _FFN,
-    _EXPERT_FFN,
-    _KV_HEADS,
-    _experts("n_routed_experts"),
-    Fact(keys=("n_shared_experts",), field="expert_shared_count"),
-    _DENSE_LAYERS,
-    _SCALE,
-    _NORM,
-    Groups(),
-    Gating(sigmoid=True),
-    HeadWidth(),
-    Rope(partial=True),
-    Held(key="attention_bias", tensor="blk.0.attn_q.bias"),
-    Held(key="use_qk_norm", tensor="blk.0.attn_q_norm.weight"),
-)
-GPT_OSS: tuple[Entry, ...] = (
-    _FFN,
-    Fact(keys=("intermediate_size",), field="expert_feed_forward_length"),
-    _KV_HEADS,
-    _experts("num_local_experts"),
-    HeadWidth(),
-    Rope(truncate=False),
-    Window(),
-    Fixed(key="swiglu_limit", value=7.0),
-    Fixed(key="swiglu_alpha", value=1.702),
-    Fixed(key="attention_bias", value=True),
-)
-
+from ktbench.engine.gguf.metadata import ENTRIES, Config, Entry, Value, is_sigmoid
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from ktbench.engine.forms import ExpertsForm
 
 ARCHITECTURE = "general.architecture"
 OUR_CONFIG = "ktbench.config"
 OUR_WEIGHTS = "ktbench.weights"
 
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
+# exact: float32. half: bf16, or fp16 where that is asked for. dense: the type of matrices outside of routed experts.
+WeightClass = Literal["exact", "half", "dense"]
+# In what matrices are written.
+GgufType = Literal["F16", "BF16", "Q8_0", "Q4_0"]
+
+_EXPERTS = re.compile(r"model\.layers\.(\d+)\.mlp\.experts")
+_HALF = ("model.embed_tokens", "self_attn.kv_b_proj")
+_ROUTERS = ("mlp.gate", "mlp.router", "mlp.shared_expert_gate")
+
+_WHOLE = {"model.embed_tokens": ["token_embd"], "model.norm": ["output_norm"], "lm_head": ["output"]}
+_NORMS = {"input_layernorm": ["attn_norm"], "post_attention_layernorm": ["ffn_norm"]}
+_LATE_NORMS = _NORMS | {"post_attention_layernorm": ["post_attention_norm"]}
+_HEADS = {f"self_attn.{one}_proj": [f"attn_{one}"] for one in "qkv"} | {"self_attn.o_proj": ["attn_output"]}
+_HEAD_NORMS = {f"self_attn.{one}_norm": [f"attn_{one}_norm"] for one in "qk"}
+_LATENT = {
+    "self_attn.q_proj": ["attn_q"],
+    "self_attn.q_a_proj": ["attn_q_a"],
+    "self_attn.q_a_layernorm": ["attn_q_a_norm"],
+    "self_attn.q_b_proj": ["attn_q_b"],
+    "self_attn.kv_a_proj_with_mqa": ["attn_kv_a_mqa"],
+    "self_attn.kv_a_layernorm": ["attn_kv_a_norm"],
+    "self_attn.kv_b_proj": ["attn_k_b", "attn_v_b"],
+    "self_attn.o_proj": ["attn_output"],
+}
+_ROUTER = {"mlp.gate": ["ffn_gate_inp"]}
+_CORRECTED = _ROUTER | {"mlp.gate.e_score_correction_bias": ["exp_probs_b.bias"]}
+_DENSE = {f"mlp.{one}_proj": [f"ffn_{one}"] for one in ("gate", "up", "down")}
+_SHARED = {f"mlp.shared_experts.{one}_proj": [f"ffn_{one}_shexp"] for one in ("gate", "up", "down")}
+_GATED = {f"mlp.shared_expert.{one}_proj": [f"ffn_{one}_shexp"] for one in ("gate", "up", "down")}
+
+
+def kind_of(module: str, last: str) -> WeightClass:
+    """What numbers a file holds of `last`, such as weight, of a module (in a decoder layer: by its name there)."""
+    if module in _HALF:
+        return "half"
+    is_matrix = last == "weight" and not module.endswith("norm") and module not in _ROUTERS
+    return "dense" if is_matrix else "exact"
+
+
+def expert_tensors(module: str, form: ExpertsForm) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Name and shape in a file for the routed experts at `model.layers.N.mlp.experts`, by field of `ExpertMatrices`.
+
+    Each holds expert after expert: gate and up [E, I, H], down [E, H, I]; biases, where a family has them, are exact.
+    Raises ValueError for experts elsewhere.
+    """
+    found = _EXPERTS.fullmatch(module)
+    if not found:
+        raise ValueError(f"GGUF: llama.cpp has no tensors for experts at {module}")
+    name, inner, outer = f"blk.{found[1]}.ffn_{{}}_exps.{{}}", (form.experts, form.ffn), (form.experts, form.hidden)
+    sizes: dict[str, tuple[int, ...]] = {
+        "gate": (*inner, form.hidden),
+        "up": (*inner, form.hidden),
+        "down": (*outer, form.ffn),
+    }
+    tensors: dict[str, tuple[str, tuple[int, ...]]] = {
+        field: (name.format(field, "weight"), size) for field, size in sizes.items()
+    }
+    if form.biases:
+        tensors |= {f"{field}_bias": (name.format(field, "bias"), size[:2]) for field, size in sizes.items()}
+    return tensors
+
+
+class Change:
+    """A tensor of the network as one or more of the file, here as it is. Neither direction changes a number."""
+
+    keeps_rows: ClassVar[bool] = True
+
+    def split(self, tensor: Tensor, config: Config) -> tuple[Tensor, ...]:
+        """What the file holds of a network's tensor."""
+        return (tensor,)
+
+    def join(self, parts: Sequence[Tensor], config: Config) -> Tensor:
+        """The network's tensor."""
+        return parts[0]
+
+
+class Row(Change):
+    """A matrix of one row, which the file holds as a vector."""
+
+    keeps_rows = False
+
+    def split(self, tensor: Tensor, config: Config) -> tuple[Tensor, ...]:
+        """[n] of [1, n]."""
+        return (tensor.reshape(-1),)
+
+    def join(self, parts: Sequence[Tensor], config: Config) -> Tensor:
+        """[1, n] of [n]."""
+        return parts[0].reshape(1, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class RotaryRows(Change):
+    """Query or key rows of heads that llama.cpp rotates in neighbouring pairs, Transformers in halves.
+
+    Only whole rows move, so `join` may be given rows of anything: weights, or quantised blocks as bytes. `heads` is the
+    key of the configuration that counts the heads.
+    """
+
+    heads: str
+
+    def split(self, tensor: Tensor, config: Config) -> tuple[Tensor, ...]:
+        """Rows [H, 2, half] to [H, half, 2]."""
+        return (self._swap(tensor, (config[self.heads], 2, -1)),)
+
+    def join(self, parts: Sequence[Tensor], config: Config) -> Tensor:
+        """Rows [H, half, 2] to [H, 2, half]."""
+        return self._swap(parts[0], (config[self.heads], -1, 2))
+
+    def _swap(self, tensor: Tensor, rows: tuple[int, int, int]) -> Tensor:
+        return tensor.reshape(*rows, *tensor.shape[1:]).swapaxes(1, 2).reshape(tensor.shape)
+
+
+class LatentHeads(Change):
+    """`kv_b_proj` [H·(N+V), R] of latent attention as keys [H, R, N], transposed, and values [H, V, R]."""
+
+    keeps_rows = False
+
+    def split(self, tensor: Tensor, config: Config) -> tuple[Tensor, ...]:
+        """Keys and values of each head."""
+        heads, keys = config["num_attention_heads"], config["qk_nope_head_dim"]
+        both = tensor.reshape(heads, keys + config["v_head_dim"], -1)
+        return both[:, :keys].swapaxes(1, 2), both[:, keys:]
+
+    def join(self, parts: Sequence[Tensor], config: Config) -> Tensor:
+        """[H·(N+V), R] of keys and values."""
+        import torch
+
+        keys, values = parts
+        return torch.cat([keys.swapaxes(1, 2), values], dim=1).reshape(-1, values.shape[-1])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -237,10 +218,10 @@ class Family:
     def mapped(self, name: str) -> Mapped:
         """Where the network's tensor `name` lies in a file. Raises ValueError where llama.cpp has none such.
 
-        Routed experts go by `expert_names`.
+        Routed experts go by `expert_tensors`.
         """
         found = _LAYER.fullmatch(name)
-        inner, modules, prefix = (found[2], self.modules, f"blk.{found[1]}.") if found else (name, WHOLE, "")
+        inner, modules, prefix = (found[2], self.modules, f"blk.{found[1]}.") if found else (name, _WHOLE, "")
         module, _, last = inner.rpartition(".")
         if inner in modules:
             names, module = modules[inner], inner
@@ -248,7 +229,7 @@ class Family:
             names = [f"{one}.{last}" for one in modules[module]]
         else:
             raise ValueError(f"{self.model_type} as GGUF: llama.cpp has no tensor for {name}")
-        change = self.changes.get(module, Same())
+        change = self.changes.get(module, Change())
         return Mapped(names=tuple(prefix + one for one in names), kind=kind_of(module, last), change=change)
 
 
@@ -264,21 +245,21 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         model_type="qwen3_moe",
         architecture="qwen3moe",
-        entries=COMMON + QWEN3_MOE,
-        modules=NORMS | HEADS | HEAD_NORMS | ROUTER,
+        entries=ENTRIES["qwen3_moe"],
+        modules=_NORMS | _HEADS | _HEAD_NORMS | _ROUTER,
     ),
     Family(
         model_type="qwen2_moe",
         architecture="qwen2moe",
-        entries=COMMON + QWEN2_MOE,
-        modules=NORMS | HEADS | ROUTER | GATED | {"mlp.shared_expert_gate": ["ffn_gate_inp_shexp"]},
+        entries=ENTRIES["qwen2_moe"],
+        modules=_NORMS | _HEADS | _ROUTER | _GATED | {"mlp.shared_expert_gate": ["ffn_gate_inp_shexp"]},
         changes={"mlp.shared_expert_gate": Row()},
     ),
     Family(
         model_type="mixtral",
         architecture="llama",
-        entries=COMMON + MIXTRAL,
-        modules=NORMS | HEADS | ROUTER,
+        entries=ENTRIES["mixtral"],
+        modules=_NORMS | _HEADS | _ROUTER,
         changes={
             "self_attn.q_proj": RotaryRows("num_attention_heads"),
             "self_attn.k_proj": RotaryRows("num_key_value_heads"),
@@ -287,30 +268,30 @@ FAMILIES: tuple[Family, ...] = (
     Family(
         model_type="deepseek_v2",
         architecture="deepseek2",
-        entries=COMMON + DEEPSEEK_V2,
-        modules=NORMS | LATENT | ROUTER | DENSE | SHARED,
+        entries=ENTRIES["deepseek_v2"],
+        modules=_NORMS | _LATENT | _ROUTER | _DENSE | _SHARED,
         changes={"self_attn.kv_b_proj": LatentHeads()},
         sigmoid=False,
     ),
     Family(
         model_type="deepseek_v3",
         architecture="deepseek2",
-        entries=COMMON + DEEPSEEK_V3,
-        modules=NORMS | LATENT | CORRECTED | DENSE | SHARED,
+        entries=ENTRIES["deepseek_v3"],
+        modules=_NORMS | _LATENT | _CORRECTED | _DENSE | _SHARED,
         changes={"self_attn.kv_b_proj": LatentHeads()},
         sigmoid=True,
     ),
     Family(
         model_type="glm4_moe",
         architecture="glm4moe",
-        entries=COMMON + GLM4_MOE,
-        modules=LATE_NORMS | HEADS | HEAD_NORMS | CORRECTED | DENSE | SHARED,
+        entries=ENTRIES["glm4_moe"],
+        modules=_LATE_NORMS | _HEADS | _HEAD_NORMS | _CORRECTED | _DENSE | _SHARED,
     ),
     Family(
         model_type="gpt_oss",
         architecture="gpt-oss",
-        entries=COMMON + GPT_OSS,
-        modules=LATE_NORMS | HEADS | {"mlp.router": ["ffn_gate_inp"], "self_attn.sinks": ["attn_sinks.weight"]},
+        entries=ENTRIES["gpt_oss"],
+        modules=_LATE_NORMS | _HEADS | {"mlp.router": ["ffn_gate_inp"], "self_attn.sinks": ["attn_sinks.weight"]},
         remark="llama.cpp rounds the range over which YaRN blends frequencies, the model does not",
     ),
 )

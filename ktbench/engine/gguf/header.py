@@ -1,4 +1,8 @@
-"""The header of a GGUF file of version 3: its metadata, and where each tensor lies. Imports no PyTorch."""
+"""The header of a GGUF file of version 3: its metadata, and where each tensor lies. Imports neither PyTorch nor `gguf`.
+
+`gguf.GGUFReader` builds an array for every value: a vocabulary of 152k tokens took it 21 s and 490 MiB where this pass
+takes 0.6 s and 20 MiB, and it follows counts past the end of a damaged file.
+"""
 
 from __future__ import annotations
 
@@ -12,72 +16,10 @@ from typing import Any, Literal, get_args
 
 from ktbench.spec.weights import BLOCK, BLOCK_BYTES
 
-# Kinds of values by number (ggml's docs/gguf.md), as `struct` reads them.
-_NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_STRING, _ARRAY = 8, 9
-_LENGTH_BYTES = 8
-
-
-class Cursor:
-    """Reads little-endian values. Raises ValueError for one that does not fit, and for a kind that does not exist."""
-
-    def __init__(self, data: mmap) -> None:
-        self.at = 0
-        self._data = data
-
-    def take(self, count: int) -> bytes:
-        """The next so many bytes."""
-        self._require(count)
-        self.at += count
-        return self._data[self.at - count : self.at]
-
-    def u32(self) -> int:
-        """A number of 32 bits without sign."""
-        return int.from_bytes(self.take(4), "little")
-
-    def u64(self) -> int:
-        """A number of 64 bits without sign."""
-        return int.from_bytes(self.take(8), "little")
-
-    def text(self) -> str:
-        """A string: its length in bytes, then UTF-8."""
-        try:
-            return self.take(self.u64()).decode()
-        except UnicodeDecodeError:
-            raise ValueError("damaged, a string in its header is not UTF-8") from None
-
-    def value(self) -> Any:
-        """A value after its kind: a number, a string, or a list of either."""
-        kind = self.u32()
-        return self._array() if kind == _ARRAY else self._one(kind)
-
-    def _one(self, kind: int) -> Any:
-        return self.text() if kind == _STRING else self._numbers(kind, 1)[0]
-
-    def _array(self) -> list[Any]:
-        kind, count = self.u32(), self.u64()
-        if kind != _STRING:
-            return list(self._numbers(kind, count))
-        self._require(count * _LENGTH_BYTES)
-        return [self.text() for _ in range(count)]
-
-    def _numbers(self, kind: int, count: int) -> tuple[Any, ...]:
-        """Arrays of arrays, which the format has but no model uses, are refused like kinds that do not exist."""
-        if kind not in _NUMBERS:
-            raise ValueError(f"damaged, its header has a value of kind {kind}")
-        self._require(count * struct.calcsize(f"<{_NUMBERS[kind]}"))
-        form = f"<{count}{_NUMBERS[kind]}"
-        return struct.unpack(form, self.take(struct.calcsize(form)))
-
-    def _require(self, count: int) -> None:
-        if count > len(self._data) - self.at:
-            raise ValueError(f"truncated, its header does not fit in {len(self._data):,} bytes")
-
-
 TensorType = Literal["F32", "F16", "BF16", "Q8_0", "Q4_0"]
-KINDS: tuple[TensorType, ...] = get_args(TensorType)
-# Weights that share a block, and its bytes (ggml-common.h).
-_BLOCKS: Mapping[str, tuple[int, int]] = {
+TENSOR_TYPES: tuple[TensorType, ...] = get_args(TensorType)
+# Weights of a block and its bytes (ggml-common.h).
+_BLOCKS: Mapping[TensorType, tuple[int, int]] = {
     "F32": (1, 4),
     "F16": (1, 2),
     "BF16": (1, 2),
@@ -90,7 +32,15 @@ _TYPES |= {12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "I
 _TYPES |= {20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64"}
 _TYPES |= {29: "IQ1_M", 30: "BF16", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4", 41: "Q1_0"}
 
-_MOST_DIMENSIONS = 4
+# Types of values by number (ggml's docs/gguf.md), as `struct` reads them.
+_NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_STRING, _ARRAY = 8, 9
+_LENGTH_BYTES = 8
+
+ALIGNMENT = 32  # bytes, where a file names no other
+_MAGIC, _VERSION = b"GGUF", 3
+_SPLIT = "split.count"
+_MAX_DIMENSIONS = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,58 +64,9 @@ class TensorInfo:
         return math.prod(self.shape[:-1]) * self.row_bytes
 
 
-def read_tensor(cursor: Cursor) -> TensorInfo:
-    """The next entry. Raises ValueError for a type that the engine does not read, and for one that cannot be."""
-    name, dimensions = cursor.text(), cursor.u32()
-    if not 1 <= dimensions <= _MOST_DIMENSIONS:
-        raise ValueError(f"damaged, tensor {name!r} has {dimensions} dimensions")
-    shape = tuple(cursor.u64() for _ in range(dimensions))[::-1]
-    tensor = TensorInfo(name=name, kind=_kind(cursor.u32(), name), shape=shape, offset=cursor.u64())
-    if 0 in shape or shape[-1] % _BLOCKS[tensor.kind][0]:
-        raise ValueError(f"damaged, tensor {name!r} of {tensor.kind} has the shape {shape}")
-    return tensor
-
-
-def _kind(number: int, name: str) -> TensorType:
-    word = _TYPES.get(number, f"of type {number}")
-    for kind in KINDS:
-        if word == kind:
-            return kind
-    raise ValueError(f"tensor {name!r} is {word}, allowed are {', '.join(KINDS)}")
-
-
-def placed(tensors: Sequence[TensorInfo], head_bytes: int, alignment: int, size: int) -> Iterator[TensorInfo]:
-    """The same with offsets in the file of `size` bytes, where data follow a header of so many bytes.
-
-    Data lie one after the other in the order of the header, each aligned (docs/gguf.md). Raises ValueError for a tensor
-    that says otherwise, and where the file is shorter or longer.
-    """
-    begin, end = _aligned(head_bytes, alignment), head_bytes
-    for tensor in tensors:
-        offset = _aligned(end, alignment)
-        if begin + tensor.offset != offset:
-            raise ValueError(
-                f"damaged, tensor {tensor.name!r} lies at {begin + tensor.offset:,}, expected at {offset:,}"
-            )
-        end = offset + tensor.nbytes
-        yield replace(tensor, offset=offset)
-    if size < end:
-        raise ValueError(f"truncated, holds {size:,} of {end:,} bytes")
-    if size > _aligned(end, alignment):
-        raise ValueError(f"damaged, holds {size:,} bytes where its header promises {end:,}")
-
-
-def _aligned(offset: int, alignment: int) -> int:
-    return -(-offset // alignment) * alignment
-
-
-_MAGIC, _VERSION, _ALIGNMENT = b"GGUF", 3, 32
-_SPLIT = "split.count"
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Header:
-    """What a GGUF file says of itself: values by key, tensors by name."""
+    """The header of a GGUF file: values by key, tensors by name."""
 
     path: Path
     metadata: Mapping[str, Any]
@@ -186,23 +87,76 @@ def read_header(path: str | Path) -> Header:
         if not size:
             raise ValueError("truncated, holds 0 bytes")
         with file.open("rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as data:
-            return _read(file, Cursor(data), size)
+            return _read(file, _Cursor(data), size)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
 
 
-def _read(file: Path, cursor: Cursor, size: int) -> Header:
+def _read(file: Path, cursor: _Cursor, size: int) -> Header:
     if (magic := cursor.take(len(_MAGIC))) != _MAGIC:
         raise ValueError(f"not a GGUF file, begins with {magic!r}")
-    if (version := cursor.u32()) != _VERSION:
+    if (version := cursor.number("I")) != _VERSION:
         raise ValueError(f"GGUF of version {version}, allowed is {_VERSION}, little-endian")
-    tensor_count, field_count = cursor.u64(), cursor.u64()
+    tensor_count, field_count = cursor.number("Q"), cursor.number("Q")
     metadata = _distinct((cursor.text(), cursor.value()) for _ in range(field_count))
     if (parts := metadata.get(_SPLIT, 0)) not in (0, 1):
         raise ValueError(f"is one of {parts!r} parts; join them with llama-gguf-split --merge")
-    listed = [read_tensor(cursor) for _ in range(tensor_count)]
-    tensors = placed(listed, cursor.at, _alignment(metadata), size)
+    alignment = metadata.get("general.alignment", ALIGNMENT)
+    if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
+        raise ValueError(f"damaged, general.alignment={alignment!r} is no power of two")
+    listed = [_tensor(cursor) for _ in range(tensor_count)]
+    tensors = _placed(listed, cursor.at, alignment, size)
     return Header(path=file, metadata=metadata, tensors=_distinct((tensor.name, tensor) for tensor in tensors))
+
+
+class _Cursor:
+    """Reads little-endian values from left to right.
+
+    Raises ValueError for a value that does not fit in the file, before memory is taken for it, and for an unknown type.
+    """
+
+    def __init__(self, data: mmap) -> None:
+        self.at = 0
+        self._data = data
+
+    def take(self, count: int) -> bytes:
+        self._require(count)
+        self.at += count
+        return self._data[self.at - count : self.at]
+
+    def number(self, form: str) -> int:
+        value: int = struct.unpack(f"<{form}", self.take(struct.calcsize(form)))[0]
+        return value
+
+    def text(self) -> str:
+        """A string: its length in bytes, then UTF-8."""
+        try:
+            return self.take(self.number("Q")).decode()
+        except UnicodeDecodeError:
+            raise ValueError("damaged, a string in its header is not UTF-8") from None
+
+    def value(self) -> Any:
+        """A value after its type: a number, a string, or a list of either."""
+        kind = self.number("I")
+        if kind != _ARRAY:
+            return self.text() if kind == _STRING else self._numbers(kind, 1)[0]
+        kind, count = self.number("I"), self.number("Q")
+        if kind != _STRING:
+            return list(self._numbers(kind, count))
+        self._require(count * _LENGTH_BYTES)
+        return [self.text() for _ in range(count)]
+
+    def _numbers(self, kind: int, count: int) -> tuple[Any, ...]:
+        """Arrays of arrays, which the format has but no model uses, are refused like types that do not exist."""
+        if kind not in _NUMBERS:
+            raise ValueError(f"damaged, its header has a value of kind {kind}")
+        self._require(count * struct.calcsize(f"<{_NUMBERS[kind]}"))
+        form = f"<{count}{_NUMBERS[kind]}"
+        return struct.unpack(form, self.take(struct.calcsize(form)))
+
+    def _require(self, count: int) -> None:
+        if count > len(self._data) - self.at:
+            raise ValueError(f"truncated, its header does not fit in {len(self._data):,} bytes")
 
 
 def _distinct(entries: Iterable[tuple[str, Any]]) -> dict[str, Any]:
@@ -214,8 +168,41 @@ def _distinct(entries: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _alignment(metadata: Mapping[str, Any]) -> int:
-    alignment = metadata.get("general.alignment", _ALIGNMENT)
-    if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
-        raise ValueError(f"damaged, general.alignment={alignment!r} is no power of two")
-    return alignment
+def _tensor(cursor: _Cursor) -> TensorInfo:
+    """The next entry. Raises ValueError for a type that the engine does not read, and for an impossible shape."""
+    name, dimensions = cursor.text(), cursor.number("I")
+    if not 1 <= dimensions <= _MAX_DIMENSIONS:
+        raise ValueError(f"damaged, tensor {name!r} has {dimensions} dimensions")
+    shape = tuple(cursor.number("Q") for _ in range(dimensions))[::-1]
+    word = _TYPES.get(number := cursor.number("I"), f"of type {number}")
+    kind = next((one for one in TENSOR_TYPES if one == word), None)
+    if kind is None:
+        raise ValueError(f"tensor {name!r} is {word}, allowed are {', '.join(TENSOR_TYPES)}")
+    if 0 in shape or shape[-1] % _BLOCKS[kind][0]:
+        raise ValueError(f"damaged, tensor {name!r} of {kind} has the shape {shape}")
+    return TensorInfo(name=name, kind=kind, shape=shape, offset=cursor.number("Q"))
+
+
+def _placed(tensors: Sequence[TensorInfo], head_bytes: int, alignment: int, size: int) -> Iterator[TensorInfo]:
+    """The same with offsets in the file of `size` bytes, where data follow a header of so many bytes.
+
+    Data lie one after the other in the order of the header, each aligned (docs/gguf.md). Raises ValueError for a tensor
+    at another offset, and where the file is shorter or longer.
+    """
+    begin, end = aligned(head_bytes, alignment), head_bytes
+    for tensor in tensors:
+        offset = aligned(end, alignment)
+        if begin + tensor.offset != offset:
+            found = f"{begin + tensor.offset:,}"
+            raise ValueError(f"damaged, tensor {tensor.name!r} lies at {found}, expected at {offset:,}")
+        end = offset + tensor.nbytes
+        yield replace(tensor, offset=offset)
+    if size < end:
+        raise ValueError(f"truncated, holds {size:,} of {end:,} bytes")
+    if size > aligned(end, alignment):
+        raise ValueError(f"damaged, holds {size:,} bytes where its header promises {end:,}")
+
+
+def aligned(offset: int, alignment: int = ALIGNMENT) -> int:
+    """The next multiple of `alignment`."""
+    return -(-offset // alignment) * alignment

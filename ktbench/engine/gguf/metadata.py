@@ -1,28 +1,163 @@
-"""How the facts of a Hugging Face configuration are written as GGUF metadata, and read from it.
+"""The facts of each family's Hugging Face configuration as GGUF metadata, in both directions.
 
 Configurations are complete, as Transformers writes them. Fields are named without the architecture that begins their
-keys in a file: `block_count` is `qwen3moe.block_count` there.
+keys in a file: `block_count` is `qwen3moe.block_count` there. Source of the facts: llama.cpp's conversion scripts and
+what its models load and compute (src/models), as of llama-cpp-python 0.3.36.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
+Config = Mapping[str, Any]
+Value = int | float | bool | str
+Fields = Mapping[str, Any]
+
+_SOFTMAX, _SIGMOID = 1, 2  # LLAMA_EXPERT_GATING_FUNC_TYPE
 _SCALED = ("linear", "yarn")
 _BETAS = {"beta_fast": 32.0, "beta_slow": 1.0}  # the only ones of llama.cpp, whatever a file says
 _BASE = 10000.0
 # llama.cpp divides it out again, for the sake of old files.
 _LOG_MULTIPLIER = 0.1
+_KINDS: Mapping[str, type[int | float | bool]] = {"int": int, "float": float, "bool": bool}
+
+
+class Entry:
+    """Some facts of a configuration and the metadata fields that carry them."""
+
+    def differs(self, config: Config) -> str:
+        """Why llama.cpp would compute something else than the model does; empty where it computes the same."""
+        return ""
+
+    def write(self, config: Config) -> dict[str, Value]:
+        """Fields of a configuration."""
+        return {}
+
+    def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
+        """Facts of a file with these fields and names of tensors. Raises KeyError for a missing field."""
+        return {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rope:
-    """`rope_parameters` of Transformers 5.
+class _Fact(Entry):
+    """A number, or a yes or no, that is a field of its own. Reading gives it under the first of `keys`.
 
-    `latent` attention rotates a part of its own and scales its scores by YaRN, too; where `partial`, only a share of
-    every head is rotated. `truncate` is what a file does not say of YaRN (None: the default).
+    `absent` is what a file without the field means (None: the field is required), `none` what is written where the
+    configuration has none (None: no field).
+    """
+
+    keys: tuple[str, ...]
+    field: str
+    kind: Literal["int", "float", "bool"] = "int"
+    absent: Value | None = None
+    none: Value | None = None
+
+    def write(self, config: Config) -> dict[str, Value]:
+        value = next((config[key] for key in self.keys if config.get(key) is not None), self.none)
+        return {} if value is None else {self.field: _KINDS[self.kind](value)}
+
+    def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
+        value = fields[self.field] if self.absent is None else fields.get(self.field, self.absent)
+        read = short(value) if self.kind == "float" else _KINDS[self.kind](value)
+        return {self.keys[0]: None if read == self.none else read}
+
+
+def short(value: float) -> float:
+    """The shortest decimal number that a float32 stands for: 1e-06 for 9.99999997e-07."""
+    return float(f"{float(value):.7g}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Fixed(Entry):
+    """A fact that llama.cpp assumes for the architecture, so no field carries it."""
+
+    key: str
+    value: Any
+
+    def differs(self, config: Config) -> str:
+        found = config.get(self.key)
+        return "" if found is None or found == self.value else f"{self.key}={found}, llama.cpp knows {self.value}"
+
+    def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
+        return {self.key: self.value}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _HasTensor(Entry):
+    """A yes or no that depends on whether a file holds a tensor (`inverted`: no where it does)."""
+
+    key: str
+    tensor: str
+    inverted: bool = False
+
+    def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
+        return {self.key: (self.tensor in tensors) != self.inverted}
+
+
+class _Depth(Entry):
+    """Layers. A file may count those that predict further tokens, which no network of Transformers has."""
+
+    def write(self, config: Config) -> dict[str, Value]:
+        return {"block_count": int(config["num_hidden_layers"])}
+
+    def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
+        return {"num_hidden_layers": int(fields["block_count"]) - int(fields.get("nextn_predict_layers", 0))}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _HeadWidth(Entry):
+    """Width of attention heads; where `whole`, heads have to be as wide together as the hidden state."""
+
+    whole: bool = False
+
+    def differs(self, config: Config) -> str:
+        width, expected = _head_width(config), config["hidden_size"] // config["num_attention_heads"]
+        if not self.whole or width * config["num_attention_heads"] == config["hidden_size"]:
+            return ""
+        return f"head_dim={width}, llama.cpp knows hidden_size / num_attention_heads = {expected}"
+
+    def write(self, config: Config) -> dict[str, Value]:
+        width = config.get("head_dim")
+        return {} if width is None else {"attention.key_length": int(width), "attention.value_length": int(width)}
+
+    def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
+        width = fields.get("attention.key_length")
+        return {} if width is None else {"head_dim": int(width)}
+
+
+def _head_width(config: Config) -> int:
+    return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
+
+
+class _Window(Entry):
+    """Layers with a sliding window and layers with full attention, alternating."""
+
+    def differs(self, config: Config) -> str:
+        kinds = config.get("layer_types")
+        is_same = kinds is None or list(kinds) == self._alternating(len(kinds))
+        return "" if is_same else "layer_types in another order than sliding_attention, full_attention in turns"
+
+    def write(self, config: Config) -> dict[str, Value]:
+        return {"attention.sliding_window": int(config["sliding_window"])}
+
+    def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
+        kinds = self._alternating(int(fields["block_count"]))
+        return {"sliding_window": int(fields["attention.sliding_window"]), "layer_types": kinds}
+
+    @staticmethod
+    def _alternating(layers: int) -> list[str]:
+        return ["full_attention" if layer % 2 else "sliding_attention" for layer in range(layers)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Rope(Entry):
+    """Rotary embedding (`rope_parameters` of Transformers 5): base, width, and scaling by YaRN or linearly.
+
+    `latent` attention rotates a part of its own and scales its scores by YaRN (Peng et al., 2023), too; where
+    `partial`, only a part of every head is rotated. `truncate` is a parameter of YaRN that no field carries (None:
+    the default).
     """
 
     latent: bool = False
@@ -30,7 +165,6 @@ class Rope:
     truncate: bool | None = None
 
     def differs(self, config: Config) -> str:
-        """Scaling that llama.cpp lacks, or does otherwise."""
         rope = config["rope_parameters"]
         kind = rope["rope_type"]
         if kind not in ("default", *_SCALED) or (self.latent and kind == "linear"):
@@ -47,7 +181,6 @@ class Rope:
         return ""
 
     def write(self, config: Config) -> dict[str, Value]:
-        """See `Entry`."""
         rope = config["rope_parameters"]
         fields: dict[str, Value] = {
             "rope.freq_base": float(rope["rope_theta"]),
@@ -66,10 +199,9 @@ class Rope:
     def _width(self, config: Config) -> int:
         if self.latent:
             return int(config["qk_rope_head_dim"])
-        return int(head_width(config) * (config["rope_parameters"].get("partial_rotary_factor") or 1.0))
+        return int(_head_width(config) * (config["rope_parameters"].get("partial_rotary_factor") or 1.0))
 
     def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
-        """See `Entry`."""
         kind = fields.get("rope.scaling.type", "default")
         kind = kind if kind in _SCALED else "default"
         rope: dict[str, Any] = {"rope_type": kind, "rope_theta": short(fields.get("rope.freq_base", _BASE))}
@@ -88,16 +220,14 @@ class Rope:
         if self.latent:
             scale = float(f"{fields['rope.scaling.yarn_log_multiplier'] / _LOG_MULTIPLIER:.6g}")
             yarn |= {"mscale": scale, "mscale_all_dim": scale}
-        if self.truncate is not None:
-            yarn["truncate"] = self.truncate
-        return yarn
+        return yarn if self.truncate is None else yarn | {"truncate": self.truncate}
 
 
-class LatentWidths:
+class _LatentWidths(Entry):
     """Widths of latent attention. llama.cpp runs it as one key-value head, [latent, rotated part] wide."""
 
     def differs(self, config: Config) -> str:
-        """Slices that llama.cpp takes for DeepSeek-V2-Lite by their depth, which has no query of low rank."""
+        """llama.cpp takes a model for DeepSeek-V2-Lite, which has no query of low rank, by its depth."""
         layers, vocab = config["num_hidden_layers"], config["vocab_size"]
         is_lite = layers in (26, 27) or (layers == 48 and vocab == 128256)
         if not is_lite or config.get("q_lora_rank") is None:
@@ -105,7 +235,6 @@ class LatentWidths:
         return f"num_hidden_layers={layers}, llama.cpp takes it for DeepSeek-V2-Lite; allowed are other depths"
 
     def write(self, config: Config) -> dict[str, Value]:
-        """See `Entry`."""
         rank, rotated = int(config["kv_lora_rank"]), int(config["qk_rope_head_dim"])
         return {
             "attention.head_count_kv": 1,
@@ -116,7 +245,7 @@ class LatentWidths:
         }
 
     def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
-        """See `Entry`. Files from before `attn_k_b` hold a head's own widths as the plain ones."""
+        """Files older than `attn_k_b` hold a head's own widths as the plain ones."""
         rotated = int(fields["rope.dimension_count"])
         key = fields.get("attention.key_length_mla", fields["attention.key_length"])
         return {
@@ -127,233 +256,153 @@ class LatentWidths:
         }
 
 
-_SOFTMAX, _SIGMOID = 1, 2  # LLAMA_EXPERT_GATING_FUNC_TYPE
-
-
-class Groups:
-    """Expert groups of which a token selects some. A single group, or all of them, selects nothing and is no field."""
-
-    def differs(self, config: Config) -> str:
-        """Never: a group is scored by its two best experts in both."""
-        return ""
+class _Groups(Entry):
+    """Expert groups of which a token selects some, scored by their two best experts. One group, or all, is no field."""
 
     def write(self, config: Config) -> dict[str, Value]:
-        """See `Entry`."""
         groups, used = config.get("n_group") or 1, config.get("topk_group") or 1
         return {"expert_group_count": groups, "expert_group_used_count": used} if used < groups else {}
 
     def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
-        """See `Entry`."""
         return {
             "n_group": int(fields.get("expert_group_count", 1)) or 1,
             "topk_group": int(fields.get("expert_group_used_count", 1)) or 1,
         }
 
 
-class GreedyGroups(Groups):
-    """Groups that are scored by their best expert, for which llama.cpp has no name."""
+class _GreedyGroups(_Groups):
+    """Groups that are scored by their best expert, which llama.cpp does not compute."""
 
     def differs(self, config: Config) -> str:
-        """Where groups are limited."""
-        if config.get("topk_method") != "group_limited_greedy" or not super().write(config):
+        if config.get("topk_method") != "group_limited_greedy" or not self.write(config):
             return ""
         return "topk_method=group_limited_greedy, llama.cpp scores a group by its two best experts, the model by one"
 
     def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
-        """See `Entry`. What llama.cpp does with groups is not what they mean, but what they mean is this."""
         facts = super().read(fields, tensors)
         return facts | {"topk_method": "greedy" if facts["n_group"] == 1 else "group_limited_greedy"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Gating:
-    """The function that makes scores of what a router says."""
+class _Gating(Entry):
+    """The function that turns router logits into scores; each family has one."""
 
     sigmoid: bool = False
 
-    def differs(self, config: Config) -> str:
-        """Never: a family has one."""
-        return ""
-
     def write(self, config: Config) -> dict[str, Value]:
-        """See `Entry`."""
         return {"expert_gating_func": _SIGMOID if self.sigmoid else _SOFTMAX}
-
-    def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
-        """Nothing: the family says it."""
-        return {}
 
 
 def is_sigmoid(fields: Fields) -> bool:
-    """Whether scores are sigmoids; files that do not say so are older than such models."""
+    """Whether scores are sigmoids; files without the field are older than such models."""
     return int(fields.get("expert_gating_func", _SOFTMAX)) == _SIGMOID
 
 
-Config = Mapping[str, Any]
-Value = int | float | bool | str
-Fields = Mapping[str, Any]
+def _experts(key: str) -> _Fact:
+    """Transformers keeps some families' count under another key than their files have."""
+    return _Fact(keys=(key, "num_local_experts", "n_routed_experts"), field="expert_count")
 
 
-class Entry(Protocol):
-    """Some facts of a configuration and the fields that carry them."""
+_FFN = _Fact(keys=("intermediate_size",), field="feed_forward_length")
+_EXPERT_FFN = _Fact(keys=("moe_intermediate_size",), field="expert_feed_forward_length")
+_KV_HEADS = _Fact(keys=("num_key_value_heads",), field="attention.head_count_kv")
+_SHARED = _Fact(keys=("n_shared_experts",), field="expert_shared_count")
+_DENSE_LAYERS = _Fact(keys=("first_k_dense_replace",), field="leading_dense_block_count", absent=0)
+_SCALE = _Fact(keys=("routed_scaling_factor",), field="expert_weights_scale", kind="float", absent=1.0)
+_NORM = _Fact(keys=("norm_topk_prob",), field="expert_weights_norm", kind="bool", absent=False)
 
-    def differs(self, config: Config) -> str:
-        """Why llama.cpp would compute something else than the model does; empty where it computes the same."""
-        ...
-
-    def write(self, config: Config) -> dict[str, Value]:
-        """Fields of a configuration."""
-        ...
-
-    def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
-        """Facts of a file with these fields and names of tensors."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fact:
-    """A number, or a yes or no, that is a field of its own. Reading gives it under the first of `keys`.
-
-    `absent` is what a file without the field means (None: it has to have it), `none` what is written where the
-    configuration has none (None: no field).
-    """
-
-    keys: tuple[str, ...]
-    field: str
-    kind: Literal["int", "float", "bool"] = "int"
-    absent: Value | None = None
-    none: Value | None = None
-
-    def differs(self, config: Config) -> str:
-        """Never: the field carries it."""
-        return ""
-
-    def write(self, config: Config) -> dict[str, Value]:
-        """See `Entry`."""
-        value = next((config[key] for key in self.keys if config.get(key) is not None), self.none)
-        return {} if value is None else {self.field: _KINDS[self.kind](value)}
-
-    def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
-        """See `Entry`."""
-        value = fields[self.field] if self.absent is None else fields.get(self.field, self.absent)
-        read = short(value) if self.kind == "float" else _KINDS[self.kind](value)
-        return {self.keys[0]: None if read == self.none else read}
-
-
-_KINDS: Mapping[str, type[int | float | bool]] = {"int": int, "float": float, "bool": bool}
-
-
-def short(value: float) -> float:
-    """The shortest decimal number that a float32 stands for: 1e-06 for 9.99999997e-07."""
-    return float(f"{float(value):.7g}")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fixed:
-    """A fact that llama.cpp takes for granted in this architecture, so no field carries it."""
-
-    key: str
-    value: Any
-
-    def differs(self, config: Config) -> str:
-        """Where the configuration says otherwise."""
-        said = config.get(self.key)
-        is_same = said is None or said == self.value
-        return "" if is_same else f"{self.key}={said}, llama.cpp knows {self.value}"
-
-    def write(self, config: Config) -> dict[str, Value]:
-        """Nothing."""
-        return {}
-
-    def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
-        """See `Entry`."""
-        return {self.key: self.value}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Held:
-    """A yes or no that a file answers by holding a tensor, or by not holding it where `inverted`."""
-
-    key: str
-    tensor: str
-    inverted: bool = False
-
-    def differs(self, config: Config) -> str:
-        """Never: llama.cpp looks for the tensor."""
-        return ""
-
-    def write(self, config: Config) -> dict[str, Value]:
-        """Nothing."""
-        return {}
-
-    def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
-        """See `Entry`."""
-        return {self.key: (self.tensor in tensors) != self.inverted}
-
-
-class Depth:
-    """Layers. A file may count those that predict further tokens, which no network of Transformers has."""
-
-    def differs(self, config: Config) -> str:
-        """Never."""
-        return ""
-
-    def write(self, config: Config) -> dict[str, Value]:
-        """See `Entry`."""
-        return {"block_count": int(config["num_hidden_layers"])}
-
-    def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
-        """See `Entry`."""
-        return {"num_hidden_layers": int(fields["block_count"]) - int(fields.get("nextn_predict_layers", 0))}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HeadWidth:
-    """Width of attention heads; where `whole`, heads have to be as wide together as the hidden state."""
-
-    whole: bool = False
-
-    def differs(self, config: Config) -> str:
-        """Heads that llama.cpp would take for wider or narrower ones."""
-        heads, hidden = config["num_attention_heads"], config["hidden_size"]
-        if not self.whole or head_width(config) * heads == hidden:
-            return ""
-        return f"head_dim={head_width(config)}, llama.cpp knows hidden_size / num_attention_heads = {hidden // heads}"
-
-    def write(self, config: Config) -> dict[str, Value]:
-        """See `Entry`."""
-        width = config.get("head_dim")
-        return {} if width is None else {"attention.key_length": int(width), "attention.value_length": int(width)}
-
-    def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
-        """See `Entry`."""
-        width = fields.get("attention.key_length")
-        return {} if width is None else {"head_dim": int(width)}
-
-
-def head_width(config: Config) -> int:
-    """Width of one attention head."""
-    return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
-
-
-class Window:
-    """Layers that look at a window and layers that look at everything, taking turns."""
-
-    def differs(self, config: Config) -> str:
-        """Layers in another order."""
-        kinds = config.get("layer_types")
-        is_same = kinds is None or list(kinds) == _in_turns(len(kinds))
-        return "" if is_same else "layer_types in another order than sliding_attention, full_attention in turns"
-
-    def write(self, config: Config) -> dict[str, Value]:
-        """See `Entry`."""
-        return {"attention.sliding_window": int(config["sliding_window"])}
-
-    def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
-        """See `Entry`."""
-        kinds = _in_turns(int(fields["block_count"]))
-        return {"sliding_window": int(fields["attention.sliding_window"]), "layer_types": kinds}
-
-
-def _in_turns(layers: int) -> list[str]:
-    return ["full_attention" if layer % 2 else "sliding_attention" for layer in range(layers)]
+_COMMON: tuple[Entry, ...] = (
+    _Depth(),
+    _Fact(keys=("max_position_embeddings",), field="context_length"),
+    _Fact(keys=("hidden_size",), field="embedding_length"),
+    _Fact(keys=("num_attention_heads",), field="attention.head_count"),
+    _Fact(keys=("rms_norm_eps",), field="attention.layer_norm_rms_epsilon", kind="float"),
+    _Fact(keys=("num_experts_per_tok",), field="expert_used_count"),
+    _Fact(keys=("vocab_size",), field="vocab_size"),
+    _Fixed("hidden_act", "silu"),
+    _HasTensor(key="tie_word_embeddings", tensor="output.weight", inverted=True),
+)
+_QWEN: tuple[Entry, ...] = (
+    _FFN,
+    _EXPERT_FFN,
+    _KV_HEADS,
+    _experts("num_experts"),
+    _Rope(),
+    _Fixed("decoder_sparse_step", 1),
+    _Fixed("mlp_only_layers", []),
+    _Fixed("use_sliding_window", False),
+)
+_LATENT: tuple[Entry, ...] = (
+    _FFN,
+    _EXPERT_FFN,
+    _experts("n_routed_experts"),
+    _SHARED,
+    _DENSE_LAYERS,
+    _SCALE,
+    _Fact(keys=("kv_lora_rank",), field="attention.kv_lora_rank"),
+    # llama.cpp needs it in all depths but those of DeepSeek-V2-Lite; 0 is none.
+    _Fact(keys=("q_lora_rank",), field="attention.q_lora_rank", absent=0, none=0),
+    _LatentWidths(),
+    _Rope(latent=True),
+    _Fixed("attention_bias", False),
+)
+# By model type of Transformers.
+ENTRIES: Mapping[str, tuple[Entry, ...]] = {
+    "qwen3_moe": (*_COMMON, *_QWEN, _HeadWidth(), _Fixed("norm_topk_prob", True), _Fixed("attention_bias", False)),
+    "qwen2_moe": (
+        *_COMMON,
+        *_QWEN,
+        _HeadWidth(whole=True),
+        _Fact(keys=("shared_expert_intermediate_size",), field="expert_shared_feed_forward_length"),
+        _Fixed("norm_topk_prob", False),
+        _HasTensor(key="qkv_bias", tensor="blk.0.attn_q.bias"),
+    ),
+    "mixtral": (
+        *_COMMON,
+        _FFN,
+        _KV_HEADS,
+        _experts("num_local_experts"),
+        _Rope(),
+        _HeadWidth(),
+        _Fixed("sliding_window", None),
+    ),
+    "deepseek_v2": (
+        *_COMMON,
+        *_LATENT,
+        _GreedyGroups(),
+        _Gating(),
+        _Fixed("norm_topk_prob", False),
+        _Fixed("mlp_bias", False),
+    ),
+    "deepseek_v3": (*_COMMON, *_LATENT, _Groups(), _Gating(sigmoid=True), _NORM, _Fixed("rope_interleave", True)),
+    "glm4_moe": (
+        *_COMMON,
+        _FFN,
+        _EXPERT_FFN,
+        _KV_HEADS,
+        _experts("n_routed_experts"),
+        _SHARED,
+        _DENSE_LAYERS,
+        _SCALE,
+        _NORM,
+        _Groups(),
+        _Gating(sigmoid=True),
+        _HeadWidth(),
+        _Rope(partial=True),
+        _HasTensor(key="attention_bias", tensor="blk.0.attn_q.bias"),
+        _HasTensor(key="use_qk_norm", tensor="blk.0.attn_q_norm.weight"),
+    ),
+    "gpt_oss": (
+        *_COMMON,
+        _FFN,
+        _Fact(keys=("intermediate_size",), field="expert_feed_forward_length"),
+        _KV_HEADS,
+        _experts("num_local_experts"),
+        _HeadWidth(),
+        _Rope(truncate=False),
+        _Window(),
+        _Fixed("swiglu_limit", 7.0),
+        _Fixed("swiglu_alpha", 1.702),
+        _Fixed("attention_bias", True),
+    ),
+}

@@ -17,15 +17,13 @@ from ktbench.engine.forms import (
     Blocks,
     ExpertBlocks,
     ExpertMatrices,
-    ExpertsForm,
     LinearBlocks,
     PackableStore,
     is_experts,
     read_form,
 )
-from ktbench.engine.gguf.families import Family, Mapped, family_of
+from ktbench.engine.gguf.families import Family, Mapped, expert_tensors, family_of
 from ktbench.engine.gguf.header import Header, TensorInfo, TensorType, read_header
-from ktbench.engine.gguf.names import RotaryRows, Same, expert_names
 from ktbench.engine.synthetic import skeleton
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.run_spec import ModelSpec
@@ -33,6 +31,8 @@ from ktbench.spec.weights import BLOCK_BYTES, Precision
 
 # Types whose blocks the kernels compute on as they are.
 _PRECISIONS: Mapping[TensorType, Precision] = {"Q8_0": "q8_0", "Q4_0": "q4_0"}
+_LAYER = re.compile(r"blk\.(\d+)\.")
+_MATRICES = ("gate", "up", "down")
 _SCALE_BYTES = 2
 _Q4_ZERO = 8
 # Numbers in float32 at a time: they stay in cache.
@@ -40,7 +40,7 @@ _PIECE = 1 << 18
 
 
 class MappedWeights:
-    """The tensors of a file; only what is asked for is read."""
+    """The tensors of a file; only the requested parts are read."""
 
     def __init__(self, header: Header) -> None:
         self.path, self.tensors = header.path, header.tensors
@@ -75,7 +75,7 @@ class MappedWeights:
     def require(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise ValueError where the file has no tensor of this name and shape."""
         if (held := self.info(name).shape) != shape:
-            raise ValueError(f"{self.path}: tensor {name} is {held}, the model asks for {shape}")
+            raise ValueError(f"{self.path}: tensor {name} is {held}, the model needs {shape}")
 
 
 def numbers(rows: NDArray[np.uint8], kind: TensorType) -> Tensor:
@@ -111,11 +111,6 @@ _WAYS: Mapping[TensorType, Callable[[Tensor], Tensor]] = {
 }
 
 
-# Changes that leave rows whole: they do to the blocks of a row what they do to its numbers.
-_BY_ROWS = (Same, RotaryRows)
-_LAYER = re.compile(r"blk\.(\d+)\.")
-
-
 class Lookup:
     """Places by the names of a network's tensors; tensors that are tied have one.
 
@@ -137,7 +132,7 @@ class Lookup:
     def blocks(self, name: str, precision: Precision) -> Blocks | None:
         """The rows of a matrix of the network where they are in the file as blocks of `precision`."""
         place = self.places[name]
-        if not isinstance(place.change, _BY_ROWS) or not self._weights.is_in(place.names[0], precision):
+        if not place.change.keeps_rows or not self._weights.is_in(place.names[0], precision):
             return None
         rows = self._weights.rows(place.names[0])
         return cast("Blocks", place.join([cast("Tensor", rows)], self._config))
@@ -153,15 +148,15 @@ class Lookup:
             if name not in used and not (layer and int(layer[1]) >= self._config["num_hidden_layers"]):
                 raise ValueError(f"{self._weights.path}: the model has no place for tensor {name}")
 
-    def _require(self, name: str, place: Mapped, asked: tuple[int, ...]) -> None:
+    def _require(self, name: str, place: Mapped, expected: tuple[int, ...]) -> None:
         shapes = [self._weights.info(one).shape for one in place.names]
         try:
             held = tuple(place.join([torch.empty(shape, device="meta") for shape in shapes], self._config).shape)
         except (RuntimeError, IndexError):  # sizes that do not divide
             held = ()
-        if held != asked:
-            said = ", ".join(f"{one} is {shape}" for one, shape in zip(place.names, shapes, strict=True))
-            raise ValueError(f"{self._weights.path}: tensor {said}, the model asks for {asked} in {name}")
+        if held != expected:
+            found = ", ".join(f"{one} is {shape}" for one, shape in zip(place.names, shapes, strict=True))
+            raise ValueError(f"{self._weights.path}: tensor {found}, the model needs {expected} in {name}")
 
 
 def _distinct(network: PreTrainedModel) -> list[str]:
@@ -172,9 +167,6 @@ def _distinct(network: PreTrainedModel) -> list[str]:
     return [name for name, tensor in held.items() if first[id(tensor)] == name]
 
 
-_MATRICES = ("gate", "up", "down")
-
-
 class StoredExperts:
     """The experts of one experts module, which may be on `meta`.
 
@@ -183,10 +175,10 @@ class StoredExperts:
 
     def __init__(self, module: nn.Module, name: str, weights: MappedWeights) -> None:
         self.form, self._weights = read_form(module), weights
-        shapes = _shapes(self.form)
-        self.names = {field: tensor for field, tensor in expert_names(name).items() if field in shapes}
-        for field, tensor in self.names.items():
-            weights.require(tensor, shapes[field])
+        tensors = expert_tensors(name, self.form)
+        self.names = {field: tensor for field, (tensor, _) in tensors.items()}
+        for tensor, shape in tensors.values():
+            weights.require(tensor, shape)
 
     def matrices(self, i: int) -> ExpertMatrices:
         """Expert `i` in bf16."""
@@ -214,15 +206,8 @@ class StoredExperts:
                 getattr(held, field).data.copy_(getattr(stored, field))
 
 
-def _shapes(form: ExpertsForm) -> dict[str, tuple[int, ...]]:
-    """What each tensor of the file has to be, by field of `ExpertMatrices`."""
-    inner, outer = (form.experts, form.ffn), (form.experts, form.hidden)
-    shapes = {"gate": (*inner, form.hidden), "up": (*inner, form.hidden), "down": (*outer, form.ffn)}
-    return shapes | ({"gate_bias": inner, "up_bias": inner, "down_bias": outer} if form.biases else {})
-
-
 class GgufModel:
-    """The network of a file, all weights in bf16 but its routed experts, which stay on `meta` until asked for.
+    """The network of a file, all weights in bf16 but its routed experts, which stay on `meta` until `experts`.
 
     Raises ValueError naming a tensor that the file lacks, has in another shape, or that the network has no place for;
     and as `read_header`.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,15 +11,15 @@ from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
 
 from ktbench.engine.checkpoint import inspect_checkpoint
-from ktbench.engine.forms import ExpertMatrices, ExpertsForm, ExpertStore, is_experts, read_form
+from ktbench.engine.forms import ExpertMatrices, ExpertStore, is_experts, read_form
 from ktbench.engine.synthetic import PassingExperts, WeightPool, materialise
 from ktbench.resources import checkpoint_folder
 from ktbench.spec.run_spec import ModelSpec
 
-_FILES = "model*.safetensors"  # as inspect_checkpoint asks for them
+_FILES = "model*.safetensors"  # as inspect_checkpoint requires
 # Mixtral's block goes by another name on the Hub, and so do its projections: gate, up, down.
 _BLOCK, _OTHER_BLOCK = ".mlp.", ".block_sparse_moe."
-_PROJECTIONS = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
+_PROJECTIONS = {"gate": ("gate_proj", "w1"), "up": ("up_proj", "w3"), "down": ("down_proj", "w2")}
 _HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 
 
@@ -72,7 +71,7 @@ class SyntheticSource:
 
 
 class CheckpointSource:
-    """Tensors read when they are asked for, in bf16 as the engine holds them."""
+    """Tensors read one at a time, in bf16 as the engine holds them."""
 
     def __init__(self, folder: str, network: PreTrainedModel) -> None:
         self._folder, self._network = folder, network
@@ -92,13 +91,22 @@ class CheckpointSource:
         module = self._network.get_submodule(name)
         form, keys = read_form(module), [key for key, _ in module.named_parameters()]
         if f"{name}.{keys[0]}" in self._file_of:
-            return StackedExperts(source=self, name=name, keys=tuple(keys), form=form)
-        return SingleExperts(source=self, name=name, form=form)
+            return lambda i: form.split({key: self._slice(f"{name}.{key}", i) for key in keys})
+        return lambda i: ExpertMatrices(**self._projections(name, i), glu=form.glu)
 
-    def expert(self, name: str, i: int) -> Tensor:
-        """What expert `i` has of a stacked tensor."""
+    def _slice(self, name: str, i: int) -> Tensor:
+        """The part of a stacked tensor that belongs to expert `i`."""
         part: Tensor = self._file_of[self._stored(name)].get_slice(name)[i]
         return part.to(torch.bfloat16)
+
+    def _projections(self, name: str, i: int) -> dict[str, Tensor]:
+        """Gate, up and down of expert `i` where each lies for itself."""
+        blocks = (name, name.replace(_BLOCK, _OTHER_BLOCK))
+        found = {
+            field: self._stored(*(f"{block}.{i}.{word}.weight" for block in blocks for word in words))
+            for field, words in _PROJECTIONS.items()
+        }
+        return {field: self._read(stored).to(torch.bfloat16) for field, stored in found.items()}
 
     def _stored(self, *names: str) -> str:
         """The first of the names that the files have."""
@@ -110,37 +118,3 @@ class CheckpointSource:
     def _read(self, stored: str) -> Tensor:
         whole: Tensor = self._file_of[stored].get_tensor(stored)
         return whole
-
-    def projection(self, name: str, i: int, which: int) -> Tensor:
-        """Gate (0), up (1) or down (2) of expert `i` where each lies for itself."""
-        blocks = (name, name.replace(_BLOCK, _OTHER_BLOCK))
-        names = [f"{block}.{i}.{words[which]}.weight" for block in blocks for words in _PROJECTIONS]
-        return self._read(self._stored(*names)).to(torch.bfloat16)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StackedExperts:
-    """Experts of one layer that files hold as the network does."""
-
-    source: CheckpointSource
-    name: str
-    keys: tuple[str, ...]
-    form: ExpertsForm
-
-    def __call__(self, i: int) -> ExpertMatrices:
-        """Reads expert `i` alone."""
-        return self.form.split({key: self.source.expert(f"{self.name}.{key}", i) for key in self.keys})
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SingleExperts:
-    """Experts of one layer that files hold as three matrices each."""
-
-    source: CheckpointSource
-    name: str
-    form: ExpertsForm
-
-    def __call__(self, i: int) -> ExpertMatrices:
-        """Reads expert `i`."""
-        gate, up, down = (self.source.projection(self.name, i, which) for which in range(3))
-        return ExpertMatrices(gate=gate, up=up, down=down, glu=self.form.glu)

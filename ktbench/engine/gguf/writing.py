@@ -1,4 +1,4 @@
-"""The bytes of a GGUF file: its head, and tensors at the places that a plan gives them."""
+"""Plans and writes a GGUF file: what it will hold and where, its head, then its tensors piece by piece."""
 
 from __future__ import annotations
 
@@ -11,23 +11,32 @@ import gguf
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
-from ktbench.engine.forms import ExpertsForm, is_experts, read_form
-from ktbench.engine.gguf.families import Family, Mapped
-from ktbench.engine.gguf.header import TensorInfo, TensorType
-from ktbench.engine.gguf.metadata import Value
-from ktbench.engine.gguf.names import Config, GgufType, WeightClass, expert_names
+from ktbench.engine.forms import is_experts, read_form
+from ktbench.engine.gguf.families import Family, GgufType, Mapped, WeightClass, expert_tensors
+from ktbench.engine.gguf.header import ALIGNMENT, TensorInfo, TensorType, aligned
+from ktbench.engine.gguf.metadata import Config, Value
 from ktbench.spec.weights import BLOCK
 
-ALIGNMENT = 32
 _QUANTISED = ("Q8_0", "Q4_0")
+# Token ids go in and out: llama.cpp then makes dummy tokens, as many as the metadata say.
+_NO_VOCABULARY = "no_vocab"
+_VALUES = {
+    bool: gguf.GGUFValueType.BOOL,
+    int: gguf.GGUFValueType.UINT32,
+    float: gguf.GGUFValueType.FLOAT32,
+    str: gguf.GGUFValueType.STRING,
+}
+# Quantising takes several times the memory of the float32 numbers it is given.
+_CHUNK = 2**20
+_FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Types:
-    """In what routed experts and all other matrices are written."""
+    """The types of routed experts and of all other matrices."""
 
     experts: GgufType
     dense: GgufType
@@ -87,20 +96,12 @@ def plan_file(network: PreTrainedModel, family: Family, config: Config, types: T
             infos += [_info(name, types.of(mapped.kind), tuple(one.shape)) for name, one in split.items()]
         elif owner not in parts:
             form = read_form(experts[owner])
-            parts[owner] = part = Experts(name=owner, count=form.experts, names=_names(owner, form))
-            infos += _expert_infos(part, experts[owner], form, types)
+            tensors = expert_tensors(owner, form)
+            names = {field: name for field, (name, _) in tensors.items()}
+            parts[owner] = Experts(name=owner, count=form.experts, names=names)
+            for field, (name, shape) in tensors.items():
+                infos.append(_info(name, "F32" if "bias" in field else types.experts, shape))
     return Plan(parts=tuple(parts.values()), tensors={info.name: info for info in _in_line(infos)})
-
-
-def _names(module: str, form: ExpertsForm) -> dict[str, str]:
-    return {field: name for field, name in expert_names(module).items() if form.biases or "bias" not in field}
-
-
-def _expert_infos(part: Experts, module: nn.Module, form: ExpertsForm, types: Types) -> Iterator[TensorInfo]:
-    first = form.split({name: torch.empty_like(one[0], device="meta") for name, one in module.named_parameters()})
-    for field, name in part.names.items():
-        kind = "F32" if "bias" in field else types.experts
-        yield _info(name, kind, (form.experts, *getattr(first, field).shape))
 
 
 def _info(name: str, kind: GgufType | Literal["F32"], shape: tuple[int, ...]) -> TensorInfo:
@@ -116,16 +117,6 @@ def _in_line(infos: list[TensorInfo]) -> Iterator[TensorInfo]:
         offset = aligned(offset + info.nbytes)
 
 
-def aligned(offset: int) -> int:
-    """The next place where a tensor may begin."""
-    return -(-offset // ALIGNMENT) * ALIGNMENT
-
-
-# Quantising takes several times the memory of the float32 numbers it is given.
-_CHUNK = 2**20
-_FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-
-
 def encoded(tensor: Tensor, kind: TensorType) -> Iterator[NDArray[np.uint8]]:
     """The bytes of a tensor, row after row. Blocks are those of the `gguf` package, which rounds as llama.cpp does."""
     width = tensor.shape[-1]
@@ -136,16 +127,6 @@ def encoded(tensor: Tensor, kind: TensorType) -> Iterator[NDArray[np.uint8]]:
             yield rows.to(_FLOATS[kind]).contiguous().view(torch.uint8).numpy()
         else:
             yield gguf.quants.quantize(rows.float().numpy(), gguf.GGMLQuantizationType[kind])
-
-
-# Token ids go in and out: llama.cpp then makes dummy tokens, as many as the metadata say.
-_NO_VOCABULARY = "no_vocab"
-_VALUES = {
-    bool: gguf.GGUFValueType.BOOL,
-    int: gguf.GGUFValueType.UINT32,
-    float: gguf.GGUFValueType.FLOAT32,
-    str: gguf.GGUFValueType.STRING,
-}
 
 
 def write_head(path: Path, architecture: str, metadata: Mapping[str, Value], plan: Plan, main: GgufType) -> int:
@@ -171,7 +152,7 @@ def write_head(path: Path, architecture: str, metadata: Mapping[str, Value], pla
 
 
 class TensorFile:
-    """Puts tensors where they belong. Raises ValueError for one of another shape than was announced."""
+    """Writes tensors at their offsets. Raises ValueError for one of another shape than planned."""
 
     def __init__(self, stream: BinaryIO, begin: int, plan: Plan) -> None:
         self._stream, self._begin, self._tensors = stream, begin, plan.tensors
@@ -189,7 +170,7 @@ class TensorFile:
 
     def _at(self, name: str, tensor: Tensor, shape: tuple[int, ...], offset: int, kind: TensorType) -> None:
         if tuple(tensor.shape) != shape:
-            raise ValueError(f"{name}: weights of shape {list(tensor.shape)}, the configuration asks for {list(shape)}")
+            raise ValueError(f"{name}: weights of shape {list(tensor.shape)}, the configuration needs {list(shape)}")
         self._stream.seek(self._begin + offset)
         for chunk in encoded(tensor, kind):
             self._stream.write(chunk.data)

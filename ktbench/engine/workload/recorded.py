@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ktbench.spec.plain import from_plain, to_plain
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from ktbench.spec.shape import moe_shape
+from ktbench.spec.wire import from_plain, to_plain
 
 if TYPE_CHECKING:
     from ktbench.engine.routing import PassRouting

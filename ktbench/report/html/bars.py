@@ -13,7 +13,7 @@ from ktbench.results.intervals import Interval, is_exact
 from ktbench.results.row import Row, groups_of, measured, shows_speeds
 from ktbench.results.rows import judged_values
 from ktbench.results.settings import varying
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 
 _PITCH, _BAR, _TOP = 42.0, 12.0, 18.0  # of a strip: its height, that of its bar, and where the bar begins
 _FILLS = 7

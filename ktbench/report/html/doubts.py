@@ -11,7 +11,7 @@ from ktbench.results import Run
 from ktbench.results.row import Row, measured
 from ktbench.results.run import environments_of
 from ktbench.results.speedups import Verdict
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 
 
 def doubts_of(rows: Sequence[Row]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 from ktbench.report.text import DASH
 from ktbench.results import Run
 from ktbench.results.run import Facts, machines_of
-from ktbench.spec.plain import to_plain
+from ktbench.spec.wire import to_plain
 
 Pairs = tuple[tuple[str, str], ...]
 

@@ -15,8 +15,7 @@ from transformers import PreTrainedModel
 
 from ktbench.engine.forms import is_experts, read_form
 from ktbench.engine.gguf.export import export_gguf
-from ktbench.engine.gguf.families import family_of
-from ktbench.engine.gguf.names import GgufType
+from ktbench.engine.gguf.families import GgufType, family_of
 from ktbench.spec.run_spec import ModelSpec
 
 gguf = pytest.importorskip("gguf", reason="gguf is not installed")

@@ -18,8 +18,7 @@ from transformers import PreTrainedModel
 
 from ktbench.engine.gguf import export
 from ktbench.engine.gguf.export import export_gguf, weights_digest
-from ktbench.engine.gguf.families import family_of
-from ktbench.engine.gguf.names import GgufType
+from ktbench.engine.gguf.families import GgufType, family_of
 from tests.engine.gguf.files import expected, gguf, numbers, tensors, written
 from tests.engine.gguf.tinies import FAMILIES, restless, saved, tiny_of, whole_network
 
@@ -161,7 +160,7 @@ def test_weights_that_a_checkpoint_lacks_or_has_otherwise_are_named(tmp_path: Pa
     with pytest.raises(ValueError, match=r"no weights for model\.layers\.2\.self_attn\.q_proj\.weight"):
         written(deeper, tmp_path)
     wider = replace(model, config=model.config | {"intermediate_size": 96, "vocab_size": 512})
-    with pytest.raises(ValueError, match=r"shape \[256, 64\], the configuration asks for \[512, 64\]"):
+    with pytest.raises(ValueError, match=r"shape \[256, 64\], the configuration needs \[512, 64\]"):
         written(wider, tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["checkpoint"]
 

@@ -10,9 +10,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ktbench.engine.gguf.families import ARCHITECTURE, FAMILIES, family_in, family_of
+from ktbench.engine.gguf.families import (
+    ARCHITECTURE,
+    FAMILIES,
+    LatentHeads,
+    RotaryRows,
+    Row,
+    expert_tensors,
+    family_in,
+    family_of,
+)
 from ktbench.engine.gguf.metadata import short
-from ktbench.engine.gguf.names import LatentHeads, RotaryRows, Row, expert_names
 from tests.engine.tiny import NAMES, facts
 
 # Known models that llama.cpp would compute otherwise, or not at all, and what is said of them.
@@ -125,7 +133,7 @@ def test_a_tensor_that_llama_cpp_lacks_is_named() -> None:
         with pytest.raises(ValueError, match=f"no tensor for {name}"):
             family.mapped(name)
     with pytest.raises(ValueError, match=r"no tensors for experts at model\.layers\.0\.feed_forward"):
-        expert_names("model.layers.0.feed_forward")
+        expert_tensors("model.layers.0.feed_forward", None)  # type: ignore[arg-type]
 
 
 @given(heads=st.integers(1, 5), half=st.integers(1, 4), columns=st.integers(1, 3))

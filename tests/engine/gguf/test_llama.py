@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,8 @@ from transformers import PreTrainedModel
 
 from ktbench.engine.forms import is_experts, read_form
 from ktbench.engine.gguf import export
-from ktbench.engine.gguf.families import Family, family_of
-from ktbench.engine.gguf.metadata import Groups, Rope
-from ktbench.engine.gguf.names import GgufType, expert_names
+from ktbench.engine.gguf.families import Family, GgufType, expert_tensors, family_of
+from ktbench.engine.gguf.metadata import Entry, _Groups, _Rope
 from tests.engine.gguf.files import numbers, tensors, written
 from tests.engine.gguf.llama import llama_logits, peer
 from tests.engine.gguf.tinies import FAMILIES, restless, saved
@@ -78,23 +78,20 @@ def put_back(network: PreTrainedModel, held: dict[str, Tensor]) -> None:
             tensor.copy_(mapped.join([held[name] for name in mapped.names], config))
     for name, module in network.named_modules():
         if is_experts(module):
-            form, names = read_form(module), expert_names(name)
+            form = read_form(module)
+            places = expert_tensors(name, form)
             for i in range(form.experts):
                 expert = form.matrices(module, i)
                 for one in ("gate", "up", "down"):
-                    getattr(expert, one).data.copy_(held[names[one]][i])
+                    getattr(expert, one).data.copy_(held[places[one][0]][i])
 
 
 def without_row_changes(family: Family) -> Family:
     return replace(family, changes={})
 
 
-def without_groups(family: Family) -> Family:
-    return replace(family, entries=tuple(one for one in family.entries if not isinstance(one, Groups)))
-
-
-def without_rope(family: Family) -> Family:
-    return replace(family, entries=tuple(one for one in family.entries if not isinstance(one, Rope)))
+def without(kind: type[Entry], family: Family) -> Family:
+    return replace(family, entries=tuple(one for one in family.entries if not isinstance(one, kind)))
 
 
 def with_swapped_norms(family: Family) -> Family:
@@ -106,9 +103,9 @@ def with_swapped_norms(family: Family) -> Family:
     ("name", "mutate"),
     [
         ("mixtral_8x7b", without_row_changes),
-        ("mixtral_8x7b", without_rope),
-        ("deepseek_v3", without_groups),
-        ("gpt_oss_20b", without_rope),
+        ("mixtral_8x7b", partial(without, _Rope)),
+        ("deepseek_v3", partial(without, _Groups)),
+        ("gpt_oss_20b", partial(without, _Rope)),
         ("glm_4_5_air", with_swapped_norms),
     ],
 )

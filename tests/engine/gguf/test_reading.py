@@ -173,7 +173,7 @@ WRONG: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     (lambda t: t.pop("blk.1.ffn_up_exps.weight"), "has no tensor blk.1.ffn_up_exps.weight"),
     (
         lambda t: t.update({"output_norm.weight": ("F32", (32,))}),
-        r"tensor output_norm.weight is \(32,\), the model asks",
+        r"tensor output_norm.weight is \(32,\), the model needs",
     ),
     (
         lambda t: t.update({"blk.0.attn_k.weight": ("F32", (3, 64))}),
@@ -181,7 +181,7 @@ WRONG: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     ),
     (
         lambda t: t.update({"blk.0.ffn_down_exps.weight": ("F32", (7, 64, 32))}),
-        r"tensor blk.0.ffn_down_exps.weight is \(7, 64, 32\), the model asks for \(8, 64, 32\)",
+        r"tensor blk.0.ffn_down_exps.weight is \(7, 64, 32\), the model needs \(8, 64, 32\)",
     ),
     (lambda t: t.update({"rope_freqs.weight": ("F32", (8,))}), "the model has no place for tensor rope_freqs.weight"),
 ]

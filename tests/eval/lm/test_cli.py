@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from lm_eval.tasks import TaskManager
 
-from ktbench.eval.lm import EngineLM
-from ktbench.eval.lm.cli import main, register
-from ktbench.eval.lm.opening import open_lm
+from ktbench.eval.lm.cli import main, open_lm, register
+from ktbench.eval.lm.model import EngineLM
 from ktbench.spec.errors import RequestError
 from tests.engine.engines import needs_avx512
 from tests.eval.lm.checkpoints import Checkpoint

@@ -19,7 +19,7 @@ from ktbench.report.text import SURE_MARK, change_text
 from ktbench.results import Run
 from ktbench.results.accuracy import parts_of_average
 from ktbench.results.answers import AVERAGE, NLL
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 from ktbench.spec.suite import TaskSpec
 from ktbench.spec.sweep import FigureKind
 from tests.report.accuracy_stores import (

@@ -26,8 +26,7 @@ from ktbench.report.write import write_report
 from ktbench.resources import data_folder
 from ktbench.results import Run, read_run
 from ktbench.results.rows import rows_of
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Work
+from ktbench.spec.record import Outcome, Work
 from tests.report.accuracy_stores import FRONTIER, SHARED_TABLE2, SMALL
 from tests.report.attributed import FACTORIAL, LACKING
 from tests.report.html.runs import DECODE, in_memory
