@@ -10,7 +10,9 @@ from ktbench.host.software import package_version
 from ktbench.host.topology import Topology, read_topology
 from ktbench.spec.features import BY_NAME, FEATURES, Feature
 
-_ISA_GRANTS = ("avx512", "amx")
+_ISA_GRANTS = tuple(
+    dict.fromkeys(need for feature in FEATURES for need in feature.needs if need not in ("numa", "cuda"))
+)
 
 
 def machine_grants() -> dict[str, str]:
@@ -46,7 +48,7 @@ def kernel_isas(extension: Extension) -> dict[str, dict[str, tuple[str, ...]]]:
         features = found.setdefault(precision, {})
         for isa in row["isas"]:
             feature = isas[isa]["feature"]
-            if feature in _ISA_GRANTS and not missing[isa]:
+            if feature in BY_NAME and not missing[isa]:
                 features[feature] = (*features.get(feature, ()), isa)
     return found
 
