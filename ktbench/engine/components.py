@@ -68,10 +68,10 @@ class EngineComponents:
         return lambda operator, _at_device: self._cpu_home(operator, threads)
 
     def _cuda_home(self, operator: ExpertsOperator, at_device: NDArray[np.bool_]) -> DeviceExperts:
-        from ktbench.engine.cuda.experts import CudaHome
+        from ktbench.engine.cuda.experts import CudaDeviceExperts
 
         assert self.cuda is not None
-        return CudaHome(operator.backend.matrices, at_device, self.cuda.device)
+        return CudaDeviceExperts(operator.backend.matrices, at_device, self.cuda.device)
 
     def _cpu_home(self, operator: ExpertsOperator, threads: int) -> DeviceExperts:
         from ktbench.engine.fused import FusedExperts

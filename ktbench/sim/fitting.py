@@ -1,4 +1,4 @@
-"""Fits the constants of calibrations: on microbenchmarks, then on whole steps of one model."""
+"""Fits the constants of calibrations: of KTransformers on published numbers, of our engine on measured cells."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from ktbench.sim.calibration import Calibration
+from ktbench.sim.calibration import Calibration, base_of, rebased
+from ktbench.sim.measured import MeasuredCell
 from ktbench.sim.observation import Observation, residual
+from ktbench.sim.simulation import step_seconds
+from ktbench.spec.run_spec import RunSpec
 
 FITTED_MODEL = "deepseek_v3"
 # Residuals beyond it count less: single cells of the published data are off by more.
@@ -141,6 +144,16 @@ def fit(observations: Sequence[Observation], start: Calibration) -> Iterator[Fit
         yield fitted
 
 
+def fit_all(observations: Sequence[Observation], start: Mapping[str, Calibration]) -> Iterator[Fitted]:
+    """The stages of all calibrations; one that is based on another starts from what that has become."""
+    found: dict[str, Calibration] = {}
+    for name, calibration in start.items():
+        base = found.get(base_of(name) or "")
+        for one in fit(observations, calibration if base is None else rebased(calibration, base)):
+            found[name] = one.calibration
+            yield one
+
+
 def fitted_ids(observations: Sequence[Observation]) -> frozenset[str]:
     """The observations that any stage sees."""
     stages = [stage for group in STAGES.values() for stage in group]
@@ -152,11 +165,11 @@ def _fit(stage: Stage, seen: Sequence[Observation], start: Calibration) -> Fitte
     low, high = (np.array(side) for side in zip(*limits, strict=True))
     first = np.clip([start[name] for name in stage.constants], low + 1e-9, high - 1e-9)
 
-    def misses(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.array([*_misses(seen, _changed(start, stage, values)), *_unusual(stage, values)])
+    def residuals_of(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.array([*_residuals(seen, _changed(start, stage, values)), *_pulls(stage, values)])
 
     found = least_squares(
-        misses,
+        residuals_of,
         first,
         bounds=(low, high),
         x_scale=np.maximum(np.abs(first), 1e-3),
@@ -170,7 +183,7 @@ def _fit(stage: Stage, seen: Sequence[Observation], start: Calibration) -> Fitte
         stage=stage,
         calibration=calibration,
         observations=tuple(seen),
-        residuals=tuple(_misses(seen, calibration)),
+        residuals=tuple(_residuals(seen, calibration)),
     )
 
 
@@ -185,11 +198,54 @@ def _changed(calibration: Calibration, stage: Stage, values: NDArray[np.float64]
     return calibration.changed({name: float(value) for name, value in zip(stage.constants, values, strict=True)})
 
 
-def _misses(seen: Sequence[Observation], calibration: Calibration) -> list[float]:
+def _residuals(seen: Sequence[Observation], calibration: Calibration) -> list[float]:
     return [residual(one, calibration) for one in seen]
 
 
-def _unusual(stage: Stage, values: NDArray[np.float64]) -> list[float]:
+def _pulls(stage: Stage, values: NDArray[np.float64]) -> list[float]:
     """How far constants are from their usual values, in units of a residual of 0.1."""
     found = dict(zip(stage.constants, values, strict=True))
     return [_OUTLIER * log(max(found[name], 1e-9) / usual) / width for name, (usual, width) in stage.usual.items()]
+
+
+_MODEL = "qwen3_30b_a3b"
+_ARMS = ("base", "+v+d", "+m+d", "+v+d+l")
+_TOKENS_PER_EXPERT = (1, 8, 128, 1024)
+# Of a residual for a constant e times its value before: a cell that is 2 % off weighs as much.
+_PULL = 0.02
+
+
+def is_fitted(spec: RunSpec) -> bool:
+    """Whether a cell belongs to the fitting set, which is of one model, and of it few kinds of cells.
+
+    layer: bf16, int8 and int4_g32 at 1, 8, 128 and 1,024 tokens per expert. decode: bf16 at depths 64 and 2,048, with
+    nothing deferred. prefill from 512 tokens on: int4_g32 with +l, bf16 without.
+    """
+    if spec.model.name != _MODEL or spec.engine.label not in _ARMS:
+        return False
+    work = spec.workload
+    if work.phase == "layer":
+        return spec.precision in ("bf16", "int8", "int4_g32") and spec.tokens_per_expert in _TOKENS_PER_EXPERT
+    if work.phase == "decode":
+        return spec.precision == "bf16" and work.prompt in (64, 2048)
+    return work.prompt >= 512 and spec.precision == ("int4_g32" if spec.engine.packed_dense else "bf16")
+
+
+def fit_measured(measured: Sequence[MeasuredCell], cost: Calibration) -> Calibration:
+    """The constants that come nearest to the cells of the fitting set among `measured`: least squares of log ratios.
+
+    Those move whose origin is `fitted`, each within its bounds. The prior values pull a little, so that a constant that
+    no cell tells apart stays where it was.
+    """
+    cells = [one for one in measured if is_fitted(one.spec)]
+    names = [name for name, constant in cost.constants.items() if constant.origin == "fitted"]
+    low, high = (np.log(side) for side in zip(*(_limits(cost, name) for name in names), strict=True))
+    before = np.log([cost[name] for name in names])
+
+    def residuals(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+        tried = cost.changed(dict(zip(names, np.exp(logs).tolist(), strict=True)))
+        errors = [log(step_seconds(one.spec, tried) / one.step_s) for one in cells]
+        return np.array([*errors, *_PULL * (logs - before)])
+
+    found = least_squares(residuals, before, bounds=(low, high), loss="soft_l1", f_scale=_OUTLIER, diff_step=0.01)
+    return cost.changed(dict(zip(names, np.exp(found.x).round(6).tolist(), strict=True)))

@@ -142,7 +142,7 @@ def test_it_is_tuned_once_for_a_workload_and_says_so() -> None:
     tuned, quantised = system.notes()
     assert "tuned in " in tuned
     assert " in 1 pool" in tuned
-    assert "quantises to int4 by itself" in quantised
+    assert "quantises to int4 itself" in quantised
     system.configure(asked)
     assert system.notes() == (tuned, quantised)
     assert not system.counters()

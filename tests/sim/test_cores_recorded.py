@@ -14,9 +14,9 @@ import pytest
 from ktbench.resources import data_folder
 from ktbench.results import read_run
 from ktbench.sim.calibration import Calibration, read_calibration
-from ktbench.sim.judging import quality_of
-from ktbench.sim.local_fit import fit, is_fitted, judge
-from ktbench.sim.observation import Observed, machine_at, observe, recorded_machine
+from ktbench.sim.fitting import fit_measured, is_fitted
+from ktbench.sim.judging import judge_measured, quality_of
+from ktbench.sim.measured import MeasuredCell, machine_at, measured_cell, recorded_machine
 from ktbench.sim.simulation import settled_deferral, with_deferral
 from ktbench.sim.work import step_counters, step_work
 from ktbench.spec.machine import MachineSpec
@@ -37,8 +37,8 @@ class Kept:
     machine: MachineSpec
 
     @property
-    def observed(self) -> Observed | None:
-        return observe(self.cell.spec, self.records, self.machine)
+    def observed(self) -> MeasuredCell | None:
+        return measured_cell(self.cell.spec, self.records, self.machine)
 
 
 @cache
@@ -58,7 +58,7 @@ def _of_run(folder: Path) -> Iterator[Kept]:
 
 
 @cache
-def observed() -> tuple[Observed, ...]:
+def observed() -> tuple[MeasuredCell, ...]:
     return tuple(one for one in (each.observed for each in kept()) if one is not None)
 
 
@@ -89,13 +89,13 @@ def test_counters_move_where_those_of_the_records_did() -> None:
 
 
 def test_held_out_cells_are_simulated_to_15_percent() -> None:
-    judged = judge(observed(), COST)
+    judged = judge_measured(observed(), COST)
     held = quality_of([one.error for one in judged if not one.fitted])
     assert held.cells > 150
     assert held.median <= 0.15 and held.p90 <= 0.25 and abs(held.bias) <= 0.05
     for name in ("zen4_2_cores", "granite_rapids_2_cores"):
         here = [run for run in kept() if run.run.parent.name == name]
-        of_machine = judge([one for one in (run.observed for run in here) if one is not None], COST)
+        of_machine = judge_measured([one for one in (run.observed for run in here) if one is not None], COST)
         assert quality_of([one.error for one in of_machine if not one.fitted]).median <= 0.15, name
 
 
@@ -103,7 +103,7 @@ def test_fitted_cells_are_few_and_of_one_model() -> None:
     fitted = [one for one in observed() if is_fitted(one.spec)]
     assert {one.spec.model.name for one in fitted} == {"qwen3_30b_a3b"}
     assert len(fitted) < 0.3 * len(observed())
-    assert quality_of([one.error for one in judge(fitted, COST)]).median <= 0.05
+    assert quality_of([one.error for one in judge_measured(fitted, COST)]).median <= 0.05
 
 
 def only(cost: Calibration, *names: str) -> Calibration:
@@ -115,8 +115,10 @@ def only(cost: Calibration, *names: str) -> Calibration:
 def test_the_fit_finds_constants_again() -> None:
     truth = only(COST, "vector_read", "fused_call_us").changed({"vector_read": 0.7, "fused_call_us": 90.0})
     some = [one for one in observed() if is_fitted(one.spec) and one.spec.workload.phase == "layer"][:12]
-    made = [replace(one, step_s=judged.simulated_s) for one, judged in zip(some, judge(some, truth), strict=True)]
-    found = fit(made, only(COST, "vector_read", "fused_call_us"))
+    made = [
+        replace(one, step_s=judged.simulated_s) for one, judged in zip(some, judge_measured(some, truth), strict=True)
+    ]
+    found = fit_measured(made, only(COST, "vector_read", "fused_call_us"))
     assert found["vector_read"] == pytest.approx(0.7, rel=0.02)
     assert found["fused_call_us"] == pytest.approx(90, rel=0.1)
     assert found["vector_bf16_peak"] == COST["vector_bf16_peak"]
@@ -124,8 +126,8 @@ def test_the_fit_finds_constants_again() -> None:
 
 def test_a_constant_without_bounds_is_not_fitted() -> None:
     unbound = {**COST.constants, "vector_read": replace(COST.constants["vector_read"], low=None)}
-    with pytest.raises(ValueError, match="vector_read is to be fitted and has no low and high"):
-        fit([], replace(COST, constants=unbound))
+    with pytest.raises(ValueError, match="vector_read is fitted and needs low and high"):
+        fit_measured([], replace(COST, constants=unbound))
 
 
 def roof(gb_per_s: float, hop_ns: float = 30.0, **changes: Any) -> RoofSample:
@@ -141,7 +143,7 @@ def turns(roofs: Sequence[RoofSample]) -> list[Record]:
 
 def test_a_cell_is_judged_by_the_roofs_of_its_usual_placement() -> None:
     spec, machine = kept()[0].cell.spec, testbed(gpu=None, domains=1)
-    seen = observe(spec, turns([roof(20), roof(30), roof(30), roof(99, hop_ns=150)]), machine)
+    seen = measured_cell(spec, turns([roof(20), roof(30), roof(30), roof(99, hop_ns=150)]), machine)
     assert seen is not None and seen.spec.machine is not None
     assert seen.step_s == 1.0
     assert seen.spec.machine.read_gb_per_s == pytest.approx(30)
@@ -150,8 +152,8 @@ def test_a_cell_is_judged_by_the_roofs_of_its_usual_placement() -> None:
 
 def test_a_cell_that_outran_its_roofs_is_not_judged() -> None:
     spec, machine = kept()[0].cell.spec, testbed(gpu=None)
-    assert observe(spec, turns([roof(0.001)]), machine) is None
-    assert observe(spec, [], machine) is None
+    assert measured_cell(spec, turns([roof(0.001)]), machine) is None
+    assert measured_cell(spec, [], machine) is None
 
 
 def test_a_moment_changes_what_was_sampled_and_nothing_else() -> None:

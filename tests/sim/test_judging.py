@@ -7,19 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from ktbench.cli.observing import observations_of
+from ktbench.cli.request import read_request
 from ktbench.results import read_published
 from ktbench.sim.calibration import Calibration, read_calibration
 from ktbench.sim.fitting import STAGES, Stage, _fit, fitted_ids
-from ktbench.sim.judging import GROUPS, Error, gains, judge, placement_order, qualities
-from ktbench.sim.observation import Observation, residual, simulated_value
+from ktbench.sim.judging import GROUPS, PublishedError, gains, judge, placement_order, qualities
+from ktbench.sim.observation import Observation, observations_of, residual, simulated_value
 
 FIGURES = ("fig3", "fig7", "fig10", "fig11", "fig12", "fig14", "placement")
 
 
 @pytest.fixture(scope="module")
 def observations() -> tuple[Observation, ...]:
-    return observations_of(read_published(*FIGURES))
+    return observations_of(read_published(*FIGURES), lambda words: read_request(words).parts[0].spec)
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def calibrations() -> dict[str, Calibration]:
 
 
 @pytest.fixture(scope="module")
-def errors(observations: Sequence[Observation], calibrations: dict[str, Calibration]) -> tuple[Error, ...]:
+def errors(observations: Sequence[Observation], calibrations: dict[str, Calibration]) -> tuple[PublishedError, ...]:
     return judge(observations, calibrations)
 
 
@@ -41,7 +41,7 @@ def test_held_out_cells_are_those_of_two_models(observations: Sequence[Observati
     assert not any(one.id in fitted for one in other)
 
 
-def test_errors_stay_where_the_documentation_has_them(errors: Sequence[Error]) -> None:
+def test_errors_stay_where_the_documentation_has_them(errors: Sequence[PublishedError]) -> None:
     """Data against data: the constants that ship, on the published numbers that ship."""
     found = {group.name: (group, quality) for group, fitted, quality in qualities(errors) if not fitted}
     for group, quality in found.values():
@@ -51,12 +51,12 @@ def test_errors_stay_where_the_documentation_has_them(errors: Sequence[Error]) -
     assert len(met) >= 4  # of five: static scheduling and base on one model resist
 
 
-def test_gains_are_on_the_published_side(errors: Sequence[Error]) -> None:
+def test_gains_are_on_the_published_side(errors: Sequence[PublishedError]) -> None:
     claim = gains(errors)
     assert (claim.right, claim.cases) == (27, 27)
 
 
-def test_placements_are_in_the_published_order(errors: Sequence[Error]) -> None:
+def test_placements_are_in_the_published_order(errors: Sequence[PublishedError]) -> None:
     claim = placement_order(errors)
     assert claim.cases == 37
     assert claim.right >= 0.9 * claim.cases
@@ -70,7 +70,7 @@ def test_a_perfect_simulator_is_judged_perfect(
     assert all(abs(one.error) < 1e-9 for one in judge(ideal, calibrations))
 
 
-def test_every_group_has_cells(errors: Sequence[Error]) -> None:
+def test_every_group_has_cells(errors: Sequence[PublishedError]) -> None:
     assert {group.name for group, _, _ in qualities(errors)} == {group.name for group in GROUPS}
 
 

@@ -51,7 +51,7 @@ class Costs:
         """Seconds of the host for so many tokens."""
         return self.host_call_s + tokens * self.host_token_s
 
-    def told(self) -> str:
+    def explain(self) -> str:
         """The costs and what follows from them, in a sentence."""
         first = copied_from(self)
         then = "is never copied" if first is None else f"is copied from {first} tokens on"
@@ -87,7 +87,7 @@ _TOGETHER = 2
 
 
 def split_ids(ids: Tensor, costs: Costs) -> tuple[Tensor, Tensor]:
-    """The host's and the device's ids of `ids` [T, k] int64: both [T, k], -1 where the other serves or nobody does."""
+    """The host's and the device's ids of `ids` [T, k] int64: both [T, k], -1 where the other serves or neither."""
     at_device = [runs_at_device(tokens, costs) for tokens in _tokens(ids).tolist()]
     here = torch.tensor([*at_device, False])[ids]  # -1 finds the last
     return ids.masked_fill(here, NOBODY), ids.masked_fill(~here, NOBODY)
@@ -186,7 +186,7 @@ class FiddlerExperts:
         return experts
 
     def _on_host(self, hidden: Tensor, ids: Tensor, gates: Tensor) -> Tensor:
-        """[T, H]. Base would run somebody for nobody, so it is called with the pairs of somebody alone."""
+        """[T, H]. Base would run an expert for every id, so it is called with the pairs of real ids alone."""
         if (ids != NOBODY).all():
             return self.original(hidden, Routing(ids=ids, gates=gates))
         token, column = (ids != NOBODY).nonzero(as_tuple=True)
@@ -195,7 +195,7 @@ class FiddlerExperts:
         return torch.zeros(hidden.shape).index_add_(0, token, outputs)
 
     def _on_device(self, hidden: Tensor, ids: Tensor, gates: Tensor) -> Tensor:
-        """[T, H] float32 on the device, of `ids` on the host, at least one of which is somebody."""
+        """[T, H] float32 on the device, of `ids` on the host, at least one of which is not -1."""
         tokens = _tokens(ids)
         by_expert = ids.flatten().argsort(stable=True)[-int(tokens.sum()) :].to(hidden.device)
         output = torch.zeros(hidden.shape, device=hidden.device)

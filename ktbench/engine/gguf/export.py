@@ -35,7 +35,7 @@ class KeptFile:
 
 
 def kept_file(spec: RunSpec) -> KeptFile:
-    """The file of a cell, which need not be there yet: its name tells model, types and the digest of its numbers."""
+    """The file of a cell, which need not be there yet: its name holds model, types and the digest of its numbers."""
     types = BY_NAME[spec.system].types
     experts, dense = (cast("GgufType", types[one]) for one in (spec.precision, spec.device_precision))
     model = spec.model
@@ -134,7 +134,7 @@ def _remark(model: ModelSpec, remark: str, say: Callable[[str], None]) -> None:
 
 @contextmanager
 def _partial(path: Path) -> Iterator[Path]:
-    """A name that nobody takes for a finished file; it becomes `path` once all is written."""
+    """A temporary name; the file becomes `path` once all is written."""
     part = path.with_name(f"{path.name}.part")
     try:
         yield part

@@ -77,7 +77,7 @@ def _shared(cores: int, pools: int) -> tuple[int, ...]:
 def as_stored(expert: ExpertMatrices, kind: str, pools: int) -> ExpertMatrices:
     """An expert's matrices as they count once stored as bf16, int8 or int4.
 
-    Each row has one scale. The columns of `down` are split over the pools, and each pool scales its part by itself.
+    Each row has one scale. The columns of `down` are split over the pools, and each pool scales its own part.
     """
     stored = _STORED[kind]
     down = torch.cat([stored(part) for part in expert.down.float().chunk(pools, dim=1)], dim=1)

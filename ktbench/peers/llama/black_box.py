@@ -65,7 +65,7 @@ _EXPERTS = "_exps."
 
 
 def work_of(workload: WorkloadSpec, shape: MoEShape, tensors: Iterable[TensorInfo]) -> Work | None:
-    """Work of a decode step of one sequence, exactly; None where several tokens share experts that nobody counts.
+    """Work of a decode step of one sequence, exactly; None where several tokens share experts that are not counted.
 
     Bytes are those of the file, each read once: all tensors, of the routed experts k of E, of the embedding one row
     where it is not the head as well. FLOPs: two for each weight, attention scores left out.

@@ -1,4 +1,4 @@
-"""llama.cpp under measurement: a GGUF file, tuned to each workload and given the very tokens that our engine is."""
+"""llama.cpp under measurement: a GGUF file, tuned to each workload and run on the same tokens as our engine."""
 
 from __future__ import annotations
 
@@ -162,9 +162,9 @@ def open_llama(path: Path, model: ModelSpec, host: HostRole, weights: str | None
     return LlamaSystem(loaded, model, host, header)
 
 
-def _require_same(path: Path, what: str, found: int, asked: int) -> None:
-    if found != asked:
-        raise ValueError(f"{path}: has {found} {what}, asked for are {asked}")
+def _require_same(path: Path, what: str, found: int, expected: int) -> None:
+    if found != expected:
+        raise ValueError(f"{path}: has {found} {what}, the model has {expected}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

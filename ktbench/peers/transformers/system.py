@@ -59,7 +59,7 @@ class PlainExperts:
             raise Unsupported(_refused(implementation, error)) from None
         for experts in self.layers.values():
             if (runs := _implementation(experts.module)) != implementation:
-                raise Unsupported(f"{type(experts.module).__name__} runs {runs} when told to run {implementation}")
+                raise Unsupported(f"{type(experts.module).__name__} runs {runs} instead of {implementation}")
         self._try(implementation)
 
     def _try(self, implementation: Implementation) -> None:
@@ -182,7 +182,7 @@ class PlainTransformers:
 
     def _require(self, spec: RunSpec) -> None:
         if spec.model != self.model:
-            raise ValueError(f"model {spec.model.name} was asked for, {self.model.name} is loaded")
+            raise ValueError(f"model {spec.model.name} was requested, {self.model.name} is loaded")
         if self._most(spec) > self._host.cores:
             raise ValueError(f"engine.threads={spec.engine.threads}: allowed are 1 to {self._host.cores}")
         if why := unsupported(spec):
@@ -194,7 +194,7 @@ class PlainTransformers:
     def _write(self, spec: RunSpec) -> Script:
         """All implementations go on from the cache of one prompt; eager fits in memory for any prompt, and is base's.
 
-        The routing is taken down for `work` alone, the network routes every step by itself.
+        The routing is recorded for `work` alone: the network routes every step itself.
         """
         self._use(self._most(spec))
         self._experts.run_as("eager")
@@ -231,7 +231,7 @@ class PlainTransformers:
         if self._host.cpus:
             from ktbench._kernels import OpenMPTeam  # where nothing has to sit on a certain cpu it may be missing
 
-            # What OpenMP starts anew sits on the calling thread's cpu until it is told otherwise.
+            # New OpenMP threads inherit the calling thread's affinity.
             OpenMPTeam(threads).pin(list(self._host.cpus[:threads]))
 
     def _describe(self, spec: RunSpec, threads: int) -> str:

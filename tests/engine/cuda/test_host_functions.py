@@ -27,7 +27,7 @@ def test_functions_run_in_order_with_their_data(stand_in: Path, run_queue: ctype
 
 
 def test_errors_come_in_words(stand_in: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"cudaLaunchHostFunc says invalid resource handle \(code 400\)"):
+    with pytest.raises(RuntimeError, match=r"cudaLaunchHostFunc failed: invalid resource handle \(code 400\)"):
         CudaRuntime(stand_in).launch_host_function(0xBAD, 1, 2)
 
 

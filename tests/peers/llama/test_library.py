@@ -32,7 +32,7 @@ def library(**changes: Any) -> Library:
 def hear(heard: Library, *lines: tuple[int, str]) -> str:
     for level, text in lines:
         heard.calls.heard(level, text.encode(), None)
-    return heard.log.said
+    return heard.log.last_lines
 
 
 def test_the_last_warnings_and_errors_are_kept() -> None:
@@ -49,13 +49,13 @@ def test_repeated_and_forgotten_lines_are_left_out() -> None:
     heard = library()
     assert hear(heard, (ERROR, "again"), (ERROR, "again")) == "again"
     heard.log.forget()
-    assert heard.log.said == "it does not say why"
+    assert heard.log.last_lines == "no reason given"
 
 
 def test_text_that_is_no_utf8_is_kept_readable() -> None:
     heard = library()
     heard.calls.heard(ERROR, b"bad \xff name", None)
-    assert heard.log.said == "bad � name"
+    assert heard.log.last_lines == "bad � name"
 
 
 def test_no_memory_is_told_apart() -> None:

@@ -173,15 +173,15 @@ def test_more_threads_than_cores_are_refused(system: LlamaSystem) -> None:
 
 def test_other_weights_are_refused(file: Path) -> None:
     with pytest.raises(
-        ValueError, match=rf"tiny.gguf: holds other weights than were asked for \({DIGEST}, asked for 9"
+        ValueError, match=rf"tiny.gguf: holds other weights \({DIGEST}\) than those of the model \(9"
     ):
         open_llama(file, MODEL, HOST, "9999")
 
 
 def test_another_depth_and_vocabulary_are_refused(file: Path) -> None:
-    with pytest.raises(ValueError, match=r"tiny.gguf: has 2 layers, asked for are 1"):
+    with pytest.raises(ValueError, match=r"tiny.gguf: has 2 layers, the model has 1"):
         open_llama(file, tiny_model(num_hidden_layers=1), HOST, DIGEST)
-    with pytest.raises(ValueError, match=r"tiny.gguf: has 256 tokens in its vocabulary, asked for are 255"):
+    with pytest.raises(ValueError, match=r"tiny.gguf: has 256 tokens in its vocabulary, the model has 255"):
         open_llama(file, tiny_model(vocab_size=255), HOST, DIGEST)
 
 
