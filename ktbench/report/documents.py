@@ -21,7 +21,7 @@ from ktbench.results.rows import rows_of
 from ktbench.results.run import parts_of, the_part
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from ktbench.report.figures.sheet import Sheet
 
 Kind = Literal["accuracy", "table", "attribution", "paper"]
 KINDS: tuple[Kind, ...] = ("accuracy", "table", "attribution", "paper")
@@ -70,17 +70,12 @@ class Document:
         ours = (origin for origin in ("measured", "simulated") if origin in found)
         return (*ours, "published") if published else (*ours,)
 
-    def draw(self) -> Figure:
+    def draw(self) -> Sheet:
         """Its figure."""
         # matplotlib takes a second to load: only for those who want the figure.
-        from ktbench.report.accuracy.figure import draw_answers
-        from ktbench.report.figure import draw, draw_published, draw_shares
+        from ktbench.report.figures.draw import draw
 
-        if self.kind == "accuracy":
-            return draw_answers(self.answers, self.lines, self.table)
-        if self.kind == "attribution":
-            return draw_shares(self.attributions, self.table)
-        return draw_published(self.lines, self.table) if self.kind == "paper" else draw(self.rows, self.table)
+        return draw(self)
 
 
 def documents_of(run: Run) -> tuple[Document, ...]:

@@ -25,11 +25,11 @@ from ktbench.results.rows import rows_of
 from ktbench.results.run import Run
 from ktbench.results.scores import Change, Estimate, Pair, Stratum, change_of, pairs_of, score_of
 from ktbench.spec.arms import PRECISIONS
-from ktbench.spec.record import SCORE, Asked, Outcome, Provenance
+from ktbench.spec.record import SCORE, Outcome, Provenance, TaskResult
 from ktbench.spec.suite import SuiteSpec
 
 
-def work_done(ends: Sequence[Asked]) -> str:
+def work_done(ends: Sequence[TaskResult]) -> str:
     """Counters of the features asked for over all tasks, and how many answers were known from before; empty without.
 
     What was known was not computed again, so no counter moved for it.
@@ -73,7 +73,7 @@ class Answered:
 
     suite: SuiteSpec
     answers: Mapping[str, Answers]
-    ends: Mapping[str, Asked]
+    ends: Mapping[str, TaskResult]
     before: Mapping[str, Answers] | None
 
     def result(self, subject: Subject) -> Result:
@@ -161,7 +161,7 @@ class AccuracyRow:
     results: tuple[Result, ...]
     measures: tuple[Measure, ...]
     ungraded: Mapping[tuple[str, str], int]
-    ends: Mapping[str, Asked]
+    ends: Mapping[str, TaskResult]
 
     @property
     def has_values(self) -> bool:
@@ -196,7 +196,7 @@ class _Cells:
     suite: SuiteSpec
     subjects: tuple[Subject, ...]
     answers: Mapping[tuple[str, str], Answers]
-    ends: Mapping[tuple[str, str], Asked]
+    ends: Mapping[tuple[str, str], TaskResult]
 
     @classmethod
     def of(cls, run: Run, suite: SuiteSpec) -> _Cells:
@@ -214,7 +214,7 @@ class _Cells:
     def of_cell(self, key: str) -> dict[str, Answers]:
         return {task.name: found for task in self.suite.tasks if (found := self.answers.get((key, task.name)))}
 
-    def ends_of(self, key: str) -> dict[str, Asked]:
+    def ends_of(self, key: str) -> dict[str, TaskResult]:
         return {task.name: end for task in self.suite.tasks if (end := self.ends.get((key, task.name)))}
 
 
@@ -239,7 +239,7 @@ def _row(row: Row, base: Row | None, cells: _Cells, run: Run) -> AccuracyRow:
     )
 
 
-def _ending(suite: SuiteSpec, ends: Mapping[str, Asked]) -> tuple[Outcome | None, str]:
+def _ending(suite: SuiteSpec, ends: Mapping[str, TaskResult]) -> tuple[Outcome | None, str]:
     """How a cell ended over all its tasks: one that failed decides, then one that is unsupported, then open ones."""
     failed = [end for end in ends.values() if not end.outcome.timed]
     if failed:

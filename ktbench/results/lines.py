@@ -13,18 +13,18 @@ import msgspec
 
 from ktbench.spec.errors import RequestError
 from ktbench.spec.published import Published
-from ktbench.spec.record import Asked, Environment, Header, Record, Scored
+from ktbench.spec.record import Environment, Header, Record, SampleResult, TaskResult
 from ktbench.spec.wire import from_wire, to_wire
 
 SCHEMA = 2
-Fact: TypeAlias = Header | Environment | Record | Published | Scored | Asked
+Fact: TypeAlias = Header | Environment | Record | Published | SampleResult | TaskResult
 KINDS: dict[type[Fact], str] = {
     Header: "header",
     Environment: "environment",
     Record: "record",
     Published: "published",
-    Scored: "scored",
-    Asked: "asked",
+    SampleResult: "scored",
+    TaskResult: "asked",
 }
 _TYPES = {name: kind for kind, name in KINDS.items()}
 # No string of a body can hold these bytes: JSON escapes the quotation mark.

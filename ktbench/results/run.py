@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from ktbench.results.lines import Damage, Fact, StoreError, read_lines
 from ktbench.results.log import LOG_NAME, PLAN_NAME
 from ktbench.spec.published import Published
-from ktbench.spec.record import Asked, Environment, Header, Part, Record, Scored
+from ktbench.spec.record import Environment, Header, Part, Record, SampleResult, TaskResult
 
 
 def parts_of(run: Run) -> tuple[Run, ...]:
@@ -57,8 +57,8 @@ class Run:
     environments: tuple[Environment, ...]
     records: tuple[Record, ...]
     published: tuple[Published, ...] = ()
-    scored: tuple[Scored, ...] = ()
-    asked: tuple[Asked, ...] = ()
+    scored: tuple[SampleResult, ...] = ()
+    asked: tuple[TaskResult, ...] = ()
     damage: tuple[Damage, ...] = ()
 
     def latest(self) -> dict[tuple[str, int], Record]:
@@ -70,22 +70,22 @@ class Run:
         latest = self.latest()
         return tuple(latest[where] for where in sorted(latest) if where[0] == key)
 
-    def ends(self) -> dict[tuple[str, str], Asked]:
+    def ends(self) -> dict[tuple[str, str], TaskResult]:
         """How each (cell key, task) ended: the last time that it was asked."""
         return {(asked.cell, asked.task): asked for asked in self.asked}
 
-    def measured(self) -> tuple[Record | Asked, ...]:
+    def measured(self) -> tuple[Record | TaskResult, ...]:
         """Turns that were timed and tasks that ended well, of those that count and are not simulated."""
-        facts: tuple[Record | Asked, ...] = (*self.latest().values(), *self.ends().values())
+        facts: tuple[Record | TaskResult, ...] = (*self.latest().values(), *self.ends().values())
         return tuple(fact for fact in facts if fact.provenance == "measured" and fact.outcome.timed)
 
     def measured_on(self) -> set[str]:
         """Ids of the machines that `measured`, whichever planned the run."""
         return {fact.env_id for fact in self.measured()}
 
-    def answers(self) -> dict[tuple[str, str], tuple[Scored, ...]]:
+    def answers(self) -> dict[tuple[str, str], tuple[SampleResult, ...]]:
         """The answers that count by (cell key, task): of tasks that ended OK, each answer as it was last given."""
-        found: dict[tuple[str, str], dict[tuple[str, str, int], Scored]] = {
+        found: dict[tuple[str, str], dict[tuple[str, str, int], SampleResult]] = {
             where: {} for where, end in self.ends().items() if end.outcome.timed
         }
         for one in self.scored:
@@ -101,7 +101,7 @@ def read_run(folder: Path) -> Run:
         raise NoPlan(f"{folder}: no run here (no {LOG_NAME})")
     lines = tuple(read_lines(path))
     damage = _of(lines, Damage)
-    headers, scored, asked = _of(lines, Header), _of(lines, Scored), _of(lines, Asked)
+    headers, scored, asked = _of(lines, Header), _of(lines, SampleResult), _of(lines, TaskResult)
     if not headers and damage:  # of the plan there is a second copy
         headers = _of(copied(folder), Header)
     if not headers:
@@ -134,7 +134,7 @@ def _planless(path: Path, damage: Sequence[Damage]) -> str:
     return f"{path}: the run was killed before its plan was written; start it again"
 
 
-def _with_all_answers(asked: Sequence[Asked], scored: Sequence[Scored]) -> tuple[Asked, ...]:
+def _with_all_answers(asked: Sequence[TaskResult], scored: Sequence[SampleResult]) -> tuple[TaskResult, ...]:
     """Ends of tasks of which no answer is lost: a score over fewer questions than were asked would be another score."""
     known: dict[tuple[str, str], set[str]] = {}
     for one in scored:

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 from ktbench.results import LOG_NAME, Run, read_run
-from ktbench.results.log import encode
+from ktbench.results.lines import encode
 from ktbench.spec.arms import arm_features, arm_peer, arm_precision
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.features import FEATURES

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.report.attribution_bars import bars_of
 from ktbench.report.documents import Document, documents_of
+from ktbench.report.figures.attribution import bars_of
 from ktbench.report.write import write_report
 from ktbench.results import Run
 from ktbench.results.attribution import Attribution, attributions_of

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ktbench.report.documents import documents_of
-from ktbench.report.kit import origin_sentence
+from ktbench.report.paper_bundle import origin_sentence
 from ktbench.results import read_published
 from ktbench.spec.record import Outcome
 from tests.report.accuracy_stores import FOUR, Answering, AnswerStore

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from ktbench.report.documents import Document, documents_of, page_of
-from ktbench.report.paper_html import html
-from ktbench.report.paper_overview import overview
-from ktbench.report.paper_pdf import write_pdf
+from ktbench.report.paper_suite.html import html
+from ktbench.report.paper_suite.overview import overview
+from ktbench.report.paper_suite.pdf import write_pdf
 from ktbench.report.write import write_report
 from ktbench.results import Run, read_published
 from ktbench.spec.record import Part

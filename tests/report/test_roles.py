@@ -15,9 +15,9 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from ktbench.report.curves import axis_of
 from ktbench.report.documents import page_of
-from ktbench.report.figure import draw
+from ktbench.report.figures.curves import axis_of
+from ktbench.report.figures.draw import draw_speeds
 from ktbench.report.speed_table import table_of
 from ktbench.report.write import write_report
 from ktbench.results import Run
@@ -44,7 +44,7 @@ STORES = {
 
 def figure(run: Run) -> Figure:
     rows = rows_of(run)
-    return draw(rows, table_of(run, rows))
+    return draw_speeds(rows, table_of(run, rows))
 
 
 def caption(drawn: Figure) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ktbench.results import Log, Run, read_run
-from ktbench.spec.record import Asked, Environment, Header, Outcome, Part, Scored
+from ktbench.spec.record import Environment, Header, Outcome, Part, SampleResult, TaskResult
 from ktbench.spec.run_spec import MeasureSpec
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 from tests.tiny import tiny_cell
@@ -14,18 +14,18 @@ CELL = tiny_cell("base")
 SUITE = SuiteSpec(name="s", tasks=(TaskSpec(name="sum", source="nano/sum"), TaskSpec(name="sort", source="nano/sort")))
 
 
-def scored(task: str, question: str, value: float | None, **more: object) -> Scored:
-    return Scored(cell=CELL.key, task=task, question=question, value=value, **more)  # type: ignore[arg-type]
+def scored(task: str, question: str, value: float | None, **more: object) -> SampleResult:
+    return SampleResult(cell=CELL.key, task=task, question=question, value=value, **more)  # type: ignore[arg-type]
 
 
-def asked(task: str, outcome: Outcome = Outcome.OK) -> Asked:
-    return Asked(
+def asked(task: str, outcome: Outcome = Outcome.OK) -> TaskResult:
+    return TaskResult(
         cell=CELL.key, label="base", task=task, outcome=outcome, provenance="measured",
         code_id="c", env_id="e", started="",
     )  # fmt: skip
 
 
-def run_of(folder: Path, *facts: Scored | Asked) -> Run:
+def run_of(folder: Path, *facts: SampleResult | TaskResult) -> Run:
     header = Header(
         run="r", title="t", ablation="a", created="", command=(), parts=(Part(name="", title="t", baseline="base"),),
         cells=(CELL,), measure=MeasureSpec(), code_id="c", env_id="e", suite=SUITE,

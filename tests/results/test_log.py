@@ -17,7 +17,7 @@ from ktbench.results import LOG_NAME, Log, NotKept, StoreError, read_run
 from ktbench.results.find import read_origin
 from ktbench.results.lines import encode
 from ktbench.results.log import PLAN_NAME, try_lock
-from ktbench.spec.record import Asked, Environment, Header, Outcome, Part, Record, Scored
+from ktbench.spec.record import Environment, Header, Outcome, Part, Record, SampleResult, TaskResult
 from tests.tiny import tiny_cell
 
 CELL = tiny_cell()
@@ -47,7 +47,7 @@ def no_disk() -> Iterator[None]:
         yield
 
 
-def filled(folder: Path, *facts: Record | Environment | Scored | Asked) -> Path:
+def filled(folder: Path, *facts: Record | Environment | SampleResult | TaskResult) -> Path:
     log = Log(folder)
     for fact in (HEADER, *facts):
         log.append(fact)
@@ -122,8 +122,8 @@ def test_a_newline_that_was_changed_costs_no_line(tmp_path: Path) -> None:
 
 
 def test_a_task_with_a_lost_answer_has_not_ended(tmp_path: Path) -> None:
-    answers = tuple(Scored(cell=CELL.key, task="sort", question=name, value=1.0) for name in "ab")
-    ended = Asked(
+    answers = tuple(SampleResult(cell=CELL.key, task="sort", question=name, value=1.0) for name in "ab")
+    ended = TaskResult(
         cell=CELL.key, label="base", task="sort", outcome=Outcome.OK, provenance="measured", code_id="code",
         env_id="env", started="", questions=2,
     )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ktbench.report.documents import documents_of
-from ktbench.report.html.page import page_html
+from ktbench.report.web.page import page_html
 from tests.report.html.chromium import backend, drive
 from tests.report.html.runs import DECODE, in_memory, many_cells
 from tests.report.synthetic import Arm, Store

@@ -13,15 +13,15 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from ktbench.report.web.plot import WIDE, Plot
+from ktbench.report.web.scale import Scale
 
 from ktbench.report.documents import Document, documents_of
-from ktbench.report.html.cards import Deck, deal
-from ktbench.report.html.doubts import doubts_of, doubts_of_run
-from ktbench.report.html.origin import facts_by_machine, origin_of
-from ktbench.report.html.page import page_html
-from ktbench.report.html.plot import WIDE, Plot
-from ktbench.report.html.scale import Scale
-from ktbench.report.html.words import best_sentence, findings_of
+from ktbench.report.web.findings import best_sentence, findings_of
+from ktbench.report.web.origin import facts_by_machine, origin_of
+from ktbench.report.web.page import page_html
+from ktbench.report.web.tooltips import Deck, deal
+from ktbench.report.web.warnings import warnings_of, warnings_of_run
 from ktbench.report.write import write_report
 from ktbench.resources import data_folder
 from ktbench.results import Run, read_run
@@ -191,7 +191,7 @@ def test_simulated_numbers_say_so_and_have_no_interval() -> None:
     best = best_sentence(rows)
     assert best is not None and best.provenance == "simulated"
     assert "[" not in best.text
-    assert doubts_of(rows) == ()
+    assert warnings_of(rows) == ()
 
 
 def test_nothing_faster_has_no_best() -> None:
@@ -201,17 +201,17 @@ def test_nothing_faster_has_no_best() -> None:
 
 def test_doubts_name_noise_a_lacking_control_and_code_that_no_commit_holds() -> None:
     noisy = replace(DECODE, arms=(Arm(label="base", step_ms=182.0), Arm(label="+v", step_ms=61.0, noise=0.5)))
-    assert any("NOISY (+v" in doubt for doubt in doubts_of(rows_of(in_memory(noisy))))
-    alone = doubts_of(rows_of(in_memory(replace(DECODE, control=False))))
+    assert any("NOISY (+v" in doubt for doubt in warnings_of(rows_of(in_memory(noisy))))
+    alone = warnings_of(rows_of(in_memory(replace(DECODE, control=False))))
     assert "There is no control: nothing shows what noise alone does." in alone
     run = in_memory(DECODE)
     dirty = replace(run.environments[0], facts={**run.environments[0].facts, "dirty": True})
-    assert "The code had changes that no commit holds." in doubts_of_run(replace(run, environments=(dirty,)))
+    assert "The code had changes that no commit holds." in warnings_of_run(replace(run, environments=(dirty,)))
 
 
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_rounds_too_few_for_an_interval_have_no_spread(rounds: int) -> None:
-    (few,) = [doubt for doubt in doubts_of(rows_of(in_memory(replace(DECODE, rounds=rounds)))) if "NOISY" in doubt]
+    (few,) = [doubt for doubt in warnings_of(rows_of(in_memory(replace(DECODE, rounds=rounds)))) if "NOISY" in doubt]
     assert few.endswith("or of too few rounds.") and "±" not in few
 
 
@@ -241,7 +241,7 @@ def test_a_step_that_reads_no_weights_has_no_place_in_a_roofline() -> None:
 
 
 def test_the_page_needs_no_matplotlib_which_takes_a_second_to_load() -> None:
-    words = "import sys, ktbench.report.html.page; sys.exit('matplotlib' in sys.modules)"
+    words = "import sys, ktbench.report.web.page; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", words], check=False).returncode == 0
 
 
