@@ -155,7 +155,7 @@ def test_counters_move_with_their_features() -> None:
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"system": "llama.cpp", "engine": {"avx512": False, "dynamic": False}}, "system=llama.cpp: without a GPU only"),
+        ({"system": "llama.cpp", "engine": {"avx512": False, "dynamic": False}}, "system=llama.cpp: without a GPU"),
         ({"engine": {"threads": 99}}, "engine.threads=99: allowed are 1 to 8"),
         ({"engine": {"roles": "split", "threads": 1}}, "engine.roles=split: needs a core for each role"),
         ({"engine": {"roles": "split", "placement": PlacementSpec(policy="uniform", ratio=0.5)}},

@@ -1,4 +1,4 @@
-"""The simulator held against the recorded runs: work, counters, time."""
+"""The simulator compared with recorded runs: work, counters, time."""
 
 from __future__ import annotations
 
