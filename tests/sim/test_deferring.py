@@ -9,7 +9,7 @@ import pytest
 from ktbench.sim.calibration import read_calibration
 from ktbench.sim.executor import busy_share
 from ktbench.sim.simulation import settled_deferral, step_graph, step_seconds, with_deferral
-from ktbench.spec.deferral import choose_deferral, deferral_candidates
+from ktbench.spec.engine import choose_deferral, deferral_candidates
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from tests.sim.real import real_cell, real_machine, real_model
 

@@ -106,7 +106,9 @@ def test_arguments_that_are_refused(checkpoint: Checkpoint, arguments: dict[str,
 
 
 def test_arguments_in_one_string(checkpoint: Checkpoint) -> None:
-    lm = EngineLM.create_from_arg_string(f"path={checkpoint.folder},threads=1,avx512=true,packed_dense=true", {"batch_size": "3"})
+    lm = EngineLM.create_from_arg_string(
+        f"path={checkpoint.folder},threads=1,avx512=true,packed_dense=true", {"batch_size": "3"}
+    )
     assert lm.batch_size == 3
     assert lm.max_length == 512
     lm.answering.close()
