@@ -172,9 +172,7 @@ def test_more_threads_than_cores_are_refused(system: LlamaSystem) -> None:
 
 
 def test_other_weights_are_refused(file: Path) -> None:
-    with pytest.raises(
-        ValueError, match=rf"tiny.gguf: holds other weights \({DIGEST}\) than those of the model \(9"
-    ):
+    with pytest.raises(ValueError, match=rf"tiny.gguf: holds other weights \({DIGEST}\) than those of the model \(9"):
         open_llama(file, MODEL, HOST, "9999")
 
 
