@@ -16,7 +16,7 @@ def health_lines() -> list[Line]:
 
     Facts are read as for a run; where cores lie is measured here, as it is next to every turn.
     """
-    from ktbench.host.extension import load_extension
+    from ktbench.host.code import load_extension
     from ktbench.host.health import health_facts
     from ktbench.host.roofs import core_to_core_ns
     from ktbench.host.topology import read_topology

@@ -62,12 +62,11 @@ def _out(overrides: Sequence[str]) -> Path | None:
 def _measure() -> MachineDescription:
     from datetime import UTC, datetime
 
+    from ktbench.host.code import load_extension
     from ktbench.host.cuda import read_cuda_devices
     from ktbench.host.environment import environment
-    from ktbench.host.extension import load_extension
-    from ktbench.host.gauges import buffers_needed, open_instruments
     from ktbench.host.memory import available_memory_bytes
-    from ktbench.host.probe import describe, read_rounds
+    from ktbench.host.probe import buffers_needed, describe, open_instruments, read_rounds
     from ktbench.host.topology import read_topology
     from ktbench.spec.errors import RequestError
     from ktbench.spec.system_metrics import READ_BUFFER_BYTES
@@ -126,7 +125,7 @@ def _row(constant: Constant, placement: CoreLayout | None) -> str:
 
 def _placement_lines(machine: MachineDescription) -> Iterator[str]:
     """How the cores moved while the read bandwidth was measured."""
-    from ktbench.spec.machine_health import CORE_LAYOUTS
+    from ktbench.spec.core_layout import CORE_LAYOUTS
 
     read = machine.constants["read.all"]
     seen = [place for place in CORE_LAYOUTS if place in read.placements]

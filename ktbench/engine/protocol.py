@@ -34,7 +34,7 @@ class HostRole:
 
 
 class Unsupported(Exception):
-    """The system cannot run what was asked; the text says why."""
+    """The system cannot run the cell; the text is the reason."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,7 +97,7 @@ class System(Protocol):
         """The system's own remarks on what it was configured for, such as what deferral=auto chose and why."""
 
     def work(self) -> Work | None:
-        """What a step has to do at least, on average over the steps of the workload; None where nobody knows."""
+        """What a step has to do at least, on average over the steps of the workload; None where it is not known."""
 
     def close(self) -> None:
         """Release weights and threads."""
@@ -105,7 +105,7 @@ class System(Protocol):
 
 @runtime_checkable
 class HasClock(Protocol):
-    """A system that times its steps itself, too: what driving it adds can be told from that."""
+    """A system that also times its steps itself, from which the overhead of driving it follows."""
 
     def own_step_s(self) -> float:
         """Mean seconds of the steps since `start` by its own clock; one must have been done."""

@@ -17,7 +17,7 @@ class Grade:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GradedAnswer:
-    """One answer to a question with its value; the fields are those of `ktbench.spec.record.Scored`."""
+    """One answer to a question with its value; the fields are those of `ktbench.spec.record.SampleResult`."""
 
     question: str
     metric: str = SCORE

@@ -22,7 +22,7 @@ from ktbench.eval.tasks.harness import LoadedTask
 from ktbench.eval.tasks.sources import load_task, needs_decode
 from ktbench.eval.texts import drawn, drift_texts, wikitext2
 from ktbench.resources import checkpoint_folder
-from ktbench.spec.record import Asked, Cell, Evidence, Outcome, Scored, collect, dishonest
+from ktbench.spec.record import Cell, Evidence, Outcome, SampleResult, TaskResult, collect, dishonest
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 
@@ -73,7 +73,7 @@ class EvalSession:
         """Release the weights."""
         self._lm.answering.close()
 
-    def evaluate(self, cell: Cell, name: str, reference: Reference) -> tuple[Asked, tuple[Scored, ...]]:
+    def evaluate(self, cell: Cell, name: str, reference: Reference) -> tuple[TaskResult, tuple[SampleResult, ...]]:
         """How a task of the suite ended for a cell, and its answers.
 
         UNSUPPORTED where the engine cannot run as the cell specifies; IDLE, without answers, where counters contradict
@@ -105,8 +105,8 @@ class EvalSession:
             return replace(ended, outcome=Outcome.IDLE, why=why), ()
         return replace(ended, outcome=Outcome.OK), tuple(_scored(cell, name, answer) for answer in answers)
 
-    def _blank(self, cell: Cell, task: str) -> Asked:
-        return Asked(
+    def _blank(self, cell: Cell, task: str) -> TaskResult:
+        return TaskResult(
             cell=cell.key,
             label=cell.label,
             task=task,
@@ -186,8 +186,8 @@ def inactive_feature(spec: RunSpec, task: TaskSpec) -> str:
     )
 
 
-def _scored(cell: Cell, task: str, answer: GradedAnswer) -> Scored:
-    return Scored(
+def _scored(cell: Cell, task: str, answer: GradedAnswer) -> SampleResult:
+    return SampleResult(
         cell=cell.key,
         task=task,
         question=answer.question,

@@ -7,7 +7,7 @@ from time import perf_counter, sleep
 from types import ModuleType
 from typing import Any
 
-from ktbench.host.extension import load_extension
+from ktbench.host.code import load_extension
 from ktbench.spec.record import RoofSample
 from ktbench.spec.system_metrics import READ_BUFFER_BYTES
 

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING
 import msgspec
 
 from ktbench.run.apart import run_apart
-from ktbench.spec.record import Asked, Cell, Scored
+from ktbench.spec.record import Cell, SampleResult, TaskResult
 from ktbench.spec.suite import SuiteSpec
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ class Said:
     """One message of the child: what it is doing, or a task that ended with its answers."""
 
     doing: str = ""
-    asked: Asked | None = None
-    scored: tuple[Scored, ...] = ()
+    asked: TaskResult | None = None
+    scored: tuple[SampleResult, ...] = ()
 
 
 def answer_apart(asking: Asking, heard: Callable[[Said], None]) -> None:

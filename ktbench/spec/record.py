@@ -11,7 +11,7 @@ from ktbench.spec.features import BY_NAME, FEATURES, FeatureValue
 from ktbench.spec.run_spec import MeasureSpec, RunSpec
 from ktbench.spec.suite import SuiteSpec
 from ktbench.spec.sweep import FigureKind
-from ktbench.spec.system_metrics import Conduct
+from ktbench.spec.system_metrics import SystemMetrics
 
 
 class Outcome(StrEnum):
@@ -75,7 +75,7 @@ SCORE = "score"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Scored:
+class SampleResult:
     """One answer of one cell and its worth.
 
     `question` is the same for every cell that was asked the same. `metric` is `score` (0 to 1) where answers are
@@ -97,7 +97,7 @@ class Scored:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class TaskResult:
     """The end of one task of one cell: its answers count from here on.
 
     `cached` of its `requests` had been answered before by the same engine, and are not in `evidence`, `took_s` and the
@@ -242,7 +242,7 @@ class Record:
     notes: tuple[str, ...] = ()
     agreement: Agreement | None = None
     own_step_s: float | None = None
-    conduct: Conduct | None = None
+    conduct: SystemMetrics | None = None
 
     def __post_init__(self) -> None:
         if self.samples_s and not self.outcome.timed:

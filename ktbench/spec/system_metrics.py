@@ -13,7 +13,7 @@ READ_BUFFER_BYTES = 2**30
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Disturbance:
+class InterferenceCounters:
     """What kept `cpus` logical cpus from the work in `seconds`; None where the kernel does not say.
 
     Of the worker and the programs it started: `preemptions` (involuntary context switches), `minor_faults` and
@@ -78,10 +78,10 @@ class PeakMemory:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Conduct:
+class SystemMetrics:
     """What was seen of the machine during one turn. `missing` says why `energy`, `memory` or `nodes` are not known."""
 
-    disturbance: Disturbance
+    disturbance: InterferenceCounters
     energy: Energy | None = None
     memory: PeakMemory | None = None
     missing: dict[str, str] = field(default_factory=dict)

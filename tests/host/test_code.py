@@ -11,8 +11,7 @@ import pytest
 
 import ktbench
 from ktbench.host import code
-from ktbench.host.code import code_files, code_id, read_commit
-from ktbench.host.extension import Extension
+from ktbench.host.code import Extension, code_files, code_id, read_commit
 
 NO_KERNELS = Extension(module=None, reason="not built")
 

@@ -11,12 +11,20 @@ from typing import Any
 
 import pytest
 
-from ktbench.host import gauges, roofs
+from ktbench.host import probe, roofs
+from ktbench.host.code import load_extension
 from ktbench.host.cuda import CudaDevices
 from ktbench.host.describe import Constant, MachineDescription, load_description, save_description
-from ktbench.host.extension import load_extension
-from ktbench.host.gauges import Gauge, Instruments, buffers_needed, open_instruments
-from ktbench.host.probe import Reading, Readings, describe, read_rounds
+from ktbench.host.probe import (
+    Gauge,
+    Instruments,
+    Reading,
+    Readings,
+    buffers_needed,
+    describe,
+    open_instruments,
+    read_rounds,
+)
 from ktbench.host.roofs import Roofs, best_isa, core_to_core_ns, open_roofs, pinned_team
 from ktbench.host.topology import Topology, read_topology
 from ktbench.spec.core_layout import CoreLayout
@@ -72,7 +80,7 @@ def no_binding(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         def __exit__(self, *_: object) -> None: ...
 
-    monkeypatch.setattr(gauges, "memory_on_node", Bound)
+    monkeypatch.setattr(probe, "memory_on_node", Bound)
     return asked
 
 
@@ -190,7 +198,7 @@ def test_a_kernel_that_refuses_binding_leaves_a_reason(two_sockets: Path, monkey
     def refuse(node: int) -> None:
         raise OSError(1, "set_mempolicy: Operation not permitted")
 
-    monkeypatch.setattr(gauges, "memory_on_node", refuse)
+    monkeypatch.setattr(probe, "memory_on_node", refuse)
     found = open_instruments(fake_kernels(), read_topology(two_sockets, range(7)), NO_GPU, 4 * MIB)
     assert "Operation not permitted" in found.missing["read.across"].why
 
@@ -209,7 +217,7 @@ def instruments(keys: str, diary: list[str], hops: Iterator[float] | None = None
         return Gauge(key=key, title=key, unit="ns", read=lambda: diary.append(key) or float(len(diary)))  # type: ignore[func-returns-value]
 
     hop = Gauge(key="hop", title="hop", unit="ns", read=lambda: next(hops)) if hops is not None else None
-    return Instruments(gauges=tuple(map(gauge, keys)), missing={}, hop=hop)
+    return Instruments(probe=tuple(map(gauge, keys)), missing={}, hop=hop)
 
 
 def values(readings: Readings) -> dict[str, float]:
@@ -248,7 +256,7 @@ def described(*readings: tuple[float, CoreLayout | None]) -> MachineDescription:
     gap = Constant(title="copy", unit="bytes/s", why="no CUDA device")
     seen = readings or ((30.0, "near"), (28.0, "near"), (155.0, "near"))
     rounds = [{"read.all": Reading(value=value, placement=placed)} for value, placed in seen]
-    return describe(Instruments(gauges=(gauge,), missing={"link.copy": gap}), rounds, MACHINE, DAY)
+    return describe(Instruments(probe=(gauge,), missing={"link.copy": gap}), rounds, MACHINE, DAY)
 
 
 def test_a_description_keeps_every_sample_with_unit_and_source() -> None:
@@ -271,7 +279,7 @@ def test_values_hold_where_the_cores_were_most_often() -> None:
 def test_a_constant_never_read_where_the_cores_were_most_often_says_so() -> None:
     gauges_ = tuple(Gauge(key=key, title=key, unit="ns", read=lambda: 0.0) for key in "ab")
     near, moved = Reading(value=1.0, placement="near"), Reading(value=2.0, placement="moved")
-    machine = describe(Instruments(gauges=gauges_, missing={}), [{"a": near, "b": moved}], MACHINE, DAY)
+    machine = describe(Instruments(probe=gauges_, missing={}), [{"a": near, "b": moved}], MACHINE, DAY)
     assert machine.constants["a"].value == 1.0
     assert machine.constants["b"].value is None
     assert "never measured while the cores were near" in machine.constants["b"].why

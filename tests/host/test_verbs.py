@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from ktbench.cli import doctor, probe
-from ktbench.host import gauges
+from ktbench.host import probe as host_probe
+from ktbench.host.code import Extension, load_extension
 from ktbench.host.describe import Constant, MachineDescription, load_description
-from ktbench.host.extension import Extension, load_extension
 from ktbench.spec.core_layout import CoreLayout
 from ktbench.spec.errors import RequestError
 from ktbench.spec.features import FEATURES
@@ -67,7 +67,7 @@ def test_doctor_tells_which_instruction_sets_the_kernels_use(
     module: Any = ModuleType("_kernels")
     module.grants = lambda: {isa: f"the CPU has no {isa}" if isa in refused else "" for isa in real.grants()}
     module.formats, module.isas = real.formats, real.isas
-    monkeypatch.setattr("ktbench.host.extension.load_extension", lambda: Extension(module=module))
+    monkeypatch.setattr("ktbench.host.code.load_extension", lambda: Extension(module=module))
     monkeypatch.setattr("ktbench.host.roofs.core_to_core_ns", lambda kernels, cpus: 10.0)
     assert doctor.run([]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
@@ -86,8 +86,8 @@ def test_doctor_answers_without_the_extension(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     missing = Extension(module=None, reason="the kernel extension is not built: run pip install -e .")
-    monkeypatch.setattr("ktbench.host.grants.load_extension", lambda: missing)
-    monkeypatch.setattr("ktbench.host.extension.load_extension", lambda: missing)
+    monkeypatch.setattr("ktbench.host.capabilities.load_extension", lambda: missing)
+    monkeypatch.setattr("ktbench.host.code.load_extension", lambda: missing)
     assert doctor.run([]) == 0
     out = capsys.readouterr().out
     assert f"AVX-512: {missing.reason}" in out
@@ -113,7 +113,7 @@ def test_probe_refuses_a_folder(tmp_path: Path) -> None:
 
 def test_probe_refuses_without_the_extension(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = Extension(module=None, reason="the kernel extension is not built")
-    monkeypatch.setattr("ktbench.host.extension.load_extension", lambda: missing)
+    monkeypatch.setattr("ktbench.host.code.load_extension", lambda: missing)
     with pytest.raises(RequestError, match=r"^probe: the kernel extension is not built$"):
         probe.run([])
 
@@ -131,8 +131,8 @@ def test_probe_prints_a_table_and_saves_the_description(
 ) -> None:
     if load_extension().module is None:
         pytest.skip("the kernel extension is not built")
-    opened = gauges.open_instruments
-    monkeypatch.setattr(gauges, "open_instruments", lambda *given: opened(*given, buffer_bytes=32 * MIB))
+    opened = host_probe.open_instruments
+    monkeypatch.setattr(host_probe, "open_instruments", lambda *given: opened(*given, buffer_bytes=32 * MIB))
     monkeypatch.setattr(probe, "_SECONDS", 0.0)
     path = tmp_path / "machine.yaml"
     assert probe.run([f"out={path}"]) == 0

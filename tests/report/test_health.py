@@ -27,23 +27,24 @@ from ktbench.results import Run
 from ktbench.results.rows import rows_of
 from ktbench.results.usage import are_alike
 from ktbench.spec.record import Environment, Outcome, Record
-from ktbench.spec.system_metrics import READ_BUFFER_BYTES, Conduct, Disturbance, Energy, PeakMemory
+from ktbench.spec.system_metrics import READ_BUFFER_BYTES, Energy, InterferenceCounters, PeakMemory, SystemMetrics
 from ktbench.spec.wire import from_plain, to_plain
 from tests.report.simulated_runs import simulated
 from tests.report.synthetic import DECODE, MACHINE, Store
 
-CALM = Disturbance(seconds=1.0, cpus=2, preemptions=3, minor_faults=0, major_faults=0, others_s=0.0, clock_hz=3e9)
+CALM = InterferenceCounters(
+    seconds=1.0, cpus=2, preemptions=3, minor_faults=0, major_faults=0, others_s=0.0, clock_hz=3e9
+)
 GIB = 2**30
 WHY = "processors: no RAPL in /sys/class/powercap"
-TRUST = Path(__file__).parents[2] / "docs" / "trust.md"
 
 
-def conduct(**changes: Any) -> Conduct:
+def conduct(**changes: Any) -> SystemMetrics:
     memory = PeakMemory(process_bytes=5 * GIB, of_turn=True, node_bytes={"node 0": 4 * GIB, "node 1": GIB})
-    return replace(Conduct(disturbance=CALM, memory=memory, missing={"energy": WHY}), **changes)
+    return replace(SystemMetrics(disturbance=CALM, memory=memory, missing={"energy": WHY}), **changes)
 
 
-def watched(run: Run, **by_label: Conduct) -> Run:
+def watched(run: Run, **by_label: SystemMetrics) -> Run:
     """The run as if somebody had watched its turns; cells that are not named were calm."""
     records = tuple(replace(one, conduct=by_label.get(one.label, conduct())) for one in run.records)
     return replace(run, records=records)
@@ -71,7 +72,7 @@ def test_a_run_that_recorded_nothing_has_no_new_sentence_and_no_new_column(run: 
     text = markdown(table(run))
     assert not any(word in text for word in ("Warning", "Energy", "Peak memory", "Not to be read", "J/token"))
     assert lines(run)[0]["joules_per_token"] == lines(run)[0]["peak_memory_bytes"] == lines(run)[0]["disturbed"] == ""
-    assert "energy: nobody read a meter around these steps" in lines(run)[0]["missing"]
+    assert "energy: no energy meter was read during these steps" in lines(run)[0]["missing"]
 
 
 def test_records_without_conduct_still_read(run: Run) -> None:
@@ -270,4 +271,3 @@ def test_the_buffer_of_the_read_roof_hides_no_difference_between_small_cells() -
     assert twice.process_bytes < 1.1 * small.process_bytes
     assert not are_alike([small, twice])
     assert are_alike([small, same])
-    assert f"the {READ_BUFFER_BYTES >> 30} GiB that the read roof is sampled from" in TRUST.read_text()

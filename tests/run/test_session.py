@@ -11,7 +11,7 @@ import pytest
 from ktbench.engine.protocol import Unsupported
 from ktbench.run.session import Session
 from ktbench.spec.record import Outcome, Record, RoleTimes
-from ktbench.spec.system_metrics import Conduct, Disturbance
+from ktbench.spec.system_metrics import InterferenceCounters, SystemMetrics
 from tests.fake import FakeRoofs, FakeSystem
 from tests.tiny import tiny_cell
 
@@ -141,9 +141,9 @@ class Watcher:
         yield
         self.seen.append("after")
 
-    def conduct(self) -> Conduct:
-        quiet = Disturbance(seconds=1.0, cpus=2, preemptions=0, minor_faults=0, major_faults=0)
-        return Conduct(disturbance=quiet, missing={"energy": "no meter"})
+    def conduct(self) -> SystemMetrics:
+        quiet = InterferenceCounters(seconds=1.0, cpus=2, preemptions=0, minor_faults=0, major_faults=0)
+        return SystemMetrics(disturbance=quiet, missing={"energy": "no meter"})
 
 
 def test_the_watch_looks_right_before_and_right_after_the_timed_steps() -> None:

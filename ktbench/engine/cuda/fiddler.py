@@ -22,7 +22,7 @@ from ktbench.engine.cuda.stream import Pins, Stream
 from ktbench.engine.decode.lazy import Fetch
 from ktbench.engine.experts import OriginalExperts
 from ktbench.engine.forms import ExpertMatrices, ExpertsForm
-from ktbench.engine.placement import NOBODY
+from ktbench.engine.placement import NO_EXPERT
 from ktbench.engine.routing import Routing
 
 # More tokens than any call gives one expert.
@@ -90,12 +90,12 @@ def split_ids(ids: Tensor, costs: Costs) -> tuple[Tensor, Tensor]:
     """The host's and the device's ids of `ids` [T, k] int64: both [T, k], -1 where the other serves or neither."""
     at_device = [runs_at_device(tokens, costs) for tokens in _tokens(ids).tolist()]
     here = torch.tensor([*at_device, False])[ids]  # -1 finds the last
-    return ids.masked_fill(here, NOBODY), ids.masked_fill(~here, NOBODY)
+    return ids.masked_fill(here, NO_EXPERT), ids.masked_fill(~here, NO_EXPERT)
 
 
 def _tokens(ids: Tensor) -> Tensor:
     """[highest id + 1]: how many tokens each expert has in `ids` [T, k]."""
-    return torch.bincount(ids[ids != NOBODY])
+    return torch.bincount(ids[ids != NO_EXPERT])
 
 
 class Slot:
@@ -187,9 +187,9 @@ class FiddlerExperts:
 
     def _on_host(self, hidden: Tensor, ids: Tensor, gates: Tensor) -> Tensor:
         """[T, H]. Base would run an expert for every id, so it is called with the pairs of real ids alone."""
-        if (ids != NOBODY).all():
+        if (ids != NO_EXPERT).all():
             return self.original(hidden, Routing(ids=ids, gates=gates))
-        token, column = (ids != NOBODY).nonzero(as_tuple=True)
+        token, column = (ids != NO_EXPERT).nonzero(as_tuple=True)
         pairs = Routing(ids=ids[token, column, None], gates=gates[token, column, None])
         outputs = self.original(hidden[token], pairs).float()
         return torch.zeros(hidden.shape).index_add_(0, token, outputs)
