@@ -118,7 +118,8 @@ def _alone(page: Path, width: int, script: str, say: Callable[[dict[str, Any]], 
     after = f"""<script>
     const faults = []; addEventListener("error", (event) => faults.push(event.message));
     addEventListener("load", () => setTimeout(() => {{
-      const value = (() => {{ {script} }})() ?? null, answer = JSON.stringify({{ value, requests: [], errors: faults }});
+      const value = (() => {{ {script} }})() ?? null;
+      const answer = JSON.stringify({{ value, requests: [], errors: faults }});
       {told};
     }}, 200));</script></body>"""
     with tempfile.TemporaryDirectory() as folder:
