@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, runtime_checkable
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec
@@ -15,6 +12,10 @@ from ktbench.spec.support import unsupported
 from ktbench.spec.timeline import Timeline
 
 T = TypeVar("T")
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,7 +126,7 @@ class SelfTimed(Protocol):
 def require(spec: RunSpec, loaded: ModelSpec) -> None:
     """Raises ValueError for another model than is loaded, and Unsupported with the reason for what cannot run."""
     if spec.model != loaded:
-        raise ValueError(f"model {spec.model.name} was asked for, {loaded.name} is loaded")
+        raise ValueError(f"model {spec.model.name} requested, but {loaded.name} is loaded")
     if why := unsupported(spec):
         raise Unsupported(why)
 
