@@ -31,8 +31,8 @@ struct StreamsInt4<P, std::integer_sequence<int, r...>, std::integer_sequence<in
   static constexpr Stream singles[] = {stream_int4<P, r + 1, 1, false>...};
 };
 
-// From five rows on register blocks are faster, whose activations are multiplied with four strips each (Zen 4: 0.26 against 0.20 TOPS
-// at eight).
+// From five rows on register blocks are faster, whose activations are multiplied with four strips each (Zen 4: 0.26
+// against 0.20 TOPS at eight).
 constexpr int few_gguf = 4;
 template <class P, class Lines, class Heights = std::make_integer_sequence<int, few_gguf>>
 struct StreamsGguf;

@@ -60,8 +60,8 @@ class Ticket {
   BoundCall call_;
 };
 
-// One call as a pair of C functions, for a host node of a CUDA graph or stream: submit(data), later wait(data), again and
-// again on the same arrays. C has no exceptions: the first error is kept and raised by check().
+// One call as a pair of C functions, for a host node of a CUDA graph or stream: submit(data), later wait(data), again
+// and again on the same arrays. C has no exceptions: the first error is kept and raised by check().
 class HostCall {
  public:
   explicit HostCall(Request request) : call_(std::move(request)) {}

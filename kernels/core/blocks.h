@@ -10,9 +10,10 @@ namespace {
 
 using Stream = void (*)(const Rows&, const Strips&, float*);
 
-// For few rows: pairs of strips, each multiplied with up to `n` rows at a time. The first rows read the pair from memory,
-// with more rows to hide the latency behind; the others find it in L2. Where pairs pay (`Strips::paired`), Table::pairs[rows - 1] reads
-// both strips at once; more rows than it has entries for read one after the other, with prefetches.
+// For few rows: pairs of strips, each multiplied with up to `n` rows at a time. The first rows read the pair from
+// memory, with more rows to hide the latency behind; the others find it in L2. Where pairs pay (`Strips::paired`),
+// Table::pairs[rows - 1] reads both strips at once; more rows than it has entries for read one after the other, with
+// prefetches.
 template <class Table, int n>
 struct StreamKernel {
   static constexpr int strips = 2;
@@ -46,8 +47,8 @@ struct BlockTable<P, Panels, strips, stride, std::integer_sequence<int, r...>> {
   static constexpr Block of[] = {Panels::template block<P, r + 1, strips, stride>...};
 };
 
-// For many rows: register blocks of as many rows and strips as there are registers for. `Panels` makes panels out of strips and names the register block that
-// passes them, its rows, and how its sums end.
+// For many rows: register blocks of as many rows and strips as there are registers for. `Panels` makes panels out of
+// strips and names the register block that passes them, its rows, and how its sums end.
 template <class P, class Panels>
 struct BlockKernel {
   static constexpr int strips = P::parts == 1 ? 4 : 2;

@@ -41,8 +41,8 @@ constexpr int part_bytes = line_bytes / P::parts;
 template <class P>
 constexpr int part_rows = strip_rows / P::parts;
 
-// Where rows are, in few enough registers for up to 24 of them: an x86 address is a base and an index times 1, 2, 4 or 8.
-// Left to itself gcc keeps a pointer to each row in memory and loads it anew with every use.
+// Where rows are, in few enough registers for up to 24 of them: an x86 address is a base and an index times 1, 2, 4 or
+// 8. Left to itself gcc keeps a pointer to each row in memory and loads it anew with every use.
 template <int rows>
 struct RowPointers {
   const std::byte* base[(rows + 7) / 8];
@@ -131,9 +131,9 @@ void block(const Panel& w, const std::byte* x, std::size_t stride, const Prefetc
   for (int i = 0; i < rows * per_row; ++i) P::put(sums[i], c + i / per_row * c_stride + i % per_row * part_rows<P>);
 }
 
-// What few rows prefetch, `strips` streams of weights side by side: near lines into L1, and lines further than a page into L2,
-// since the hardware prefetcher stops at a page's end. From there on the beginnings of the strips that follow. One token
-// on Granite Rapids, int8: 27 GB/s without, 29 with either, 31 with both.
+// What few rows prefetch, `strips` streams of weights side by side: near lines into L1, and lines further than a page
+// into L2, since the hardware prefetcher stops at a page's end. From there on the beginnings of the strips that follow.
+// One token on Granite Rapids, int8: 27 GB/s without, 29 with either, 31 with both.
 template <int strips>
 class StreamPrefetch {
  public:
@@ -159,8 +159,8 @@ class StreamPrefetch {
 
 constexpr int c_stride = 2 * strip_rows;  // of what streams multiply into
 
-// Few rows: `strips` strips at a time, each a single stream of weights, sums split over k to hide the latency of the dot
-// product.
+// Few rows: `strips` strips at a time, each a single stream of weights, sums split over k to hide the latency of the
+// dot product.
 template <class P, int rows, int strips, int split, bool fetching>
 void stream(const Rows& x, const Strips& w, float* c) {
   constexpr int step = split > 2 ? split : 2;  // lines a turn

@@ -5,7 +5,7 @@
 namespace ktbench {
 namespace {
 
-constexpr std::int64_t min_team_numbers = 64 << 10;  // numbers: what one thread does in the time that a team's barrier takes
+constexpr std::int64_t min_team_numbers = 64 << 10;  // what one thread does during a team's barrier
 
 // body(row) for every one of `rows` rows of `numbers` numbers.
 template <class Body>

@@ -10,8 +10,8 @@ namespace ktbench {
 
 class PackedMatrix {
  public:
-  // All zeros. Throws std::invalid_argument on sizes below 1 and on columns that are not whole blocks of a format that has them,
-  // std::bad_alloc when it does not fit.
+  // All zeros. Throws std::invalid_argument on sizes below 1 and on columns that are not whole blocks of a format that
+  // has them, std::bad_alloc when it does not fit.
   PackedMatrix(int rows, int columns, const Format& format);
 
   int rows() const { return rows_; }

@@ -41,7 +41,8 @@ const float* from_column(const float* biases, int column) { return biases ? bias
 }  // namespace
 
 std::size_t scratch_bytes(const Geometry& g) {
-  // AMX keeps sums of 256 rows x 16 strips, the others of fewer; beside them lie unpacked weights, at most two whole strips.
+  // AMX keeps sums of 256 rows x 16 strips, the others of fewer; beside them lie unpacked weights, at most two whole
+  // strips.
   constexpr std::size_t sums = 256ul * 16 * strip_rows * sizeof(float);
   const int depth = round_up(std::max(g.hidden_depth(), g.intermediate_depth()), 64);
   std::size_t widest = 32ul << 10;
@@ -94,7 +95,8 @@ Call::TaskSizes Call::size_tasks() const {
   const Geometry& g = geometry_;
   int gate_strips = 0;
   for (const Part& part : parts_) gate_strips = std::max(gate_strips, part.shard->geometry.gate_strips());
-  // Weights are the stream while a few rows fit any cache; rows beyond L2 are the stream, and wider tasks pass them less.
+  // Weights are the stream while a few rows fit any cache; rows beyond L2 are the stream, and wider tasks pass them
+  // less.
   const std::size_t panel_bytes = 2ul * grouping_.largest() * g.hidden;
   const int gate_up_strips = grouping_.largest() <= 12 ? 2 : panel_bytes <= 1ul << 20 ? 4 : 16;
   const int fits = static_cast<int>(sums_bytes / sizeof(float) / tokens / strip_rows);

@@ -55,9 +55,9 @@ struct Shard {
 class PackedExperts {
  public:
   // One shard for each domain, on the NUMA node `nodes` names for it; where it names none, pages lie near the thread
-  // that writes them. Throws std::invalid_argument on sizes below 1 or not in whole blocks of a format that has them, on more
-  // domains than the intermediate size has room for, or on what error_in() finds in `glu`, std::bad_alloc when they do
-  // not fit, std::system_error where the kernel does not place memory.
+  // that writes them. Throws std::invalid_argument on sizes below 1 or not in whole blocks of a format that has them,
+  // on more domains than the intermediate size has room for, or on what error_in() finds in `glu`, std::bad_alloc when
+  // they do not fit, std::system_error where the kernel does not place memory.
   PackedExperts(Geometry geometry, int domains, const std::vector<int>& nodes, const Glu& glu = {});
 
   // A file that save() wrote: the weights stay in it, shared with every process that maps it. Throws std::system_error

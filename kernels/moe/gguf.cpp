@@ -112,7 +112,8 @@ void take_q4_0(const std::byte* line, Block& block) {
     }
 }
 
-// What the blocks of one format are: made of numbers, read from a file, put into the lines of a strip, taken from there.
+// What the blocks of one format are: made of numbers, read from a file, put into the lines of a strip, taken from
+// there.
 struct Codec {
   Block (*quantised)(const bf16*);
   Block (*read)(const std::byte*);

@@ -1,5 +1,5 @@
-// Strips of formats with block scales, and the blocks whose numbers they hold. In a file a block is a half scale, then 32
-// int8 (q8_0), or 16 pairs of nibbles raised by 8 (q4_0): k in the low one, k + 16 in the high one.
+// Strips of formats with block scales, and the blocks whose numbers they hold. In a file a block is a half scale, then
+// 32 int8 (q8_0), or 16 pairs of nibbles raised by 8 (q4_0): k in the low one, k + 16 in the high one.
 #pragma once
 
 #include "moe/pack.h"

@@ -25,7 +25,7 @@ struct CpuFlag {
 
 struct IsaTraits {
   const char* name = nullptr;
-  const char* feature = nullptr;  // the engine's toggle that runs it, and the name of its arithmetic roof; null: neither
+  const char* feature = nullptr;  // the engine's toggle that runs it and the name of its arithmetic roof; null: neither
   std::uint64_t Counters::*counter = nullptr;  // what its MoE kernels count
   const KernelSet* kernels = nullptr;
   const RowKernels* rows = nullptr;  // null: none of its own
@@ -67,9 +67,9 @@ const Kernels& fastest_kernels(const Format& format, int tokens);
 const RowKernels& row_kernels(const std::optional<std::string>& isa);
 const AttentionKernels& attention_kernels(const std::optional<std::string>& isa);
 
-// Whether few rows should read two strips at once. Two streams of a thread with prefetches read 36 GB/s where one reads 30
-// on Granite Rapids; on Zen 4 one stream without is the fastest (kernels of one token: 100 against 83 to 92 % of the roof
-// with four).
+// Whether few rows should read two strips at once. Two streams of a thread with prefetches read 36 GB/s where one reads
+// 30 on Granite Rapids; on Zen 4 one stream without is the fastest (kernels of one token: 100 against 83 to 92 % of the
+// roof with four).
 bool reads_pairs();
 
 }  // namespace ktbench

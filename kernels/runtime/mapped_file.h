@@ -28,8 +28,8 @@ class MappedFile {
   }
   std::size_t bytes() const { return mapping_.bytes(); }
 
-  // Returns when what was written is on disk under the file's name. A file of that name is replaced; processes that have
-  // it mapped keep the old one. Throws std::system_error with the file's name.
+  // Returns when what was written is on disk under the file's name. A file of that name is replaced; processes that
+  // have it mapped keep the old one. Throws std::system_error with the file's name.
   void flush();
 
  private:

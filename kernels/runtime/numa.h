@@ -24,8 +24,8 @@ struct OnNode {  // from there and nowhere else
 };
 using Placement = std::variant<FirstTouch, Interleaved, OnNode>;
 
-// For whole pages that have not been touched yet. Throws std::system_error where the kernel refuses: a node that it lacks,
-// a container without the right to mbind(2).
+// For whole pages that have not been touched yet. Throws std::system_error where the kernel refuses: a node that it
+// lacks, a container without the right to mbind(2).
 void place(void* begin, std::size_t bytes, const Placement& placement);
 
 // Bytes of a range on each node, as the kernel has them now. Pages that are not present, never written to or not yet

@@ -10,7 +10,7 @@ from ktbench.host.software import package_version
 from ktbench.host.topology import Topology, read_topology
 from ktbench.spec.features import BY_NAME, FEATURES, Feature
 
-_ISAS = ("avx512", "amx")
+_ISAS = tuple(dict.fromkeys(need for feature in FEATURES for need in feature.needs if need not in ("numa", "cuda")))
 
 
 def machine_capabilities() -> dict[str, str]:
@@ -46,7 +46,7 @@ def kernel_isas(extension: Extension) -> dict[str, dict[str, tuple[str, ...]]]:
         features = found.setdefault(precision, {})
         for isa in row["isas"]:
             feature = isas[isa]["feature"]
-            if feature in _ISAS and not missing[isa]:
+            if feature in BY_NAME and not missing[isa]:
                 features[feature] = (*features.get(feature, ()), isa)
     return found
 

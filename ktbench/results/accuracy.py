@@ -1,4 +1,4 @@
-"""From the answers in a run to its rows: one for each cell, with what its answers were worth."""
+"""Rows of a run that evaluates a suite: scores of each cell by task, category and on average, and their changes."""
 
 from __future__ import annotations
 
@@ -24,32 +24,16 @@ from ktbench.results.row import Row
 from ktbench.results.rows import rows_of
 from ktbench.results.run import Run
 from ktbench.results.scores import Change, Estimate, Pair, Stratum, change_of, pairs_of, score_of
-from ktbench.spec.arms import PRECISIONS
 from ktbench.spec.record import SCORE, Outcome, Provenance, TaskResult
 from ktbench.spec.suite import SuiteSpec
+from ktbench.spec.sweep import PRECISIONS
 
-
-def work_done(ends: Sequence[TaskResult]) -> str:
-    """Counters of the features asked for over all tasks, and how many answers were known from before; empty without.
-
-    What was known was not computed again, so no counter moved for it.
-    """
-    moved: Counter[str] = Counter()
-    for evidence in (evidence for end in ends for evidence in end.evidence):
-        if evidence.wanted and evidence.seen is not None:
-            moved[evidence.counter] += evidence.seen
-    requests, cached = sum(end.requests for end in ends), sum(end.cached for end in ends)
-    said = [f"{name} {count:,}" for name, count in moved.items()]
-    said += [f"{cached:,} of {requests:,} requests known from before"] if cached else []
-    return ", ".join(said)
-
-
-_BASELINE = "it is what others are compared with"
+_BASELINE = "it is the baseline"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
-    """What a cell's answers to the tasks of a subject were worth.
+    """The score of a cell's answers to the tasks of a subject.
 
     `graded` of `asked` questions have a score; `change` is against the baseline on the questions that both have.
     `tokens` is the mean length of its answers, `longer` that over the baseline's on the same questions. What is None
@@ -65,79 +49,6 @@ class Result:
     tokens: float | None
     longer: float | None
     missing: Mapping[str, str]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Answered:
-    """What a cell answered by task and how its tasks ended; `before` is what the baseline answered, None for itself."""
-
-    suite: SuiteSpec
-    answers: Mapping[str, Answers]
-    ends: Mapping[str, TaskResult]
-    before: Mapping[str, Answers] | None
-
-    def result(self, subject: Subject) -> Result:
-        """What its answers to the tasks of a subject were worth."""
-        told = {task.name: self.answers[task.name] for task in subject.tasks if task.name in self.answers}
-        lacking = self._lacking(subject)
-        score = None if lacking else self._score(subject, told)
-        unscored = "" if score else lacking or "none of its questions can be graded here"
-        change, uncompared = (None, unscored) if unscored else self._change(subject, told)
-        reasons = {"score": unscored, "change": uncompared}
-        return Result(
-            kind=subject.kind,
-            subject=subject.name,
-            graded=sum(len(found.scores) for found in told.values()),
-            asked=sum(found.asked for found in told.values()),
-            score=score,
-            change=change,
-            tokens=_mean([count for found in told.values() for count in found.tokens.values()]) if score else None,
-            longer=self._longer(told) if score else None,
-            missing={name: why for name, why in reasons.items() if why},
-        )
-
-    def _lacking(self, subject: Subject) -> str:
-        """Why a subject has no score: an average is one of all its tasks or none."""
-        names = [task.name for task in subject.tasks if task.name not in self.answers]
-        for name in names:
-            if name in self.ends:
-                return f"{name}: {self.ends[name].outcome}: {self.ends[name].why}"
-        return f"not asked so far: {', '.join(names)}" if names else ""
-
-    def _score(self, subject: Subject, told: Mapping[str, Answers]) -> Estimate | None:
-        shares = shares_of(subject, self.suite, {task: len(found.scores) for task, found in told.items()})
-        strata = [Stratum(share=share, values=tuple(told[task].scores.values())) for task, share in shares.items()]
-        return score_of(strata) if strata else None
-
-    def _change(self, subject: Subject, told: Mapping[str, Answers]) -> tuple[Change | None, str]:
-        """The paired change, or why there is none: every task that has a score must have one there, too."""
-        if self.before is None:
-            return None, _BASELINE
-        pairs: dict[str, tuple[Pair, ...]] = {}
-        for task, found in told.items():
-            pairs[task] = pairs_of(self.before[task].scores, found.scores) if task in self.before else ()
-            if found.scores and not pairs[task]:
-                return None, f"the baseline has no graded answer to a question of {task} that this one has"
-        shares = shares_of(subject, self.suite, {task: len(found) for task, found in pairs.items()})
-        return change_of([(share, pairs[task]) for task, share in shares.items()]), ""
-
-    def _longer(self, told: Mapping[str, Answers]) -> float | None:
-        pairs = list(self._lengths(told))
-        total = sum(before for before, _ in pairs)
-        return sum(after for _, after in pairs) / total if total else None
-
-    def _lengths(self, told: Mapping[str, Answers]) -> Iterator[tuple[int, int]]:
-        """Tokens of the baseline's and of this cell's answer to the same questions."""
-        for task, found in told.items():
-            before = self.before[task].tokens if self.before and task in self.before else {}
-            yield from ((before[where], count) for where, count in found.tokens.items() if where in before)
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return fmean(values) if values else None
-
-
-_KINDS: tuple[SubjectKind, ...] = ("category", "task")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,6 +84,9 @@ class AccuracyRow:
         return next((one for one in self.results if (one.kind, one.subject) == (kind, subject)), None)
 
 
+_KINDS: tuple[SubjectKind, ...] = ("category", "task")
+
+
 def accuracy_rows(run: Run) -> tuple[AccuracyRow, ...]:
     """Rows of `run`, a run of one part that asks a suite, in the order of the plan."""
     assert run.header.suite is not None, f"{run.header.run} asks no suite"
@@ -191,7 +105,7 @@ def _baseline(row: Row, rows: Sequence[Row]) -> Row | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Cells:
-    """What all cells of a run answered, by cell key and task."""
+    """The answers of all cells of a run, by cell key and task."""
 
     suite: SuiteSpec
     subjects: tuple[Subject, ...]
@@ -247,8 +161,93 @@ def _ending(suite: SuiteSpec, ends: Mapping[str, TaskResult]) -> tuple[Outcome |
         alike = len(failed) == len(suite.tasks) and len({(end.outcome, end.why) for end in failed}) == 1
         return first.outcome, first.why if alike else f"{first.task}: {first.why}"
     if len(ends) < len(suite.tasks):
-        return None, f"{len(ends)} of {len(suite.tasks)} tasks asked so far"
+        return None, f"{len(ends)} of {len(suite.tasks)} tasks evaluated so far"
     return Outcome.OK, ""
+
+
+def work_done(ends: Sequence[TaskResult]) -> str:
+    """Counters of the features asked for over all tasks, and how many answers came from the cache; empty without.
+
+    A cached answer is not computed again, so no counter moves for it.
+    """
+    moved: Counter[str] = Counter()
+    for evidence in (evidence for end in ends for evidence in end.evidence):
+        if evidence.wanted and evidence.seen is not None:
+            moved[evidence.counter] += evidence.seen
+    requests, cached = sum(end.requests for end in ends), sum(end.cached for end in ends)
+    said = [f"{name} {count:,}" for name, count in moved.items()]
+    said += [f"{cached:,} of {requests:,} requests answered from the cache"] if cached else []
+    return ", ".join(said)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answered:
+    """What a cell answered by task and how its tasks ended; `before` is what the baseline answered, None for itself."""
+
+    suite: SuiteSpec
+    answers: Mapping[str, Answers]
+    ends: Mapping[str, TaskResult]
+    before: Mapping[str, Answers] | None
+
+    def result(self, subject: Subject) -> Result:
+        """The score of its answers to the tasks of a subject."""
+        told = {task.name: self.answers[task.name] for task in subject.tasks if task.name in self.answers}
+        lacking = self._lacking(subject)
+        score = None if lacking else self._score(subject, told)
+        unscored = "" if score else lacking or "none of its questions can be graded here"
+        change, uncompared = (None, unscored) if unscored else self._change(subject, told)
+        reasons = {"score": unscored, "change": uncompared}
+        return Result(
+            kind=subject.kind,
+            subject=subject.name,
+            graded=sum(len(found.scores) for found in told.values()),
+            asked=sum(found.asked for found in told.values()),
+            score=score,
+            change=change,
+            tokens=_mean([count for found in told.values() for count in found.tokens.values()]) if score else None,
+            longer=self._longer(told) if score else None,
+            missing={name: why for name, why in reasons.items() if why},
+        )
+
+    def _lacking(self, subject: Subject) -> str:
+        """Why a subject has no score: an average is one of all its tasks or none."""
+        names = [task.name for task in subject.tasks if task.name not in self.answers]
+        for name in names:
+            if name in self.ends:
+                return f"{name}: {self.ends[name].outcome}: {self.ends[name].why}"
+        return f"not evaluated yet: {', '.join(names)}" if names else ""
+
+    def _score(self, subject: Subject, told: Mapping[str, Answers]) -> Estimate | None:
+        shares = shares_of(subject, self.suite, {task: len(found.scores) for task, found in told.items()})
+        strata = [Stratum(share=share, values=tuple(told[task].scores.values())) for task, share in shares.items()]
+        return score_of(strata) if strata else None
+
+    def _change(self, subject: Subject, told: Mapping[str, Answers]) -> tuple[Change | None, str]:
+        """The paired change, or why there is none: every task that has a score must have one there, too."""
+        if self.before is None:
+            return None, _BASELINE
+        pairs: dict[str, tuple[Pair, ...]] = {}
+        for task, found in told.items():
+            pairs[task] = pairs_of(self.before[task].scores, found.scores) if task in self.before else ()
+            if found.scores and not pairs[task]:
+                return None, f"the baseline has no graded answer to a question of {task} that this one has"
+        shares = shares_of(subject, self.suite, {task: len(found) for task, found in pairs.items()})
+        return change_of([(share, pairs[task]) for task, share in shares.items()]), ""
+
+    def _longer(self, told: Mapping[str, Answers]) -> float | None:
+        pairs = list(self._lengths(told))
+        total = sum(before for before, _ in pairs)
+        return sum(after for _, after in pairs) / total if total else None
+
+    def _lengths(self, told: Mapping[str, Answers]) -> Iterator[tuple[int, int]]:
+        """Tokens of the baseline's and of this cell's answer to the same questions."""
+        for task, found in told.items():
+            before = self.before[task].tokens if self.before and task in self.before else {}
+            yield from ((before[where], count) for where, count in found.tokens.items() if where in before)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None
 
 
 def parts_of_average(rows: Sequence[AccuracyRow]) -> tuple[SubjectKind, tuple[str, ...]]:

@@ -32,7 +32,7 @@ _BEGIN = b'{"crc":'
 
 
 class StoreError(RequestError):
-    """A log that cannot be read or written: says which file and line, and what is wrong with it."""
+    """A log that cannot be read or written; the message names file, line and defect."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +62,7 @@ def encode(fact: Fact) -> bytes:
 
 
 def read_lines(path: Path) -> Iterator[Fact | Damage]:
-    """The fact of every whole line, and in place of every other one what is wrong with it.
+    """The fact of every whole line, and for every other one a Damage.
 
     Half a line at the end is dropped: its writer was killed. A CRC-32 sees every change of up to 32 bits in a row.
     Raises StoreError for a line that is whole and of another version.

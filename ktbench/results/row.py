@@ -97,7 +97,7 @@ class Row:
 
     @property
     def work(self) -> Work | None:
-        """What a step must do at least; None before the first turn and where the system does not say."""
+        """What a step must do at least; None before the first turn and where the system does not report it."""
         return self.records[-1].work if self.records else None
 
     @property
@@ -122,12 +122,12 @@ class Row:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What the system said of itself in any round, each remark once, and what its own clock says of the times."""
-        said = dict.fromkeys(remark for record in self.records for remark in record.notes)
-        return (*said, *self._by_own_clock())
+        """Remarks of the system in any round, each once, and how its own clock compares with ours."""
+        remarks = dict.fromkeys(remark for record in self.records for remark in record.notes)
+        return (*remarks, *self._by_own_clock())
 
     def _by_own_clock(self) -> Iterator[str]:
-        """What driving a system adds to its own figure."""
+        """How much longer steps took than by the system's own clock."""
         shares = [mean(r.samples_s) / r.own_step_s - 1 for r in self.records if r.samples_s and r.own_step_s]
         if shares:
             low, mid, high = (f"{100 * share:.2g}" for share in (min(shares), median(shares), max(shares)))

@@ -12,26 +12,6 @@ from ktbench.results.log import LOG_NAME, PLAN_NAME
 from ktbench.spec.published import Published
 from ktbench.spec.record import Environment, Header, Part, Record, SampleResult, TaskResult
 
-
-def parts_of(run: Run) -> tuple[Run, ...]:
-    """Each part with its title, cells and records; a run whose only part has no name is itself."""
-    parts = run.header.parts
-    return (run,) if [part.name for part in parts] == [""] else tuple(_alone(run, part) for part in parts)
-
-
-def the_part(run: Run) -> Part:
-    """The part of a run that has one. Raises ValueError where it has several: take them from `parts_of`."""
-    (part,) = run.header.parts
-    return part
-
-
-def _alone(run: Run, part: Part) -> Run:
-    cells = tuple(cell for cell in run.header.cells if cell.part == part.name)
-    keys = {cell.key for cell in cells}
-    header = replace(run.header, title=part.title, parts=(part,), cells=cells)
-    return replace(run, header=header, records=tuple(record for record in run.records if record.cell in keys))
-
-
 T = TypeVar("T", bound=Fact | Damage)
 
 
@@ -45,7 +25,7 @@ class NoPlan(StoreError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """Everything a log says. `records` keeps every line ever written, in order.
+    """Everything in a log. `records` keeps every line ever written, in order.
 
     `published` are the numbers that its parts show beside their cells, as they were when it was planned. Of cells that
     answer questions `scored` are the answers and `asked` the ends of tasks. `damage` names the lines that are not what
@@ -71,7 +51,7 @@ class Run:
         return tuple(latest[where] for where in sorted(latest) if where[0] == key)
 
     def ends(self) -> dict[tuple[str, str], TaskResult]:
-        """How each (cell key, task) ended: the last time that it was asked."""
+        """How each (cell key, task) ended: the last time that it ran."""
         return {(asked.cell, asked.task): asked for asked in self.asked}
 
     def measured(self) -> tuple[Record | TaskResult, ...]:
@@ -119,7 +99,7 @@ def read_run(folder: Path) -> Run:
 
 
 def copied(folder: Path) -> tuple[Fact | Damage, ...]:
-    """What the copy of the plan of a run says, nothing where there is none. Raises StoreError for another version."""
+    """The copy of the plan of a run, nothing where there is none. Raises StoreError for another version."""
     path = folder / PLAN_NAME
     return tuple(read_lines(path)) if path.is_file() else ()
 
@@ -130,16 +110,35 @@ def _of(lines: Sequence[Fact | Damage], kind: type[T]) -> tuple[T, ...]:
 
 def _planless(path: Path, damage: Sequence[Damage]) -> str:
     if damage:
-        return f"{damage[0]}; without the plan the other lines say nothing: restore the file, or start the run again"
+        return f"{damage[0]}; without the plan the other lines cannot be read: restore the file, or start the run again"
     return f"{path}: the run was killed before its plan was written; start it again"
 
 
 def _with_all_answers(asked: Sequence[TaskResult], scored: Sequence[SampleResult]) -> tuple[TaskResult, ...]:
-    """Ends of tasks of which no answer is lost: a score over fewer questions than were asked would be another score."""
+    """Ends of tasks of which no answer is lost: a score over fewer questions would be another score."""
     known: dict[tuple[str, str], set[str]] = {}
     for one in scored:
         known.setdefault((one.cell, one.task), set()).add(one.question)
     return tuple(end for end in asked if len(known.get((end.cell, end.task), ())) >= end.questions)
+
+
+def parts_of(run: Run) -> tuple[Run, ...]:
+    """Each part with its title, cells and records; a run whose only part has no name is itself."""
+    parts = run.header.parts
+    return (run,) if [part.name for part in parts] == [""] else tuple(_alone(run, part) for part in parts)
+
+
+def the_part(run: Run) -> Part:
+    """The part of a run that has one. Raises ValueError where it has several: take them from `parts_of`."""
+    (part,) = run.header.parts
+    return part
+
+
+def _alone(run: Run, part: Part) -> Run:
+    cells = tuple(cell for cell in run.header.cells if cell.part == part.name)
+    keys = {cell.key for cell in cells}
+    header = replace(run.header, title=part.title, parts=(part,), cells=cells)
+    return replace(run, header=header, records=tuple(record for record in run.records if record.cell in keys))
 
 
 Facts = dict[str, Any]

@@ -1,4 +1,4 @@
-"""Turns of one cell by round, and what two cells may be compared on: rounds with the cores in the same place."""
+"""Turns of one cell by round, and rounds in which two cells are comparable."""
 
 from __future__ import annotations
 

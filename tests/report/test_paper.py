@@ -123,7 +123,7 @@ def test_shares_of_the_time_and_what_deferral_saves() -> None:
     saved = found[f"{KT} deferral=3", "% time saved"]
     assert saved.simulated == pytest.approx(25)
     assert saved.error == pytest.approx(0.74 / 0.75 - 1)
-    assert found[KT, "%"].missing["simulated"] == "its step does not say %"
+    assert found[KT, "%"].missing["simulated"] == "its step has no value in %"
 
 
 def test_layers_are_shown_in_the_unit_of_their_figure() -> None:

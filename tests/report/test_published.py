@@ -139,7 +139,7 @@ def test_anywhere_leaves_machines_out() -> None:
         ("testbed-001", "only speeds are"),
         ("fig12-016", "our own engine alone"),
         ("concurrency-003", "does not name the machine"),
-        ("concurrency-004", "does not say at how many tokens"),
+        ("concurrency-004", "does not give the number of tokens"),
         ("fig12-001", "no cell at its settings was planned"),
     ],
 )

@@ -99,7 +99,7 @@ def test_without_roles_apart_there_are_no_such_columns_and_no_excuses(tmp_path: 
 
 def test_roles_that_were_not_counted_are_a_dash_with_its_reason(tmp_path: Path) -> None:
     page = page_of(STORES["mixed"].write(tmp_path))
-    assert "+v+d+l skipping=2 — the system does not say what its roles did" in page
+    assert "+v+d+l skipping=2 — the system does not report the times of its roles" in page
 
 
 def test_remarks_of_the_system_are_shown_with_the_row(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_arms_that_differ_in_more_than_deferral_are_named(tmp_path: Path) -> Non
     drawn = figure(STORES["mixed"].write(tmp_path))
     ticks = [tick.get_text() for tick in drawn.axes[1].get_xticklabels()]
     assert ticks[0] == "+v+d+l" and ticks[3] == "+v+d+l\nskipping=2"
-    assert "No shares of +v+d+l skipping=2: the system does not say what its roles did." in caption(drawn)
+    assert "No shares of +v+d+l skipping=2: the system does not report the times of its roles." in caption(drawn)
     assert "Not drawn: +v+d+l deferral=6 (WRONG, layer 3: relative error 0.2)." in caption(drawn)
 
 

@@ -93,7 +93,7 @@ def test_a_damaged_plan_is_read_from_its_copy(tmp_path: Path) -> None:
     assert (run.header, run.records) == (HEADER, (record(0),))
     assert [one.where for one in run.damage] == [f"{path}:1"]
     (tmp_path / PLAN_NAME).unlink()
-    with pytest.raises(StoreError, match=f"{LOG_NAME}:1: .*without the plan the other lines say nothing"):
+    with pytest.raises(StoreError, match=f"{LOG_NAME}:1: .*without the plan the other lines cannot be read"):
         read_run(tmp_path)
 
 
@@ -105,7 +105,7 @@ def test_the_origin_of_a_damaged_plan_is_read_from_its_copy(tmp_path: Path) -> N
     path.write_bytes(path.read_bytes().replace(b'"title":"t"', b'"title":"u"'))
     assert read_origin(tmp_path) == whole
     (tmp_path / PLAN_NAME).unlink()
-    with pytest.raises(StoreError, match="nothing says what this run planned"):
+    with pytest.raises(StoreError, match="the plan of this run is missing"):
         read_origin(tmp_path)
 
 
@@ -234,7 +234,7 @@ def test_what_a_full_disk_takes_no_part_of_is_not_kept(
     ("content", "says"),
     [
         (b"", "killed before its plan was written"),
-        (b"not json\n", "log.jsonl:1: not a log line .*without the plan the other lines say nothing"),
+        (b"not json\n", "log.jsonl:1: not a log line .*without the plan the other lines cannot be read"),
         (b'{"crc":1,"schema":1,"kind":"header","body":{}}\n', "checksum differs"),
         (b'{"crc":%d,%s\n' % (zlib.crc32(STRANGE), STRANGE), "log.jsonl:1: a line of kind 'song', this version reads"),
         (b'{"crc":%d,%s\n' % (zlib.crc32(LACKING), LACKING), "log.jsonl:1: environment .*missing required field"),

@@ -1,18 +1,40 @@
-"""The simulator held against published numbers: which cells are whose, and what is said of claims."""
+"""The simulator compared with published numbers, and the statistics of its errors."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ktbench.cli.request import read_request
 from ktbench.results import read_published
 from ktbench.sim.calibration import Calibration, read_calibration
 from ktbench.sim.fitting import STAGES, Stage, _fit, fitted_ids
-from ktbench.sim.judging import GROUPS, PublishedError, gains, judge, placement_order, qualities
+from ktbench.sim.judging import GROUPS, PublishedError, gains, judge, placement_order, qualities, quality_of
 from ktbench.sim.observation import Observation, observations_of, residual, simulated_value
+
+ERRORS = st.lists(st.floats(min_value=-0.99, max_value=5), min_size=1, max_size=40)
+
+
+@given(ERRORS)
+def test_quality_is_numpys(errors: list[float]) -> None:
+    found = quality_of(errors)
+    off = np.abs(np.array(errors))
+    assert found.cells == len(errors)
+    assert found.median == pytest.approx(np.median(off))
+    assert found.p90 == pytest.approx(np.percentile(off, 90))
+    assert found.worst == pytest.approx(max(off))
+    assert found.bias == pytest.approx(sum(errors) / len(errors), abs=1e-12)
+
+
+def test_nothing_has_no_quality() -> None:
+    with pytest.raises(ValueError, match="none to judge"):
+        quality_of([])
+
 
 FIGURES = ("fig3", "fig7", "fig10", "fig11", "fig12", "fig14", "placement")
 
@@ -77,7 +99,7 @@ def test_every_group_has_cells(errors: Sequence[PublishedError]) -> None:
 def test_a_fit_finds_constants_again(observations: Sequence[Observation], calibrations: dict[str, Calibration]) -> None:
     stage: Stage = next(one for one in STAGES["ktransformers"] if one.name == "PyTorch's AVX-512 kernel")
     true = calibrations["ktransformers"].changed({"base_vector_peak": 0.31})
-    seen = [replace(one, value=simulated_value(one, true)) for one in observations if stage.sees(one)]
+    seen = [replace(one, value=simulated_value(one, true)) for one in observations if stage.selects(one)]
     found = _fit(stage, seen, calibrations["ktransformers"])
     assert found.calibration["base_vector_peak"] == pytest.approx(0.31, rel=0.02)
     assert found.rms < 0.01

@@ -32,7 +32,7 @@ from ktbench.report.figures.sheet import (
 from ktbench.report.figures.text_metrics import INK, LABEL_PT, PAD_IN, TICK_PT, VALUE_PT, line_in, text_above, width_in
 from ktbench.report.table import Table
 from ktbench.report.text import DASH
-from ktbench.results.attribution import Attribution, Pair, Share
+from ktbench.results.attribution import Attribution, FeatureAttribution, FeaturePair
 from ktbench.results.intervals import Interval, is_exact
 
 Kind = Literal["base", "gain", "loss", "whole"]
@@ -86,7 +86,7 @@ def _steps(one: Attribution) -> Iterator[Bar]:
             yield Bar(name=share.feature, kind="base", start=1.0, end=None, text=DASH)
 
 
-def _step(share: Share, start: float, factor: Interval) -> Bar:
+def _step(share: FeatureAttribution, start: float, factor: Interval) -> Bar:
     whisker = Interval(
         low=start * factor.low, mid=start * factor.mid, high=start * factor.high, coverage=factor.coverage, n=factor.n
     )
@@ -148,7 +148,7 @@ def draw_matrix(axes: Axes, one: Attribution, group: str) -> None:
         spine.set_visible(False)
 
 
-def _cell(axes: Axes, x: int, y: int, one: Attribution, pair: Pair, full: float) -> Patch:
+def _cell(axes: Axes, x: int, y: int, one: Attribution, pair: FeaturePair, full: float) -> Patch:
     depth = 0.0 if pair.factor is None else log(pair.factor.mid) / full
     face = _NOTHING if pair.factor is None else _SIGNED((1 + depth) / 2)
     box = axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=face, edgecolor="#cccccc", linewidth=0.5))
@@ -160,7 +160,7 @@ def _cell(axes: Axes, x: int, y: int, one: Attribution, pair: Pair, full: float)
     return box
 
 
-def _below(one: Attribution, pair: Pair) -> str:
+def _below(one: Attribution, pair: FeaturePair) -> str:
     return "" if pair.factor is None else f"at {context_text(one, pair)}"
 
 

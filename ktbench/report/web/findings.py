@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ktbench.report.attribution_table import context_text, group_name, settings_shown
 from ktbench.report.text import change_text, number, percent, ratio, score_interval_text
 from ktbench.results.accuracy import AccuracyRow
-from ktbench.results.attribution import Attribution, Pair
+from ktbench.results.attribution import Attribution, FeaturePair
 from ktbench.results.intervals import Interval, is_exact
 from ktbench.results.row import Row, groups_of, place
 from ktbench.results.scores import ScoreVerdict
@@ -150,7 +150,7 @@ def _shares(attributions: Sequence[Attribution]) -> Iterator[Statement]:
                 yield _statement(one, share.feature, f"×{ratio(share.last)} beside all others", settings)
 
 
-def _together(attributions: Sequence[Attribution], held: Callable[[Pair], bool]) -> tuple[Statement, ...]:
+def _together(attributions: Sequence[Attribution], held: Callable[[FeaturePair], bool]) -> tuple[Statement, ...]:
     settings = settings_shown(attributions)
     return tuple(
         _statement(
@@ -162,11 +162,11 @@ def _together(attributions: Sequence[Attribution], held: Callable[[Pair], bool])
     )
 
 
-def _gains(pair: Pair) -> bool:
+def _gains(pair: FeaturePair) -> bool:
     return pair.is_sure and pair.factor is not None and pair.factor.mid > 1
 
 
-def _loses(pair: Pair) -> bool:
+def _loses(pair: FeaturePair) -> bool:
     return pair.is_sure and pair.factor is not None and pair.factor.mid < 1
 
 

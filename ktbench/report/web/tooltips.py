@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ktbench.report.accuracy_table import accuracy_columns, settings_shown
-from ktbench.report.attribution_table import TOTAL, Line, context_text, group_name, lines_of
+from ktbench.report.attribution_table import TOTAL, AttributionLine, context_text, group_name, lines_of
 from ktbench.report.attribution_table import settings_shown as settings_of_groups
 from ktbench.report.documents import Document
 from ktbench.report.figures.sheet import Key
@@ -14,7 +14,7 @@ from ktbench.report.speed_table import columns
 from ktbench.report.table import Table
 from ktbench.report.text import DASH, change_text, flips_text, p_text, ratio, score_interval_text
 from ktbench.results.accuracy import AccuracyRow, Result
-from ktbench.results.attribution import Attribution, Pair
+from ktbench.results.attribution import Attribution, FeaturePair
 from ktbench.results.intervals import Interval, is_exact
 from ktbench.results.paper import PaperLine
 from ktbench.results.row import Row, groups_of, place
@@ -149,7 +149,7 @@ def _of_result(row: AccuracyRow, result: Result) -> Facts:
     yield "provenance", row.provenance or DASH
 
 
-def _card_of_share(line: Line, cells: Sequence[tuple[str, str]], document: Document) -> Card:
+def _card_of_share(line: AttributionLine, cells: Sequence[tuple[str, str]], document: Document) -> Card:
     (_, feature), *facts = cells
     missing = line.share.missing.items() if line.share else ()
     of = line.share.factor or line.share.last if line.share else line.of.total
@@ -158,7 +158,7 @@ def _card_of_share(line: Line, cells: Sequence[tuple[str, str]], document: Docum
     return _card(feature, every, _command(document))
 
 
-def _card_of_pair(one: Attribution, pair: Pair, settings: Sequence[str], document: Document) -> Card:
+def _card_of_pair(one: Attribution, pair: FeaturePair, settings: Sequence[str], document: Document) -> Card:
     factor = DASH if pair.factor is None else ratio(pair.factor)
     facts = [
         ("together over the product of each (×)", factor),

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ktbench.results import Run
-from tests.report.accuracy_stores import (
-    SMALL,
-)
+from tests.report.accuracy_stores import SMALL
 
 
 @pytest.fixture(scope="module")

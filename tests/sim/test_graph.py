@@ -1,4 +1,4 @@
-"""The task graph of a step: what is deferred, what overlaps, and what depth, batch and phase change."""
+"""The task graph of a step: what is deferred, what overlaps, and steps of two layers written out by hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from ktbench.sim.calibration import Calibration
 from ktbench.sim.cost_gpu import gpu_costs
-from ktbench.sim.executor import play
+from ktbench.sim.executor import execute
 from ktbench.sim.simulation import step_graph
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec
@@ -25,6 +25,7 @@ from tests.sim.step_cells import (
     V3,
     host_s,
     names,
+    replace_engine,
     step_s,
 )
 from tests.sim.testbed import testbed
@@ -58,19 +59,19 @@ def test_a_deferred_part_is_awaited_by_the_next_moe_layer_and_by_nobody_before()
 
 def test_deferred_experts_run_while_the_device_computes_the_next_attention() -> None:
     graph = step_graph(real_cell(V3, deferral=3), COST)
-    played = play(graph.tasks)
+    execution = execute(graph.tasks)
     place = {task.name: at for at, task in enumerate(graph.tasks)}
-    assert played.begin_s[place["attention 4"]] < played.end_s[place["deferred 3"]]
-    assert played.begin_s[place["deferred 3"]] == played.end_s[place["experts 3"]]
-    assert played.begin_s[place["experts 4"]] >= played.end_s[place["deferred 3"]]
+    assert execution.begin_s[place["attention 4"]] < execution.end_s[place["deferred 3"]]
+    assert execution.begin_s[place["deferred 3"]] == execution.end_s[place["experts 3"]]
+    assert execution.begin_s[place["experts 4"]] >= execution.end_s[place["deferred 3"]]
 
 
 @pytest.mark.parametrize("model", [V3, V2, QWEN2])
 @pytest.mark.parametrize("deferral", range(1, 7))
 def test_deferral_gains_and_never_more_than_the_device_takes(model: ModelSpec, deferral: int) -> None:
     plain, deferred = (step_graph(real_cell(model, deferral=count), COST) for count in (0, deferral))
-    assert play(deferred.tasks).total_s < play(plain.tasks).total_s
-    assert play(deferred.tasks).total_s > host_s(plain)
+    assert execute(deferred.tasks).total_s < execute(plain.tasks).total_s
+    assert execute(deferred.tasks).total_s > host_s(plain)
 
 
 @pytest.mark.parametrize("count", [1, 3, 8])
@@ -94,11 +95,11 @@ def test_prefill_defers_and_skips_only_where_it_is_asked_to(engine: dict[str, An
 
 def overlaps(spec: RunSpec) -> bool:
     graph = step_graph(spec, COST)
-    played = play(graph.tasks)
+    execution = execute(graph.tasks)
     shared = [at for at, task in enumerate(graph.tasks) if task.kind == "shared"]
     calls = [at for at, task in enumerate(graph.tasks) if task.kind == "experts"]
     return any(
-        min(played.end_s[one], played.end_s[other]) > max(played.begin_s[one], played.begin_s[other])
+        min(execution.end_s[one], execution.end_s[other]) > max(execution.begin_s[one], execution.begin_s[other])
         for one in shared
         for other in calls
     )
@@ -133,12 +134,12 @@ def test_the_shared_expert_runs_beside_the_experts_as_each_familys_module_has_it
 @pytest.mark.parametrize("model", [V3, V2, QWEN2, QWEN3])
 def test_in_base_nothing_overlaps(model: ModelSpec, phase: str) -> None:
     graph = step_graph(real_cell(model, phase=phase, **OFF), COST)
-    assert play(graph.tasks).total_s == pytest.approx(sum(task.seconds for task in graph.tasks))
+    assert execute(graph.tasks).total_s == pytest.approx(sum(task.seconds for task in graph.tasks))
 
 
 def test_in_base_nothing_overlaps_with_deferral_either() -> None:
     graph = step_graph(real_cell(V3, **OFF, deferral=2), COST)
-    assert play(graph.tasks).total_s == pytest.approx(sum(task.seconds for task in graph.tasks))
+    assert execute(graph.tasks).total_s == pytest.approx(sum(task.seconds for task in graph.tasks))
 
 
 def test_without_a_graph_deepseek_goes_shared_expert_copy_experts_copy() -> None:
@@ -230,3 +231,84 @@ def test_experts_of_the_device_run_beside_those_of_the_host() -> None:
 def test_experts_of_the_device_take_their_time_with_deferral_too() -> None:
     graph = step_graph(half(deferral=2), COST)
     assert len([task for task in graph.tasks if task.name.startswith("device experts")]) == 4
+
+
+TWO_LAYERS = ModelSpec(
+    name="two layers",
+    config={
+        "model_type": "qwen2_moe", "num_hidden_layers": 2, "hidden_size": 1000, "num_experts": 25,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 500, "shared_expert_intermediate_size": 500,
+        "intermediate_size": 500, "num_attention_heads": 5, "num_key_value_heads": 5, "head_dim": 100,
+        "vocab_size": 500,
+    },
+    full_layers=2,
+    full_vocab=500,
+)  # fmt: skip
+# 100 GB/s from both domains together, from one in base, and from the device's memory; arithmetic takes next to nothing.
+ROUND = COST.changed(
+    {"decode_stream": 100 / 440, "base_stream": 100 / 220, "gpu_stream": 100 / 1555, "attention": 1.0,
+     "gemm": 1.0, "base_peak": 1.0, "step_ms": 0.1, "sync_ms": 0.02, "call_ms": 0.005, "base_expert_ms": 0.005,
+     "kernels_grouped": 26, "kernel_us": 0.5, "base_kernels_grouped": 26, "base_launch_us": 0.5}
+)  # fmt: skip
+# In us: an expert 3 MB, 30; attention 4 MB, its cache 1 MB, the router 0.1 MB, 20 kernels, 61; the shared expert 3 MB,
+# 6 kernels, 33; the head 1 MB, 2 kernels, 11; each way of a hand-over 10; a call of the experts 5, an expert in base 5.
+DEFERRED_US = [
+    ("launch", "step", 0, 100),
+    ("device", "attention 0", 100, 161),
+    ("link", "submit 0", 161, 171),
+    ("host", "experts 0", 171, 206),
+    ("host", "deferred 0", 206, 241),
+    ("device", "shared 0", 161, 194),
+    ("link", "return 0", 206, 216),
+    ("device", "sum 0", 216, 216),
+    ("device", "attention 1", 216, 277),
+    ("link", "submit 1", 277, 287),
+    ("host", "experts 1", 287, 352),
+    ("device", "shared 1", 277, 310),
+    ("link", "return 1", 352, 362),
+    ("device", "sum 1", 362, 362),
+    ("device", "head", 362, 373),
+]
+BASE_US = [
+    ("launch", "step", 0, 100),
+    ("device", "attention 0", 100, 161),
+    ("link", "submit 0", 161, 171),
+    ("host", "experts 0", 171, 241),
+    ("link", "return 0", 241, 251),
+    ("device", "shared 0", 251, 284),
+    ("device", "sum 0", 284, 284),
+    ("device", "attention 1", 284, 345),
+    ("link", "submit 1", 345, 355),
+    ("host", "experts 1", 355, 425),
+    ("link", "return 1", 425, 435),
+    ("device", "shared 1", 435, 468),
+    ("device", "sum 1", 468, 468),
+    ("device", "head", 468, 479),
+]
+
+
+@pytest.mark.parametrize(("engine", "wanted"), [({"deferral": 1}, DEFERRED_US), (OFF, BASE_US)])
+def test_a_small_step_is_the_one_written_by_hand(
+    engine: dict[str, Any], wanted: list[tuple[str, str, float, float]]
+) -> None:
+    graph = step_graph(real_cell(TWO_LAYERS, work={"prompt": 500, "steps": 1}, **engine), ROUND)
+    execution = execute(graph.tasks)
+    assert [(task.resource, task.name) for task in graph.tasks] == [(where, name) for where, name, *_ in wanted]
+    assert [begin * 1e6 for begin in execution.begin_s] == pytest.approx([begin for *_, begin, _ in wanted], abs=0.5)
+    assert [end * 1e6 for end in execution.end_s] == pytest.approx([end for *_, end in wanted], abs=0.5)
+
+
+def test_launches_come_before_what_they_launch_where_no_graph_holds_them() -> None:
+    cost = ROUND.changed({"launch_us": 1.0})
+    graph = step_graph(real_cell(TWO_LAYERS, work={"prompt": 500, "steps": 1}, cuda_graph=False), cost)
+    launched = {task.name: task.seconds for task in graph.tasks if task.kind == "launch"}
+    kernels = {"attention 0": 20, "shared 0": 6, "attention 1": 20, "shared 1": 6, "head": 2}
+    assert launched == pytest.approx({f"launch {name}": count * 1e-6 for name, count in kernels.items()})
+    # A shared expert hides its launches and itself behind two experts; nothing hides those of attention and head.
+    assert step_s(replace_engine(graph_spec(), cuda_graph=False), cost) - step_s(graph_spec(), cost) == pytest.approx(
+        42e-6
+    )
+
+
+def graph_spec() -> RunSpec:
+    return real_cell(TWO_LAYERS, work={"prompt": 500, "steps": 1})

@@ -1,4 +1,4 @@
-"""Commands, data files, conditions and the terminal of runs that asked a suite."""
+"""Studies over formats and over speed: what is compared with what, grids and Pareto points."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ktbench.cli.show import DONE, show
-from ktbench.report.accuracy_table import accuracy_table
+from ktbench.report.accuracy_table import accuracy_table, grids_below
 from ktbench.report.data import accuracy_csv_text, accuracy_json_text
 from ktbench.report.documents import page_of
 from ktbench.report.latex import latex
@@ -22,6 +22,7 @@ from tests.report.accuracy_stores import (
     BASE,
     FOUR,
     FRONTIER,
+    PRECISION,
     SMALL,
     TABLE2,
     Answering,
@@ -97,7 +98,7 @@ def test_known_answers_are_told_from_computed_ones(tmp_path: Path) -> None:
     log = Log(run.folder)
     log.append(*(replace(end, cached=4) for end in run.asked))
     log.close()
-    assert "48 of 48 requests known from before" in accuracy_rows(read_run(run.folder))[0].evidence
+    assert "48 of 48 requests answered from the cache" in accuracy_rows(read_run(run.folder))[0].evidence
 
 
 @pytest.mark.usefixtures("no_files")
@@ -132,3 +133,50 @@ def test_a_part_that_asks_nothing_is_as_before(small: Run) -> None:
 def test_arms_may_be_those_of_any_order(tmp_path: Path) -> None:
     run = replace(SMALL, arms=(Answering(label="+v+d deferral=1"), BASE), questions=4).write(tmp_path)
     assert [row.is_baseline for row in accuracy_rows(run)] == [False, True]
+
+
+@pytest.fixture(scope="module")
+def formats(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return replace(PRECISION, suite=FOUR, questions=12).write(tmp_path_factory.mktemp("formats"))
+
+
+def test_all_formats_are_compared_with_the_first(formats: Run) -> None:
+    rows = accuracy_rows(formats)
+    assert [row.is_baseline for row in rows] == [True] + [False] * 14
+    assert all(result.change for row in rows[1:] if (result := row.result()))
+    grid = grids_below(formats, rows)[0]
+    assert grid.headings == ("experts", "device role bf16", "device role int8", "device role int4_g32")
+    assert [line[0] for line in grid.lines] == ["bf16", "int8", "int4_g32", "q8_0", "q4_0"]
+    assert "(" not in grid.lines[0][1] and "(" in grid.lines[4][3]
+
+
+def test_a_grid_of_formats_says_which_arm_it_shows(formats: Run, tmp_path: Path) -> None:
+    assert "(arm" not in grids_below(formats, accuracy_rows(formats))[0].title
+    arms = (*PRECISION.arms, replace(BASE, label="+v+d+l deferral=2"))
+    run = replace(PRECISION, arms=arms, formats=PRECISION.formats[:2], suite=FOUR, questions=2).write(tmp_path)
+    rows = accuracy_rows(run)
+    assert grids_below(run, rows)[0].title.endswith("(arm +v+d+l)")
+    assert "average score in % (arm +v+d+l), and" in accuracy_table(run, rows).figure_caption
+
+
+def test_speed_and_score_stand_beside_each_other(tmp_path: Path) -> None:
+    run = replace(FRONTIER, suite=FOUR, arms=FRONTIER.arms[:2], questions=6, formats=FRONTIER.formats[:2]).write(
+        tmp_path
+    )
+    table = accuracy_table(run, accuracy_rows(run))
+    headings = [column.heading for column in table.columns]
+    assert headings[:4] == ["arm", "precision", "speed (tokens/s)", "Pareto"]
+    assert {cells[3] for cells in table.cells} <= {"yes", "no"}
+    assert [path.name for path in write_report(run, ["md"])] == ["accuracy.md", "table.md"]
+    untimed = replace(FRONTIER, suite=FOUR, arms=FRONTIER.arms[:2], questions=6, timed=0, run="untimed").write(tmp_path)
+    assert any("was not timed" in note for note in accuracy_table(untimed, accuracy_rows(untimed)).notes)
+
+
+def test_none_is_better_and_faster_than_a_pareto_point(tmp_path: Path) -> None:
+    run = replace(FRONTIER, suite=FOUR, questions=12).write(tmp_path)
+    rows = accuracy_rows(run)
+    data = json.loads(accuracy_json_text(run, rows, accuracy_table(run, rows)))
+    points = [(row["tokens_per_s"], row["results"][0]["score"]["mid"], row["is_pareto"]) for row in data["rows"]]
+    for speed, score, is_pareto in points:
+        beaten = any(s >= speed and v >= score and (s, v) != (speed, score) for s, v, _ in points)
+        assert is_pareto is not beaten

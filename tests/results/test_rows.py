@@ -176,7 +176,7 @@ def test_what_a_system_does_not_say_is_missing_with_its_reason(tmp_path: Path) -
 
 def test_evidence_is_counted_per_step(tmp_path: Path) -> None:
     rows = rows_of(Store(arms=DECODE).write(tmp_path))
-    assert row(rows, "base").evidence == "none asked, none seen"
+    assert row(rows, "base").evidence == "none requested, none seen"
     assert row(rows, "+v+d").evidence == "avx512_calls 128/step, tasks_dynamic 128/step"
 
 

@@ -1,4 +1,4 @@
-"""Price lists: what is read, what is refused and how, and which offer is the answer."""
+"""Price lists of machines, and the cheapest that reaches a speed."""
 
 from __future__ import annotations
 
