@@ -1,13 +1,52 @@
 """Fused MoE kernels for the CPU, and the roofs they run against. bf16 travels as uint16."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 def build_id() -> str:
     """SHA-256 over the kernel sources, the compiler and its flags, in hexadecimal."""
+
+class Format(TypedDict):
+    """How a precision stores weights."""
+
+    bits: int
+    scales: str
+    """none; row; group (an int8 factor of the row's scale for each group); block (a half for each GGUF block)."""
+    group: int
+    """Weights along k that share a scale; 0: the whole row, or none."""
+    scale_bytes: int
+    """Of one group."""
+    row_bytes: int
+    """Of the scales and offsets of one output row."""
+    block_bytes: int
+    """Of one GGUF block, its scale and its numbers; 0 without blocks."""
+    depth_multiple: int
+    """What k is padded to."""
+    activation: str
+    """bf16, or int8: quantised symmetrically per token."""
+    isas: list[str]
+    """The instruction sets with kernels for it, granted or not."""
+
+class Isa(TypedDict):
+    """An instruction set that has kernels."""
+
+    feature: str | None
+    """The engine's toggle that runs it, and the name of its roof in `peak_flops`; None: neither."""
+    parent: str | None
+    """The instruction set that it extends."""
+    counter: str
+    """What its MoE kernels count."""
+    peaks: list[str]
+    """The dtypes with a loop for `peak_flops`."""
+
+def formats() -> dict[str, Format]:
+    """Precision to its row of the format table (kernels/core/formats.h), in its order."""
+
+def isas() -> dict[str, Isa]:
+    """Name to the row of the table of instruction sets (kernels/runtime/isa.cpp), slower ones first."""
 
 def grants() -> dict[str, str]:
     """ISA name to "" when this machine grants it, else the reason in one line."""
@@ -25,7 +64,7 @@ class Team:
         """[n, 3]: tag, begin and end of the jobs done since the last call, oldest first; at most the last 65,536.
 
         Nanoseconds of the clock of `time.perf_counter_ns`: when the job's first thread began it, and when the last one
-        was done. The tag is the MoE's, -1 for anybody else's jobs. Who waited for a job finds it here.
+        was done. The tag is the MoE's, -1 for other jobs. A job is listed before its waiter returns.
         """
 
 class OpenMPTeam(Team):
@@ -51,8 +90,8 @@ class ThreadPool(Team):
 class PackedExperts:
     """The weights of one MoE layer, packed for every ISA alike, written expert by expert.
 
-    `precision`: bf16; int8, symmetric per output row; int4_g32, int4_g64 or int4_g128, symmetric in groups along k;
-    q8_0 or q4_0, the numbers of GGUF's blocks of those names (ggml-common.h), which AMX has no kernels for.
+    `precision` is one of `formats()`: bf16; int8, symmetric per output row; int4_g*, symmetric in groups along k; q8_0 or
+    q4_0, the numbers of GGUF's blocks of those names (ggml-common.h).
     With `domains` every expert is split: gate and up by rows, down by columns; `nodes` names a NUMA node for each of
     them, by default memory lies near the thread that writes it.
 
@@ -63,7 +102,7 @@ class PackedExperts:
 
     ValueError for a size, a precision, an activation, a number that it cannot have, sizes that are no multiples of 32
     for q8_0 and q4_0, or more domains than the intermediate size has room for (their parts are multiples of 32 for
-    bf16, of a group and of 64 for the others); OSError where the kernel does not place memory as asked.
+    bf16, of a group and of 64 for the others); OSError where the kernel refuses the requested placement.
     """
 
     def __init__(
@@ -181,7 +220,7 @@ class Ticket:
 
     @property
     def done(self) -> bool:
-        """Whether `wait` would return at once. Threads that work only while somebody waits get nothing done before."""
+        """Whether `wait` would return at once. Teams that work only while a caller waits get nothing done before."""
 
 class Prepared:
     """One call, its arrays and options checked once, made again and again on whatever the arrays hold then.
@@ -243,7 +282,7 @@ class MoE:
     ) -> None:
         """Write out [T, hidden] = sum over k of gates * expert(hidden); hidden [T, hidden], ids and gates [T, k].
 
-        An id of -1 is nobody: its slot adds nothing, and a token of nobody but nobodies gets zeros.
+        An id of -1 stands for no expert: its slot adds nothing, and a token without any expert gets zeros.
         `avx512` and `amx` together: AMX for experts with at least `amx_min_tokens` tokens, AVX-512 for the others.
         `isa` names one ISA outright instead. `numa`: each domain's threads compute its share of the experts, otherwise
         any thread any task. RuntimeError with the reason when an ISA is not granted, TypeError for a dtype, ValueError

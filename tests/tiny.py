@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ktbench.spec.engine import EngineSpec
-from ktbench.spec.ids import spec_id
 from ktbench.spec.peers import PeerSpec
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import MeasureSpec, ModelSpec, RunSpec, WorkloadSpec
+from ktbench.spec.wire import spec_id
 
 CONFIG: dict[str, Any] = {
     "model_type": "qwen3_moe",

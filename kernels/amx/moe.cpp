@@ -89,11 +89,11 @@ void multiply_16(const Operands& o, bool first_of_k, float* c) {
   tile_store<0>(c, c_stride_bytes), tile_store<1>(c + strip_rows, c_stride_bytes);
 }
 
-// How a precision's weights become B operands.
+// How the weights of a format become B operands.
 struct Bf16 {
   using Dot = DotBf16;
   static constexpr Activation activation = Activation::bf16;
-  static constexpr int fetching_blocks = 4;  // together they ask for all of the next piece
+  static constexpr int fetching_blocks = 4;  // together they prefetch all of the next piece
   static int tiles_at_a_time(int tiles, int rows) { return rows <= block_rows || tiles <= 24 ? tiles : piece_tiles; }
   static std::size_t packed_bytes(const Format&, int tiles) { return static_cast<std::size_t>(tiles) * tile_bytes; }
   static Operands weights(const Strips& w, const std::byte* piece, int tiles, std::byte*) {
@@ -166,7 +166,7 @@ void multiply_group(const Rows& x, const Strips& w, float* c, std::byte* unpacke
 
 // Integer sums of a strip become floats where they lie.
 void to_floats(const Rows& x, const std::byte* strip, float* c) {
-  StripScales w;  // a copy that the compiler knows apart from c
+  StripScales w;  // a copy, which cannot alias c
   __builtin_memcpy(&w, strip, sizeof w);
   for (int r = 0; r < x.count; ++r, c += c_stride) {
     const float scale = row_scale(x, r);
@@ -215,12 +215,22 @@ void down_amx(const Down& job, Counters& counters) {
 }
 
 template <class P>
-constexpr Kernels amx_on() {
-  return {P::activation, tiles_enter, tiles_leave, gate_up_amx<P>, down_amx<P>, prepare_row, round_all};
-}
+constexpr Kernels kernels_on{P::activation, tiles_enter, tiles_leave, gate_up_amx<P>, down_amx<P>, prepare_row,
+                             round_all};
+
+// A tile spans two blocks, whose scales differ: no kernels for formats with block scales.
+struct Amx {
+  template <Format format>
+  static consteval Kernels of() {
+    if constexpr (format.scales == Scales::none) return kernels_on<Bf16>;
+    else if constexpr (format == Format{Numbers::int8, Scales::row, 0}) return kernels_on<Int8>;
+    else if constexpr (format.scales == Scales::group) return kernels_on<Int4>;
+    else return {};
+  }
+};
 
 }  // namespace
 
-const KernelSet KTBENCH_AMX_KERNELS{amx_on<Bf16>(), amx_on<Int8>(), amx_on<Int4>()};
+const KernelSet KTBENCH_AMX_KERNELS = kernel_set<Amx>();
 
 }  // namespace ktbench

@@ -3,7 +3,6 @@
 
 namespace ktbench {
 
-const KernelSet avx2_kernels{KernelsAvx2<FmaF32>::kernels, KernelsAvx2<MaddS16>::kernels, KernelsAvx2Int4<MaddS16>::kernels,
-                             KernelsAvx2Q8<MaddS16>::kernels, KernelsAvx2Q4<MaddS16>::kernels};
+const KernelSet avx2_kernels = kernel_set<KernelsByFormat<Loops, Loops::ByRow<FmaF32>, MaddS16>>();
 
 }  // namespace ktbench

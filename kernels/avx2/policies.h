@@ -146,16 +146,16 @@ struct StreamsGguf {
                                        stream_gguf<P, Lines, 3, 1, false>};
 };
 
-template <class P>
-using KernelsAvx2 = KernelsOf<P, Few<Streams<P>, 6>, Few<Streams<P>, 6>, 6, &Counters::avx2_calls>;
-template <class P>
-using KernelsAvx2Int4 = KernelsOf<P, Few<StreamsInt4<P>, 3>, Many<P, Unpacked>, 3, &Counters::avx2_calls>;
-template <class P, class Lines, class Source>
-using KernelsAvx2Gguf = KernelsOf<P, Few<StreamsGguf<P, Lines>, 3>, Many<P, Source>, 3, &Counters::avx2_calls>;
-template <class P>
-using KernelsAvx2Q8 = KernelsAvx2Gguf<P, EightBits<P>, PackedQ8>;
-template <class P>
-using KernelsAvx2Q4 = KernelsAvx2Gguf<P, FourBits<P>, UnpackedQ4>;
+struct Loops {
+  template <class P>
+  using ByRow = KernelsOf<P, StreamKernel<Streams<P>, 6>, StreamKernel<Streams<P>, 6>, 6, &Counters::avx2_calls>;
+  template <class P>
+  using ByGroup =
+      KernelsOf<P, StreamKernel<StreamsInt4<P>, 3>, BlockKernel<P, UnpackedPanels>, 3, &Counters::avx2_calls>;
+  template <class P, class Lines, class Panels>
+  using ByBlock =
+      KernelsOf<P, StreamKernel<StreamsGguf<P, Lines>, 3>, BlockKernel<P, Panels>, 3, &Counters::avx2_calls>;
+};
 
 }  // namespace
 }  // namespace ktbench

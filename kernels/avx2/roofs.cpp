@@ -23,7 +23,7 @@ void read_avx2(const void* data, std::size_t bytes) {
   for (__m256i& sum : sums) asm volatile("" : : "x"(sum));
 }
 
-// Two streams side by side, asked for ahead of the hardware as the kernels for few rows do.
+// Two streams side by side, prefetched as the kernels for few rows do.
 void read_avx2_pairs(const void* data, std::size_t bytes) {
   constexpr std::size_t span = 64 << 10, near = 512, far = 4096;
   __m256i sums[4];

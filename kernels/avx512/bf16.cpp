@@ -21,6 +21,18 @@ struct DotBf16 : FloatSums {
 
 }  // namespace
 
-const KernelSet avx512_bf16_kernels{KernelsAvx512<DotBf16>::kernels};
+const KernelSet avx512_bf16_kernels = kernel_set<KernelsByFormat<Loops, Loops::ByRow<DotBf16>, void>>();
+
+double burn_avx512_bf16(long rounds) {
+  constexpr int sums_in_flight = 16;
+  __m512 sums[sums_in_flight] = {};
+  __m512bh factor = (__m512bh)_mm512_setzero_si512();
+  for (long i = 0; i < rounds; ++i) {
+    asm volatile("" : "+v"(factor));
+    for (__m512& sum : sums) sum = _mm512_dpbf16_ps(sum, factor, factor);
+    for (__m512& sum : sums) asm volatile("" : "+v"(sum));
+  }
+  return 2.0 * 32 * sums_in_flight * rounds;
+}
 
 }  // namespace ktbench

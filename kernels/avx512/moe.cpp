@@ -3,8 +3,7 @@
 
 namespace ktbench {
 
-const KernelSet avx512_kernels{KernelsAvx512<FmaF32, WideF32, Widened>::kernels, KernelsAvx512<MaddS16>::kernels,
-                               KernelsAvx512Int4<MaddS16>::kernels, KernelsAvx512Q8<MaddS16>::kernels,
-                               KernelsAvx512Q4<MaddS16>::kernels};
+const KernelSet avx512_kernels =
+    kernel_set<KernelsByFormat<Loops, Loops::ByRow<FmaF32, WideF32, WidenedPanels>, MaddS16>>();
 
 }  // namespace ktbench

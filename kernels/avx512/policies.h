@@ -106,7 +106,7 @@ struct WideF32 : FloatSums {
   }
 };
 
-struct Widened : Packed {
+struct WidenedPanels : PackedPanels {
   static Panel panel(const Strips& w, int first, int count, std::byte* to) {
     for (int s = 0; s < w.count; ++s) {
       const std::byte* from = lines_of(w) + s * w.bytes + first / 2 * line_bytes;

@@ -31,8 +31,8 @@ struct StreamsInt4<P, std::integer_sequence<int, r...>, std::integer_sequence<in
   static constexpr Stream singles[] = {stream_int4<P, r + 1, 1, false>...};
 };
 
-// From five rows on register blocks are faster, whose activations meet four strips each (Zen 4: 0.26 against 0.20 TOPS
-// at eight).
+// From five rows on register blocks are faster, whose activations are multiplied with four strips each (Zen 4: 0.26
+// against 0.20 TOPS at eight).
 constexpr int few_gguf = 4;
 template <class P, class Lines, class Heights = std::make_integer_sequence<int, few_gguf>>
 struct StreamsGguf;
@@ -43,19 +43,18 @@ struct StreamsGguf<P, Lines, std::integer_sequence<int, r...>> {
   static constexpr Stream singles[] = {stream_gguf<P, Lines, r + 1, 1, false>...};
 };
 
-// `Wide` multiplies many rows, on panels that `Source` makes for it.
-template <class P, class Wide = P, class Source = Packed>
-using KernelsAvx512 = KernelsOf<P, Few<Streams<P>, tallest>, Many<Wide, Source>, tallest, &Counters::avx512_calls>;
-template <class P>
-using KernelsAvx512Int4 =
-    KernelsOf<P, Few<StreamsInt4<P>, tallest / 2>, Many<P, Unpacked>, tallest / 2, &Counters::avx512_calls>;
-template <class P, class Lines, class Source>
-using KernelsAvx512Gguf =
-    KernelsOf<P, Few<StreamsGguf<P, Lines>, few_gguf>, Many<P, Source>, few_gguf, &Counters::avx512_calls>;
-template <class P>
-using KernelsAvx512Q8 = KernelsAvx512Gguf<P, EightBits<P>, PackedQ8>;
-template <class P>
-using KernelsAvx512Q4 = KernelsAvx512Gguf<P, FourBits<P>, UnpackedQ4>;
+struct Loops {
+  // `Wide` multiplies many rows, on panels that `Panels` makes for it.
+  template <class P, class Wide = P, class Panels = PackedPanels>
+  using ByRow =
+      KernelsOf<P, StreamKernel<Streams<P>, tallest>, BlockKernel<Wide, Panels>, tallest, &Counters::avx512_calls>;
+  template <class P>
+  using ByGroup = KernelsOf<P, StreamKernel<StreamsInt4<P>, tallest / 2>, BlockKernel<P, UnpackedPanels>, tallest / 2,
+                            &Counters::avx512_calls>;
+  template <class P, class Lines, class Panels>
+  using ByBlock = KernelsOf<P, StreamKernel<StreamsGguf<P, Lines>, few_gguf>, BlockKernel<P, Panels>, few_gguf,
+                            &Counters::avx512_calls>;
+};
 
 }  // namespace
 }  // namespace ktbench

@@ -29,10 +29,18 @@ struct Vnni : IntegerSums<true> {
 
 }  // namespace
 
-const KernelSet avx512_vnni_kernels{{},
-                                    KernelsAvx512<Vnni>::kernels,
-                                    KernelsAvx512Int4<Vnni>::kernels,
-                                    KernelsAvx512Q8<Vnni>::kernels,
-                                    KernelsAvx512Q4<Vnni>::kernels};
+const KernelSet avx512_vnni_kernels = kernel_set<KernelsByFormat<Loops, NoKernels, Vnni>>();
+
+double burn_avx512_vnni(long rounds) {
+  constexpr int sums_in_flight = 16;
+  __m512i sums[sums_in_flight] = {};
+  __m512i factor = _mm512_setzero_si512();
+  for (long i = 0; i < rounds; ++i) {
+    asm volatile("" : "+v"(factor));
+    for (__m512i& sum : sums) sum = _mm512_dpbusd_epi32(sum, factor, factor);
+    for (__m512i& sum : sums) asm volatile("" : "+v"(sum));
+  }
+  return 2.0 * 64 * sums_in_flight * rounds;
+}
 
 }  // namespace ktbench

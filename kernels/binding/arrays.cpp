@@ -1,7 +1,6 @@
 #include "binding/arrays.h"
 
-#include "binding/formats.h"
-#include "moe/gguf.h"
+#include "core/format_names.h"
 
 namespace ktbench::binding {
 namespace {
@@ -23,8 +22,17 @@ bool fits(const std::vector<py::ssize_t>& shape, const std::vector<py::ssize_t>&
 std::size_t between_rows(const py::array& array, const char* name) {
   const py::ssize_t item = array.itemsize(), bytes = array.strides(0);
   if ((array.shape(1) > 1 && array.strides(1) != item) || bytes < 0 || bytes % item)
-    throw py::value_error(std::string(name) + " must have contiguous rows");
+    throw py::value_error(std::string(name) + " must have contiguous rows; its strides are " + std::to_string(bytes) +
+                          " and " + std::to_string(array.strides(1)) + " bytes");
   return static_cast<std::size_t>(bytes);
+}
+
+std::string no_blocks(const char* name, const Format& format) {
+  std::string with_blocks;
+  for (const FormatTraits& traits : format_table)
+    if (traits.format.has_blocks()) with_blocks += (with_blocks.empty() ? "" : ", ") + std::string(traits.name);
+  return std::string(name) + ": precision " + traits_of(format).name + " has no blocks; precisions with blocks are " +
+         with_blocks;
 }
 
 }  // namespace
@@ -40,11 +48,11 @@ void check(const py::array& array, const Expected& expected) {
 }
 
 void check_contiguous(const py::array& array, const char* name) {
-  if (!(array.flags() & py::array::c_style)) throw py::value_error(std::string(name) + " must be contiguous");
+  if (!(array.flags() & py::array::c_style)) throw py::value_error(std::string(name) + " must be contiguous (C order): copy it with numpy.ascontiguousarray");
 }
 
 void check_writeable(const py::array& array, const char* name) {
-  if (!array.writeable()) throw py::value_error(std::string(name) + " must be writeable");
+  if (!array.writeable()) throw py::value_error(std::string(name) + " must be writeable, its array is read-only");
 }
 
 MatrixView matrix(const py::array& array, const char* name, int rows, int columns) {
@@ -53,11 +61,9 @@ MatrixView matrix(const py::array& array, const char* name, int rows, int column
 }
 
 BlockView blocks(const py::array& array, const char* name, int rows, int columns, const Format& format) {
-  if (!format.is_gguf())
-    throw py::value_error(std::string(name) + ": weights of precision " + name_of(format) +
-                          " are not written in blocks, those of q8_0 and q4_0 are");
-  const int bytes = block_bytes(format.precision);
-  check(array, {name, py::dtype::of<std::uint8_t>(), {rows, columns / gguf_depth * bytes}});
+  if (!format.has_blocks()) throw py::value_error(no_blocks(name, format));
+  const int bytes = format.block_bytes();
+  check(array, {name, py::dtype::of<std::uint8_t>(), {rows, columns / format.group * bytes}});
   return {static_cast<const std::byte*>(array.data()), between_rows(array, name), static_cast<std::size_t>(bytes)};
 }
 

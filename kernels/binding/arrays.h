@@ -1,8 +1,9 @@
-// The guarded door: numpy arrays come in as what they claim to be, or a sentence says what is wrong.
+// Checks of numpy arrays: dtype, shape and strides, with an exception that names the argument.
 #pragma once
 
 #include <pybind11/numpy.h>
 
+#include <climits>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,12 @@
 namespace ktbench::binding {
 
 namespace py = pybind11;
+
+// Throws ValueError for what no int holds.
+inline int checked_count(const char* name, py::ssize_t n) {
+  if (n > INT_MAX) throw py::value_error(std::string(name) + "=" + std::to_string(n) + " is too large");
+  return static_cast<int>(n);
+}
 
 // What an array has to be: its name in messages, dtype, and shape with -1 for "any".
 struct Expected {

@@ -13,9 +13,9 @@ namespace ktbench::binding {
 namespace {
 
 // The interpreter's lock is let go only for what takes time: it may cost a time slice to have it back.
-class Unlocked {
+class GilRelease {
  public:
-  explicit Unlocked(bool at_once) {
+  explicit GilRelease(bool at_once) {
     if (!at_once) released_.emplace();
   }
 
@@ -29,7 +29,7 @@ class BoundCall {
   explicit BoundCall(Request request)
       : request_(std::move(request)), call_(std::in_place, request_.moe, request_.inputs, request_.options) {}
   ~BoundCall() {
-    const Unlocked unlocked(done());
+    const GilRelease unlocked(done());
     call_.reset();
   }
 
@@ -37,7 +37,7 @@ class BoundCall {
   void submit() { call_->submit(); }  // never waits
   bool done() const { return call_->done(); }
   void wait() {
-    const Unlocked unlocked(done());
+    const GilRelease unlocked(done());
     call_->wait();
   }
   void forward() {
@@ -60,8 +60,8 @@ class Ticket {
   BoundCall call_;
 };
 
-// One call as a pair of C functions, for a host node of a CUDA graph or stream: submit(data), later wait(data), again and
-// again on the same arrays. C has no exceptions: the first error is kept and raised by check().
+// One call as a pair of C functions, for a host node of a CUDA graph or stream: submit(data), later wait(data), again
+// and again on the same arrays. C has no exceptions: the first error is kept and raised by check().
 class HostCall {
  public:
   explicit HostCall(Request request) : call_(std::move(request)) {}
@@ -130,14 +130,10 @@ void forward(const Request& request) {
 }
 
 py::dict counters(MoE& moe) {
-  const Counters c = moe.counters();
-  using namespace py::literals;
-  return py::dict("reference_calls"_a = c.reference_calls, "avx2_calls"_a = c.avx2_calls,
-                  "avx512_calls"_a = c.avx512_calls, "amx_tiles"_a = c.amx_tiles,
-                  "emulated_tiles"_a = c.emulated_tiles, "tasks_static"_a = c.tasks_static,
-                  "tasks_dynamic"_a = c.tasks_dynamic, "tasks_stolen"_a = c.tasks_stolen,
-                  "weight_bytes"_a = c.weight_bytes, "flops"_a = c.flops,
-                  "local_bytes"_a = c.local_bytes, "remote_bytes"_a = c.remote_bytes);
+  const Counters counted = moe.counters();
+  py::dict numbers;
+  for (const CounterTraits& counter : counter_table) numbers[counter.name] = counted.*counter.value;
+  return numbers;
 }
 
 void define_moe(py::module_& module) {

@@ -1,9 +1,7 @@
 #include "binding/arrays.h"
-#include "binding/counts.h"
 #include "binding/module.h"
-#include "binding/small.h"
 #include "dense/attention.h"
-#include "dense/choice.h"
+#include "runtime/isa.h"
 
 #include <pybind11/stl.h>
 
@@ -179,7 +177,6 @@ void bind_dense(py::module_& module) {
       .def("forward", attend, py::arg("q").noconvert(), py::arg("keys").noconvert(), py::arg("values").noconvert(),
            py::arg("first").noconvert(), py::arg("length").noconvert(), py::arg("out").noconvert(), py::kw_only(),
            py::arg("scale"), py::arg("sinks").noconvert() = py::none(), py::arg("isa") = py::none());
-  bind_small(module);
 }
 
 }  // namespace ktbench::binding

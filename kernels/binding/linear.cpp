@@ -1,9 +1,8 @@
 #include "linear/linear.h"
 
 #include "binding/arrays.h"
-#include "binding/counts.h"
-#include "binding/formats.h"
 #include "binding/module.h"
+#include "core/format_names.h"
 #include "runtime/isa.h"
 
 #include <pybind11/stl.h>
@@ -61,8 +60,7 @@ void forward(Linear& linear, const py::array& x, py::array& out, const std::opti
   check_writeable(out, "out");
   check_contiguous(x, "x"), check_contiguous(out, "out");
   if (overlap(x, out)) throw py::value_error("out must not share memory with x");
-  const Precision precision = weights.format().precision;
-  const Kernels& kernels = isa ? kernels_of(*isa, precision) : fastest_kernels(precision, tokens);
+  const Kernels& kernels = isa ? kernels_of(*isa, weights.format()) : fastest_kernels(weights.format(), tokens);
   const auto* from = static_cast<const bf16*>(x.data());
   auto* to = static_cast<bf16*>(out.mutable_data());
   const py::gil_scoped_release unlocked;
@@ -70,12 +68,12 @@ void forward(Linear& linear, const py::array& x, py::array& out, const std::opti
 }
 
 py::dict counters(Linear& linear) {
-  const LinearCounters c = linear.counters();
-  using namespace py::literals;
-  return py::dict("linear_calls"_a = c.calls, "reference_calls"_a = c.kernels.reference_calls,
-                  "avx2_calls"_a = c.kernels.avx2_calls, "avx512_calls"_a = c.kernels.avx512_calls,
-                  "amx_tiles"_a = c.kernels.amx_tiles, "emulated_tiles"_a = c.kernels.emulated_tiles,
-                  "weight_bytes"_a = c.kernels.weight_bytes, "flops"_a = c.kernels.flops);
+  const LinearCounters counted = linear.counters();
+  py::dict numbers;
+  numbers["linear_calls"] = counted.calls;
+  for (const CounterTraits& counter : counter_table)
+    if (!counter.of_tasks) numbers[counter.name] = counted.kernels.*counter.value;
+  return numbers;
 }
 
 }  // namespace
@@ -93,7 +91,7 @@ void bind_linear(py::module_& module) {
       .def("read", read, py::arg("team").none(true) = nullptr)
       .def_property_readonly("rows", &PackedMatrix::rows)
       .def_property_readonly("columns", &PackedMatrix::columns)
-      .def_property_readonly("precision", [](const PackedMatrix& m) { return name_of(m.format()); })
+      .def_property_readonly("precision", [](const PackedMatrix& m) { return traits_of(m.format()).name; })
       .def_property_readonly("nbytes", &PackedMatrix::bytes);
   py::class_<Linear>(module, "Linear")
       .def(py::init(&make_linear), py::arg("weights"), py::arg("team"), py::arg("bias").noconvert() = py::none())

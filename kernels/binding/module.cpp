@@ -1,21 +1,78 @@
 #include "binding/module.h"
 
+#include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
 #include <system_error>
 
 #include "core/build_id.h"
+#include "core/format_names.h"
+#include "roofs/roofs.h"
 #include "runtime/isa.h"
+#include "runtime/openmp.h"
+#include "runtime/pool.h"
 
 namespace py = pybind11;
 
 namespace ktbench::binding {
 namespace {
 
+using namespace py::literals;
+
 py::dict grants() {
   py::dict reasons;
   for (const Isa& isa : isas()) reasons[py::str(isa.name)] = isa.missing;
   return reasons;
+}
+
+const char* name_of(Scales scales) {
+  switch (scales) {
+    case Scales::none: return "none";
+    case Scales::row: return "row";
+    case Scales::group: return "group";
+    case Scales::block: return "block";
+  }
+  return "";
+}
+
+// The instruction sets that have kernels for a row of the format table, granted or not.
+py::list kernels_for(int row) {
+  py::list names;
+  for (const Isa& isa : isas())
+    if (isa.kernels->of_row[row].gate_up) names.append(isa.name);
+  return names;
+}
+
+py::dict formats() {
+  py::dict all;
+  for (int row = 0; row < format_count; ++row) {
+    const Format& f = format_table[row].format;
+    const int row_bytes = f.head_bytes() / strip_rows;
+    all[format_table[row].name] =
+        py::dict("bits"_a = f.bits(), "scales"_a = name_of(f.scales), "group"_a = f.group,
+                 "scale_bytes"_a = f.scale_bytes(), "row_bytes"_a = row_bytes, "block_bytes"_a = f.block_bytes(),
+                 "depth_multiple"_a = f.depth_multiple(),
+                 "activation"_a = f.scales == Scales::none ? "bf16" : "int8", "isas"_a = kernels_for(row));
+  }
+  return all;
+}
+
+const char* name_of(std::uint64_t Counters::*counter) {
+  for (const CounterTraits& traits : counter_table)
+    if (traits.value == counter) return traits.name;
+  throw std::logic_error("a counter that counter_table does not list");
+}
+
+py::dict isa_traits() {
+  py::dict all;
+  for (const Isa& isa : isas()) {
+    py::list peaks;
+    if (isa.burn_bf16) peaks.append("bf16");
+    if (isa.burn_int8) peaks.append("int8");
+    all[isa.name] = py::dict("feature"_a = isa.feature, "parent"_a = isa.parent, "counter"_a = name_of(isa.counter),
+                             "peaks"_a = peaks);
+  }
+  return all;
 }
 
 // What the system refuses is an OSError, with its number.
@@ -28,18 +85,58 @@ void translate(std::exception_ptr error) {
   }
 }
 
+std::unique_ptr<ThreadPool> make_pool(std::vector<int> cpus, long spin_us, bool own) {
+  if (spin_us < 0) throw py::value_error("spin_us=" + std::to_string(spin_us) + " must not be negative");
+  return std::make_unique<ThreadPool>(std::move(cpus), std::chrono::microseconds(spin_us), own);
+}
+
+py::array_t<std::int64_t> spans(Team& team) {
+  const std::vector<Span> spans = team.spans();
+  py::array_t<std::int64_t> rows({static_cast<py::ssize_t>(spans.size()), py::ssize_t{3}});
+  std::int64_t* to = rows.mutable_data();
+  for (const Span& span : spans)
+    for (const std::int64_t field : {span.tag, span.begin_ns, span.end_ns}) *to++ = field;
+  return rows;
+}
+
+void bind_teams(py::module_& module) {
+  py::class_<Team, std::shared_ptr<Team>>(module, "Team")
+      .def_property_readonly("threads", &Team::threads)
+      .def_property_readonly("busy_ns", &Team::busy_ns)
+      .def("spans", spans);
+  py::class_<OpenMPTeam, Team, std::shared_ptr<OpenMPTeam>>(module, "OpenMPTeam")
+      .def(py::init<int>(), py::arg("threads"))
+      .def("pin", &OpenMPTeam::pin, py::arg("cpus"));
+  py::class_<ThreadPool, Team, std::shared_ptr<ThreadPool>>(module, "ThreadPool")
+      .def(py::init(&make_pool), py::arg("cpus"), py::arg("spin_us"), py::arg("own") = false)
+      .def_property_readonly("cpus", &ThreadPool::cpus);
+}
+
+void bind_roofs(py::module_& module) {
+  const auto unlocked = py::call_guard<py::gil_scoped_release>();
+  py::class_<ReadRoof>(module, "ReadRoof")
+      .def(py::init<std::shared_ptr<Team>, std::size_t>(), py::arg("team"), py::arg("nbytes"), unlocked)
+      .def("sample", &ReadRoof::sample, py::arg("nbytes"), unlocked);
+  module.def("peak_flops", &peak_flops, py::arg("team"), py::arg("isa"), py::arg("seconds"), py::kw_only(),
+             py::arg("dtype") = "bf16", unlocked);
+  module.def("ping_pong_ns", &ping_pong_ns, py::arg("team"), unlocked);
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_kernels, module) {
   module.doc() = "Fused MoE kernels for the CPU, and the roofs they run against.";
   py::register_exception_translator(translate);
   module.def("build_id", build_id);
+  module.def("formats", formats);
+  module.def("isas", isa_traits);
   module.def("grants", grants);
   bind_teams(module);
   bind_moe(module);
   bind_calls(module);
   bind_linear(module);
   bind_dense(module);
+  bind_small(module);
   bind_roofs(module);
 }
 

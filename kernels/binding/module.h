@@ -8,7 +8,6 @@ void bind_calls(pybind11::module_& module);
 void bind_dense(pybind11::module_& module);
 void bind_linear(pybind11::module_& module);
 void bind_moe(pybind11::module_& module);
-void bind_roofs(pybind11::module_& module);
-void bind_teams(pybind11::module_& module);
+void bind_small(pybind11::module_& module);
 
 }  // namespace ktbench::binding

@@ -1,6 +1,6 @@
 #include "binding/arrays.h"
-#include "binding/formats.h"
 #include "binding/module.h"
+#include "core/format_names.h"
 #include "moe/experts.h"
 
 #include <pybind11/stl.h>
@@ -17,7 +17,7 @@ constexpr const char* act_names[acts] = {"silu", "gelu_tanh"};
 Act act_named(const std::string& name) {
   for (int act = 0; act < acts; ++act)
     if (name == act_names[act]) return static_cast<Act>(act);
-  throw py::value_error("activation '" + name + "': allowed are silu, gelu_tanh");
+  throw py::value_error("activation '" + name + "': allowed are " + act_names[0] + ", " + act_names[1]);
 }
 
 const char* activation_of(const PackedExperts& experts) { return act_names[static_cast<int>(experts.glu().act)]; }
@@ -129,7 +129,7 @@ void bind_moe(py::module_& module) {
       .def_property_readonly("experts", [](const PackedExperts& e) { return e.geometry().experts; })
       .def_property_readonly("hidden", [](const PackedExperts& e) { return e.geometry().hidden; })
       .def_property_readonly("intermediate", [](const PackedExperts& e) { return e.geometry().intermediate; })
-      .def_property_readonly("precision", [](const PackedExperts& e) { return name_of(e.geometry().format); })
+      .def_property_readonly("precision", [](const PackedExperts& e) { return traits_of(e.geometry().format).name; })
       .def_property_readonly("domains", [](const PackedExperts& e) { return e.shards().size(); })
       .def_property_readonly("activation", activation_of)
       .def_property_readonly("alpha", [](const PackedExperts& e) { return e.glu().alpha; })

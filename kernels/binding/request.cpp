@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "binding/counts.h"
 #include "runtime/isa.h"
 
 namespace ktbench::binding {
@@ -29,22 +28,22 @@ ForwardInputs checked_inputs(const Geometry& g, const py::array& hidden, const p
 
 }  // namespace
 
-ForwardOptions Chosen::options(Precision precision) const {
-  if (isa && (avx512 || amx)) throw py::value_error("isa names the kernels alone: leave avx512 and amx off");
-  if (!isa && !avx512 && !amx) throw py::value_error("no kernels chosen: avx512, amx or isa");
+ForwardOptions KernelChoice::options(const Format& format) const {
+  if (isa && (avx512 || amx)) throw py::value_error("isa=" + *isa + " excludes avx512 and amx: set one or the other");
+  if (!isa && !avx512 && !amx) throw py::value_error("no kernels chosen: set avx512, amx or isa");
   if (amx_min_tokens < 0)
     throw py::value_error("amx_min_tokens=" + std::to_string(amx_min_tokens) + " must not be negative");
-  const Kernels* many = isa   ? &kernels_of(*isa, precision)
-                        : amx ? &kernels_of("amx", precision)
-                              : &fastest_avx512(precision);
-  const Kernels* few = avx512 ? &fastest_avx512(precision) : many;
+  const Kernels* many = isa   ? &kernels_of(*isa, format)
+                        : amx ? &kernels_of("amx", format)
+                              : &fastest_avx512(format);
+  const Kernels* few = avx512 ? &fastest_avx512(format) : many;
   return {few, many, amx_min_tokens, dynamic, numa};
 }
 
 Request::Request(std::shared_ptr<MoE> moe_, py::array hidden_, py::array ids_, py::array gates_, py::array out_,
-                 const Chosen& chosen)
+                 const KernelChoice& chosen)
     : moe(std::move(moe_)), hidden(std::move(hidden_)), ids(std::move(ids_)), gates(std::move(gates_)),
       out(std::move(out_)), inputs(checked_inputs(moe->experts().geometry(), hidden, ids, gates, out)),
-      options(chosen.options(moe->experts().geometry().format.precision)) {}
+      options(chosen.options(moe->experts().geometry().format)) {}
 
 }  // namespace ktbench::binding

@@ -10,8 +10,8 @@
 
 namespace ktbench::binding {
 
-// +v, +m, both (split by tokens per expert), or one ISA named outright. Nothing is chosen that was not asked for.
-struct Chosen {
+// Which kernels run: avx512, amx, both (split by tokens per expert), or one ISA by name. There is no default.
+struct KernelChoice {
   bool avx512 = false;
   bool amx = false;
   int amx_min_tokens = 5;
@@ -19,11 +19,11 @@ struct Chosen {
   bool dynamic = false;
   bool numa = false;
 
-  ForwardOptions options(Precision precision) const;
+  ForwardOptions options(const Format& format) const;
 };
 
-// A call's operator, arrays and options: what a submission has to keep alive. Throws TypeError, ValueError and
-// RuntimeError in words of the arguments.
+// A call's operator, arrays and options: what a submission has to keep alive. Throws TypeError, ValueError
+// and RuntimeError that name the argument.
 struct Request {
   std::shared_ptr<MoE> moe;
   py::array hidden, ids, gates, out;
@@ -31,7 +31,7 @@ struct Request {
   ForwardOptions options;
 
   Request(std::shared_ptr<MoE> moe, py::array hidden, py::array ids, py::array gates, py::array out,
-          const Chosen& chosen);
+          const KernelChoice& chosen);
 };
 
 }  // namespace ktbench::binding

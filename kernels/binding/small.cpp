@@ -1,12 +1,11 @@
 // Small operations of a decode step, checked once and done again and again.
-#include "binding/small.h"
+#include "binding/module.h"
 
 #include <functional>
 #include <utility>
 #include <vector>
 
 #include "binding/arrays.h"
-#include "binding/counts.h"
 #include "dense/select.h"
 #include "dense/small.h"
 
@@ -66,8 +65,8 @@ SmallCall bind_take_rows(const py::array& table, const py::array& ids, py::array
 
 void check_top_k(int top_k, int experts) {
   if (experts < 1 || experts > most_selectable)
-    throw py::value_error(std::to_string(experts) + " experts, 1.." + std::to_string(most_selectable) +
-                          " can be selected from");
+    throw py::value_error("logits of " + std::to_string(experts) + " experts: allowed are 1 to " +
+                          std::to_string(most_selectable));
   if (top_k < 1 || top_k > experts)
     throw py::value_error("top_k=" + std::to_string(top_k) + " is not in 1.." + std::to_string(experts));
 }

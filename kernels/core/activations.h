@@ -1,5 +1,6 @@
 // Rows of activations as plain loops that the compiler vectorises for the ISA whose file includes them. Quantised
-// numbers are the same on every ISA. Everything sits in an anonymous namespace: no copy can leak from one ISA to another.
+// numbers are the same on every ISA. Everything sits in an anonymous namespace: no copy can leak from one ISA to
+// another.
 #pragma once
 
 #include "core/epilogue.h"

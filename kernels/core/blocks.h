@@ -1,6 +1,8 @@
 // Loops for core/blocked.h out of the register blocks of core/lines.h, core/grouped.h and core/gguf.h.
 #pragma once
 
+#include <type_traits>
+
 #include "core/gguf.h"
 
 namespace ktbench {
@@ -8,11 +10,12 @@ namespace {
 
 using Stream = void (*)(const Rows&, const Strips&, float*);
 
-// Pairs of strips, each met by up to `n` rows at a time. The first of them read from memory, and the more they are the
-// better that is hidden; the others find the pair in L2. Where pairs pay (`Strips::paired`), Table::pairs[rows - 1] reads
-// both strips at once; more rows than it has entries for read one after the other, with prefetches.
+// For few rows: pairs of strips, each multiplied with up to `n` rows at a time. The first rows read the pair from
+// memory, with more rows to hide the latency behind; the others find it in L2. Where pairs pay (`Strips::paired`),
+// Table::pairs[rows - 1] reads both strips at once; more rows than it has entries for read one after the other, with
+// prefetches.
 template <class Table, int n>
-struct Few {
+struct StreamKernel {
   static constexpr int strips = 2;
 
   template <class Epilogue>
@@ -36,18 +39,18 @@ struct Few {
   }
 };
 
-template <class P, class Source, int strips, int stride, class Heights>
+template <class P, class Panels, int strips, int stride, class Heights>
 struct BlockTable;
-template <class P, class Source, int strips, int stride, int... r>
-struct BlockTable<P, Source, strips, stride, std::integer_sequence<int, r...>> {
-  using Block = void (*)(const Panel&, const std::byte*, std::size_t, const Ahead&, bool, float*);
-  static constexpr Block of[] = {Source::template block<P, r + 1, strips, stride>...};
+template <class P, class Panels, int strips, int stride, int... r>
+struct BlockTable<P, Panels, strips, stride, std::integer_sequence<int, r...>> {
+  using Block = void (*)(const Panel&, const std::byte*, std::size_t, const Prefetch&, bool, float*);
+  static constexpr Block of[] = {Panels::template block<P, r + 1, strips, stride>...};
 };
 
-// As many rows and strips as there are registers for. `Source` makes panels out of strips, and says which register block
-// passes them, with how many rows, and how its sums end.
-template <class P, class Source>
-struct Many {
+// For many rows: register blocks of as many rows and strips as there are registers for. `Panels` makes panels out of
+// strips and names the register block that passes them, its rows, and how its sums end.
+template <class P, class Panels>
+struct BlockKernel {
   static constexpr int strips = P::parts == 1 ? 4 : 2;
   static constexpr int at_once = P::parts == 1 ? 4 : 1;  // that a register block takes
   static constexpr int stride = strips * strip_rows;
@@ -66,18 +69,18 @@ struct Many {
   }
 
  private:
-  static constexpr int block_rows = Source::template rows<P>;
+  static constexpr int block_rows = Panels::template rows<P>;
   using Heights = std::make_integer_sequence<int, block_rows>;
 
   static void multiply(const Rows& x, const Strips& w, float* c, std::byte* unpacked) {
-    const int lines = static_cast<int>(x.scale_at) / P::step, pieces = (lines + Source::piece_lines - 1) / Source::piece_lines;
+    const int lines = static_cast<int>(x.scale_at) / P::step, pieces = (lines + Panels::piece_lines - 1) / Panels::piece_lines;
     const int height = even_height(x.count, block_rows), blocks = (x.count + height - 1) / height;
     const int turns = lines / turn_lines * blocks;
     // All of the group that follows, in equal parts.
-    Ahead ahead{w.following, static_cast<int>(w.count * w.bytes / line_bytes / turns) + 1};
+    Prefetch ahead{w.following, static_cast<int>(w.count * w.bytes / line_bytes / turns) + 1};
     for (int piece = 0; piece < pieces; ++piece) {
-      const int first = piece * Source::piece_lines;
-      const Panel panel = Source::panel(w, first, smaller(Source::piece_lines, lines - first), unpacked);
+      const int first = piece * Panels::piece_lines;
+      const Panel panel = Panels::panel(w, first, smaller(Panels::piece_lines, lines - first), unpacked);
       for (int r = 0; r < x.count; r += height) {
         multiply_rows(panel, rows_from(x, r, height), w.count, first, ahead, piece == 0, c + r * stride);
         ahead.from += panel.count / turn_lines * ahead.lines * line_bytes;
@@ -85,24 +88,24 @@ struct Many {
     }
     for (int r = 0; r < x.count; ++r)
       for (int i = 0; i < w.count * P::parts; ++i)
-        Source::template finish<P>(w, i, row_scale(x, r), c + r * stride + i * part_rows<P>);
+        Panels::template finish<P>(w, i, row_scale(x, r), c + r * stride + i * part_rows<P>);
   }
 
-  static void multiply_rows(const Panel& panel, const Rows& x, int strip_count, int first_line, const Ahead& ahead,
+  static void multiply_rows(const Panel& panel, const Rows& x, int strip_count, int first_line, const Prefetch& ahead,
                             bool begins, float* c) {
     constexpr int narrow = P::parts == 1 ? 2 : 1;
     const std::byte* row = x.data + first_line * P::step;
     if (strip_count == at_once)
-      return BlockTable<P, Source, at_once, stride, Heights>::of[x.count - 1](panel, row, x.stride, ahead, begins, c);
+      return BlockTable<P, Panels, at_once, stride, Heights>::of[x.count - 1](panel, row, x.stride, ahead, begins, c);
     for (int s = 0; s < strip_count; s += narrow)
-      BlockTable<P, Source, narrow, stride, Heights>::of[x.count - 1](
+      BlockTable<P, Panels, narrow, stride, Heights>::of[x.count - 1](
           {panel.lines + s * panel.strip_bytes, panel.strip_bytes, panel.count}, row, x.stride, ahead, begins,
           c + s * strip_rows);
   }
 };
 
 // Strips as they are: 128 lines of four strips are 32 KiB.
-struct Packed {
+struct PackedPanels {
   static constexpr int piece_lines = 128;
   static Panel panel(const Strips& w, int first, int count, std::byte*) {
     return {lines_of(w) + first * line_bytes, w.bytes, count};
@@ -118,7 +121,7 @@ struct Packed {
 };
 
 // int4 unpacked to int8. A piece begins with a record whatever its groups.
-struct Unpacked : Packed {
+struct UnpackedPanels : PackedPanels {
   static Panel panel(const Strips& w, int first, int count, std::byte* to) {
     const int group_lines = w.format.group / 8, groups = count / (2 * group_lines);
     for (int s = 0; s < w.count; ++s)
@@ -127,18 +130,42 @@ struct Unpacked : Packed {
   }
 };
 
-template <class P, class FewLoop, class ManyLoop, int few_rows, std::uint64_t Counters::*calls>
+// `Few` multiplies up to `few_rows` rows, `Many` more.
+template <class P, class Few, class Many, int few_rows, std::uint64_t Counters::*calls>
 struct KernelsOf {
   static void gate_up(const GateUp& job, Counters& counters) {
     ++(counters.*calls);
-    job.x.count <= few_rows ? ktbench::gate_up<FewLoop>(job) : ktbench::gate_up<ManyLoop>(job);
+    job.x.count <= few_rows ? ktbench::gate_up<Few>(job) : ktbench::gate_up<Many>(job);
   }
   static void down(const Down& job, Counters& counters) {
     ++(counters.*calls);
-    job.h.count <= few_rows ? ktbench::down<FewLoop>(job) : ktbench::down<ManyLoop>(job);
+    job.h.count <= few_rows ? ktbench::down<Few>(job) : ktbench::down<Many>(job);
   }
   static void nothing() {}
   static constexpr Kernels kernels{P::activation, nothing, nothing, gate_up, down, prepare_row, round_all};
+};
+
+struct NoKernels {
+  static constexpr Kernels kernels{};
+};
+
+// Which loops multiply which format. `Loops` has those of an instruction set: ByRow<P>, ByGroup<P>,
+// ByBlock<P, Lines, Panels>; `Bf16` are its kernels of bf16, `P` its policy of integers, void where it has none.
+template <class Loops, class Bf16, class P>
+struct KernelsByFormat {
+  template <Format format>
+  static consteval Kernels of() {
+    constexpr bool int4 = format.numbers == Numbers::int4;
+    if constexpr (format.scales == Scales::none) return Bf16::kernels;
+    else if constexpr (std::is_void_v<P>) return NoKernels::kernels;
+    else if constexpr (format.scales == Scales::row && !int4) return Loops::template ByRow<P>::kernels;
+    else if constexpr (format.scales == Scales::group && int4) return Loops::template ByGroup<P>::kernels;
+    else if constexpr (format.scales == Scales::block && int4)
+      return Loops::template ByBlock<P, FourBits<P>, UnpackedBlockPanels>::kernels;
+    else if constexpr (format.scales == Scales::block)
+      return Loops::template ByBlock<P, EightBits<P>, BlockPanels>::kernels;
+    else return NoKernels::kernels;
+  }
 };
 
 }  // namespace

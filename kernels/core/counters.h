@@ -18,8 +18,30 @@ struct alignas(64) Counters {
   std::uint64_t flops = 0;
   std::uint64_t local_bytes = 0;   // of weights, read by the threads of their domain, with numa
   std::uint64_t remote_bytes = 0;  // of weights, read by threads of other domains
-
-  Counters& operator+=(const Counters& other);
 };
+
+struct CounterTraits {
+  const char* name;
+  std::uint64_t Counters::*value;
+  bool of_tasks = false;  // who computed what; of the MoE operator alone
+};
+
+inline constexpr CounterTraits counter_table[] = {
+    {"reference_calls", &Counters::reference_calls},
+    {"avx2_calls", &Counters::avx2_calls},
+    {"avx512_calls", &Counters::avx512_calls},
+    {"amx_tiles", &Counters::amx_tiles},
+    {"emulated_tiles", &Counters::emulated_tiles},
+    {"tasks_static", &Counters::tasks_static, true},
+    {"tasks_dynamic", &Counters::tasks_dynamic, true},
+    {"tasks_stolen", &Counters::tasks_stolen, true},
+    {"weight_bytes", &Counters::weight_bytes},
+    {"flops", &Counters::flops},
+    {"local_bytes", &Counters::local_bytes, true},
+    {"remote_bytes", &Counters::remote_bytes, true},
+};
+
+// Not for files with vector code.
+Counters& operator+=(Counters& sum, const Counters& other);
 
 }  // namespace ktbench

@@ -48,7 +48,7 @@ inline float silu(float x) { return x / (1.0f + exp_bounded(-x)); }
 inline float at_most(float x, float limit) { return x > limit ? limit : x; }
 inline float at_least(float x, float limit) { return x < limit ? limit : x; }
 
-// Beyond it a sigmoid is 0 or 1 whatever the curve, and a curve of 0 must not meet an infinity.
+// Beyond it a sigmoid is 0 or 1 whatever the curve, and 0 times an infinity would be a NaN.
 constexpr float largest_square = 1e30f;
 
 // What the sigmoid of a gate is taken of.

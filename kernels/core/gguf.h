@@ -1,4 +1,4 @@
-// q8_0 and q4_0: the integer sums of a block's 32 k are scaled and added up as floats. A policy P is one of
+// Formats with block scales: the integer sums of a block's 32 k are scaled and added up as floats. A policy P is one of
 // core/grouped.h; in addition
 //   gguf_rows, keeps_floats  rows of a register block, and whether it keeps the floats in registers, too, or in L1
 //   zero(sum)  in assembly, too: gcc 12 copies a register of zeros into every sum
@@ -27,7 +27,7 @@ inline const float* offsets_of(const Strips& w, int strip) {
 // Lines of int8, and of int4, as their sums come.
 template <class P>
 struct EightBits {
-  static constexpr int block_lines = gguf_depth / 4, step = P::step;
+  static constexpr int block_lines = block_depth / 4, step = P::step;
   static constexpr float unit = 1;
   template <int rows, int strips, int n>
   static void add(typename P::Sum (&sums)[n], const std::byte* line, std::size_t strip_bytes,
@@ -39,7 +39,7 @@ struct EightBits {
 
 template <class P>
 struct FourBits {
-  static constexpr int block_lines = gguf_depth / 8, step = P::quarter_step;
+  static constexpr int block_lines = block_depth / 8, step = P::quarter_step;
   static constexpr float unit = P::unit;
   template <int rows, int strips, int n>
   static void add(typename P::Sum (&sums)[n], const std::byte* line, std::size_t strip_bytes,
@@ -55,8 +55,8 @@ void stream_gguf(const Rows& x, const Strips& w, float* c) {
   clear(floats);
   const std::byte* at = lines_of(w);
   RowPointers<rows> row(x.data, x.stride);
-  [[maybe_unused]] const Fetching<strips> fetch(w);
-  for (int k = 0; k < w.depth; k += blocks_per_record * gguf_depth) {
+  [[maybe_unused]] const StreamPrefetch<strips> fetch(w);
+  for (int k = 0; k < w.depth; k += blocks_per_record * block_depth) {
     const std::byte* scales = at;
     if constexpr (fetching) fetch.ahead_of(at);
     at += line_bytes;
@@ -112,9 +112,9 @@ inline void add_scaled(const typename P::Sum (&sums)[n], const std::byte* scales
   }
 }
 
-// A register block over records of q8_0, like core/lines.h's block() over lines; c holds floats.
+// A register block over records of int8 blocks, like core/lines.h's block() over lines; c holds floats.
 template <class P, int rows, int strips, int c_stride>
-void block_gguf(const Panel& w, const std::byte* x, std::size_t stride, const Ahead& ahead, bool begins, float* c) {
+void block_gguf(const Panel& w, const std::byte* x, std::size_t stride, const Prefetch& ahead, bool begins, float* c) {
   constexpr int n = rows * strips * P::parts;
   if (begins)
     for (int i = 0; i < n; ++i) P::put_floats(typename P::Floats{}, place<P, strips, c_stride>(c, i));
@@ -144,13 +144,13 @@ void block_gguf(const Panel& w, const std::byte* x, std::size_t stride, const Ah
   for (int i = 0; P::keeps_floats && i < n; ++i) P::put_floats(floats[i], place<P, strips, c_stride>(c, i));
 }
 
-// For Many of core/blocks.h: strips of q8_0 as they are.
-struct PackedQ8 {
+// For BlockKernel of core/blocks.h: strips of int8 blocks as they are.
+struct BlockPanels {
   static constexpr int piece_lines = 128;
   static constexpr std::size_t piece_bytes = piece_lines / turn_lines * (turn_lines + 1) * line_bytes;
 
   static Panel panel(const Strips& w, int first, int count, std::byte*) {
-    return {lines_of(w) + w.format.bytes_before(first * 4 / gguf_depth), w.bytes, count};
+    return {lines_of(w) + w.format.bytes_before(first * 4 / block_depth), w.bytes, count};
   }
   template <class P>
   static constexpr int rows = P::gguf_rows;
@@ -162,11 +162,11 @@ struct PackedQ8 {
   }
 };
 
-// q4_0 unpacked to q8_0.
-struct UnpackedQ4 : PackedQ8 {
+// Blocks of int4 unpacked to int8.
+struct UnpackedBlockPanels : BlockPanels {
   static Panel panel(const Strips& w, int first, int count, std::byte* to) {
     for (int s = 0; s < w.count; ++s)
-      unpack_records(lines_of(w) + s * w.bytes + w.format.bytes_before(first * 4 / gguf_depth), count / turn_lines,
+      unpack_records(lines_of(w) + s * w.bytes + w.format.bytes_before(first * 4 / block_depth), count / turn_lines,
                      to + s * piece_bytes);
     return {to, piece_bytes, count};
   }

@@ -1,6 +1,6 @@
 // Few rows against int4: the integer sums of a group are scaled and added up as floats. A policy P is one of
 // core/lines.h; in addition
-//   quarters, quarter_step   operands per line of int4, and bytes of an activation row that a line meets
+//   quarters, quarter_step   operands per line of int4, and bytes of an activation row per line
 //   load_int4<quarter>(part)  an operand, `unit` times too large
 //   broadcast_int4<quarter>(row)
 //   Floats, scale(sums, group scales, floats), store_floats(floats, unit, part, scales, row_scale, c)
@@ -44,7 +44,7 @@ void stream_int4(const Rows& x, const Strips& w, float* c) {
   const int group_lines = w.format.group / 8;
   const std::byte* at = lines_of(w);
   RowPointers<rows> row(x.data, x.stride);
-  [[maybe_unused]] const Fetching<strips> fetch(w);
+  [[maybe_unused]] const StreamPrefetch<strips> fetch(w);
   for (int groups = w.format.groups(w.depth); groups > 0; groups -= groups_per_record) {
     const std::int8_t* scales = record_scales(at);
     at += line_bytes;

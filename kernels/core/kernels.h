@@ -2,6 +2,8 @@
 // function with the portable path.
 #pragma once
 
+#include <utility>
+
 #include "core/counters.h"
 #include "core/layout.h"
 
@@ -75,20 +77,32 @@ struct Down {
   std::byte* scratch;
 };
 
-// For one precision. A null gate_up marks a precision that the ISA has no kernels for.
+// Of one ISA for one format. A null gate_up: the ISA has none for it.
 struct Kernels {
-  Activation activation;
-  void (*enter)();  // on each thread, before and after its share of a phase
-  void (*leave)();
-  void (*gate_up)(const GateUp&, Counters&);
-  void (*down)(const Down&, Counters&);
+  Activation activation = Activation::bf16;
+  void (*enter)() = nullptr;  // on each thread, before and after its part of a phase
+  void (*leave)() = nullptr;
+  void (*gate_up)(const GateUp&, Counters&) = nullptr;
+  void (*down)(const Down&, Counters&) = nullptr;
   // `count` numbers become a row; the rest of its depth is filled with zeros.
-  void (*prepare)(const bf16* from, int count, const RowFormat& format, std::byte* row);
-  void (*round)(const float* from, bf16* to, int count);
+  void (*prepare)(const bf16* from, int count, const RowFormat& format, std::byte* row) = nullptr;
+  void (*round)(const float* from, bf16* to, int count) = nullptr;
 };
 
-// By Precision.
-using KernelSet = Kernels[precisions];
+// By row of the format table.
+struct KernelSet {
+  Kernels of_row[format_count];
+};
+
+// Isa::of<format>() for every row of the format table.
+template <class Isa, std::size_t... row>
+consteval KernelSet kernel_set(std::index_sequence<row...>) {
+  return {{Isa::template of<format_table[row].format>()...}};
+}
+template <class Isa>
+consteval KernelSet kernel_set() {
+  return kernel_set<Isa>(std::make_index_sequence<format_count>{});
+}
 
 extern const KernelSet reference_kernels;
 extern const KernelSet avx2_kernels;

@@ -2,9 +2,9 @@
 //   Vector, Sum       an operand, and a register of sums
 //   parts             vectors per line: 1 of 64 bytes or 2 of 32
 //   block_rows        rows of a block, so that its sums and operands fit the registers
-//   halves, step      operands per line, and bytes of an activation row that a line meets
+//   halves, step      operands per line, and bytes of an activation row per line
 //   load<half>(part)  the operand out of a part of a line
-//   broadcast<half>(row)  the activations that it meets
+//   broadcast<half>(row)  the activations it is multiplied with
 //   add(sum, a, w)    sum += a * w, in assembly that keeps the sum in its register: gcc 12 lets products overwrite the
 //                     activation instead, and copies or spills sums to make up for it
 //   sum(a, b), get(c), put(sum, c)
@@ -41,8 +41,8 @@ constexpr int part_bytes = line_bytes / P::parts;
 template <class P>
 constexpr int part_rows = strip_rows / P::parts;
 
-// Where rows are, in few enough registers for up to 24 of them: an x86 address is a base and an index times 1, 2, 4 or 8.
-// Left to itself gcc keeps a pointer to each row in memory and loads it anew with every use.
+// Where rows are, in few enough registers for up to 24 of them: an x86 address is a base and an index times 1, 2, 4 or
+// 8. Left to itself gcc keeps a pointer to each row in memory and loads it anew with every use.
 template <int rows>
 struct RowPointers {
   const std::byte* base[(rows + 7) / 8];
@@ -97,7 +97,7 @@ struct Panel {
 };
 
 // Weights to bring into L2 meanwhile: so many lines with every turn of `turn_lines` lines of the panel.
-struct Ahead {
+struct Prefetch {
   const std::byte* from;
   int lines;
 };
@@ -105,7 +105,7 @@ constexpr int turn_lines = 16;
 
 // Adds the products of `rows` rows from `x` on to c, or begins with them. c holds sums as P keeps them.
 template <class P, int rows, int strips, int c_stride>
-void block(const Panel& w, const std::byte* x, std::size_t stride, const Ahead& ahead, bool begins, float* c) {
+void block(const Panel& w, const std::byte* x, std::size_t stride, const Prefetch& ahead, bool begins, float* c) {
   typename P::Sum sums[rows * strips * P::parts];
   constexpr int per_row = strips * P::parts;
   if (begins) {
@@ -131,15 +131,15 @@ void block(const Panel& w, const std::byte* x, std::size_t stride, const Ahead& 
   for (int i = 0; i < rows * per_row; ++i) P::put(sums[i], c + i / per_row * c_stride + i % per_row * part_rows<P>);
 }
 
-// What few rows fetch, `strips` streams of weights side by side: near lines into L1, and lines further than a page into L2,
-// since the hardware prefetcher stops at a page's end. From there on the beginnings of the strips that follow. One token
-// on Granite Rapids, int8: 27 GB/s without, 29 with either, 31 with both.
+// What few rows prefetch, `strips` streams of weights side by side: near lines into L1, and lines further than a page
+// into L2, since the hardware prefetcher stops at a page's end. From there on the beginnings of the strips that follow.
+// One token on Granite Rapids, int8: 27 GB/s without, 29 with either, 31 with both.
 template <int strips>
-class Fetching {
+class StreamPrefetch {
  public:
   static constexpr std::ptrdiff_t near = 512, far = 4096;
 
-  explicit Fetching(const Strips& w)
+  explicit StreamPrefetch(const Strips& w)
       : bytes_(w.bytes), turn_(w.data + w.bytes - far), shift_(w.following - w.data - static_cast<std::ptrdiff_t>(w.bytes)) {}
 
   void ahead_of(const std::byte* line) const {
@@ -159,8 +159,8 @@ class Fetching {
 
 constexpr int c_stride = 2 * strip_rows;  // of what streams multiply into
 
-// Few rows: `strips` strips at a time, each a single stream of weights, sums split over k to hide the latency of the dot
-// product.
+// Few rows: `strips` strips at a time, each a single stream of weights, sums split over k to hide the latency of the
+// dot product.
 template <class P, int rows, int strips, int split, bool fetching>
 void stream(const Rows& x, const Strips& w, float* c) {
   constexpr int step = split > 2 ? split : 2;  // lines a turn
@@ -169,7 +169,7 @@ void stream(const Rows& x, const Strips& w, float* c) {
   clear(sums);
   const std::byte* line = lines_of(w);
   RowPointers<rows> row(x.data, x.stride);
-  [[maybe_unused]] const Fetching<strips> fetch(w);
+  [[maybe_unused]] const StreamPrefetch<strips> fetch(w);
   for (int i = w.depth / w.format.line_depth(); i > 0; i -= step, line += step * line_bytes, row.advance(step * P::step)) {
 #pragma GCC unroll 4
     for (int j = 0; j < step; ++j) {

@@ -1,5 +1,5 @@
-// int4 strips as int8 ones: weight = row scale x (group scale x int4), and the product in brackets fits int8 exactly.
-// q4_0 strips as q8_0 ones, whose scales are the same.
+// int4 strips with group scales as int8 strips: weight = row scale x (group factor x int4), and the product in brackets
+// fits int8 exactly. int4 strips with block scales as int8 strips with the same scales.
 #pragma once
 
 #ifdef __AVX2__
@@ -15,7 +15,7 @@ inline const std::int8_t* record_scales(const std::byte* record) { return reinte
 
 alignas(16) constexpr std::int8_t nibble_values[] = {0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1};
 
-// Of one group, each row's scale where `unpack_line` wants it.
+// Of one group, each row's scale as `unpack_line` reads it.
 #if defined(__AVX512BW__)
 
 using GroupScales = __m512i;
@@ -123,7 +123,7 @@ inline void widen_line(const std::byte* from, std::byte* to) {
 
 #endif
 
-// Records of q4_0 as those of q8_0.
+// Records of blocks of int4 as records of blocks of int8.
 inline void unpack_records(const std::byte* record, int count, std::byte* to) {
   for (; count > 0; --count) {
     __builtin_memcpy(to, record, line_bytes);
@@ -149,17 +149,17 @@ inline const std::byte* record_at(const Strips& w, int strip, int g) {
   return w.data + strip * w.bytes + sizeof(StripScales) + w.format.bytes_before(g);
 }
 
-// `packed` as int8 or q8_0 strips in scratch memory.
+// `packed` as strips of int8 in scratch memory.
 inline Strips unpacked(const Strips& packed, std::byte* scratch) {
   const Format& from = packed.format;
-  const Format format = from.is_gguf() ? Format{Precision::q8_0, gguf_depth} : Format{Precision::int8, 0};
+  const Format format = from.widened();
   const Strips w{scratch, packed.count, packed.depth, format.strip_bytes(packed.depth), format, false, nullptr};
   const int groups = from.groups(packed.depth), head = from.head_bytes();
   for (int s = 0; s < packed.count; ++s) {
     const std::byte* strip = packed.data + s * packed.bytes;
     std::byte* to = scratch + s * w.bytes;
     __builtin_memcpy(to, strip, head);
-    from.is_gguf() ? unpack_records(strip + head, groups / blocks_per_record, to + head)
+    from.has_blocks() ? unpack_records(strip + head, groups / blocks_per_record, to + head)
                    : unpack_groups(strip + head, groups, from.group / 8, to + head);
   }
   return w;

@@ -10,9 +10,9 @@ namespace ktbench {
 
 constexpr int attend_chunk = 64;  // positions whose keys and values pass L1 together
 
-// What some positions of one group come to, before they meet the others: for each query head the largest score, the
-// sum of exp(score - largest), and the values weighted by that. A head's floats follow one another; the order of its
-// sums is the kernels' own.
+// What some positions of one group come to, before they are combined with the others: for each query head the largest
+// score, the sum of exp(score - largest), and the values weighted by that. A head's floats follow one another; the
+// order of its sums is the kernels' own.
 struct PartialShape {
   int heads, value_size;
 

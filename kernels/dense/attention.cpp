@@ -19,7 +19,7 @@ std::size_t attend_scratch_bytes(int heads, int size, int value_size) {
 }
 
 DecodeAttention::DecodeAttention(std::shared_ptr<Team> team)
-    : team_(std::move(team)), scratch_(team_->threads()), shares_(team_->threads()), counters_(team_->threads()) {
+    : team_(std::move(team)), scratch_(team_->threads()), tasks_(team_->threads()), counters_(team_->threads()) {
   phases_.emplace_back([this](int thread) { attend(thread); });
   phases_.emplace_back([this](int thread) { combine(thread); });
 }
@@ -31,7 +31,7 @@ void DecodeAttention::forward(const AttentionCall& call, const AttentionKernels&
   if (groups_.empty()) return;
   partials_.reserve(std::max<std::size_t>(parts_.size(), 1) * shape().floats() * sizeof(float));
   for (HugeBuffer& scratch : scratch_) scratch.reserve(attend_scratch_bytes(call.group(), call.size, call.value_size));
-  shares_.deal(static_cast<int>(parts_.size()));
+  tasks_.assign(static_cast<int>(parts_.size()));
   team_->run(std::span(phases_).first(direct_ ? 1 : 2));
 }
 
@@ -60,7 +60,7 @@ void DecodeAttention::add_group(int sequence, int key_head, int length) {
 }
 
 void DecodeAttention::attend(int thread) {
-  shares_.work(thread, true, counters_[thread],
+  tasks_.work(thread, true, counters_[thread],
                [&](int index) { attend_part(index, scratch_[thread].as<>()); });
 }
 

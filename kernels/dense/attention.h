@@ -1,5 +1,5 @@
 // Attention of a decode step: one query token per sequence over a static cache. Long contexts are cut into parts that
-// any thread may take, and their partial results meet in a second phase. Where they are cut follows from the lengths
+// any thread may take, and a second phase combines their partial results. Where they are cut follows from the lengths
 // alone, so the result does not depend on the thread count.
 #pragma once
 
@@ -10,7 +10,7 @@
 #include "dense/attend.h"
 #include "dense/heads.h"
 #include "runtime/memory.h"
-#include "runtime/shares.h"
+#include "runtime/partition.h"
 
 namespace ktbench {
 
@@ -60,12 +60,12 @@ class DecodeAttention {
   std::mutex lock_;
   AttentionCall call_{};
   const AttentionKernels* kernels_ = nullptr;
-  bool direct_ = false;  // no group has more than one part: each is combined by whoever attended to it
+  bool direct_ = false;  // no group has more than one part: each is combined by the thread that attended to it
   std::vector<Group> groups_;
   std::vector<Part> parts_;
   HugeBuffer partials_;
   std::vector<HugeBuffer> scratch_;  // by thread
-  Shares shares_;
+  TaskPartition tasks_;
   std::vector<Counters> counters_;
   std::vector<Team::Phase> phases_;
 };

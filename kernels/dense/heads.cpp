@@ -5,16 +5,16 @@
 namespace ktbench {
 namespace {
 
-constexpr std::int64_t worth_a_team = 64 << 10;  // numbers: what one thread does in the time that a team takes to meet
+constexpr std::int64_t min_team_numbers = 64 << 10;  // what one thread does during a team's barrier
 
 // body(row) for every one of `rows` rows of `numbers` numbers.
 template <class Body>
 void for_rows(int rows, std::int64_t numbers, Team* team, Body body) {
-  const auto share = [&](std::int64_t part, std::int64_t parts) {
+  const auto work = [&](std::int64_t part, std::int64_t parts) {
     for (std::int64_t row = rows * part / parts; row < rows * (part + 1) / parts; ++row) body(row);
   };
-  if (!team || rows * numbers < worth_a_team) return share(0, 1);
-  team->run([&](int thread) { share(thread, team->threads()); });
+  if (!team || rows * numbers < min_team_numbers) return work(0, 1);
+  team->run([&](int thread) { work(thread, team->threads()); });
 }
 
 void prepare_head(const bf16* from, int size, const Norm& norm, const Rotation& rotation, const RowKernels& kernels,

@@ -12,7 +12,6 @@
 namespace ktbench {
 namespace {
 
-constexpr int amx_min_tokens = 5;
 constexpr int few_tokens = 24;             // up to these the weights are the stream
 constexpr int most_block_tokens = 256;     // their activations lie in L2 beside a task's weights, or near it
 constexpr int most_own_numbers = 8 << 10;  // of activations that each thread prepares for itself: 1 us
@@ -35,33 +34,10 @@ constexpr std::array<T, most_block_tokens> counting_from(T first) {
 constexpr auto same_row = counting_from<int, 1>(0);
 constexpr auto gate_of_one = counting_from<float, 0.0f>(1);
 
-const Kernels& fastest_few(Precision precision) {
-  if (granted("avx512")) return fastest_avx512(precision);
-  if (has_kernels("avx2_vnni", precision)) return kernels_of("avx2_vnni", precision);
-  return kernels_of(granted("avx2") ? "avx2" : "reference", precision);
-}
-
-struct Fastest {
-  const Kernels *few, *many;
-};
-
-Fastest fastest_of(Precision precision) {
-  const Kernels& few = fastest_few(precision);
-  return {&few, has_kernels("amx", precision) ? &kernels_of("amx", precision) : &few};
-}
-
 }  // namespace
 
-const Kernels& fastest_kernels(Precision precision, int tokens) {
-  static const Fastest all[precisions] = {fastest_of(Precision::bf16), fastest_of(Precision::int8),
-                                          fastest_of(Precision::int4), fastest_of(Precision::q8_0),
-                                          fastest_of(Precision::q4_0)};
-  const Fastest& fastest = all[static_cast<int>(precision)];
-  return tokens < amx_min_tokens ? *fastest.few : *fastest.many;
-}
-
 // One after the other, each on lines of its own.
-struct Linear::Room {
+struct Linear::Buffers {
   float* sums;
   std::byte* scratch;
   std::byte* rows;
@@ -83,7 +59,7 @@ void Linear::forward(const bf16* x, int tokens, bf16* out, const Kernels& kernel
   const std::lock_guard lock(workspace_->lock);
   call_ = plan(x, tokens, out, kernels);
   reserve();
-  workspace_->shares.deal(tasks());
+  workspace_->tasks.assign(tasks());
   team_->run(std::span(phases_).last(call_.own_rows ? 1 : 2));
   collect();
 }
@@ -106,7 +82,7 @@ int Linear::strips_per_task(int tokens, int blocks) const {
 
 int Linear::tasks() const { return blocks_of(weights_->strips(), call_.strips) * call_.blocks; }
 
-Linear::Room Linear::room(std::byte* memory) const {
+Linear::Buffers Linear::buffers(std::byte* memory) const {
   const Geometry geometry{1, weights_->columns(), weights_->columns(), weights_->format()};
   const std::size_t sums = 1ul * call_.block_tokens * call_.strips * strip_rows * sizeof(float);
   std::byte* const scratch = memory + whole_lines(sums);
@@ -117,8 +93,8 @@ Linear::Room Linear::room(std::byte* memory) const {
 
 void Linear::reserve() {
   if (!call_.own_rows) workspace_->rows.reserve(padded_rows(call_.tokens) * call_.format.bytes());
-  const std::size_t bytes = room(nullptr).end - static_cast<std::byte*>(nullptr);
-  for (Workspace::Worker& worker : workspace_->workers) worker.room.reserve(bytes);
+  const std::size_t bytes = buffers(nullptr).end - static_cast<std::byte*>(nullptr);
+  for (Workspace::Worker& worker : workspace_->workers) worker.buffers.reserve(bytes);
 }
 
 void Linear::prepare_rows(int begin, int end, std::byte* to) const {
@@ -135,33 +111,33 @@ void Linear::prepare(int thread) {
 // Tile state and the like are set up on each thread for the length of its share.
 void Linear::multiply(int thread) {
   Workspace::Worker& worker = workspace_->workers[thread];
-  const Room mine = room(worker.room.as<>());
+  const Buffers mine = buffers(worker.buffers.as<>());
   if (call_.own_rows) prepare_rows(0, call_.tokens, mine.rows);
   call_.kernels->enter();
-  workspace_->shares.work(thread, true, worker.counters, [&](int number) { task(number, mine, worker.counters); });
+  workspace_->tasks.work(thread, true, worker.counters, [&](int number) { task(number, mine, worker.counters); });
   call_.kernels->leave();
 }
 
-void Linear::task(int number, const Room& room, Counters& counters) const {
+void Linear::task(int number, const Buffers& buffers, Counters& counters) const {
   const int block = number % call_.blocks, first = number / call_.blocks * call_.strips;
   const int strips = std::min(call_.strips, weights_->strips() - first), columns = strips * strip_rows;
   const int token = block * call_.block_tokens, tokens = std::min(call_.block_tokens, call_.tokens - token);
   const int column = first * strip_rows, kept = std::clamp(weights_->rows() - column, 0, columns);
   const Strips w = strips_of(first, strips, block + 1 == call_.blocks);
-  for (int t = 0; t < tokens; ++t) std::copy_n(bias_.data() + column, columns, room.sums + 1ul * t * columns);
-  call_.kernels->down({rows_of(token, tokens, room), w, same_row.data(), gate_of_one.data(), room.sums,
-                       static_cast<std::size_t>(columns), room.scratch},
+  for (int t = 0; t < tokens; ++t) std::copy_n(bias_.data() + column, columns, buffers.sums + 1ul * t * columns);
+  call_.kernels->down({rows_of(token, tokens, buffers), w, same_row.data(), gate_of_one.data(), buffers.sums,
+                       static_cast<std::size_t>(columns), buffers.scratch},
                       counters);
   for (int t = 0; t < tokens; ++t)
-    call_.kernels->round(room.sums + 1ul * t * columns, call_.out + 1ul * (token + t) * weights_->rows() + column,
+    call_.kernels->round(buffers.sums + 1ul * t * columns, call_.out + 1ul * (token + t) * weights_->rows() + column,
                          kept);
   counters.weight_bytes += block ? 0 : strips * w.bytes;
   counters.flops += 2ull * tokens * weights_->columns() * kept;
 }
 
-Rows Linear::rows_of(int first, int count, const Room& room) const {
+Rows Linear::rows_of(int first, int count, const Buffers& buffers) const {
   const RowFormat& format = call_.format;
-  const std::byte* rows = call_.own_rows ? room.rows : workspace_->rows.as<>();
+  const std::byte* rows = call_.own_rows ? buffers.rows : workspace_->rows.as<>();
   return {rows + first * format.bytes(), format.bytes(), format.scale_at(), count};
 }
 

@@ -1,5 +1,5 @@
-// y = x W^T + bias over a packed matrix: the MoE kernels' `down` with gate weights of 1. A phase for activations as the
-// kernels want them, where they are many; then one of tasks, each some strips x some tokens.
+// y = x W^T + bias over a packed matrix: the MoE kernels' `down` with gate weights of 1. Where activations are many, a
+// phase brings them into the kernels' format; then one of tasks, each some strips x some tokens.
 // Each output element belongs to one task, so the result depends neither on the thread count nor on the schedule.
 #pragma once
 
@@ -11,9 +11,6 @@
 #include "linear/workspace.h"
 
 namespace ktbench {
-
-// Those of the fastest ISA that is granted for so many tokens: AMX from 5 up, where it has any.
-const Kernels& fastest_kernels(Precision precision, int tokens);
 
 struct LinearCounters {
   std::uint64_t calls = 0;
@@ -44,18 +41,18 @@ class Linear {
     int strips;  // of a task
   };
 
-  struct Room;  // what a worker's memory is used for
+  struct Buffers;  // parts of a worker's memory
 
   Call plan(const bf16* x, int tokens, bf16* out, const Kernels& kernels) const;
   int tasks() const;
   int strips_per_task(int tokens, int blocks) const;
-  Room room(std::byte* memory) const;
+  Buffers buffers(std::byte* memory) const;
   void reserve();
   void prepare_rows(int begin, int end, std::byte* to) const;
   void prepare(int thread);
   void multiply(int thread);
-  void task(int number, const Room& room, Counters& counters) const;
-  Rows rows_of(int first, int count, const Room& room) const;
+  void task(int number, const Buffers& buffers, Counters& counters) const;
+  Rows rows_of(int first, int count, const Buffers& buffers) const;
   Strips strips_of(int first, int count, bool last_block) const;
   void collect();
 

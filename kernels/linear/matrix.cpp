@@ -38,12 +38,12 @@ void PackedMatrix::check_rows(int first, int count) const {
 
 template <class Body>
 void PackedMatrix::for_strips(Team* team, Body body) const {
-  const auto share = [&](std::int64_t part, std::int64_t parts) {
+  const auto work = [&](std::int64_t part, std::int64_t parts) {
     for (auto s = filled_strips() * part / parts; s < filled_strips() * (part + 1) / parts; ++s)
       body(static_cast<int>(s));
   };
-  if (!team) return share(0, 1);
-  team->run([&](int thread) { share(thread, team->threads()); });
+  if (!team) return work(0, 1);
+  team->run([&](int thread) { work(thread, team->threads()); });
 }
 
 template <class View>

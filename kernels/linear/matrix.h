@@ -10,8 +10,8 @@ namespace ktbench {
 
 class PackedMatrix {
  public:
-  // All zeros. Throws std::invalid_argument on sizes below 1 and on columns that are not whole blocks of a GGUF format,
-  // std::bad_alloc when it does not fit.
+  // All zeros. Throws std::invalid_argument on sizes below 1 and on columns that are not whole blocks of a format that
+  // has them, std::bad_alloc when it does not fit.
   PackedMatrix(int rows, int columns, const Format& format);
 
   int rows() const { return rows_; }
@@ -27,7 +27,7 @@ class PackedMatrix {
   // packs, and so first touches, what falls into its even share of the whole matrix: the share that it reads later.
   // Throws std::invalid_argument for other rows.
   void write(MatrixView from, int first, int count, Team* team);
-  // The same from blocks of the matrix's own precision.
+  // The same from blocks of the matrix's own format.
   void write(BlockView from, int first, int count, Team* team);
   // As stored: bf16, or integers times their scales.
   void read(MatrixOut to, Team* team) const;

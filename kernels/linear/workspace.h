@@ -8,26 +8,26 @@
 
 #include "core/counters.h"
 #include "runtime/memory.h"
-#include "runtime/shares.h"
+#include "runtime/partition.h"
 #include "runtime/team.h"
 
 namespace ktbench {
 
 struct Workspace {
   struct Worker {
-    HugeBuffer room;  // sums, the kernels' scratch memory, activations
+    HugeBuffer buffers;  // sums, the kernels' scratch memory, activations
     Counters counters;
   };
 
-  explicit Workspace(int threads) : workers(threads), shares(threads) {}
+  explicit Workspace(int threads) : workers(threads), tasks(threads) {}
 
-  // The team's, which lives as long as anybody holds it; whoever does must keep the team, too.
+  // The team's, which lives as long as it is referenced; its holders must keep the team alive, too.
   static std::shared_ptr<Workspace> of(const Team& team);
 
   std::mutex lock;  // held during a call
-  HugeBuffer rows;  // activations as the kernels want them
+  HugeBuffer rows;  // activations in the kernels' format
   std::vector<Worker> workers;
-  Shares shares;
+  TaskPartition tasks;
 };
 
 }  // namespace ktbench

@@ -13,11 +13,11 @@ namespace {
 
 std::size_t padded_rows(int rows) { return round_up(rows, row_padding) + row_padding; }
 
-// Tile state and the like are set up on each thread for the length of its share of a phase.
-class Entered {
+// Tile state and the like are set up on each thread for the length of its part of a phase.
+class TileScope {
  public:
-  explicit Entered(const ForwardOptions& options) : options_(options) { options.few->enter(), options.many->enter(); }
-  ~Entered() { options_.few->leave(), options_.many->leave(); }
+  explicit TileScope(const ForwardOptions& options) : options_(options) { options.few->enter(), options.many->enter(); }
+  ~TileScope() { options_.few->leave(), options_.many->leave(); }
 
  private:
   const ForwardOptions& options_;
@@ -25,12 +25,12 @@ class Entered {
 
 int columns_within(int first, int count, int limit) { return std::clamp(limit - first, 0, count); }
 
-// Contiguous share `share` of `shares` of n things.
-std::pair<int, int> share_of(int n, int share, int shares) {
-  return {static_cast<int>(std::int64_t{n} * share / shares), static_cast<int>(std::int64_t{n} * (share + 1) / shares)};
+// Contiguous part `part` of `parts` of n things.
+std::pair<int, int> part_of(int n, int part, int parts) {
+  return {static_cast<int>(std::int64_t{n} * part / parts), static_cast<int>(std::int64_t{n} * (part + 1) / parts)};
 }
 
-// Where the experts compute what the kernels do unasked, they are not asked.
+// None where plain SwiGLU without biases is all, which the kernels compute by default.
 std::optional<Gating> gating_for(const PackedExperts& experts) {
   if (experts.glu() == Glu{} && !experts.geometry().biases) return std::nullopt;
   return gating_of(experts.glu());
@@ -41,11 +41,14 @@ const float* from_column(const float* biases, int column) { return biases ? bias
 }  // namespace
 
 std::size_t scratch_bytes(const Geometry& g) {
-  // AMX keeps sums of 256 rows x 16 strips, the others of fewer; beside them lie unpacked weights, at most two whole strips.
+  // AMX keeps sums of 256 rows x 16 strips, the others of fewer; beside them lie unpacked weights, at most two whole
+  // strips.
   constexpr std::size_t sums = 256ul * 16 * strip_rows * sizeof(float);
-  constexpr Format widest{Precision::q8_0, gguf_depth};
-  const int depth = widest.padded_depth(std::max(g.hidden_depth(), g.intermediate_depth()));
-  return sums + std::max(2 * widest.strip_bytes(depth), std::size_t{64} << 10);
+  const int depth = round_up(std::max(g.hidden_depth(), g.intermediate_depth()), 64);
+  std::size_t widest = 32ul << 10;
+  for (const FormatTraits& traits : format_table)
+    widest = std::max(widest, traits.format.widened().strip_bytes(traits.format.widened().padded_depth(depth)));
+  return sums + 2 * widest;
 }
 
 Call::Call(const PackedExperts& experts, int threads)
@@ -62,9 +65,9 @@ void Call::prepare(const ForwardInputs& inputs, const ForwardOptions& options) {
   options_ = options;
   grouping_.arrange(inputs.routing, geometry_.experts);
   note_used_kernels();
-  cut_ = cut_into_tasks();
+  sizes_ = size_tasks();
   reserve();
-  deal();
+  partition();
   build_phases();
 }
 
@@ -85,14 +88,15 @@ RowFormat Call::h_format(Activation kind, const Part& part) const {
 RowFormat Call::largest_h_format(const Part& part) const { return h_format(Activation::f32, part); }
 
 // The same for all shards, by the one with the most strips.
-Call::Cut Call::cut_into_tasks() const {
-  // Small tasks to share evenly when each is short; wide ones when activations, which every task passes, are many.
+Call::TaskSizes Call::size_tasks() const {
+  // Small tasks, which balance well, when each is short; wide ones when activations, which every task passes, are many.
   const int tokens = inputs_.routing.tokens, tasks_per_thread = tokens <= 64 ? 16 : 4;
   constexpr std::size_t sums_bytes = 1ul << 20;  // of the 1 to 2 MiB of L2
   const Geometry& g = geometry_;
   int gate_strips = 0;
   for (const Part& part : parts_) gate_strips = std::max(gate_strips, part.shard->geometry.gate_strips());
-  // Weights are the stream while a few rows fit any cache; rows beyond L2 are the stream, and wider tasks pass them less.
+  // Weights are the stream while a few rows fit any cache; rows beyond L2 are the stream, and wider tasks pass them
+  // less.
   const std::size_t panel_bytes = 2ul * grouping_.largest() * g.hidden;
   const int gate_up_strips = grouping_.largest() <= 12 ? 2 : panel_bytes <= 1ul << 20 ? 4 : 16;
   const int fits = static_cast<int>(sums_bytes / sizeof(float) / tokens / strip_rows);
@@ -117,7 +121,7 @@ void Call::reserve() {
     part.prepared.reserve(padded_rows(grouping_.slots()) * largest_h_format(part).bytes());
     if (domains() > 1) part.sums.reserve(1ul * tokens * geometry_.down_strips() * strip_rows * sizeof(float));
   }
-  const int widest = cut_.down_strips * strip_rows;
+  const int widest = sizes_.down_strips * strip_rows;
   for (Worker& worker : workers_) {
     worker.panel.reserve(padded_rows(grouping_.largest()) * x_row);
     if (domains() == 1) worker.sums.reserve(1ul * tokens * widest * sizeof(float));
@@ -126,14 +130,14 @@ void Call::reserve() {
 }
 
 // Without numa tasks of the domains take turns, so that all memories are read at any time.
-void Call::deal() {
-  const int gate_up = static_cast<int>(grouping_.active().size()) * cut_.tasks_per_expert;
+void Call::partition() {
+  const int gate_up = static_cast<int>(grouping_.active().size()) * sizes_.tasks_per_expert;
   const bool apart = options_.numa && domains() > 1;
-  gate_up_shares_.clear(), down_shares_.clear();
+  gate_up_tasks_.clear(), down_tasks_.clear();
   for (int d = 0; d < (apart ? domains() : 1); ++d) {
     const int team = apart ? first_thread(d + 1, threads(), domains()) - first_thread(d, threads(), domains()) : threads();
-    gate_up_shares_.emplace_back(team).deal(gate_up * (apart ? 1 : domains()));
-    down_shares_.emplace_back(team).deal(cut_.down_tasks * (apart ? 1 : domains()));
+    gate_up_tasks_.emplace_back(team).assign(gate_up * (apart ? 1 : domains()));
+    down_tasks_.emplace_back(team).assign(sizes_.down_tasks * (apart ? 1 : domains()));
   }
 }
 
@@ -141,14 +145,14 @@ void Call::build_phases() {
   const bool converts = uses(Activation::f32) || uses(Activation::u8) || uses(Activation::s16);
   phases_.clear();
   phases_.emplace_back([this](int thread) { prepare_x(thread); });
-  phases_.emplace_back([this](int thread) { work(gate_up_shares_, thread, &Call::gate_up_task); });
+  phases_.emplace_back([this](int thread) { work(gate_up_tasks_, thread, &Call::gate_up_task); });
   if (converts) phases_.emplace_back([this](int thread) { prepare_h(thread); });
-  phases_.emplace_back([this](int thread) { work(down_shares_, thread, &Call::down_task); });
+  phases_.emplace_back([this](int thread) { work(down_tasks_, thread, &Call::down_task); });
   if (domains() > 1) phases_.emplace_back([this](int thread) { reduce(thread); });
 }
 
 void Call::prepare_x(int thread) {
-  const auto [begin, end] = share_of(inputs_.routing.tokens, thread, threads());
+  const auto [begin, end] = part_of(inputs_.routing.tokens, thread, threads());
   for (int kind = 0; kind < activations; ++kind) {
     if (!used_[kind]) continue;
     const RowFormat format = x_format(static_cast<Activation>(kind));
@@ -164,7 +168,7 @@ void Call::prepare_h(int thread) {
     const int begins = options_.numa ? first_thread(d, threads(), domains()) : 0;
     const int ends = options_.numa ? first_thread(d + 1, threads(), domains()) : threads();
     if (thread < begins || thread >= ends) continue;
-    const auto [begin, end] = share_of(grouping_.slots(), thread - begins, ends - begins);
+    const auto [begin, end] = part_of(grouping_.slots(), thread - begins, ends - begins);
     const std::size_t h_bytes = h_format(Activation::bf16, part).bytes();
     for (const Group& group : grouping_.active()) {
       const RowFormat format = h_format(kernels_for(group).activation, part);
@@ -189,11 +193,11 @@ Rows Call::h_rows(const Part& part, const Group& group) const {
   return {h_begin(part, group), format.bytes(), format.scale_at(), group.count};
 }
 
-void Call::work(std::vector<Shares>& shares, int thread, void (Call::*task)(Part&, int, Worker&)) {
-  const Entered entered(options_);
+void Call::work(std::vector<TaskPartition>& tasks, int thread, void (Call::*task)(Part&, int, Worker&)) {
+  const TileScope scope(options_);
   Worker& worker = workers_[thread];
   const int mine = domain_of(thread, threads(), domains());
-  const bool apart = shares.size() > 1;
+  const bool apart = tasks.size() > 1;
   const auto run = [&](int domain, int task_number) {
     const std::uint64_t before = worker.counters.weight_bytes;
     (this->*task)(parts_[domain], task_number, worker);
@@ -202,18 +206,18 @@ void Call::work(std::vector<Shares>& shares, int thread, void (Call::*task)(Part
     if (domain != mine) worker.counters.remote_bytes += read;
   };
   if (apart)
-    shares[mine].work(thread - first_thread(mine, threads(), domains()), options_.dynamic, worker.counters,
+    tasks[mine].work(thread - first_thread(mine, threads(), domains()), options_.dynamic, worker.counters,
                       [&](int i) { run(mine, i); });
   else
-    shares.front().work(thread, options_.dynamic, worker.counters, [&](int i) { run(i % domains(), i / domains()); });
+    tasks.front().work(thread, options_.dynamic, worker.counters, [&](int i) { run(i % domains(), i / domains()); });
 }
 
 void Call::gate_up_task(Part& part, int task, Worker& worker) {
   const Geometry& g = part.shard->geometry;
-  const int index = task / cut_.tasks_per_expert;
+  const int index = task / sizes_.tasks_per_expert;
   const Group& group = grouping_.active()[index];
-  const int first = task % cut_.tasks_per_expert * cut_.gate_up_strips;
-  const int strips = std::min(cut_.gate_up_strips, 2 * g.gate_strips() - first);
+  const int first = task % sizes_.tasks_per_expert * sizes_.gate_up_strips;
+  const int strips = std::min(sizes_.gate_up_strips, 2 * g.gate_strips() - first);
   if (strips <= 0) return;  // a smaller shard than the one that the tasks were cut by
   const Strips weights = gate_up_strips(part, group.expert, first, strips);
   const std::size_t h_stride = h_format(Activation::bf16, part).bytes() / sizeof(bf16);
@@ -271,8 +275,8 @@ void Call::zero_padding(const Part& part, const Group& group, int from, int to) 
 
 void Call::down_task(Part& part, int task, Worker& worker) {
   const Geometry& g = part.shard->geometry;
-  const int first = task * cut_.down_strips;
-  const int strips = std::min(cut_.down_strips, g.down_strips() - first), columns = strips * strip_rows;
+  const int first = task * sizes_.down_strips;
+  const int strips = std::min(sizes_.down_strips, g.down_strips() - first), columns = strips * strip_rows;
   const bool alone = domains() == 1;
   const std::size_t stride = alone ? columns : g.down_strips() * strip_rows;
   float* sums = alone ? worker.sums.as<float>() : part.sums.as<float>() + first * strip_rows;
@@ -311,7 +315,7 @@ void Call::round_columns(int column, int columns, const float* sums) const {
 
 void Call::reduce(int thread) {
   const std::size_t stride = 1ul * geometry_.down_strips() * strip_rows;
-  const auto [begin, end] = share_of(geometry_.hidden, thread, threads());
+  const auto [begin, end] = part_of(geometry_.hidden, thread, threads());
   for (int t = 0; t < inputs_.routing.tokens; ++t) {
     float* sums = parts_.front().sums.as<float>() + t * stride;
     for (int d = 1; d < domains(); ++d)

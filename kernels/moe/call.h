@@ -12,7 +12,7 @@ class Call {
  public:
   Call(const PackedExperts& experts, int threads);
 
-  // Plans the call. What it needs is allocated here, so that phases cannot fail for want of memory.
+  // Plans the call and allocates all that it needs, so that no phase can fail for lack of memory.
   void prepare(const ForwardInputs& inputs, const ForwardOptions& options);
   const std::vector<Team::Phase>& phases() const { return phases_; }
   Counters take_counters();
@@ -30,12 +30,12 @@ class Call {
   struct Part {
     const Shard* shard;
     HugeBuffer h;         // bf16, a row for each slot
-    HugeBuffer prepared;  // the same as the kernels want it
+    HugeBuffer prepared;  // the same in the kernels' activation format
     HugeBuffer sums;      // [tokens, padded hidden] float32, where there are several domains
   };
 
   // How the phases are cut into tasks.
-  struct Cut {
+  struct TaskSizes {
     int gate_up_strips;  // per task
     int tasks_per_expert;
     int down_strips;  // per task
@@ -51,16 +51,16 @@ class Call {
   bool uses(Activation kind) const { return used_[static_cast<int>(kind)]; }
   HugeBuffer& x_rows(Activation kind) { return x_[static_cast<int>(kind)]; }
 
-  Cut cut_into_tasks() const;
+  TaskSizes size_tasks() const;
   void note_used_kernels();
   void reserve();
-  void deal();
+  void partition();
   void build_phases();
 
   void prepare_x(int thread);
   void prepare_h(int thread);
   void reduce(int thread);
-  void work(std::vector<Shares>& shares, int thread, void (Call::*task)(Part&, int, Worker&));
+  void work(std::vector<TaskPartition>& tasks, int thread, void (Call::*task)(Part&, int, Worker&));
   void gate_up_task(Part& part, int task, Worker& worker);
   void down_task(Part& part, int task, Worker& worker);
   void begin_sums(const Part& part, int column, int columns, float* sums, std::size_t stride) const;
@@ -76,14 +76,14 @@ class Call {
   const std::optional<Gating> gating_;  // none: plain SwiGLU without biases
   std::vector<Worker> workers_;
   std::vector<Part> parts_;
-  Cut cut_{};
+  TaskSizes sizes_{};
   ForwardInputs inputs_{};
   ForwardOptions options_{};
   Grouping grouping_;
   bool used_[activations] = {};
   HugeBuffer x_[activations];
-  std::vector<Shares> gate_up_shares_;  // one for all threads, or one for each domain's
-  std::vector<Shares> down_shares_;
+  std::vector<TaskPartition> gate_up_tasks_;  // one for all threads, or one for each domain's
+  std::vector<TaskPartition> down_tasks_;
   std::vector<Team::Phase> phases_;
 };
 

@@ -23,15 +23,15 @@ void check_alike(const PackedExperts& here, const PackedExperts& source) {
   check_equal("hidden", g.hidden, s.hidden);
   check_equal("intermediate", g.intermediate, s.intermediate);
   check_equal("domains", static_cast<int>(here.shards().size()), static_cast<int>(source.shards().size()));
-  check_same("precision", g.format.precision == s.format.precision && g.format.group == s.format.group);
+  check_same("precision", g.format == s.format);
   check_same("biases", g.biases == s.biases);
   check_same("activation", here.glu() == source.glu());
 }
 
-// Share `share` of `shares` of one expert, in whole lines.
-void copy_lines(const Shard& to, int expert, const Shard& from, int source_expert, int share, int shares) {
+// Share `part` of `parts` of one expert, in whole lines.
+void copy_lines(const Shard& to, int expert, const Shard& from, int source_expert, int part, int parts) {
   const std::size_t lines = to.geometry.expert_bytes() / line_bytes;
-  const std::size_t begin = lines * share / shares * line_bytes, end = lines * (share + 1) / shares * line_bytes;
+  const std::size_t begin = lines * part / parts * line_bytes, end = lines * (part + 1) / parts * line_bytes;
   std::memcpy(to.data + expert * to.geometry.expert_bytes() + begin, from.gate_up(source_expert) + begin, end - begin);
 }
 
@@ -44,8 +44,8 @@ void PackedExperts::copy(int expert, const PackedExperts& source, int source_exp
   if (file_) throw std::logic_error("packed experts in a file cannot be written");
   if (this == &source && expert == source_expert) return;
   const int domains = static_cast<int>(shards_.size());
-  const auto copy = [&](int d, int share, int shares) {
-    copy_lines(shards_[d], expert, source.shards_[d], source_expert, share, shares);
+  const auto copy = [&](int d, int part, int parts) {
+    copy_lines(shards_[d], expert, source.shards_[d], source_expert, part, parts);
   };
   if (!team || team->threads() < domains) {
     for (int d = 0; d < domains; ++d) copy(d, 0, 1);

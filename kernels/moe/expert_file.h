@@ -5,6 +5,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "core/format_names.h"
 #include "moe/experts.h"
 
 namespace ktbench {
@@ -17,19 +18,20 @@ inline constexpr std::uint8_t file_version = 1;
 struct FileHead {
   char magic[15];
   std::uint8_t version;
-  std::int32_t experts, hidden, intermediate, precision, group;
+  std::int32_t experts, hidden, intermediate, format, group;  // FormatTraits::code
   std::int16_t biases, act;
   double alpha, limit, offset;
 
+  // Throws std::bad_optional_access for a format that this build does not have.
   Geometry geometry() const {
-    return {experts, hidden, intermediate, {static_cast<Precision>(precision), group}, biases != 0};
+    return {experts, hidden, intermediate, format_stored_as(format, group).value(), biases != 0};
   }
   Glu glu() const { return {static_cast<Act>(act), alpha, limit, offset}; }
 };
 static_assert(sizeof(FileHead) == 64);
 
 inline FileHead head_of(const Geometry& g, const Glu& glu) {
-  FileHead head{{}, file_version, g.experts, g.hidden, g.intermediate, static_cast<std::int32_t>(g.format.precision),
+  FileHead head{{}, file_version, g.experts, g.hidden, g.intermediate, traits_of(g.format).code,
                 g.format.group, g.biases, static_cast<std::int16_t>(glu.act), glu.alpha, glu.limit, glu.offset};
   std::copy(std::begin(file_magic), std::end(file_magic), head.magic);
   return head;
@@ -39,16 +41,13 @@ inline bool has_magic(const FileHead& head) {
   return std::equal(std::begin(file_magic), std::end(file_magic), head.magic);
 }
 
-inline bool sensible(const FileHead& head) {
-  const Format format = head.geometry().format;
-  const bool gguf = format.is_gguf(), int4 = format.precision == Precision::int4;
+inline bool is_valid(const FileHead& head) {
+  const std::optional<Format> format = format_stored_as(head.format, head.group);
   const bool sized = head.experts > 0 && head.hidden > 0 && head.intermediate > 0;
-  const bool whole = !gguf || (head.hidden % gguf_depth == 0 && head.intermediate % gguf_depth == 0);
-  const bool grouped = gguf   ? head.group == gguf_depth
-                       : int4 ? head.group == 32 || head.group == 64 || head.group == 128
-                              : head.group == 0;
-  const bool named = head.precision >= 0 && head.precision < precisions && head.act >= 0 && head.act < acts;
-  return sized && whole && grouped && named && (head.biases == 0 || head.biases == 1) && fault_of(head.glu()).empty();
+  const bool whole =
+      format && (!format->has_blocks() || (head.hidden % format->group == 0 && head.intermediate % format->group == 0));
+  const bool named = head.act >= 0 && head.act < acts;
+  return sized && whole && named && (head.biases == 0 || head.biases == 1) && error_in(head.glu()).empty();
 }
 
 // Throws std::runtime_error naming the file where what follows cannot be experts of this build.
@@ -58,7 +57,7 @@ inline FileHead head_in(const MappedFile& file, const std::string& path) {
   if (has_magic(head) && head.version != file_version)
     throw std::runtime_error(path + " holds packed experts of file version " + std::to_string(head.version) + ", not " +
                              std::to_string(file_version) + ": pack them again");
-  if (!has_magic(head) || !sensible(head)) throw std::runtime_error(path + " holds no packed experts");
+  if (!has_magic(head) || !is_valid(head)) throw std::runtime_error(path + " holds no packed experts");
   const std::size_t needed = head_bytes + head.experts * head.geometry().expert_bytes();
   if (file.bytes() != needed)
     throw std::runtime_error(path + " has " + std::to_string(file.bytes()) + " bytes, its packed experts need " +

@@ -25,11 +25,11 @@ Geometry checked(Geometry g) {
 }
 
 Glu checked(const Glu& glu) {
-  if (const std::string fault = fault_of(glu); !fault.empty()) throw std::invalid_argument(fault);
+  if (const std::string fault = error_in(glu); !fault.empty()) throw std::invalid_argument(fault);
   return glu;
 }
 
-// Shares of the intermediate size end where groups, records and strips do.
+// TaskPartition of the intermediate size end where groups, records and strips do.
 std::vector<Shard> cut(const Geometry& whole, int domains) {
   check_size("domains", domains);
   const int unit = whole.format.depth_multiple();
@@ -48,12 +48,12 @@ std::vector<Shard> cut(const Geometry& whole, int domains) {
 }
 
 template <class View>
-void write_strips(const Shard& shard, int expert, const View& gate, const View& up, const View& down, int share,
-                  int shares) {
+void write_strips(const Shard& shard, int expert, const View& gate, const View& up, const View& down, int part,
+                  int parts) {
   const Geometry& g = shard.geometry;
   std::byte* const gate_up_to = shard.data + expert * g.expert_bytes();
   std::byte* const down_to = gate_up_to + g.gate_up_bytes();
-  for (int s = g.gate_strips() * share / shares; s < g.gate_strips() * (share + 1) / shares; ++s) {
+  for (int s = g.gate_strips() * part / parts; s < g.gate_strips() * (part + 1) / parts; ++s) {
     const int row = s * strip_rows;
     std::byte* to = gate_up_to + 2 * s * g.gate_strip_bytes();
     for (const View& from : {gate, up}) {
@@ -61,14 +61,14 @@ void write_strips(const Shard& shard, int expert, const View& gate, const View& 
       to += g.gate_strip_bytes();
     }
   }
-  for (int s = g.down_strips() * share / shares; s < g.down_strips() * (share + 1) / shares; ++s)
+  for (int s = g.down_strips() * part / parts; s < g.down_strips() * (part + 1) / parts; ++s)
     pack_strip(down.at(s * strip_rows, shard.first), g.hidden - s * strip_rows, g.intermediate, g.format,
                down_to + s * g.down_strip_bytes());
 }
 
-void read_strips(const Shard& shard, int expert, MatrixOut gate, MatrixOut up, MatrixOut down, int share, int shares) {
+void read_strips(const Shard& shard, int expert, MatrixOut gate, MatrixOut up, MatrixOut down, int part, int parts) {
   const Geometry& g = shard.geometry;
-  for (int s = g.gate_strips() * share / shares; s < g.gate_strips() * (share + 1) / shares; ++s) {
+  for (int s = g.gate_strips() * part / parts; s < g.gate_strips() * (part + 1) / parts; ++s) {
     const int row = s * strip_rows;
     const std::byte* from = shard.gate_up(expert) + 2 * s * g.gate_strip_bytes();
     for (const MatrixOut& to : {gate, up}) {
@@ -76,7 +76,7 @@ void read_strips(const Shard& shard, int expert, MatrixOut gate, MatrixOut up, M
       from += g.gate_strip_bytes();
     }
   }
-  for (int s = g.down_strips() * share / shares; s < g.down_strips() * (share + 1) / shares; ++s)
+  for (int s = g.down_strips() * part / parts; s < g.down_strips() * (part + 1) / parts; ++s)
     unpack_strip(shard.down(expert) + s * g.down_strip_bytes(), g.hidden - s * strip_rows, g.intermediate, g.format,
                  down.data + s * strip_rows * down.stride + shard.first, down.stride);
 }
@@ -177,11 +177,11 @@ void PackedExperts::write(int expert, BlockView gate, BlockView up, BlockView do
 
 void PackedExperts::read(int expert, MatrixOut gate, MatrixOut up, MatrixOut down, Team* team) const {
   check_expert(expert);
-  const auto share = [&](int part, int parts) {
+  const auto work = [&](int part, int parts) {
     for (const Shard& shard : shards_) read_strips(shard, expert, gate, up, down, part, parts);
   };
-  if (!team) return share(0, 1);
-  team->run([&](int thread) { share(thread, team->threads()); });
+  if (!team) return work(0, 1);
+  team->run([&](int thread) { work(thread, team->threads()); });
 }
 
 void PackedExperts::read_biases(int expert, const BiasOut& to) const {

@@ -55,9 +55,9 @@ struct Shard {
 class PackedExperts {
  public:
   // One shard for each domain, on the NUMA node `nodes` names for it; where it names none, pages lie near the thread
-  // that writes them. Throws std::invalid_argument on sizes below 1 or not in whole blocks of a GGUF format, on more
-  // domains than the intermediate size has room for, or on what fault_of() finds in `glu`, std::bad_alloc when they do
-  // not fit, std::system_error where the kernel does not place memory.
+  // that writes them. Throws std::invalid_argument on sizes below 1 or not in whole blocks of a format that has them,
+  // on more domains than the intermediate size has room for, or on what error_in() finds in `glu`, std::bad_alloc when
+  // they do not fit, std::system_error where the kernel does not place memory.
   PackedExperts(Geometry geometry, int domains, const std::vector<int>& nodes, const Glu& glu = {});
 
   // A file that save() wrote: the weights stay in it, shared with every process that maps it. Throws std::system_error
@@ -76,7 +76,7 @@ class PackedExperts {
   // std::out_of_range for the expert, std::logic_error where the weights lie in a file, std::invalid_argument for
   // biases that are missing or too many.
   void write(int expert, MatrixView gate, MatrixView up, MatrixView down, Team* team, const BiasView& biases = {});
-  // The same from blocks of the experts' own precision.
+  // The same from blocks of the experts' own format.
   void write(int expert, BlockView gate, BlockView up, BlockView down, Team* team, const BiasView& biases = {});
   void read(int expert, MatrixOut gate, MatrixOut up, MatrixOut down, Team* team) const;
   // Throws std::out_of_range for the expert, std::invalid_argument where there are none.

@@ -8,20 +8,9 @@
 
 namespace ktbench {
 
-Counters& Counters::operator+=(const Counters& other) {
-  reference_calls += other.reference_calls;
-  avx2_calls += other.avx2_calls;
-  avx512_calls += other.avx512_calls;
-  amx_tiles += other.amx_tiles;
-  emulated_tiles += other.emulated_tiles;
-  tasks_static += other.tasks_static;
-  tasks_dynamic += other.tasks_dynamic;
-  tasks_stolen += other.tasks_stolen;
-  weight_bytes += other.weight_bytes;
-  flops += other.flops;
-  local_bytes += other.local_bytes;
-  remote_bytes += other.remote_bytes;
-  return *this;
+Counters& operator+=(Counters& sum, const Counters& other) {
+  for (const CounterTraits& counter : counter_table) sum.*counter.value += other.*counter.value;
+  return sum;
 }
 
 MoE::MoE(std::shared_ptr<PackedExperts> experts, std::shared_ptr<Team> team, int tag)
@@ -78,7 +67,7 @@ MoE::Ticket::~Ticket() {
   if (!job_) return;  // moved away
   try {
     wait();
-  } catch (...) {  // nobody is left to hear of it
+  } catch (...) {  // a destructor cannot report it
   }
 }
 

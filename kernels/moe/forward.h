@@ -1,7 +1,7 @@
 // The fused MoE operator: phases with a barrier after each.
-//   1. x as the kernels want it: bf16, float32 or int8 per token.
+//   1. x in the kernels' activation format: bf16, float32 or int8 per token.
 //   2. h = act(x gate^T) * (x up^T), see moe/glu.h, for every expert that has tokens, rounded to bf16.
-//   3. h as the kernels want it, where that is not bf16.
+//   3. h in the kernels' activation format, where that is not bf16.
 //   4. out = sum over experts of gate weight * (h down^T), float32 sums in expert order, rounded to bf16 once.
 //   5. Over several domains: the sum of what each has found for its share of the intermediate size.
 // Each output element belongs to one task, so the result depends neither on the thread count nor on the schedule.
@@ -15,7 +15,7 @@
 #include "core/kernels.h"
 #include "moe/experts.h"
 #include "moe/routing.h"
-#include "runtime/shares.h"
+#include "runtime/partition.h"
 
 namespace ktbench {
 

@@ -24,7 +24,7 @@ struct Glu {
 };
 
 // What is wrong with it, "" if nothing.
-inline std::string fault_of(const Glu& glu) {
+inline std::string error_in(const Glu& glu) {
   const std::string alpha = "alpha=" + std::to_string(glu.alpha);
   if (!(glu.alpha > 0) || std::isinf(glu.alpha)) return alpha + " must be positive and finite";
   if (glu.act == Act::gelu_tanh && glu.alpha != 1) return alpha + " is of silu: gelu_tanh takes 1 alone";

@@ -1,10 +1,13 @@
 #include "moe/pack.h"
 
+#include "core/format_names.h"
 #include "moe/gguf.h"
 #include "moe/quantise.h"
 #include "runtime/isa.h"
 
+#ifdef __SSE2__
 #include <emmintrin.h>
+#endif
 
 #include <algorithm>
 #include <cstring>
@@ -20,7 +23,8 @@ constexpr int tile_depth = 32;
 constexpr int tile_pairs = tile_depth / 2;
 constexpr int tile_elements = strip_rows * tile_depth;
 
-// Four rows x four pairs, transposed. SSE2 is part of every x86-64.
+// Four rows x four pairs, transposed.
+#ifdef __SSE2__
 void transpose_4x4(const bf16* from, std::size_t stride, Pair* to) {
   __m128i row[4];
   for (int i = 0; i < 4; ++i) row[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i * stride));
@@ -30,6 +34,12 @@ void transpose_4x4(const bf16* from, std::size_t stride, Pair* to) {
                              _mm_unpacklo_epi64(high01, high23), _mm_unpackhi_epi64(high01, high23)};
   for (int i = 0; i < 4; ++i) _mm_store_si128(reinterpret_cast<__m128i*>(to + i * strip_rows), column[i]);
 }
+#else
+void transpose_4x4(const bf16* from, std::size_t stride, Pair* to) {
+  for (int row = 0; row < 4; ++row)
+    for (int p = 0; p < 4; ++p) std::memcpy(to + p * strip_rows + row, from + row * stride + 2 * p, sizeof(Pair));
+}
+#endif
 
 void pack_tile(const bf16* from, std::size_t stride, bf16* tile) {
   auto* pairs = reinterpret_cast<Pair*>(tile);
@@ -89,9 +99,13 @@ void for_int4(const std::byte* strip, int depth, int group, Take take) {
 }  // namespace
 
 void pack_strip(const MatrixView& from, int rows, int depth, const Format& format, std::byte* strip) {
+#ifdef __x86_64__
   static const QuantiseStrip quantise = granted("avx2") ? quantise_strip_avx2 : quantise_strip_portable;
-  if (format.is_gguf()) return pack_gguf(from, rows, depth, format, strip);
-  if (format.precision == Precision::bf16)
+#else
+  constexpr QuantiseStrip quantise = quantise_strip_portable;
+#endif
+  if (format.has_blocks()) return pack_gguf(from, rows, depth, format, strip);
+  if (format.scales == Scales::none)
     return pack_bf16(from.data, from.stride, rows, depth, reinterpret_cast<bf16*>(strip));
   quantise(from.data, from.stride, rows, depth, format, strip);
 }
@@ -107,19 +121,18 @@ void unpack_strip(const std::byte* strip, int rows, int depth, const Format& for
     if (row < rows && k < depth) to[row * stride + k] = value;
   };
   const auto take_scaled = [&](int row, int k, float value) { take(row, k, value * scale[row]); };
-  switch (format.precision) {
-    case Precision::bf16: return for_bf16(strip, padded, take);
-    case Precision::int8: return for_int8(strip, padded, take_scaled);
-    case Precision::int4: return for_int4(strip, padded, format.group, take_scaled);
-    case Precision::q8_0:
-    case Precision::q4_0: return unpack_gguf(strip, rows, depth, format, to, stride);
+  switch (format.scales) {
+    case Scales::none: return for_bf16(strip, padded, take);
+    case Scales::row: return for_int8(strip, padded, take_scaled);
+    case Scales::group: return for_int4(strip, padded, format.group, take_scaled);
+    case Scales::block: return unpack_gguf(strip, rows, depth, format, to, stride);
   }
 }
 
 void check_depth(const char* name, int depth, const Format& format) {
-  if (format.is_gguf() && depth % gguf_depth)
+  if (format.has_blocks() && depth % format.group)
     throw std::invalid_argument(std::string(name) + "=" + std::to_string(depth) + " must be a multiple of " +
-                                std::to_string(gguf_depth) + ", a block of GGUF's q8_0 and q4_0");
+                                std::to_string(format.group) + ", a block of " + traits_of(format).name);
 }
 
 }  // namespace ktbench

@@ -13,7 +13,7 @@ struct MatrixView {
   MatrixView at(int row, int column) const { return {data + row * stride + column, stride}; }
 };
 
-// The same as GGUF's blocks of q8_0 or q4_0, as they lie in a file.
+// The same as blocks of a format that has them, as they lie in a GGUF file.
 struct BlockView {
   const std::byte* data;
   std::size_t stride;  // bytes between rows
@@ -21,7 +21,7 @@ struct BlockView {
 
   // `column` is the first of a block.
   BlockView at(int row, int column) const {
-    return {data + row * stride + column / gguf_depth * block_bytes, stride, block_bytes};
+    return {data + row * stride + column / block_depth * block_bytes, stride, block_bytes};
   }
 };
 
@@ -33,7 +33,7 @@ void pack_strip(const BlockView& from, int rows, int depth, const Format& format
 // What the strip stands for: a quantised weight is its integers times its scales.
 void unpack_strip(const std::byte* strip, int rows, int depth, const Format& format, float* to, std::size_t stride);
 
-// Throws std::invalid_argument where a size along k, so named, is not whole blocks of a GGUF format.
+// Throws std::invalid_argument where a size along k, so named, is not whole blocks of a format that has them.
 void check_depth(const char* name, int depth, const Format& format);
 
 }  // namespace ktbench

@@ -130,7 +130,7 @@ std::int32_t int8_row(const Row& row, int r, int padded, std::byte* body) {
 
 void KTBENCH_QUANTISE_STRIP(const bf16* from, std::size_t stride, int rows, int depth, const Format& format,
                             std::byte* strip) {
-  const bool is_int4 = format.precision == Precision::int4;
+  const bool is_int4 = format.scales == Scales::group;
   const float units = is_int4 ? usual_units * group_scale_limit : int8_largest;
   const int padded = format.padded_depth(depth);
   StripScales scales{};

@@ -10,7 +10,7 @@ namespace {
 [[noreturn]] void refuse(const Routing& routing, std::int64_t assignment, int experts) {
   throw std::out_of_range("expert id " + std::to_string(routing.ids[assignment]) + " of token " +
                           std::to_string(assignment / routing.per_token) + " is not in 0.." +
-                          std::to_string(experts - 1) + " (or -1, nobody)");
+                          std::to_string(experts - 1) + " (or -1 for none)");
 }
 
 }  // namespace
@@ -26,7 +26,7 @@ void Grouping::count(const Routing& routing, int experts) {
   const std::int64_t assignments = std::int64_t{routing.tokens} * routing.per_token;
   for (std::int64_t a = 0; a < assignments; ++a) {
     const std::int64_t id = routing.ids[a];
-    if (id == nobody) continue;
+    if (id == no_expert) continue;
     if (id < 0 || id >= experts) refuse(routing, a, experts);
     ++next_[id];
   }
@@ -50,7 +50,7 @@ void Grouping::form_groups() {
 void Grouping::fill(const Routing& routing) {
   const std::int64_t assignments = std::int64_t{routing.tokens} * routing.per_token;
   for (std::int64_t a = 0; a < assignments; ++a) {
-    if (routing.ids[a] == nobody) continue;
+    if (routing.ids[a] == no_expert) continue;
     const int slot = next_[routing.ids[a]]++;
     token_[slot] = static_cast<int>(a / routing.per_token);
     gate_[slot] = routing.gates[a];

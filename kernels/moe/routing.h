@@ -6,7 +6,7 @@
 
 namespace ktbench {
 
-// ids, gates: [tokens, per_token]. An id of nobody (-1) leaves its slot out.
+// ids, gates: [tokens, per_token]. An id of -1 stands for no expert: its slot is left out.
 struct Routing {
   const std::int64_t* ids;
   const float* gates;
@@ -14,7 +14,7 @@ struct Routing {
   int per_token;
 };
 
-inline constexpr std::int64_t nobody = -1;
+inline constexpr std::int64_t no_expert = -1;
 
 struct Group {
   int expert;
@@ -24,7 +24,8 @@ struct Group {
 
 class Grouping {
  public:
-  // Throws std::out_of_range naming the first id that is neither nobody nor in 0..experts-1. A token may name an expert more than once.
+  // Throws std::out_of_range naming the first id that is neither no_expert nor in 0..experts-1. A token may name an
+  // expert more than once.
   void arrange(const Routing& routing, int experts);
 
   const std::vector<Group>& active() const { return active_; }

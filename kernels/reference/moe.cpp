@@ -1,5 +1,5 @@
-// The specification: one product after the other, in storage order; float32 sums of bf16, exact integer sums of int8 and
-// int4 products, of a block of q8_0 and q4_0 each and these in float32.
+// The specification: one product after the other, in storage order. bf16 is summed in float32, integers exactly: all of
+// a row, or with block scales each block, whose results are summed in float32.
 #include <cmath>
 
 #include "core/half.h"
@@ -25,21 +25,21 @@ std::int64_t int8_dot(const std::byte* x, const std::byte* strip, int row, int d
   return sum;
 }
 
-float q8_0_dot(const std::byte* x, const std::byte* strip, int row, int depth) {
+float block_dot(const std::byte* x, const std::byte* strip, int row, int depth) {
   const auto* activations = reinterpret_cast<const std::uint8_t*>(x);
   const std::byte* at = strip + sizeof(StripOffsets);
   float sum = 0;
-  for (int first = 0; first < depth; first += blocks_per_record * gguf_depth) {
+  for (int first = 0; first < depth; first += blocks_per_record * block_depth) {
     const auto* scales = reinterpret_cast<const half*>(at);
     at += line_bytes;
     for (int b = 0; b < blocks_per_record; ++b, scales += strip_rows) {
       std::int32_t dot = 0;
-      for (int k = 0; k < gguf_depth; ++k) {
+      for (int k = 0; k < block_depth; ++k) {
         const auto weight = static_cast<std::int8_t>(at[k / 4 * line_bytes + row * 4 + k % 4]);
-        dot += (activations[first + b * gguf_depth + k] - 128) * weight;
+        dot += (activations[first + b * block_depth + k] - 128) * weight;
       }
       sum += static_cast<float>(dot) * float_of_half(scales[row]);
-      at += gguf_depth / 4 * line_bytes;
+      at += block_depth / 4 * line_bytes;
     }
   }
   return sum;
@@ -48,8 +48,8 @@ float q8_0_dot(const std::byte* x, const std::byte* strip, int row, int depth) {
 float product(const Rows& x, const Strips& w, int r, int strip, int row) {
   const std::byte* activations = x.data + r * x.stride;
   const std::byte* weights = w.data + strip * w.bytes;
-  if (w.format.precision == Precision::bf16) return bf16_dot(activations, weights, row, w.depth);
-  if (w.format.is_gguf()) return q8_0_dot(activations, weights, row, w.depth) * row_scale(x, r);
+  if (w.format.scales == Scales::none) return bf16_dot(activations, weights, row, w.depth);
+  if (w.format.has_blocks()) return block_dot(activations, weights, row, w.depth) * row_scale(x, r);
   const auto* scales = reinterpret_cast<const StripScales*>(weights);
   return static_cast<float>(int8_dot(activations, weights, row, w.depth)) * (scales->scale[row] * row_scale(x, r));
 }
@@ -94,14 +94,16 @@ void down_reference(const Down& job, Counters& counters) {
 
 void nothing() {}
 
-constexpr Kernels reference_on(Activation kind) {
-  return {kind, nothing, nothing, gate_up_reference, down_reference, prepare_row, round_all};
-}
+struct Reference {
+  template <Format format>
+  static consteval Kernels of() {
+    constexpr Activation kind = format.scales == Scales::none ? Activation::bf16 : Activation::u8;
+    return {kind, nothing, nothing, gate_up_reference, down_reference, prepare_row, round_all};
+  }
+};
 
 }  // namespace
 
-const KernelSet reference_kernels{reference_on(Activation::bf16), reference_on(Activation::u8),
-                                  reference_on(Activation::u8), reference_on(Activation::u8),
-                                  reference_on(Activation::u8)};
+const KernelSet reference_kernels = kernel_set<Reference>();
 
 }  // namespace ktbench

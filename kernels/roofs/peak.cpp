@@ -16,29 +16,22 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-struct Stream {
-  const char *isa, *dtype, *grant;  // what it counts as, and what it needs
-  Burn burn;
-};
-
-// bf16 is multiplied as float32 where that is all there is, or faster.
-constexpr Stream streams[] = {
-    {"avx2", "bf16", "avx2", burn_avx2_fma},         {"avx2", "int8", "avx2", burn_avx2_madd},
-    {"avx2", "int8", "avx2_vnni", burn_avx2_vnni},   {"avx512", "bf16", "avx512", burn_avx512_fma},
-    {"avx512", "bf16", "avx512_bf16", burn_avx512_bf16}, {"avx512", "int8", "avx512", burn_avx512_madd},
-    {"avx512", "int8", "avx512_vnni", burn_avx512_vnni}, {"amx", "bf16", "amx", burn_amx_bf16},
-    {"amx", "int8", "amx", burn_amx_int8},
-};
-
+// Of all granted instruction sets that count as `isa`.
 std::vector<Burn> burns_of(std::string_view isa, std::string_view dtype) {
-  if (isa != "avx2" && isa != "avx512" && isa != "amx")
-    throw std::invalid_argument("no peak for isa '" + std::string(isa) + "': one of avx2, avx512, amx");
   if (dtype != "bf16" && dtype != "int8")
     throw std::invalid_argument("no peak for dtype '" + std::string(dtype) + "': one of bf16, int8");
-  granted_isa(isa);
+  const auto burn = dtype == "bf16" ? &IsaTraits::burn_bf16 : &IsaTraits::burn_int8;
   std::vector<Burn> burns;
-  for (const Stream& stream : streams)
-    if (stream.isa == isa && stream.dtype == dtype && granted(stream.grant)) burns.push_back(stream.burn);
+  std::string known;
+  bool found = false;
+  for (const Isa& one : isas()) {
+    if (!one.feature) continue;
+    if (one.name == std::string_view(one.feature)) known += (known.empty() ? "" : ", ") + std::string(one.name);
+    found |= one.feature == isa;
+    if (one.feature == isa && one.*burn && one.missing.empty()) burns.push_back(one.*burn);
+  }
+  if (!found) throw std::invalid_argument("no peak for isa '" + std::string(isa) + "': one of " + known);
+  granted_isa(isa);
   return burns;
 }
 
@@ -79,7 +72,7 @@ double ping_pong_ns(Team& team) {
     const auto begin = Clock::now();
     for (int hop = thread; hop < hops && !over; hop += 2) {
       for (int spins = 1; ball.load(std::memory_order_acquire) != hop && !over; ++spins) {
-        __builtin_ia32_pause();
+        spin_pause();
         if (spins % 256 == 0 && seconds_since(begin) > longest) over = true;
       }
       if (!over) ball.store(hop + 1, std::memory_order_release);

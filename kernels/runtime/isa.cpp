@@ -1,86 +1,49 @@
 #include "runtime/isa.h"
 
+#ifdef __x86_64__
 #include <cpuid.h>
+#endif
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
-#include <cstdint>
 #include <cstring>
-#include <initializer_list>
 #include <stdexcept>
+
+#include "core/format_names.h"
 
 namespace ktbench {
 namespace {
 
+#ifdef __x86_64__
+
 struct Leaf {
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  unsigned words[4] = {};
 };
 
 Leaf cpuid(unsigned leaf, unsigned subleaf = 0) {
   Leaf l;
-  __get_cpuid_count(leaf, subleaf, &l.eax, &l.ebx, &l.ecx, &l.edx);
+  __get_cpuid_count(leaf, subleaf, &l.words[CpuFlag::eax], &l.words[CpuFlag::ebx], &l.words[CpuFlag::ecx],
+                    &l.words[CpuFlag::edx]);
   return l;
 }
 
-bool bit(std::uint64_t word, int n) { return word >> n & 1; }
+bool present(const CpuFlag& flag) { return cpuid(flag.leaf, flag.subleaf).words[flag.where] >> flag.bit & 1; }
 
 // XCR0: which register state the operating system saves.
 std::uint64_t saved_state() {
-  if (!bit(cpuid(1).ecx, 27)) return 0;  // OSXSAVE
+  if (!present({"osxsave", 1, 0, CpuFlag::ecx, 27})) return 0;
   unsigned low, high;
   __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   return low | static_cast<std::uint64_t>(high) << 32;
 }
 
-struct Flag {
-  const char* name;
-  bool present;
-};
-
-std::string first_missing(std::initializer_list<Flag> flags) {
-  for (const Flag& flag : flags)
-    if (!flag.present) return std::string("the CPU has no ") + flag.name;
-  return "";
-}
-
-std::string unsaved(std::uint64_t state_bits, const char* what) {
-  return (saved_state() & state_bits) == state_bits ? "" : std::string("the operating system does not save ") + what;
-}
-
-std::string either(std::string first, std::string second) { return first.empty() ? second : first; }
-
-std::string avx2_missing() {
-  const Leaf one = cpuid(1);
-  const std::string flags =
-      first_missing({{"avx2", bit(cpuid(7).ebx, 5)}, {"fma", bit(one.ecx, 12)}, {"f16c", bit(one.ecx, 29)}});
-  return either(flags, unsaved(0x6, "AVX registers"));
-}
-
-std::string avx2_vnni_missing() {
-  return either(avx2_missing(), first_missing({{"avx_vnni", bit(cpuid(7, 1).eax, 4)}}));
-}
-
-std::string avx512_missing() {
-  const Leaf seven = cpuid(7);
-  const std::string flags = first_missing({{"avx512f", bit(seven.ebx, 16)},
-                                           {"avx512dq", bit(seven.ebx, 17)},
-                                           {"avx512bw", bit(seven.ebx, 30)},
-                                           {"avx512vl", bit(seven.ebx, 31)}});
-  return either(flags, unsaved(0xe6, "AVX-512 registers"));
-}
-
-std::string avx512_vnni_missing() {
-  return either(avx512_missing(), first_missing({{"avx512_vnni", bit(cpuid(7).ecx, 11)}}));
-}
-
-std::string avx512_bf16_missing() {
-  return either(avx512_missing(), first_missing({{"avx512_bf16", bit(cpuid(7, 1).eax, 5)}}));
-}
-
 bool made_by_intel() {
   const Leaf zero = cpuid(0);
-  return zero.ebx == 0x756e6547 && zero.edx == 0x49656e69 && zero.ecx == 0x6c65746e;  // "GenuineIntel"
+  return zero.words[CpuFlag::ebx] == 0x756e6547 && zero.words[CpuFlag::edx] == 0x49656e69 &&
+         zero.words[CpuFlag::ecx] == 0x6c65746e;  // "GenuineIntel"
 }
 
 // Linux hands out the 8 KiB of tile state on request, once per process (Documentation/arch/x86/xstate.rst).
@@ -90,27 +53,147 @@ std::string tile_permission() {
   return std::string("the kernel did not grant AMX tile state (arch_prctl: ") + std::strerror(errno) + ")";
 }
 
-std::string amx_missing() {
-  const Leaf seven = cpuid(7);
-  const std::string flags = first_missing({
-      {"amx_tile", bit(seven.edx, 24)}, {"amx_bf16", bit(seven.edx, 22)}, {"amx_int8", bit(seven.edx, 25)}});
-  const std::string lacking = either(flags, avx512_missing());
-  return lacking.empty() ? tile_permission() : lacking;
+constexpr std::uint64_t avx_state = 0x6, avx512_state = 0xe6;
+
+#else
+
+bool present(const CpuFlag&) { return false; }
+std::uint64_t saved_state() { return 0; }
+bool made_by_intel() { return false; }
+
+#endif
+
+constexpr IsaTraits isa_table[] = {
+    {.name = "reference",
+     .counter = &Counters::reference_calls,
+     .kernels = &reference_kernels,
+     .rows = &rows_reference,
+     .attention = &attention_reference},
+#ifdef __x86_64__
+    {.name = "avx2",
+     .feature = "avx2",
+     .counter = &Counters::avx2_calls,
+     .kernels = &avx2_kernels,
+     .rows = &rows_avx2,
+     .attention = &attention_avx2,
+     .burn_bf16 = burn_avx2_fma,
+     .burn_int8 = burn_avx2_madd,
+     .flags = {{"avx2", 7, 0, CpuFlag::ebx, 5}, {"fma", 1, 0, CpuFlag::ecx, 12}, {"f16c", 1, 0, CpuFlag::ecx, 29}},
+     .saved_state = avx_state,
+     .state = "AVX registers"},
+    {.name = "avx2_vnni",
+     .feature = "avx2",
+     .counter = &Counters::avx2_calls,
+     .kernels = &avx2_vnni_kernels,
+     .burn_int8 = burn_avx2_vnni,
+     .parent = "avx2",
+     .flags = {{"avx_vnni", 7, 1, CpuFlag::eax, 4}}},
+    {.name = "avx512",
+     .feature = "avx512",
+     .counter = &Counters::avx512_calls,
+     .kernels = &avx512_kernels,
+     .rows = &rows_avx512,
+     .attention = &attention_avx512,
+     .burn_bf16 = burn_avx512_fma,
+     .burn_int8 = burn_avx512_madd,
+     .flags = {{"avx512f", 7, 0, CpuFlag::ebx, 16},
+               {"avx512dq", 7, 0, CpuFlag::ebx, 17},
+               {"avx512bw", 7, 0, CpuFlag::ebx, 30},
+               {"avx512vl", 7, 0, CpuFlag::ebx, 31}},
+     .saved_state = avx512_state,
+     .state = "AVX-512 registers"},
+    {.name = "avx512_vnni",
+     .feature = "avx512",
+     .counter = &Counters::avx512_calls,
+     .kernels = &avx512_vnni_kernels,
+     .burn_int8 = burn_avx512_vnni,
+     .parent = "avx512",
+     .flags = {{"avx512_vnni", 7, 0, CpuFlag::ecx, 11}}},
+    {.name = "avx512_bf16",
+     .feature = "avx512",
+     .counter = &Counters::avx512_calls,
+     .kernels = &avx512_bf16_kernels,
+     .attention = &attention_avx512_bf16,
+     .burn_bf16 = burn_avx512_bf16,
+     .parent = "avx512",
+     .flags = {{"avx512_bf16", 7, 1, CpuFlag::eax, 5}}},
+    {.name = "amx",
+     .feature = "amx",
+     .counter = &Counters::amx_tiles,
+     .kernels = &amx_kernels,
+     .burn_bf16 = burn_amx_bf16,
+     .burn_int8 = burn_amx_int8,
+     .parent = "avx512",
+     .flags = {{"amx_tile", 7, 0, CpuFlag::edx, 24},
+               {"amx_bf16", 7, 0, CpuFlag::edx, 22},
+               {"amx_int8", 7, 0, CpuFlag::edx, 25}},
+     .permission = tile_permission},
+#endif
+    {.name = "amx_emulated",
+     .counter = &Counters::emulated_tiles,
+     .kernels = &amx_emulated_kernels},
+};
+
+// The CPU's flags first, then what it extends, then what the operating system has to do for it.
+std::string missing(const IsaTraits& isa) {
+  for (const CpuFlag& flag : isa.flags)
+    if (flag.name && !present(flag)) return std::string("the CPU has no ") + flag.name;
+  for (const IsaTraits& parent : isa_table)
+    if (isa.parent && std::string_view(parent.name) == isa.parent)
+      if (std::string reason = missing(parent); !reason.empty()) return reason;
+  if ((saved_state() & isa.saved_state) != isa.saved_state)
+    return std::string("the operating system does not save ") + isa.state;
+  return isa.permission ? isa.permission() : "";
+}
+
+bool is_faster_in_bf16() { return granted("avx512_bf16") && !made_by_intel(); }
+
+// A kernel table of the row that is named, or of the last one that is granted.
+template <class Table>
+const Table& kernels_in(const Table* IsaTraits::*table, const std::optional<std::string>& name) {
+  if (name) {
+    if (const Table* found = granted_isa(*name).*table) return *found;
+    std::string known;
+    for (const Isa& isa : isas())
+      if (isa.*table) known += (known.empty() ? "" : ", ") + std::string(isa.name);
+    throw std::invalid_argument("isa " + *name + " has no kernels for this: one of " + known);
+  }
+  const Table* fastest = nullptr;
+  for (const Isa& isa : isas())
+    if (isa.*table && isa.missing.empty() && (std::string_view(isa.name) != "avx512_bf16" || is_faster_in_bf16()))
+      fastest = isa.*table;
+  return *fastest;
+}
+
+std::string isas_with_kernels(int row) {
+  std::string names;
+  for (const Isa& isa : isas())
+    if (isa.kernels->of_row[row].gate_up) names += (names.empty() ? "" : ", ") + std::string(isa.name);
+  return names;
+}
+
+struct Fastest {
+  const Kernels *few, *many;
+};
+
+Fastest fastest_of(const Format& format) {
+  const auto few = [&]() -> const Kernels& {
+    if (granted("avx512")) return fastest_avx512(format);
+    for (const char* name : {"avx2_vnni", "avx2"})
+      if (has_kernels(name, format)) return kernels_of(name, format);
+    return kernels_of("reference", format);
+  };
+  return {&few(), has_kernels("amx", format) ? &kernels_of("amx", format) : &few()};
 }
 
 }  // namespace
 
 const std::vector<Isa>& isas() {
-  static const std::vector<Isa> all{
-      {"reference", &reference_kernels, ""},
-      {"avx2", &avx2_kernels, avx2_missing()},
-      {"avx2_vnni", &avx2_vnni_kernels, avx2_vnni_missing()},
-      {"avx512", &avx512_kernels, avx512_missing()},
-      {"avx512_vnni", &avx512_vnni_kernels, avx512_vnni_missing()},
-      {"avx512_bf16", &avx512_bf16_kernels, avx512_bf16_missing()},
-      {"amx", &amx_kernels, amx_missing()},
-      {"amx_emulated", &amx_emulated_kernels, ""},
-  };
+  static const std::vector<Isa> all = [] {
+    std::vector<Isa> found;
+    for (const IsaTraits& traits : isa_table) found.push_back({traits, missing(traits)});
+    return found;
+  }();
   return all;
 }
 
@@ -118,29 +201,26 @@ const Isa& granted_isa(std::string_view name) {
   std::string known;
   for (const Isa& isa : isas()) {
     if (isa.name == name && isa.missing.empty()) return isa;
-    if (isa.name == name) throw std::runtime_error("isa " + isa.name + " is not granted: " + isa.missing);
-    known += (known.empty() ? "" : ", ") + isa.name;
+    if (isa.name == name) throw std::runtime_error("isa " + std::string(name) + " is not granted: " + isa.missing);
+    known += (known.empty() ? "" : ", ") + std::string(isa.name);
   }
   throw std::invalid_argument("unknown isa '" + std::string(name) + "': one of " + known);
 }
 
 bool granted(std::string_view name) {
-  for (const Isa& isa : isas())
-    if (isa.name == name) return isa.missing.empty();
-  return false;
+  return std::ranges::any_of(isas(), [&](const Isa& isa) { return isa.name == name && isa.missing.empty(); });
 }
 
-const Kernels& kernels_of(std::string_view name, Precision precision) {
-  constexpr const char* names[] = {"bf16", "int8", "int4", "q8_0", "q4_0"};
-  const Kernels& kernels = (*granted_isa(name).kernels)[static_cast<int>(precision)];
+const Kernels& kernels_of(std::string_view name, const Format& format) {
+  const Kernels& kernels = granted_isa(name).kernels->of_row[row_of(format)];
   if (!kernels.gate_up)
-    throw std::invalid_argument("isa " + std::string(name) + " has no kernels for " +
-                                names[static_cast<int>(precision)]);
+    throw std::invalid_argument("isa " + std::string(name) + " has no kernels for " + traits_of(format).name +
+                                ": allowed are " + isas_with_kernels(row_of(format)));
   return kernels;
 }
 
-bool has_kernels(std::string_view name, Precision precision) {
-  return granted(name) && (*granted_isa(name).kernels)[static_cast<int>(precision)].gate_up;
+bool has_kernels(std::string_view name, const Format& format) {
+  return granted(name) && granted_isa(name).kernels->of_row[row_of(format)].gate_up;
 }
 
 bool reads_pairs() {
@@ -150,12 +230,32 @@ bool reads_pairs() {
 
 // vdpbf16ps runs at a quarter of the rate of FMA on Intel's cores, for twice the products (measured on Granite Rapids:
 // 0.21 against 0.42 TFLOPS); on AMD's at half the rate for twice (Zen 4: 0.45 against 0.23 TFLOPS).
-const Kernels& fastest_avx512(Precision precision) {
+const Kernels& fastest_avx512(const Format& format) {
+  static const bool prefers_bf16 = is_faster_in_bf16();
   granted_isa("avx512");
-  const bool is_bf16 = precision == Precision::bf16;
-  static const bool dots_bf16 = granted("avx512_bf16") && !made_by_intel();
-  const bool extended = is_bf16 ? dots_bf16 : granted("avx512_vnni");
-  return kernels_of(!extended ? "avx512" : is_bf16 ? "avx512_bf16" : "avx512_vnni", precision);
+  if (format.numbers == Numbers::bf16) return kernels_of(prefers_bf16 ? "avx512_bf16" : "avx512", format);
+  return kernels_of(has_kernels("avx512_vnni", format) ? "avx512_vnni" : "avx512", format);
+}
+
+const Kernels& fastest_kernels(const Format& format, int tokens) {
+  constexpr int amx_min_tokens = 5;
+  static const auto all = [] {
+    std::array<Fastest, format_count> found;
+    for (int row = 0; row < format_count; ++row) found[row] = fastest_of(format_table[row].format);
+    return found;
+  }();
+  const Fastest& fastest = all[row_of(format)];
+  return tokens < amx_min_tokens ? *fastest.few : *fastest.many;
+}
+
+const RowKernels& row_kernels(const std::optional<std::string>& isa) {
+  static const RowKernels& best = kernels_in(&IsaTraits::rows, std::nullopt);
+  return isa ? kernels_in(&IsaTraits::rows, isa) : best;
+}
+
+const AttentionKernels& attention_kernels(const std::optional<std::string>& isa) {
+  static const AttentionKernels& best = kernels_in(&IsaTraits::attention, std::nullopt);
+  return isa ? kernels_in(&IsaTraits::attention, isa) : best;
 }
 
 }  // namespace ktbench

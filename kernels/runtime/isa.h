@@ -1,21 +1,48 @@
-// What this machine grants: the CPU has it, the operating system saves its registers, the kernel permits it.
+// The instruction sets, one row each, and which of them this machine grants: the CPU has it, the operating system saves
+// its registers, the kernel permits it.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/kernels.h"
+#include "dense/attend.h"
+#include "dense/rows.h"
 
 namespace ktbench {
 
-struct Isa {
-  std::string name;
-  const KernelSet* kernels;
+// A bit of CPUID, by the flag's name in /proc/cpuinfo. No name, no flag.
+struct CpuFlag {
+  enum Register { eax, ebx, ecx, edx };
+
+  const char* name = nullptr;
+  unsigned leaf = 0, subleaf = 0;
+  Register where = eax;
+  int bit = 0;
+};
+
+struct IsaTraits {
+  const char* name = nullptr;
+  const char* feature = nullptr;  // the engine's toggle that runs it and the name of its arithmetic roof; null: neither
+  std::uint64_t Counters::*counter = nullptr;  // what its MoE kernels count
+  const KernelSet* kernels = nullptr;
+  const RowKernels* rows = nullptr;  // null: none of its own
+  const AttentionKernels* attention = nullptr;
+  Burn burn_bf16 = nullptr, burn_int8 = nullptr;  // for the roofs of its feature; null: none
+  const char* parent = nullptr;                   // the instruction set that it extends
+  CpuFlag flags[4] = {};
+  std::uint64_t saved_state = 0;  // bits of XCR0
+  const char* state = nullptr;    // what they stand for
+  std::string (*permission)() = nullptr;  // of the kernel, beyond all that: "" or the reason
+};
+
+struct Isa : IsaTraits {
   std::string missing;  // empty when granted, else the reason in one line
 };
 
-// All of them, found out once.
+// All rows, slower ones before faster ones, found out once.
 const std::vector<Isa>& isas();
 
 // Throws std::invalid_argument for an unknown name, std::runtime_error with the reason for one that is not granted.
@@ -23,18 +50,26 @@ const Isa& granted_isa(std::string_view name);
 
 bool granted(std::string_view name);
 
-// Kernels of one ISA for a precision. Throws as granted_isa does, and std::invalid_argument where it has none.
-const Kernels& kernels_of(std::string_view name, Precision precision);
+// Kernels of one ISA for a format. Throws as granted_isa does, and std::invalid_argument where it has none.
+const Kernels& kernels_of(std::string_view name, const Format& format);
 
-// Whether it is granted and has kernels for the precision.
-bool has_kernels(std::string_view name, Precision precision);
-
-// Whether few rows should read two strips at once. Two streams of a thread with prefetches read 36 GB/s where one reads 30
-// on Granite Rapids; on Zen 4 one stream without is the fastest (kernels of one token: 100 against 83 to 92 % of the roof
-// with four).
-bool reads_pairs();
+// Whether it is granted and has kernels for the format.
+bool has_kernels(std::string_view name, const Format& format);
 
 // Those of the fastest AVX-512 variant that is granted.
-const Kernels& fastest_avx512(Precision precision);
+const Kernels& fastest_avx512(const Format& format);
+
+// Those of the fastest ISA that is granted for so many tokens: AMX from 5 tokens up, where it has any.
+const Kernels& fastest_kernels(const Format& format, int tokens);
+
+// Of a decode step's small operations: those of the ISA named, or of the fastest that is granted. Throw as granted_isa
+// does, and std::invalid_argument for an ISA without.
+const RowKernels& row_kernels(const std::optional<std::string>& isa);
+const AttentionKernels& attention_kernels(const std::optional<std::string>& isa);
+
+// Whether few rows should read two strips at once. Two streams of a thread with prefetches read 36 GB/s where one reads
+// 30 on Granite Rapids; on Zen 4 one stream without is the fastest (kernels of one token: 100 against 83 to 92 % of the
+// roof with four).
+bool reads_pairs();
 
 }  // namespace ktbench

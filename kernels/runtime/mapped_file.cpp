@@ -36,7 +36,7 @@ struct Partial {
   int file;
 };
 
-// A name that nobody else has: several savers of one file do not meet under it. File below 0 where none can be had.
+// A unique name, so that several processes may save one file at a time. File below 0 where none can be had.
 Partial new_partial(const std::string& path) {
   for (int number = 0;; ++number) {
     const std::string partial = path + ".partial-" + std::to_string(number);
@@ -75,7 +75,7 @@ MappedFile MappedFile::open(const std::string& path) {
   if (file < 0 || fstat(file, &status)) refuse(errno, "open", path);
   if (status.st_size == 0) refuse(EINVAL, "map, as it is empty,", path);
   MappedFile opened(path, "", Mapping(status.st_size, PROT_READ, MAP_SHARED, file, "cannot map " + path));
-  madvise(opened.as<>(), opened.bytes(), MADV_HUGEPAGE);  // a wish that few file systems grant
+  madvise(opened.as<>(), opened.bytes(), MADV_HUGEPAGE);  // advice that few file systems follow
   madvise(opened.as<>(), opened.bytes(), MADV_WILLNEED);
   return opened;
 }

@@ -8,11 +8,11 @@
 
 namespace ktbench {
 
-// Whoever cuts the file short while it is mapped crashes its readers (SIGBUS).
+// Truncating the file while it is mapped crashes its readers (SIGBUS).
 class MappedFile {
  public:
   // Writable, zero-filled, at least one byte, its place on disk taken: a full disk is an error here, not a crash later.
-  // Bears its name from flush() on, and goes without a trace when there is none: nobody ever maps half a file.
+  // Has its name from flush() on and is deleted without it, so that a half-written file can never be mapped.
   // Throws std::system_error with the file's name.
   static MappedFile create(const std::string& path, std::size_t bytes);
   // Read-only, from its beginning; writing to it crashes. Throws std::system_error with the file's name, also for an
@@ -28,15 +28,15 @@ class MappedFile {
   }
   std::size_t bytes() const { return mapping_.bytes(); }
 
-  // Returns when what was written is on disk under the file's name. One that bore the name before is replaced; those
-  // who have it mapped keep it. Throws std::system_error with the file's name.
+  // Returns when what was written is on disk under the file's name. A file of that name is replaced; processes that
+  // have it mapped keep the old one. Throws std::system_error with the file's name.
   void flush();
 
  private:
   MappedFile(std::string path, std::string partial, Mapping mapping);
 
   std::string path_;
-  std::string partial_;  // the name it is written under; empty once it bears its own
+  std::string partial_;  // the name it is written under; empty once it has its own
   Mapping mapping_;
 };
 

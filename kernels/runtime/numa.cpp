@@ -97,7 +97,7 @@ std::map<int, std::size_t> bytes_by_node(const void* begin, std::size_t bytes) {
     const std::uintptr_t batch_begin = at;
     for (; count < batch && at < end; ++count, at += page) pages[count] = reinterpret_cast<void*>(at);
     if (syscall(SYS_move_pages, 0, count, pages.data(), nullptr, nodes.data(), 0))
-      throw std::system_error(errno, std::generic_category(), "cannot ask where memory lies: move_pages");
+      throw std::system_error(errno, std::generic_category(), "cannot query where memory lies: move_pages");
     for (std::size_t i = 0; i < count; ++i) {
       const std::uintptr_t from = batch_begin + i * page;
       if (nodes[i] >= 0) sums[nodes[i]] += std::min(from + page, end) - std::max(from, first);

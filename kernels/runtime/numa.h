@@ -8,10 +8,10 @@
 
 namespace ktbench {
 
-// Node of a cpu; 0 where the kernel knows no nodes. Throws std::invalid_argument for a cpu that this machine lacks.
+// Node of a cpu; 0 on kernels without NUMA. Throws std::invalid_argument for a cpu that this machine lacks.
 int node_of(int cpu);
 
-// Nodes with memory that this process may use, ascending; {0} where the kernel knows no nodes.
+// Nodes with memory that this process may use, ascending; {0} on kernels without NUMA.
 std::vector<int> memory_nodes();
 
 // Where the pages of a buffer come from.
@@ -24,8 +24,8 @@ struct OnNode {  // from there and nowhere else
 };
 using Placement = std::variant<FirstTouch, Interleaved, OnNode>;
 
-// For whole pages that nobody has touched yet. Throws std::system_error where the kernel refuses: a node that it lacks,
-// a container without the right to mbind(2).
+// For whole pages that have not been touched yet. Throws std::system_error where the kernel refuses: a node that it
+// lacks, a container without the right to mbind(2).
 void place(void* begin, std::size_t bytes, const Placement& placement);
 
 // Bytes of a range on each node, as the kernel has them now. Pages that are not present, never written to or not yet

@@ -81,7 +81,7 @@ void OpenMPTeam::enter() {
                              " threads: OMP_THREAD_LIMIT, OMP_DYNAMIC or an enclosing parallel region holds it back");
 }
 
-// With a thread short nobody may enter a phase: the others would wait for it at the first barrier.
+// With a thread missing no thread may enter a phase: the others would wait for it at the first barrier.
 void OpenMPTeam::join() {
   granted_ = runtime().team_size();
   if (granted_ == threads()) take_part(runtime().thread_number());

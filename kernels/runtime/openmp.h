@@ -1,6 +1,6 @@
 // A team made of the OpenMP threads that the process already has: PyTorch's. Idle OpenMP threads spin for milliseconds
 // on their cores; threads of our own would have to fight them for every core that both roles share. They work only for
-// a thread that calls them: a submitted job begins when somebody waits, and one that nobody waits for never runs. Roles
+// a thread that calls them: a submitted job begins when a thread waits for it, and never runs otherwise. Roles
 // that share cores cannot overlap. GNU OpenMP keeps a set of threads for each calling thread, so the same one should
 // always wait.
 #pragma once

@@ -13,7 +13,7 @@ namespace ktbench {
 class ThreadPool : public Team {
  public:
   // One thread per entry of `cpus`; a cpu may appear twice. Idle threads spin for `spin`, then park. With `own` each is
-  // a thread of the pool, and a submitted job runs on its own. Without, whoever waits works as thread 0 on the first
+  // a thread of the pool, and a submitted job runs on its own. Without, a waiting thread works as thread 0 on the first
   // cpu: the other threads begin a submitted job at once and get as far as its first barrier.
   // Throws std::invalid_argument when a cpu may not be used.
   ThreadPool(std::vector<int> cpus, std::chrono::microseconds spin, bool own = false);

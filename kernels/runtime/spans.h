@@ -23,7 +23,7 @@ struct Span {
   std::int64_t end_ns;
 };
 
-// The last 65,536 of them. Noting one takes a lock that nobody holds for longer than that or a swap of pointers.
+// The last 65,536 of them. Recording one takes a lock that is held for that or for a swap of pointers, no longer.
 class Spans {
  public:
   static constexpr std::size_t kept = 65536;

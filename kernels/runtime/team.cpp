@@ -103,7 +103,7 @@ void Team::await(std::uint64_t number) {
   }
 }
 
-// False when somebody else works there.
+// False when another caller works there.
 bool Team::work_as_thread0(std::uint64_t up_to) {
   if (thread0_taken_.exchange(true, std::memory_order_acquire)) return false;
   while (!completed(up_to)) work_on_current();
@@ -136,7 +136,7 @@ void Team::take_part(int thread) {
   if (barrier_.arrive()) finish(job);
 }
 
-// The next job may begin before waiters are told: waking those that are parked takes microseconds.
+// The next job may begin before waiters are notified: waking those that are parked takes microseconds.
 void Team::finish(Job& job) {
   if (const std::int64_t begin_ns = job.begin_ns.load(std::memory_order_relaxed))
     spans_.note({job.tag, begin_ns, monotonic_ns()});

@@ -29,8 +29,8 @@ class Team {
 
   int threads() const { return threads_; }
 
-  // Returns at once. What the phases hold is destroyed with the job: on any thread, where nobody holds the ticket. The
-  // tag says in spans() whose job it was.
+  // Returns at once. What the phases hold is destroyed with the job: on any thread, unless the ticket is still held.
+  // The tag identifies the job in spans().
   std::shared_ptr<Job> submit(std::vector<Phase> phases, int tag = untagged);
 
   // Returns when the job is done; the first exception of any of its threads is thrown here, once, and its later phases
@@ -38,15 +38,15 @@ class Team {
   // its callers, one that waits works there, in this job and in all before it.
   // Throws std::invalid_argument for a job of another team.
   void wait(Job& job);
-  // Whether wait() would return at once. Where callers are thread 0, no job is ever done before somebody waits.
+  // Whether wait() would return at once. Where callers are thread 0, no job is done before a caller waits.
   bool done(const Job& job) const;
 
   // Submits and waits. Callers take turns.
   void run(std::span<const Phase> phases, int tag = untagged);
   void run(const Phase& phase) { run(std::span(&phase, 1)); }
 
-  // When each job's first thread began it, and when the job was done; in order and apart, for jobs run one by one. A job
-  // counts before its waiter returns.
+  // When each job's first thread began it, and when the job was done; in order and apart, for jobs run one by one. A
+  // job counts before its waiter returns.
   std::vector<Span> spans() { return spans_.take(); }
   std::int64_t busy_ns() const { return spans_.busy_ns(); }
 

@@ -1,6 +1,5 @@
 #include "runtime/waiting.h"
 
-#include <emmintrin.h>
 #include <linux/futex.h>
 #include <sched.h>
 #include <sys/syscall.h>
@@ -41,7 +40,7 @@ void EventCount::await_change(std::uint32_t old, std::chrono::microseconds spin)
 bool EventCount::changes_within_pauses(std::uint32_t old) const {
   for (int i = 0; i < pauses_per_look; ++i) {
     if (value() != old) return true;
-    _mm_pause();
+    spin_pause();
   }
   return false;
 }

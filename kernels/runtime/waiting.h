@@ -7,13 +7,22 @@
 
 namespace ktbench {
 
+// Spares the core's other thread while a loop spins.
+inline void spin_pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
 // A counter that threads wait on, on a cache line of its own. Not std::atomic's wait and notify: there all waits of a
 // process share a few waiter counts, so while any thread is parked anywhere each notify is a system call.
 class alignas(64) EventCount {
  public:
   std::uint32_t value() const { return value_.load(std::memory_order_acquire); }
 
-  // Whoever sees the new value sees all that came before; parked threads wake.
+  // A release: a thread that reads the new value sees all writes before it. Wakes parked threads.
   void advance();
 
   // Returns once value() != old. The spin is bounded in time, so nothing here assumes a core of its own.
@@ -27,12 +36,12 @@ class alignas(64) EventCount {
   std::atomic<std::uint32_t> parked_{0};
 };
 
-// All threads of a team meet here.
+// A barrier for all threads of a team.
 class Barrier {
  public:
   Barrier(int threads, std::chrono::microseconds spin) : threads_(threads), spin_(spin) {}
 
-  // Does not wait. True for the last thread to arrive; the others' next meeting begins when it lets them know.
+  // Does not wait. True for the last thread to arrive; the others pass when it advances the count.
   bool arrive();
   void arrive_and_wait();
 

@@ -3,7 +3,6 @@
 #include <random>
 
 #include "dense/attention.h"
-#include "dense/choice.h"
 #include "runtime/isa.h"
 #include "runtime/pool.h"
 #include "tests/check.h"

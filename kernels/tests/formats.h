@@ -1,16 +1,21 @@
-// Every way to store numbers.
+// Every format, and the granted kernels of each.
 #pragma once
 
-#include "core/layout.h"
+#include "core/format_names.h"
+#include "runtime/isa.h"
 
 namespace ktbench::tests {
 
-inline constexpr Format formats[] = {{},
-                                     {Precision::int8, 0},
-                                     {Precision::int4, 32},
-                                     {Precision::int4, 64},
-                                     {Precision::int4, 128},
-                                     {Precision::q8_0, gguf_depth},
-                                     {Precision::q4_0, gguf_depth}};
+struct NamedKernels {
+  std::string name;
+  const Kernels* kernels;
+};
+
+inline std::vector<NamedKernels> granted_kernels(const Format& format) {
+  std::vector<NamedKernels> all;
+  for (const Isa& isa : isas())
+    if (has_kernels(isa.name, format)) all.push_back({isa.name, &kernels_of(isa.name, format)});
+  return all;
+}
 
 }  // namespace ktbench::tests

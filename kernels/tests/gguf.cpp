@@ -6,6 +6,7 @@
 #include <cstring>
 #include <random>
 
+#include "core/format_names.h"
 #include "core/half.h"
 #include "moe/experts.h"
 #include "runtime/pool.h"
@@ -15,12 +16,12 @@
 namespace ktbench::tests {
 namespace {
 
-constexpr Format q8_0{Precision::q8_0, gguf_depth}, q4_0{Precision::q4_0, gguf_depth};
+const Format q8_0 = format_named("q8_0"), q4_0 = format_named("q4_0");
 
 std::vector<std::byte> random_blocks(std::mt19937& numbers, const Format& format, int rows, int columns) {
-  std::vector<std::byte> bytes(std::size_t{1} * rows * columns / gguf_depth * block_bytes(format.precision));
+  std::vector<std::byte> bytes(std::size_t{1} * rows * columns / block_depth * format.block_bytes());
   for (std::byte& byte : bytes) byte = static_cast<std::byte>(numbers());
-  for (std::size_t at = 1; at < bytes.size(); at += block_bytes(format.precision))
+  for (std::size_t at = 1; at < bytes.size(); at += format.block_bytes())
     bytes[at] = static_cast<std::byte>(0x2c | (numbers() & 0x80));  // scales of +-[2^-4, 2^-3)
   return bytes;
 }
@@ -41,17 +42,17 @@ KTBENCH_TEST(blocks_become_strips_of_the_same_numbers) {
     std::mt19937 numbers(17);
     const auto pool = std::make_shared<ThreadPool>(four_cpus(), brief);
     const Geometry g{1, 96, 160, format};
-    const std::size_t bytes = block_bytes(format.precision);
+    const std::size_t bytes = format.block_bytes();
     const std::vector<std::byte> up = random_blocks(numbers, format, g.intermediate, g.hidden);
     const std::vector<std::byte> down = random_blocks(numbers, format, g.hidden, g.intermediate);
     PackedExperts one(g, 1, {}), two(g, 2, {});
-    const BlockView ups{up.data(), g.hidden / gguf_depth * bytes, bytes};
-    const BlockView downs{down.data(), g.intermediate / gguf_depth * bytes, bytes};
+    const BlockView ups{up.data(), g.hidden / block_depth * bytes, bytes};
+    const BlockView downs{down.data(), g.intermediate / block_depth * bytes, bytes};
     one.write(0, ups, ups, downs, nullptr);
     two.write(0, ups, ups, downs, pool.get());
     const std::vector<float> back = read(one, pool.get());
     check(back == read(two, pool.get()), "domains hold other numbers");
-    const bool bytewise = format.precision == Precision::q8_0;
+    const bool bytewise = format == q8_0;
     const int first = bytewise ? static_cast<std::int8_t>(up[2]) : (static_cast<int>(up[2]) & 15) - 8;
     half scale;
     std::memcpy(&scale, up.data(), sizeof scale);

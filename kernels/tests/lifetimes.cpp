@@ -1,4 +1,4 @@
-// How long jobs live, and what becomes of those that nobody waits for.
+// How long jobs live, and what becomes of those that are never waited for.
 #include <atomic>
 #include <latch>
 #include <memory>

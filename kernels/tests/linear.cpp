@@ -39,7 +39,7 @@ struct Layer {
 // int8 activations are 1/254 of the largest off, each.
 void check_output(const Layer& layer, const std::vector<bf16>& x, const std::vector<bf16>& out) {
   const int rows = layer.matrix->rows(), columns = layer.matrix->columns();
-  const bool exact = layer.matrix->format().precision == Precision::bf16;
+  const bool exact = layer.matrix->format() == Format{};
   for (std::size_t i = 0; i < out.size(); ++i) {
     const bf16* of_token = x.data() + i / rows * columns;
     const float* weight = layer.weights.data() + i % rows * columns;
@@ -57,15 +57,6 @@ void check_forward(std::mt19937& random, Linear& linear, const Layer& layer, int
   check_output(layer, x, out);
 }
 
-std::vector<const Kernels*> granted_kernels(Precision precision) {
-  std::vector<const Kernels*> all;
-  for (const Isa& isa : isas()) {
-    const Kernels& kernels = (*isa.kernels)[static_cast<int>(precision)];
-    if (isa.missing.empty() && kernels.gate_up) all.push_back(&kernels);
-  }
-  return all;
-}
-
 std::shared_ptr<ThreadPool> four_threads() { return std::make_shared<ThreadPool>(four_cpus(), brief); }
 
 }  // namespace
@@ -73,11 +64,11 @@ std::shared_ptr<ThreadPool> four_threads() { return std::make_shared<ThreadPool>
 KTBENCH_TEST(linear_layers_of_every_precision_on_every_isa) {
   std::mt19937 random(1);
   const auto pool = four_threads();
-  for (const Format& format : formats) {
-    const Layer layer(random, 70, format.is_gguf() ? 160 : 130, format, pool.get());
+  for (const auto& [name, format, code] : format_table) {
+    const Layer layer(random, 70, format.has_blocks() ? 160 : 130, format, pool.get());
     Linear linear(layer.matrix, pool, layer.bias);
-    for (const Kernels* kernels : granted_kernels(format.precision))
-      for (const int tokens : {1, 2, 13, 33, 70, 270}) check_forward(random, linear, layer, tokens, *kernels);
+    for (const NamedKernels& isa : granted_kernels(format))
+      for (const int tokens : {1, 2, 13, 33, 70, 270}) check_forward(random, linear, layer, tokens, *isa.kernels);
   }
 }
 
@@ -88,9 +79,9 @@ KTBENCH_TEST(linear_layers_of_one_team_from_several_threads) {
     const Layer layer(random, 40 + static_cast<int>(seed), 64, format, pool.get());
     Linear linear(layer.matrix, pool, layer.bias);
     for (int i = 0; i < 20; ++i)
-      check_forward(random, linear, layer, 1 + i * 5, fastest_kernels(format.precision, 1 + i * 5));
+      check_forward(random, linear, layer, 1 + i * 5, fastest_kernels(format, 1 + i * 5));
   };
-  std::jthread first(work, 2, formats[0]), second(work, 3, formats[1]), third(work, 4, formats[2]);
+  std::jthread first(work, 2, Format{}), second(work, 3, format_named("int8")), third(work, 4, format_named("int4_g32"));
 }
 
 KTBENCH_TEST(a_matrix_refuses_rows_that_do_not_fit) {

@@ -21,13 +21,8 @@ namespace {
 
 using Numbers = std::mt19937;
 
-std::string name_of(const Format& f) {
-  const char* const names[] = {"bf16", "int8", "int4 in groups of ", "q8_0 in groups of ", "q4_0 in groups of "};
-  return names[static_cast<int>(f.precision)] + (f.group ? std::to_string(f.group) : "");
-}
-
 // A size along k that the format can have.
-int depth_in(const Format& f, int depth) { return f.is_gguf() ? round_up(depth, gguf_depth) : depth; }
+int depth_in(const Format& f, int depth) { return f.has_blocks() ? round_up(depth, f.group) : depth; }
 
 // A layer of the format with about the sizes of `g`.
 Geometry geometry_in(const Format& f, Geometry g) {
@@ -90,7 +85,7 @@ std::vector<float> read(const PackedExperts& packed, int index, Team* team) {
 // int4 cuts a group's largest magnitudes short where that brings the others nearer, by no more than a quarter.
 void check_packed(const PackedExperts& packed, int index, const Expert& expert, Team* team) {
   const std::vector<float> back = read(packed, index, team);
-  const bool exact = packed.geometry().format.precision == Precision::bf16;
+  const bool exact = packed.geometry().format == Format{};
   std::size_t i = 0;
   for (const auto* matrix : {&expert.gate, &expert.up, &expert.down})
     for (const bf16 x : *matrix)
@@ -131,7 +126,7 @@ ForwardOptions on(const Kernels& kernels, bool dynamic = false, bool numa = fals
 }
 
 const Kernels& reference_for(const PackedExperts& packed) {
-  return kernels_of("reference", packed.geometry().format.precision);
+  return kernels_of("reference", packed.geometry().format);
 }
 
 double worst_difference(const std::vector<bf16>& a, const std::vector<bf16>& b) {
@@ -148,20 +143,6 @@ std::vector<bf16> expected_from(MoE& moe, const Batch& batch) {
   std::vector<bf16> out;
   moe.forward(batch.into(out), on(reference_for(moe.experts())));
   return out;
-}
-
-struct NamedKernels {
-  std::string name;
-  const Kernels* kernels;
-};
-
-std::vector<NamedKernels> granted_kernels(Precision precision) {
-  std::vector<NamedKernels> all;
-  for (const Isa& isa : isas()) {
-    const Kernels& kernels = (*isa.kernels)[static_cast<int>(precision)];
-    if (isa.missing.empty() && kernels.gate_up) all.push_back({isa.name, &kernels});
-  }
-  return all;
 }
 
 struct Scene {
@@ -183,7 +164,7 @@ struct Scene {
     check(called == submitted, on_isa.name + " submitted is not forward in " + format_name());
   }
 
-  std::string format_name() const { return name_of(moe->experts().geometry().format); }
+  std::string format_name() const { return traits_of(moe->experts().geometry().format).name; }
 };
 
 Scene random_scene(const Geometry& g, int domains, int tokens, int per_token, const Glu& glu) {
@@ -195,12 +176,12 @@ Scene random_scene(const Geometry& g, int domains, int tokens, int per_token, co
 }
 
 void check_everywhere(const Geometry& sizes, int tokens, int per_token, const Glu& glu = {}) {
-  for (const Format& format : formats)
+  for (const auto& [name, format, code] : format_table)
     for (const int domains : {1, 2}) {
       const Geometry g = geometry_in(format, sizes);
       if (g.intermediate <= (domains - 1) * format.depth_multiple()) continue;
       const Scene scene = random_scene(g, domains, tokens, per_token, glu);
-      for (const NamedKernels& isa : granted_kernels(format.precision))
+      for (const NamedKernels& isa : granted_kernels(format))
         for (const bool dynamic : {false, true})
           for (const bool numa : {false, true}) {
             if (numa && domains == 1) continue;
@@ -212,9 +193,9 @@ void check_everywhere(const Geometry& sizes, int tokens, int per_token, const Gl
 
 // Sanitizers are slow, emulated tiles slower.
 void check_large(const Geometry& sizes, int tokens, const Glu& glu = {}) {
-  for (const Format& format : {formats[0], formats[1], formats[3], formats[5], formats[6]}) {
+  for (const auto& [name, format, code] : format_table) {
     const Scene scene = random_scene(geometry_in(format, sizes), 1, tokens, 1, glu);
-    for (const NamedKernels& isa : granted_kernels(format.precision)) scene.check_forward(isa, on(*isa.kernels, true));
+    for (const NamedKernels& isa : granted_kernels(format)) scene.check_forward(isa, on(*isa.kernels, true));
   }
 }
 
@@ -235,24 +216,24 @@ KTBENCH_TEST(many_rows_with_biases) { check_large({1, 128, 64, {}, true}, 300, c
 
 KTBENCH_TEST(both_features_split_by_tokens) {
   if (!granted("avx512") || !granted("amx")) return;
-  for (const Format& format : formats) {
-    if (!has_kernels("amx", format.precision)) continue;
+  for (const auto& [name, format, code] : format_table) {
+    if (!has_kernels("amx", format)) continue;
     Numbers numbers(7);
     const auto pool = std::make_shared<ThreadPool>(four_cpus(), brief);
     MoE moe(random_layer(numbers, {4, 96, 64, format}, 1, nullptr), pool);
     const Batch batch(numbers, moe.experts().geometry(), 23, 1);
     const std::vector<bf16> expected = expected_from(moe, batch);
     std::vector<bf16> out;
-    const Kernels &few = fastest_avx512(format.precision), &many = kernels_of("amx", format.precision);
+    const Kernels &few = fastest_avx512(format), &many = kernels_of("amx", format);
     moe.forward(batch.into(out), {&few, &many, 6, true, false});
-    check(worst_difference(out, expected) < 0.02, "the hybrid differs in " + name_of(format));
+    check(worst_difference(out, expected) < 0.02, std::string("the hybrid differs in ") + traits_of(format).name);
   }
 }
 
 // Nothing here may be undefined, whatever the numbers.
 KTBENCH_TEST(numbers_that_are_none) {
   constexpr bf16 specials[] = {0x7fc0, 0xffc0, 0x7f80, 0xff80, 0x7f7f, 0xff7f, 0x0001, 0x8001, 0x0000, 0x8000};
-  for (const Format& format : formats) {
+  for (const auto& [name, format, code] : format_table) {
     Numbers numbers(3);
     const auto pool = std::make_shared<ThreadPool>(four_cpus(), brief);
     const Geometry g = geometry_in(format, {2, 70, 40});
@@ -270,7 +251,7 @@ KTBENCH_TEST(numbers_that_are_none) {
       if (numbers() % 7 == 0) x = specials[numbers() % 10];
     batch.gates[3] = std::numeric_limits<float>::infinity();
     std::vector<bf16> out;
-    for (const NamedKernels& isa : granted_kernels(format.precision))
+    for (const NamedKernels& isa : granted_kernels(format))
       moe.forward(batch.into(out), on(*isa.kernels, true));
   }
 }
@@ -280,7 +261,7 @@ KTBENCH_TEST(tickets_run_in_order_and_may_be_dropped) {
     Numbers numbers(5);
     const auto pool = std::make_shared<ThreadPool>(four_cpus(), brief, own);
     const auto moe =
-        std::make_shared<MoE>(random_layer(numbers, {3, 64, 64, {Precision::int8, 0}}, 1, pool.get()), pool);
+        std::make_shared<MoE>(random_layer(numbers, {3, 64, 64, format_named("int8")}, 1, pool.get()), pool);
     Batch batch(numbers, moe->experts().geometry(), 5, 2);
     const Kernels& kernels = reference_for(moe->experts());
     std::vector<std::vector<bf16>> chain(6), expected(6);
@@ -307,7 +288,7 @@ KTBENCH_TEST(two_threads_call_and_submit) {
   const auto pool = std::make_shared<ThreadPool>(four_cpus(), brief);
   std::vector<std::shared_ptr<MoE>> moes;
   std::vector<Batch> batches;
-  for (const Format& format : {formats[0], formats[2]}) {
+  for (const Format& format : {Format{}, format_named("int4_g32")}) {
     moes.push_back(std::make_shared<MoE>(random_layer(numbers, {3, 64, 96, format}, 1, nullptr), pool));
     batches.emplace_back(numbers, moes.back()->experts().geometry(), 6, 2);
   }
@@ -332,7 +313,7 @@ KTBENCH_TEST(two_threads_call_and_submit) {
 
 KTBENCH_TEST(saved_experts_are_mapped_back) {
   const std::string path = std::filesystem::temp_directory_path() / ("ktbench-moe-" + std::to_string(getpid()));
-  for (const Format& format : formats) {
+  for (const auto& [name, format, code] : format_table) {
     Numbers numbers(13);
     const auto pool = std::make_shared<ThreadPool>(four_cpus(), brief);
     const Geometry g = geometry_in(format, {2, 70, 40, {}, true});
@@ -341,7 +322,7 @@ KTBENCH_TEST(saved_experts_are_mapped_back) {
     const auto mapped = std::make_shared<PackedExperts>(PackedExperts::map(path));
     const Batch batch(numbers, packed->geometry(), 5, 2);
     MoE original(packed, pool), copy(mapped, pool);
-    check(expected_from(original, batch) == expected_from(copy, batch), "mapped experts differ in " + name_of(format));
+    check(expected_from(original, batch) == expected_from(copy, batch), std::string("mapped experts differ in ") + traits_of(format).name);
     check_throws<std::logic_error>([&] { write(*mapped, 0, random_expert(numbers, packed->geometry()), nullptr); },
                                    "cannot be written");
     std::filesystem::resize_file(path, std::filesystem::file_size(path) - 1);

@@ -20,12 +20,12 @@ struct Scene {
         moe(std::make_shared<MoE>(
             std::make_shared<PackedExperts>(Geometry{2, kHidden, 32}, 1, std::vector<int>{}), pool, 9)),
         call(moe, {hidden.data(), {ids.data(), gates.data(), kTokens, 2}, out.data()},
-             {&kernels_of("reference", Precision::bf16), &kernels_of("reference", Precision::bf16), 0, false, false}) {}
+             {&kernels_of("reference", Format{}), &kernels_of("reference", Format{}), 0, false, false}) {}
 
   bool written() const { return std::all_of(out.begin(), out.end(), [](bf16 x) { return x == 0; }); }
 
   std::vector<bf16> hidden = std::vector<bf16>(kTokens * kHidden, 0x3f80), out = std::vector<bf16>(hidden.size(), 0x7fc0);
-  std::vector<std::int64_t> ids = std::vector<std::int64_t>{0, 1, nobody, 0, nobody, nobody};
+  std::vector<std::int64_t> ids = std::vector<std::int64_t>{0, 1, no_expert, 0, no_expert, no_expert};
   std::vector<float> gates = std::vector<float>(6, 1.0f);
   std::shared_ptr<ThreadPool> pool;
   std::shared_ptr<MoE> moe;
@@ -80,7 +80,7 @@ KTBENCH_TEST(a_prepared_call_that_is_dropped_is_waited_for) {
   Scene scene(true);
   {
     Prepared call(scene.moe, {scene.hidden.data(), {scene.ids.data(), scene.gates.data(), kTokens, 2}, scene.out.data()},
-                  {&kernels_of("reference", Precision::bf16), &kernels_of("reference", Precision::bf16), 0, false, false});
+                  {&kernels_of("reference", Format{}), &kernels_of("reference", Format{}), 0, false, false});
     call.submit();
   }
   check(scene.written(), "dropped on its way");

@@ -1,9 +1,9 @@
-// Threads, phases, shares of tasks.
+// Threads, phases, partitions of tasks.
 #include <atomic>
 #include <thread>
 
 #include "runtime/pool.h"
-#include "runtime/shares.h"
+#include "runtime/partition.h"
 #include "tests/check.h"
 #include "tests/cpus.h"
 
@@ -13,12 +13,12 @@ namespace {
 void check_each_runs_once(bool dynamic) {
   constexpr int tasks = 1000;
   ThreadPool pool(four_cpus(), brief);
-  Shares shares(pool.threads());
+  TaskPartition partition(pool.threads());
   std::vector<Counters> counters(pool.threads());
   std::vector<std::atomic<int>> runs(tasks);
   for (int turn = 1; turn <= 50; ++turn) {
-    shares.deal(tasks);
-    pool.run([&](int t) { shares.work(t, dynamic, counters[t], [&](int i) { runs[i].fetch_add(1); }); });
+    partition.assign(tasks);
+    pool.run([&](int t) { partition.work(t, dynamic, counters[t], [&](int i) { runs[i].fetch_add(1); }); });
     for (const auto& n : runs) check(n.load() == turn, "a task ran " + std::to_string(n.load()) + " times");
   }
   std::uint64_t counted = 0;
@@ -26,8 +26,19 @@ void check_each_runs_once(bool dynamic) {
   check(counted == 50 * tasks, "tasks counted: " + std::to_string(counted));
 }
 
-KTBENCH_TEST(static_shares_run_each_task_once) { check_each_runs_once(false); }
-KTBENCH_TEST(stolen_shares_run_each_task_once) { check_each_runs_once(true); }
+KTBENCH_TEST(static_tasks_run_each_task_once) { check_each_runs_once(false); }
+KTBENCH_TEST(stolen_tasks_run_once) { check_each_runs_once(true); }
+
+// One thread works for two: its own five tasks, then halves of the other's five.
+KTBENCH_TEST(an_idle_thread_steals_the_far_half_of_what_is_left) {
+  TaskPartition partition(2);
+  partition.assign(10);
+  Counters counters;
+  std::vector<int> order;
+  partition.work(0, true, counters, [&](int task) { order.push_back(task); });
+  check(order == std::vector<int>{0, 1, 2, 3, 4, 7, 8, 9, 6, 5}, "tasks ran in another order");
+  check(counters.tasks_dynamic == 10 && counters.tasks_stolen == 5, "counted otherwise");
+}
 
 KTBENCH_TEST(a_phase_sees_all_of_the_one_before) {
   ThreadPool pool(four_cpus(), brief);

@@ -62,7 +62,7 @@ KTBENCH_TEST(spans_are_taken_while_jobs_run) {
   over = true;
   reader.join();
   for (const Span& span : pool.spans()) taken.push_back(span);
-  check(taken.size() == 2001, "spans lost or told twice");
+  check(taken.size() == 2001, "spans lost or returned twice");
   check_one_after_the_other(taken);
 }
 
@@ -74,7 +74,7 @@ KTBENCH_TEST(a_ring_keeps_the_last) {
   const std::vector<Span> kept = spans.take();
   check(kept.size() == Spans::kept && kept.front().tag == 5 && kept.back().tag == noted - 1, "others than the last");
   check_one_after_the_other({kept.front(), kept.back()});
-  check(spans.take().empty(), "told twice");
+  check(spans.take().empty(), "returned twice");
 }
 
 }  // namespace

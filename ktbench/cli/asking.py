@@ -15,11 +15,9 @@ from ktbench.results import Log, Run
 from ktbench.results.find import RUNS
 from ktbench.run.answering import Asking, Said, answer_apart, reference_file
 from ktbench.run.apart import ChildFailed
+from ktbench.spec.cells import worker_groups
 from ktbench.spec.errors import RequestError
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Cell, Environment, Part
-from ktbench.spec.schedule import worker_groups
-from ktbench.spec.scored import SCORE, Asked, Scored
+from ktbench.spec.record import SCORE, Cell, Environment, Outcome, Part, SampleResult, TaskResult
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 
 _ANSWERS = RUNS / "answers"
@@ -48,7 +46,7 @@ class Examiner:
         for group in worker_groups(first):
             self._ask_group(group, {cell.key: tasks[cell.key] for cell in group}, references)
 
-    def _open(self, cell: Cell, ends: Mapping[tuple[str, str], Asked], reference: str) -> tuple[str, ...]:
+    def _open(self, cell: Cell, ends: Mapping[tuple[str, str], TaskResult], reference: str) -> tuple[str, ...]:
         """Tasks that have not ended well, and those whose predictions others need and that are gone."""
 
         def done(task: TaskSpec) -> bool:
@@ -104,7 +102,7 @@ class Examiner:
     def _set_aside(self, cell: Cell, tasks: Sequence[str], outcome: Outcome, why: str) -> None:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         for task in tasks:
-            asked = Asked(
+            asked = TaskResult(
                 cell=cell.key,
                 label=cell.label,
                 task=task,
@@ -129,7 +127,7 @@ def references_of(cells: Sequence[Cell], parts: Sequence[Part]) -> dict[str, str
     return {cell.key: firsts.get((cell.part, cell.spec.model.name), cell.key) for cell in cells}
 
 
-def told(asked: Asked, scored: Sequence[Scored]) -> str:
+def told(asked: TaskResult, scored: Sequence[SampleResult]) -> str:
     """How a task ended in a few words: its mean score, or what was measured, and how long it took."""
     if not asked.outcome.timed:
         return f"{asked.outcome}: {asked.why}"
@@ -137,7 +135,7 @@ def told(asked: Asked, scored: Sequence[Scored]) -> str:
     return f"{', '.join(_means(scored))} ({asked.questions} questions, {asked.took_s:.1f} s{again})"
 
 
-def _means(scored: Sequence[Scored]) -> Iterator[str]:
+def _means(scored: Sequence[SampleResult]) -> Iterator[str]:
     for metric in dict.fromkeys(one.metric for one in scored):
         known = [(one.value, one.weight) for one in scored if one.metric == metric and one.value is not None]
         if not known:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ktbench.cli.doctor_health import Line, dash, health_lines
 from ktbench.spec.errors import RequestError
 
 if TYPE_CHECKING:
+    from ktbench.host.code import Extension
     from ktbench.spec.peers import Peer
 
 SUMMARY = "what this machine grants, and each feature and peer: available, or what it lacks"
@@ -29,12 +30,12 @@ def run(overrides: Sequence[str]) -> int:
 
 def report() -> list[str]:
     """The lines of the answer."""
-    from ktbench.host.grants import feature_reasons, machine_grants
+    from ktbench.host.capabilities import feature_reasons, machine_capabilities
 
     machine = [*_hardware(), *_grant_lines(), *_software()]
     return [
         *_section("machine", machine),
-        *_section("features", _features(feature_reasons(machine_grants()))),
+        *_section("features", _features(feature_reasons(machine_capabilities()))),
         *_section("peers", _peers()),
         *_section("health", health_lines()),
     ]
@@ -48,8 +49,8 @@ def _section(title: str, lines: Iterable[Line]) -> list[str]:
 
 def _hardware() -> list[Line]:
     from ktbench.host.cuda import read_cuda_devices
+    from ktbench.host.health import read_settings
     from ktbench.host.memory import read_memory
-    from ktbench.host.settings import read_settings
     from ktbench.host.topology import read_topology
 
     topology, memory, cuda = read_topology(), read_memory(), read_cuda_devices()
@@ -87,19 +88,19 @@ def _split(cpus: Sequence[int]) -> str:
 
 def _grant_lines() -> list[Line]:
     """The instruction sets that have kernels: those granted, each refused one with its reason, and what uses them."""
-    from ktbench.host.extension import isa_grants, load_extension
+    from ktbench.host.code import isa_reasons, load_extension
 
     extension = load_extension()
     if extension.module is None:
         return [("instruction sets", dash(extension.reason))]
-    isas = isa_grants(extension)
+    isas = isa_reasons(extension)
     granted = [isa for isa, reason in isas.items() if not reason]
     refused = [(f"isa {isa}", dash(reason)) for isa, reason in isas.items() if reason]
-    return [("instruction sets", ", ".join(granted)), *refused, *_kernel_lines(isas)]
+    return [("instruction sets", ", ".join(granted)), *refused, *_kernel_lines(extension)]
 
 
-def _kernel_lines(isas: Mapping[str, str]) -> list[Line]:
-    from ktbench.host.grants import kernel_isas
+def _kernel_lines(extension: Extension) -> list[Line]:
+    from ktbench.host.capabilities import kernel_isas
     from ktbench.spec.features import BY_NAME
 
     def used(feature: str, names: Sequence[str]) -> str:
@@ -111,7 +112,7 @@ def _kernel_lines(isas: Mapping[str, str]) -> list[Line]:
             f"{precision} kernels",
             "; ".join(used(*pair) for pair in features.items()) or dash("no feature has any here"),
         )
-        for precision, features in kernel_isas(isas).items()
+        for precision, features in kernel_isas(extension).items()
     ]
 
 
@@ -144,8 +145,7 @@ def _peers() -> list[Line]:
 
 def _peer(peer: Peer) -> str:
     """Its version and where it is installed, `available` where it comes with ktbench, or what it lacks."""
-    from ktbench.host.peers import find_peer, peer_reason
-    from ktbench.host.software import program_versions
+    from ktbench.host.software import find_peer, peer_reason, program_versions
     from ktbench.spec.peers import PeerSpec
 
     if peer.name == "llama-bench" and (version := program_versions((peer.name,))[peer.name]):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ktbench.spec.health import Warned
+    from ktbench.spec.machine_health import Warned
 
 Line = tuple[str, str]
 
@@ -16,11 +16,11 @@ def health_lines() -> list[Line]:
 
     Facts are read as for a run; where cores lie is measured here, as it is next to every turn.
     """
-    from ktbench.host.extension import load_extension
+    from ktbench.host.code import load_extension
     from ktbench.host.health import health_facts
     from ktbench.host.roofs import core_to_core_ns
     from ktbench.host.topology import read_topology
-    from ktbench.spec.health import MACHINE_CHECKS, unknown, warnings
+    from ktbench.spec.machine_health import MACHINE_CHECKS, unknown, warnings
 
     topology, kernels = read_topology(), load_extension().module
     hop_ns = None if kernels is None else core_to_core_ns(kernels, topology.core_cpus)
@@ -60,12 +60,11 @@ def _energy() -> str:
 
 def _sandbox() -> str:
     """What keeps in the programs that models write, or why none is run."""
-    from ktbench.eval.sandbox.limits import Unprotected
-    from ktbench.eval.sandbox.running import sandbox_powers
+    from ktbench.eval.sandbox.running import SandboxUnavailable, sandbox_mechanisms
 
     try:
-        return f"kept in by {', '.join(sandbox_powers())}"
-    except Unprotected as error:
+        return f"kept in by {', '.join(sandbox_mechanisms())}"
+    except SandboxUnavailable as error:
         return dash(str(error))
 
 

@@ -22,9 +22,8 @@ from ktbench.run.shares import only
 from ktbench.run.sweep import Sweep
 from ktbench.sim.records import simulate_cells
 from ktbench.spec.memory import worker_bytes
-from ktbench.spec.outcome import Outcome
 from ktbench.spec.peers import BY_NAME
-from ktbench.spec.record import Cell, Environment, Record
+from ktbench.spec.record import Cell, Environment, Outcome, Record
 from ktbench.spec.run_spec import MeasureSpec
 
 

@@ -92,11 +92,11 @@ def _beside_base(part: RequestPart) -> RequestPart:
 
 
 def _require_questions(suite: SuiteSpec) -> None:
-    from ktbench.eval.tasks import inspect
+    from ktbench.eval.tasks.sources import describe_suite
     from ktbench.spec.errors import RequestError
 
     try:
-        inspect(suite)
+        describe_suite(suite)
     except ValueError as error:
         raise RequestError(str(error)) from None
 

@@ -9,15 +9,14 @@ from ktbench.engine.placement import place_experts
 from ktbench.engine.roles import lacking_cores
 from ktbench.engine.support import unsupported as not_built
 from ktbench.engine.workload.recorded import read_profile, read_trace
-from ktbench.host.grants import feature_reasons, machine_grants
-from ktbench.host.peers import peer_reason
+from ktbench.host.capabilities import feature_reasons, machine_capabilities
+from ktbench.host.software import peer_reason
 from ktbench.host.topology import read_topology
 from ktbench.peers.support import unsupported as peer_cannot
-from ktbench.spec.cells import unsupported
+from ktbench.spec.cells import points_of, unsupported
 from ktbench.spec.errors import RequestError
 from ktbench.spec.memory import worker_bytes
 from ktbench.spec.peers import BY_NAME
-from ktbench.spec.points import points_of
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 
@@ -30,14 +29,14 @@ def lacking_here(cells: Sequence[Cell], *, cuda_is_needed: bool) -> dict[str, st
     Raises RequestError for a placement or a recorded routing that cannot be read, and where cells need CUDA and there
     is none: unless not `cuda_is_needed`, which makes that a reason like the others.
     """
-    grants, cpus = machine_grants(), read_topology().core_cpus
-    reasons = feature_reasons(grants)
+    capabilities, cpus = machine_capabilities(), read_topology().core_cpus
+    reasons = feature_reasons(capabilities)
     lacking: dict[str, str] = {}
     for cell in cells:
-        if grants["cuda"] and cell.spec.engine.device == "cuda":
+        if capabilities["cuda"] and cell.spec.engine.device == "cuda":
             if cuda_is_needed:
-                raise RequestError(f"engine.device=cuda: {grants['cuda']}; allowed here: cpu")
-            lacking[cell.key] = f"engine.device=cuda: {grants['cuda']}"
+                raise RequestError(f"engine.device=cuda: {capabilities['cuda']}; allowed here: cpu")
+            lacking[cell.key] = f"engine.device=cuda: {capabilities['cuda']}"
         elif why := _lacks(cell.spec, reasons, cpus):
             lacking[cell.key] = why
     for cell in cells:

@@ -89,8 +89,8 @@ def _dropped_lines(sweep: SweepSpec) -> Iterator[str]:
 
 
 def _memory_lines(planned: Planned) -> Iterator[str]:
+    from ktbench.spec.cells import worker_groups
     from ktbench.spec.memory import estimate_memory
-    from ktbench.spec.schedule import worker_groups
 
     total = 0
     for group in worker_groups(planned.runnable):

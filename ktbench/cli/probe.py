@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ktbench.host.describe import Constant, MachineDescription
     from ktbench.host.probe import Readings
-    from ktbench.spec.placement import Placement
+    from ktbench.spec.core_layout import CoreLayout
 
 SUMMARY = "the roofs: read bandwidth by placement of the cores, peak per ISA and dtype; saved as a machine description"
 _ROUNDS = 12
@@ -21,7 +21,7 @@ _GIB = 2**30
 # Unit as kept: unit as shown, and how many of the kept make one of the shown.
 _SHOWN = {"bytes/s": ("GB/s", 1e9), "FLOP/s": ("TFLOPS", 1e12), "OP/s": ("TOPS", 1e12), "ns": ("ns", 1.0)}
 # What a placement does to timings, where that is not plain from the bandwidth.
-_MEANING: dict[Placement, str] = {
+_MEANING: dict[CoreLayout, str] = {
     "same core": "two threads of one core: arithmetic halves",
     "near": "one last-level cache",
     "far": "two last-level caches",
@@ -62,15 +62,14 @@ def _out(overrides: Sequence[str]) -> Path | None:
 def _measure() -> MachineDescription:
     from datetime import UTC, datetime
 
+    from ktbench.host.code import load_extension
     from ktbench.host.cuda import read_cuda_devices
     from ktbench.host.environment import environment
-    from ktbench.host.extension import load_extension
-    from ktbench.host.gauges import buffers_needed, open_instruments
     from ktbench.host.memory import available_memory_bytes
-    from ktbench.host.probe import describe, read_rounds
+    from ktbench.host.probe import buffers_needed, describe, open_instruments, read_rounds
     from ktbench.host.topology import read_topology
-    from ktbench.spec.conduct import READ_BUFFER_BYTES
     from ktbench.spec.errors import RequestError
+    from ktbench.spec.system_metrics import READ_BUFFER_BYTES
 
     extension, topology = load_extension(), read_topology()
     if extension.module is None:
@@ -113,7 +112,7 @@ def table(machine: MachineDescription) -> list[str]:
     ]
 
 
-def _row(constant: Constant, placement: Placement | None) -> str:
+def _row(constant: Constant, placement: CoreLayout | None) -> str:
     from ktbench.results.intervals import median_interval
 
     if constant.value is None:
@@ -126,10 +125,10 @@ def _row(constant: Constant, placement: Placement | None) -> str:
 
 def _placement_lines(machine: MachineDescription) -> Iterator[str]:
     """How the cores moved while the read bandwidth was measured."""
-    from ktbench.spec.placement import PLACEMENTS
+    from ktbench.spec.core_layout import CORE_LAYOUTS
 
     read = machine.constants["read.all"]
-    seen = [place for place in PLACEMENTS if place in read.placements]
+    seen = [place for place in CORE_LAYOUTS if place in read.placements]
     if not seen:
         yield "placement of the cores: - (one usable core)"
     elif len(seen) == 1:
@@ -140,7 +139,7 @@ def _placement_lines(machine: MachineDescription) -> Iterator[str]:
         yield from (f"  {place:<9}  {_range(read, place)} ({_MEANING[place]})" for place in seen)
 
 
-def _range(read: Constant, place: Placement) -> str:
+def _range(read: Constant, place: CoreLayout) -> str:
     from statistics import median
 
     unit, scale = _SHOWN[read.unit]

@@ -14,8 +14,7 @@ from ktbench.results import Run
 from ktbench.results.row import Row, groups_of
 from ktbench.results.rows import judged_values, rows_of
 from ktbench.results.stopping import Stopping
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Cell, Record
+from ktbench.spec.record import Cell, Outcome, Record
 from ktbench.spec.run_spec import MeasureSpec
 
 

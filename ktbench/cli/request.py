@@ -14,14 +14,13 @@ from ktbench.config import Request, compose, freeze
 from ktbench.engine.checkpoint import inspect_checkpoint
 from ktbench.engine.gguf.inspecting import inspect_gguf, is_gguf
 from ktbench.engine.inject.match import require_operators
-from ktbench.host.local import read_local_machine
+from ktbench.host.describe import read_local_machine
 from ktbench.host.memory import available_memory_bytes
 from ktbench.host.topology import read_topology
 from ktbench.resources import checkpoint_folder
-from ktbench.spec.blocks import blocks_of
 from ktbench.spec.cells import plan_cells
 from ktbench.spec.errors import RequestError
-from ktbench.spec.memory import require_memory
+from ktbench.spec.memory import blocks_of, require_memory
 from ktbench.spec.record import Cell
 
 

@@ -9,8 +9,7 @@ from ktbench.cli.progress import replay
 from ktbench.results import Run
 from ktbench.results.rows import rows_of
 from ktbench.run.shares import only
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Cell, Environment, Record
+from ktbench.spec.record import Cell, Environment, Outcome, Record
 from ktbench.spec.run_spec import MeasureSpec
 
 

@@ -11,7 +11,7 @@ from ktbench.report.accuracy_table import accuracy_table, grids_below
 from ktbench.report.conditions import UNPROVEN, conditions_of, kl_text, top1_text
 from ktbench.report.documents import Document, documents_of
 from ktbench.report.markdown import common_to, grid, grid_of, table_grid
-from ktbench.report.paper_overview import HEADINGS, NUMERIC, overview
+from ktbench.report.paper_suite.overview import HEADINGS, NUMERIC, overview
 from ktbench.report.terminal import accuracy_line, name_width, row_line
 from ktbench.report.write import write_report
 from ktbench.results import Run
@@ -19,7 +19,7 @@ from ktbench.results.accuracy import AccuracyRow, accuracy_rows
 from ktbench.results.row import Row
 from ktbench.results.rows import rows_of
 from ktbench.results.run import parts_of, the_part
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 
 DONE = 0
 A_CELL_FAILED = 4

@@ -100,9 +100,9 @@ def _simulated(cell: Cell, machine: Environment, folder: Path) -> tuple[Timeline
 
 def _written(timeline: Timeline, cell: Cell, machine: Environment, folder: Path) -> Iterator[str]:
     """Writes the files; what there is to say about the step, then their names."""
-    from ktbench.report.chrome import chrome_trace
-    from ktbench.report.figure import save
-    from ktbench.report.timeline import shares, timeline_figure
+    from ktbench.report.chrome_trace import chrome_trace
+    from ktbench.report.figures.output import save
+    from ktbench.report.figures.timeline import shares, timeline_figure
 
     conditions = _conditions(cell, machine)
     trace = folder / "trace.json"

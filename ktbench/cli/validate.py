@@ -1,20 +1,21 @@
-"""`validate`: fits the machine model on its fitting set, and judges it on the rest of the published numbers."""
+"""`validate`: fits the machine model on its fitting set, and judges it on published numbers or on measured runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ktbench.sim.calibration import Calibration
     from ktbench.sim.fitting import Fitted
-    from ktbench.sim.observation import Observation
+    from ktbench.sim.judging import MeasuredError
+    from ktbench.sim.measured import MeasuredCell
 
 SUMMARY = "judge the machine model on published numbers, after fitting it (fit=true), or on a run (run=RUN)"
 FIGURES = ("fig3", "fig7", "fig10", "fig11", "fig12", "fig14", "placement")
-_WORDS = ("fit", "run", "out")
+_KEYS = ("fit", "run", "out")
 
 
 def run(overrides: Sequence[str]) -> int:
@@ -23,64 +24,84 @@ def run(overrides: Sequence[str]) -> int:
     Without `fit=true` the constants that ship are judged, which takes seconds; with it they are fitted again first,
     which takes about a minute. With `run=RUN` cells that were measured in a run are simulated on its machine.
     """
-    asked = _asked(overrides)
-    folder = Path(asked["out"] or f"runs/validate-{datetime.now(UTC):%Y%m%d-%H%M%S}")
-    if asked["run"]:
-        from ktbench.cli.validate_run import validate_run
-
-        return validate_run(asked["run"], folder)
-    return _validate(folder, fit=asked["fit"] == "true")
-
-
-def _asked(overrides: Sequence[str]) -> dict[str, str]:
-    from ktbench.spec.errors import RequestError
-
-    asked = dict.fromkeys(_WORDS, "")
-    for word in overrides:
-        key, _, value = word.partition("=")
-        if key not in _WORDS or not value:
-            raise RequestError(f"validate {word}: unknown argument; allowed are fit=true, run=RUN and out=FOLDER")
-        asked[key] = value
-    if asked["fit"] not in ("", "true", "false"):
-        raise RequestError(f"validate fit={asked['fit']}: allowed are true and false")
-    if asked["fit"] == "true" and asked["run"]:
-        raise RequestError(
-            "validate fit=true run=...: constants are fitted on published numbers, leave one of them out"
-        )
-    return asked
-
-
-def _validate(folder: Path, *, fit: bool) -> int:
-    from ktbench.cli.observing import observations_of
-    from ktbench.cli.progress import say
-    from ktbench.cli.validation import write_validation
-    from ktbench.results import read_published
-    from ktbench.sim.calibration import read_calibration
-    from ktbench.sim.fitting import STAGES
-    from ktbench.sim.judging import judge
-
-    observations = observations_of(read_published(*FIGURES))
-    calibrations = {name: read_calibration(name) for name in STAGES}
-    fitted: list[Fitted] = []
-    if fit:
-        for one in _fitted(observations, dict(calibrations)):
-            fitted.append(one)
-            say(f"fitted {one.stage.name}: {len(one.observations)} cells, rms {one.rms:.1%}")
-            calibrations[one.calibration.name] = one.calibration
-    errors = judge(observations, calibrations)
-    for line in write_validation(folder, errors, calibrations, fitted):
-        print(line)
+    options = _options(overrides)
+    folder = Path(options["out"] or f"runs/validate-{datetime.now(UTC):%Y%m%d-%H%M%S}")
+    files = _of_runs(options["run"]) if options["run"] else _of_publications(fit=options["fit"] == "true")
+    folder.mkdir(parents=True, exist_ok=True)
+    print(files["validation.md"].rstrip("\n"))
+    for name, content in files.items():
+        (folder / name).write_text(content, encoding="utf-8", newline="\n")
+        print(f"wrote {folder / name}")
     return 0
 
 
-def _fitted(observations: Sequence[Observation], start: Mapping[str, Calibration]) -> Iterator[Fitted]:
-    """Stage after stage; a calibration goes on from what the one that it is based on has become."""
-    from ktbench.sim.calibration import base_of, rebased
-    from ktbench.sim.fitting import fit
+def _options(overrides: Sequence[str]) -> dict[str, str]:
+    from ktbench.spec.errors import RequestError
 
-    found: dict[str, Calibration] = {}
-    for name, calibration in start.items():
-        base = found.get(base_of(name) or "")
-        for one in fit(observations, calibration if base is None else rebased(calibration, base)):
-            found[name] = one.calibration
-            yield one
+    options = dict.fromkeys(_KEYS, "")
+    for word in overrides:
+        key, _, value = word.partition("=")
+        if key not in _KEYS or not value:
+            raise RequestError(f"validate {word}: unknown argument; allowed are fit=true, run=RUN and out=FOLDER")
+        options[key] = value
+    if options["fit"] not in ("", "true", "false"):
+        raise RequestError(f"validate fit={options['fit']}: allowed are true and false")
+    if options["fit"] == "true" and options["run"]:
+        raise RequestError(
+            "validate fit=true run=...: constants are fitted on published numbers, leave one of them out"
+        )
+    return options
+
+
+def _of_publications(*, fit: bool) -> dict[str, str]:
+    """The files of a validation on published numbers, by name."""
+    from ktbench.cli.progress import say
+    from ktbench.cli.request import read_request
+    from ktbench.results import read_published
+    from ktbench.sim.calibration import read_calibration
+    from ktbench.sim.fitting import STAGES, fit_all
+    from ktbench.sim.judging import judge
+    from ktbench.sim.observation import observations_of
+    from ktbench.sim.validation import validation_files
+
+    observations = observations_of(read_published(*FIGURES), lambda words: read_request(words).parts[0].spec)
+    calibrations = {name: read_calibration(name) for name in STAGES}
+    fitted: list[Fitted] = []
+    for one in fit_all(observations, calibrations) if fit else ():
+        fitted.append(one)
+        say(f"fitted {one.stage.name}: {len(one.observations)} cells, rms {one.rms:.1%}")
+    calibrations |= {one.calibration.name: one.calibration for one in fitted}
+    return validation_files(judge(observations, calibrations), calibrations, fitted)
+
+
+def _of_runs(names: str) -> dict[str, str]:
+    """The file of a validation on measured runs, by its name. Raises RequestError where no cell was timed."""
+    from ktbench.results import read_run
+    from ktbench.results.find import find_run
+    from ktbench.sim.measured import measured_cells
+    from ktbench.sim.validation import measured_lines
+    from ktbench.spec.errors import RequestError
+
+    runs = [read_run(find_run(name)) for name in names.split(",")]
+    judged: list[MeasuredError] = []
+    for one in runs:
+        cells = one.header.cells
+        records = {cell.key: one.of_cell(cell.key) for cell in cells}
+        judged += _judged(measured_cells(one.environments[0], cells, records, one.latest().values()))
+    if not judged:
+        raise RequestError(f"validate run={names}: the runs have no timed cell that the simulator covers")
+    return {"validation.md": "\n".join(measured_lines(judged, [one.header.run for one in runs])) + "\n"}
+
+
+def _judged(cells: Sequence[MeasuredCell]) -> Iterator[MeasuredError]:
+    """The cells simulated; a line on stderr for one that cannot be."""
+    from ktbench.cli.progress import say
+    from ktbench.sim.calibration import read_calibration
+    from ktbench.sim.judging import judge_measured
+    from ktbench.sim.simulation import ON_CORES
+
+    for one in cells:
+        try:
+            yield from judge_measured([one], read_calibration(ON_CORES))
+        except ValueError as error:
+            say(f"left out: {one.spec.label}, {replace(one.spec, machine=None).summary}: {error}")

@@ -6,8 +6,7 @@ import platform
 from pathlib import Path
 
 from ktbench import __version__
-from ktbench.host.code import read_build, read_commit
-from ktbench.host.extension import Extension, load_extension
+from ktbench.host.code import Extension, load_extension, read_build, read_commit
 
 
 def lines() -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,28 +32,28 @@ def read_question(overrides: Sequence[str]) -> Question | None:
 
     Raises RequestError for half a question, a target that is no speed, and a machine beside those of the list.
     """
-    asked = {word.partition("=")[0]: word.partition("=")[2] for word in overrides if word.startswith(_LIST)}
-    if not asked:
+    given = {word.partition("=")[0]: word.partition("=")[2] for word in overrides if word.startswith(_LIST)}
+    if not given:
         return None
-    if unknown := [key for key in asked if key not in (_LIST, _TARGET)]:
+    if unknown := [key for key in given if key not in (_LIST, _TARGET)]:
         raise RequestError(f"{unknown[0]}: unknown key; allowed are {_LIST}=PRICES.yaml and {_TARGET}=TOKENS_PER_S")
-    if not asked.get(_LIST):
+    if not given.get(_LIST):
         raise RequestError(f"{_TARGET}: needs a price list, {_LIST}=PRICES.yaml")
     rest = tuple(word for word in overrides if not word.startswith(_LIST))
     if machine := next((word for word in rest if word.lstrip("+").startswith("machine")), None):
         raise RequestError(f"{machine}: {_LIST} takes its machines from the price list, leave it out")
-    return Question(prices=Path(asked[_LIST]), target=_target(asked.get(_TARGET, "")), overrides=rest)
+    return Question(prices=Path(given[_LIST]), target=_target(given.get(_TARGET, "")), overrides=rest)
 
 
 def answer(question: Question) -> int:
     """Print what each machine does and costs, then the cheapest that reaches the target. Raises RequestError."""
-    from ktbench.sim.cost_search import read_prices
+    from ktbench.sim.cost_search import entry_cells, read_prices
 
     try:
         prices = read_prices(question.prices)
+        specs = list(entry_cells(prices, lambda name: _spec((*question.overrides, f"machine={name}"))))
     except ValueError as error:
         raise RequestError(str(error)) from None
-    specs = list(_specs(prices, question.overrides))
     print("\n".join(_lines(specs, prices, question.target)))
     return 0
 
@@ -66,29 +66,6 @@ def _target(word: str) -> float:
     if not (target > 0 and isfinite(target)):
         raise RequestError(f"{_TARGET}={word}: must be a number of tokens/s above 0")
     return target
-
-
-def _specs(prices: PriceList, overrides: Sequence[str]) -> Iterator[tuple[PriceEntry, RunSpec]]:
-    """Each entry and the cell on its machine; a preset is composed once."""
-    composed: dict[str, RunSpec] = {}
-    for number, entry in enumerate(prices.machines):
-        name = prices.machine(entry)
-        try:
-            if name not in composed:
-                composed[name] = _spec((*overrides, f"machine={name}"))
-            yield entry, _changed(composed[name], entry)
-        except ValueError as error:
-            if not str(error).startswith(("machine", "changes")):
-                raise
-            raise RequestError(f"{prices.where(number)}: {error}") from None
-
-
-def _changed(spec: RunSpec, entry: PriceEntry) -> RunSpec:
-    if spec.machine is None:
-        raise RequestError(
-            f"machine={entry.machine}: is not described; name a preset, a FILE.yaml, or local after `probe`"
-        )
-    return replace(spec, machine=entry.changed(spec.machine))
 
 
 def _spec(overrides: Sequence[str]) -> RunSpec:
@@ -120,8 +97,8 @@ def _work(spec: RunSpec) -> str:
 def _offer(spec: RunSpec, entry: PriceEntry) -> Offer:
     from ktbench.cli.described import lacking_there
     from ktbench.sim.cost_search import offer, with_all_features
-    from ktbench.spec.ids import spec_id
     from ktbench.spec.record import Cell
+    from ktbench.spec.wire import spec_id
 
     best = with_all_features(spec)
     cell = Cell(label=best.label, spec=best, spec_id=spec_id(best))

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any, get_args
 
-from ktbench.spec.designs import Design, DesignKind
 from ktbench.spec.features import FEATURES
 from ktbench.spec.peers import system_label
-from ktbench.spec.plain import from_plain, to_plain
 from ktbench.spec.run_spec import RunSpec
-from ktbench.spec.sweep import SweepSpec
+from ktbench.spec.sweep import Design, DesignKind, SweepSpec
+from ktbench.spec.wire import from_plain, to_plain
 
 # An arm sets all of these, so that they cannot be axes beside arms.
 _OF_ARMS = ("system", "peer.implementation", *(feature.key for feature in FEATURES))

@@ -23,10 +23,10 @@ from ktbench.resources import data_folder
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.errors import RequestError
 from ktbench.spec.peers import PeerSpec
-from ktbench.spec.plain import to_plain
 from ktbench.spec.run_spec import MeasureSpec
 from ktbench.spec.suite import SuiteSpec
 from ktbench.spec.sweep import SweepSpec
+from ktbench.spec.wire import to_plain
 
 _DEFAULTS: dict[str, Any] = {
     "engine": to_plain(EngineSpec()) | {"device": None},  # None: the GPU of the machine where that has one

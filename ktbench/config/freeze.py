@@ -19,11 +19,11 @@ from ktbench.config.suite import suite_of
 from ktbench.config.trace import give_trace
 from ktbench.resources import checkpoint_name
 from ktbench.spec.errors import RequestError
-from ktbench.spec.plain import from_plain
 from ktbench.spec.run_spec import MeasureSpec, RunSpec
 from ktbench.spec.shape import MoEShape, moe_shape, with_experts
 from ktbench.spec.suite import SuiteSpec
 from ktbench.spec.sweep import SweepSpec
+from ktbench.spec.wire import from_plain
 
 _VOCAB_MULTIPLE = 64
 _SPEC = (*WHOLE_GROUPS, "workload", "engine", "system", "peer")

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from ktbench.config.files import check_keys, parse_yaml, read_text
 from ktbench.resources import data_folder
 from ktbench.spec.inject import InjectRule, InjectSpec
-from ktbench.spec.plain import from_plain
+from ktbench.spec.wire import from_plain
 
 T = TypeVar("T")
 

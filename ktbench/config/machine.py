@@ -16,7 +16,7 @@ from ktbench.config.lists import key_of
 from ktbench.resources import data_folder
 from ktbench.spec.errors import RequestError
 from ktbench.spec.machine import BY_NAME, MachineSpec, with_constant
-from ktbench.spec.plain import from_plain
+from ktbench.spec.wire import from_plain
 
 Node = dict[str, Any]
 # Plain content of the MachineSpec that `probe` wrote.

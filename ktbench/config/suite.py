@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ktbench.config.parts import Composed
-from ktbench.spec.plain import from_plain
 from ktbench.spec.suite import SuiteSpec, only
+from ktbench.spec.wire import from_plain
 
 # Keys of a command line by which a suite is fitted to what is at hand.
 KEYS = ("data_dir", "limit", "confirm_unsafe")

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from ktbench.engine.decode.program import ProgramRecording, Recording
+from ktbench.engine.decode.step import DecodeState, ReplayDecoder, StepAttending
 from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
 from ktbench.engine.placement import DeviceExperts, MakeDeviceExperts, SameMemory
 from ktbench.engine.roles import Threads
@@ -18,7 +19,6 @@ from ktbench.spec.engine import EngineSpec
 
 if TYPE_CHECKING:
     from ktbench.engine.cuda.role import CudaRole
-    from ktbench.engine.decode.step import StepAttending
     from ktbench.engine.dense import DenseHost
     from ktbench.engine.fused import FusedHost
 
@@ -53,12 +53,17 @@ class EngineComponents:
         if self.device is not None:
             self.device.lean = engine.packed_dense
 
-    def recording(self) -> Recording:
-        """How decode steps are taken down."""
+    def _recording(self) -> Recording:
+        """How decode steps are recorded."""
         if self.cuda is not None:
             return self.cuda.recording(self.state.counted)
         assert self.attention is not None
         return ProgramRecording(self.network, self.state.recorder, self.attention.lower)
+
+    def decoder(self, state: DecodeState, room: int) -> ReplayDecoder:
+        """Recorded decode steps from `state` on, for up to `room` positions; raises ValueError, see `ReplayDecoder`."""
+        assert self.attention is not None
+        return ReplayDecoder(self.network, self.attention, self._recording(), self.state, state, room)
 
     def device_experts_for(self, engine: EngineSpec) -> MakeDeviceExperts:
         """Who runs a layer's experts that live with the device role."""
@@ -68,10 +73,10 @@ class EngineComponents:
         return lambda operator, _at_device: self._cpu_home(operator, threads)
 
     def _cuda_home(self, operator: ExpertsOperator, at_device: NDArray[np.bool_]) -> DeviceExperts:
-        from ktbench.engine.cuda.experts import CudaHome
+        from ktbench.engine.cuda.experts import CudaDeviceExperts
 
         assert self.cuda is not None
-        return CudaHome(operator.backend.matrices, at_device, self.cuda.device)
+        return CudaDeviceExperts(operator.backend.matrices, at_device, self.cuda.device)
 
     def _cpu_home(self, operator: ExpertsOperator, threads: int) -> DeviceExperts:
         from ktbench.engine.fused import FusedExperts

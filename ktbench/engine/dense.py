@@ -122,7 +122,7 @@ class DenseMatrix:
 
 
 class FusedProjection:
-    """Linear layers of one input, by number: whoever is asked first computes for all of them."""
+    """Linear layers of one input in one product, computed at the first call for any of them."""
 
     def __init__(self, matrix: DenseMatrix, widths: Sequence[int]) -> None:
         self.matrix, self._widths = matrix, widths

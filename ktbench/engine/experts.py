@@ -5,7 +5,7 @@ Letters: T tokens of a call, k experts of a token, H hidden width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -25,7 +25,7 @@ class Backend(Protocol):
     """The experts of one layer and a way to run them: hidden [T, H] bf16 and a routing in, [T, H] bf16 out."""
 
     def __call__(self, hidden: Tensor, routing: Routing, /) -> Tensor:
-        """The gate-weighted sum over each token's experts. An id of -1 is nobody."""
+        """The gate-weighted sum over each token's experts. An id of -1 selects no expert."""
 
     def start(self, hidden: Tensor, routing: Routing, /) -> Fetch:
         """Begins the same; what is given back waits for it. Where the roles share cores it is done already."""
@@ -41,9 +41,9 @@ Tap = Callable[[int, Tensor, Routing, Tensor], None]
 class MoERuntimeState:
     """How the current forward pass treats the experts; one object, shared by the operators of all layers.
 
-    `replay` gives the routing of the calls to come, in place of the routers', where it is not None; `record` collects
-    the routing of calls where it is not None. `apart` is whether host and device role work at the same time. `carried`
-    is what a layer deferred and the next one adds, `tap` sees every call of a backend.
+    `routing` is that of the pass, in place of the routers', where it is not None; `record` collects the routing of
+    calls where it is not None. `apart` is whether host and device role work at the same time. `carried` is what a layer
+    deferred and the next one adds, `tap` sees every call of a backend.
     """
 
     recorder: CallRecorder = field(default_factory=CallRecorder)
@@ -51,16 +51,15 @@ class MoERuntimeState:
     apart: bool = False
     deferral: int = 0
     skipping: int = 0
-    replay: Iterator[Routing] | None = None
-    record: PassRouting | None = None
+    routing: PassRouting | None = None
+    record: list[Routing] | None = None
     carried: Fetch | None = None
     tap: Tap | None = None
     counted: dict[str, int] = field(default_factory=lambda: {"deferred_experts": 0, "skipped_experts": 0})
 
-    def begin(self, routing: Iterable[PassRouting] | None) -> None:
-        """A step begins, with this routing of its passes, or with the routers' own."""
-        self.carried = None
-        self.replay = None if routing is None else (layer for one_pass in routing for layer in one_pass)
+    def begin(self, routing: PassRouting | None) -> None:
+        """A pass begins, with this routing of its layers or with the routers' own."""
+        self.carried, self.routing = None, routing
 
 
 class ExpertsOperator(nn.Module):
@@ -91,7 +90,7 @@ class ExpertsOperator(nn.Module):
     def forward(self, hidden: Tensor, ids: Tensor, gates: Tensor) -> Tensor:
         """[T, H] in the type of `hidden` [T, H]; `ids` and `gates` [T, k] are the router's own."""
         hidden, state = settled(hidden), self.state
-        routing = from_router(ids, gates) if state.replay is None else next(state.replay)
+        routing = from_router(ids, gates) if state.routing is None else state.routing[self.place.number]
         if state.record is not None:
             state.record.append(routing)
         fetch = self._begin(hidden, routing)
@@ -178,10 +177,10 @@ class OriginalExperts:
         self.module, self.form = module, read_form(module)
 
     def __call__(self, hidden: Tensor, routing: Routing) -> Tensor:
-        """[T, H] in the type of `hidden` [T, H]. Not every family knows of nobody (-1): somebody with no weight."""
-        ids, gates, nobody = routing.ids, routing.gates, routing.ids < 0
-        if nobody.any():
-            ids, gates = ids.masked_fill(nobody, 0), gates.masked_fill(nobody, 0)
+        """[T, H] in the type of `hidden`. An id of -1, which not every family skips, becomes expert 0 of weight 0."""
+        ids, gates, absent = routing.ids, routing.gates, routing.ids < 0
+        if absent.any():
+            ids, gates = ids.masked_fill(absent, 0), gates.masked_fill(absent, 0)
         output: Tensor = self.module(hidden, ids, gates)
         return output
 

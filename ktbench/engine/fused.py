@@ -76,7 +76,7 @@ class FusedExperts:
         return output
 
     def start(self, hidden: Tensor, routing: Routing) -> Fetch:
-        """Submits the same; on shared cores there is nobody who could run it meanwhile, so it is done here."""
+        """Submits the same; on shared cores it is done here, as no thread is free to run it meanwhile."""
         if not self._executor.apart:
             output = self(hidden, routing)
             return lambda: output
@@ -109,7 +109,7 @@ class FusedExperts:
 
     @property
     def settings(self) -> object:
-        """What a prepared call goes on with whatever is chosen later."""
+        """What a prepared call keeps using, whatever is chosen later."""
         return self.choice, self._executor.team
 
     def host_call(self, hidden: Tensor, routing: Routing, output: Tensor) -> HostCall:
@@ -117,7 +117,7 @@ class FusedExperts:
         return self._moe.host_call(*_arrays(hidden, routing, output), **asdict(self.choice))
 
     def move_to(self, executor: ExpertExecutor) -> None:
-        """Run on other threads from now on; counts go on."""
+        """Run on other threads from now on; counts continue."""
         self._earlier = self.counters()
         self._executor, self._moe = executor, MoE(self._packed, executor.team, tag=self._layer)
 
@@ -193,12 +193,12 @@ class FusedHost:
             raise Unsupported("+n: the cores lie on one NUMA node, engine.domains=2 splits them into logical domains")
         if spec.engine.numa and self.team.threads < self.packing.domains:
             raise Unsupported(f"+n: {self.packing.domains} domains need a thread each, there are {self.team.threads}")
-        for name, asked, packed in (
+        for name, requested, packed in (
             ("precision", spec.precision, self.packing.precision),
             ("engine.domains", spec.engine.domains or self.packing.domains, self.packing.domains),
         ):
-            if asked != packed:
-                raise ValueError(f"{name}={asked} was asked for, the experts are packed with {packed}")
+            if requested != packed:
+                raise ValueError(f"{name}={requested} requested, the experts are packed with {packed}")
 
     def choose(self, engine: EngineSpec) -> None:
         """Kernels of all layers from the next call on."""

@@ -1,4 +1,4 @@
-"""The engine answers: a loaded model continues token sequences, its routers choosing for themselves.
+"""Generation: a loaded model continues token sequences, with the routing of its own routers.
 
 Letters: B sequences, T tokens, N tokens that are given, V tokens of the vocabulary.
 """
@@ -6,16 +6,15 @@ Letters: B sequences, T tokens, N tokens that are given, V tokens of the vocabul
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ktbench.engine.answering_choice import Chooser, Sampling
-from ktbench.engine.answering_recordings import Recordings, filled
-from ktbench.engine.answering_steps import PassSteps, Sequences, Steps, select_rows, selects_rows
 from ktbench.engine.components import EngineComponents
-from ktbench.engine.decode.forward import Forward
+from ktbench.engine.decode.batch import Batch, RunnerPool
+from ktbench.engine.decode.step import Forward
 from ktbench.engine.load import load_components
 from ktbench.engine.placement import detach
 from ktbench.engine.protocol import HostRole, Unsupported
@@ -49,7 +48,7 @@ class Generator:
     def __init__(self, model: ModelSpec, components: EngineComponents) -> None:
         self.model, self._components = model, components
         self._forward = Forward(components.network)
-        self._recordings = Recordings(components)
+        self._pool = RunnerPool(components, self._forward)
         self._engine: EngineSpec | None = None
 
     def use(self, spec: RunSpec) -> None:
@@ -62,7 +61,7 @@ class Generator:
             components.host.require(spec)
         detach(components.operators)
         if spec.engine != self._engine:
-            self._recordings.forget()
+            self._pool.forget()
         self._engine = spec.engine
         self._switch(acts=spec.engine.defer_prefill)
 
@@ -72,12 +71,12 @@ class Generator:
     ) -> list[list[int]]:
         """New tokens for each prompt of one batch, at most `room`.
 
-        `ended` is asked after every token; the one that ends an answer is part of it. Raises ValueError for an empty
+        `ended` is called after every token; the one that ends an answer is part of it. Raises ValueError for an empty
         prompt, and for logits that are no numbers.
         """
         answers: list[list[int]] = [[] for _ in prompts]
         chooser, left = Chooser(samplings, room), list(range(len(prompts)))
-        logits, sequences = self._begin(prompts, room)
+        logits, batch = self._begin(prompts, room)
         for number in range(room):
             tokens = chooser.choose(logits, left, number)
             places = []
@@ -89,8 +88,8 @@ class Generator:
                 break
             if len(places) < len(left):
                 left = [left[place] for place in places]
-                sequences.keep(places)
-            logits = self._step(sequences, [answers[i][-1] for i in left])
+                batch.keep(places)
+            logits = self._step(batch, [answers[i][-1] for i in left])
         _require_finite(logits)  # what once was no number stays none
         return answers
 
@@ -120,10 +119,10 @@ class Generator:
         if len(counts) != 1 or 0 in counts:
             raise ValueError(f"given: has {sorted(counts)} tokens, must be as many for every prompt and one at least")
         tokens = torch.tensor([list(one) for one in given])
-        logits, sequences = self._begin(prompts, tokens.shape[1])
+        logits, batch = self._begin(prompts, tokens.shape[1])
         seen = [_wide(logits)]
         for column in range(tokens.shape[1] - 1):
-            seen.append(_wide(self._step(sequences, tokens[:, column].tolist())))
+            seen.append(_wide(self._step(batch, tokens[:, column].tolist())))
         return torch.stack(seen, dim=1)
 
     def counters(self) -> Mapping[str, int]:
@@ -135,7 +134,7 @@ class Generator:
 
     def notes(self) -> tuple[str, ...]:
         """Remarks on how the last answers came about."""
-        why = self._recordings.why
+        why = self._pool.why
         return (f"{configured(self._engine).label}: steps are not recorded: {why}",) if why else ()
 
     @property
@@ -158,10 +157,10 @@ class Generator:
 
     def close(self) -> None:
         """Release weights and threads."""
-        del self._components, self._forward, self._recordings
+        del self._components, self._forward, self._pool
 
-    def _begin(self, prompts: Sequence[Ids], room: int) -> tuple[Tensor, Sequences]:
-        """Logits [B, V] after one pass over prompts, padded in front, and what goes on from there for `room` tokens."""
+    def _begin(self, prompts: Sequence[Ids], room: int) -> tuple[Tensor, Batch]:
+        """Logits [B, V] after one pass over prompts, padded in front, and their batch with `room` for more tokens."""
         lengths = _lengths(prompts, "prompt")
         padding = torch.tensor([max(lengths) - one for one in lengths], device=self._device)
         ids = torch.tensor([[*[0] * (max(lengths) - len(one)), *one] for one in prompts], device=self._device)
@@ -171,21 +170,8 @@ class Generator:
         forward.pad(padding)
         logits = self._checked(forward.onward(ids))
         self._switch(acts=True)
-        return logits, Sequences(self._steps(engine, padding, room), len(prompts))
-
-    def _steps(self, engine: EngineSpec, padding: Tensor, room: int) -> Steps:
-        """Recorded steps where the engine has them; else, and where the model's cannot be recorded, passes."""
-        forward, recordings = self._forward, self._recordings
-        if not (engine.packed_dense or engine.cuda_graph) or room == 1 or recordings.why:
-            return PassSteps(forward, padding)
-        if not selects_rows(forward):
-            recordings.why = f"a {type(forward.cache).__name__} is not plain keys and values"
-            return PassSteps(forward, padding)
-        rows = filled(torch.arange(len(padding)), recordings.width(len(padding)))
-        padding = select_rows(forward, padding, rows)
-        assert forward.cache is not None
-        recorded = recordings.begin(forward.cache.layers, padding, forward.seen + room)
-        return recorded or PassSteps(forward, padding)
+        runner = self._pool.begin(room, recorded=room > 1 and (engine.packed_dense or engine.cuda_graph))
+        return logits, Batch(self._pool, runner, len(prompts))
 
     def _switch(self, *, acts: bool) -> None:
         """A pass begins, in which deferral and skipping act or do not."""
@@ -200,8 +186,8 @@ class Generator:
         self._switch(acts=configured(self._engine).defer_prefill)
         return self._checked(self.network(input_ids=ids, use_cache=False, logits_to_keep=kept).logits)
 
-    def _step(self, sequences: Sequences, ids: Ids) -> Tensor:
-        return self._checked(sequences.step(torch.tensor(ids)))
+    def _step(self, batch: Batch, ids: Ids) -> Tensor:
+        return self._checked(batch.step(torch.tensor(ids, device=self._device)))
 
     def _checked(self, logits: Tensor) -> Tensor:
         cuda = self._components.cuda
@@ -221,7 +207,9 @@ def _require_plain(engine: EngineSpec) -> None:
         raise Unsupported("engine.deferral=auto watches timed steps: set the number that answers are wanted for")
     if engine.placement.policy != "host":
         policy = engine.placement.policy
-        raise Unsupported(f"engine.placement.policy={policy}: says where experts run, not what they answer; leave it")
+        raise Unsupported(
+            f"engine.placement.policy={policy}: decides where experts run, not what they answer; leave it out"
+        )
 
 
 def _require_finite(logits: Tensor) -> None:
@@ -240,3 +228,54 @@ def _lengths(rows: Sequence[Ids], what: str) -> list[int]:
 def _wide(logits: Tensor) -> Tensor:
     """A copy: steps write their logits anew."""
     return logits.to("cpu", torch.float32, copy=True)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sampling:
+    """How the tokens of one answer are chosen: the likeliest at temperature 0, else drawn.
+
+    Of the tokens those are left whose probabilities, from the largest down, reach `top_p` first (Holtzman 2020). The
+    numbers drawn depend on `seed` alone, whatever else is in the batch.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise ValueError(f"temperature={self.temperature}: must be 0 or above")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p={self.top_p}: allowed are values above 0 up to 1")
+
+
+class Chooser:
+    """Chooses the tokens of answers, up to `room` each; answers count from 0 as `samplings` do."""
+
+    def __init__(self, samplings: Sequence[Sampling], room: int) -> None:
+        self._samplings = samplings
+        self._drawn = {i: _uniform(one.seed, room) for i, one in enumerate(samplings) if one.temperature}
+
+    def choose(self, logits: Tensor, answers: Sequence[int], number: int) -> list[int]:
+        """Token `number` of each of `answers`, whose logits are the rows of `logits` [R, V]."""
+        tokens: list[int] = logits.argmax(dim=-1).tolist()
+        if not self._drawn:
+            return tokens
+        wide = logits.to("cpu", torch.float64)
+        for row, answer in enumerate(answers):
+            if answer in self._drawn:
+                tokens[row] = draw(wide[row], self._samplings[answer], float(self._drawn[answer][number]))
+        return tokens
+
+
+def draw(logits: Tensor, sampling: Sampling, uniform: float) -> int:
+    """The token that a number in [0, 1) stands for, of `logits` [V] float64, at a temperature above 0."""
+    chances, tokens = torch.softmax(logits / sampling.temperature, dim=-1).sort(descending=True, stable=True)
+    reached = chances.cumsum(dim=-1)
+    left = int((reached - chances < sampling.top_p).sum())
+    at = int(torch.searchsorted(reached[:left], uniform * float(reached[left - 1]), right=True))
+    return int(tokens[min(at, left - 1)])
+
+
+def _uniform(seed: int, count: int) -> Tensor:
+    return torch.rand(count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

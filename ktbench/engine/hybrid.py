@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from statistics import median
 from time import perf_counter_ns
@@ -12,18 +13,17 @@ import torch
 from numpy.typing import NDArray
 
 from ktbench.engine.components import EngineComponents
-from ktbench.engine.decode.forward import Forward
-from ktbench.engine.decode.step import LeanDecoding, LeanSteps, PassSteps, Steps
+from ktbench.engine.decode.step import Forward, StepRunner
 from ktbench.engine.decode.timeline import timeline
+from ktbench.engine.experts import Tap
 from ktbench.engine.observe import Observer, Reference
 from ktbench.engine.placement import DevicePlacement, detach
 from ktbench.engine.protocol import Observation
 from ktbench.engine.routing import PassRouting, Routing
 from ktbench.engine.support import configured, require
 from ktbench.engine.work import DenseWork, ExpertsWork, mean_work, step_work
-from ktbench.engine.workload_trace import Script, Scripts, ScriptWriter
-from ktbench.spec.deferral import choose_deferral, deferral_candidates
-from ktbench.spec.engine import EngineSpec, PlacementSpec
+from ktbench.engine.workload_trace import TraceCache, TraceReplay, TraceWriter, WorkloadTrace, pass_runner
+from ktbench.spec.engine import EngineSpec, PlacementSpec, choose_deferral, deferral_candidates
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from ktbench.spec.timeline import Timeline
@@ -37,9 +37,9 @@ class HybridEngine:
     def __init__(self, model: ModelSpec, components: EngineComponents) -> None:
         self.model, self._components = model, components
         self._forward = Forward(components.network)
-        self._script: Script | None = None
-        self._scripts = Scripts()
-        self._steps: Steps | None = None
+        self._replay: TraceReplay | None = None
+        self._trace: WorkloadTrace | None = None
+        self._traces = TraceCache()
         self._engine = EngineSpec()
         self._notes: list[str] = []
         self._residents: DevicePlacement | None = None
@@ -52,40 +52,38 @@ class HybridEngine:
         components = self._components
         require(spec, self.model)
         components.threads.use(spec.engine, components.host, components.device)
-        self._script = self._scripts.of(spec.workload, lambda: self._write(spec))
+        self._trace = self._traces.of(spec.workload, lambda: self._write(spec))
         if components.host is not None and spec.engine.fused:
             components.host.require(spec)
         self._notes = []
         deferral = spec.engine.deferral
         self._set_up(spec.engine, self._choose_deferral(spec.engine) if deferral == "auto" else deferral)
 
-    def _write(self, spec: RunSpec) -> Script:
+    def _write(self, spec: RunSpec) -> WorkloadTrace:
         """The routers are recorded with the original numerics where those weights are here."""
         components = self._components
         kept = components.operators[0].original is not None
         lean = components.device is not None and not components.device.keeps_original
         detach(components.operators)
         self._use(EngineSpec(avx512=not kept or lean, packed_dense=lean), 0)
-        return ScriptWriter(
+        return TraceWriter(
             workload=spec.workload, shape=self.model.shape, forward=self._forward, state=components.state
         ).write()
 
     def _set_up(self, engine: EngineSpec, deferral: int) -> None:
         self._use(engine, deferral)
         self._settle(engine)
-        self._steps = self._lean_steps(engine) if engine.packed_dense or engine.cuda_graph else None
-        if self._steps is None:
-            self._steps = PassSteps(self._forward, self._components.state, self._scripted)
+        self._replay = TraceReplay(self._traced, self._runner(engine))
         self.start()
 
     def _use(self, engine: EngineSpec, deferral: int) -> None:
         """From now on the experts run as `engine` says, and every layer defers so many of them."""
         self._engine = engine
-        acts = engine.defer_prefill or self._script is None or self._scripted.workload.phase == "decode"
+        acts = engine.defer_prefill or self._trace is None or self._trace.workload.phase == "decode"
         self._components.switch(engine, deferral if acts else 0, engine.skipping if acts else 0)
 
     def _settle(self, engine: EngineSpec) -> None:
-        """Puts experts where the placement says; a dynamic one goes on from where its last turn ended."""
+        """Puts experts where the placement says; a dynamic one continues from where its last turn ended."""
         components, placement = self._components, engine.placement
         if placement.policy == "host" or components.host is None:
             detach(components.operators)
@@ -99,28 +97,22 @@ class HybridEngine:
         self._residents.enter(components.operators)
         components.host.choose(engine)
 
-    def _lean_steps(self, engine: EngineSpec) -> LeanSteps | None:
-        """Recorded decode steps; None, and a note, where the model's steps cannot be."""
-        script, components = self._scripted, self._components
-        if script.workload.phase != "decode" or components.attention is None:
-            return None
-        room = script.workload.prompt + script.workload.steps
+    def _runner(self, engine: EngineSpec) -> StepRunner:
+        """Recorded decode steps where features need them; else, or where they cannot be (then with a note), passes."""
+        trace, components = self._traced, self._components
+        passes = pass_runner(trace.workload, self._forward, components.state)
+        recorded = (engine.packed_dense or engine.cuda_graph) and trace.workload.phase == "decode"
+        if not recorded or components.attention is None:
+            return passes
         try:
-            decoding = LeanDecoding(
-                components.network,
-                components.attention,
-                components.recording(),
-                script.prompt_layers,
-                script.padding,
-                room,
-            )
+            decoder = components.decoder(trace.start, trace.workload.prompt + trace.workload.steps)
         except ValueError as error:
             self._notes.append(f"{engine.label}: steps are not recorded: {error}")
-            return None
-        steps = LeanSteps(decoding, components.state, script)
-        if decoding.why:
-            self._notes.append(f"{engine.label}: steps are not recorded: {decoding.why}")
-        return steps
+            return passes
+        decoder.record(trace.ids[0], trace.routing[0])
+        if decoder.why:
+            self._notes.append(f"{engine.label}: steps are not recorded: {decoder.why}")
+        return decoder
 
     def _choose_deferral(self, engine: EngineSpec) -> int:
         """Tries 0, 1, 2, ... deferred experts for a few steps each."""
@@ -133,7 +125,7 @@ class HybridEngine:
     def _busy_share(self, engine: EngineSpec, deferral: int) -> float:
         """Share of a step in which the host role works: the median of a few steps after a first one."""
         self._set_up(replace(engine, deferral=deferral), deferral)
-        steps = min(_TRIED_STEPS, len(self._scripted.ids))
+        steps = min(_TRIED_STEPS, len(self._traced.ids))
         shares = [self._step_busy_share() for _ in range(steps)]
         return median(shares[1:] or shares)
 
@@ -147,17 +139,17 @@ class HybridEngine:
     def start(self) -> None:
         """See `System`."""
         self._done = 0
-        self._stepped.start()
+        self._replayed.start()
 
     def step(self) -> None:
         """See `System`. Raises ValueError past the last step of the workload."""
-        if self._done == len(self._scripted.ids):
+        if self._done == len(self._traced.ids):
             raise ValueError(f"workload.steps={self._done}: all were done, start again")
-        self._logits = self._stepped.step(self._done)
+        self._logits = self._replayed.step(self._done)
         if self._components.cuda is not None:
             self._components.cuda.stream.finish()
         if self._residents is not None:
-            self._residents.after_step(self._scripted.routing[self._done])
+            self._residents.after_step(self._traced.routing[self._done])
         self._done += 1
 
     def logits(self) -> NDArray[np.float32]:
@@ -169,13 +161,17 @@ class HybridEngine:
     def observe(self) -> tuple[Observation, ...]:
         """See `System`."""
         self._observed += 1  # other tokens each time
-        observer = Observer(self._scripted.workload.seed, self._observed)
-        self._components.state.tap = observer
+        observer = Observer(self._traced.workload.seed, self._observed)
+        self._logits = self._replayed.again(self._done - 1, self._tapped(observer))
+        return tuple(observer.seen)
+
+    @contextmanager
+    def _tapped(self, tap: Tap) -> Iterator[None]:
+        self._components.state.tap = tap
         try:
-            self._logits = self._stepped.again(self._done - 1)
+            yield
         finally:
             self._components.state.tap = None
-        return tuple(observer.seen)
 
     def reference(self, observation: Observation) -> NDArray[np.float32]:
         """See `System`."""
@@ -188,7 +184,7 @@ class HybridEngine:
         host = self._components.host
         if host is not None:
             host.team.spans()  # of the steps before
-        segments = self._stepped.watched(self._done - 1)
+        segments = self._replayed.watched(self._done - 1)
         jobs = host.team.spans() if host is not None and self._components.state.apart else np.empty((0, 3), np.int64)
         on_time = self._components.state.deferral < self.model.shape.top_k
         return timeline(self._engine.label, segments, jobs, on_time=on_time)
@@ -203,7 +199,7 @@ class HybridEngine:
 
     def recorded_routing(self) -> tuple[PassRouting, ...]:
         """The routing of every pass of the workload that was configured."""
-        return tuple(one_pass for step in self._scripted.routing for one_pass in step)
+        return tuple(one_pass for step in self._traced.routing for one_pass in step)
 
     def counters(self) -> Mapping[str, int]:
         """See `System`."""
@@ -219,25 +215,25 @@ class HybridEngine:
 
     def work(self) -> Work:
         """See `System`."""
-        components, state, script = self._components, self._components.state, self._scripted
+        components, state, trace = self._components, self._components.state, self._traced
         precision = components.host.packing.precision if components.host is not None and state.fused else "bf16"
         nbytes = 2 * components.dense_params
         if components.device is not None and components.device.lean:
             nbytes += components.device.nbytes - 2 * components.device.params
-        dense = DenseWork(params=components.dense_params, nbytes=nbytes, batch=script.workload.batch)
+        dense = DenseWork(params=components.dense_params, nbytes=nbytes, batch=trace.workload.batch)
         experts = ExpertsWork(shape=self.model.shape, precision=precision, skipping=state.skipping)
-        return mean_work([step_work(dense, experts, passes) for passes in script.routing])
+        return mean_work([step_work(dense, experts, passes) for passes in trace.routing])
 
     def close(self) -> None:
         """See `System`."""
         del self._components, self._forward
-        self._script = self._steps = None
-        self._scripts = Scripts()
+        self._trace = self._replay = None
+        self._traces = TraceCache()
 
     @property
-    def _scripted(self) -> Script:
-        return configured(self._script)
+    def _traced(self) -> WorkloadTrace:
+        return configured(self._trace)
 
     @property
-    def _stepped(self) -> Steps:
-        return configured(self._steps)
+    def _replayed(self) -> TraceReplay:
+        return configured(self._replay)

@@ -47,7 +47,7 @@ class LayerStep:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LayerScript:
+class LayerTrace:
     """The steps of a workload and the memory [T, H] that their outputs go to."""
 
     workload: WorkloadSpec
@@ -55,7 +55,7 @@ class LayerScript:
     output: Tensor
 
 
-def write_layer_script(workload: WorkloadSpec, shape: MoEShape) -> LayerScript:
+def write_layer_trace(workload: WorkloadSpec, shape: MoEShape) -> LayerTrace:
     """Seeded steps, other tokens in each. Raises ValueError for routing that cannot be had, see `layer_selections`."""
     selections = layer_selections(workload, shape)
     size = (workload.batch, shape.hidden)
@@ -66,7 +66,7 @@ def write_layer_script(workload: WorkloadSpec, shape: MoEShape) -> LayerScript:
         hidden = numbers[_AHEAD * number :][: workload.batch * shape.hidden].view(size)
         ranks = ranks.reshape(ids.shape).astype(np.int64)
         steps.append(LayerStep(hidden=hidden, gates=torch.from_numpy(gates), ranks=ranks, active=len(chosen)))
-    return LayerScript(workload=workload, steps=tuple(steps), output=torch.empty(size, dtype=torch.bfloat16))
+    return LayerTrace(workload=workload, steps=tuple(steps), output=torch.empty(size, dtype=torch.bfloat16))
 
 
 def _normal(count: int, seed: int) -> Tensor:
@@ -114,12 +114,12 @@ class CacheColdReplicas:
         return self._backends[copy], (first + ranks) % self._experts
 
 
-# Steps of the workload without end, on these copies: for whoever tries settings. Each `next` runs one.
+# Steps of the workload without end, on these copies: to try settings on. Each `next` runs one.
 Trial = Callable[[CacheColdReplicas], Iterator[None]]
 
 
 class HeldLayer(Protocol):
-    """One MoE layer in memory and whoever runs it: what our engine and the peers differ in."""
+    """One MoE layer in memory and what runs it: our engine or a peer."""
 
     def choose(self, spec: RunSpec, trial: Trial, /) -> CacheColdReplicas:
         """The copies that run from now on, set up as `spec` asks.
@@ -148,7 +148,7 @@ class _Prepared:
 
 
 class LayerSystem:
-    """Implements `ktbench.engine.protocol.System` for decoder layer `number`, whoever holds and runs it.
+    """Implements `ktbench.engine.protocol.System` for decoder layer `number`, on any implementation of `HeldLayer`.
 
     Made by `ktbench.engine.load_layer.load_layer` and the peers that run layers.
     """
@@ -156,8 +156,8 @@ class LayerSystem:
     def __init__(self, model: ModelSpec, number: int, held: HeldLayer) -> None:
         self.model, self._number, self._held = model, number, held
         self._copies: CacheColdReplicas | None = None
-        self._scripts: dict[WorkloadSpec, LayerScript] = {}
-        self._script: LayerScript | None = None
+        self._traces: dict[WorkloadSpec, LayerTrace] = {}
+        self._trace: LayerTrace | None = None
         self._warm: set[tuple[WorkloadSpec, EngineSpec, PeerSpec]] = set()
         self._notes: tuple[str, ...] = ()
         self._steps: list[_Prepared] = []
@@ -169,9 +169,9 @@ class LayerSystem:
     def configure(self, spec: RunSpec) -> None:
         """See `System`. Raises Unsupported, and ValueError for a model, layout, thread count or trace not to be had."""
         require(spec, self.model)
-        if spec.workload not in self._scripts:
-            self._scripts[spec.workload] = write_layer_script(spec.workload, self.model.shape)
-        self._script = self._scripts[spec.workload]
+        if spec.workload not in self._traces:
+            self._traces[spec.workload] = write_layer_trace(spec.workload, self.model.shape)
+        self._trace = self._traces[spec.workload]
         self._copies = self._held.choose(spec, self._endless_steps)
         self._notes = self._held.notes(spec)
         key = (spec.workload, spec.engine, spec.peer)
@@ -195,16 +195,16 @@ class LayerSystem:
             next(steps)
 
     def start(self) -> None:
-        """See `System`. Experts and copies go on where the steps before stopped: those are in the cache."""
-        script = self._scripted
-        script.output.fill_(torch.nan)
-        self._steps = [self._prepare(step) for step in script.steps]
+        """See `System`. Experts and copies continue where the steps before stopped: those are in the cache."""
+        trace = self._traced
+        trace.output.fill_(torch.nan)
+        self._steps = [self._prepare(step) for step in trace.steps]
         self._done = 0
 
     def _prepare(self, step: LayerStep) -> _Prepared:
         backend, ids = self._copies_in_turn.take(step.ranks, step.active)
         routing = Routing(ids=torch.from_numpy(ids), gates=step.gates)
-        call = backend.bind(step.hidden, routing, self._scripted.output)
+        call = backend.bind(step.hidden, routing, self._traced.output)
         return _Prepared(backend=backend, hidden=step.hidden, routing=routing, call=call)
 
     def step(self) -> None:
@@ -220,9 +220,9 @@ class LayerSystem:
         """See `System`."""
         self._observations += 1  # other tokens each time
         last = self._steps[self._done - 1]
-        self._scripted.output.fill_(torch.nan)
+        self._traced.output.fill_(torch.nan)
         self._output = last.call()
-        observer = Observer(self._scripted.workload.seed, self._observations, most_experts=2 * self.model.shape.top_k)
+        observer = Observer(self._traced.workload.seed, self._observations, most_experts=2 * self.model.shape.top_k)
         observer(self._number, last.hidden, last.routing, self._output)
         self._observed = observer.seen[0]
         self._reference = Reference(last.backend.matrices, torch.from_numpy(self._observed.hidden))
@@ -254,11 +254,11 @@ class LayerSystem:
     def work(self) -> Work:
         """See `System`."""
         experts = ExpertsWork(shape=self.model.shape, precision=self._copies_in_turn.precision)
-        return mean_work([layer_work(experts, step.ranked) for step in self._scripted.steps])
+        return mean_work([layer_work(experts, step.ranked) for step in self._traced.steps])
 
     def close(self) -> None:
         """See `System`."""
-        self._scripts, self._script, self._steps = {}, None, []
+        self._traces, self._trace, self._steps = {}, None, []
         self._copies, self._reference = None, None
         self._held.close()
 
@@ -267,5 +267,5 @@ class LayerSystem:
         return configured(self._copies)
 
     @property
-    def _scripted(self) -> LayerScript:
-        return configured(self._script)
+    def _traced(self) -> LayerTrace:
+        return configured(self._trace)

@@ -56,25 +56,25 @@ def load(
     return load_engine(model, WeightPlan(original=keep_original, packing=packing), host)
 
 
-def load_engine(model: ModelSpec, holding: WeightPlan, host: HostRole) -> HybridEngine:
-    """The engine holding what `holding` says, on the cores of `host`; see `load_components`."""
-    return HybridEngine(model, load_components(model, holding, host))
+def load_engine(model: ModelSpec, plan: WeightPlan, host: HostRole) -> HybridEngine:
+    """The engine holding what `plan` lists, on the cores of `host`; see `load_components`."""
+    return HybridEngine(model, load_components(model, plan, host))
 
 
-def load_components(model: ModelSpec, holding: WeightPlan, host: HostRole) -> EngineComponents:
-    """What an engine is made of, holding what `holding` says, on the cores of `host`.
+def load_components(model: ModelSpec, plan: WeightPlan, host: HostRole) -> EngineComponents:
+    """What an engine is made of, holding what `plan` lists, on the cores of `host`.
 
     Where only packed experts stay, synthetic ones and those of a GGUF file are packed one by one, those of a folder
     layer by layer. Raises ValueError for a checkpoint that is not whole and for rules that do not fit.
     """
-    network, store_of, blocks_of = _weights(model, holding)
+    network, store_of, blocks_of = _weights(model, plan)
     network.requires_grad_(False)
     threads, state, params = Threads.of(host), MoERuntimeState(), dense_params(network)
-    roles = threads.roles(holding.engine)
-    experts = None if holding.packing is None else open_host(roles.host, holding, state.recorder)
-    device, attention = inject(network, holding, len(roles.device), state, blocks_of)
-    cuda = open_cuda(state.recorder) if holding.engine.device == "cuda" else None
-    operators = _place_operators(network, store_of, holding.original, experts, cuda, state)
+    roles = threads.roles(plan.engine)
+    experts = None if plan.packing is None else open_host(roles.host, plan, state.recorder)
+    device, attention = inject(network, plan, len(roles.device), state, blocks_of)
+    cuda = open_cuda(state.recorder) if plan.engine.device == "cuda" else None
+    operators = _place_operators(network, store_of, plan.original, experts, cuda, state)
     if cuda is not None:
         network.to(cuda.device)  # type: ignore[arg-type]
     return EngineComponents(
@@ -94,21 +94,21 @@ def load_components(model: ModelSpec, holding: WeightPlan, host: HostRole) -> En
 StoreOf = Callable[[str, nn.Module], PackableStore]
 
 
-def _weights(model: ModelSpec, holding: WeightPlan) -> tuple[PreTrainedModel, StoreOf, LinearBlocks | None]:
+def _weights(model: ModelSpec, plan: WeightPlan) -> tuple[PreTrainedModel, StoreOf, LinearBlocks | None]:
     if model.path is None:
-        return *_synthetic(model, holding.original), None
+        return *_synthetic(model, plan.original), None
     if is_gguf(model.path):
-        read = GgufModel(model, holding)
+        read = GgufModel(model, plan)
         return read.network, read.experts, read.linear_blocks
     return read_checkpoint(model.path), _original, None
 
 
-def open_host(cpus: tuple[int, ...], holding: WeightPlan, recorder: CallRecorder) -> FusedHost:
+def open_host(cpus: tuple[int, ...], plan: WeightPlan, recorder: CallRecorder) -> FusedHost:
     """Where the fused operator packs and runs experts."""
     from ktbench.engine.fused import FusedHost  # needs the kernel extension, base does not
 
-    assert holding.packing is not None
-    return FusedHost(cpus, holding.packing, recorder, apart=holding.engine.apart)
+    assert plan.packing is not None
+    return FusedHost(cpus, plan.packing, recorder, apart=plan.engine.apart)
 
 
 def open_cuda(recorder: CallRecorder) -> CudaRole:
@@ -159,22 +159,22 @@ def _original(_name: str, module: nn.Module) -> ExpertStore:
 
 
 def inject(
-    network: PreTrainedModel, holding: WeightPlan, threads: int, state: MoERuntimeState, blocks_of: LinearBlocks | None
+    network: PreTrainedModel, plan: WeightPlan, threads: int, state: MoERuntimeState, blocks_of: LinearBlocks | None
 ) -> tuple[DenseHost | None, StepAttention | None]:
     """Who runs the dense operators on so many threads, and attention; None where no cell is lean.
 
     For `blocks_of` see `DenseHost`. Inner modules come first, so that names stay what they are until their turn. Raises
     ValueError for rules that do not fit the network.
     """
-    found = match_rules(network, _needed(holding))
-    _require_experts(network, holding, found)
+    found = match_rules(network, _needed(plan))
+    _require_experts(network, plan, found)
     device = attention = None
-    if holding.dense is not None:
+    if plan.dense is not None:
         from ktbench.engine.decode.attention import StepAttention
         from ktbench.engine.decode.operators import RotaryTable, StepRouter
         from ktbench.engine.dense import DenseHost
 
-        device = DenseHost(threads, holding.dense, state.recorder, holding.original_dense, blocks_of)
+        device = DenseHost(threads, plan.dense, state.recorder, plan.original_dense, blocks_of)
         attention = StepAttention(network, device)
         _place_dense(network, found, device)
         _place_attention(network, found, device, attention)
@@ -188,19 +188,19 @@ def inject(
     return device, attention
 
 
-def _needed(holding: WeightPlan) -> InjectSpec:
+def _needed(plan: WeightPlan) -> InjectSpec:
     """The rules that the cells need: those of dense operators have to fit only where a cell is lean."""
-    if holding.dense is not None:
-        return holding.inject
-    always = tuple(rule for rule in holding.inject.rules if rule.operator in ("experts", "shared"))
-    return replace(holding.inject, rules=always)
+    if plan.dense is not None:
+        return plan.inject
+    always = tuple(rule for rule in plan.inject.rules if rule.operator in ("experts", "shared"))
+    return replace(plan.inject, rules=always)
 
 
-def _require_experts(network: PreTrainedModel, holding: WeightPlan, found: Sequence[Replacement]) -> None:
+def _require_experts(network: PreTrainedModel, plan: WeightPlan, found: Sequence[Replacement]) -> None:
     """The engine runs all routed experts: rules that leave some out are refused."""
     missing = {name for name, _ in expert_positions(network)} - {one.name for one in _of(found, "experts")}
-    if holding.inject.rules and missing:
-        raise ValueError(f"inject={holding.inject.name}: no rule of the operator experts for {min(missing)}")
+    if plan.inject.rules and missing:
+        raise ValueError(f"inject={plan.inject.name}: no rule of the operator experts for {min(missing)}")
 
 
 def _of(found: Iterable[Replacement], operator: str) -> list[Replacement]:

@@ -19,7 +19,7 @@ from ktbench.engine.protocol import HostRole
 from ktbench.engine.roles import Threads
 from ktbench.engine.synthetic import PassingExperts, WeightPool, materialise_experts, skeleton
 from ktbench.engine.weight_plan import Packing, WeightPlan
-from ktbench.spec.rotation import layer_copies
+from ktbench.spec.cells import layer_copies
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from ktbench.spec.weights import Precision, expert_bytes
 
@@ -35,13 +35,13 @@ def load_layer(
     `keep_original` holds the experts as Transformers does, for `base`; `packing` holds them packed, for the fused
     operator. Raises ValueError where neither is wanted and for a checkpoint: a layer alone has synthetic weights.
     """
-    holding, threads = WeightPlan(original=keep_original, packing=packing), Threads.of(host)
+    plan, threads = WeightPlan(original=keep_original, packing=packing), Threads.of(host)
     weights = LayerWeights.of(model)
     original = packed = fused = None
     if keep_original:
         original = weights.copies(weights.original, "bf16", host)
     if packing is not None:
-        fused = open_host(threads.cpus, holding, CallRecorder())
+        fused = open_host(threads.cpus, plan, CallRecorder())
         pack, form = fused.pack, weights.form
         packed = weights.copies(lambda number: pack(weights.passing(number), form), packing.precision, host)
     held = OwnLayer(original=original, packed=packed, host=fused, threads=threads)

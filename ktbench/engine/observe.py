@@ -62,7 +62,7 @@ def _sharing(ids: NDArray[np.int64], most_experts: int) -> list[int]:
 class Reference:
     """The experts' output in float32 arithmetic for `hidden` [T, H] float32.
 
-    Each expert is run once, whatever the number of routings asked for. An id of -1 is nobody.
+    Each expert is run once, whatever the number of routings. An id of -1 selects no expert.
     """
 
     def __init__(self, store: ExpertStore, hidden: Tensor) -> None:

@@ -25,7 +25,7 @@ from ktbench.spec.shape import MoEShape
 if TYPE_CHECKING:
     from ktbench.engine.experts import Backend, ExpertsOperator
 
-# A count weighs half after so many selections per expert of its layer: long enough to tell hot experts from lucky ones.
+# A count weighs half after so many selections per expert of its layer: long enough to separate hot experts from chance.
 _HALF_LIFE = 16.0
 
 Placed = NDArray[np.bool_]
@@ -119,7 +119,7 @@ class DynamicPlacement:
         self._heat = np.zeros(at_device.shape)
 
     def note(self, layer: int, ids: NDArray[np.integer[Any]]) -> None:
-        """Count what a call of MoE layer `layer` selected: `ids` [T, k], negative where nobody."""
+        """Count what a call of MoE layer `layer` selected: `ids` [T, k], negative where no expert is selected."""
         heat = self._heat[layer]
         seen = count_selections(ids, len(heat))
         heat *= 0.5 ** (seen.sum() / (_HALF_LIFE * len(heat)))
@@ -151,7 +151,7 @@ class DynamicPlacement:
                 yield gain, Move(layer=layer, come=come, go=go)
 
 
-NOBODY = -1
+NO_EXPERT = -1
 
 
 class Residence:
@@ -166,18 +166,18 @@ class Residence:
             raise ValueError(f"at_device is {at_device.dtype} {list(at_device.shape)}, must be bool [experts]")
         self.at_device = at_device.clone()
         self.served = torch.zeros(2, dtype=torch.int64, device=at_device.device)
-        self._nobody = torch.full((), NOBODY, dtype=torch.int64, device=at_device.device)
+        self._no_expert = torch.full((), NO_EXPERT, dtype=torch.int64, device=at_device.device)
 
     def split(self, ids: Tensor, out: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        """Host's and device's ids of `ids` [T, k] int64: both [T, k], -1 where the other serves or nobody does.
+        """Host's and device's ids of `ids` [T, k] int64: [T, k], -1 where the other serves or none is selected.
 
-        Gate weights stay as they are: a pair of nobody's adds nothing. Always the same operations, none of which waits
+        Gate weights stay as they are: a pair of id -1 adds nothing. Always the same operations, none of which waits
         for the device or has a shape that depends on data; `out` are buffers for the two.
         """
         hosts, devices = out or (torch.empty_like(ids), torch.empty_like(ids))
         here = self.at_device.take(ids.clamp(min=0))
-        torch.where(here, self._nobody, ids, out=hosts)
-        torch.where(here, ids, self._nobody, out=devices)
+        torch.where(here, self._no_expert, ids, out=hosts)
+        torch.where(here, ids, self._no_expert, out=devices)
         self.served[0].add_((hosts >= 0).sum())
         self.served[1].add_((devices >= 0).sum())
         return hosts, devices

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.timeline import Timeline
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +35,7 @@ class HostRole:
 
 
 class Unsupported(Exception):
-    """The system cannot run what was asked; the text says why."""
+    """The system cannot run the cell; the text is the reason."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,7 +98,7 @@ class System(Protocol):
         """The system's own remarks on what it was configured for, such as what deferral=auto chose and why."""
 
     def work(self) -> Work | None:
-        """What a step has to do at least, on average over the steps of the workload; None where nobody knows."""
+        """What a step has to do at least, on average over the steps of the workload; None where it is not known."""
 
     def close(self) -> None:
         """Release weights and threads."""
@@ -105,7 +106,7 @@ class System(Protocol):
 
 @runtime_checkable
 class HasClock(Protocol):
-    """A system that times its steps itself, too: what driving it adds can be told from that."""
+    """A system that also times its steps itself, from which the overhead of driving it follows."""
 
     def own_step_s(self) -> float:
         """Mean seconds of the steps since `start` by its own clock; one must have been done."""

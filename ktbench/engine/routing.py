@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,27 +20,60 @@ class Routing:
     ids: Tensor
     gates: Tensor
 
-    def to(self, device: torch.device) -> Routing:
-        """The same on a device."""
-        return Routing(ids=self.ids.to(device), gates=self.gates.to(device))
-
     def split(self, lowest: int) -> tuple[Routing, Routing]:
         """Each token's experts without, and only, its `lowest` ones by gate weight."""
         order = self.gates.argsort(dim=-1, descending=True, stable=True)
         kept = order.shape[-1] - lowest
         return self._pick(order[:, :kept]), self._pick(order[:, kept:])
 
-    def chunk(self, shape: tuple[int, ...], first: int, tokens: int) -> Routing:
-        """The same for tokens `first` to `first + tokens` of every sequence, of all [B, T] = `shape`."""
-        ids, gates = (one.view(*shape, -1)[:, first : first + tokens] for one in (self.ids, self.gates))
-        return Routing(ids=ids.reshape(-1, ids.shape[-1]), gates=gates.reshape(-1, gates.shape[-1]))
-
     def _pick(self, columns: Tensor) -> Routing:
         return Routing(ids=self.ids.gather(1, columns), gates=self.gates.gather(1, columns))
 
 
-# One Routing for each MoE layer, in order: what one forward pass replays.
-PassRouting = list[Routing]
+class PassRouting:
+    """The routing of one forward pass: `ids` int64 and `gates` float32, both [MoE layers, T, k].
+
+    Its items are the routings of the layers, views of the same memory.
+    """
+
+    def __init__(self, ids: Tensor, gates: Tensor) -> None:
+        self.ids, self.gates = ids, gates
+        self._layers = [Routing(ids=ids[layer], gates=gates[layer]) for layer in range(len(ids))]
+
+    @classmethod
+    def of(cls, layers: Sequence[Routing]) -> PassRouting:
+        """From one routing for each MoE layer, in order."""
+        return cls(torch.stack([one.ids for one in layers]), torch.stack([one.gates for one in layers]))
+
+    def __len__(self) -> int:
+        return len(self._layers)
+
+    def __getitem__(self, layer: int) -> Routing:
+        """The routing of MoE layer `layer`, counted from 0."""
+        return self._layers[layer]
+
+    def __iter__(self) -> Iterator[Routing]:
+        return iter(self._layers)
+
+    def to(self, device: torch.device) -> PassRouting:
+        """The same on a device."""
+        return PassRouting(self.ids.to(device), self.gates.to(device))
+
+    def clone(self) -> PassRouting:
+        """The same in memory of its own."""
+        return PassRouting(self.ids.clone(), self.gates.clone())
+
+    def copy_(self, other: PassRouting) -> None:
+        """Overwrite this memory, which does not move: recordings read it."""
+        self.ids.copy_(other.ids)
+        self.gates.copy_(other.gates)
+
+    def chunk(self, shape: tuple[int, ...], first: int, tokens: int) -> PassRouting:
+        """The same for tokens `first` to `first + tokens` of every sequence, of all [B, T] = `shape`."""
+        parts = (
+            one.view(len(one), *shape, -1)[:, :, first : first + tokens].flatten(1, 2) for one in (self.ids, self.gates)
+        )
+        return PassRouting(*parts)
 
 
 def from_router(ids: Tensor, gates: Tensor) -> Routing:
@@ -56,4 +90,4 @@ def synthetic(workload: WorkloadSpec, shape: MoEShape, tokens: int, pass_number:
         route(kind, tokens, shape.experts, shape.top_k, (workload.seed, pass_number, layer))
         for layer in range(shape.moe_layers)
     )
-    return [Routing(ids=torch.from_numpy(ids), gates=torch.from_numpy(gates)) for ids, gates in draws]
+    return PassRouting.of([Routing(ids=torch.from_numpy(ids), gates=torch.from_numpy(gates)) for ids, gates in draws])

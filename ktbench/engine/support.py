@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from ktbench.engine.protocol import Unsupported
-from ktbench.spec.deferral import MIN_IMMEDIATE_EXPERTS
+from ktbench.spec.engine import MIN_IMMEDIATE_EXPERTS
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from ktbench.spec.weights import BLOCK, BLOCK_BYTES, FORMATS
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 def require(spec: RunSpec, loaded: ModelSpec) -> None:
     """Raises ValueError for another model than is loaded, and Unsupported with the reason for what cannot run."""
     if spec.model != loaded:
-        raise ValueError(f"model {spec.model.name} was asked for, {loaded.name} is loaded")
+        raise ValueError(f"model {spec.model.name} requested, but {loaded.name} is loaded")
     if why := unsupported(spec):
         raise Unsupported(why)
 
@@ -49,7 +49,7 @@ def _reasons(spec: RunSpec) -> Iterator[str]:
         sizes = f"{shape.hidden} and {shape.expert_ffn}"
         yield f"precision={spec.precision} has blocks of {BLOCK} weights, the widths {sizes} are no multiples"
     if engine.deferral and shape.moe_layers < 2:
-        yield f"Expert Deferral needs a later MoE layer, {name} as asked for has {shape.moe_layers}"
+        yield f"Expert Deferral needs a later MoE layer, {name} has {shape.moe_layers}"
     if engine.deferral == "auto" and not (engine.apart and engine.fused):
         yield "deferral=auto watches the host role: needs engine.roles=split or engine.device=cuda, and +v or +m"
     if engine.deferral == "auto" and shape.top_k <= MIN_IMMEDIATE_EXPERTS:

@@ -1,4 +1,4 @@
-"""How the fused operator holds its experts, told from the spec and the machine alone."""
+"""How the fused operator holds its experts, derived from the spec and the machine alone."""
 
 from __future__ import annotations
 

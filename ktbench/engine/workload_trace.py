@@ -3,44 +3,93 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ktbench.engine.decode.forward import CacheState, Forward
-from ktbench.engine.experts import MoERuntimeState
-from ktbench.engine.routing import PassRouting, synthetic
+from ktbench.engine.decode.step import DecodeState, Forward, PassRunner, StepRunner
+from ktbench.engine.decode.timeline import Segment
+from ktbench.engine.routing import PassRouting, Routing, synthetic
 from ktbench.engine.workload.routing import prompt_ids, prompt_padding
 from ktbench.spec.run_spec import WorkloadSpec
 from ktbench.spec.shape import MoEShape
 
+if TYPE_CHECKING:
+    from ktbench.engine.experts import MoERuntimeState
+
+# Each trace holds the cache that its prompt left.
+_MOST_TRACES = 4
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Script:
-    """Ids [batch, tokens] and routing of each step; for decode the cache as the prompt left it.
+class WorkloadTrace:
+    """Ids [batch, tokens] and routing of each step, and the state before step 0: for decode the cache of the prompt.
 
-    A step is one pass, or one for each chunk of its tokens. `padding` [batch] counts the positions before each prompt.
+    A step is one pass, or one for each chunk of its tokens.
     """
 
     workload: WorkloadSpec
     ids: tuple[Tensor, ...]
     routing: tuple[tuple[PassRouting, ...], ...]
-    padding: Tensor
-    prompt_cache: CacheState = None
+    start: DecodeState
 
-    @property
-    def prompt_layers(self) -> list[Any]:
-        """The layers of that cache."""
-        return [] if self.prompt_cache is None else self.prompt_cache.layers
+
+class TraceReplay:
+    """Feeds the steps of a trace, which are counted from 0, to a runner; logits are [batch, vocab]."""
+
+    def __init__(self, trace: WorkloadTrace, runner: StepRunner) -> None:
+        self.trace, self.runner = trace, runner
+
+    def start(self) -> None:
+        """Back to the state before step 0."""
+        self.runner.begin(self.trace.start)
+
+    def step(self, number: int) -> Tensor:
+        """The next step: what is timed."""
+        return self.runner.step(self.trace.ids[number], self.trace.routing[number])
+
+    def again(self, number: int, during: AbstractContextManager[object] | None = None) -> Tensor:
+        """The last step once more, through the modelling code and inside `during`."""
+        self._rewind(number)
+        with during or nullcontext():
+            return self.runner.run_model(self.trace.ids[number], self.trace.routing[number])
+
+    def watched(self, number: int) -> list[Segment]:
+        """The last step once more, with the times of what the device role does."""
+        self._rewind(number)
+        return self.runner.watched(self.trace.ids[number], self.trace.routing[number])
+
+    def _rewind(self, number: int) -> None:
+        """Back to the state before the last step; where that cannot be undone, the steps before it are repeated."""
+        if not self.runner.undo(self.trace.ids[number].shape[1]):
+            self.start()
+            for earlier in range(number):
+                self.step(earlier)
+
+
+class TraceCache:
+    """The traces of the workloads that were used last: a long prompt takes longer than all steps after it."""
+
+    def __init__(self) -> None:
+        self._kept: dict[WorkloadSpec, WorkloadTrace] = {}  # last used last
+
+    def of(self, workload: WorkloadSpec, write: Callable[[], WorkloadTrace]) -> WorkloadTrace:
+        """The trace of a workload, written where it is not kept; the one used longest ago makes room."""
+        trace = self._kept.pop(workload, None) or write()
+        self._kept[workload] = trace
+        if len(self._kept) > _MOST_TRACES:
+            del self._kept[next(iter(self._kept))]
+        return trace
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ScriptWriter:
-    """Draws the prompts of a workload and settles the routing of every pass.
+class TraceWriter:
+    """Draws the prompts of a workload and determines the routing of every pass.
 
-    With `routing=model` one untimed run through all steps records what the routers choose, on the backend that is set
+    With `routing=model` one untimed run through all steps records what the routers select, on the backend that is set
     in `state`; deferral and skipping must be off.
     """
 
@@ -49,18 +98,21 @@ class ScriptWriter:
     forward: Forward
     state: MoERuntimeState
 
-    def write(self) -> Script:
-        """The script; for decode the prompt is run whatever the routing, its cache being part of the script."""
+    def write(self) -> WorkloadTrace:
+        """The trace; for decode the prompt is run whatever the routing, its cache being part of the trace."""
         work, prompt, ids = self.workload, *self._ids()
-        padding = torch.from_numpy(prompt_padding(work.batch, work.prompt, work.shortest)).to(self._device)
         self.forward.forget()
-        self.forward.pad(padding)
+        self.forward.pad(torch.from_numpy(prompt_padding(work.batch, work.prompt, work.shortest)).to(self._device))
         if prompt is not None:
             self._run(prompt, 0)
-        cache = self.forward.remember()
-        settle = self._run if work.routing == "model" else self._drawn
-        routing = tuple(settle(step_ids, number) for number, step_ids in enumerate(ids, start=1))
-        return Script(workload=work, ids=ids, routing=routing, padding=padding, prompt_cache=cache)
+        start = self.forward.remember()
+        route = self._run if work.routing == "model" else self._drawn
+        routing = tuple(route(step_ids, number) for number, step_ids in enumerate(ids, start=1))
+        return WorkloadTrace(workload=work, ids=ids, routing=routing, start=start)
+
+    def runner(self) -> PassRunner:
+        """Runs the steps of this workload, and its prompt, through the modelling code."""
+        return pass_runner(self.workload, self.forward, self.state)
 
     @property
     def _device(self) -> torch.device:
@@ -78,44 +130,19 @@ class ScriptWriter:
 
     def _run(self, ids: Tensor, number: int) -> tuple[PassRouting, ...]:
         """Routing of the passes of a step that is run, recorded where it is the routers' own."""
-        state, work = self.state, self.workload
-        state.begin(None if work.routing == "model" else self._drawn(ids, number))
-        recorded: PassRouting = []
-        state.record = recorded
-        run_step(self.forward, work, ids)
-        state.record = None
+        recorded: list[Routing] = []
+        self.state.record = recorded
+        self.runner().step(ids, None if self.workload.routing == "model" else self._drawn(ids, number))
+        self.state.record = None
         layers = self.shape.moe_layers
-        return tuple(recorded[first : first + layers] for first in range(0, len(recorded), layers))
+        return tuple(PassRouting.of(recorded[first : first + layers]) for first in range(0, len(recorded), layers))
 
     def _drawn(self, ids: Tensor, number: int) -> tuple[PassRouting, ...]:
-        drawn = [one.to(self._device) for one in synthetic(self.workload, self.shape, ids.numel(), number)]
+        drawn = synthetic(self.workload, self.shape, ids.numel(), number).to(self._device)
         chunk = self.workload.chunk or ids.shape[1]
-        return tuple([one.chunk(ids.shape, first, chunk) for one in drawn] for first in range(0, ids.shape[1], chunk))
+        return tuple(drawn.chunk(ids.shape, first, chunk) for first in range(0, ids.shape[1], chunk))
 
 
-def run_step(forward: Forward, work: WorkloadSpec, ids: Tensor) -> Tensor:
-    """The passes of a step that begins where the cache ends, or of a prefill; logits [batch, vocab]."""
-    if work.phase == "prefill" and work.chunk is None:
-        return forward.whole(ids)
-    if work.phase == "prefill":
-        forward.forget()
-    return forward.chunked(ids, work.chunk)
-
-
-# Each holds the cache that its prompt left.
-_MOST = 4
-
-
-class Scripts:
-    """Written once: the prompt of a deep context takes longer than all steps after it."""
-
-    def __init__(self) -> None:
-        self._kept: dict[WorkloadSpec, Script] = {}  # last used last
-
-    def of(self, workload: WorkloadSpec, write: Callable[[], Script]) -> Script:
-        """The script of a workload, written where it is not kept; the one used longest ago makes room."""
-        script = self._kept.pop(workload, None) or write()
-        self._kept[workload] = script
-        if len(self._kept) > _MOST:
-            del self._kept[next(iter(self._kept))]
-        return script
+def pass_runner(workload: WorkloadSpec, forward: Forward, state: MoERuntimeState) -> PassRunner:
+    """Runs the steps of a workload through the modelling code."""
+    return PassRunner(forward, state, chunk=workload.chunk, prefill=workload.phase == "prefill")

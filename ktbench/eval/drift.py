@@ -1,20 +1,146 @@
-"""How far a cell's predictions are from those of the unmodified model on the same text."""
+"""How far a cell's predictions are from those of the unmodified model on the same text; both are kept in one file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import IO, Any, Literal, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from ktbench.eval.asking import Answer
-from ktbench.eval.drift_reference import Subject, keeping, kept
+from ktbench.eval.grade import GradedAnswer
 from ktbench.eval.texts import Document, Tokenizer, Window, Windows, cut_windows, drawn
-from ktbench.spec.checks import at_least
-from ktbench.spec.ids import digest
+from ktbench.spec.errors import at_least
+from ktbench.spec.wire import digest, from_plain, to_plain
+
+_LARGEST_BYTES = 4 << 30
+_ALIGNED = 64  # bytes that the header is filled up to, as in .npy files
+_LONGEST_HEADER = 4096
+_OFF_ONE = 1e-3  # float32 probabilities of 100,000 tokens sum up to 1 within 1e-5
+
+LogProbabilities = NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReferenceHeader:
+    """What predictions are of: `positions` in all `windows` of the text of this digest, of `vocab` tokens each.
+
+    `model` identifies the weights, `phase` the pass that predicts. Raises ValueError where predictions would take more
+    than 4 GiB.
+    """
+
+    model: str
+    phase: str
+    text: str
+    windows: int
+    positions: int
+    vocab: int
+
+    def __post_init__(self) -> None:
+        if self.data_bytes > _LARGEST_BYTES:
+            fits = self.windows * _LARGEST_BYTES // self.data_bytes
+            raise ValueError(
+                f"limit: {self.windows} windows, {self.positions} positions of {self.vocab} tokens, are "
+                f"{self.data_bytes / 2**30:.1f} GiB of predictions, allowed are {_LARGEST_BYTES / 2**30:.0f} GiB; "
+                f"limit={fits} would do"
+            )
+
+    @property
+    def data_bytes(self) -> int:
+        """Size of all predictions in float32."""
+        return self.positions * self.vocab * np.dtype(np.float32).itemsize
+
+
+@contextmanager
+def write_reference(path: Path, subject: ReferenceHeader) -> Iterator[Callable[[LogProbabilities], None]]:
+    """Yields what takes the log-probabilities [positions, vocab] of one window after the other.
+
+    The file is there once all windows are in it and the context ends well, else not at all.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            file.write(_header(subject))
+            yield lambda log_p: _append(file, log_p, subject)
+            if (missing := _header_bytes(subject) + subject.data_bytes - file.tell()) != 0:
+                raise ValueError(f"{path}: {missing} bytes of predictions are missing")
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def read_reference(path: Path, subject: ReferenceHeader, positions: Sequence[int]) -> Iterator[LogProbabilities]:
+    """The log-probabilities [positions, vocab] of one window after the other; `positions` are their numbers.
+
+    Raises ValueError where the file is missing, damaged or of another subject.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path}: no predictions of the unmodified model, which has to be evaluated first")
+    _require_same(path, subject)
+    with path.open("rb") as file:
+        file.seek(_header_bytes(subject))
+        for window, count in enumerate(positions):
+            log_p = np.fromfile(file, dtype="<f4", count=count * subject.vocab).reshape(count, subject.vocab)
+            if not _are_probabilities(log_p):
+                raise ValueError(
+                    f"{path}: is damaged, window {window} holds no probabilities; evaluate the baseline again"
+                )
+            yield log_p
+
+
+def _are_probabilities(log_p: LogProbabilities) -> bool:
+    with np.errstate(over="ignore"):
+        sums = np.exp(log_p).sum(axis=1, dtype=np.float64)
+    return bool((np.abs(sums - 1) < _OFF_ONE).all())
+
+
+def _header(subject: ReferenceHeader) -> bytes:
+    line = json.dumps(to_plain(subject)).encode()
+    return line.ljust(-(-(len(line) + 1) // _ALIGNED) * _ALIGNED - 1) + b"\n"
+
+
+def _header_bytes(subject: ReferenceHeader) -> int:
+    return len(_header(subject))
+
+
+def _append(file: IO[bytes], log_p: LogProbabilities, subject: ReferenceHeader) -> None:
+    if log_p.shape[1] != subject.vocab:
+        raise ValueError(f"predictions are of {log_p.shape[1]} tokens, the model's vocabulary has {subject.vocab}")
+    file.write(np.ascontiguousarray(log_p, dtype="<f4").data)
+
+
+def _require_same(path: Path, subject: ReferenceHeader) -> None:
+    with path.open("rb") as file:
+        found = _read_header(file.readline(_LONGEST_HEADER))
+    if found is None:
+        raise ValueError(f"{path}: is no file of predictions; evaluate the baseline again")
+    if differs := next((name for name in to_plain(subject) if getattr(found, name) != getattr(subject, name)), None):
+        raise ValueError(
+            f"{path}: predictions of {differs}={getattr(found, differs)}, this is {getattr(subject, differs)}; "
+            "evaluate the baseline again"
+        )
+    expected = _header_bytes(subject) + subject.data_bytes
+    if (size := path.stat().st_size) != expected:
+        raise ValueError(f"{path}: is damaged, {size} bytes of {expected}; evaluate the baseline again")
+
+
+def _read_header(line: bytes) -> ReferenceHeader | None:
+    try:
+        content: Any = json.loads(line)
+        return from_plain(content, ReferenceHeader)
+    except ValueError:
+        return None
+
 
 Phase = Literal["decode", "prefill"]
 
@@ -23,12 +149,12 @@ _POSITIONS = 8  # at once in float64
 _NOT_FINITE = "its logits are not finite"
 
 
-class Predicting(Protocol):
-    """What is asked of a loaded engine (`ktbench.engine.generate.Answering`)."""
+class PredictingModel(Protocol):
+    """What this needs of a loaded engine (`ktbench.engine.generate.Generator`)."""
 
     @property
     def max_positions(self) -> int | None:
-        """Positions that the model was made for, where it says."""
+        """Positions that the model was made for, where it has a limit."""
 
     def passed(self, rows: Sequence[Sequence[int]], last: Sequence[int]) -> Iterator[Tensor]:
         """Logits [last, vocab] of the last positions of each row, all of it in one prefill pass."""
@@ -61,13 +187,13 @@ class DriftPlan:
 
     @property
     def setting(self) -> str:
-        """How predictions are asked for, in the words of a caption."""
+        """How predictions are made, in the words of a caption."""
         by = "one a decode step" if self.phase == "decode" else "in one prefill pass"
         return f"given tokens {by}; running text in windows of {self.prompt} + {self.given} tokens"
 
-    def subject(self, windows: Windows) -> Subject:
+    def subject(self, windows: Windows) -> ReferenceHeader:
         """What predictions for these windows are of. Raises ValueError where they would be too large to keep."""
-        return Subject(
+        return ReferenceHeader(
             model=self.model,
             phase=self.phase,
             text=digest([[row.question, list(row.prompt), list(row.given)] for row in windows.rows]),
@@ -78,19 +204,19 @@ class DriftPlan:
 
 
 def measure_drift(
-    answering: Predicting,
+    answering: PredictingModel,
     tokenizer: Tokenizer,
     documents: Sequence[Document],
     *,
     plan: DriftPlan,
     reference: Path,
     is_reference: bool,
-) -> Iterator[Answer]:
+) -> Iterator[GradedAnswer]:
     """Three answers to each window, all weighted by its positions: `kl_nats`, `top1` and `nll_nats`.
 
     `kl_nats` is the mean of KL(unmodified ‖ this), `top1` the share of positions with the same most likely token,
-    `nll_nats` what the given tokens cost. The unmodified model is the one asked with `is_reference`: its predictions
-    are kept in the file `reference`, which is there once all its answers were taken, and which the others read.
+    `nll_nats` what the given tokens cost. The unmodified model is evaluated with `is_reference`: its predictions are
+    kept in the file `reference`, which is there once all its answers were taken, and which the others read.
     Documents too short for a window are answers without a value. Raises ValueError for a reference that is missing,
     damaged or of another model or text, for texts that are all too short, and for windows too long for the model.
     """
@@ -101,13 +227,13 @@ def measure_drift(
     yield from (_too_short(name, plan) for name in windows.short)
     predictions = zip(windows.rows, _predicted(answering, windows.rows, plan), strict=True)
     if is_reference:
-        with keeping(reference, subject) as keep:
+        with write_reference(reference, subject) as keep:
             for window, log_q in predictions:
                 _require_finite(log_q, window)
                 keep(log_q.numpy())
                 yield from _answers(window, log_q, log_q)
     else:
-        references = kept(reference, subject, [len(window.given) for window in windows.rows])
+        references = read_reference(reference, subject, [len(window.given) for window in windows.rows])
         for log_p, (window, log_q) in zip(references, predictions, strict=True):
             yield from _answers(window, torch.from_numpy(log_p), log_q)
 
@@ -128,10 +254,10 @@ def _divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
     return torch.where(d.abs() < 1, p * (d + torch.expm1(-d)), far).sum(dim=1).clamp(min=0.0)
 
 
-def _predicted(answering: Predicting, rows: Sequence[Window], plan: DriftPlan) -> Iterator[Tensor]:
+def _predicted(answering: PredictingModel, rows: Sequence[Window], plan: DriftPlan) -> Iterator[Tensor]:
     """Log-probabilities [positions, vocab] float32 of one window after the other.
 
-    The batch depends on plan and text alone: a window must have the same company in all cells.
+    The batch depends on plan and text alone: a window must be in the same batch in all cells.
     """
     forward = _decoded if plan.phase == "decode" else _prefilled
     window_bytes = (1 + max(len(row.given) for row in rows)) * plan.vocab * 4
@@ -141,7 +267,7 @@ def _predicted(answering: Predicting, rows: Sequence[Window], plan: DriftPlan) -
             yield logits.float().log_softmax(dim=-1)
 
 
-def _decoded(answering: Predicting, rows: Sequence[Window]) -> Iterator[Tensor]:
+def _decoded(answering: PredictingModel, rows: Sequence[Window]) -> Iterator[Tensor]:
     """The prompt's last token goes into the first decode step, so that none of the predictions is the prefill's."""
     longest = max(len(row.given) for row in rows)
     given = [(row.prompt[-1], *row.given, *row.given[-1:] * (longest - len(row.given))) for row in rows]
@@ -150,12 +276,12 @@ def _decoded(answering: Predicting, rows: Sequence[Window]) -> Iterator[Tensor]:
         yield own[1 : 1 + len(row.given)]
 
 
-def _prefilled(answering: Predicting, rows: Sequence[Window]) -> Iterator[Tensor]:
+def _prefilled(answering: PredictingModel, rows: Sequence[Window]) -> Iterator[Tensor]:
     tokens = [(*row.prompt, *row.given[:-1]) for row in rows]
     return answering.passed(tokens, [len(row.given) for row in rows])
 
 
-def _answers(window: Window, log_p: Tensor, log_q: Tensor) -> Iterator[Answer]:
+def _answers(window: Window, log_p: Tensor, log_q: Tensor) -> Iterator[GradedAnswer]:
     given = torch.tensor(window.given)
     values = {
         "kl_nats": divergence_nats(log_p, log_q).mean(),
@@ -165,12 +291,12 @@ def _answers(window: Window, log_p: Tensor, log_q: Tensor) -> Iterator[Answer]:
     why = "" if log_q.isfinite().all() else _NOT_FINITE
     for metric, value in values.items():
         known = None if why else float(value)
-        yield Answer(question=window.question, metric=metric, value=known, weight=float(len(given)), why=why)
+        yield GradedAnswer(question=window.question, metric=metric, value=known, weight=float(len(given)), why=why)
 
 
-def _too_short(name: str, plan: DriftPlan) -> Answer:
+def _too_short(name: str, plan: DriftPlan) -> GradedAnswer:
     why = f"has fewer than the {plan.prompt + plan.given} tokens of a window"
-    return Answer(question=name, metric="kl_nats", value=None, weight=0.0, why=why)
+    return GradedAnswer(question=name, metric="kl_nats", value=None, weight=0.0, why=why)
 
 
 def _require_room(rows: Sequence[Window], most: int | None) -> None:

@@ -1,4 +1,4 @@
-"""One process that answers: a set of weights, the cells that share it, and the tasks that each is asked."""
+"""One process that evaluates: a set of weights, the cells that share it, and their tasks."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from transformers import AutoTokenizer
 
 from ktbench.engine.generate import open_generator
 from ktbench.engine.protocol import HostRole, Unsupported
-from ktbench.eval.asking import Answer, ask
 from ktbench.eval.drift import DriftPlan, measure_drift
-from ktbench.eval.lm import AnswerCache, EngineLM, identity_of, weights_id
-from ktbench.eval.perplexity import measure_perplexity
-from ktbench.eval.tasks import LoadedTask, load_task, needs_decode
+from ktbench.eval.evaluate import evaluate_task, measure_perplexity
+from ktbench.eval.grade import GradedAnswer
+from ktbench.eval.lm.cache import AnswerCache, identity_of, weights_id
+from ktbench.eval.lm.model import EngineLM
+from ktbench.eval.tasks.harness import LoadedTask
+from ktbench.eval.tasks.sources import load_task, needs_decode
 from ktbench.eval.texts import drawn, drift_texts, wikitext2
 from ktbench.resources import checkpoint_folder
-from ktbench.spec.evidence import Evidence, collect, dishonest
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Cell
+from ktbench.spec.record import Cell, Evidence, Outcome, SampleResult, TaskResult, collect, dishonest
 from ktbench.spec.run_spec import RunSpec
-from ktbench.spec.scored import Asked, Scored
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 
 Progress = Callable[[int, int], None]
@@ -46,8 +45,8 @@ class Reference:
     is_this: bool
 
 
-class Session:
-    """Asks the cells that share one set of weights. Made by `open`."""
+class EvalSession:
+    """Evaluates the cells that share one set of weights. Made by `open`."""
 
     def __init__(self, lm: EngineLM, suite: SuiteSpec, answers: Path, ids: Ids) -> None:
         self._lm, self._suite, self._answers, self._ids = lm, suite, answers, ids
@@ -57,10 +56,10 @@ class Session:
     @classmethod
     def open(
         cls, cells: Sequence[Cell], host: HostRole, suite: SuiteSpec, answers: Path, ids: Ids, progress: Progress
-    ) -> Session:
+    ) -> EvalSession:
         """Load the weights of cells that share them, which have a path; answers are kept in the folder `answers`.
 
-        `progress(done, of)` hears how many requests of a task are answered. Raises ValueError as `open_answering`.
+        `progress(done, of)` is called with the answered requests of a task. Raises ValueError as `open_generator`.
         """
         path = cells[0].spec.model.path
         assert path is not None
@@ -74,15 +73,15 @@ class Session:
         """Release the weights."""
         self._lm.answering.close()
 
-    def ask(self, cell: Cell, name: str, reference: Reference) -> tuple[Asked, tuple[Scored, ...]]:
+    def evaluate(self, cell: Cell, name: str, reference: Reference) -> tuple[TaskResult, tuple[SampleResult, ...]]:
         """How a task of the suite ended for a cell, and its answers.
 
-        UNSUPPORTED where the engine cannot answer as the cell asks; IDLE, without answers, where counters contradict
+        UNSUPPORTED where the engine cannot run as the cell specifies; IDLE, without answers, where counters contradict
         it; CRASHED where the task cannot be had or the logits are no numbers.
         """
         task = self._suite.task(name)
         blank = self._blank(cell, name)
-        if why := acts_nowhere(cell.spec, task):
+        if why := inactive_feature(cell.spec, task):
             return replace(blank, why=why), ()
         try:
             self._use(cell.spec)
@@ -106,8 +105,8 @@ class Session:
             return replace(ended, outcome=Outcome.IDLE, why=why), ()
         return replace(ended, outcome=Outcome.OK), tuple(_scored(cell, name, answer) for answer in answers)
 
-    def _blank(self, cell: Cell, task: str) -> Asked:
-        return Asked(
+    def _blank(self, cell: Cell, task: str) -> TaskResult:
+        return TaskResult(
             cell=cell.key,
             label=cell.label,
             task=task,
@@ -119,7 +118,7 @@ class Session:
         )
 
     def _use(self, spec: RunSpec) -> None:
-        """Answer as a cell from now on, by what was answered before where that was by the same."""
+        """GradedAnswer as a cell from now on, by what was answered before where that was by the same."""
         self._lm.use(spec, self._cache(spec))
         self._lm.reset_tally()
 
@@ -131,8 +130,8 @@ class Session:
             self._known = (spec, AnswerCache(self._answers, identity))
         return self._known[1]
 
-    def _answered(self, spec: RunSpec, task: TaskSpec, reference: Reference) -> tuple[tuple[Answer, ...], str]:
-        """Answers to a task, and how its questions were put."""
+    def _answered(self, spec: RunSpec, task: TaskSpec, reference: Reference) -> tuple[tuple[GradedAnswer, ...], str]:
+        """Answers to a task, and how its questions were worded."""
         suite, lm = self._suite, self._lm
         if task.is_drift:
             return self._drifted(spec, task, reference)
@@ -140,9 +139,9 @@ class Session:
             corpus = wikitext2(suite.data_dir)
             return tuple(measure_perplexity(lm, drawn(corpus.documents, suite.limit, suite.seed))), corpus.title
         loaded: LoadedTask = self._loaded(task)
-        return tuple(ask(loaded, lm, suite)), loaded.setting
+        return tuple(evaluate_task(loaded, lm, suite)), loaded.built.setting
 
-    def _drifted(self, spec: RunSpec, task: TaskSpec, reference: Reference) -> tuple[tuple[Answer, ...], str]:
+    def _drifted(self, spec: RunSpec, task: TaskSpec, reference: Reference) -> tuple[tuple[GradedAnswer, ...], str]:
         suite, lm, corpus = self._suite, self._lm, drift_texts(self._suite.data_dir)
         plan = DriftPlan(
             phase="decode" if needs_decode(task) else "prefill",
@@ -163,16 +162,16 @@ class Session:
         return tuple(answers), f"{corpus.title}; {plan.setting}"
 
     def _evidence(self, spec: RunSpec, task: TaskSpec, before: Mapping[str, int]) -> tuple[Evidence, ...]:
-        """What counters saw; nothing where nothing had to be asked, or known answers left none with a decode step."""
+        """What counters saw; nothing where nothing had to be run, or known answers left none with a decode step."""
         tally, now = self._lm.tally, self._lm.answering.counters()
-        asked = tally.requests - tally.cached
-        if not task.is_drift and (asked == 0 or (tally.cached and tally.new_tokens <= asked)):
+        run = tally.requests - tally.cached
+        if not task.is_drift and (run == 0 or (tally.cached and tally.new_tokens <= run)):
             return ()
         moved = {name: count - before.get(name, 0) for name, count in now.items()}
         return collect(spec.engine.features, moved)
 
 
-def acts_nowhere(spec: RunSpec, task: TaskSpec) -> str:
+def inactive_feature(spec: RunSpec, task: TaskSpec) -> str:
     """Why a task would not see a feature of a cell; empty where it sees all."""
     engine = spec.engine
     if needs_decode(task):
@@ -187,8 +186,8 @@ def acts_nowhere(spec: RunSpec, task: TaskSpec) -> str:
     )
 
 
-def _scored(cell: Cell, task: str, answer: Answer) -> Scored:
-    return Scored(
+def _scored(cell: Cell, task: str, answer: GradedAnswer) -> SampleResult:
+    return SampleResult(
         cell=cell.key,
         task=task,
         question=answer.question,

@@ -1,4 +1,4 @@
-"""Local text read into documents, documents cut into windows of tokens, and which of either are asked."""
+"""Local text read into documents, documents cut into windows of tokens, and draws from either."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Tokenizer(Protocol):
 
     @property
     def bos_token_id(self) -> int | None:
-        """The token that texts begin with, where the model knows one."""
+        """The token that texts begin with, where the model has one."""
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids of a text."""
@@ -69,8 +69,8 @@ def wikitext2(data_dir: str | None) -> Corpus:
     """The test set of WikiText-2 (Merity et al., 2016) in the documents of lm-eval's task `wikitext`.
 
     `data_dir` holds test.txt, wiki.test.raw or wiki.test.tokens, itself or in a folder `wikitext2`, `wikitext-2-raw` or
-    `wikitext-2`; None asks the hub. Raises ValueError where there is none, and with file and line for text that is not
-    UTF-8.
+    `wikitext-2`; None loads from the hub. Raises ValueError where there is none, and with file and line for text
+    that is not UTF-8.
     """
     pages = tuple(_pages(_read(_wikitext2_file(data_dir)))) if data_dir is not None else _hub_pages()
     if not pages:
@@ -133,8 +133,7 @@ def nano_answers() -> Corpus:
 
     The nano model has learned to predict answers alone, not the questions before them.
     """
-    from ktbench.eval.nano.question import STOP
-    from ktbench.eval.nano.tasks import questions
+    from ktbench.eval.tasks.nano import STOP, questions
 
     documents = tuple(
         Document(

@@ -3,16 +3,40 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import ktbench
-from ktbench.host.extension import Extension
 from ktbench.resources import data_folder
-from ktbench.spec.ids import digest
+from ktbench.spec.wire import digest
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Extension:
+    """The loaded `ktbench._kernels`, or the one-line reason why there is none."""
+
+    module: ModuleType | None
+    reason: str = ""
+
+
+def load_extension() -> Extension:
+    """Import the extension."""
+    try:
+        return Extension(module=importlib.import_module("ktbench._kernels"))
+    except ImportError as error:
+        first = str(error).splitlines()[0]
+        return Extension(module=None, reason=f"the kernel extension is not built: run pip install -e . ({first})")
+
+
+def isa_reasons(extension: Extension) -> dict[str, str]:
+    """Instruction set -> "" when this machine grants it, else the reason. Empty without the extension."""
+    return {} if extension.module is None else dict(extension.module.grants())
+
 
 # Reports are left out: they show what was measured and change nothing about it.
 _DATA_FOLDERS = ("conf", "ablations", "evals")

@@ -2,14 +2,109 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import yaml
 
-from ktbench.spec.placement import Placement
-from ktbench.spec.plain import from_plain, to_plain
+from ktbench.host.environment import environment
+from ktbench.host.roofs import PEAK_DTYPES
+from ktbench.spec.core_layout import CoreLayout
+from ktbench.spec.wire import from_plain, to_plain
+
+CALIBRATION = "ktbench"
+_VECTORS = ("avx512", "avx2")
+_NAMES = {
+    "vector": {"bf16": "vector_tflops", "int8": "vector_int8_tops"},
+    "amx": {"bf16": "amx_tflops", "int8": "amx_int8_tops"},
+}
+# A value and where it comes from.
+_Sourced = tuple[float, str]
+
+
+def read_local_machine(folder: Path = Path("runs")) -> dict[str, Any]:
+    """Plain content of the `MachineSpec` of this machine, by the description that `probe` wrote into `folder`.
+
+    Raises ValueError in one line where there is none of this machine, and where it is no machine to simulate on.
+    """
+    env_id = environment().env_id
+    path = folder / f"machine-{env_id}.yaml"
+    if not path.is_file():
+        raise ValueError(f"machine=local: {path} is not there, run `python -m ktbench probe` first")
+    return machine_content(load_description(path), path)
+
+
+def machine_content(machine: MachineDescription, path: Path) -> dict[str, Any]:
+    """Plain content of the `MachineSpec` that a description amounts to; GPUs are not probed, so it has none.
+
+    Values are medians at the placement of the cores that `probe` saw most. Raises ValueError in one line for a machine
+    without measured read bandwidth or without AVX-512 and AVX2.
+    """
+    where = f"{path.name}, {machine.created}"
+    vector = next((isa for isa in _VECTORS if _peak(machine, isa, "bf16") is not None), None)
+    if vector is None:
+        raise ValueError(f"machine=local: {path} has no peak of {' or '.join(_VECTORS)}")
+    constants = dict(_counts(machine)) | dict(_reads(machine, path)) | dict(_peaks(machine, vector))
+    return {
+        "name": "local",
+        "title": machine.name,
+        "sources": {name: f"{source} ({where})" for name, (_, source) in constants.items()},
+        "vector": vector,
+        "calibration": CALIBRATION,
+        **{name: value for name, (value, _) in constants.items()},
+    }
+
+
+def _counts(machine: MachineDescription) -> Iterator[tuple[str, _Sourced]]:
+    """What the kernel shows, divided evenly over the domains."""
+    facts, domains = machine.facts, _domains(machine)
+    yield "domains", (domains, "NUMA nodes that the kernel shows")
+    yield "cores", (facts["cores"] // domains, "cores that the process may use, evenly over the domains")
+    memory = "memory of the machine or of its control group, evenly over the domains"
+    yield "memory_gib", (facts["memory_total_gib"] / domains, memory)
+
+
+def _reads(machine: MachineDescription, path: Path) -> Iterator[tuple[str, _Sourced]]:
+    """Bandwidths in GB/s of a domain; with several the mean of what each reads of its own memory."""
+    own = [one for key, one in machine.constants.items() if key.startswith("read.node") and "_from_" not in key]
+    across = [one for key, one in machine.constants.items() if "_from_" in key]
+    if _domains(machine) == 1:
+        own = [machine.constants["read.all"]]
+    read = _mean(own, 1e9)
+    if read is None:
+        raise ValueError(f"machine=local: {path} has no read bandwidth, run `python -m ktbench probe` again")
+    yield "read_gb_per_s", read
+    remote = _mean(across, 1e9)
+    why = "one domain" if _domains(machine) == 1 else machine.constants["read.across"].why
+    yield "remote_gb_per_s", remote or (read[0], f"as its own memory: {why}")
+
+
+def _peaks(machine: MachineDescription, vector: str) -> Iterator[tuple[str, _Sourced]]:
+    """Peaks of a domain in 10^12 operations a second, of vector units and of AMX where it was measured."""
+    for unit, isa in (("vector", vector), ("amx", "amx")):
+        for dtype in PEAK_DTYPES:
+            peak = _peak(machine, isa, dtype)
+            if peak is not None:
+                yield _NAMES[unit][dtype], (peak[0] / _domains(machine), peak[1])
+
+
+def _peak(machine: MachineDescription, isa: str, dtype: str) -> _Sourced | None:
+    constant = machine.constants.get(f"peak.{isa}.{dtype}.all")
+    return None if constant is None else _mean([constant], 1e12)
+
+
+def _mean(constants: list[Constant], scale: float) -> _Sourced | None:
+    """Of those that have a value, in a unit `scale` times as large, with the source of the first; None without any."""
+    measured = [(one.value, one.source) for one in constants if one.value is not None]
+    return (mean(value for value, _ in measured) / scale, measured[0][1]) if measured else None
+
+
+def _domains(machine: MachineDescription) -> int:
+    """The nodes that have cpus: others are memory alone."""
+    return max(1, sum(bool(cpus) for cpus in machine.facts["numa_nodes"]))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +121,7 @@ class Constant:
     value: float | None = None
     source: str = ""
     samples: tuple[float, ...] = ()
-    placements: tuple[Placement, ...] = ()
+    placements: tuple[CoreLayout, ...] = ()
     why: str = ""
 
     def __post_init__(self) -> None:
@@ -37,7 +132,7 @@ class Constant:
         if self.placements and len(self.placements) != len(self.samples):
             raise ValueError(f"{self.title}: {len(self.placements)} placements for {len(self.samples)} samples")
 
-    def samples_at(self, placement: Placement | None) -> tuple[float, ...]:
+    def samples_at(self, placement: CoreLayout | None) -> tuple[float, ...]:
         """The samples taken while the cores were there; None, on a machine with one core, for all."""
         pairs = zip(self.samples, self.placements or [None] * len(self.samples), strict=True)
         return tuple(sample for sample, placed in pairs if placed == placement)
@@ -56,7 +151,7 @@ class MachineDescription:
     created: str
     constants: dict[str, Constant]
     facts: dict[str, Any]
-    placement: Placement | None = None
+    placement: CoreLayout | None = None
 
 
 def save_description(machine: MachineDescription, path: Path) -> None:

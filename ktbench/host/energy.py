@@ -15,7 +15,7 @@ from typing import Any
 
 from ktbench.host.cuda import CudaDevices
 from ktbench.host.sysfs import read_int, read_text
-from ktbench.spec.conduct import WHOLE_PLATFORM, Energy, added_up
+from ktbench.spec.system_metrics import WHOLE_PLATFORM, Energy, added_up
 
 # AMD's processors are read through the same driver; intel-rapl-mmio:* would count packages a second time.
 _ZONES = "sys/class/powercap"

@@ -5,15 +5,14 @@ from __future__ import annotations
 import platform
 from typing import Any
 
-from ktbench.host.code import code_id, read_commit
+from ktbench.host.capabilities import capabilities_of
+from ktbench.host.code import Extension, code_id, isa_reasons, load_extension, read_commit
 from ktbench.host.cuda import read_cuda_devices
-from ktbench.host.extension import Extension, isa_grants, load_extension
-from ktbench.host.grants import grants_of
 from ktbench.host.health import health_facts
 from ktbench.host.software import PACKAGES, package_version
 from ktbench.host.topology import read_topology
-from ktbench.spec.ids import digest
 from ktbench.spec.record import Environment
+from ktbench.spec.wire import digest
 
 # What must match for a run to go on. Left out on purpose: load, free memory, kernel release, versions, settings.
 _IDENTITY = ("cpu_model", "cpus", "cores", "numa_nodes", "memory_total_gib", "granted", "gpus")
@@ -33,14 +32,14 @@ def env_id(facts: dict[str, Any]) -> str:
 
 def _machine_facts(extension: Extension) -> dict[str, Any]:
     topology, cuda = read_topology(), read_cuda_devices()
-    grants = grants_of(extension, topology, cuda, package_version("torch"))
+    capabilities = capabilities_of(extension, topology, cuda, package_version("torch"))
     return {
         **health_facts(topology),
         "smt": topology.smt,
         "last_level_cache_bytes": topology.last_level_cache_bytes,
-        "granted": sorted(name for name, reason in grants.items() if not reason),
-        "refused": {name: reason for name, reason in grants.items() if reason},
-        "isa": isa_grants(extension),
+        "granted": sorted(name for name, reason in capabilities.items() if not reason),
+        "refused": {name: reason for name, reason in capabilities.items() if reason},
+        "isa": isa_reasons(extension),
         "gpus": [gpu.name for gpu in cuda.gpus],
     }
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from ktbench.host.memory import read_quota_stops
 from ktbench.host.sysfs import read_int, read_text
-from ktbench.spec.conduct import Disturbance
+from ktbench.spec.system_metrics import InterferenceCounters
 
 _CPU = Path("sys/devices/system/cpu")
 # Columns of /proc/stat (proc(5)): user, nice, system, idle, iowait, irq, softirq, steal. Guests are in user already.
@@ -74,11 +74,13 @@ def read_counters(
     )
 
 
-def disturbance(before: Counters, after: Counters, cpus: Sequence[int], clock_hz: float | None = None) -> Disturbance:
+def disturbance(
+    before: Counters, after: Counters, cpus: Sequence[int], clock_hz: float | None = None
+) -> InterferenceCounters:
     """What happened between two readings of the counters of `cpus`."""
     then, now = before.usage, after.usage
     busy_s = _less(after.busy_s, before.busy_s)
-    return Disturbance(
+    return InterferenceCounters(
         seconds=after.at_s - before.at_s,
         cpus=len(cpus),
         preemptions=now.preemptions - then.preemptions,

@@ -2,17 +2,174 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from statistics import median
 from time import monotonic
+from types import ModuleType
 
+from ktbench.host.cuda import CudaDevices
 from ktbench.host.describe import Constant, MachineDescription
-from ktbench.host.gauges import Gauge, Instruments
-from ktbench.spec.placement import Placement, placement_during
+from ktbench.host.roofs import PEAK_DTYPES, PEAK_ISAS, Roofs, pinned_team
+from ktbench.host.topology import Topology
+from ktbench.spec.core_layout import CoreLayout, core_layout_during
 from ktbench.spec.record import Environment
+from ktbench.spec.system_metrics import READ_BUFFER_BYTES
+
+# x86-64, as the kernels are; the C library has no wrapper (set_mempolicy(2) is libnuma's).
+_SYS_SET_MEMPOLICY = 238
+_MPOL_DEFAULT, _MPOL_BIND = 0, 2
+_MASK_WORDS = 16
+_WORD_BITS = 64
+
+
+@contextmanager
+def memory_on_node(node: int) -> Iterator[None]:
+    """Pages that this thread, and threads it starts meanwhile, touch first come from one node (set_mempolicy(2)).
+
+    Raises OSError where the kernel refuses, as it does for a node without memory or outside the cpuset.
+    """
+    words = (ctypes.c_ulong * _MASK_WORDS)()
+    words[node // _WORD_BITS] = 1 << node % _WORD_BITS
+    _set_mempolicy(_MPOL_BIND, words, _MASK_WORDS * _WORD_BITS)
+    try:
+        yield
+    finally:
+        _set_mempolicy(_MPOL_DEFAULT, None, 0)
+
+
+def _set_mempolicy(mode: int, mask: ctypes.Array[ctypes.c_ulong] | None, bits: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(ctypes.c_long(_SYS_SET_MEMPOLICY), ctypes.c_int(mode), mask, ctypes.c_ulong(bits)):
+        error = ctypes.get_errno()
+        raise OSError(error, f"set_mempolicy: {os.strerror(error)}")
+
+
+_DEVICE_GAUGES = {
+    "gpu.launch": ("GPU: kernel launch latency", "ns"),
+    "link.copy": ("copy to the GPU", "bytes/s"),
+    "link.copy_with_read": ("copy to the GPU while the CPU reads", "bytes/s"),
+}
+# One rate per dtype, as the field writes them.
+_PEAK_UNITS = {"bf16": "FLOP/s", "int8": "OP/s"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gauge:
+    """One quantity of the machine; `read` measures it once, in `unit`."""
+
+    key: str
+    title: str
+    unit: str
+    read: Callable[[], float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Instruments:
+    """The gauges of a machine, and by key those that it does not have.
+
+    `hop` is the gauge that tells where the cores are, one of `gauges`; None with one core.
+    """
+
+    gauges: tuple[Gauge, ...]
+    missing: dict[str, Constant]
+    hop: Gauge | None = None
+
+
+def buffers_needed(topology: Topology) -> int:
+    """How many read buffers are open at once: all cores, one core, every domain's own memory and the others'."""
+    domains = len(topology.domains)
+    return 2 if domains < 2 else 2 + 2 * domains - 1
+
+
+def open_instruments(
+    kernels: ModuleType, topology: Topology, cuda: CudaDevices, buffer_bytes: int = READ_BUFFER_BYTES
+) -> Instruments:
+    """Everything that this machine lets us measure. Takes `buffer_bytes` for each of `buffers_needed`."""
+    every = _pinned(kernels, topology.core_cpus, buffer_bytes)
+    one = _pinned(kernels, topology.core_cpus[:1], buffer_bytes)
+    sets = (("all", f"all {len(topology.cores)} cores", every), ("one", "1 core", one))
+    reads = [_read_gauge(f"read.{name}", who, roofs) for name, who, roofs in sets]
+    peaks = [
+        _peak_gauge(isa, dtype, name, who, roofs)
+        for isa in PEAK_ISAS
+        if kernels.grants().get(isa) == ""
+        for dtype in PEAK_DTYPES
+        for name, who, roofs in sets
+    ]
+    own, missing = _own_gauges(kernels, topology, buffer_bytes), _missing(kernels.grants(), topology, cuda)
+    try:
+        cross = list(_cross_gauges(kernels, topology, buffer_bytes))
+    except OSError as error:
+        cross, missing["read.across"] = [], _gap("read bandwidth across NUMA nodes", "bytes/s", str(error))
+    hop = _hop_gauge(every) if len(topology.cores) > 1 else None
+    return Instruments(gauges=(*reads, *own, *cross, *peaks, *filter(None, [hop])), missing=missing, hop=hop)
+
+
+def _pinned(kernels: ModuleType, cpus: Sequence[int], buffer_bytes: int) -> Roofs:
+    return Roofs(pinned_team(kernels, cpus), kernels, buffer_bytes)
+
+
+def _own_gauges(kernels: ModuleType, topology: Topology, buffer_bytes: int) -> list[Gauge]:
+    """Each domain reading its own memory: a page lies near the thread that touches it first."""
+    domains = topology.domains if len(topology.domains) >= 2 else ()
+    rooms = {node.id: _pinned(kernels, topology.node_core_cpus(node.id), buffer_bytes) for node in domains}
+    return [_read_gauge(f"read.node{id_}", f"node {id_}", roofs) for id_, roofs in rooms.items()]
+
+
+def _cross_gauges(kernels: ModuleType, topology: Topology, buffer_bytes: int) -> Iterator[Gauge]:
+    """The first domain reading each other's memory. Raises OSError where the kernel does not let us place it there."""
+    reader, *owners = topology.domains
+    for owner in owners:
+        with memory_on_node(owner.id):
+            roofs = _pinned(kernels, topology.node_core_cpus(reader.id), buffer_bytes)
+        yield _read_gauge(f"read.node{reader.id}_from_node{owner.id}", f"node {reader.id} from node {owner.id}", roofs)
+
+
+def _hop_gauge(roofs: Roofs) -> Gauge:
+    return Gauge(key="ping_pong", title="cache line between 2 cores, one way", unit="ns", read=roofs.ping_pong_ns)
+
+
+def _read_gauge(key: str, who: str, roofs: Roofs) -> Gauge:
+    return Gauge(key=key, title=f"read bandwidth, {who}", unit="bytes/s", read=roofs.read_bytes_per_s)
+
+
+def _peak_gauge(isa: str, dtype: str, name: str, who: str, roofs: Roofs) -> Gauge:
+    return Gauge(
+        key=f"peak.{isa}.{dtype}.{name}",
+        title=f"{_peak_title(isa, dtype)}, {who}",
+        unit=_PEAK_UNITS[dtype],
+        read=partial(roofs.peak_flops, isa, dtype),
+    )
+
+
+def _peak_title(isa: str, dtype: str) -> str:
+    """AVX2 is said to multiply float32, since bf16 weights are all that it has of bf16."""
+    return f"{isa} {dtype}{' (as float32)' if (isa, dtype) == ('avx2', 'bf16') else ''} peak"
+
+
+def _missing(grants: Mapping[str, str], topology: Topology, cuda: CudaDevices) -> dict[str, Constant]:
+    missing = {
+        f"peak.{isa}": _gap(f"{isa} {' and '.join(PEAK_DTYPES)} peak", "FLOP/s", grants[isa])
+        for isa in PEAK_ISAS
+        if grants[isa]
+    }
+    if len(topology.domains) < 2:
+        missing["read.across"] = _gap("read bandwidth across NUMA nodes", "bytes/s", "there is one NUMA node")
+    if len(topology.cores) < 2:
+        missing["ping_pong"] = _gap("cache line between 2 cores, one way", "ns", "there is one usable core")
+    why = cuda.reason or "not measured: this version probes the CPU side only"
+    return missing | {key: _gap(title, unit, why) for key, (title, unit) in _DEVICE_GAUGES.items()}
+
+
+def _gap(title: str, unit: str, why: str) -> Constant:
+    return Constant(title=title, unit=unit, why=why)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,7 +177,7 @@ class Reading:
     """What a gauge said, in its unit, and where the cores were right before and right after; None with one core."""
 
     value: float
-    placement: Placement | None
+    placement: CoreLayout | None
 
 
 Readings = dict[str, Reading]
@@ -63,19 +220,19 @@ def _read_round(order: Sequence[Gauge], hop: Gauge | None) -> Readings:
     for gauge in order:
         value = gauge.read()
         after = None if hop is None else hop.read()
-        readings[gauge.key] = Reading(value=value, placement=placement_during([before, after]))
+        readings[gauge.key] = Reading(value=value, placement=core_layout_during([before, after]))
         before = after
     return readings
 
 
-def _usual_placement(rounds: Sequence[Readings]) -> Placement | None:
+def _usual_placement(rounds: Sequence[Readings]) -> CoreLayout | None:
     """The commonest placement; "moved" only where there is no other."""
     seen = Counter(reading.placement for readings in rounds for reading in readings.values())
     steady = Counter({place: times for place, times in seen.items() if place != "moved"}) or seen
     return steady.most_common(1)[0][0]
 
 
-def _constant(gauge: Gauge, rounds: Sequence[Readings], usual: Placement | None, day: date) -> Constant:
+def _constant(gauge: Gauge, rounds: Sequence[Readings], usual: CoreLayout | None, day: date) -> Constant:
     readings = [readings[gauge.key] for readings in rounds]
     typical = [reading.value for reading in readings if reading.placement == usual]
     where = f" while the cores were {usual}" if usual else ""

@@ -7,9 +7,9 @@ from time import perf_counter, sleep
 from types import ModuleType
 from typing import Any
 
-from ktbench.host.extension import load_extension
-from ktbench.spec.conduct import READ_BUFFER_BYTES
+from ktbench.host.code import load_extension
 from ktbench.spec.record import RoofSample
+from ktbench.spec.system_metrics import READ_BUFFER_BYTES
 
 # Fastest first. Each has a peak per dtype, from the best instructions granted for it: AVX-512 with its BF16 and VNNI
 # extensions where there are any. AVX2 has no bf16 arithmetic: its kernels widen to float32, and so does its peak.

@@ -1,16 +1,28 @@
-"""Versions of packages and programs, read without importing or starting anything heavy."""
+"""Versions of packages and programs, and where peers are installed, without importing anything heavy."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 
+from ktbench.host.cuda import read_cuda_devices
+from ktbench.resources import checkout
+from ktbench.spec.peers import Peer, PeerSpec
+
 PACKAGES = ("torch", "transformers", "numpy")
-_TIMEOUT_S = 5.0
+_PROGRAM_TIMEOUT_S = 5.0
 # `g++ (Debian 12.2.0-14) 12.2.0`, `Cuda compilation tools, release 13.0, V13.0.88`, llama.cpp's `version: 5581 (a1b2)`
 _VERSION = re.compile(r"version: (\d+)|(\d+\.\d+(?:\.\d+)*)")
+# Made by `nox -s peers`, see noxfile.py.
+SESSION_PYTHON = ".nox/peers/bin/python"
+_PRINT_VERSION = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
+_PEER_TIMEOUT_S = 20.0
 
 
 def package_version(name: str) -> str | None:
@@ -22,21 +34,21 @@ def package_version(name: str) -> str | None:
 
 
 def program_versions(names: tuple[str, ...]) -> dict[str, str | None]:
-    """Program -> the version it prints, None where it is not on the PATH; all are asked at the same time."""
-    running = {name: _ask(path) if (path := shutil.which(name)) else None for name in names}
-    return {name: None if asked is None else _answer(asked) for name, asked in running.items()}
+    """Program -> the version it prints, None where it is not on the PATH; all run at the same time."""
+    running = {name: _start(path) if (path := shutil.which(name)) else None for name in names}
+    return {name: None if process is None else _answer(process) for name, process in running.items()}
 
 
-def _ask(path: str) -> subprocess.Popen[str]:
+def _start(path: str) -> subprocess.Popen[str]:
     return subprocess.Popen([path, "--version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def _answer(asked: subprocess.Popen[str]) -> str:
-    with asked:
+def _answer(process: subprocess.Popen[str]) -> str:
+    with process:
         try:
-            text, _ = asked.communicate(timeout=_TIMEOUT_S)
+            text, _ = process.communicate(timeout=_PROGRAM_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            asked.kill()
+            process.kill()
             return "did not answer"
     return parse_version(text) or "of unknown version"
 
@@ -45,3 +57,67 @@ def parse_version(text: str) -> str | None:
     """The version in what a program prints for `--version`; None where there is none."""
     found = _VERSION.search(text)
     return found and (found.group(1) or found.group(2))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FoundPeer:
+    """An installed peer: the interpreter that has it and its version, empty for what comes with ktbench."""
+
+    python: str
+    version: str
+
+
+def find_peer(peer: Peer, spec: PeerSpec) -> FoundPeer | None:
+    """Where a peer is installed, None where it is not."""
+    if not peer.package:
+        return FoundPeer(python=sys.executable, version="")
+    for python in interpreters(spec):
+        if version := _version(python, peer.package):
+            return FoundPeer(python=python, version=version)
+    return None
+
+
+def peer_reason(peer: Peer, spec: PeerSpec) -> str:
+    """Why a peer cannot run here, with the command that installs it; empty where it can."""
+    if peer.name == "llama-bench":
+        return _program_reason(spec.llama_bench)
+    if peer.name == "fiddler":
+        return read_cuda_devices().reason
+    if spec.python is not None and peer.package and shutil.which(spec.python) is None:
+        return f"peer.python={spec.python}: no such program"
+    if find_peer(peer, spec) is not None:
+        return ""
+    where = "" if spec.python is None else f" in the environment of peer.python={spec.python}"
+    return f"{peer.package} is not installed{where}: {peer.install} makes an environment with it"
+
+
+def interpreters(spec: PeerSpec) -> tuple[str, ...]:
+    """Interpreters to look for peers, in order."""
+    if spec.python is not None:
+        return (spec.python,)
+    session = checkout() / SESSION_PYTHON
+    return (sys.executable, str(session)) if session.is_file() else (sys.executable,)
+
+
+def _program_reason(program: str | None) -> str:
+    if program is None:
+        return "set peer.llama_bench=PATH to the program llama-bench of a llama.cpp build"
+    found = shutil.which(program)
+    return "" if found and os.access(found, os.X_OK) else f"peer.llama_bench={program}: no such program"
+
+
+@cache
+def _version(python: str, package: str) -> str | None:
+    if python == sys.executable:
+        return package_version(package)
+    try:
+        done = subprocess.run(
+            [python, "-c", _PRINT_VERSION, package],
+            capture_output=True,
+            text=True,
+            timeout=_PEER_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

@@ -2,15 +2,96 @@
 
 from __future__ import annotations
 
+import os
+import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 from ktbench.host.energy import Meters, energy_between
 from ktbench.host.noise import disturbance, read_clock_hz, read_counters
-from ktbench.host.peak import MemoryPeaks
-from ktbench.spec.conduct import Conduct, Disturbance, Energy
+from ktbench.host.sysfs import read_text
+from ktbench.spec.system_metrics import Energy, InterferenceCounters, PeakMemory, SystemMetrics
+
+_STATUS, _NUMA_MAPS, _CLEAR = (Path("proc/self") / name for name in ("status", "numa_maps", "clear_refs"))
+# proc_pid_clear_refs(5): sets the peak of the resident set to what is resident now.
+_RESET = "5"
+_FIELD = re.compile(r"^(VmHWM|VmRSS):\s+(\d+) kB$", re.MULTILINE)
+_ON_NODE = re.compile(r" N(\d+)=(\d+)")
+_PAGE_KIB = re.compile(r" kernelpagesize_kB=(\d+)")
+# The walk over all pages takes long where there are many: it is done again only where so much has changed.
+_MUCH = 0.01
+
+
+class MemoryPeaks:
+    """Peaks since the last `reset`, of the process that asks. NUMA nodes are looked at by the way, at each `read`."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root, self._of_turn = root, False
+        self._walked_at_bytes = 0
+        self._nodes: dict[str, int] = {}
+        self.missing = "" if os.access(root / _NUMA_MAPS, os.R_OK) else f"no /{_NUMA_MAPS}, as in kernels without NUMA"
+
+    def reset(self) -> None:
+        """Peaks count from now on."""
+        try:
+            (self._root / _CLEAR).write_text(_RESET)
+            self._of_turn = True
+        except OSError:
+            self._of_turn = False
+        if cuda := _cuda():
+            for index in range(cuda.device_count()):
+                cuda.reset_peak_memory_stats(index)
+
+    def read(self) -> PeakMemory | None:
+        """The peaks; None where the kernel does not say."""
+        held = {name: 1024 * int(kib) for name, kib in _FIELD.findall(read_text(self._root / _STATUS) or "")}
+        if len(held) < 2:
+            return None
+        self._walk(held["VmRSS"])
+        return PeakMemory(
+            process_bytes=held["VmHWM"],
+            of_turn=self._of_turn,
+            node_bytes=dict(self._nodes),
+            device_bytes=_device_bytes(),
+        )
+
+    def _walk(self, resident_bytes: int) -> None:
+        if self.missing or abs(resident_bytes - self._walked_at_bytes) <= _MUCH * self._walked_at_bytes:
+            return
+        self._walked_at_bytes = resident_bytes
+        found = node_bytes(read_text(self._root / _NUMA_MAPS) or "")
+        self._nodes = {
+            name: max(found.get(name, 0), self._nodes.get(name, 0)) for name in sorted({*found, *self._nodes})
+        }
+
+
+def node_bytes(numa_maps: str) -> dict[str, int]:
+    """Bytes by NUMA node (`node 0`) that the lines of /proc/PID/numa_maps sum up to."""
+    found: dict[str, int] = {}
+    for line in numa_maps.splitlines():
+        if size := _PAGE_KIB.search(line):
+            page_bytes = int(size.group(1)) * 1024
+            for node, pages in _ON_NODE.findall(line):
+                found[f"node {node}"] = found.get(f"node {node}", 0) + int(pages) * page_bytes
+    return found
+
+
+def _device_bytes() -> dict[str, int]:
+    cuda = _cuda()
+    if cuda is None:
+        return {}
+    found = {f"cuda:{index}": int(cuda.max_memory_allocated(index)) for index in range(cuda.device_count())}
+    return {name: nbytes for name, nbytes in found.items() if nbytes}
+
+
+def _cuda() -> Any:
+    """PyTorch's `cuda` where it is loaded and has been used: it is never loaded for this."""
+    torch: Any = sys.modules.get("torch")
+    return torch.cuda if torch is not None and torch.cuda.is_initialized() else None
 
 
 class MachineWatch:
@@ -19,7 +100,7 @@ class MachineWatch:
     def __init__(self, cpus: Sequence[int], meters: Meters, root: Path = Path("/")) -> None:
         self._cpus, self._meters, self._root = tuple(cpus), meters, root
         self._peaks = MemoryPeaks(root)
-        self._disturbance: Disturbance | None = None
+        self._disturbance: InterferenceCounters | None = None
         self._energy: Energy | None = None
         self._no_energy = ""
 
@@ -40,7 +121,7 @@ class MachineWatch:
         self._disturbance = disturbance(before, after, self._cpus, clock_hz)
         self._take_energy(joules, joules_then, seconds)
 
-    def conduct(self) -> Conduct | None:
+    def conduct(self) -> SystemMetrics | None:
         """What was seen since `turn`; None where no steps were."""
         if self._disturbance is None:
             return None
@@ -50,7 +131,7 @@ class MachineWatch:
             "memory": "" if memory else "no VmHWM in /proc/self/status",
             "nodes": self._peaks.missing,
         }
-        return Conduct(
+        return SystemMetrics(
             disturbance=self._disturbance,
             energy=self._energy,
             memory=memory,

@@ -59,7 +59,7 @@ class Fiddler(HybridEngine):
         """See `System`."""
         notes = list(super().notes())
         if self._copier.costs is not None:
-            notes.append(f"fiddler: {self._copier.costs.told()}")
+            notes.append(f"fiddler: {self._copier.costs.explain()}")
         if self._copier.pins is not None and (left := self._copier.pins.pageable_bytes):
             notes.append(f"fiddler: {left / _GIB:.2f} GiB of the experts could not be pinned and are copied slower")
         return tuple(notes)

@@ -84,7 +84,7 @@ def accuracy_columns(
     return (
         Column(heading="arm", write=lambda row: row.row.shown, numeric=False),
         *setting_columns(settings, lambda row: row.row.settings),
-        Column(heading="outcome", write=lambda row: str(row.outcome or "not asked"), movable=True, numeric=False),
+        Column(heading="outcome", write=lambda row: str(row.outcome or "not evaluated"), movable=True, numeric=False),
         *(_speed(rows) if figure == "frontier" else ()),
         *_SCORES,
         *_measures(rows),
@@ -123,7 +123,7 @@ _SCORES = (
         heading="score (% ± SE [95 % interval])", write=_of_average(lambda result: score_interval_text(result.score))
     ),
     AccuracyColumn(
-        heading="graded/asked (questions)",
+        heading="graded/total (questions)",
         write=_of_average(lambda result: f"{result.graded}/{result.asked}" if result.score else DASH),
         movable=True,
     ),
@@ -187,7 +187,7 @@ def settings_shown(rows: Sequence[AccuracyRow]) -> tuple[str, ...]:
 
 def _reasons(row: AccuracyRow, *, timed: bool) -> list[str]:
     """Why cells of the row are empty, and where fewer questions were compared than were graded."""
-    ending = f"{row.outcome or 'not asked'}: {row.why}" if row.why else ""
+    ending = f"{row.outcome or 'not evaluated'}: {row.why}" if row.why else ""
     result = row.result()
     absent = absence_of(row) if timed and not ending else ""
     uncompared = fewer = ""

@@ -1,4 +1,4 @@
-"""The table of shares: a line for each feature and one for all, and what features gain or lose together."""
+"""The table of attributions: a line for each feature and one for all, and what features gain or lose together."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from ktbench.report.conditions import conditions_of
 from ktbench.report.data import csv_of, ends_of, json_of_table, reasons_text
 from ktbench.report.methods import methods_of
 from ktbench.report.table import Column, Table, build_table, notes_of, setting_columns
+from ktbench.report.template import sentences
 from ktbench.report.text import DASH, dashed, percent, ratio
 from ktbench.results import Run
-from ktbench.results.attribution import Attribution, Pair, Share
+from ktbench.results.attribution import Attribution, FeatureAttribution, FeaturePair
 from ktbench.results.intervals import Interval, is_exact
 from ktbench.results.row import Row
 from ktbench.results.run import the_part
 from ktbench.results.settings import setting_text, varying
-from ktbench.spec.plain import to_plain
+from ktbench.spec.wire import to_plain
 
 
 def settings_shown(attributions: Sequence[Attribution]) -> tuple[str, ...]:
@@ -31,7 +32,7 @@ def group_name(one: Attribution, settings: Sequence[str]) -> str:
     return ", ".join(f"{key.rpartition('.')[2]} {setting_text(one.settings.get(key))}" for key in settings)
 
 
-def context_text(one: Attribution, pair: Pair) -> str:
+def context_text(one: Attribution, pair: FeaturePair) -> str:
     """What both features of a pair were added to: `base`, `+v`."""
     letters = "".join(name for name in pair.context if name.startswith("+"))
     numbers = (name for name in pair.context if not name.startswith("+"))
@@ -79,29 +80,16 @@ def _at(one: Attribution, settings: Sequence[str]) -> str:
     return f"{where}: " if where else ""
 
 
-def attribution_methods(attributions: Sequence[Attribution]) -> Iterator[str]:
+def attribution_methods(attributions: Sequence[Attribution]) -> tuple[str, ...]:
     """How what the table shows was formed."""
-    with_orders = [one for one in attributions if one.orders]
-    if with_orders:
-        counts = sorted({one.orders for one in with_orders})
-        orders = " or ".join(map(str, counts))
-        yield (
-            f"Share: what a feature adds to the log speed-up, the mean over the {orders} "
-            f"order{'' if counts == [1] else 's'} that add the features one by one through measured cells (Shapley; "
-            "under constraints Faigle and Kern, 1992). Shares multiply to the speed-up of all together."
-        )
-    if any(not one.orders and one.shares for one in attributions):
-        yield "Added last: what leaving one feature out of all costs. These factors do not multiply to the whole."
-    if any(pair.factor for one in attributions for pair in one.pairs):
-        yield (
-            "With another feature: speed-up of both times that of neither over that of each, beside the fewest other "
-            "features with which all four were measured (none unless named after `at`); above 1 they gain together."
-        )
-    if any(not one.simulated for one in attributions):
-        yield (
-            "All of these are formed of the medians in the table of cells; in brackets the distribution-free interval "
-            f"of what they are inside the {_rounds(attributions)} that have the cells with the cores in the same place."
-        )
+    return sentences(
+        "attribution_methods.txt.j2",
+        orders=sorted({one.orders for one in attributions if one.orders}),
+        unordered=any(not one.orders and one.shares for one in attributions),
+        pairs=any(pair.factor for one in attributions for pair in one.pairs),
+        measured=any(not one.simulated for one in attributions),
+        rounds=_rounds(attributions),
+    )
 
 
 def _rounds(attributions: Sequence[Attribution]) -> str:
@@ -143,11 +131,11 @@ TOTAL = "all together"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
+class AttributionLine:
     """One line of the table: a feature of a group, or all of them where `share` is None."""
 
     of: Attribution
-    share: Share | None = None
+    share: FeatureAttribution | None = None
 
     def value(self, name: Literal["factor", "first", "last"]) -> Interval | None:
         """A factor of the feature; of all together the speed-up."""
@@ -155,20 +143,20 @@ class Line:
             return self.of.total if name == "factor" else None
         return {"factor": self.share.factor, "first": self.share.first, "last": self.share.last}[name]
 
-    def pair(self, other: str) -> Pair | None:
+    def pair(self, other: str) -> FeaturePair | None:
         """The interaction with another feature; None for itself and for all together."""
         names = {other, self.share.feature if self.share else other}
         return next((pair for pair in self.of.pairs if {pair.one, pair.other} == names), None)
 
 
-def lines_of(attributions: Sequence[Attribution]) -> tuple[Line, ...]:
+def lines_of(attributions: Sequence[Attribution]) -> tuple[AttributionLine, ...]:
     """Lines of all groups in order."""
     return tuple(line for one in attributions for line in _lines_of_group(one))
 
 
-def _lines_of_group(one: Attribution) -> Iterator[Line]:
-    yield from (Line(of=one, share=share) for share in one.shares)
-    yield Line(of=one)
+def _lines_of_group(one: Attribution) -> Iterator[AttributionLine]:
+    yield from (AttributionLine(of=one, share=share) for share in one.shares)
+    yield AttributionLine(of=one)
 
 
 def attribution_table(run: Run, rows: Sequence[Row], attributions: Sequence[Attribution]) -> Table:
@@ -187,7 +175,7 @@ def attribution_table(run: Run, rows: Sequence[Row], attributions: Sequence[Attr
     )
 
 
-def _columns(attributions: Sequence[Attribution], settings: Sequence[str]) -> Iterator[Column[Line]]:
+def _columns(attributions: Sequence[Attribution], settings: Sequence[str]) -> Iterator[Column[AttributionLine]]:
     yield Column(heading="feature", write=lambda line: line.share.feature if line.share else TOTAL, numeric=False)
     yield from setting_columns(settings, lambda line: line.of.settings)
     yield Column(heading="share (×)", write=lambda line: dashed(line.value("factor"), ratio))
@@ -198,8 +186,8 @@ def _columns(attributions: Sequence[Attribution], settings: Sequence[str]) -> It
         yield Column(heading=f"with {feature} (×)", write=_interaction(feature))
 
 
-def _interaction(feature: str) -> Callable[[Line], str]:
-    def write(line: Line) -> str:
+def _interaction(feature: str) -> Callable[[AttributionLine], str]:
+    def write(line: AttributionLine) -> str:
         pair = line.pair(feature)
         if pair is None or pair.factor is None:
             return DASH
@@ -208,7 +196,7 @@ def _interaction(feature: str) -> Callable[[Line], str]:
     return write
 
 
-def _percent(line: Line) -> str:
+def _percent(line: AttributionLine) -> str:
     if line.share is None:
         return "100" if line.of.orders and any(share.part for share in line.of.shares) else DASH
     return dashed(line.share.part, percent)
@@ -232,7 +220,7 @@ def _lines(one: Attribution) -> Iterator[dict[str, Any]]:
     yield from map(_pair, one.pairs)
 
 
-def _share(share: Share) -> dict[str, Any]:
+def _share(share: FeatureAttribution) -> dict[str, Any]:
     return {
         "kind": "share",
         "feature": share.feature,
@@ -247,7 +235,7 @@ def _share(share: Share) -> dict[str, Any]:
     }
 
 
-def _pair(pair: Pair) -> dict[str, Any]:
+def _pair(pair: FeaturePair) -> dict[str, Any]:
     return {
         "kind": "interaction",
         "feature": pair.one,
@@ -276,5 +264,5 @@ def _origin(run: Run, one: Attribution) -> dict[str, Any]:
 
 
 def attribution_json_text(run: Run, attributions: Sequence[Attribution], table: Table) -> str:
-    """What the table says, and all fields of each group's shares and pairs."""
+    """The texts of the table, and all fields of each group's shares and pairs."""
     return json_of_table(run, table, attributions=[to_plain(one) for one in attributions])

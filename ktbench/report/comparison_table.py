@@ -1,4 +1,4 @@
-"""A comparison as Markdown."""
+"""A comparison of two runs as Markdown, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ktbench.report.data import csv_of, json_of
 from ktbench.report.health import controls_sentence
 from ktbench.report.markdown import grid
 from ktbench.report.table import Column, cells_of, notes_of
-from ktbench.report.template import render
+from ktbench.report.template import render, sentences
 from ktbench.report.text import DASH, change_text, dashed, flips_text, interval, p_text, ratio
 from ktbench.results import Run
-from ktbench.results.between_runs import Held, Method, are_of_different_machines, software_changes
+from ktbench.results.between_runs import RunSpeedup, are_of_different_machines, software_changes
 from ktbench.results.comparison import ComparedAnswers, ComparedCell, Comparison
 from ktbench.results.intervals import Interval, is_exact
 from ktbench.results.row import Row, measured
@@ -22,45 +22,33 @@ from ktbench.results.run import each_machine, facts_of
 from ktbench.results.scores import Change
 from ktbench.results.speedups import Verdict
 from ktbench.spec.errors import RequestError
-from ktbench.spec.plain import to_plain
+from ktbench.spec.wire import to_plain
 
 T = TypeVar("T")
-_METHODS: dict[Method, str] = {
-    "paired": "The rounds of A and B were measured in turns: ratios are formed inside rounds, so that a drift of the "
-    "machine falls on both; their interval is that of the median between two order statistics.",
-    "unpaired": "A and B were measured one after the other: ratios are the shift between all their turns (Hodges and "
-    "Lehmann, with the exact interval of Mann and Whitney). What the machine did between the two runs is not in that "
-    "interval; the column of the roof shows it.",
-    "identical": "A and B hold the very same turns: nothing is estimated, their ratio is 1.",
-    "simulated": "Simulated steps are the same every time: their ratio has no interval.",
-}
 
 
-def conditions(comparison: Comparison) -> Iterator[str]:
+def conditions(comparison: Comparison) -> tuple[str, ...]:
     """What A and B are, how their cells were compared, on what."""
-    yield f"A: {_origin(comparison.before)}."
-    yield f"B: {_origin(comparison.after)}."
-    tolerance = comparison.tolerance
-    yield (
-        f"Above 1 B is faster. Same: the whole interval lies within {1 / (1 + tolerance):.3f} to {1 + tolerance:.3f}; "
-        "faster or slower: it lies beyond that and beyond what equal cells differed by in either run; else unsure."
-    )
-    used = {cell.held.method for cell in comparison.cells if cell.held and cell.held.speedup}
-    yield from (sentence for method, sentence in _METHODS.items() if method in used)
     runs = (comparison.before, comparison.after)
-    if any(measured([cell.before]) for cell in comparison.cells):
-        yield from dict.fromkeys(machine_sentence(facts) for run in runs for facts in each_machine(run))
+    here = any(measured([cell.before]) for cell in comparison.cells)
+    return sentences(
+        "comparison_methods.txt.j2",
+        origins=[_origin(run) for run in runs],
+        tolerance=comparison.tolerance,
+        methods={cell.held.method for cell in comparison.cells if cell.held and cell.held.speedup},
+        machines=dict.fromkeys(machine_sentence(facts) for run in runs if here for facts in each_machine(run)),
+    )
 
 
 def warnings(comparison: Comparison) -> Iterator[str]:
-    """What the machine and the software did meanwhile, and what noise alone did in either run."""
+    """Changes of the machine and the software between the runs, and what noise alone did in either."""
     yield from _machine_moved(comparison)
     for name, rows in (("A", comparison.before_rows), ("B", comparison.after_rows)):
         yield from (f"In {name}: {said}" for said in _noise(rows))
     if changed := list(software_changes(comparison.before, comparison.after)):
         yield f"The software is not the same: {'; '.join(changed)}."
     if are_of_different_machines(comparison.before, comparison.after):
-        yield "A and B are of different machines: a ratio says nothing about the code alone."
+        yield "A and B are of different machines: a ratio does not show the effect of the code alone."
     there, here = comparison.before.header, comparison.after.header
     if there.code_id == here.code_id and comparison.before.records != comparison.after.records:
         yield f"A and B ran the same code ({here.code_id}): what differs between them is not the code."
@@ -102,12 +90,12 @@ def _machine_moved(comparison: Comparison) -> Iterator[str]:
 def _noise(rows: Sequence[Row]) -> Iterator[str]:
     """What the control of each part showed."""
     parts = dict.fromkeys(row.part for row in rows)
-    said = (controls_sentence([row for row in rows if row.part == part]) for part in parts)
-    yield from dict.fromkeys(filter(None, said))
+    found = (controls_sentence([row for row in rows if row.part == part]) for part in parts)
+    yield from dict.fromkeys(filter(None, found))
 
 
 def comparison_csv(comparison: Comparison) -> str:
-    """One line for each cell of either run, `side` says of which; times in seconds, empty where a value is missing."""
+    """One line for each cell of either run, `side` names it; times in seconds, empty where a value is missing."""
     blank = dict.fromkeys(_FIELDS)
     lines = [blank | _cell(cell) for cell in comparison.cells]
     for side, names in (("A", comparison.only_before), ("B", comparison.only_after)):
@@ -128,7 +116,7 @@ def comparison_json(comparison: Comparison) -> str:
         "only_in_b": comparison.only_after,
         "answers": [to_plain(one) for one in comparison.answers],
         "warnings": [*warnings(comparison)],
-        "conditions": [*conditions(comparison)],
+        "conditions": conditions(comparison),
     }
     return json_of(content)
 
@@ -202,7 +190,7 @@ def comparison_markdown(comparison: Comparison) -> str:
         only_after=comparison.only_after,
         notes=notes_of(_reasons(comparison)),
         warnings=[*warnings(comparison)],
-        conditions=[*conditions(comparison)],
+        conditions=conditions(comparison),
     )
     return f"{text.rstrip()}\n"
 
@@ -227,7 +215,7 @@ def _provenance(cell: ComparedCell) -> str:
     return " / ".join(dict.fromkeys(row.provenance for row in (cell.before, cell.after) if row.provenance)) or DASH
 
 
-def _of_held(write: Callable[[ComparedCell, Held], str]) -> Callable[[ComparedCell], str]:
+def _of_held(write: Callable[[ComparedCell, RunSpeedup], str]) -> Callable[[ComparedCell], str]:
     return lambda cell: dashed(cell.held, lambda held: write(cell, held))
 
 

@@ -1,4 +1,4 @@
-"""What holds for a table as a whole, in sentences: model, work, machine, what noise alone did, ids."""
+"""What holds for a table as a whole, in sentences: model, work, machine, ids."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from ktbench.results import Run
 from ktbench.results.row import Row, groups_of, machines_of, measured, systems_of
 from ktbench.results.run import Facts, each_machine, facts_of
 from ktbench.results.settings import TOKENS, precision_word, varying
-from ktbench.results.speedups import MARGIN
 from ktbench.results.usage import peak_spreads, read_spread
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
@@ -39,7 +38,7 @@ def system_sentence(run: Run, rows: Sequence[Row], free: Container[str]) -> str:
         cpus = facts_of(run).get("cpus") if len(here) == len(rows) else None
         every = f"threads on all {len(cpus)} cores" if cpus else "threads on all cores"
         parts.append(every if spec.engine.threads is None else f"{spec.engine.threads} threads")
-        parts += ["peers with as many as their remarks say"] if set(systems_of(here)) - {"ktbench"} else []
+        parts += ["threads of peers as in their remarks"] if set(systems_of(here)) - {"ktbench"} else []
     parts += _roles(rows, free)
     return f"{', '.join(parts).capitalize()}."
 
@@ -127,17 +126,9 @@ def simulated_sentence(rows: Sequence[Row]) -> str:
     return f"{where}: one step, the same every time, so there are no intervals, rounds or controls."
 
 
-def simulated_methods(rows: Sequence[Row], base: str) -> tuple[str, ...]:
-    """How the numbers of simulated rows came about, and the limits they are held against; nothing without such rows."""
-    machines = machines_of(rows)
-    if not machines:
-        return ()
-    return (
-        f"Simulated values are those of one step; speed-ups over {base} and gains are their ratios, faster and slower: "
-        f"beyond ±{MARGIN:.0%}, same: within. Nothing was computed, so there is no error; evidence is what the model "
-        "says that counters would show.",
-        *(_limits(rows, machine) for machine in _by_name(machines)),
-    )
+def simulated_limits(rows: Sequence[Row]) -> tuple[str, ...]:
+    """The limits that simulated rows are held against, a sentence for each machine; none without such rows."""
+    return tuple(_limits(rows, machine) for machine in _by_name(machines_of(rows)))
 
 
 def _by_name(machines: Sequence[MachineSpec]) -> list[MachineSpec]:

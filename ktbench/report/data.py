@@ -1,4 +1,4 @@
-"""Rows as CSV and JSON for other programs: SI units, full precision, ids, and in JSON every sample."""
+"""Rows and tables as CSV and JSON for other programs: SI units, full precision, ids, and in JSON every sample."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ktbench.results.intervals import Interval, is_exact
 from ktbench.results.row import Row
 from ktbench.results.run import environments_of
 from ktbench.results.scores import Change, Estimate
-from ktbench.spec.plain import to_plain
+from ktbench.spec.wire import to_plain
 
 
 def csv_of(lines: Sequence[Mapping[str, Any]]) -> str:
@@ -40,7 +40,7 @@ def ends_of(name: str, value: Interval | None) -> dict[str, float | None]:
 
 
 def json_of_table(run: Run, table: Table, **lines: Sequence[dict[str, Any]]) -> str:
-    """What a run planned, on which machines, what a table says around its lines, and their plain content by a name."""
+    """The plan of a run, its machines, the texts around a table, and the plain content of its lines by a name."""
     header = to_plain(run.header)
     del header["cells"]
     latest = {environment.env_id: environment for environment in environments_of(run)}
@@ -72,7 +72,7 @@ def _each_once(values: Iterable[str]) -> str:
 
 
 def csv_text(run: Run, rows: Sequence[Row]) -> str:
-    """One line per row, empty where a value is missing (column `missing` says why); times in seconds."""
+    """One line per row, empty where a value is missing (column `missing` has the reason); times in seconds."""
     return csv_of([_flat(run, row) for row in rows])
 
 
@@ -183,7 +183,7 @@ def json_text(run: Run, rows: Sequence[Row], table: Table) -> str:
 
 
 def _plain_row(row: Row) -> dict[str, Any]:
-    """A row without its spec, which `settings`, `features` and `command` say in fewer words."""
+    """A row without its spec, which `settings`, `features` and `command` hold in fewer words."""
     content = to_plain(row)
     del content["spec"]
     return {
@@ -210,11 +210,11 @@ def _lines(run: Run, row: AccuracyRow) -> Iterator[dict[str, Any]]:
 
 
 def _contents(row: AccuracyRow) -> Iterator[dict[str, Any]]:
-    """A cell that answered nothing has one line all the same, which says why."""
+    """A cell that answered nothing has one line with the reason."""
     yield from map(_of_result, row.results)
     yield from map(_of_measure, row.measures)
     if not row.results and not row.measures:
-        yield {"missing": f"{row.outcome or 'not asked'}: {row.why}"}
+        yield {"missing": f"{row.outcome or 'not evaluated'}: {row.why}"}
 
 
 def _cell(row: AccuracyRow) -> dict[str, Any]:

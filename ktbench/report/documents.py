@@ -1,4 +1,4 @@
-"""What there is to report of a run: the cells of each part, what their answers were worth, and published numbers."""
+"""What there is to report of a run: the cells of each part, their scores, and published numbers."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from ktbench.results.rows import rows_of
 from ktbench.results.run import parts_of, the_part
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from ktbench.report.figures.sheet import Sheet
 
 Kind = Literal["accuracy", "table", "attribution", "paper"]
 KINDS: tuple[Kind, ...] = ("accuracy", "table", "attribution", "paper")
-# What tells the documents of a part apart; a table of shares says in its own title what it is.
+# Suffixes that distinguish the documents of a part; the title of an attribution names it already.
 _BELOW: Mapping[Kind, str] = {
     "accuracy": ": answers",
     "attribution": "",
@@ -70,17 +70,12 @@ class Document:
         ours = (origin for origin in ("measured", "simulated") if origin in found)
         return (*ours, "published") if published else (*ours,)
 
-    def draw(self) -> Figure:
+    def draw(self) -> Sheet:
         """Its figure."""
         # matplotlib takes a second to load: only for those who want the figure.
-        from ktbench.report.accuracy.figure import draw_answers
-        from ktbench.report.figure import draw, draw_published, draw_shares
+        from ktbench.report.figures.draw import draw
 
-        if self.kind == "accuracy":
-            return draw_answers(self.answers, self.lines, self.table)
-        if self.kind == "attribution":
-            return draw_shares(self.attributions, self.table)
-        return draw_published(self.lines, self.table) if self.kind == "paper" else draw(self.rows, self.table)
+        return draw(self)
 
 
 def documents_of(run: Run) -> tuple[Document, ...]:
@@ -89,7 +84,7 @@ def documents_of(run: Run) -> tuple[Document, ...]:
 
 
 def titles_of(documents: Sequence[Document]) -> tuple[str, ...]:
-    """The title of each, by which documents of one part are told apart."""
+    """The title of each, which distinguishes documents of one part."""
     parts = [one.table.part for one in documents]
     return tuple(f"{one.table.title}{_BELOW[one.kind] if parts.count(one.table.part) > 1 else ''}" for one in documents)
 
@@ -108,7 +103,7 @@ def _of_part(run: Run) -> Iterator[Document]:
 
 
 def _of_shares(run: Run, rows: tuple[Row, ...]) -> Iterator[Document]:
-    """The cells, and whose their speed-up is, beside the same figure."""
+    """The cells, and the attribution of their speed-up, beside the same figure."""
     attributions = attributions_of(rows)
     table = attribution_table(run, rows, attributions)
     cells = replace(table_of(run, rows), figure_caption=table.figure_caption)
@@ -117,7 +112,7 @@ def _of_shares(run: Run, rows: tuple[Row, ...]) -> Iterator[Document]:
 
 
 def _of_suite(run: Run, rows: tuple[Row, ...], lines: tuple[PaperLine, ...]) -> Iterator[Document]:
-    """What the answers were worth and, where cells were timed too, their speeds beside the same figure."""
+    """The scores of answers and, where cells were timed too, their speeds beside the same figure."""
     answers = accuracy_rows(run)
     table = accuracy_table(run, answers)
     yield Document(kind="accuracy", run=run, rows=rows, lines=lines, answers=answers, table=table)

@@ -1,4 +1,4 @@
-"""What spoiled the measurements of a run, in a line each: settings of the machine, its roofs, what befell turns."""
+"""How the machine behaved during a run: control, roofs, core placement, energy, memory, and warnings."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from ktbench.results.run import environments_of, machines_of
 from ktbench.results.settings import varying
 from ktbench.results.speedups import Verdict
 from ktbench.results.usage import MAX_DISAGREEMENT, Spread, are_alike, most, peak_spreads, read_spread, unmetered_reason
-from ktbench.spec.conduct import READ_BUFFER_BYTES, PeakMemory
-from ktbench.spec.health import MACHINE_CHECKS, TURN_CHECKS, Check, Warned, warnings
-from ktbench.spec.placement import PLACEMENTS
+from ktbench.spec.core_layout import CORE_LAYOUTS
+from ktbench.spec.machine_health import MACHINE_CHECKS, Check, Warned, warnings
 from ktbench.spec.record import Record
+from ktbench.spec.system_metrics import READ_BUFFER_BYTES, PeakMemory
+from ktbench.spec.turn_health import TURN_CHECKS
 
 
 def controls_sentence(rows: Sequence[Row]) -> str:
@@ -59,12 +60,12 @@ def roofs_sentence(rows: Sequence[Row]) -> str:
 
 
 def placement_sentence(rows: Sequence[Row]) -> str:
-    """Where the cores were in how many turns; empty where nothing tells."""
+    """Where the cores were in how many turns; empty where it was not measured."""
     rows = measured(rows)
     records = _records(rows)
     times = [roof.ping_pong_ns for record in records for roof in record.roofs if roof.ping_pong_ns is not None]
     counts = Counter(place for row in rows for place in row.placements.values())
-    seen = [(place, counts[place]) for place in PLACEMENTS if counts[place]]
+    seen = [(place, counts[place]) for place in CORE_LAYOUTS if counts[place]]
     if not seen:
         return ""
     (first, count), *others = seen
@@ -91,7 +92,7 @@ def _spread(values: Spread, scale: float) -> str:
 def energy_sentence(rows: Sequence[Row]) -> str:
     """Which meters were added up, of which rows where they differ, and what that holds, or why there is none.
 
-    Empty where nobody could have read any.
+    Empty where no meter could have been read.
     """
     watched = [row for row in measured(rows) if row.timed and any(record.conduct for record in row.records)]
     if not watched:
@@ -124,7 +125,7 @@ def _sums(rows: Sequence[Row]) -> str:
 def memory_sentence(rows: Sequence[Row]) -> str:
     """Peaks of the worker processes, by node and device, and how much of them is the harness's own.
 
-    Empty where nobody looked.
+    Empty where it was not sampled.
     """
     peaks = [row.peak for row in measured(rows) if row.peak]
     top = most(peaks)
@@ -170,7 +171,7 @@ def machine_warnings(run: Run) -> tuple[str, ...]:
 
 
 def unreadable_sentence(run: Run) -> str:
-    """What the machines do not say of their health, and why; empty where they say all, or nobody asked.
+    """Which facts of their health the machines do not report, and why; empty where they report all.
 
     Where they do not all lack the same each is named by its id.
     """
@@ -251,7 +252,7 @@ def _found(check: Check, watched: Sequence[_Facts]) -> list[tuple[_Facts, str]]:
 
 
 def _watched(row: Row) -> list[_Facts]:
-    """Facts of every turn with samples that somebody watched, with what is usual in turns of this row."""
+    """Facts of every monitored turn with samples, with what is usual in turns of this row."""
     seen = [(record.round, record.conduct.disturbance) for record in row.records if record.conduct and record.samples_s]
     clocks = [one.clock_hz for _, one in seen if one.clock_hz is not None]
     usual = median(clocks) if clocks else None

@@ -55,7 +55,7 @@ def table_lines(table: Table) -> Iterator[str]:
 
 
 def short_table_lines(table: Table) -> Iterator[str]:
-    """A `table` environment with a caption of one sentence; what else there is to say has `text_lines`."""
+    """A `table` environment with a caption of one sentence; `text_lines` has the rest."""
     yield from (r"\begin{table*}", r"\centering", r"\small")
     yield f"\\caption{{{_escaped(table.title)}}}"
     yield from tabular_lines(table)

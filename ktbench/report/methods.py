@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ktbench.report.conditions import MARK, simulated_methods, software_sentence, unproven_sentence
+from ktbench.report.conditions import MARK, simulated_limits, software_sentence, unproven_sentence
 from ktbench.report.health import roofs_sentence
+from ktbench.report.template import sentences
 from ktbench.results import Run
 from ktbench.results.intervals import CONFIDENCE
 from ktbench.results.row import Row, measured, roof_rows, shows_speeds
 from ktbench.results.run import facts_of, the_part
 from ktbench.results.speedups import MARGIN
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Part
+from ktbench.spec.record import Outcome, Part
 
 
 def figure_caption(run: Run, rows: Sequence[Row]) -> str:
@@ -78,32 +78,19 @@ def _roofs(rows: Sequence[Row]) -> tuple[str, str]:
 def methods_of(run: Run, rows: Sequence[Row]) -> tuple[str, ...]:
     """How the numbers were made, against which roofs, with which software."""
     facts, here = facts_of(run), measured(rows)
-    sentences = (
-        _numbers(run, here) if here else "",
-        roofs_sentence(here),
-        *simulated_methods(rows, the_part(run).baseline),
-        software_sentence(facts if here else facts | {"versions": {}}),
+    return sentences(
+        "speed_methods.txt.j2",
+        measured=bool(here),
+        base=the_part(run).baseline,
+        confidence=f"{CONFIDENCE:.0%}",
+        margin=f"{MARGIN:.0%}",
+        goal=f"{run.header.measure.goal:.1%}",
+        quantised=any(row.spec.precision != "bf16" for row in here),
+        allowed=_allowed(here) if here else "",
+        roofs=roofs_sentence(here),
+        limits=simulated_limits(rows),
+        software=software_sentence(facts if here else facts | {"versions": {}}),
     )
-    return tuple(filter(None, sentences))
-
-
-def _numbers(run: Run, rows: Sequence[Row]) -> str:
-    measure, base = run.header.measure, the_part(run).baseline
-    return (
-        f"Values are medians over rounds of each round's median step, in brackets the distribution-free interval of at "
-        f"least {CONFIDENCE:.0%}. "
-        f"Speed-ups over {base} and gains are formed inside rounds; faster and slower: the whole interval lies beyond "
-        f"±{MARGIN:.0%} and beyond the control's; same: within ±{MARGIN:.0%}. "
-        f"NOISY: the interval of the speed-up (for {base}, of its control's) did not come within ±{measure.goal:.1%}. "
-        f"Error: the largest relative (Frobenius) error of the experts' outputs against the float32 reference on the "
-        f"same inputs{_stored(rows)}, at most {_allowed(rows)} is allowed."
-    )
-
-
-def _stored(rows: Sequence[Row]) -> str:
-    """Where weights are quantised the error is that of the arithmetic alone."""
-    quantised = any(row.spec.precision != "bf16" for row in rows)
-    return " and the weights as they are stored" if quantised else ""
 
 
 def _allowed(rows: Sequence[Row]) -> str:

@@ -36,8 +36,8 @@ def unmeasured_sentences(run: Run, rows: Sequence[Row], lines: Sequence[PaperLin
     needs = ", ".join(dict.fromkeys(map(_need, specs)))
     machine = specs[0].machine.name if specs[0].machine else ""
     yield (
-        f"Nothing was measured here, as no cell of this machine was asked for: {_command(run, machine)} measures what "
-        f"fits. Weights take {needs}{there}."
+        f"Nothing was measured here, because no cell of this machine was requested: {_command(run, machine)} measures "
+        f"what fits. Weights take {needs}{there}."
     )
 
 
@@ -91,7 +91,7 @@ def paper_table(run: Run, rows: Sequence[Row], lines: Sequence[PaperLine]) -> Ta
 
 
 def _caption(run: Run, lines: Sequence[PaperLine]) -> str:
-    """What the figure shows; its legend says which look is which."""
+    """What the figure shows; its legend explains the looks."""
     names = {"published": "published", "simulated": "simulated", "measured": "measured here"}
     there = [text for name, text in names.items() if any(getattr(line, name) is not None for line in lines)]
     return f"{run.header.title}: as {', '.join(there[:-1])}{' and ' if there[:-1] else ''}{there[-1]}."

@@ -214,7 +214,7 @@ def _notes(row: Row) -> Iterator[str]:
     for precision in _precisions(row.spec):
         held = types.get(precision, precision)
         if held.lower() != precision:
-            nbytes = BLOCK_BYTES.get(held.lower())
+            nbytes = next((nbytes for name, nbytes in BLOCK_BYTES.items() if name == held.lower()), None)
             bits = "" if nbytes is None else f", {8 * nbytes / BLOCK:g} bits a weight"
             yield f"{without_precision(row.label)} — runs {precision} as {held}{bits}"
 

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Rows of speeds and of answers as lines for a terminal."""
 
 from __future__ import annotations
 
@@ -21,14 +21,35 @@ from ktbench.results.accuracy import AccuracyRow, Result
 from ktbench.results.answers import KL, LOSSES, Measure
 from ktbench.results.intervals import is_exact
 from ktbench.results.row import Row
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
+
+
+def name_width(rows: Sequence[Row]) -> int:
+    """Letters that the names of rows take in lines that align."""
+    return max([16, *(len(row.shown) for row in rows)])
+
+
+def row_line(row: Row, width: int = 16) -> str:
+    """The row as one line, its name `width` letters wide, for a terminal while a sweep runs."""
+    name = f"{row.shown:<{width}}"
+    if row.is_layer:
+        name = f"{f'{row.shown} @{row.spec.tokens_per_expert:g}':<{width + 8}}"
+    if row.step_s is None or row.tokens_per_s is None:
+        reason = f": {row.why}" if row.why else ""
+        return f"{name} {row.outcome or 'not measured yet'}{reason}"
+    mark, spread = "~" if row.outcome is Outcome.NOISY else "", plus_minus(row.step_s)
+    time = f"{mark + number(row.step_s.mid * 1e3):>9} ms/{'layer' if row.is_layer else 'step'} {spread:>7}"
+    speed = _rate_word(row) if row.is_layer else f"{number(row.tokens_per_s.mid):>9} tokens/s"
+    share = "" if row.roof is None else f"{number(row.roof.share.mid * 100, 2):>5}% of {row.roof.limit}"
+    rounds = "simulated" if row.simulated else f"{row.rounds:2d} rounds"
+    return f"{name} {time}  {speed}  {_speedup_word(row):<33}  {share:<20}  {rounds}"
 
 
 def accuracy_line(row: AccuracyRow, width: int = 16) -> str:
     """Score, questions, change, flips, verdict and length of answers; its name is `width` letters wide."""
     name = f"{row.row.shown:<{width}}"
     if row.why:
-        return f"{name} {row.outcome or 'not asked'}: {row.why}"
+        return f"{name} {row.outcome or 'not evaluated'}: {row.why}"
     result = row.result()
     scored = _scored(result, is_baseline=row.is_baseline) if result and result.score else ()
     return "  ".join([name, *scored, *_measured(row)])
@@ -61,27 +82,6 @@ def _measured(row: AccuracyRow) -> Iterator[str]:
 
 def _moved(one: Measure) -> str:
     return f" ({change_text(one.change)} %)" if one.change else ""
-
-
-def name_width(rows: Sequence[Row]) -> int:
-    """Letters that the names of rows take in lines that align."""
-    return max([16, *(len(row.shown) for row in rows)])
-
-
-def row_line(row: Row, width: int = 16) -> str:
-    """The row as one line, its name `width` letters wide, for a terminal while a sweep runs."""
-    name = f"{row.shown:<{width}}"
-    if row.is_layer:
-        name = f"{f'{row.shown} @{row.spec.tokens_per_expert:g}':<{width + 8}}"
-    if row.step_s is None or row.tokens_per_s is None:
-        reason = f": {row.why}" if row.why else ""
-        return f"{name} {row.outcome or 'not measured yet'}{reason}"
-    mark, spread = "~" if row.outcome is Outcome.NOISY else "", plus_minus(row.step_s)
-    time = f"{mark + number(row.step_s.mid * 1e3):>9} ms/{'layer' if row.is_layer else 'step'} {spread:>7}"
-    speed = _rate_word(row) if row.is_layer else f"{number(row.tokens_per_s.mid):>9} tokens/s"
-    share = "" if row.roof is None else f"{number(row.roof.share.mid * 100, 2):>5}% of {row.roof.limit}"
-    rounds = "simulated" if row.simulated else f"{row.rounds:2d} rounds"
-    return f"{name} {time}  {speed}  {_speedup_word(row):<33}  {share:<20}  {rounds}"
 
 
 def _rate_word(row: Row) -> str:

@@ -8,9 +8,9 @@ from pathlib import Path
 from ktbench.report.attribution_table import attribution_csv_text, attribution_json_text
 from ktbench.report.data import accuracy_csv_text, accuracy_json_text, csv_text, json_text
 from ktbench.report.documents import KINDS, Document, Kind, documents_of
-from ktbench.report.kit import write_kit
 from ktbench.report.latex import latex
 from ktbench.report.markdown import markdown, page_of_tables
+from ktbench.report.paper_bundle import write_paper_bundle
 from ktbench.report.paper_table import paper_csv_text
 from ktbench.results import Run
 from ktbench.spec.errors import RequestError
@@ -78,11 +78,11 @@ def _written(folder: Path, run: Run, documents: Sequence[Document], name: str) -
         elif text := _TEXTS_OF[document.kind].get(name):
             yield _write(folder / f"{document.name}.{name}", text(document))
     if name == "html":
-        from ktbench.report.html.page import page_html
+        from ktbench.report.web.page import page_html
 
         yield _write(folder / "page.html", page_html(run, documents))
     if name == "kit":
-        yield from write_kit(folder / "kit", run, documents)
+        yield from write_paper_bundle(folder / "kit", run, documents)
     if papers := [document for document in documents if document.kind == "paper"]:
         yield from _suite(folder, run, papers, name)
 
@@ -98,7 +98,7 @@ def _pages(folder: Path, run: Run, documents: Sequence[Document]) -> Iterator[Pa
 def _figures(folder: Path, document: Document) -> Iterator[Path]:
     if document.has_figure:
         # matplotlib takes a second to load: only for those who want the figure.
-        from ktbench.report.figure import save
+        from ktbench.report.figures.output import save
 
         yield from save(document.draw(), folder, document.table.figure_name)
 
@@ -106,11 +106,11 @@ def _figures(folder: Path, document: Document) -> Iterator[Path]:
 def _suite(folder: Path, run: Run, papers: Sequence[Document], name: str) -> Iterator[Path]:
     """All that was published and what stands beside it on one page."""
     if name == "html":
-        from ktbench.report.paper_html import html
+        from ktbench.report.paper_suite.html import html
 
         yield _write(folder / "paper.html", html(run, papers))
     if name == "pdf":
-        from ktbench.report.paper_pdf import write_pdf
+        from ktbench.report.paper_suite.pdf import write_pdf
 
         yield write_pdf(folder / "paper.pdf", run, papers)
 

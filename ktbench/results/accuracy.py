@@ -1,4 +1,4 @@
-"""From the answers in a run to its rows: one for each cell, with what its answers were worth."""
+"""Rows of a run that evaluates a suite: scores of each cell by task, category and on average, and their changes."""
 
 from __future__ import annotations
 
@@ -24,34 +24,16 @@ from ktbench.results.row import Row
 from ktbench.results.rows import rows_of
 from ktbench.results.run import Run
 from ktbench.results.scores import Change, Estimate, Pair, Stratum, change_of, pairs_of, score_of
-from ktbench.spec.arms import PRECISIONS
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Provenance
-from ktbench.spec.scored import SCORE, Asked
+from ktbench.spec.record import SCORE, Outcome, Provenance, TaskResult
 from ktbench.spec.suite import SuiteSpec
+from ktbench.spec.sweep import PRECISIONS
 
-
-def work_done(ends: Sequence[Asked]) -> str:
-    """Counters of the features asked for over all tasks, and how many answers were known from before; empty without.
-
-    What was known was not computed again, so no counter moved for it.
-    """
-    moved: Counter[str] = Counter()
-    for evidence in (evidence for end in ends for evidence in end.evidence):
-        if evidence.wanted and evidence.seen is not None:
-            moved[evidence.counter] += evidence.seen
-    requests, cached = sum(end.requests for end in ends), sum(end.cached for end in ends)
-    said = [f"{name} {count:,}" for name, count in moved.items()]
-    said += [f"{cached:,} of {requests:,} requests known from before"] if cached else []
-    return ", ".join(said)
-
-
-_BASELINE = "it is what others are compared with"
+_BASELINE = "it is the baseline"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
-    """What a cell's answers to the tasks of a subject were worth.
+    """The score of a cell's answers to the tasks of a subject.
 
     `graded` of `asked` questions have a score; `change` is against the baseline on the questions that both have.
     `tokens` is the mean length of its answers, `longer` that over the baseline's on the same questions. What is None
@@ -70,16 +52,145 @@ class Result:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AccuracyRow:
+    """A cell and its answers. `row` has its label, its settings and, where it was timed too, its speed.
+
+    The baseline of answers is one for a model, whatever the settings of `row`.
+
+    `outcome` is None while tasks are open; `why` says of what is not OK the reason. `results` are of all subjects, the
+    average first; `measures` of tasks whose answers are not graded. `ungraded` counts answers that cannot be graded
+    here, and texts without a value, by task and reason; `ends` are those of its tasks by name.
+    """
+
+    row: Row
+    is_baseline: bool
+    outcome: Outcome | None
+    why: str
+    provenance: Provenance | None
+    evidence: str
+    command: str
+    results: tuple[Result, ...]
+    measures: tuple[Measure, ...]
+    ungraded: Mapping[tuple[str, str], int]
+    ends: Mapping[str, TaskResult]
+
+    @property
+    def has_values(self) -> bool:
+        """Whether any answer of it was graded or measured."""
+        return bool(self.measures) or any(one.score for one in self.results)
+
+    def result(self, subject: str = AVERAGE, kind: SubjectKind = "average") -> Result | None:
+        """The result of a subject; None where its tasks are not graded."""
+        return next((one for one in self.results if (one.kind, one.subject) == (kind, subject)), None)
+
+
+_KINDS: tuple[SubjectKind, ...] = ("category", "task")
+
+
+def accuracy_rows(run: Run) -> tuple[AccuracyRow, ...]:
+    """Rows of `run`, a run of one part that asks a suite, in the order of the plan."""
+    assert run.header.suite is not None, f"{run.header.run} asks no suite"
+    cells, rows = _Cells.of(run, run.header.suite), rows_of(run)
+    return tuple(_row(row, _baseline(row, rows), cells, run) for row in rows)
+
+
+def _baseline(row: Row, rows: Sequence[Row]) -> Row | None:
+    """The first cell of the baseline's arm with the same model: the model unmodified, at the first point of all axes.
+
+    None where none was planned.
+    """
+    same = (other for other in rows if other.is_baseline and other.spec.model == row.spec.model)
+    return next(same, None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Cells:
+    """The answers of all cells of a run, by cell key and task."""
+
+    suite: SuiteSpec
+    subjects: tuple[Subject, ...]
+    answers: Mapping[tuple[str, str], Answers]
+    ends: Mapping[tuple[str, str], TaskResult]
+
+    @classmethod
+    def of(cls, run: Run, suite: SuiteSpec) -> _Cells:
+        found = run.answers()
+        graded = {task for (_, task), scored in found.items() if any(one.metric == SCORE for one in scored)}
+        asked = {task.name for task in suite.tasks if not task.is_measured}
+        open_ = asked - {task for (_, task), scored in found.items() if scored}
+        return cls(
+            suite=suite,
+            subjects=subjects_of(suite, graded | open_),
+            answers={where: answers_of(scored) for where, scored in found.items()},
+            ends=run.ends(),
+        )
+
+    def of_cell(self, key: str) -> dict[str, Answers]:
+        return {task.name: found for task in self.suite.tasks if (found := self.answers.get((key, task.name)))}
+
+    def ends_of(self, key: str) -> dict[str, TaskResult]:
+        return {task.name: end for task in self.suite.tasks if (end := self.ends.get((key, task.name)))}
+
+
+def _row(row: Row, base: Row | None, cells: _Cells, run: Run) -> AccuracyRow:
+    is_baseline = base is not None and row.cell == base.cell
+    mine, ends = cells.of_cell(row.cell), cells.ends_of(row.cell)
+    before = None if is_baseline else cells.of_cell(base.cell) if base else {}
+    answered = Answered(suite=cells.suite, answers=mine, ends=ends, before=before)
+    outcome, why = _ending(cells.suite, ends)
+    return AccuracyRow(
+        row=row,
+        is_baseline=is_baseline,
+        outcome=outcome,
+        why=why,
+        provenance=next((end.provenance for end in ends.values()), None),
+        evidence=work_done(list(ends.values())),
+        command=eval_command(row.spec, cells.suite, run.header.command),
+        results=tuple(answered.result(subject) for subject in cells.subjects),
+        measures=tuple(one for task in mine for one in measures_of(task, mine[task], (before or {}).get(task))),
+        ungraded={(task, why): count for task in mine for why, count in mine[task].ungraded.items()},
+        ends=ends,
+    )
+
+
+def _ending(suite: SuiteSpec, ends: Mapping[str, TaskResult]) -> tuple[Outcome | None, str]:
+    """How a cell ended over all its tasks: one that failed decides, then one that is unsupported, then open ones."""
+    failed = [end for end in ends.values() if not end.outcome.timed]
+    if failed:
+        first = next((end for end in failed if end.outcome is not Outcome.UNSUPPORTED), failed[0])
+        alike = len(failed) == len(suite.tasks) and len({(end.outcome, end.why) for end in failed}) == 1
+        return first.outcome, first.why if alike else f"{first.task}: {first.why}"
+    if len(ends) < len(suite.tasks):
+        return None, f"{len(ends)} of {len(suite.tasks)} tasks evaluated so far"
+    return Outcome.OK, ""
+
+
+def work_done(ends: Sequence[TaskResult]) -> str:
+    """Counters of the features asked for over all tasks, and how many answers came from the cache; empty without.
+
+    A cached answer is not computed again, so no counter moves for it.
+    """
+    moved: Counter[str] = Counter()
+    for evidence in (evidence for end in ends for evidence in end.evidence):
+        if evidence.wanted and evidence.seen is not None:
+            moved[evidence.counter] += evidence.seen
+    requests, cached = sum(end.requests for end in ends), sum(end.cached for end in ends)
+    said = [f"{name} {count:,}" for name, count in moved.items()]
+    said += [f"{cached:,} of {requests:,} requests answered from the cache"] if cached else []
+    return ", ".join(said)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Answered:
     """What a cell answered by task and how its tasks ended; `before` is what the baseline answered, None for itself."""
 
     suite: SuiteSpec
     answers: Mapping[str, Answers]
-    ends: Mapping[str, Asked]
+    ends: Mapping[str, TaskResult]
     before: Mapping[str, Answers] | None
 
     def result(self, subject: Subject) -> Result:
-        """What its answers to the tasks of a subject were worth."""
+        """The score of its answers to the tasks of a subject."""
         told = {task.name: self.answers[task.name] for task in subject.tasks if task.name in self.answers}
         lacking = self._lacking(subject)
         score = None if lacking else self._score(subject, told)
@@ -104,7 +215,7 @@ class Answered:
         for name in names:
             if name in self.ends:
                 return f"{name}: {self.ends[name].outcome}: {self.ends[name].why}"
-        return f"not asked so far: {', '.join(names)}" if names else ""
+        return f"not evaluated yet: {', '.join(names)}" if names else ""
 
     def _score(self, subject: Subject, told: Mapping[str, Answers]) -> Estimate | None:
         shares = shares_of(subject, self.suite, {task: len(found.scores) for task, found in told.items()})
@@ -137,120 +248,6 @@ class Answered:
 
 def _mean(values: Sequence[float]) -> float | None:
     return fmean(values) if values else None
-
-
-_KINDS: tuple[SubjectKind, ...] = ("category", "task")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AccuracyRow:
-    """A cell and its answers. `row` has its label, its settings and, where it was timed too, its speed.
-
-    The baseline of answers is one for a model, whatever the settings of `row`.
-
-    `outcome` is None while tasks are open; `why` says of what is not OK the reason. `results` are of all subjects, the
-    average first; `measures` of tasks whose answers are not graded. `ungraded` counts answers that cannot be graded
-    here, and texts without a value, by task and reason; `ends` are those of its tasks by name.
-    """
-
-    row: Row
-    is_baseline: bool
-    outcome: Outcome | None
-    why: str
-    provenance: Provenance | None
-    evidence: str
-    command: str
-    results: tuple[Result, ...]
-    measures: tuple[Measure, ...]
-    ungraded: Mapping[tuple[str, str], int]
-    ends: Mapping[str, Asked]
-
-    @property
-    def has_values(self) -> bool:
-        """Whether any answer of it was graded or measured."""
-        return bool(self.measures) or any(one.score for one in self.results)
-
-    def result(self, subject: str = AVERAGE, kind: SubjectKind = "average") -> Result | None:
-        """The result of a subject; None where its tasks are not graded."""
-        return next((one for one in self.results if (one.kind, one.subject) == (kind, subject)), None)
-
-
-def accuracy_rows(run: Run) -> tuple[AccuracyRow, ...]:
-    """Rows of `run`, a run of one part that asks a suite, in the order of the plan."""
-    assert run.header.suite is not None, f"{run.header.run} asks no suite"
-    cells, rows = _Cells.of(run, run.header.suite), rows_of(run)
-    return tuple(_row(row, _baseline(row, rows), cells, run) for row in rows)
-
-
-def _baseline(row: Row, rows: Sequence[Row]) -> Row | None:
-    """The first cell of the baseline's arm with the same model: the model unmodified, at the first point of all axes.
-
-    None where none was planned.
-    """
-    same = (other for other in rows if other.is_baseline and other.spec.model == row.spec.model)
-    return next(same, None)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Cells:
-    """What all cells of a run answered, by cell key and task."""
-
-    suite: SuiteSpec
-    subjects: tuple[Subject, ...]
-    answers: Mapping[tuple[str, str], Answers]
-    ends: Mapping[tuple[str, str], Asked]
-
-    @classmethod
-    def of(cls, run: Run, suite: SuiteSpec) -> _Cells:
-        found = run.answers()
-        graded = {task for (_, task), scored in found.items() if any(one.metric == SCORE for one in scored)}
-        asked = {task.name for task in suite.tasks if not task.is_measured}
-        open_ = asked - {task for (_, task), scored in found.items() if scored}
-        return cls(
-            suite=suite,
-            subjects=subjects_of(suite, graded | open_),
-            answers={where: answers_of(scored) for where, scored in found.items()},
-            ends=run.ends(),
-        )
-
-    def of_cell(self, key: str) -> dict[str, Answers]:
-        return {task.name: found for task in self.suite.tasks if (found := self.answers.get((key, task.name)))}
-
-    def ends_of(self, key: str) -> dict[str, Asked]:
-        return {task.name: end for task in self.suite.tasks if (end := self.ends.get((key, task.name)))}
-
-
-def _row(row: Row, base: Row | None, cells: _Cells, run: Run) -> AccuracyRow:
-    is_baseline = base is not None and row.cell == base.cell
-    mine, ends = cells.of_cell(row.cell), cells.ends_of(row.cell)
-    before = None if is_baseline else cells.of_cell(base.cell) if base else {}
-    answered = Answered(suite=cells.suite, answers=mine, ends=ends, before=before)
-    outcome, why = _ending(cells.suite, ends)
-    return AccuracyRow(
-        row=row,
-        is_baseline=is_baseline,
-        outcome=outcome,
-        why=why,
-        provenance=next((end.provenance for end in ends.values()), None),
-        evidence=work_done(list(ends.values())),
-        command=eval_command(row.spec, cells.suite, run.header.command),
-        results=tuple(answered.result(subject) for subject in cells.subjects),
-        measures=tuple(one for task in mine for one in measures_of(task, mine[task], (before or {}).get(task))),
-        ungraded={(task, why): count for task in mine for why, count in mine[task].ungraded.items()},
-        ends=ends,
-    )
-
-
-def _ending(suite: SuiteSpec, ends: Mapping[str, Asked]) -> tuple[Outcome | None, str]:
-    """How a cell ended over all its tasks: one that failed decides, then one that is unsupported, then open ones."""
-    failed = [end for end in ends.values() if not end.outcome.timed]
-    if failed:
-        first = next((end for end in failed if end.outcome is not Outcome.UNSUPPORTED), failed[0])
-        alike = len(failed) == len(suite.tasks) and len({(end.outcome, end.why) for end in failed}) == 1
-        return first.outcome, first.why if alike else f"{first.task}: {first.why}"
-    if len(ends) < len(suite.tasks):
-        return None, f"{len(ends)} of {len(suite.tasks)} tasks asked so far"
-    return Outcome.OK, ""
 
 
 def parts_of_average(rows: Sequence[AccuracyRow]) -> tuple[SubjectKind, tuple[str, ...]]:

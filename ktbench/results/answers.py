@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Literal
 
 from ktbench.results.scores import Estimate, exponential, weighted_mean
-from ktbench.spec.scored import SCORE, Scored
+from ktbench.spec.record import SCORE, SampleResult
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 
 SubjectKind = Literal["average", "category", "task"]
@@ -77,7 +77,7 @@ class Answers:
     measured: Mapping[str, Mapping[str, tuple[float, float]]]
 
 
-def answers_of(scored: Sequence[Scored]) -> Answers:
+def answers_of(scored: Sequence[SampleResult]) -> Answers:
     """Gather the answers that count of one cell to one task."""
     graded = [one for one in scored if one.metric == SCORE]
     return Answers(
@@ -89,13 +89,13 @@ def answers_of(scored: Sequence[Scored]) -> Answers:
     )
 
 
-def _ungraded(scored: Iterable[Scored]) -> Counter[str]:
+def _ungraded(scored: Iterable[SampleResult]) -> Counter[str]:
     """A text that lacks a value in several metrics counts once."""
     lacking = dict.fromkeys((s.question, s.sample, s.why or "no reason given") for s in scored if s.value is None)
     return Counter(why for _, _, why in lacking)
 
 
-def _means(graded: Iterable[Scored]) -> dict[str, float]:
+def _means(graded: Iterable[SampleResult]) -> dict[str, float]:
     values: dict[str, list[float]] = {}
     for one in graded:
         if one.value is not None:
@@ -103,7 +103,7 @@ def _means(graded: Iterable[Scored]) -> dict[str, float]:
     return {question: fmean(found) for question, found in values.items()}
 
 
-def _measured(scored: Iterable[Scored], metric: str) -> dict[str, tuple[float, float]]:
+def _measured(scored: Iterable[SampleResult], metric: str) -> dict[str, tuple[float, float]]:
     known = [one for one in scored if one.metric == metric and one.value is not None]
     return {one.question: (one.value, one.weight) for one in known if one.value is not None}
 

@@ -1,4 +1,4 @@
-"""What the machine did between two runs: the limits next to their turns, and what noise alone did in either."""
+"""Cells of two runs: which turns are comparable, the speed-up they give, and how the machine changed meanwhile."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from ktbench.results.row import Row, groups_of
 from ktbench.results.run import Run, each_machine
 from ktbench.results.speedups import paired_interval, unpaired_interval
 from ktbench.results.usage import Limit
+from ktbench.spec.core_layout import CoreLayout
 from ktbench.spec.errors import RequestError
-from ktbench.spec.placement import Placement
 from ktbench.spec.record import Record
 
 Method = Literal["paired", "unpaired", "identical", "simulated"]
 _Visit = tuple[datetime, datetime, int]
-_Place = tuple[str, Placement | None]
+_Place = tuple[str, CoreLayout | None]
 _Places = dict[int, _Place]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Held:
+class RunSpeedup:
     """How many times as fast a cell is in the second run, from so many `turns` of both; None with the reason `why`."""
 
     speedup: Interval | None
@@ -37,9 +37,9 @@ class Held:
 def rounds_in_turns(one: Run, other: Run) -> frozenset[int]:
     """Rounds of two runs that were measured next to each other in time, before either went on; none where few were.
 
-    What their records say of when they began decides, so that nobody has to claim it. A round whose failed turn was
+    What their records say of when they began decides, so that no option has to state it. A round whose failed turn was
     taken again later is left out, with those that lie in between. At least two, and half of those that both have, are
-    needed: of one round each it cannot be told.
+    needed: one round each is no evidence.
     """
     visits = [_visits(one), _visits(other)]
     both = visits[0].keys() & visits[1].keys()
@@ -67,20 +67,20 @@ def _visits(run: Run) -> dict[int, _Visit]:
     return {number: (min(times), max(times), number) for number, times in begun.items()}
 
 
-def held(before: Row, after: Row, *, in_turns: Set[int] = frozenset(), different_machines: bool = False) -> Held:
+def held(before: Row, after: Row, *, in_turns: Set[int] = frozenset(), different_machines: bool = False) -> RunSpeedup:
     """The speed-up of a cell that both runs have timed, inside the rounds `in_turns` where there are any.
 
     Simulated steps are compared as they are, and of one turn with itself nothing is to be estimated. Turns are compared
     only where one machine had the cores in the same place, or where `different_machines` are meant those of two.
     """
     if before.step_s and after.step_s and before.simulated and after.simulated:
-        return Held(speedup=exact(before.step_s.mid / after.step_s.mid), method="simulated", turns=(1, 1))
+        return RunSpeedup(speedup=exact(before.step_s.mid / after.step_s.mid), method="simulated", turns=(1, 1))
     if before.records == after.records:
-        return Held(speedup=exact(1.0), method="identical", turns=(before.rounds, after.rounds))
+        return RunSpeedup(speedup=exact(1.0), method="identical", turns=(before.rounds, after.rounds))
     there, here = _places(before), _places(after)
     if why := _on_other_machines(there, here):
         if not different_machines:
-            return Held(speedup=None, method="unpaired", turns=(0, 0), why=f"{why}: that is no ratio")
+            return RunSpeedup(speedup=None, method="unpaired", turns=(0, 0), why=f"{why}: that is no ratio")
         found = _unpaired(before, after, _on_any(there), _on_any(here))
         return replace(found, why="; ".join(filter(None, [found.why, why])))
     return _paired(before, after, there, here, in_turns) if in_turns else _unpaired(before, after, there, here)
@@ -97,20 +97,20 @@ def _on_any(places: _Places) -> _Places:
     return {number: ("", place) for number, (_, place) in places.items()}
 
 
-def _paired(before: Row, after: Row, there: _Places, here: _Places, in_turns: Set[int]) -> Held:
+def _paired(before: Row, after: Row, there: _Places, here: _Places, in_turns: Set[int]) -> RunSpeedup:
     rounds = [n for n in sorted(in_turns & there.keys()) if there[n] == here.get(n) and there[n][1] != "moved"]
     found = paired_interval({n: before.round_s[n] for n in rounds}, {n: after.round_s[n] for n in rounds})
     why = "" if found and found.sound else f"{len(rounds)} rounds compare, an interval of 95% needs 6"
-    return Held(speedup=found, method="paired", turns=(len(rounds), len(rounds)), why=why)
+    return RunSpeedup(speedup=found, method="paired", turns=(len(rounds), len(rounds)), why=why)
 
 
-def _unpaired(before: Row, after: Row, there: _Places, here: _Places) -> Held:
+def _unpaired(before: Row, after: Row, there: _Places, here: _Places) -> RunSpeedup:
     """Of the places that both runs had the cores in, the one with the most turns counts."""
     one, other = _by_place(before, there), _by_place(after, here)
     both = [(one[place], other[place]) for place in one if place in other]
     mine, theirs = max(both, key=lambda sides: min(map(len, sides)), default=([], []))
     found = unpaired_interval(mine, theirs)
-    return Held(speedup=found, method="unpaired", turns=(len(mine), len(theirs)), why=_too_few(found))
+    return RunSpeedup(speedup=found, method="unpaired", turns=(len(mine), len(theirs)), why=_too_few(found))
 
 
 def _too_few(found: Interval | None) -> str:

@@ -1,4 +1,4 @@
-"""The command that runs one cell again, from its spec alone."""
+"""The commands that run one cell again: timed, or on a suite."""
 
 from __future__ import annotations
 
@@ -18,8 +18,23 @@ from ktbench.spec.peers import PeerSpec
 from ktbench.spec.run_spec import MeasureSpec, RunSpec, WorkloadSpec
 from ktbench.spec.suite import SuiteSpec
 
+
+def command_of(spec: RunSpec, planned_with: Sequence[str] = ()) -> str:
+    """`python -m ktbench run …` with every override that differs from the defaults, ready for a shell.
+
+    Facts of an architecture that were overridden one by one, a rule file and a machine that are not shipped ones, are
+    taken over from the command that planned the run.
+    """
+    facts = [word for word in planned_with if word.lstrip("+~").startswith("model.config.")] or list(_selections(spec))
+    rules = [word for word in planned_with if word.startswith("inject.file=")] or list(_inject(spec))
+    machine = _machine(spec.machine, planned_with) if spec.machine else ()
+    return shlex.join(["python", "-m", "ktbench", "run", *machine, *_model(spec), *facts, *rules, *_rest(spec)])
+
+
 # What a suite was fitted with is taken over from the command that planned the run.
 _OF_A_SUITE = ("tasks", "limit", "data_dir", "confirm_unsafe")
+
+
 _OF_TIMED_STEPS = ("workload", "measure")
 
 
@@ -33,18 +48,6 @@ def eval_command(spec: RunSpec, suite: SuiteSpec, planned_with: Sequence[str]) -
 
 def _key(word: str) -> str:
     return word.partition("=")[0].lstrip("+~")
-
-
-def command_of(spec: RunSpec, planned_with: Sequence[str] = ()) -> str:
-    """`python -m ktbench run …` with every override that differs from the defaults, ready for a shell.
-
-    Facts of an architecture that were overridden one by one, a rule file and a machine that are not shipped ones, are
-    taken over from the command that planned the run.
-    """
-    facts = [word for word in planned_with if word.lstrip("+~").startswith("model.config.")] or list(_selections(spec))
-    rules = [word for word in planned_with if word.startswith("inject.file=")] or list(_inject(spec))
-    machine = _machine(spec.machine, planned_with) if spec.machine else ()
-    return shlex.join(["python", "-m", "ktbench", "run", *machine, *_model(spec), *facts, *rules, *_rest(spec)])
 
 
 def _machine(machine: MachineSpec, planned_with: Sequence[str]) -> Iterator[str]:

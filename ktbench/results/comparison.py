@@ -1,4 +1,4 @@
-"""Two runs joined cell by cell: how many times as fast each cell is in the second, and whether that is a change."""
+"""Two runs joined cell by cell: the speed-up of each cell in the second, and whether it is a change."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ktbench.results.answers import Subject, SubjectKind, answers_of, shares_of, subjects_of
-from ktbench.results.between_runs import Held, RoofRatio, held, noise_by_cell, roof_ratio, rounds_in_turns, widest
+from ktbench.results.between_runs import RoofRatio, RunSpeedup, held, noise_by_cell, roof_ratio, rounds_in_turns, widest
 from ktbench.results.intervals import Interval
 from ktbench.results.row import Row, place
 from ktbench.results.rows import rows_of
@@ -32,7 +32,7 @@ def joined(before: Sequence[Row], after: Sequence[Row]) -> tuple[tuple[Row, Row]
 
 
 def _once(rows: Sequence[Row]) -> dict[tuple[str, str], Row]:
-    """Rows that ask what no other of them does, by what they ask."""
+    """Rows whose spec no other row has, by spec and role."""
     counts = Counter(map(_asked, rows))
     return {_asked(row): row for row in rows if counts[_asked(row)] == 1}
 
@@ -62,7 +62,7 @@ class ComparedCell:
     name: str
     before: Row
     after: Row
-    held: Held | None = None
+    held: RunSpeedup | None = None
     verdict: Verdict = Verdict.UNSURE
     roof: RoofRatio | None = None
     why: str = ""
@@ -114,7 +114,7 @@ class Comparison:
 def compare_runs(
     before: Run, after: Run, tolerance: float = TOLERANCE, *, different_machines: bool = False
 ) -> Comparison:
-    """Join two runs by what was asked of each cell and compare what both have.
+    """Join two runs by the specs of their cells and compare the cells of both.
 
     A cell that no machine timed in both has a ratio where `different_machines` are meant.
     """
@@ -144,7 +144,9 @@ def compare_runs(
     )
 
 
-def _compared_cell(cell: ComparedCell, found: Held | None, noise: Interval | None, tolerance: float) -> ComparedCell:
+def _compared_cell(
+    cell: ComparedCell, found: RunSpeedup | None, noise: Interval | None, tolerance: float
+) -> ComparedCell:
     if found is None:
         return replace(cell, why=_untimed(cell))
     verdict, roof = judge(found.speedup, noise, tolerance), roof_ratio(cell.before, cell.after)
@@ -192,7 +194,7 @@ def compared_answers(
 ) -> Iterator[ComparedAnswers]:
     """Cells of both runs on the average of all graded tasks, then on each task where there are several.
 
-    `names` are by cell key. Nothing where one of the runs asked no questions.
+    `names` are by cell key. Nothing where one of the runs evaluates no suite.
     """
     there, here = before.header.suite, after.header.suite
     if there is None or here is None:

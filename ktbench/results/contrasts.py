@@ -1,4 +1,4 @@
-"""Whose speed-up it is: shares of features that owe nothing to the order in which they are added, and interactions.
+"""Order-free attributions of a speed-up to features (Shapley values), and interactions of features.
 
 All of them are contrasts: weighted sums of the log speed-ups of combinations of features, the empty one's being 0.
 """
@@ -122,7 +122,7 @@ def interaction(one: str, other: str, features: Sequence[str], possible: Collect
 
 
 def why_no_interaction(one: str, other: str, possible: Collection[Combination]) -> str:
-    """What keeps two features from being told apart, or from being seen together."""
+    """Why two features have no interaction."""
     for here, there in ((one, other), (other, one)):
         if not any(here in combination and there not in combination for combination in possible):
             return f"{here} was not measured without {there}"

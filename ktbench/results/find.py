@@ -1,4 +1,4 @@
-"""Finds a run by folder, by name under `runs/`, or the latest one."""
+"""Finds runs: by folder, by name under `runs/`, the latest, or those of a commit."""
 
 from __future__ import annotations
 
@@ -13,6 +13,49 @@ from ktbench.results.log import LOG_NAME
 from ktbench.results.run import copied
 from ktbench.spec.errors import RequestError
 from ktbench.spec.record import Environment, Header
+
+RUNS = Path("runs")
+
+
+_LATEST = ".latest"
+
+
+def find_run(name: str) -> Path:
+    """Folder of the run `name`: a folder, a name under `runs/`, or `latest`. Raises RequestError with near names.
+
+    It has a name of its own: `.` and `..` are resolved.
+    """
+    known = run_names()
+    if name == "latest":
+        if not known:
+            raise RequestError(f"latest: there is no run under {RUNS}/ yet")
+        return RUNS / (_noted(known) or known[-1])
+    for folder in (Path(name), RUNS / name):
+        if (folder / LOG_NAME).is_file():
+            return folder if folder.name not in ("", "..") else folder.resolve()
+    close = get_close_matches(name, known, n=1, cutoff=0.4)
+    hint = f", did you mean {close[0]}?" if close else ""
+    raise RequestError(f"{name}: no such run{hint}; known are {', '.join(known) or 'none'}")
+
+
+def note_latest(folder: Path) -> None:
+    """Make a run the `latest`: the clock may be set back, so file times do not tell which was started last."""
+    with suppress(OSError):
+        (folder.parent / _LATEST).write_text(folder.name)
+
+
+def _noted(known: Sequence[str]) -> str:
+    """The run that was started or resumed last here; empty where it is gone or was not noted."""
+    with suppress(OSError, ValueError):
+        name = (RUNS / _LATEST).read_text()
+        return name if name in known else ""
+    return ""
+
+
+def run_names() -> list[str]:
+    """Names of the runs under `runs/`, oldest first."""
+    logs = RUNS.glob(f"*/{LOG_NAME}")
+    return [log.parent.name for log in sorted(logs, key=lambda log: log.stat().st_mtime)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +86,7 @@ def read_origin(folder: Path) -> Origin:
         if header and isinstance(fact, Environment):
             return _origin(folder, header, fact)
     if header is None:
-        raise StoreError(f"{folder}: nothing says what this run planned")
+        raise StoreError(f"{folder}: the plan of this run is missing")
     return _origin(folder, header, None)
 
 
@@ -61,7 +104,7 @@ def _origin(folder: Path, header: Header, environment: Environment | None) -> Or
 def origins_of(commit: str) -> list[Origin]:
     """Runs under `runs/` whose code is that of a commit (hexadecimal digits, a prefix is enough), newest first.
 
-    Those with changes on top of it are among them. Runs whose plan cannot be read are nobody's.
+    Those with changes on top of it are among them. Runs whose plan cannot be read are left out.
     """
     found = [origin for origin in _origins() if origin.commit.startswith(commit)]
     return sorted(found, key=lambda origin: origin.created, reverse=True)
@@ -73,45 +116,3 @@ def _origins() -> Iterator[Origin]:
             yield read_origin(RUNS / name)
         except StoreError:
             continue
-
-
-RUNS = Path("runs")
-_LATEST = ".latest"
-
-
-def find_run(name: str) -> Path:
-    """Folder of the run `name`: a folder, a name under `runs/`, or `latest`. Raises RequestError with near names.
-
-    It has a name of its own: `.` and `..` are resolved.
-    """
-    known = run_names()
-    if name == "latest":
-        if not known:
-            raise RequestError(f"latest: there is no run under {RUNS}/ yet")
-        return RUNS / (_noted(known) or known[-1])
-    for folder in (Path(name), RUNS / name):
-        if (folder / LOG_NAME).is_file():
-            return folder if folder.name not in ("", "..") else folder.resolve()
-    close = get_close_matches(name, known, n=1, cutoff=0.4)
-    hint = f", did you mean {close[0]}?" if close else ""
-    raise RequestError(f"{name}: no such run{hint}; known are {', '.join(known) or 'none'}")
-
-
-def note_latest(folder: Path) -> None:
-    """Make a run the `latest`: the clock may be set back, so times of files do not say which was started last."""
-    with suppress(OSError):
-        (folder.parent / _LATEST).write_text(folder.name)
-
-
-def _noted(known: Sequence[str]) -> str:
-    """The run that was started or resumed last here; empty where it is gone, or nobody noted it."""
-    with suppress(OSError, ValueError):
-        name = (RUNS / _LATEST).read_text()
-        return name if name in known else ""
-    return ""
-
-
-def run_names() -> list[str]:
-    """Names of the runs under `runs/`, oldest first."""
-    logs = RUNS.glob(f"*/{LOG_NAME}")
-    return [log.parent.name for log in sorted(logs, key=lambda log: log.stat().st_mtime)]

@@ -10,26 +10,11 @@ from statistics import median
 
 from ktbench.spec.record import Record
 
+CONFIDENCE = 0.95
+
+
 # Of measured values no interval is certain to hold the median, so that this marks one without spread.
 _CERTAIN = 1.0
-
-
-def exact(value: float) -> Interval:
-    """A value that is known without doubt."""
-    return Interval(low=value, mid=value, high=value, coverage=_CERTAIN, n=1)
-
-
-def is_exact(value: Interval) -> bool:
-    """Whether a value has no interval."""
-    return value.coverage == _CERTAIN
-
-
-def summary(values: Sequence[float], records: Sequence[Record]) -> Interval:
-    """The values of the rounds that `records` stand for: their median with its interval, or the one simulated value."""
-    return exact(values[0]) if records[0].provenance == "simulated" else median_interval(values)
-
-
-CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +38,7 @@ class Interval:
         return self.coverage >= CONFIDENCE
 
     def closed(self, goal: float) -> bool:
-        """Whether a sound interval is as narrow as asked for."""
+        """Whether a sound interval is within the goal."""
         return self.sound and self.half_width <= goal
 
     def per(self, amount: float) -> Interval:
@@ -67,7 +52,7 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
     """Median of independent values, whatever their distribution, with the narrowest interval of at least `confidence`.
 
     Raises ValueError where there is no value or one is not finite. With too few values for `confidence` the interval
-    spans them all and says its true coverage. Source: David and Nagaraja, Order Statistics (2003), section 7.1.
+    spans them all and has its true coverage. Source: David and Nagaraja, Order Statistics (2003), section 7.1.
     """
     ordered = sorted(values)
     if not ordered:
@@ -95,3 +80,18 @@ def coverage(n: int, low: int) -> float:
     """Chance that the true median lies between values number `low` and n+1-`low`: 1 - 2 P(Binomial(n, 1/2) < low)."""
     outside: int = 2 * sum(comb(n, k) for k in range(low))
     return max(0.0, 1 - outside / float(2**n))
+
+
+def exact(value: float) -> Interval:
+    """A value that is known without doubt."""
+    return Interval(low=value, mid=value, high=value, coverage=_CERTAIN, n=1)
+
+
+def is_exact(value: Interval) -> bool:
+    """Whether a value has no interval."""
+    return value.coverage == _CERTAIN
+
+
+def summary(values: Sequence[float], records: Sequence[Record]) -> Interval:
+    """The values of the rounds that `records` stand for: their median with its interval, or the one simulated value."""
+    return exact(values[0]) if records[0].provenance == "simulated" else median_interval(values)

@@ -13,19 +13,18 @@ import msgspec
 
 from ktbench.spec.errors import RequestError
 from ktbench.spec.published import Published
-from ktbench.spec.record import Environment, Header, Record
-from ktbench.spec.scored import Asked, Scored
+from ktbench.spec.record import Environment, Header, Record, SampleResult, TaskResult
 from ktbench.spec.wire import from_wire, to_wire
 
 SCHEMA = 2
-Fact: TypeAlias = Header | Environment | Record | Published | Scored | Asked
+Fact: TypeAlias = Header | Environment | Record | Published | SampleResult | TaskResult
 KINDS: dict[type[Fact], str] = {
     Header: "header",
     Environment: "environment",
     Record: "record",
     Published: "published",
-    Scored: "scored",
-    Asked: "asked",
+    SampleResult: "scored",
+    TaskResult: "asked",
 }
 _TYPES = {name: kind for kind, name in KINDS.items()}
 # No string of a body can hold these bytes: JSON escapes the quotation mark.
@@ -33,7 +32,7 @@ _BEGIN = b'{"crc":'
 
 
 class StoreError(RequestError):
-    """A log that cannot be read or written: says which file and line, and what is wrong with it."""
+    """A log that cannot be read or written; the message names file, line and defect."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +62,7 @@ def encode(fact: Fact) -> bytes:
 
 
 def read_lines(path: Path) -> Iterator[Fact | Damage]:
-    """The fact of every whole line, and in place of every other one what is wrong with it.
+    """The fact of every whole line, and for every other one a Damage.
 
     Half a line at the end is dropped: its writer was killed. A CRC-32 sees every change of up to 32 bits in a row.
     Raises StoreError for a line that is whole and of another version.

@@ -13,26 +13,13 @@ from typing import IO
 from ktbench.results.lines import Fact, StoreError, checked_parts, encode
 from ktbench.spec.record import Header
 
-
-def try_lock(file: IO[bytes], *, shared: bool = False) -> bool:
-    """Lock an open log until it is closed; False where another process holds it.
-
-    A `shared` lock only keeps writers away. Raises StoreError where the file system gives no locks.
-    """
-    try:
-        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        raise StoreError(
-            f"{file.name}: {error.strerror}: this file system gives no locks; put runs/ on one that does"
-        ) from None
-    return True
-
-
 LOG_NAME = "log.jsonl"
-# Without the plan no other line says anything, so there is a second copy of it.
+
+
+# No other line can be read without the plan, so there is a second copy of it.
 PLAN_NAME = "plan.jsonl"
+
+
 HOLDER_NAME = "writer.txt"
 
 
@@ -43,9 +30,9 @@ class NotKept(OSError):
 class Log:
     """Writer of one run folder. Only one process may append at a time; readers need no lock.
 
-    The lock goes with its process, however that ends. What half a line at the end was is gone with the writer that was
-    killed over it. Raises StoreError for a folder that cannot be written or locked, that another process writes to, or
-    that holds facts already where a `new` run is to go.
+    The lock is released when its process ends, however it ends. Half a line at the end, left by a writer that was
+    killed, is dropped. Raises StoreError for a folder that cannot be written or locked, to which another process
+    writes, or that holds facts already where a `new` run is to begin.
     """
 
     def __init__(self, folder: Path, *, new: bool = False) -> None:
@@ -91,7 +78,7 @@ class Log:
     def close(self) -> None:
         """Release the run for other writers."""
         if not self._file.closed:
-            with suppress(OSError):  # a note without its lock says nothing
+            with suppress(OSError):  # a note without its lock is ignored
                 self._holder.unlink()
             self._file.close()
 
@@ -119,7 +106,7 @@ class Log:
         return "another sweep"
 
     def _mend(self) -> None:
-        """Nothing was promised for half a line, so it goes; a whole line that lost its newline gets one."""
+        """Drops half a line at the end; a whole line that lost its newline gets one."""
         content = self.path.read_bytes()
         whole = content.rfind(b"\n") + 1
         if whole == len(content):
@@ -152,6 +139,22 @@ def free_folder(parent: Path, name: str) -> Path:
         except OSError as error:
             raise _unwritable(folder, error) from None
     raise AssertionError("numbers do not end")
+
+
+def try_lock(file: IO[bytes], *, shared: bool = False) -> bool:
+    """Lock an open log until it is closed; False where another process holds it.
+
+    A `shared` lock only keeps writers away. Raises StoreError where the file system gives no locks.
+    """
+    try:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise StoreError(
+            f"{file.name}: {error.strerror}: this file system gives no locks; put runs/ on one that does"
+        ) from None
+    return True
 
 
 def _unwritable(folder: Path, error: OSError) -> StoreError:

@@ -1,4 +1,4 @@
-"""Facts of several logs brought together in one: a fact is what it says, so what is there twice is one."""
+"""Facts of several logs merged into one; equal facts are kept once."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _Began: TypeAlias = tuple[str, bool, bytes]
 
 
 def lacking(run: Run, others: Iterable[Run], asked_after: int = 0) -> tuple[Environment | Record, ...]:
-    """What a run has not of what `others` measured of its cells, each once: machines, then records by when they began.
+    """What `others` measured of a run's cells and the run lacks, each once: machines, then records by when they began.
 
     The same whatever the order of the others. Of the records of one turn in one log the last counts, whatever the clock
-    said: appended to the run's log it counts over one that the run has and that log held earlier. Of records of
+    showed: appended to the run's log it counts over one that the run has and that log held earlier. Of records of
     different logs the one that began later counts, of two that began in the same second one that was timed; of what the
-    run has a later one is left out. The others were asked when the run had `asked_after` records: those are earlier
+    run has a later one is left out. The others were started when the run had `asked_after` records: those are earlier
     than what the others then measured.
     """
     others, cells = tuple(others), {cell.key for cell in run.header.cells}

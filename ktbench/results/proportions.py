@@ -10,25 +10,6 @@ from statistics import NormalDist
 from ktbench.results.intervals import CONFIDENCE
 
 
-@cache
-def normal_quantile(confidence: float = CONFIDENCE) -> float:
-    """How many standard errors on either side hold a normal value with `confidence`: 1.96 for 95 %."""
-    return NormalDist().inv_cdf((1 + confidence) / 2)
-
-
-@cache
-def student_quantile(df: int, confidence: float = CONFIDENCE) -> float:
-    """The same for Student's t with `df` degrees of freedom. Raises ValueError for fewer than one."""
-    if df < 1:
-        raise ValueError(f"df={df}: an interval needs at least one degree of freedom")
-    from scipy.special import stdtrit  # takes 0.2 s to load: only for those who need it
-
-    return float(stdtrit(df, (1 + confidence) / 2))
-
-
-_HALVINGS = 48  # of an interval of 2 at most: to 1e-14
-
-
 def wilson_interval(right: float, n: float, confidence: float = CONFIDENCE) -> tuple[float, float]:
     """Ends of the score interval of the proportion right / n. Counts may be effective ones, so they need not be whole.
 
@@ -74,9 +55,28 @@ def _statistic(delta: float, lost: float, gained: float, n: float) -> float:
     return over / sqrt(variance)
 
 
+_HALVINGS = 48  # of an interval of 2 at most: to 1e-14
+
+
 def _crossing(holds: Callable[[float], bool], low: float, high: float) -> float:
     """Where a condition that holds below some value stops to hold."""
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if holds(middle) else (low, middle)
     return (low + high) / 2
+
+
+@cache
+def normal_quantile(confidence: float = CONFIDENCE) -> float:
+    """How many standard errors on either side hold a normal value with `confidence`: 1.96 for 95 %."""
+    return NormalDist().inv_cdf((1 + confidence) / 2)
+
+
+@cache
+def student_quantile(df: int, confidence: float = CONFIDENCE) -> float:
+    """The same for Student's t with `df` degrees of freedom. Raises ValueError for fewer than one."""
+    if df < 1:
+        raise ValueError(f"df={df}: an interval needs at least one degree of freedom")
+    from scipy.special import stdtrit  # takes 0.2 s to load: only for those who need it
+
+    return float(stdtrit(df, (1 + confidence) / 2))

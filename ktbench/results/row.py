@@ -11,13 +11,12 @@ from ktbench.results.settings import Setting
 from ktbench.results.speedups import Verdict
 from ktbench.results.turns import Turn, turn_of
 from ktbench.results.usage import EnergyUse, RoleShares, RoofShare
-from ktbench.spec.conduct import PeakMemory
+from ktbench.spec.core_layout import CoreLayout, core_layout_of
 from ktbench.spec.features import FeatureValue
 from ktbench.spec.machine import MachineSpec
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.placement import Placement, placement_of
-from ktbench.spec.record import Agreement, Provenance, Record, Role, Work
+from ktbench.spec.record import Agreement, Outcome, Provenance, Record, Role, Work
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.system_metrics import PeakMemory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,7 +97,7 @@ class Row:
 
     @property
     def work(self) -> Work | None:
-        """What a step must do at least; None before the first turn and where the system does not say."""
+        """What a step must do at least; None before the first turn and where the system does not report it."""
         return self.records[-1].work if self.records else None
 
     @property
@@ -123,21 +122,21 @@ class Row:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What the system said of itself in any round, each remark once, and what its own clock says of the times."""
-        said = dict.fromkeys(remark for record in self.records for remark in record.notes)
-        return (*said, *self._by_own_clock())
+        """Remarks of the system in any round, each once, and how its own clock compares with ours."""
+        remarks = dict.fromkeys(remark for record in self.records for remark in record.notes)
+        return (*remarks, *self._by_own_clock())
 
     def _by_own_clock(self) -> Iterator[str]:
-        """What driving a system adds to its own figure."""
+        """How much longer steps took than by the system's own clock."""
         shares = [mean(r.samples_s) / r.own_step_s - 1 for r in self.records if r.samples_s and r.own_step_s]
         if shares:
             low, mid, high = (f"{100 * share:.2g}" for share in (min(shares), median(shares), max(shares)))
             yield f"steps took {mid} % longer than by the system's own clock (median of the rounds; {low} to {high} %)"
 
     @property
-    def placements(self) -> dict[int, Placement | None]:
+    def placements(self) -> dict[int, CoreLayout | None]:
         """Where the cores were in each round that has samples; None where that was not measured."""
-        return {record.round: placement_of(record.roofs) for record in self.records if record.samples_s}
+        return {record.round: core_layout_of(record.roofs) for record in self.records if record.samples_s}
 
 
 def groups_of(rows: Sequence[Row]) -> list[tuple[Row, ...]]:

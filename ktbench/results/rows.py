@@ -17,10 +17,105 @@ from ktbench.results.stopping import open_reason
 from ktbench.results.turns import Values, comparable, goal_values
 from ktbench.results.usage import energy_use, peak_memory, role_shares, roof_share, unmetered_reason, unseen_reason
 from ktbench.spec.features import FEATURES
-from ktbench.spec.outcome import Outcome
 from ktbench.spec.peers import BY_NAME
-from ktbench.spec.record import Agreement, Cell, Part, Provenance, Record
+from ktbench.spec.record import Agreement, Cell, Outcome, Part, Provenance, Record
 from ktbench.spec.run_spec import RunSpec
+
+
+def rows_of(run: Run) -> tuple[Row, ...]:
+    """Rows of every planned cell of every part, in the order of the plan.
+
+    Raises ValueError where a cell mixes provenances.
+    """
+    parts = {part.name: part for part in run.header.parts}
+    settings, records = cell_settings(run.header.cells), _by_cell(run)
+    rows = [
+        _row(cell, parts[cell.part], settings[cell.key], records.get(cell.key, ()), run.header.command)
+        for cell in run.header.cells
+    ]
+    group_of = {row.cell: group for group in groups_of(rows) for row in group}
+    return tuple(_settled(row, group_of[row.cell]) for row in rows)
+
+
+def _by_cell(run: Run) -> dict[str, tuple[Record, ...]]:
+    """Counting records of every cell in order of rounds."""
+    found: dict[str, list[Record]] = {}
+    for (key, _), record in sorted(run.latest().items(), key=lambda item: item[0]):
+        found.setdefault(key, []).append(record)
+    return {key: tuple(records) for key, records in found.items()}
+
+
+def _row(
+    cell: Cell, part: Part, settings: dict[str, Setting], records: tuple[Record, ...], planned_with: Sequence[str]
+) -> Row:
+    outcome, why = ending_of(records)
+    row = Row(
+        label=cell.label,
+        role=cell.role,
+        part=part.name,
+        cell=cell.key,
+        spec=cell.spec,
+        spec_id=cell.spec_id,
+        settings=settings,
+        features=cell.spec.engine.features,
+        baseline=part.baseline,
+        is_baseline=cell.role == "arm" and cell.label == part.baseline,
+        outcome=outcome,
+        why=why,
+        goal=cell.spec.measure.goal,
+        provenance=_provenance(cell, records),
+        records=records,
+        command=command_of(cell.spec, planned_with),
+        error=_error(records),
+        agreement=worst(records),
+        **(_speed(cell, records) if outcome is not None and outcome.timed else {}),
+    )
+    row.missing.update(_missing(row))
+    return row
+
+
+def _speed(cell: Cell, records: Sequence[Record]) -> dict[str, Any]:
+    step_s, work = step_interval(records), records[-1].work
+    return {
+        "step_s": step_s,
+        "tokens_per_s": step_s.per(cell.spec.workload.tokens_per_step),
+        "read_bytes_per_s": work and work.weight_bytes / step_s.mid,
+        "flops_per_s": work and work.flops / step_s.mid,
+        "roof": roof_share(records),
+        "roles": role_shares(records),
+        "evidence": evidence_of(records),
+        "energy": energy_use(records, cell.spec.workload.tokens_per_step),
+        "peak": peak_memory(records),
+    }
+
+
+def _missing(row: Row) -> Iterator[tuple[str, str]]:
+    """Why measured fields are None, apart from the speed-up."""
+    ending = f"{row.outcome or 'not measured'}: {row.why}"
+    reasons = {
+        "step_s": ending,
+        "tokens_per_s": ending,
+        "read_bytes_per_s": "the system does not report its work per step",
+        "flops_per_s": "the system does not report its work per step",
+        "roof": _no_roof(row.records),
+        **({"roles": "the system does not report the times of its roles"} if row.spec.engine.apart else {}),
+        "evidence": "the simulation counts nothing" if row.simulated else "the system counts nothing",
+        "error": unchecked_reason(row.spec, row.agreement),
+        "energy": "a simulated step takes none" if row.simulated else unmetered_reason(row.records),
+        "peak": "a simulated step takes none" if row.simulated else unseen_reason(row.records),
+    }
+    for name, reason in reasons.items():
+        if getattr(row, name) is None:
+            yield name, reason if row.timed else ending
+
+
+def _settled(row: Row, group: Sequence[Row]) -> Row:
+    """The row with its comparisons; NOISY where it was timed and has not reached the precision goal."""
+    row = compared(row, group)
+    if is_unproven(row, group):
+        row = replace(row, unproven=True)
+    why = "" if row.simulated else open_reason(list(judged_values(row, group).values()), row.goal)
+    return replace(row, outcome=Outcome.NOISY, why=why) if why else row
 
 
 def ending_of(records: Sequence[Record]) -> tuple[Outcome | None, str]:
@@ -41,13 +136,28 @@ def step_interval(records: Sequence[Record]) -> Interval:
     return summary([median(record.samples_s) for record in records], records)
 
 
-NOTHING_ASKED = "none asked, none seen"
+def _error(records: Sequence[Record]) -> float | None:
+    """The largest error of all rounds; where one failed, the error that it failed with."""
+    failed = [record.error for record in records if not record.outcome.timed]
+    if failed:
+        return failed[-1]
+    return max((record.error for record in records if record.error is not None), default=None)
+
+
+def _provenance(cell: Cell, records: Sequence[Record]) -> Provenance | None:
+    kinds = {record.provenance for record in records}
+    if len(kinds) > 1:
+        raise ValueError(f"cell {cell.label} ({cell.key}) mixes {' and '.join(sorted(kinds))} records: keep them apart")
+    return next(iter(kinds), None)
+
+
+NONE_REQUESTED = "none requested, none seen"
 
 
 def evidence_of(records: Sequence[Record]) -> str | None:
-    """Counters of the features asked for, moved per step: `avx512_calls 32/step`. None where nothing was counted.
+    """Counters of the requested features, per step: `avx512_calls 32/step`. None where nothing was counted.
 
-    What a simulation says of them is `modelled: ...`.
+    Those of a simulation are `modelled: ...`.
     """
     moved: dict[str, list[float]] = {}
     counted = False
@@ -58,12 +168,49 @@ def evidence_of(records: Sequence[Record]) -> str | None:
                 moved.setdefault(evidence.counter, []).append(evidence.seen / len(record.samples_s))
     if not counted:
         return None
-    said = ", ".join(f"{name} {_count(median(steps))}/step" for name, steps in moved.items()) or NOTHING_ASKED
-    return f"modelled: {said}" if records[0].provenance == "simulated" else said
+    counters = ", ".join(f"{name} {_count(median(steps))}/step" for name, steps in moved.items()) or NONE_REQUESTED
+    return f"modelled: {counters}" if records[0].provenance == "simulated" else counters
 
 
 def _count(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.1f}"
+
+
+def _no_roof(records: Sequence[Record]) -> str:
+    sampled = any(record.roofs for record in records)
+    return "the system does not report its work per step" if sampled else "no roof was sampled next to the turns"
+
+
+def worst(records: Sequence[Record]) -> Agreement | None:
+    """The least top-1 agreement and the largest divergence of all rounds, with the positions of the latest of them."""
+    found = [record.agreement for record in records if record.agreement is not None]
+    if not found:
+        return None
+    return Agreement(
+        against=found[-1].against,
+        top1=min(agreement.top1 for agreement in found),
+        kl_nats=max(agreement.kl_nats for agreement in found),
+        positions=found[-1].positions,
+    )
+
+
+def is_unproven(row: Row, group: Sequence[Row]) -> bool:
+    """Whether a row is timed beside other systems, and nothing shows that it gives the answers that they give.
+
+    Of a layer every output is held against float32, which shows it.
+    """
+    compared = row.timed and not row.is_layer and not row.simulated
+    return compared and row.agreement is None and len(systems_of(group)) > 1
+
+
+def unchecked_reason(spec: RunSpec, agreement: Agreement | None) -> str:
+    """Why experts' outputs have no error."""
+    if spec.machine is not None:
+        return "simulated: nothing was computed"
+    if spec.system == "ktbench" or not BY_NAME[spec.system].black_box:
+        return "the output was not checked"
+    instead = "logits were compared instead" if agreement else "logits were not compared"
+    return f"the experts' outputs cannot be observed: {instead}"
 
 
 def compared(row: Row, group: Sequence[Row]) -> Row:
@@ -149,151 +296,3 @@ def _below(row: Row, group: Sequence[Row]) -> Row | None:
 
 def _is_alike(one: Row, other: Row) -> bool:
     return (one.spec.system, one.spec.precision) == (other.spec.system, other.spec.precision)
-
-
-def rows_of(run: Run) -> tuple[Row, ...]:
-    """Rows of every planned cell of every part, in the order of the plan.
-
-    Raises ValueError where a cell mixes provenances.
-    """
-    parts = {part.name: part for part in run.header.parts}
-    settings, records = cell_settings(run.header.cells), _by_cell(run)
-    rows = [
-        _row(cell, parts[cell.part], settings[cell.key], records.get(cell.key, ()), run.header.command)
-        for cell in run.header.cells
-    ]
-    group_of = {row.cell: group for group in groups_of(rows) for row in group}
-    return tuple(_settled(row, group_of[row.cell]) for row in rows)
-
-
-def _by_cell(run: Run) -> dict[str, tuple[Record, ...]]:
-    """Counting records of every cell in order of rounds."""
-    found: dict[str, list[Record]] = {}
-    for (key, _), record in sorted(run.latest().items(), key=lambda item: item[0]):
-        found.setdefault(key, []).append(record)
-    return {key: tuple(records) for key, records in found.items()}
-
-
-def _settled(row: Row, group: Sequence[Row]) -> Row:
-    """The row with its comparisons; NOISY where it was timed and has not reached the precision goal."""
-    row = compared(row, group)
-    if is_unproven(row, group):
-        row = replace(row, unproven=True)
-    why = "" if row.simulated else open_reason(list(judged_values(row, group).values()), row.goal)
-    return replace(row, outcome=Outcome.NOISY, why=why) if why else row
-
-
-def _row(
-    cell: Cell, part: Part, settings: dict[str, Setting], records: tuple[Record, ...], planned_with: Sequence[str]
-) -> Row:
-    outcome, why = ending_of(records)
-    row = Row(
-        label=cell.label,
-        role=cell.role,
-        part=part.name,
-        cell=cell.key,
-        spec=cell.spec,
-        spec_id=cell.spec_id,
-        settings=settings,
-        features=cell.spec.engine.features,
-        baseline=part.baseline,
-        is_baseline=cell.role == "arm" and cell.label == part.baseline,
-        outcome=outcome,
-        why=why,
-        goal=cell.spec.measure.goal,
-        provenance=_provenance(cell, records),
-        records=records,
-        command=command_of(cell.spec, planned_with),
-        error=_error(records),
-        agreement=worst(records),
-        **(_speed(cell, records) if outcome is not None and outcome.timed else {}),
-    )
-    row.missing.update(_missing(row))
-    return row
-
-
-def _error(records: Sequence[Record]) -> float | None:
-    """The largest error of all rounds; where one failed, the error that it failed with."""
-    failed = [record.error for record in records if not record.outcome.timed]
-    if failed:
-        return failed[-1]
-    return max((record.error for record in records if record.error is not None), default=None)
-
-
-def _provenance(cell: Cell, records: Sequence[Record]) -> Provenance | None:
-    kinds = {record.provenance for record in records}
-    if len(kinds) > 1:
-        raise ValueError(f"cell {cell.label} ({cell.key}) mixes {' and '.join(sorted(kinds))} records: keep them apart")
-    return next(iter(kinds), None)
-
-
-def _speed(cell: Cell, records: Sequence[Record]) -> dict[str, Any]:
-    step_s, work = step_interval(records), records[-1].work
-    return {
-        "step_s": step_s,
-        "tokens_per_s": step_s.per(cell.spec.workload.tokens_per_step),
-        "read_bytes_per_s": work and work.weight_bytes / step_s.mid,
-        "flops_per_s": work and work.flops / step_s.mid,
-        "roof": roof_share(records),
-        "roles": role_shares(records),
-        "evidence": evidence_of(records),
-        "energy": energy_use(records, cell.spec.workload.tokens_per_step),
-        "peak": peak_memory(records),
-    }
-
-
-def _no_roof(records: Sequence[Record]) -> str:
-    sampled = any(record.roofs for record in records)
-    return "the system does not say how much work a step is" if sampled else "no roof was sampled next to the turns"
-
-
-def _missing(row: Row) -> Iterator[tuple[str, str]]:
-    """Why measured fields are None, apart from the speed-up."""
-    ending = f"{row.outcome or 'not measured'}: {row.why}"
-    reasons = {
-        "step_s": ending,
-        "tokens_per_s": ending,
-        "read_bytes_per_s": "the system does not say how much work a step is",
-        "flops_per_s": "the system does not say how much work a step is",
-        "roof": _no_roof(row.records),
-        **({"roles": "the system does not say what its roles did"} if row.spec.engine.apart else {}),
-        "evidence": "the simulation counts nothing" if row.simulated else "the system counts nothing",
-        "error": unchecked_reason(row.spec, row.agreement),
-        "energy": "a simulated step takes none" if row.simulated else unmetered_reason(row.records),
-        "peak": "a simulated step takes none" if row.simulated else unseen_reason(row.records),
-    }
-    for name, reason in reasons.items():
-        if getattr(row, name) is None:
-            yield name, reason if row.timed else ending
-
-
-def worst(records: Sequence[Record]) -> Agreement | None:
-    """The least top-1 agreement and the largest divergence of all rounds, with the positions of the latest of them."""
-    found = [record.agreement for record in records if record.agreement is not None]
-    if not found:
-        return None
-    return Agreement(
-        against=found[-1].against,
-        top1=min(agreement.top1 for agreement in found),
-        kl_nats=max(agreement.kl_nats for agreement in found),
-        positions=found[-1].positions,
-    )
-
-
-def is_unproven(row: Row, group: Sequence[Row]) -> bool:
-    """Whether a row is timed beside other systems, and nothing shows that it gives the answers that they give.
-
-    Of a layer every output is held against float32, which shows it.
-    """
-    compared = row.timed and not row.is_layer and not row.simulated
-    return compared and row.agreement is None and len(systems_of(group)) > 1
-
-
-def unchecked_reason(spec: RunSpec, agreement: Agreement | None) -> str:
-    """Why experts' outputs have no error."""
-    if spec.machine is not None:
-        return "simulated: nothing was computed"
-    if spec.system == "ktbench" or not BY_NAME[spec.system].black_box:
-        return "the output was not checked"
-    instead = "logits were compared instead" if agreement else "nor were logits compared"
-    return f"no experts call shows to be checked: {instead}"

@@ -10,8 +10,116 @@ from typing import Any, TypeVar
 from ktbench.results.lines import Damage, Fact, StoreError, read_lines
 from ktbench.results.log import LOG_NAME, PLAN_NAME
 from ktbench.spec.published import Published
-from ktbench.spec.record import Environment, Header, Part, Record
-from ktbench.spec.scored import Asked, Scored
+from ktbench.spec.record import Environment, Header, Part, Record, SampleResult, TaskResult
+
+T = TypeVar("T", bound=Fact | Damage)
+
+
+class NoPlan(StoreError):
+    """A folder without a run, or with lines of one whose plan is not there; `damage` names those that were hurt."""
+
+    def __init__(self, why: str, damage: Sequence[Damage] = ()) -> None:
+        super().__init__(why)
+        self.damage = tuple(damage)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """Everything in a log. `records` keeps every line ever written, in order.
+
+    `published` are the numbers that its parts show beside their cells, as they were when it was planned. Of cells that
+    answer questions `scored` are the answers and `asked` the ends of tasks. `damage` names the lines that are not what
+    was written: what they held counts as never written, so resuming the run measures or restores it.
+    """
+
+    folder: Path
+    header: Header
+    environments: tuple[Environment, ...]
+    records: tuple[Record, ...]
+    published: tuple[Published, ...] = ()
+    scored: tuple[SampleResult, ...] = ()
+    asked: tuple[TaskResult, ...] = ()
+    damage: tuple[Damage, ...] = ()
+
+    def latest(self) -> dict[tuple[str, int], Record]:
+        """The record that counts for each (cell key, round): the last one written."""
+        return {(record.cell, record.round): record for record in self.records}
+
+    def of_cell(self, key: str) -> tuple[Record, ...]:
+        """Counting records of one cell in order of rounds."""
+        latest = self.latest()
+        return tuple(latest[where] for where in sorted(latest) if where[0] == key)
+
+    def ends(self) -> dict[tuple[str, str], TaskResult]:
+        """How each (cell key, task) ended: the last time that it ran."""
+        return {(asked.cell, asked.task): asked for asked in self.asked}
+
+    def measured(self) -> tuple[Record | TaskResult, ...]:
+        """Turns that were timed and tasks that ended well, of those that count and are not simulated."""
+        facts: tuple[Record | TaskResult, ...] = (*self.latest().values(), *self.ends().values())
+        return tuple(fact for fact in facts if fact.provenance == "measured" and fact.outcome.timed)
+
+    def measured_on(self) -> set[str]:
+        """Ids of the machines that `measured`, whichever planned the run."""
+        return {fact.env_id for fact in self.measured()}
+
+    def answers(self) -> dict[tuple[str, str], tuple[SampleResult, ...]]:
+        """The answers that count by (cell key, task): of tasks that ended OK, each answer as it was last given."""
+        found: dict[tuple[str, str], dict[tuple[str, str, int], SampleResult]] = {
+            where: {} for where, end in self.ends().items() if end.outcome.timed
+        }
+        for one in self.scored:
+            if (where := (one.cell, one.task)) in found:
+                found[where][one.question, one.metric, one.sample] = one
+        return {where: tuple(answers.values()) for where, answers in found.items()}
+
+
+def read_run(folder: Path) -> Run:
+    """The run kept in a folder. Raises NoPlan, and StoreError for lines of another version."""
+    path = folder / LOG_NAME
+    if not path.is_file():
+        raise NoPlan(f"{folder}: no run here (no {LOG_NAME})")
+    lines = tuple(read_lines(path))
+    damage = _of(lines, Damage)
+    headers, scored, asked = _of(lines, Header), _of(lines, SampleResult), _of(lines, TaskResult)
+    if not headers and damage:  # of the plan there is a second copy
+        headers = _of(copied(folder), Header)
+    if not headers:
+        raise NoPlan(_planless(path, damage), damage)
+    return Run(
+        folder=folder,
+        header=headers[0],
+        environments=_of(lines, Environment),
+        records=_of(lines, Record),
+        published=_of(lines, Published),
+        scored=scored,
+        asked=_with_all_answers(asked, scored) if damage else asked,
+        damage=damage,
+    )
+
+
+def copied(folder: Path) -> tuple[Fact | Damage, ...]:
+    """The copy of the plan of a run, nothing where there is none. Raises StoreError for another version."""
+    path = folder / PLAN_NAME
+    return tuple(read_lines(path)) if path.is_file() else ()
+
+
+def _of(lines: Sequence[Fact | Damage], kind: type[T]) -> tuple[T, ...]:
+    return tuple(line for line in lines if isinstance(line, kind))
+
+
+def _planless(path: Path, damage: Sequence[Damage]) -> str:
+    if damage:
+        return f"{damage[0]}; without the plan the other lines cannot be read: restore the file, or start the run again"
+    return f"{path}: the run was killed before its plan was written; start it again"
+
+
+def _with_all_answers(asked: Sequence[TaskResult], scored: Sequence[SampleResult]) -> tuple[TaskResult, ...]:
+    """Ends of tasks of which no answer is lost: a score over fewer questions would be another score."""
+    known: dict[tuple[str, str], set[str]] = {}
+    for one in scored:
+        known.setdefault((one.cell, one.task), set()).add(one.question)
+    return tuple(end for end in asked if len(known.get((end.cell, end.task), ())) >= end.questions)
 
 
 def parts_of(run: Run) -> tuple[Run, ...]:
@@ -31,116 +139,6 @@ def _alone(run: Run, part: Part) -> Run:
     keys = {cell.key for cell in cells}
     header = replace(run.header, title=part.title, parts=(part,), cells=cells)
     return replace(run, header=header, records=tuple(record for record in run.records if record.cell in keys))
-
-
-T = TypeVar("T", bound=Fact | Damage)
-
-
-class NoPlan(StoreError):
-    """A folder without a run, or with lines of one whose plan is not there; `damage` names those that were hurt."""
-
-    def __init__(self, why: str, damage: Sequence[Damage] = ()) -> None:
-        super().__init__(why)
-        self.damage = tuple(damage)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Run:
-    """Everything a log says. `records` keeps every line ever written, in order.
-
-    `published` are the numbers that its parts show beside their cells, as they were when it was planned. Of cells that
-    answer questions `scored` are the answers and `asked` the ends of tasks. `damage` names the lines that are not what
-    was written: what they held counts as never written, so resuming the run measures or restores it.
-    """
-
-    folder: Path
-    header: Header
-    environments: tuple[Environment, ...]
-    records: tuple[Record, ...]
-    published: tuple[Published, ...] = ()
-    scored: tuple[Scored, ...] = ()
-    asked: tuple[Asked, ...] = ()
-    damage: tuple[Damage, ...] = ()
-
-    def latest(self) -> dict[tuple[str, int], Record]:
-        """The record that counts for each (cell key, round): the last one written."""
-        return {(record.cell, record.round): record for record in self.records}
-
-    def of_cell(self, key: str) -> tuple[Record, ...]:
-        """Counting records of one cell in order of rounds."""
-        latest = self.latest()
-        return tuple(latest[where] for where in sorted(latest) if where[0] == key)
-
-    def ends(self) -> dict[tuple[str, str], Asked]:
-        """How each (cell key, task) ended: the last time that it was asked."""
-        return {(asked.cell, asked.task): asked for asked in self.asked}
-
-    def measured(self) -> tuple[Record | Asked, ...]:
-        """Turns that were timed and tasks that ended well, of those that count and are not simulated."""
-        facts: tuple[Record | Asked, ...] = (*self.latest().values(), *self.ends().values())
-        return tuple(fact for fact in facts if fact.provenance == "measured" and fact.outcome.timed)
-
-    def measured_on(self) -> set[str]:
-        """Ids of the machines that `measured`, whichever planned the run."""
-        return {fact.env_id for fact in self.measured()}
-
-    def answers(self) -> dict[tuple[str, str], tuple[Scored, ...]]:
-        """The answers that count by (cell key, task): of tasks that ended OK, each answer as it was last given."""
-        found: dict[tuple[str, str], dict[tuple[str, str, int], Scored]] = {
-            where: {} for where, end in self.ends().items() if end.outcome.timed
-        }
-        for one in self.scored:
-            if (where := (one.cell, one.task)) in found:
-                found[where][one.question, one.metric, one.sample] = one
-        return {where: tuple(answers.values()) for where, answers in found.items()}
-
-
-def read_run(folder: Path) -> Run:
-    """The run kept in a folder. Raises NoPlan, and StoreError for lines of another version."""
-    path = folder / LOG_NAME
-    if not path.is_file():
-        raise NoPlan(f"{folder}: no run here (no {LOG_NAME})")
-    lines = tuple(read_lines(path))
-    damage = _of(lines, Damage)
-    headers, scored, asked = _of(lines, Header), _of(lines, Scored), _of(lines, Asked)
-    if not headers and damage:  # of the plan there is a second copy
-        headers = _of(copied(folder), Header)
-    if not headers:
-        raise NoPlan(_planless(path, damage), damage)
-    return Run(
-        folder=folder,
-        header=headers[0],
-        environments=_of(lines, Environment),
-        records=_of(lines, Record),
-        published=_of(lines, Published),
-        scored=scored,
-        asked=_with_all_answers(asked, scored) if damage else asked,
-        damage=damage,
-    )
-
-
-def copied(folder: Path) -> tuple[Fact | Damage, ...]:
-    """What the copy of the plan of a run says, nothing where there is none. Raises StoreError for another version."""
-    path = folder / PLAN_NAME
-    return tuple(read_lines(path)) if path.is_file() else ()
-
-
-def _of(lines: Sequence[Fact | Damage], kind: type[T]) -> tuple[T, ...]:
-    return tuple(line for line in lines if isinstance(line, kind))
-
-
-def _planless(path: Path, damage: Sequence[Damage]) -> str:
-    if damage:
-        return f"{damage[0]}; without the plan the other lines say nothing: restore the file, or start the run again"
-    return f"{path}: the run was killed before its plan was written; start it again"
-
-
-def _with_all_answers(asked: Sequence[Asked], scored: Sequence[Scored]) -> tuple[Asked, ...]:
-    """Ends of tasks of which no answer is lost: a score over fewer questions than were asked would be another score."""
-    known: dict[tuple[str, str], set[str]] = {}
-    for one in scored:
-        known.setdefault((one.cell, one.task), set()).add(one.question)
-    return tuple(end for end in asked if len(known.get((end.cell, end.task), ())) >= end.questions)
 
 
 Facts = dict[str, Any]

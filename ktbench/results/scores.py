@@ -14,70 +14,6 @@ from statistics import fmean
 
 from ktbench.results.proportions import student_quantile, tango_interval, wilson_interval
 
-# Score of one question: before the change and after it.
-Pair = tuple[float, float]
-
-
-def pairs_of(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[Pair, ...]:
-    """Scores of the questions that both have, by question, in the order of `before`."""
-    return tuple((score, after[question]) for question, score in before.items() if question in after)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Flips:
-    """How many questions score lower and how many higher than before: right to wrong, and wrong to right."""
-
-    lost: int
-    gained: int
-
-    @property
-    def p(self) -> float:
-        """Exact McNemar, two-sided: how likely as uneven a split is where losing and gaining are equally likely.
-
-        min(1, 2 P(Binomial(lost + gained, 1/2) <= min(lost, gained))), the mid-p correction not applied. Source:
-        McNemar, Psychometrika 12 (1947) 153; Agresti, Categorical Data Analysis (2013), section 11.1. Of scores between
-        0 and 1 it is the sign test, of which McNemar's is a case.
-        """
-        changed, fewer = self.lost + self.gained, min(self.lost, self.gained)
-        ways = tail = 1
-        for k in range(fewer):
-            ways = ways * (changed - k) // (k + 1)
-            tail += ways
-        return min(1.0, 2 * tail / (1 << changed))
-
-
-def flips_of(pairs: Sequence[Pair]) -> Flips:
-    """Flips between the two scores of each question."""
-    return Flips(
-        lost=sum(after < before for before, after in pairs), gained=sum(after > before for before, after in pairs)
-    )
-
-
-def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> Estimate:
-    """Mean of `values`, each the mean over `weights` tokens of one document, with its interval over documents.
-
-    Documents are what was drawn, not tokens, which depend on each other: a ratio estimator (Cochran, Sampling
-    Techniques, 1977, chapter 6) with Student's t. Raises ValueError without a document.
-    """
-    if not values:
-        raise ValueError("no values: a mean needs at least one document")
-    n, total = len(values), sum(weights)
-    mid = sum(value * weight for value, weight in zip(values, weights, strict=True)) / total
-    if n < 2:
-        return Estimate(mid=mid, se=None, low=None, high=None, n=n)
-    squares = sum((weight * (value - mid)) ** 2 for value, weight in zip(values, weights, strict=True))
-    se = sqrt(squares * n / (n - 1)) / total
-    half = student_quantile(n - 1) * se
-    return Estimate(mid=mid, se=se, low=mid - half, high=mid + half, n=n)
-
-
-def exponential(mean: Estimate) -> Estimate:
-    """What a mean of logarithms is of: perplexity of a mean loss, a ratio of perplexities of a difference of losses."""
-    low, high = (None if end is None else exp(end) for end in (mean.low, mean.high))
-    mid = exp(mean.mid)
-    return replace(mean, mid=mid, se=None if mean.se is None else mid * mean.se, low=low, high=high)
-
-
 SURE = 0.05  # a p above it is noise
 
 
@@ -104,11 +40,38 @@ class Stratum:
 
 
 class ScoreVerdict(StrEnum):
-    """What a paired change allows to say. Never `same`: that would need a margin within which scores count as equal."""
+    """The verdict on a paired change. Never `same`: that would need a margin within which scores count as equal."""
 
     NONE_SHOWN = "no difference shown"
     LOWER = "lower"
     HIGHER = "higher"
+
+
+# Score of one question: before the change and after it.
+Pair = tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Flips:
+    """How many questions score lower and how many higher than before: right to wrong, and wrong to right."""
+
+    lost: int
+    gained: int
+
+    @property
+    def p(self) -> float:
+        """Exact McNemar, two-sided: how likely as uneven a split is where losing and gaining are equally likely.
+
+        min(1, 2 P(Binomial(lost + gained, 1/2) <= min(lost, gained))), the mid-p correction not applied. Source:
+        McNemar, Psychometrika 12 (1947) 153; Agresti, Categorical Data Analysis (2013), section 11.1. Of scores between
+        0 and 1 it is the sign test, of which McNemar's is a case.
+        """
+        changed, fewer = self.lost + self.gained, min(self.lost, self.gained)
+        ways = tail = 1
+        for k in range(fewer):
+            ways = ways * (changed - k) // (k + 1)
+            tail += ways
+        return min(1.0, 2 * tail / (1 << changed))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,6 +120,43 @@ def change_of(strata: Sequence[tuple[float, Sequence[Pair]]]) -> Change:
         flips=flips,
         verdict=_verdict(difference, flips if _is_whole(moved) else None),
     )
+
+
+def pairs_of(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[Pair, ...]:
+    """Scores of the questions that both have, by question, in the order of `before`."""
+    return tuple((score, after[question]) for question, score in before.items() if question in after)
+
+
+def flips_of(pairs: Sequence[Pair]) -> Flips:
+    """Flips between the two scores of each question."""
+    return Flips(
+        lost=sum(after < before for before, after in pairs), gained=sum(after > before for before, after in pairs)
+    )
+
+
+def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> Estimate:
+    """Mean of `values`, each the mean over `weights` tokens of one document, with its interval over documents.
+
+    Documents are what was drawn, not tokens, which depend on each other: a ratio estimator (Cochran, Sampling
+    Techniques, 1977, chapter 6) with Student's t. Raises ValueError without a document.
+    """
+    if not values:
+        raise ValueError("no values: a mean needs at least one document")
+    n, total = len(values), sum(weights)
+    mid = sum(value * weight for value, weight in zip(values, weights, strict=True)) / total
+    if n < 2:
+        return Estimate(mid=mid, se=None, low=None, high=None, n=n)
+    squares = sum((weight * (value - mid)) ** 2 for value, weight in zip(values, weights, strict=True))
+    se = sqrt(squares * n / (n - 1)) / total
+    half = student_quantile(n - 1) * se
+    return Estimate(mid=mid, se=se, low=mid - half, high=mid + half, n=n)
+
+
+def exponential(mean: Estimate) -> Estimate:
+    """The exponential of a mean: perplexity of a mean loss, ratio of perplexities of a difference of losses."""
+    low, high = (None if end is None else exp(end) for end in (mean.low, mean.high))
+    mid = exp(mean.mid)
+    return replace(mean, mid=mid, se=None if mean.se is None else mid * mean.se, low=low, high=high)
 
 
 def _difference(moved: Sequence[Stratum]) -> Estimate:
@@ -231,7 +231,7 @@ def _variance(values: Sequence[float]) -> float:
 
 
 def _effective(strata: Sequence[Stratum]) -> float:
-    """How many questions of equal weight tell as much: 1 / sum of squared weights (Kish)."""
+    """The effective number of questions of equal weight: 1 / sum of squared weights (Kish)."""
     return 1 / sum(stratum.share**2 / len(stratum.values) for stratum in strata)
 
 

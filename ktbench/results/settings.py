@@ -10,37 +10,26 @@ from typing import Any, TypeAlias
 import yaml
 
 from ktbench.resources import data_folder
-from ktbench.spec.arms import PRECISIONS
 from ktbench.spec.features import BY_NAME
-from ktbench.spec.ids import digest
 from ktbench.spec.inject import InjectSpec
 from ktbench.spec.machine import CONSTANTS, MachineSpec
-from ktbench.spec.plain import from_plain, to_plain
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
-
-
-def rules_word(inject: InjectSpec) -> str:
-    """`lean`; `lean (changed)` where a shipped file of that name holds other rules now."""
-    shipped = _shipped(inject.name)
-    return inject.name if shipped is None or shipped == to_plain(inject.rules) else f"{inject.name} (changed)"
-
-
-@cache
-def _shipped(name: str) -> Any:
-    """Plain content of the rules of a shipped file; None where none has the name."""
-    path = data_folder("conf") / "inject" / f"{name}.yaml"
-    if not path.is_file():
-        return None
-    content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return to_plain(from_plain(content, InjectSpec).rules)
-
+from ktbench.spec.sweep import PRECISIONS
+from ktbench.spec.wire import digest, from_plain, to_plain
 
 Setting: TypeAlias = bool | int | float | str | None
 
+
 TOKENS = "tokens per expert"
+
+
 _MACHINE = ("vector", "gpu", *(constant.name for constant in CONSTANTS), "calibration")
+
+
 _DIGESTS: dict[str, str] = {}
+
+
 # Shown only where nothing else tells two groups apart: they go with another setting that varies.
 _FOLLOWING = (
     *(f"machine.{name}" for name in reversed(_MACHINE)),
@@ -55,16 +44,6 @@ _FOLLOWING = (
     "workload.steps",
     "device_precision",
 )
-
-
-def precision_word(label: str) -> str | None:
-    """The precision that an arm names: `int8` of `+v+d int8`; None where it leaves that to the spec."""
-    return next((word for word in label.split() if word in PRECISIONS), None)
-
-
-def without_precision(label: str) -> str:
-    """An arm's features alone: `+v+d` of `+v+d int8`."""
-    return " ".join(word for word in label.split() if word not in PRECISIONS)
 
 
 def settings_of(spec: RunSpec) -> dict[str, Setting]:
@@ -116,6 +95,32 @@ def alike(groups: Iterable[Mapping[str, Setting]]) -> list[dict[str, Setting]]:
     listed = list(groups)
     keys = dict.fromkeys(key for group in listed for key in group)
     return [{key: group.get(key, "here" if key == "machine" else None) for key in keys} for group in listed]
+
+
+def rules_word(inject: InjectSpec) -> str:
+    """`lean`; `lean (changed)` where a shipped file of that name holds other rules now."""
+    shipped = _shipped(inject.name)
+    return inject.name if shipped is None or shipped == to_plain(inject.rules) else f"{inject.name} (changed)"
+
+
+@cache
+def _shipped(name: str) -> Any:
+    """Plain content of the rules of a shipped file; None where none has the name."""
+    path = data_folder("conf") / "inject" / f"{name}.yaml"
+    if not path.is_file():
+        return None
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return to_plain(from_plain(content, InjectSpec).rules)
+
+
+def precision_word(label: str) -> str | None:
+    """The precision that an arm names: `int8` of `+v+d int8`; None where it leaves that to the spec."""
+    return next((word for word in label.split() if word in PRECISIONS), None)
+
+
+def without_precision(label: str) -> str:
+    """An arm's features alone: `+v+d` of `+v+d int8`."""
+    return " ".join(word for word in label.split() if word not in PRECISIONS)
 
 
 def _digest(content: Any) -> str:

@@ -1,4 +1,4 @@
-"""Whether a speed-up is one. Every verdict begins unsure and needs the whole interval."""
+"""Speed-ups, paired inside rounds or of independent samples, and the verdict on them: it needs the whole interval."""
 
 from __future__ import annotations
 
@@ -9,6 +9,38 @@ from math import comb, exp, isfinite, log
 from statistics import median
 
 from ktbench.results.intervals import CONFIDENCE, Interval, median_interval
+
+# The smallest step that the paper's breakdown claims is 1.027 (+d, decode) and the largest that it calls none is 1.002
+# (+c, prefill); 2 % parts the two. It also covers what the place of a cell in its round can do to it.
+MARGIN = 0.02
+
+
+class Verdict(StrEnum):
+    """The verdict on an interval of speed-ups."""
+
+    UNSURE = "unsure"
+    FASTER = "faster"
+    SLOWER = "slower"
+    SAME = "same"
+
+
+def judge(speedup: Interval | None, noise: Interval | None = None, margin: float = MARGIN) -> Verdict:
+    """The verdict on a speed-up (1 means equal).
+
+    `noise` is the interval of the A/A control in the same rounds: what equal cells differ by. FASTER and SLOWER need
+    the whole interval beyond both the margin and that noise; SAME needs it within the margin. The margin is a ratio:
+    from 1 / (1 + margin) to 1 + margin, so that exchanging two cells exchanges FASTER and SLOWER and nothing else.
+    """
+    if speedup is None or not speedup.sound:
+        return Verdict.UNSURE
+    least, most = 1 / (1 + margin), 1 + margin
+    if least <= speedup.low and speedup.high <= most:
+        return Verdict.SAME
+    if speedup.low > max(most, noise.high if noise else most):
+        return Verdict.FASTER
+    if speedup.high < min(least, noise.low if noise else least):
+        return Verdict.SLOWER
+    return Verdict.UNSURE
 
 
 def paired_ratios(baseline: Mapping[int, float], cell: Mapping[int, float]) -> dict[int, float]:
@@ -41,7 +73,7 @@ def shift_interval(one: Sequence[float], other: Sequence[float], confidence: flo
 
     The estimate is the median of all differences one[i] - other[j], the interval lies between two of them. `coverage`
     is exact without ties and at least that with them; `n` is the size of the smaller sample. With too few values for
-    `confidence` (four on both sides are enough for 95 %) it spans all differences and says its true coverage. Raises
+    `confidence` (four on both sides are enough for 95 %) it spans all differences and has its true coverage. Raises
     ValueError where a side is empty or a value not finite. Source: Hollander and Wolfe, Nonparametric Statistical
     Methods (1999), sections 4.2 and 4.3.
     """
@@ -94,36 +126,3 @@ def _ways(m: int, n: int) -> tuple[int, ...]:
         for u in range(i, m * n + 1):
             ways[u] += ways[u - i]
     return tuple(ways)
-
-
-# The smallest step that the paper's breakdown claims is 1.027 (+d, decode) and the largest that it calls none is 1.002
-# (+c, prefill); 2 % parts the two. It also covers what the place of a cell in its round can do to it.
-MARGIN = 0.02
-
-
-class Verdict(StrEnum):
-    """What an interval of speed-ups allows to say."""
-
-    UNSURE = "unsure"
-    FASTER = "faster"
-    SLOWER = "slower"
-    SAME = "same"
-
-
-def judge(speedup: Interval | None, noise: Interval | None = None, margin: float = MARGIN) -> Verdict:
-    """The verdict on a speed-up (1 means equal).
-
-    `noise` is the interval of the A/A control in the same rounds: what equal cells differ by. FASTER and SLOWER need
-    the whole interval beyond both the margin and that noise; SAME needs it within the margin. The margin is a ratio:
-    from 1 / (1 + margin) to 1 + margin, so that exchanging two cells exchanges FASTER and SLOWER and nothing else.
-    """
-    if speedup is None or not speedup.sound:
-        return Verdict.UNSURE
-    least, most = 1 / (1 + margin), 1 + margin
-    if least <= speedup.low and speedup.high <= most:
-        return Verdict.SAME
-    if speedup.low > max(most, noise.high if noise else most):
-        return Verdict.FASTER
-    if speedup.high < min(least, noise.low if noise else least):
-        return Verdict.SLOWER
-    return Verdict.UNSURE

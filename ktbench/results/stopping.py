@@ -1,4 +1,4 @@
-"""When a sweep has measured enough: add a round, ask whether it is finished, ask why."""
+"""The stopping criterion of a sweep: initialise, add the records of a round, is it finished, and why."""
 
 from __future__ import annotations
 

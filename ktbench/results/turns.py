@@ -1,4 +1,4 @@
-"""Turns of one cell by round, and what two cells may be compared on: rounds with the cores in the same place."""
+"""Turns of one cell by round, and rounds in which two cells are comparable."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from statistics import median
 from typing import TypeAlias
 
 from ktbench.results.speedups import paired_ratios
-from ktbench.spec.placement import Placement, placement_of
+from ktbench.spec.core_layout import CoreLayout, core_layout_of
 from ktbench.spec.record import Record
 
 
@@ -18,7 +18,7 @@ class Turn:
 
     step_s: float
     machine: str
-    placement: Placement | None
+    placement: CoreLayout | None
 
 
 Turns: TypeAlias = Mapping[int, Turn]
@@ -26,7 +26,7 @@ Turns: TypeAlias = Mapping[int, Turn]
 
 def turn_of(record: Record) -> Turn:
     """The turn of a record that has samples."""
-    return Turn(step_s=median(record.samples_s), machine=record.env_id, placement=placement_of(record.roofs))
+    return Turn(step_s=median(record.samples_s), machine=record.env_id, placement=core_layout_of(record.roofs))
 
 
 def comparable(one: Turns, other: Turns) -> tuple[dict[int, float], dict[int, float]]:

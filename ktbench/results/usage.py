@@ -1,4 +1,4 @@
-"""How near a cell came to what the machine could do at that moment."""
+"""How much of the machine a cell used: its share of the roofs, the time of its roles, energy, and peak memory."""
 
 from __future__ import annotations
 
@@ -8,123 +8,13 @@ from statistics import fmean, median
 from typing import Literal
 
 from ktbench.results.intervals import Interval, summary
-from ktbench.spec.conduct import READ_BUFFER_BYTES, Energy, PeakMemory
-from ktbench.spec.placement import placement_of
+from ktbench.spec.core_layout import core_layout_of
 from ktbench.spec.record import Record, RoofSample, Work
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RoleShares:
-    """Shares of the timed steps, as intervals over rounds, in which each role worked, and in which both did."""
-
-    host_busy: Interval
-    device_busy: Interval
-    overlap: Interval
-
-
-def role_shares(records: Sequence[Record]) -> RoleShares | None:
-    """Each round with its own share; None where no record has the times of its roles."""
-    found = [record.roles for record in records if record.roles and record.roles.total_s > 0]
-    if not found:
-        return None
-    return RoleShares(
-        host_busy=summary([roles.host_busy_s / roles.total_s for roles in found], records),
-        device_busy=summary([roles.device_busy_s / roles.total_s for roles in found], records),
-        overlap=summary([roles.overlap_s / roles.total_s for roles in found], records),
-    )
-
-
-_NOT_READ = "nobody read a meter around these steps"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EnergyUse:
-    """Joules a token and watts as intervals over rounds, and the `meters` that were added up, in each round the same.
-
-    They are of whole chips: idle power and other programs' are not subtracted.
-    """
-
-    joules_per_token: Interval
-    watts: Interval
-    meters: tuple[str, ...]
-
-
-def energy_use(records: Sequence[Record], tokens_per_step: int) -> EnergyUse | None:
-    """Each round with its own joules; None where no record has any, or not all have those of the same meters."""
-    found, sums = _metered(records), _sums(records)
-    if len(sums) != 1:
-        return None
-    return EnergyUse(
-        joules_per_token=summary([energy.total_j / (steps * tokens_per_step) for energy, steps in found], records),
-        watts=summary([energy.total_j / energy.seconds for energy, _ in found], records),
-        meters=sums[0],
-    )
-
-
-def unmetered_reason(records: Sequence[Record]) -> str:
-    """Why there is no energy, or not all of it; empty where all meters were read."""
-    conducts = [record.conduct for record in records if record.samples_s]
-    why = [_NOT_READ if conduct is None else conduct.missing.get("energy", "") for conduct in conducts]
-    sums = [" + ".join(meters) for meters in _sums(records)]
-    mixed = [f"rounds were read by different meters: {', '.join(sums)}"] if len(sums) > 1 else []
-    return "; ".join(dict.fromkeys(filter(None, mixed + why)))
-
-
-def _metered(records: Sequence[Record]) -> list[tuple[Energy, int]]:
-    """The energy of each round that has any, with its steps."""
-    return [(r.conduct.energy, len(r.samples_s)) for r in records if r.samples_s and r.conduct and r.conduct.energy]
-
-
-def _sums(records: Sequence[Record]) -> list[tuple[str, ...]]:
-    """The sets of meters that were added up, whatever the order in which they were read."""
-    return list({frozenset(energy.counted): energy.counted for energy, _ in _metered(records)}.values())
-
-
-# Peaks that differ by less are one number, said once.
-_ALIKE = 1.1
-_NOT_READ_peaks = "nobody looked at memory during these turns"
-
-
-def peak_memory(records: Sequence[Record]) -> PeakMemory | None:
-    """The most of all rounds; None where no record has a peak."""
-    return most([record.conduct.memory for record in records if record.conduct and record.conduct.memory])
-
-
-def most(peaks: Sequence[PeakMemory]) -> PeakMemory | None:
-    """The most that any of these held of each memory; None without any."""
-    if not peaks:
-        return None
-    return PeakMemory(
-        process_bytes=max(peak.process_bytes for peak in peaks),
-        of_turn=all(peak.of_turn for peak in peaks),
-        node_bytes=_most([peak.node_bytes for peak in peaks]),
-        device_bytes=_most([peak.device_bytes for peak in peaks]),
-    )
-
-
-def unseen_reason(records: Sequence[Record]) -> str:
-    """Why there is no peak; empty where there is one."""
-    conducts = [record.conduct for record in records if record.samples_s]
-    why = [_NOT_READ_peaks if conduct is None else conduct.missing.get("memory", "") for conduct in conducts]
-    return "; ".join(dict.fromkeys(filter(None, why)))
-
-
-def are_alike(peaks: Sequence[PeakMemory]) -> bool:
-    """Whether one number says what all held beside the harness's own buffer, which is the same in all."""
-    held = [max(0, peak.process_bytes - READ_BUFFER_BYTES) for peak in peaks]
-    return max(held) <= _ALIKE * min(held)
-
-
-def _most(held: Iterable[dict[str, int]]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for one in held:
-        found |= {name: max(nbytes, found.get(name, 0)) for name, nbytes in one.items()}
-    return found
-
+from ktbench.spec.system_metrics import READ_BUFFER_BYTES, Energy, PeakMemory
 
 Limit = Literal["read", "arithmetic"]
 
-# Roofs before and after a turn whose read bandwidths differ by more say nothing about the time between them.
+# Roofs before and after a turn whose read bandwidths differ by more do not hold for the time between them.
 MAX_DISAGREEMENT = 1.2
 
 
@@ -201,7 +91,7 @@ def peak_spreads(records: Iterable[Record]) -> dict[tuple[str, str], Spread]:
 
 def _is_steady(roofs: Sequence[RoofSample]) -> bool:
     reads = [roof.read_bytes_per_s for roof in roofs]
-    return placement_of(roofs) != "moved" and max(reads) <= MAX_DISAGREEMENT * min(reads)
+    return core_layout_of(roofs) != "moved" and max(reads) <= MAX_DISAGREEMENT * min(reads)
 
 
 def _least_s(work: Work, roofs: Sequence[RoofSample]) -> tuple[float, float]:
@@ -209,3 +99,112 @@ def _least_s(work: Work, roofs: Sequence[RoofSample]) -> tuple[float, float]:
     peaks = [roof.peak_flops for roof in roofs if roof.peak_flops is not None]
     reading_s = work.weight_bytes / fmean(roof.read_bytes_per_s for roof in roofs)
     return reading_s, work.flops / fmean(peaks) if peaks else 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RoleShares:
+    """Shares of the timed steps, as intervals over rounds, in which each role worked, and in which both did."""
+
+    host_busy: Interval
+    device_busy: Interval
+    overlap: Interval
+
+
+def role_shares(records: Sequence[Record]) -> RoleShares | None:
+    """Each round with its own share; None where no record has the times of its roles."""
+    found = [record.roles for record in records if record.roles and record.roles.total_s > 0]
+    if not found:
+        return None
+    return RoleShares(
+        host_busy=summary([roles.host_busy_s / roles.total_s for roles in found], records),
+        device_busy=summary([roles.device_busy_s / roles.total_s for roles in found], records),
+        overlap=summary([roles.overlap_s / roles.total_s for roles in found], records),
+    )
+
+
+_NOT_READ = "no energy meter was read during these steps"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EnergyUse:
+    """Joules a token and watts as intervals over rounds, and the `meters` that were added up, in each round the same.
+
+    They are of whole chips: idle power and other programs' are not subtracted.
+    """
+
+    joules_per_token: Interval
+    watts: Interval
+    meters: tuple[str, ...]
+
+
+def energy_use(records: Sequence[Record], tokens_per_step: int) -> EnergyUse | None:
+    """Each round with its own joules; None where no record has any, or not all have those of the same meters."""
+    found, sums = _metered(records), _sums(records)
+    if len(sums) != 1:
+        return None
+    return EnergyUse(
+        joules_per_token=summary([energy.total_j / (steps * tokens_per_step) for energy, steps in found], records),
+        watts=summary([energy.total_j / energy.seconds for energy, _ in found], records),
+        meters=sums[0],
+    )
+
+
+def unmetered_reason(records: Sequence[Record]) -> str:
+    """Why there is no energy, or not all of it; empty where all meters were read."""
+    conducts = [record.conduct for record in records if record.samples_s]
+    why = [_NOT_READ if conduct is None else conduct.missing.get("energy", "") for conduct in conducts]
+    sums = [" + ".join(meters) for meters in _sums(records)]
+    mixed = [f"rounds were read by different meters: {', '.join(sums)}"] if len(sums) > 1 else []
+    return "; ".join(dict.fromkeys(filter(None, mixed + why)))
+
+
+def _metered(records: Sequence[Record]) -> list[tuple[Energy, int]]:
+    """The energy of each round that has any, with its steps."""
+    return [(r.conduct.energy, len(r.samples_s)) for r in records if r.samples_s and r.conduct and r.conduct.energy]
+
+
+def _sums(records: Sequence[Record]) -> list[tuple[str, ...]]:
+    """The sets of meters that were added up, whatever the order in which they were read."""
+    return list({frozenset(energy.counted): energy.counted for energy, _ in _metered(records)}.values())
+
+
+# Peaks that differ by less are shown as one number.
+_ALIKE = 1.1
+_NOT_SAMPLED = "memory was not sampled during these turns"
+
+
+def peak_memory(records: Sequence[Record]) -> PeakMemory | None:
+    """The most of all rounds; None where no record has a peak."""
+    return most([record.conduct.memory for record in records if record.conduct and record.conduct.memory])
+
+
+def most(peaks: Sequence[PeakMemory]) -> PeakMemory | None:
+    """The most that any of these held of each memory; None without any."""
+    if not peaks:
+        return None
+    return PeakMemory(
+        process_bytes=max(peak.process_bytes for peak in peaks),
+        of_turn=all(peak.of_turn for peak in peaks),
+        node_bytes=_most([peak.node_bytes for peak in peaks]),
+        device_bytes=_most([peak.device_bytes for peak in peaks]),
+    )
+
+
+def unseen_reason(records: Sequence[Record]) -> str:
+    """Why there is no peak; empty where there is one."""
+    conducts = [record.conduct for record in records if record.samples_s]
+    why = [_NOT_SAMPLED if conduct is None else conduct.missing.get("memory", "") for conduct in conducts]
+    return "; ".join(dict.fromkeys(filter(None, why)))
+
+
+def are_alike(peaks: Sequence[PeakMemory]) -> bool:
+    """Whether one number stands for all of them, the harness's own buffer left out."""
+    held = [max(0, peak.process_bytes - READ_BUFFER_BYTES) for peak in peaks]
+    return max(held) <= _ALIKE * min(held)
+
+
+def _most(held: Iterable[dict[str, int]]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for one in held:
+        found |= {name: max(nbytes, found.get(name, 0)) for name, nbytes in one.items()}
+    return found

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ktbench.results import LOG_NAME, Run, StoreError, read_run
 from ktbench.results.find import RUNS
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 
 _ROUNDS = 12
 _COUNT, _LEAST = "measure.max_rounds", "measure.min_rounds"

@@ -13,8 +13,7 @@ from typing import IO, TYPE_CHECKING
 import msgspec
 
 from ktbench.run.apart import run_apart
-from ktbench.spec.record import Cell
-from ktbench.spec.scored import Asked, Scored
+from ktbench.spec.record import Cell, SampleResult, TaskResult
 from ktbench.spec.suite import SuiteSpec
 
 if TYPE_CHECKING:
@@ -47,8 +46,8 @@ class Said:
     """One message of the child: what it is doing, or a task that ended with its answers."""
 
     doing: str = ""
-    asked: Asked | None = None
-    scored: tuple[Scored, ...] = ()
+    asked: TaskResult | None = None
+    scored: tuple[SampleResult, ...] = ()
 
 
 def answer_apart(asking: Asking, heard: Callable[[Said], None]) -> None:
@@ -83,16 +82,18 @@ def _own_stdout() -> IO[bytes]:
 
 
 def _answer(asking: Asking, say: Callable[[Said], None]) -> None:
-    from ktbench.eval.session import Ids, Reference, Session
+    from ktbench.eval.session import EvalSession, Ids, Reference
 
     say(Said(doing=f"loading {asking.cells[0].spec.summary}"))
     ids = Ids(code=asking.code_id, env=asking.env_id)
-    session = Session.open(asking.cells, _host(asking.cells), asking.suite, Path(asking.answers), ids, progress(say))
+    session = EvalSession.open(
+        asking.cells, _host(asking.cells), asking.suite, Path(asking.answers), ids, progress(say)
+    )
     for cell in asking.cells:
         unmodified = asking.references[cell.key]
         for task in asking.tasks[cell.key]:
             path = reference_file(Path(asking.folder), unmodified, task)
-            asked, scored = session.ask(cell, task, Reference(path=path, is_this=unmodified == cell.key))
+            asked, scored = session.evaluate(cell, task, Reference(path=path, is_this=unmodified == cell.key))
             say(Said(asked=asked, scored=scored))
     session.close()
 

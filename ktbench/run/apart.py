@@ -13,7 +13,7 @@ import msgspec
 
 from ktbench.run.oom import OomCount, killed_reason, oom_count
 from ktbench.spec.errors import said
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 
 
 class ChildFailed(Exception):

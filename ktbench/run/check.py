@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ktbench.engine.protocol import Observation
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 
 Reference = Callable[[Observation], NDArray[np.float32]]
 

@@ -6,7 +6,7 @@ import sys
 import sysconfig
 from collections.abc import Sequence
 
-from ktbench.host.peers import find_peer
+from ktbench.host.software import find_peer
 from ktbench.spec.peers import BY_NAME
 from ktbench.spec.run_spec import RunSpec
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ktbench.spec.ids import digest
-from ktbench.spec.plain import to_plain
 from ktbench.spec.record import Cell
+from ktbench.spec.wire import digest, to_plain
 
 FOLDER = "logits"
 

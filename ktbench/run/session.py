@@ -14,10 +14,8 @@ from ktbench.run.agreement import Answers, agreement, collect_answers, disagreem
 from ktbench.run.check import check, check_the_check, stale
 from ktbench.run.clock import Clock, time_steps, warm_up
 from ktbench.run.watching import Unwatched, Watch
-from ktbench.spec.evidence import collect, dishonest
-from ktbench.spec.outcome import Outcome
 from ktbench.spec.peers import BY_NAME
-from ktbench.spec.record import Agreement, Cell, Record, RoleTimes, RoofSample
+from ktbench.spec.record import Agreement, Cell, Outcome, Record, RoleTimes, RoofSample, collect, dishonest
 from ktbench.spec.timeline import Timeline
 
 # Repeating a step runs the same arithmetic; threads may only reorder the last additions of a bf16 result.

@@ -11,9 +11,8 @@ import msgspec
 
 from ktbench.results import LOG_NAME, Run
 from ktbench.results.log import try_lock
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.points import points_of
-from ktbench.spec.record import Cell, Environment, Header, Record
+from ktbench.spec.cells import points_of
+from ktbench.spec.record import Cell, Environment, Header, Outcome, Record
 from ktbench.spec.run_spec import MeasureSpec
 
 NODES = "nodes"

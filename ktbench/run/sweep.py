@@ -13,10 +13,9 @@ from ktbench.run.commands import serve_command
 from ktbench.run.logits import logits_file
 from ktbench.run.messages import Open
 from ktbench.run.worker import Worker, WorkerDied
+from ktbench.spec.cells import turn_order, worker_groups
 from ktbench.spec.memory import WeightsKey
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Cell, Record
-from ktbench.spec.schedule import turn_order, worker_groups
+from ktbench.spec.record import Cell, Outcome, Record
 
 OnRecord = Callable[[Record], None]
 

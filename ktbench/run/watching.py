@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
-from ktbench.spec.conduct import Conduct
+from ktbench.spec.system_metrics import SystemMetrics
 
 
 class Watch(Protocol):
@@ -17,7 +17,7 @@ class Watch(Protocol):
     def steps(self) -> AbstractContextManager[None]:
         """The timed steps are inside; nothing is read between entering and leaving."""
 
-    def conduct(self) -> Conduct | None:
+    def conduct(self) -> SystemMetrics | None:
         """What was seen since `turn`; None where nobody looked."""
 
 
@@ -31,6 +31,6 @@ class Unwatched:
         """See `Watch`."""
         return nullcontext()
 
-    def conduct(self) -> Conduct | None:
+    def conduct(self) -> SystemMetrics | None:
         """See `Watch`."""
         return None

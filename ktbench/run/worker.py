@@ -19,8 +19,7 @@ from ktbench.engine.protocol import Unsupported
 from ktbench.run.messages import Answer, Open, Task, Trace, Turn, encoded
 from ktbench.run.oom import OomCount, killed_reason, oom_count
 from ktbench.spec.errors import said
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Cell, Record
+from ktbench.spec.record import Cell, Outcome, Record
 from ktbench.spec.timeline import Timeline
 
 _GRACE_S = 5.0

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import yaml
 
 from ktbench.resources import data_folder
-from ktbench.spec.plain import from_plain
+from ktbench.spec.wire import from_plain
 
 # fact: read in a paper, a slide or code; microbenchmark: fitted on one; prior: a usual value, not fitted; fitted: on
 # whole steps of one model (`python -m ktbench validate` fits them again).

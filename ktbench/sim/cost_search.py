@@ -1,10 +1,11 @@
-"""A user's price list of machines: read, checked, and each entry as the machine that it offers."""
+"""Searches a user's price list of machines for the cheapest that reaches a speed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
+from functools import cache
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ import yaml
 from ktbench.sim.sensitivity import Bottleneck, bottleneck
 from ktbench.sim.simulation import simulate
 from ktbench.spec.machine import BY_NAME, MachineSpec
-from ktbench.spec.plain import from_plain, to_plain
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.weights import FORMATS
+from ktbench.spec.wire import from_plain, to_plain
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,25 +51,38 @@ def with_all_features(spec: RunSpec) -> RunSpec:
     reasons = spec.machine.feature_reasons
     avx512, numa, cuda_graph = (not reasons[name] for name in ("avx512", "numa", "cuda_graph"))
     amx = not reasons["amx"] and FORMATS[spec.precision].amx
-    if not (avx512 or amx):
-        return replace(
-            spec,
-            engine=replace(
-                spec.engine, avx512=False, amx=False, dynamic=False, numa=False, cuda_graph=False, packed_dense=False
-            ),
-        )
-    return replace(
-        spec,
-        engine=replace(
-            spec.engine,
-            avx512=avx512,
-            amx=amx,
-            dynamic=True,
-            numa=numa,
-            cuda_graph=cuda_graph,
-            packed_dense=not cuda_graph,
-        ),
+    fused = avx512 or amx
+    engine = replace(
+        spec.engine,
+        avx512=avx512,
+        amx=amx,
+        dynamic=fused,
+        numa=fused and numa,
+        cuda_graph=fused and cuda_graph,
+        packed_dense=fused and not cuda_graph,
     )
+    return replace(spec, engine=engine)
+
+
+def entry_cells(prices: PriceList, compose: Callable[[str], RunSpec]) -> Iterator[tuple[PriceEntry, RunSpec]]:
+    """Each entry and the cell on its machine; `compose` returns the cell on a machine by name or file.
+
+    Raises ValueError naming the entry, where its machine or a change of it is wrong.
+    """
+    compose_once = cache(compose)
+    for number, entry in enumerate(prices.machines):
+        try:
+            spec = compose_once(prices.machine(entry))
+            if spec.machine is None:
+                raise ValueError(
+                    f"machine={entry.machine}: is not described; name a preset, a FILE.yaml, or local after `probe`"
+                )
+            changed = replace(spec, machine=entry.changed(spec.machine))
+        except ValueError as error:
+            if not str(error).startswith(("machine", "changes")):
+                raise
+            raise ValueError(f"{prices.where(number)}: {error}") from None
+        yield entry, changed
 
 
 def offer(spec: RunSpec, title: str, price: float, why: str = "") -> Offer:

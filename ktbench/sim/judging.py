@@ -1,4 +1,4 @@
-"""Holds the simulator against what was published, cell by cell and claim by claim."""
+"""Compares the simulator with published numbers and measured cells, cell by cell and claim by claim."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from math import exp
 import numpy as np
 
 from ktbench.sim.calibration import Calibration
-from ktbench.sim.fitting import FITTED_MODEL, fitted_ids
+from ktbench.sim.fitting import FITTED_MODEL, fitted_ids, is_fitted
+from ktbench.sim.measured import MeasuredCell
 from ktbench.sim.observation import Observation, residual
-from ktbench.sim.simulation import settled_deferral, with_deferral
+from ktbench.sim.simulation import resolved_deferral, step_seconds, with_deferral
+from ktbench.spec.run_spec import RunSpec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +47,7 @@ STATIC_POLICIES = ("random", "uniform", "front_loading", "frequency")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Error:
+class PublishedError:
     """One cell, `fitted` where constants were fitted on it.
 
     `error` is simulated over published throughput, less 1; where a share of busy time was published, of that share.
@@ -61,26 +63,26 @@ class Group:
     """Cells that are judged together, with the most that their errors should be at the median and at 90 %."""
 
     name: str
-    holds: Callable[[Error], bool]
+    holds: Callable[[PublishedError], bool]
     median: float | None = None
     p90: float | None = None
 
 
-def _of(figure: str, phase: str, *, base: bool = False) -> Callable[[Error], bool]:
-    def holds(one: Error) -> bool:
+def _of(figure: str, phase: str, *, base: bool = False) -> Callable[[PublishedError], bool]:
+    def holds(one: PublishedError) -> bool:
         seen = one.observation
         return seen.figure == figure and seen.spec.workload.phase == phase and seen.is_base == base
 
     return holds
 
 
-def _is_held_out(one: Error) -> bool:
+def _is_held_out(one: PublishedError) -> bool:
     """The other models' cells of Fig. 11, 12 and 14."""
     seen = one.observation
     return seen.figure in ("fig11", "fig12", "fig14") and seen.model != FITTED_MODEL
 
 
-def _is_placed(one: Error) -> bool:
+def _is_placed(one: PublishedError) -> bool:
     return one.observation.spec.engine.placement.policy in STATIC_POLICIES
 
 
@@ -99,11 +101,11 @@ GROUPS: tuple[Group, ...] = (
 )
 
 
-def judge(observations: Sequence[Observation], calibrations: Mapping[str, Calibration]) -> tuple[Error, ...]:
+def judge(observations: Sequence[Observation], calibrations: Mapping[str, Calibration]) -> tuple[PublishedError, ...]:
     """Every observation simulated, under the calibration that its machine names."""
     fitted = fitted_ids(observations)
     return tuple(
-        Error(observation=one, error=_error(one, _of_machine(one, calibrations)), fitted=one.id in fitted)
+        PublishedError(observation=one, error=_error(one, _of_machine(one, calibrations)), fitted=one.id in fitted)
         for one in observations
     )
 
@@ -121,7 +123,7 @@ def _of_machine(one: Observation, calibrations: Mapping[str, Calibration]) -> Ca
     return calibrations[machine.calibration]
 
 
-def qualities(errors: Sequence[Error]) -> Iterator[tuple[Group, bool, Quality]]:
+def qualities(errors: Sequence[PublishedError]) -> Iterator[tuple[Group, bool, Quality]]:
     """Quality of every group, of its fitted cells (True) and of the others apart; those without cells are left out."""
     for group in GROUPS:
         for fitted in (True, False):
@@ -138,20 +140,20 @@ class Claim:
     cases: int
 
 
-def saturation(errors: Sequence[Error], calibration: Calibration) -> Claim:
+def saturation(errors: Sequence[PublishedError], calibration: Calibration) -> Claim:
     """Whether the smallest number of deferred experts that saturates the host is the published choice."""
     chosen = [
         one.observation for one in errors if one.observation.figure == "fig12" and one.observation.spec.engine.deferral
     ]
     right = sum(
-        settled_deferral(with_deferral(one.spec, "auto"), calibration) == one.spec.engine.deferral for one in chosen
+        resolved_deferral(with_deferral(one.spec, "auto"), calibration) == one.spec.engine.deferral for one in chosen
     )
     return Claim(
         text="the published number of deferred experts is the simulator's choice", right=right, cases=len(chosen)
     )
 
 
-def placement_order(errors: Sequence[Error], least: float = 0.03) -> Claim:
+def placement_order(errors: Sequence[PublishedError], least: float = 0.03) -> Claim:
     """Of pairs of strategies at one ratio, published at speeds more than `least` apart: is the same one faster."""
     placed = [one for one in errors if one.observation.figure == "placement" and _is_placed(one)]
     pairs = [
@@ -164,18 +166,18 @@ def placement_order(errors: Sequence[Error], least: float = 0.03) -> Claim:
     return Claim(text="of two placements the published faster one is faster", right=right, cases=len(pairs))
 
 
-def _ratio(one: Error) -> float:
+def _ratio(one: PublishedError) -> float:
     return one.observation.spec.engine.placement.ratio
 
 
-def _is_faster(one: Error, other: Error) -> bool:
+def _is_faster(one: PublishedError, other: PublishedError) -> bool:
     """Whether the published faster one is faster; as fast as the other is not."""
     fast, slow = sorted((one, other), key=lambda each: each.observation.value)
     ratio = _simulated_s(slow) / _simulated_s(fast)
     return ratio > 1 + _TIE
 
 
-def _simulated_s(one: Error) -> float:
+def _simulated_s(one: PublishedError) -> float:
     return one.observation.value / (1 + one.error)
 
 
@@ -186,7 +188,7 @@ _OVER: Mapping[str, Mapping[str, str]] = {
 }
 
 
-def gains(errors: Sequence[Error], worth: float = 0.005) -> Claim:
+def gains(errors: Sequence[PublishedError], worth: float = 0.005) -> Claim:
     """Of gains of the breakdown more than `worth` from 1: is the simulated one on the same side."""
     cells = {_place(one): one for one in errors if one.observation.figure in ("fig11", "fig12", "fig14")}
     found = [
@@ -194,14 +196,42 @@ def gains(errors: Sequence[Error], worth: float = 0.005) -> Claim:
         for (phase, model, arm), one in cells.items()
         if (over := (phase, model, _OVER.get(phase, {}).get(arm, ""))) in cells
     ]
-    telling = [(one, over) for one, over in found if abs(over.observation.value / one.observation.value - 1) > worth]
-    right = sum(_is_faster(one, over) for one, over in telling)
-    return Claim(text="gains of the breakdown are on the published side of 1", right=right, cases=len(telling))
+    clear = [(one, over) for one, over in found if abs(over.observation.value / one.observation.value - 1) > worth]
+    right = sum(_is_faster(one, over) for one, over in clear)
+    return Claim(text="gains of the breakdown are on the published side of 1", right=right, cases=len(clear))
 
 
-def _place(one: Error) -> tuple[str, str, str]:
+def _place(one: PublishedError) -> tuple[str, str, str]:
     seen = one.observation
     work = seen.spec.workload
     arm = seen.spec.engine.label.replace("+v+m+d+n+c", "+m+d+n" if work.phase == "prefill" else "+v+d+n+c")
     of_breakdown = seen.spec.precision == "bf16" and work.prompt in (288, 8192) and not seen.spec.engine.deferral
     return (work.phase if of_breakdown else f"{seen.id}", seen.model, arm)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasuredError:
+    """A measured cell, simulated; `fitted` where the constants were fitted on it."""
+
+    spec: RunSpec
+    measured_s: float
+    simulated_s: float
+    fitted: bool
+
+    @property
+    def error(self) -> float:
+        """Simulated over measured time, less 1."""
+        return self.simulated_s / self.measured_s - 1
+
+
+def judge_measured(cells: Sequence[MeasuredCell], cost: Calibration) -> list[MeasuredError]:
+    """Every cell simulated on its machine. Raises ValueError for a cell that cannot be, as `step_graph`."""
+    return [
+        MeasuredError(
+            spec=one.spec,
+            measured_s=one.step_s,
+            simulated_s=step_seconds(one.spec, cost),
+            fitted=is_fitted(one.spec),
+        )
+        for one in cells
+    ]

@@ -8,9 +8,7 @@ from datetime import UTC, datetime
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from ktbench.spec.evidence import collect
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Cell, Environment, Record, RoleTimes
+from ktbench.spec.record import Cell, Environment, Outcome, Record, RoleTimes, collect
 from ktbench.spec.run_spec import RunSpec
 
 if TYPE_CHECKING:

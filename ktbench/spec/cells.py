@@ -1,21 +1,27 @@
-"""The cells of a sweep: every arm at every point of the axes, and the control beside each baseline."""
+"""The cells of a sweep: every arm at every point of the axes, a control beside each baseline, and their order.
+
+Every other round runs backwards, so that drift of the machine affects all cells alike.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import fields
 from typing import Any
 
-from ktbench.spec.arms import arm_changes
 from ktbench.spec.errors import RequestError
-from ktbench.spec.features import FEATURES, Feature
-from ktbench.spec.ids import spec_id
+from ktbench.spec.features import BY_NAME, FEATURES, Feature
 from ktbench.spec.machine import BY_NAME as CONSTANTS
 from ktbench.spec.machine import with_constant
-from ktbench.spec.plain import from_plain, to_plain
+from ktbench.spec.peers import is_black_box
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
-from ktbench.spec.sweep import SweepSpec
+from ktbench.spec.sweep import SweepSpec, arm_changes, arm_precision
+from ktbench.spec.wire import from_plain, spec_id, to_plain
+
+# Smaller layers are those of toy models, which may stay in the cache.
+_MOST_COPIES = 64
 
 
 def plan_cells(spec: RunSpec, sweep: SweepSpec, part: str = "") -> tuple[Cell, ...]:
@@ -93,3 +99,61 @@ def unsupported(spec: RunSpec, lacking: Mapping[str, str]) -> str:
 def _waived(feature: Feature, spec: RunSpec) -> bool:
     """Logical domains need no NUMA nodes."""
     return feature.needs == ("numa",) and spec.engine.domains is not None
+
+
+def points_of(cells: Sequence[Cell]) -> tuple[tuple[Cell, ...], ...]:
+    """Cells that are compared with each other together, in the order of the plan: arms and control of one point.
+
+    They differ in system and features, and in precision where labels of their part name one.
+    """
+    worded = {cell.part for cell in cells if arm_precision(_arm(cell))}
+    points: dict[tuple[object, ...], list[Cell]] = {}
+    for cell in cells:
+        points.setdefault(_point(cell, worded=cell.part in worded), []).append(cell)
+    return tuple(tuple(point) for point in points.values())
+
+
+def _arm(cell: Cell) -> str:
+    return cell.label.removesuffix(" (A/A)")
+
+
+def _point(cell: Cell, *, worded: bool) -> tuple[object, ...]:
+    spec = cell.spec
+    engine = tuple(repr(getattr(spec.engine, f.name)) for f in fields(spec.engine) if f.name not in BY_NAME)
+    precision = "" if worded else spec.precision
+    return (
+        cell.part,
+        repr(spec.model),
+        repr(spec.workload),
+        repr(spec.inject),
+        repr(spec.machine),
+        *engine,
+        precision,
+        spec.device_precision,
+    )
+
+
+def turn_order(cells: Sequence[Cell], round_number: int) -> tuple[Cell, ...]:
+    """Order of one round. In the first one black boxes come last: their logits are compared with the others'."""
+    if round_number == 0:
+        return tuple(sorted(cells, key=lambda cell: is_black_box(cell.spec.system)))
+    return tuple(cells if round_number % 2 == 0 else reversed(cells))
+
+
+def worker_groups(cells: Sequence[Cell]) -> tuple[tuple[Cell, ...], ...]:
+    """Cells that share weights share a worker; groups come in order of their first cell."""
+    groups: dict[tuple[object, ...], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(cell.spec.weights_key, []).append(cell)
+    return tuple(tuple(group) for group in groups.values())
+
+
+def layer_copies(expert_bytes: int, cache_bytes: int) -> int:
+    """Copies of a layer of which one round reads more than 1.25 times the last-level cache, at least 1, at most 64.
+
+    `expert_bytes` are those of all the routed experts of one layer as they are held, `cache_bytes` those of the
+    last-level cache (0 where it is not known). Raises ValueError where a layer has no bytes.
+    """
+    if expert_bytes < 1:
+        raise ValueError(f"expert_bytes={expert_bytes}: must be at least 1")
+    return min(5 * cache_bytes // (4 * expert_bytes) + 1, _MOST_COPIES)

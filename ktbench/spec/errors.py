@@ -1,5 +1,13 @@
 """Errors that are the user's to mend, and what errors say in one line."""
 
+from __future__ import annotations
+
+
+def at_least(key: str, value: float, least: float) -> None:
+    """Raises ValueError where `value` is below `least`."""
+    if value < least:
+        raise ValueError(f"{key}={value}: must be at least {least}")
+
 
 class RequestError(ValueError):
     """The request cannot be carried out as written: one line that says what, where and what is allowed."""

@@ -14,8 +14,9 @@ FeatureValue = bool | int | Literal["auto"]
 class Feature:
     """One toggle of the engine and what proves that it ran.
 
-    `needs` names machine grants (see `ktbench.host.grants`), `requires` lists feature names of which at least one must
-    be on as well, `counter` is the engine counter that must move when the feature is on and stay still when it is off.
+    `needs` names machine capabilities (`ktbench.host.capabilities`), `requires` lists feature names of which at least
+    one must be on as well, `counter` is the engine counter that must move when the feature is on and stay still when it
+    is off.
     """
 
     name: str

@@ -7,14 +7,29 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TypeAlias, get_args
 
+from ktbench.spec.cells import layer_copies, points_of, worker_groups
 from ktbench.spec.errors import RequestError
 from ktbench.spec.peers import BY_NAME, KT_MOST_BYTES, KT_SETTINGS
-from ktbench.spec.points import points_of
 from ktbench.spec.record import Cell
-from ktbench.spec.rotation import layer_copies
 from ktbench.spec.run_spec import RunSpec
-from ktbench.spec.schedule import worker_groups
 from ktbench.spec.weights import Precision, dense_bytes, expert_bytes
+
+
+def blocks_of(cells: Sequence[Cell], free_bytes: int, cache_bytes: int) -> tuple[tuple[Cell, ...], ...]:
+    """Points whose workers fit in `free_bytes` together, each in the first block that has room for its own."""
+    sizes = worker_bytes(cells, cache_bytes)
+    blocks: list[list[Cell]] = []
+    for point in points_of(cells):
+        block = next((block for block in blocks if _held([*block, *point], sizes) <= free_bytes), None)
+        if block is None:
+            blocks.append(block := [])
+        block += point
+    return tuple(map(tuple, blocks))
+
+
+def _held(cells: Sequence[Cell], sizes: dict[WeightsKey, int]) -> int:
+    return sum(sizes[key] for key in {cell.spec.weights_key for cell in cells})
+
 
 _GIB = 2**30
 _BF16_BYTES = 2

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from ktbench.spec.checks import at_least
+from ktbench.spec.errors import at_least
 
 System = Literal["ktbench", "llama.cpp", "llama-bench", "transformers", "kt-kernel", "fiddler"]
 # Transformers' own implementations of routed experts (`ExpertsInterface`).

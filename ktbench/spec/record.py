@@ -2,15 +2,126 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Literal
 
-from ktbench.spec.conduct import Conduct
-from ktbench.spec.evidence import Evidence
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.features import BY_NAME, FEATURES, FeatureValue
 from ktbench.spec.run_spec import MeasureSpec, RunSpec
 from ktbench.spec.suite import SuiteSpec
 from ktbench.spec.sweep import FigureKind
+from ktbench.spec.system_metrics import SystemMetrics
+
+
+class Outcome(StrEnum):
+    """End of one turn of a cell, or of the cell as a whole."""
+
+    OK = "OK"
+    NOISY = "NOISY"  # the ceiling on rounds or time was hit before the interval closed
+    IDLE = "IDLE"  # a feature asked for did not engage, or one not asked for did
+    UNSUPPORTED = "UNSUPPORTED"  # this machine or engine cannot run it; the reason says what is missing
+    WRONG = "WRONG"  # the output differs from the float32 reference
+    VACUOUS = "VACUOUS"  # the check could not have failed: it let a mutant pass
+    CRASHED = "CRASHED"
+    TIMEOUT = "TIMEOUT"
+    NO_MEMORY = "NO_MEMORY"
+
+    @property
+    def timed(self) -> bool:
+        """Whether samples under this outcome may be shown as the cell's speed."""
+        return self in (Outcome.OK, Outcome.NOISY)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """One feature of one turn. `seen` is None where the engine keeps no such counter."""
+
+    feature: str
+    asked: FeatureValue
+    counter: str
+    seen: int | None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the feature was asked to be on."""
+        return bool(self.asked)
+
+    @property
+    def honest(self) -> bool:
+        """A wanted feature must be seen at work; an unwanted one must not be."""
+        if self.seen is None:
+            return not self.wanted
+        return (self.seen > 0) == self.wanted
+
+    def __str__(self) -> str:
+        seen = "not counted" if self.seen is None else f"{self.seen:,}"
+        return f"{BY_NAME[self.feature].tag(True)}: {self.counter} {seen}, asked {'on' if self.wanted else 'off'}"
+
+
+def collect(asked: Mapping[str, FeatureValue], counted: Mapping[str, int]) -> tuple[Evidence, ...]:
+    """Evidence for every feature: `asked` by feature name, `counted` by counter name over the timed work alone."""
+    return tuple(
+        Evidence(feature=f.name, asked=asked[f.name], counter=f.counter, seen=counted.get(f.counter)) for f in FEATURES
+    )
+
+
+def dishonest(evidence: tuple[Evidence, ...]) -> str:
+    """Why this evidence contradicts what was asked; empty when it does not."""
+    return "; ".join(str(e) for e in evidence if not e.honest)
+
+
+SCORE = "score"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampleResult:
+    """One answer of one cell and its worth.
+
+    `question` is the same for every cell that was asked the same. `metric` is `score` (0 to 1) where answers are
+    graded, else what is measured: `nll_nats`, `kl_nats`, `top1`; values are means over `weight` tokens then. None is
+    an answer that cannot be graded here, `why` says why. `tokens` counts the new tokens of a generated answer, None
+    where none was generated.
+    """
+
+    cell: str
+    task: str
+    question: str
+    value: float | None
+    metric: str = SCORE
+    weight: float = 1.0
+    sample: int = 0
+    tokens: int | None = None
+    answer: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskResult:
+    """The end of one task of one cell: its answers count from here on.
+
+    `cached` of its `requests` had been answered before by the same engine, and are not in `evidence`, `took_s` and the
+    token counts. `setting` says how the questions were put where that is not plain from the spec.
+    """
+
+    cell: str
+    label: str
+    task: str
+    outcome: Outcome
+    provenance: Provenance
+    code_id: str
+    env_id: str
+    started: str
+    why: str = ""
+    took_s: float = 0.0
+    questions: int = 0
+    requests: int = 0
+    cached: int = 0
+    prompt_tokens: int = 0
+    new_tokens: int = 0
+    evidence: tuple[Evidence, ...] = ()
+    setting: str = ""
+
 
 Provenance = Literal["measured", "simulated", "published"]
 Role = Literal["arm", "control"]
@@ -131,7 +242,7 @@ class Record:
     notes: tuple[str, ...] = ()
     agreement: Agreement | None = None
     own_step_s: float | None = None
-    conduct: Conduct | None = None
+    conduct: SystemMetrics | None = None
 
     def __post_init__(self) -> None:
         if self.samples_s and not self.outcome.timed:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from ktbench.spec.checks import at_least
 from ktbench.spec.engine import EngineSpec
+from ktbench.spec.errors import at_least
 from ktbench.spec.inject import InjectSpec
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.peers import BY_NAME, PeerSpec, System, system_label

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ktbench.spec.checks import at_least
+from ktbench.spec.errors import at_least
 
 # How the score of a suite is made of its tasks'. `categories`: questions → task → category → average, each the plain
 # mean of the ones below it (LiveBench). `tasks`: the mean over tasks. `questions`: the mean over all questions (MMLU).

@@ -1,14 +1,167 @@
-"""What a sweep varies, frozen."""
+"""What a sweep varies: arms by their labels, axes, and designs over features."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
-from typing import Any, Literal
+from itertools import combinations, product
+from typing import Any, Literal, get_args
 
-from ktbench.spec.arms import arm_changes
-from ktbench.spec.designs import Design, DesignKind, Dropped
+from ktbench.spec.engine import EngineSpec
+from ktbench.spec.features import BY_NAME, FeatureValue, features_label, parse_features
+from ktbench.spec.peers import IMPLEMENTATIONS, PEERS
+from ktbench.spec.weights import Precision
+
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+
+
+def arm_changes(arm: str) -> dict[str, bool | int | str]:
+    """Spec changes by dotted key of an arm such as `base`, `+v+d`, `+v int8`, `llama.cpp` or `transformers eager`.
+
+    Every feature and the system are set, `precision` where it is named. Raises ValueError in one line for an unknown
+    word, for a second precision, and for a precision that no operator of the arm would have.
+    """
+    precision = arm_precision(arm)
+    changes: dict[str, bool | int | str] = {BY_NAME[name].key: value for name, value in arm_features(arm).items()}
+    changes |= _system_changes(arm)
+    return changes if precision is None else changes | {"precision": precision}
+
+
+def _system_changes(arm: str) -> dict[str, str]:
+    system = arm_peer(arm) or "ktbench"
+    named = [word for word in arm.split() if word in IMPLEMENTATIONS]
+    if len(named) > (system == "transformers"):
+        raise ValueError(f"arm {arm!r}: {named[-1]} goes with transformers, once")
+    return {"system": system} | ({"peer.implementation": named[0]} if named else {})
+
+
+def arm_peer(arm: str) -> str | None:
+    """The peer that an arm names; None for our own engine. Raises ValueError where it names two."""
+    names = {peer.name for peer in PEERS}
+    named = [word for word in arm.split() if word in names]
+    if len(named) > 1:
+        raise ValueError(f"arm {arm!r}: names {len(named)} systems, allowed is one")
+    return named[0] if named else None
+
+
+def arm_features(arm: str) -> dict[str, FeatureValue]:
+    """Feature values of an arm by feature name. Raises ValueError naming the unknown word and the allowed ones."""
+    peers = {peer.name for peer in PEERS}
+    words = " ".join(word for word in arm.split() if word not in {*PRECISIONS, *peers, *IMPLEMENTATIONS})
+    if words and arm_peer(arm):
+        raise ValueError(f"arm {arm!r}: {arm_peer(arm)} has none of our features, leave out {words}")
+    try:
+        return parse_features(words)
+    except ValueError as error:
+        raise ValueError(f"arm {arm!r}: {error}, one of {', '.join((*PRECISIONS, *sorted(peers)))}") from None
+
+
+def arm_precision(arm: str) -> Precision | None:
+    """The precision that an arm names; None where it leaves that to the spec. Raises ValueError as `arm_changes`."""
+    named = [precision for word in arm.split() for precision in PRECISIONS if word == precision]
+    if len(named) > 1:
+        raise ValueError(f"arm {arm!r}: names {len(named)} precisions, allowed is one")
+    features = arm_features(arm)
+    if named and named[0] != "bf16" and not (features["avx512"] or features["amx"] or arm_peer(arm)):
+        raise ValueError(f"arm {arm!r}: {named[0]} needs +v or +m, without them the experts run in bf16")
+    return named[0] if named else None
+
+
+DesignKind = Literal["ladder", "leave_one_out", "factorial"]
+
+MOST_FEATURES = 6  # 64 combinations
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dropped:
+    """An arm that a design would have and that no machine can run, and why."""
+
+    arm: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Design:
+    """Arms made of `features` on top of `baseline`, each in the words of labels: `+v`, `deferral=3`, `+v+d` as one.
+
+    ladder: one more at a time, in their order. leave_one_out: none, all, and all without each. factorial: every
+    combination. One that `EngineSpec` refuses (+d without +v or +m, deferral with skipping) is dropped; what only this
+    machine or this work rules out stays an arm, and its row says why it could not run. Raises ValueError in one line
+    for an unknown feature, one that is there twice, too many of them, and features that cannot all be on together.
+    """
+
+    kind: DesignKind
+    features: tuple[str, ...]
+    baseline: str = "base"
+
+    def __post_init__(self) -> None:
+        if not self.features:
+            raise ValueError(f"sweep.design={self.kind}: needs sweep.features, such as [+v,+d]")
+        seen = dict.fromkeys(_on("sweep.baseline", self.baseline), self.baseline)
+        for feature in self.features:
+            found = _on("sweep.features", feature)
+            if not found:
+                raise ValueError(f"sweep.features: {feature!r} turns nothing on")
+            if twice := [name for name in found if name in seen]:
+                raise ValueError(
+                    f"sweep.features: {feature!r} and {seen[twice[0]]!r} both set {BY_NAME[twice[0]].title}"
+                )
+            seen |= dict.fromkeys(found, feature)
+        if self.kind == "factorial" and len(self.features) > MOST_FEATURES:
+            raise ValueError(
+                f"sweep.features: a factorial of {len(self.features)} has {2 ** len(self.features)} combinations, "
+                f"allowed are {MOST_FEATURES} features; take fewer, or sweep.design=leave_one_out"
+            )
+        if why := self._refusal(self.features):
+            raise ValueError(f"sweep.features: they cannot all be on together: {why}")
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """Labels of the possible combinations, the baseline first."""
+        return tuple(self._label(chosen) for chosen in self._combinations() if not self._refusal(chosen))
+
+    @property
+    def dropped(self) -> tuple[Dropped, ...]:
+        """The impossible combinations, in the order of the design."""
+        found = ((self._label(chosen), self._refusal(chosen)) for chosen in self._combinations())
+        return tuple(Dropped(arm=label, why=why) for label, why in found if why)
+
+    def _combinations(self) -> Iterator[tuple[str, ...]]:
+        count = len(self.features)
+        if self.kind == "ladder":
+            yield from (self.features[:n] for n in range(count + 1))
+        elif self.kind == "factorial":
+            yield from (chosen for n in range(count + 1) for chosen in combinations(self.features, n))
+        else:
+            ones = [tuple(one for one in self.features if one != left) for left in self.features]
+            yield from dict.fromkeys([(), self.features, *ones])
+
+    def _label(self, chosen: Sequence[str]) -> str:
+        return features_label(self._values(chosen)) if chosen else self.baseline
+
+    def _values(self, chosen: Sequence[str]) -> dict[str, FeatureValue]:
+        values = parse_features(self.baseline)
+        for feature in chosen:
+            values |= _on("sweep.features", feature)
+        return values
+
+    def _refusal(self, chosen: Sequence[str]) -> str:
+        """Why no engine has the combination; empty where it can be built."""
+        try:
+            EngineSpec(**self._values(chosen))  # type: ignore[arg-type]
+        except ValueError as error:
+            return str(error)
+        return ""
+
+
+def _on(where: str, label: str) -> dict[str, FeatureValue]:
+    """Features that a label turns on, by name. Raises ValueError, headed by `where`, for an unknown word."""
+    try:
+        values = parse_features(label)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    return {name: value for name, value in values.items() if value != BY_NAME[name].off}
+
 
 FigureKind = Literal[
     "bars", "throughput", "latency", "roles", "depth", "paper", "accuracy", "deferral_accuracy", "precision_accuracy",
@@ -18,7 +171,7 @@ FigureKind = Literal[
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepSpec:
-    """Arms in the order of the table (see `ktbench.spec.arms`); `axes` maps spec keys to the values each arm is run at.
+    """Arms in the order of the table (see `arm_changes`); `axes` maps spec keys to the values each arm is run at.
 
     A value of an axis may be a mapping of spec keys, where others go with the axis' own:
     `workload.batch: [1, {workload.batch: 512, workload.steps: 2}]`. With `control` the baseline rides along a second
@@ -26,7 +179,7 @@ class SweepSpec:
     own; a part is called after the last word of its name. `published` names files of `reports/published` whose numbers
     are shown beside the cells that they are about, or the panel of one alone (`fig14a`); without arms they are all that
     is shown. The figure `paper` draws them. With a `design` the arms are those that it makes of `features` on top of
-    the baseline (see `ktbench.spec.designs`).
+    the baseline (see `Design`).
     """
 
     name: str = "run"

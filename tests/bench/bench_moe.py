@@ -19,7 +19,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from torch.nn.functional import linear, silu
 
 from ktbench._kernels import MoE, OpenMPTeam, PackedExperts, Team, ThreadPool
-from tests.kernels.grants import GGUF, PRECISIONS, isas_of, needs
+from tests.kernels.tables import GGUF, PRECISIONS, isas_of, needs
 
 EXPERTS, HIDDEN, FFN, ACTIVE = 64, 2048, 768, 8
 ENOUGH = 1 << 30  # bytes of weights, in as many layers as that takes

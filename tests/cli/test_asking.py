@@ -14,10 +14,8 @@ from ktbench.results import Log, Run, read_run
 from ktbench.run.answering import Asking, Said
 from ktbench.run.apart import ChildFailed
 from ktbench.spec.errors import RequestError
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Cell, Environment, Header, Part
+from ktbench.spec.record import Cell, Environment, Header, Outcome, Part, SampleResult, TaskResult
 from ktbench.spec.run_spec import MeasureSpec
-from ktbench.spec.scored import Asked, Scored
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 from tests.tiny import tiny_cell
 
@@ -46,12 +44,12 @@ class Children:
         for cell, task in wanted:
             if (cell.label, task) in self.dies_at:
                 raise ChildFailed(-9, "ended by SIGKILL")
-            answer = Scored(cell=cell.key, task=task, question="q", value=1.0)
+            answer = SampleResult(cell=cell.key, task=task, question="q", value=1.0)
             heard(Said(asked=ended(cell, task), scored=(answer,)))
 
 
-def ended(cell: Cell, task: str, outcome: Outcome = Outcome.OK, why: str = "") -> Asked:
-    return Asked(
+def ended(cell: Cell, task: str, outcome: Outcome = Outcome.OK, why: str = "") -> TaskResult:
+    return TaskResult(
         cell=cell.key, label=cell.label, task=task, outcome=outcome, why=why, provenance="measured",
         code_id="c", env_id="e", started="", questions=1,
     )  # fmt: skip
@@ -119,7 +117,9 @@ def test_a_resumed_run_asks_what_is_open_and_what_failed(tmp_path: Path, monkeyp
 
 def test_an_interrupt_keeps_the_tasks_that_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(wanted: Asking, heard: Callable[[Said], None]) -> None:
-        heard(Said(asked=ended(BASE, "sum"), scored=(Scored(cell=BASE.key, task="sum", question="q", value=0.0),)))
+        heard(
+            Said(asked=ended(BASE, "sum"), scored=(SampleResult(cell=BASE.key, task="sum", question="q", value=0.0),))
+        )
         raise KeyboardInterrupt
 
     monkeypatch.setattr(asking, "answer_apart", interrupted)
@@ -150,6 +150,8 @@ def test_the_baseline_of_a_part_is_what_its_cells_are_held_against() -> None:
     ],
 )
 def test_a_task_is_told_in_a_few_words(values: list[float | None], metric: str, said: str) -> None:
-    answers = [Scored(cell="c", task="sum", question=str(n), value=v, metric=metric) for n, v in enumerate(values)]
+    answers = [
+        SampleResult(cell="c", task="sum", question=str(n), value=v, metric=metric) for n, v in enumerate(values)
+    ]
     assert told(ended(BASE, "sum"), answers).startswith(f"{said} (1 questions")
     assert told(ended(BASE, "sum", Outcome.CRASHED, "gone"), ()) == "CRASHED: gone"

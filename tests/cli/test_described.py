@@ -9,11 +9,11 @@ import pytest
 
 from ktbench.cli.described import lacking_there
 from ktbench.spec.engine import PlacementSpec
-from ktbench.spec.ids import spec_id
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.weights import expert_bytes
+from ktbench.spec.wire import spec_id
 from tests.sim.testbed import cell_on, testbed
 from tests.tiny import tiny_cell, tiny_spec
 
@@ -61,7 +61,11 @@ def test_what_the_machine_has_it_can_run(spec: RunSpec) -> None:
         (testbed(domains=1), {"device": "cuda", "numa": True}, "+n: testbed has one NUMA domain"),
         (HOST_ONLY, {"device": "cuda"}, "engine.device=cuda: testbed has no GPU"),
         (HOST_ONLY, {"cuda_graph": True}, "+c: testbed has no GPU"),
-        (testbed(), {"device": "cuda", "packed_dense": True}, "+l: with engine.device=cuda the linear layers are PyTorch's"),
+        (
+            testbed(),
+            {"device": "cuda", "packed_dense": True},
+            "+l: with engine.device=cuda the linear layers are PyTorch's",
+        ),
         (testbed(), {"device": "cpu"}, "engine.device=cpu: testbed is simulated with its GPU, leave engine.device out"),
         (HOST_ONLY, {"threads": 73}, "engine.threads=73: allowed are 1 to 72"),
     ],

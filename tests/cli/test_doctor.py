@@ -8,8 +8,8 @@ import pytest
 
 from ktbench.cli import doctor
 from ktbench.cli.doctor import _split
-from ktbench.host import peers, software
-from ktbench.host.peers import FoundPeer
+from ktbench.host import software
+from ktbench.host.software import FoundPeer
 from ktbench.spec.peers import PEERS, Peer, PeerSpec
 
 
@@ -37,7 +37,7 @@ def test_every_peer_has_a_line_with_what_it_is_and_what_it_runs() -> None:
 
 
 def test_a_peer_that_is_missing_says_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "find_peer", lambda peer, spec: None)
+    monkeypatch.setattr(software, "find_peer", lambda peer, spec: None)
     assert lines_of_peers()["kt-kernel"].endswith(
         "- (kt-kernel is not installed: nox -s peers makes an environment with it)"
     )
@@ -52,7 +52,7 @@ def test_a_peer_that_is_installed_has_its_version_and_place(
     def found(peer: Peer, spec: PeerSpec) -> FoundPeer:
         return FoundPeer(python=python, version="0.3.36")
 
-    monkeypatch.setattr(peers, "find_peer", found)
+    monkeypatch.setattr(software, "find_peer", found)
     assert lines_of_peers()["llama.cpp"].endswith(said)
 
 

@@ -10,8 +10,7 @@ import pytest
 from ktbench.cli import drive
 from ktbench.cli.request import Planned
 from ktbench.run.apart import ChildFailed
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Cell
+from ktbench.spec.record import Cell, Outcome
 from ktbench.spec.run_spec import RunSpec
 from tests.tiny import tiny_cell, tiny_spec
 

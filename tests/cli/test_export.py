@@ -98,7 +98,7 @@ def test_a_file_that_is_there_is_refused_before_a_child_starts(
 
 def test_what_can_never_be_written_is_a_wrong_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = said(capsys, "model=kimi_k2", "model.layers=2", f"output={tmp_path / 'a.gguf'}")
-    assert line == "ktbench: export deepseek_v3 as GGUF: beta_fast=1.0, llama.cpp knows 32.0\n"
+    assert line == "ktbench: export deepseek_v3 as GGUF: beta_fast=1.0, llama.cpp supports 32.0\n"
     assert list(tmp_path.iterdir()) == []
 
 

@@ -13,8 +13,8 @@ import yaml
 
 from ktbench.config import is_installed
 from ktbench.results import Run, read_run
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.plain import to_plain
+from ktbench.spec.record import Outcome
+from ktbench.spec.wire import to_plain
 from tests.sim.testbed import testbed
 
 ROOT = Path(__file__).parents[2]

@@ -16,9 +16,7 @@ from ktbench.results import Log, Run, published_of, read_run
 from ktbench.results.between_runs import require_one_machine
 from ktbench.run.shares import NODES, is_asked, share_of, write_share
 from ktbench.spec.errors import RequestError
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Environment, Record
-from ktbench.spec.scored import Asked
+from ktbench.spec.record import Environment, Outcome, Record, TaskResult
 from tests.run.test_shares import turn
 
 WORDS = ("model=tiny", "workload.prompt=8", "workload.steps=2", "sweep.arms=[base,+v]", "sweep.published=[fig13]")
@@ -149,7 +147,7 @@ def test_a_node_of_other_cells_or_of_a_sweep_that_goes_on_is_left_alone() -> Non
 
 
 def test_a_machine_on_which_nothing_was_timed_has_not_measured() -> None:
-    asked = Asked(
+    asked = TaskResult(
         cell=BASE.key, label=BASE.label, task="t", outcome=Outcome.CRASHED, provenance="measured", code_id="code",
         env_id="third", started="",
     )  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 
 from ktbench.cli.progress import round_ended
 from ktbench.results import Run
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 from ktbench.spec.run_spec import MeasureSpec
 from tests.report.layers import LayerArm, LayerPart, LayerStore
 from tests.report.peer_stores import DECODE

@@ -32,5 +32,5 @@ def test_a_peers_row_says_what_shows_that_it_gives_the_same_answers(
     lines = capsys.readouterr().out.splitlines()
     row = next(n for n, line in enumerate(lines) if line.startswith("llama.cpp"))
     assert lines[row + 1].strip() == PEERS[2].notes[0]
-    assert "no experts call shows to be checked" in lines[row + 2] and said in lines[row + 2]
+    assert "the experts' outputs cannot be observed" in lines[row + 2] and said in lines[row + 2]
     assert ("†" in lines[row]) == (said == UNPROVEN_NOTE)

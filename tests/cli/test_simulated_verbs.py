@@ -14,9 +14,8 @@ from ktbench.cli import main, request
 from ktbench.cli.request import Planned, plan_request, read_request
 from ktbench.results import read_run
 from ktbench.spec.errors import RequestError
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.plain import to_plain
-from ktbench.spec.record import Record
+from ktbench.spec.record import Outcome, Record
+from ktbench.spec.wire import to_plain
 from tests.sim.testbed import testbed
 from tests.tiny import CONFIG
 

@@ -22,9 +22,8 @@ from ktbench.host import timing_lock
 from ktbench.results import Log, NotKept, Run, StoreError, read_run
 from ktbench.run.shares import NODES, is_asked, read_share, share_of, withdraw, write_share
 from ktbench.spec.errors import RequestError
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.plain import to_plain
-from ktbench.spec.record import Environment
+from ktbench.spec.record import Environment, Outcome
+from ktbench.spec.wire import to_plain
 from tests.sim.testbed import testbed
 from tests.tiny import tiny_cell
 from tests.waiting import until

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ktbench.cli import main
-from ktbench.cli.validation import read_resisting
 from ktbench.results import published_names, read_published
+from ktbench.sim.validation import read_explanations
 
 RECORDED = Path(__file__).parents[2] / "reports" / "recorded" / "zen4_2_cores"
 
@@ -51,4 +51,4 @@ def test_bad_requests_are_one_line(words: list[str], said: str, capsys: pytest.C
 
 def test_explanations_are_of_published_numbers() -> None:
     known = {number.id for number in read_published(*published_names())}
-    assert set(read_resisting()) <= known
+    assert set(read_explanations()) <= known

@@ -14,7 +14,7 @@ import pytest
 from ktbench.cli import VERBS
 from ktbench.results import read_run
 from ktbench.results.log import encode
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 from tests.command import KTBENCH
 
 ROOT = Path(__file__).parents[2]

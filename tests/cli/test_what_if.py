@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from ktbench.cli import main
-from ktbench.spec.plain import to_plain
+from ktbench.spec.wire import to_plain
 from tests.sim.testbed import testbed
 
 ROOT = Path(__file__).parents[2]

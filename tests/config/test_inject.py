@@ -14,9 +14,8 @@ from ktbench.config import Request, compose, freeze
 from ktbench.config.inject import parse_rules, read_rules
 from ktbench.resources import data_folder
 from ktbench.spec.errors import RequestError
-from ktbench.spec.ids import digest
 from ktbench.spec.inject import InjectSpec
-from ktbench.spec.plain import to_plain
+from ktbench.spec.wire import digest, to_plain
 
 RULE = {"name": "norms", "operator": "rms_norm", "class_name": ".*RMSNorm"}
 SHIPPED = sorted(path.stem for path in (data_folder("conf") / "inject").glob("*.yaml"))

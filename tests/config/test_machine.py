@@ -17,9 +17,9 @@ from ktbench.resources import checkout, data_folder
 from ktbench.spec.cells import plan_cells
 from ktbench.spec.errors import RequestError
 from ktbench.spec.machine import CONSTANTS, MachineSpec
-from ktbench.spec.plain import from_plain
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.wire import from_plain
 
 FOLDER = data_folder("conf") / "machine"
 PRESETS = sorted(path.stem for path in FOLDER.glob("*.yaml") if path.stem != "here")

@@ -10,9 +10,9 @@ import yaml
 from docs.gen.repository import DOCS
 from ktbench.config.freeze import freeze_model
 from ktbench.eval.tasks.sources import load_task
-from ktbench.spec.plain import from_plain
 from ktbench.spec.run_spec import ModelSpec
 from ktbench.spec.suite import SuiteSpec
+from ktbench.spec.wire import from_plain
 
 
 def written(page: str) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def stepped(engine: Generator, prompts: Ids, given: Ids, ends: tuple[int, ...]) 
         return [given[i][number] for i in left]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ktbench.engine.answering_choice.Chooser.choose", lambda self, *asked: choose(*asked))
+        patch.setattr("ktbench.engine.generate.Chooser.choose", lambda self, *asked: choose(*asked))
         answers = engine.generate(
             prompts, [Sampling()] * len(prompts), room=max(ends), ended=lambda i, tokens: len(tokens) == ends[i]
         )

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ktbench.engine.decode.forward import Forward
-from ktbench.engine.decode.step import LeanDecoding
+from ktbench.engine.decode.step import Forward
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.spec.engine import EngineSpec
 from tests.engine.engines import TOLERANCE, cell, changed, engine_for, needs_avx512
@@ -57,20 +56,11 @@ def by_steps(system: HybridEngine) -> Tensor:
     forward = Forward(components.network)
     forward.pad(PADDING)
     tokens = [forward.onward(ids).argmax(dim=-1)]
-    assert forward.cache is not None
-    assert components.attention is not None
-    decoding = LeanDecoding(
-        components.network,
-        components.attention,
-        system._components.recording(),
-        forward.cache.layers,
-        PADDING,
-        PROMPT + NEW,
-    )
-    decoding.record(tokens[0][:, None])
+    decoding = components.decoder(forward.remember(), PROMPT + NEW)
+    decoding.record(tokens[0][:, None], None)
     assert decoding.recorded, decoding.why
     for _ in range(NEW - 1):
-        tokens.append(decoding.step(tokens[-1][:, None]).argmax(dim=-1))
+        tokens.append(decoding.step(tokens[-1][:, None], None).argmax(dim=-1))
     return torch.stack(tokens, dim=1)
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ktbench.engine.decode.step import LeanSteps
+from ktbench.engine.decode.step import ReplayDecoder
 from ktbench.engine.dense import PackedLinear
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
@@ -109,8 +109,9 @@ def test_steps_are_replayed_and_need_no_mask(form: Form) -> None:
 
 
 def recorded(system: HybridEngine) -> bool:
-    assert isinstance(system._steps, LeanSteps)
-    return system._steps._decoding.recorded
+    runner = system._replayed.runner
+    assert isinstance(runner, ReplayDecoder)
+    return runner.recorded
 
 
 def test_replayed_steps_are_bit_for_bit_those_of_the_modelling_code(form: Form) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ktbench.engine.decode.forward import Forward
+from ktbench.engine.decode.step import Forward
 from ktbench.engine.load import load
 from ktbench.engine.protocol import HostRole, System
 from ktbench.peers.transformers.system import open_transformers

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ktbench.eval.asking import Answer
 from ktbench.eval.drift import DriftPlan, divergence_nats, measure_drift
+from ktbench.eval.grade import GradedAnswer
 from ktbench.eval.texts import Document
 
 VOCAB = 128
@@ -60,7 +60,7 @@ class Bigrams:
         return logits
 
 
-def ask(answering: Bigrams, reference: Path, *, own: bool, plan: DriftPlan = PLAN) -> list[Answer]:
+def ask(answering: Bigrams, reference: Path, *, own: bool, plan: DriftPlan = PLAN) -> list[GradedAnswer]:
     return list(measure_drift(answering, Letters(), DOCUMENTS, plan=plan, reference=reference, is_reference=own))
 
 
@@ -157,14 +157,14 @@ def test_a_file_is_whole_or_not_there(reference: Path, tmp_path: Path) -> None:
     assert [path.suffix for path in tmp_path.iterdir()] == [".part"]
     begun.close()  # type: ignore[attr-defined]
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ValueError, match="no predictions of the unmodified model; it is asked first"):
+    with pytest.raises(ValueError, match="no predictions of the unmodified model, which has to be evaluated first"):
         ask(Bigrams(TABLE), tmp_path / "kept", own=False)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model": "def"}, "predictions of model=abc, this is def; ask the baseline again"),
+        ({"model": "def"}, "predictions of model=abc, this is def; evaluate the baseline again"),
         ({"phase": "prefill"}, "predictions of phase=decode, this is prefill"),
         ({"prompt": 9, "given": 5}, "predictions of text="),
         ({"seed": 1, "limit": 3}, "predictions of text="),

@@ -12,8 +12,8 @@ import torch
 
 from ktbench.engine.generate import Generator, open_generator
 from ktbench.engine.protocol import HostRole
-from ktbench.eval.asking import Answer
 from ktbench.eval.drift import DriftPlan, Phase, measure_drift
+from ktbench.eval.grade import GradedAnswer
 from ktbench.eval.texts import Document
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from tests.engine.engines import cell, changed, needs_avx512, plain, saved
@@ -61,7 +61,9 @@ def answering(cells: Mapping[str, RunSpec]) -> Iterator[Generator]:
     torch.set_num_threads(threads)
 
 
-def measured(answering: Generator, cells: Mapping[str, RunSpec], phase: Phase, file: Path) -> dict[str, list[Answer]]:
+def measured(
+    answering: Generator, cells: Mapping[str, RunSpec], phase: Phase, file: Path
+) -> dict[str, list[GradedAnswer]]:
     found = {}
     for name, spec in cells.items():
         answering.use(spec)
@@ -71,7 +73,7 @@ def measured(answering: Generator, cells: Mapping[str, RunSpec], phase: Phase, f
     return found
 
 
-def mean(answers: list[Answer], metric: str) -> float:
+def mean(answers: list[GradedAnswer], metric: str) -> float:
     chosen = [(one.value or 0.0, one.weight) for one in answers if one.metric == metric]
     return sum(value * weight for value, weight in chosen) / sum(weight for _, weight in chosen)
 

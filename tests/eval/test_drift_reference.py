@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ktbench.eval.drift_reference import Subject, keeping, kept
+from ktbench.eval.drift import ReferenceHeader, read_reference, write_reference
 
-SUBJECT = Subject(model="abc", phase="decode", text="def", windows=3, positions=6, vocab=50)
+SUBJECT = ReferenceHeader(model="abc", phase="decode", text="def", windows=3, positions=6, vocab=50)
 POSITIONS = (3, 1, 2)
 LOGITS = np.random.default_rng(5).normal(size=(6, 50))
 LOG_P = (LOGITS - np.log(np.exp(LOGITS).sum(axis=1, keepdims=True))).astype(np.float32)
@@ -18,14 +18,14 @@ WINDOWS = np.split(LOG_P, np.cumsum(POSITIONS)[:-1])
 
 
 def write(path: Path, windows: list[np.ndarray] = WINDOWS) -> Path:
-    with keeping(path, SUBJECT) as keep:
+    with write_reference(path, SUBJECT) as keep:
         for log_p in windows:
             keep(log_p)
     return path
 
 
-def read(path: Path, subject: Subject = SUBJECT) -> list[np.ndarray]:
-    return list(kept(path, subject, POSITIONS))
+def read(path: Path, subject: ReferenceHeader = SUBJECT) -> list[np.ndarray]:
+    return list(read_reference(path, subject, POSITIONS))
 
 
 def test_what_is_read_is_what_was_kept(tmp_path: Path) -> None:
@@ -49,15 +49,17 @@ def test_a_file_that_is_not_whole_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="predictions are of 49 tokens, the model's vocabulary has 50"):
         write(path, [WINDOWS[0][:, 1:]])
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ValueError, match="base: no predictions of the unmodified model; it is asked first"):
+    with pytest.raises(
+        ValueError, match="base: no predictions of the unmodified model, which has to be evaluated first"
+    ):
         read(path)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model": "xyz"}, "predictions of model=abc, this is xyz; ask the baseline again"),
-        ({"phase": "prefill"}, "predictions of phase=decode, this is prefill; ask"),
+        ({"model": "xyz"}, "predictions of model=abc, this is xyz; evaluate the baseline again"),
+        ({"phase": "prefill"}, "predictions of phase=decode, this is prefill; evaluate"),
         ({"text": "other"}, "predictions of text=def, this is other"),
         ({"vocab": 25}, "predictions of vocab=50, this is 25"),
     ],
@@ -70,12 +72,12 @@ def test_predictions_of_something_else_are_refused(change: dict[str, object], me
 @pytest.mark.parametrize(
     ("cut", "end", "message"),
     [
-        (slice(0, -1), b"", r"is damaged, \d+ bytes of \d+; ask the baseline again"),
-        (slice(1, None), b"", "is no file of predictions; ask the baseline again"),
+        (slice(0, -1), b"", r"is damaged, \d+ bytes of \d+; evaluate the baseline again"),
+        (slice(1, None), b"", "is no file of predictions; evaluate the baseline again"),
         (slice(0, 0), b"", "is no file of predictions"),
         (slice(0, 0), b"\xff\xfe\n", "is no file of predictions"),
         (slice(0, 0), b'{"model": 1}\n', "is no file of predictions"),
-        (slice(0, -400), b"\0" * 400, "is damaged, window 2 holds no probabilities; ask the baseline again"),
+        (slice(0, -400), b"\0" * 400, "is damaged, window 2 holds no probabilities; evaluate the baseline again"),
         (slice(0, -400), b"\x7f" * 400, "window 2 holds no probabilities"),
         (slice(0, -400), b"\xff" * 400, "window 2 holds no probabilities"),
     ],

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ktbench.eval.perplexity import measure_perplexity
+from ktbench.eval.evaluate import measure_perplexity
 from ktbench.eval.texts import Document
 
 model = pytest.importorskip("lm_eval.api.model")

@@ -8,18 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from examples.nano.model import new_model, save
 from ktbench.engine.checkpoint import inspect_checkpoint
 from ktbench.engine.protocol import HostRole
-from ktbench.eval.nano.checkpoint import save
-from ktbench.eval.nano.training import new_model
-from ktbench.eval.session import Ids, Reference, Session, acts_nowhere
+from ktbench.eval.session import EvalSession, Ids, Reference, inactive_feature
 from ktbench.spec.engine import EngineSpec
-from ktbench.spec.evidence import Evidence
-from ktbench.spec.ids import spec_id
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Cell
+from ktbench.spec.record import Cell, Evidence, Outcome
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.spec.suite import SuiteSpec, TaskSpec
+from ktbench.spec.wire import spec_id
 
 SORT = TaskSpec(name="sort", source="nano/sort", category="data_analysis")
 DECODE = TaskSpec(name="decode", source="drift/decode")
@@ -43,8 +40,8 @@ def cell(folder: Path, label: str = "base", **engine: object) -> Cell:
     return Cell(label=label, spec=spec, spec_id=spec_id(spec))
 
 
-def opened(cells: list[Cell], answers: Path, suite: SuiteSpec = SUITE) -> Session:
-    return Session.open(cells, HostRole(cores=1), suite, answers, IDS, lambda done, of: None)
+def opened(cells: list[Cell], answers: Path, suite: SuiteSpec = SUITE) -> EvalSession:
+    return EvalSession.open(cells, HostRole(cores=1), suite, answers, IDS, lambda done, of: None)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +56,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def session(cells: list[Cell], answers: Path) -> Iterator[Session]:
+def session(cells: list[Cell], answers: Path) -> Iterator[EvalSession]:
     yield opened(cells, answers)
 
 
@@ -67,8 +64,10 @@ def reference(answers: Path, *, is_this: bool) -> Reference:
     return Reference(path=answers / "references" / "decode.logp", is_this=is_this)
 
 
-def test_a_task_ends_with_its_answers_and_what_proves_them(session: Session, cells: list[Cell], answers: Path) -> None:
-    asked, scored = session.ask(cells[1], "sort", reference(answers, is_this=False))
+def test_a_task_ends_with_its_answers_and_what_proves_them(
+    session: EvalSession, cells: list[Cell], answers: Path
+) -> None:
+    asked, scored = session.evaluate(cells[1], "sort", reference(answers, is_this=False))
     assert (asked.outcome, asked.questions, asked.requests, asked.cached) == (Outcome.OK, 3, 3, 0)
     assert asked.new_tokens == sum(one.tokens or 0 for one in scored) > 0
     assert asked.prompt_tokens > 0
@@ -84,22 +83,22 @@ def asked_deferrals(new_tokens: int) -> int:
 
 
 def test_what_the_same_cell_answered_before_is_not_asked_again(
-    session: Session, cells: list[Cell], answers: Path
+    session: EvalSession, cells: list[Cell], answers: Path
 ) -> None:
-    first, scored = session.ask(cells[0], "sort", reference(answers, is_this=True))
-    asked, again = opened(cells, answers).ask(cells[0], "sort", reference(answers, is_this=True))
+    first, scored = session.evaluate(cells[0], "sort", reference(answers, is_this=True))
+    asked, again = opened(cells, answers).evaluate(cells[0], "sort", reference(answers, is_this=True))
     assert (first.cached, asked.cached, asked.new_tokens, asked.evidence) == (0, 3, 0, ())
     assert again == scored
 
 
 def test_drift_is_nothing_for_the_unmodified_model_and_something_for_another(
-    session: Session, cells: list[Cell], answers: Path
+    session: EvalSession, cells: list[Cell], answers: Path
 ) -> None:
-    asked, own = session.ask(cells[0], "decode", reference(answers, is_this=True))
+    asked, own = session.evaluate(cells[0], "decode", reference(answers, is_this=True))
     assert "right answers to questions of the nano model's tasks" in asked.setting
     assert {one.value for one in own if one.metric == "kl_nats"} == {0.0}
     assert {one.value for one in own if one.metric == "top1"} == {1.0}
-    _, skipping = session.ask(cells[2], "decode", reference(answers, is_this=False))
+    _, skipping = session.evaluate(cells[2], "decode", reference(answers, is_this=False))
     assert min(one.value or 0.0 for one in skipping if one.metric == "kl_nats") > 0
     assert asked.questions == 3
 
@@ -107,41 +106,43 @@ def test_drift_is_nothing_for_the_unmodified_model_and_something_for_another(
 def test_perplexity_says_what_text_it_is_of(folder: Path, cells: list[Cell], tmp_path: Path) -> None:
     (tmp_path / "test.txt").write_text(" = One = \n a few words \n = Two = \n and <unk> more \n")
     suite = SuiteSpec(name="w", tasks=(TEXT,), data_dir=str(tmp_path))
-    asked, scored = opened(cells, tmp_path / "answers", suite).ask(cells[0], "text", reference(tmp_path, is_this=True))
+    asked, scored = opened(cells, tmp_path / "answers", suite).evaluate(
+        cells[0], "text", reference(tmp_path, is_this=True)
+    )
     assert asked.setting.startswith("WikiText-2 test")
     assert {one.metric for one in scored} == {"nll_nats", "nll_nats_per_word", "nll_nats_per_byte"}
 
 
-def test_what_the_engine_cannot_answer_is_unsupported(session: Session, folder: Path, answers: Path) -> None:
-    asked, scored = session.ask(cell(folder, "auto", deferral="auto"), "sort", reference(answers, is_this=False))
+def test_what_the_engine_cannot_answer_is_unsupported(session: EvalSession, folder: Path, answers: Path) -> None:
+    asked, scored = session.evaluate(cell(folder, "auto", deferral="auto"), "sort", reference(answers, is_this=False))
     assert (asked.outcome, scored) == (Outcome.UNSUPPORTED, ())
     assert "deferral=auto" in asked.why
 
 
 def test_a_feature_that_was_not_seen_makes_a_task_idle(
-    session: Session, cells: list[Cell], answers: Path, monkeypatch: pytest.MonkeyPatch
+    session: EvalSession, cells: list[Cell], answers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unseen = Evidence(feature="skipping", asked=6, counter="skipped_experts", seen=0)
     with monkeypatch.context() as patch:
         patch.setattr(session, "_evidence", lambda spec, task, before: (unseen,))
-        asked, scored = session.ask(cells[2], "sort", reference(answers, is_this=False))
+        asked, scored = session.evaluate(cells[2], "sort", reference(answers, is_this=False))
     assert (asked.outcome, scored) == (Outcome.IDLE, ())
     assert "skipped_experts 0" in asked.why
-    again, _ = session.ask(cells[2], "sort", reference(answers, is_this=False))
+    again, _ = session.evaluate(cells[2], "sort", reference(answers, is_this=False))
     assert (again.outcome, again.cached) == (Outcome.OK, 0)  # what an idle cell answered is not used
 
 
 def test_a_task_that_cannot_be_asked_costs_itself_alone(
-    session: Session, cells: list[Cell], answers: Path, tmp_path: Path
+    session: EvalSession, cells: list[Cell], answers: Path, tmp_path: Path
 ) -> None:
     lost = Reference(path=tmp_path / "nowhere.logp", is_this=False)
-    asked, scored = session.ask(cells[1], "decode", lost)
+    asked, scored = session.evaluate(cells[1], "decode", lost)
     assert (asked.outcome, scored) == (Outcome.CRASHED, ())
     assert "nowhere.logp" in asked.why
-    assert session.ask(cells[1], "sort", lost)[0].outcome is Outcome.OK
+    assert session.evaluate(cells[1], "sort", lost)[0].outcome is Outcome.OK
 
 
-def test_a_task_with_nothing_to_ask_is_not_idle(session: Session, cells: list[Cell]) -> None:
+def test_a_task_with_nothing_to_ask_is_not_idle(session: EvalSession, cells: list[Cell]) -> None:
     session._use(cells[1].spec)
     assert session._evidence(cells[1].spec, SORT, session._lm.answering.counters()) == ()
 
@@ -149,8 +150,8 @@ def test_a_task_with_nothing_to_ask_is_not_idle(session: Session, cells: list[Ce
 @pytest.mark.parametrize("feature", ["deferral", "skipping"])
 def test_a_task_without_decode_steps_does_not_see_what_acts_in_them(folder: Path, feature: str) -> None:
     changed = cell(folder, **{feature: 2}).spec
-    assert "engine.defer_prefill=true" in acts_nowhere(changed, TEXT)
-    assert acts_nowhere(changed, SORT) == ""
+    assert "engine.defer_prefill=true" in inactive_feature(changed, TEXT)
+    assert inactive_feature(changed, SORT) == ""
     everywhere = replace(changed, engine=replace(changed.engine, defer_prefill=True))
-    assert acts_nowhere(everywhere, TEXT) == ""
-    assert acts_nowhere(cell(folder).spec, TEXT) == ""
+    assert inactive_feature(everywhere, TEXT) == ""
+    assert inactive_feature(cell(folder).spec, TEXT) == ""

@@ -94,7 +94,7 @@ def test_the_hub_is_asked_where_no_folder_is_named(monkeypatch: pytest.MonkeyPat
 
     hub_rows.cache_clear()
     monkeypatch.setattr(datasets, "load_dataset", fail)
-    with pytest.raises(ValueError, match=r"wikitext_document_level: cannot be had .* give data_dir=FOLDER"):
+    with pytest.raises(ValueError, match=r"wikitext_document_level: cannot be loaded .* give data_dir=FOLDER"):
         wikitext2(None)
     monkeypatch.setattr(datasets, "load_dataset", load)
     assert [one.text for one in wikitext2(None).documents] == [" = A = \n", " = B = \n"]

@@ -13,7 +13,7 @@ from ktbench.cli import opening
 from ktbench.results import find, read_run
 from ktbench.run import session
 from ktbench.run import sweep as sweeping
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 from tests.faults.findings import Finding
 from tests.faults.kills import Undisturbed
 from tests.faults.lives import (

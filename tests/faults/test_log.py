@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from ktbench.results import LOG_NAME, Log, StoreError, read_run
 from ktbench.results.lines import encode
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Header, Part, Record
+from ktbench.spec.record import Header, Outcome, Part, Record
 from tests.tiny import tiny_cell
 
 CELL = tiny_cell()

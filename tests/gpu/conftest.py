@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from ktbench.host.grants import machine_grants
+from ktbench.host.capabilities import machine_capabilities
 
 
 @pytest.fixture(autouse=True)
 def needs_cuda() -> None:
-    if reason := machine_grants()["cuda"]:
+    if reason := machine_capabilities()["cuda"]:
         pytest.skip(reason)
 
 
 @pytest.fixture
 def needs_avx512() -> None:
-    if reason := machine_grants()["avx512"]:
+    if reason := machine_capabilities()["avx512"]:
         pytest.skip(f"avx512: {reason}")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ktbench.engine.cuda import experts as module
-from ktbench.engine.cuda.experts import DeviceExperts
+from ktbench.engine.cuda.experts import SlotExperts
 from ktbench.engine.routing import Routing
 from tests.engine.cuda.test_experts import FORMS, E, Store, call, expected
 
@@ -28,7 +28,7 @@ def there(routing: Routing) -> Routing:
 @pytest.mark.parametrize("tokens", [1, 5, 40])
 def test_every_form_against_float32(form: str, tokens: int) -> None:
     store, placed = Store(FORMS[form]), [4, 1, 3]
-    experts = DeviceExperts(E, placed, store, torch.device("cuda"))
+    experts = SlotExperts(E, placed, store, torch.device("cuda"))
     hidden, routing = call(tokens)
     truth = expected(store, placed, hidden, routing)
     seen = experts(hidden.cuda(), there(routing)).cpu().float()
@@ -38,7 +38,7 @@ def test_every_form_against_float32(form: str, tokens: int) -> None:
 @pytest.mark.usefixtures("way")
 def test_a_captured_call_sees_moves() -> None:
     store = Store(FORMS["gpt_oss"])
-    experts = DeviceExperts(E, [4, 1], store, torch.device("cuda"))
+    experts = SlotExperts(E, [4, 1], store, torch.device("cuda"))
     hidden, routing = call(5)
     x, where = hidden.cuda(), there(routing)
     for _ in range(2):

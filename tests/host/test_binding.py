@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.host.binding import memory_on_node
+from ktbench.host.probe import memory_on_node
 
 
 def policies() -> set[str]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ktbench.host.cuda import CudaDevices, Gpu
 from ktbench.host.energy import Meter, energy_between, joules_between, open_meters
-from ktbench.spec.conduct import Energy
+from ktbench.spec.system_metrics import Energy
 from tests.host.conftest import Grow
 
 RAPL = "sys/class/powercap"

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from ktbench.host.environment import env_id, environment
-from ktbench.host.settings import Settings, read_settings
+from ktbench.host.health import Settings, read_settings
 from ktbench.host.software import package_version, parse_version, program_versions
-from ktbench.spec.plain import from_plain, to_plain
 from ktbench.spec.record import Environment
+from ktbench.spec.wire import from_plain, to_plain
 from tests.host.conftest import CPU, Grow
 
 FACTS: dict[str, Any] = {

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ktbench.host.grants import machine_grants
+from ktbench.host.capabilities import machine_capabilities
 
 
 @pytest.mark.gpu
 def test_a_granted_device_is_one_that_pytorch_can_use() -> None:
-    if reason := machine_grants()["cuda"]:
+    if reason := machine_capabilities()["cuda"]:
         pytest.skip(reason)
     import torch
 

@@ -9,7 +9,8 @@ import pytest
 from ktbench.host.health import health_facts
 from ktbench.host.memory import read_filling, read_quota_stops
 from ktbench.host.topology import read_topology
-from ktbench.spec.health import MACHINE_CHECKS, TURN_CHECKS, unknown, warnings
+from ktbench.spec.machine_health import MACHINE_CHECKS, unknown, warnings
+from ktbench.spec.turn_health import TURN_CHECKS
 from tests.host.conftest import CPU, Grow
 
 MEMINFO = {

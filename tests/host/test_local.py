@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from ktbench.host import local
-from ktbench.host.describe import Constant, MachineDescription, save_description
-from ktbench.host.local import machine_content, read_local_machine
+from ktbench.host import describe
+from ktbench.host.describe import Constant, MachineDescription, machine_content, read_local_machine, save_description
 from ktbench.spec.machine import MachineSpec
-from ktbench.spec.plain import from_plain
 from ktbench.spec.record import Environment
+from ktbench.spec.wire import from_plain
 
 ENV_ID = "e" * 12
 PATH = Path("runs") / f"machine-{ENV_ID}.yaml"
@@ -101,7 +100,7 @@ def test_what_is_missing_is_named(gone: str, message: str) -> None:
 
 
 def test_the_description_of_this_machine_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "environment", lambda: Environment(env_id=ENV_ID, code_id="c" * 12))
+    monkeypatch.setattr(describe, "environment", lambda: Environment(env_id=ENV_ID, code_id="c" * 12))
     with pytest.raises(ValueError, match=r"machine=local: .*run `python -m ktbench probe` first"):
         read_local_machine(tmp_path)
     save_description(described(), tmp_path / PATH.name)

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.host import peers
-from ktbench.host.peers import find_peer, interpreters, peer_reason
+from ktbench.host import software
+from ktbench.host.software import find_peer, interpreters, peer_reason
 from ktbench.spec.peers import BY_NAME, PeerSpec
 
 
 @pytest.fixture(autouse=True)
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty checkout."""
-    monkeypatch.setattr(peers, "checkout", lambda: tmp_path)
+    monkeypatch.setattr(software, "checkout", lambda: tmp_path)
     return tmp_path
 
 
@@ -50,7 +50,7 @@ def test_a_named_interpreter_is_the_only_one_asked(tmp_path: Path) -> None:
 
 def test_the_environment_of_the_nox_session_comes_second(checkout: Path) -> None:
     assert interpreters(PeerSpec()) == (sys.executable,)
-    session = checkout / peers.SESSION_PYTHON
+    session = checkout / software.SESSION_PYTHON
     session.parent.mkdir(parents=True)
     session.write_text("")
     assert interpreters(PeerSpec()) == (sys.executable, str(session))

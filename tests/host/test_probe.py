@@ -11,15 +11,23 @@ from typing import Any
 
 import pytest
 
-from ktbench.host import gauges, roofs
+from ktbench.host import probe, roofs
+from ktbench.host.code import load_extension
 from ktbench.host.cuda import CudaDevices
 from ktbench.host.describe import Constant, MachineDescription, load_description, save_description
-from ktbench.host.extension import load_extension
-from ktbench.host.gauges import Gauge, Instruments, buffers_needed, open_instruments
-from ktbench.host.probe import Reading, Readings, describe, read_rounds
+from ktbench.host.probe import (
+    Gauge,
+    Instruments,
+    Reading,
+    Readings,
+    buffers_needed,
+    describe,
+    open_instruments,
+    read_rounds,
+)
 from ktbench.host.roofs import Roofs, best_isa, core_to_core_ns, open_roofs, pinned_team
 from ktbench.host.topology import Topology, read_topology
-from ktbench.spec.placement import Placement
+from ktbench.spec.core_layout import CoreLayout
 from ktbench.spec.record import Environment
 
 MIB = 2**20
@@ -72,7 +80,7 @@ def no_binding(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         def __exit__(self, *_: object) -> None: ...
 
-    monkeypatch.setattr(gauges, "memory_on_node", Bound)
+    monkeypatch.setattr(probe, "memory_on_node", Bound)
     return asked
 
 
@@ -190,7 +198,7 @@ def test_a_kernel_that_refuses_binding_leaves_a_reason(two_sockets: Path, monkey
     def refuse(node: int) -> None:
         raise OSError(1, "set_mempolicy: Operation not permitted")
 
-    monkeypatch.setattr(gauges, "memory_on_node", refuse)
+    monkeypatch.setattr(probe, "memory_on_node", refuse)
     found = open_instruments(fake_kernels(), read_topology(two_sockets, range(7)), NO_GPU, 4 * MIB)
     assert "Operation not permitted" in found.missing["read.across"].why
 
@@ -242,7 +250,7 @@ def test_one_core_has_no_placement() -> None:
     assert readings["a"].placement is None
 
 
-def described(*readings: tuple[float, Placement | None]) -> MachineDescription:
+def described(*readings: tuple[float, CoreLayout | None]) -> MachineDescription:
     """A machine whose read bandwidth was seen so, round by round; by default in a quiet two-core guest."""
     gauge = Gauge(key="read.all", title="read", unit="bytes/s", read=lambda: 0.0)
     gap = Constant(title="copy", unit="bytes/s", why="no CUDA device")

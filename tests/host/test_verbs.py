@@ -7,16 +7,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from ktbench.cli import doctor, probe
-from ktbench.host import gauges
+from ktbench.host import probe as host_probe
+from ktbench.host.code import Extension, load_extension
 from ktbench.host.describe import Constant, MachineDescription, load_description
-from ktbench.host.extension import Extension, load_extension
+from ktbench.spec.core_layout import CoreLayout
 from ktbench.spec.errors import RequestError
 from ktbench.spec.features import FEATURES
-from ktbench.spec.placement import Placement
 
 MIB = 2**20
 
@@ -30,34 +31,31 @@ def test_doctor_has_a_line_for_every_feature(capsys: pytest.CaptureFixture[str])
     assert all(line == line.rstrip() for line in out.splitlines())
 
 
-VARIANTS = ("reference", "avx2", "avx2_vnni", "avx512", "avx512_vnni", "avx512_bf16", "amx", "amx_emulated")
-
-
 @pytest.mark.parametrize(
     ("refused", "said"),
     [
         (
             (),
             [
-                "bf16 kernels      +v runs the faster of avx512 and avx512_bf16; +m runs amx",
-                "int8 kernels      +v runs the faster of avx512 and avx512_vnni; +m runs amx",
-                "int4 kernels      +v runs the faster of avx512 and avx512_vnni; +m runs amx",
+                "bf16 kernels +v runs the faster of avx512 and avx512_bf16; +m runs amx",
+                "int8 kernels +v runs the faster of avx512 and avx512_vnni; +m runs amx",
+                "int4_g32 kernels +v runs the faster of avx512 and avx512_vnni; +m runs amx",
             ],
         ),
         (
             ("amx", "avx512_bf16"),
             [
-                "isa amx           - (the CPU has no amx)",
-                "isa avx512_bf16   - (the CPU has no avx512_bf16)",
-                "bf16 kernels      +v runs avx512",
-                "int8 kernels      +v runs the faster of avx512 and avx512_vnni",
+                "isa amx - (the CPU has no amx)",
+                "isa avx512_bf16 - (the CPU has no avx512_bf16)",
+                "bf16 kernels +v runs avx512",
+                "int8 kernels +v runs the faster of avx512 and avx512_vnni",
             ],
         ),
         (
             ("amx", "avx512", "avx512_vnni", "avx512_bf16"),
             [
-                "instruction sets  reference, avx2, avx2_vnni, amx_emulated",
-                "int4 kernels      - (no feature has any here)",
+                "instruction sets reference, avx2, avx2_vnni, amx_emulated",
+                "int4_g32 kernels - (no feature has any here)",
             ],
         ),
     ],
@@ -65,12 +63,14 @@ VARIANTS = ("reference", "avx2", "avx2_vnni", "avx512", "avx512_vnni", "avx512_b
 def test_doctor_tells_which_instruction_sets_the_kernels_use(
     refused: Sequence[str], said: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    grants = {isa: f"the CPU has no {isa}" if isa in refused else "" for isa in VARIANTS}
-    monkeypatch.setattr("ktbench.host.extension.isa_grants", lambda extension: grants)
-    monkeypatch.setattr("ktbench.host.extension.load_extension", lambda: Extension(module=ModuleType("_kernels")))
+    real = pytest.importorskip("ktbench._kernels", reason="the extension is not built", exc_type=ImportError)
+    module: Any = ModuleType("_kernels")
+    module.grants = lambda: {isa: f"the CPU has no {isa}" if isa in refused else "" for isa in real.grants()}
+    module.formats, module.isas = real.formats, real.isas
+    monkeypatch.setattr("ktbench.host.code.load_extension", lambda: Extension(module=module))
     monkeypatch.setattr("ktbench.host.roofs.core_to_core_ns", lambda kernels, cpus: 10.0)
     assert doctor.run([]) == 0
-    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert set(said) <= set(lines)
     assert any("the first two cores share one physical core now (10 ns" in line for line in lines)
 
@@ -86,8 +86,8 @@ def test_doctor_answers_without_the_extension(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     missing = Extension(module=None, reason="the kernel extension is not built: run pip install -e .")
-    monkeypatch.setattr("ktbench.host.grants.load_extension", lambda: missing)
-    monkeypatch.setattr("ktbench.host.extension.load_extension", lambda: missing)
+    monkeypatch.setattr("ktbench.host.capabilities.load_extension", lambda: missing)
+    monkeypatch.setattr("ktbench.host.code.load_extension", lambda: missing)
     assert doctor.run([]) == 0
     out = capsys.readouterr().out
     assert f"AVX-512: {missing.reason}" in out
@@ -113,7 +113,7 @@ def test_probe_refuses_a_folder(tmp_path: Path) -> None:
 
 def test_probe_refuses_without_the_extension(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = Extension(module=None, reason="the kernel extension is not built")
-    monkeypatch.setattr("ktbench.host.extension.load_extension", lambda: missing)
+    monkeypatch.setattr("ktbench.host.code.load_extension", lambda: missing)
     with pytest.raises(RequestError, match=r"^probe: the kernel extension is not built$"):
         probe.run([])
 
@@ -131,8 +131,8 @@ def test_probe_prints_a_table_and_saves_the_description(
 ) -> None:
     if load_extension().module is None:
         pytest.skip("the kernel extension is not built")
-    opened = gauges.open_instruments
-    monkeypatch.setattr(gauges, "open_instruments", lambda *given: opened(*given, buffer_bytes=32 * MIB))
+    opened = host_probe.open_instruments
+    monkeypatch.setattr(host_probe, "open_instruments", lambda *given: opened(*given, buffer_bytes=32 * MIB))
     monkeypatch.setattr(probe, "_SECONDS", 0.0)
     path = tmp_path / "machine.yaml"
     assert probe.run([f"out={path}"]) == 0
@@ -143,7 +143,7 @@ def test_probe_prints_a_table_and_saves_the_description(
         assert constant.why in out
 
 
-def probed(*placements: Placement) -> MachineDescription:
+def probed(*placements: CoreLayout) -> MachineDescription:
     """A machine that read 25, 26, 27 … GB/s while its cores were there."""
     read = Constant(
         title="read bandwidth",

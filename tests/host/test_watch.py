@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ktbench.host.energy import Meter, Meters, open_meters
-from ktbench.host.peak import MemoryPeaks, node_bytes
-from ktbench.host.watch import MachineWatch
-from ktbench.spec.conduct import Conduct
-from ktbench.spec.plain import from_plain, to_plain
+from ktbench.host.watch import MachineWatch, MemoryPeaks, node_bytes
+from ktbench.spec.system_metrics import SystemMetrics
+from ktbench.spec.wire import from_plain, to_plain
 from tests.host.conftest import Grow
 
 STATUS = "Name: x\nVmHWM:\t  2048 kB\nVmRSS:\t  1024 kB"
@@ -35,7 +34,7 @@ def test_what_is_seen_of_a_turn_here_survives_the_log() -> None:
     assert conduct.disturbance.seconds > 0
     assert conduct.memory is not None and conduct.memory.process_bytes > 2**24
     assert (conduct.energy is None) <= bool(conduct.missing.get("energy"))
-    assert from_plain(to_plain(conduct), Conduct) == conduct
+    assert from_plain(to_plain(conduct), SystemMetrics) == conduct
 
 
 def test_no_steps_nothing_seen() -> None:
@@ -61,7 +60,7 @@ def beside_a_gpu(meters: Meters) -> Meters:
     return Meters(meters=(*meters.meters, Meter(name="gpu-0", read=count().__next__)), missing={})
 
 
-def watched(meters: Meters, root: Path) -> Conduct:
+def watched(meters: Meters, root: Path) -> SystemMetrics:
     watch = MachineWatch((0,), meters, root)
     watch.turn()
     with watch.steps():

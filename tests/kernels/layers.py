@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ktbench import _kernels
-from tests.kernels.grants import COUNTERS, sizes_of
+from tests.kernels.tables import COUNTERS, sizes_of
 
 Bits = NDArray[np.uint16]
 Floats = NDArray[np.float64]

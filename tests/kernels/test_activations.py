@@ -1,21 +1,183 @@
-"""Every gated activation, with biases and without: against float64 on what is stored, and against Transformers."""
+"""Gated activations and biases of experts: computed as float64 arithmetic does, refused, read back and copied."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from transformers import GptOssConfig
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 
 from ktbench import _kernels
-from tests.kernels.arithmetic import cuts_between, relative_error
-from tests.kernels.gated import GLUS, GPT_OSS, PLAIN, Biases, Glu, by_float64, packed_with, random_biases, right
-from tests.kernels.grants import PRECISIONS, kernels, sizes_of, unit_of
-from tests.kernels.layers import Batch, Layer, forward, forward_proven, random_batch, random_layer, to_bf16, widen
+from tests.kernels.arithmetic import INT8_TOLERANCE, Exact, agrees, cuts_between, int8_of, int8_of_bf16, relative_error
+from tests.kernels.layers import (
+    Batch,
+    Bits,
+    Floats,
+    Layer,
+    forward,
+    forward_proven,
+    random_batch,
+    random_layer,
+    stored,
+    to_bf16,
+    widen,
+)
+from tests.kernels.tables import PRECISIONS, kernels, sizes_of, unit_of
+
+
+@pytest.mark.parametrize("domains", [1, 2])
+def test_what_was_written_is_read(domains, pool, rng):
+    layer = random_layer(rng, 2, 70, 140)
+    biases = random_biases(rng, layer)
+    packed = packed_with(layer, "int8", GPT_OSS, biases, pool, domains)
+    assert {name: getattr(packed, name) for name in asdict(GPT_OSS)} == asdict(GPT_OSS)
+    assert packed.biases and packed.nbytes > packed_with(layer, "int8", GPT_OSS, [], pool, domains).nbytes
+    for e in range(2):
+        assert all((was == wrote).all() for was, wrote in zip(packed.read_biases(e), biases[e], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"activation": "relu"}, "activation 'relu': allowed are silu, gelu_tanh"),
+        ({"alpha": 0.0}, "alpha=0.0.* must be positive and finite"),
+        ({"alpha": np.nan}, "alpha=nan must be positive and finite"),
+        ({"alpha": np.inf}, "alpha=inf must be positive and finite"),
+        ({"alpha": 1.702, "activation": "gelu_tanh"}, "alpha=1.702.* is of silu: gelu_tanh takes 1 alone"),
+        ({"limit": 0.0}, "limit=0.0.* must be positive"),
+        ({"limit": np.nan}, "limit=nan must be positive"),
+        ({"offset": np.inf}, "offset=inf must be finite"),
+    ],
+)
+def test_what_no_expert_computes_is_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        _kernels.PackedExperts(1, 8, 8, **wrong)
+
+
+@pytest.fixture
+def matrices(rng):
+    layer = random_layer(rng, 1, 8, 6)
+    return layer.gate_eih[0], layer.up_eih[0], layer.down_ehi[0]
+
+
+BIASES = {name: np.ones(n, np.float32) for name, n in (("gate_bias", 6), ("up_bias", 6), ("down_bias", 8))}
+
+
+@pytest.mark.parametrize("name", BIASES)
+def test_biases_are_given_if_and_only_if_there_are_any(matrices, name):
+    without, with_them = (_kernels.PackedExperts(1, 8, 6, biases=biases) for biases in (False, True))
+    with pytest.raises(ValueError, match="without biases take none of gate_bias, up_bias, down_bias"):
+        without.write_expert(0, *matrices, **{name: BIASES[name]})
+    with pytest.raises(ValueError, match="with biases need all of gate_bias, up_bias, down_bias"):
+        with_them.write_expert(0, *matrices, **{**BIASES, name: None})
+
+
+@pytest.mark.parametrize("name", BIASES)
+def test_biases_of_another_kind_are_refused(matrices, name):
+    packed, n = _kernels.PackedExperts(1, 8, 6, biases=True), BIASES[name].size
+    for wrong, error, message in (
+        (np.ones(n), TypeError, f"{name} must be float32, not float64"),
+        (np.ones(1, np.float32), ValueError, rf"{name} must have shape \[{n}\], not \[1\]"),
+        (np.ones((n, 1), np.float32), ValueError, rf"{name} must have shape \[{n}\], not \[{n}, 1\]"),
+        (np.ones(2 * n, np.float32)[::2], ValueError, f"{name} must be contiguous"),
+    ):
+        with pytest.raises(error, match=message):
+            packed.write_expert(0, *matrices, **{**BIASES, name: wrong})
+
+
+def test_only_biases_that_are_there_are_read():
+    with pytest.raises(ValueError, match="the experts have no biases"):
+        _kernels.PackedExperts(1, 8, 6).read_biases(0)
+    with pytest.raises(IndexError, match=r"expert 1 is not in 0\.\.0"):
+        _kernels.PackedExperts(1, 8, 6, biases=True).read_biases(1)
+
+
+@dataclass(frozen=True)
+class Glu:
+    activation: str = "silu"
+    alpha: float = 1.0
+    limit: float | None = None
+    offset: float = 0.0
+
+    @property
+    def bound(self) -> float:
+        return np.inf if self.limit is None else self.limit
+
+    def act(self, g: Floats) -> Floats:
+        if self.activation == "gelu_tanh":
+            return 0.5 * g * (1 + np.tanh(np.sqrt(2 / np.pi) * (g + 0.044715 * g**3)))
+        return g / (1 + np.exp(-np.clip(self.alpha * g, -700, None)))
+
+
+# The limits cut off a third of what standard normal gates and ups are.
+PLAIN, GPT_OSS = Glu(), Glu(alpha=1.702, limit=0.9, offset=1.0)
+GLUS = [PLAIN, GPT_OSS, Glu(limit=1.1), Glu("gelu_tanh"), Glu("gelu_tanh", limit=0.8, offset=0.5)]
+
+Biases = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]  # gate, up [I], down [H]
+
+
+def random_biases(rng: np.random.Generator, layer: Layer) -> list[Biases]:
+    experts, intermediate, hidden = layer.gate_eih.shape
+    return [
+        tuple(rng.standard_normal(n).astype(np.float32) for n in (intermediate, intermediate, hidden))
+        for _ in range(experts)
+    ]
+
+
+def packed_with(
+    layer: Layer,
+    precision: str,
+    glu: Glu,
+    biases: Sequence[Biases],
+    team: _kernels.Team | None = None,
+    domains: int = 1,
+) -> _kernels.PackedExperts:
+    """No biases at all: experts without."""
+    experts, intermediate, hidden = layer.gate_eih.shape
+    packed = _kernels.PackedExperts(
+        experts, hidden, intermediate, precision, domains, **asdict(glu), biases=bool(biases)
+    )
+    for e in range(experts):
+        names = dict(zip(("gate_bias", "up_bias", "down_bias"), biases[e], strict=True)) if biases else {}
+        packed.write_expert(e, layer.gate_eih[e], layer.up_eih[e], layer.down_ehi[e], team, **names)
+    return packed
+
+
+def by_float64(
+    packed: _kernels.PackedExperts, glu: Glu, biases: Sequence[Biases], batch: Batch, cuts: Sequence[int] = ()
+) -> Exact:
+    """Weights as stored; activations int8 where the kernels have them so, each domain's part of h by itself."""
+    bf16 = packed.precision == "bf16"
+    x_th = widen(batch.x_th) if bf16 else int8_of(widen(batch.x_th))
+    out_th, size_th = np.zeros_like(x_th), np.zeros_like(x_th)
+    for e, (gate, up, down) in enumerate(stored(packed)):
+        to_gate, to_up, to_down = (b.astype(np.float64) for b in biases[e]) if biases else (0.0, 0.0, 0.0)
+        weight_t1 = np.where(batch.ids_tk == e, batch.gates_tk.astype(np.float64), 0).sum(1)[:, None]
+        act = glu.act(np.minimum(x_th @ gate.T + to_gate, glu.bound))
+        factor = np.clip(x_th @ up.T + to_up, -glu.bound, glu.bound) + glu.offset
+        h = act * factor if bf16 else int8_by_domain(act * factor, cuts)
+        gate_terms = np.abs(x_th) @ np.abs(gate.T) + np.abs(to_gate)
+        up_terms = np.abs(x_th) @ np.abs(up.T) + np.abs(to_up) + glu.offset
+        # Float32 sums that nearly cancel are as wrong as their terms are large.
+        h_size = np.abs(h) + 2**-10 * (gate_terms * np.abs(factor) + np.abs(act) * up_terms)
+        out_th += weight_t1 * (h @ down.T + to_down)
+        size_th += np.abs(weight_t1) * (h_size @ np.abs(down.T) + np.abs(to_down))
+    return Exact(out_th, size_th)
+
+
+def int8_by_domain(h: Floats, cuts: Sequence[int]) -> Floats:
+    return np.concatenate([int8_of_bf16(part) for part in np.split(h, list(cuts), axis=1)], axis=1)
+
+
+def right(out: Bits, packed: _kernels.PackedExperts, expected: Exact) -> bool:
+    if packed.precision == "bf16":
+        return agrees(out, expected)
+    return relative_error(out, expected.out_th) <= INT8_TOLERANCE
 
 
 @pytest.mark.parametrize(("precision", "isa"), kernels())

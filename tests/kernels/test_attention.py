@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ktbench import _kernels
-from tests.kernels.grants import needs
 from tests.kernels.layers import Bits, Floats, to_bf16, widen
+from tests.kernels.tables import needs
 
 ISAS = [pytest.param(isa, marks=needs(isa), id=isa) for isa in ("reference", "avx2", "avx512", "avx512_bf16")]
 

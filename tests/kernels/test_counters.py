@@ -4,22 +4,16 @@ import numpy as np
 import pytest
 
 from ktbench import _kernels
-from tests.kernels.grants import COUNTERS, PRECISIONS, kernels, needs
 from tests.kernels.layers import Batch, Case, case, forward
+from tests.kernels.tables import COUNTERS, EXPECTED, PRECISIONS, TILED, kernels, needs, unit_of
 
 HIDDEN, INTERMEDIATE, TOKENS = 64, 96, 7
-STRIPS = 2 * 6 + 4  # of 16 rows: gate and up of 96 rows, down of 64
 
-# Bytes of an expert. Gate and up have 64 along k, down has 96, which is 128 where k is padded to 64.
-EXPERT_BYTES = {
-    "bf16": 2 * 3 * HIDDEN * INTERMEDIATE,
-    "int8": STRIPS * 128 + 12 * 16 * 64 + 4 * 16 * 128,
-    "int4_g32": STRIPS * (128 + 64) + 12 * 16 * 64 // 2 + 4 * 16 * 128 // 2,
-    "int4_g64": STRIPS * (128 + 64) + 12 * 16 * 64 // 2 + 4 * 16 * 128 // 2,
-    "int4_g128": STRIPS * (128 + 64) + 12 * 16 * 128 // 2 + 4 * 16 * 128 // 2,
-    "q8_0": STRIPS * 64 + 12 * (64 + 16 * 64) + 4 * 2 * (64 + 16 * 64),
-    "q4_0": STRIPS * 64 + 12 * (64 + 16 * 64 // 2) + 4 * 2 * (64 + 16 * 64 // 2),
-}
+
+def expert_bytes(precision: str) -> int:
+    """12 strips of gate and up have 64 along k, 4 of down 96."""
+    _, at_64, at_96 = EXPECTED[precision].strip_bytes
+    return 12 * at_64 + 4 * at_96
 
 
 def two_of_six(precision: str) -> Case:
@@ -37,21 +31,15 @@ def test_bytes_and_flops_are_those_of_the_active_experts(precision, isa, dynamic
     for calls in (1, 2):
         forward(moe, of.batch, isa=isa, dynamic=dynamic)
         counters = moe.counters()
-        assert counters["weight_bytes"] == calls * 2 * EXPERT_BYTES[precision]
+        assert counters["weight_bytes"] == calls * 2 * expert_bytes(precision)
         assert counters["flops"] == calls * 2 * 3 * HIDDEN * INTERMEDIATE * TOKENS
 
 
 @pytest.mark.parametrize("isa", [pytest.param(isa, marks=needs(isa)) for isa in ("amx", "amx_emulated")])
-@pytest.mark.parametrize(
-    ("precision", "tiles"),
-    [
-        ("bf16", 12 * 64 // 32 + 4 * 96 // 32),
-        ("int8", 12 * 64 // 64 + 4 * 128 // 64),
-        ("int4_g32", 12 * 64 // 64 + 4 * 128 // 64),
-        ("int4_g128", 12 * 128 // 64 + 4 * 128 // 64),
-    ],
-)
-def test_tiles_are_strips_by_pieces_of_k_by_sixteen_tokens(precision, tiles, isa, pool):
+@pytest.mark.parametrize("precision", TILED)
+def test_tiles_are_strips_by_pieces_of_k_by_sixteen_tokens(precision, isa, pool):
+    unit, tile = unit_of(precision), 32 if precision == "bf16" else 64
+    tiles = sum(strips * (-(-depth // unit) * unit // tile) for strips, depth in ((12, HIDDEN), (4, INTERMEDIATE)))
     of = two_of_six(precision)
     moe = _kernels.MoE(of.packed, pool)
     forward(moe, of.batch, isa=isa)

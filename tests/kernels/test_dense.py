@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ktbench import _kernels
-from tests.kernels.grants import needs
 from tests.kernels.layers import Bits, to_bf16, widen
+from tests.kernels.tables import needs
 
 torch = pytest.importorskip("torch")
 qwen3_moe = pytest.importorskip("transformers.models.qwen3_moe.modeling_qwen3_moe")

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from ktbench import _kernels
 from tests.kernels.arithmetic import accepts, cuts_between, relative_error
-from tests.kernels.grants import PRECISIONS, kernels, sizes_of, unit_of
 from tests.kernels.layers import case, forward, forward_proven, random_batch, random_layer, stored, widen
+from tests.kernels.tables import FORMATS, PRECISIONS, kernels, sizes_of, unit_of
 
 SPLITS = st.fixed_dictionaries(
     {
@@ -46,7 +46,7 @@ def test_domains_change_no_more_than_scales_do(precision, isa, pool):
     whole, split = (case(precision, (2, 256, 256), 24, 2, domains=domains) for domains in (1, 2))
     by_one = widen(forward(_kernels.MoE(whole.packed, pool), whole.batch, isa=isa))
     by_two = forward(_kernels.MoE(split.packed, pool), split.batch, isa=isa, numa=True)
-    assert relative_error(by_two, by_one) <= {"bf16": 1e-3, "int8": 0.03}.get(precision, 0.15)
+    assert relative_error(by_two, by_one) <= {16: 1e-3, 8: 0.03, 4: 0.15}[FORMATS[precision]["bits"]]
 
 
 @pytest.mark.parametrize(("precision", "isa"), kernels())

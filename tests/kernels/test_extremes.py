@@ -5,8 +5,8 @@ import pytest
 
 from ktbench import _kernels
 from tests.kernels.arithmetic import accepts
-from tests.kernels.grants import GGUF, QUANTISED, kernels, sizes_of
 from tests.kernels.layers import Batch, case, forward_proven, random_batch, random_layer, stored, to_bf16, widen
+from tests.kernels.tables import GGUF, QUANTISED, kernels, sizes_of
 
 
 @pytest.mark.parametrize(("precision", "isa"), kernels())

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from ktbench import _kernels
-from tests.kernels.gated import GLUS, packed_with, random_biases
-from tests.kernels.grants import PRECISIONS, granted_isas_of
 from tests.kernels.layers import Case, case, forward
+from tests.kernels.tables import PRECISIONS, granted_isas_of
+from tests.kernels.test_activations import GLUS, packed_with, random_biases
 
 ROOT = Path(__file__).parents[2]
 

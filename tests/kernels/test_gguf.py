@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from ktbench import _kernels
 from tests.kernels.arithmetic import int8_of
-from tests.kernels.gated import random_biases
-from tests.kernels.grants import BLOCK, GGUF, granted_isas_of
 from tests.kernels.layers import Bits, forward, random_batch, random_layer, to_bf16, widen
+from tests.kernels.tables import BLOCK, FORMATS, GGUF, granted_isas_of
+from tests.kernels.test_activations import random_biases
 
 gguf = pytest.importorskip("gguf", reason="the truth about GGUF's formats is its own package")
 
 Blocks = NDArray[np.uint8]
-BLOCK_BYTES = {"q8_0": 34, "q4_0": 18}
+BLOCK_BYTES = {precision: FORMATS[precision]["block_bytes"] for precision in GGUF}
 KINDS = ("gaussian", "tiny", "subnormal scales", "beyond half", "outlier", "zeros", "one sign", "ties")
 
 
@@ -213,9 +213,9 @@ def test_wrong_blocks_are_named(precision, name, spoil, error, message):
 
 def test_blocks_of_another_precision_are_refused():
     blocks = np.zeros((32, 34), np.uint8)
-    with pytest.raises(ValueError, match="gate: weights of precision int8 are not written in blocks, those of q8_0"):
+    with pytest.raises(ValueError, match="gate: precision int8 has no blocks.* q8_0, q4_0"):
         _kernels.PackedExperts(1, 32, 32, "int8").write_expert_blocks(0, blocks, blocks, blocks)
-    with pytest.raises(ValueError, match="blocks: weights of precision bf16 are not written in blocks"):
+    with pytest.raises(ValueError, match="blocks: precision bf16 has no blocks"):
         _kernels.PackedMatrix(32, 32).write_blocks(blocks)
     with pytest.raises(ValueError, match=r"blocks must have shape \[any, 18\], not \[32, 34\]"):
         _kernels.PackedMatrix(32, 32, "q4_0").write_blocks(blocks)

@@ -5,8 +5,8 @@ import pytest
 from numpy.typing import NDArray
 
 from ktbench import _kernels
-from tests.kernels.grants import BLOCK, GGUF, PRECISIONS, group_of, sizes_of, unit_of
 from tests.kernels.layers import Bits, Floats, case, widen
+from tests.kernels.tables import BLOCK, FORMATS, GGUF, PRECISIONS, group_of, sizes_of, unit_of
 
 Bytes = NDArray[np.uint8]
 HEAD_BYTES, ROWS = 4096, 16
@@ -41,7 +41,7 @@ def int4_of(strips: Bytes, depth: int, group: int) -> Floats:
 
 def blocks_of(strips: Bytes, precision: str, depth: int) -> tuple[Floats, Floats]:
     """GGUF's weights and their offsets: a strip is a line of these, then records of two blocks of every row."""
-    nibbles = precision == "q4_0"
+    nibbles = FORMATS[precision]["bits"] == 4
     records = strips[:, 64:].reshape(len(strips), depth // (2 * BLOCK), -1)
     scales = records[:, :, :64].copy().view(np.float16).reshape(len(strips), -1, 2, 1, ROWS, 1)
     lines = records[:, :, 64:].copy().view(np.int8).reshape(len(strips), -1, 2, 4 if nibbles else 8, ROWS, 4)
@@ -97,14 +97,11 @@ def test_every_byte_is_where_the_layout_says(precision, hidden, intermediate, tm
 
 
 def strip_bytes(precision: str, depth: int) -> int:
-    """Numbers; scales and offsets of quantised rows; a line of scales for four groups of int4, two of GGUF's blocks."""
-    if precision == "bf16":
-        return 2 * depth * ROWS
-    if precision == "int8":
-        return 128 + depth * ROWS
-    if precision in GGUF:
-        return 64 + depth // 64 * 64 + depth * ROWS // (1 if precision == "q8_0" else 2)
-    return 128 + depth * ROWS // 2 + 64 * -(-depth // group_of(precision) // 4)
+    """The head with scales and offsets, numbers, and a line of scales for each record of four groups or two blocks."""
+    row = FORMATS[precision]
+    head, groups_per_record = {"none": (0, 1), "row": (128, 1), "group": (128, 4), "block": (64, 2)}[row["scales"]]
+    groups = depth // row["group"] if row["group"] else 0
+    return head + depth * ROWS * row["bits"] // 8 + 64 * -(-groups // groups_per_record)
 
 
 def test_a_file_of_one_layer_is_its_packed_size_and_a_page(tmp_path):

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ktbench import _kernels
-from tests.kernels.grants import PRECISIONS
 from tests.kernels.layers import case, forward, garbage
+from tests.kernels.tables import PRECISIONS
 
 ROOT = Path(__file__).parents[2]
 

@@ -22,8 +22,8 @@ from ktbench.peers.kt_kernel.library import KtExperts, as_stored, settings_for
 from ktbench.peers.opening import open_peer
 from ktbench.peers.tuning import Tuned
 from ktbench.run.check import check, check_the_check
-from ktbench.spec.outcome import Outcome
 from ktbench.spec.peers import PeerSpec
+from ktbench.spec.record import Outcome
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from tests.engine.tiny import layer, run, spec, tiny_model
 
@@ -142,7 +142,7 @@ def test_it_is_tuned_once_for_a_workload_and_says_so() -> None:
     tuned, quantised = system.notes()
     assert "tuned in " in tuned
     assert " in 1 pool" in tuned
-    assert "quantises to int4 by itself" in quantised
+    assert "quantises to int4 itself" in quantised
     system.configure(asked)
     assert system.notes() == (tuned, quantised)
     assert not system.counters()

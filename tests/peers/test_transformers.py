@@ -22,11 +22,10 @@ from ktbench.engine.workload.routing import prompt_ids
 from ktbench.peers.support import unsupported
 from ktbench.peers.transformers.system import PlainTransformers, open_transformers
 from ktbench.run.session import Session
-from ktbench.spec.ids import spec_id
-from ktbench.spec.outcome import Outcome
 from ktbench.spec.peers import IMPLEMENTATIONS, PeerSpec
-from ktbench.spec.record import Cell, Record
+from ktbench.spec.record import Cell, Outcome, Record
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
+from ktbench.spec.wire import spec_id
 from tests.engine.tiny import decode, logits_of_steps, plain_transformers, prefill, run, spec, tiny_model
 from tests.fake import FakeRoofs
 

@@ -11,18 +11,14 @@ from typing import Any
 
 from ktbench.results import Log, Run, published_of, read_run
 from ktbench.results.accuracy import AccuracyRow, accuracy_rows
-from ktbench.spec.arms import arm_changes
 from ktbench.spec.engine import EngineSpec
-from ktbench.spec.evidence import collect
 from ktbench.spec.features import FEATURES
-from ktbench.spec.ids import spec_id
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Cell, Header, Part, Record, Work
+from ktbench.spec.record import Cell, Header, Outcome, Part, Record, SampleResult, TaskResult, Work, collect
 from ktbench.spec.run_spec import MeasureSpec, ModelSpec, RunSpec, WorkloadSpec
-from ktbench.spec.scored import Asked, Scored
 from ktbench.spec.suite import SuiteSpec, TaskSpec
-from ktbench.spec.sweep import FigureKind
+from ktbench.spec.sweep import FigureKind, arm_changes
 from ktbench.spec.weights import Precision
+from ktbench.spec.wire import spec_id
 from tests.report.synthetic import CONFIG, MACHINE
 
 CATEGORIES = ("coding", "data_analysis", "instruction_following", "language", "math", "reasoning")
@@ -147,7 +143,7 @@ class AnswerStore:
         log.close()
         return read_run(folder / self.run)
 
-    def facts(self) -> Iterator[Scored | Asked | Record]:
+    def facts(self) -> Iterator[SampleResult | TaskResult | Record]:
         arms = {arm.label: arm for arm in self.arms}
         for cell in self.cells():
             arm = arms[cell.label]
@@ -160,7 +156,7 @@ class AnswerStore:
                 yield self._end(cell, task, outcome, why)
             yield from (self._record(cell, arm, number) for number in range(self.timed))
 
-    def _answers(self, cell: Cell, arm: Answering, task: TaskSpec) -> Iterator[Scored]:
+    def _answers(self, cell: Cell, arm: Answering, task: TaskSpec) -> Iterator[SampleResult]:
         loses = (arm.loses + _LOSS[cell.spec.precision] + _LOSS[cell.spec.device_precision]) * arm.hard.get(
             task.category, 1.0
         )
@@ -169,7 +165,7 @@ class AnswerStore:
             for sample in range(task.samples):
                 value = self._value(question, sample, cell, loses, arm.gains)
                 tokens = round((8 + number % 7) * arm.longer)
-                yield Scored(
+                yield SampleResult(
                     cell=cell.key, task=task.name, question=question, value=value, sample=sample, tokens=tokens
                 )
 
@@ -180,10 +176,10 @@ class AnswerStore:
         right = roll >= loses if right else roll < gains
         return (0.5 + 0.5 * credit if right else 0.3 * credit) if self.partial else float(right)
 
-    def _end(self, cell: Cell, task: TaskSpec, outcome: Outcome, why: str) -> Asked:
+    def _end(self, cell: Cell, task: TaskSpec, outcome: Outcome, why: str) -> TaskResult:
         features = cell.spec.engine.features
         counted = {f.counter: 1000 * int(features[f.name] != f.off) for f in FEATURES}
-        return Asked(
+        return TaskResult(
             cell=cell.key,
             label=cell.label,
             task=task.name,
@@ -235,14 +231,14 @@ class DriftStore(AnswerStore):
     title: str = "Drift with deferred and with skipped experts"
     run: str = "drift"
 
-    def _answers(self, cell: Cell, arm: Answering, task: TaskSpec) -> Iterator[Scored]:
+    def _answers(self, cell: Cell, arm: Answering, task: TaskSpec) -> Iterator[SampleResult]:
         for number in range(self.questions):
             rng = Random(f"{number}")
             loss, tokens = 1.2 + 0.4 * rng.random(), float(40 + 10 * number)
             drift = arm.loses * (0.8 + 0.4 * rng.random())
             values = {"nll_nats": loss + drift, "kl_nats": drift, "top1": 1 - min(1.0, 2 * drift)}
             for metric, value in values.items():
-                yield Scored(
+                yield SampleResult(
                     cell=cell.key,
                     task=task.name,
                     question=f"text {number}",
@@ -292,7 +288,7 @@ def row_of(run: Run, label: str) -> AccuracyRow:
     return next(row for row in accuracy_rows(run) if row.row.label == label)
 
 
-def told(run: Run, *facts: Scored) -> Run:
+def told(run: Run, *facts: SampleResult) -> Run:
     """The run with further answers in its log."""
     log = Log(run.folder)
     log.append(*facts)

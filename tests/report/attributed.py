@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 from tests.report.synthetic import Arm
 
 # +v 2x, +d 1.25x, deferral 1.1x alone and 1.32x beside +v: 1.2 of them only together.

@@ -9,16 +9,14 @@ from pathlib import Path
 from random import Random
 
 from ktbench.results import LOG_NAME, Run, read_run
-from ktbench.results.log import encode
-from ktbench.spec.arms import arm_features, arm_peer, arm_precision
+from ktbench.results.lines import encode
 from ktbench.spec.engine import EngineSpec
-from ktbench.spec.evidence import collect
 from ktbench.spec.features import FEATURES
-from ktbench.spec.ids import spec_id
-from ktbench.spec.outcome import Outcome
 from ktbench.spec.peers import IMPLEMENTATIONS, PeerSpec
-from ktbench.spec.record import Cell, Environment, Header, Part, Record, RoofSample, Work
+from ktbench.spec.record import Cell, Environment, Header, Outcome, Part, Record, RoofSample, Work, collect
 from ktbench.spec.run_spec import MeasureSpec, ModelSpec, Routing, RunSpec, WorkloadSpec
+from ktbench.spec.sweep import arm_features, arm_peer, arm_precision
+from ktbench.spec.wire import spec_id
 from tests.report.synthetic import CONFIG, MACHINE
 
 TOP_K, EXPERTS = 8, 64

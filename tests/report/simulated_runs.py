@@ -7,9 +7,9 @@ from dataclasses import replace
 from statistics import median
 
 from ktbench.results import Run
-from ktbench.spec.ids import spec_id
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.record import Cell, Record
+from ktbench.spec.wire import spec_id
 from tests.sim.testbed import testbed
 
 MACHINE = testbed()

@@ -10,17 +10,26 @@ from random import Random
 from typing import Any
 
 from ktbench.results import Log, Run, read_run
-from ktbench.spec.arms import arm_features, arm_peer
 from ktbench.spec.engine import EngineSpec, PlacementSpec
-from ktbench.spec.evidence import collect
 from ktbench.spec.features import FEATURES
-from ktbench.spec.ids import spec_id
-from ktbench.spec.outcome import Outcome
 from ktbench.spec.peers import BY_NAME, IMPLEMENTATIONS, PeerSpec
-from ktbench.spec.record import Agreement, Cell, Environment, Header, Part, Record, RoleTimes, RoofSample, Work
+from ktbench.spec.record import (
+    Agreement,
+    Cell,
+    Environment,
+    Header,
+    Outcome,
+    Part,
+    Record,
+    RoleTimes,
+    RoofSample,
+    Work,
+    collect,
+)
 from ktbench.spec.run_spec import MeasureSpec, ModelSpec, RunSpec, WorkloadSpec
-from ktbench.spec.sweep import FigureKind
+from ktbench.spec.sweep import FigureKind, arm_features, arm_peer
 from ktbench.spec.weights import Precision
+from ktbench.spec.wire import spec_id
 
 CONFIG: dict[str, Any] = {
     "model_type": "qwen3_moe",

@@ -16,7 +16,7 @@ from matplotlib.transforms import Bbox
 from ktbench.report.documents import documents_of
 from ktbench.results import Run
 from ktbench.results.accuracy import accuracy_rows
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 from tests.report.accuracy_stores import (
     BASE,
     FIG13,

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from ktbench.report.write import write_report
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 from tests.report.accuracy_stores import BASE, FRONTIER, AnswerStore, DriftStore, deferring, skipping
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -25,7 +25,7 @@ from tests.report.peer_stores import DECODE, KERNELS, NEAR, PEERS
 from tests.report.synthetic import DECODE as OURS
 from tests.report.synthetic import Store
 
-THREADS = "threads on all 2 cores, peers with as many as their remarks say"
+THREADS = "threads on all 2 cores, threads of peers as in their remarks"
 TOP1, KL = "top-1 agreement (%)", "KL (nats)"
 
 
@@ -119,10 +119,10 @@ def test_logits_stand_in_for_outputs_that_nobody_can_see(tmp_path: Path) -> None
     run = store().write(tmp_path)
     assert row(run, "llama.cpp").missing["error"].endswith("logits were compared instead")
     alone = agreeing(run, "llama.cpp", *[None] * 6)
-    assert row(alone, "llama.cpp").missing["error"].endswith("nor were logits compared")
+    assert row(alone, "llama.cpp").missing["error"].endswith("logits were not compared")
     unchecked = replace(run, records=tuple(replace(record, error=None) for record in run.records))
     assert row(unchecked, "+v+d").missing["error"] == "the output was not checked"
-    assert row(run, "llama.cpp").missing["roof"] == "the system does not say how much work a step is"
+    assert row(run, "llama.cpp").missing["roof"] == "the system does not report its work per step"
 
 
 def test_formats_that_are_not_what_a_precision_is_called_are_named_once(tmp_path: Path) -> None:

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.report.attribution_bars import bars_of
 from ktbench.report.documents import Document, documents_of
+from ktbench.report.figures.attribution import bars_of
 from ktbench.report.write import write_report
 from ktbench.results import Run
 from ktbench.results.attribution import Attribution, attributions_of
 from ktbench.results.rows import rows_of
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 from tests.report.attributed import FACTORIAL, LACKING, LEFT_OUT
 from tests.report.comparison_runs import kept
 from tests.report.simulated_runs import simulated

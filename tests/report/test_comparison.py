@@ -17,7 +17,7 @@ from ktbench.results.between_runs import require_one_machine, rounds_in_turns
 from ktbench.results.comparison import ComparedCell, Comparison, compare_runs
 from ktbench.results.speedups import Verdict
 from ktbench.spec.errors import RequestError
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 from tests.report.accuracy_stores import FOUR, Answering, AnswerStore
 from tests.report.comparison_runs import ARMS, HOUR_S, at_commit, kept, on_machine, run_of, with_roofs
 from tests.report.simulated_runs import simulated

@@ -17,13 +17,13 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from numpy.typing import NDArray
 
-from ktbench.report.figure import draw
-from ktbench.report.frame import decades
+from ktbench.report.figures.draw import draw_speeds
+from ktbench.report.figures.frame import decades
 from ktbench.report.speed_table import table_of
 from ktbench.report.write import write_report
 from ktbench.results import Run
 from ktbench.results.rows import rows_of
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 from tests.report.layers import (
     EXPERT_WEIGHTS,
     KERNELS,
@@ -70,7 +70,7 @@ STORES = {
 
 def figure(run: Run) -> Figure:
     rows = rows_of(run)
-    return draw(rows, table_of(run, rows))
+    return draw_speeds(rows, table_of(run, rows))
 
 
 def texts(drawn: Figure) -> list[Text]:

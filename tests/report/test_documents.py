@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from ktbench.report.documents import documents_of
-from ktbench.report.kit import origin_sentence
+from ktbench.report.paper_bundle import origin_sentence
 from ktbench.results import read_published
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 from tests.report.accuracy_stores import FOUR, Answering, AnswerStore
 from tests.report.paper_cells import KT, cell, record, run_of
 from tests.report.simulated_runs import simulated

@@ -11,14 +11,14 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from ktbench.report.figure import draw
-from ktbench.report.lettering import VALUE_PT, width_in, wrapped
-from ktbench.report.slots import slots_of
+from ktbench.report.figures.bars import slots_of
+from ktbench.report.figures.draw import draw_speeds
+from ktbench.report.figures.text_metrics import VALUE_PT, width_in, wrapped
 from ktbench.report.speed_table import table_of
 from ktbench.report.write import write_report
 from ktbench.results import Run
 from ktbench.results.rows import rows_of
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 from tests.report.synthetic import DECODE, NO_CUDA, NO_NUMA, Arm, Store
 
 MESSY = (
@@ -43,7 +43,7 @@ STORES = {
 
 def figure(run: Run) -> Figure:
     rows = rows_of(run)
-    return draw(rows, table_of(run, rows))
+    return draw_speeds(rows, table_of(run, rows))
 
 
 def texts(drawn: Figure) -> list[Text]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from matplotlib.figure import Figure
 
-from ktbench.report.frame import Frame
+from ktbench.report.figures.frame import Frame
 
 
 @pytest.mark.parametrize("log", [True, False])

@@ -13,7 +13,7 @@ import pytest
 
 from ktbench.report.write import write_report
 from ktbench.results import Log, Run, read_run
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 from tests.report.attributed import FACTORIAL, LACKING
 from tests.report.simulated_runs import simulated
 from tests.report.synthetic import NO_CUDA, NO_NUMA, Arm, Store

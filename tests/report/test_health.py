@@ -19,32 +19,32 @@ from ktbench.report.health import (
     turn_warnings,
     unreadable_sentence,
 )
-from ktbench.report.html.doubts import doubts_of, doubts_of_run
 from ktbench.report.markdown import markdown
 from ktbench.report.speed_table import table_of
 from ktbench.report.table import Table
+from ktbench.report.web.warnings import warnings_of, warnings_of_run
 from ktbench.results import Run
 from ktbench.results.rows import rows_of
 from ktbench.results.usage import are_alike
-from ktbench.spec.conduct import READ_BUFFER_BYTES, Conduct, Disturbance, Energy, PeakMemory
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.plain import from_plain, to_plain
-from ktbench.spec.record import Environment, Record
+from ktbench.spec.record import Environment, Outcome, Record
+from ktbench.spec.system_metrics import READ_BUFFER_BYTES, Energy, InterferenceCounters, PeakMemory, SystemMetrics
+from ktbench.spec.wire import from_plain, to_plain
 from tests.report.simulated_runs import simulated
 from tests.report.synthetic import DECODE, MACHINE, Store
 
-CALM = Disturbance(seconds=1.0, cpus=2, preemptions=3, minor_faults=0, major_faults=0, others_s=0.0, clock_hz=3e9)
+CALM = InterferenceCounters(
+    seconds=1.0, cpus=2, preemptions=3, minor_faults=0, major_faults=0, others_s=0.0, clock_hz=3e9
+)
 GIB = 2**30
 WHY = "processors: no RAPL in /sys/class/powercap"
-TRUST = Path(__file__).parents[2] / "docs" / "trust.md"
 
 
-def conduct(**changes: Any) -> Conduct:
+def conduct(**changes: Any) -> SystemMetrics:
     memory = PeakMemory(process_bytes=5 * GIB, of_turn=True, node_bytes={"node 0": 4 * GIB, "node 1": GIB})
-    return replace(Conduct(disturbance=CALM, memory=memory, missing={"energy": WHY}), **changes)
+    return replace(SystemMetrics(disturbance=CALM, memory=memory, missing={"energy": WHY}), **changes)
 
 
-def watched(run: Run, **by_label: Conduct) -> Run:
+def watched(run: Run, **by_label: SystemMetrics) -> Run:
     """The run as if somebody had watched its turns; cells that are not named were calm."""
     records = tuple(replace(one, conduct=by_label.get(one.label, conduct())) for one in run.records)
     return replace(run, records=records)
@@ -72,7 +72,7 @@ def test_a_run_that_recorded_nothing_has_no_new_sentence_and_no_new_column(run: 
     text = markdown(table(run))
     assert not any(word in text for word in ("Warning", "Energy", "Peak memory", "Not to be read", "J/token"))
     assert lines(run)[0]["joules_per_token"] == lines(run)[0]["peak_memory_bytes"] == lines(run)[0]["disturbed"] == ""
-    assert "energy: nobody read a meter around these steps" in lines(run)[0]["missing"]
+    assert "energy: no energy meter was read during these steps" in lines(run)[0]["missing"]
 
 
 def test_records_without_conduct_still_read(run: Run) -> None:
@@ -105,7 +105,7 @@ def test_health_is_that_of_the_nodes_that_measured(run: Run) -> None:
         "Warning: cpu governor powersave",
         "Warning: transparent huge pages are off",
     ]
-    assert {*machine_warnings(found)} <= {*doubts_of_run(found)}
+    assert {*machine_warnings(found)} <= {*warnings_of_run(found)}
     assert unreadable_sentence(found) == "Not to be read here: heat (no counters)."
     (described,) = json.loads(json_text(found, rows_of(found), table(found)))["environments"]
     assert (described["env_id"], described["facts"]["governor"]) == ("abcdefabcdef", "powersave")
@@ -117,19 +117,19 @@ def test_a_planner_that_did_not_measure_is_neither_judged_nor_counted(run: Run) 
     lost = replace(run.records[0], round=9, outcome=Outcome.CRASHED, samples_s=(), why="its node has failed")
     found = replace(node, environments=(planner, *node.environments), records=(*node.records, lost))
     assert machine_warnings(found) == ()
-    assert doubts_of_run(found) == ()
+    assert warnings_of_run(found) == ()
     both = replace(found, records=(*run.records[:6], *node.records[6:]))
-    assert [one for one in doubts_of_run(both) if one.startswith("Turns")] == [
+    assert [one for one in warnings_of_run(both) if one.startswith("Turns")] == [
         f"Turns ran 2 versions of the code: {MACHINE.code_id}, 0123456789ab.",
         f"Turns ran on 2 machines: {MACHINE.env_id}, abcdefabcdef.",
     ]
-    assert any("governor powersave" in one for one in doubts_of_run(both))
+    assert any("governor powersave" in one for one in warnings_of_run(both))
 
 
 def test_what_is_all_simulated_has_no_machine_to_distrust(run: Run) -> None:
     found = described(simulated(run), {"governor": "powersave"})
-    assert doubts_of_run(found) == ()
-    assert any("governor powersave" in one for one in doubts_of_run(described(run, {"governor": "powersave"})))
+    assert warnings_of_run(found) == ()
+    assert any("governor powersave" in one for one in warnings_of_run(described(run, {"governor": "powersave"})))
 
 
 def test_what_cannot_be_read_is_said_once_for_each_reason(run: Run) -> None:
@@ -168,7 +168,7 @@ def test_an_arm_at_several_points_is_one_cell_with_all_its_turns(tmp_path: Path)
     half, little = (conduct(disturbance=replace(CALM, others_s=2 * share)) for share in (0.5, 0.05))
     busy = {**{(first, number): half for number in range(6)}, (second, 3): little}
     records = tuple(replace(one, conduct=busy.get((one.cell, one.round), one.conduct)) for one in found.records)
-    said = [doubt for doubt in doubts_of(rows_of(replace(found, records=records))) if "at worst" in doubt]
+    said = [doubt for doubt in warnings_of(rows_of(replace(found, records=records))) if "at worst" in doubt]
     assert len(said) == 1
     assert said[0].startswith("base in 7 of 12 turns — others' work: at worst, in 1.0 s of steps, 50.0% of")
 
@@ -271,4 +271,3 @@ def test_the_buffer_of_the_read_roof_hides_no_difference_between_small_cells() -
     assert twice.process_bytes < 1.1 * small.process_bytes
     assert not are_alike([small, twice])
     assert are_alike([small, same])
-    assert f"the {READ_BUFFER_BYTES >> 30} GiB that the read roof is sampled from" in TRUST.read_text()

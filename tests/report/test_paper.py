@@ -18,8 +18,7 @@ from ktbench.results import Run, read_published
 from ktbench.results.paper import PaperLine, error_summary, paper_lines, reasons
 from ktbench.results.rows import rows_of
 from ktbench.spec.engine import PlacementSpec
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Cell, Record
+from ktbench.spec.record import Cell, Outcome, Record
 from tests.report.paper_cells import KT, cell, machine, record, run_of
 
 BASE, FULL, DEFERRED = cell("base"), cell(KT), cell(f"{KT} deferral=3")
@@ -124,7 +123,7 @@ def test_shares_of_the_time_and_what_deferral_saves() -> None:
     saved = found[f"{KT} deferral=3", "% time saved"]
     assert saved.simulated == pytest.approx(25)
     assert saved.error == pytest.approx(0.74 / 0.75 - 1)
-    assert found[KT, "%"].missing["simulated"] == "its step does not say %"
+    assert found[KT, "%"].missing["simulated"] == "its step has no value in %"
 
 
 def test_layers_are_shown_in_the_unit_of_their_figure() -> None:

@@ -10,8 +10,9 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ktbench.report.figure import draw_published, svg_text
-from ktbench.report.paper_panels import form_of, namer, panels_of
+from ktbench.report.figures.draw import draw_published
+from ktbench.report.figures.output import Stylesheet, embedded
+from ktbench.report.figures.paper_panels import form_of, namer, panels_of
 from ktbench.report.paper_table import paper_table
 from ktbench.results.paper import PaperLine, paper_lines
 from ktbench.results.rows import rows_of
@@ -70,7 +71,7 @@ def test_the_same_lines_give_the_same_bytes(figure: str) -> None:
     for file in (first, second):
         drawn(figure, lines).savefig(file, format="png", metadata={"Software": None})
     assert first.getvalue() == second.getvalue()
-    assert svg_text(drawn(figure, lines)) == svg_text(drawn(figure, lines))
+    assert embedded(drawn(figure, lines), "a", Stylesheet()) == embedded(drawn(figure, lines), "a", Stylesheet())
 
 
 def test_bars_are_as_high_as_the_values_and_published_ones_are_hollow() -> None:

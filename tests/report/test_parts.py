@@ -23,7 +23,7 @@ from ktbench.results.rows import rows_of
 from ktbench.results.run import parts_of, the_part
 from ktbench.results.settings import TOKENS, varying
 from ktbench.results.speedups import Verdict
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 from tests.report.layers import EXPERT_WEIGHTS, TOP_K, LayerArm, LayerPart, LayerStore
 from tests.report.synthetic import Store
 

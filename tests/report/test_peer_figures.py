@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from ktbench.report.figure import draw
+from ktbench.report.figures.draw import draw_speeds
 from ktbench.report.speed_table import table_of
 from ktbench.results import Run
 from ktbench.results.rows import rows_of
@@ -31,7 +31,7 @@ STORES = {
 
 def figure(run: Run) -> Figure:
     rows = rows_of(run)
-    return draw(rows, table_of(run, rows))
+    return draw_speeds(rows, table_of(run, rows))
 
 
 @pytest.mark.parametrize("name", STORES)

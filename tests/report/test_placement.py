@@ -13,8 +13,7 @@ from ktbench.report.table import Table
 from ktbench.results import Run
 from ktbench.results.row import Row
 from ktbench.results.rows import judged_values, rows_of
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Record, RoofSample
+from ktbench.spec.record import Outcome, Record, RoofSample
 from tests.report.synthetic import Arm, Store
 
 NEAR, FAR = (60.0, 60.0), (190.0, 190.0)

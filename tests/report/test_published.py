@@ -13,8 +13,8 @@ from ktbench.results import published_names, read_published
 from ktbench.results.published import error_of, not_simulated_reason, published_for
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.machine import MachineSpec, with_constant
-from ktbench.spec.plain import from_plain, to_plain
 from ktbench.spec.published import Published
+from ktbench.spec.wire import from_plain, to_plain
 from tests.report.paper_cells import KT, machine, spec
 
 ALL = read_published(*published_names())
@@ -139,7 +139,7 @@ def test_anywhere_leaves_machines_out() -> None:
         ("testbed-001", "only speeds are"),
         ("fig12-016", "our own engine alone"),
         ("concurrency-003", "does not name the machine"),
-        ("concurrency-004", "does not say at how many tokens"),
+        ("concurrency-004", "does not give the number of tokens"),
         ("fig12-001", "no cell at its settings was planned"),
     ],
 )

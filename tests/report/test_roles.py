@@ -15,14 +15,14 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from ktbench.report.curves import axis_of
 from ktbench.report.documents import page_of
-from ktbench.report.figure import draw
+from ktbench.report.figures.curves import axis_of
+from ktbench.report.figures.draw import draw_speeds
 from ktbench.report.speed_table import table_of
 from ktbench.report.write import write_report
 from ktbench.results import Run
 from ktbench.results.rows import rows_of
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 from tests.report.role_stores import DEFERRAL, DEPTH, LADDER, PLACEMENT, POLICIES
 from tests.report.synthetic import Arm, Store
 
@@ -44,7 +44,7 @@ STORES = {
 
 def figure(run: Run) -> Figure:
     rows = rows_of(run)
-    return draw(rows, table_of(run, rows))
+    return draw_speeds(rows, table_of(run, rows))
 
 
 def caption(drawn: Figure) -> str:
@@ -99,7 +99,7 @@ def test_without_roles_apart_there_are_no_such_columns_and_no_excuses(tmp_path: 
 
 def test_roles_that_were_not_counted_are_a_dash_with_its_reason(tmp_path: Path) -> None:
     page = page_of(STORES["mixed"].write(tmp_path))
-    assert "+v+d+l skipping=2 — the system does not say what its roles did" in page
+    assert "+v+d+l skipping=2 — the system does not report the times of its roles" in page
 
 
 def test_remarks_of_the_system_are_shown_with_the_row(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_arms_that_differ_in_more_than_deferral_are_named(tmp_path: Path) -> Non
     drawn = figure(STORES["mixed"].write(tmp_path))
     ticks = [tick.get_text() for tick in drawn.axes[1].get_xticklabels()]
     assert ticks[0] == "+v+d+l" and ticks[3] == "+v+d+l\nskipping=2"
-    assert "No shares of +v+d+l skipping=2: the system does not say what its roles did." in caption(drawn)
+    assert "No shares of +v+d+l skipping=2: the system does not report the times of its roles." in caption(drawn)
     assert "Not drawn: +v+d+l deferral=6 (WRONG, layer 3: relative error 0.2)." in caption(drawn)
 
 

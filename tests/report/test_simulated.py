@@ -13,19 +13,18 @@ from matplotlib.container import ErrorbarContainer
 
 from ktbench.report.data import csv_text, json_text
 from ktbench.report.documents import page_of
-from ktbench.report.figure import draw
-from ktbench.report.slots import slots_of
+from ktbench.report.figures.bars import slots_of
+from ktbench.report.figures.draw import draw_speeds
+from ktbench.report.figures.timeline import timeline_figure
 from ktbench.report.speed_table import table_of
 from ktbench.report.table import Table
 from ktbench.report.terminal import row_line
-from ktbench.report.timeline import timeline_figure
 from ktbench.report.write import write_report
 from ktbench.results import Run
 from ktbench.results.row import Row, groups_of, roof_rows
 from ktbench.results.rows import rows_of
 from ktbench.results.speedups import Verdict
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Agreement
+from ktbench.spec.record import Agreement, Outcome
 from ktbench.spec.sweep import FigureKind
 from ktbench.spec.timeline import Span, Timeline
 from tests.report.layers import LayerPart, LayerStore
@@ -192,7 +191,7 @@ def test_figures_have_no_whiskers_where_there_are_no_intervals(tmp_path: Path, k
     store = replace(DEFERRAL, figure=kind, prompts=(64, 512), engine={"roles": "split"})
     run = simulated(store.write(tmp_path), beside=beside)
     rows = rows_of(run)
-    drawn = draw(rows, table_of(run, rows))
+    drawn = draw_speeds(rows, table_of(run, rows))
     whiskers = [
         bars for axes in drawn.axes for bars in axes.containers if isinstance(bars, ErrorbarContainer) and bars.has_yerr
     ]
@@ -210,7 +209,7 @@ def test_layers_are_drawn_against_the_described_roofs(tmp_path: Path, kind: str)
     rows = rows_of(run)
     caption = table_of(run, rows).figure_caption
     assert "described" in caption and "sampled" not in caption
-    drawn = draw(rows, table_of(run, rows))
+    drawn = draw_speeds(rows, table_of(run, rows))
     assert "roof, described" in {text.get_text() for text in texts(drawn)}
 
 
@@ -221,7 +220,7 @@ def test_roofs_of_several_machines_are_not_drawn(tmp_path: Path) -> None:
     rows = rows_of(run)
     assert roof_rows(rows) == []
     assert "dashed" not in table_of(run, rows).figure_caption
-    assert "roof, described" not in {text.get_text() for text in texts(draw(rows, table_of(run, rows)))}
+    assert "roof, described" not in {text.get_text() for text in texts(draw_speeds(rows, table_of(run, rows)))}
 
 
 def test_the_whole_report_is_written_and_its_page_reads(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from math import degrees, pi
 
 import pytest
 
-from ktbench.report.spots import Box, along, around, clearest, spots_beside
+from ktbench.report.figures.label_placement import Box, along, around, clearest, spots_beside
 
 UNIT = Box(left=0, bottom=0, right=1, top=1)
 

@@ -15,7 +15,7 @@ from ktbench.report.speed_table import table_of
 from ktbench.report.table import Table
 from ktbench.results import Run
 from ktbench.results.rows import rows_of
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 from tests.report.synthetic import DECODE, NO_NUMA, Arm, Store
 
 PAIR = DECODE[:2]

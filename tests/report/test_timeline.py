@@ -16,9 +16,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
-from ktbench.report.chrome import chrome_trace
-from ktbench.report.figure import save
-from ktbench.report.timeline import shares, timeline_figure
+from ktbench.report.chrome_trace import chrome_trace
+from ktbench.report.figures.output import save
+from ktbench.report.figures.timeline import shares, timeline_figure
 from ktbench.spec.timeline import Span, Timeline
 from tests.report.timelines import decode_step
 

@@ -17,9 +17,7 @@ from ktbench.results import LOG_NAME, Log, NotKept, StoreError, read_run
 from ktbench.results.find import read_origin
 from ktbench.results.lines import encode
 from ktbench.results.log import PLAN_NAME, try_lock
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Environment, Header, Part, Record
-from ktbench.spec.scored import Asked, Scored
+from ktbench.spec.record import Environment, Header, Outcome, Part, Record, SampleResult, TaskResult
 from tests.tiny import tiny_cell
 
 CELL = tiny_cell()
@@ -49,7 +47,7 @@ def no_disk() -> Iterator[None]:
         yield
 
 
-def filled(folder: Path, *facts: Record | Environment | Scored | Asked) -> Path:
+def filled(folder: Path, *facts: Record | Environment | SampleResult | TaskResult) -> Path:
     log = Log(folder)
     for fact in (HEADER, *facts):
         log.append(fact)
@@ -95,7 +93,7 @@ def test_a_damaged_plan_is_read_from_its_copy(tmp_path: Path) -> None:
     assert (run.header, run.records) == (HEADER, (record(0),))
     assert [one.where for one in run.damage] == [f"{path}:1"]
     (tmp_path / PLAN_NAME).unlink()
-    with pytest.raises(StoreError, match=f"{LOG_NAME}:1: .*without the plan the other lines say nothing"):
+    with pytest.raises(StoreError, match=f"{LOG_NAME}:1: .*without the plan the other lines cannot be read"):
         read_run(tmp_path)
 
 
@@ -107,7 +105,7 @@ def test_the_origin_of_a_damaged_plan_is_read_from_its_copy(tmp_path: Path) -> N
     path.write_bytes(path.read_bytes().replace(b'"title":"t"', b'"title":"u"'))
     assert read_origin(tmp_path) == whole
     (tmp_path / PLAN_NAME).unlink()
-    with pytest.raises(StoreError, match="nothing says what this run planned"):
+    with pytest.raises(StoreError, match="the plan of this run is missing"):
         read_origin(tmp_path)
 
 
@@ -124,8 +122,8 @@ def test_a_newline_that_was_changed_costs_no_line(tmp_path: Path) -> None:
 
 
 def test_a_task_with_a_lost_answer_has_not_ended(tmp_path: Path) -> None:
-    answers = tuple(Scored(cell=CELL.key, task="sort", question=name, value=1.0) for name in "ab")
-    ended = Asked(
+    answers = tuple(SampleResult(cell=CELL.key, task="sort", question=name, value=1.0) for name in "ab")
+    ended = TaskResult(
         cell=CELL.key, label="base", task="sort", outcome=Outcome.OK, provenance="measured", code_id="code",
         env_id="env", started="", questions=2,
     )  # fmt: skip
@@ -236,7 +234,7 @@ def test_what_a_full_disk_takes_no_part_of_is_not_kept(
     ("content", "says"),
     [
         (b"", "killed before its plan was written"),
-        (b"not json\n", "log.jsonl:1: not a log line .*without the plan the other lines say nothing"),
+        (b"not json\n", "log.jsonl:1: not a log line .*without the plan the other lines cannot be read"),
         (b'{"crc":1,"schema":1,"kind":"header","body":{}}\n', "checksum differs"),
         (b'{"crc":%d,%s\n' % (zlib.crc32(STRANGE), STRANGE), "log.jsonl:1: a line of kind 'song', this version reads"),
         (b'{"crc":%d,%s\n' % (zlib.crc32(LACKING), LACKING), "log.jsonl:1: environment .*missing required field"),

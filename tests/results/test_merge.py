@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from ktbench.results import Run
 from ktbench.results.merge import lacking
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Environment, Record
+from ktbench.spec.record import Environment, Outcome, Record
 from tests.run.test_shares import a_run, cells_at, turn
 
 CELLS = (*cells_at(8), *cells_at(9))

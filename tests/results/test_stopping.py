@@ -10,7 +10,7 @@ from ktbench.results import Run
 from ktbench.results.row import groups_of
 from ktbench.results.rows import judged_values, rows_of
 from ktbench.results.stopping import Stopping, SweepCriterion
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 from ktbench.spec.run_spec import MeasureSpec
 from tests.report.peer_stores import DECODE
 from tests.report.synthetic import Arm, Store

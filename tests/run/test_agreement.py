@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ktbench.run.agreement import Answers, agreement, collect_answers, disagreement, divergence_nats
 from ktbench.run.session import Session
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 from tests.fake import FakeRoofs, FakeSystem
 from tests.tiny import tiny_cell
 

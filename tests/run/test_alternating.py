@@ -11,8 +11,7 @@ import pytest
 
 from ktbench.results import Log
 from ktbench.run.alternating import read_alternation
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Header, Part, Record
+from ktbench.spec.record import Header, Outcome, Part, Record
 from tests.tiny import tiny_cell
 
 CELLS = tuple(tiny_cell(label, avx512=label == "+v", amx=label == "+m") for label in ("base", "+v", "+m"))

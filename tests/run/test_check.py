@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ktbench.engine.protocol import Observation
 from ktbench.run.check import check, check_the_check, mutants, relative_error, stale
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 
 EXPERTS, HIDDEN = 5, 12
 

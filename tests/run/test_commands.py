@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.host.peers import FoundPeer
+from ktbench.host.software import FoundPeer
 from ktbench.run import commands
 from ktbench.run.commands import SERVE, serve_command
 from ktbench.spec.peers import PeerSpec

@@ -10,9 +10,8 @@ import pytest
 
 from ktbench.engine.protocol import Unsupported
 from ktbench.run.session import Session
-from ktbench.spec.conduct import Conduct, Disturbance
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Record, RoleTimes
+from ktbench.spec.record import Outcome, Record, RoleTimes
+from ktbench.spec.system_metrics import InterferenceCounters, SystemMetrics
 from tests.fake import FakeRoofs, FakeSystem
 from tests.tiny import tiny_cell
 
@@ -101,7 +100,9 @@ def test_deferral_that_the_system_chose_must_be_seen() -> None:
     record = turns("", deferral="auto")[0]
     assert record.outcome is Outcome.OK
     assert {e.feature: (e.asked, e.seen) for e in record.evidence}["deferral"] == (3, 3)
-    lying = session("lie", label="+v deferral=auto").turn(tiny_cell("+v deferral=auto", avx512=True, deferral="auto"), 0)
+    lying = session("lie", label="+v deferral=auto").turn(
+        tiny_cell("+v deferral=auto", avx512=True, deferral="auto"), 0
+    )
     assert (lying.outcome, "deferral: deferred_experts 0, asked on" in lying.why) == (Outcome.IDLE, True)
 
 
@@ -140,9 +141,9 @@ class Watcher:
         yield
         self.seen.append("after")
 
-    def conduct(self) -> Conduct:
-        quiet = Disturbance(seconds=1.0, cpus=2, preemptions=0, minor_faults=0, major_faults=0)
-        return Conduct(disturbance=quiet, missing={"energy": "no meter"})
+    def conduct(self) -> SystemMetrics:
+        quiet = InterferenceCounters(seconds=1.0, cpus=2, preemptions=0, minor_faults=0, major_faults=0)
+        return SystemMetrics(disturbance=quiet, missing={"energy": "no meter"})
 
 
 def test_the_watch_looks_right_before_and_right_after_the_timed_steps() -> None:

@@ -21,9 +21,8 @@ from ktbench.run.shares import (
     withdraw,
     write_share,
 )
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.points import points_of
-from ktbench.spec.record import Cell, Environment, Header, Part, Record
+from ktbench.spec.cells import points_of
+from ktbench.spec.record import Cell, Environment, Header, Outcome, Part, Record
 from tests.tiny import tiny_cell
 
 FEATURES = ({}, {"avx512": True}, {"avx512": True, "dynamic": True})

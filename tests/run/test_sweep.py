@@ -14,8 +14,7 @@ import pytest
 
 from ktbench.results import Log, Run, read_run
 from ktbench.run.sweep import Sweep
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Cell, Environment, Header, Part, Record
+from ktbench.spec.record import Cell, Environment, Header, Outcome, Part, Record
 from tests.tiny import tiny_cell
 
 ROOT = Path(__file__).parents[2]

@@ -10,10 +10,9 @@ from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.layer import LayerSystem
 from ktbench.run.session import Session
 from ktbench.run.systems import open_system
-from ktbench.spec.ids import spec_id
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Cell, RoofSample
+from ktbench.spec.record import Cell, Outcome, RoofSample
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.wire import spec_id
 from tests.fake import FakeRoofs
 from tests.tiny import tiny_spec
 

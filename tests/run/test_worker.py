@@ -13,7 +13,7 @@ import pytest
 from ktbench.engine.protocol import Unsupported
 from ktbench.run.messages import Open
 from ktbench.run.worker import Worker, WorkerDied
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 from ktbench.spec.timeline import Timeline
 from tests.tiny import tiny_cell
 

@@ -11,8 +11,8 @@ import yaml
 from ktbench.resources import data_folder
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.machine import MachineSpec
-from ktbench.spec.plain import from_plain
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
+from ktbench.spec.wire import from_plain
 
 
 def real_model(name: str, **changes: Any) -> ModelSpec:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ktbench.sim.calibration import Calibration, calibration_names, read_calibration
-from ktbench.spec.plain import from_plain
+from ktbench.spec.wire import from_plain
 
 
 def calibration(**constants: dict[str, Any]) -> Calibration:

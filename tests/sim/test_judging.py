@@ -1,25 +1,47 @@
-"""The simulator held against published numbers: which cells are whose, and what is said of claims."""
+"""The simulator compared with published numbers, and the statistics of its errors."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ktbench.cli.observing import observations_of
+from ktbench.cli.request import read_request
 from ktbench.results import read_published
 from ktbench.sim.calibration import Calibration, read_calibration
 from ktbench.sim.fitting import STAGES, Stage, _fit, fitted_ids
-from ktbench.sim.judging import GROUPS, Error, gains, judge, placement_order, qualities
-from ktbench.sim.observation import Observation, residual, simulated_value
+from ktbench.sim.judging import GROUPS, PublishedError, gains, judge, placement_order, qualities, quality_of
+from ktbench.sim.observation import Observation, observations_of, residual, simulated_value
+
+ERRORS = st.lists(st.floats(min_value=-0.99, max_value=5), min_size=1, max_size=40)
+
+
+@given(ERRORS)
+def test_quality_is_numpys(errors: list[float]) -> None:
+    found = quality_of(errors)
+    off = np.abs(np.array(errors))
+    assert found.cells == len(errors)
+    assert found.median == pytest.approx(np.median(off))
+    assert found.p90 == pytest.approx(np.percentile(off, 90))
+    assert found.worst == pytest.approx(max(off))
+    assert found.bias == pytest.approx(sum(errors) / len(errors), abs=1e-12)
+
+
+def test_nothing_has_no_quality() -> None:
+    with pytest.raises(ValueError, match="none to judge"):
+        quality_of([])
+
 
 FIGURES = ("fig3", "fig7", "fig10", "fig11", "fig12", "fig14", "placement")
 
 
 @pytest.fixture(scope="module")
 def observations() -> tuple[Observation, ...]:
-    return observations_of(read_published(*FIGURES))
+    return observations_of(read_published(*FIGURES), lambda words: read_request(words).parts[0].spec)
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +50,7 @@ def calibrations() -> dict[str, Calibration]:
 
 
 @pytest.fixture(scope="module")
-def errors(observations: Sequence[Observation], calibrations: dict[str, Calibration]) -> tuple[Error, ...]:
+def errors(observations: Sequence[Observation], calibrations: dict[str, Calibration]) -> tuple[PublishedError, ...]:
     return judge(observations, calibrations)
 
 
@@ -41,7 +63,7 @@ def test_held_out_cells_are_those_of_two_models(observations: Sequence[Observati
     assert not any(one.id in fitted for one in other)
 
 
-def test_errors_stay_where_the_documentation_has_them(errors: Sequence[Error]) -> None:
+def test_errors_stay_where_the_documentation_has_them(errors: Sequence[PublishedError]) -> None:
     """Data against data: the constants that ship, on the published numbers that ship."""
     found = {group.name: (group, quality) for group, fitted, quality in qualities(errors) if not fitted}
     for group, quality in found.values():
@@ -51,12 +73,12 @@ def test_errors_stay_where_the_documentation_has_them(errors: Sequence[Error]) -
     assert len(met) >= 4  # of five: static scheduling and base on one model resist
 
 
-def test_gains_are_on_the_published_side(errors: Sequence[Error]) -> None:
+def test_gains_are_on_the_published_side(errors: Sequence[PublishedError]) -> None:
     claim = gains(errors)
     assert (claim.right, claim.cases) == (27, 27)
 
 
-def test_placements_are_in_the_published_order(errors: Sequence[Error]) -> None:
+def test_placements_are_in_the_published_order(errors: Sequence[PublishedError]) -> None:
     claim = placement_order(errors)
     assert claim.cases == 37
     assert claim.right >= 0.9 * claim.cases
@@ -70,14 +92,14 @@ def test_a_perfect_simulator_is_judged_perfect(
     assert all(abs(one.error) < 1e-9 for one in judge(ideal, calibrations))
 
 
-def test_every_group_has_cells(errors: Sequence[Error]) -> None:
+def test_every_group_has_cells(errors: Sequence[PublishedError]) -> None:
     assert {group.name for group, _, _ in qualities(errors)} == {group.name for group in GROUPS}
 
 
 def test_a_fit_finds_constants_again(observations: Sequence[Observation], calibrations: dict[str, Calibration]) -> None:
     stage: Stage = next(one for one in STAGES["ktransformers"] if one.name == "PyTorch's AVX-512 kernel")
     true = calibrations["ktransformers"].changed({"base_vector_peak": 0.31})
-    seen = [replace(one, value=simulated_value(one, true)) for one in observations if stage.sees(one)]
+    seen = [replace(one, value=simulated_value(one, true)) for one in observations if stage.selects(one)]
     found = _fit(stage, seen, calibrations["ktransformers"])
     assert found.calibration["base_vector_peak"] == pytest.approx(0.31, rel=0.02)
     assert found.rms < 0.01

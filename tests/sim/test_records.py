@@ -10,11 +10,10 @@ import pytest
 from ktbench.sim import simulation as simulator
 from ktbench.sim.records import simulate_cells, simulated
 from ktbench.sim.simulation import Simulation
-from ktbench.spec.ids import spec_id
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.record import Cell, Environment, Record, RoofSample, Work
+from ktbench.spec.record import Cell, Environment, Outcome, Record, RoofSample, Work
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.timeline import Span, Timeline
+from ktbench.spec.wire import spec_id
 from tests.sim.testbed import cell_on, testbed
 
 HERE = Environment(env_id="e", code_id="c")

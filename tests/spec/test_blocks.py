@@ -5,10 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ktbench.spec.blocks import blocks_of
-from ktbench.spec.cells import plan_cells
-from ktbench.spec.memory import worker_bytes
-from ktbench.spec.points import points_of
+from ktbench.spec.cells import plan_cells, points_of
+from ktbench.spec.memory import blocks_of, worker_bytes
 from ktbench.spec.record import Cell
 from ktbench.spec.sweep import SweepSpec
 from tests.tiny import tiny_spec

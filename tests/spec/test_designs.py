@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from ktbench.spec.arms import arm_features
-from ktbench.spec.designs import Design
 from ktbench.spec.engine import EngineSpec
-from ktbench.spec.plain import from_plain, to_plain
-from ktbench.spec.sweep import SweepSpec
+from ktbench.spec.sweep import Design, SweepSpec, arm_features
+from ktbench.spec.wire import from_plain, to_plain
 
 
 def test_a_ladder_adds_one_feature_after_the_other() -> None:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ktbench.spec.evidence import collect, dishonest
 from ktbench.spec.features import FEATURES, features_label, parse_features
+from ktbench.spec.record import collect, dishonest
 from tests.tiny import tiny_spec
 
 values = st.fixed_dictionaries(

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from ktbench.spec.conduct import Disturbance, Energy
-from ktbench.spec.health import MACHINE_CHECKS, TURN_CHECKS, Facts, unknown, warnings
+from ktbench.spec.machine_health import MACHINE_CHECKS, Facts, unknown, warnings
+from ktbench.spec.system_metrics import Energy, InterferenceCounters
+from ktbench.spec.turn_health import TURN_CHECKS
 
 GIB = 2**30
 QUIET: dict[str, Any] = {
@@ -38,7 +39,7 @@ QUIET: dict[str, Any] = {
     "swappiness": 1,
 }
 CALM: dict[str, Any] = asdict(
-    Disturbance(
+    InterferenceCounters(
         seconds=2.0,
         cpus=2,
         preemptions=20,

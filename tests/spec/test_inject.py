@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from ktbench.spec.ids import spec_id
 from ktbench.spec.inject import InjectRule, InjectSpec
-from ktbench.spec.plain import from_plain, to_plain
+from ktbench.spec.wire import from_plain, spec_id, to_plain
 from tests.tiny import tiny_spec
 
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from ktbench.spec.ids import spec_id
 from ktbench.spec.machine import CONSTANTS, MachineSpec, with_constant
-from ktbench.spec.plain import from_plain, to_plain
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.wire import from_plain, spec_id, to_plain
 from tests.tiny import tiny_spec
 
 HOST: dict[str, Any] = {

@@ -7,9 +7,9 @@ from typing import get_args
 
 import pytest
 
-from ktbench.spec.ids import spec_id
 from ktbench.spec.peers import BY_NAME, PEERS, PeerSpec, System
 from ktbench.spec.weights import Precision
+from ktbench.spec.wire import spec_id
 from tests.tiny import tiny_spec
 
 

@@ -12,12 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ktbench.resources import data_folder
-from ktbench.spec.cells import plan_cells, unsupported
+from ktbench.spec.cells import plan_cells, turn_order, unsupported, worker_groups
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.errors import RequestError
-from ktbench.spec.plain import to_plain
-from ktbench.spec.schedule import turn_order, worker_groups
 from ktbench.spec.sweep import SweepSpec
+from ktbench.spec.wire import to_plain
 from tests.tiny import tiny_spec
 
 LADDER = SweepSpec(name="s", arms=("base", "+v", "+v+d"))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ktbench.spec.rotation import layer_copies
+from ktbench.spec.cells import layer_copies
 
 
 @given(expert_bytes=st.integers(1, 10**10), cache_bytes=st.integers(0, 10**10))

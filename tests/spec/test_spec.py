@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 
 from ktbench.spec.engine import EngineSpec
-from ktbench.spec.ids import spec_id
-from ktbench.spec.outcome import Outcome
-from ktbench.spec.plain import from_plain, to_plain
-from ktbench.spec.record import Record
+from ktbench.spec.record import Outcome, Record
 from ktbench.spec.run_spec import MeasureSpec, ModelSpec, RunSpec, WorkloadSpec
+from ktbench.spec.wire import from_plain, spec_id, to_plain
 from tests.tiny import CONFIG, tiny_spec
 
 

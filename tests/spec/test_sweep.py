@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ktbench.spec.plain import from_plain, to_plain
 from ktbench.spec.sweep import SweepSpec
+from ktbench.spec.wire import from_plain, to_plain
 
 
 def test_without_axes_there_is_one_point_that_changes_nothing() -> None:

@@ -8,10 +8,9 @@ import pytest
 
 from ktbench.resources import data_folder
 from ktbench.results import read_run
-from ktbench.spec.evidence import Evidence
-from ktbench.spec.ids import spec_id
+from ktbench.spec.record import Evidence
 from ktbench.spec.run_spec import RunSpec
-from ktbench.spec.wire import from_wire, to_wire
+from ktbench.spec.wire import from_wire, spec_id, to_wire
 from tests.tiny import tiny_spec
 
 RECORDED = sorted(path.parent for path in (data_folder("reports") / "recorded").rglob("log.jsonl"))

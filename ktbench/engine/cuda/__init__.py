@@ -1,1 +1,1 @@
-"""The device role on a CUDA device: hand-over to the host in stream order, captured steps, experts that live there."""
+"""The device role on a CUDA device: offload to the host in stream order, captured steps, experts in device memory."""

@@ -18,32 +18,30 @@ from ktbench.engine.forms import ExpertMatrices, ExpertStore
 from ktbench.engine.placement import Move
 from ktbench.engine.routing import Routing
 
+# Pairs up to which copies of weights are made where there is no better way, and pairs for which they are held at once.
+_FEW, _AT_ONCE = 64, 8
+# Major compute capabilities on which PyTorch runs a grouped product as one kernel; on others it reads the ends of the
+# groups back to the host (ATen, GroupedBlas.cpp), which a graph cannot.
+_GROUPED = (9, 10)
+# Products of rows [P, K], whose slots are sorted, with the weights [S, N, K] of their slots: [P, N]. Rows of no expert,
+# whose slot is S, may hold anything.
+Product = Callable[[Tensor, Tensor], Tensor]
 
-class CudaHome:
+
+class CudaDeviceExperts:
     """Copies of a layer's experts, those marked in `at_device` [E], in fixed slots on the device."""
 
     def __init__(self, store: ExpertStore, at_device: NDArray[np.bool_], device: torch.device) -> None:
         self._store = store
-        self.backend = DeviceExperts(len(at_device), np.flatnonzero(at_device).tolist(), store, device)
+        self.backend = SlotExperts(len(at_device), np.flatnonzero(at_device).tolist(), store, device)
 
     def move(self, move: Move) -> None:
         """The weights of the one that comes go into the slot of the one that goes."""
         self.backend.move(move.come, move.go, self._store(move.come))
 
 
-# Pairs up to which copies of weights are made where there is no better way, and pairs for which they are held at once.
-_FEW, _AT_ONCE = 64, 8
-# Major compute capabilities on which PyTorch runs a grouped product as one kernel; on others it reads the ends of the
-# groups back to the host (ATen, GroupedBlas.cpp), which a graph cannot.
-_GROUPED = (9, 10)
-
-# Products of rows [P, K], whose slots are sorted, with the weights [S, N, K] of their slots: [P, N]. Rows of nobody,
-# whose slot is S, may be anything.
-Product = Callable[[Tensor, Tensor], Tensor]
-
-
-class DeviceExperts:
-    """Backend of the experts of one layer that live with the device, bf16. An id that does not is nobody's.
+class SlotExperts:
+    """Backend of the experts of one layer that live with the device, bf16. Other ids are ignored.
 
     Nothing waits for the device or has a shape that depends on data, so calls can be captured, and a captured call sees
     the experts that have moved in since.
@@ -65,7 +63,7 @@ class DeviceExperts:
         self._biases: tuple[Tensor, Tensor] | None = None
         if first.down_bias is not None:
             self._biases = room(2 * ffn, dtype=torch.float32), room(hidden, dtype=torch.float32)
-        # One more than there are experts: -1, who is nobody, finds the last one.
+        # One more than there are experts: -1, which is no expert, finds the last one.
         self._slot_of = torch.full((experts + 1,), len(placed), dtype=torch.int64, device=device)
         for expert, slot in self._slots.items():
             self._write(slot, store(expert))

@@ -22,11 +22,16 @@ from ktbench.engine.cuda.stream import Pins, Stream
 from ktbench.engine.decode.lazy import Fetch
 from ktbench.engine.experts import OriginalExperts
 from ktbench.engine.forms import ExpertMatrices, ExpertsForm
-from ktbench.engine.placement import NOBODY
+from ktbench.engine.placement import NO_EXPERT
 from ktbench.engine.routing import Routing
 
 # More tokens than any call gives one expert.
 _MOST_TOKENS = 2**24
+
+# Enough for arithmetic to show beside the reading of the weights, few enough to take no time.
+_MANY_TOKENS, _TRIES = 64, 5
+# Experts in a timed call of the host.
+_TOGETHER = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +56,7 @@ class Costs:
         """Seconds of the host for so many tokens."""
         return self.host_call_s + tokens * self.host_token_s
 
-    def told(self) -> str:
+    def explain(self) -> str:
         """The costs and what follows from them, in a sentence."""
         first = copied_from(self)
         then = "is never copied" if first is None else f"is copied from {first} tokens on"
@@ -80,22 +85,16 @@ def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.3g} ms"
 
 
-# Enough for arithmetic to show beside the reading of the weights, few enough to take no time.
-_MANY_TOKENS, _TRIES = 64, 5
-# Experts in a timed call of the host.
-_TOGETHER = 2
-
-
 def split_ids(ids: Tensor, costs: Costs) -> tuple[Tensor, Tensor]:
-    """The host's and the device's ids of `ids` [T, k] int64: both [T, k], -1 where the other serves or nobody does."""
+    """The host's and the device's ids of `ids` [T, k] int64: both [T, k], -1 where the other serves or neither."""
     at_device = [runs_at_device(tokens, costs) for tokens in _tokens(ids).tolist()]
     here = torch.tensor([*at_device, False])[ids]  # -1 finds the last
-    return ids.masked_fill(here, NOBODY), ids.masked_fill(~here, NOBODY)
+    return ids.masked_fill(here, NO_EXPERT), ids.masked_fill(~here, NO_EXPERT)
 
 
 def _tokens(ids: Tensor) -> Tensor:
     """[highest id + 1]: how many tokens each expert has in `ids` [T, k]."""
-    return torch.bincount(ids[ids != NOBODY])
+    return torch.bincount(ids[ids != NO_EXPERT])
 
 
 class Slot:
@@ -186,16 +185,16 @@ class FiddlerExperts:
         return experts
 
     def _on_host(self, hidden: Tensor, ids: Tensor, gates: Tensor) -> Tensor:
-        """[T, H]. Base would run somebody for nobody, so it is called with the pairs of somebody alone."""
-        if (ids != NOBODY).all():
+        """[T, H]. Base would run an expert for every id, so it is called with the pairs of real ids alone."""
+        if (ids != NO_EXPERT).all():
             return self.original(hidden, Routing(ids=ids, gates=gates))
-        token, column = (ids != NOBODY).nonzero(as_tuple=True)
+        token, column = (ids != NO_EXPERT).nonzero(as_tuple=True)
         pairs = Routing(ids=ids[token, column, None], gates=gates[token, column, None])
         outputs = self.original(hidden[token], pairs).float()
         return torch.zeros(hidden.shape).index_add_(0, token, outputs)
 
     def _on_device(self, hidden: Tensor, ids: Tensor, gates: Tensor) -> Tensor:
-        """[T, H] float32 on the device, of `ids` on the host, at least one of which is somebody."""
+        """[T, H] float32 on the device, of `ids` on the host, at least one of which is not -1."""
         tokens = _tokens(ids)
         by_expert = ids.flatten().argsort(stable=True)[-int(tokens.sum()) :].to(hidden.device)
         output = torch.zeros(hidden.shape, device=hidden.device)

@@ -1,4 +1,4 @@
-"""A decode step as one CUDA graph: recorded once, then launched with nothing of Python in between."""
+"""A decode step as one CUDA graph: recorded once, then launched without Python in between."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class GraphRecording:
         return result
 
     def _warm_up(self, run: Callable[[], Tensor]) -> None:
-        """The first time under a recorder: it says better than a capture what Python would have to decide."""
+        """The first time under a recorder: its errors name what Python would have to decide, a capture's do not."""
         with self._capturing.aside():
             with StepRecorder(self.watch):
                 run()
@@ -115,7 +115,7 @@ class GraphRecording:
         self._counted["graph_replays"] += 1
 
     def replay_timed(self) -> list[Segment]:
-        """The same and its time as a whole: inside of a graph there is nobody to look at a clock."""
+        """The same and its time as a whole: no clock can be read inside a graph."""
         self._stream.finish()
         began = perf_counter_ns()
         self.replay()

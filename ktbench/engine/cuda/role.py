@@ -1,4 +1,7 @@
-"""What an engine whose device role is a CUDA device has besides: its stream, its hand-overs and its graphs."""
+"""The CUDA device role: calls of experts on the host in stream order, and captured steps.
+
+Letters: T tokens of a call, k experts of a token, H hidden width.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from ktbench.engine.experts import Backend
 
 
-class Callee(Protocol):
+class HostCallback(Protocol):
     """A call as C functions, `ktbench._kernels.HostCall`: submit(data), then wait(data), again and again."""
 
     @property
@@ -51,7 +54,7 @@ class HostExperts(Protocol):
     def settings(self) -> object:
         """What calls depend on that were made before: kernels and threads."""
 
-    def host_call(self, hidden: Tensor, routing: Routing, output: Tensor, /) -> Callee:
+    def host_call(self, hidden: Tensor, routing: Routing, output: Tensor, /) -> HostCallback:
         """The call on this memory of the host, `hidden` and `output` [T, H] bf16, on whatever it holds then."""
 
     def matrices(self, i: int, /) -> ExpertMatrices:
@@ -111,7 +114,7 @@ def _on_host(like: Tensor) -> Tensor:
     return torch.empty(like.shape, dtype=like.dtype, pin_memory=like.is_cuda)
 
 
-class CudaHandOver:
+class HostOffloadBackend:
     """Backend of the experts of decoder layer `layer`: all tensors on the device, the work on the host.
 
     Submit and wait are host functions in the stream, so Python never blocks and a captured call needs none of it.
@@ -121,7 +124,7 @@ class CudaHandOver:
         self._experts, self._stream, self._staging = experts, stream, staging
         self._watch, self._where = watch, Where("wait", layer)
         self._settings: object = None
-        self._calls: dict[Buffers, Callee] = {}
+        self._calls: dict[Buffers, HostCallback] = {}
 
     def __call__(self, hidden: Tensor, routing: Routing) -> Tensor:
         """[T, H] bf16 of `hidden` [T, H] bf16."""
@@ -148,8 +151,8 @@ class CudaHandOver:
 
         return fetch
 
-    def _call(self, buffers: Buffers) -> Callee:
-        """Made once for each set of buffers. A call of other kernels or threads is let go when no stream needs it."""
+    def _call(self, buffers: Buffers) -> HostCallback:
+        """Made once per set of buffers; calls for other kernels or threads are dropped once the stream is finished."""
         if self._settings != self._experts.settings:
             self._stream.finish()
             self._calls.clear()
@@ -190,7 +193,7 @@ class CudaOriginal:
 
 
 class MaskedAttention:
-    """Attention of a step as the network does it anyway, told by masks what it may see."""
+    """Attention of a step as the network computes it, restricted by masks."""
 
     def __init__(self) -> None:
         self.by_mask = 0
@@ -217,7 +220,7 @@ class CudaRole:
         self._recorder, self._capturing = recorder, capturing
         self._staging = Staging()
         self.originals: list[OriginalExperts] = []
-        self._hand_overs: list[CudaHandOver] = []
+        self._offloads: list[HostOffloadBackend] = []
         recorder.watch.clock = self._finished_ns
 
     @classmethod
@@ -227,20 +230,20 @@ class CudaRole:
 
     def backends(
         self, original: OriginalExperts | None, packed: HostExperts | None, layer: int
-    ) -> tuple[CudaOriginal | None, CudaHandOver | None]:
+    ) -> tuple[CudaOriginal | None, HostOffloadBackend | None]:
         """How the device calls the experts of decoder layer `layer`, which stay on the host."""
         return (
             None if original is None else self._base(original),
-            None if packed is None else self._hand_over(packed, layer),
+            None if packed is None else self._offload(packed, layer),
         )
 
     def _base(self, original: OriginalExperts) -> CudaOriginal:
         self.originals.append(original)
         return CudaOriginal(original)
 
-    def _hand_over(self, packed: HostExperts, layer: int) -> CudaHandOver:
-        self._hand_overs.append(CudaHandOver(packed, self.stream, self._staging, self._recorder.watch, layer))
-        return self._hand_overs[-1]
+    def _offload(self, packed: HostExperts, layer: int) -> HostOffloadBackend:
+        self._offloads.append(HostOffloadBackend(packed, self.stream, self._staging, self._recorder.watch, layer))
+        return self._offloads[-1]
 
     def recording(self, counted: dict[str, int]) -> GraphRecording:
         """For a step to be captured; `counted["graph_replays"]` counts its replays."""
@@ -248,8 +251,8 @@ class CudaRole:
 
     def check(self) -> None:
         """Raise what went wrong in calls of the host since the last check; all that was started must be finished."""
-        for hand_over in self._hand_overs:
-            hand_over.check()
+        for offload in self._offloads:
+            offload.check()
 
     def _finished_ns(self) -> int:
         """Time for a timeline: what was put into the stream before is done. The host's own threads go on meanwhile."""

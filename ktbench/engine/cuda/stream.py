@@ -1,4 +1,4 @@
-"""Work in the order of a device, which nobody waits for on the way."""
+"""CUDA streams: PyTorch kernels, copies and C functions of the host in one order, and pinned host memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CudaRuntime:
         """
         if code := self._launch(stream, function, data):
             words = (self._words(code) or b"unknown error").decode(errors="replace")
-            raise RuntimeError(f"cudaLaunchHostFunc says {words} (code {code})")
+            raise RuntimeError(f"cudaLaunchHostFunc failed: {words} (code {code})")
 
 
 @cache
@@ -139,7 +139,7 @@ class Stream(Protocol):
     """Does what it is given one after the other, kernels of PyTorch among them; its caller goes on at once."""
 
     def copy(self, to: Tensor, source: Tensor) -> None:
-        """`to` gets what `source` holds by then. Whoever waits for it must go through this stream."""
+        """`to` gets what `source` holds by then. A wait for it must go through this stream."""
 
     def call(self, function: int, data: int) -> None:
         """The C function `void (*)(void *)` at this address, with `data`. Nothing later begins before it is back."""

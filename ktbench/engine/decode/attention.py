@@ -54,7 +54,7 @@ class StepAttention:
 
     @torch.inference_mode()
     def make_room(self, room: int) -> None:
-        """Have what depends on a token's position at hand for the first `room` of them."""
+        """Prepare what depends on a token's position for the first `room` of them."""
         for table in self.tables:
             table.make_room(room)
 

@@ -1,4 +1,4 @@
-"""A tensor that is still being computed elsewhere: whoever uses it first waits for it.
+"""A tensor that is still being computed elsewhere: its first use waits for it.
 
 Modelling code stays as it is: the experts are submitted when it calls them, the shared expert runs when its output is
 needed, and the sum of the two waits.
@@ -30,7 +30,7 @@ _VIEWS = {
 class LazyTensor(Tensor):
     """Stands for what `fetch` gives, a tensor of this shape, dtype and device; `fetch` is called once at most.
 
-    `waits` is whether that waits for somebody else: of several tensors, those that do are fetched last.
+    `waits` is whether that waits for the host role: of several tensors, those that do are fetched last.
     """
 
     _fetch: Fetch | None

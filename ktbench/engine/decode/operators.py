@@ -22,7 +22,7 @@ from ktbench.engine.inject.forms import read_router
 
 
 class HeadsAttention(nn.Module):
-    """Stands where an attention module of plain heads stood, whose projections are packed and share a matrix.
+    """Replaces an attention module of plain heads whose projections are packed and share a matrix.
 
     In a recorded step of one token a sequence it does all between the hidden states and the output projection in three
     native calls; elsewhere the original runs, on its packed projections.
@@ -105,7 +105,7 @@ def attends_near(attention: nn.Module) -> bool:
 
 
 class RotaryTable(nn.Module):
-    """Stands where a network's rotary embedding stood: (hidden, positions [B, T]) to cosines and sines [B, T, R]."""
+    """Replaces a network's rotary embedding: (hidden, positions [B, T]) to cosines and sines [B, T, R]."""
 
     def __init__(self, original: nn.Module, steps: StepAttention) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class RotaryTable(nn.Module):
         steps.tables.append(self)
 
     def make_room(self, room: int) -> None:
-        """Have the first `room` positions at hand."""
+        """Compute the first `room` positions."""
         if self._table is None or len(self._table[0]) < room:
             like = torch.zeros(1, dtype=torch.bfloat16)
             cos, sin = self.original(like, torch.arange(room)[None])
@@ -130,7 +130,7 @@ class RotaryTable(nn.Module):
 
 
 class StepRouter(nn.Module):
-    """Stands where a router stood whose form `read_router` knows."""
+    """Replaces a router of a form that `read_router` can read."""
 
     def __init__(self, original: nn.Module, device: DenseHost, steps: StepAttention) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ from ktbench.engine.decode.timeline import Segment, Watch, Where, timed
 
 
 class CallSink(Protocol):
-    """What takes down calls that PyTorch does not see."""
+    """Records calls that PyTorch does not see."""
 
     def note(self, call: Call, *memory: object) -> None:
         """A call that was made and is to be made again; `memory` is kept alive for it."""
@@ -60,7 +60,7 @@ class Recording(Protocol):
     watch: Watch
 
     def record(self, run: Callable[[], Tensor]) -> Tensor:
-        """Take down what `run` does, maybe several times; gives its result, which every replay writes anew.
+        """Record what `run` does, maybe several times; gives its result, which every replay writes anew.
 
         Raises NotRecordable with the reason.
         """
@@ -118,7 +118,7 @@ _COPIES = {torch.ops.aten._to_copy, torch.ops.aten.to, torch.ops.aten.clone, tor
 
 
 class NotRecordable(Exception):
-    """The step does something that a replay would not do again; the text says what."""
+    """The step does something that a replay would not do again; the text is the reason."""
 
 
 class Program:
@@ -148,9 +148,9 @@ Lowering = Callable[[Any, tuple[Any, ...], dict[str, Any], Tensor, IsConstant], 
 
 
 class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Takes down the operations that run inside it, in order, and where; they are carried out as well.
+    """Records the operations that run inside it, in order, and where; they are carried out as well.
 
-    What is computed from `constants` alone stays as it is. `lower` may know a better way to do an operation.
+    What is computed from `constants` alone stays as it is. `lower` may give a faster way to do an operation.
     """
 
     def __init__(self, watch: Watch, constants: Iterable[Tensor] = (), lower: Lowering | None = None) -> None:
@@ -166,7 +166,7 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return Program(self._calls, self._places, self._kept)
 
     def note(self, call: Call, *memory: object) -> None:
-        """Take down a call that PyTorch does not see, made by whoever says so; `memory` is kept alive for it."""
+        """Record a call that PyTorch does not see and that was made already; `memory` is kept alive for it."""
         self._calls.append(call)
         self._places.append(self._watch.here)
         self._kept.append(memory)
@@ -174,7 +174,7 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Carry out and take down one operation. Raises NotRecordable for one whose result would steer Python."""
+        """Carry out and record one operation. Raises NotRecordable for one whose result would steer Python."""
         named = dict(kwargs or {})
         if is_pending((args, named)) and not _is_view(func):
             with self:  # what is done to fetch them is part of the step
@@ -253,12 +253,12 @@ def _again(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
 @cache
 def _out_variant(func: Any) -> tuple[Any, tuple[str, ...]] | None:
     """The overload that takes the same arguments and memory for the results, with the names of the latter."""
-    asked = _signature(func._schema.arguments)
+    wanted = _signature(func._schema.arguments)
     for name in func.overloadpacket.overloads():
         overload = getattr(func.overloadpacket, name)
         arguments = overload._schema.arguments
         outs = tuple(argument.name for argument in arguments if argument.is_out)
-        if outs and _signature(argument for argument in arguments if not argument.is_out) == asked:
+        if outs and _signature(argument for argument in arguments if not argument.is_out) == wanted:
             return overload, outs
     return None
 

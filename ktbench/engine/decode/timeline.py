@@ -73,7 +73,7 @@ class Watch:
 
     @contextmanager
     def on(self, network: nn.Module) -> Iterator[list[Segment]]:
-        """Inside, time is taken down; the list is complete at the end."""
+        """Inside, times are recorded; the list is complete at the end."""
         handles = [handle for name, module in network.named_modules() for handle in self._hooks(name, module)]
         self._segments, self._since, self._on = [], self.clock(), True
         depth = len(self._stack)
@@ -82,7 +82,7 @@ class Watch:
         finally:
             self._mark()
             self._on = False
-            del self._stack[depth:]  # what an exception has left without a word
+            del self._stack[depth:]  # entries that an exception has skipped
             for handle in handles:
                 handle.remove()
 

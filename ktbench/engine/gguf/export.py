@@ -1,4 +1,7 @@
-"""Writes a model as a GGUF file for llama.cpp, piece by piece. Importing this needs neither PyTorch nor `gguf`."""
+"""Writes a model as a GGUF file for llama.cpp, piece by piece, and names the file that a peer runs for a cell.
+
+Importing this needs neither PyTorch nor `gguf`.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,12 @@ from ktbench.spec.run_spec import ModelSpec, RunSpec
 
 _DIGITS = 12
 
+MISSING = "gguf is not installed; bring it with: pip install gguf"
+# Of what is written, and of how synthetic weights are drawn: a change makes older files strangers.
+_FORM = 1
+_DIGEST_BYTES = 16
+_TOKENIZER = "tokenizer.json"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeptFile:
@@ -35,7 +44,7 @@ class KeptFile:
 
 
 def kept_file(spec: RunSpec) -> KeptFile:
-    """The file of a cell, which need not be there yet: its name tells model, types and the digest of its numbers."""
+    """The file of a cell, which need not be there yet: its name holds model, types and the digest of its numbers."""
     types = BY_NAME[spec.system].types
     experts, dense = (cast("GgufType", types[one]) for one in (spec.precision, spec.device_precision))
     model = spec.model
@@ -61,12 +70,6 @@ def no_file(spec: RunSpec) -> str:
 if TYPE_CHECKING:
     from ktbench.engine.gguf.sources import Source
     from ktbench.engine.gguf.writing import Plan, TensorFile
-
-MISSING = "gguf is not installed; bring it with: pip install gguf"
-# Of what is written, and of how synthetic weights are drawn: a change makes older files strangers.
-_FORM = 1
-_DIGEST_BYTES = 16
-_TOKENIZER = "tokenizer.json"
 
 
 def has_gguf() -> bool:
@@ -134,7 +137,7 @@ def _remark(model: ModelSpec, remark: str, say: Callable[[str], None]) -> None:
 
 @contextmanager
 def _partial(path: Path) -> Iterator[Path]:
-    """A name that nobody takes for a finished file; it becomes `path` once all is written."""
+    """A temporary name; the file becomes `path` once all is written."""
     part = path.with_name(f"{path.name}.part")
     try:
         yield part

@@ -23,7 +23,7 @@ OUR_CONFIG = "ktbench.config"
 OUR_WEIGHTS = "ktbench.weights"
 
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
-# exact: float32. half: bf16, or fp16 where that is asked for. dense: the type of matrices outside of routed experts.
+# exact: float32. half: bf16, or fp16 where dense weights are. dense: the type of matrices outside of routed experts.
 WeightClass = Literal["exact", "half", "dense"]
 # In what matrices are written.
 GgufType = Literal["F16", "BF16", "Q8_0", "Q4_0"]
@@ -176,7 +176,7 @@ class Family:
     """A model type of Transformers and the architecture that llama.cpp runs it as.
 
     `modules` gives for what is in a decoder layer the names in the file; keys are modules, whose `weight` and `bias`
-    keep these names, or tensors of other names. `sigmoid` tells apart two families of one architecture by how their
+    keep these names, or tensors of other names. `sigmoid` distinguishes two families of one architecture by how their
     routers score. `remark` is what llama.cpp computes slightly otherwise.
     """
 
@@ -203,7 +203,7 @@ class Family:
     def config(self, metadata: Mapping[str, Any], tensors: Collection[str]) -> dict[str, Any]:
         """The configuration of a file: its metadata by whole keys as plain values, and the names of its tensors.
 
-        What no file says (dropout, how weights are initialised, special tokens) is left to the family's defaults.
+        What no file holds (dropout, how weights are initialised, special tokens) is left to the family's defaults.
         Raises ValueError naming a field that is missing.
         """
         fields = _fields(metadata, self.architecture)

@@ -18,7 +18,7 @@ def is_gguf(path: str | Path) -> bool:
 
 
 def inspect_gguf(path: str | Path) -> dict[str, Any]:
-    """The Hugging Face configuration of a whole GGUF file: as it was exported, else as its metadata say.
+    """The Hugging Face configuration of a whole GGUF file: as exported, else from its metadata.
 
     Raises ValueError as `read_header`, and for metadata of an architecture that is not known or that lack something.
     """
@@ -44,7 +44,7 @@ def _with_own_head(config: dict[str, Any]) -> dict[str, Any]:
 
 def _described(header: Header) -> dict[str, Any]:
     family, tensors = family_in(header.metadata), len(header.tensors)
-    said = header.metadata.get(f"{family.architecture}.block_count", 0)
-    if not 0 <= int(said) <= tensors:
-        raise ValueError(f"{family.architecture}.block_count={said}, with {tensors} tensors")
+    layers = header.metadata.get(f"{family.architecture}.block_count", 0)
+    if not 0 <= int(layers) <= tensors:
+        raise ValueError(f"{family.architecture}.block_count={layers}, with {tensors} tensors")
     return family.config(header.metadata, header.tensors)

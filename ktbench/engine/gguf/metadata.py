@@ -17,7 +17,7 @@ Fields = Mapping[str, Any]
 
 _SOFTMAX, _SIGMOID = 1, 2  # LLAMA_EXPERT_GATING_FUNC_TYPE
 _SCALED = ("linear", "yarn")
-_BETAS = {"beta_fast": 32.0, "beta_slow": 1.0}  # the only ones of llama.cpp, whatever a file says
+_BETAS = {"beta_fast": 32.0, "beta_slow": 1.0}  # the only ones of llama.cpp, whatever a file holds
 _BASE = 10000.0
 # llama.cpp divides it out again, for the sake of old files.
 _LOG_MULTIPLIER = 0.1
@@ -78,7 +78,7 @@ class _Fixed(Entry):
 
     def differs(self, config: Config) -> str:
         found = config.get(self.key)
-        return "" if found is None or found == self.value else f"{self.key}={found}, llama.cpp knows {self.value}"
+        return "" if found is None or found == self.value else f"{self.key}={found}, llama.cpp supports {self.value}"
 
     def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
         return {self.key: self.value}
@@ -116,7 +116,7 @@ class _HeadWidth(Entry):
         width, expected = _head_width(config), config["hidden_size"] // config["num_attention_heads"]
         if not self.whole or width * config["num_attention_heads"] == config["hidden_size"]:
             return ""
-        return f"head_dim={width}, llama.cpp knows hidden_size / num_attention_heads = {expected}"
+        return f"head_dim={width}, llama.cpp supports hidden_size / num_attention_heads = {expected}"
 
     def write(self, config: Config) -> dict[str, Value]:
         width = config.get("head_dim")
@@ -168,13 +168,13 @@ class _Rope(Entry):
         rope = config["rope_parameters"]
         kind = rope["rope_type"]
         if kind not in ("default", *_SCALED) or (self.latent and kind == "linear"):
-            return f"rope_type={kind}, llama.cpp knows default and {'yarn' if self.latent else 'linear, yarn'}"
+            return f"rope_type={kind}, llama.cpp supports default and {'yarn' if self.latent else 'linear, yarn'}"
         if kind != "yarn":
             return ""
         if rope.get("attention_factor") is not None:
             return f"attention_factor={rope['attention_factor']}, llama.cpp derives it from factor"
         if wrong := [key for key, beta in _BETAS.items() if (rope.get(key) or beta) != beta]:
-            return f"{wrong[0]}={rope[wrong[0]]}, llama.cpp knows {_BETAS[wrong[0]]}"
+            return f"{wrong[0]}={rope[wrong[0]]}, llama.cpp supports {_BETAS[wrong[0]]}"
         all_dim = rope.get("mscale_all_dim")
         if rope.get("mscale") != all_dim or self.latent != bool(all_dim):
             return f"mscale={rope.get('mscale')} and mscale_all_dim={all_dim}, llama.cpp needs equal ones for MLA alone"

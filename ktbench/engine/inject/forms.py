@@ -1,4 +1,4 @@
-"""What a router of some family computes, found by asking it."""
+"""The forms of RMS norms and routers, found by running the modules on random numbers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ _EPSILONS = ("variance_epsilon", "eps")
 _NORM_ROWS = 3
 _TOLERANCE = 1e-4
 
+_ROUTER_ROWS = 5
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NormForm:
@@ -26,7 +28,7 @@ def read_norm(module: nn.Module) -> NormForm:
     """The form of an RMS norm, wherever its weight is (`meta` included).
 
     Some families store the distance of the weight from one (Qwen3-Next, Gemma), under class names that do not tell.
-    So the module is called with numbers in place of its weight. Raises ValueError that says what differs.
+    So the module is called with numbers in place of its weight. Raises ValueError naming what differs.
     """
     weight = module._parameters.get("weight")
     if weight is None or weight.dim() != 1 or len(list(module.parameters())) != 1:
@@ -52,9 +54,6 @@ def _offset(module: nn.Module, width: int, epsilon: float) -> int:
     raise ValueError("computes something other than weight · x / sqrt(mean(x²) + epsilon)")
 
 
-_ROUTER_ROWS = 5
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RouterForm:
     """Softmax over the logits of all experts, and the `top_k` largest of it: (logits, weights, ids).
@@ -70,7 +69,7 @@ class RouterForm:
 def read_router(module: nn.Module) -> RouterForm:
     """The form of a router in bf16, wherever its weight is (`meta` included).
 
-    It is called with numbers in place of its weight. Raises ValueError that says what differs.
+    It is called with numbers in place of its weight. Raises ValueError naming what differs.
     """
     weight = module._parameters.get("weight")
     if weight is None or weight.dim() != 2 or len(list(module.parameters())) != 1 or list(module.buffers()):
@@ -79,14 +78,14 @@ def read_router(module: nn.Module) -> RouterForm:
     x = torch.randn(_ROUTER_ROWS, weight.shape[1], generator=draw).bfloat16()
     drawn = (torch.randn(weight.shape, generator=draw) / weight.shape[1] ** 0.5).bfloat16()
     with torch.inference_mode():
-        logits, weights, ids = _asked(module, x, drawn)
+        logits, weights, ids = _called(module, x, drawn)
         truth = nn.functional.linear(x, drawn)
         if logits.dtype != torch.bfloat16 or not torch.equal(logits, truth):
             raise ValueError("gives other logits than weight · x in bf16")
         return _form(truth, weights, ids)
 
 
-def _asked(module: nn.Module, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _called(module: nn.Module, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     try:
         found: Any = functional_call(module, {"weight": weight}, (x,))
     except (TypeError, RuntimeError):

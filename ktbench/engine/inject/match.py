@@ -1,4 +1,7 @@
-"""Rules matched to the modules of a network; every rule that does not mean what it says is refused."""
+"""Rules matched to the modules of a network, and the table that shows the result.
+
+Every rule that cannot take effect is refused.
+"""
 
 from __future__ import annotations
 
@@ -61,8 +64,8 @@ def _layer(name: str) -> str:
 
 def _cells(row: _Row, numbers: list[str]) -> tuple[str, ...]:
     name, class_name, operator, rule = row
-    told = numbers[0] if len(numbers) == 1 else f"{{{_ranges([int(number) for number in numbers])}}}"
-    return name.replace("*", told), f"x{len(numbers)}" if len(numbers) > 1 else "", class_name, operator, rule
+    layers = numbers[0] if len(numbers) == 1 else f"{{{_ranges([int(number) for number in numbers])}}}"
+    return name.replace("*", layers), f"x{len(numbers)}" if len(numbers) > 1 else "", class_name, operator, rule
 
 
 def _ranges(numbers: Sequence[int]) -> str:
@@ -96,13 +99,13 @@ def require_operators(inject: InjectSpec) -> None:
         kind = OPERATORS.get(rule.operator)
         if kind is None:
             raise ValueError(
-                f"{_said(rule)}: there is no operator {rule.operator!r}{_hint(rule.operator, OPERATORS)}; "
+                f"{_label(rule)}: there is no operator {rule.operator!r}{_hint(rule.operator, OPERATORS)}; "
                 f"allowed are {', '.join(OPERATORS)}"
             )
         for key in rule.args:
             if key not in kind.arguments:
                 allowed = f"allowed are {', '.join(kind.arguments)}" if kind.arguments else "it takes none"
-                raise ValueError(f"{_said(rule)}: the operator {kind.name} has no argument {key!r}; {allowed}")
+                raise ValueError(f"{_label(rule)}: the operator {kind.name} has no argument {key!r}; {allowed}")
 
 
 def match_rules(network: nn.Module, inject: InjectSpec) -> tuple[Replacement, ...]:
@@ -117,11 +120,11 @@ def match_rules(network: nn.Module, inject: InjectSpec) -> tuple[Replacement, ..
     found = tuple(_replacements(modules, inject.rules))
     for rule in inject.rules:
         if not rule.optional and all(one.rule is not rule for one in found):
-            raise ValueError(f"{_said(rule)}: no module matches {rule.wants}{_nearest(rule, modules)}")
+            raise ValueError(f"{_label(rule)}: no module matches {rule.wants}{_nearest(rule, modules)}")
     _refuse_nested(found)
     for one in found:
         if why := one.operator.fits(modules[one.name]):
-            raise ValueError(f"{_said(one.rule)}: {one.operator.name} does not fit {_module(one)}, which {why}")
+            raise ValueError(f"{_label(one.rule)}: {one.operator.name} does not fit {_module(one)}, which {why}")
     return found
 
 
@@ -152,7 +155,7 @@ def _around(name: str, replaced: dict[str, Replacement]) -> Iterator[Replacement
             yield replaced[name]
 
 
-def _said(rule: InjectRule) -> str:
+def _label(rule: InjectRule) -> str:
     return f"inject rule {rule.name}"
 
 

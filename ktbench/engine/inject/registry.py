@@ -20,7 +20,7 @@ _QK_NORMS = ("q_norm", "k_norm")
 class OperatorKind:
     """One row: an operator by the name that rules give it.
 
-    `fits` says why the operator cannot take a module's place, "" where it can. `arguments` are the keys that a rule's
+    `fits` gives why the operator cannot take a module's place, "" where it can. `arguments` are the keys that a rule's
     `args` may have. An operator that `wraps` keeps the module it takes the place of, so modules inside it may be
     replaced too.
     """
@@ -38,7 +38,7 @@ def fits_anything(_module: nn.Module) -> str:
 
 
 def fits_experts(module: nn.Module) -> str:
-    """Routed experts of one layer as one module, of a form that `read_form` knows."""
+    """Routed experts of one layer as one module, of a form that `read_form` supports."""
     from ktbench.engine.forms import read_form
 
     try:
@@ -61,7 +61,7 @@ def fits_linear(module: nn.Module) -> str:
 
 
 def fits_rms_norm(module: nn.Module) -> str:
-    """An RMS norm of the form that `read_norm` knows."""
+    """An RMS norm of the form that `read_norm` supports."""
     from ktbench.engine.inject.forms import read_norm
 
     try:
@@ -72,7 +72,7 @@ def fits_rms_norm(module: nn.Module) -> str:
 
 
 def fits_router(module: nn.Module) -> str:
-    """A router of the form that `read_router` knows."""
+    """A router of the form that `read_router` supports."""
     from ktbench.engine.inject.forms import read_router
 
     try:

@@ -1,4 +1,4 @@
-"""Routing as it was recorded from real models: how often experts were selected, or which ones token by token."""
+"""Recorded routing: arrays of npz files, activation profiles (selections per expert) and traces to replay."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ktbench.spec.plain import from_plain, to_plain
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from ktbench.spec.shape import moe_shape
+from ktbench.spec.wire import from_plain, to_plain
 
 if TYPE_CHECKING:
     from ktbench.engine.routing import PassRouting
+
+_SETTING = "engine.placement.profile"
 
 
 def split_array_name(setting: str, text: str) -> tuple[Path, str]:
@@ -63,9 +65,6 @@ def _opened(setting: str, file: Path) -> Iterator[np.lib.npyio.NpzFile]:
         raise ValueError(f"{setting}={file}: not an npz file of plain arrays ({error})") from None
 
 
-_SETTING = "engine.placement.profile"
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Architecture:
     """What a model and its slices have in common, and models that route differently have not. Widths in elements."""
@@ -98,7 +97,7 @@ class Architecture:
 class ActivationProfile:
     """How often each expert was selected over `tokens` tokens: `counts` int64 [MoE layers, experts].
 
-    `model` is the label of the model, `source` says what was run. Raises ValueError for counts that are none.
+    `model` is the label of the model, `source` describes what was run. Raises ValueError for arrays that are no counts.
     """
 
     model: str
@@ -151,7 +150,7 @@ class ActivationProfile:
 
 
 def count_selections(ids: NDArray[np.integer[Any]], experts: int) -> NDArray[np.int64]:
-    """[experts] int64: how often each is in `ids`, whose shape does not matter; negative ids are nobody's."""
+    """[experts] int64: how often each is in `ids`, whose shape does not matter; negative ids are ignored."""
     return np.bincount(ids[ids >= 0], minlength=experts).astype(np.int64)
 
 
@@ -171,7 +170,7 @@ def read_profile(profile: str, model: ModelSpec) -> ActivationProfile:
     _require_same(where, read, model)
     layers = model.shape.moe_layers
     if len(read.counts) < layers:
-        raise ValueError(f"{where}: has {len(read.counts)} MoE layers, {model.name} as asked for has {layers}")
+        raise ValueError(f"{where}: has {len(read.counts)} MoE layers, {model.name} needs {layers}")
     return ActivationProfile(
         model=read.model,
         architecture=read.architecture,
@@ -200,16 +199,20 @@ def _recorded(file: Path) -> ActivationProfile:
         )
     about, counts = read_array(_SETTING, file, "about"), read_array(_SETTING, file, "counts")
     try:
-        said = from_plain(json.loads(str(about)), _About)
+        about_it = from_plain(json.loads(str(about)), _About)
     except ValueError as error:
         raise ValueError(f"not an activation profile ({error})") from None
     return ActivationProfile(
-        model=said.model, architecture=said.architecture, counts=counts, tokens=said.tokens, source=said.source
+        model=about_it.model,
+        architecture=about_it.architecture,
+        counts=counts,
+        tokens=about_it.tokens,
+        source=about_it.source,
     )
 
 
 def _given(file: Path, array: str, model: ModelSpec, source: str) -> ActivationProfile:
-    """Counts whose model nobody noted: they are taken for what was asked for."""
+    """Counts without a model: they are taken as those of `model`."""
     counts = read_array(_SETTING, file, array)
     selected = counts[counts.any(axis=1)] if counts.ndim == 2 else counts
     architecture = Architecture.of(model)

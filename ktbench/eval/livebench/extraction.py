@@ -1,8 +1,9 @@
-"""Where the answer stands in what a model wrote: tags, boxes, bold words, code fences, last lines."""
+"""Final answers in generated text (tags, boxes, bold words, fences, last lines), and the distance of two answers."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 
 def without_thoughts(text: str) -> str:
@@ -65,3 +66,14 @@ def plain(text: str) -> str:
 def items(text: str) -> list[str]:
     """The items of a list separated by commas, stripped, in lower case."""
     return [item.strip().lower() for item in text.split(",")]
+
+
+def edit_distance(a: Sequence[object], b: Sequence[object]) -> int:
+    """Levenshtein's distance: the fewest insertions, deletions and substitutions that make b of a."""
+    above = list(range(len(b) + 1))
+    for row, left in enumerate(a, start=1):
+        here = [row]
+        for column, right in enumerate(b, start=1):
+            here.append(min(above[column] + 1, here[-1] + 1, above[column - 1] + (left != right)))
+        above = here
+    return above[-1]

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ktbench.eval.grade import Grade
-from ktbench.eval.livebench.data_analysis import consecutive_events, cta, tablejoin
-from ktbench.eval.livebench.extraction import without_thoughts
-from ktbench.eval.livebench.instruction_following import instruction_following, uncheckable
-from ktbench.eval.livebench.instructions.language import detector
+from ktbench.eval.livebench.data_analysis import consecutive_events, cta, tablejoin, tablereformat, unreadable
+from ktbench.eval.livebench.extraction import last_solution, without_thoughts
 from ktbench.eval.livebench.language import connections, plot_unscrambling, typos
 from ktbench.eval.livebench.mathematics import amps_hard, integrals_with_game, math_comp, olympiad
 from ktbench.eval.livebench.programs import grade_program, untestable
@@ -24,8 +22,27 @@ from ktbench.eval.livebench.reasoning import (
     web_of_lies_in_parts,
     zebra_puzzle,
 )
-from ktbench.eval.livebench.tables import tablereformat, unreadable
-from ktbench.eval.sandbox.limits import Unprotected
+from ktbench.eval.sandbox.running import SandboxUnavailable
+from ktbench.eval.tasks.ifeval import check_arguments, detector, follow, following_score
+
+IN_SOLUTION = "2025-11-25"  # questions released from then on want the text in a solution
+
+
+def instruction_following(question: LiveQuestion, answer: str) -> float:
+    """Partial: halfway between all instructions followed and the fraction that is."""
+    extracted = last_solution(answer) if question.released >= IN_SOLUTION else None
+    return following_score(follow(question.instruction_ids, question.instruction_kwargs, extracted or answer))
+
+
+def uncheckable(question: LiveQuestion) -> str:
+    """Why the instructions of a question cannot be checked; '' if they can."""
+    if not question.instruction_ids:
+        return "no instructions"
+    try:
+        check_arguments(question.instruction_ids, question.instruction_kwargs)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _without_truth(question: LiveQuestion) -> str:
@@ -36,9 +53,9 @@ def _without_truth(question: LiveQuestion) -> str:
 class Grader:
     """How the answers of a task are graded.
 
-    `exact` scores are 0 or 1, `partial` ones between, too. `grade` takes an answer without its thoughts. `lacks` says
-    what a question needs for it and does not have, '' for nothing. An `unsafe` grader runs what the model wrote.
-    `setting` says what is not plain from the task's name, '' where nothing is.
+    `exact` scores are 0 or 1, `partial` ones between, too. `grade` takes an answer without its thoughts. `lacks` is
+    what a question needs for it and does not have, '' for nothing. An `unsafe` grader runs generated programs.
+    `setting` describes what the task's name leaves open.
     """
 
     kind: Literal["exact", "partial"]
@@ -52,7 +69,7 @@ _FOLLOWING = Grader(
     kind="partial",
     grade=instruction_following,
     lacks=uncheckable,
-    setting=lambda: f"instructions checked strictly, languages told by {detector()}",
+    setting=lambda: f"instructions checked strictly, languages detected by {detector()}",
 )
 _CODING = Grader(kind="exact", grade=grade_program, lacks=untestable, unsafe=True)
 
@@ -94,7 +111,7 @@ ELSEWHERE: Mapping[str, str] = {
 }
 
 
-def gradable(question: LiveQuestion, *, confirm_unsafe: bool = False) -> str:
+def why_ungradable(question: LiveQuestion, *, confirm_unsafe: bool = False) -> str:
     """Why a question cannot be graded here; '' if it can."""
     for name in (question.task, question.category):
         if name in ELSEWHERE:
@@ -102,19 +119,19 @@ def gradable(question: LiveQuestion, *, confirm_unsafe: bool = False) -> str:
     if (grader := GRADERS.get(question.task)) is None:
         return f"no grader of the task {question.task}"
     if question.temperature:
-        return f"asks for temperature {question.temperature:g}"
+        return f"requires temperature {question.temperature:g}"
     if grader.unsafe and not confirm_unsafe:
         return grader.lacks(question) or "its programs run only with confirm_unsafe=true"
     return grader.lacks(question)
 
 
 def grade_answer(question: LiveQuestion, answer: str, *, confirm_unsafe: bool = False) -> Grade:
-    """What an answer is worth, without its `<think>` blocks. A grader that fails on it makes it 0, and says so."""
-    if why := gradable(question, confirm_unsafe=confirm_unsafe):
+    """The grade of an answer, without its `<think>` blocks: 0 with the reason where a grader fails on it."""
+    if why := why_ungradable(question, confirm_unsafe=confirm_unsafe):
         return Grade(None, why)
     try:
         graded = GRADERS[question.task].grade(question, without_thoughts(answer))
-    except Unprotected as error:
+    except SandboxUnavailable as error:
         return Grade(None, str(error))
     except (OSError, ImportError) as error:  # of this machine, not of the answer
         return Grade(None, f"the grader failed: {error}")

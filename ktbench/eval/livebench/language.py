@@ -1,12 +1,11 @@
-"""Graders of LiveBench's language tasks: what a model wrote → its score, 0 to 1."""
+"""Graders of LiveBench's language tasks: generated text → its score, 0 to 1."""
 
 from __future__ import annotations
 
 import re
 from difflib import get_close_matches
 
-from ktbench.eval.livebench.distance import edit_distance
-from ktbench.eval.livebench.extraction import bold, items, last_boxed, last_solution, plain
+from ktbench.eval.livebench.extraction import bold, edit_distance, items, last_boxed, last_solution, plain
 from ktbench.eval.livebench.question import LiveQuestion
 
 GROUP = 4
@@ -18,8 +17,8 @@ def typos(question: LiveQuestion, answer: str) -> float:
 
 
 def _corrected(answer: str) -> str:
-    if (said := last_solution(answer)) is not None:
-        return said
+    if (extracted := last_solution(answer)) is not None:
+        return extracted
     marked = re.findall(r"(?<!-)---(?!-)(.+?)(?<!-)---(?!-)", answer, flags=re.DOTALL)
     return str(marked[-1]) if marked else answer
 
@@ -32,8 +31,8 @@ def connections(question: LiveQuestion, answer: str) -> float:
     """Partial: the fraction of groups found, of the best bold span until 2024-11-25, of the solution from then on."""
     truth = _groups(question.truth)
     listed = [last_solution(answer) or last_boxed(answer) or ""]
-    said = listed if question.released >= "2024-11-25" else bold(answer)
-    return max((len(_groups(plain(one)) & truth) / len(truth) for one in said), default=0.0)
+    extracted = listed if question.released >= "2024-11-25" else bold(answer)
+    return max((len(_groups(plain(one)) & truth) / len(truth) for one in extracted), default=0.0)
 
 
 def _groups(text: str) -> set[frozenset[str]]:
@@ -46,9 +45,9 @@ def plot_unscrambling(question: LiveQuestion, answer: str) -> float:
 
     Each true sentence stands where the sentence of the answer does that is nearest to it.
     """
-    truth, said = _sentences(question.truth), _sentences(answer.rpartition("<PLOT_SUMMARY>")[2])
-    nearest = [match for sentence in truth for match in get_close_matches(sentence, said, n=1, cutoff=0.0)]
-    order = [said.index(match) for match in nearest]
+    truth, extracted = _sentences(question.truth), _sentences(answer.rpartition("<PLOT_SUMMARY>")[2])
+    nearest = [match for sentence in truth for match in get_close_matches(sentence, extracted, n=1, cutoff=0.0)]
+    order = [extracted.index(match) for match in nearest]
     return 1 - edit_distance(order, range(len(truth))) / len(truth)
 
 

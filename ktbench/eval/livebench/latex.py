@@ -1,23 +1,123 @@
-"""Short LaTeX formulae that can be evaluated: arithmetic, roots, powers, elementary functions, names."""
+"""Short LaTeX formulae: their value, and whether two are the same function of their names.
+
+An own reader, because latex2sympy2 (math_verify's) reads log to base 10 and i as a name, and refuses `frac12`.
+"""
 
 from __future__ import annotations
 
 import cmath
+import math
+import random
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from ktbench.eval.livebench.latex_tokens import tokens
-from ktbench.eval.livebench.latex_values import (
-    CONSTANTS,
-    FUNCTIONS,
-    GREEK,
-    INVERSES,
-    Value,
-    applied,
-    constant,
-    plus,
-    raised,
-    times,
+LONGEST = 2000  # characters; no answer in exact form comes near
+
+_SILENT = r"\\(?:(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|limits|q?quad)(?![a-zA-Z])|[ ,;:!])"
+_WRAPPER = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mathit|operatorname\*?)\s*\{([^{}]*)\}")
+_WORDS = {r"\dfrac": r"\frac", r"\tfrac": r"\frac", r"\cfrac": r"\frac", r"\cdot": "*", r"\times": "*", r"\div": "/"}
+_BRACKETS = {r"\{": "(", r"\}": ")", "[": "(", "]": ")", r"\lvert": "|", r"\rvert": "|", r"\vert": "|"}
+_SIGNS = str.maketrans({"−": "-", "×": "*", "·": "*", "λ": r"\lambda ", "π": r"\pi ", "~": " ", "$": " "})
+_NAMES = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|sec|csc|cot|exp|log|ln"
+_TOKEN = re.compile(r"\\[a-zA-Z]+|\d+(?:\.\d+)?|\.\d+|[a-zA-Z]|[-+*/^(){}|_]")
+
+
+def tokens(formula: str) -> list[str]:
+    """The tokens of a formula. Raises ValueError for one that is too long or holds what is no mathematics."""
+    if len(formula) > LONGEST:
+        raise ValueError(f"formula of more than {LONGEST} characters")
+    found: list[str] = []
+    at, unified = 0, unify(formula)
+    while at < len(unified):
+        if not (token := _TOKEN.match(unified, at)):
+            raise ValueError(f"formula with {unified[at]!r}")
+        found.append(token[0])
+        at = token.end()
+        at += len(unified[at:]) - len(unified[at:].lstrip())
+    return found
+
+
+def unify(formula: str) -> str:
+    r"""One way to write what LaTeX writes in several: no spacing, `\frac` only, `*` for products, one kind of bracket.
+
+    Of an equation the right side stays, a constant of integration at the end goes.
+    """
+    text = formula.translate(_SIGNS).replace("{,}", "")
+    text = re.sub(r"\\sqrt\s*\[([^][]*)\]", r"\\root{\1}", text)
+    text = _WRAPPER.sub(lambda found: _word(found[1]), re.sub(_SILENT, " ", text))
+    for old, new in (_WORDS | _BRACKETS).items():
+        text = re.sub(re.escape(old) + (r"(?![a-zA-Z])" if old[-1].isalpha() else ""), new.replace("\\", r"\\"), text)
+    text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)
+    text = re.split(r"\\approx|≈", text)[0].rsplit("=", 1)[-1]
+    return re.sub(r"\+\s*[Cc]\s*$", "", text.strip().removesuffix(".")).strip()
+
+
+def _word(name: str) -> str:
+    """What stood in an upright word: a function's name becomes a command, all else stays."""
+    return rf"\{name.strip()} " if re.fullmatch(_NAMES, name.strip()) else f" {name} "
+
+
+Point = Mapping[str, complex]
+Value = Callable[[Point], complex]
+
+FUNCTIONS: Mapping[str, Callable[[complex], complex]] = {
+    r"\sin": cmath.sin,
+    r"\cos": cmath.cos,
+    r"\tan": cmath.tan,
+    r"\sec": lambda z: 1 / cmath.cos(z),
+    r"\csc": lambda z: 1 / cmath.sin(z),
+    r"\cot": lambda z: 1 / cmath.tan(z),
+    r"\sinh": cmath.sinh,
+    r"\cosh": cmath.cosh,
+    r"\tanh": cmath.tanh,
+    r"\arcsin": cmath.asin,
+    r"\arccos": cmath.acos,
+    r"\arctan": cmath.atan,
+    r"\exp": cmath.exp,
+    r"\ln": cmath.log,
+    r"\log": cmath.log,
+}
+INVERSES = {r"\sin": r"\arcsin", r"\cos": r"\arccos", r"\tan": r"\arctan"}
+CONSTANTS: Mapping[str, complex] = {"e": math.e, "i": 1j, r"\pi": math.pi, r"\infty": math.inf}
+GREEK = (
+    r"\alpha",
+    r"\beta",
+    r"\gamma",
+    r"\delta",
+    r"\theta",
+    r"\lambda",
+    r"\mu",
+    r"\phi",
+    r"\omega",
+    r"\sigma",
+    r"\tau",
 )
+
+
+def constant(value: complex) -> Value:
+    """The value that is the same everywhere."""
+    return lambda at: value
+
+
+def plus(a: Value, b: Value) -> Value:
+    """Their sum."""
+    return lambda at: a(at) + b(at)
+
+
+def times(a: Value, b: Value) -> Value:
+    """Their product."""
+    return lambda at: a(at) * b(at)
+
+
+def raised(a: Value, b: Value) -> Value:
+    """The principal value of a to the power of b."""
+    return lambda at: complex(a(at)) ** b(at)
+
+
+def applied(function: Callable[[complex], complex], inner: Value) -> Value:
+    """The function of a value."""
+    return lambda at: function(inner(at))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -192,8 +292,61 @@ class _Reader:
 
     def _subscript(self) -> str:
         self._take("{")
-        said = ""
+        name = ""
         while self.next != "}":
-            said += self._take()
+            name += self._take()
         self._take("}")
-        return said
+        return name
+
+
+POINTS = 12
+ENOUGH = 4  # points at which both formulae have a value
+EXACT = 1e-9  # relative
+
+
+def same_value(answer: str, truth: str, *, within: float = EXACT, sign: int = 1) -> bool:
+    """Whether `answer` is `sign` times `truth`, both LaTeX: numbers up to `within`, functions by their values.
+
+    Two functions are the same where they agree to nine digits at fixed complex points, of which at least four have to
+    be in the domain of both. Unlike a symbolic difference that has to simplify to nothing this always ends. What
+    cannot be read is not the same as anything.
+    """
+    try:
+        ours, theirs = read_formula(answer), read_formula(truth)
+    except ValueError:
+        return False
+    if not ours.names and not theirs.names:
+        return _same_number(ours, theirs, within, sign)
+    return _same_function(ours, theirs, sign)
+
+
+def _same_number(ours: Formula, theirs: Formula, within: float, sign: int) -> bool:
+    a, b = _value(ours.value, {}), _value(theirs.value, {})
+    return a is not None and b is not None and abs(a - sign * b) <= max(within, EXACT * abs(b))
+
+
+def _same_function(ours: Formula, theirs: Formula, sign: int) -> bool:
+    agreed = 0
+    for point in _points(ours.names | theirs.names):
+        a, b = _value(ours.value, point), _value(theirs.value, point)
+        if a is None or b is None:
+            continue
+        if abs(a - sign * b) > EXACT * (max(abs(a), abs(b)) + 1e-6):
+            return False
+        agreed += 1
+    return agreed >= ENOUGH
+
+
+def _points(names: frozenset[str]) -> Iterator[Point]:
+    draw = random.Random(0)
+    for _ in range(POINTS):
+        yield {name: complex(draw.uniform(-1.3, 1.3), draw.uniform(-1.3, 1.3)) for name in sorted(names)}
+
+
+def _value(value: Value, at: Point) -> complex | None:
+    """The value there, None where there is none."""
+    try:
+        found = complex(value(at))
+    except (ArithmeticError, ValueError, RecursionError):
+        return None
+    return found if cmath.isfinite(found) else None

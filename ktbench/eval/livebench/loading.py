@@ -1,21 +1,22 @@
-"""Reading LiveBench's questions from local files, by release."""
+"""LiveBench's questions from local files, by release."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ktbench.eval.livebench.question import LiveQuestion
-from ktbench.eval.livebench.rows import read_row
+from ktbench.eval.livebench.question import LiveQuestion, listed, needed, read_row
+from ktbench.eval.tasks.rows import at, numbered_lines
 
 RELEASE = "2024-11-25"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuestionFile:
-    """A file of questions, and the task that its name says."""
+    """A file of questions, and the task of its name."""
 
     path: Path
     category: str
@@ -25,17 +26,17 @@ class QuestionFile:
 def read_questions(
     folder: Path, release: str = RELEASE, tasks: Collection[str] | None = None
 ) -> tuple[LiveQuestion, ...]:
-    """The questions in `folder` that `release` asks, by category, task and place in the file.
+    """The questions in `folder` of `release`, by category, task and place in the file.
 
     Files are `<category>__<task>.jsonl`, in `folder` or one folder below, or `<category>/<task>/question.jsonl` as
-    LiveBench lays them out. A release asks what was released by that day and is not removed by then; a row without a
-    date is asked in every release. `tasks` are names of tasks (None: all).
+    LiveBench lays them out. A release holds what was released by that day and is not removed by then; a row without a
+    date is in every release. `tasks` are names of tasks (None: all).
 
     Raises ValueError for a release that is no date, a folder without questions of the release or of a task, and with
     `file:line: what` for a malformed row.
     """
     release = checked_release(release)
-    questions = tuple(question for question in read_every_question(folder, tasks) if asked_in(question, release))
+    questions = tuple(question for question in read_every_question(folder, tasks) if is_in_release(question, release))
     if not questions:
         raise ValueError(f"{folder}: holds no question of LiveBench release {release}{_of(tasks)}")
     _refuse_twice(folder, questions)
@@ -56,8 +57,8 @@ def checked_release(release: str) -> str:
     return release
 
 
-def asked_in(question: LiveQuestion, release: str) -> bool:
-    """Whether a release asks the question. Dates of this form are in order as text."""
+def is_in_release(question: LiveQuestion, release: str) -> bool:
+    """Whether a release holds the question. Dates of this form are in order as text."""
     return question.released <= release and (not question.removed or question.removed > release)
 
 
@@ -100,18 +101,37 @@ def _refuse_twice(folder: Path, questions: Collection[LiveQuestion]) -> None:
 
 def _read_file(file: QuestionFile) -> Iterator[LiveQuestion]:
     """The questions of a file. Raises ValueError with `file:line: what`."""
-    with file.path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                yield _placed(read_row(line), file)
-            except ValueError as error:
-                raise ValueError(f"{file.path}:{number}: {error}") from None
+    for number, line in numbered_lines(file.path):
+        with at(file.path, number):
+            question = _placed(read_row(line), file)
+        yield question
 
 
 def _placed(question: LiveQuestion, file: QuestionFile) -> LiveQuestion:
     if (question.category, question.task) != (file.category, file.task):
-        said = f"{question.category}/{question.task}"
-        raise ValueError(f"is a question of {said}, in a file of {file.category}/{file.task}")
+        place = f"{question.category}/{question.task}"
+        raise ValueError(f"is a question of {place}, in a file of {file.category}/{file.task}")
     return question
+
+
+def absent(folder: Path, release: str, category: str, task: str) -> str:
+    """How many questions of a task have no row in `folder`, in words; '' where none is known to lack.
+
+    `release_<date>_index.json` in `folder` lists the questions of a release by task; the last one up to `release` is
+    taken. A row of any release is here. Raises ValueError for a malformed index, and as `read_every_question`.
+    """
+    indices = {path.name[len("release_") :][:10]: path for path in folder.glob("release_????-??-??_index.json")}
+    if not (dated := max((day for day in indices if day <= release), default="")):
+        return ""
+    listed = _listed(indices[dated]).get(f"{category}/{task}", frozenset())
+    lacking = listed - {question.question_id for question in read_every_question(folder, [task])}
+    return f"{len(lacking)} of {len(listed)} questions of release {dated} have no row here" if lacking else ""
+
+
+def _listed(index: Path) -> Mapping[str, frozenset[object]]:
+    """The ids of a release's questions by `category/task`. Raises ValueError."""
+    try:
+        rows = json.loads(index.read_bytes())
+        return {needed(row, "task"): frozenset(listed(row, "question_ids")) for row in rows}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{index}: is no list of tasks with their question_ids: {error}") from None

@@ -1,13 +1,12 @@
-"""Graders of LiveBench's mathematics tasks: what a model wrote → its score, 0 to 1."""
+"""Graders of LiveBench's mathematics tasks: generated text → its score, 0 to 1."""
 
 from __future__ import annotations
 
 import re
 
-from ktbench.eval.livebench.distance import edit_distance
-from ktbench.eval.livebench.extraction import last_boxed, last_line, last_solution, plain
+from ktbench.eval.livebench.extraction import edit_distance, last_boxed, last_line, last_solution, plain
+from ktbench.eval.livebench.latex import same_value
 from ktbench.eval.livebench.question import LiveQuestion
-from ktbench.eval.livebench.same_value import same_value
 
 NEAR = 0.001  # a number this near is right in AMPS_Hard
 BOTH_SIGNS = "characteristic_polynomial"  # of A - λ or of λ - A, by convention: the ground truth has either
@@ -42,8 +41,8 @@ def option_text(prompt: str, letter: str) -> str:
 
 def olympiad(question: LiveQuestion, answer: str) -> float:
     """Partial: one less the edit distance of the lists over the longer one's length."""
-    said, truth = _answer_numbers(answer), _numbers(question.truth)
-    return 1 - edit_distance(said, truth) / max(len(said), len(truth))
+    extracted, truth = _answer_numbers(answer), _numbers(question.truth)
+    return 1 - edit_distance(extracted, truth) / max(len(extracted), len(truth))
 
 
 def _answer_numbers(answer: str) -> list[str]:
@@ -59,13 +58,13 @@ def _numbers(text: str) -> list[str]:
 
 def amps_hard(question: LiveQuestion, answer: str) -> float:
     """0 or 1: the last box, else the last `$…$`, is the same formula; with neither, the text ends with the truth."""
-    said = _formula(answer)
-    if said is None:
+    extracted = _formula(answer)
+    if extracted is None:
         return float(answer.rstrip().endswith(question.truth))
-    if _squeezed(said) == _squeezed(question.truth):
+    if _squeezed(extracted) == _squeezed(question.truth):
         return 1.0
     signs = (1, -1) if question.subtask.endswith(BOTH_SIGNS) else (1,)
-    return float(any(same_value(said, question.truth, within=NEAR, sign=sign) for sign in signs))
+    return float(any(same_value(extracted, question.truth, within=NEAR, sign=sign) for sign in signs))
 
 
 def _formula(answer: str) -> str | None:
@@ -82,7 +81,7 @@ def _squeezed(formula: str) -> str:
 
 def integrals_with_game(question: LiveQuestion, answer: str) -> float:
     """0 or 1: the number in the solution or the box; with neither, the truth among the last 200 characters."""
-    said = last_solution(answer) or last_boxed(answer)
-    if said is None:
+    extracted = last_solution(answer) or last_boxed(answer)
+    if extracted is None:
         return float(question.truth in answer[-200:])
-    return float(same_value(last_boxed(said) or said, question.truth))
+    return float(same_value(last_boxed(extracted) or extracted, question.truth))

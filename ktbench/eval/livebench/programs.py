@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from ktbench.eval.grade import Grade
 from ktbench.eval.livebench.question import LiveQuestion, ProgramTest
-from ktbench.eval.sandbox.limits import Limits
-from ktbench.eval.sandbox.running import call_program, run_program
+from ktbench.eval.sandbox.running import Limits, call_program, run_program
 
 LIMITS = Limits(seconds=6)  # LiveBench's limit, there on the clock
 
@@ -28,7 +27,7 @@ def grade_program(question: LiveQuestion, answer: str) -> Grade:
     """Whether the program in an answer passes every test of a question that is not `untestable` (pass@1).
 
     For callers who may run what a model wrote. The expected values never enter the process of the program: what it
-    returns or prints is compared here. Raises Unprotected where the sandbox cannot be closed.
+    returns or prints is compared here. Raises SandboxUnavailable where the sandbox cannot be closed.
     """
     source = _PRELUDE + program_of(answer, question.partial_solution)
     if question.tests[0].functional:
@@ -43,8 +42,8 @@ def untestable(question: LiveQuestion) -> str:
     functional = [test for test in question.tests if test.functional]
     if functional and not question.func_name:
         return "its tests call a function that is not named"
-    said = (text for test in functional for text in (*test.given.split("\n"), test.wanted))
-    if (spoilt := next((text for text in said if not _is_json(text)), None)) is not None:
+    texts = (text for test in functional for text in (*test.given.split("\n"), test.wanted))
+    if (spoilt := next((text for text in texts if not _is_json(text)), None)) is not None:
         return f"{spoilt[:40]!r} in its tests is no JSON"
     return ""
 

@@ -1,9 +1,52 @@
-"""A LiveBench question, as its file gives it."""
+"""A LiveBench question, read from one row of its file; a wrong field is refused by its name."""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
+import pickletools
+import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from ktbench.eval.tasks.rows import read_object
+
+Row = Mapping[str, object]
+
+
+def text(row: Row, name: str) -> str:
+    """A text; '' where it is absent or null. Raises ValueError."""
+    value = row.get(name)
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{name}: must be a text, is {type(value).__name__}")
+    return value or ""
+
+
+def needed(row: Row, name: str) -> str:
+    """A text that has to be there. Raises ValueError."""
+    if not (value := text(row, name)):
+        raise ValueError(f"{name}: is missing")
+    return value
+
+
+def number(row: Row, name: str) -> float | None:
+    """A number; None where it is absent or null. Raises ValueError."""
+    value = row.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{name}: must be a number, is {type(value).__name__}")
+    return value
+
+
+def listed(row: Row, name: str) -> list[object]:
+    """A list; empty where it is absent or null. Raises ValueError."""
+    value = row.get(name)
+    if value is not None and not isinstance(value, list):
+        raise ValueError(f"{name}: must be a list, is {type(value).__name__}")
+    return value or []
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,9 +67,9 @@ class LiveQuestion:
     """One question; `turns` holds its one prompt.
 
     `released` and `removed` are dates as `2024-06-24`; `released` is '' in rows without a date, `removed` in rows that
-    are still asked. `ground_truth` is None where the file has none. `instruction_ids` and `instruction_kwargs` belong
-    together, one to one. `tests_total` says how many tests the task has. `temperature` is the one that the question
-    asks for, None where it asks for none.
+    are still in use. `ground_truth` is None where the file has none. `instruction_ids` and `instruction_kwargs` belong
+    together, one to one. `tests_total` is the number of tests of the task. `temperature` is the one that the question
+    requires, None where it requires none.
     """
 
     question_id: str
@@ -48,7 +91,7 @@ class LiveQuestion:
 
     @property
     def prompt(self) -> str:
-        """What the user says."""
+        """The user's message."""
         return self.turns[0]
 
     @property
@@ -62,3 +105,129 @@ class LiveQuestion:
         if self.ground_truth is None:
             raise ValueError(f"{self.category}/{self.task} {self.question_id}: no ground truth")
         return self.ground_truth
+
+
+LIMIT_BYTES = 64 * 2**20  # of one question's tests, unpacked
+
+
+def read_tests(row: Row) -> tuple[ProgramTest, ...]:
+    """The tests of a row: `tests` with `test_type`, or public_test_cases and private_test_cases. Raises ValueError."""
+    kind = text(row, "test_type")
+    plain = [_test(case, kind, "tests") for case in listed(row, "tests")]
+    packed = [
+        _test(case, "", name) for name in ("public_test_cases", "private_test_cases") for case in _cases(row, name)
+    ]
+    return (*plain, *packed)
+
+
+def func_name(row: Row) -> str:
+    """The function that functional tests call: the row's own, or the one of original_json.metadata. '' for none."""
+    own = text(row, "func_name")
+    return own or text(_inner(_inner(row, "original_json"), "metadata"), "func_name")
+
+
+def _inner(row: Row, name: str) -> Row:
+    """An object within a row, given as such or as text."""
+    value = row.get(name)
+    if isinstance(value, dict):
+        return value
+    value = text(row, name)
+    return read_object(value) if value else {}
+
+
+def _test(case: object, kind: str, name: str) -> ProgramTest:
+    if not isinstance(case, dict):
+        raise ValueError(f"{name}: each must be an object with input and output")
+    return ProgramTest(
+        given=_side(case, "input", name),
+        wanted=_side(case, "output", name),
+        functional=(kind or text(case, "testtype")) == "functional",
+    )
+
+
+def _side(case: Row, side: str, name: str) -> str:
+    if not isinstance(value := case.get(side), str):
+        raise ValueError(f"{name}: each must have a text as {side}")
+    return value
+
+
+def _cases(row: Row, name: str) -> list[object]:
+    """The cases of a field of upstream's rows: a list, its JSON, or its JSON pickled, compressed and in base64."""
+    value = row.get(name)
+    if isinstance(value, list):
+        return value
+    value = text(row, name)
+    if not value:
+        return []
+    try:
+        cases = json.loads(value if value.lstrip().startswith("[") else _unpacked(value))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{name}: neither JSON nor packed JSON: {error}") from None
+    if not isinstance(cases, list):
+        raise ValueError(f"{name}: must be a list of cases")
+    return cases
+
+
+def _unpacked(value: str) -> str:
+    """The text that was pickled, compressed and put into base64. The pickle is read as data and never run."""
+    try:
+        unpacker = zlib.decompressobj()
+        pickle = unpacker.decompress(base64.b64decode(value), LIMIT_BYTES)
+        if unpacker.unconsumed_tail:
+            raise ValueError(f"more than {LIMIT_BYTES} bytes")
+        texts = [held for _, held, _ in pickletools.genops(pickle) if isinstance(held, str)]
+    except (binascii.Error, zlib.error) as error:
+        raise ValueError(str(error)) from None
+    if len(texts) != 1:
+        raise ValueError("the pickle holds something else than one text")
+    return texts[0]
+
+
+def read_row(line: bytes) -> LiveQuestion:
+    """The question of a line. Raises ValueError that names the wrong field."""
+    row = read_object(line)
+    instruction_ids, instruction_kwargs = _instructions(row)
+    tests = read_tests(row)
+    return LiveQuestion(
+        question_id=needed(row, "question_id"),
+        category=needed(row, "category"),
+        task=needed(row, "task"),
+        turns=_turns(row),
+        subtask=text(row, "subtask"),
+        system_prompt=text(row, "system_prompt"),
+        ground_truth=text(row, "ground_truth") if row.get("ground_truth") is not None else None,
+        released=_date(row, "livebench_release_date"),
+        removed=_date(row, "livebench_removal_date"),
+        temperature=number(row, "required_temperature"),
+        instruction_ids=instruction_ids,
+        instruction_kwargs=instruction_kwargs,
+        tests=tests,
+        tests_total=int(number(row, "tests_total") or len(tests)),
+        func_name=func_name(row),
+        partial_solution=text(row, "partial_solution"),
+    )
+
+
+def _turns(row: Row) -> tuple[str, ...]:
+    turns = listed(row, "turns")
+    if len(turns) != 1 or not isinstance(turns[0], str) or not turns[0]:
+        raise ValueError("turns: must be a list of one text, the prompt")
+    return (turns[0],)
+
+
+def _date(row: Row, name: str) -> str:
+    """The day, without a time of day that may follow."""
+    value = text(row, name)
+    if value and not re.match(r"\d{4}-\d\d-\d\d(?![\d-])", value):
+        raise ValueError(f"{name}={value}: must be a date as 2024-06-24, or empty")
+    return value[:10]
+
+
+def _instructions(row: Row) -> tuple[tuple[str, ...], tuple[Mapping[str, object], ...]]:
+    ids = listed(row, "instruction_id_list")
+    kwargs = listed(row, "kwargs")
+    if not all(isinstance(name, str) for name in ids):
+        raise ValueError("instruction_id_list: must be a list of texts")
+    if len(kwargs) != len(ids) or not all(isinstance(one, dict) for one in kwargs):
+        raise ValueError(f"kwargs: must be a list of {len(ids)} objects, one for each instruction")
+    return tuple(map(str, ids)), tuple(one for one in kwargs if isinstance(one, dict))

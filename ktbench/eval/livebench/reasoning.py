@@ -1,4 +1,4 @@
-"""Graders of LiveBench's reasoning tasks: what a model wrote → its score, 0 to 1."""
+"""Graders of LiveBench's reasoning tasks: generated text → its score, 0 to 1."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _TRUTHS = re.compile(r"\b(?:yes|no|unknown)\b")
 
 def web_of_lies(question: LiveQuestion, answer: str) -> float:
     """web_of_lies_v2, 0 or 1: three words, equal to the truth, or among them if there are exactly three."""
-    said, truth = _truths(answer.lower(), 3), question.truth.lower()
-    return float(said == truth or (len(_TRUTHS.findall(said)) == 3 and truth in said))
+    extracted, truth = _truths(answer.lower(), 3), question.truth.lower()
+    return float(extracted == truth or (len(_TRUTHS.findall(extracted)) == 3 and truth in extracted))
 
 
 def web_of_lies_in_parts(question: LiveQuestion, answer: str) -> float:
@@ -39,13 +39,13 @@ def web_of_lies_in_parts(question: LiveQuestion, answer: str) -> float:
 
 def _truths(answer: str, count: int) -> str:
     """The list in the last solution, else of the last words in bold, else in the last box, else the text's last."""
-    if (said := last_solution(answer)) is not None:
-        return plain(said)
+    if (extracted := last_solution(answer)) is not None:
+        return plain(extracted)
     words = [word for span in bold(answer) for word in _TRUTHS.findall(span)]
     if len(words) >= count:
         return ", ".join(words[-count:])
-    if (said := last_boxed(answer)) is not None:
-        return plain(said)
+    if (extracted := last_boxed(answer)) is not None:
+        return plain(extracted)
     listed = re.findall(rf"{_TRUTHS.pattern}(?:, {_TRUTHS.pattern}){{{count - 1}}}", answer)
     return str(listed[-1]) if listed else ""
 
@@ -63,21 +63,21 @@ def zebra_puzzle(question: LiveQuestion, answer: str) -> float:
 def _zebra_word(question: LiveQuestion, answer: str) -> float:
     """0 or 1: the last `***word***`, else the last word; `X` stands for `X movies`, and numbers may be words."""
     marked = re.findall(r"\*\*\*([^*]+)\*\*\*", answer)
-    said = _as_digit(_bare(marked[-1] if marked else next(reversed(answer.split()), "")))
+    extracted = _as_digit(_bare(marked[-1] if marked else next(reversed(answer.split()), "")))
     truth = _as_digit(_bare(question.truth))
-    return float(said in (truth, truth.removesuffix(" movies")))
+    return float(extracted in (truth, truth.removesuffix(" movies")))
 
 
 def _zebra_list(question: LiveQuestion, answer: str) -> float:
     """Partial: each item is right where it is the truth or holds it; a hyphen is a blank."""
     truth = items(question.truth.replace("-", " "))
-    said = items(_zebra_items(answer, len(truth)).replace("-", " "))
-    return in_parts([wanted in given for given, wanted in zip(said, truth, strict=False)], len(truth))
+    extracted = items(_zebra_items(answer, len(truth)).replace("-", " "))
+    return in_parts([wanted in given for given, wanted in zip(extracted, truth, strict=False)], len(truth))
 
 
 def _zebra_items(answer: str, count: int) -> str:
-    if (said := last_solution(answer) or last_boxed(answer)) is not None:
-        return plain(said)
+    if (extracted := last_solution(answer) or last_boxed(answer)) is not None:
+        return plain(extracted)
     lines = [line for line in answer.splitlines() if line.count(",") == count - 1]
     return lines[-1] if lines else ""
 
@@ -90,28 +90,28 @@ def spatial(question: LiveQuestion, answer: str) -> float:
     return float(_as_digit(_bare(plain(last_boxed(answer) or ""))) == truth)
 
 
-def _is_shape_or_number(said: str, truth: str) -> bool:
-    if _as_digit(said) == truth:
+def _is_shape_or_number(extracted: str, truth: str) -> bool:
+    if _as_digit(extracted) == truth:
         return True
-    return truth in SHAPES and truth in said and len(said) < 2 * len(truth) + 5
+    return truth in SHAPES and truth in extracted and len(extracted) < 2 * len(truth) + 5
 
 
 def theory_of_mind(question: LiveQuestion, answer: str) -> float:
     """0 or 1: the last solution, else the last line, is the truth or holds it."""
-    said = last_solution(answer)
-    return float(_bare(question.truth) in _bare(last_line(answer) if said is None else said))
+    extracted = last_solution(answer)
+    return float(_bare(question.truth) in _bare(last_line(answer) if extracted is None else extracted))
 
 
 def sudoku(question: LiveQuestion, answer: str) -> float:
     """0 or 1: the first solution is the truth but for blanks."""
-    said = next(iter(solutions(answer)), "")
-    return float("".join(said.split()) == "".join(question.truth.split()))
+    extracted = next(iter(solutions(answer)), "")
+    return float("".join(extracted.split()) == "".join(question.truth.split()))
 
 
 def logic_with_navigation(question: LiveQuestion, answer: str) -> float:
     """0 or 1: the last solution is the right pair of whole numbers."""
-    said = _pair(last_solution(answer) or "")
-    return float(said is not None and said == _pair(question.truth))
+    extracted = _pair(last_solution(answer) or "")
+    return float(extracted is not None and extracted == _pair(question.truth))
 
 
 def _pair(text: str) -> tuple[int, int] | None:

@@ -15,8 +15,8 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from ktbench.resources import checkpoint_folder
-from ktbench.spec.plain import to_plain
 from ktbench.spec.run_spec import ModelSpec, RunSpec
+from ktbench.spec.wire import to_plain
 
 _DIGEST_BYTES = 16
 # Of larger files the size, the time of the last change, and both ends tell them apart.
@@ -43,7 +43,7 @@ class AnswerCache:
         return self._known.get(key)
 
     def forget(self) -> None:
-        """Drop all answers: what gave them turned out not to be what it was asked to be."""
+        """Drop all answers: the engine that gave them did not run as specified."""
         self.path.unlink(missing_ok=True)
         self._known.clear()
 
@@ -60,7 +60,7 @@ class AnswerCache:
 
 
 def request_key(*content: Any) -> str:
-    """Digest of what is asked: plain content."""
+    """Digest of a request: plain content."""
     return _digest(content)
 
 
@@ -68,7 +68,7 @@ def identity_of(spec: RunSpec, *, code_id: str, tokenizer: PreTrainedTokenizerBa
     """Digest of all that answers may depend on besides the request.
 
     That is the weights, every engine setting, both precisions, the injection rules, the code with its kernels, the
-    libraries that compute, the tokenizer, and whatever else `setting` says.
+    libraries that compute, the tokenizer, and whatever else `setting` names.
     """
     content = to_plain(spec)
     kept = {key: content[key] for key in ("system", "engine", "precision", "device_precision", "inject")}

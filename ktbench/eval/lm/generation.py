@@ -1,4 +1,4 @@
-"""What is asked with a `generate_until` request, as lm-eval's own `hf` model reads it."""
+"""Prompts and generation settings of lm-eval's requests: encoded texts, lengths, stop strings, seeds."""
 
 from __future__ import annotations
 
@@ -6,11 +6,74 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, postprocess_generated_text
+import jinja2
+from lm_eval.models.utils import handle_stop_sequences, has_bos_prefix, normalize_gen_kwargs, postprocess_generated_text
+from transformers import PreTrainedTokenizerBase
 
 from ktbench.engine.generate import Sampling
 from ktbench.eval.lm.cache import request_key
-from ktbench.eval.lm.encoding import Encoder
+
+
+class Encoder:
+    """A tokenizer, and whether texts begin with its first token: None leaves that to the tokenizer.
+
+    Raises ValueError for a tokenizer without a token that ends a text.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, add_bos_token: bool | None = None) -> None:
+        if tokenizer.eos_token_id is None:
+            raise ValueError("tokenizer: has no token that ends a text (eos_token)")
+        self.tokenizer, self._adds_bos = tokenizer, add_bos_token
+
+    @property
+    def eos_id(self) -> int:
+        """The token that ends a text."""
+        found: int = self.tokenizer.eos_token_id
+        return found
+
+    @property
+    def prefix_id(self) -> int:
+        """What stands for an empty context."""
+        found: int | None = self.tokenizer.bos_token_id
+        return self.eos_id if found is None else found
+
+    def string(self, tokens: Sequence[int], *, special: bool) -> str:
+        """The text of tokens, with those that mean something to the model alone or without."""
+        return str(self.tokenizer.decode(list(tokens), skip_special_tokens=not special))
+
+    def text(self, text: str, add_special_tokens: bool | None = None) -> list[int]:
+        """Tokens of a text to be scored; one that begins as every text should gets no second such token."""
+        begins = has_bos_prefix(text, self.string([self.prefix_id], special=True))
+        return self._encoded(text, self._special(begins) if add_special_tokens is None else add_special_tokens)
+
+    def prompt(self, text: str, most: int) -> list[int]:
+        """The last tokens, `most` at most, of a text to be continued."""
+        begins = has_bos_prefix(text, self.tokenizer.bos_token)
+        return self._encoded(text, self._special(begins))[-most:] or [self.prefix_id]
+
+    def _special(self, begins: bool) -> bool | None:
+        return False if begins else self._adds_bos
+
+    def _encoded(self, text: str, special: bool | None) -> list[int]:
+        options = {} if special is None else {"add_special_tokens": special}
+        return list(self.tokenizer.encode(text, **options))
+
+    def chat(self, messages: list[dict[str, str]], *, answers: bool) -> str:
+        """The prompt of a conversation that the model is to answer, or whose last message it is to continue.
+
+        System messages are left out where the template refuses it.
+        """
+        try:
+            return self._templated(messages, answers)
+        except jinja2.exceptions.TemplateError:
+            return self._templated([one for one in messages if one["role"] != "system"], answers)
+
+    def _templated(self, messages: list[dict[str, str]], answers: bool) -> str:
+        made: Any = self.tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=answers, continue_final_message=not answers
+        )
+        return str(made)
+
 
 _KNOWN = ("until", "max_gen_toks", "do_sample", "temperature", "top_p", "seed")
 # Of other methods to generate, the settings that ask for none of them.
@@ -20,13 +83,13 @@ _AROUND = 2
 _SEED_BITS = 63
 
 
-class Answer(str):
-    """A generated answer, which knows how many new tokens it took."""
+class GeneratedText(str):
+    """A generated answer, with the number of its new tokens."""
 
     __slots__ = ("tokens",)
     tokens: int
 
-    def __new__(cls, text: str, tokens: int = 0) -> Answer:
+    def __new__(cls, text: str, tokens: int = 0) -> GeneratedText:
         """`text` of so many new tokens, stop strings and the token that ended it included.
 
         lm-eval calls the type of an answer with the text alone.
@@ -85,7 +148,7 @@ class Generation:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Question:
+class GenerationRequest:
     """A prompt, how it is to be answered, and what the answer is kept under."""
 
     prompt: list[int]
@@ -94,8 +157,8 @@ class Question:
     key: str
 
     @classmethod
-    def of(cls, prompt: list[int], generation: Generation, number: int) -> Question:
-        """The `number`th time that this is asked; its seed is the same in every cell."""
+    def of(cls, prompt: list[int], generation: Generation, number: int) -> GenerationRequest:
+        """The `number`th time of this request; its seed is the same in every cell."""
         seed = generation.seed
         if seed is None:
             seed = int(request_key(prompt, number), 16) % (1 << _SEED_BITS)

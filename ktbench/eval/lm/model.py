@@ -1,4 +1,4 @@
-"""The engine as a model of lm-eval: asked as its own `hf` model is, and with the same answers.
+"""The engine as a model of lm-eval: called as its own `hf` model is, with the same answers.
 
 Letters: N tokens of a continuation, V tokens of the vocabulary.
 """
@@ -21,8 +21,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ktbench.engine.generate import Generator
 from ktbench.eval.lm.cache import AnswerCache, request_key
-from ktbench.eval.lm.encoding import Encoder
-from ktbench.eval.lm.generation import Answer, Generation, Question, Stops
+from ktbench.eval.lm.generation import Encoder, GeneratedText, Generation, GenerationRequest, Stops
 from ktbench.spec.run_spec import RunSpec
 
 _ROOM = 256  # for new tokens, where a task does not say; lm-eval's own
@@ -33,7 +32,7 @@ _SCORE_BYTES = 12  # in float32, masked, and as weights
 
 # A continuation's log-probability, and whether every token of it is the likeliest.
 Likelihood = tuple[float, bool]
-# What a continuation is asked by: the strings (unused), the tokens of the context, those of the continuation.
+# A continuation to be scored: the strings (unused), the tokens of the context, those of the continuation.
 _Pair = tuple[Any, list[int], list[int]]
 
 
@@ -51,7 +50,7 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
     """Answers lm-eval's requests, `batch` of them at a time, or as many as long prompts leave memory for.
 
     `max_length` is the longest context with its continuation (None: as the model's configuration says);
-    `progress(done, of)` is told after every batch. `use` comes before the first request.
+    `progress(done, of)` is called after every batch. `use` comes before the first request.
     """
 
     def __init__(
@@ -80,13 +79,13 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
 
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> EngineLM:
-        """The model that lm-eval's command line asks for; see `ktbench.eval.lm.opening.open_lm`."""
-        from ktbench.eval.lm.opening import open_lm
+        """The model of lm-eval's command line; see `ktbench.eval.lm.cli.open_lm`."""
+        from ktbench.eval.lm.cli import open_lm
 
         return open_lm(arg_dict, additional_config or {})
 
     def use(self, spec: RunSpec, cache: AnswerCache | None = None) -> None:
-        """Answer as this cell from now on; `cache` has to be that of its `identity_of`. Raises as `Generator.use`."""
+        """Switch to this cell; `cache` has to be that of its `identity_of`. Raises as the engine's `use`."""
         self.answering.use(spec)
         self._cache = cache
 
@@ -118,7 +117,7 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
         return self._encoder.text(string, add_special_tokens)
 
     def loglikelihood(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[Likelihood]:
-        """Of each continuation after its context, see `_loglikelihood_tokens`; `progress` is told, not a bar."""
+        """Of each continuation after its context, see `_loglikelihood_tokens`; reported by `progress`."""
         found: list[Likelihood] = super().loglikelihood(requests, disable_tqdm=True)
         return found
 
@@ -180,7 +179,7 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
         return tuple(whole[-self.max_length - 1 : -1])
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
-        """An `Answer` to each prompt; where the same is asked more than once at a temperature, they are samples of it.
+        """A `GeneratedText` for each prompt; equal requests at a temperature are samples of it.
 
         Raises ValueError for generation arguments that are not known, and where an answer has room for more tokens than
         `max_length` leaves.
@@ -191,20 +190,20 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
         longest_first = sorted(new.values(), key=lambda one: (-len(one.prompt), one.prompt))
         for batch in self._batches(longest_first, lambda one: len(one.prompt), self.batch_size):
             found |= self._keep(self._generated(batch))
-        return [Answer(*found[one.key]) for one in questions]
+        return [GeneratedText(*found[one.key]) for one in questions]
 
-    def _questions(self, requests: Sequence[Instance]) -> list[Question]:
-        asked: Counter[Any] = Counter()
+    def _questions(self, requests: Sequence[Instance]) -> list[GenerationRequest]:
+        repeats: Counter[Any] = Counter()
         eos = self._encoder.string([self.eot_token_id], special=True)
         questions = []
         for context, arguments in (request.args for request in requests):
             generation = Generation.of(arguments, eos=eos, room=_ROOM)
-            asked[context, generation] += 1
+            repeats[context, generation] += 1
             prompt = self._encoder.prompt(context, generation.longest_prompt(self.max_length))
-            questions.append(Question.of(prompt, generation, asked[context, generation]))
+            questions.append(GenerationRequest.of(prompt, generation, repeats[context, generation]))
         return questions
 
-    def _generated(self, batch: Sequence[Question]) -> Mapping[str, tuple[str, int]]:
+    def _generated(self, batch: Sequence[GenerationRequest]) -> Mapping[str, tuple[str, int]]:
         """Text and number of tokens by key."""
         stops = Stops(self._encoder, self.answering.eos_ids | {self.eot_token_id})
         answers = self.answering.generate(

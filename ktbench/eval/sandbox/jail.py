@@ -1,4 +1,4 @@
-"""The child: raises the walls, runs a program and reports. Imports little, as each program pays for it."""
+"""The child: applies the restrictions, runs a program and reports. Imports little, as each program pays for it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,81 @@ from contextlib import suppress
 from types import ModuleType
 from typing import NoReturn
 
-from ktbench.eval.sandbox.attempts import stop_attempts
 from ktbench.eval.sandbox.job import Job, Program
-from ktbench.eval.sandbox.walls import raise_walls
+from ktbench.eval.sandbox.restrictions import restrict_process
+
+_WORDS = {
+    "socket": "tried to use the network",
+    "subprocess": "tried to start a process",
+    "pty": "tried to start a process",
+    "os.fork": "tried to start a process",
+    "os.forkpty": "tried to start a process",
+    "os.posix_spawn": "tried to start a process",
+    "os.spawn": "tried to start a process",
+    "os.exec": "tried to start a process",
+    "os.system": "tried to start a process",
+    "os.kill": "tried to signal a process",
+    "os.killpg": "tried to signal a process",
+    "os.chmod": "tried to change files",
+    "os.chown": "tried to change files",
+    "os.link": "tried to change files",
+    "os.mkdir": "tried to change files",
+    "os.remove": "tried to change files",
+    "os.rename": "tried to change files",
+    "os.rmdir": "tried to change files",
+    "os.symlink": "tried to change files",
+    "os.truncate": "tried to change files",
+    "os.utime": "tried to change files",
+    "tempfile": "tried to change files",
+    "shutil": "tried to change files",
+}
+_LISTING = {"os.listdir", "os.scandir"}
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+
+def stop_attempts(readable: Sequence[str], stop: Callable[[str], None]) -> None:
+    """Call `stop` with words at the first attempt to do what is denied.
+
+    Reading below `readable` is no such attempt, nor is writing /dev/null.
+    """
+    whole_path = os.path.realpath
+    within = tuple(whole_path(path) for path in readable)
+
+    def is_readable(path: str) -> bool:
+        real = whole_path(path)
+        return any(real == root or real.startswith(f"{root}/") for root in within)
+
+    def watch(event: str, arguments: tuple[object, ...]) -> None:
+        if event == "open":
+            path, _, flags = arguments
+            words = _of_open(path, flags if isinstance(flags, int) else 0, is_readable)
+        elif event in _LISTING:
+            words = _of_path("list", arguments[0], is_readable)
+        else:
+            words = _WORDS.get(event) or _WORDS.get(event.partition(".")[0], "")
+        if words:
+            stop(words)
+
+    sys.addaudithook(watch)
+
+
+def _of_open(path: object, flags: int, is_readable: Callable[[str], bool]) -> str:
+    if path in {"/dev/null", b"/dev/null"}:
+        return ""
+    if flags & _WRITING:
+        return "" if isinstance(path, int) else f"tried to write {_path_text(path)}"
+    return _of_path("open", path, is_readable)
+
+
+def _of_path(verb: str, path: object, is_readable: Callable[[str], bool]) -> str:
+    if path is None or isinstance(path, int):
+        return ""
+    return "" if is_readable(_path_text(path)) else f"tried to {verb} {_path_text(path)}"
+
+
+def _path_text(path: object) -> str:
+    return os.fsdecode(path) if isinstance(path, bytes) else str(path)
+
 
 _RESERVE_BYTES = 8 * 2**20  # so that a program that has used up its memory can still be reported
 
@@ -26,19 +98,19 @@ Report = Callable[[Line], None]
 def main(root: str) -> None:
     """Run the job that lies in the file argv[1], and report to the file argv[2], one JSON object on each line.
 
-    The last line has the job's token as `end`, or says as `why` what went wrong. `root` leaves sys.path.
+    The last line has the job's token as `end`, or holds the reason of a failure as `why`. `root` leaves sys.path.
     """
-    with os.fdopen(int(sys.argv[1]), encoding="utf-8") as asked:
-        job: Job = json.load(asked)
+    with os.fdopen(int(sys.argv[1]), encoding="utf-8") as file:
+        job: Job = json.load(file)
     report = _reporter(int(sys.argv[2]))
     _tidy(root, job["libraries"])
     try:
-        walls = raise_walls(job["walls"])
+        mechanisms = restrict_process(job["restrictions"])
     except OSError as error:
         _leave(report, {"refused": error.strerror})
-    # A traceback that the program prints quotes this file: no attempt to leave, though the walls deny it.
-    stop_attempts([*job["walls"]["readable"], ".", __file__], lambda words: _leave(report, {"why": words}))
-    report({"walls": walls})
+    # A traceback that the program prints quotes this file: no attempt to leave, though it is denied.
+    stop_attempts([*job["restrictions"]["readable"], ".", __file__], lambda words: _leave(report, {"why": words}))
+    report({"mechanisms": mechanisms})
     _leave(report, _run(job["program"], job["token"], report))
 
 
@@ -86,7 +158,7 @@ def _run(program: Program, token: str, report: Report) -> Line:
         del reserve
         return {"why": "memory"}
     except BaseException as error:
-        return {"why": _said(error)}
+        return {"why": _described(error)}
     return {"end": token}
 
 
@@ -113,7 +185,7 @@ def _finish() -> None:
             stream.flush()  # type: ignore[union-attr]
 
 
-def _said(error: BaseException) -> str:
+def _described(error: BaseException) -> str:
     name = type(error).__name__
     with suppress(BaseException):
         return f"{name}: {error}"[:300] if str(error) else name

@@ -10,7 +10,7 @@ class Program(TypedDict):
     """What to run: `sources` one after the other in one namespace, then `function` with each of `arguments`.
 
     `function` is '' for none, and a method where there is a class Solution. The program sees `name` as `__name__`.
-    `may_exit` says that sys.exit is a fine end.
+    `may_exit` allows sys.exit as an end.
     """
 
     sources: Sequence[str]
@@ -20,7 +20,7 @@ class Program(TypedDict):
     may_exit: bool
 
 
-class Walls(TypedDict):
+class Restrictions(TypedDict):
     """What the child is held to: files below `readable` may be read, and it dies with `parent`."""
 
     parent: int
@@ -34,6 +34,6 @@ class Job(TypedDict):
     """`token` comes back from a program that has come to its end; `libraries` are folders that it may import from."""
 
     program: Program
-    walls: Walls
+    restrictions: Restrictions
     libraries: Sequence[str]
     token: str

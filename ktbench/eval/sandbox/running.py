@@ -1,19 +1,183 @@
-"""Runs a generated program and says how it ended."""
+"""Runs a generated program in a child process, watches it, and describes how it ended."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
 import signal
+import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
+from time import monotonic
 
-from ktbench.eval.sandbox.child import Left, run_child
 from ktbench.eval.sandbox.job import Job, Program
-from ktbench.eval.sandbox.limits import Ended, Limits, Unprotected, in_bytes
+
+
+class SandboxUnavailable(RuntimeError):
+    """The machine cannot keep a program from its files or its network, so none is run."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What one program may use.
+
+    For each of its tests it has `seconds` of processor time, and may sleep for `sleep_s`: what it waits for a processor
+    counts for nothing, so that a busy machine does not fail a right answer. `memory_bytes` are of address space.
+    `output_bytes` bound what it prints and what it returns.
+    """
+
+    seconds: int = 6
+    sleep_s: int = 12
+    memory_bytes: int = 2**30
+    output_bytes: int = 16 * 2**20
+    threads: int = 32
+
+    def __post_init__(self) -> None:
+        for name in ("seconds", "sleep_s", "memory_bytes", "output_bytes", "threads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"limits.{name}={getattr(self, name)}: must be 1 or above")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProgramResult:
+    """How a program ended. `why` is what kept it from finishing, '' where it `finished`.
+
+    `values` are what its function returned, as JSON holds it, one for each call that came back.
+    """
+
+    finished: bool
+    stdout: str
+    values: tuple[object, ...] = ()
+    why: str = ""
+
+
+def in_bytes(count: int) -> str:
+    """A number of bytes in words."""
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if count >= unit:
+            return f"{count / unit:g} {name}"
+    return f"{count} bytes"
+
+
+_POLL_S = 0.02
+_ROOT = str(Path(__file__).parents[3])
+_START = f"import sys; sys.path.insert(0, {_ROOT!r}); from ktbench.eval.sandbox.jail import main; main({_ROOT!r})"
+_PYTHON = ("-P", "-s", "-S", "-X", "utf8", "-c", _START)
+# One order of sets in every run; no thread for each core in a program that imports numpy.
+_ENVIRONMENT = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChildResult:
+    """What a child has left behind. `stopped` is why it was killed, '' where it ended by itself."""
+
+    report: bytes
+    stdout: bytes
+    stopped: str
+    status: int
+
+
+def run_child(job: Job, stdin: str, limits: Limits) -> ChildResult:
+    """Run a job in an empty folder until it ends or takes more than `limits` between two of its reports.
+
+    It gets no file of ours but four that lie in memory: job, standard input, what it prints, what it reports.
+    """
+    turns = 2 + len(job["program"]["sources"]) + len(job["program"]["arguments"])  # start, each of these, end
+    with ExitStack() as opened:
+        folder = opened.enter_context(tempfile.TemporaryDirectory())
+        request, given = (_sealed(opened, json.dumps(job).encode()), _sealed(opened, stdin.encode(errors="replace")))
+        printed, report = (_memory(opened), _memory(opened))
+        process = subprocess.Popen(
+            [sys.executable, *_PYTHON, str(request), str(report)],
+            stdin=given,
+            stdout=printed,
+            stderr=subprocess.DEVNULL,
+            pass_fds=(request, report),
+            env=_ENVIRONMENT,
+            cwd=folder,
+            start_new_session=True,
+        )
+        try:
+            stopped = _watched(process, report, limits, turns)
+        finally:
+            process.kill()
+            status = process.wait()
+        size = limits.output_bytes
+        return ChildResult(
+            report=os.pread(report, size, 0), stdout=os.pread(printed, size, 0), stopped=stopped, status=status
+        )
+
+
+def _memory(opened: ExitStack) -> int:
+    """An open file in memory."""
+    fd = os.memfd_create("program", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    opened.callback(os.close, fd)
+    return fd
+
+
+def _sealed(opened: ExitStack, content: bytes) -> int:
+    """An open file in memory that can no longer be written."""
+    fd = _memory(opened)
+    os.truncate(fd, len(content))
+    with os.fdopen(fd, "wb", closefd=False) as file:
+        file.write(content)
+    os.lseek(fd, 0, os.SEEK_SET)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+    return fd
+
+
+def _watched(process: subprocess.Popen[bytes], report: int, limits: Limits, turns: int) -> str:
+    """Wait until a child ends, or say why it has to be killed. Each report begins a new turn."""
+    reported, turn_cpu_s, turn_slept_s = 0, 0.0, 0.0
+    slept_s, seen = 0.0, monotonic()
+    while not _has_ended(process):
+        sleeps, cpu_s, threads = _gauge(process.pid)
+        before, seen = seen, monotonic()
+        slept_s += seen - before if sleeps else 0.0
+        if (size := os.fstat(report).st_size) > reported:
+            reported, turn_cpu_s, turn_slept_s = size, cpu_s, slept_s
+        if cpu_s - turn_cpu_s > limits.seconds:
+            return f"took more than {limits.seconds} s"
+        if slept_s - turn_slept_s > limits.sleep_s or slept_s > turns * limits.sleep_s:
+            return f"slept for more than {limits.sleep_s} s"
+        if threads > limits.threads:
+            return f"started more than {limits.threads} threads"
+    return ""
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Whether it ends within the time between two looks at it."""
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_POLL_S)
+    return process.returncode is not None
+
+
+def _gauge(pid: int) -> tuple[bool, float, int]:
+    """Whether a process neither runs nor is about to, the seconds of processor time that it has used, its threads."""
+    fields = _stat(Path(f"/proc/{pid}/stat"))
+    cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return not any(state in "RD" for state in _states(pid)), cpu_s, int(fields[17])
+
+
+def _states(pid: int) -> Iterator[str]:
+    """The state of each thread, but those that end at this moment."""
+    for path in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            yield _stat(path)[0]
+
+
+def _stat(path: Path) -> list[str]:
+    """The fields behind the name, which may hold blanks."""
+    return path.read_text().rpartition(")")[2].split()
+
 
 _DEFAULT = Limits()
 _SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/usr/share/zoneinfo", "/dev/urandom")
@@ -22,13 +186,13 @@ _REFUSED = "generated programs do not run here"
 Line = Mapping[str, object]  # of a child's report
 
 
-def run_program(source: str, *, stdin: str = "", tests: str = "", limits: Limits = _DEFAULT) -> Ended:
+def run_program(source: str, *, stdin: str = "", tests: str = "", limits: Limits = _DEFAULT) -> ProgramResult:
     """Run a Python program, and after it `tests` in its namespace, which pass when they raise nothing.
 
     Without tests it is a whole program: `__name__` is `__main__` and sys.exit is a fine end. With tests an exit before
     their end is not. Tests share the process, so a program that is out to pass them can, by objects that equal all or
-    by what it finds in the frames that call it. Raises Unprotected where the machine cannot keep it from files and
-    network.
+    by what it finds in the frames that call it. Raises SandboxUnavailable where the machine cannot
+    keep it from files and network.
     """
     sources = [source, tests] if tests else [source]
     name = "solution" if tests else "__main__"
@@ -37,45 +201,46 @@ def run_program(source: str, *, stdin: str = "", tests: str = "", limits: Limits
 
 def call_program(
     source: str, function: str, arguments: Sequence[Sequence[object]], *, limits: Limits = _DEFAULT
-) -> Ended:
+) -> ProgramResult:
     """Run a Python program, then call its function with each of `arguments`, in one process; each call has `limits`.
 
-    `function` is a method where the program has a class Solution. Arguments and values are JSON. Raises Unprotected.
+    `function` is a method where the program has a class Solution. Arguments and values are JSON.
+    Raises SandboxUnavailable.
     """
     program = Program(sources=[source], name="solution", function=function, arguments=arguments, may_exit=False)
     return _run(program, "", limits)
 
 
 @cache
-def sandbox_powers() -> tuple[str, ...]:
-    """What keeps a program in on this machine, in words. Raises Unprotected where nothing may be run."""
+def sandbox_mechanisms() -> tuple[str, ...]:
+    """What keeps a program in on this machine, in words. Raises SandboxUnavailable where nothing may be run."""
     program = Program(sources=["import decimal"], name="solution", function="", arguments=(), may_exit=False)
     if not sys.platform.startswith("linux"):
-        raise Unprotected(f"{_REFUSED}: what keeps them in is Linux's (seccomp, Landlock)")
+        raise SandboxUnavailable(f"{_REFUSED}: what keeps them in is Linux's (seccomp, Landlock)")
     job = _job(program, _DEFAULT)
     left = run_child(job, "", _DEFAULT)
     lines = list(_lines(left.report))
     first = lines[0] if lines else {"refused": "the process for them did not start"}
     if why := first.get("refused") or _why(left, lines, job["token"], _DEFAULT):
-        raise Unprotected(f"{_REFUSED}: {why}")
-    words = first["walls"]
+        raise SandboxUnavailable(f"{_REFUSED}: {why}")
+    words = first["mechanisms"]
     return tuple(map(str, words)) if isinstance(words, list) else ()
 
 
-def _run(program: Program, stdin: str, limits: Limits) -> Ended:
-    sandbox_powers()  # refuses here: what the report of a program says is the program's own word
+def _run(program: Program, stdin: str, limits: Limits) -> ProgramResult:
+    sandbox_mechanisms()  # refuses here: the report of a program may be forged by it
     job = _job(program, limits)
     left = run_child(job, stdin, limits)
     lines = list(_lines(left.report))
     why = _why(left, lines, job["token"], limits)
     values = tuple(line["value"] for line in lines if "value" in line)
-    return Ended(finished=not why, stdout=left.stdout.decode(errors="replace"), values=values, why=why)
+    return ProgramResult(finished=not why, stdout=left.stdout.decode(errors="replace"), values=values, why=why)
 
 
 def _job(program: Program, limits: Limits) -> Job:
     return {
         "program": program,
-        "walls": {
+        "restrictions": {
             "parent": os.getpid(),
             "cpu_s": limits.seconds * (2 + len(program["arguments"])),
             "memory_bytes": limits.memory_bytes,
@@ -101,9 +266,9 @@ def _readable() -> tuple[str, ...]:
 
 def _lines(report: bytes) -> Iterator[Line]:
     """The lines of a report up to the first that the program has spoilt."""
-    for said in report.splitlines():
+    for text in report.splitlines():
         try:
-            line = json.loads(said)
+            line = json.loads(text)
         except (ValueError, RecursionError):
             return
         if not isinstance(line, dict):
@@ -111,15 +276,15 @@ def _lines(report: bytes) -> Iterator[Line]:
         yield line
 
 
-def _why(left: Left, lines: Sequence[Line], token: str, limits: Limits) -> str:
+def _why(left: ChildResult, lines: Sequence[Line], token: str, limits: Limits) -> str:
     """What kept the program from finishing; '' where nothing did."""
     last = lines[-1] if lines else {}
     if left.stopped:
         return left.stopped
     if max(len(left.stdout), len(left.report)) >= limits.output_bytes:
         return f"printed or returned more than {in_bytes(limits.output_bytes)}"
-    if said := last.get("why"):
-        return f"used more than {in_bytes(limits.memory_bytes)}" if said == "memory" else str(said)
+    if why := last.get("why"):
+        return f"used more than {in_bytes(limits.memory_bytes)}" if why == "memory" else str(why)
     if left.status < 0:
         return _of_signal(-left.status, limits)
     return "" if last.get("end") == token else "ended before it was through"

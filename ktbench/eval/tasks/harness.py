@@ -1,17 +1,71 @@
-"""lm-eval's side of a task: configurations that it ships, its data sets, and a task built of both."""
+"""lm-eval's side of tasks: sources of questions, shipped configurations, data sets, and any task it has registered."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ktbench.eval.tasks.rows import Rows, Splits
-from ktbench.spec.scored import SCORE
+from ktbench.eval.tasks.rows import Rows, Splits, json_lines
+from ktbench.spec.record import SCORE
+from ktbench.spec.suite import SuiteSpec, TaskSpec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """Where the questions of some tasks come from, and how they are worded and graded.
+
+    A task's source is `prefix`, or `prefix/name` with one of `names` (None: any). `read(name, suite)` gives the rows by
+    split, checked: of `suite.data_dir`, else of the hub, or what ships (`ships`). `build(name, rows, suite)` makes
+    lm-eval's task of them, with the questions of the split `question_split`. Answers that are `programs` are run.
+    """
+
+    prefix: str
+    read: Callable[[str, SuiteSpec], Splits]
+    build: Callable[[str, Splits, SuiteSpec], BuiltTask]
+    names: tuple[str, ...] | None = ()
+    question_split: str = "test"
+    decodes: bool = True
+    programs: bool = False
+    ships: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuiltTask:
+    """lm-eval's `task` object, and how its results are read.
+
+    `metric` is what it calls the score, of the answers that `filter` lets through. `identity` is the field that names a
+    question; without one it is the row's number. `lacks(row)` is why no answer to it can be graded here ("" where it
+    can). `setting` describes what the task's spec leaves open.
+    """
+
+    task: Any
+    metric: str = SCORE
+    filter: str = "none"
+    identity: str = ""
+    lacks: Callable[[Mapping[str, Any]], str] = lambda row: ""
+    setting: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadedTask:
+    """A task with its questions: `questions` names the question of each row in use.
+
+    `decodes`: whether answers are generated; those judged by loglikelihood take a prefill only.
+    """
+
+    spec: TaskSpec
+    built: BuiltTask
+    questions: Mapping[int, str]
+    decodes: bool
+
 
 Config = dict[str, Any]
 
@@ -28,7 +82,7 @@ def shipped_config(folder: str, name: str, *, graded_by: Any = None) -> Config:
     With `graded_by` its prompts and stop strings stay, and that function grades: (row, answers) → {"score": ...}.
     """
     if name not in (configs := _configs(folder)):
-        raise ValueError(f"{name}: lm-eval knows no such task; allowed are {', '.join(sorted(configs))}")
+        raise ValueError(f"{name}: lm-eval has no such task; allowed are {', '.join(sorted(configs))}")
     kept = deepcopy(configs[name])
     left = _LISTING if graded_by is None else (*_LISTING, *_GRADING)
     config = {key: value for key, value in kept.items() if key not in left}
@@ -46,7 +100,7 @@ def _configs(folder: str) -> Mapping[str, Config]:
 
 @cache
 def hub_rows(path: str, name: str | None = None) -> Splits:
-    """A data set of the hub by splits. Raises ValueError where it cannot be had, such as without a network."""
+    """A data set of the hub by splits. Raises ValueError where it cannot be loaded, such as without a network."""
     import datasets
 
     with hub_errors(path):
@@ -55,14 +109,16 @@ def hub_rows(path: str, name: str | None = None) -> Splits:
 
 @contextmanager
 def hub_errors(path: str) -> Iterator[None]:
-    """Says in one line that a data set cannot be had."""
+    """Replaces errors of the hub's clients by a ValueError of one line."""
     try:
         yield
     except ImportError as error:
         raise ValueError(f"{path}: needs {error.name}, which is not installed") from None
     except Exception as error:  # the hub's clients raise errors of many families
-        said = str(error).partition("\n")[0]
-        raise ValueError(f"{path}: cannot be had from the hub ({said}); give data_dir=FOLDER of local files") from None
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            f"{path}: cannot be loaded from the hub ({reason}); give data_dir=FOLDER of local files"
+        ) from None
 
 
 def build(config: Mapping[str, Any], splits: Splits) -> Any:
@@ -88,7 +144,7 @@ def templates_compiled_once() -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keeps from the terminal what lm-eval advises those who write configurations."""
+    """Suppresses lm-eval's advice to authors of configurations."""
     logger = logging.getLogger("lm_eval")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -96,3 +152,114 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
+
+
+REGISTERED_PREFIX = "lm_eval"
+_PREFERRED_METRICS = ("acc", "exact_match")
+_PREFERRED_FILTERS = ("flexible-extract",)
+_NAMED = re.compile(
+    r"""^["']?task["']?:[ \t]*["']?([^\s"'#\[]+)["']?[ \t]*(?:#.*)?$""", re.MULTILINE
+)  # groups have lists
+
+
+def registered_decodes(name: str) -> bool:
+    """Whether the task's answers are generated. Raises ValueError for what is no task."""
+    return str(_config(name).get("output_type", "generate_until")) == "generate_until"
+
+
+def _read_registered(name: str, suite: SuiteSpec) -> Splits:
+    """Files `<split>.jsonl` with the fields that the task's templates name."""
+    if suite.data_dir is None:
+        return {}
+    paths = [path for folder in (name, ".") for path in sorted((Path(suite.data_dir) / folder).glob("*.jsonl"))]
+    if not paths:
+        raise ValueError(f"data_dir={suite.data_dir}: no {name} here; wanted are <split>.jsonl, there or in {name}/")
+    return {path.stem: json_lines(path, {}) for path in paths if path.parent == paths[0].parent}
+
+
+def _build_registered(name: str, splits: Splits, suite: SuiteSpec) -> BuiltTask:
+    config = _config(name)
+    if config.get("unsafe_code"):
+        raise ValueError(
+            f"{REGISTERED_PREFIX}/{name}: runs programs without a sandbox; sources humaneval and mbpp run them in one"
+        )
+    task = _on_files(name, config, splits) if splits else _on_hub(name)
+    filters = [one.name for one in task._filters]
+    chosen = next((one for one in _PREFERRED_FILTERS if one in filters), filters[0])
+    metric = _score_of(name, task)
+    return BuiltTask(task=task, metric=metric, filter=chosen, setting=f"the score is {metric} ({chosen})")
+
+
+def _on_hub(name: str) -> Any:
+    with quiet(), hub_errors(f"{REGISTERED_PREFIX}/{name}"):
+        return _manager(name).load(name)["tasks"][name]
+
+
+def _on_files(name: str, config: Config, splits: Splits) -> Any:
+    """The task with its functions, but another data set: lm-eval takes both of a group's entry."""
+    if "class" in config:
+        raise ValueError(f"{REGISTERED_PREFIX}/{name}: has a data set of its own, leave out data_dir")
+    scored = config.get("test_split") or config.get("validation_split")
+    shown = config.get("fewshot_split") or config.get("training_split") or config.get("validation_split")
+    if missing := next((split for split in (scored, shown) if split and split not in splits), None):
+        raise ValueError(f"{REGISTERED_PREFIX}/{name}: needs the split {missing}, but there is no {missing}.jsonl")
+    tables = _tables(name, splits)
+    entry = {"task": name, "custom_dataset": lambda **_: tables}
+    with quiet():
+        return _manager(name).load({"group": "local", "task": [entry]})["tasks"][name]
+
+
+def _tables(name: str, splits: Splits) -> Mapping[str, Any]:
+    """As data sets, which functions of a task may filter and map."""
+    import datasets
+
+    try:
+        return {split: datasets.Dataset.from_list(list(rows)) for split, rows in splits.items()}
+    except (ValueError, TypeError) as error:  # of Arrow, which has a type for each column
+        raise ValueError(
+            f"{REGISTERED_PREFIX}/{name}: the rows differ in form ({str(error).partition(chr(10))[0]})"
+        ) from None
+
+
+def _score_of(name: str, task: Any) -> str:
+    """The metric that is a mean of values from 0 to 1."""
+    from lm_eval.api.metrics import mean
+
+    means, better = task.aggregation(), task.higher_is_better()
+    scores = [metric for metric in means if means[metric] is mean and better.get(metric)]
+    if not scores:
+        raise ValueError(
+            f"{REGISTERED_PREFIX}/{name}: none of its metrics is a mean over questions ({', '.join(means)})"
+        )
+    return next((metric for metric in _PREFERRED_METRICS if metric in scores), scores[0])
+
+
+def _config(name: str) -> Config:
+    config: Config = _manager(name).task_index[name].cfg
+    return config
+
+
+@cache
+def _manager(name: str) -> Any:
+    """lm-eval's manager of the tasks in one folder. That of all 13,000 would parse for a minute."""
+    from lm_eval.tasks import TaskManager
+
+    if name not in (places := _places()):
+        near = ", ".join(get_close_matches(name, places, n=3)) or "none"
+        raise ValueError(f"{REGISTERED_PREFIX}/{name}: lm-eval has no single task of this name; similar are {near}")
+    return TaskManager(include_defaults=False, include_path=places[name])
+
+
+@cache
+def _places() -> Mapping[str, Path]:
+    """The folder of every task, by its name."""
+    from lm_eval import tasks
+
+    found: dict[str, Path] = {}
+    for path in sorted(Path(tasks.__file__).parent.rglob("*.yaml")):
+        if named := _NAMED.search(path.read_text(encoding="utf-8")):
+            found.setdefault(named[1], path.parent)
+    return found
+
+
+SOURCES = (Source(prefix=REGISTERED_PREFIX, names=None, read=_read_registered, build=_build_registered),)

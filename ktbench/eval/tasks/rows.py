@@ -1,4 +1,4 @@
-"""Local files of questions → rows, each checked: what is wrong is said with file and line."""
+"""Local files of questions → rows, each checked: errors name file and line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Fields = Mapping[str, type]
 
 
 class Rows(list[Row]):
-    """The rows of one split, with what lm-eval asks of a dataset."""
+    """The rows of one split, with what lm-eval needs of a dataset."""
 
     @property
     def features(self) -> Row:
@@ -52,9 +52,9 @@ def json_lines(path: Path, fields: Fields, check: Check = lambda row: None) -> R
     ValueError as `file:line: what`, and for a file without rows.
     """
     rows = Rows()
-    for number, line in _lines(path):
+    for number, line in numbered_lines(path):
         with at(path, number):
-            rows.append(_object(line.decode()))
+            rows.append(read_object(line.decode()))
             check_row(rows[-1], fields, check)
     return some(rows, path)
 
@@ -66,7 +66,7 @@ def json_list(path: Path, fields: Fields, check: Check = lambda row: None) -> Ro
     rows = Rows()
     for begin, end in _items(path, text):
         with at(path, _line(text, begin)):
-            rows.append(_object(text[begin:end]))
+            rows.append(read_object(text[begin:end]))
             check_row(rows[-1], fields, check)
     return some(rows, path)
 
@@ -103,7 +103,7 @@ def some(rows: Rows, path: Path) -> Rows:
 
 @contextmanager
 def at(path: Path, line: int) -> Iterator[None]:
-    """Puts file and line before what a ValueError says."""
+    """Puts file and line before the message of a ValueError."""
     try:
         yield
     except UnicodeDecodeError:
@@ -112,7 +112,7 @@ def at(path: Path, line: int) -> Iterator[None]:
         raise ValueError(f"{path}:{line}: {error}") from None
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Lines that are not blank, with their numbers."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -149,11 +149,14 @@ def _line(text: str, place: int) -> int:
     return text.count("\n", 0, place) + 1
 
 
-def _object(text: str) -> Row:
+def read_object(text: str | bytes) -> Row:
+    """The JSON object of a text. Raises ValueError."""
     try:
         row = json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"is no JSON: {error.msg} at column {error.colno}") from None
+    except RecursionError:
+        raise ValueError("is no JSON: nested too deeply") from None
     if not isinstance(row, dict):
         raise ValueError(f"expected a JSON object, got {type(row).__name__}")
     return row

@@ -1,25 +1,26 @@
-"""Every source of questions, and the task that a spec asks of one."""
+"""Every source of questions, the tasks loaded from them, and a check of a suite before anything heavy is loaded."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
-from ktbench.eval.sandbox.limits import Unprotected
-from ktbench.eval.sandbox.running import sandbox_powers
-from ktbench.eval.tasks import coding, generated, gsm8k, ifeval, live, mmlu, mmlu_pro, registered, strategyqa
-from ktbench.eval.tasks.loaded import BuiltTask, LoadedTask
+from ktbench.eval.livebench import task as livebench_task
+from ktbench.eval.livebench.loading import checked_release
+from ktbench.eval.sandbox.running import SandboxUnavailable, sandbox_mechanisms
+from ktbench.eval.tasks import benchmarks, coding, harness, ifeval, nano
+from ktbench.eval.tasks.harness import REGISTERED_PREFIX, BuiltTask, LoadedTask, Source, registered_decodes
 from ktbench.eval.tasks.rows import Splits
-from ktbench.eval.tasks.source import Source
-from ktbench.eval.texts import drawn
+from ktbench.eval.texts import drawn, drift_texts, wikitext2
 from ktbench.spec.suite import MEASURED, SuiteSpec, TaskSpec
 
-_MODULES = (generated, live, mmlu, mmlu_pro, gsm8k, coding, strategyqa, ifeval, registered)
+_MODULES = (nano, livebench_task, benchmarks, coding, ifeval, harness)
 SOURCES: Mapping[str, Source] = {source.prefix: source for module in _MODULES for source in module.SOURCES}
 
 
 def load_task(task: TaskSpec, suite: SuiteSpec) -> LoadedTask:
-    """A task with the questions that the suite asks of it.
+    """A task with the questions that the suite draws from it.
 
     Raises ValueError for a source or a data folder that is not there, a malformed file (`file:line: what`), a hub that
     does not answer, more worked examples than there are, and programs that may not be run.
@@ -31,8 +32,8 @@ def load_task(task: TaskSpec, suite: SuiteSpec) -> LoadedTask:
     names = [str(row[built.identity]) if built.identity else str(index) for index, row in enumerate(rows)]
     if len(set(names)) < len(names):
         raise ValueError(f"suite.tasks.{task.name}: two questions have the same {built.identity}")
-    asked = {index: names[index] for index in drawn(range(len(rows)), suite.limit, suite.seed)}
-    return LoadedTask(spec=task, built=built, asked=asked, decodes=built.task.OUTPUT_TYPE == "generate_until")
+    questions = {index: names[index] for index in drawn(range(len(rows)), suite.limit, suite.seed)}
+    return LoadedTask(spec=task, built=built, questions=questions, decodes=built.task.OUTPUT_TYPE == "generate_until")
 
 
 def read_rows(task: TaskSpec, suite: SuiteSpec) -> Splits:
@@ -61,7 +62,7 @@ def find_source(task: TaskSpec) -> tuple[Source, str]:
         allowed = [*map(_written, SOURCES.values()), *MEASURED]
         raise ValueError(f"{where}: no such source; allowed are {', '.join(allowed)}")
     if source.names is None and not name:
-        raise ValueError(f"{where}: say which task, as {_written(source)}")
+        raise ValueError(f"{where}: name a task, as {_written(source)}")
     if source.names is not None and name not in (source.names or ("",)):
         raise ValueError(f"{where}: no such task; allowed are {', '.join(source.names) or prefix}")
     return source, name
@@ -72,7 +73,7 @@ def needs_decode(task: TaskSpec) -> bool:
     if task.is_measured:
         return MEASURED[task.source]
     source, name = find_source(task)
-    return registered.decodes(name) if source.prefix == registered.PREFIX else source.decodes
+    return registered_decodes(name) if source.prefix == REGISTERED_PREFIX else source.decodes
 
 
 def _parted(source: str) -> tuple[str, str]:
@@ -86,13 +87,13 @@ def _written(source: Source) -> str:
 
 def _require_sandbox() -> None:
     try:
-        sandbox_powers()
-    except Unprotected as error:
+        sandbox_mechanisms()
+    except SandboxUnavailable as error:
         raise ValueError(f"confirm_unsafe=true: {error}") from None
 
 
 def _set_shots(task: TaskSpec, built: BuiltTask) -> None:
-    """Has worked examples put before each question. Raises ValueError where there are too few."""
+    """Puts worked examples before each question. Raises ValueError where there are too few."""
     held = _worked_examples(built.task)
     if task.shots > held:
         raise ValueError(f"suite.tasks.{task.name}.shots={task.shots}: there are {held} worked examples")
@@ -100,8 +101,48 @@ def _set_shots(task: TaskSpec, built: BuiltTask) -> None:
 
 
 def _worked_examples(task: Any) -> int:
-    """How many rows there are to show. Without a split of them lm-eval would show the questions that are asked."""
+    """How many rows there are to show. Without a split of them lm-eval would show the questions themselves."""
     shown = task.config.fewshot_config
     if not (shown.split or shown.samples or task.has_training_docs() or task.has_validation_docs()):
         return 0
     return len(task.fewshot_docs())
+
+
+_REQUIRED = ("lm_eval", "datasets")
+
+
+def describe_suite(suite: SuiteSpec) -> str:
+    """A suite in words: its tasks and, where they are on this machine, its questions.
+
+    Raises ValueError, one line, for what is not installed, a source or a task that there is not, files that are missing
+    or malformed, a release without questions, and programs that may not be run. No hub is contacted.
+    """
+    if missing := next((name for name in _REQUIRED if find_spec(name) is None), None):
+        raise ValueError(
+            f'suite={suite.name}: needs {missing}, which is not installed: pip install "ktbench[accuracy]"'
+        )
+    if suite.release is not None:
+        checked_release(suite.release)
+    counts = [_questions(task, suite) for task in suite.tasks]
+    known = [count for count in counts if count is not None]
+    total = f"{sum(known):,} questions" if len(known) == len(counts) else "questions from the hub"
+    return f"{len(suite.tasks)} tasks, {total}"
+
+
+def _questions(task: TaskSpec, suite: SuiteSpec) -> int | None:
+    """The number of questions; None where it is unknown before they are loaded."""
+    if task.is_measured:
+        return _documents(task, suite)
+    source, _ = find_source(task)
+    require_permission(task, suite)
+    if suite.data_dir is None and not source.ships:
+        return None
+    rows = read_rows(task, suite).get(source.question_split)
+    return None if rows is None else min(len(rows), suite.limit or len(rows))
+
+
+def _documents(task: TaskSpec, suite: SuiteSpec) -> int | None:
+    """How many texts there are to be measured."""
+    if task.source != "wikitext2":
+        return len(drift_texts(suite.data_dir).documents)
+    return None if suite.data_dir is None else len(wikitext2(suite.data_dir).documents)

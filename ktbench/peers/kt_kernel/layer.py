@@ -1,4 +1,4 @@
-"""One MoE layer in kt-kernel's hands, tuned to each workload."""
+"""One MoE layer run by kt-kernel, tuned to each workload."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ktbench.spec.peers import BY_NAME
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from ktbench.spec.weights import Precision
 
-# When its workers sleep, which until then disturb whoever runs next.
+# By then its workers sleep; until then they would disturb the next settings.
 _ASLEEP_S = BY_NAME["kt-kernel"].spin_s + 0.01
 _SAMPLE_TOKENS = 8
 
@@ -133,7 +133,7 @@ class KtLayer:
     @property
     def _quantisation(self) -> str:
         return (
-            f"kt-kernel quantises to {self._loader.kind} by itself, one scale a row, and is checked against what it "
+            f"kt-kernel quantises to {self._loader.kind} itself, one scale a row, and is checked against what it "
             f"stores: that alone puts an expert's output {self._lost:.2g} off that of the bf16 weights (relative "
             "Frobenius error)"
         )

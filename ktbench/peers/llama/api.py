@@ -25,7 +25,7 @@ _NO_MEMORY = ("failed to allocate", "unable to allocate")
 
 
 class Log:
-    """Keeps llama.cpp quiet, and its last warnings and errors for whoever has to say what went wrong."""
+    """Keeps llama.cpp quiet, and its last warnings and errors for error messages."""
 
     def __init__(self, library: ModuleType) -> None:
         self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
@@ -51,15 +51,15 @@ class Log:
         self._lines.clear()
 
     @property
-    def said(self) -> str:
+    def last_lines(self) -> str:
         """The last lines in one, what is repeated left out."""
-        return "; ".join(dict.fromkeys(line for line in self._lines if line)) or "it does not say why"
+        return "; ".join(dict.fromkeys(line for line in self._lines if line)) or "no reason given"
 
     def failure(self, what: str, kind: type[Exception]) -> Exception:
         """What to raise where something has failed, with the last lines: MemoryError where they are about that."""
-        said = self.said
-        is_memory = any(words in said for words in _NO_MEMORY)
-        return (MemoryError if is_memory else kind)(f"{what}: {said}")
+        lines = self.last_lines
+        is_memory = any(words in lines for words in _NO_MEMORY)
+        return (MemoryError if is_memory else kind)(f"{what}: {lines}")
 
 
 class Library:

@@ -1,4 +1,4 @@
-"""llama.cpp's own benchmark program as a system: it times itself, and shows times alone."""
+"""llama.cpp's own benchmark program as a system: it measures its own times and exposes nothing else."""
 
 from __future__ import annotations
 
@@ -23,10 +23,13 @@ from ktbench.peers.tuning import Trial, Tuned, search
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """One test: the settings that it ran on, seconds of each repetition, and what the program says of itself."""
+    """One test: the settings that it ran on, seconds of each repetition, and the program's own description."""
 
     settings: Settings
     samples_s: tuple[float, ...]
@@ -89,10 +92,6 @@ def _is_duration(sample: object) -> bool:
     return isinstance(sample, int | float) and not isinstance(sample, bool) and sample > 0 and math.isfinite(sample)
 
 
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lists:
     """Settings to try; llama-bench runs a test for each combination."""
@@ -134,8 +133,8 @@ class Program:
         try:
             ended = subprocess.run(command, capture_output=True, timeout=timeout_s, check=False, preexec_fn=tied)
         except subprocess.TimeoutExpired as late:
-            said = _last_line(late.stderr or late.stdout)
-            return _text(late.stdout), f"llama-bench took more than {timeout_s:g} s: {said}"
+            last = _last_line(late.stderr or late.stdout)
+            return _text(late.stdout), f"llama-bench took more than {timeout_s:g} s: {last}"
         except OSError as error:
             raise ValueError(f"peer.llama_bench={self.program}: cannot be run: {error.strerror}") from None
         if ended.returncode:
@@ -167,7 +166,7 @@ def options(workload: WorkloadSpec, lists: Lists) -> tuple[str, ...]:
 def _tie(parent: int) -> None:
     """Have the kernel end this process with its parent (Linux, prctl(2)).
 
-    It would load every core on, when nothing tells others any more that this host is timing.
+    Left alone it would go on loading every core beside the next timing.
     """
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -285,9 +284,9 @@ def _trials(rows: tuple[Row, ...], workload: WorkloadSpec) -> list[Trial[Setting
 
 
 def _step_samples_s(row: Row, workload: WorkloadSpec) -> tuple[float, ...]:
-    """Raises RuntimeError where there are not as many samples as asked for."""
-    asked = workload.steps if workload.phase == "prefill" else 1
-    if len(row.samples_s) != asked:
-        raise RuntimeError(f"llama-bench printed {len(row.samples_s)} samples, asked for were {asked}")
+    """Raises RuntimeError for another number of samples than requested."""
+    expected = workload.steps if workload.phase == "prefill" else 1
+    if len(row.samples_s) != expected:
+        raise RuntimeError(f"llama-bench printed {len(row.samples_s)} samples, {expected} were expected")
     tokens = 1 if workload.phase == "prefill" else workload.steps
     return tuple(sample_s / tokens for sample_s in row.samples_s)

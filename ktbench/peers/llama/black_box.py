@@ -17,6 +17,9 @@ from ktbench.spec.record import Work
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from ktbench.spec.shape import MoEShape
 
+_EMBEDDING, _HEAD = "token_embd.weight", "output.weight"
+_EXPERTS = "_exps."
+
 
 class BlackBoxMixin:
     """The part of `System` about experts, features and roles, for a peer that exposes none of them."""
@@ -60,12 +63,8 @@ def cores_of(spec: RunSpec, host: HostRole) -> int:
     return threads
 
 
-_EMBEDDING, _HEAD = "token_embd.weight", "output.weight"
-_EXPERTS = "_exps."
-
-
 def work_of(workload: WorkloadSpec, shape: MoEShape, tensors: Iterable[TensorInfo]) -> Work | None:
-    """Work of a decode step of one sequence, exactly; None where several tokens share experts that nobody counts.
+    """Work of a decode step of one sequence, exactly; None where several tokens share experts that are not counted.
 
     Bytes are those of the file, each read once: all tensors, of the routed experts k of E, of the embedding one row
     where it is not the head as well. FLOPs: two for each weight, attention scores left out.

@@ -1,4 +1,4 @@
-"""What llama.cpp is given, token by token: the same ids at the same positions as our engine's script."""
+"""The input of llama.cpp, token by token: the same ids at the same positions as our engine's script."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CELLS = 256
 class Layout:
     """One call of llama_decode over N tokens, sequence after sequence: all arrays are [N].
 
-    `wanted` is 1 where logits are asked for.
+    `wanted` is 1 where logits are requested.
     """
 
     tokens: NDArray[np.int32]
@@ -88,11 +88,11 @@ def _spans(tokens: int, size: int) -> Iterator[tuple[int, int]]:
 
 def _layout(ids: NDArray[np.int64], first: int, *, wanted: bool) -> Layout:
     batch, tokens = ids.shape
-    asks = np.zeros((batch, tokens), np.int8)
-    asks[:, -1] = wanted
+    requests = np.zeros((batch, tokens), np.int8)
+    requests[:, -1] = wanted
     return Layout(
         tokens=ids.astype(np.int32).ravel(),
         positions=np.tile(np.arange(first, first + tokens, dtype=np.int32), batch),
         sequences=np.repeat(np.arange(batch, dtype=np.int32), tokens),
-        wanted=asks.ravel(),
+        wanted=requests.ravel(),
     )

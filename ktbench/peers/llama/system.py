@@ -1,4 +1,4 @@
-"""llama.cpp under measurement: a GGUF file, tuned to each workload and given the very tokens that our engine is."""
+"""llama.cpp under measurement: a GGUF file, tuned to each workload and run on the same tokens as our engine."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ from ktbench.peers.llama.settings import Settings, first_settings, walks
 from ktbench.peers.tuning import Tuned, Tuner
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
+
+_MOST_RUNNERS = 4
+# Positions that the contexts of other workloads may hold together: 1.6 GB of keys and values of Qwen3-30B-A3B.
+_MOST_CELLS = 16_384
 
 
 class Calls:
@@ -131,11 +135,6 @@ class Trials:
             self._runners.pop(other).close()
 
 
-_MOST_RUNNERS = 4
-# Positions that the contexts of other workloads may hold together: 1.6 GB of keys and values of Qwen3-30B-A3B.
-_MOST_CELLS = 16_384
-
-
 def open_peer(specs: Sequence[RunSpec], host: HostRole) -> LlamaSystem:
     """llama.cpp with the GGUF file of these cells. Raises Unsupported for one of another precision, else as below."""
     file = file_of(specs[0])
@@ -162,9 +161,9 @@ def open_llama(path: Path, model: ModelSpec, host: HostRole, weights: str | None
     return LlamaSystem(loaded, model, host, header)
 
 
-def _require_same(path: Path, what: str, found: int, asked: int) -> None:
-    if found != asked:
-        raise ValueError(f"{path}: has {found} {what}, asked for are {asked}")
+def _require_same(path: Path, what: str, found: int, expected: int) -> None:
+    if found != expected:
+        raise ValueError(f"{path}: has {found} {what}, the model has {expected}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ktbench.engine.checkpoint import read_checkpoint
-from ktbench.engine.decode.forward import Forward
-from ktbench.engine.decode.step import PassSteps
+from ktbench.engine.decode.step import Forward
 from ktbench.engine.experts import MoERuntimeState, OriginalExperts, Tap
 from ktbench.engine.forms import expert_positions, is_experts
 from ktbench.engine.gguf.inspecting import is_gguf
@@ -28,7 +27,7 @@ from ktbench.engine.support import configured
 from ktbench.engine.synthetic import WeightPool, materialise, materialise_experts, skeleton
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.engine.work import DenseWork, ExpertsWork, dense_params, mean_work, step_work
-from ktbench.engine.workload_trace import Script, Scripts, ScriptWriter
+from ktbench.engine.workload_trace import TraceCache, TraceReplay, TraceWriter, WorkloadTrace, pass_runner
 from ktbench.peers.support import unsupported
 from ktbench.peers.transformers.layer import open_layer
 from ktbench.peers.tuning import ThreadCount, Tuned, Tuner, thread_counts, vary
@@ -59,7 +58,7 @@ class PlainExperts:
             raise Unsupported(_refused(implementation, error)) from None
         for experts in self.layers.values():
             if (runs := _implementation(experts.module)) != implementation:
-                raise Unsupported(f"{type(experts.module).__name__} runs {runs} when told to run {implementation}")
+                raise Unsupported(f"{type(experts.module).__name__} runs {runs} instead of {implementation}")
         self._try(implementation)
 
     def _try(self, implementation: Implementation) -> None:
@@ -160,10 +159,10 @@ class PlainTransformers:
         self._experts = PlainExperts(network, model.shape.top_k)
         self._params = dense_params(network)
         self._forward, self._state = Forward(network), MoERuntimeState()
-        self._scripts = Scripts()
+        self._traces = TraceCache()
         self._tunings: dict[tuple[WorkloadSpec, Implementation, int], Tuned[ThreadCount]] = {}
-        self._script: Script | None = None
-        self._steps: PassSteps | None = None
+        self._trace: WorkloadTrace | None = None
+        self._replay: TraceReplay | None = None
         self._notes: tuple[str, ...] = ()
         self._done = self._observed = 0
         self._logits = torch.empty(0)
@@ -172,8 +171,9 @@ class PlainTransformers:
         """See `System`. Raises Unsupported, and ValueError for a model or a thread count that is not there."""
         self._require(spec)
         self._experts.run_as(spec.peer.implementation)
-        self._script = self._scripts.of(spec.workload, lambda: self._write(spec))
-        self._steps = PassSteps(self._forward, self._state, self._script)
+        self._trace = self._traces.of(spec.workload, lambda: self._write(spec))
+        runner = pass_runner(spec.workload, self._forward, self._state)
+        self._replay = TraceReplay(self._trace, runner)
         tuned = self._tuned(spec)
         threads = tuned.settings.threads
         self._use(threads)
@@ -182,7 +182,7 @@ class PlainTransformers:
 
     def _require(self, spec: RunSpec) -> None:
         if spec.model != self.model:
-            raise ValueError(f"model {spec.model.name} was asked for, {self.model.name} is loaded")
+            raise ValueError(f"model {spec.model.name} was requested, {self.model.name} is loaded")
         if self._most(spec) > self._host.cores:
             raise ValueError(f"engine.threads={spec.engine.threads}: allowed are 1 to {self._host.cores}")
         if why := unsupported(spec):
@@ -191,18 +191,18 @@ class PlainTransformers:
     def _most(self, spec: RunSpec) -> int:
         return spec.engine.threads or self._host.cores
 
-    def _write(self, spec: RunSpec) -> Script:
+    def _write(self, spec: RunSpec) -> WorkloadTrace:
         """All implementations go on from the cache of one prompt; eager fits in memory for any prompt, and is base's.
 
-        The routing is taken down for `work` alone, the network routes every step by itself.
+        The routing is recorded for `work` alone: the network routes every step itself.
         """
         self._use(self._most(spec))
         self._experts.run_as("eager")
-        writer = ScriptWriter(workload=spec.workload, shape=self.model.shape, forward=self._forward, state=self._state)
+        writer = TraceWriter(workload=spec.workload, shape=self.model.shape, forward=self._forward, state=self._state)
         with self._experts.tapped(lambda _layer, _hidden, routing, _output: self._record(routing)):
-            script = writer.write()
+            trace = writer.write()
         self._experts.run_as(spec.peer.implementation)
-        return script
+        return trace
 
     def _record(self, routing: Routing) -> None:
         assert self._state.record is not None
@@ -220,9 +220,9 @@ class PlainTransformers:
 
     def _endless_steps(self) -> Iterator[None]:
         while True:
-            self._stepped.start()
-            for number in range(len(self._scripted.ids)):
-                self._stepped.step(number)
+            self._replayed.start()
+            for number in range(len(self._traced.ids)):
+                self._replayed.step(number)
                 yield
 
     def _use(self, threads: int) -> None:
@@ -231,7 +231,7 @@ class PlainTransformers:
         if self._host.cpus:
             from ktbench._kernels import OpenMPTeam  # where nothing has to sit on a certain cpu it may be missing
 
-            # What OpenMP starts anew sits on the calling thread's cpu until it is told otherwise.
+            # New OpenMP threads inherit the calling thread's affinity.
             OpenMPTeam(threads).pin(list(self._host.cpus[:threads]))
 
     def _describe(self, spec: RunSpec, threads: int) -> str:
@@ -245,13 +245,13 @@ class PlainTransformers:
     def start(self) -> None:
         """See `System`."""
         self._done = 0
-        self._stepped.start()
+        self._replayed.start()
 
     def step(self) -> None:
         """See `System`. Raises ValueError past the last step of the workload."""
-        if self._done == len(self._scripted.ids):
+        if self._done == len(self._traced.ids):
             raise ValueError(f"workload.steps={self._done}: all were done, start again")
-        self._logits = self._stepped.step(self._done)
+        self._logits = self._replayed.step(self._done)
         self._done += 1
 
     def logits(self) -> NDArray[np.float32]:
@@ -261,9 +261,8 @@ class PlainTransformers:
     def observe(self) -> tuple[Observation, ...]:
         """See `System`."""
         self._observed += 1  # other tokens each time
-        observer = Observer(self._scripted.workload.seed, self._observed)
-        with self._experts.tapped(observer):
-            self._logits = self._stepped.again(self._done - 1)
+        observer = Observer(self._traced.workload.seed, self._observed)
+        self._logits = self._replayed.again(self._done - 1, self._experts.tapped(observer))
         return tuple(observer.seen)
 
     def reference(self, observation: Observation) -> NDArray[np.float32]:
@@ -290,21 +289,21 @@ class PlainTransformers:
 
     def work(self) -> Work:
         """See `System`."""
-        batch = self._scripted.workload.batch
+        batch = self._traced.workload.batch
         dense = DenseWork(params=self._params, nbytes=2 * self._params, batch=batch)
         experts = ExpertsWork(shape=self.model.shape, precision="bf16")
-        return mean_work([step_work(dense, experts, passes) for passes in self._scripted.routing])
+        return mean_work([step_work(dense, experts, passes) for passes in self._traced.routing])
 
     def close(self) -> None:
         """See `System`."""
         del self.network, self._experts, self._forward
-        self._script = self._steps = None
-        self._scripts = Scripts()
+        self._trace = self._replay = None
+        self._traces = TraceCache()
 
     @property
-    def _scripted(self) -> Script:
-        return configured(self._script)
+    def _traced(self) -> WorkloadTrace:
+        return configured(self._trace)
 
     @property
-    def _stepped(self) -> PassSteps:
-        return configured(self._steps)
+    def _replayed(self) -> TraceReplay:
+        return configured(self._replay)

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ktbench.engine.answering_choice import Chooser, Sampling, draw
+from ktbench.engine.generate import Chooser, Sampling, draw
 
 LOGITS = st.lists(st.floats(-8, 8, width=32), min_size=1, max_size=12)
 

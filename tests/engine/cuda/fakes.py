@@ -149,7 +149,7 @@ class FakeExperts:
 
 
 class DirectExperts(FakeExperts):
-    """The same without any hand-over."""
+    """The same without any offload."""
 
     def __call__(self, hidden: Tensor, routing: Routing) -> Tensor:
         return weighted_ids(hidden, routing)

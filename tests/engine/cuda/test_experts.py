@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ktbench.engine.cuda import experts as module
-from ktbench.engine.cuda.experts import DeviceExperts, gathered, grouped
+from ktbench.engine.cuda.experts import SlotExperts, gathered, grouped
 from ktbench.engine.forms import ExpertMatrices, ExpertsForm, Glu
 from ktbench.engine.observe import Reference
 from ktbench.engine.routing import Routing
@@ -78,7 +78,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize("tokens", [1, 5])
 def test_every_form_against_float32(way: str, form: str, tokens: int) -> None:
     store, placed = Store(FORMS[form]), [4, 1, 3]
-    experts = DeviceExperts(E, placed, store, CPU)
+    experts = SlotExperts(E, placed, store, CPU)
     hidden, routing = call(tokens)
     output = experts(hidden, routing)
     assert_close(output, expected(store, placed, hidden, routing))
@@ -94,7 +94,7 @@ def test_every_form_against_float32(way: str, form: str, tokens: int) -> None:
 def test_any_placement_and_any_ids(placed: list[int], rows: list[list[int]], way: Any) -> None:
     """Nobody among them, an expert twice, an expert that lives elsewhere."""
     store, ids = Store(FORMS["plain"]), torch.tensor(rows)
-    experts = DeviceExperts(E, placed, store, CPU)
+    experts = SlotExperts(E, placed, store, CPU)
     hidden, routing = call(len(rows))
     routing = Routing(ids=ids, gates=routing.gates)
     with pytest.MonkeyPatch.context() as patch:
@@ -113,7 +113,7 @@ def test_nobody_adds_exactly_nothing_even_beside_what_memory_held(way: str, monk
 
     product_of = module.grouped_mm
     monkeypatch.setattr(module, "grouped_mm", garbage)
-    experts = DeviceExperts(E, [2], Store(FORMS["gpt_oss"]), CPU)
+    experts = SlotExperts(E, [2], Store(FORMS["gpt_oss"]), CPU)
     hidden, routing = call(4)
     nobody = Routing(ids=torch.where(routing.ids == 2, -1, routing.ids), gates=routing.gates)
     assert (experts(hidden, nobody) == 0).all()
@@ -124,13 +124,13 @@ def test_many_pairs_are_grouped_on_any_device(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(module, "gathered", lambda *_: pytest.fail("copies weights for many pairs"))
     store = Store(FORMS["plain"])
     hidden, routing = call(40)
-    assert_close(DeviceExperts(E, [0, 5], store, CPU)(hidden, routing), expected(store, [0, 5], hidden, routing))
+    assert_close(SlotExperts(E, [0, 5], store, CPU)(hidden, routing), expected(store, [0, 5], hidden, routing))
 
 
 @pytest.mark.parametrize("form", ["plain", "gpt_oss"])
 def test_moves_change_weights_in_place(form: str) -> None:
     store = Store(FORMS[form])
-    experts = DeviceExperts(E, [4, 1], store, CPU)
+    experts = SlotExperts(E, [4, 1], store, CPU)
     memory = experts._gate_up.data_ptr(), experts._down.data_ptr(), experts._slot_of.data_ptr()
     experts.move(0, 4, store(0))
     experts.move(4, 1, store(4))
@@ -142,7 +142,7 @@ def test_moves_change_weights_in_place(form: str) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_weights_can_be_read_back(form: str) -> None:
     store = Store(FORMS[form])
-    experts = DeviceExperts(E, [4, 1], store, CPU)
+    experts = SlotExperts(E, [4, 1], store, CPU)
     for i in (4, 1):
         held, kept = experts.matrices(i), store.kept(i)
         assert held.glu == kept.glu
@@ -153,8 +153,8 @@ def test_weights_can_be_read_back(form: str) -> None:
 
 
 def test_bytes_of_the_slots() -> None:
-    assert DeviceExperts(E, [4, 1], Store(FORMS["plain"]), CPU).nbytes == 2 * 3 * H * I * 2
-    assert DeviceExperts(E, [4], Store(FORMS["gpt_oss"]), CPU).nbytes == 3 * H * I * 2 + 4 * (2 * I + H)
+    assert SlotExperts(E, [4, 1], Store(FORMS["plain"]), CPU).nbytes == 2 * 3 * H * I * 2
+    assert SlotExperts(E, [4], Store(FORMS["gpt_oss"]), CPU).nbytes == 3 * H * I * 2 + 4 * (2 * I + H)
 
 
 class Operations(TorchDispatchMode):
@@ -172,7 +172,7 @@ class Operations(TorchDispatchMode):
 
 def test_operations_and_shapes_do_not_depend_on_data(way: str) -> None:
     """What a captured graph may hold: nothing reads a value back, nothing has as many elements as a condition."""
-    experts = DeviceExperts(E, [4, 1, 3], Store(FORMS["gpt_oss"]), CPU)
+    experts = SlotExperts(E, [4, 1, 3], Store(FORMS["gpt_oss"]), CPU)
     hidden, routing = call(5)
     sequences = []
     for ids in (routing.ids, torch.full_like(routing.ids, -1), torch.zeros_like(routing.ids)):
@@ -187,12 +187,12 @@ def test_operations_and_shapes_do_not_depend_on_data(way: str) -> None:
 @pytest.mark.parametrize("placed", [[], [1, 1]])
 def test_no_experts_or_one_twice_are_refused(placed: list[int]) -> None:
     with pytest.raises(ValueError, match="must be one or more, each once"):
-        DeviceExperts(E, placed, Store(FORMS["plain"]), CPU)
+        SlotExperts(E, placed, Store(FORMS["plain"]), CPU)
 
 
 def test_moves_that_cannot_be_are_refused() -> None:
     store = Store(FORMS["plain"])
-    experts = DeviceExperts(E, [4, 1], store, CPU)
+    experts = SlotExperts(E, [4, 1], store, CPU)
     for come, go in ((1, 4), (0, 2)):
         with pytest.raises(
             ValueError, match=rf"expert {come} cannot take the place of {go}: at the device are \[1, 4\]"

@@ -100,11 +100,11 @@ def test_an_expert_is_copied_from_some_number_of_tokens_on(decided_by: Costs, to
 @given(COSTS)
 def test_the_sentence_names_that_number(decided_by: Costs) -> None:
     first = copied_from(decided_by)
-    assert decided_by.told().endswith("is never copied" if first is None else f"is copied from {first} tokens on")
+    assert decided_by.explain().endswith("is never copied" if first is None else f"is copied from {first} tokens on")
 
 
 def test_the_sentence_has_units() -> None:
-    assert costs(host_token_s=7e-6, copy_s=60e-6, host_call_s=1e-3, device_s=2e-3).told() == (
+    assert costs(host_token_s=7e-6, copy_s=60e-6, host_call_s=1e-3, device_s=2e-3).explain() == (
         "an expert takes 1 ms and 0.007 ms a token on the host, 0.06 ms to copy and 2 ms to run on the device, "
         "and is copied from 152 tokens on"
     )

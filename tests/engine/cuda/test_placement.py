@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ktbench.engine.cuda.experts import DeviceExperts
-from ktbench.engine.cuda.role import CudaHandOver, Staging
+from ktbench.engine.cuda.experts import SlotExperts
+from ktbench.engine.cuda.role import HostOffloadBackend, Staging
 from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
 from ktbench.engine.forms import ExpertMatrices, ExpertsPosition
 from ktbench.engine.observe import Reference
@@ -54,10 +54,10 @@ def call(seed: int) -> tuple[Tensor, Routing]:
 def operator() -> ExpertsOperator:
     """Experts 1 and 4 live with the device."""
     state = MoERuntimeState(fused=True, apart=True)
-    hand_over = CudaHandOver(HostExperts(), FakeDevice(), Staging(), state.recorder.watch, layer=0)
-    made = ExpertsOperator(ExpertsPosition(layer=0, number=0, is_last=True), state, original=None, fused=hand_over)
+    offload = HostOffloadBackend(HostExperts(), FakeDevice(), Staging(), state.recorder.watch, layer=0)
+    made = ExpertsOperator(ExpertsPosition(layer=0, number=0, is_last=True), state, original=None, fused=offload)
     made.residence = Residence(torch.isin(torch.arange(E), torch.tensor([1, 4])))
-    made.at_device = DeviceExperts(E, [1, 4], MATRICES.__getitem__, torch.device("cpu"))
+    made.at_device = SlotExperts(E, [1, 4], MATRICES.__getitem__, torch.device("cpu"))
     return made
 
 
@@ -76,7 +76,7 @@ def test_the_roles_add_up(operator: ExpertsOperator, seed: int) -> None:
 
 
 def test_moves_change_who_serves_and_not_what(operator: ExpertsOperator) -> None:
-    assert isinstance(operator.at_device, DeviceExperts)
+    assert isinstance(operator.at_device, SlotExperts)
     assert operator.residence is not None
     operator.residence.move([Move(layer=0, come=0, go=4)])
     operator.at_device.move(0, 4, MATRICES[0])

@@ -17,8 +17,7 @@ from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.load import load
 from ktbench.engine.weight_plan import Packing
 from ktbench.run.check import check, check_the_check
-from ktbench.spec.evidence import collect, dishonest
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome, collect, dishonest
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from tests.engine.engines import cell, engine_for, logits, needs_avx512, relative
 from tests.engine.families.plain import experts_of

@@ -26,7 +26,7 @@ from tests.engine.tiny import NAMES, facts
 # Known models that llama.cpp would compute otherwise, or not at all, and what is said of them.
 LEFT_OUT = {
     "deepseek_v2": "topk_method=group_limited_greedy",
-    "kimi_k2": "beta_fast=1.0, llama.cpp knows 32.0",
+    "kimi_k2": "beta_fast=1.0, llama.cpp supports 32.0",
     "minimax_m2": "model_type=minimax_m2",
     "qwen3_next_80b_a3b": "model_type=qwen3_next",
 }
@@ -70,19 +70,19 @@ _YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_ma
 @pytest.mark.parametrize(
     ("name", "changes", "said"),
     [
-        ("qwen3_30b_a3b", {"norm_topk_prob": False}, "norm_topk_prob=False, llama.cpp knows True"),
+        ("qwen3_30b_a3b", {"norm_topk_prob": False}, "norm_topk_prob=False, llama.cpp supports True"),
         ("qwen3_30b_a3b", {"mlp_only_layers": [0]}, "mlp_only_layers=[0]"),
         ("qwen3_30b_a3b", {"rope_parameters": {"rope_type": "llama3"}}, "rope_type=llama3"),
         ("qwen3_30b_a3b", {"rope_parameters": _YARN | {"attention_factor": 1.1}}, "attention_factor=1.1"),
         ("qwen3_30b_a3b", {"rope_parameters": _YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}}, "mscale=1.0"),
-        ("qwen2_57b_a14b", {"head_dim": 64}, "head_dim=64, llama.cpp knows hidden_size / num_attention_heads = 128"),
+        ("qwen2_57b_a14b", {"head_dim": 64}, "head_dim=64, llama.cpp supports hidden_size / num_attention_heads = 128"),
         ("mixtral_8x7b", {"sliding_window": 4096}, "sliding_window=4096"),
         ("deepseek_v2_lite", {"rope_parameters": _YARN}, "mscale=None"),
         ("deepseek_v2_lite", {"rope_parameters": _YARN | {"rope_type": "linear"}}, "rope_type=linear"),
         ("deepseek_v3", {"num_hidden_layers": 27}, "takes it for DeepSeek-V2-Lite"),
         ("deepseek_v3", {"rope_interleave": False}, "rope_interleave=False"),
         ("gpt_oss_20b", {"layer_types": ["full_attention"] * 24}, "layer_types in another order"),
-        ("gpt_oss_20b", {"swiglu_limit": 10.0}, "swiglu_limit=10.0, llama.cpp knows 7.0"),
+        ("gpt_oss_20b", {"swiglu_limit": 10.0}, "swiglu_limit=10.0, llama.cpp supports 7.0"),
         ("glm_4_5_air", {"hidden_act": "gelu"}, "hidden_act=gelu"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Tiny models of the families that llama.cpp knows, in sizes that it accepts, and checkpoints of them on disk."""
+"""Tiny models of the families that llama.cpp supports, in sizes that it accepts, and checkpoints of them on disk."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from ktbench.config.freeze import freeze_model
 from ktbench.engine.synthetic import skeleton
 from ktbench.resources import data_folder
 from ktbench.spec.inject import InjectRule, InjectSpec
-from ktbench.spec.plain import from_plain
 from ktbench.spec.run_spec import ModelSpec
+from ktbench.spec.wire import from_plain
 
 MODELS = data_folder("conf") / "model"
 # Architectures; a model that ships has weights, and its configuration with them.

@@ -3,14 +3,103 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import yaml
 from torch import nn
 
-from ktbench.engine.inject.match import match_rules, require_operators
+from ktbench.cli import main
+from ktbench.engine.inject.match import lines, match_rules, require_operators
 from ktbench.engine.inject.registry import OPERATORS
 from ktbench.spec.inject import InjectSpec
 from tests.engine.inject.networks import LAYERS, blocks, rules
+
+
+def shown(capsys: pytest.CaptureFixture[str], *overrides: str) -> dict[str, list[str]]:
+    """Columns after the module's name by that name, as printed."""
+    assert main(["run", "inject.show=true", *overrides]) == 0
+    table, _, _ = capsys.readouterr().out.partition("\n\n")
+    return {line.split()[0]: line.split()[1:] for line in table.splitlines()}
+
+
+def test_modules_kept_and_replaced_stand_in_aligned_columns() -> None:
+    network = blocks()
+    network["layers"][1].gate = None  # type: ignore[index, union-attr]
+    inject = rules({"class_name": ".*Experts", "operator": "experts"}, {"module": "head"})
+    assert lines(network, match_rules(network, inject)) == [
+        "module                            class         operator  rule",
+        "layers.{0-2}.experts          x3  PlainExperts  experts   a",
+        "layers.{0-2}.shared_expert.0  x3  Linear        kept",
+        "layers.{0,2}.gate             x2  Linear        kept",
+        "layers.{0-2}.norm             x3  RMSNorm       kept",
+        "head                              Linear        linear    b",
+    ]
+
+
+def test_what_a_replaced_module_holds_goes_with_it_unless_it_is_wrapped() -> None:
+    network, shared = blocks(), {"module": r".*\.shared_expert", "operator": "shared"}
+    wrapped = lines(network, match_rules(network, rules(shared)))
+    assert [line.split()[0] for line in wrapped if "shared" in line] == [
+        "layers.{0-2}.shared_expert",
+        "layers.{0-2}.shared_expert.0",
+    ]
+    experts = {"module": r"layers\.0\.experts", "operator": "experts"}
+    assert sum("experts" in line for line in lines(network, match_rules(network, rules(experts)))) == 2
+
+
+def test_without_rules_everything_is_kept() -> None:
+    assert all(" kept" in line for line in lines(blocks(), match_rules(blocks(), InjectSpec()))[1:])
+
+
+def test_qwen3(capsys: pytest.CaptureFixture[str]) -> None:
+    table = shown(capsys, "model=qwen3_30b_a3b")
+    assert table["model.layers.{0-47}.self_attn.q_proj"] == ["x48", "Linear", "linear", "linears"]
+    assert table["model.layers.{0-47}.mlp.experts"] == ["x48", "Qwen3MoeExperts", "experts", "experts"]
+    assert table["model.layers.{0-47}.mlp.gate"] == ["x48", "Qwen3MoeTopKRouter", "router", "routers"]
+    assert table["model.norm"] == ["Qwen3MoeRMSNorm", "rms_norm", "rms_norms"]
+    assert table["model.embed_tokens"] == ["Embedding", "kept"]
+
+
+def test_deepseek_with_its_dense_layers(capsys: pytest.CaptureFixture[str]) -> None:
+    table = shown(capsys, "model=deepseek_v3", "model.layers=6")
+    assert table["model.layers.{0-2}.mlp.up_proj"] == ["x3", "Linear", "linear", "linears"]
+    assert table["model.layers.{3-5}.mlp.shared_experts"] == ["x3", "DeepseekV3MLP", "shared", "shared_experts"]
+    assert table["model.layers.{3-5}.mlp.shared_experts.up_proj"] == ["x3", "Linear", "linear", "linears"]
+
+
+def test_gpt_oss_with_the_experts_rule_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    table = shown(capsys, "model=gpt_oss_20b", "inject=experts")
+    assert table["model.layers.{0-23}.mlp.experts"] == ["x24", "GptOssExperts", "experts", "experts"]
+    others = [columns for name, columns in table.items() if name != "module" and not name.endswith("experts")]
+    assert {columns[-1] for columns in others} == {"kept"}
+
+
+def test_the_summary_counts_and_names_rules_that_were_not_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "inject.show=true", "model=tiny"]) == 0
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last == "tiny: inject=lean replaces 25 modules; not needed here: shared_experts"
+
+
+@pytest.mark.parametrize(
+    ("rule", "says"),
+    [
+        ({"operator": "fast", "module": "lm_head"}, "inject rule mine: there is no operator 'fast'"),
+        ({"operator": "linear", "module": "lm_hed"}, "no module matches module=lm_hed; nearest: module lm_head"),
+        ({"operator": "rms_norm", "module": "lm_head"}, "rms_norm does not fit lm_head (Linear), which has no 1-D"),
+        ({"operator": "linear", "modul": "lm_head"}, "mine.yaml: rule 1 (mine): unknown key 'modul'"),
+    ],
+)
+def test_a_bad_rule_is_exit_code_2_and_one_line(
+    rule: dict[str, str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(yaml.safe_dump({"name": "mine", "rules": [{"name": "mine"} | rule]}))
+    assert main(["run", "inject.show=true", "model=tiny", f"inject.file={file}"]) == 2
+    captured = capsys.readouterr()
+    assert says in captured.err
+    assert (captured.out, len(captured.err.splitlines())) == ("", 1)
+
 
 EXPERTS = {"class_name": ".*Experts", "operator": "experts"}
 SHARED = {"module": r".*\.shared_expert", "operator": "shared"}

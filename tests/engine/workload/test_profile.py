@@ -60,7 +60,7 @@ def test_a_slice_takes_the_first_layers_of_its_model_whatever_vocabulary_and_nam
     read = read_profile(file, model("some/folder", num_hidden_layers=1, vocab_size=64))
     assert np.array_equal(read.counts, COUNTS[:1])
     said = refused(file, model(num_hidden_layers=3))
-    assert "has 2 MoE layers, tiny as asked for has 3" in said
+    assert "has 2 MoE layers, tiny needs 3" in said
 
 
 @pytest.mark.parametrize(

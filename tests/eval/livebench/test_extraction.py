@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ktbench.eval.livebench.distance import edit_distance
 from ktbench.eval.livebench.extraction import (
     bold,
+    edit_distance,
     last_boxed,
     last_fence,
     last_line,

@@ -9,8 +9,7 @@ import sympy
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ktbench.eval.livebench.latex import read_formula
-from ktbench.eval.livebench.same_value import same_value
+from ktbench.eval.livebench.latex import read_formula, same_value
 
 X = 0.7 + 0.3j
 

@@ -11,10 +11,10 @@ from functools import cache
 import pytest
 
 from ktbench.eval.grade import Grade
-from ktbench.eval.livebench.graders import ELSEWHERE, GRADERS, Grader, gradable, grade_answer
+from ktbench.eval.livebench.graders import ELSEWHERE, GRADERS, Grader, grade_answer, why_ungradable
 from ktbench.eval.livebench.loading import read_questions
 from ktbench.eval.livebench.question import LiveQuestion, ProgramTest
-from ktbench.eval.sandbox.limits import Unprotected
+from ktbench.eval.sandbox.running import SandboxUnavailable
 from tests.eval.livebench.asked import LIVEBENCH, REAL, asked
 
 RELEASES = ("2024-07-26", "2024-08-31", "2024-11-25")
@@ -54,7 +54,7 @@ def questions(task: str) -> tuple[LiveQuestion, ...]:
 @pytest.mark.parametrize("task", IDEAL)
 def test_the_truth_in_the_form_asked_for_is_worth_1_and_nothing_0(task: str) -> None:
     for question in questions(task):
-        assert gradable(question) == ""
+        assert why_ungradable(question) == ""
         assert grade_answer(question, IDEAL[task](question)).value == 1, question.question_id
         assert grade_answer(question, f"<think>{IDEAL[task](question)}</think>").value == 0, question.question_id
         assert grade_answer(question, "").value == 0, question.question_id
@@ -80,7 +80,7 @@ def test_every_question_that_is_held_can_be_graded_or_says_why_not() -> None:
         for question in read_questions(LIVEBENCH, release):
             assert question.task in GRADERS
             wanted = "no ground truth" if question.task in ("typos", "plot_unscrambling") else ""
-            assert gradable(question, confirm_unsafe=True) == wanted
+            assert why_ungradable(question, confirm_unsafe=True) == wanted
 
 
 @pytest.mark.parametrize("task", sorted({*GRADERS} - {"LCB_generation", "coding_completion"}))
@@ -93,12 +93,12 @@ def test_a_question_that_lacks_what_its_grader_needs_is_not_graded(task: str) ->
 @pytest.mark.parametrize("task", ["LCB_generation", "coding_completion"])
 def test_programs_are_run_only_when_that_is_confirmed(task: str) -> None:
     test = ProgramTest(given="1", wanted="1")
-    assert gradable(asked(task, None, tests=(test,))) == "its programs run only with confirm_unsafe=true"
-    assert gradable(asked(task, None, tests=(test,)), confirm_unsafe=True) == ""
-    assert gradable(asked(task, None), confirm_unsafe=True) == "no tests"
+    assert why_ungradable(asked(task, None, tests=(test,))) == "its programs run only with confirm_unsafe=true"
+    assert why_ungradable(asked(task, None, tests=(test,)), confirm_unsafe=True) == ""
+    assert why_ungradable(asked(task, None), confirm_unsafe=True) == "no tests"
     functional = replace(test, functional=True)
-    assert "not named" in gradable(asked(task, None, tests=(functional,)), confirm_unsafe=True)
-    assert gradable(asked(task, None, tests=(functional,), func_name="f"), confirm_unsafe=True) == ""
+    assert "not named" in why_ungradable(asked(task, None, tests=(functional,)), confirm_unsafe=True)
+    assert why_ungradable(asked(task, None, tests=(functional,), func_name="f"), confirm_unsafe=True) == ""
 
 
 @pytest.mark.parametrize("task", [*ELSEWHERE, "riddles"])
@@ -107,7 +107,7 @@ def test_a_task_without_a_grader_says_why(task: str) -> None:
     assert graded.value is None
     assert graded.why == ELSEWHERE.get(task, "no grader of the task riddles")
     in_container = replace(asked("python", "a"), category="agentic_coding")
-    assert gradable(in_container) == ELSEWHERE["agentic_coding"]
+    assert why_ungradable(in_container) == ELSEWHERE["agentic_coding"]
 
 
 def test_instructions_are_counted() -> None:
@@ -117,7 +117,9 @@ def test_instructions_are_counted() -> None:
     }
     question = asked("paraphrase", None, **instructions)
     assert [grade_answer(question, answer).value for answer in ('"a b"', '"a, b"', "a, b", "")] == [1, 0.25, 0, 0]
-    assert "no:such" in gradable(asked("paraphrase", None, **instructions | {"instruction_ids": ("no:such", "x")}))
+    assert "no:such" in why_ungradable(
+        asked("paraphrase", None, **instructions | {"instruction_ids": ("no:such", "x")})
+    )
     later = asked("paraphrase", None, **instructions, released="2025-11-25")
     assert grade_answer(later, 'Well, here: <solution>"a b"</solution>').value == 1
 
@@ -134,7 +136,7 @@ def test_a_program_is_run() -> None:
 
 def test_a_program_that_nothing_keeps_in_is_not_graded(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object, **kwargs: object) -> None:
-        raise Unprotected("nothing keeps it in")
+        raise SandboxUnavailable("nothing keeps it in")
 
     monkeypatch.setattr("ktbench.eval.livebench.programs.run_program", refuse)
     question = asked("coding_completion", None, tests=(ProgramTest(given="2\n", wanted="4\n"),))
@@ -160,11 +162,13 @@ def test_what_this_machine_lacks_is_no_zero(error: Exception, monkeypatch: pytes
 
 
 def test_a_truth_that_is_no_table_is_no_zero() -> None:
-    assert gradable(asked("tablereformat", "a,b\n1,2", prompt="to CSV format")) == ""
-    assert "asks for no format" in gradable(asked("tablereformat", "a,b\n1,2"))
-    assert gradable(asked("tablereformat", "{", prompt="to JSON format")).startswith("no answer can be compared: ")
+    assert why_ungradable(asked("tablereformat", "a,b\n1,2", prompt="to CSV format")) == ""
+    assert "requires no format" in why_ungradable(asked("tablereformat", "a,b\n1,2"))
+    assert why_ungradable(asked("tablereformat", "{", prompt="to JSON format")).startswith(
+        "no answer can be compared: "
+    )
 
 
 def test_a_question_that_wants_another_temperature_is_not_graded() -> None:
-    assert gradable(asked("sudoku", "1", temperature=0.7)) == "asks for temperature 0.7"
-    assert gradable(asked("sudoku", "1", temperature=0.0)) == ""
+    assert why_ungradable(asked("sudoku", "1", temperature=0.7)) == "requires temperature 0.7"
+    assert why_ungradable(asked("sudoku", "1", temperature=0.0)) == ""

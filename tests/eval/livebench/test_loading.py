@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from ktbench.eval.livebench.census import absent
-from ktbench.eval.livebench.graders import gradable
-from ktbench.eval.livebench.loading import RELEASE, read_questions
+from ktbench.eval.livebench.graders import why_ungradable
+from ktbench.eval.livebench.loading import RELEASE, absent, read_questions
 from tests.eval.livebench.asked import LIVEBENCH, REAL
 
 ROW: dict[str, Any] = {
@@ -91,8 +90,8 @@ def test_a_folder_without_questions_is_refused(tmp_path: Path) -> None:
     ("row", "what"),
     [
         ('{"question_id": "b"', "is no JSON"),
-        ("[1]", "is no JSON object"),
-        ('"\udcff"'.encode("utf-8", "surrogateescape").decode("latin-1"), "is no JSON object"),
+        ("[1]", "expected a JSON object, got list"),
+        ('"\udcff"'.encode("utf-8", "surrogateescape").decode("latin-1"), "expected a JSON object, got str"),
         (ROW | {"question_id": ""}, "question_id: is missing"),
         (ROW | {"question_id": 7}, "question_id: must be a text, is int"),
         (ROW | {"turns": []}, "turns: must be a list of one text"),
@@ -122,7 +121,7 @@ def test_a_malformed_row_is_refused_with_file_and_line(tmp_path: Path, row: dict
 
 def test_a_file_that_is_not_text_is_refused_with_its_line(tmp_path: Path) -> None:
     (write(tmp_path, ROW) / "math__olympiad.jsonl").write_bytes(json.dumps(ROW).encode() + b"\n\xff\xfe{}\n")
-    with pytest.raises(ValueError, match=r"math__olympiad\.jsonl:2: is no JSON"):
+    with pytest.raises(ValueError, match=r"math__olympiad\.jsonl:2: is not UTF-8 text"):
         read_questions(tmp_path)
 
 
@@ -174,7 +173,7 @@ def test_a_pickle_is_never_run(tmp_path: Path, value: object) -> None:
 
 
 def test_packed_tests_of_any_size_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ktbench.eval.livebench.program_tests.LIMIT_BYTES", 1000)
+    monkeypatch.setattr("ktbench.eval.livebench.question.LIMIT_BYTES", 1000)
     with pytest.raises(ValueError, match="more than 1000 bytes"):
         read_questions(write(tmp_path, ROW | {"private_test_cases": packed("[" + " " * 5000 + "]")}))
 
@@ -202,7 +201,7 @@ def test_the_release_of_2024_08_31_has_its_1000_questions() -> None:
     places = Counter((question.category, question.task) for question in held)
     assert (len(places), len({category for category, _ in places})) == (18, 6)
     assert len(held) == 989
-    found = Counter(f"{one.category}/{one.task}" for one in held if not gradable(one, confirm_unsafe=True))
+    found = Counter(f"{one.category}/{one.task}" for one in held if not why_ungradable(one, confirm_unsafe=True))
     assert found.total() == 899
     index = json.loads((LIVEBENCH / "release_2024-08-31_index.json").read_text())
     assert {row["task"]: found[row["task"]] for row in index} == {row["task"]: row["gradable"] for row in index}

@@ -11,7 +11,7 @@ from ktbench.eval.livebench import programs
 from ktbench.eval.livebench.loading import read_questions
 from ktbench.eval.livebench.programs import grade_program, program_of, same_output, untestable
 from ktbench.eval.livebench.question import LiveQuestion, ProgramTest
-from ktbench.eval.sandbox.limits import Limits
+from ktbench.eval.sandbox.running import Limits
 from tests.eval.livebench.asked import LIVEBENCH, REAL
 
 

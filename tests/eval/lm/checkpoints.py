@@ -14,7 +14,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerF
 
 from ktbench.engine.generate import open_generator
 from ktbench.engine.protocol import HostRole
-from ktbench.eval.lm import EngineLM
+from ktbench.eval.lm.model import EngineLM
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from tests.engine.engines import cell, changed
 from tests.engine.families.plain import build

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from ktbench.eval.lm import EngineLM
+from ktbench.eval.lm.model import EngineLM
 from tests.eval.lm.checkpoints import MAX_LENGTH, NAMES, Checkpoint, asked_cell, engine_lm, written
 
 

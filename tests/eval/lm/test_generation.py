@@ -9,7 +9,8 @@ import pytest
 from transformers import PreTrainedModel
 
 from ktbench.engine.generate import Sampling
-from ktbench.eval.lm import Answer, EngineLM
+from ktbench.eval.lm.generation import GeneratedText
+from ktbench.eval.lm.model import EngineLM
 from tests.engine.engines import needs_avx512
 from tests.eval.lm.checkpoints import MAX_LENGTH, Checkpoint, put, theirs
 
@@ -64,7 +65,7 @@ def test_a_text_that_ends_itself(ours: EngineLM, network: PreTrainedModel, check
             config.eos_token_id = [tokens[3], before]
         answer = put(ours, "generate_until", asked)[0]
         assert put(hf, "generate_until", asked) == [answer]
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, GeneratedText)
         assert answer.tokens == tokens.index(tokens[3]) + 1
     finally:
         for config in configs:

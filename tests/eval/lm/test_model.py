@@ -6,7 +6,7 @@ import pytest
 from transformers import PreTrainedModel
 
 from ktbench.engine.generate import Sampling
-from ktbench.eval.lm import EngineLM
+from ktbench.eval.lm.model import EngineLM
 from tests.engine.engines import needs_avx512
 from tests.eval.lm.checkpoints import MAX_LENGTH, Checkpoint, put, theirs
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from ktbench.eval.lm import AnswerCache, EngineLM, identity_of
+from ktbench.eval.lm.cache import AnswerCache, identity_of
+from ktbench.eval.lm.model import EngineLM
 from tests.engine.engines import needs_avx512
 from tests.eval.lm.checkpoints import Checkpoint, asked_cell, engine_lm, put
 
@@ -26,7 +27,10 @@ def checkpoint(checkpoints: dict[str, Checkpoint]) -> Checkpoint:
 
 @pytest.fixture(scope="module")
 def opened(checkpoint: Checkpoint) -> Iterator[EngineLM]:
-    lm = engine_lm(checkpoint, *(asked_cell(checkpoint, **one) for one in ({"avx512": True}, {"avx512": True, "packed_dense": True})))
+    lm = engine_lm(
+        checkpoint,
+        *(asked_cell(checkpoint, **one) for one in ({"avx512": True}, {"avx512": True, "packed_dense": True})),
+    )
     yield lm
     lm.answering.close()
 

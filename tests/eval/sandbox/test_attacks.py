@@ -13,8 +13,7 @@ from time import monotonic, sleep
 
 import pytest
 
-from ktbench.eval.sandbox.limits import Limits
-from ktbench.eval.sandbox.running import call_program, run_program
+from ktbench.eval.sandbox.running import Limits, call_program, run_program
 
 SMALL = Limits(seconds=1, memory_bytes=256 * 2**20, output_bytes=2**20)
 LIBC = "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\n"

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from ktbench.eval.sandbox.limits import Ended, Limits, in_bytes
-from ktbench.eval.sandbox.running import call_program, run_program, sandbox_powers
+from ktbench.eval.sandbox.running import Limits, ProgramResult, call_program, in_bytes, run_program, sandbox_mechanisms
 
 SMALL = Limits(seconds=1, memory_bytes=256 * 2**20, output_bytes=2**20)
 
 
-def ended(source: str, **more: str) -> Ended:
+def ended(source: str, **more: str) -> ProgramResult:
     return run_program(source, limits=SMALL, **more)
 
 
 def test_a_program_reads_and_prints() -> None:
-    assert ended("print(int(input()) + 1)\nprint(input())", stdin="41\nü") == Ended(finished=True, stdout="42\nü\n")
+    assert ended("print(int(input()) + 1)\nprint(input())", stdin="41\nü") == ProgramResult(
+        finished=True, stdout="42\nü\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -38,7 +39,7 @@ def test_a_program_reads_and_prints() -> None:
     ],
 )
 def test_what_programs_do(source: str) -> None:
-    assert ended(source) == Ended(finished=True, stdout="yes\n")
+    assert ended(source) == ProgramResult(finished=True, stdout="yes\n")
 
 
 def test_numpy_is_there() -> None:
@@ -76,7 +77,7 @@ def test_the_programs_future_is_not_the_tests_nor_ours() -> None:
 def test_values_of_calls() -> None:
     source = "class Solution:\n    def twice(self, x): return (x, x) if x else 1 / x"
     result = call_program(source, "twice", [[1], ["a"], [[2.5]], [0], [1]], limits=SMALL)
-    assert result == Ended(
+    assert result == ProgramResult(
         finished=False,
         stdout="",
         values=([1, 1], ["a", "a"], [[2.5], [2.5]]),
@@ -104,7 +105,7 @@ def test_what_does_not_read_its_input_is_no_trouble() -> None:
 
 
 def test_powers_are_said() -> None:
-    words = " ".join(sandbox_powers())
+    words = " ".join(sandbox_mechanisms())
     assert "Landlock" in words and "seccomp" in words
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ktbench.eval.asking import Answer, ask
-from ktbench.eval.tasks import LoadedTask, load_task
+from ktbench.eval.evaluate import evaluate_task
+from ktbench.eval.grade import GradedAnswer
+from ktbench.eval.tasks.harness import LoadedTask
+from ktbench.eval.tasks.sources import load_task
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 from tests.eval.tasks.scripted import ScriptedLM
 
@@ -21,12 +23,12 @@ def loaded(source: str, data: Path | None, **said: Any) -> LoadedTask:
     return load_task(suite.tasks[0], suite)
 
 
-def asked(source: str, data: Path | None, lm: ScriptedLM, **said: Any) -> list[Answer]:
+def asked(source: str, data: Path | None, lm: ScriptedLM, **said: Any) -> list[GradedAnswer]:
     suite = suite_of(source, data, **said)
-    return list(ask(load_task(suite.tasks[0], suite), lm, suite))
+    return list(evaluate_task(load_task(suite.tasks[0], suite), lm, suite))
 
 
-def values(answers: list[Answer]) -> list[float | None]:
+def values(answers: list[GradedAnswer]) -> list[float | None]:
     return [one.value for one in answers]
 
 

@@ -56,4 +56,4 @@ def test_all_instructions_have_to_be_followed(tmp_path: Path) -> None:
     assert [(one.question, one.value) for one in answers] == [("1000", 1.0), ("b", 1.0)]
     assert values(asked("ifeval", tmp_path, say("A tale."))) == [0.0, 1.0]
     assert values(asked("ifeval", tmp_path, say("A tale, The end."))) == [0.0, 0.0]
-    assert "languages told by" in loaded("ifeval", tmp_path).setting
+    assert "languages detected by" in loaded("ifeval", tmp_path).built.setting

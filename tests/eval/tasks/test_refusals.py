@@ -8,8 +8,8 @@ from typing import Any
 import datasets
 import pytest
 
-from ktbench.eval.sandbox.limits import Unprotected
-from ktbench.eval.tasks import registered, sources
+from ktbench.eval.sandbox.running import SandboxUnavailable
+from ktbench.eval.tasks import harness, sources
 from ktbench.eval.tasks.harness import hub_rows
 from tests.eval.tasks.local import OWN, write_all, write_lines
 from tests.eval.tasks.puts import asked, loaded, say, values
@@ -27,7 +27,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("nano", "no such task; allowed are brackets, trace, "),
         ("nano/subtraction", "no such task; allowed are brackets, trace, "),
         ("gsm8k/main", "no such task; allowed are gsm8k"),
-        ("mmlu", "say which task, as mmlu/TASK"),
+        ("mmlu", "name a task, as mmlu/TASK"),
         ("paper/humaneval", "no such source; allowed are"),
         ("mbpp", "answers are programs, run in a sandbox only with confirm_unsafe=true"),
         ("mmlu/poetry", "no mmlu here; wanted are dev/poetry_dev.csv and test/poetry_test.csv, there or in mmlu/"),
@@ -53,10 +53,10 @@ def test_more_worked_examples_than_there_are(source: str, shots: int, held: int,
 
 def test_a_machine_without_a_sandbox_runs_no_programs(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unprotected() -> tuple[str, ...]:
-        raise Unprotected("no walls here")
+        raise SandboxUnavailable("no Landlock here")
 
-    monkeypatch.setattr(sources, "sandbox_powers", unprotected)
-    with pytest.raises(ValueError, match="confirm_unsafe=true: no walls here"):
+    monkeypatch.setattr(sources, "sandbox_mechanisms", unprotected)
+    with pytest.raises(ValueError, match="confirm_unsafe=true: no Landlock here"):
         loaded("humaneval", data, confirm_unsafe=True)
 
 
@@ -77,11 +77,11 @@ def test_a_hub_that_does_not_answer_is_one_line(source: str, monkeypatch: pytest
         raise ConnectionError("Couldn't reach the hub\nand more")
 
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
-    monkeypatch.setattr(registered, "_manager", lambda name: Manager())
-    monkeypatch.setattr(registered, "_config", lambda name: OWN)
+    monkeypatch.setattr(harness, "_manager", lambda name: Manager())
+    monkeypatch.setattr(harness, "_config", lambda name: OWN)
     with pytest.raises(ValueError) as error:
         loaded(source, None)
-    assert "cannot be had from the hub (Couldn't reach the hub); give data_dir=FOLDER" in str(error.value)
+    assert "cannot be loaded from the hub (Couldn't reach the hub); give data_dir=FOLDER" in str(error.value)
     assert "\n" not in str(error.value)
 
 
@@ -99,6 +99,6 @@ def test_rows_of_the_hub_are_asked_as_local_ones_are(monkeypatch: pytest.MonkeyP
     hub_rows.cache_clear()
     try:
         assert values(asked("gsm8k", None, say("#### 4"), shots=2)) == [float(i == 4) for i in range(9)]
-        assert len(loaded("livebench/math/olympiad", None).asked) == 2
+        assert len(loaded("livebench/math/olympiad", None).questions) == 2
     finally:
         hub_rows.cache_clear()

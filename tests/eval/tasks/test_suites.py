@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ktbench.eval.asking import ask
-from ktbench.eval.tasks import SOURCES, inspect, load_task
-from ktbench.eval.tasks.sources import find_source
+from ktbench.eval.evaluate import evaluate_task
+from ktbench.eval.tasks.sources import SOURCES, describe_suite, find_source, load_task
 from ktbench.resources import data_folder
-from ktbench.spec.plain import from_plain
 from ktbench.spec.suite import SuiteSpec
+from ktbench.spec.wire import from_plain
 from tests.eval.tasks.scripted import ScriptedLM, a_number
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
@@ -36,7 +35,7 @@ def test_every_suite_is_whole(name: str) -> None:
         if not task.is_measured:
             source, _ = find_source(task)
             assert source is SOURCES[source.prefix]
-    assert inspect(replace(suite, confirm_unsafe=True)).startswith(f"{len(suite.tasks)} tasks, ")
+    assert describe_suite(replace(suite, confirm_unsafe=True)).startswith(f"{len(suite.tasks)} tasks, ")
 
 
 def test_suites_have_the_published_tasks() -> None:
@@ -63,8 +62,8 @@ def test_suites_have_the_published_tasks() -> None:
 )
 def test_published_data_is_read_whole(name: str, questions: int) -> None:
     suite = replace(read(name), data_dir=str(DATA), confirm_unsafe=True)
-    assert inspect(suite) == f"{len(suite.tasks)} tasks, {questions:,} questions"
-    assert inspect(replace(suite, data_dir=str(DATA / name))) == inspect(suite)
+    assert describe_suite(suite) == f"{len(suite.tasks)} tasks, {questions:,} questions"
+    assert describe_suite(replace(suite, data_dir=str(DATA / name))) == describe_suite(suite)
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="the published data sets are not at hand")
@@ -73,7 +72,7 @@ def test_published_questions_are_asked(name: str) -> None:
     suite = replace(read(name), data_dir=str(DATA), confirm_unsafe=True, limit=2)
     lm = ScriptedLM(a_number)
     for task in suite.tasks[:: max(1, len(suite.tasks) // 6)]:
-        answers = list(ask(load_task(task, suite), lm, suite))
+        answers = list(evaluate_task(load_task(task, suite), lm, suite))
         assert len(answers) == 2
         assert all(one.value is not None or one.why for one in answers)
         assert all(one.value is None or 0 <= one.value <= 1 for one in answers)

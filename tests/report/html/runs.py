@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 
 from ktbench.results import Run
-from ktbench.spec.outcome import Outcome
+from ktbench.spec.record import Outcome
 from tests.report.synthetic import MACHINE, NO_CUDA, NO_NUMA, Arm, Store
 
 DECODE = Store(

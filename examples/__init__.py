@@ -1,0 +1,1 @@
+"""Projects beside the package, run from a checkout."""

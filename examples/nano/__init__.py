@@ -1,0 +1,1 @@
+"""Training of the nano model that ships in evals/nano."""

@@ -1,0 +1,22 @@
+// Looking up rows of the format table; not for files with vector code.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "core/formats.h"
+
+namespace ktbench {
+
+// Throws std::invalid_argument with the names that are allowed.
+Format format_named(std::string_view name);
+
+// Throw std::logic_error for a format that is in no row.
+const FormatTraits& traits_of(const Format& format);
+int row_of(const Format& format);
+
+// The format of a file's code and group, if there is one.
+std::optional<Format> format_stored_as(int code, int group);
+
+}  // namespace ktbench

@@ -1,0 +1,96 @@
+// The formats of packed weights, one row each. Whatever depends on the format follows from its row: the layout of a
+// strip, which kernels multiply it, what Python may call it (`_kernels.formats()`).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+
+namespace ktbench {
+
+inline constexpr int strip_rows = 16;
+inline constexpr int line_bytes = 64;
+
+constexpr int round_up(int n, int multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// The numbers of a line: for each of 16 rows four bytes of neighbours along k, two bf16, four int8 or eight int4.
+enum class Numbers : std::uint8_t { bf16, int8, int4 };
+
+// What the integers of a strip are multiplied with.
+enum class Scales : std::uint8_t {
+  none,   // nothing: bf16
+  row,    // StripScales, at the head of the strip
+  group,  // the same, and an int8 factor for each group: records of a line of factors, then four groups
+  block,  // a half for each group, StripOffsets at the head of the strip: records of a line of halves, then two groups
+};
+
+// Heads a strip of row or group scales: weight = row scale x int8, or row scale x group factor x int4.
+struct StripScales {
+  float scale[strip_rows];
+  std::int32_t offset[strip_rows];  // -128 x the row's sum: what activations raised by 128 add to a product
+};
+
+// Heads a strip of block scales: weight = block scale x integer.
+struct StripOffsets {
+  float offset[strip_rows];  // -128 x the row's sum of weights
+};
+
+inline constexpr int groups_per_record = 4;
+inline constexpr int blocks_per_record = 2;
+inline constexpr int block_depth = 32;  // the group of every format with block scales, as in GGUF (ggml-common.h)
+
+// How numbers are stored. `group` counts the k that share a scale, 0 where the whole row does or there is none.
+struct Format {
+  Numbers numbers = Numbers::bf16;
+  Scales scales = Scales::none;
+  int group = 0;
+
+  constexpr bool operator==(const Format&) const = default;
+  constexpr bool has_blocks() const { return scales == Scales::block; }
+  constexpr int bits() const { return numbers == Numbers::bf16 ? 16 : numbers == Numbers::int8 ? 8 : 4; }
+  constexpr int line_depth() const { return 32 / bits(); }
+  // Of k: whole tiles, groups and records.
+  constexpr int depth_multiple() const { return numbers == Numbers::bf16 ? 32 : group > 64 ? group : 64; }
+  constexpr int padded_depth(int depth) const { return round_up(depth, depth_multiple()); }
+  constexpr int head_bytes() const {
+    return scales == Scales::none ? 0 : static_cast<int>(has_blocks() ? sizeof(StripOffsets) : sizeof(StripScales));
+  }
+  constexpr int groups(int depth) const { return group ? depth / group : 0; }
+  constexpr int record_groups() const { return has_blocks() ? blocks_per_record : groups_per_record; }
+  // Bytes of one group's scale, and of one block as it lies in a file: its scale, then its numbers.
+  constexpr int scale_bytes() const { return has_blocks() ? 2 : scales == Scales::group ? 1 : 0; }
+  constexpr int block_bytes() const { return has_blocks() ? scale_bytes() + group * bits() / 8 : 0; }
+  // Of a format with groups, before the record that begins with group `g`.
+  constexpr std::size_t bytes_before(int g) const {
+    return static_cast<std::size_t>(g / record_groups() + g * group / line_depth()) * line_bytes;
+  }
+  // Of a strip whose k is padded.
+  constexpr std::size_t strip_bytes(int depth) const {
+    const std::size_t lines = depth / line_depth();
+    const std::size_t scale_lines = (groups(depth) + record_groups() - 1) / record_groups();
+    return head_bytes() + (lines + scale_lines) * line_bytes;
+  }
+  // The format of the same weights with int8 numbers: group factors multiplied in, block scales as they are.
+  constexpr Format widened() const {
+    return has_blocks() ? Format{Numbers::int8, Scales::block, group} : Format{Numbers::int8, Scales::row, 0};
+  }
+};
+
+struct FormatTraits {
+  const char* name;
+  Format format;
+  int code;  // in files of packed experts, together with the group; never reused
+};
+
+inline constexpr FormatTraits format_table[] = {
+    {"bf16", {Numbers::bf16, Scales::none, 0}, 0},
+    {"int8", {Numbers::int8, Scales::row, 0}, 1},
+    {"int4_g32", {Numbers::int4, Scales::group, 32}, 2},
+    {"int4_g64", {Numbers::int4, Scales::group, 64}, 2},
+    {"int4_g128", {Numbers::int4, Scales::group, 128}, 2},
+    {"q8_0", {Numbers::int8, Scales::block, block_depth}, 3},
+    {"q4_0", {Numbers::int4, Scales::block, block_depth}, 4},
+};
+inline constexpr int format_count = static_cast<int>(std::size(format_table));
+
+}  // namespace ktbench

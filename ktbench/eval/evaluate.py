@@ -1,0 +1,199 @@
+"""Evaluates a model on the questions of a task, and measures its perplexity on texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from itertools import groupby
+from math import isfinite
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from ktbench.eval.grade import Grade, GradedAnswer
+from ktbench.eval.tasks.harness import LoadedTask, templates_compiled_once
+from ktbench.eval.texts import Document
+from ktbench.spec.suite import SuiteSpec, TaskSpec
+
+if TYPE_CHECKING:
+    from lm_eval.api.instance import Instance
+    from lm_eval.api.model import TemplateLM
+
+_KEPT = 4000  # characters of an answer
+_SHOTS_SEED = 1234  # lm-eval's own, for the choice of worked examples
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Prompt:
+    """A question for one sample: lm-eval's instances, which gather the replies."""
+
+    question: str
+    sample: int
+    row: Mapping[str, Any]
+    instances: Sequence[Instance]
+
+
+def evaluate_task(loaded: LoadedTask, lm: TemplateLM, suite: SuiteSpec) -> Iterator[GradedAnswer]:
+    """Graded answers to the questions of a task, sample by sample, prompted and graded as lm-eval's evaluator does.
+
+    The model gets all requests at once. Worked examples that lm-eval draws are the same in every call. Questions that
+    cannot be graded here are left out; their answers have no value and a reason in `why`.
+    """
+    task = loaded.built.task
+    rows = task.eval_docs
+    lacking = {index: why for index in loaded.questions if (why := loaded.built.lacks(rows[index]))}
+    yield from (
+        GradedAnswer(question=loaded.questions[index], value=None, sample=sample, why=why)
+        for index, why in lacking.items()
+        for sample in range(loaded.spec.samples)
+    )
+    task.set_fewshot_seed(_SHOTS_SEED)
+    with templates_compiled_once():
+        prompts = [
+            prompt
+            for index in sorted(loaded.questions.keys() - lacking.keys())
+            for prompt in _prompts(loaded, index, rows[index], lm, suite)
+        ]
+    _reply(prompts, loaded.spec, suite.seed, lm)
+    for _, sample in groupby(sorted(prompts, key=attrgetter("sample")), key=attrgetter("sample")):
+        yield from _graded(loaded, list(sample), lm)
+
+
+def _prompts(
+    loaded: LoadedTask, index: int, row: Mapping[str, Any], lm: TemplateLM, suite: SuiteSpec
+) -> Iterator[_Prompt]:
+    """The question of a row once for each sample. Its worked examples are drawn here, so rows come in order."""
+    task = loaded.built.task
+    template = lm.apply_chat_template if suite.chat else None
+    context = task.fewshot_context(
+        row,
+        num_fewshot=loaded.spec.shots,
+        apply_chat_template=suite.chat,
+        fewshot_as_multiturn=suite.chat,
+        chat_template=template,
+        gen_prefix=task.doc_to_prefix(row),
+    )
+    requests = task.construct_requests(
+        doc=row,
+        ctx=context,
+        metadata=(task.task_name, index, task.config.repeats),
+        apply_chat_template=suite.chat,
+        chat_template=template,
+    )
+    instances = requests if isinstance(requests, list) else [requests]
+    for sample in range(loaded.spec.samples):
+        copies = [replace(one, resps=[], filtered_resps={}) for one in sorted(instances, key=attrgetter("idx"))]
+        yield _Prompt(question=loaded.questions[index], sample=sample, row=row, instances=copies)
+
+
+def _reply(prompts: Sequence[_Prompt], spec: TaskSpec, seed: int, lm: TemplateLM) -> None:
+    """Runs all requests; each instance gathers as many replies as its task in lm-eval has repeats."""
+    pending = [
+        (instance, _request(instance, spec, sampling_seed(seed, prompt.question, prompt.sample, repeat)))
+        for prompt in prompts
+        for instance in prompt.instances
+        for repeat in range(instance.repeats or 1)
+    ]
+    pending.sort(key=lambda pair: pair[0].request_type)
+    for kind, pairs in groupby(pending, key=lambda pair: pair[0].request_type):
+        gathering, requests = zip(*pairs, strict=True)
+        for instance, reply in zip(gathering, getattr(lm, kind)(list(requests)), strict=True):
+            instance.resps.append(reply)
+
+
+def _request(instance: Instance, spec: TaskSpec, seed: int) -> Instance:
+    """The request of an instance, with the length and the sampling of the spec."""
+    if instance.request_type != "generate_until":
+        return instance
+    context, generation = instance.args
+    length = {} if spec.max_new_tokens is None else {"max_gen_toks": spec.max_new_tokens}
+    sampling = {"do_sample": spec.temperature > 0, "temperature": spec.temperature}
+    if spec.temperature > 0:
+        sampling |= {"top_p": spec.top_p, "seed": seed}
+    return replace(instance, arguments=(context, {**generation, **length, **sampling}), resps=[], filtered_resps={})
+
+
+def sampling_seed(seed: int, question: str, sample: int, repeat: int = 0) -> int:
+    """The seed of one draw, 0 to 2⁶³ − 1: the same in every cell, another for each sample of a question."""
+    text = f"{seed}/{question}/{sample}/{repeat}".encode()
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), "big") >> 1
+
+
+def _graded(loaded: LoadedTask, prompts: Sequence[_Prompt], lm: TemplateLM) -> Iterator[GradedAnswer]:
+    """The answers of one sample. Filters of lm-eval see all of them at once."""
+    task = loaded.built.task
+    task._instances = [instance for prompt in prompts for instance in prompt.instances]
+    task.apply_filters()
+    with templates_compiled_once():
+        grades = [_grade(loaded, prompt) for prompt in prompts]
+    for prompt, grade in zip(prompts, grades, strict=True):
+        yield GradedAnswer(
+            question=prompt.question,
+            value=grade.value,
+            sample=prompt.sample,
+            tokens=_new_tokens(prompt.instances[0].resps[0], lm) if loaded.decodes else None,
+            answer=_text(prompt.instances)[:_KEPT],
+            why=grade.why,
+        )
+
+
+def _grade(loaded: LoadedTask, prompt: _Prompt) -> Grade:
+    """The score of lm-eval's grader, or what one of ours returns."""
+    replies = [instance.filtered_resps[loaded.built.filter] for instance in prompt.instances]
+    found = loaded.built.task.process_results(prompt.row, replies)[loaded.built.metric]
+    return found if isinstance(found, Grade) else Grade(float(found))
+
+
+def _new_tokens(reply: str, lm: TemplateLM) -> int:
+    """Tokens of a generated answer, as EngineLM counts them, with those that ended it."""
+    counted: int | None = getattr(reply, "tokens", None)
+    return len(lm.tok_encode(reply)) if counted is None else counted
+
+
+def _text(instances: Sequence[Instance]) -> str:
+    """The generated text, or the likeliest continuation."""
+    if instances[0].request_type == "generate_until":
+        return str(instances[0].resps[0])
+    return str(max(instances, key=lambda one: one.resps[0][0]).args[-1]).strip()
+
+
+if TYPE_CHECKING:
+    from lm_eval.api.model import TemplateLM
+
+_NOT_FINITE = "its log-likelihood is not finite"
+
+
+def measure_perplexity(lm: TemplateLM, documents: Sequence[Document]) -> Iterator[GradedAnswer]:
+    """Three answers to each document: `nll_nats` a token, `nll_nats_per_word` and `nll_nats_per_byte`.
+
+    Each is weighted by the tokens, words and bytes that it is a mean over, so that exp(Σ wv / Σ w) over documents is
+    perplexity, word_perplexity and byte_perplexity, and bits_per_byte is the latter's logarithm to base 2. Words and
+    bytes are those of the text as it stands in the file, tokens those of the text that lm-eval makes of it. Texts
+    longer than the model's context go through it in windows (`loglikelihood_rolling`).
+    """
+    from lm_eval.api.instance import Instance
+    from lm_eval.tasks.wikitext.preprocess_wikitext import wikitext_detokenizer
+
+    texts = [wikitext_detokenizer({"page": document.text}) for document in documents]
+    requests = [
+        Instance(request_type="loglikelihood_rolling", doc={"page": document.text}, arguments=(text,), idx=index)
+        for index, (document, text) in enumerate(zip(documents, texts, strict=True))
+    ]
+    for document, text, nats in zip(documents, texts, lm.loglikelihood_rolling(requests), strict=True):
+        yield from _perplexity_answers(document, len(lm.tok_encode(text)), float(nats))
+
+
+def _perplexity_answers(document: Document, tokens: int, loglikelihood_nats: float) -> Iterator[GradedAnswer]:
+    from lm_eval.tasks.wikitext.preprocess_wikitext import process_results
+
+    results = process_results({"page": document.text}, (loglikelihood_nats,))
+    counts = {
+        "nll_nats": tokens,
+        "nll_nats_per_word": results["word_perplexity"][1],
+        "nll_nats_per_byte": results["byte_perplexity"][1],
+    }
+    known = isfinite(loglikelihood_nats)
+    for metric, count in counts.items():
+        value = -loglikelihood_nats / count if known else None
+        why = "" if known else _NOT_FINITE
+        yield GradedAnswer(question=document.name, metric=metric, value=value, weight=float(count), why=why)

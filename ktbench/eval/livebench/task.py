@@ -1,0 +1,91 @@
+"""LiveBench: one prompt a question, and graders of our own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from ktbench.eval.grade import Grade
+from ktbench.eval.livebench.graders import GRADERS, grade_answer, why_ungradable
+from ktbench.eval.livebench.loading import RELEASE, absent, checked_release, is_in_release, read_questions
+from ktbench.eval.livebench.question import LiveQuestion, read_row
+from ktbench.eval.tasks.harness import GRADED, BuiltTask, Source, build, hub_rows
+from ktbench.eval.tasks.rows import Row, Rows, Splits
+from ktbench.spec.record import SCORE
+from ktbench.spec.suite import SuiteSpec
+
+_LONGEST = 4096  # tokens of an answer, LiveBench's default
+
+
+def _read(name: str, suite: SuiteSpec) -> Splits:
+    category, _, task = name.partition("/")
+    release = checked_release(suite.release or RELEASE)
+    if suite.data_dir is None:
+        questions = _hub(category, task, release)
+    else:
+        questions = read_questions(_folder(suite.data_dir), release, {task})
+    found = Rows(map(_row, (one for one in questions if one.category == category)))
+    if not found:
+        raise ValueError(f"livebench/{name}: release {release} has no such questions")
+    return {"test": found}
+
+
+def _hub(category: str, task: str, release: str) -> Iterable[LiveQuestion]:
+    rows = (row for row in hub_rows(f"livebench/{category}")["test"] if row["task"] == task)
+    questions = (read_row(json.dumps(row, default=str).encode()) for row in rows)
+    return (one for one in questions if is_in_release(one, release))
+
+
+def _folder(data_dir: str) -> Path:
+    own = Path(data_dir) / "livebench"
+    return own if own.is_dir() else Path(data_dir)
+
+
+def _row(question: LiveQuestion) -> Row:
+    return {
+        "question_id": question.question_id,
+        "prompt": question.prompt,
+        "system_prompt": question.system_prompt,
+        "question": question,
+    }
+
+
+def _build(name: str, splits: Splits, suite: SuiteSpec) -> BuiltTask:
+    config = {
+        **GRADED,
+        "task": f"livebench_{name.replace('/', '_')}",
+        "output_type": "generate_until",
+        "test_split": "test",
+        "description": "system_prompt",
+        "doc_to_text": "prompt",
+        "doc_to_target": "question_id",
+        "process_results": partial(_grade, unsafe=suite.confirm_unsafe),
+        "generation_kwargs": {"until": [], "max_gen_toks": _LONGEST, "do_sample": False, "temperature": 0.0},
+    }
+    return BuiltTask(
+        task=build(config, splits),
+        identity="question_id",
+        lacks=lambda row: why_ungradable(row["question"], confirm_unsafe=suite.confirm_unsafe),
+        setting="; ".join(filter(None, _settings(name, splits, suite))),
+    )
+
+
+def _settings(name: str, splits: Splits, suite: SuiteSpec) -> Iterator[str]:
+    """How answers are graded, and what the files lack."""
+    category, _, task = name.partition("/")
+    if task in GRADERS:
+        yield GRADERS[task].setting()
+    rows = splits["test"]
+    if partly := sum(row["question"].is_partly_tested for row in rows):
+        yield f"{partly} of {len(rows)} questions with only part of their tests: scores are upper bounds"
+    if suite.data_dir is not None:
+        yield absent(_folder(suite.data_dir), suite.release or RELEASE, category, task)
+
+
+def _grade(row: Row, answers: Sequence[str], *, unsafe: bool) -> dict[str, Grade]:
+    return {SCORE: grade_answer(row["question"], answers[0], confirm_unsafe=unsafe)}
+
+
+SOURCES = (Source(prefix="livebench", names=None, read=_read, build=_build),)

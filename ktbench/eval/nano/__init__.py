@@ -1,1 +1,0 @@
-"""The nano model: generated tasks in six categories, a byte tokenizer and a small MoE trained on them."""

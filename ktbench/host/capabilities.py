@@ -1,0 +1,79 @@
+"""What this machine can run, each capability with the reason where it is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ktbench.host.code import Extension, isa_reasons, load_extension
+from ktbench.host.cuda import CudaDevices, read_cuda_devices
+from ktbench.host.software import package_version
+from ktbench.host.topology import Topology, read_topology
+from ktbench.spec.features import BY_NAME, FEATURES, Feature
+
+_ISAS = tuple(dict.fromkeys(need for feature in FEATURES for need in feature.needs if need not in ("numa", "cuda")))
+
+
+def machine_capabilities() -> dict[str, str]:
+    """Capability -> "" when this machine has it, else one line with what is missing and what to do.
+
+    The names are those that `Feature.needs` uses: avx512, amx, numa, cuda.
+    """
+    return capabilities_of(load_extension(), read_topology(), read_cuda_devices(), package_version("torch"))
+
+
+def capabilities_of(extension: Extension, topology: Topology, cuda: CudaDevices, torch: str | None) -> dict[str, str]:
+    """The capabilities that follow from the parts; `torch` is the installed version, None where there is none."""
+    isas = isa_reasons(extension)
+    capabilities = {name: isas.get(name, extension.reason or f"the kernel extension has no {name}") for name in _ISAS}
+    return {**capabilities, "numa": _numa_reason(topology), "cuda": cuda.reason or _torch_reason(torch)}
+
+
+def feature_reasons(capabilities: Mapping[str, str]) -> dict[str, str]:
+    """Feature name -> "" when the machine can run it, else what it lacks, for every row of the feature table."""
+    return {feature.name: _feature_reason(feature, capabilities) for feature in FEATURES}
+
+
+def kernel_isas(extension: Extension) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Precision -> feature name -> the granted instruction sets with kernels for it; the fastest of them runs.
+
+    A feature without any is left out. Empty without the extension.
+    """
+    if extension.module is None:
+        return {}
+    isas, missing = extension.module.isas(), extension.module.grants()
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    for precision, row in extension.module.formats().items():
+        features = found.setdefault(precision, {})
+        for isa in row["isas"]:
+            feature = isas[isa]["feature"]
+            if feature in BY_NAME and not missing[isa]:
+                features[feature] = (*features.get(feature, ()), isa)
+    return found
+
+
+def _feature_reason(feature: Feature, capabilities: Mapping[str, str]) -> str:
+    missing = [capabilities[need] for need in feature.needs if capabilities[need]]
+    carriers = [BY_NAME[name] for name in feature.requires]
+    if carriers and all(_feature_reason(carrier, capabilities) for carrier in carriers):
+        missing.append(f"needs {' or '.join(carrier.tag(True) for carrier in carriers)}, of which none can run here")
+    return "; ".join(missing)
+
+
+def _numa_reason(topology: Topology) -> str:
+    if len(topology.domains) >= 2:
+        return ""
+    hidden = len(topology.nodes) - len(topology.domains)
+    if hidden:
+        return f"one NUMA node with usable cpus, {hidden} without (memory only, or kept away by taskset or a cpuset)"
+    return (
+        "one NUMA node: needs two or more sockets, or nodes within a socket (NPS, SNC) set in the firmware "
+        "(engine.domains=2 makes logical ones)"
+    )
+
+
+def _torch_reason(torch: str | None) -> str:
+    if torch is None:
+        return "torch is not installed: run python3 bootstrap.py"
+    if torch.endswith("+cpu"):
+        return f"torch {torch} is built without CUDA: install the torch of this GPU in a fresh environment"
+    return ""

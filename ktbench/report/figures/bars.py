@@ -1,0 +1,309 @@
+"""Grouped bars: normalised to the baseline as in KTransformers (SOSP'25), Fig. 14; speeds of systems as in Fig. 12."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+
+from ktbench.report.conditions import MARK
+from ktbench.report.figures.sheet import (
+    COLUMN_IN,
+    LEFT_IN,
+    LEGEND_LINE_IN,
+    PAGE_IN,
+    PLOT_IN,
+    RIGHT_IN,
+    TOP_IN,
+    Sheet,
+    axes_at,
+    draw_legend,
+    legend_lines,
+    mark_cells,
+    sheet,
+)
+from ktbench.report.figures.text_metrics import INK, LABEL_PT, PAD_IN, TICK_PT, VALUE_PT, line_in, text_above, width_in
+from ktbench.report.table import Table
+from ktbench.report.text import number
+from ktbench.results.intervals import Interval
+from ktbench.results.row import Row, groups_of, shows_speeds
+from ktbench.results.settings import TOKENS, varying
+from ktbench.spec.record import Outcome
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slot:
+    """One arm in one group: a bar as high as its speed-up, or as its speed where systems are compared, with its
+    interval, which the baseline's speed-up and what is simulated have none of; or why there is no bar.
+    """
+
+    arm: str
+    cell: str
+    text: str
+    height: float | None = None
+    whisker: Interval | None = None
+    noisy: bool = False
+
+    @property
+    def top(self) -> float:
+        """Where bar and whisker end."""
+        return max(self.height or 0.0, self.whisker.high if self.whisker else 0.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Group:
+    """Slots that share a baseline. `name` tells the group from the others, or says what the only one is."""
+
+    name: str
+    slots: tuple[Slot, ...]
+
+
+def slots_of(rows: Sequence[Row], room_in: float, size_pt: float) -> tuple[tuple[Group, ...], tuple[str, ...]]:
+    """Groups of slots, and the notes for reasons too long for a slot, in which upright text has `room_in` inches."""
+    arms = [group for group in (_arms(rows) for rows in groups_of(rows)) if group]
+    free = varying([group[0].settings for group in arms])
+    notes: dict[str, int] = {}
+    groups, slot = [], _speed_slot if shows_speeds(rows) else _speedup_slot
+    for group in arms:
+        slots = tuple(slot(row) or _empty(row, notes, room_in, size_pt) for row in group)
+        groups.append(Group(name=_name(group[0], free), slots=slots))
+    return tuple(groups), _numbered(notes)
+
+
+def _arms(rows: Sequence[Row]) -> tuple[Row, ...]:
+    return tuple(row for row in rows if row.role == "arm")
+
+
+def _name(row: Row, free: Sequence[str]) -> str:
+    whole = ("model", TOKENS) if row.is_layer else ("model", "model.layers", "workload.phase")
+    keys = free or whole
+    return ", ".join(_named(key, row) for key in keys)
+
+
+def _named(key: str, row: Row) -> str:
+    value = row.settings.get(key)
+    if key == "model.layers":
+        return f"{value} layer{'' if value == 1 else 's'}"
+    return str(value) if isinstance(value, str) else f"{key.rpartition('.')[2]} {value}"
+
+
+def _speedup_slot(row: Row) -> Slot | None:
+    ratio = None if row.speedup is None else row.speedup.mid
+    return _slot(row, 1.0 if row.is_baseline else ratio, row.speedup)
+
+
+def _speed_slot(row: Row) -> Slot | None:
+    return _slot(row, None if row.tokens_per_s is None else row.tokens_per_s.mid, row.tokens_per_s)
+
+
+def _empty(row: Row, notes: dict[str, int], room_in: float, size_pt: float) -> Slot:
+    return Slot(arm=row.shown, cell=row.cell, text=_absence(row, notes, room_in, size_pt))
+
+
+def _slot(row: Row, height: float | None, whisker: Interval | None) -> Slot | None:
+    if row.step_s is None or row.tokens_per_s is None or height is None:
+        return None
+    noisy = row.outcome is Outcome.NOISY
+    shown = row.step_s.mid * 1e3 if row.is_layer else row.tokens_per_s.mid
+    text = f"{'~' if noisy else ''}{number(shown, 3)}{MARK if row.unproven else ''}"
+    spread = None if row.simulated else whisker
+    return Slot(arm=row.shown, cell=row.cell, text=text, height=height, whisker=spread, noisy=noisy)
+
+
+def _absence(row: Row, notes: dict[str, int], room_in: float, size_pt: float) -> str:
+    """`n/a: reason`, or the outcome and the numbers of notes below the figure where the reason is too long."""
+    word = "no speed-up" if row.timed else str(row.outcome or "not measured")
+    reason = row.missing["speedup"] if row.timed else row.why
+    lacking = row.outcome is Outcome.UNSUPPORTED
+    short = f"n/a: {reason}" if lacking else f"n/a: {word}: {reason}"
+    if width_in(short, size_pt) <= room_in:
+        return short
+    # A cell that asks for several features may lack something for each: rows that share a reason share its note.
+    parts = reason.split("; ") if lacking else [reason]
+    marks = [str(notes.setdefault(part, len(notes) + 1)) for part in parts]
+    return f"n/a: {word} ({', '.join(marks)})"
+
+
+def _numbered(notes: Mapping[str, int]) -> tuple[str, ...]:
+    return tuple(f"({mark}) {reason}." for reason, mark in notes.items())
+
+
+# From light to dark in steps that a grey print keeps; hatches tell neighbours apart once more.
+_FILLS = ("#ffffff", "#dde9f3", "#c0d5e8", "#a0bfdb", "#80a8cd", "#628fbb", "#4a76a3")
+_HATCHES = ("", "/////", "|||||", "\\\\\\\\\\", "xxxxx", "-----", "+++++")
+_BAR = 0.8  # of a slot
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Panel:
+    """Groups side by side in axes of a known size in inches; `arms` decides fill and hatch.
+
+    Bars are speed-ups over `baseline`, speeds where that is None.
+    """
+
+    groups: tuple[Group, ...]
+    arms: tuple[str, ...]
+    baseline: str | None
+    width_in: float
+    height_in: float
+
+    @property
+    def span(self) -> int:
+        """Slots, with one left free between groups."""
+        return sum(len(group.slots) + 1 for group in self.groups) - 1
+
+    @property
+    def slot_in(self) -> float:
+        """Width of a slot in inches."""
+        return self.width_in / self.span
+
+    @property
+    def starts(self) -> list[int]:
+        """Position of each group's first slot."""
+        return [sum(len(group.slots) + 1 for group in self.groups[:n]) for n in range(len(self.groups))]
+
+    @property
+    def placed(self) -> list[tuple[int, Slot]]:
+        """Slots with their positions."""
+        return [
+            (start + n, slot)
+            for start, group in zip(self.starts, self.groups, strict=True)
+            for n, slot in enumerate(group.slots)
+        ]
+
+    @property
+    def name(self) -> str:
+        """What the height of bars is, in as many words as the axis has room for."""
+        if self.baseline is None:
+            return "tokens/s"
+        whole = f"speed-up over {self.baseline} (×)"
+        return whole if width_in(whole, LABEL_PT) <= self.height_in else "speed-up (×)"
+
+    @property
+    def upright(self) -> bool:
+        """Whether values must stand upright to fit over their bars."""
+        return any(width_in(s.text, VALUE_PT) > 0.98 * self.slot_in for _, s in self.placed if s.height is not None)
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """Positions and names below the axis: arms of the only group, else groups."""
+        if len(self.groups) == 1:
+            return [(x, _folded(slot.arm, self.slot_in)) for x, slot in self.placed]
+        middles = [start + (len(group.slots) - 1) / 2 for start, group in zip(self.starts, self.groups, strict=True)]
+        widths = [len(group.slots) * self.slot_in for group in self.groups]
+        names = [_folded(group.name, room) for group, room in zip(self.groups, widths, strict=True)]
+        return list(zip(middles, names, strict=True))
+
+    def below_in(self) -> float:
+        """Room that the names below the axis take, in inches."""
+        lines = max(name.count("\n") + 1 for _, name in self.ticks())
+        return (lines + (1.5 if len(self.groups) == 1 else 0.6)) * line_in(TICK_PT)
+
+
+def draw_panel(axes: Axes, panel: Panel) -> None:
+    """Draw a panel into axes of its size."""
+    axes.set_xlim(-0.6, panel.span - 0.4)
+    axes.set_ylim(0, _ceiling(panel))
+    if panel.baseline is not None:
+        axes.axhline(1, color=INK, linewidth=0.5, linestyle=(0, (4, 3)), zorder=1)
+    for x, slot in panel.placed:
+        if slot.height is None:
+            mark_cells(text_above(axes, x, 0, slot.text, upright=True), [slot.cell])
+        else:
+            _bar(axes, x, slot, panel.arms.index(slot.arm))
+            text_above(axes, x, slot.top, slot.text, upright=panel.upright)
+    _whiskers(axes, panel.placed)
+    axes.set_ylabel(panel.name, fontsize=LABEL_PT, labelpad=2)
+    axes.tick_params(axis="y", labelsize=TICK_PT, width=0.6, length=2.5, pad=2)
+    positions, names = zip(*panel.ticks(), strict=True)
+    axes.set_xticks(positions, names, fontsize=TICK_PT)
+    axes.tick_params(axis="x", length=0, pad=2)
+    if len(panel.groups) == 1:
+        axes.set_xlabel(panel.groups[0].name, fontsize=TICK_PT, labelpad=1)
+
+
+def swatches(arms: Sequence[str]) -> list[Artist]:
+    """Legend entries of arms."""
+    return [Patch(**_fill(number), linewidth=0.6, label=arm) for number, arm in enumerate(arms)]
+
+
+def _fill(number: int) -> dict[str, Any]:
+    return {
+        "facecolor": _FILLS[number % len(_FILLS)],
+        "hatch": _HATCHES[(number + number // len(_FILLS)) % len(_HATCHES)],
+        "edgecolor": INK,
+    }
+
+
+def _folded(name: str, room_in: float) -> str:
+    """A name in two lines where one is too long."""
+    return name if width_in(name, TICK_PT) <= room_in else name.replace(", ", ",\n").replace(" ", "\n")
+
+
+def _ceiling(panel: Panel) -> float:
+    """Upper end of the axis, so that the text over the highest bar fits below it."""
+    bars = [slot for _, slot in panel.placed if slot.height is not None]
+    texts = [width_in(s.text, VALUE_PT) if panel.upright else line_in(VALUE_PT) for s in bars]
+    tops = [s.top / (1 - (text + 2 * PAD_IN) / panel.height_in) for s, text in zip(bars, texts, strict=True)]
+    return max(tops, default=1.2)
+
+
+def _bar(axes: Axes, x: int, slot: Slot, number: int) -> None:
+    style = "--" if slot.noisy else "-"
+    (box,) = axes.bar(x, slot.height or 0, _BAR, **_fill(number), linewidth=0.6, linestyle=style, zorder=2)
+    mark_cells(box, [slot.cell])
+
+
+def _whiskers(axes: Axes, placed: Sequence[tuple[int, Slot]]) -> None:
+    """All whiskers of a panel at once, which takes a tenth of the time of one by one."""
+    found = [(x, slot.whisker) for x, slot in placed if slot.height is not None and slot.whisker is not None]
+    if found:
+        mids = [whisker.mid for _, whisker in found]
+        below, above = [one.mid - one.low for _, one in found], [one.high - one.mid for _, one in found]
+        look: dict[str, Any] = {"color": "black", "elinewidth": 0.8, "capsize": 1.8, "capthick": 0.8, "zorder": 4}
+        axes.errorbar([x for x, _ in found], mids, [below, above], linestyle="", **look)
+
+
+# The arms of one group are named below their bars, those of several in the legend.
+_SLOTS_IN_COLUMN, _SLOTS_OF_GROUPS_IN_COLUMN, _SLOTS_IN_PANEL = 6, 8, 64
+
+
+def draw_breakdown(rows: Sequence[Row], table: Table) -> Sheet:
+    """A slot for every arm: a bar where it was timed, its reason where it was not."""
+    groups, notes = slots_of(rows, 0.95 * PLOT_IN, VALUE_PT)
+    fitting = _SLOTS_IN_COLUMN if len(groups) == 1 else _SLOTS_OF_GROUPS_IN_COLUMN
+    width = COLUMN_IN if _slots(groups) <= fitting else PAGE_IN
+    inner = width - LEFT_IN - RIGHT_IN
+    arms = tuple(dict.fromkeys(slot.arm for group in groups for slot in group.slots))
+    baseline = None if shows_speeds(rows) else rows[0].baseline
+    panels = [
+        Panel(groups=part, arms=arms, baseline=baseline, width_in=inner, height_in=PLOT_IN) for part in _parts(groups)
+    ]
+    legend = legend_lines(swatches(arms), inner) if len(groups) > 1 else []
+    top = TOP_IN + len(legend) * LEGEND_LINE_IN
+    plots_in = top + sum(PLOT_IN + panel.below_in() for panel in panels)
+    figure = sheet(width, plots_in, [table.figure_caption, *notes, *table.conditions])
+    draw_legend(figure, legend, TOP_IN)
+    for panel in panels:
+        draw_panel(axes_at(figure, LEFT_IN, top, inner), panel)
+        top += PLOT_IN + panel.below_in()
+    return figure
+
+
+def _slots(groups: Sequence[Group]) -> int:
+    """Slots with one left free between groups."""
+    return sum(len(group.slots) + 1 for group in groups) - 1
+
+
+def _parts(groups: Sequence[Group]) -> Iterator[tuple[Group, ...]]:
+    """Groups one after the other, a new row of them where a page is too narrow for more."""
+    part: tuple[Group, ...] = ()
+    for group in groups:
+        if part and _slots((*part, group)) > _SLOTS_IN_PANEL:
+            yield part
+            part = ()
+        part = (*part, group)
+    yield part

@@ -1,0 +1,345 @@
+"""What curve figures show, how curves look, and their panels side by side below a common legend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from ktbench.report.figures.frame import Frame
+from ktbench.report.figures.roofs import roof_handle
+from ktbench.report.figures.sheet import (
+    COLUMN_IN,
+    LEFT_IN,
+    LEGEND_LINE_IN,
+    PAGE_IN,
+    PLOT_IN,
+    RIGHT_IN,
+    TOP_IN,
+    Sheet,
+    axes_at,
+    draw_legend,
+    legend_lines,
+    mark_cells,
+    sheet,
+)
+from ktbench.report.figures.text_metrics import INK, LABEL_PT
+from ktbench.results.row import Row, groups_of, roof_rows
+from ktbench.results.settings import TOKENS, varying, without_precision
+from ktbench.results.usage import Spread
+from ktbench.spec.record import Outcome
+from ktbench.spec.sweep import PRECISIONS
+from ktbench.spec.weights import Precision
+
+_NAMES = {
+    "engine.placement.ratio": "share of the experts at the device",
+    "workload.batch": "sequences in a batch",
+    "workload.prompt": "tokens of context",
+}
+# What a row shows: its value with the ends of its interval; None where it has none.
+Value = Callable[[Row], Spread | None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Axis:
+    """What `x` is: the setting `key`, with the name that stands below the panels."""
+
+    key: str
+    name: str
+
+    def of(self, row: Row) -> float:
+        """The setting's value."""
+        value = row.settings[self.key]
+        assert isinstance(value, int | float), f"{self.key}={value} is no number to draw a curve over"
+        return value
+
+
+TOKENS_AXIS = Axis(key=TOKENS, name=TOKENS)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """A row at `x` of the axis."""
+
+    x: float
+    y: Spread
+    noisy: bool
+    cell: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Curve:
+    """An arm, in order of `x`. `name` leaves out the precision, which the panel says."""
+
+    name: str
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CurvePanel:
+    """The arms of one precision. `references` are the baseline where its precision is another one, `rows` all arms."""
+
+    precision: Precision
+    curves: tuple[Curve, ...]
+    references: tuple[Curve, ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def points(self) -> list[Point]:
+        """Points of arms and references."""
+        return [point for curve in (*self.curves, *self.references) for point in curve.points]
+
+
+def panels_of(rows: Sequence[Row], value: Value, axis: Axis = TOKENS_AXIS) -> tuple[CurvePanel, ...]:
+    """Panels in the order of precisions, those without a point left out, but never all of them."""
+    arms = [row for row in rows if row.role == "arm"]
+    names = _Names.of(rows, axis)
+    baseline = [row for row in arms if row.is_baseline]
+    panels = []
+    for precision in PRECISIONS:
+        own = [row for row in arms if row.spec.precision == precision]
+        others = [] if any(row.is_baseline for row in own) else baseline
+        curves = tuple(_curves(own, names, value))
+        references = tuple(_curves(others, names, value, f", {baseline[0].spec.precision}" if baseline else ""))
+        if own:
+            panels.append(CurvePanel(precision=precision, curves=curves, references=references, rows=tuple(own)))
+    return tuple(panel for panel in panels if panel.curves) or tuple(panels[:1])
+
+
+def absences(rows: Sequence[Row], value: Value, axis: Axis = TOKENS_AXIS) -> tuple[str, ...]:
+    """For each reason the arms that are not drawn for it, with the places on the axis where others of theirs are."""
+    arms = [row for row in rows if row.role == "arm"]
+    names = _Names.of(rows, axis)
+    holders: dict[str, dict[str, list[float]]] = {}
+    drawn = {names.whole(row) for row in arms if value(row) is not None}
+    for row in (row for row in arms if value(row) is None):
+        at = holders.setdefault(reason_of(row), {}).setdefault(names.whole(row), [])
+        at.append(axis.of(row))
+    return tuple(_absence(reason, held, drawn) for reason, held in holders.items())
+
+
+def _curves(rows: Sequence[Row], names: _Names, value: Value, suffix: str = "") -> Iterator[Curve]:
+    found: dict[str, list[Point]] = {}
+    for row in rows:
+        y = value(row)
+        if y is not None:
+            point = Point(x=names.axis.of(row), y=y, noisy=row.outcome is Outcome.NOISY, cell=row.cell)
+            found.setdefault(names.short(row) + suffix, []).append(point)
+    for name, points in found.items():
+        yield Curve(name=name, points=tuple(sorted(points, key=lambda point: point.x)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Names:
+    """What tells curves apart: their arm, unless there is only one, and the settings `free` that vary beside it.
+
+    Where the precision varies that is said (`precise`) only where no panel says it.
+    """
+
+    axis: Axis
+    free: tuple[str, ...]
+    worded: bool
+    precise: bool
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], axis: Axis) -> _Names:
+        keys = varying([group[0].settings for group in groups_of(rows)])
+        free = tuple(key for key in keys if key not in (axis.key, "precision"))
+        arms = {row.shown for row in rows if row.role == "arm"}
+        return cls(axis=axis, free=free, worded=len(arms) > 1 or not free, precise="precision" in keys)
+
+    def short(self, row: Row) -> str:
+        """Without the precision, which the panel says."""
+        return self._joined(without_precision(row.shown), row)
+
+    def whole(self, row: Row) -> str:
+        name = self._joined(row.shown, row)
+        return f"{name} in {row.spec.precision}" if self.precise else name
+
+    def _joined(self, label: str, row: Row) -> str:
+        settings = [f"{key.rpartition('.')[2]} {row.settings.get(key)}" for key in self.free]
+        return ", ".join([label, *settings] if self.worded else settings)
+
+
+def reason_of(row: Row) -> str:
+    """Why a row is not drawn."""
+    if row.timed:
+        return "; ".join(dict.fromkeys(row.missing.values()))
+    return f"{row.outcome or 'not measured'}, {row.why}"
+
+
+def _absence(reason: str, names: dict[str, list[float]], drawn: set[str]) -> str:
+    words = [f"{name} at {', '.join(f'{x:g}' for x in at)}" if name in drawn else name for name, at in names.items()]
+    return f"Not drawn: {', '.join(words)} ({reason})."
+
+
+def axis_of(rows: Sequence[Row]) -> Axis:
+    """The varying setting with the most numbers, the first of equals; the context where none varies."""
+    groups = [group[0].settings for group in groups_of(rows)]
+    counts = {key: len({settings.get(key) for settings in groups}) for key in varying(groups)}
+    numeric = [key for key in counts if all(_is_number(settings.get(key)) for settings in groups)]
+    key = max(numeric, key=lambda key: counts[key], default="workload.prompt")
+    if key == "workload.prompt" and rows[0].spec.workload.phase == "prefill":
+        return Axis(key=key, name="tokens of the prompt")
+    return Axis(key=key, name=_NAMES.get(key, key.rpartition(".")[2].replace("_", " ")))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def names_of(panels: Sequence[CurvePanel]) -> list[str]:
+    """Names of the curves of all panels, in order of appearance."""
+    return list(dict.fromkeys(curve.name for panel in panels for curve in panel.curves))
+
+
+REFERENCE = "#8c8c8c"
+# Shades that differ in grey, markers that differ in shape, every second one hollow: an arm that hides another shows it.
+_SHADES = ("#7d7d7d", "#1d3f5e", "#5d93c4", "#000000", "#35688f", "#9dbdda", "#555555")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_WIDTH, _SIZE, _RING = 1.0, 3.4, 6.4
+_CURVE_IN = 0.02  # a curve must not be covered: wider than it is
+
+
+def draw_curves(frame: Frame, panel: CurvePanel, names: Sequence[str], *, bands: bool = False) -> None:
+    """Draw the curves of a panel; `names` are those of all panels and decide how each looks.
+
+    Intervals are whiskers, with `bands` also shaded from point to point.
+    """
+    for curve in panel.references:
+        xs, ys = [point.x for point in curve.points], [point.y.mid for point in curve.points]
+        alone = "_" if len(xs) == 1 else "None"
+        (line,) = frame.axes.plot(xs, ys, color=REFERENCE, linewidth=0.6, marker=alone, markersize=_RING, zorder=2)
+        if alone == "_":
+            mark_cells(line, [point.cell for point in curve.points])
+        frame.take_line(list(zip(xs, ys, strict=True)))
+    for curve in panel.curves:
+        if bands:
+            _shade(frame, curve, looks(names)[curve.name]["color"])
+        _draw(frame, curve, looks(names)[curve.name])
+        frame.take_line([(point.x, point.y.mid) for point in curve.points], _CURVE_IN)
+        for point in curve.points:
+            frame.take_marker((point.x, point.y.mid))
+            frame.take_line([(point.x, point.y.low), (point.x, point.y.high)])
+
+
+def name_references(frame: Frame, panel: CurvePanel) -> None:
+    """Write the names of references at the level of their right ends, or along their first half."""
+    for curve in panel.references:
+        first, middle, last = curve.points[0], curve.points[len(curve.points) // 2], curve.points[-1]
+        rising = ((first.x, first.y.mid), (middle.x, middle.y.mid))
+        level = ((middle.x, last.y.mid), (last.x, last.y.mid))
+        frame.label(curve.name, *level, REFERENCE, also=(rising,) if len(curve.points) > 2 else ())
+
+
+def handles(names: Sequence[str], *, noisy: bool) -> list[Artist]:
+    """Legend entries of curves, and of the ring where something is NOISY."""
+    entries: list[Artist] = [Line2D([], [], label=name, **look) for name, look in looks(names).items()]
+    return [*entries, Line2D([], [], label="NOISY", linestyle="", **_RINGED)] if noisy else entries
+
+
+def looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """How curves look by their names.
+
+    The first look is kept for base, so that the other arms look alike in figures with and without it.
+    """
+    base = next((name for name in names if name.startswith("base")), None)
+    others = [name for name in names if name != base]
+    return {name: _look(0 if name == base else others.index(name) + 1) for name in names}
+
+
+def _shade(frame: Frame, curve: Curve, color: str) -> None:
+    xs = [point.x for point in curve.points]
+    lows, highs = [point.y.low for point in curve.points], [point.y.high for point in curve.points]
+    frame.axes.fill_between(xs, lows, highs, color=color, alpha=0.14, linewidth=0, zorder=1.5)
+
+
+def _draw(frame: Frame, curve: Curve, look: dict[str, Any]) -> None:
+    xs, ys = [point.x for point in curve.points], [point.y.mid for point in curve.points]
+    drawn = frame.axes.errorbar(xs, ys, _reach(curve), elinewidth=0.7, capsize=1.6, capthick=0.7, zorder=3, **look)
+    mark_cells(drawn.lines[0], [point.cell for point in curve.points])
+    ringed = [point for point in curve.points if point.noisy]
+    if ringed:
+        where = [point.x for point in ringed], [point.y.mid for point in ringed]
+        frame.axes.plot(*where, linestyle="", zorder=4, **_RINGED)
+
+
+def _reach(curve: Curve) -> list[list[float]] | None:
+    """How far whiskers reach below and above the points; None where no point has an interval."""
+    below = [point.y.mid - point.y.low for point in curve.points]
+    above = [point.y.high - point.y.mid for point in curve.points]
+    return [below, above] if any(below) or any(above) else None
+
+
+def _look(number: int) -> dict[str, Any]:
+    shade = _SHADES[number % len(_SHADES)]
+    return {
+        "color": shade,
+        "linewidth": _WIDTH,
+        "marker": _MARKERS[number % len(_MARKERS)],
+        "markersize": _SIZE,
+        "markerfacecolor": "white" if number % 2 == 0 else shade,
+        "markeredgewidth": 0.8,
+    }
+
+
+_RINGED: dict[str, Any] = {
+    "marker": "o",
+    "markersize": _RING,
+    "markerfacecolor": "none",
+    "markeredgecolor": INK,
+    "markeredgewidth": 0.5,
+}
+
+
+_ABREAST = 4
+_TITLE_IN, _BELOW_IN = 0.15, 0.34
+_GAP_IN = 0.12
+
+
+def place_panels(
+    panels: Sequence[CurvePanel],
+    rows: Sequence[Row],
+    caption: Sequence[str],
+    titles: Sequence[str],
+    *,
+    shared: bool,
+    roofs: bool = True,
+) -> tuple[Sheet, list[tuple[Axes, float]]]:
+    """A figure with titled axes for each panel and their width in inches.
+
+    `shared`: one y axis for panels abreast; `roofs`: those of `rows` are drawn and stand in the legend.
+    """
+    columns = min(len(panels), ceil(len(panels) / ceil(len(panels) / _ABREAST)))
+    width = COLUMN_IN if len(panels) == 1 else PAGE_IN
+    gap = _GAP_IN if shared else LEFT_IN - 0.1
+    each = (width - LEFT_IN - RIGHT_IN - (columns - 1) * gap) / columns
+    legend = legend_lines(_entries(panels, rows if roofs else ()), width - 2 * RIGHT_IN)
+    head = TOP_IN + len(legend) * LEGEND_LINE_IN
+    tall = _TITLE_IN + PLOT_IN + _BELOW_IN
+    figure = sheet(width, head + ceil(len(panels) / columns) * tall, caption)
+    draw_legend(figure, legend, TOP_IN)
+    placed = []
+    for n, title in enumerate(titles):
+        top = head + n // columns * tall + _TITLE_IN
+        axes = axes_at(figure, LEFT_IN + n % columns * (each + gap), top, each)
+        axes.set_title(title, fontsize=LABEL_PT, pad=2)
+        placed.append((axes, each))
+    return figure, placed
+
+
+def _entries(panels: Sequence[CurvePanel], rows: Sequence[Row]) -> list[Artist]:
+    noisy = any(point.noisy for panel in panels for curve in panel.curves for point in curve.points)
+    entries = handles(names_of(panels), noisy=noisy)
+    provenance = next((row.provenance for row in roof_rows(rows) if row.provenance and row.roof), None)
+    return [*entries, roof_handle(provenance)] if provenance else entries
+
+
+def is_leftmost(number: int, count: int) -> bool:
+    """Whether a panel begins a row of panels."""
+    return number % min(count, ceil(count / ceil(count / _ABREAST))) == 0

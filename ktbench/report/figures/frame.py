@@ -1,0 +1,128 @@
+"""Axes of a known size and range: where data lies in inches, where text fits, which ticks have room for their names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import ceil, degrees, floor, log10
+
+from matplotlib.axes import Axes
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+
+from ktbench.report.figures.label_placement import XY, Box, along, around, clearest, spots_beside
+from ktbench.report.figures.text_metrics import INK, LABEL_PT, TICK_PT, line_in, width_in
+
+_LETTER = 0.8  # of a line's height: capitals and digits without the space between lines
+_GAP_IN = 0.04
+_LINE_IN, _MARKER_IN = 0.012, 0.045
+_HALO_PT = 1.2
+
+
+@dataclass(kw_only=True, slots=True)
+class Frame:
+    """Axes with limits `x` and `y` in data and boxes for what is drawn in them so far.
+
+    `log_x` is to the base of 2, `log_y` to that of 10; `x_name` stands below. Limits that are one value open around it.
+    """
+
+    axes: Axes
+    width_in: float
+    height_in: float
+    x: XY
+    y: XY
+    x_name: str
+    log_x: bool = False
+    log_y: bool = False
+    taken: list[Box] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.x, self.y = _opened(self.x, self.log_x), _opened(self.y, self.log_y)
+        if self.log_x:
+            self.axes.set_xscale("log", base=2)
+        if self.log_y:
+            self.axes.set_yscale("log", base=10)
+        self.axes.set_xlim(self.x)
+        self.axes.set_ylim(self.y)
+
+    def place(self, point: XY) -> XY:
+        """Inches from the lower left corner."""
+        x, y = _share(point[0], self.x, self.log_x), _share(point[1], self.y, self.log_y)
+        return self.width_in * x, self.height_in * y
+
+    def take_line(self, points: Sequence[XY], reach_in: float = _LINE_IN) -> None:
+        """Keep labels `reach_in` inches off a line."""
+        self.taken += along([self.place(point) for point in points], reach_in)
+
+    def take_marker(self, point: XY) -> None:
+        """Keep labels off a marker."""
+        self.taken.append(around(self.place(point), _MARKER_IN))
+
+    def label(self, text: str, start: XY, end: XY, color: str = INK, also: Sequence[tuple[XY, XY]] = ()) -> None:
+        """Write along a straight line between two points of data, on the side and at the place that cover least.
+
+        The lines `also` are taken where all of the first would cover more.
+        """
+        length, height = width_in(text, TICK_PT), line_in(TICK_PT) * _LETTER
+        ends = [(self.place(one), self.place(other)) for one, other in ((start, end), *also)]
+        spots = [spot for one, other in ends for spot in spots_beside(one, other, length, height)]
+        spot = clearest(spots, self.taken, self.width_in, self.height_in)
+        self.taken += spot.boxes
+        self.axes.text(
+            spot.corner[0] / self.width_in,
+            spot.corner[1] / self.height_in,
+            text,
+            transform=self.axes.transAxes,
+            fontsize=TICK_PT,
+            rotation=degrees(spot.angle),
+            rotation_mode="anchor",
+            color=color,
+            path_effects=[withStroke(linewidth=_HALO_PT, foreground="white")],
+            zorder=2.5,  # over roofs and references, which its halo may cut, under curves, which it must not
+        )
+
+    def ticks(self, x: Sequence[float], y: Sequence[float], *, named: bool = True) -> None:
+        """Ticks at these values, each `x` tick named where it has room, `y` ticks where `named`."""
+        self.axes.xaxis.set_major_locator(FixedLocator(list(x)))
+        self.axes.xaxis.set_major_formatter(FixedFormatter(self._names(x)))
+        self.axes.yaxis.set_major_locator(FixedLocator(list(y)))
+        self.axes.yaxis.set_major_formatter(FixedFormatter([f"{value:g}" if named else "" for value in y]))
+        for axis in (self.axes.xaxis, self.axes.yaxis):
+            axis.set_minor_locator(NullLocator())
+        self.axes.tick_params(labelsize=TICK_PT, width=0.6, length=2.5, pad=2)
+        self.axes.set_xlabel(self.x_name, fontsize=LABEL_PT, labelpad=1.5)
+
+    def _names(self, values: Sequence[float]) -> list[str]:
+        """Names of every value, or of every second, third ... from the first where they would touch."""
+        every = (_thinned(values, step) for step in range(1, len(values) + 1))
+        return next((names for names in every if self._fits(values, names)), [])
+
+    def _fits(self, values: Sequence[float], names: Sequence[str]) -> bool:
+        named = [(self.place((value, self.y[1]))[0], name) for value, name in zip(values, names, strict=True) if name]
+        spans = [(x - width_in(name, TICK_PT) / 2, x + width_in(name, TICK_PT) / 2) for x, name in named]
+        return all(right[0] - left[1] >= _GAP_IN for left, right in pairwise(spans))
+
+
+def decades(low: float, high: float) -> list[float]:
+    """Powers of ten between two positive numbers, and their doubles and fives where those are few."""
+    tens = [10.0**n for n in range(floor(log10(low)), ceil(log10(high)) + 1)]
+    shown = [ten for ten in tens if low <= ten <= high]
+    finer = [ten * part for ten in tens for part in (1, 2, 5) if low <= ten * part <= high]
+    return shown if len(shown) > 2 else finer
+
+
+def _opened(limits: XY, log: bool) -> XY:
+    low, high = limits
+    if low < high:
+        return limits
+    return (low / 2, high * 2) if log else (low - 1, high + 1)
+
+
+def _share(value: float, limits: XY, log: bool) -> float:
+    low, high = limits
+    return log10(value / low) / log10(high / low) if log else (value - low) / (high - low)
+
+
+def _thinned(values: Sequence[float], step: int) -> list[str]:
+    return [f"{value:g}" if n % step == 0 else "" for n, value in enumerate(values)]

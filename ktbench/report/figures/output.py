@@ -1,0 +1,182 @@
+"""Figures as files, and as SVG that a page embeds: text stays text, colours follow the page, ids are the page's own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from matplotlib import style
+from matplotlib.text import Text
+
+from ktbench.report.figures.sheet import DPI, STYLE, Sheet
+
+_METADATA: dict[str, dict[str, Any]] = {
+    "pdf": {"CreationDate": None, "ModDate": None},
+    "svg": {"Date": None},
+    "png": {"Software": None},
+}
+_AS_TEXT: Any = [*STYLE, {"svg.fonttype": "none"}]
+_NOT_DRAWN = re.compile(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>|<defs>\s*</defs>|<g/>", re.DOTALL)
+_TAG = re.compile(r"<[^>]+>")
+_ATTRIBUTE = re.compile(r' ([\w:-]+)="([^"]*)"')
+_DECIMALS = re.compile(r"(\d\.\d\d)\d+")
+_COLOUR = re.compile(r"#([0-9a-f]{6})\b")
+_REFERENCE = re.compile(r"(url\(#|^#)([^)]*)")
+_FONT_FAMILY = re.compile(r"font-family: [^;]*;? ?")
+_BETWEEN_TAGS = re.compile(r">\s*\n\s*<")
+_BETWEEN_STEPS = re.compile(r"\s*\n\s*|(?<=[A-Za-z]) ")
+_FLAT = re.compile(r"rotate\(-?0 ")
+
+
+@dataclass(kw_only=True, slots=True)
+class Stylesheet:
+    """The CSS of the figures that a page embeds: a class for each style, a variable for each colour.
+
+    Colours are light and dark in one, `light-dark(#1d3f5e, #81a7ce)`, as the page's `color-scheme` asks for.
+    """
+
+    classes: dict[str, str] = field(default_factory=dict)
+    colours: set[str] = field(default_factory=set)
+
+    def class_of(self, style_: str) -> str:
+        """The class for a style, with the page's font and colours."""
+        themed = self.themed(_FONT_FAMILY.sub("", style_)).strip("; ")
+        return self.classes.setdefault(themed, f"s{len(self.classes)}")
+
+    def themed(self, text: str) -> str:
+        """The text with colours as variables."""
+        self.colours.update(_COLOUR.findall(text))
+        return _COLOUR.sub(r"var(--c-\1)", text)
+
+    @property
+    def css(self) -> str:
+        """The variables and the classes."""
+        colours = sorted(self.colours | {"000000"})
+        variables = "".join(f"--c-{one}:light-dark(#{one},#{dark_colour(one)});" for one in colours)
+        rules = (f".figure .{name}{{{_short(style_)}}}" for style_, name in self.classes.items())
+        return "\n".join([f":root{{{variables}}}", *rules])
+
+
+def save(figure: Sheet, folder: Path, name: str, *, caption: bool = True) -> list[Path]:
+    """Write `<name>.pdf`, `.svg` and `.png` into a folder; without `caption` for a paper, which sets its own."""
+    written = []
+    box = None if caption else figure.plots_box
+    figure.show_caption(caption)
+    for suffix, metadata in _METADATA.items():
+        path = folder / f"{name}.{suffix}"
+        with style.context(STYLE):
+            figure.savefig(path, format=suffix, dpi=DPI, metadata=metadata, bbox_inches=box)
+        written.append(path)
+    figure.show_caption(True)
+    return written
+
+
+def embedded(figure: Sheet, name: str, styles: Stylesheet) -> str:
+    """The `<svg>` element of a figure, without its caption; ids begin with `name`, as they hold for the page.
+
+    What it refers to of `styles` is added there.
+    """
+    text = _svg_with_text(figure)
+    text = _NOT_DRAWN.sub("", text[text.index("<svg") :])
+    kept = {*re.findall(r"url\(#([^)]*)\)", text), *re.findall(r'href="#([^"]*)"', text), *figure.marks}
+
+    def attribute(found: re.Match[str]) -> str:
+        key, value = found.groups()
+        if key == "id":
+            return f' id="{name}-{value}"' if value in kept else ""
+        if key.startswith("xmlns") or (key == "transform" and _FLAT.match(value)):
+            return ""
+        if key == "fill":  # var() works in CSS, not in an attribute
+            return f' class="{styles.class_of(f"fill: {value}")}"'
+        value = _REFERENCE.sub(rf"\1{name}-\2", value)
+        if key == "style":
+            return f' class="{styles.class_of(value)}"'
+        if key == "d":
+            value = _BETWEEN_STEPS.sub("", value)
+        return f' {key.removeprefix("xlink:")}="{styles.themed(_DECIMALS.sub(_cut, value))}"'
+
+    def tag(found: re.Match[str]) -> str:
+        return _ATTRIBUTE.sub(attribute, found[0])
+
+    body = _TAG.sub(tag, _BETWEEN_TAGS.sub("><", text)).strip()
+    head, end, rest = body.partition(">")
+    box = re.search(r'viewBox="[^"]*"', head)
+    assert box is not None
+    return f'<svg {box[0]} aria-hidden="true"{end}{rest}'
+
+
+def _svg_with_text(figure: Sheet) -> str:
+    """SVG without the caption, and without halos, which matplotlib can draw around outlines of letters alone."""
+    file = StringIO()
+    halos = [(text, text.get_path_effects()) for text in figure.findobj(Text) if text.get_path_effects()]
+    figure.show_caption(False)
+    for text, _ in halos:
+        text.set_path_effects([])
+    with style.context(_AS_TEXT):
+        figure.savefig(file, format="svg", metadata=_METADATA["svg"], bbox_inches=figure.plots_box)
+    for text, effects in halos:
+        text.set_path_effects(effects)
+    figure.show_caption(True)
+    return file.getvalue()
+
+
+def _cut(number: re.Match[str]) -> str:
+    return number[1].rstrip("0").rstrip(".")
+
+
+def _short(declarations: str) -> str:
+    return declarations.replace(": ", ":").replace("; ", ";")
+
+
+def dark_colour(colour: str) -> str:
+    """The colour of the dark page in place of one of the light page, both as `rrggbb`: lightness turned round.
+
+    Hue and chroma are kept in OKLab (Ottosson 2020); white becomes the dark paper, #14171b.
+    """
+    lightness, a, b = _oklab([_linear(int(colour[n : n + 2], 16) / 255) for n in (0, 2, 4)])
+    turned = _PAPER[0] + (1 - lightness) ** _LIFT * (1 - _PAPER[0])
+    return "".join(
+        f"{_byte(value):02x}" for value in _rgb(turned, a + lightness * _PAPER[1], b + lightness * _PAPER[2])
+    )
+
+
+_PAPER = (0.204, -0.002, -0.009)  # #14171b in OKLab
+_LIFT = 0.8  # below 1: greys become lighter, as letters on dark paper need more contrast
+
+
+def _oklab(rgb: Sequence[float]) -> tuple[float, float, float]:
+    """OKLab of linear sRGB."""
+    red, green, blue = rgb
+    long = (0.4122214708 * red + 0.5363325363 * green + 0.0514459929 * blue) ** (1 / 3)
+    middle = (0.2119034982 * red + 0.6806995451 * green + 0.1073969566 * blue) ** (1 / 3)
+    short = (0.0883024619 * red + 0.2817188376 * green + 0.6299787005 * blue) ** (1 / 3)
+    return (
+        0.2104542553 * long + 0.7936177850 * middle - 0.0040720468 * short,
+        1.9779984951 * long - 2.4285922050 * middle + 0.4505937099 * short,
+        0.0259040371 * long + 0.7827717662 * middle - 0.8086757660 * short,
+    )
+
+
+def _rgb(lightness: float, a: float, b: float) -> tuple[float, float, float]:
+    """Linear sRGB of OKLab."""
+    long = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3
+    middle = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3
+    short = (lightness - 0.0894841775 * a - 1.2914855480 * b) ** 3
+    return (
+        4.0767416621 * long - 3.3077115913 * middle + 0.2309699292 * short,
+        -1.2684380046 * long + 2.6097574011 * middle - 0.3413193965 * short,
+        -0.0041960863 * long - 0.7034186147 * middle + 1.7076147010 * short,
+    )
+
+
+def _linear(value: float) -> float:
+    return value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
+
+
+def _byte(linear: float) -> int:
+    held = min(max(linear, 0.0), 1.0)
+    return round(255 * (12.92 * held if held <= 0.0031308 else 1.055 * held ** (1 / 2.4) - 0.055))

@@ -1,0 +1,286 @@
+"""Published beside simulated: bars and curves as in KTransformers (SOSP'25), Fig. 3, 7, 10 to 12 and 14, and scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from ktbench.report.figures.curves import looks
+from ktbench.report.figures.frame import Frame, decades
+from ktbench.report.figures.label_placement import XY
+from ktbench.report.figures.paper_panels import (
+    BAR_LOOKS,
+    EDGE,
+    MOST_CURVES,
+    PANEL_IN,
+    RATIO,
+    SCORED,
+    Grid,
+    PaperPanel,
+    bar_namer,
+    by_benchmark,
+    left_out,
+    line_mark,
+    namer,
+    panels_apart,
+    panels_of,
+    values_of,
+    x_name,
+    x_of,
+)
+from ktbench.report.figures.sheet import PAGE_IN, RIGHT_IN, TOP_IN, Mark, Sheet, axes_at, mark, sheet
+from ktbench.report.figures.text_metrics import (
+    INK,
+    LABEL_PT,
+    PAD_IN,
+    TICK_PT,
+    VALUE_PT,
+    line_in,
+    text_above,
+    width_in,
+    wrapped,
+)
+from ktbench.report.text import number
+from ktbench.results.paper import PaperLine
+
+_BAR_SHARE = 0.84  # of the room of a group
+_TEXT_IN, _LIST_FOOT_IN = 4.1, 0.34  # of the list of scores
+_NARROW = 10  # bars that one panel in a column has room for
+_SCORES: Mapping[str, Mapping[str, Any]] = {
+    SCORED[0]: {"facecolor": "#ffffff"},
+    SCORED[1]: {"facecolor": "#ffffff", "hatch": "//////"},
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Group:
+    """Bars side by side: heights, with what they show, by the name of their look."""
+
+    name: str
+    heights: dict[str, tuple[float, Mark]]
+
+
+def draw_paper_bars(lines: Sequence[PaperLine], caption: Sequence[str]) -> Sheet:
+    """A panel for each model, machine and unit; for each arm what was published, simulated and measured."""
+    drawn = [line for line in lines if values_of(line)]
+    panels = panels_of(drawn)
+    name = bar_namer(drawn)
+    groups = [[_Group(name=name(line), heights=_heights(line)) for line in panel.lines] for panel in panels]
+    return _drawn(panels, groups, BAR_LOOKS, caption)
+
+
+def draw_paper_scores(lines: Sequence[PaperLine], caption: Sequence[str]) -> Sheet:
+    """A panel for each model, a group for each benchmark: with all experts on time and with deferred ones."""
+    panels = panels_of([line for line in lines if line.published is not None])
+    return _drawn(panels, [_benchmarks(panel) for panel in panels], _SCORES, caption)
+
+
+def _heights(line: PaperLine) -> dict[str, tuple[float, Mark]]:
+    return {look: (value, line_mark(line)) for look, value in values_of(line).items()}
+
+
+def _benchmarks(panel: PaperPanel) -> list[_Group]:
+    found = by_benchmark(panel)
+    return [
+        _Group(name=name, heights={look: (line.published or 0.0, line_mark(line)) for look, line in lines.items()})
+        for name, lines in found.items()
+    ]
+
+
+def _drawn(
+    panels: Sequence[PaperPanel],
+    groups: Sequence[Sequence[_Group]],
+    looks: Mapping[str, Mapping[str, Any]],
+    caption: Sequence[str],
+) -> Sheet:
+    shown = [look for look in looks if any(look in one.heights for panel in groups for one in panel)]
+    most = max(map(len, groups))
+    grid = Grid(count=len(panels), narrow=len(panels) == 1 and most * len(shown) <= _NARROW)
+    folded = [_folded([one.name for one in panel], grid.panel_in) for panel in groups]
+    upright = not all(folded)
+    labels = [[_broken(one.name) for one in panel] if upright else folded[n] or [] for n, panel in enumerate(groups)]
+    below_in = _below_in([label for panel in labels for label in panel], upright=upright)
+    legend = [Patch(**looks[look], **EDGE, label=look) for look in shown]
+    placed = grid.place([panel.title for panel in panels], below_in, legend, caption)
+    units = {panel.metric for panel in panels}
+    for n, (panel, axes) in enumerate(zip(panels, placed.axes, strict=True)):
+        _draw(axes, groups[n], [(look, looks[look]) for look in shown], grid.panel_in)
+        axes.set_xticks(range(len(groups[n])), labels[n])
+        axes.tick_params(axis="x", length=0, rotation=90 if upright else 0)
+        if n % grid.columns == 0 or len(units) > 1:
+            axes.set_ylabel(panel.metric, fontsize=LABEL_PT, labelpad=2)
+    return placed.figure
+
+
+def _folded(names: Sequence[str], room_in: float) -> list[str] | None:
+    """Names in lines that fit below their groups; None where they do not."""
+    each = 0.97 * room_in / len(names)
+    folded = [name if width_in(name, TICK_PT) <= each else _broken(name) for name in names]
+    return folded if all(width_in(line, TICK_PT) <= each for name in folded for line in name.split("\n")) else None
+
+
+def _broken(name: str) -> str:
+    """In lines: the features of an arm, its numbers, and the settings."""
+    return name.replace(", ", ",\n").replace(" deferral=", "\ndeferral=")
+
+
+def _below_in(labels: Sequence[str], *, upright: bool) -> float:
+    """Room that labels take below an axis."""
+    if upright:
+        return max(width_in(line, TICK_PT) for label in labels for line in label.split("\n")) + 2 * PAD_IN
+    return (1.4 + max(label.count("\n") for label in labels)) * line_in(TICK_PT)
+
+
+def _draw(axes: Axes, groups: Sequence[_Group], looks: Sequence[tuple[str, Mapping[str, Any]]], room_in: float) -> None:
+    slots = max(len(groups), 2)
+    each = _BAR_SHARE / len(looks)
+    texts = [number(height, 3) for group in groups for height, _ in group.heights.values()]
+    upright = max(width_in(text, VALUE_PT) for text in texts) > 0.9 * each * room_in / slots
+    tall = max(width_in(text, VALUE_PT) for text in texts) if upright else line_in(VALUE_PT)
+    least, most = _span(groups)
+    axes.set_ylim(least * 1.1, most / (1 - (tall + 2 * PAD_IN) / PANEL_IN))
+    axes.set_xlim(-0.5 - (slots - len(groups)) / 2, len(groups) - 0.5 + (slots - len(groups)) / 2)
+    for n, group in enumerate(groups):
+        there = [(*group.heights[look], style) for look, style in looks if look in group.heights]
+        for place, (height, at, style) in enumerate(there):
+            x = n + (place - (len(there) - 1) / 2) * each
+            (box,) = axes.bar(x, height, each, zorder=2, **style, **EDGE)
+            mark(box, at)
+            text_above(axes, x, max(height, 0.0), number(height, 3), upright=upright)
+
+
+def _span(groups: Sequence[_Group]) -> tuple[float, float]:
+    heights = [height for group in groups for height, _ in group.heights.values()]
+    return min(0.0, *heights), max(0.0, *heights)
+
+
+Look = dict[str, Any]
+
+_WIDE, _TALL = 16.0, 8.0  # from these ratios of largest to least on an axis is logarithmic
+_MARGIN, _ROOM_ABOVE = 1.25, 1.12
+_BELOW_IN = 0.3
+_GREY = "#555555"
+# How points of each provenance differ from the look of their arm: published ones are rings around the others.
+_PROVENANCE: Mapping[str, Callable[[Look], Look]] = {
+    "published": lambda look: {
+        "markerfacecolor": "none",
+        "markersize": 4.8,
+        "linestyle": (0, (4, 2)),
+        "linewidth": 0.7,
+        "zorder": 4,
+    },
+    "simulated": lambda look: {"markerfacecolor": look["color"], "markersize": 2.8},
+    "measured here": lambda look: {"marker": "*", "markerfacecolor": look["color"], "linestyle": "", "markersize": 6.0},
+}
+
+
+def draw_paper_curves(lines: Sequence[PaperLine], caption: Sequence[str]) -> Sheet:
+    """A panel for each model and machine; arms by shade and marker, published hollow and dashed, simulated filled."""
+    x = x_of(lines)
+    assert x is not None
+    drawn = [line for line in lines if isfinite(x(line)) and values_of(line)]
+    name = namer(drawn, skip=(RATIO,))
+    panels = panels_apart(panels_of(drawn), name, x)
+    styles = looks(list(dict.fromkeys(name(line) for panel in panels for line in panel.lines)))
+    grid = Grid(count=len(panels), narrow=len(panels) == 1 and len(styles) <= MOST_CURVES)
+    said = (*caption, *left_out(lines, drawn))
+    placed = grid.place([panel.title for panel in panels], _BELOW_IN, _legend(styles, drawn), said)
+    for n, (panel, axes) in enumerate(zip(panels, placed.axes, strict=True)):
+        frame = _frame(axes, grid.panel_in, panel, x)
+        for label, style in styles.items():
+            _draw_paper_curves(frame, [line for line in panel.lines if name(line) == label], x, style)
+        if n % grid.columns == 0:
+            axes.set_ylabel(panel.metric, fontsize=LABEL_PT, labelpad=2)
+    return placed.figure
+
+
+def _legend(styles: Mapping[str, Look], lines: Sequence[PaperLine]) -> list[Artist]:
+    """Arms, then provenances in grey."""
+    shown = {provenance for line in lines for provenance in values_of(line)}
+    grey: Look = {"color": _GREY, "linewidth": 1.0, "marker": "o", "markersize": 3.4, "markeredgewidth": 0.8}
+    filled = {name: style | {"markerfacecolor": style["color"]} for name, style in styles.items()}
+    arms: list[Artist] = [Line2D([], [], label=name, **style) for name, style in filled.items()]
+    return [
+        *(arms if len(arms) > 1 else []),
+        *(Line2D([], [], label=name, **grey | change(grey)) for name, change in _PROVENANCE.items() if name in shown),
+    ]
+
+
+def _frame(axes: Any, width_in: float, panel: PaperPanel, x: Callable[[PaperLine], float]) -> Frame:
+    xs = sorted({x(line) for line in panel.lines})
+    ys = [value for line in panel.lines for value in values_of(line).values()]
+    log_x, log_y = xs[0] > 0 and xs[-1] > _WIDE * xs[0], max(ys) > _TALL * min(ys)
+    frame = Frame(
+        axes=axes,
+        width_in=width_in,
+        height_in=PANEL_IN,
+        x=_limits_x(xs, log=log_x),
+        y=(min(ys) / _MARGIN, max(ys) * _MARGIN) if log_y else (0.0, max(ys) * _ROOM_ABOVE),
+        x_name=x_name(panel, x),
+        log_x=log_x,
+        log_y=log_y,
+    )
+    top = frame.y[1]
+    frame.ticks(xs, decades(*frame.y) if log_y else [t for t in MaxNLocator(5).tick_values(0, top) if t <= top])
+    return frame
+
+
+def _limits_x(xs: Sequence[float], *, log: bool) -> XY:
+    room = 0.05 * (xs[-1] - xs[0])
+    return (xs[0] / _MARGIN, xs[-1] * _MARGIN) if log else (xs[0] - room, xs[-1] + room)
+
+
+def _draw_paper_curves(frame: Frame, lines: Sequence[PaperLine], x: Callable[[PaperLine], float], style: Look) -> None:
+    for provenance, change in _PROVENANCE.items():
+        points = {(x(line), values_of(line)[provenance]): line for line in lines if provenance in values_of(line)}
+        if points:
+            found = sorted(points)
+            look: Look = {"zorder": 3} | style | change(style)
+            (drawn,) = frame.axes.plot([at for at, _ in found], [value for _, value in found], **look)
+            mark(drawn, *(line_mark(points[point]) for point in found))
+
+
+def draw_paper_list(lines: Sequence[PaperLine], caption: Sequence[str]) -> Sheet:
+    """One dot for each score beside the words of its conditions."""
+    shown = [line for line in lines if line.published is not None]
+    texts = [wrapped(_words(line), TICK_PT, _TEXT_IN) for line in shown]
+    heights = [(len(text) + 0.5) * line_in(TICK_PT) for text in texts]
+    tall = sum(heights)
+    figure = sheet(PAGE_IN, TOP_IN + tall + _LIST_FOOT_IN, caption)
+    left = _TEXT_IN + 2 * RIGHT_IN
+    axes = axes_at(figure, left, TOP_IN, PAGE_IN - left - 3 * RIGHT_IN, tall)
+    places = [sum(heights[:n]) + heights[n] / 2 for n in range(len(shown))]
+    _draw_paper_list(axes, shown, places, tall)
+    axes.set_yticks(places, ["\n".join(text) for text in texts], ha="left")
+    axes.tick_params(axis="y", pad=72 * (_TEXT_IN + RIGHT_IN / 2), length=0)
+    return figure
+
+
+def _draw_paper_list(axes: Axes, lines: Sequence[PaperLine], places: Sequence[float], tall: float) -> None:
+    values = [line.published or 0.0 for line in lines]
+    axes.set_ylim(tall, 0)
+    room = 0.15 * (max(values) - min(values)) or 1.0
+    axes.set_xlim(min(values) - room, max(values) + 1.5 * room)
+    axes.hlines(places, *axes.get_xlim(), color="#cccccc", linewidth=0.4, zorder=1)
+    (points,) = axes.plot(values, places, "o", markersize=4, markerfacecolor="white", markeredgecolor=INK, zorder=3)
+    mark(points, *map(line_mark, lines))
+    for value, place in zip(values, places, strict=True):
+        axes.annotate(
+            number(value, 3), (value, place), xytext=(4, 0), textcoords="offset points", fontsize=VALUE_PT, va="center",
+            color=INK, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4}, zorder=2,
+        )  # fmt: skip
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.tick_params(labelsize=TICK_PT, width=0.6, pad=2)
+    axes.set_xlabel(f"{lines[0].metric}, published", fontsize=LABEL_PT, labelpad=1.5)
+
+
+def _words(line: PaperLine) -> str:
+    return "; ".join(filter(None, (line.precision, line.what)))

@@ -1,0 +1,278 @@
+"""What figures of published numbers show: lines in panels, the names that tell them apart, and room for the panels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from math import ceil, inf
+from typing import Any, Literal
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+
+from ktbench.report.figures.sheet import (
+    COLUMN_IN,
+    LEFT_IN,
+    LEGEND_LINE_IN,
+    PAGE_IN,
+    RIGHT_IN,
+    TOP_IN,
+    Mark,
+    Sheet,
+    axes_at,
+    draw_legend,
+    legend_lines,
+    sheet,
+    style_ticks,
+)
+from ktbench.report.figures.text_metrics import INK, LABEL_PT
+from ktbench.results.paper import PaperLine
+from ktbench.results.settings import varying
+from ktbench.spec.published import NOT_OURS, Metric
+from ktbench.spec.sweep import arm_peer
+
+_ABREAST = 3
+_TITLE_IN, _GAP_IN = 0.17, 0.08
+PANEL_IN = 1.5
+
+# Of each provenance, in the order of a table: published is hollow, what is ours is filled.
+BAR_LOOKS: dict[str, dict[str, Any]] = {
+    "published": {"facecolor": "#ffffff", "hatch": "//////"},
+    "simulated": {"facecolor": "#4a76a3"},
+    "measured here": {"facecolor": "#c0d5e8", "hatch": "|||||"},
+}
+EDGE: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grid:
+    """Room for `count` panels, on a sheet as wide as a page, or as a column where `narrow`."""
+
+    count: int
+    narrow: bool = False
+
+    @property
+    def columns(self) -> int:
+        """Panels abreast, so many that their rows are equally long or nearly so."""
+        return ceil(self.count / ceil(self.count / _ABREAST))
+
+    @property
+    def sheet_in(self) -> float:
+        """Width of the sheet."""
+        return COLUMN_IN if self.narrow else PAGE_IN
+
+    @property
+    def panel_in(self) -> float:
+        """Width of a panel's axes."""
+        return (self.sheet_in - 2 * RIGHT_IN - self.columns * LEFT_IN) / self.columns
+
+    def place(self, titles: Sequence[str], below_in: float, legend: Sequence[Artist], caption: Sequence[str]) -> Placed:
+        """A figure with titled axes for each panel, below each of which there are `below_in` inches."""
+        lines = legend_lines(legend, self.sheet_in - 2 * RIGHT_IN)
+        head, tall = TOP_IN + len(lines) * LEGEND_LINE_IN, _TITLE_IN + PANEL_IN + below_in + _GAP_IN
+        figure = sheet(self.sheet_in, head + ceil(self.count / self.columns) * tall, caption)
+        draw_legend(figure, lines, TOP_IN)
+        found = []
+        for n, title in enumerate(titles):
+            left = LEFT_IN + n % self.columns * (self.panel_in + LEFT_IN)
+            axes = axes_at(figure, left, head + n // self.columns * tall + _TITLE_IN, self.panel_in, PANEL_IN)
+            axes.set_title(title, fontsize=LABEL_PT, pad=3)
+            style_ticks(axes)
+            found.append(axes)
+        return Placed(figure=figure, axes=tuple(found))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Placed:
+    """A figure with the axes of its panels."""
+
+    figure: Sheet
+    axes: tuple[Axes, ...]
+
+
+Form = Literal["curves", "bars", "scores", "heat", "list"]
+
+RATIO = "engine.placement.ratio"
+SCORED = ("published, all experts on time", "published, with Expert Deferral")
+_FEWEST = 3  # places on an axis that make a curve
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PaperPanel:
+    """Lines side by side, in the unit `metric`; `title` says what tells their panel from the others."""
+
+    title: str
+    metric: Metric
+    lines: tuple[PaperLine, ...]
+
+
+def form_of(lines: Sequence[PaperLine]) -> Form:
+    """How lines are drawn: over tokens or a share of experts as curves, else as bars; accuracy in forms of its own."""
+    if any(line.phase != "accuracy" for line in lines):
+        return "curves" if x_of(lines) else "bars"
+    if any(line.metric == "relative %" for line in lines):
+        return "heat"
+    return "scores" if any("deferral" in line.arm for line in lines) else "list"
+
+
+def x_of(lines: Sequence[PaperLine]) -> Callable[[PaperLine], float] | None:
+    """Where lines stand on the axis of curves; a line without a place is at infinity. None where nothing makes curves.
+
+    What lives with the device as a share is 0 where nothing does.
+    """
+    if len({line.tokens for line in lines} - {None}) >= _FEWEST:
+        return lambda line: inf if line.tokens is None else line.tokens
+    if len({conditions(line).get(RATIO) for line in lines}) >= _FEWEST:
+        return lambda line: float(conditions(line).get(RATIO, 0))
+    return None
+
+
+def conditions(line: PaperLine) -> dict[str, str]:
+    """The settings that a number was taken at, by dotted key."""
+    words = (word.partition("=") for word in line.conditions.split())
+    return {key: value for key, _, value in words}
+
+
+def panels_of(lines: Sequence[PaperLine]) -> tuple[PaperPanel, ...]:
+    """A panel for each model, machine and unit, in order of appearance, those of one machine together.
+
+    In each base comes first and other systems last.
+    """
+    machines = list(dict.fromkeys(line.machine for line in lines))
+    found: dict[tuple[str, str, Metric], list[PaperLine]] = {}
+    for line in sorted(lines, key=lambda line: machines.index(line.machine)):
+        found.setdefault((line.model, line.machine, line.metric), []).append(line)
+    facts = [_facts(group) for group in found.values()]
+    keys = _telling(facts)
+    return tuple(
+        PaperPanel(
+            title=", ".join(filter(None, (one[key] for key in keys))),
+            metric=group[0].metric,
+            lines=tuple(sorted(group, key=_rank)),
+        )
+        for one, group in zip(facts, found.values(), strict=True)
+    )
+
+
+def _facts(group: Sequence[PaperLine]) -> Mapping[str, str]:
+    """The precision is ours: other systems have formats of their own."""
+    ours = next((line for line in group if _rank(line) < 2), group[0])
+    return {"model": ours.model, "precision": ours.precision, "machine": ours.machine, "metric": ours.metric}
+
+
+def _telling(facts: Sequence[Mapping[str, str]]) -> list[str]:
+    """The model, and as much more as tells all panels apart; their axes say the unit."""
+    every = ["model", "precision", "machine"]
+    counts = [len({(*(one[key] for key in every[:n]), one["metric"]) for one in facts}) for n in (1, 2, 3)]
+    return every[: counts.index(counts[-1]) + 1]
+
+
+def _rank(line: PaperLine) -> int:
+    if line.arm in NOT_OURS or arm_peer(line.arm):
+        return 2
+    return 0 if line.arm == "base" else 1
+
+
+def namer(lines: Sequence[PaperLine], skip: Sequence[str] = ()) -> Callable[[PaperLine], str]:
+    """What tells lines apart beside their panel: the arm unless it is one alone, and the settings that vary.
+
+    Settings in `skip` are said otherwise. A cell without a published number has no settings of its own.
+    """
+    settings = [conditions(line) for line in lines if line.id]
+    keys = [key for key in varying(settings) if key not in skip]
+    arms = len({line.arm for line in lines}) > 1 or not keys
+
+    def words(line: PaperLine) -> Iterator[str]:
+        if arms:
+            yield line.arm
+        yield from (f"{key.rpartition('.')[2]} {value}" for key in keys if (value := conditions(line).get(key)))
+
+    return lambda line: ", ".join(words(line)) or line.arm
+
+
+def line_mark(line: PaperLine) -> Mark:
+    """The mark of a line."""
+    return Mark(key=(line.id, line.cell))
+
+
+def values_of(line: PaperLine) -> dict[str, float]:
+    """What there is of a line, by provenance."""
+    every = {"published": line.published, "simulated": line.simulated, "measured here": line.measured}
+    return {name: value for name, value in every.items() if value is not None}
+
+
+def tasks_named(lines: Sequence[PaperLine]) -> list[str]:
+    """Tasks in order of appearance, without the words that all begin and end with."""
+    tasks = list(dict.fromkeys(line.what for line in lines))
+    named = _stripped(tasks)
+    return [named[task] for task in tasks]
+
+
+def _stripped(texts: Sequence[str]) -> dict[str, str]:
+    """Texts by themselves, without the words that all begin and end with."""
+    words = [text.split() for text in texts]
+    head, tail = _alike(words), _alike([found[::-1] for found in words])
+    return {text: " ".join(text.split()[head : len(text.split()) - tail]).strip(",") for text in texts}
+
+
+def _alike(texts: Sequence[Sequence[str]]) -> int:
+    """With how many words all begin."""
+    return sum(1 for _ in takewhile(lambda at: len(set(at)) == 1, zip(*texts, strict=False)))
+
+
+def bar_namer(lines: Sequence[PaperLine]) -> Callable[[PaperLine], str]:
+    """Arms with settings, and with the batch and the phase where those vary."""
+    name = namer(lines)
+    batches, phases = len({line.batch for line in lines}) > 1, len({line.phase for line in lines}) > 1
+
+    def named(line: PaperLine) -> str:
+        phase = [line.phase] if phases and line.phase != "decode" else []
+        return ", ".join([name(line), *phase, *([f"batch {line.batch}"] if batches else [])])
+
+    return named
+
+
+def by_benchmark(panel: PaperPanel) -> dict[str, dict[str, PaperLine]]:
+    """Scores by benchmark and by which of SCORED they are."""
+    found: dict[str, dict[str, PaperLine]] = {}
+    on_time, deferred = SCORED
+    for line in panel.lines:
+        benchmark, which = line.what.partition(" ")[0], deferred if "deferral" in line.arm else on_time
+        found.setdefault(benchmark, {})[which] = line
+    return found
+
+
+MOST_CURVES = 4  # that one panel has room for
+_NAMES = {"prefill": "tokens of the prompt", "decode": "tokens of context", "layer": "tokens per expert"}
+
+
+def x_name(panel: PaperPanel, x: Callable[[PaperLine], float]) -> str:
+    """What the axis of curves counts."""
+    first = panel.lines[0]
+    return _NAMES[first.phase] if x(first) == first.tokens else "share of the experts at the device"
+
+
+def panels_apart(
+    panels: Sequence[PaperPanel], name: Callable[[PaperLine], str], x: Callable[[PaperLine], float]
+) -> Sequence[PaperPanel]:
+    """One panel with more curves than it has room for as a panel for each; what is no curve stands in all of them."""
+    if len(panels) > 1:
+        return panels
+    lines = panels[0].lines
+    places: dict[str, set[float]] = {}
+    for line in lines:
+        places.setdefault(name(line), set()).add(x(line))
+    curves = [label for label, found in places.items() if len(found) > 1]
+    if len(curves) <= MOST_CURVES:
+        return panels
+    return [
+        replace(panels[0], title=label, lines=tuple(one for one in lines if name(one) not in {*curves} - {label}))
+        for label in curves
+    ]
+
+
+def left_out(lines: Sequence[PaperLine], drawn: Sequence[PaperLine]) -> list[str]:
+    """How many of `lines` have values but are not among those `drawn`."""
+    count = sum(line not in drawn and bool(values_of(line)) for line in lines)
+    return [f"Not drawn: {count} number{'' if count == 1 else 's'} without a place on the axis."] if count else []

@@ -1,0 +1,226 @@
+"""Curves over one setting: throughput and time of a layer over tokens per expert (KTransformers, SOSP'25, Fig. 3,
+7), and speed over the setting that a sweep varies in most steps, such as the depth of the context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from ktbench.report.figures.curves import (
+    Curve,
+    CurvePanel,
+    absences,
+    axis_of,
+    draw_curves,
+    is_leftmost,
+    name_references,
+    names_of,
+    panels_of,
+    place_panels,
+)
+from ktbench.report.figures.frame import Frame, decades
+from ktbench.report.figures.label_placement import XY
+from ktbench.report.figures.roofs import Rooflines, draw_read_time, draw_rooflines, rooflines
+from ktbench.report.figures.sheet import PLOT_IN, Sheet
+from ktbench.report.figures.text_metrics import LABEL_PT
+from ktbench.report.table import Table
+from ktbench.report.text import number, unit_of
+from ktbench.results.row import Row, roof_rows
+from ktbench.results.settings import TOKENS
+from ktbench.results.usage import Spread, read_spread
+
+_AROUND = 1.6  # left and right of the outermost points of throughput, as a factor
+_HEADROOM, _FOOTROOM = 2.0, 1.6
+
+
+def draw_throughput(rows: Sequence[Row], table: Table) -> Sheet:
+    """A panel for each precision, all to one scale, with the roofs of its arms."""
+    panels = panels_of(rows, _throughput)
+    roofs = [rooflines(panel.rows, rows) for panel in panels]
+    x, y = _throughput_range_x(panels), _throughput_range_y(panels, roofs)
+    caption = [table.figure_caption, *absences(rows, _throughput), *table.conditions]
+    figure, placed = place_panels(panels, rows, caption, [_precision_title(panel) for panel in panels], shared=True)
+    for n, (panel, (axes, width)) in enumerate(zip(panels, placed, strict=True)):
+        first = is_leftmost(n, len(panels))
+        frame = Frame(axes=axes, width_in=width, height_in=PLOT_IN, x=x, y=y, x_name=TOKENS, log_x=True, log_y=True)
+        frame.ticks(sorted({point.x for panel in panels for point in panel.points}), decades(*y), named=first)
+        if first:
+            axes.set_ylabel("10¹² operations per second", fontsize=LABEL_PT, labelpad=2)
+        _draw_throughput(frame, panel, roofs[n], names_of(panels))
+    return figure
+
+
+def _draw_throughput(frame: Frame, panel: CurvePanel, roofs: Rooflines, names: Sequence[str]) -> None:
+    """Labels come last, when all that they must not cover is there."""
+    lines = draw_rooflines(frame, roofs)
+    draw_curves(frame, panel, names)
+    name_references(frame, panel)
+    for text, start, end in reversed(lines):
+        frame.label(text, start, end)
+
+
+def _throughput(row: Row) -> Spread | None:
+    """10¹² operations/s."""
+    if row.step_s is None or row.work is None:
+        return None
+    rate = row.step_s.per(row.work.flops / 1e12)
+    return Spread(low=rate.low, mid=rate.mid, high=rate.high)
+
+
+def _precision_title(panel: CurvePanel) -> str:
+    units = dict.fromkeys(unit_of(row.spec.dtype) for row in panel.rows)
+    return f"{panel.precision} weights ({', '.join(units)})"
+
+
+def _throughput_range_x(panels: Sequence[CurvePanel]) -> XY:
+    values = [point.x for panel in panels for point in panel.points] or [1.0]
+    return min(values) / _AROUND, max(values) * _AROUND
+
+
+def _throughput_range_y(panels: Sequence[CurvePanel], roofs: Sequence[Rooflines]) -> XY:
+    """From below the slowest point to above the highest roof that the tokens per expert reach."""
+    points = [point.y for panel in panels for point in panel.points]
+    right = _throughput_range_x(panels)[1]
+    reached = [
+        peak.mid / 1e12
+        for roof in roofs
+        for peak in roof.peaks.values()
+        if roof.slope is None or peak.mid < roof.slope.mid * right
+    ]
+    highs = [*(y.high for y in points), *reached] or [1.0]
+    return min([y.low for y in points] or [0.1]) / _FOOTROOM, max(highs) * _HEADROOM
+
+
+_LATENCY_ABOVE, _LATENCY_RIGHT = 1.15, 1.06  # room beyond the outermost points, as a factor
+_FAR = 2.0
+
+
+def draw_latency(rows: Sequence[Row], table: Table) -> Sheet:
+    """A panel for each precision to its own scale from zero, with the time that reading the weights takes."""
+    every = panels_of(rows, _ms)
+    panels = [_near(panel) for panel in every]
+    notes = [_beyond(panel, near) for panel, near in zip(every, panels, strict=True)]
+    caption = [table.figure_caption, *absences(rows, _ms), *filter(None, notes), *table.conditions]
+    titles = [f"{panel.precision} weights" for panel in panels]
+    figure, placed = place_panels(panels, rows, caption, titles, shared=False)
+    read = read_spread(record for row in roof_rows(rows) for record in row.records)
+    for n, (panel, (axes, width)) in enumerate(zip(panels, placed, strict=True)):
+        if is_leftmost(n, len(panels)):
+            axes.set_ylabel("ms per layer", fontsize=LABEL_PT, labelpad=2)
+        _draw_latency(_latency_frame(axes, width, panel), panel, names_of(panels), read)
+    return figure
+
+
+def _latency_frame(axes: Axes, width: float, panel: CurvePanel) -> Frame:
+    xs = sorted({point.x for point in panel.points})
+    right = max(xs, default=1.0) * _LATENCY_RIGHT
+    top = max((point.y.high for point in panel.points), default=1.0) * _LATENCY_ABOVE
+    frame = Frame(axes=axes, width_in=width, height_in=PLOT_IN, x=(0.0, right), y=(0.0, top), x_name=TOKENS)
+    frame.ticks(xs, [tick for tick in MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(0, top) if tick <= top])
+    return frame
+
+
+def _draw_latency(frame: Frame, panel: CurvePanel, names: Sequence[str], read: Spread | None) -> None:
+    """Labels come last, when all that they must not cover is there."""
+    weights = _weights(panel)
+    line = draw_read_time(frame, read, weights) if read and weights else None
+    draw_curves(frame, panel, names)
+    name_references(frame, panel)
+    if line:
+        frame.label(*line)
+
+
+def _ms(row: Row) -> Spread | None:
+    step = row.step_s
+    return None if step is None else Spread(low=step.low * 1e3, mid=step.mid * 1e3, high=step.high * 1e3)
+
+
+def _weights(panel: CurvePanel) -> list[tuple[float, int]]:
+    """Bytes of weights that a step reads at each number of tokens per expert, by the first row that says so."""
+    found: dict[float, int] = {}
+    for row in panel.rows:
+        if row.work is not None:
+            found.setdefault(row.spec.tokens_per_expert, row.work.weight_bytes)
+    return sorted(found.items())
+
+
+def _near(panel: CurvePanel) -> CurvePanel:
+    """The panel without curves that lie so far above the fastest one that its shape would be lost."""
+    reach = _FAR * min((max(_middles(curve)) for curve in panel.curves), default=0.0)
+    curves = tuple(curve for curve in panel.curves if min(_middles(curve)) <= reach)
+    references = tuple(curve for curve in panel.references if min(_middles(curve)) <= reach)
+    return replace(panel, curves=curves, references=references)
+
+
+def _beyond(panel: CurvePanel, near: CurvePanel) -> str:
+    """Which curves the axis leaves out, and between what times they run; empty where it shows all."""
+    shown = {curve.name for curve in (*near.curves, *near.references)}
+    left_out = [curve for curve in (*panel.curves, *panel.references) if curve.name not in shown]
+    return f"Beyond the axis of {panel.precision}: {'; '.join(map(_span, left_out))}." if left_out else ""
+
+
+def _span(curve: Curve) -> str:
+    return f"{curve.name}, {number(min(_middles(curve)), 3)} to {number(max(_middles(curve)), 3)} ms"
+
+
+def _middles(curve: Curve) -> list[float]:
+    return [point.y.mid for point in curve.points]
+
+
+_WIDE = 8.0  # from this ratio of largest to least on a linear axis loses the small ones
+_MARGIN, _DEPTH_ABOVE = 0.06, 1.12
+
+
+def draw_depth(rows: Sequence[Row], table: Table) -> Sheet:
+    """A panel for each precision, a line for each arm and each value of what varies beside the axis."""
+    axis = axis_of(rows)
+    panels = panels_of(rows, _speed, axis)
+    caption = [table.figure_caption, *absences(rows, _speed, axis), *table.conditions]
+    titles = [f"{panel.precision} weights" if len(panels) > 1 else "" for panel in panels]
+    log_y = all(map(_is_tall, panels))  # one kind of scale, so that the panels look as they compare
+    figure, placed = place_panels(panels, rows, caption, titles, shared=False, roofs=False)
+    for n, (panel, (axes, width)) in enumerate(zip(panels, placed, strict=True)):
+        if is_leftmost(n, len(panels)):
+            axes.set_ylabel("tokens/s", fontsize=LABEL_PT, labelpad=2)
+        frame = _depth_frame(axes, width, panel, axis.name, log_y)
+        draw_curves(frame, panel, names_of(panels), bands=True)
+        name_references(frame, panel)
+    return figure
+
+
+def _speed(row: Row) -> Spread | None:
+    speed = row.tokens_per_s
+    return None if speed is None else Spread(low=speed.low, mid=speed.mid, high=speed.high)
+
+
+def _is_tall(panel: CurvePanel) -> bool:
+    return bool(panel.points) and _is_wide([p.y.low for p in panel.points], [p.y.high for p in panel.points])
+
+
+def _depth_frame(axes: Axes, width: float, panel: CurvePanel, name: str, log_y: bool) -> Frame:
+    xs = sorted({point.x for point in panel.points}) or [1.0]
+    log_x, x = _depth_range_x(xs)
+    lows, highs = [point.y.low for point in panel.points] or [1.0], [point.y.high for point in panel.points] or [1.0]
+    y = (min(lows) / _DEPTH_ABOVE, max(highs) * _DEPTH_ABOVE) if log_y else (0.0, max(highs) * _DEPTH_ABOVE)
+    frame = Frame(axes=axes, width_in=width, height_in=PLOT_IN, x=x, y=y, x_name=name, log_x=log_x, log_y=log_y)
+    linear = [tick for tick in MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(*y) if tick <= y[1]]
+    frame.ticks(xs, decades(*y) if log_y else linear)
+    return frame
+
+
+def _depth_range_x(xs: Sequence[float]) -> tuple[bool, XY]:
+    """Whether the axis is logarithmic, and its limits with some room beside the outermost points."""
+    low, high = min(xs), max(xs)
+    if _is_wide([low], [high]):
+        room = (high / low) ** _MARGIN
+        return True, (low / room, high * room)
+    room = _MARGIN * (high - low) or 1.0
+    return False, (low - room, high + room)
+
+
+def _is_wide(lows: Sequence[float], highs: Sequence[float]) -> bool:
+    return min(lows) > 0 and max(highs) >= _WIDE * min(lows)

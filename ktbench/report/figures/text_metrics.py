@@ -1,0 +1,73 @@
+"""How wide text is in print, so that nothing in a figure overlaps or is cut off; and text above bars."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import RendererAgg
+from matplotlib.font_manager import FontProperties
+from matplotlib.text import Text
+from matplotlib.transforms import ScaledTranslation
+
+LABEL_PT, VALUE_PT, TICK_PT, CAPTION_PT = 6.5, 6.2, 6.0, 5.6
+INK = "#222222"
+PAD_IN = 0.03  # between a bar and the text above it
+
+_DPI = 300
+_POINTS_PER_INCH = 72
+_LEADING = 1.3
+
+_RENDERER: Any = RendererAgg(1, 1, _DPI)  # type: ignore[no-untyped-call]
+
+
+def width_in(text: str, size_pt: float) -> float:
+    """Width of a line of text in inches, in the figure's font."""
+    font = FontProperties(size=size_pt)
+    return float(_RENDERER.get_text_width_height_descent(text, font, ismath=False)[0]) / _DPI
+
+
+def line_in(size_pt: float) -> float:
+    """Distance between lines in inches."""
+    return size_pt * _LEADING / _POINTS_PER_INCH
+
+
+def wrapped(text: str, size_pt: float, limit_in: float) -> list[str]:
+    """Lines no wider than `limit_in`, broken at spaces; a longer word is broken where it must."""
+    lines = [""]
+    for word in text.split():
+        rest = word
+        joined = f"{lines[-1]} {rest}".strip()
+        if width_in(joined, size_pt) <= limit_in:
+            lines[-1] = joined
+            continue
+        while width_in(rest, size_pt) > limit_in:
+            head = _fitting(rest, size_pt, limit_in)
+            lines.append(rest[:head])
+            rest = rest[head:]
+        lines.append(rest)
+    return [line for line in lines if line]
+
+
+def _fitting(word: str, size_pt: float, limit_in: float) -> int:
+    """How many letters of a word fit, at least one."""
+    return max(1, *(n for n in range(1, len(word)) if width_in(word[:n], size_pt) <= limit_in))
+
+
+def text_above(axes: Axes, x: float, y: float, text: str, *, upright: bool) -> Text:
+    """Write text that starts just above y, on white where a line or a neighbour would cross it."""
+    root = axes.get_figure(root=True)
+    assert root is not None
+    return axes.text(
+        x,
+        y,
+        text,
+        transform=axes.transData + ScaledTranslation(0, PAD_IN, root.dpi_scale_trans),
+        fontsize=VALUE_PT,
+        rotation=90 if upright else 0,
+        ha="center",
+        va="bottom",
+        color=INK,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4},
+        zorder=3,
+    )

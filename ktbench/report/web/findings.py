@@ -1,0 +1,230 @@
+"""What answers say in words: which arms lost, which gained, of which no difference was shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ktbench.report.attribution_table import context_text, group_name, settings_shown
+from ktbench.report.text import change_text, number, percent, ratio, score_interval_text
+from ktbench.results.accuracy import AccuracyRow
+from ktbench.results.attribution import Attribution, FeaturePair
+from ktbench.results.intervals import Interval, is_exact
+from ktbench.results.row import Row, groups_of, place
+from ktbench.results.scores import ScoreVerdict
+from ktbench.results.settings import varying
+from ktbench.results.speedups import Verdict
+from ktbench.spec.record import Provenance
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Statement:
+    """A sentence about an arm, with where its numbers are from; None where it has none."""
+
+    subject: str
+    text: str
+    provenance: Provenance | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """Sentences below one heading. `kind` decides how it looks."""
+
+    kind: str
+    heading: str
+    statements: tuple[Statement, ...]
+
+
+def findings_of(rows: Sequence[Row]) -> tuple[Finding, ...]:
+    """What the rows of a part say; headings without a sentence are left out."""
+    arms = _by_arm([row for row in rows if row.role == "arm" and not row.is_baseline])
+    found = (
+        Finding(kind="faster", heading="What helped", statements=_judged(arms, Verdict.FASTER)),
+        Finding(kind="slower", heading="What was slower", statements=_judged(arms, Verdict.SLOWER)),
+        Finding(kind="same", heading="What made no difference", statements=_judged(arms, Verdict.SAME)),
+        Finding(kind="unsure", heading="What could not be told from noise", statements=_judged(arms, Verdict.UNSURE)),
+        Finding(kind="absent", heading="What could not run, and why", statements=tuple(_absent(rows))),
+    )
+    return tuple(finding for finding in found if finding.statements)
+
+
+def best_sentence(rows: Sequence[Row]) -> Statement | None:
+    """The largest speed-up that is one; None where nothing was faster."""
+    faster = [row for row in rows if row.role == "arm" and row.verdict is Verdict.FASTER]
+    found = [(row, row.speedup) for row in faster if row.speedup is not None]
+    if not found:
+        return None
+    row, speedup = max(found, key=lambda pair: pair[1].mid)
+    text = f"{_times(speedup)} the speed of {row.baseline}, {_speed(row)}"
+    settings = varying([group[0].settings for group in groups_of(rows)])
+    return Statement(subject=place(row, settings), text=text, provenance=row.provenance)
+
+
+def _by_arm(rows: Sequence[Row]) -> dict[tuple[str, Provenance | None], list[Row]]:
+    """Measured and simulated rows of an arm are apart."""
+    found: dict[tuple[str, Provenance | None], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row.shown, row.provenance), []).append(row)
+    return found
+
+
+def _judged(arms: dict[tuple[str, Provenance | None], list[Row]], verdict: Verdict) -> tuple[Statement, ...]:
+    """A sentence for each arm that has the verdict anywhere."""
+    said = []
+    for (name, provenance), rows in arms.items():
+        compared = [(row, row.speedup) for row in rows if row.speedup is not None]
+        mine = [(row, speedup) for row, speedup in compared if row.verdict is verdict]
+        if len(mine) == 1 and len(compared) == 1:
+            said.append(Statement(subject=name, text=_one(*mine[0]), provenance=provenance))
+        elif mine:
+            said.append(Statement(subject=name, text=_several(mine, len(compared)), provenance=provenance))
+    return tuple(said)
+
+
+def _one(row: Row, speedup: Interval) -> str:
+    return f"{_times(speedup)} the speed of {row.baseline} ({_speed(row)}){_gain(row)}"
+
+
+def _several(found: Sequence[tuple[Row, Interval]], of: int) -> str:
+    """How often, and from the least to the most, each with its interval."""
+    ordered = sorted((speedup for _, speedup in found), key=lambda speedup: speedup.mid)
+    where = f"at all {of} points" if len(found) == of else f"at {len(found)} of {of} points"
+    if len(ordered) == 1:
+        return f"{where}, {_times(ordered[0])} the speed of {found[0][0].baseline}"
+    return f"{where}, {_times(ordered[0])} to {_times(ordered[-1])} the speed of {found[0][0].baseline}"
+
+
+def _times(value: Interval) -> str:
+    """`2.98× [2.95, 3.02]`."""
+    middle, _, ends = ratio(value).partition(" ")
+    return f"{middle}×{'' if is_exact(value) else f' {ends}'}"
+
+
+def _speed(row: Row) -> str:
+    if row.is_layer and row.step_s is not None:
+        return f"{number(row.step_s.mid * 1e3)} ms a layer"
+    return "" if row.tokens_per_s is None else f"{number(row.tokens_per_s.mid)} tokens/s"
+
+
+def _gain(row: Row) -> str:
+    """What the last feature alone adds, unless that is the whole of it."""
+    gain = row.gain
+    if gain is None or gain.over == row.baseline:
+        return ""
+    return f"; {_times(gain.ratio)} that of {gain.over}, {gain.verdict}"
+
+
+def _absent(rows: Sequence[Row]) -> Iterator[Statement]:
+    """For each reason the arms that have no speed; where it is some of their points, how many."""
+    planned: dict[str, int] = {}
+    holders: dict[tuple[str, str], dict[str, int]] = {}
+    for row in (row for row in rows if row.role == "arm"):
+        planned[row.shown] = planned.get(row.shown, 0) + 1
+        if not row.timed:
+            names = holders.setdefault((str(row.outcome or "not measured"), row.why), {})
+            names[row.shown] = names.get(row.shown, 0) + 1
+    for (outcome, why), names in holders.items():
+        listed = (name if n == planned[name] else f"{name} ({n} of {planned[name]})" for name, n in names.items())
+        yield Statement(subject=", ".join(listed), text=f"{outcome}: {why}")
+
+
+def findings_of_shares(attributions: Sequence[Attribution]) -> tuple[Finding, ...]:
+    """Findings about the shares of groups; headings without a sentence are left out."""
+    found = (
+        Finding(kind="same", heading="Whose the speed-up is", statements=tuple(_shares(attributions))),
+        Finding(kind="faster", heading="Gain together, beyond noise", statements=_together(attributions, _gains)),
+        Finding(kind="slower", heading="Lose together, beyond noise", statements=_together(attributions, _loses)),
+        Finding(kind="absent", heading="Without shares, and why", statements=tuple(_absent_shares(attributions))),
+    )
+    return tuple(finding for finding in found if finding.statements)
+
+
+def _shares(attributions: Sequence[Attribution]) -> Iterator[Statement]:
+    settings = settings_shown(attributions)
+    for one in attributions:
+        for share in one.shares:
+            if share.factor is not None:
+                of = f", {percent(share.part)} % of the log speed-up" if share.part else ""
+                yield _statement(one, share.feature, f"×{ratio(share.factor)}{of}", settings)
+            elif share.last is not None:
+                yield _statement(one, share.feature, f"×{ratio(share.last)} beside all others", settings)
+
+
+def _together(attributions: Sequence[Attribution], held: Callable[[FeaturePair], bool]) -> tuple[Statement, ...]:
+    settings = settings_shown(attributions)
+    return tuple(
+        _statement(
+            one, f"{pair.one} with {pair.other}", f"×{ratio(pair.factor)} at {context_text(one, pair)}", settings
+        )
+        for one in attributions
+        for pair in one.pairs
+        if pair.factor is not None and held(pair)
+    )
+
+
+def _gains(pair: FeaturePair) -> bool:
+    return pair.is_sure and pair.factor is not None and pair.factor.mid > 1
+
+
+def _loses(pair: FeaturePair) -> bool:
+    return pair.is_sure and pair.factor is not None and pair.factor.mid < 1
+
+
+def _absent_shares(attributions: Sequence[Attribution]) -> Iterator[Statement]:
+    settings = settings_shown(attributions)
+    for one in attributions:
+        if one.why:
+            yield Statement(subject=group_name(one, settings) or "all", text=one.why)
+        yield from (Statement(subject=_placed(feature, one, settings), text=why) for feature, why in one.aside.items())
+
+
+def _statement(one: Attribution, subject: str, text: str, settings: Sequence[str]) -> Statement:
+    provenance: Provenance = "simulated" if one.simulated else "measured"
+    return Statement(subject=_placed(subject, one, settings), text=text, provenance=provenance)
+
+
+def _placed(subject: str, one: Attribution, settings: Sequence[str]) -> str:
+    return ", ".join(filter(None, (subject, group_name(one, settings))))
+
+
+def findings_of_answers(rows: Sequence[AccuracyRow]) -> tuple[Finding, ...]:
+    """Findings about the averages of cells; headings without a sentence are left out."""
+    found = (
+        Finding(kind="same", heading="The baseline", statements=tuple(_baselines(rows))),
+        Finding(kind="slower", heading="Lower scores, beyond noise", statements=_changed(rows, ScoreVerdict.LOWER)),
+        Finding(kind="faster", heading="Higher scores, beyond noise", statements=_changed(rows, ScoreVerdict.HIGHER)),
+        Finding(kind="unsure", heading="No difference shown", statements=_changed(rows, ScoreVerdict.NONE_SHOWN)),
+        Finding(kind="absent", heading="Without a score, and why", statements=tuple(_absent_scores(rows))),
+    )
+    return tuple(finding for finding in found if finding.statements)
+
+
+def _baselines(rows: Sequence[AccuracyRow]) -> Iterator[Statement]:
+    for row in rows:
+        result = row.result()
+        if row.is_baseline and result and result.score:
+            text = f"average score {score_interval_text(result.score)}"
+            yield Statement(subject=row.row.shown, text=text, provenance=row.provenance)
+
+
+def _changed(rows: Sequence[AccuracyRow], verdict: ScoreVerdict) -> tuple[Statement, ...]:
+    found = [(row, result.change) for row in rows if (result := row.result()) and result.change]
+    return tuple(
+        Statement(subject=_name(row), text=f"{change_text(change.difference)} points", provenance=row.provenance)
+        for row, change in found
+        if change.verdict is verdict
+    )
+
+
+def _absent_scores(rows: Sequence[AccuracyRow]) -> Iterator[Statement]:
+    for row in rows:
+        if row.why:
+            yield Statement(subject=_name(row), text=f"{row.outcome or 'open'}: {row.why}")
+
+
+def _name(row: AccuracyRow) -> str:
+    spec = row.row.spec
+    formats = (
+        "" if spec.precision == spec.device_precision == "bf16" else f" ({spec.precision}/{spec.device_precision})"
+    )
+    return f"{row.row.shown}{formats}"

@@ -1,0 +1,200 @@
+"""Tooltips: a card for each row of a document, and finer ones for what its figures show of parts of a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ktbench.report.accuracy_table import accuracy_columns, settings_shown
+from ktbench.report.attribution_table import TOTAL, AttributionLine, context_text, group_name, lines_of
+from ktbench.report.attribution_table import settings_shown as settings_of_groups
+from ktbench.report.documents import Document
+from ktbench.report.figures.sheet import Key
+from ktbench.report.speed_table import columns
+from ktbench.report.table import Table
+from ktbench.report.text import DASH, change_text, flips_text, p_text, ratio, score_interval_text
+from ktbench.results.accuracy import AccuracyRow, Result
+from ktbench.results.attribution import Attribution, FeaturePair
+from ktbench.results.intervals import Interval, is_exact
+from ktbench.results.paper import PaperLine
+from ktbench.results.row import Row, groups_of, place
+from ktbench.results.settings import varying
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Card:
+    """A row by its name, with facts to show and the command that runs it again; that may be empty."""
+
+    name: str
+    facts: tuple[tuple[str, str], ...]
+    command: str
+
+
+@dataclass(kw_only=True, slots=True)
+class TooltipIndex:
+    """The cards of a page by number; `holders` has for each the first card of its document with the same command."""
+
+    cards: list[Card] = field(default_factory=list)
+    holders: list[int] = field(default_factory=list)
+
+    def add(self, cards: Mapping[Key, Card]) -> dict[Key, int]:
+        """Add the cards of a document by the keys of its marks; returns their numbers by these keys."""
+        numbers = range(len(self.cards), len(self.cards) + len(cards))
+        first: dict[str, int] = {}
+        self.cards += cards.values()
+        self.holders += [first.setdefault(card.command, n) for n, card in zip(numbers, cards.values(), strict=True)]
+        return dict(zip(cards, numbers, strict=True))
+
+
+Facts = Iterator[tuple[str, str]]
+
+
+def keys_of_lines(document: Document) -> list[Key]:
+    """The key of each line of the table of a document."""
+    if document.kind == "table":
+        return [(row.cell,) for row in document.rows if row.role == "arm"]
+    if document.kind == "accuracy":
+        return [(row.row.cell,) for row in document.answers]
+    if document.kind == "paper":
+        return [(line.id, line.cell) for line in document.lines]
+    return [
+        (str(n), name)
+        for n, one in enumerate(document.attributions)
+        for name in (*(share.feature for share in one.shares), TOTAL)
+    ]
+
+
+def cards_of(document: Document) -> dict[Key, Card]:
+    """Cards of the lines of a document, and of what its figures show of parts of a line, by key."""
+    if document.kind == "table":
+        return _cards_of_rows(document.rows)
+    return dict(zip(keys_of_lines(document), _cards_of_lines(document), strict=True)) | _finer_cards(document)
+
+
+def _cards_of_rows(rows: Sequence[Row]) -> dict[Key, Card]:
+    """All that a table could say of each row, what is the same for all rows included."""
+    settings = varying([group[0].settings for group in groups_of(rows)])
+    written = [column for column in columns(settings, rows) if column.heading not in ("arm", *settings)]
+    return {
+        (row.cell,): _card(
+            place(row, settings),
+            iter([*((column.heading, column.write(row)) for column in written), ("why", row.why)]),
+            row.command,
+        )
+        for row in rows
+    }
+
+
+def _cards_of_lines(document: Document) -> list[Card]:
+    """A card for each line of a table that is not one of speeds."""
+    table = document.table
+    if document.kind == "accuracy":
+        settings = settings_shown(document.answers)
+        return [_card_of_answers(row, settings, document) for row in document.answers]
+    if document.kind == "attribution":
+        lines = zip(lines_of(document.attributions), _written(table), strict=True)
+        return [_card_of_share(line, cells, document) for line, cells in lines]
+    numbers = zip(document.lines, _written(table), strict=True)
+    return [_card_of_number(line, cells) for line, cells in numbers]
+
+
+def _finer_cards(document: Document) -> dict[Key, Card]:
+    """Cards of the subjects of cells, of the pairs of groups, and of numbers beside answers, by what they are of."""
+    found: dict[Key, Card] = {}
+    settings = settings_shown(document.answers) if document.answers else ()
+    for row in document.answers:
+        for result in (one for one in row.results if one.kind != "average"):
+            found[row.row.cell, result.kind, result.subject] = _card_of_result(row, result, settings)
+    groups = settings_of_groups(document.attributions)
+    for n, one in enumerate(document.attributions):
+        for pair in one.pairs:
+            found[str(n), pair.one, pair.other] = _card_of_pair(one, pair, groups, document)
+    for line in document.lines if document.kind == "accuracy" else ():
+        found[line.id, line.cell] = _card_of_number(line, _number_facts(line))
+    return found
+
+
+def _written(table: Table) -> list[list[tuple[str, str]]]:
+    """What stands in each line, by heading."""
+    headings = [column.heading for column in table.columns]
+    return [list(zip(headings, cells, strict=True)) for cells in table.cells]
+
+
+def _card(name: str, facts: Facts, command: str) -> Card:
+    return Card(name=name, facts=tuple((key, text) for key, text in facts if text not in ("", DASH)), command=command)
+
+
+def _card_of_answers(row: AccuracyRow, settings: Sequence[str], document: Document) -> Card:
+    """All that the table could say of a cell, what is the same for all cells included."""
+    every = accuracy_columns(settings, document.answers, document.table.figure)
+    facts = ((column.heading, column.write(row)) for column in every if column.heading not in ("arm", *settings))
+    return _card(place(row.row, settings), iter([*facts, ("why", row.why)]), row.command)
+
+
+def _card_of_result(row: AccuracyRow, result: Result, settings: Sequence[str]) -> Card:
+    return _card(f"{place(row.row, settings)}: {result.subject}", _of_result(row, result), row.command)
+
+
+def _of_result(row: AccuracyRow, result: Result) -> Facts:
+    change = result.change
+    yield "score (% ± SE [95 % interval])", score_interval_text(result.score)
+    yield "graded/asked (questions)", f"{result.graded}/{result.asked}" if result.score else DASH
+    yield "difference (points)", change_text(change.difference if change else None)
+    yield "relative change (%)", change_text(change.relative if change else None)
+    yield "flips (questions)", flips_text(change)
+    yield "p (exact McNemar)", p_text(change)
+    yield "verdict", str(change.verdict) if change else "baseline" if row.is_baseline and result.score else DASH
+    yield from ((f"no {name}", why) for name, why in result.missing.items() if not row.is_baseline or name == "score")
+    yield "evidence (counter)", row.evidence
+    yield "provenance", row.provenance or DASH
+
+
+def _card_of_share(line: AttributionLine, cells: Sequence[tuple[str, str]], document: Document) -> Card:
+    (_, feature), *facts = cells
+    missing = line.share.missing.items() if line.share else ()
+    of = line.share.factor or line.share.last if line.share else line.of.total
+    lacking = [(f"no {name}", why) for name, why in missing]
+    every = iter([*facts, *lacking, *_of_attribution(line.of, of, document)])
+    return _card(feature, every, _command(document))
+
+
+def _card_of_pair(one: Attribution, pair: FeaturePair, settings: Sequence[str], document: Document) -> Card:
+    factor = DASH if pair.factor is None else ratio(pair.factor)
+    facts = [
+        ("together over the product of each (×)", factor),
+        ("beside", context_text(one, pair)),
+        ("at", group_name(one, settings)),
+        ("why", pair.why),
+        *_of_attribution(one, pair.factor, document),
+    ]
+    return _card(f"{pair.one} with {pair.other}", iter(facts), _command(document))
+
+
+def _of_attribution(one: Attribution, value: Interval | None, document: Document) -> Facts:
+    """What stands behind a value of a group: its rounds, and what counters saw of all features together."""
+    whole = next((row for row in document.rows if _is_whole(row, one)), None)
+    yield "rounds", DASH if value is None or is_exact(value) else str(value.n)
+    yield f"evidence of {one.whole} (counter/step)", (whole.evidence if whole else None) or DASH
+    yield "provenance", "simulated" if one.simulated else "measured"
+
+
+def _is_whole(row: Row, one: Attribution) -> bool:
+    return row.role == "arm" and row.label == one.whole and row.settings == one.settings
+
+
+def _command(document: Document) -> str:
+    ((_, command),) = document.table.commands
+    return command
+
+
+def _card_of_number(line: PaperLine, cells: Sequence[tuple[str, str]]) -> Card:
+    name = line.arm or line.what or line.id
+    facts = [(key, text) for key, text in cells if text != name]
+    lacking = [(f"not {key}", why) for key, why in line.missing.items()]
+    return _card(name, iter([*facts, *lacking, ("published in", line.source)]), line.command)
+
+
+def _number_facts(line: PaperLine) -> list[tuple[str, str]]:
+    """What a number says where it is no line of a table."""
+    value = DASH if line.published is None else f"{line.published:g}"
+    return [("of", line.what), ("model", line.model), (f"published ({line.metric})", value)]

@@ -1,0 +1,45 @@
+"""Where a hypervisor has placed the cores of a turn, by the time that a cache line takes between two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from ktbench.spec.record import RoofSample
+
+CoreLayout = Literal["same core", "near", "far", "moved"]
+CORE_LAYOUTS: tuple[CoreLayout, ...] = get_args(CoreLayout)
+
+# One way, in ns, measured on virtual machines: about 10 between two hyperthreads of a core, which share its L1 (Granite
+# Rapids); 28 between cores of one Zen 4 complex and 65 on Granite Rapids' mesh, behind one last-level cache each; 155
+# between two complexes of Zen 4. The limits lie in the gaps.
+_NEAR_FROM_NS = 20.0
+_FAR_FROM_NS = 90.0
+
+
+def core_layout_at(ping_pong_ns: float | None) -> CoreLayout | None:
+    """Where two cores lie between which a cache line takes `ping_pong_ns` one way; None without a measurement.
+
+    "same core" below 20 ns, "near" (one last-level cache) below 90 ns, "far" from there on.
+    """
+    if ping_pong_ns is None:
+        return None
+    if ping_pong_ns < _NEAR_FROM_NS:
+        return "same core"
+    return "near" if ping_pong_ns < _FAR_FROM_NS else "far"
+
+
+def core_layout_during(ping_pongs_ns: Sequence[float | None]) -> CoreLayout | None:
+    """Where the cores were while these were measured: "moved" where they disagree.
+
+    None where there is none, or one without a measurement.
+    """
+    seen = {core_layout_at(time) for time in ping_pongs_ns}
+    if not seen or None in seen:
+        return None
+    return seen.pop() if len(seen) == 1 else "moved"
+
+
+def core_layout_of(roofs: Sequence[RoofSample]) -> CoreLayout | None:
+    """Where the cores were during the turn whose roofs these are; see `core_layout_during`."""
+    return core_layout_during([roof.ping_pong_ns for roof in roofs])

@@ -1,0 +1,87 @@
+"""How the machine behaved during the timed steps of a turn, as kernel, meters and allocators count it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+# Counts what the packages and more take together: it is shown, and never added to them.
+WHOLE_PLATFORM = "psys"
+# Every worker holds the buffer that its read roof is sampled from: larger than last-level caches, and read on from
+# where the sample before stopped.
+READ_BUFFER_BYTES = 2**30
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InterferenceCounters:
+    """What kept `cpus` logical cpus from the work in `seconds`; None where the kernel does not say.
+
+    Of the worker and the programs it started: `preemptions` (involuntary context switches), `minor_faults` and
+    `major_faults` (pages found in memory, read from disk). Of its cpus, in ticks of mostly 10 ms: `others_s`, CPU
+    seconds of other programs, and `stolen_s`, CPU seconds that the hypervisor gave to others. Of its control groups:
+    `quota_stops`, periods in which their CPU quota stopped a thread. Of the machine: `thermal_stops` (cores throttled
+    for heat), `swapped_pages`, `migrated_pages` (moved to another NUMA node). `clock_hz` is the mean clock of the cpus
+    right after the steps.
+    """
+
+    seconds: float
+    cpus: int
+    preemptions: int
+    minor_faults: int
+    major_faults: int
+    others_s: float | None = None
+    stolen_s: float | None = None
+    quota_stops: int | None = None
+    thermal_stops: int | None = None
+    swapped_pages: int | None = None
+    migrated_pages: int | None = None
+    clock_hz: float | None = None
+
+
+def added_up(meters: Iterable[str]) -> tuple[str, ...]:
+    """The meters that are added up: of packages, their memory and GPUs; of the whole platform where it is alone."""
+    names = tuple(meters)
+    return tuple(name for name in names if name != WHOLE_PLATFORM) or names
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Energy:
+    """Joules by meter (`package-0`, `dram-0`, `psys`, `gpu-0`) in `seconds`: of whole chips, whoever used them."""
+
+    joules: dict[str, float]
+    seconds: float
+
+    @property
+    def counted(self) -> tuple[str, ...]:
+        """The meters that are added up."""
+        return added_up(self.joules)
+
+    @property
+    def total_j(self) -> float:
+        """Joules of the meters that are added up."""
+        return sum(self.joules[name] for name in self.counted)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PeakMemory:
+    """Bytes that the worker held at most: `process_bytes` of memory, `device_bytes` by CUDA device (`cuda:0`).
+
+    `process_bytes` is the peak of the turn where `of_turn`, else of the worker so far. `node_bytes` by NUMA node
+    (`node 0`) is the most that was seen at the end of a turn of this worker. READ_BUFFER_BYTES of the process, and of
+    its nodes together, are the harness's own.
+    """
+
+    process_bytes: int
+    of_turn: bool
+    node_bytes: dict[str, int] = field(default_factory=dict)
+    device_bytes: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SystemMetrics:
+    """What was seen of the machine during one turn. `missing` says why `energy`, `memory` or `nodes` are not known."""
+
+    disturbance: InterferenceCounters
+    energy: Energy | None = None
+    memory: PeakMemory | None = None
+    missing: dict[str, str] = field(default_factory=dict)

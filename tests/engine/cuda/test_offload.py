@@ -1,0 +1,180 @@
+"""host offload puts copies and host functions into the stream in the right order, on memory that stays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from ktbench.engine.cuda.role import CudaOriginal, CudaRole, HostOffloadBackend, Staging
+from ktbench.engine.decode.program import CallRecorder
+from ktbench.engine.decode.timeline import Watch, Where
+from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
+from ktbench.engine.forms import ExpertsPosition
+from ktbench.engine.routing import Routing
+from tests.engine.cuda.fakes import DirectExperts, FakeDevice, FakeExperts, Queue, weighted_ids
+
+T, K, H = 3, 4, 8
+
+
+def call(seed: int, k: int = K) -> tuple[Tensor, Routing]:
+    draw = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, 6, (T, k), generator=draw)
+    hidden = torch.randn(T, H, generator=draw).bfloat16()
+    return hidden, Routing(ids=ids, gates=torch.rand(T, k, generator=draw))
+
+
+def offload(experts: FakeExperts, stream: Any, staging: Staging | None = None) -> HostOffloadBackend:
+    return HostOffloadBackend(experts, stream, staging or Staging(), Watch(), layer=0)
+
+
+def test_the_order_in_the_stream() -> None:
+    experts, stream = FakeExperts(), Queue()
+    hidden, routing = call(0)
+    fetch = offload(experts, stream).start(hidden, routing)
+    (made,) = experts.made
+    assert [kind for kind, _ in stream.put] == ["copy", "copy", "copy", "call"]
+    assert stream.put[3][1] == made.submit
+    output = fetch()
+    assert [kind for kind, _ in stream.put[4:]] == ["call", "copy"]
+    assert (stream.put[4][1], stream.put[5][1]) == (made.wait, output)
+    assert experts.log == [], "nobody waited"
+    stream.finish()
+    assert experts.log == ["submit", "wait"]
+    assert torch.equal(output, weighted_ids(hidden, routing))
+
+
+def test_calls_in_flight_have_memory_of_their_own_whatever_their_shapes() -> None:
+    """Expert Deferral with N = k / 2: three calls of one size."""
+    experts, stream = FakeExperts(), Queue()
+    backend = offload(experts, stream)
+    calls = [call(seed) for seed in range(3)]
+    fetches = [backend.start(*each) for each in calls]
+    outputs = [fetch() for fetch in reversed(fetches)]
+    stream.finish()
+    for output, (hidden, routing) in zip(reversed(outputs), calls, strict=True):
+        assert torch.equal(output, weighted_ids(hidden, routing))
+
+
+def test_layers_share_memory_and_passes_use_the_same() -> None:
+    stream, staging = FakeDevice(), Staging()
+    layers = [FakeExperts() for _ in range(3)]
+    backends = [offload(experts, stream, staging) for experts in layers]
+    for turn in range(4):
+        for backend in backends:
+            backend(*call(turn))
+    assert [len(experts.made) for experts in layers] == [1, 1, 1]
+    assert len({experts.made[0]._hidden.data_ptr() for experts in layers}) == 1
+    backends[0](*call(0, k=2))
+    assert len(layers[0].made) == 2, "another size, another call"
+
+
+def test_a_change_of_kernels_lets_go_of_calls_when_the_stream_is_through() -> None:
+    experts, stream = FakeExperts(), Queue()
+    backend = offload(experts, stream)
+    first = backend(*call(0))
+    experts.settings = "second"
+    backend(*call(1))
+    assert experts.log == ["submit", "wait"], "the stream was finished first"
+    assert torch.equal(first, weighted_ids(*call(0)))
+    assert len(experts.made) == 2
+
+
+def test_errors_of_c_functions_come_with_the_next_check_and_once() -> None:
+    stream = FakeDevice()
+    role = CudaRole(CallRecorder(), torch.device("cpu"), stream, stream)
+    good, bad = (role.backends(None, FakeExperts(), layer)[1] for layer in range(2))
+    assert good is not None
+    assert bad is not None
+    hidden, routing = call(0)
+    good(hidden, routing)
+    role.check()
+    bad(hidden, Routing(ids=routing.ids + 99, gates=routing.gates))
+    with pytest.raises(IndexError, match="no such expert"):
+        role.check()
+    role.check()
+
+
+def test_waiting_shows_in_a_timeline() -> None:
+    watch, seen = Watch(), []
+    stream = FakeDevice()
+    backend = HostOffloadBackend(FakeExperts(), stream, Staging(), watch, layer=5)
+    stream.call = lambda *_: seen.append(watch.here)  # type: ignore[method-assign]
+    backend(*call(0))
+    assert seen == [Where("other"), Where("wait", 5)]
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3])
+def test_operators_give_the_same_through_a_stream(n: int) -> None:
+    """Three layers with deferral, each on the output of the one before, on Later tensors as with the roles apart."""
+
+    def outputs(apart: bool, backends: list[Any]) -> list[Tensor]:
+        state = MoERuntimeState(fused=True, apart=apart, deferral=n)
+        seen = []
+        for number, backend in enumerate(backends):
+            place = ExpertsPosition(layer=number, number=number, is_last=number == 2)
+            hidden, routing = call(number)
+            operator = ExpertsOperator(place, state, original=None, fused=backend)
+            seen.append(operator(hidden, routing.ids, routing.gates) + hidden)
+        return seen
+
+    stream, staging = FakeDevice(), Staging()
+    handed = [offload(FakeExperts(), stream, staging) for _ in range(3)]
+    expected = outputs(False, [DirectExperts() for _ in range(3)])
+    assert all(map(torch.equal, outputs(True, handed), expected))
+
+
+def test_base_copies_both_ways() -> None:
+    direct = DirectExperts()
+    original = CudaOriginal(direct)
+    hidden, routing = call(0)
+    assert torch.equal(original(hidden, routing), direct(hidden, routing))
+    assert torch.equal(original.start(hidden, routing)(), direct(hidden, routing))
+    assert torch.equal(original.matrices(2).gate, direct.matrices(2).gate)
+
+
+class PackedFake:
+    """Experts of the kernel extension on a pool that works by itself."""
+
+    settings = "packed"
+
+    def __init__(self, kernels: Any) -> None:
+        packed = kernels.PackedExperts(6, 64, 32)
+        draw = np.random.default_rng(7)
+        for i in range(6):
+            shapes = ((32, 64), (32, 64), (64, 32))
+            matrices = [torch.from_numpy(draw.standard_normal(shape) / 8).bfloat16() for shape in shapes]
+            packed.write_expert(i, *map(_bits, matrices))
+        self._moe = kernels.MoE(packed, kernels.ThreadPool([0], 0, own=True))
+
+    def host_call(self, hidden: Tensor, routing: Routing, output: Tensor) -> Any:
+        arrays = _bits(hidden), routing.ids.numpy(), routing.gates.numpy(), _bits(output)
+        return self._moe.host_call(*arrays, isa="reference")
+
+    def direct(self, hidden: Tensor, routing: Routing) -> Tensor:
+        output = torch.empty_like(hidden)
+        self._moe.forward(_bits(hidden), routing.ids.numpy(), routing.gates.numpy(), _bits(output), isa="reference")
+        return output
+
+    def matrices(self, i: int) -> Any:
+        raise AssertionError
+
+
+def _bits(tensor: Tensor) -> Any:
+    return tensor.view(torch.uint16).numpy()
+
+
+def test_the_kernels_own_host_calls_fit() -> None:
+    kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built")
+    experts, stream = PackedFake(kernels), Queue()
+    backend = offload(experts, stream)  # type: ignore[arg-type]
+    hidden, routing = torch.randn(T, 64).bfloat16(), call(3)[1]
+    fetches = [backend.start(hidden, routing), backend.start(-hidden, routing)]
+    outputs = [fetch() for fetch in fetches]
+    stream.finish()
+    backend.check()
+    assert torch.equal(outputs[0], experts.direct(hidden, routing))
+    assert torch.equal(outputs[1], experts.direct(-hidden, routing))

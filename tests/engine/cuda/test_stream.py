@@ -1,0 +1,158 @@
+"""Memory is pinned in place through the runtime's own functions, and given back."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from ktbench.engine.cuda.stream import CudaHostMemory, CudaRuntime, Pins, runtime_path
+
+STREAM = 0x5EED
+HostFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+def test_functions_run_in_order_with_their_data(stand_in: Path, run_queue: ctypes.CDLL) -> None:
+    runtime, seen = CudaRuntime(stand_in), []
+    first = HostFunction(lambda data: seen.append(("first", data)))
+    second = HostFunction(lambda data: seen.append(("second", data)))
+    high = 0x7FFF_FFFF_FFFF  # an address does not fit C's int
+    for function, data in ((first, high), (second, 1), (first, 2)):
+        runtime.launch_host_function(STREAM, ctypes.cast(function, ctypes.c_void_p).value or 0, data)
+    assert not seen, "launching does not call"
+    run_queue.stand_in_run()
+    assert seen == [("first", high), ("second", 1), ("first", 2)]
+
+
+def test_errors_come_in_words(stand_in: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"cudaLaunchHostFunc failed: invalid resource handle \(code 400\)"):
+        CudaRuntime(stand_in).launch_host_function(0xBAD, 1, 2)
+
+
+def test_a_full_queue_is_an_error(stand_in: Path, run_queue: ctypes.CDLL) -> None:
+    runtime, nothing = CudaRuntime(stand_in), HostFunction(lambda _: None)
+    address = ctypes.cast(nothing, ctypes.c_void_p).value or 0
+    for _ in range(16):
+        runtime.launch_host_function(STREAM, address, 0)
+    with pytest.raises(RuntimeError, match=r"out of memory \(code 2\)"):
+        runtime.launch_host_function(STREAM, address, 0)
+    run_queue.stand_in_run()
+
+
+def test_the_loaded_library_is_found_among_the_files_of_the_process(stand_in: Path, run_queue: ctypes.CDLL) -> None:
+    lines = [line for line in Path("/proc/self/maps").read_text().splitlines() if str(stand_in.parent) in line]
+    assert lines, f"{run_queue} is loaded"
+    assert runtime_path("\n".join(lines), []) == stand_in
+
+
+MAPPED = "7f00-7f01 r-xp 00000000 08:01 42    {}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("libcudart.so.12", True),
+        ("libcudart.so.12.4.127", True),
+        ("libcudart-9335f6a2.so.12", True),
+        ("libcudart.so", True),
+        ("libcudart_static.a", False),
+        ("notlibcudart.so.12", False),
+        ("libcudart.so.12.bak", False),
+    ],
+)
+def test_names_of_the_library(name: str, found: bool) -> None:
+    maps = MAPPED.format("/usr/lib/libc.so.6") + MAPPED.format(f"/opt/with space/{name}") + "7f02-7f03 rw-p 0 0:0 0\n"
+    if found:
+        assert runtime_path(maps, []) == Path(f"/opt/with space/{name}")
+    else:
+        with pytest.raises(OSError, match="no CUDA runtime library"):
+            runtime_path(maps, [])
+
+
+def test_the_newest_packaged_library_serves_where_none_is_loaded(tmp_path: Path) -> None:
+    for name in ("cuda_runtime/lib/libcudart.so.11", "cuda_runtime/lib/libcudart.so.12", "cublas/lib/libcublas.so.12"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert runtime_path("", [tmp_path]) == tmp_path / "cuda_runtime/lib/libcudart.so.12"
+    loaded = "/lib/libcudart.so.10"
+    assert runtime_path(MAPPED.format(loaded), [tmp_path]) == Path(loaded), "what is loaded comes first"
+
+
+def test_a_library_of_something_else_is_refused() -> None:
+    with pytest.raises(OSError, match="is no CUDA runtime: it has no cudaLaunchHostFunc"):
+        CudaRuntime(Path(ctypes.util.find_library("m") or "libm.so.6"))
+
+
+_SOURCE = """
+#include <stddef.h>
+static size_t pinned;
+static int last;
+int cudaHostRegister(void *at, size_t bytes, unsigned flags) {
+  if (flags || bytes >= (size_t)1 << 40) return last = 1;
+  pinned += bytes;
+  return 0;
+}
+int cudaHostUnregister(void *at) { return at ? 0 : (last = 1); }
+int cudaGetLastError(void) { int code = last; last = 0; return code; }
+size_t stand_in_pinned(void) { return pinned; }
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A runtime that pins anything below a tebibyte."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler for the stand-in of the CUDA runtime (install gcc)")
+    folder = tmp_path_factory.mktemp("runtime")
+    (folder / "pinning.c").write_text(_SOURCE)
+    made = folder / "libcudart.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(made), str(folder / "pinning.c")], check=True)
+    return made
+
+
+def test_sizes_of_many_gigabytes_arrive_whole(library: Path) -> None:
+    memory, count = CudaHostMemory(library), ctypes.CDLL(str(library)).stand_in_pinned
+    count.restype = ctypes.c_size_t
+    before = count()
+    assert memory.pin(0x7FFF_0000_0000, 5 << 32)
+    assert count() - before == 5 << 32
+
+
+def test_a_refusal_leaves_no_error_behind(library: Path) -> None:
+    memory = CudaHostMemory(library)
+    assert not memory.pin(64, 1 << 40)
+    memory.unpin(0)
+    assert ctypes.CDLL(str(library)).cudaGetLastError() == 0
+
+
+class Memory:
+    """Pins what is smaller than 100 bytes."""
+
+    def __init__(self) -> None:
+        self.pinned: dict[int, int] = {}
+
+    def pin(self, address: int, nbytes: int) -> bool:
+        if nbytes < 100:
+            self.pinned[address] = nbytes
+        return nbytes < 100
+
+    def unpin(self, address: int) -> None:
+        del self.pinned[address]
+
+
+def test_what_cannot_be_pinned_is_counted_and_all_else_is_given_back() -> None:
+    memory = Memory()
+    pins, few, many = Pins(memory), torch.zeros(4), torch.zeros(50)
+    for tensor in (few, many):
+        pins.add(tensor)
+    assert memory.pinned == {few.data_ptr(): 16}
+    assert pins.pageable_bytes == 200
+    pins.release()
+    pins.release()
+    assert memory.pinned == {}

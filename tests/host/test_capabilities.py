@@ -1,0 +1,148 @@
+"""Grants follow from extension, topology, driver and torch; every refusal says why."""
+
+# ruff: noqa: N802 - the driver names its calls
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from ktbench.host.capabilities import capabilities_of, feature_reasons, kernel_isas, machine_capabilities
+from ktbench.host.code import Extension
+from ktbench.host.cuda import CudaDevices, Gpu, read_cuda_devices
+from ktbench.host.topology import read_topology
+from ktbench.spec.features import FEATURES
+
+H200 = CudaDevices(gpus=(Gpu(name="NVIDIA H200", memory_bytes=2**37),))
+NO_GPU = CudaDevices(gpus=(), reason="no CUDA device: libcuda is not installed")
+ALL = {name: "" for feature in FEATURES for name in feature.needs}
+
+
+def extension(**reasons: str) -> Extension:
+    module = ModuleType("_kernels")
+    module.grants = lambda: {"reference": "", **reasons}  # type: ignore[attr-defined]
+    return Extension(module=module)
+
+
+def test_a_machine_that_grants_all(two_sockets: Path) -> None:
+    grants = capabilities_of(extension(avx512="", amx=""), read_topology(two_sockets, range(7)), H200, "2.13.0+cu130")
+    assert grants == {"avx512": "", "amx": "", "numa": "", "cuda": ""}
+    assert set(feature_reasons(grants).values()) == {""}
+
+
+def test_v_needs_no_more_than_base_avx512(two_sockets: Path) -> None:
+    kernels = extension(avx512="", avx512_vnni="the CPU has no avx512_vnni", avx512_bf16="no", amx="no amx")
+    reasons = feature_reasons(capabilities_of(kernels, read_topology(two_sockets, range(7)), H200, "2.13.0+cu130"))
+    assert (reasons["avx512"], reasons["amx"], reasons["dynamic"]) == ("", "no amx", "")
+
+
+def test_every_refusal_has_a_reason(two_sockets: Path) -> None:
+    kernels = extension(avx512="", amx="the CPU has no amx_tile")
+    grants = capabilities_of(kernels, read_topology(two_sockets, {0, 1}), NO_GPU, "2.13.0+cpu")
+    assert grants["avx512"] == ""
+    assert grants["amx"] == "the CPU has no amx_tile"
+    assert grants["numa"].startswith("one NUMA node with usable cpus, 1 without")
+    assert grants["cuda"] == NO_GPU.reason
+
+
+def test_without_the_extension_the_reason_says_what_to_do(tmp_path: Path) -> None:
+    missing = Extension(module=None, reason="the kernel extension is not built: run pip install -e .")
+    grants = capabilities_of(missing, read_topology(tmp_path, {0}), NO_GPU, None)
+    assert grants["avx512"] == grants["amx"] == missing.reason
+    assert grants["numa"].startswith("one NUMA node:")
+
+
+@pytest.mark.parametrize(("torch", "said"), [("2.13.0+cpu", "built without CUDA"), (None, "torch is not installed")])
+def test_a_gpu_needs_a_torch_that_can_use_it(tmp_path: Path, torch: str | None, said: str) -> None:
+    assert said in capabilities_of(extension(), read_topology(tmp_path, {0}), H200, torch)["cuda"]
+
+
+def test_kernels_run_on_the_granted_instruction_sets() -> None:
+    missing = extension(avx2="", avx512="", avx512_vnni="", avx512_bf16="no avx512_bf16", amx="no amx_tile")
+    features = {"avx512": "avx512", "avx512_vnni": "avx512", "avx512_bf16": "avx512", "amx": "amx", "avx2": "avx2"}
+    isas = {"reference": None, **features}
+    missing.module.isas = lambda: {isa: {"feature": feature} for isa, feature in isas.items()}  # type: ignore[union-attr]
+    missing.module.formats = lambda: {  # type: ignore[union-attr]
+        "bf16": {"isas": ["reference", "avx2", "avx512", "avx512_bf16", "amx"]},
+        "int8": {"isas": ["reference", "avx512", "avx512_vnni", "amx"]},
+        "future": {"isas": ["reference"]},
+    }
+    assert kernel_isas(missing) == {
+        "bf16": {"avx512": ("avx512",)},
+        "int8": {"avx512": ("avx512", "avx512_vnni")},
+        "future": {},
+    }
+    assert kernel_isas(Extension(module=None, reason="not built")) == {}
+
+
+def test_every_need_in_the_feature_table_is_a_grant() -> None:
+    assert set(ALL) <= set(machine_capabilities())
+
+
+def test_a_feature_lacks_what_it_needs_and_what_it_rides_on() -> None:
+    reasons = feature_reasons(ALL | {"avx512": "no avx512", "amx": "no amx", "numa": "one node"})
+    assert reasons["avx512"] == "no avx512"
+    assert reasons["dynamic"] == "needs +v or +m, of which none can run here"
+    assert reasons["numa"] == "one node; needs +v or +m, of which none can run here"
+    assert reasons["deferral"] == ""
+
+
+def test_one_kernel_is_enough_to_ride_on() -> None:
+    assert feature_reasons(ALL | {"amx": "no amx"})["dynamic"] == ""
+
+
+class Driver:
+    """Stands for libcuda: so many devices, or a call that fails with code 100."""
+
+    def __init__(self, failing: str = "", devices: int = 2) -> None:
+        self.failing, self.devices = failing, devices
+
+    def _code(self, call: str) -> int:
+        return 100 if call == self.failing else 0
+
+    def cuInit(self, flags: int) -> int:
+        return self._code("cuInit")
+
+    def cuDeviceGetCount(self, count: Any) -> int:
+        count._obj.value = self.devices
+        return self._code("cuDeviceGetCount")
+
+    def cuDeviceGet(self, device: Any, index: int) -> int:
+        return self._code("cuDeviceGet")
+
+    def cuDeviceGetName(self, name: Any, size: int, device: Any) -> int:
+        name.value = b"GPU"
+        return self._code("cuDeviceGetName")
+
+    def cuDeviceTotalMem_v2(self, memory: Any, device: Any) -> int:
+        memory._obj.value = 1024
+        return self._code("cuDeviceTotalMem_v2")
+
+    def cuDeviceGetPCIBusId(self, bus_id: Any, size: int, device: Any) -> int:
+        bus_id.value = b"0000:3B:00.0"
+        return self._code("cuDeviceGetPCIBusId")
+
+    def cuGetErrorString(self, code: int, text: Any) -> int:
+        text._obj.value = b"no CUDA-capable device is detected"
+        return 0
+
+
+def test_the_driver_lists_its_devices() -> None:
+    assert (
+        read_cuda_devices(lambda _: Driver()).gpus == (Gpu(name="GPU", memory_bytes=1024, bus_id="0000:3B:00.0"),) * 2
+    )
+
+
+def test_no_driver_no_device_and_a_failing_driver_are_three_reasons() -> None:
+    def absent(name: str) -> ctypes.CDLL:
+        raise OSError(name)
+
+    assert "libcuda is not installed" in read_cuda_devices(absent).reason
+    assert "the driver lists none" in read_cuda_devices(lambda _: Driver(devices=0)).reason
+    failed = read_cuda_devices(lambda _: Driver(failing="cuInit"))
+    assert failed.gpus == ()
+    assert "cuInit says no CUDA-capable device is detected (code 100)" in failed.reason

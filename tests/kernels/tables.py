@@ -1,0 +1,87 @@
+"""The formats and instruction sets of the extension, what is expected of each, and what this machine grants."""
+
+from dataclasses import dataclass
+
+import pytest
+from _pytest.mark import ParameterSet
+
+from ktbench import _kernels
+
+FORMATS, ISAS, MISSING = _kernels.formats(), _kernels.isas(), _kernels.grants()
+COUNTERS = {isa: row["counter"] for isa, row in ISAS.items()}
+PRECISIONS = tuple(FORMATS)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """By hand. `strip_bytes` of 16 rows: 20, 64 and 96 along k; `gaussian_error` of a layer with Gaussian weights."""
+
+    bits: int
+    scales: str
+    group: int
+    without: frozenset[str]  # instruction sets that have no kernels for it
+    strip_bytes: tuple[int, int, int]
+    gaussian_error: float
+
+
+TILES = frozenset({"amx", "amx_emulated"})
+BF16 = frozenset({"avx512_bf16"})
+# int8 pads k to 64, int4 to a group, too. Scales and offsets take 128 bytes, the factors of four groups 64; block
+# formats have 64 bytes of offsets, and 64 of scales for two blocks. Each of the three matrices of a symmetric 4-bit
+# grid in groups of 32 is 0.08 off by itself (Gaussian weights), the output of all three 0.08 * sqrt(3) = 0.14; larger
+# groups are coarser.
+EXPECTED = {
+    "bf16": Expected(16, "none", 0, frozenset({"avx2_vnni", "avx512_vnni"}), (1024, 2048, 3072), 0.005),
+    "int8": Expected(8, "row", 0, BF16, (128 + 1024, 128 + 1024, 128 + 2048), 0.03),
+    "int4_g32": Expected(4, "group", 32, BF16, (192 + 512, 192 + 512, 192 + 1024), 0.155),
+    "int4_g64": Expected(4, "group", 64, BF16, (192 + 512, 192 + 512, 192 + 1024), 0.17),
+    "int4_g128": Expected(4, "group", 128, BF16, (192 + 1024,) * 3, 0.18),
+    "q8_0": Expected(8, "block", 32, BF16 | TILES, (64 + 1088, 64 + 1088, 64 + 2 * 1088), 0.03),
+    "q4_0": Expected(4, "block", 32, BF16 | TILES, (64 + 576, 64 + 576, 64 + 2 * 576), 0.16),
+}
+
+QUANTISED = tuple(name for name, row in FORMATS.items() if row["scales"] != "none")
+INT4 = tuple(name for name, row in FORMATS.items() if row["scales"] == "group")
+GGUF = tuple(name for name, row in FORMATS.items() if row["scales"] == "block")
+TILED = tuple(name for name, row in FORMATS.items() if "amx" in row["isas"])
+BLOCK = 32  # weights along k that share a scale in GGUF's formats
+
+
+def group_of(precision: str) -> int:
+    """Weights along k that share a scale; 0: the whole row, or none."""
+    return FORMATS[precision]["group"]
+
+
+def unit_of(precision: str) -> int:
+    """What k is padded to, and where domains may meet: whole tiles, groups or records."""
+    return FORMATS[precision]["depth_multiple"]
+
+
+def sizes_of(precision: str, *sizes: int) -> tuple[int, ...]:
+    """The next sizes along k that the precision can have: block formats have whole blocks only."""
+    return tuple(-(-size // BLOCK) * BLOCK for size in sizes) if precision in GGUF else sizes
+
+
+def isas_of(precision: str) -> list[str]:
+    return FORMATS[precision]["isas"]
+
+
+def isas_without(precision: str) -> set[str]:
+    return set(ISAS) - set(isas_of(precision))
+
+
+def granted_isas_of(precision: str) -> list[str]:
+    return [isa for isa in isas_of(precision) if not MISSING[isa]]
+
+
+def needs(isa: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.skipif(bool(MISSING[isa]), reason=f"{isa}: {MISSING[isa]}")]
+
+
+def kernels(*precisions: str) -> list[ParameterSet]:
+    """(precision, isa) for every kernel of these precisions; what is not granted skips and says why."""
+    return [
+        pytest.param(precision, isa, marks=needs(isa), id=f"{precision}-{isa}")
+        for precision in precisions or PRECISIONS
+        for isa in isas_of(precision)
+    ]

@@ -1,0 +1,182 @@
+"""Studies over formats and over speed: what is compared with what, grids and Pareto points."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ktbench.cli.show import DONE, show
+from ktbench.report.accuracy_table import accuracy_table, grids_below
+from ktbench.report.data import accuracy_csv_text, accuracy_json_text
+from ktbench.report.documents import page_of
+from ktbench.report.latex import latex
+from ktbench.report.write import write_report
+from ktbench.results import Log, Run, read_run
+from ktbench.results.accuracy import accuracy_rows
+from tests.report.accuracy_stores import (
+    BASE,
+    FOUR,
+    FRONTIER,
+    PRECISION,
+    SMALL,
+    TABLE2,
+    Answering,
+    AnswerStore,
+    DriftStore,
+    deferring,
+    row_of,
+    skipping,
+    told,
+)
+
+
+@pytest.mark.usefixtures("no_files")
+def test_the_terminal_shows_speeds_and_drift_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    show(replace(FRONTIER, suite=FOUR, arms=FRONTIER.arms[:2], questions=4).write(tmp_path))
+    assert "tokens/s  the baseline" in capsys.readouterr().out
+    show(DriftStore(arms=(BASE, skipping(6))).write(tmp_path))
+    assert "top-1 30.8 ± 2.5 %" in capsys.readouterr().out
+
+
+def test_every_row_has_the_command_that_asks_it_again(small: Run) -> None:
+    commands = dict(accuracy_table(small, accuracy_rows(small)).commands)
+    words = "eval +suite=nano limit=60 model.path=evals/nano engine.avx512=true engine.dynamic=true engine.deferral=2"
+    assert commands["+v+d deferral=2"] == f"python -m ktbench {words}"
+
+
+def test_the_csv_has_a_line_for_each_subject_of_each_cell(small: Run) -> None:
+    rows = accuracy_rows(small)
+    lines = list(csv.DictReader(io.StringIO(accuracy_csv_text(small, rows))))
+    assert len(lines) == 3 * (1 + 6 + 12)
+    assert {(one["precision"], one["device_precision"]) for one in lines} == {("bf16", "bf16")}
+    line = next(one for one in lines if (one["label"], one["subject"]) == ("+v+d skipping=6", "math"))
+    result = row_of(small, "+v+d skipping=6").result("math", "category")
+    assert result is not None and result.change is not None
+    assert float(line["difference"]) == result.change.difference.mid
+    assert float(line["p"]) == result.change.flips.p
+    assert (
+        next(one for one in lines if one["label"] == "+v+d")["missing"] == "change: it is what others are compared with"
+    )
+
+
+def test_the_json_is_plain_and_complete(small: Run) -> None:
+    rows = accuracy_rows(small)
+    content = json.loads(accuracy_json_text(small, rows, accuracy_table(small, rows)))
+    assert content["header"]["suite"]["name"] == "nano"
+    assert [row["label"] for row in content["rows"]] == [row.row.label for row in rows]
+    assert content["rows"][1]["ends"]["math_1"]["requests"] == 12
+
+
+def test_latex_escapes_what_it_must(small: Run) -> None:
+    text = latex(accuracy_table(small, accuracy_rows(small)))
+    assert r"score (\% $\pm$ SE {[}95 \% interval])" in text
+
+
+def test_conditions_say_how_questions_were_put(tmp_path: Path) -> None:
+    store = AnswerStore(arms=(BASE, deferring(6)), suite=TABLE2, questions=4, figure="accuracy")
+    said = " ".join(accuracy_table(run := store.write(tmp_path), accuracy_rows(run)).conditions)
+    assert "Questions (humaneval): 0-shot, 10 samples at temperature 0.3, top-p 0.95." in said
+    assert "Questions (gsm8k): 8-shot, greedy." in said
+    assert "Deferral acts in decode steps, never in prefill." in said
+
+
+def test_answers_by_likelihood_are_said_not_to_feel_deferral(tmp_path: Path) -> None:
+    run = replace(SMALL, arms=(BASE, deferring(2)), questions=4).write(tmp_path)
+    run = told(run, *(replace(one, tokens=None) for one in run.scored if one.task == "math_1"))
+    said = accuracy_table(run, accuracy_rows(run)).conditions
+    assert "Deferral acts in decode steps, never in prefill; not for math_1, where nothing is decoded." in said
+    assert any(sentence == "Questions (math_1): 0-shot." for sentence in said)
+
+
+def test_known_answers_are_told_from_computed_ones(tmp_path: Path) -> None:
+    run = replace(SMALL, arms=(BASE,), questions=4).write(tmp_path)
+    log = Log(run.folder)
+    log.append(*(replace(end, cached=4) for end in run.asked))
+    log.close()
+    assert "48 of 48 requests answered from the cache" in accuracy_rows(read_run(run.folder))[0].evidence
+
+
+@pytest.mark.usefixtures("no_files")
+def test_the_terminal_shows_rows_and_categories(small: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert show(small) == DONE
+    text = capsys.readouterr().out
+    assert "the baseline" in text and "no difference shown" in text
+    assert "Relative change by category (%; * beyond noise):" in text
+    assert "seen: avx512_calls 12,000, tasks_dynamic 12,000, deferred_experts 12,000" in text
+
+
+def test_the_page_of_several_parts_keeps_their_grids(tmp_path: Path) -> None:
+    run = replace(SMALL, suite=FOUR, questions=2).write(tmp_path)
+    (part,) = run.header.parts
+    parts = tuple(replace(part, name=name, title=f"Part {name}") for name in ("one", "other"))
+    cells = tuple(replace(cell, part=part.name) for part in parts for cell in run.header.cells)
+    scored = tuple(replace(one, cell=f"{one.cell}-{part.name}") for part in parts for one in run.scored)
+    asked = tuple(replace(one, cell=f"{one.cell}-{part.name}") for part in parts for one in run.asked)
+    header = replace(run.header, parts=parts, cells=cells)
+    run = replace(run, header=header, scored=scored, asked=asked)
+    files = {path.name: path.read_text() for path in write_report(run, ["md"])}
+    assert [*files] == ["accuracy.md", "accuracy-one.md", "accuracy-other.md"]
+    assert files["accuracy.md"] == page_of(run)
+    assert files["accuracy.md"].count("Relative change by category") == 2
+
+
+def test_a_part_that_asks_nothing_is_as_before(small: Run) -> None:
+    with pytest.raises(AssertionError, match="asks no suite"):
+        accuracy_rows(replace(small, header=replace(small.header, suite=None)))
+
+
+def test_arms_may_be_those_of_any_order(tmp_path: Path) -> None:
+    run = replace(SMALL, arms=(Answering(label="+v+d deferral=1"), BASE), questions=4).write(tmp_path)
+    assert [row.is_baseline for row in accuracy_rows(run)] == [False, True]
+
+
+@pytest.fixture(scope="module")
+def formats(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return replace(PRECISION, suite=FOUR, questions=12).write(tmp_path_factory.mktemp("formats"))
+
+
+def test_all_formats_are_compared_with_the_first(formats: Run) -> None:
+    rows = accuracy_rows(formats)
+    assert [row.is_baseline for row in rows] == [True] + [False] * 14
+    assert all(result.change for row in rows[1:] if (result := row.result()))
+    grid = grids_below(formats, rows)[0]
+    assert grid.headings == ("experts", "device role bf16", "device role int8", "device role int4_g32")
+    assert [line[0] for line in grid.lines] == ["bf16", "int8", "int4_g32", "q8_0", "q4_0"]
+    assert "(" not in grid.lines[0][1] and "(" in grid.lines[4][3]
+
+
+def test_a_grid_of_formats_says_which_arm_it_shows(formats: Run, tmp_path: Path) -> None:
+    assert "(arm" not in grids_below(formats, accuracy_rows(formats))[0].title
+    arms = (*PRECISION.arms, replace(BASE, label="+v+d+l deferral=2"))
+    run = replace(PRECISION, arms=arms, formats=PRECISION.formats[:2], suite=FOUR, questions=2).write(tmp_path)
+    rows = accuracy_rows(run)
+    assert grids_below(run, rows)[0].title.endswith("(arm +v+d+l)")
+    assert "average score in % (arm +v+d+l), and" in accuracy_table(run, rows).figure_caption
+
+
+def test_speed_and_score_stand_beside_each_other(tmp_path: Path) -> None:
+    run = replace(FRONTIER, suite=FOUR, arms=FRONTIER.arms[:2], questions=6, formats=FRONTIER.formats[:2]).write(
+        tmp_path
+    )
+    table = accuracy_table(run, accuracy_rows(run))
+    headings = [column.heading for column in table.columns]
+    assert headings[:4] == ["arm", "precision", "speed (tokens/s)", "Pareto"]
+    assert {cells[3] for cells in table.cells} <= {"yes", "no"}
+    assert [path.name for path in write_report(run, ["md"])] == ["accuracy.md", "table.md"]
+    untimed = replace(FRONTIER, suite=FOUR, arms=FRONTIER.arms[:2], questions=6, timed=0, run="untimed").write(tmp_path)
+    assert any("was not timed" in note for note in accuracy_table(untimed, accuracy_rows(untimed)).notes)
+
+
+def test_none_is_better_and_faster_than_a_pareto_point(tmp_path: Path) -> None:
+    run = replace(FRONTIER, suite=FOUR, questions=12).write(tmp_path)
+    rows = accuracy_rows(run)
+    data = json.loads(accuracy_json_text(run, rows, accuracy_table(run, rows)))
+    points = [(row["tokens_per_s"], row["results"][0]["score"]["mid"], row["is_pareto"]) for row in data["rows"]]
+    for speed, score, is_pareto in points:
+        beaten = any(s >= speed and v >= score and (s, v) != (speed, score) for s, v, _ in points)
+        assert is_pareto is not beaten

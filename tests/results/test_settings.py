@@ -1,0 +1,88 @@
+"""The settings of a spec, flat, and the name of its injection rules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from ktbench.resources import data_folder
+from ktbench.results.settings import Setting, alike, settings_of, varying
+from ktbench.spec.engine import PlacementSpec
+from ktbench.spec.inject import InjectRule, InjectSpec
+from ktbench.spec.machine import MachineSpec
+from ktbench.spec.peers import PeerSpec
+from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.wire import from_plain
+from tests.tiny import tiny_spec
+
+SHIPPED = sorted((data_folder("conf") / "inject").glob("*.yaml"))
+RULE = InjectRule(name="all", operator="linear", class_name="Linear")
+
+
+def test_fields_of_nested_specs_are_settings_of_their_own() -> None:
+    half, most = (
+        settings_of(tiny_spec(roles="split", placement=PlacementSpec(policy="random", ratio=ratio)))
+        for ratio in (0.5, 0.75)
+    )
+    assert (half["engine.placement.policy"], half["engine.placement.ratio"]) == ("random", 0.5)
+    assert varying([half, most]) == ("engine.placement.ratio",)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_rules_go_by_their_name_and_changed_ones_say_so(path: object) -> None:
+    rules = from_plain(yaml.safe_load(path.read_text()), InjectSpec)  # type: ignore[attr-defined]
+    changed = replace(rules, rules=(*rules.rules, replace(RULE, name="one_more")))
+    assert settings_of(replace(tiny_spec(), inject=rules))["inject"] == rules.name
+    assert settings_of(replace(tiny_spec(), inject=changed))["inject"] == f"{rules.name} (changed)"
+
+
+def test_rules_of_ones_own_go_by_their_name_and_differ_by_what_they_say() -> None:
+    mine = InjectSpec(name="mine", rules=(RULE,))
+    other = InjectSpec(name="mine", rules=(replace(RULE, optional=True),))
+    one, two = (settings_of(replace(tiny_spec(), inject=inject)) for inject in (mine, other))
+    assert one["inject"] == two["inject"] == "mine"
+    assert varying([one, two]) == ("inject.rules",)
+
+
+def test_system_and_peer_belong_to_the_arm() -> None:
+    ours, other = tiny_spec(), replace(tiny_spec(), system="transformers", peer=PeerSpec(implementation="eager"))
+    assert settings_of(ours) == settings_of(other)
+
+
+def test_the_precision_of_linear_layers_follows_that_of_the_experts() -> None:
+    def at(experts: str, dense: str) -> dict[str, Setting]:
+        return settings_of(replace(tiny_spec(), precision=experts, device_precision=dense))  # type: ignore[arg-type]
+
+    assert varying([at("bf16", "bf16"), at("int8", "int8")]) == ("precision",)
+    assert varying([at("bf16", "bf16"), at("int8", "bf16"), at("int8", "int8")]) == ("precision", "device_precision")
+    assert varying([at("int8", "bf16"), at("int8", "int8")]) == ("device_precision",)
+
+
+def simulated(name: str, **changes: object) -> RunSpec:
+    path = data_folder("conf") / "machine" / f"{name}.yaml"
+    machine = from_plain(yaml.safe_load(path.read_text()) | changes, MachineSpec)
+    return replace(tiny_spec(device="cuda"), machine=machine)
+
+
+def test_constants_go_with_the_machines_name_and_are_settings_where_it_does_not_tell() -> None:
+    a100, cores, bandwidth = (
+        settings_of(simulated("paper_a100", **changes)) for changes in ({}, {"cores": 48}, {"read_gb_per_s": 300})
+    )
+    other, here = settings_of(simulated("paper_4080")), settings_of(tiny_spec())
+    assert not any(key.startswith("machine") for key in here)
+    assert varying([a100, other]) == ("machine",)
+    assert varying(alike([a100, here])) == ("machine",)
+    assert varying([a100, cores]) == ("machine.cores",)
+    assert varying([a100, cores, other]) == ("machine", "machine.cores")
+    assert varying([a100, cores, bandwidth]) == ("machine.cores", "machine.read_gb_per_s")
+
+
+def test_beside_simulated_cells_measured_ones_are_here() -> None:
+    a100, here = alike([settings_of(simulated("paper_a100")), settings_of(tiny_spec())])
+    assert (a100["machine"], here["machine"]) == ("paper_a100", "here")
+    assert (a100["machine.cores"], here["machine.cores"]) == (36, None)
+    assert list(a100) == list(here)
+    measured = settings_of(tiny_spec())
+    assert alike([measured, measured]) == [measured, measured]
