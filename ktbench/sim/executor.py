@@ -47,7 +47,7 @@ class Graph:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Played:
+class Execution:
     """When each task of a graph began and ended, in seconds."""
 
     begin_s: tuple[float, ...]
@@ -62,10 +62,10 @@ class Played:
 def busy_share(tasks: Sequence[Task], resource: Resource) -> float:
     """Share of the time that tasks take in which a resource works."""
     busy_s = sum(task.seconds for task in tasks if task.resource == resource)
-    return busy_s / play(tasks).total_s
+    return busy_s / execute(tasks).total_s
 
 
-def play(tasks: Sequence[Task]) -> Played:
+def execute(tasks: Sequence[Task]) -> Execution:
     """Plays tasks by events: each resource starts its next task when it is free and what the task waits for has ended.
 
     Resources keep the order of submission (a CUDA stream, a queue of calls): a task that is not ready holds up those
@@ -101,7 +101,7 @@ def play(tasks: Sequence[Task]) -> Played:
             start(resource, now)
     if any(queues.values()):
         raise ValueError(f"task {tasks[min(queue[0] for queue in queues.values() if queue)].name}: can never begin")
-    return Played(begin_s=tuple(begin), end_s=tuple(end))
+    return Execution(begin_s=tuple(begin), end_s=tuple(end))
 
 
 def apply_contention(alone: Graph, contended: Graph) -> Graph:
@@ -113,7 +113,7 @@ def apply_contention(alone: Graph, contended: Graph) -> Graph:
     """
     tasks = list(alone.tasks)
     for number in range(_ITERATIONS):
-        shares = _contended_shares(tasks, play(tasks))
+        shares = _contended_shares(tasks, execute(tasks))
         slowed = [
             _slowed_s(a.seconds, b.seconds, c) for a, b, c in zip(alone.tasks, contended.tasks, shares, strict=True)
         ]
@@ -131,14 +131,14 @@ def _slowed_s(alone_s: float, contended_s: float, share: float) -> float:
     return 1 / ((1 - share) / alone_s + share / contended_s)
 
 
-def _contended_shares(tasks: Sequence[Task], played: Played) -> list[float]:
+def _contended_shares(tasks: Sequence[Task], execution: Execution) -> list[float]:
     """Of each task the share of its time in which another resource works."""
     busy: dict[Resource, list[tuple[float, float]]] = {"host": [], "device": []}
-    for task, begin, end in zip(tasks, played.begin_s, played.end_s, strict=True):
+    for task, begin, end in zip(tasks, execution.begin_s, execution.end_s, strict=True):
         if end > begin:
             busy[task.resource].append((begin, end))
     other: dict[Resource, Resource] = {"host": "device", "device": "host"}
-    spans = zip(tasks, played.begin_s, played.end_s, strict=True)
+    spans = zip(tasks, execution.begin_s, execution.end_s, strict=True)
     return [_covered(begin, end, busy[other[task.resource]]) for task, begin, end in spans]
 
 

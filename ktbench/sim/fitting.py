@@ -26,7 +26,7 @@ _STEP = 0.04
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """Constants that are fitted together, on the observations that `sees` accepts.
+    """Constants that are fitted together, on the observations that `selects` accepts.
 
     `usual` holds some of them near a value that is known from elsewhere, within a factor of e to the power of +- the
     second number: what one model alone cannot tell apart.
@@ -34,7 +34,7 @@ class Stage:
 
     name: str
     constants: tuple[str, ...]
-    sees: Callable[[Observation], bool]
+    selects: Callable[[Observation], bool]
     usual: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
@@ -79,20 +79,20 @@ def _is_placed(one: Observation) -> bool:
 
 
 _KTRANSFORMERS: tuple[Stage, ...] = (
-    Stage(name="AMX kernel", constants=("amx_stream_one", "amx_peak", "amx_overlap"), sees=_kernels),
+    Stage(name="AMX kernel", constants=("amx_stream_one", "amx_peak", "amx_overlap"), selects=_kernels),
     Stage(
-        name="PyTorch's AMX kernel", constants=("base_stream", "base_expert_ms", "base_peak"), sees=_torch_kernels
+        name="PyTorch's AMX kernel", constants=("base_stream", "base_expert_ms", "base_peak"), selects=_torch_kernels
     ),
-    Stage(name="PyTorch's AVX-512 kernel", constants=("base_vector_peak",), sees=_torch_vector_kernels),
+    Stage(name="PyTorch's AVX-512 kernel", constants=("base_vector_peak",), selects=_torch_vector_kernels),
     Stage(
         name="few tokens, both sockets",
         constants=("vector_stream", "vector_peak", "vector_serial", "amx_stream"),
-        sees=_few_tokens,
+        selects=_few_tokens,
     ),
     Stage(
         name="decode",
         constants=("decode_stream", "call_ms", "gpu_stream", "kernel_us", "launch_us", "apart_ms", "decode_static"),
-        sees=_decode,
+        selects=_decode,
         usual={"gpu_stream": (0.75, 0.2), "call_ms": (0.06, 0.5), "kernel_us": (2.7, 0.5)},
     ),
     Stage(
@@ -101,18 +101,20 @@ _KTRANSFORMERS: tuple[Stage, ...] = (
             "skew_deepseek_v3", "skew_decay", "attention", "fresh_ms_per_mb", "apart", "prefill_stream",
             "prefill_call_ms", "int4_arithmetic", "gemm_consumer", "attention_consumer", "quantised_vector",
         ),
-        sees=lambda one: _prefill(one) and not one.is_base,
+        selects=lambda one: _prefill(one) and not one.is_base,
         usual={"attention": (0.42, 0.07), "fresh_ms_per_mb": (0.4, 0.07)},
     ),
     Stage(
         name="base in prefill",
         constants=("base_new_ms", "base_moved_ms_per_mb"),
-        sees=lambda one: _prefill(one) and one.is_base,
+        selects=lambda one: _prefill(one) and one.is_base,
     ),
 )  # fmt: skip
 _KT_SGLANG = (
     Stage(
-        name="experts on GPUs", constants=("decode_stream", "kernel_us", "call_ms", "skew_qwen3_next"), sees=_is_placed
+        name="experts on GPUs",
+        constants=("decode_stream", "kernel_us", "call_ms", "skew_qwen3_next"),
+        selects=_is_placed,
     ),
 )
 # By the calibration whose constants they fit.
@@ -138,7 +140,7 @@ def fit(observations: Sequence[Observation], start: Calibration) -> Iterator[Fit
     """The stages of a calibration one after the other, each with what the ones before have found."""
     calibration = start
     for stage in STAGES[start.name]:
-        seen = tuple(one for one in observations if stage.sees(one))
+        seen = tuple(one for one in observations if stage.selects(one))
         fitted = _fit(stage, seen, calibration)
         calibration = fitted.calibration
         yield fitted
@@ -155,9 +157,9 @@ def fit_all(observations: Sequence[Observation], start: Mapping[str, Calibration
 
 
 def fitted_ids(observations: Sequence[Observation]) -> frozenset[str]:
-    """The observations that any stage sees."""
+    """The observations of any stage."""
     stages = [stage for group in STAGES.values() for stage in group]
-    return frozenset(one.id for one in observations if any(stage.sees(one) for stage in stages))
+    return frozenset(one.id for one in observations if any(stage.selects(one) for stage in stages))
 
 
 def _fit(stage: Stage, seen: Sequence[Observation], start: Calibration) -> Fitted:

@@ -206,8 +206,8 @@ class PrefillExperts(HostExperts):
         return max(float(moved.sum()) / self._move, alone)
 
     def _makespan(self, thread_s: NDArray[np.float64], tasks: int) -> float:
-        play = dynamic_s if self.spec.engine.dynamic else static_s
-        return float(play(thread_s, tasks, self.machine.cores))
+        makespan = dynamic_s if self.spec.engine.dynamic else static_s
+        return float(makespan(thread_s, tasks, self.machine.cores))
 
     @property
     def _move(self) -> float:

@@ -12,7 +12,7 @@ from ktbench.sim.calibration import Calibration
 from ktbench.sim.fitting import FITTED_MODEL, fitted_ids, is_fitted
 from ktbench.sim.measured import MeasuredCell
 from ktbench.sim.observation import Observation, residual
-from ktbench.sim.simulation import settled_deferral, step_seconds, with_deferral
+from ktbench.sim.simulation import resolved_deferral, step_seconds, with_deferral
 from ktbench.spec.run_spec import RunSpec
 
 
@@ -146,7 +146,7 @@ def saturation(errors: Sequence[PublishedError], calibration: Calibration) -> Cl
         one.observation for one in errors if one.observation.figure == "fig12" and one.observation.spec.engine.deferral
     ]
     right = sum(
-        settled_deferral(with_deferral(one.spec, "auto"), calibration) == one.spec.engine.deferral for one in chosen
+        resolved_deferral(with_deferral(one.spec, "auto"), calibration) == one.spec.engine.deferral for one in chosen
     )
     return Claim(
         text="the published number of deferred experts is the simulator's choice", right=right, cases=len(chosen)

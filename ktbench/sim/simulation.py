@@ -9,10 +9,10 @@ from typing import Literal
 from ktbench.sim.calibration import Calibration, read_calibration
 from ktbench.sim.cost_cpu import cpu_graph
 from ktbench.sim.cost_gpu import gpu_costs
-from ktbench.sim.executor import Graph, Played, busy_share, play
+from ktbench.sim.executor import Execution, Graph, busy_share, execute
 from ktbench.sim.graph import build_graph
 from ktbench.sim.work import step_counters, step_work
-from ktbench.spec.deferral import choose_deferral, deferral_candidates
+from ktbench.spec.engine import choose_deferral, deferral_candidates
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.record import RoofSample, Work
 from ktbench.spec.run_spec import RunSpec
@@ -62,21 +62,23 @@ def simulate(spec: RunSpec) -> Simulation:
         )
     if spec.machine.gpu is not None:
         _require_gpu_cell(spec)
-    settled = with_deferral(spec, settled_deferral(spec, cost))
-    played = play((graph := step_graph(settled, cost)).tasks)
+    resolved = with_deferral(spec, resolved_deferral(spec, cost))
+    execution = execute((graph := step_graph(resolved, cost)).tasks)
     timeline = Timeline(
-        title=spec.summary, spans=tuple(_spans(graph, played)), step_s=played.total_s, provenance="simulated"
+        title=spec.summary, spans=tuple(_spans(graph, execution)), step_s=execution.total_s, provenance="simulated"
     )
-    shares: dict[str, float] = {one: timeline.busy_s(one) / played.total_s for one in RESOURCES if timeline.busy_s(one)}
+    shares: dict[str, float] = {
+        one: timeline.busy_s(one) / execution.total_s for one in RESOURCES if timeline.busy_s(one)
+    }
     return Simulation(
-        step_s=played.total_s,
+        step_s=execution.total_s,
         timeline=timeline,
-        work=step_work(settled, cost),
-        counters=step_counters(settled, cost),
+        work=step_work(resolved, cost),
+        counters=step_counters(resolved, cost),
         roof=_roof(spec, spec.machine),
         shares=shares,
         bottleneck=_TITLES[max(shares, key=lambda one: shares[one])],
-        notes=tuple(_notes(spec, settled)),
+        notes=tuple(_notes(spec, resolved)),
     )
 
 
@@ -87,17 +89,17 @@ def step_graph(spec: RunSpec, cost: Calibration) -> Graph:
     """
     if spec.machine is None:
         raise ValueError("machine: names no machine to simulate on")
-    settled = with_deferral(spec, settled_deferral(spec, cost))
-    return cpu_graph(settled, cost) if spec.machine.gpu is None else build_graph(gpu_costs(settled, cost))
+    resolved = with_deferral(spec, resolved_deferral(spec, cost))
+    return cpu_graph(resolved, cost) if spec.machine.gpu is None else build_graph(gpu_costs(resolved, cost))
 
 
 def step_seconds(spec: RunSpec, cost: Calibration) -> float:
     """Seconds of one step."""
-    return play(step_graph(spec, cost).tasks).total_s
+    return execute(step_graph(spec, cost).tasks).total_s
 
 
-def settled_deferral(spec: RunSpec, cost: Calibration) -> int:
-    """Experts that a token defers; for `auto` as `ktbench.spec.deferral` chooses from simulated steps."""
+def resolved_deferral(spec: RunSpec, cost: Calibration) -> int:
+    """Experts that a token defers; for `auto` as `ktbench.spec.engine` chooses from simulated steps."""
     if spec.engine.deferral != "auto":
         return spec.engine.deferral
     candidates = deferral_candidates(spec.model.shape.top_k)
@@ -119,24 +121,24 @@ def _require_gpu_cell(spec: RunSpec) -> None:
         raise ValueError(f"workload.chunk={spec.workload.chunk}: with a GPU a prompt is simulated in one piece")
 
 
-def _notes(spec: RunSpec, settled: RunSpec) -> Iterator[str]:
+def _notes(spec: RunSpec, resolved: RunSpec) -> Iterator[str]:
     if spec.engine.deferral == "auto":
-        yield f"deferral=auto chose {settled.engine.deferral}"
+        yield f"deferral=auto chose {resolved.engine.deferral}"
     if spec.machine and spec.machine.gpu and spec.engine.cuda_graph and spec.workload.phase == "prefill":
         yield "+c changes nothing: a graph holds the decode step alone"
 
 
-def _spans(graph: Graph, played: Played) -> Iterator[Span]:
+def _spans(graph: Graph, execution: Execution) -> Iterator[Span]:
     """In order of their begin; tasks that take no time only order others."""
-    for place in sorted(range(len(graph.tasks)), key=lambda one: (played.begin_s[one], one)):
+    for place in sorted(range(len(graph.tasks)), key=lambda one: (execution.begin_s[one], one)):
         task = graph.tasks[place]
         if task.seconds > 0:
             yield Span(
                 resource=task.resource,
                 name=task.name,
                 kind=task.kind,
-                begin_s=played.begin_s[place],
-                end_s=played.end_s[place],
+                begin_s=execution.begin_s[place],
+                end_s=execution.end_s[place],
                 layer=task.layer,
             )
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ktbench.sim.calibration import Calibration, read_calibration
-from ktbench.sim.executor import Graph, play
+from ktbench.sim.executor import Graph, execute
 from ktbench.sim.simulation import step_graph
 from ktbench.spec.run_spec import RunSpec
 from tests.sim.real import real_model
@@ -22,7 +22,7 @@ EXPERT = 3 * 7168 * 2048
 
 
 def step_s(spec: RunSpec, cost: Calibration = COST) -> float:
-    return play(step_graph(spec, cost).tasks).total_s
+    return execute(step_graph(spec, cost).tasks).total_s
 
 
 def names(graph: Graph, kind: str) -> list[str]:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ktbench.sim.calibration import Calibration, read_calibration
-from ktbench.sim.executor import Graph, apply_contention, play
-from ktbench.sim.simulation import settled_deferral, step_graph, with_deferral
+from ktbench.sim.executor import Graph, apply_contention, execute
+from ktbench.sim.simulation import resolved_deferral, step_graph, with_deferral
 from ktbench.sim.work import step_counters, step_work
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.run_spec import RunSpec
@@ -29,7 +29,7 @@ def cell(*, prompt: int = 64, phase: str = "decode", machine: dict[str, Any] | N
 
 
 def step_s(spec: RunSpec, cost: Calibration = COST) -> float:
-    return play(step_graph(spec, cost).tasks).total_s
+    return execute(step_graph(spec, cost).tasks).total_s
 
 
 def free_of_overheads(cost: Calibration) -> Calibration:
@@ -102,7 +102,7 @@ def test_roles_work_at_the_same_time_only_where_they_are_apart() -> None:
     for engine, overlap in ((SPLIT, True), (LEAN, False)):
         graph = step_graph(cell(**engine, deferral=3), COST)
         busy = sum(task.seconds for task in graph.tasks)
-        assert (busy > 1.01 * play(graph.tasks).total_s) == overlap
+        assert (busy > 1.01 * execute(graph.tasks).total_s) == overlap
     assert step_s(cell(**SPLIT, deferral=3)) < step_s(cell(**SPLIT))
     assert step_s(cell(**LEAN, deferral=3)) >= step_s(cell(**LEAN))
 
@@ -116,7 +116,7 @@ def test_deferral_leaves_the_last_layer_whole() -> None:
 
 def test_deferral_auto_takes_the_smallest_that_keeps_the_host_busy() -> None:
     spec = cell(**SPLIT, deferral="auto")
-    chosen = settled_deferral(spec, COST)
+    chosen = resolved_deferral(spec, COST)
     assert 0 <= chosen <= 6
     assert step_s(spec) == step_s(with_deferral(spec, chosen))
 
@@ -140,7 +140,7 @@ def test_tasks_side_by_side_share_what_both_read(lengths: tuple[float, float], e
     for resource, seconds in zip(("host", "device"), lengths, strict=True):
         alone.add("task", "other", resource, seconds)  # type: ignore[arg-type]
         contended.add("task", "other", resource, 2 * seconds)  # type: ignore[arg-type]
-    assert play(apply_contention(alone, contended).tasks).end_s == pytest.approx(ends, rel=0.01)
+    assert execute(apply_contention(alone, contended).tasks).end_s == pytest.approx(ends, rel=0.01)
 
 
 def test_counters_move_with_their_features() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ktbench.sim.executor import Graph, Played, Task, play
+from ktbench.sim.executor import Execution, Graph, Task, execute
 from ktbench.spec.timeline import RESOURCES, Resource
 
 
@@ -46,28 +46,28 @@ def on_each(tasks: list[Task]) -> dict[Resource, list[int]]:
 @given(graphs())
 def test_tasks_run_as_the_longest_path_says(tasks: list[Task]) -> None:
     begin, end = longest_path_s(tasks)
-    assert play(tasks) == Played(begin_s=tuple(begin), end_s=tuple(end))
+    assert execute(tasks) == Execution(begin_s=tuple(begin), end_s=tuple(end))
 
 
 @given(graphs())
 def test_a_resource_works_on_one_task_at_a_time_in_order(tasks: list[Task]) -> None:
-    played = play(tasks)
+    execution = execute(tasks)
     for places in on_each(tasks).values():
         for one, following in pairwise(places):
-            assert played.end_s[one] <= played.begin_s[following]
+            assert execution.end_s[one] <= execution.begin_s[following]
 
 
 @given(graphs())
 def test_every_task_takes_its_seconds_after_what_it_waits_for(tasks: list[Task]) -> None:
-    played = play(tasks)
+    execution = execute(tasks)
     for place, task in enumerate(tasks):
-        assert played.end_s[place] - played.begin_s[place] == task.seconds
-        assert all(played.end_s[other] <= played.begin_s[place] for other in task.after)
+        assert execution.end_s[place] - execution.begin_s[place] == task.seconds
+        assert all(execution.end_s[other] <= execution.begin_s[place] for other in task.after)
 
 
 @given(graphs())
 def test_the_total_lies_between_the_busiest_resource_and_the_sum(tasks: list[Task]) -> None:
-    total_s = play(tasks).total_s
+    total_s = execute(tasks).total_s
     busy_s = [sum(tasks[place].seconds for place in places) for places in on_each(tasks).values()]
     assert max(busy_s, default=0.0) <= total_s <= sum(busy_s)
     assert total_s == max(longest_path_s(tasks)[1], default=0.0)
@@ -81,7 +81,7 @@ def test_a_task_that_takes_longer_makes_nothing_end_earlier(tasks: list[Task], p
     for at, task in enumerate(tasks):
         seconds = task.seconds + (more if at == place else 0)
         slower.add(task.name, task.kind, task.resource, seconds, *task.after)
-    assert all(one <= other for one, other in zip(play(tasks).end_s, play(slower.tasks).end_s, strict=True))
+    assert all(one <= other for one, other in zip(execute(tasks).end_s, execute(slower.tasks).end_s, strict=True))
 
 
 def test_a_task_that_is_not_ready_holds_up_those_behind_it() -> None:
@@ -89,12 +89,12 @@ def test_a_task_that_is_not_ready_holds_up_those_behind_it() -> None:
     slow = graph.add("slow", "other", "host", 5.0)
     waiting = graph.add("waiting", "other", "device", 1.0, slow)
     behind = graph.add("behind", "other", "device", 1.0)
-    played = play(graph.tasks)
-    assert (played.begin_s[waiting], played.begin_s[behind]) == (5.0, 6.0)
+    execution = execute(graph.tasks)
+    assert (execution.begin_s[waiting], execution.begin_s[behind]) == (5.0, 6.0)
 
 
 def test_nothing_takes_no_time() -> None:
-    assert play([]).total_s == 0.0
+    assert execute([]).total_s == 0.0
 
 
 def test_what_a_task_does_not_wait_for_is_left_out() -> None:
@@ -123,4 +123,4 @@ def test_a_task_that_can_never_begin_is_refused(after: tuple[int, ...]) -> None:
     circle = Task(name="circle", kind="other", resource="host", seconds=1.0, after=after)
     behind = Task(name="behind", kind="other", resource="host", seconds=1.0)
     with pytest.raises(ValueError, match="circle"):
-        play([circle, behind])
+        execute([circle, behind])

@@ -10,7 +10,7 @@ import pytest
 
 from ktbench.sim.calibration import Calibration
 from ktbench.sim.cost_gpu import gpu_costs
-from ktbench.sim.executor import play
+from ktbench.sim.executor import execute
 from ktbench.sim.simulation import step_graph
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec
@@ -59,19 +59,19 @@ def test_a_deferred_part_is_awaited_by_the_next_moe_layer_and_by_nobody_before()
 
 def test_deferred_experts_run_while_the_device_computes_the_next_attention() -> None:
     graph = step_graph(real_cell(V3, deferral=3), COST)
-    played = play(graph.tasks)
+    execution = execute(graph.tasks)
     place = {task.name: at for at, task in enumerate(graph.tasks)}
-    assert played.begin_s[place["attention 4"]] < played.end_s[place["deferred 3"]]
-    assert played.begin_s[place["deferred 3"]] == played.end_s[place["experts 3"]]
-    assert played.begin_s[place["experts 4"]] >= played.end_s[place["deferred 3"]]
+    assert execution.begin_s[place["attention 4"]] < execution.end_s[place["deferred 3"]]
+    assert execution.begin_s[place["deferred 3"]] == execution.end_s[place["experts 3"]]
+    assert execution.begin_s[place["experts 4"]] >= execution.end_s[place["deferred 3"]]
 
 
 @pytest.mark.parametrize("model", [V3, V2, QWEN2])
 @pytest.mark.parametrize("deferral", range(1, 7))
 def test_deferral_gains_and_never_more_than_the_device_takes(model: ModelSpec, deferral: int) -> None:
     plain, deferred = (step_graph(real_cell(model, deferral=count), COST) for count in (0, deferral))
-    assert play(deferred.tasks).total_s < play(plain.tasks).total_s
-    assert play(deferred.tasks).total_s > host_s(plain)
+    assert execute(deferred.tasks).total_s < execute(plain.tasks).total_s
+    assert execute(deferred.tasks).total_s > host_s(plain)
 
 
 @pytest.mark.parametrize("count", [1, 3, 8])
@@ -95,11 +95,11 @@ def test_prefill_defers_and_skips_only_where_it_is_asked_to(engine: dict[str, An
 
 def overlaps(spec: RunSpec) -> bool:
     graph = step_graph(spec, COST)
-    played = play(graph.tasks)
+    execution = execute(graph.tasks)
     shared = [at for at, task in enumerate(graph.tasks) if task.kind == "shared"]
     calls = [at for at, task in enumerate(graph.tasks) if task.kind == "experts"]
     return any(
-        min(played.end_s[one], played.end_s[other]) > max(played.begin_s[one], played.begin_s[other])
+        min(execution.end_s[one], execution.end_s[other]) > max(execution.begin_s[one], execution.begin_s[other])
         for one in shared
         for other in calls
     )
@@ -134,12 +134,12 @@ def test_the_shared_expert_runs_beside_the_experts_as_each_familys_module_has_it
 @pytest.mark.parametrize("model", [V3, V2, QWEN2, QWEN3])
 def test_in_base_nothing_overlaps(model: ModelSpec, phase: str) -> None:
     graph = step_graph(real_cell(model, phase=phase, **OFF), COST)
-    assert play(graph.tasks).total_s == pytest.approx(sum(task.seconds for task in graph.tasks))
+    assert execute(graph.tasks).total_s == pytest.approx(sum(task.seconds for task in graph.tasks))
 
 
 def test_in_base_nothing_overlaps_with_deferral_either() -> None:
     graph = step_graph(real_cell(V3, **OFF, deferral=2), COST)
-    assert play(graph.tasks).total_s == pytest.approx(sum(task.seconds for task in graph.tasks))
+    assert execute(graph.tasks).total_s == pytest.approx(sum(task.seconds for task in graph.tasks))
 
 
 def test_without_a_graph_deepseek_goes_shared_expert_copy_experts_copy() -> None:
@@ -292,10 +292,10 @@ def test_a_small_step_is_the_one_written_by_hand(
     engine: dict[str, Any], wanted: list[tuple[str, str, float, float]]
 ) -> None:
     graph = step_graph(real_cell(TWO_LAYERS, work={"prompt": 500, "steps": 1}, **engine), ROUND)
-    played = play(graph.tasks)
+    execution = execute(graph.tasks)
     assert [(task.resource, task.name) for task in graph.tasks] == [(where, name) for where, name, *_ in wanted]
-    assert [begin * 1e6 for begin in played.begin_s] == pytest.approx([begin for *_, begin, _ in wanted], abs=0.5)
-    assert [end * 1e6 for end in played.end_s] == pytest.approx([end for *_, end in wanted], abs=0.5)
+    assert [begin * 1e6 for begin in execution.begin_s] == pytest.approx([begin for *_, begin, _ in wanted], abs=0.5)
+    assert [end * 1e6 for end in execution.end_s] == pytest.approx([end for *_, end in wanted], abs=0.5)
 
 
 def test_launches_come_before_what_they_launch_where_no_graph_holds_them() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ktbench.sim.executor import play
+from ktbench.sim.executor import execute
 from ktbench.sim.simulation import step_graph
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from tests.sim.real import real_cell, real_machine
@@ -48,7 +48,7 @@ def test_with_an_infinite_device_and_link_prefill_is_the_hosts_calls() -> None:
     quick = real_machine(gpu_gb_per_s=1e12, gpu_tflops=1e12, gpu_ghz=1e12, link_gb_per_s=1e12)
     spec = real_cell(V3, machine=quick, phase="prefill")
     graph = step_graph(spec, FREE.changed({"pageable_gb_per_s": 1e12}))
-    assert play(graph.tasks).total_s == pytest.approx(host_s(graph), rel=1e-6)
+    assert execute(graph.tasks).total_s == pytest.approx(host_s(graph), rel=1e-6)
 
 
 MACHINES = st.fixed_dictionaries(

@@ -99,7 +99,7 @@ def test_every_group_has_cells(errors: Sequence[PublishedError]) -> None:
 def test_a_fit_finds_constants_again(observations: Sequence[Observation], calibrations: dict[str, Calibration]) -> None:
     stage: Stage = next(one for one in STAGES["ktransformers"] if one.name == "PyTorch's AVX-512 kernel")
     true = calibrations["ktransformers"].changed({"base_vector_peak": 0.31})
-    seen = [replace(one, value=simulated_value(one, true)) for one in observations if stage.sees(one)]
+    seen = [replace(one, value=simulated_value(one, true)) for one in observations if stage.selects(one)]
     found = _fit(stage, seen, calibrations["ktransformers"])
     assert found.calibration["base_vector_peak"] == pytest.approx(0.31, rel=0.02)
     assert found.rms < 0.01

@@ -17,7 +17,7 @@ from ktbench.sim.calibration import Calibration, read_calibration
 from ktbench.sim.fitting import fit_measured, is_fitted
 from ktbench.sim.judging import judge_measured, quality_of
 from ktbench.sim.measured import MeasuredCell, machine_at, measured_cell, recorded_machine
-from ktbench.sim.simulation import settled_deferral, with_deferral
+from ktbench.sim.simulation import resolved_deferral, with_deferral
 from ktbench.sim.work import step_counters, step_work
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.record import Cell, Record, RoofSample
@@ -76,7 +76,7 @@ def test_work_is_that_of_the_records() -> None:
 def test_counters_move_where_those_of_the_records_did() -> None:
     for one in kept():
         spec = replace(one.cell.spec, machine=one.machine)
-        counted = step_counters(with_deferral(spec, settled_deferral(spec, COST)), COST)
+        counted = step_counters(with_deferral(spec, resolved_deferral(spec, COST)), COST)
         for evidence in one.records[-1].evidence:
             if evidence.seen is not None:
                 seen = counted[evidence.counter]

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from ktbench.sim.calibration import read_calibration
-from ktbench.sim.executor import busy_share, play
-from ktbench.sim.simulation import Simulation, settled_deferral, simulate, step_graph, step_seconds, with_deferral
-from ktbench.spec.deferral import choose_deferral, deferral_candidates
-from ktbench.spec.engine import PlacementSpec
+from ktbench.sim.executor import busy_share, execute
+from ktbench.sim.simulation import Simulation, resolved_deferral, simulate, step_graph, step_seconds, with_deferral
+from ktbench.spec.engine import PlacementSpec, choose_deferral, deferral_candidates
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from ktbench.spec.wire import to_plain
 from tests.sim.real import real_cell, real_machine, real_model
@@ -87,9 +86,9 @@ def test_deferral_auto_is_settled_and_noted(model: ModelSpec) -> None:
     found = simulate(real_cell(model, deferral="auto"))
     (note,) = found.notes
     chosen = int(note.removeprefix("deferral=auto chose "))
-    settled = simulate(real_cell(model, deferral=chosen))
-    assert (found.step_s, found.counters) == (settled.step_s, settled.counters)
-    assert settled.notes == ()
+    resolved = simulate(real_cell(model, deferral=chosen))
+    assert (found.step_s, found.counters) == (resolved.step_s, resolved.counters)
+    assert resolved.notes == ()
 
 
 def test_a_graph_in_prefill_is_noted_to_change_nothing() -> None:
@@ -101,9 +100,9 @@ def test_a_graph_in_prefill_is_noted_to_change_nothing() -> None:
 
 def test_a_machine_without_a_gpu_goes_to_the_cores() -> None:
     spec = cell_on(testbed(gpu=None, calibration="ktbench"), packed_dense=True)
-    played = play(step_graph(spec, read_calibration("ktbench")).tasks)
+    execution = execute(step_graph(spec, read_calibration("ktbench")).tasks)
     found = simulate(spec)
-    assert found.step_s == played.total_s
+    assert found.step_s == execution.total_s
     assert set(found.timeline.resources) <= {"host", "device"}
 
 
@@ -166,7 +165,7 @@ def auto(model: str | ModelSpec, machine: str = "paper_a100", precision: str = "
 def test_the_number_is_the_rules_for_the_hosts_busy_shares(model: ModelSpec, machine: str, precision: str) -> None:
     spec = auto(model, machine, precision)
     graphs = [step_graph(with_deferral(spec, n), COST) for n in deferral_candidates(model.shape.top_k)]
-    chosen = settled_deferral(spec, COST)
+    chosen = resolved_deferral(spec, COST)
     assert chosen == choose_deferral([busy_share(graph.tasks, "host") for graph in graphs])
     assert step_graph(spec, COST).tasks == graphs[chosen].tasks
 
@@ -184,26 +183,26 @@ def test_the_number_is_the_rules_for_the_hosts_busy_shares(model: ModelSpec, mac
 )
 def test_the_papers_choices_are_met_within_two(model: str, machine: str, precision: str, published: int) -> None:
     """KTransformers, section 6.2."""
-    assert abs(settled_deferral(auto(model, machine, precision), COST) - published) <= 2
+    assert abs(resolved_deferral(auto(model, machine, precision), COST) - published) <= 2
 
 
 @pytest.mark.parametrize("top_k", [1, 2])
 def test_two_experts_stay_immediate(top_k: int) -> None:
     model = real_model("qwen3_30b_a3b", num_hidden_layers=3, num_experts_per_tok=top_k)
-    assert settled_deferral(auto(model), COST) == 0
+    assert resolved_deferral(auto(model), COST) == 0
 
 
 def test_nothing_is_deferred_where_the_device_takes_no_time() -> None:
     quick = real_machine(gpu_gb_per_s=1e9, gpu_tflops=1e9, gpu_ghz=1e9)
     none = {"launch_us": 0.0, "kernel_us": 0.0, "sync_ms": 0.0}
-    assert settled_deferral(replace(auto(V3_OF_8), machine=quick), COST.changed(none)) == 0
+    assert resolved_deferral(replace(auto(V3_OF_8), machine=quick), COST.changed(none)) == 0
 
 
 def test_prefill_has_nothing_to_choose() -> None:
-    assert settled_deferral(real_cell(V3_OF_8, phase="prefill", deferral="auto"), COST) == 0
+    assert resolved_deferral(real_cell(V3_OF_8, phase="prefill", deferral="auto"), COST) == 0
 
 
 def test_a_number_is_kept() -> None:
     two = with_deferral(auto(V3_OF_8), 2)
-    assert settled_deferral(two, COST) == two.engine.deferral == 2
+    assert resolved_deferral(two, COST) == two.engine.deferral == 2
     assert step_seconds(two, COST) < step_seconds(with_deferral(two, 0), COST)

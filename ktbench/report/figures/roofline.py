@@ -34,6 +34,7 @@ from ktbench.results.row import Row
 from ktbench.results.usage import Spread, peak_spreads, read_spread
 
 _TALL_IN, _TITLE_IN, _BELOW_IN = 2.4, 0.16, 0.34
+_WIDE_IN = PAGE_IN - LEFT_IN - 3 * RIGHT_IN  # the name of a tick at the right end needs room
 _ROOM = 2.0  # around the outermost points and roofs, as a factor
 _STEPS = 60  # a band bends where slope and peak meet
 
@@ -52,9 +53,8 @@ def draw_roofline(rows: Sequence[Row]) -> Sheet | None:
     head, tall = TOP_IN + len(legend) * LEGEND_LINE_IN, _TITLE_IN + _TALL_IN + _BELOW_IN
     figure = sheet(PAGE_IN, head + len(machines) * tall, _caption(rows, found))
     draw_legend(figure, legend, TOP_IN)
-    width = PAGE_IN - LEFT_IN - RIGHT_IN
     for n, name in enumerate(machines):
-        axes = axes_at(figure, LEFT_IN, head + n * tall + _TITLE_IN, width, _TALL_IN)
+        axes = axes_at(figure, LEFT_IN, head + n * tall + _TITLE_IN, _WIDE_IN, _TALL_IN)
         if len(machines) > 1:
             axes.set_title(name, fontsize=LABEL_PT, pad=2)
         _draw(axes, [row for row in found if _machine(row) == name], look_of)
@@ -95,7 +95,7 @@ def _draw(axes: Axes, rows: Sequence[Row], look_of: Mapping[str, Look]) -> None:
     ys = [*(y for *_, y in points), *([peak.mid / 1e12 for peak in peaks.values()] or [read.mid * x[1] / 1e12])]
     frame = Frame(
         axes=axes,
-        width_in=PAGE_IN - LEFT_IN - RIGHT_IN,
+        width_in=_WIDE_IN,
         height_in=_TALL_IN,
         x=x,
         y=(min(ys) / _ROOM, max(ys) * _ROOM),

@@ -39,9 +39,11 @@ told.filtered = [...table.tBodies[0].rows].filter((row) => !row.hidden).map((row
 told.count = document.querySelector("output").textContent;
 input.value = "";
 input.dispatchEvent(new Event("input"));
-const plot = document.querySelector(".plot"), tip = document.querySelector("#tip"), box = plot.getBoundingClientRect();
+const plot = document.querySelector(".figure"), tip = document.querySelector("#tip");
+const box = document.getElementById(`${plot.id}-mark-1`).getBoundingClientRect();
 told.hiddenAtFirst = tip.hidden;
-const at = { clientX: box.left + 40, clientY: box.top + 24 + 42, bubbles: true, pointerType: "mouse" };
+const at = { clientX: box.left + box.width / 2, clientY: box.top + box.height / 2,
+  bubbles: true, pointerType: "mouse" };
 plot.dispatchEvent(new PointerEvent("pointermove", at));
 told.hover = tip.textContent;
 told.inside = tip.getBoundingClientRect().right <= innerWidth;

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from html import unescape
@@ -13,14 +11,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from ktbench.report.web.plot import WIDE, Plot
-from ktbench.report.web.scale import Scale
 
 from ktbench.report.documents import Document, documents_of
+from ktbench.report.figures.draw import draw, further_figures
 from ktbench.report.web.findings import best_sentence, findings_of
 from ktbench.report.web.origin import facts_by_machine, origin_of
 from ktbench.report.web.page import page_html
-from ktbench.report.web.tooltips import Deck, deal
+from ktbench.report.web.section import Figures, section_of
+from ktbench.report.web.tooltips import TooltipIndex, cards_of
 from ktbench.report.web.warnings import warnings_of, warnings_of_run
 from ktbench.report.write import write_report
 from ktbench.resources import data_folder
@@ -108,7 +106,7 @@ def test_is_balanced_and_refers_to_nothing_outside(pages: Pages, name: str) -> N
     assert len(set(found.ids)) == len(found.ids)
     anchors = {link for link in found.links if not link.startswith("data:")}
     assert anchors <= {f"#{name}" for name in found.ids}
-    assert "@import" not in text and "url(" not in text
+    assert "@import" not in text and not re.search(r"url\((?!#)", text)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -128,10 +126,12 @@ def test_what_the_script_reads_points_at_cards(pages: Pages, name: str) -> None:
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
     assert found is not None
     data = json.loads(found[1])
-    for plot, spots in data["plots"].items():
-        assert f'id="{plot}"' in text
-        for x, _, card, *_ in spots:
-            assert 0 <= x <= 1000 and 0 <= card < len(data["cards"])
+    for figure, marks in data["marks"].items():
+        assert f'id="{figure}"' in text
+        for mark, cards in marks.items():
+            assert text.count(f'id="{figure}-{mark}"') == 1
+            numbers = [card if isinstance(card, int) else card[0] for card in cards]
+            assert all(0 <= card < len(data["cards"]) for card in numbers)
     cards = [int(card) for card in re.findall(r'data-card="(\d+)"', text)]
     assert all(card < len(data["cards"]) for card in cards)
 
@@ -165,7 +165,7 @@ def test_the_summary_says_what_helped_what_did_not_and_what_could_not_run() -> N
         rounds=12,
     )
     found = {finding.kind: finding for finding in findings_of(rows_of(in_memory(store)))}
-    said = {kind: [(one.subject, one.provenance) for one in finding.said] for kind, finding in found.items()}
+    said = {kind: [(one.subject, one.provenance) for one in finding.statements] for kind, finding in found.items()}
     assert said == {
         "faster": [("+v", "measured")],
         "slower": [("+m", "measured")],
@@ -174,16 +174,16 @@ def test_the_summary_says_what_helped_what_did_not_and_what_could_not_run() -> N
         "absent": [("+v+d+n", None)],
     }
     assert re.fullmatch(
-        r"2\.0\d× \[[\d.]+, [\d.]+\] the speed of base \([\d.]+ tokens/s\)", found["faster"].said[0].text
+        r"2\.0\d× \[[\d.]+, [\d.]+\] the speed of base \([\d.]+ tokens/s\)", found["faster"].statements[0].text
     )
-    assert found["absent"].said[0].text == f"UNSUPPORTED: {NO_NUMA}"
+    assert found["absent"].statements[0].text == f"UNSUPPORTED: {NO_NUMA}"
 
 
 def test_arms_of_many_points_are_one_sentence() -> None:
     run = in_memory(replace(DECODE, prompts=(64, 512, 2048)))
     (helped, *_) = findings_of(rows_of(run))
-    assert [one.subject for one in helped.said] == ["+v", "+v+d"]
-    assert all(one.text.startswith("at all 3 points, ") for one in helped.said)
+    assert [one.subject for one in helped.statements] == ["+v", "+v+d"]
+    assert all(one.text.startswith("at all 3 points, ") for one in helped.statements)
 
 
 def test_simulated_numbers_say_so_and_have_no_interval() -> None:
@@ -215,13 +215,49 @@ def test_rounds_too_few_for_an_interval_have_no_spread(rounds: int) -> None:
     assert few.endswith("or of too few rounds.") and "±" not in few
 
 
-def test_cards_say_what_the_table_moved_to_its_caption() -> None:
+def test_cards_have_what_the_table_moved_to_its_caption() -> None:
     (document,) = documents_of(in_memory(DECODE))
-    deck = Deck()
-    dealt = deal(document, deck)
-    facts = dict(deck.cards[dealt.lines[1]].facts)
+    facts = dict(cards_of(document)[document.rows[1].cell,].facts)
     assert facts["provenance"] == "measured"
     assert all(column.heading != "provenance" for column in document.table.columns)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_mark_of_a_figure_has_a_card_and_every_timed_cell_a_mark(pages: Pages, name: str) -> None:
+    _, documents, _ = pages[name]
+    for document in documents:
+        cards = cards_of(document)
+        figure = draw(document)
+        marked = {mark.key for marks in figure.marks.values() for mark in marks}
+        assert marked <= cards.keys()
+        if document.kind == "table" and document.table.figure in ("bars", "roles", "depth"):
+            assert {(row.cell,) for row in document.rows if row.role == "arm" and row.timed} <= marked
+        for _, further in further_figures(document):
+            assert {mark.key for marks in further.marks.values() for mark in marks} <= cards.keys()
+
+
+def test_marked_bars_are_as_high_as_the_speed_ups_that_their_cards_show() -> None:
+    (document,) = documents_of(in_memory(DECODE))
+    cards, figure = cards_of(document), draw(document)
+    heights = {}
+    for patch in figure.axes[0].patches:
+        ((mark,)) = figure.marks[patch.get_gid() or ""]
+        heights[cards[mark.key].name] = (patch.get_height(), dict(cards[mark.key].facts)["speed-up (×)"])  # type: ignore[attr-defined]
+    assert heights.keys() == {"base", "+v", "+v+d"} and heights["base"][0] == 1
+    for name in ("+v", "+v+d"):
+        height, shown = heights[name]
+        assert float(shown.partition(" ")[0]) == pytest.approx(height, rel=5e-3)
+
+
+def test_colours_of_figures_follow_the_page(pages: Pages) -> None:
+    *_, text = pages["decode"]
+    figures = Figures()
+    (document,) = documents_of(in_memory(DECODE))
+    section_of(document, TooltipIndex(), figures, "")
+    for colour in figures.styles.colours:
+        assert f"--c-{colour}:light-dark(#{colour},#" in text
+    for svg in re.findall(r"<svg viewBox.*?</svg>", text, re.DOTALL):
+        assert not re.search(r"#[0-9a-f]{6}\b|style=|DejaVu", svg)
 
 
 def test_every_run_has_a_page_among_its_files(tmp_path: Path) -> None:
@@ -237,20 +273,7 @@ def test_a_step_that_reads_no_weights_has_no_place_in_a_roofline() -> None:
     idle = Work(weight_bytes=0, flops=0, tokens=1)
     records = tuple(replace(one, work=idle) if one.cell == label else one for one in run.records)
     page = page_html(replace(run, records=records), documents_of(replace(run, records=records)))
-    assert "1 timed cells say no work" in page
-
-
-def test_the_page_needs_no_matplotlib_which_takes_a_second_to_load() -> None:
-    words = "import sys, ktbench.report.web.page; sys.exit('matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", words], check=False).returncode == 0
-
-
-@pytest.mark.parametrize(("count", "named"), [(0, 0), (1, 1), (9, 9), (10, 5), (19, 7)])
-def test_of_many_values_below_a_plot_so_many_are_named_as_have_room(count: int, named: int) -> None:
-    plot = Plot(height=100.0, label="")
-    plot.names_below(Scale(low=0.0, high=20.0, start=0.0, end=WIDE), range(count))
-    names = re.findall(r'<text class="tick"[^>]*>(.*?)</text>', str(plot.svg()))
-    assert len(names) == named and names[:1] == ["0"][:count]
+    assert "1 timed cells report no work" in page
 
 
 def test_the_cpus_of_each_numa_node_stand_together() -> None:
@@ -279,4 +302,4 @@ def test_machines_of_a_spread_run_are_told_apart() -> None:
 def test_a_machine_that_nobody_described_is_said() -> None:
     run = replace(in_memory(replace(DECODE, rounds=1)), environments=())
     assert facts_by_machine(run) == {} and dict(origin_of(run))["commit"] == "—"
-    assert "No sitting described it." in page_html(run, documents_of(run))
+    assert "No session described the machine." in page_html(run, documents_of(run))
