@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ktbench.results.row import Row, groups_of
 from ktbench.results.settings import TOKENS, Setting, alike, setting_text, settings_of, varying
-from ktbench.spec.arms import PRECISIONS
 from ktbench.spec.record import Cell
+from ktbench.spec.sweep import PRECISIONS
 
 
 def cell_names(cells: Sequence[Cell]) -> dict[str, str]:

@@ -23,8 +23,7 @@ from ktbench.engine.routing import PassRouting, Routing
 from ktbench.engine.support import configured, require
 from ktbench.engine.work import DenseWork, ExpertsWork, mean_work, step_work
 from ktbench.engine.workload_trace import TraceCache, TraceReplay, TraceWriter, WorkloadTrace, pass_runner
-from ktbench.spec.deferral import choose_deferral, deferral_candidates
-from ktbench.spec.engine import EngineSpec, PlacementSpec
+from ktbench.spec.engine import EngineSpec, PlacementSpec, choose_deferral, deferral_candidates
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from ktbench.spec.timeline import Timeline

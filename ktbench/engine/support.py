@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from ktbench.engine.protocol import Unsupported
-from ktbench.spec.deferral import MIN_IMMEDIATE_EXPERTS
+from ktbench.spec.engine import MIN_IMMEDIATE_EXPERTS
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from ktbench.spec.weights import BLOCK, BLOCK_BYTES, FORMATS
 

@@ -126,8 +126,8 @@ def _require_same(path: Path, subject: ReferenceHeader) -> None:
         raise ValueError(f"{path}: is no file of predictions; evaluate the baseline again")
     if differs := next((name for name in to_plain(subject) if getattr(found, name) != getattr(subject, name)), None):
         raise ValueError(
-            f"{path}: predictions of {differs}={getattr(found, differs)}, this is {getattr(subject, differs)}; ask the "
-            "baseline again"
+            f"{path}: predictions of {differs}={getattr(found, differs)}, this is {getattr(subject, differs)}; "
+            "evaluate the baseline again"
         )
     expected = _header_bytes(subject) + subject.data_bytes
     if (size := path.stat().st_size) != expected:

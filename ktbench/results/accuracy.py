@@ -24,9 +24,9 @@ from ktbench.results.row import Row
 from ktbench.results.rows import rows_of
 from ktbench.results.run import Run
 from ktbench.results.scores import Change, Estimate, Pair, Stratum, change_of, pairs_of, score_of
-from ktbench.spec.arms import PRECISIONS
 from ktbench.spec.record import SCORE, Outcome, Provenance, TaskResult
 from ktbench.spec.suite import SuiteSpec
+from ktbench.spec.sweep import PRECISIONS
 
 _BASELINE = "it is the baseline"
 

@@ -12,11 +12,11 @@ from typing import Any
 from ktbench.resources import data_folder
 from ktbench.results.lines import StoreError
 from ktbench.results.settings import setting_text, settings_of, without_precision
-from ktbench.spec.arms import arm_changes, arm_peer
 from ktbench.spec.peers import BY_NAME
 from ktbench.spec.published import NOT_OURS, STANDS_FOR, Metric, Published
 from ktbench.spec.record import Part
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.sweep import arm_changes, arm_peer
 from ktbench.spec.wire import from_plain
 
 COLUMNS = tuple(field.name for field in fields(Published))

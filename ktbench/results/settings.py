@@ -10,12 +10,12 @@ from typing import Any, TypeAlias
 import yaml
 
 from ktbench.resources import data_folder
-from ktbench.spec.arms import PRECISIONS
 from ktbench.spec.features import BY_NAME
 from ktbench.spec.inject import InjectSpec
 from ktbench.spec.machine import CONSTANTS, MachineSpec
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.sweep import PRECISIONS
 from ktbench.spec.wire import digest, from_plain, to_plain
 
 Setting: TypeAlias = bool | int | float | str | None

@@ -13,11 +13,10 @@ import yaml
 from ktbench.sim.calibration import Calibration
 from ktbench.sim.executor import busy_share
 from ktbench.sim.simulation import step_graph, step_seconds, with_deferral
-from ktbench.spec.arms import arm_peer
 from ktbench.spec.cells import plan_cells
 from ktbench.spec.published import NOT_OURS, STANDS_FOR, Published
 from ktbench.spec.run_spec import RunSpec
-from ktbench.spec.sweep import SweepSpec
+from ktbench.spec.sweep import SweepSpec, arm_peer
 
 # Seconds of a step; the share of it in which the host works; the share that deferral saves of it.
 Kind = Literal["step_s", "host_busy", "time_saved"]

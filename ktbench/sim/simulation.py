@@ -12,7 +12,7 @@ from ktbench.sim.cost_gpu import gpu_costs
 from ktbench.sim.executor import Execution, Graph, busy_share, execute
 from ktbench.sim.graph import build_graph
 from ktbench.sim.work import step_counters, step_work
-from ktbench.spec.deferral import choose_deferral, deferral_candidates
+from ktbench.spec.engine import choose_deferral, deferral_candidates
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.record import RoofSample, Work
 from ktbench.spec.run_spec import RunSpec
@@ -99,7 +99,7 @@ def step_seconds(spec: RunSpec, cost: Calibration) -> float:
 
 
 def resolved_deferral(spec: RunSpec, cost: Calibration) -> int:
-    """Experts that a token defers; for `auto` as `ktbench.spec.deferral` chooses from simulated steps."""
+    """Experts that a token defers; for `auto` as `ktbench.spec.engine` chooses from simulated steps."""
     if spec.engine.deferral != "auto":
         return spec.engine.deferral
     candidates = deferral_candidates(spec.model.shape.top_k)

@@ -10,7 +10,6 @@ from copy import deepcopy
 from dataclasses import fields
 from typing import Any
 
-from ktbench.spec.arms import arm_changes, arm_precision
 from ktbench.spec.errors import RequestError
 from ktbench.spec.features import BY_NAME, FEATURES, Feature
 from ktbench.spec.machine import BY_NAME as CONSTANTS
@@ -18,7 +17,7 @@ from ktbench.spec.machine import with_constant
 from ktbench.spec.peers import is_black_box
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
-from ktbench.spec.sweep import SweepSpec
+from ktbench.spec.sweep import SweepSpec, arm_changes, arm_precision
 from ktbench.spec.wire import from_plain, spec_id, to_plain
 
 # Smaller layers are those of toy models, which may stay in the cache.

@@ -1,13 +1,17 @@
-"""The engine's side of a spec: features, who runs what, and where experts live."""
+"""The engine's side of a spec: features, roles, where experts live, and the rule of `deferral=auto`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from ktbench.spec.errors import at_least
 from ktbench.spec.features import BY_NAME, FEATURES, FeatureValue, features_label
 
+# At least so many of a token's experts stay immediate, for accuracy (KTransformers, section 4.2).
+MIN_IMMEDIATE_EXPERTS = 2
+_AS_BUSY = 0.97
 Device = Literal["cpu", "cuda"]
 Roles = Literal["shared", "split"]
 Policy = Literal["host", "uniform", "frequency", "front_loading", "random", "dynamic"]
@@ -127,3 +131,20 @@ class EngineSpec:
     def label(self) -> str:
         """How labels write the features: `base`, `+v+d`."""
         return features_label(self.features)
+
+
+def deferral_candidates(top_k: int) -> range:
+    """The numbers of deferred experts to choose from: 0 to `top_k` - MIN_IMMEDIATE_EXPERTS, always 0 at least."""
+    return range(max(top_k - MIN_IMMEDIATE_EXPERTS, 0) + 1)
+
+
+def choose_deferral(busy_shares: Sequence[float]) -> int:
+    """The smallest number of deferred experts whose host busy share is at least 0.97 of the largest.
+
+    `busy_shares[n]` is the share of a step in which the host role runs experts, with n of them deferred; one entry for
+    each of `deferral_candidates`. Raises ValueError where it is empty.
+    """
+    if not busy_shares:
+        raise ValueError("no busy shares to choose from")
+    enough = _AS_BUSY * max(busy_shares)
+    return next(number for number, share in enumerate(busy_shares) if share >= enough)

@@ -1,15 +1,71 @@
-"""What a sweep varies, frozen."""
+"""What a sweep varies: arms by their labels, axes, and designs over features."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, product
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from ktbench.spec.arms import arm_changes
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.features import BY_NAME, FeatureValue, features_label, parse_features
+from ktbench.spec.peers import IMPLEMENTATIONS, PEERS
+from ktbench.spec.weights import Precision
+
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+
+
+def arm_changes(arm: str) -> dict[str, bool | int | str]:
+    """Spec changes by dotted key of an arm such as `base`, `+v+d`, `+v int8`, `llama.cpp` or `transformers eager`.
+
+    Every feature and the system are set, `precision` where it is named. Raises ValueError in one line for an unknown
+    word, for a second precision, and for a precision that no operator of the arm would have.
+    """
+    precision = arm_precision(arm)
+    changes: dict[str, bool | int | str] = {BY_NAME[name].key: value for name, value in arm_features(arm).items()}
+    changes |= _system_changes(arm)
+    return changes if precision is None else changes | {"precision": precision}
+
+
+def _system_changes(arm: str) -> dict[str, str]:
+    system = arm_peer(arm) or "ktbench"
+    named = [word for word in arm.split() if word in IMPLEMENTATIONS]
+    if len(named) > (system == "transformers"):
+        raise ValueError(f"arm {arm!r}: {named[-1]} goes with transformers, once")
+    return {"system": system} | ({"peer.implementation": named[0]} if named else {})
+
+
+def arm_peer(arm: str) -> str | None:
+    """The peer that an arm names; None for our own engine. Raises ValueError where it names two."""
+    names = {peer.name for peer in PEERS}
+    named = [word for word in arm.split() if word in names]
+    if len(named) > 1:
+        raise ValueError(f"arm {arm!r}: names {len(named)} systems, allowed is one")
+    return named[0] if named else None
+
+
+def arm_features(arm: str) -> dict[str, FeatureValue]:
+    """Feature values of an arm by feature name. Raises ValueError naming the unknown word and the allowed ones."""
+    peers = {peer.name for peer in PEERS}
+    words = " ".join(word for word in arm.split() if word not in {*PRECISIONS, *peers, *IMPLEMENTATIONS})
+    if words and arm_peer(arm):
+        raise ValueError(f"arm {arm!r}: {arm_peer(arm)} has none of our features, leave out {words}")
+    try:
+        return parse_features(words)
+    except ValueError as error:
+        raise ValueError(f"arm {arm!r}: {error}, one of {', '.join((*PRECISIONS, *sorted(peers)))}") from None
+
+
+def arm_precision(arm: str) -> Precision | None:
+    """The precision that an arm names; None where it leaves that to the spec. Raises ValueError as `arm_changes`."""
+    named = [precision for word in arm.split() for precision in PRECISIONS if word == precision]
+    if len(named) > 1:
+        raise ValueError(f"arm {arm!r}: names {len(named)} precisions, allowed is one")
+    features = arm_features(arm)
+    if named and named[0] != "bf16" and not (features["avx512"] or features["amx"] or arm_peer(arm)):
+        raise ValueError(f"arm {arm!r}: {named[0]} needs +v or +m, without them the experts run in bf16")
+    return named[0] if named else None
+
 
 DesignKind = Literal["ladder", "leave_one_out", "factorial"]
 
@@ -115,7 +171,7 @@ FigureKind = Literal[
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepSpec:
-    """Arms in the order of the table (see `ktbench.spec.arms`); `axes` maps spec keys to the values each arm is run at.
+    """Arms in the order of the table (see `arm_changes`); `axes` maps spec keys to the values each arm is run at.
 
     A value of an axis may be a mapping of spec keys, where others go with the axis' own:
     `workload.batch: [1, {workload.batch: 512, workload.steps: 2}]`. With `control` the baseline rides along a second
@@ -123,7 +179,7 @@ class SweepSpec:
     own; a part is called after the last word of its name. `published` names files of `reports/published` whose numbers
     are shown beside the cells that they are about, or the panel of one alone (`fig14a`); without arms they are all that
     is shown. The figure `paper` draws them. With a `design` the arms are those that it makes of `features` on top of
-    the baseline (see `ktbench.spec.sweep`).
+    the baseline (see `Design`).
     """
 
     name: str = "run"

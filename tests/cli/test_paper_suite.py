@@ -15,8 +15,8 @@ from ktbench.config import Request
 from ktbench.config.compose import ablation_names
 from ktbench.results import published_names, published_of, read_published, read_run
 from ktbench.results.published import published_for
-from ktbench.spec.arms import arm_peer
 from ktbench.spec.published import Published
+from ktbench.spec.sweep import arm_peer
 
 PARTS = [name for name in ablation_names() if name.startswith("paper/") and name not in ("paper/all", "paper/fig14")]
 SIMULATED = [name for name in PARTS if name not in ("paper/fig13", "paper/table2", "paper/quantisation")]

@@ -157,7 +157,7 @@ def test_a_file_is_whole_or_not_there(reference: Path, tmp_path: Path) -> None:
     assert [path.suffix for path in tmp_path.iterdir()] == [".part"]
     begun.close()  # type: ignore[attr-defined]
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ValueError, match="no predictions of the unmodified model; it is asked first"):
+    with pytest.raises(ValueError, match="no predictions of the unmodified model, which has to be evaluated first"):
         ask(Bigrams(TABLE), tmp_path / "kept", own=False)
 
 

@@ -49,7 +49,9 @@ def test_a_file_that_is_not_whole_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="predictions are of 49 tokens, the model's vocabulary has 50"):
         write(path, [WINDOWS[0][:, 1:]])
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ValueError, match="base: no predictions of the unmodified model; it is asked first"):
+    with pytest.raises(
+        ValueError, match="base: no predictions of the unmodified model, which has to be evaluated first"
+    ):
         read(path)
 
 
@@ -57,7 +59,7 @@ def test_a_file_that_is_not_whole_is_not_there(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"model": "xyz"}, "predictions of model=abc, this is xyz; evaluate the baseline again"),
-        ({"phase": "prefill"}, "predictions of phase=decode, this is prefill; ask"),
+        ({"phase": "prefill"}, "predictions of phase=decode, this is prefill; evaluate"),
         ({"text": "other"}, "predictions of text=def, this is other"),
         ({"vocab": 25}, "predictions of vocab=50, this is 25"),
     ],

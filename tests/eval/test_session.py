@@ -86,7 +86,7 @@ def test_what_the_same_cell_answered_before_is_not_asked_again(
     session: EvalSession, cells: list[Cell], answers: Path
 ) -> None:
     first, scored = session.evaluate(cells[0], "sort", reference(answers, is_this=True))
-    asked, again = opened(cells, answers).ask(cells[0], "sort", reference(answers, is_this=True))
+    asked, again = opened(cells, answers).evaluate(cells[0], "sort", reference(answers, is_this=True))
     assert (first.cached, asked.cached, asked.new_tokens, asked.evidence) == (0, 3, 0, ())
     assert again == scored
 
@@ -106,7 +106,9 @@ def test_drift_is_nothing_for_the_unmodified_model_and_something_for_another(
 def test_perplexity_says_what_text_it_is_of(folder: Path, cells: list[Cell], tmp_path: Path) -> None:
     (tmp_path / "test.txt").write_text(" = One = \n a few words \n = Two = \n and <unk> more \n")
     suite = SuiteSpec(name="w", tasks=(TEXT,), data_dir=str(tmp_path))
-    asked, scored = opened(cells, tmp_path / "answers", suite).ask(cells[0], "text", reference(tmp_path, is_this=True))
+    asked, scored = opened(cells, tmp_path / "answers", suite).evaluate(
+        cells[0], "text", reference(tmp_path, is_this=True)
+    )
     assert asked.setting.startswith("WikiText-2 test")
     assert {one.metric for one in scored} == {"nll_nats", "nll_nats_per_word", "nll_nats_per_byte"}
 

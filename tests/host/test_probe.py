@@ -217,7 +217,7 @@ def instruments(keys: str, diary: list[str], hops: Iterator[float] | None = None
         return Gauge(key=key, title=key, unit="ns", read=lambda: diary.append(key) or float(len(diary)))  # type: ignore[func-returns-value]
 
     hop = Gauge(key="hop", title="hop", unit="ns", read=lambda: next(hops)) if hops is not None else None
-    return Instruments(probe=tuple(map(gauge, keys)), missing={}, hop=hop)
+    return Instruments(gauges=tuple(map(gauge, keys)), missing={}, hop=hop)
 
 
 def values(readings: Readings) -> dict[str, float]:
@@ -256,7 +256,7 @@ def described(*readings: tuple[float, CoreLayout | None]) -> MachineDescription:
     gap = Constant(title="copy", unit="bytes/s", why="no CUDA device")
     seen = readings or ((30.0, "near"), (28.0, "near"), (155.0, "near"))
     rounds = [{"read.all": Reading(value=value, placement=placed)} for value, placed in seen]
-    return describe(Instruments(probe=(gauge,), missing={"link.copy": gap}), rounds, MACHINE, DAY)
+    return describe(Instruments(gauges=(gauge,), missing={"link.copy": gap}), rounds, MACHINE, DAY)
 
 
 def test_a_description_keeps_every_sample_with_unit_and_source() -> None:
@@ -279,7 +279,7 @@ def test_values_hold_where_the_cores_were_most_often() -> None:
 def test_a_constant_never_read_where_the_cores_were_most_often_says_so() -> None:
     gauges_ = tuple(Gauge(key=key, title=key, unit="ns", read=lambda: 0.0) for key in "ab")
     near, moved = Reading(value=1.0, placement="near"), Reading(value=2.0, placement="moved")
-    machine = describe(Instruments(probe=gauges_, missing={}), [{"a": near, "b": moved}], MACHINE, DAY)
+    machine = describe(Instruments(gauges=gauges_, missing={}), [{"a": near, "b": moved}], MACHINE, DAY)
     assert machine.constants["a"].value == 1.0
     assert machine.constants["b"].value is None
     assert "never measured while the cores were near" in machine.constants["b"].why

@@ -11,13 +11,12 @@ from typing import Any
 
 from ktbench.results import Log, Run, published_of, read_run
 from ktbench.results.accuracy import AccuracyRow, accuracy_rows
-from ktbench.spec.arms import arm_changes
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.features import FEATURES
 from ktbench.spec.record import Cell, Header, Outcome, Part, Record, SampleResult, TaskResult, Work, collect
 from ktbench.spec.run_spec import MeasureSpec, ModelSpec, RunSpec, WorkloadSpec
 from ktbench.spec.suite import SuiteSpec, TaskSpec
-from ktbench.spec.sweep import FigureKind
+from ktbench.spec.sweep import FigureKind, arm_changes
 from ktbench.spec.weights import Precision
 from ktbench.spec.wire import spec_id
 from tests.report.synthetic import CONFIG, MACHINE

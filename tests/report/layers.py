@@ -10,12 +10,12 @@ from random import Random
 
 from ktbench.results import LOG_NAME, Run, read_run
 from ktbench.results.lines import encode
-from ktbench.spec.arms import arm_features, arm_peer, arm_precision
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.features import FEATURES
 from ktbench.spec.peers import IMPLEMENTATIONS, PeerSpec
 from ktbench.spec.record import Cell, Environment, Header, Outcome, Part, Record, RoofSample, Work, collect
 from ktbench.spec.run_spec import MeasureSpec, ModelSpec, Routing, RunSpec, WorkloadSpec
+from ktbench.spec.sweep import arm_features, arm_peer, arm_precision
 from ktbench.spec.wire import spec_id
 from tests.report.synthetic import CONFIG, MACHINE
 

@@ -11,12 +11,12 @@ import yaml
 
 from ktbench.resources import data_folder
 from ktbench.results import Run, read_published
-from ktbench.spec.arms import arm_features, arm_peer, arm_precision
 from ktbench.spec.engine import EngineSpec, PlacementSpec
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.record import Cell, Environment, Header, Outcome, Part, Record, RoleTimes, Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.spec.shape import moe_shape
+from ktbench.spec.sweep import arm_features, arm_peer, arm_precision
 from ktbench.spec.wire import from_plain, spec_id
 
 KT = "+v+m+d+n+c"

@@ -10,7 +10,6 @@ from random import Random
 from typing import Any
 
 from ktbench.results import Log, Run, read_run
-from ktbench.spec.arms import arm_features, arm_peer
 from ktbench.spec.engine import EngineSpec, PlacementSpec
 from ktbench.spec.features import FEATURES
 from ktbench.spec.peers import BY_NAME, IMPLEMENTATIONS, PeerSpec
@@ -28,7 +27,7 @@ from ktbench.spec.record import (
     collect,
 )
 from ktbench.spec.run_spec import MeasureSpec, ModelSpec, RunSpec, WorkloadSpec
-from ktbench.spec.sweep import FigureKind
+from ktbench.spec.sweep import FigureKind, arm_features, arm_peer
 from ktbench.spec.weights import Precision
 from ktbench.spec.wire import spec_id
 

@@ -11,8 +11,7 @@ import pytest
 from ktbench.sim.calibration import read_calibration
 from ktbench.sim.executor import busy_share, execute
 from ktbench.sim.simulation import Simulation, resolved_deferral, simulate, step_graph, step_seconds, with_deferral
-from ktbench.spec.deferral import choose_deferral, deferral_candidates
-from ktbench.spec.engine import PlacementSpec
+from ktbench.spec.engine import PlacementSpec, choose_deferral, deferral_candidates
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from ktbench.spec.wire import to_plain
 from tests.sim.real import real_cell, real_machine, real_model

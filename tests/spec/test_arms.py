@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ktbench.spec.arms import arm_changes, arm_features, arm_peer, arm_precision
 from ktbench.spec.features import FEATURES
+from ktbench.spec.sweep import arm_changes, arm_features, arm_peer, arm_precision
 
 ALL_OFF: dict[str, object] = {feature.key: feature.off for feature in FEATURES} | {"system": "ktbench"}
 

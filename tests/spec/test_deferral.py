@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ktbench.spec.deferral import MIN_IMMEDIATE_EXPERTS, choose_deferral, deferral_candidates
+from ktbench.spec.engine import MIN_IMMEDIATE_EXPERTS, choose_deferral, deferral_candidates
 
 SHARES = st.lists(st.floats(0.01, 1), min_size=1, max_size=9)
 

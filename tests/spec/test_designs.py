@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from ktbench.spec.arms import arm_features
 from ktbench.spec.engine import EngineSpec
-from ktbench.spec.sweep import Design, SweepSpec
+from ktbench.spec.sweep import Design, SweepSpec, arm_features
 from ktbench.spec.wire import from_plain, to_plain
 
 

@@ -18,6 +18,15 @@ from ktbench.engine.forms import ExpertMatrices, ExpertStore
 from ktbench.engine.placement import Move
 from ktbench.engine.routing import Routing
 
+# Pairs up to which copies of weights are made where there is no better way, and pairs for which they are held at once.
+_FEW, _AT_ONCE = 64, 8
+# Major compute capabilities on which PyTorch runs a grouped product as one kernel; on others it reads the ends of the
+# groups back to the host (ATen, GroupedBlas.cpp), which a graph cannot.
+_GROUPED = (9, 10)
+# Products of rows [P, K], whose slots are sorted, with the weights [S, N, K] of their slots: [P, N]. Rows of no expert,
+# whose slot is S, may hold anything.
+Product = Callable[[Tensor, Tensor], Tensor]
+
 
 class CudaDeviceExperts:
     """Copies of a layer's experts, those marked in `at_device` [E], in fixed slots on the device."""
@@ -29,17 +38,6 @@ class CudaDeviceExperts:
     def move(self, move: Move) -> None:
         """The weights of the one that comes go into the slot of the one that goes."""
         self.backend.move(move.come, move.go, self._store(move.come))
-
-
-# Pairs up to which copies of weights are made where there is no better way, and pairs for which they are held at once.
-_FEW, _AT_ONCE = 64, 8
-# Major compute capabilities on which PyTorch runs a grouped product as one kernel; on others it reads the ends of the
-# groups back to the host (ATen, GroupedBlas.cpp), which a graph cannot.
-_GROUPED = (9, 10)
-
-# Products of rows [P, K], whose slots are sorted, with the weights [S, N, K] of their slots: [P, N]. Rows of no expert,
-# whose slot is S, may hold anything.
-Product = Callable[[Tensor, Tensor], Tensor]
 
 
 class SlotExperts:

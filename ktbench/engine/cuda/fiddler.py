@@ -28,6 +28,11 @@ from ktbench.engine.routing import Routing
 # More tokens than any call gives one expert.
 _MOST_TOKENS = 2**24
 
+# Enough for arithmetic to show beside the reading of the weights, few enough to take no time.
+_MANY_TOKENS, _TRIES = 64, 5
+# Experts in a timed call of the host.
+_TOGETHER = 2
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Costs:
@@ -78,12 +83,6 @@ def copied_from(costs: Costs) -> int | None:
 
 def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.3g} ms"
-
-
-# Enough for arithmetic to show beside the reading of the weights, few enough to take no time.
-_MANY_TOKENS, _TRIES = 64, 5
-# Experts in a timed call of the host.
-_TOGETHER = 2
 
 
 def split_ids(ids: Tensor, costs: Costs) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,7 @@
-"""Writes a model as a GGUF file for llama.cpp, piece by piece. Importing this needs neither PyTorch nor `gguf`."""
+"""Writes a model as a GGUF file for llama.cpp, piece by piece, and names the file that a peer runs for a cell.
+
+Importing this needs neither PyTorch nor `gguf`.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,12 @@ from ktbench.spec.peers import BY_NAME
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 
 _DIGITS = 12
+
+MISSING = "gguf is not installed; bring it with: pip install gguf"
+# Of what is written, and of how synthetic weights are drawn: a change makes older files strangers.
+_FORM = 1
+_DIGEST_BYTES = 16
+_TOKENIZER = "tokenizer.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,12 +70,6 @@ def no_file(spec: RunSpec) -> str:
 if TYPE_CHECKING:
     from ktbench.engine.gguf.sources import Source
     from ktbench.engine.gguf.writing import Plan, TensorFile
-
-MISSING = "gguf is not installed; bring it with: pip install gguf"
-# Of what is written, and of how synthetic weights are drawn: a change makes older files strangers.
-_FORM = 1
-_DIGEST_BYTES = 16
-_TOKENIZER = "tokenizer.json"
 
 
 def has_gguf() -> bool:

@@ -13,6 +13,8 @@ _EPSILONS = ("variance_epsilon", "eps")
 _NORM_ROWS = 3
 _TOLERANCE = 1e-4
 
+_ROUTER_ROWS = 5
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NormForm:
@@ -50,9 +52,6 @@ def _offset(module: nn.Module, width: int, epsilon: float) -> int:
         if found.shape == x.shape and torch.allclose(found, (weight + offset) * normal, atol=_TOLERANCE):
             return offset
     raise ValueError("computes something other than weight · x / sqrt(mean(x²) + epsilon)")
-
-
-_ROUTER_ROWS = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,7 @@
-"""Rules matched to the modules of a network; every rule that cannot take effect is refused."""
+"""Rules matched to the modules of a network, and the table that shows the result.
+
+Every rule that cannot take effect is refused.
+"""
 
 from __future__ import annotations
 

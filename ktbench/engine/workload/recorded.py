@@ -1,4 +1,4 @@
-"""Routing as it was recorded from real models: how often experts were selected, or which ones token by token."""
+"""Recorded routing: arrays of npz files, activation profiles (selections per expert) and traces to replay."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from ktbench.spec.wire import from_plain, to_plain
 
 if TYPE_CHECKING:
     from ktbench.engine.routing import PassRouting
+
+_SETTING = "engine.placement.profile"
 
 
 def split_array_name(setting: str, text: str) -> tuple[Path, str]:
@@ -61,9 +63,6 @@ def _opened(setting: str, file: Path) -> Iterator[np.lib.npyio.NpzFile]:
             yield arrays
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{setting}={file}: not an npz file of plain arrays ({error})") from None
-
-
-_SETTING = "engine.placement.profile"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,4 @@
-"""Synthetic routing: which experts each token selects, and with what weight."""
+"""Synthetic workloads: token ids of prompts, and the experts and gate weights that each token selects."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ from numpy.typing import NDArray
 from ktbench.engine.workload.recorded import read_trace
 from ktbench.spec.run_spec import WorkloadSpec
 from ktbench.spec.shape import MoEShape
+
+# Expert ids int64 and gate weights float32, both [tokens, top_k].
+Selection = tuple[NDArray[np.int64], NDArray[np.float32]]
+Kind = Literal["balanced", "zipf", "concentrated"]
+_ZIPF_EXPONENT = 1.0
 
 
 def prompt_ids(vocab: int, batch: int, tokens: int, seed: int) -> NDArray[np.int64]:
@@ -28,10 +33,6 @@ def prompt_padding(batch: int, prompt: int, shortest: int | None) -> NDArray[np.
     """Positions of padding [batch] before each prompt: lengths go evenly from `prompt` down to `shortest`."""
     lengths = np.linspace(prompt, shortest or prompt, batch)
     return prompt - np.round(lengths).astype(np.int64)
-
-
-# Expert ids int64 and gate weights float32, both [tokens, top_k].
-Selection = tuple[NDArray[np.int64], NDArray[np.float32]]
 
 
 def layer_selections(workload: WorkloadSpec, shape: MoEShape) -> tuple[Selection, ...]:
@@ -54,10 +55,6 @@ def _draw(workload: WorkloadSpec, shape: MoEShape) -> Callable[[int], Selection]
         raise ValueError("workload.routing=recorded: set workload.trace to FILE or FILE:ARRAY")
     trace = read_trace(workload.trace, shape.experts, top_k, seed)
     return lambda step: (trace.draw(tokens, step), gate_weights(np.random.default_rng((seed, step)), tokens, top_k))
-
-
-Kind = Literal["balanced", "zipf", "concentrated"]
-_ZIPF_EXPONENT = 1.0
 
 
 def route(

@@ -1,4 +1,9 @@
-"""What of kt-kernel is called: pools of workers, and experts that are loaded and run on them."""
+"""The parts of kt-kernel that are called: settings, pools of workers, and experts loaded and run on them.
+
+Letters: T tokens, k experts of a token, H hidden width. How it stores weights is from its sources,
+kt-kernel/operators/amx/la: `BufferB::_pack_block` of amx_kernels.hpp for int8, `BufferBInt4Impl` of amx_buffers.hpp
+for int4.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +25,15 @@ from ktbench.engine.routing import Routing
 from ktbench.spec.peers import BY_NAME, KT_MOST_BYTES
 from ktbench.spec.shape import MoEShape
 
-# Memory that the weights of all settings may take together: kt-kernel binds weights to a pool and never frees them.
+# Up to so many cores, one without a worker is too great a loss to begin with.
 _FEW_CORES = 4
+
+# By the peer's format. On CPUs without AMX these run AVX-512.
+_CLASSES = {"bf16": "AMXBF16_MOE", "int8": "AMXInt8_MOE", "int4": "AMXInt4_MOE"}
+# Its buffers hold whole tiles: M_STEP of its kernels is 32.
+_TOKENS_STEP = 32
+_TASKS = Path("/proc/self/task")
+_WORKER = "numa_"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,14 +173,6 @@ class _Task:
     def __call__(self) -> Tensor:
         self.pool.run(self.task)
         return self.output
-
-
-# By the peer's format. On CPUs without AMX these run AVX-512.
-_CLASSES = {"bf16": "AMXBF16_MOE", "int8": "AMXInt8_MOE", "int4": "AMXInt4_MOE"}
-# Its buffers hold whole tiles: M_STEP of its kernels is 32.
-_TOKENS_STEP = 32
-_TASKS = Path("/proc/self/task")
-_WORKER = "numa_"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,6 +23,9 @@ from ktbench.peers.tuning import Trial, Tuned, search
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
@@ -87,10 +90,6 @@ def _samples_s(content: Mapping[str, Any]) -> tuple[float, ...]:
 
 def _is_duration(sample: object) -> bool:
     return isinstance(sample, int | float) and not isinstance(sample, bool) and sample > 0 and math.isfinite(sample)
-
-
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

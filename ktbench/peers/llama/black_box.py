@@ -17,6 +17,9 @@ from ktbench.spec.record import Work
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from ktbench.spec.shape import MoEShape
 
+_EMBEDDING, _HEAD = "token_embd.weight", "output.weight"
+_EXPERTS = "_exps."
+
 
 class BlackBoxMixin:
     """The part of `System` about experts, features and roles, for a peer that exposes none of them."""
@@ -58,10 +61,6 @@ def cores_of(spec: RunSpec, host: HostRole) -> int:
     if threads > host.cores:
         raise ValueError(f"engine.threads={threads}: allowed are 1 to {host.cores} here")
     return threads
-
-
-_EMBEDDING, _HEAD = "token_embd.weight", "output.weight"
-_EXPERTS = "_exps."
 
 
 def work_of(workload: WorkloadSpec, shape: MoEShape, tensors: Iterable[TensorInfo]) -> Work | None:

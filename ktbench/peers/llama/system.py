@@ -20,6 +20,10 @@ from ktbench.peers.tuning import Tuned, Tuner
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 
+_MOST_RUNNERS = 4
+# Positions that the contexts of other workloads may hold together: 1.6 GB of keys and values of Qwen3-30B-A3B.
+_MOST_CELLS = 16_384
+
 
 class Calls:
     """A script with its batches prepared, for every context that runs it."""
@@ -129,11 +133,6 @@ class Trials:
     def _close_all_but(self, kept: tuple[int, bool] | None) -> None:
         for other in [key for key in self._runners if key != kept]:
             self._runners.pop(other).close()
-
-
-_MOST_RUNNERS = 4
-# Positions that the contexts of other workloads may hold together: 1.6 GB of keys and values of Qwen3-30B-A3B.
-_MOST_CELLS = 16_384
 
 
 def open_peer(specs: Sequence[RunSpec], host: HostRole) -> LlamaSystem:

@@ -32,8 +32,8 @@ from ktbench.report.figures.text_metrics import INK, LABEL_PT
 from ktbench.results.row import Row, groups_of, roof_rows
 from ktbench.results.settings import TOKENS, varying, without_precision
 from ktbench.results.usage import Spread
-from ktbench.spec.arms import PRECISIONS
 from ktbench.spec.record import Outcome
+from ktbench.spec.sweep import PRECISIONS
 from ktbench.spec.weights import Precision
 
 _NAMES = {

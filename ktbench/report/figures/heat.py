@@ -16,8 +16,8 @@ from ktbench.report.text import DASH, score_text, signed
 from ktbench.results.accuracy import AccuracyRow, Result, by_formats, formats_of
 from ktbench.results.paper import PaperLine
 from ktbench.results.scores import ScoreVerdict
-from ktbench.spec.arms import arm_features
 from ktbench.spec.features import BY_NAME
+from ktbench.spec.sweep import arm_features
 
 FEATURES = {"deferral": "deferred", "skipping": "skipped"}
 CELL_IN, HEAD_IN, FOOT_IN, GAP_IN = 0.16, 0.18, 0.34, 0.12

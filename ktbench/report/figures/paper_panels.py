@@ -29,8 +29,8 @@ from ktbench.report.figures.sheet import (
 from ktbench.report.figures.text_metrics import INK, LABEL_PT
 from ktbench.results.paper import PaperLine
 from ktbench.results.settings import varying
-from ktbench.spec.arms import arm_peer
 from ktbench.spec.published import NOT_OURS, Metric
+from ktbench.spec.sweep import arm_peer
 
 _ABREAST = 3
 _TITLE_IN, _GAP_IN = 0.17, 0.08

@@ -122,4 +122,4 @@ def test_tablereformat_reads_more_from_2025_on() -> None:
 def test_a_prompt_that_asks_for_no_known_format_is_no_answers_fault() -> None:
     graded = grade_answer(asked("tablereformat", "a", prompt="to XLS format"), "a")
     assert graded.value is None
-    assert "the prompt asks for xls; tables are read as csv" in graded.why
+    assert "the prompt requires xls; tables are read as csv" in graded.why

@@ -61,7 +61,7 @@ def words(checkpoint: Checkpoint, tasks: Path, arguments: str = "") -> list[str]
 def test_a_task_from_end_to_end(
     checkpoint: Checkpoint, tasks: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = words(checkpoint, tasks, ",precision=int8,v=true,d=true,deferral=1")
+    said = words(checkpoint, tasks, ",precision=int8,avx512=true,dynamic=true,deferral=1")
     monkeypatch.setattr(sys, "argv", [*said, "--apply_chat_template", "--log_samples"])
     assert main() == 0
     assert "tiny_choice" in capsys.readouterr().out
@@ -106,7 +106,9 @@ def test_arguments_that_are_refused(checkpoint: Checkpoint, arguments: dict[str,
 
 
 def test_arguments_in_one_string(checkpoint: Checkpoint) -> None:
-    lm = EngineLM.create_from_arg_string(f"path={checkpoint.folder},threads=1,v=true,l=true", {"batch_size": "3"})
+    lm = EngineLM.create_from_arg_string(
+        f"path={checkpoint.folder},threads=1,avx512=true,packed_dense=true", {"batch_size": "3"}
+    )
     assert lm.batch_size == 3
     assert lm.max_length == 512
     lm.answering.close()

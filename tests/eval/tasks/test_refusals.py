@@ -53,10 +53,10 @@ def test_more_worked_examples_than_there_are(source: str, shots: int, held: int,
 
 def test_a_machine_without_a_sandbox_runs_no_programs(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unprotected() -> tuple[str, ...]:
-        raise SandboxUnavailable("no walls here")
+        raise SandboxUnavailable("no Landlock here")
 
-    monkeypatch.setattr(sources, "sandbox_powers", unprotected)
-    with pytest.raises(ValueError, match="confirm_unsafe=true: no walls here"):
+    monkeypatch.setattr(sources, "sandbox_mechanisms", unprotected)
+    with pytest.raises(ValueError, match="confirm_unsafe=true: no Landlock here"):
         loaded("humaneval", data, confirm_unsafe=True)
 
 

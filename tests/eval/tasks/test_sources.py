@@ -168,7 +168,7 @@ def test_any_task_of_lm_eval_takes_local_splits(tmp_path: Path, monkeypatch: pyt
     assert not needs_decode(TaskSpec(name="t", source="lm_eval/own"))
     with pytest.raises(ValueError, match=r"shots=3: there are 2 worked examples"):
         loaded("lm_eval/own", tmp_path / "data", shots=3)
-    with pytest.raises(ValueError, match=r"lm_eval/owm: no single task of this name; similar are own"):
+    with pytest.raises(ValueError, match=r"lm_eval/owm: .* no single task of this name; similar are own"):
         loaded("lm_eval/owm", None)
     (tmp_path / "data" / "own" / "train.jsonl").unlink()
     with pytest.raises(ValueError, match=r"needs the split train, but there is no train.jsonl"):

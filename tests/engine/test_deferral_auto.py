@@ -10,7 +10,7 @@ import torch
 
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.protocol import Unsupported
-from ktbench.spec.deferral import choose_deferral, deferral_candidates
+from ktbench.spec.engine import choose_deferral, deferral_candidates
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from tests.engine.engines import cell, changed, engine_for, logits, needs_avx512
 from tests.engine.tiny import decode, prefill
