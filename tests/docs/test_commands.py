@@ -30,7 +30,7 @@ from ktbench.config import split_launcher
 from ktbench.sim.cost_search import read_prices
 from ktbench.spec.errors import RequestError
 from tests.docs.commands import Command, commands, commands_of
-from tests.engine.test_resident import write_profile
+from tests.engine.test_device_placement import write_profile
 
 COMMANDS = commands()
 OURS = list(dict.fromkeys(command.verb for command in COMMANDS if command.is_ktbench))

@@ -59,9 +59,7 @@ def test_the_csv_has_a_line_for_each_subject_of_each_cell(small: Run) -> None:
     assert result is not None and result.change is not None
     assert float(line["difference"]) == result.change.difference.mid
     assert float(line["p"]) == result.change.flips.p
-    assert (
-        next(one for one in lines if one["label"] == "+v+d")["missing"] == "change: it is what others are compared with"
-    )
+    assert next(one for one in lines if one["label"] == "+v+d")["missing"] == "change: it is the baseline"
 
 
 def test_the_json_is_plain_and_complete(small: Run) -> None:

@@ -103,7 +103,7 @@ def draw_feature(axes: Axes, cells: Places, counts: Sequence[int], lines: int, f
 
 def draw_cells(axes: Axes, cells: Places, columns: Sequence[str], lines: int) -> None:
     """Fill axes with cells, `columns` named below and `lines` of them below each other; bold: beyond noise."""
-    for (x, y), cell in sorted(cells.items(), key=lambda placed: placed[0][::-1]):
+    for (x, y), cell in cells.items():
         change = cell.change
         face = _SCORE if change is None else _LOSSES(min(max(-change, 0.0), 100.0) / 100)
         box = axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=face, edgecolor="white", linewidth=0.8))

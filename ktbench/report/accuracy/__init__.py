@@ -1,1 +1,0 @@
-"""What answers were worth: tables, figures and captions of cells that were asked a suite."""
