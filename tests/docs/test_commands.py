@@ -151,9 +151,9 @@ def _plan(words: tuple[str, ...]) -> None:
 
 def _validate(words: tuple[str, ...]) -> None:
     """Fitting takes minutes, and judging a run needs one of cores alone: tests/cli/test_validate.py."""
-    from ktbench.cli.validate import _asked
+    from ktbench.cli.validate import _options
 
-    _asked(words)
+    _options(words)
 
 
 def _probe(words: tuple[str, ...]) -> None:
