@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 
 from ktbench.engine.decode.program import ProgramRecording, Recording
 from ktbench.engine.decode.step import DecodeState, ReplayDecoder, StepAttending
+from ktbench.engine.device_placement import DeviceExperts, MakeDeviceExperts, SameMemory
 from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
-from ktbench.engine.placement import DeviceExperts, MakeDeviceExperts, SameMemory
 from ktbench.engine.roles import Threads
 from ktbench.spec.engine import EngineSpec
 

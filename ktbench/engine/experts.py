@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from ktbench.engine.decode.lazy import Fetch, LazyTensor, settled
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.decode.timeline import Where
+from ktbench.engine.device_placement import Residence
 from ktbench.engine.forms import ExpertMatrices, ExpertsPosition, read_form
-from ktbench.engine.placement import Residence
 from ktbench.engine.routing import PassRouting, Routing, from_router
 
 

@@ -15,8 +15,8 @@ from transformers import PreTrainedModel
 from ktbench.engine.components import EngineComponents
 from ktbench.engine.decode.batch import Batch, RunnerPool
 from ktbench.engine.decode.step import Forward
+from ktbench.engine.device_placement import detach
 from ktbench.engine.load import load_components
-from ktbench.engine.placement import detach
 from ktbench.engine.protocol import HostRole, Unsupported, configured, require
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.engine import EngineSpec

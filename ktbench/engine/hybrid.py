@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from ktbench.engine.components import EngineComponents
 from ktbench.engine.decode.step import Forward, StepRunner
 from ktbench.engine.decode.timeline import timeline
+from ktbench.engine.device_placement import DevicePlacement, detach
 from ktbench.engine.experts import Tap
 from ktbench.engine.observe import Observer, Reference
-from ktbench.engine.placement import DevicePlacement, detach
 from ktbench.engine.protocol import Observation, configured, require
 from ktbench.engine.routing import PassRouting, Routing
 from ktbench.engine.work import DenseWork, ExpertsWork, mean_work, step_work

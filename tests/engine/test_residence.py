@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ktbench.engine.placement import Move, Residence
+from ktbench.engine.device_placement import Residence
+from ktbench.engine.placement import Move
 
 EXPERTS = 6
 

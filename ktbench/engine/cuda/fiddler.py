@@ -20,9 +20,9 @@ from torch.nn.functional import linear
 
 from ktbench.engine.cuda.stream import Pins, Stream
 from ktbench.engine.decode.lazy import Fetch
+from ktbench.engine.device_placement import NO_EXPERT
 from ktbench.engine.experts import OriginalExperts
 from ktbench.engine.forms import ExpertMatrices, ExpertsForm
-from ktbench.engine.placement import NO_EXPERT
 from ktbench.engine.routing import Routing
 
 # More tokens than any call gives one expert.
