@@ -34,6 +34,19 @@ class Backend(Protocol):
         """The weights of expert `i`."""
 
 
+class AtOnce:
+    """A backend whose call returns when it is done, or has put its work into the device's own order."""
+
+    def __call__(self, hidden: Tensor, routing: Routing, /) -> Tensor:
+        """See `Backend`."""
+        raise NotImplementedError
+
+    def start(self, hidden: Tensor, routing: Routing, /) -> Fetch:
+        """See `Backend`: the whole call."""
+        output = self(hidden, routing)
+        return lambda: output
+
+
 Tap = Callable[[int, Tensor, Routing, Tensor], None]
 
 
@@ -167,7 +180,7 @@ class SharedExpert(nn.Module):
         return output
 
 
-class OriginalExperts:
+class OriginalExperts(AtOnce):
     """The module of Transformers: runs the experts one after the other through PyTorch (the base of the breakdown).
 
     Raises ValueError for a module that `read_form` refuses.
@@ -183,11 +196,6 @@ class OriginalExperts:
             ids, gates = ids.masked_fill(absent, 0), gates.masked_fill(absent, 0)
         output: Tensor = self.module(hidden, ids, gates)
         return output
-
-    def start(self, hidden: Tensor, routing: Routing) -> Fetch:
-        """Done at once: PyTorch runs it on the caller's threads."""
-        output = self(hidden, routing)
-        return lambda: output
 
     def bind(self, hidden: Tensor, routing: Routing, _output: Tensor) -> Callable[[], Tensor]:
         """The call on `hidden` [T, H]; the module makes an output of its own every time."""

@@ -38,10 +38,10 @@ def open_generator(specs: Sequence[RunSpec], host: HostRole) -> Generator:
 
 
 class Generator:
-    """A loaded engine that answers, as against `HybridEngine`, which replays scripts.
+    """A loaded engine that generates, as against `HybridEngine`, which replays traces.
 
     Expert Deferral and Expert Skipping act in decode steps, in passes over prompts with `engine.defer_prefill` alone.
-    Made by `open_answering`.
+    Made by `open_generator`.
     """
 
     def __init__(self, model: ModelSpec, components: EngineComponents) -> None:
@@ -54,11 +54,8 @@ class Generator:
         """Features from now on. Raises Unsupported, and ValueError for a model, layout or thread count not there."""
         require(spec, self.model)
         _require_plain(spec.engine)
-        components = self._components
-        components.threads.use(spec.engine, components.host, components.device)
-        if components.host is not None and spec.engine.fused:
-            components.host.require(spec)
-        detach(components.operators)
+        self._components.prepare(spec)
+        detach(self._components.operators)
         if spec.engine != self._engine:
             self._pool.forget()
         self._engine = spec.engine
@@ -126,10 +123,7 @@ class Generator:
 
     def counters(self) -> Mapping[str, int]:
         """Cumulative counts by the names of the feature table, and others."""
-        counted = dict(self._components.state.counted)
-        for role in (self._components.host, self._components.device):
-            counted |= {} if role is None else role.counters()
-        return counted
+        return self._components.counters()
 
     def notes(self) -> tuple[str, ...]:
         """Remarks on how the last answers came about."""
@@ -189,10 +183,8 @@ class Generator:
         return self._checked(batch.step(torch.tensor(ids, device=self._device)))
 
     def _checked(self, logits: Tensor) -> Tensor:
-        cuda = self._components.cuda
-        if cuda is not None:
-            cuda.stream.finish()
-            cuda.check()
+        self._components.finish()
+        self._components.check()
         return logits
 
     @property
