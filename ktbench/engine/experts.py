@@ -84,10 +84,10 @@ class ExpertsOperator(nn.Module):
     """
 
     def __init__(
-        self, place: ExpertsPosition, state: MoERuntimeState, *, original: Backend | None, fused: Backend | None
+        self, position: ExpertsPosition, state: MoERuntimeState, *, original: Backend | None, fused: Backend | None
     ) -> None:
         super().__init__()
-        self.place, self.state = place, state
+        self.position, self.state = position, state
         self.original, self.fused = original, fused
         self.at_device: Backend | None = None
         self.residence: Residence | None = None
@@ -103,7 +103,7 @@ class ExpertsOperator(nn.Module):
     def forward(self, hidden: Tensor, ids: Tensor, gates: Tensor) -> Tensor:
         """[T, H] in the type of `hidden` [T, H]; `ids` and `gates` [T, k] are the router's own."""
         hidden, state = settled(hidden), self.state
-        routing = from_router(ids, gates) if state.routing is None else state.routing[self.place.number]
+        routing = from_router(ids, gates) if state.routing is None else state.routing[self.position.number]
         if state.record is not None:
             state.record.append(routing)
         fetch = self._begin(hidden, routing)
@@ -118,7 +118,7 @@ class ExpertsOperator(nn.Module):
         if state.skipping:
             on_time, dropped = routing.split(state.skipping)
             self._count("skipped_experts", dropped)
-        elif state.deferral and not self.place.is_last:
+        elif state.deferral and not self.position.is_last:
             on_time, late = routing.split(state.deferral)
             self._count("deferred_experts", late)
         fetch = self._start(hidden, on_time)
@@ -153,7 +153,7 @@ class ExpertsOperator(nn.Module):
     def _tapped(self, hidden: Tensor, routing: Routing, fetch: Fetch) -> Fetch:
         output = fetch()
         assert self.state.tap is not None
-        self.state.tap(self.place.layer, hidden, routing, output)
+        self.state.tap(self.position.layer, hidden, routing, output)
         return lambda: output
 
 

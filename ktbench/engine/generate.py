@@ -75,16 +75,16 @@ class Generator:
         logits, batch = self._begin(prompts, room)
         for number in range(room):
             tokens = chooser.choose(logits, left, number)
-            places = []
-            for place, (i, token) in enumerate(zip(left, tokens, strict=True)):
+            kept = []
+            for index, (i, token) in enumerate(zip(left, tokens, strict=True)):
                 answers[i].append(token)
                 if not ended(i, answers[i]):
-                    places.append(place)
-            if not places or number == room - 1:
+                    kept.append(index)
+            if not kept or number == room - 1:
                 break
-            if len(places) < len(left):
-                left = [left[place] for place in places]
-                batch.keep(places)
+            if len(kept) < len(left):
+                left = [left[index] for index in kept]
+                batch.keep(kept)
             logits = self._step(batch, [answers[i][-1] for i in left])
         _require_finite(logits)  # what once was no number stays none
         return answers
@@ -101,8 +101,8 @@ class Generator:
         ids = torch.tensor([[*row, *[0] * (max(lengths) - len(row))] for row in rows], device=self._device)
         logits, before = self._pass(ids, max(lengths) - min(firsts)), min(firsts)
         _require_finite(logits)
-        places = zip(firsts, lengths, strict=True)
-        return (logits[i, first - before : end - before].float().cpu() for i, (first, end) in enumerate(places))
+        ranges = zip(firsts, lengths, strict=True)
+        return (logits[i, first - before : end - before].float().cpu() for i, (first, end) in enumerate(ranges))
 
     @torch.inference_mode()
     def forced(self, prompts: Sequence[Ids], given: Sequence[Ids]) -> Tensor:

@@ -169,7 +169,7 @@ class HybridEngine:
 
     def reference(self, observation: Observation) -> NDArray[np.float32]:
         """See `System`."""
-        operator = next(o for o in self._components.operators if o.place.layer == observation.layer)
+        operator = next(o for o in self._components.operators if o.position.layer == observation.layer)
         routing = Routing(ids=torch.from_numpy(observation.ids), gates=torch.from_numpy(observation.gates))
         return Reference(operator.backend.matrices, torch.from_numpy(observation.hidden))(routing).numpy()
 

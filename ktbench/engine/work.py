@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 
 from torch import nn
 
@@ -75,13 +75,11 @@ def layer_work(experts: ExpertsWork, routing: Routing) -> Work:
 
 def mean_work(works: Sequence[Work]) -> Work:
     """The average of the steps of a workload, which may differ in how many experts they read."""
-    return _summed(works, len(works))
+    return Work(**{name: round(total / len(works)) for name, total in asdict(_summed(works)).items()})
 
 
-def _summed(works: Sequence[Work], divisor: int = 1) -> Work:
-    """Each quantity summed and divided."""
-    sums = {one.name: sum(getattr(work, one.name) for work in works) for one in fields(Work)}
-    return Work(**{name: round(total / divisor) if divisor > 1 else total for name, total in sums.items()})
+def _summed(works: Sequence[Work]) -> Work:
+    return Work(**{one.name: sum(getattr(work, one.name) for work in works) for one in fields(Work)})
 
 
 def active_experts(layers: Iterable[Routing], skipping: int) -> int:
