@@ -205,7 +205,7 @@ def test_active_experts_are_counted_once() -> None:
 def test_features_that_are_not_built_are_refused_with_a_reason() -> None:
     model = tiny_model()
     system = load(model)
-    with pytest.raises(Unsupported, match="CUDA graph"):
+    with pytest.raises(Unsupported, match="engine.device=cuda"):
         system.configure(spec(model, decode(), cuda_graph=True))
 
 
