@@ -182,5 +182,3 @@ def test_cells_that_share_weights_share_a_worker() -> None:
 
 def _other_seed():  # type: ignore[no-untyped-def]
     return replace(tiny_spec().model, seed=1)
-
-
