@@ -38,10 +38,10 @@ def open_generator(specs: Sequence[RunSpec], host: HostRole) -> Generator:
 
 
 class Generator:
-    """A loaded engine that answers, as against `HybridEngine`, which replays scripts.
+    """A loaded engine that answers, as against `HybridEngine`, which replays workload traces.
 
     Expert Deferral and Expert Skipping act in decode steps, in passes over prompts with `engine.defer_prefill` alone.
-    Made by `open_answering`.
+    Made by `open_generator`.
     """
 
     def __init__(self, model: ModelSpec, components: EngineComponents) -> None:

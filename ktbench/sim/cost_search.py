@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
 from functools import cache
 from math import isfinite
 from pathlib import Path
@@ -14,6 +13,7 @@ import yaml
 
 from ktbench.sim.sensitivity import Bottleneck, bottleneck
 from ktbench.sim.simulation import simulate
+from ktbench.spec.errors import did_you_mean
 from ktbench.spec.machine import BY_NAME, MachineSpec
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.weights import FORMATS
@@ -216,6 +216,4 @@ def _mapping(content: Any, where: str, allowed: tuple[str, ...], *, needed: tupl
 
 
 def _nearest(word: str, allowed: tuple[str, ...]) -> str:
-    close = get_close_matches(word, allowed, n=1, cutoff=0.5)
-    hint = f", did you mean {close[0]}?" if close else ""
-    return f"{hint}; allowed are {', '.join(allowed)}"
+    return f"{did_you_mean(word, allowed)}; allowed are {', '.join(allowed)}"
