@@ -23,6 +23,7 @@ from ktbench.config.machine import BESIDE_PRESETS, ReadLocal, is_own, no_local, 
 from ktbench.resources import data_folder
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.errors import RequestError, did_you_mean
+from ktbench.spec.features import FEATURES
 from ktbench.spec.peers import PeerSpec
 from ktbench.spec.run_spec import MeasureSpec
 from ktbench.spec.suite import SuiteSpec
@@ -201,6 +202,10 @@ def _one_line(error: Exception, words: Sequence[str]) -> str:
     return " ".join(str(error).split())
 
 
+# The commands in reports of earlier versions name features by their letters.
+_FORMER_KEYS = {f"engine.{one.letter}": f", it is now {one.key}" for one in FEATURES if one.letter}
+
+
 def _unknown_key(word: str) -> str:
     """Why the key of an override does not exist; empty where it does."""
     try:
@@ -211,7 +216,7 @@ def _unknown_key(word: str) -> str:
         return ""
     known = known_keys()
     key = override.key_or_group
-    return "" if key in known else f"{key}: unknown key{did_you_mean(key, known)}"
+    return "" if key in known else f"{key}: unknown key{_FORMER_KEYS.get(key) or did_you_mean(key, known)}"
 
 
 def known_keys() -> list[str]:
