@@ -42,7 +42,7 @@ def test_observed_outputs_agree_with_the_reference(name: str, workload: Workload
     timed = run(system, workload.steps)[-1]
     seen = system.observe()
     assert [observation.layer for observation in seen] == [
-        operator.place.layer for operator in system._components.operators
+        operator.position.layer for operator in system._components.operators
     ]
     assert np.array_equal(system.logits(), timed.numpy())
     for observation in seen:
@@ -205,7 +205,7 @@ def test_active_experts_are_counted_once() -> None:
 def test_features_that_are_not_built_are_refused_with_a_reason() -> None:
     model = tiny_model()
     system = load(model)
-    with pytest.raises(Unsupported, match="CUDA graph"):
+    with pytest.raises(Unsupported, match="engine.device=cuda"):
         system.configure(spec(model, decode(), cuda_graph=True))
 
 
