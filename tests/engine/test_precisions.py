@@ -190,7 +190,7 @@ def test_every_copy_has_run_before_a_step_is_timed() -> None:
     system = load_layer(model, host=host, keep_original=False, packing=Packing(precision="int8"))
     asked = cell(model, layer(steps=2), "int8", avx512=True)
     system.configure(asked)
-    copies = system._copies_in_turn
+    copies = system._replicas_in_turn
     assert copies.count == 7
     assert all(backend.counters()["avx512_calls"] for backend in copies._backends)  # type: ignore[attr-defined]
     before = dict(system.counters())

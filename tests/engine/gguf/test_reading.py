@@ -183,7 +183,7 @@ WRONG: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
         lambda t: t.update({"blk.0.ffn_down_exps.weight": ("F32", (7, 64, 32))}),
         r"tensor blk.0.ffn_down_exps.weight is \(7, 64, 32\), the model needs \(8, 64, 32\)",
     ),
-    (lambda t: t.update({"rope_freqs.weight": ("F32", (8,))}), "the model has no place for tensor rope_freqs.weight"),
+    (lambda t: t.update({"rope_freqs.weight": ("F32", (8,))}), "the model has no tensor for rope_freqs.weight"),
 ]
 
 
