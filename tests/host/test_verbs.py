@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from ktbench.cli import doctor, probe
-from ktbench.host import probe as host_probe
 from ktbench.host.code import Extension, load_extension
 from ktbench.host.describe import Constant, MachineDescription, load_description
+from ktbench.run import probe as measuring
 from ktbench.spec.core_layout import CoreLayout
 from ktbench.spec.errors import RequestError
 from ktbench.spec.features import FEATURES
@@ -113,7 +113,7 @@ def test_probe_refuses_a_folder(tmp_path: Path) -> None:
 
 def test_probe_refuses_without_the_extension(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = Extension(module=None, reason="the kernel extension is not built")
-    monkeypatch.setattr("ktbench.host.code.load_extension", lambda: missing)
+    monkeypatch.setattr(measuring, "load_extension", lambda: missing)
     with pytest.raises(RequestError, match=r"^probe: the kernel extension is not built$"):
         probe.run([])
 
@@ -121,7 +121,7 @@ def test_probe_refuses_without_the_extension(monkeypatch: pytest.MonkeyPatch) ->
 def test_probe_refuses_what_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     if load_extension().module is None:
         pytest.skip("the kernel extension is not built")
-    monkeypatch.setattr("ktbench.host.memory.available_memory_bytes", lambda: 2**30)
+    monkeypatch.setattr(measuring, "available_memory_bytes", lambda: 2**30)
     with pytest.raises(RequestError, match=r"needs \d+\.0 GiB of memory, 1\.0 GiB are free"):
         probe.run([])
 
@@ -131,9 +131,9 @@ def test_probe_prints_a_table_and_saves_the_description(
 ) -> None:
     if load_extension().module is None:
         pytest.skip("the kernel extension is not built")
-    opened = host_probe.open_instruments
-    monkeypatch.setattr(host_probe, "open_instruments", lambda *given: opened(*given, buffer_bytes=32 * MIB))
-    monkeypatch.setattr(probe, "_SECONDS", 0.0)
+    opened = measuring.open_instruments
+    monkeypatch.setattr(measuring, "open_instruments", lambda *given: opened(*given, buffer_bytes=32 * MIB))
+    monkeypatch.setattr(measuring, "_SECONDS", 0.0)
     path = tmp_path / "machine.yaml"
     assert probe.run([f"out={path}"]) == 0
     out, machine = capsys.readouterr().out, load_description(path)
@@ -164,7 +164,7 @@ def probed(*placements: CoreLayout) -> MachineDescription:
 
 
 def test_the_table_shows_units_intervals_and_reasons() -> None:
-    lines = probe.table(probed())
+    lines = measuring.table(probed())
     assert lines[0] == "Test CPU (env abc), measured 2026-11-20"
     assert lines[1] == "medians with distribution-free 95 % intervals, 12 interleaved repeats"
     assert lines[2].split() == ["read", "bandwidth", "30.5", "GB/s", "27", "to", "34"]
@@ -173,7 +173,7 @@ def test_the_table_shows_units_intervals_and_reasons() -> None:
 
 
 def test_one_placement_is_named_with_its_range() -> None:
-    lines = probe.table(probed(*["near"] * 12))
+    lines = measuring.table(probed(*["near"] * 12))
     assert lines[1].endswith(", of which those with the cores near count")
     assert lines[-1] == (
         "placement of the cores: near throughout (one last-level cache); "
@@ -182,7 +182,7 @@ def test_one_placement_is_named_with_its_range() -> None:
 
 
 def test_each_of_several_placements_has_its_own_bandwidth() -> None:
-    lines = probe.table(probed("far", "near", "far", "far", "moved", "same core"))
+    lines = measuring.table(probed("far", "near", "far", "far", "moved", "same core"))
     assert lines[2].split() == ["read", "bandwidth", "27", "GB/s", "25", "to", "28"], "the commonest one's"
     assert lines[-5:] == [
         "placement of the cores changed; read bandwidth, median and range at each:",
