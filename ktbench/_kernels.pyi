@@ -90,7 +90,7 @@ class ThreadPool(Team):
 class PackedExperts:
     """The weights of one MoE layer, packed for every ISA alike, written expert by expert.
 
-    `precision` is one of `formats()`: bf16; int8, symmetric per output row; int4_g*, symmetric in groups along k; q8_0 or
+    `precision` is one of `formats()`: bf16; int8, symmetric per output row; int4_g*, symmetric in groups along k; q8_0,
     q4_0, the numbers of GGUF's blocks of those names (ggml-common.h).
     With `domains` every expert is split: gate and up by rows, down by columns; `nodes` names a NUMA node for each of
     them, by default memory lies near the thread that writes it.

@@ -12,10 +12,11 @@ from transformers import PreTrainedModel
 
 from ktbench.engine.decode.program import ProgramRecording, Recording
 from ktbench.engine.decode.step import DecodeState, ReplayDecoder, StepAttending
+from ktbench.engine.device_placement import DeviceExperts, MakeDeviceExperts, SameMemory
 from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
-from ktbench.engine.placement import DeviceExperts, MakeDeviceExperts, SameMemory
 from ktbench.engine.roles import Threads
 from ktbench.spec.engine import EngineSpec
+from ktbench.spec.run_spec import RunSpec
 
 if TYPE_CHECKING:
     from ktbench.engine.cuda.role import CudaRole
@@ -41,6 +42,29 @@ class EngineComponents:
     cuda: CudaRole | None
     threads: Threads
     dense_params: int
+
+    def prepare(self, spec: RunSpec) -> None:
+        """Threads for a cell. Raises Unsupported, and ValueError for a layout or thread count that is not there."""
+        self.threads.use(spec.engine, self.host, self.device)
+        if self.host is not None and spec.engine.fused:
+            self.host.require(spec)
+
+    def counters(self) -> dict[str, int]:
+        """Cumulative counts by the names of the feature table, and others."""
+        counted = dict(self.state.counted)
+        for role in (self.host, self.device):
+            counted |= {} if role is None else role.counters()
+        return counted
+
+    def finish(self) -> None:
+        """Return when the device is done with all it was given."""
+        if self.cuda is not None:
+            self.cuda.stream.finish()
+
+    def check(self) -> None:
+        """Raise what went wrong in calls of a CUDA device to the host since the last check."""
+        if self.cuda is not None:
+            self.cuda.check()
 
     def switch(self, engine: EngineSpec, deferral: int, skipping: int) -> None:
         """From now on the experts run as `engine` says; raises ValueError where their weights were not kept at load."""

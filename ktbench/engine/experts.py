@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from ktbench.engine.decode.lazy import Fetch, LazyTensor, settled
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.decode.timeline import Where
+from ktbench.engine.device_placement import Residence
 from ktbench.engine.forms import ExpertMatrices, ExpertsPosition, read_form
-from ktbench.engine.placement import Residence
 from ktbench.engine.routing import PassRouting, Routing, from_router
 
 
@@ -32,6 +32,19 @@ class Backend(Protocol):
 
     def matrices(self, i: int, /) -> ExpertMatrices:
         """The weights of expert `i`."""
+
+
+class AtOnce:
+    """A backend whose call returns when it is done, or has put its work into the device's own order."""
+
+    def __call__(self, hidden: Tensor, routing: Routing, /) -> Tensor:
+        """See `Backend`."""
+        raise NotImplementedError
+
+    def start(self, hidden: Tensor, routing: Routing, /) -> Fetch:
+        """See `Backend`: the whole call."""
+        output = self(hidden, routing)
+        return lambda: output
 
 
 Tap = Callable[[int, Tensor, Routing, Tensor], None]
@@ -71,10 +84,10 @@ class ExpertsOperator(nn.Module):
     """
 
     def __init__(
-        self, place: ExpertsPosition, state: MoERuntimeState, *, original: Backend | None, fused: Backend | None
+        self, position: ExpertsPosition, state: MoERuntimeState, *, original: Backend | None, fused: Backend | None
     ) -> None:
         super().__init__()
-        self.place, self.state = place, state
+        self.position, self.state = position, state
         self.original, self.fused = original, fused
         self.at_device: Backend | None = None
         self.residence: Residence | None = None
@@ -90,7 +103,7 @@ class ExpertsOperator(nn.Module):
     def forward(self, hidden: Tensor, ids: Tensor, gates: Tensor) -> Tensor:
         """[T, H] in the type of `hidden` [T, H]; `ids` and `gates` [T, k] are the router's own."""
         hidden, state = settled(hidden), self.state
-        routing = from_router(ids, gates) if state.routing is None else state.routing[self.place.number]
+        routing = from_router(ids, gates) if state.routing is None else state.routing[self.position.number]
         if state.record is not None:
             state.record.append(routing)
         fetch = self._begin(hidden, routing)
@@ -105,7 +118,7 @@ class ExpertsOperator(nn.Module):
         if state.skipping:
             on_time, dropped = routing.split(state.skipping)
             self._count("skipped_experts", dropped)
-        elif state.deferral and not self.place.is_last:
+        elif state.deferral and not self.position.is_last:
             on_time, late = routing.split(state.deferral)
             self._count("deferred_experts", late)
         fetch = self._start(hidden, on_time)
@@ -140,7 +153,7 @@ class ExpertsOperator(nn.Module):
     def _tapped(self, hidden: Tensor, routing: Routing, fetch: Fetch) -> Fetch:
         output = fetch()
         assert self.state.tap is not None
-        self.state.tap(self.place.layer, hidden, routing, output)
+        self.state.tap(self.position.layer, hidden, routing, output)
         return lambda: output
 
 
@@ -167,7 +180,7 @@ class SharedExpert(nn.Module):
         return output
 
 
-class OriginalExperts:
+class OriginalExperts(AtOnce):
     """The module of Transformers: runs the experts one after the other through PyTorch (the base of the breakdown).
 
     Raises ValueError for a module that `read_form` refuses.
@@ -183,11 +196,6 @@ class OriginalExperts:
             ids, gates = ids.masked_fill(absent, 0), gates.masked_fill(absent, 0)
         output: Tensor = self.module(hidden, ids, gates)
         return output
-
-    def start(self, hidden: Tensor, routing: Routing) -> Fetch:
-        """Done at once: PyTorch runs it on the caller's threads."""
-        output = self(hidden, routing)
-        return lambda: output
 
     def bind(self, hidden: Tensor, routing: Routing, _output: Tensor) -> Callable[[], Tensor]:
         """The call on `hidden` [T, H]; the module makes an output of its own every time."""

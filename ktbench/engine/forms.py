@@ -1,4 +1,4 @@
-"""How families of Transformers hold their routed experts: matrices, gated activation, layout and place in the network.
+"""How families of Transformers hold their routed experts: matrices, gated activation, layout and position.
 
 The form is read from the module and verified. Letters: T tokens, E experts, H hidden width, I expert width.
 """
@@ -264,7 +264,7 @@ def is_experts(module: nn.Module) -> bool:
 
 
 def expert_positions(network: PreTrainedModel) -> list[tuple[str, ExpertsPosition]]:
-    """Name and place of every experts module: `model.layers.3.mlp.experts` is in decoder layer 3.
+    """Name and position of every experts module: `model.layers.3.mlp.experts` is in decoder layer 3.
 
     Raises ValueError naming the first class of experts that is not of an `ExpertsForm`, or the network where it has no
     experts at all.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -40,13 +40,7 @@ class KernelChoice:
     @classmethod
     def of(cls, engine: EngineSpec) -> KernelChoice:
         """The kernels behind +v, +m, +d and +n."""
-        return cls(
-            avx512=engine.avx512,
-            amx=engine.amx,
-            amx_min_tokens=engine.amx_min_tokens,
-            dynamic=engine.dynamic,
-            numa=engine.numa,
-        )
+        return cls(**{one.name: getattr(engine, one.name) for one in fields(cls)})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

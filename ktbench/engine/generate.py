@@ -15,8 +15,8 @@ from transformers import PreTrainedModel
 from ktbench.engine.components import EngineComponents
 from ktbench.engine.decode.batch import Batch, RunnerPool
 from ktbench.engine.decode.step import Forward
+from ktbench.engine.device_placement import detach
 from ktbench.engine.load import load_components
-from ktbench.engine.placement import detach
 from ktbench.engine.protocol import HostRole, Unsupported, configured, require
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.engine import EngineSpec
@@ -38,10 +38,10 @@ def open_generator(specs: Sequence[RunSpec], host: HostRole) -> Generator:
 
 
 class Generator:
-    """A loaded engine that answers, as against `HybridEngine`, which replays scripts.
+    """A loaded engine that generates, as against `HybridEngine`, which replays traces.
 
     Expert Deferral and Expert Skipping act in decode steps, in passes over prompts with `engine.defer_prefill` alone.
-    Made by `open_answering`.
+    Made by `open_generator`.
     """
 
     def __init__(self, model: ModelSpec, components: EngineComponents) -> None:
@@ -54,11 +54,8 @@ class Generator:
         """Features from now on. Raises Unsupported, and ValueError for a model, layout or thread count not there."""
         require(spec, self.model)
         _require_plain(spec.engine)
-        components = self._components
-        components.threads.use(spec.engine, components.host, components.device)
-        if components.host is not None and spec.engine.fused:
-            components.host.require(spec)
-        detach(components.operators)
+        self._components.prepare(spec)
+        detach(self._components.operators)
         if spec.engine != self._engine:
             self._pool.forget()
         self._engine = spec.engine
@@ -78,16 +75,16 @@ class Generator:
         logits, batch = self._begin(prompts, room)
         for number in range(room):
             tokens = chooser.choose(logits, left, number)
-            places = []
-            for place, (i, token) in enumerate(zip(left, tokens, strict=True)):
+            kept = []
+            for index, (i, token) in enumerate(zip(left, tokens, strict=True)):
                 answers[i].append(token)
                 if not ended(i, answers[i]):
-                    places.append(place)
-            if not places or number == room - 1:
+                    kept.append(index)
+            if not kept or number == room - 1:
                 break
-            if len(places) < len(left):
-                left = [left[place] for place in places]
-                batch.keep(places)
+            if len(kept) < len(left):
+                left = [left[index] for index in kept]
+                batch.keep(kept)
             logits = self._step(batch, [answers[i][-1] for i in left])
         _require_finite(logits)  # what once was no number stays none
         return answers
@@ -104,8 +101,8 @@ class Generator:
         ids = torch.tensor([[*row, *[0] * (max(lengths) - len(row))] for row in rows], device=self._device)
         logits, before = self._pass(ids, max(lengths) - min(firsts)), min(firsts)
         _require_finite(logits)
-        places = zip(firsts, lengths, strict=True)
-        return (logits[i, first - before : end - before].float().cpu() for i, (first, end) in enumerate(places))
+        ranges = zip(firsts, lengths, strict=True)
+        return (logits[i, first - before : end - before].float().cpu() for i, (first, end) in enumerate(ranges))
 
     @torch.inference_mode()
     def forced(self, prompts: Sequence[Ids], given: Sequence[Ids]) -> Tensor:
@@ -126,10 +123,7 @@ class Generator:
 
     def counters(self) -> Mapping[str, int]:
         """Cumulative counts by the names of the feature table, and others."""
-        counted = dict(self._components.state.counted)
-        for role in (self._components.host, self._components.device):
-            counted |= {} if role is None else role.counters()
-        return counted
+        return self._components.counters()
 
     def notes(self) -> tuple[str, ...]:
         """Remarks on how the last answers came about."""
@@ -189,10 +183,8 @@ class Generator:
         return self._checked(batch.step(torch.tensor(ids, device=self._device)))
 
     def _checked(self, logits: Tensor) -> Tensor:
-        cuda = self._components.cuda
-        if cuda is not None:
-            cuda.stream.finish()
-            cuda.check()
+        self._components.finish()
+        self._components.check()
         return logits
 
     @property

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from ktbench.engine.components import EngineComponents
 from ktbench.engine.decode.step import Forward, StepRunner
 from ktbench.engine.decode.timeline import timeline
+from ktbench.engine.device_placement import DevicePlacement, detach
 from ktbench.engine.experts import Tap
 from ktbench.engine.observe import Observer, Reference
-from ktbench.engine.placement import DevicePlacement, detach
 from ktbench.engine.protocol import Observation, configured, require
 from ktbench.engine.routing import PassRouting, Routing
 from ktbench.engine.work import DenseWork, ExpertsWork, mean_work, step_work
@@ -48,12 +48,9 @@ class HybridEngine:
 
     def configure(self, spec: RunSpec) -> None:
         """See `System`. Raises Unsupported, and ValueError for a model, layout or thread count that is not there."""
-        components = self._components
         require(spec, self.model)
-        components.threads.use(spec.engine, components.host, components.device)
+        self._components.prepare(spec)
         self._trace = self._traces.of(spec.workload, lambda: self._write(spec))
-        if components.host is not None and spec.engine.fused:
-            components.host.require(spec)
         self._notes = []
         deferral = spec.engine.deferral
         self._set_up(spec.engine, self._choose_deferral(spec.engine) if deferral == "auto" else deferral)
@@ -145,16 +142,14 @@ class HybridEngine:
         if self._done == len(self._traced.ids):
             raise ValueError(f"workload.steps={self._done}: all were done, start again")
         self._logits = self._replayed.step(self._done)
-        if self._components.cuda is not None:
-            self._components.cuda.stream.finish()
+        self._components.finish()
         if self._residents is not None:
             self._residents.after_step(self._traced.routing[self._done])
         self._done += 1
 
     def logits(self) -> NDArray[np.float32]:
         """See `System`."""
-        if self._components.cuda is not None:
-            self._components.cuda.check()
+        self._components.check()
         return self._logits.float().numpy(force=True)
 
     def observe(self) -> tuple[Observation, ...]:
@@ -174,7 +169,7 @@ class HybridEngine:
 
     def reference(self, observation: Observation) -> NDArray[np.float32]:
         """See `System`."""
-        operator = next(o for o in self._components.operators if o.place.layer == observation.layer)
+        operator = next(o for o in self._components.operators if o.position.layer == observation.layer)
         routing = Routing(ids=torch.from_numpy(observation.ids), gates=torch.from_numpy(observation.gates))
         return Reference(operator.backend.matrices, torch.from_numpy(observation.hidden))(routing).numpy()
 
@@ -203,9 +198,7 @@ class HybridEngine:
     def counters(self) -> Mapping[str, int]:
         """See `System`."""
         components = self._components
-        counted = dict(components.state.counted)
-        for role in (components.host, components.device, self._residents):
-            counted |= {} if role is None else role.counters()
+        counted = components.counters() | ({} if self._residents is None else dict(self._residents.counters()))
         if components.state.apart and components.host is not None:
             counted["host_busy_ns"] = components.host.team.busy_ns
             if components.cuda is None:  # a CUDA device waits unseen

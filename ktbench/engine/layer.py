@@ -154,7 +154,7 @@ class LayerSystem:
 
     def __init__(self, model: ModelSpec, number: int, held: HeldLayer) -> None:
         self.model, self._number, self._held = model, number, held
-        self._copies: CacheColdReplicas | None = None
+        self._replicas: CacheColdReplicas | None = None
         self._traces: dict[WorkloadSpec, LayerTrace] = {}
         self._trace: LayerTrace | None = None
         self._warm: set[tuple[WorkloadSpec, EngineSpec, PeerSpec]] = set()
@@ -171,7 +171,7 @@ class LayerSystem:
         if spec.workload not in self._traces:
             self._traces[spec.workload] = write_layer_trace(spec.workload, self.model.shape)
         self._trace = self._traces[spec.workload]
-        self._copies = self._held.choose(spec, self._endless_steps)
+        self._replicas = self._held.choose(spec, self._endless_steps)
         self._notes = self._held.notes(spec)
         key = (spec.workload, spec.engine, spec.peer)
         if key not in self._warm:
@@ -180,7 +180,7 @@ class LayerSystem:
         self.start()
 
     def _endless_steps(self, copies: CacheColdReplicas) -> Iterator[None]:
-        self._copies = copies
+        self._replicas = copies
         while True:
             self.start()
             for _ in self._steps:
@@ -189,8 +189,8 @@ class LayerSystem:
 
     def _run_every_copy(self) -> None:
         """Operators make room for a workload in the first call of each copy, which no timed step should."""
-        steps = self._endless_steps(self._copies_in_turn)
-        for _ in range(self._copies_in_turn.count):
+        steps = self._endless_steps(self._replicas_in_turn)
+        for _ in range(self._replicas_in_turn.count):
             next(steps)
 
     def start(self) -> None:
@@ -201,7 +201,7 @@ class LayerSystem:
         self._done = 0
 
     def _prepare(self, step: LayerStep) -> _Prepared:
-        backend, ids = self._copies_in_turn.take(step.ranks, step.active)
+        backend, ids = self._replicas_in_turn.take(step.ranks, step.active)
         routing = Routing(ids=torch.from_numpy(ids), gates=step.gates)
         call = backend.bind(step.hidden, routing, self._traced.output)
         return _Prepared(backend=backend, hidden=step.hidden, routing=routing, call=call)
@@ -252,18 +252,18 @@ class LayerSystem:
 
     def work(self) -> Work:
         """See `System`."""
-        experts = ExpertsWork(shape=self.model.shape, precision=self._copies_in_turn.precision)
+        experts = ExpertsWork(shape=self.model.shape, precision=self._replicas_in_turn.precision)
         return mean_work([layer_work(experts, step.ranked) for step in self._traced.steps])
 
     def close(self) -> None:
         """See `System`."""
         self._traces, self._trace, self._steps = {}, None, []
-        self._copies, self._reference = None, None
+        self._replicas, self._reference = None, None
         self._held.close()
 
     @property
-    def _copies_in_turn(self) -> CacheColdReplicas:
-        return configured(self._copies)
+    def _replicas_in_turn(self) -> CacheColdReplicas:
+        return configured(self._replicas)
 
     @property
     def _traced(self) -> LayerTrace:

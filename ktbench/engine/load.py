@@ -127,13 +127,13 @@ def _place_operators(
     state: MoERuntimeState,
 ) -> list[ExpertsOperator]:
     operators = []
-    for name, place in expert_positions(network):
+    for name, position in expert_positions(network):
         module = network.get_submodule(name)
         store = store_of(name, module)
         kept = OriginalExperts(module) if keep_original else None
-        packed = host.pack(store, read_form(module), place.layer) if host is not None else None
-        original, fused = (kept, packed) if cuda is None else cuda.backends(kept, packed, place.layer)
-        operators.append(ExpertsOperator(place, state, original=original, fused=fused))
+        packed = host.pack(store, read_form(module), position.layer) if host is not None else None
+        original, fused = (kept, packed) if cuda is None else cuda.backends(kept, packed, position.layer)
+        operators.append(ExpertsOperator(position, state, original=original, fused=fused))
         # What is not kept is let go here, before the next layer.
         network.set_submodule(name, operators[-1])
         del module, store
@@ -171,17 +171,16 @@ def inject(
     device = attention = None
     if plan.dense is not None:
         from ktbench.engine.decode.attention import StepAttention
-        from ktbench.engine.decode.operators import RotaryTable, StepRouter
-        from ktbench.engine.dense import DenseHost
+        from ktbench.engine.decode.operators import HeadsAttention, RotaryTable, StepRouter
+        from ktbench.engine.dense import DenseHost, FusedNorm
 
         device = DenseHost(threads, plan.dense, state.recorder, plan.original_dense, blocks_of)
         attention = StepAttention(network, device)
-        _place_dense(network, found, device)
-        _place_attention(network, found, device, attention)
-        for one in _of(found, "rotary"):
-            network.set_submodule(one.name, RotaryTable(network.get_submodule(one.name), attention))
-        for one in _of(found, "router"):
-            network.set_submodule(one.name, StepRouter(network.get_submodule(one.name), device, attention))
+        _replace(network, found, "rms_norm", lambda module: FusedNorm(module, device))
+        _pack_linears(network, found, device)
+        _replace(network, found, "attention", lambda module: HeadsAttention(module, device, attention))
+        _replace(network, found, "rotary", lambda module: RotaryTable(module, attention))
+        _replace(network, found, "router", lambda module: StepRouter(module, device, attention))
     for one in reversed(_of(found, "shared")):
         original = network.get_submodule(one.name)
         network.set_submodule(one.name, SharedExpert(original, state, layer_of(one.name)))
@@ -207,24 +206,20 @@ def _of(found: Iterable[Replacement], operator: str) -> list[Replacement]:
     return [one for one in found if one.operator.name == operator]
 
 
-def _place_dense(network: PreTrainedModel, found: Sequence[Replacement], device: DenseHost) -> None:
-    from ktbench.engine.dense import FusedNorm, pack_linears
+def _replace(
+    network: PreTrainedModel, found: Sequence[Replacement], operator: str, make: Callable[[nn.Module], nn.Module]
+) -> None:
+    for one in _of(found, operator):
+        network.set_submodule(one.name, make(network.get_submodule(one.name)))
 
-    for one in _of(found, "rms_norm"):
-        network.set_submodule(one.name, FusedNorm(network.get_submodule(one.name), device))
+
+def _pack_linears(network: PreTrainedModel, found: Sequence[Replacement], device: DenseHost) -> None:
+    from ktbench.engine.dense import pack_linears
+
     for names in _groups([one.name for one in _of(found, "linear")]):
         modules: list[nn.Linear] = [network.get_submodule(name) for name in names]  # type: ignore[misc]
         for name, packed in zip(names, pack_linears(modules, device), strict=True):
             network.set_submodule(name, packed)
-
-
-def _place_attention(
-    network: PreTrainedModel, found: Sequence[Replacement], device: DenseHost, attention: StepAttention
-) -> None:
-    from ktbench.engine.decode.operators import HeadsAttention
-
-    for one in _of(found, "attention"):
-        network.set_submodule(one.name, HeadsAttention(network.get_submodule(one.name), device, attention))
 
 
 def _groups(names: Sequence[str]) -> list[list[str]]:

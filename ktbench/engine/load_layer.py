@@ -68,9 +68,9 @@ class LayerWeights:
         if model.path is not None:
             raise ValueError(f"model.path={model.path}: a layer alone has synthetic weights, leave model.path=null")
         network = skeleton(model)
-        name, place = expert_positions(network)[0]
+        name, position = expert_positions(network)[0]
         module, pool = network.get_submodule(name), WeightPool.of(model)
-        return cls(model=model, module=module, form=read_form(module), name=name, number=place.layer, pool=pool)
+        return cls(model=model, module=module, form=read_form(module), name=name, number=position.layer, pool=pool)
 
     def copies(self, hold: Callable[[int], BindableBackend], precision: Precision, host: HostRole) -> CacheColdReplicas:
         """As many as it takes to leave the last-level cache, copy number n as `hold(n)` holds it."""

@@ -1,29 +1,19 @@
-"""Expert placement: which routed experts the device role runs, chosen before the run or moved between steps.
-
-Letters: T tokens of a call, k experts of a token, E experts.
-"""
+"""Which routed experts the device role runs: chosen before the run, or moved between steps. Imports no PyTorch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from math import sqrt
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from ktbench.engine.routing import PassRouting
-from ktbench.engine.workload.recorded import ActivationProfile, count_selections, read_profile
+from ktbench.engine.workload.recorded import ActivationProfile, count_selections
 from ktbench.spec.engine import PlacementSpec
-from ktbench.spec.run_spec import ModelSpec
 from ktbench.spec.shape import MoEShape
-
-if TYPE_CHECKING:
-    from ktbench.engine.experts import Backend, ExpertsOperator
 
 # A count weighs half after so many selections per expert of its layer: long enough to separate hot experts from chance.
 _HALF_LIFE = 16.0
@@ -149,117 +139,3 @@ class DynamicPlacement:
                 if gain <= sqrt(heat[come] + heat[go]):
                     break
                 yield gain, Move(layer=layer, come=come, go=go)
-
-
-NO_EXPERT = -1
-
-
-class Residence:
-    """Where the experts of one layer live: `at_device` bool [E], and `served` int64 [2], pairs of host and device.
-
-    Both are static memory that is changed in place only, so that a captured CUDA graph sees every change.
-    """
-
-    def __init__(self, at_device: Tensor) -> None:
-        """Of `at_device` bool [E], copied, on the device that `split` is to run on. Raises ValueError for others."""
-        if at_device.dtype != torch.bool or at_device.ndim != 1:
-            raise ValueError(f"at_device is {at_device.dtype} {list(at_device.shape)}, must be bool [experts]")
-        self.at_device = at_device.clone()
-        self.served = torch.zeros(2, dtype=torch.int64, device=at_device.device)
-        self._no_expert = torch.full((), NO_EXPERT, dtype=torch.int64, device=at_device.device)
-
-    def split(self, ids: Tensor, out: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        """Host's and device's ids of `ids` [T, k] int64: [T, k], -1 where the other serves or none is selected.
-
-        Gate weights stay as they are: a pair of id -1 adds nothing. Always the same operations, none of which waits
-        for the device or has a shape that depends on data; `out` are buffers for the two.
-        """
-        hosts, devices = out or (torch.empty_like(ids), torch.empty_like(ids))
-        here = self.at_device.take(ids.clamp(min=0))
-        torch.where(here, self._no_expert, ids, out=hosts)
-        torch.where(here, ids, self._no_expert, out=devices)
-        self.served[0].add_((hosts >= 0).sum())
-        self.served[1].add_((devices >= 0).sum())
-        return hosts, devices
-
-    def move(self, moves: Iterable[Move]) -> None:
-        """Carry out moves of this layer."""
-        for move in moves:
-            self.at_device[move.come] = True
-            self.at_device[move.go] = False
-
-
-class DeviceExperts(Protocol):
-    """The device role's side of one layer: what runs the experts that live there."""
-
-    @property
-    def backend(self) -> Backend:
-        """Runs them."""
-
-    def move(self, move: Move) -> None:
-        """An expert comes and another goes; called between steps."""
-
-
-# The home of a layer's experts, which are marked in [E].
-MakeDeviceExperts = Callable[["ExpertsOperator", NDArray[np.bool_]], DeviceExperts]
-
-
-class DevicePlacement:
-    """The placement of one cell on `device`."""
-
-    def __init__(
-        self,
-        placement: PlacementSpec,
-        model: ModelSpec,
-        operators: Sequence[ExpertsOperator],
-        settle: MakeDeviceExperts,
-        device: torch.device,
-    ) -> None:
-        profile = None if placement.profile is None else read_profile(placement.profile, model)
-        at_device = place_experts(placement, model.shape, profile)
-        self._residences = [Residence(torch.from_numpy(layer).to(device)) for layer in at_device]
-        self._homes: dict[int, DeviceExperts] = {}
-        self._dynamic = DynamicPlacement(at_device, every=placement.every) if placement.policy == "dynamic" else None
-        self._steps = self._moved = 0
-        for number in np.flatnonzero(at_device.any(axis=1)).tolist():
-            self._homes[number] = settle(operators[number], at_device[number])
-
-    def enter(self, operators: Sequence[ExpertsOperator]) -> None:
-        """From now on experts live where they lived when this placement was left."""
-        detach(operators)
-        for number, home in self._homes.items():
-            operators[number].residence, operators[number].at_device = self._residences[number], home.backend
-
-    def after_step(self, routing: Sequence[PassRouting]) -> None:
-        """What was selected in a step's passes moves experts, where the placement is dynamic."""
-        if self._dynamic is None:
-            return
-        for one_pass in routing:
-            for layer, selected in enumerate(one_pass):
-                self._dynamic.note(layer, selected.ids.numpy(force=True))
-        self._steps += 1
-        for move in self._dynamic.moves(self._steps):
-            self._residences[move.layer].move([move])
-            self._homes[move.layer].move(move)
-            self._moved += 1
-
-    def counters(self) -> Mapping[str, int]:
-        """Pairs of a token and an expert that the device role served, and experts that moved."""
-        served = sum(int(residence.served[1]) for residence in self._residences)
-        return {"device_experts": served, "experts_moved": self._moved}
-
-
-def detach(operators: Sequence[ExpertsOperator]) -> None:
-    """All experts live with the host again."""
-    for operator in operators:
-        operator.residence = operator.at_device = None
-
-
-class SameMemory:
-    """A home on CPU cores: both roles read the same weights, so nothing is carried when an expert moves."""
-
-    def __init__(self, backend: Backend) -> None:
-        self.backend = backend
-
-    def move(self, move: Move) -> None:
-        """See `DeviceExperts`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 
 from torch import nn
 
@@ -64,12 +64,7 @@ def least_work(dense: DenseWork, experts: ExpertsWork, routing: PassRouting) -> 
 
 def step_work(dense: DenseWork, experts: ExpertsWork, passes: Sequence[PassRouting]) -> Work:
     """Work of a step of several passes: each chunk of a prompt reads the weights again."""
-    works = [least_work(dense, experts, routing) for routing in passes]
-    return Work(
-        weight_bytes=sum(work.weight_bytes for work in works),
-        flops=sum(work.flops for work in works),
-        tokens=sum(work.tokens for work in works),
-    )
+    return _summed([least_work(dense, experts, routing) for routing in passes])
 
 
 def layer_work(experts: ExpertsWork, routing: Routing) -> Work:
@@ -80,12 +75,11 @@ def layer_work(experts: ExpertsWork, routing: Routing) -> Work:
 
 def mean_work(works: Sequence[Work]) -> Work:
     """The average of the steps of a workload, which may differ in how many experts they read."""
-    count = len(works)
-    return Work(
-        weight_bytes=round(sum(work.weight_bytes for work in works) / count),
-        flops=round(sum(work.flops for work in works) / count),
-        tokens=round(sum(work.tokens for work in works) / count),
-    )
+    return Work(**{name: round(total / len(works)) for name, total in asdict(_summed(works)).items()})
+
+
+def _summed(works: Sequence[Work]) -> Work:
+    return Work(**{one.name: sum(getattr(work, one.name) for work in works) for one in fields(Work)})
 
 
 def active_experts(layers: Iterable[Routing], skipping: int) -> int:

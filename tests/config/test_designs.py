@@ -37,7 +37,10 @@ def test_the_ablation_takes_other_features_and_another_design() -> None:
         (("sweep.design=ladder", "sweep.features=+v"), "sweep.features: expected array"),
         (("sweep.design=ladder", "sweep.features=[+v,1]"), "sweep.features"),
         (("+ablation=decode", "sweep.design=ladder", "sweep.features=[+v]"), r"set sweep.arms=\[\]"),
-        (("sweep.design=factorial", "sweep.features=[+v,+d]", "engine.avx512=true,false"), "engine.avx512: is set by the arms"),
+        (
+            ("sweep.design=factorial", "sweep.features=[+v,+d]", "engine.avx512=true,false"),
+            "engine.avx512: is set by the arms",
+        ),
     ],
 )
 def test_what_makes_no_design_is_refused_in_one_line(words: tuple[str, ...], says: str) -> None:

@@ -18,8 +18,9 @@ from ktbench.run.check import check, check_the_check
 from ktbench.spec.record import Outcome, collect, dishonest
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.spec.weights import Precision, expert_bytes
+from tests.engine.arrays import relative
 from tests.engine.test_fused import AMX, AVX512
-from tests.engine.test_layer import exact, relative
+from tests.engine.test_layer import exact
 from tests.engine.tiny import decode, layer, prefill, run, spec, tiny_model
 
 kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built")
@@ -189,7 +190,7 @@ def test_every_copy_has_run_before_a_step_is_timed() -> None:
     system = load_layer(model, host=host, keep_original=False, packing=Packing(precision="int8"))
     asked = cell(model, layer(steps=2), "int8", avx512=True)
     system.configure(asked)
-    copies = system._copies_in_turn
+    copies = system._replicas_in_turn
     assert copies.count == 7
     assert all(backend.counters()["avx512_calls"] for backend in copies._backends)  # type: ignore[attr-defined]
     before = dict(system.counters())

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import grouped_mm
 
-from ktbench.engine.decode.lazy import Fetch
+from ktbench.engine.experts import AtOnce
 from ktbench.engine.forms import ExpertMatrices, ExpertStore
 from ktbench.engine.placement import Move
 from ktbench.engine.routing import Routing
@@ -40,7 +40,7 @@ class CudaDeviceExperts:
         self.backend.move(move.come, move.go, self._store(move.come))
 
 
-class SlotExperts:
+class SlotExperts(AtOnce):
     """Backend of the experts of one layer that live with the device, bf16. Other ids are ignored.
 
     Nothing waits for the device or has a shape that depends on data, so calls can be captured, and a captured call sees
@@ -78,11 +78,6 @@ class SlotExperts:
         outputs.masked_fill_((slots == len(self._slots))[:, None], 0.0)  # rows that no product wrote may hold NaN
         by_token = torch.empty_like(outputs).index_copy_(0, order, outputs)
         return by_token.view(tokens, k, -1).sum(dim=1).to(hidden.dtype)
-
-    def start(self, hidden: Tensor, routing: Routing) -> Fetch:
-        """The same: the device does it in its own order."""
-        output = self(hidden, routing)
-        return lambda: output
 
     def _run(self, rows: Tensor, slots: Tensor) -> Tensor:
         """[P, H] float32: what the expert in each row's slot makes of it."""

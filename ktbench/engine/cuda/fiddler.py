@@ -19,10 +19,9 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from ktbench.engine.cuda.stream import Pins, Stream
-from ktbench.engine.decode.lazy import Fetch
-from ktbench.engine.experts import OriginalExperts
+from ktbench.engine.device_placement import NO_EXPERT
+from ktbench.engine.experts import AtOnce, OriginalExperts
 from ktbench.engine.forms import ExpertMatrices, ExpertsForm
-from ktbench.engine.placement import NO_EXPERT
 from ktbench.engine.routing import Routing
 
 # More tokens than any call gives one expert.
@@ -146,7 +145,7 @@ class Copier:
         return self._slots[experts.form].fill(experts, i, self.stream)
 
 
-class FiddlerExperts:
+class FiddlerExperts(AtOnce):
     """Backend of the experts of one layer: each where it is faster by `copier.costs`, one after the other."""
 
     def __init__(self, original: OriginalExperts, copier: Copier) -> None:
@@ -169,11 +168,6 @@ class FiddlerExperts:
         if rows is not None:
             output += self._on_host(rows, hosts, gates).to(hidden.device)
         return output.to(hidden.dtype)
-
-    def start(self, hidden: Tensor, routing: Routing) -> Fetch:
-        """The same, done here and now."""
-        output = self(hidden, routing)
-        return lambda: output
 
     def matrices(self, i: int) -> ExpertMatrices:
         """The weights of expert `i` on the host."""

@@ -20,7 +20,7 @@ from ktbench.engine.decode.inputs import StepInputs
 from ktbench.engine.decode.lazy import Fetch
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.decode.timeline import Watch, Where
-from ktbench.engine.experts import OriginalExperts
+from ktbench.engine.experts import AtOnce, OriginalExperts
 from ktbench.engine.forms import ExpertMatrices
 from ktbench.engine.routing import Routing
 
@@ -171,7 +171,7 @@ class HostOffloadBackend:
         return self._experts.matrices(i)
 
 
-class CudaOriginal:
+class CudaOriginal(AtOnce):
     """Backend of base: everything is copied and waited for, the experts run through PyTorch on the host (Fiddler)."""
 
     def __init__(self, original: Backend) -> None:
@@ -181,11 +181,6 @@ class CudaOriginal:
         """[T, H] on the device of `hidden` [T, H], in its type."""
         on_host = Routing(ids=routing.ids.cpu(), gates=routing.gates.cpu())
         return self._original(hidden.cpu(), on_host).to(hidden.device)
-
-    def start(self, hidden: Tensor, routing: Routing) -> Fetch:
-        """The same, done here and now."""
-        output = self(hidden, routing)
-        return lambda: output
 
     def matrices(self, i: int) -> ExpertMatrices:
         """The weights of expert `i`."""

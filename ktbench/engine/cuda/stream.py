@@ -71,7 +71,7 @@ def _candidates(maps: str, folders: Iterable[Path]) -> Iterator[Path]:
 def _package_folders() -> list[Path]:
     """Where the nvidia-* packages put their libraries."""
     spec = importlib.util.find_spec("nvidia")
-    return [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
+    return [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
 
 
 class HostMemory(Protocol):

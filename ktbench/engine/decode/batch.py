@@ -110,9 +110,9 @@ class Batch:
         whole[self._rows, 0] = ids
         return self._runner.step(whole, None)[self._rows]
 
-    def keep(self, places: Sequence[int]) -> None:
-        """Continue with those at these places."""
-        rows = self._rows[list(places)]
+    def keep(self, kept: Sequence[int]) -> None:
+        """Continue with the sequences at these indices."""
+        rows = self._rows[list(kept)]
         compacted = self._pool.compacted(self._runner, rows)
         self._rows = rows if compacted is None else torch.arange(len(rows))
         self._runner = compacted or self._runner

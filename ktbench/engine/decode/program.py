@@ -124,8 +124,8 @@ class NotRecordable(Exception):
 class Program:
     """A recorded step."""
 
-    def __init__(self, calls: Sequence[Call], places: Sequence[Where], kept: Sequence[object]) -> None:
-        self._calls, self._places = tuple(calls), tuple(places)
+    def __init__(self, calls: Sequence[Call], positions: Sequence[Where], kept: Sequence[object]) -> None:
+        self._calls, self._positions = tuple(calls), tuple(positions)
         self._kept = tuple(kept)  # the memory that the calls read and write
 
     def __len__(self) -> int:
@@ -138,7 +138,7 @@ class Program:
 
     def replay_timed(self) -> list[Segment]:
         """The same, with the time of every stretch of calls that belong together."""
-        return timed(list(zip(self._calls, self._places, strict=True)))
+        return timed(list(zip(self._calls, self._positions, strict=True)))
 
 
 # Whether all tensors in a nest of arguments stay as they are in every replay.
@@ -158,17 +158,17 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._watch, self._lower = watch, lower
         self._constant = _storages(list(constants))
         self._calls: list[Call] = []
-        self._places: list[Where] = []
+        self._positions: list[Where] = []
         self._kept: list[object] = []
 
     def program(self) -> Program:
         """What was recorded so far."""
-        return Program(self._calls, self._places, self._kept)
+        return Program(self._calls, self._positions, self._kept)
 
     def note(self, call: Call, *memory: object) -> None:
         """Record a call that PyTorch does not see and that was made already; `memory` is kept alive for it."""
         self._calls.append(call)
-        self._places.append(self._watch.here)
+        self._positions.append(self._watch.here)
         self._kept.append(memory)
 
     def __torch_dispatch__(

@@ -303,18 +303,15 @@ def _experts(key: str) -> _Fact:
     return _Fact(keys=(key, "num_local_experts", "n_routed_experts"), field="expert_count")
 
 
-_FFN = _Fact(keys=("intermediate_size",), field="feed_forward_length")
 _EXPERT_FFN = _Fact(keys=("moe_intermediate_size",), field="expert_feed_forward_length")
 _KV_HEADS = _Fact(keys=("num_key_value_heads",), field="attention.head_count_kv")
-_SHARED = _Fact(keys=("n_shared_experts",), field="expert_shared_count")
-_DENSE_LAYERS = _Fact(keys=("first_k_dense_replace",), field="leading_dense_block_count", absent=0)
-_SCALE = _Fact(keys=("routed_scaling_factor",), field="expert_weights_scale", kind="float", absent=1.0)
 _NORM = _Fact(keys=("norm_topk_prob",), field="expert_weights_norm", kind="bool", absent=False)
 
 _COMMON: tuple[Entry, ...] = (
     _Depth(),
     _Fact(keys=("max_position_embeddings",), field="context_length"),
     _Fact(keys=("hidden_size",), field="embedding_length"),
+    _Fact(keys=("intermediate_size",), field="feed_forward_length"),
     _Fact(keys=("num_attention_heads",), field="attention.head_count"),
     _Fact(keys=("rms_norm_eps",), field="attention.layer_norm_rms_epsilon", kind="float"),
     _Fact(keys=("num_experts_per_tok",), field="expert_used_count"),
@@ -323,7 +320,6 @@ _COMMON: tuple[Entry, ...] = (
     _HasTensor(key="tie_word_embeddings", tensor="output.weight", inverted=True),
 )
 _QWEN: tuple[Entry, ...] = (
-    _FFN,
     _EXPERT_FFN,
     _KV_HEADS,
     _experts("num_experts"),
@@ -332,13 +328,16 @@ _QWEN: tuple[Entry, ...] = (
     _Fixed("mlp_only_layers", []),
     _Fixed("use_sliding_window", False),
 )
-_LATENT: tuple[Entry, ...] = (
-    _FFN,
+# Dense layers first, then layers of routed and shared experts.
+_SHARED: tuple[Entry, ...] = (
     _EXPERT_FFN,
     _experts("n_routed_experts"),
-    _SHARED,
-    _DENSE_LAYERS,
-    _SCALE,
+    _Fact(keys=("n_shared_experts",), field="expert_shared_count"),
+    _Fact(keys=("first_k_dense_replace",), field="leading_dense_block_count", absent=0),
+    _Fact(keys=("routed_scaling_factor",), field="expert_weights_scale", kind="float", absent=1.0),
+)
+_LATENT: tuple[Entry, ...] = (
+    *_SHARED,
     _Fact(keys=("kv_lora_rank",), field="attention.kv_lora_rank"),
     # llama.cpp needs it in all depths but those of DeepSeek-V2-Lite; 0 is none.
     _Fact(keys=("q_lora_rank",), field="attention.q_lora_rank", absent=0, none=0),
@@ -359,7 +358,6 @@ ENTRIES: Mapping[str, tuple[Entry, ...]] = {
     ),
     "mixtral": (
         *_COMMON,
-        _FFN,
         _KV_HEADS,
         _experts("num_local_experts"),
         _Rope(),
@@ -377,13 +375,8 @@ ENTRIES: Mapping[str, tuple[Entry, ...]] = {
     "deepseek_v3": (*_COMMON, *_LATENT, _Groups(), _Gating(sigmoid=True), _NORM, _Fixed("rope_interleave", True)),
     "glm4_moe": (
         *_COMMON,
-        _FFN,
-        _EXPERT_FFN,
+        *_SHARED,
         _KV_HEADS,
-        _experts("n_routed_experts"),
-        _SHARED,
-        _DENSE_LAYERS,
-        _SCALE,
         _NORM,
         _Groups(),
         _Gating(sigmoid=True),
@@ -394,7 +387,6 @@ ENTRIES: Mapping[str, tuple[Entry, ...]] = {
     ),
     "gpt_oss": (
         *_COMMON,
-        _FFN,
         _Fact(keys=("intermediate_size",), field="expert_feed_forward_length"),
         _KV_HEADS,
         _experts("num_local_experts"),

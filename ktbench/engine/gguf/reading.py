@@ -112,50 +112,50 @@ _WAYS: Mapping[TensorType, Callable[[Tensor], Tensor]] = {
 
 
 class Lookup:
-    """Places by the names of a network's tensors; tensors that are tied have one.
+    """Where a file has the tensors of a network, by their names there; tied tensors have one entry.
 
     Raises ValueError naming a tensor that the file lacks, or has in another shape than the network.
     """
 
     def __init__(self, network: PreTrainedModel, family: Family, weights: MappedWeights) -> None:
         self._config, self._weights = network.config.to_dict(), weights
-        self.places = {name: family.mapped(name) for name in _distinct(network)}
+        self.mapped = {name: family.mapped(name) for name in _distinct(network)}
         held = network.state_dict()
-        for name, place in self.places.items():
-            self._require(name, place, tuple(held[name].shape))
+        for name, mapped in self.mapped.items():
+            self._require(name, mapped, tuple(held[name].shape))
 
     def read(self, name: str) -> Tensor:
         """A tensor of the network in bf16; what the file has in float32 in that."""
-        place = self.places[name]
-        return place.join([self._weights.read(one) for one in place.names], self._config)
+        mapped = self.mapped[name]
+        return mapped.join([self._weights.read(one) for one in mapped.names], self._config)
 
     def blocks(self, name: str, precision: Precision) -> Blocks | None:
         """The rows of a matrix of the network where they are in the file as blocks of `precision`."""
-        place = self.places[name]
-        if not place.change.keeps_rows or not self._weights.is_in(place.names[0], precision):
+        mapped = self.mapped[name]
+        if not mapped.change.keeps_rows or not self._weights.is_in(mapped.names[0], precision):
             return None
-        rows = self._weights.rows(place.names[0])
-        return cast("Blocks", place.join([cast("Tensor", rows)], self._config))
+        rows = self._weights.rows(mapped.names[0])
+        return cast("Blocks", mapped.join([cast("Tensor", rows)], self._config))
 
     def require_all_used(self, others: Collection[str]) -> None:
         """Raise ValueError for a tensor of the file that is neither here nor one of `others`.
 
         Layers after the network's last predict further tokens, which Transformers leaves out as well.
         """
-        used = {name for place in self.places.values() for name in place.names} | set(others)
+        used = {name for mapped in self.mapped.values() for name in mapped.names} | set(others)
         for name in self._weights.tensors:
             layer = _LAYER.match(name)
             if name not in used and not (layer and int(layer[1]) >= self._config["num_hidden_layers"]):
-                raise ValueError(f"{self._weights.path}: the model has no place for tensor {name}")
+                raise ValueError(f"{self._weights.path}: the model has no tensor for {name}")
 
-    def _require(self, name: str, place: Mapped, expected: tuple[int, ...]) -> None:
-        shapes = [self._weights.info(one).shape for one in place.names]
+    def _require(self, name: str, mapped: Mapped, expected: tuple[int, ...]) -> None:
+        shapes = [self._weights.info(one).shape for one in mapped.names]
         try:
-            held = tuple(place.join([torch.empty(shape, device="meta") for shape in shapes], self._config).shape)
+            held = tuple(mapped.join([torch.empty(shape, device="meta") for shape in shapes], self._config).shape)
         except (RuntimeError, IndexError):  # sizes that do not divide
             held = ()
         if held != expected:
-            found = ", ".join(f"{one} is {shape}" for one, shape in zip(place.names, shapes, strict=True))
+            found = ", ".join(f"{one} is {shape}" for one, shape in zip(mapped.names, shapes, strict=True))
             raise ValueError(f"{self._weights.path}: tensor {found}, the model needs {expected} in {name}")
 
 
@@ -209,7 +209,7 @@ class StoredExperts:
 class GgufModel:
     """The network of a file, all weights in bf16 but its routed experts, which stay on `meta` until `experts`.
 
-    Raises ValueError naming a tensor that the file lacks, has in another shape, or that the network has no place for;
+    Raises ValueError naming a tensor that the file lacks, has in another shape, or that the network does not have;
     and as `read_header`.
     """
 
@@ -250,7 +250,7 @@ class GgufModel:
         for name, module in network.named_modules():
             if name not in self._experts:
                 module.to_empty(device="cpu", recurse=False)
-        for name in self._lookup.places:
+        for name in self._lookup.mapped:
             _set(network, name, self._lookup.read(name))
         initialise: Any = network.initialize_weights
         initialise()

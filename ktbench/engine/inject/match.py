@@ -79,10 +79,6 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
-if TYPE_CHECKING:
-    from torch import nn
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Replacement:
     """One module, by its dotted name and its class, the rule that matched it and the operator that takes its place."""

@@ -41,10 +41,15 @@ def fits_experts(module: nn.Module) -> str:
     """Routed experts of one layer as one module, of a form that `read_form` supports."""
     from ktbench.engine.forms import read_form
 
+    return _refusal(read_form, module).removeprefix(f"{type(module).__name__}: ")
+
+
+def _refusal(read: Callable[[nn.Module], object], module: nn.Module) -> str:
+    """Why `read` raises ValueError for a module, "" where it does not."""
     try:
-        read_form(module)
+        read(module)
     except ValueError as error:
-        return str(error).removeprefix(f"{type(module).__name__}: ")
+        return str(error)
     return ""
 
 
@@ -64,22 +69,14 @@ def fits_rms_norm(module: nn.Module) -> str:
     """An RMS norm of the form that `read_norm` supports."""
     from ktbench.engine.inject.forms import read_norm
 
-    try:
-        read_norm(module)
-    except ValueError as error:
-        return str(error)
-    return ""
+    return _refusal(read_norm, module)
 
 
 def fits_router(module: nn.Module) -> str:
     """A router of the form that `read_router` supports."""
     from ktbench.engine.inject.forms import read_router
 
-    try:
-        read_router(module)
-    except ValueError as error:
-        return str(error)
-    return ""
+    return _refusal(read_router, module)
 
 
 def fits_attention(module: nn.Module) -> str:

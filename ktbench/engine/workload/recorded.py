@@ -8,7 +8,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -94,17 +94,23 @@ class Architecture:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ActivationProfile:
-    """How often each expert was selected over `tokens` tokens: `counts` int64 [MoE layers, experts].
-
-    `model` is the label of the model, `source` describes what was run. Raises ValueError for arrays that are no counts.
-    """
+class Recording:
+    """What was recorded: the label of the `model`, `tokens` that were run, and a description of the run."""
 
     model: str
     architecture: Architecture
-    counts: NDArray[np.int64]
     tokens: int
     source: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ActivationProfile(Recording):
+    """How often each expert was selected over `tokens` tokens: `counts` int64 [MoE layers, experts].
+
+    Raises ValueError for arrays that are no counts.
+    """
+
+    counts: NDArray[np.int64]
 
     def __post_init__(self) -> None:
         counts, experts = self.counts, self.architecture.experts
@@ -120,8 +126,7 @@ class ActivationProfile:
 
     def save(self, path: Path) -> None:
         """Write an npz of two plain arrays, `counts` and the rest as JSON text; whole or not at all."""
-        about = {"model": self.model, "architecture": to_plain(self.architecture)}
-        about |= {"tokens": self.tokens, "source": self.source}
+        about = {one.name: to_plain(getattr(self, one.name)) for one in fields(Recording)}
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
         try:
@@ -171,23 +176,7 @@ def read_profile(profile: str, model: ModelSpec) -> ActivationProfile:
     layers = model.shape.moe_layers
     if len(read.counts) < layers:
         raise ValueError(f"{where}: has {len(read.counts)} MoE layers, {model.name} needs {layers}")
-    return ActivationProfile(
-        model=read.model,
-        architecture=read.architecture,
-        counts=read.counts[:layers],
-        tokens=read.tokens,
-        source=read.source,
-    )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _About:
-    """What a profile's file holds beside the counts."""
-
-    model: str
-    architecture: Architecture
-    tokens: int
-    source: str
+    return replace(read, counts=read.counts[:layers])
 
 
 def _recorded(file: Path) -> ActivationProfile:
@@ -199,16 +188,10 @@ def _recorded(file: Path) -> ActivationProfile:
         )
     about, counts = read_array(_SETTING, file, "about"), read_array(_SETTING, file, "counts")
     try:
-        about_it = from_plain(json.loads(str(about)), _About)
+        recording = from_plain(json.loads(str(about)), Recording)
     except ValueError as error:
         raise ValueError(f"not an activation profile ({error})") from None
-    return ActivationProfile(
-        model=about_it.model,
-        architecture=about_it.architecture,
-        counts=counts,
-        tokens=about_it.tokens,
-        source=about_it.source,
-    )
+    return ActivationProfile(counts=counts, **{one.name: getattr(recording, one.name) for one in fields(Recording)})
 
 
 def _given(file: Path, array: str, model: ModelSpec, source: str) -> ActivationProfile:

@@ -8,10 +8,11 @@ from torch import Tensor
 
 from ktbench.engine.cuda.experts import SlotExperts
 from ktbench.engine.cuda.role import HostOffloadBackend, Staging
+from ktbench.engine.device_placement import Residence
 from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
 from ktbench.engine.forms import ExpertMatrices, ExpertsPosition
 from ktbench.engine.observe import Reference
-from ktbench.engine.placement import Move, Residence
+from ktbench.engine.placement import Move
 from ktbench.engine.routing import Routing
 from tests.engine.cuda.fakes import FakeCall, FakeDevice, FakeExperts
 
