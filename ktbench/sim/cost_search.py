@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from ktbench.sim.graph import machine_of
 from ktbench.sim.sensitivity import Bottleneck, bottleneck
 from ktbench.sim.simulation import simulate
 from ktbench.spec.errors import did_you_mean
@@ -46,9 +47,7 @@ def with_all_features(spec: RunSpec) -> RunSpec:
     All need the fused operator, and the lean device role is for machines without a GPU. Raises ValueError for a cell
     without a machine.
     """
-    if spec.machine is None:
-        raise ValueError("machine: names no machine to simulate on")
-    reasons = spec.machine.feature_reasons
+    reasons = machine_of(spec).feature_reasons
     avx512, numa, cuda_graph = (not reasons[name] for name in ("avx512", "numa", "cuda_graph"))
     amx = not reasons["amx"] and FORMATS[spec.precision].amx
     fused = avx512 or amx
