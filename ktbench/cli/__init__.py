@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from importlib import import_module
 
-from ktbench.spec.errors import BAD_REQUEST, FAILED, INTERRUPTED, RequestError, said
+from ktbench.spec.errors import BAD_REQUEST, FAILED, INTERRUPTED, RequestError, did_you_mean, said
 
 VERBS = (
     "doctor", "probe", "plan", "run", "sweep", "eval", "trace", "record", "export", "report", "compare", "validate",
@@ -78,8 +77,7 @@ def _run(words: Sequence[str]) -> int:
 
 def _run_verb(verb: str, overrides: Sequence[str]) -> int:
     if verb not in VERBS:
-        close = get_close_matches(verb, VERBS, n=1)
-        hint = f", did you mean {close[0]}?" if close else ""
+        hint = did_you_mean(verb, VERBS, cutoff=0.6)
         raise RequestError(f"{verb}: unknown verb{hint}; allowed are {', '.join(VERBS)}")
     module = import_module(f"ktbench.cli.{verb}")
     if {"-h", "--help"} & set(overrides):

@@ -18,7 +18,7 @@ _REGRESS = "or measure both with: nox -s regress -- A B [overrides]"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TaskResult:
+class ComparisonRequest:
     """Which runs or commits to compare, and how. `tolerance` is the relative change that counts as none."""
 
     before: str
@@ -52,7 +52,7 @@ def run(overrides: Sequence[str]) -> int:
     return SLOWER if comparison.is_worse else 0
 
 
-def read_asked(words: Sequence[str]) -> TaskResult:
+def read_asked(words: Sequence[str]) -> ComparisonRequest:
     """What the words of the command line ask for. Raises RequestError in one line for what they do not say right."""
     from ktbench.results.comparison import TOLERANCE
     from ktbench.spec.errors import RequestError
@@ -63,7 +63,7 @@ def read_asked(words: Sequence[str]) -> TaskResult:
         raise RequestError(f"compare {unknown}={given[unknown]}: unknown key; allowed are {', '.join(_KEYS)}")
     if len(names) != 2:
         raise RequestError(f"compare: name two runs (folder, name under runs/, latest) or commits, not {len(names)}")
-    return TaskResult(
+    return ComparisonRequest(
         before=names[0],
         after=names[1],
         different_machines=_flag(given.get("different_machines", "false")),
@@ -91,7 +91,7 @@ def _tolerance(word: str) -> float:
     return value
 
 
-def _chosen(asked: TaskResult) -> tuple[Origin, Origin]:
+def _chosen(asked: ComparisonRequest) -> tuple[Origin, Origin]:
     """Both runs. Of a commit it is the newest run whose ablation the other side has a run of, too."""
     from ktbench.spec.errors import RequestError
 

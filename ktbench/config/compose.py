@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,8 @@ from ktbench.config.lists import Words, key_of, split_lists
 from ktbench.config.machine import BESIDE_PRESETS, ReadLocal, is_own, no_local, preset, register_own
 from ktbench.resources import data_folder
 from ktbench.spec.engine import EngineSpec
-from ktbench.spec.errors import RequestError
+from ktbench.spec.errors import RequestError, did_you_mean
+from ktbench.spec.features import FEATURES
 from ktbench.spec.peers import PeerSpec
 from ktbench.spec.run_spec import MeasureSpec
 from ktbench.spec.suite import SuiteSpec
@@ -189,15 +189,10 @@ def _check_group(word: str, groups: Mapping[str, Iterable[str]]) -> None:
     if is_launching(word):
         raise RequestError(f"{word}: `sweep` alone spreads its cells over nodes, leave it out")
     if key.startswith("+") and group not in groups:
-        raise RequestError(f"{group}: unknown key{_nearest(group, known_keys())}")
+        raise RequestError(f"{group}: unknown key{did_you_mean(group, known_keys())}")
     options = list(groups.get(group, []))
     if options and value not in options and not (group == "machine" and is_own(value)):
-        raise RequestError(f"{group}={value}: unknown{_nearest(value, options)}; allowed are {', '.join(options)}")
-
-
-def _nearest(word: str, options: Iterable[str]) -> str:
-    close = get_close_matches(word, list(options), n=1, cutoff=0.5)
-    return f", did you mean {close[0]}?" if close else ""
+        raise RequestError(f"{group}={value}: unknown{did_you_mean(value, options)}; allowed are {', '.join(options)}")
 
 
 def _one_line(error: Exception, words: Sequence[str]) -> str:
@@ -205,6 +200,10 @@ def _one_line(error: Exception, words: Sequence[str]) -> str:
         if unknown := _unknown_key(word):
             return unknown
     return " ".join(str(error).split())
+
+
+# The commands in reports of earlier versions name features by their letters.
+_FORMER_KEYS = {f"engine.{one.letter}": f", it is now {one.key}" for one in FEATURES if one.letter}
 
 
 def _unknown_key(word: str) -> str:
@@ -217,7 +216,7 @@ def _unknown_key(word: str) -> str:
         return ""
     known = known_keys()
     key = override.key_or_group
-    return "" if key in known else f"{key}: unknown key{_nearest(key, known)}"
+    return "" if key in known else f"{key}: unknown key{_FORMER_KEYS.get(key) or did_you_mean(key, known)}"
 
 
 def known_keys() -> list[str]:

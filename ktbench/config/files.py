@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
+
+from ktbench.spec.errors import did_you_mean
 
 # By PyYAML's constructors for a scalar that is not what its tag says, by OmegaConf for a document that is a number.
 _LET_THROUGH = (
@@ -49,8 +50,7 @@ def check_keys(content: Any, allowed: Collection[str], needed: Collection[str], 
         raise ValueError(f"{where}: must be a mapping with the keys {', '.join(allowed)}")
     for key in content:
         if key not in allowed:
-            close = get_close_matches(str(key), allowed, n=1, cutoff=0.5)
-            hint = f", did you mean {close[0]}?" if close else ""
+            hint = did_you_mean(str(key), allowed)
             raise ValueError(f"{where}: unknown key {key!r}{hint}; allowed are {', '.join(allowed)}")
     if missing := [key for key in needed if key not in content]:
         raise ValueError(f"{where}: the key {missing[0]} is missing")

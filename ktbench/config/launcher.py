@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ktbench.config.lists import key_of
-from ktbench.spec.errors import RequestError
+from ktbench.spec.errors import RequestError, did_you_mean
 
 _LAUNCHER, _KEYS, _JOBS = "hydra/launcher", "hydra.launcher", "spread.jobs"
 _JOB = "ktbench_job"  # the configuration of one job: the words that it is told
@@ -92,8 +91,7 @@ def _count(word: str) -> int:
 
 def _require_installed(name: str) -> None:
     if name not in _EXTRAS:
-        close = get_close_matches(name, LAUNCHERS, n=1, cutoff=0.5)
-        hint = f", did you mean {close[0]}?" if close else ""
+        hint = did_you_mean(name, LAUNCHERS)
         raise RequestError(f"{_LAUNCHER}={name}: unknown{hint}; allowed are {', '.join(LAUNCHERS)}")
     extra, module = _EXTRAS[name]
     if not is_installed(name):

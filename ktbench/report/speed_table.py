@@ -73,10 +73,6 @@ def columns(settings: Sequence[str], rows: Sequence[Row]) -> tuple[RowColumn, ..
     )
 
 
-def _outcome(row: Row) -> str:
-    return str(row.outcome or "not measured")
-
-
 def _model_speed(rows: Sequence[Row]) -> tuple[RowColumn, ...]:
     return (
         Column(heading="time (ms/step)", write=_milliseconds, key=True),

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 from ktbench.results.lines import Damage, StoreError, read_lines
 from ktbench.results.log import LOG_NAME
 from ktbench.results.run import copied
-from ktbench.spec.errors import RequestError
+from ktbench.spec.errors import RequestError, did_you_mean
 from ktbench.spec.record import Environment, Header
 
 RUNS = Path("runs")
@@ -33,8 +32,7 @@ def find_run(name: str) -> Path:
     for folder in (Path(name), RUNS / name):
         if (folder / LOG_NAME).is_file():
             return folder if folder.name not in ("", "..") else folder.resolve()
-    close = get_close_matches(name, known, n=1, cutoff=0.4)
-    hint = f", did you mean {close[0]}?" if close else ""
+    hint = did_you_mean(name, known, cutoff=0.4)
     raise RequestError(f"{name}: no such run{hint}; known are {', '.join(known) or 'none'}")
 
 

@@ -10,16 +10,15 @@ from numpy.typing import NDArray
 
 from ktbench.sim.calibration import Calibration
 from ktbench.sim.executor import Graph, apply_contention
-from ktbench.sim.graph import DeviceTask, Pass, SharedOrder, build_graph, kept_experts
+from ktbench.sim.graph import DeviceTask, Pass, SharedOrder, build_graph, kept_experts, machine_of
 from ktbench.sim.routing import counts, selections
-from ktbench.sim.schedule import dynamic_s, static_s
+from ktbench.sim.schedule import Seconds, makespan_s, soft_maximum
 from ktbench.sim.sizes import BF16_BYTES, Sizes, sizes_of
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.run_spec import Dtype, RunSpec
 from ktbench.spec.timeline import Resource
 from ktbench.spec.weights import Precision, expert_bytes, weight_bits
 
-Seconds = NDArray[np.float64]
 VECTOR, AMX = "vector", "amx"
 # Into about how many tasks the fused operator divides an expert (kernels/moe/call.cpp).
 TASKS = 32
@@ -56,19 +55,18 @@ def cpu_graph(spec: RunSpec, calibration: Calibration) -> Graph:
         raise ValueError(f"system={spec.system}: without a GPU only system=ktbench is simulated")
     if policy != "host":
         raise ValueError(f"engine.placement.policy={policy}: without a GPU only policy=host is simulated")
-    host, device = teams_of(spec, calibration)
-    alone = build_graph(CpuCosts(spec=spec, calibration=calibration, host_team=host, device_team=device))
-    if spec.engine.roles == "shared":
-        return alone
-    host, device = _contended(spec, host, device)
-    return apply_contention(
-        alone, build_graph(CpuCosts(spec=spec, calibration=calibration, host_team=host, device_team=device))
-    )
+
+    def graph(host: Team, device: Team) -> Graph:
+        return build_graph(CpuCosts(spec=spec, calibration=calibration, host_team=host, device_team=device))
+
+    teams = teams_of(spec, calibration)
+    alone = graph(*teams)
+    return alone if spec.engine.roles == "shared" else apply_contention(alone, graph(*_contended(spec, *teams)))
 
 
 def teams_of(spec: RunSpec, calibration: Calibration) -> tuple[Team, Team]:
     """The cores of the host role and of the device role. Raises ValueError where there are too few for them."""
-    machine = _machine(spec)
+    machine = machine_of(spec)
     device, host = role_cores(spec)
     spread = _spread_bytes_per_s(machine)
     bound = machine.domains * machine.read_gb_per_s * 1e9 if spec.engine.numa else spread
@@ -80,7 +78,7 @@ def role_cores(spec: RunSpec) -> tuple[int, int]:
 
     Raises ValueError where the machine has too few.
     """
-    machine, engine = _machine(spec), spec.engine
+    machine, engine = machine_of(spec), spec.engine
     there = machine.domains * machine.cores
     if engine.threads is not None and engine.threads > there:
         raise ValueError(f"engine.threads={engine.threads}: allowed are 1 to {there}, the cores of {machine.name}")
@@ -96,7 +94,7 @@ def role_cores(spec: RunSpec) -> tuple[int, int]:
 def _contended(spec: RunSpec, host: Team, device: Team) -> tuple[Team, Team]:
     """Both teams while the other one reads as well: the bandwidth is divided as they would use it alone."""
     wanted = sum(team.read_bytes_per_s for team in (host, device))
-    share = min(1.0, _spread_bytes_per_s(_machine(spec)) / wanted)
+    share = min(1.0, _spread_bytes_per_s(machine_of(spec)) / wanted)
     slower = [replace(team, read_bytes_per_s=share * team.read_bytes_per_s) for team in (host, device)]
     return slower[0], slower[1]
 
@@ -120,12 +118,6 @@ def _spread_bytes_per_s(machine: MachineSpec) -> float:
     domains = machine.domains
     per_gb = (1 / machine.read_gb_per_s + (domains - 1) / machine.remote_gb_per_s) / domains
     return domains / per_gb * 1e9
-
-
-def _machine(spec: RunSpec) -> MachineSpec:
-    if spec.machine is None:
-        raise ValueError("machine: names no machine to simulate on")
-    return spec.machine
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -212,8 +204,8 @@ class CpuCosts:
         team, precision = self.host_team, self.spec.precision
         params, nbytes = self._expert(precision)
         of_one_thread = team.cores * self._packed_s(team, precision, params, nbytes, tokens)
-        makespan = (dynamic_s if self.spec.engine.dynamic else static_s)(of_one_thread, TASKS, team.cores)
-        return self.calibration["fused_call_us"] * 1e-6 + float(makespan)
+        makespan = makespan_s(of_one_thread, TASKS, team.cores, dynamic=self.spec.engine.dynamic)
+        return self.calibration["fused_call_us"] * 1e-6 + makespan
 
     def _expert(self, precision: Precision) -> tuple[int, int]:
         """Weights of a routed expert, and their bytes."""
@@ -295,9 +287,3 @@ class CpuCosts:
         reading = nbytes / (team.read_bytes_per_s * cost["torch_read"])
         rate = team.peak(team.torch_unit, "bf16") * cost[f"torch_{team.torch_unit}_peak"]
         return soft_maximum(reading, 2 * params * rows / rate, cost["torch_overlap"])
-
-
-def soft_maximum(reading: float, computing: Seconds, overlap: float) -> Seconds:
-    """The norm of both times: their sum at an overlap of 1, the larger of them from large ones on."""
-    seconds: Seconds = (reading**overlap + computing**overlap) ** (1 / overlap)
-    return seconds

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
 from functools import cache
 from math import isfinite
 from pathlib import Path
@@ -12,8 +11,10 @@ from typing import Any
 
 import yaml
 
+from ktbench.sim.graph import machine_of
 from ktbench.sim.sensitivity import Bottleneck, bottleneck
 from ktbench.sim.simulation import simulate
+from ktbench.spec.errors import did_you_mean
 from ktbench.spec.machine import BY_NAME, MachineSpec
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.weights import FORMATS
@@ -46,9 +47,7 @@ def with_all_features(spec: RunSpec) -> RunSpec:
     All need the fused operator, and the lean device role is for machines without a GPU. Raises ValueError for a cell
     without a machine.
     """
-    if spec.machine is None:
-        raise ValueError("machine: names no machine to simulate on")
-    reasons = spec.machine.feature_reasons
+    reasons = machine_of(spec).feature_reasons
     avx512, numa, cuda_graph = (not reasons[name] for name in ("avx512", "numa", "cuda_graph"))
     amx = not reasons["amx"] and FORMATS[spec.precision].amx
     fused = avx512 or amx
@@ -216,6 +215,4 @@ def _mapping(content: Any, where: str, allowed: tuple[str, ...], *, needed: tupl
 
 
 def _nearest(word: str, allowed: tuple[str, ...]) -> str:
-    close = get_close_matches(word, allowed, n=1, cutoff=0.5)
-    hint = f", did you mean {close[0]}?" if close else ""
-    return f"{hint}; allowed are {', '.join(allowed)}"
+    return f"{did_you_mean(word, allowed)}; allowed are {', '.join(allowed)}"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from ktbench.sim.executor import Graph
+from ktbench.spec.machine import MachineSpec
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.timeline import Resource
 
@@ -34,6 +35,13 @@ def passes_of(spec: RunSpec) -> tuple[Pass, ...]:
     chunk = work.chunk or work.prompt
     begins = range(0, work.prompt, chunk)
     return tuple(Pass(tokens=min(chunk, work.prompt - at), batch=work.batch, context=at) for at in begins)
+
+
+def machine_of(spec: RunSpec) -> MachineSpec:
+    """The machine of a cell. Raises ValueError where it names none."""
+    if spec.machine is None:
+        raise ValueError("machine: names no machine to simulate on")
+    return spec.machine
 
 
 def has_effect(spec: RunSpec) -> bool:

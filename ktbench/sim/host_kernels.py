@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ktbench.sim.calibration import Calibration
 from ktbench.sim.placement import ALL_ON_HOST, Coverage
-from ktbench.sim.schedule import dynamic_s, static_s
+from ktbench.sim.schedule import makespan_s, soft_maximum
 from ktbench.sim.sizes import BF16_BYTES, F32_BYTES, Sizes
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.run_spec import RunSpec
@@ -144,8 +144,7 @@ class PrefillExperts(HostExperts):
         if self.spec.dtype != "bf16":
             peak *= cost[f"int{weight_bits(self.spec.precision)}_arithmetic"]
         compute = np.ceil(rows / _AMX_ROWS) * _AMX_ROWS * self._own_flops / peak
-        norm = cost["amx_overlap"]
-        return Times(expert_s=np.asarray((read**norm + compute**norm) ** (1 / norm)), arithmetic_s=compute)
+        return Times(expert_s=soft_maximum(read, compute, cost["amx_overlap"]), arithmetic_s=compute)
 
     def _vector(self, rows: NDArray[np.float64], read_s: float | None) -> Times:
         cost, machine = self.cost, self.machine
@@ -206,8 +205,7 @@ class PrefillExperts(HostExperts):
         return max(float(moved.sum()) / self._move, alone)
 
     def _makespan(self, thread_s: NDArray[np.float64], tasks: int) -> float:
-        makespan = dynamic_s if self.spec.engine.dynamic else static_s
-        return float(makespan(thread_s, tasks, self.machine.cores))
+        return makespan_s(thread_s, tasks, self.machine.cores, dynamic=self.spec.engine.dynamic)
 
     @property
     def _move(self) -> float:

@@ -1,10 +1,12 @@
-"""How long a phase takes: tasks dealt to the threads of a domain as the real kernels deal them (numba)."""
+"""How long a phase takes: tasks dealt to the threads of a domain as the real kernels deal them (numba), and overlap."""
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
+
+Seconds = NDArray[np.float64]
 
 
 @njit(cache=True)
@@ -38,3 +40,14 @@ def static_s(expert_s: NDArray[np.float64], tasks: int, threads: int) -> float:
             done += mine
         longest = max(longest, busy)
     return float(longest)
+
+
+def makespan_s(expert_s: Seconds, tasks: int, threads: int, *, dynamic: bool) -> float:
+    """`dynamic_s`, or `static_s` with +d off."""
+    return float((dynamic_s if dynamic else static_s)(expert_s, tasks, threads))
+
+
+def soft_maximum(reading: float, computing: Seconds, overlap: float) -> Seconds:
+    """The norm of both times: their sum at an overlap of 1, the larger of them from large ones on."""
+    seconds: Seconds = (reading**overlap + computing**overlap) ** (1 / overlap)
+    return seconds

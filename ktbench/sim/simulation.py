@@ -10,7 +10,7 @@ from ktbench.sim.calibration import Calibration, read_calibration
 from ktbench.sim.cost_cpu import cpu_graph
 from ktbench.sim.cost_gpu import gpu_costs
 from ktbench.sim.executor import Execution, Graph, busy_share, execute
-from ktbench.sim.graph import build_graph
+from ktbench.sim.graph import build_graph, machine_of
 from ktbench.sim.work import step_counters, step_work
 from ktbench.spec.engine import choose_deferral, deferral_candidates
 from ktbench.spec.machine import MachineSpec
@@ -53,14 +53,13 @@ def simulate(spec: RunSpec) -> Simulation:
     Raises ValueError for a cell without a machine, for a feature without a model, and for routing or placement that
     does not fit.
     """
-    if spec.machine is None:
-        raise ValueError("machine: names no machine to simulate on")
-    cost = read_calibration(spec.machine.calibration)
-    if (spec.machine.gpu is None) != (cost.name == ON_CORES):
+    machine = machine_of(spec)
+    cost = read_calibration(machine.calibration)
+    if (machine.gpu is None) != (cost.name == ON_CORES):
         raise ValueError(
             f"machine.calibration={cost.name}: {ON_CORES} is for machines without a GPU, the others are not"
         )
-    if spec.machine.gpu is not None:
+    if machine.gpu is not None:
         _require_gpu_cell(spec)
     resolved = with_deferral(spec, resolved_deferral(spec, cost))
     execution = execute((graph := step_graph(resolved, cost)).tasks)
@@ -75,7 +74,7 @@ def simulate(spec: RunSpec) -> Simulation:
         timeline=timeline,
         work=step_work(resolved, cost),
         counters=step_counters(resolved, cost),
-        roof=_roof(spec, spec.machine),
+        roof=_roof(spec, machine),
         shares=shares,
         bottleneck=_TITLES[max(shares, key=lambda one: shares[one])],
         notes=tuple(_notes(spec, resolved)),
@@ -87,10 +86,8 @@ def step_graph(spec: RunSpec, cost: Calibration) -> Graph:
 
     Raises ValueError in one line for what is not simulated.
     """
-    if spec.machine is None:
-        raise ValueError("machine: names no machine to simulate on")
-    resolved = with_deferral(spec, resolved_deferral(spec, cost))
-    return cpu_graph(resolved, cost) if spec.machine.gpu is None else build_graph(gpu_costs(resolved, cost))
+    machine, resolved = machine_of(spec), with_deferral(spec, resolved_deferral(spec, cost))
+    return cpu_graph(resolved, cost) if machine.gpu is None else build_graph(gpu_costs(resolved, cost))
 
 
 def step_seconds(spec: RunSpec, cost: Calibration) -> float:

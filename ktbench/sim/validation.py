@@ -63,10 +63,7 @@ def _quality_table(errors: Sequence[PublishedError]) -> Iterator[str]:
         if group.median and group.p90 and not is_fitted:
             missed = found.median > group.median or found.p90 > group.p90
             target = f"{group.median:.0%}, {group.p90:.0%} {'missed' if missed else 'met'}"
-        shown = (found.median, found.p90, found.worst)
-        figures = " | ".join(f"{value:.1%}" for value in shown)
-        cells = "fitted" if is_fitted else "held out"
-        yield f"| {group.name} | {cells} | {found.cells} | {figures} | {found.bias:+.1%} | {target} |"
+        yield f"| {group.name} | {'fitted' if is_fitted else 'held out'} | {_figures(found)} | {target} |"
 
 
 def _claims(errors: Sequence[PublishedError], calibrations: Mapping[str, Calibration]) -> tuple[Claim, ...]:

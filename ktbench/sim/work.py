@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ktbench.sim.calibration import Calibration
 from ktbench.sim.cost_cpu import TASKS
-from ktbench.sim.graph import Pass, deferred_experts, has_effect, kept_experts, passes_of
+from ktbench.sim.graph import Pass, deferred_experts, has_effect, kept_experts, machine_of, passes_of
 from ktbench.sim.host_kernels import TASK_COLUMNS
 from ktbench.sim.placement import coverage
 from ktbench.sim.routing import counts, loads_of, selections
@@ -88,11 +88,11 @@ def _experts_counters(spec: RunSpec, calls: _Calls) -> dict[str, int]:
 
 def _gpu_calls(spec: RunSpec, cost: Calibration) -> _Calls:
     """KTransformers: gate and up are split over the domains, down has all its columns in each."""
-    sizes, loads = sizes_of(spec), _loads(spec, cost)
-    domains = spec.machine.domains if spec.machine else 1
+    sizes, (loads, layers) = sizes_of(spec), _loads(spec, cost)
+    domains = machine_of(spec).domains
     return _Calls(
         tokens=loads[loads > 0],
-        layers=_layers(spec) * _host_share(spec, cost) / len(loads),
+        layers=layers,
         kernels=1,
         tasks=2 * ceil(sizes.expert_ffn / TASK_COLUMNS) + domains * ceil(sizes.hidden / TASK_COLUMNS),
         expert_bytes=sizes.expert_bytes,
@@ -125,8 +125,7 @@ def _linear_calls(spec: RunSpec) -> int:
 
 def _host_work(spec: RunSpec, cost: Calibration) -> Work:
     """Bytes of the experts that were selected, each read once a layer, and the arithmetic of all selections."""
-    sizes, loads = sizes_of(spec), _loads(spec, cost)
-    layers = _layers(spec) * _host_share(spec, cost) / len(loads)
+    sizes, (loads, layers) = sizes_of(spec), _loads(spec, cost)
     return Work(
         weight_bytes=round(layers * float((loads > 0).sum()) * sizes.expert_bytes),
         flops=round(layers * float(loads.sum()) * sizes.expert_flops),
@@ -172,9 +171,10 @@ def _expert_tokens(spec: RunSpec, cost: Calibration, rows: int) -> list[NDArray[
     return [counts(ids[:, : kept_experts(spec)]) for ids in selections(spec, cost, rows)]
 
 
-def _loads(spec: RunSpec, cost: Calibration) -> NDArray[np.int64]:
-    """[samples, E] tokens of each expert in a layer."""
-    return loads_of(spec, cost, spec.workload.tokens_per_step, kept_experts(spec))
+def _loads(spec: RunSpec, cost: Calibration) -> tuple[NDArray[np.int64], float]:
+    """[samples, E] tokens of each expert in a layer, and how many layers on the host a sample stands for."""
+    loads = loads_of(spec, cost, spec.workload.tokens_per_step, kept_experts(spec))
+    return loads, _layers(spec) * _host_share(spec, cost) / len(loads)
 
 
 def _layers(spec: RunSpec) -> int:

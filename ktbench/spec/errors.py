@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 def at_least(key: str, value: float, least: float) -> None:
     """Raises ValueError where `value` is below `least`."""
     if value < least:
         raise ValueError(f"{key}={value}: must be at least {least}")
+
+
+def did_you_mean(word: str, allowed: Iterable[str], cutoff: float = 0.5) -> str:
+    """`, did you mean X?` with the closest of the allowed words; empty where none is close."""
+    close = get_close_matches(word, list(allowed), n=1, cutoff=cutoff)
+    return f", did you mean {close[0]}?" if close else ""
 
 
 # Exit codes of a command, and of a process that carries out a part of one.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,9 @@ LEAN = read_rules(data_folder("conf") / "inject" / "lean.yaml")
 # Between two ways to compute in bf16, which rounds at 2^-9, where rounding errors grow over four layers: either is
 # within 0.02 of float32.
 TOLERANCE = 0.03
+CPUS = tuple(sorted(os.sched_getaffinity(0)))[:2]
+TWO_CORES = pytest.mark.skipif(len(CPUS) < 2, reason="roles apart need a core each, this process may use one")
+PACKED_DENSE = pytest.mark.parametrize("lean", [False, True], ids=["+v", "+v+l"])
 
 
 def needs_avx512() -> Any:

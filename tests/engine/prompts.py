@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,14 +21,19 @@ def drawn(vocab: int, work: WorkloadSpec) -> tuple[Tensor, list[int]]:
 
 
 @torch.inference_mode()
-def together(network: PreTrainedModel, work: WorkloadSpec) -> list[Tensor]:
+def together(
+    network: PreTrainedModel, work: WorkloadSpec, before_step: Callable[[int], None] = lambda step: None
+) -> list[Tensor]:
     """Logits [B, vocab] of every step; prompts of unequal length behind a mask, as a tokenizer would pad them."""
     ids, padding = drawn(network.config.vocab_size, work)
     if work.phase == "prefill":
         return [_last(network, part, padding, use_cache=False) for part in ids.split(work.prompt, dim=1)]
     cache = network(ids[:, : work.prompt], use_cache=True, **_masks(padding, 0, work.prompt)).past_key_values
-    at = range(work.prompt, work.prompt + work.steps)
-    return [_last(network, ids[:, i : i + 1], padding, seen=i, past_key_values=cache, use_cache=True) for i in at]
+    logits = []
+    for step, i in enumerate(range(work.prompt, work.prompt + work.steps)):
+        before_step(step)
+        logits.append(_last(network, ids[:, i : i + 1], padding, seen=i, past_key_values=cache, use_cache=True))
+    return logits
 
 
 def alone(network: PreTrainedModel, work: WorkloadSpec) -> list[Tensor]:
@@ -52,7 +58,9 @@ def _decode(network: PreTrainedModel, ids: Tensor, prompt: int) -> list[Tensor]:
 
 
 def _last(network: PreTrainedModel, ids: Tensor, padding: list[int], seen: int = 0, **cache: Any) -> Tensor:
-    logits: Tensor = network(ids, **_masks(padding, seen, ids.shape[1]), **cache).logits[:, -1].float()
+    logits: Tensor = (
+        network(ids, logits_to_keep=1, **_masks(padding, seen, ids.shape[1]), **cache).logits[:, -1].float()
+    )
     return logits
 
 

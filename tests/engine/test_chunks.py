@@ -11,14 +11,12 @@ from ktbench.engine.routing import PassRouting
 from ktbench.spec.run_spec import WorkloadSpec
 from tests.engine.engines import TOLERANCE, cell, changed, engine_for, logits, needs_avx512, relative
 from tests.engine.families.plain import build
-from tests.engine.families.zoo import EXPERTS, TOP_K
+from tests.engine.families.zoo import ALL, TOP_K
 from tests.engine.prompts import alone, together
 from tests.engine.tiny import decode, prefill
 
 pytestmark = needs_avx512()
 
-# Where every token goes to all experts, the last bits of a hidden state do not decide which experts it meets.
-_ALL = {"num_experts_per_tok": EXPERTS, "n_group": 1, "topk_group": 1}
 CHUNKS = [1, 5, 13, 40]  # of prompts of 13 tokens
 EITHER = pytest.mark.parametrize(
     "engine", [{}, {"avx512": True}, {"avx512": True, "packed_dense": True}], ids=["base", "+v", "+v+l"]
@@ -28,7 +26,7 @@ EITHER = pytest.mark.parametrize(
 @EITHER
 @pytest.mark.parametrize("name", ["qwen3_moe", "mixtral", "deepseek_v3", "gpt_oss"])
 def test_chunks_give_the_logits_of_the_whole_prompt(name: str, engine: dict[str, Any]) -> None:
-    model = changed(name, **_ALL, **({"sliding_window": 8} if name == "mixtral" else {}))
+    model = changed(name, **ALL, **({"sliding_window": 8} if name == "mixtral" else {}))
     system = engine_for(cell(model, prefill(), **engine))
     truth = together(build(model), prefill(batch=2))
     for chunk in CHUNKS:
@@ -37,7 +35,7 @@ def test_chunks_give_the_logits_of_the_whole_prompt(name: str, engine: dict[str,
 
 @EITHER
 def test_padded_prompts_may_be_chunked(engine: dict[str, Any]) -> None:
-    model, workload = changed("qwen3_moe", **_ALL), {"batch": 3, "shortest": 4}
+    model, workload = changed("qwen3_moe", **ALL), {"batch": 3, "shortest": 4}
     system, network = engine_for(cell(model, prefill(), **engine)), build(model)
     for make in (prefill, decode):
         seen = logits(system, cell(model, make(**workload, chunk=3), **engine))
@@ -47,7 +45,7 @@ def test_padded_prompts_may_be_chunked(engine: dict[str, Any]) -> None:
 @EITHER
 @pytest.mark.parametrize("name", ["qwen3_moe", "gpt_oss"])
 def test_decode_at_depth_does_not_depend_on_how_the_prompt_went_through(name: str, engine: dict[str, Any]) -> None:
-    model = changed(name, **_ALL)
+    model = changed(name, **ALL)
     system, network = engine_for(cell(model, decode(), **engine)), build(model)
     truth = together(network, decode(batch=2, prompt=29))
     for chunk in (None, 4, 29):
@@ -96,7 +94,7 @@ def test_the_recorded_routing_is_replayed_chunk_by_chunk() -> None:
 
 def test_each_chunk_reads_the_weights_once_more() -> None:
     """With all experts active in every chunk: three chunks, three times the bytes and the output head's work."""
-    model = changed("qwen3_moe", **_ALL)
+    model = changed("qwen3_moe", **ALL)
     works = []
     for chunk in (None, 5):
         workload = prefill(batch=2, chunk=chunk)

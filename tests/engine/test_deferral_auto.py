@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
@@ -12,11 +11,9 @@ from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.protocol import Unsupported
 from ktbench.spec.engine import choose_deferral, deferral_candidates
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
-from tests.engine.engines import cell, changed, engine_for, logits, needs_avx512
+from tests.engine.engines import CPUS, PACKED_DENSE, TWO_CORES, cell, changed, engine_for, logits, needs_avx512
 from tests.engine.tiny import decode, prefill
 
-CPUS = tuple(sorted(os.sched_getaffinity(0)))[:2]
-TWO_CORES = pytest.mark.skipif(len(CPUS) < 2, reason="roles apart need a core each, this process may use one")
 MODEL = changed("qwen3_moe", num_experts_per_tok=4)
 
 
@@ -26,7 +23,7 @@ def asked(workload: WorkloadSpec, **engine: Any) -> RunSpec:
 
 @TWO_CORES
 @needs_avx512()
-@pytest.mark.parametrize("lean", [False, True], ids=["+v", "+v+l"])
+@PACKED_DENSE
 @pytest.mark.parametrize("busy", [[0.5, 0.9, 0.9], [0.9, 0.9, 0.9], [0.5, 0.7, 0.9]])
 def test_the_engine_defers_what_was_chosen(busy: list[float], lean: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
@@ -65,7 +62,7 @@ def test_what_the_engine_measured_is_told_until_it_is_configured_anew() -> None:
 @needs_avx512()
 def test_auto_needs_roles_apart() -> None:
     system = engine_for(cell(MODEL, decode(), avx512=True))
-    with pytest.raises(Unsupported, match="deferral=auto watches the host role"):
+    with pytest.raises(Unsupported, match=r"engine\.deferral=auto: needs engine\.roles=split"):
         system.configure(cell(MODEL, decode(), avx512=True, deferral="auto"))
 
 

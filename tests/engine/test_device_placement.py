@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,18 +16,24 @@ from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.workload.recorded import ActivationProfile, Architecture
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
-from tests.engine.engines import TOLERANCE, cell, changed, engine_for, logits, needs_avx512, relative
+from tests.engine.engines import (
+    CPUS,
+    PACKED_DENSE,
+    TOLERANCE,
+    TWO_CORES,
+    cell,
+    changed,
+    engine_for,
+    logits,
+    needs_avx512,
+    relative,
+)
 from tests.engine.families.plain import build
 from tests.engine.prompts import together
 from tests.engine.tiny import decode, prefill, run
 
-CPUS = tuple(sorted(os.sched_getaffinity(0)))[:2]
-pytestmark = [
-    needs_avx512(),
-    pytest.mark.skipif(len(CPUS) < 2, reason="roles apart need a core each, this process may use one"),
-]
+pytestmark = [needs_avx512(), TWO_CORES]
 POLICIES = ("uniform", "front_loading", "random", "dynamic", "frequency")
-LEAN = pytest.mark.parametrize("lean", [False, True], ids=["+v", "+v+l"])
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ def split(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     system.close()
 
 
-@LEAN
+@PACKED_DENSE
 @pytest.mark.parametrize("ratio", [0.4, 1.0])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_logits_are_those_of_experts_that_all_live_with_the_host(
@@ -83,7 +88,7 @@ def test_logits_are_those_of_experts_that_all_live_with_the_host(
         )
 
 
-@LEAN
+@PACKED_DENSE
 @pytest.mark.parametrize("feature", ["deferral", "skipping"])
 def test_deferral_and_skipping_act_on_both_sides(split: Split, feature: str, lean: bool) -> None:
     engine: dict[str, Any] = {"packed_dense": lean, feature: 1}
@@ -101,7 +106,7 @@ def moved(system: HybridEngine, asked: RunSpec) -> dict[str, int]:
     return {name: count - before.get(name, 0) for name, count in system.counters().items()}
 
 
-@LEAN
+@PACKED_DENSE
 @pytest.mark.parametrize("ratio", [0.25, 0.5, 1.0])
 def test_the_device_serves_what_was_selected_of_its_experts(split: Split, ratio: float, lean: bool) -> None:
     placement = split.placed("front_loading", ratio)
@@ -122,7 +127,7 @@ def test_all_on_the_host_counts_no_device_experts(split: Split) -> None:
     assert "device_experts" not in moved(split.system, split.cell(decode()))
 
 
-@LEAN
+@PACKED_DENSE
 def test_hot_experts_move_to_the_device_while_steps_run(split: Split, lean: bool) -> None:
     """One expert of every layer takes all tokens: wherever it began, it ends with the device."""
     workload = decode(batch=4, steps=12, routing="concentrated")

@@ -14,13 +14,10 @@ from ktbench.engine.protocol import Observation, Unsupported
 from ktbench.engine.routing import Routing as Selected
 from ktbench.engine.work import active_experts
 from ktbench.spec.run_spec import Routing, WorkloadSpec
+from tests.engine.arrays import relative
 from tests.engine.tiny import NAMES, decode, prefill, run, spec, tiny_model
 
 TOLERANCE = 0.01  # the default of MeasureSpec
-
-
-def relative(seen: np.ndarray, truth: np.ndarray) -> float:
-    return float(np.linalg.norm(seen - truth) / np.linalg.norm(truth))
 
 
 def ready(workload: WorkloadSpec, name: str = "qwen3_30b_a3b", **engine: int) -> HybridEngine:
@@ -42,7 +39,7 @@ def test_observed_outputs_agree_with_the_reference(name: str, workload: Workload
     timed = run(system, workload.steps)[-1]
     seen = system.observe()
     assert [observation.layer for observation in seen] == [
-        operator.position.layer for operator in system._components.operators
+        operator.place.layer for operator in system._components.operators
     ]
     assert np.array_equal(system.logits(), timed.numpy())
     for observation in seen:
@@ -205,7 +202,7 @@ def test_active_experts_are_counted_once() -> None:
 def test_features_that_are_not_built_are_refused_with_a_reason() -> None:
     model = tiny_model()
     system = load(model)
-    with pytest.raises(Unsupported, match="engine.device=cuda"):
+    with pytest.raises(Unsupported, match=r"engine\.device=cuda"):
         system.configure(spec(model, decode(), cuda_graph=True))
 
 

@@ -1,4 +1,4 @@
-"""One MoE layer alone: its output against float64, its rotation, its check."""
+"""One MoE layer alone: its output against float64, its check, and the rotation of its cache-cold replicas."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ktbench.engine.experts import OriginalExperts
@@ -21,6 +23,7 @@ from ktbench.engine.synthetic import PassingExperts, WeightPool, skeleton
 from ktbench.run.check import check, check_the_check
 from ktbench.spec.record import Outcome
 from ktbench.spec.run_spec import ModelSpec, WorkloadSpec
+from tests.engine.arrays import exact_output, relative
 from tests.engine.tiny import NAMES, PACKABLE, layer, run, spec, tiny_model
 
 ONE = HostRole(cores=1)
@@ -34,10 +37,6 @@ def ready(workload: WorkloadSpec, name: str = "qwen3_30b_a3b", host: HostRole = 
     return system
 
 
-def relative(seen: NDArray[Any], truth: NDArray[Any]) -> float:
-    return float(np.linalg.norm(seen - truth) / np.linalg.norm(truth))
-
-
 @cache
 def pool(seed: int) -> WeightPool:
     return WeightPool(seed, 0.02)
@@ -47,16 +46,7 @@ def exact(model: ModelSpec, prepared: Any, copy: int = 0) -> NDArray[np.float64]
     """The layer's output in float64, from weights drawn again."""
     network = skeleton(model)
     name = expert_positions(network)[0][0]
-    store = PassingExperts(network.get_submodule(name), f"{name}.{copy}", pool(model.seed))
-    hidden, ids, gates = prepared.hidden.double().numpy(), prepared.routing.ids.numpy(), prepared.routing.gates.numpy()
-    total = np.zeros_like(hidden)
-    for i in np.unique(ids):
-        expert = store(int(i))
-        gate, up, down = (m.double().numpy() for m in (expert.gate, expert.up, expert.down))
-        for token, column in np.argwhere(ids == i):
-            score = gate @ hidden[token]
-            total[token] += gates[token, column] * (down @ (score / (1 + np.exp(-score)) * (up @ hidden[token])))
-    return total
+    return exact_output(PassingExperts(network.get_submodule(name), f"{name}.{copy}", pool(model.seed)), prepared)
 
 
 @pytest.mark.parametrize("routing", ["balanced", "zipf", "concentrated"])
@@ -208,3 +198,44 @@ def test_closing_lets_go_of_the_weights() -> None:
     assert system._held.original is None
     with pytest.raises(ValueError, match="configure comes before"):
         system.start()
+
+
+def uses(copies: int, experts: int, active: int, steps: int) -> list[tuple[int, int]]:
+    """(copy, expert) of every use, in order."""
+    backends: list[Any] = list(range(copies))
+    layer = CacheColdReplicas(backends, experts)
+    taken: list[tuple[Any, np.ndarray]] = [layer.take(np.arange(active)[None], active) for _ in range(steps)]
+    return [(copy, expert) for copy, ids in taken for expert in ids.ravel().tolist()]
+
+
+@given(st.integers(1, 4), st.integers(1, 20), st.data())
+def test_no_expert_comes_back_before_the_others_were_read(copies: int, experts: int, data: st.DataObject) -> None:
+    active = data.draw(st.integers(1, experts))
+    order = uses(copies, experts, active, steps=3 * copies * -(-experts // active))
+    assert set(order) == {(copy, expert) for copy in range(copies) for expert in range(experts)}
+    last: dict[tuple[int, int], int] = {}
+    for at, use in enumerate(order):
+        if use in last:
+            between = set(order[last[use] + 1 : at])
+            assert use not in between
+            least = copies * experts - 1 if experts % active == 0 else copies * (experts - active) - 1
+            assert len(between) >= least
+        last[use] = at
+
+
+def test_a_single_copy_is_read_in_a_ring() -> None:
+    assert [expert for _, expert in uses(1, 5, 2, 5)] == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]
+
+
+def test_ranks_keep_their_load() -> None:
+    backend: Any = None
+    layer = CacheColdReplicas([backend], 8)
+    ranks = np.array([[0, 1], [0, 2], [0, 1]])
+    for first in (0, 3, 6):
+        _, ids = layer.take(ranks, 3)
+        assert ids.tolist() == ((ranks + first) % 8).tolist()
+
+
+def test_no_copy_at_all_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one copy"):
+        CacheColdReplicas([], 8)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,19 +15,14 @@ from ktbench.engine.fused import FusedExperts
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.spec.timeline import Span, Timeline
-from tests.engine.engines import cell, changed, engine_for, logits, needs_avx512
+from tests.engine.engines import CPUS, PACKED_DENSE, TWO_CORES, cell, changed, engine_for, logits, needs_avx512
 from tests.engine.families.zoo import LAYERS, TOP_K
 from tests.engine.tiny import decode, prefill, run
 
-CPUS = tuple(sorted(os.sched_getaffinity(0)))[:2]
-pytestmark = [
-    needs_avx512(),
-    pytest.mark.skipif(len(CPUS) < 2, reason="roles apart need a core each, this process may use one"),
-]
+pytestmark = [needs_avx512(), TWO_CORES]
 
 # Qwen2's blocks call the shared expert before the routed ones, DeepSeek's and GLM's after them; Mixtral has none.
 NAMES = ("qwen2_moe", "deepseek_v3", "mixtral")
-LEAN = pytest.mark.parametrize("lean", [False, True], ids=["+v", "+v+l"])
 
 
 @dataclass(frozen=True)
@@ -65,7 +59,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     pair.split.close()
 
 
-@LEAN
+@PACKED_DENSE
 @pytest.mark.parametrize("feature", ["deferral", "skipping"])
 @pytest.mark.parametrize("n", range(TOP_K + 1))
 def test_decode_gives_the_same_bits(pair: Pair, lean: bool, feature: str, n: int) -> None:
@@ -74,7 +68,7 @@ def test_decode_gives_the_same_bits(pair: Pair, lean: bool, feature: str, n: int
     assert all(map(torch.equal, pair.of_split(workload, **engine), pair.of_shared(workload, **engine)))
 
 
-@LEAN
+@PACKED_DENSE
 @pytest.mark.parametrize("engine", [{}, {"deferral": 1, "defer_prefill": True}], ids=["plain", "deferred"])
 def test_prefill_gives_the_same_bits(pair: Pair, lean: bool, engine: dict[str, Any]) -> None:
     for workload in (prefill(batch=2), prefill(batch=2, chunk=5)):
@@ -82,7 +76,7 @@ def test_prefill_gives_the_same_bits(pair: Pair, lean: bool, engine: dict[str, A
         assert all(map(torch.equal, seen, pair.of_shared(workload, packed_dense=lean, **engine)))
 
 
-@LEAN
+@PACKED_DENSE
 def test_observing_gives_the_same_bits(pair: Pair, lean: bool) -> None:
     pair.of_split(decode(batch=2), packed_dense=lean, deferral=1)
     replayed = pair.split.logits().copy()
@@ -98,7 +92,7 @@ def moe_layers(pair: Pair) -> int:
     return pair.model.shape.moe_layers
 
 
-@LEAN
+@PACKED_DENSE
 def test_counters_of_both_roles_move(pair: Pair, lean: bool) -> None:
     pair.split.configure(pair.cell(decode(), packed_dense=lean))
     before = dict(pair.split.counters())
@@ -116,7 +110,7 @@ def first(timeline: Timeline, resource: str, kind: str, layer: int) -> Span:
     return next(one for one in spans(timeline, resource, kind) if one.layer == layer)
 
 
-@LEAN
+@PACKED_DENSE
 @pytest.mark.parametrize("deferral", [0, 1])
 def test_spans_lie_in_the_step_one_after_the_other(pair: Pair, lean: bool, deferral: int) -> None:
     timeline = pair.timeline(decode(batch=2), packed_dense=lean, deferral=deferral)
@@ -128,7 +122,7 @@ def test_spans_lie_in_the_step_one_after_the_other(pair: Pair, lean: bool, defer
         assert all(one.end_s <= other.begin_s for one, other in pairwise(own))
 
 
-@LEAN
+@PACKED_DENSE
 def test_every_moe_layer_is_one_job_which_is_awaited_there(pair: Pair, lean: bool) -> None:
     timeline = pair.timeline(decode(batch=2), packed_dense=lean)
     moe = list(range(LAYERS - moe_layers(pair), LAYERS))
@@ -139,7 +133,7 @@ def test_every_moe_layer_is_one_job_which_is_awaited_there(pair: Pair, lean: boo
         assert job.end_s <= wait.end_s
 
 
-@LEAN
+@PACKED_DENSE
 def test_experts_are_submitted_before_the_shared_expert_runs(pair: Pair, lean: bool) -> None:
     timeline = pair.timeline(decode(batch=2), packed_dense=lean)
     if pair.model.name == "mixtral":
@@ -154,7 +148,7 @@ def test_experts_are_submitted_before_the_shared_expert_runs(pair: Pair, lean: b
         assert shared.end_s <= wait.begin_s
 
 
-@LEAN
+@PACKED_DENSE
 def test_deferred_experts_are_awaited_in_the_next_layer(pair: Pair, lean: bool) -> None:
     timeline = pair.timeline(decode(batch=2), packed_dense=lean, deferral=1)
     moe = list(range(LAYERS - moe_layers(pair), LAYERS))

@@ -11,14 +11,12 @@ from transformers import PreTrainedModel
 from ktbench.spec.run_spec import WorkloadSpec
 from tests.engine.engines import TOLERANCE, cell, changed, engine_for, logits, needs_avx512, relative, stirred
 from tests.engine.families.plain import build
-from tests.engine.families.zoo import EXPERTS
+from tests.engine.families.zoo import ALL
 from tests.engine.prompts import alone, drawn, together
 from tests.engine.tiny import decode, prefill
 
 pytestmark = [needs_avx512(), pytest.mark.peers]
 
-# Where every token goes to all experts, the last bits of a hidden state do not decide which experts it meets.
-_ALL = {"num_experts_per_tok": EXPERTS, "n_group": 1, "topk_group": 1}
 FORMS: dict[str, dict[str, Any]] = {
     "qwen3_moe": {},
     "qwen2_moe": {},
@@ -33,7 +31,7 @@ WORKLOADS = [decode(batch=3, shortest=4), decode(batch=2, shortest=1), prefill(b
 
 @EVERY_FORM
 def test_padded_sequences_get_what_they_get_alone(name: str) -> None:
-    model = changed(name, **(FORMS[name] | _ALL))
+    model = changed(name, **(FORMS[name] | ALL))
     network = build(model)
     system = engine_for(cell(model, decode()), cell(model, decode(), avx512=True))
     for workload in WORKLOADS:
@@ -61,7 +59,7 @@ def unmasked(network: PreTrainedModel, workload: WorkloadSpec) -> list[torch.Ten
 @EVERY_FORM
 @pytest.mark.parametrize("workload", WORKLOADS[::2], ids=["decode", "prefill"])
 def test_the_tolerance_tells_padding_that_is_seen(name: str, workload: WorkloadSpec) -> None:
-    network = stirred(build(changed(name, **(FORMS[name] | _ALL))))
+    network = stirred(build(changed(name, **(FORMS[name] | ALL))))
     wrong, truth = unmasked(network, workload), alone(network, workload)
     for seen, expected in zip(wrong, truth, strict=True):
         assert relative([seen[0]], [expected[0]]) < TOLERANCE  # the longest has none

@@ -18,8 +18,9 @@ from ktbench.run.check import check, check_the_check
 from ktbench.spec.record import Outcome, collect, dishonest
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.spec.weights import Precision, expert_bytes
+from tests.engine.arrays import relative
 from tests.engine.test_fused import AMX, AVX512
-from tests.engine.test_layer import exact, relative
+from tests.engine.test_layer import exact
 from tests.engine.tiny import decode, layer, prefill, run, spec, tiny_model
 
 kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built")

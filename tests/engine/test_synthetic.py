@@ -14,11 +14,12 @@ from ktbench.engine.forms import is_experts
 from ktbench.engine.load import load
 from ktbench.engine.synthetic import PassingExperts, WeightPool
 from ktbench.engine.weight_plan import Packing
-from tests.engine.tiny import NAMES, plain_transformers, tiny_model
+from tests.engine.families.plain import build
+from tests.engine.tiny import NAMES, tiny_model
 
 
 def state(name: str, seed: int = 0, **changes: Any) -> dict[str, torch.Tensor]:
-    return dict(plain_transformers(tiny_model(name, seed=seed, **changes)).state_dict())
+    return dict(build(tiny_model(name, seed=seed, **changes)).state_dict())
 
 
 @pytest.mark.parametrize("name", ["deepseek_v3", "gpt_oss_20b", "qwen2_57b_a14b"])
@@ -53,7 +54,7 @@ def test_weights_have_the_scale_of_an_initialised_model(name: str) -> None:
 def test_buffers_are_those_of_a_model_built_by_transformers(name: str) -> None:
     model = tiny_model(name)
     built = AutoModelForCausalLM.from_config(AutoConfig.for_model(**model.config), dtype=torch.bfloat16)
-    expected, seen = dict(built.named_buffers()), dict(plain_transformers(model).named_buffers())
+    expected, seen = dict(built.named_buffers()), dict(build(model).named_buffers())
     assert expected.keys() == seen.keys()
     for key, buffer in expected.items():
         assert torch.equal(buffer, seen[key]), key
@@ -61,7 +62,7 @@ def test_buffers_are_those_of_a_model_built_by_transformers(name: str) -> None:
 
 
 def test_tied_head_is_the_embedding() -> None:
-    network = plain_transformers(tiny_model(tie_word_embeddings=True))
+    network = build(tiny_model(tie_word_embeddings=True))
     assert network.lm_head.weight is network.model.embed_tokens.weight
     assert network.lm_head.weight.std() > 0
 
@@ -85,7 +86,7 @@ def test_pool_wraps_around_and_repeats_no_row() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_experts_passed_on_are_those_of_the_module(name: str) -> None:
-    network = plain_transformers(tiny_model(name))
+    network = build(tiny_model(name))
     path, module = next((path, module) for path, module in network.named_modules() if is_experts(module))
     passing, held = PassingExperts(module, path, WeightPool(0, 0.02)), OriginalExperts(module)
     for i in (1, 0):

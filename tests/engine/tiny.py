@@ -1,4 +1,4 @@
-"""Every known architecture shrunk to a size that loads in no time, and the same model in plain Transformers."""
+"""Every known architecture shrunk to a size that loads in no time."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from typing import Any
 
 import torch
 import yaml
-from transformers import PreTrainedModel
 
-from ktbench.engine.load import is_experts, load
-from ktbench.engine.synthetic import WeightPool, materialise, materialise_experts, skeleton
+from ktbench.engine.load import load
 from ktbench.engine.weight_plan import Packing
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
@@ -93,17 +91,6 @@ def layer(batch: int = 2, steps: int = 3, **options: Any) -> WorkloadSpec:
     """One MoE layer alone."""
     options = {"routing": "balanced"} | options
     return WorkloadSpec(phase="layer", prompt=1, batch=batch, steps=steps, **options)
-
-
-def plain_transformers(model: ModelSpec) -> PreTrainedModel:
-    """The same synthetic weights in an untouched model of Transformers."""
-    network = skeleton(model)
-    pool = WeightPool(model.seed, 0.02)
-    materialise(network, pool, is_experts)
-    for name, module in network.named_modules():
-        if is_experts(module):
-            materialise_experts(module, name, pool)
-    return network
 
 
 def logits_of_steps(model: ModelSpec, workload: WorkloadSpec, **engine: Any) -> list[torch.Tensor]:

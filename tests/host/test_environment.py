@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from ktbench.host.health import Settings, read_settings
 from ktbench.host.software import package_version, parse_version, program_versions
 from ktbench.spec.record import Environment
 from ktbench.spec.wire import from_plain, to_plain
+from tests.command import python_output
 from tests.host.conftest import CPU, Grow
 
 FACTS: dict[str, Any] = {
@@ -48,14 +47,14 @@ def test_facts_of_this_machine_are_plain_and_come_back(here: Environment) -> Non
 
 def test_identities_are_the_same_in_another_process(here: Environment) -> None:
     ask = "from ktbench.host.environment import environment as e; print(e().env_id, e().code_id)"
-    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [here.env_id, here.code_id]
+    printed = python_output(ask)
+    assert printed.split() == [here.env_id, here.code_id]
 
 
 def test_asking_loads_nothing_heavy() -> None:
     ask = "import sys, ktbench.host.environment as e; e.environment(); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
-    assert not {"torch", "transformers", "pandas", "matplotlib", "hydra"} & set(done.stdout.split())
+    printed = python_output(ask)
+    assert not {"torch", "transformers", "pandas", "matplotlib", "hydra"} & set(printed.split())
 
 
 @pytest.mark.parametrize("changed", ["cpu_model", "cpus", "cores", "numa_nodes", "memory_total_gib", "granted", "gpus"])

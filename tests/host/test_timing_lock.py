@@ -15,6 +15,7 @@ import pytest
 from ktbench.host import timing_lock
 from ktbench.host.timing_lock import Holder, timing
 from ktbench.spec.errors import RequestError
+from tests.command import python_output
 
 HOLD = """
 import sys
@@ -126,10 +127,6 @@ def test_a_lock_that_cannot_be_opened_is_said(lock: Path) -> None:
         pass
 
 
-def test_the_real_lock_does_not_depend_on_the_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_real_lock_does_not_depend_on_the_surroundings(tmp_path: Path) -> None:
     code = "from ktbench.host.timing_lock import lock_file; print(lock_file())"
-    said = {
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env).stdout
-        for env in (dict(os.environ), dict(os.environ) | {"TMPDIR": str(tmp_path), "HOME": str(tmp_path)})
-    }
-    assert len(said) == 1
+    assert python_output(code) == python_output(code, TMPDIR=str(tmp_path), HOME=str(tmp_path))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -12,14 +10,16 @@ from typing import Any
 import pytest
 
 from ktbench.cli import doctor, probe
-from ktbench.host import probe as host_probe
 from ktbench.host.code import Extension, load_extension
 from ktbench.host.describe import Constant, MachineDescription, load_description
+from ktbench.run import probe as measuring
 from ktbench.spec.core_layout import CoreLayout
 from ktbench.spec.errors import RequestError
 from ktbench.spec.features import FEATURES
+from tests.command import python_output
 
 MIB = 2**20
+NEEDS_KERNELS = pytest.mark.skipif(load_extension().module is None, reason=load_extension().reason)
 
 
 def test_doctor_has_a_line_for_every_feature(capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,8 +77,8 @@ def test_doctor_tells_which_instruction_sets_the_kernels_use(
 
 def test_doctor_loads_nothing_heavy() -> None:
     ask = "import sys; from ktbench.cli import doctor; doctor.run([]); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
-    loaded = set(done.stdout.splitlines()[-1].split())
+    printed = python_output(ask)
+    loaded = set(printed.splitlines()[-1].split())
     assert not {"torch", "transformers", "numpy", "pandas", "hydra"} & loaded
 
 
@@ -94,16 +94,17 @@ def test_doctor_answers_without_the_extension(
     assert f"- ({missing.reason})" in out
 
 
-@pytest.mark.parametrize("argument", ["fast", "out=x", "--json"])
-def test_doctor_takes_no_argument(argument: str) -> None:
-    with pytest.raises(RequestError, match=f"^doctor {argument}: unknown argument"):
-        doctor.run([argument])
-
-
-@pytest.mark.parametrize("argument", ["fast", "out=", "to=x.yaml"])
-def test_probe_refuses_unknown_arguments(argument: str) -> None:
-    with pytest.raises(RequestError, match=f"^probe {argument}: unknown argument; allowed is out=FILE$"):
-        probe.run([argument])
+@pytest.mark.parametrize(
+    ("verb", "argument", "allowed"),
+    [
+        *[(doctor, argument, "") for argument in ("fast", "out=x", "--json")],
+        *[(probe, argument, "; allowed is out=FILE$") for argument in ("fast", "out=", "to=x.yaml")],
+    ],
+)
+def test_unknown_arguments_are_refused(verb: ModuleType, argument: str, allowed: str) -> None:
+    name = verb.__name__.rpartition(".")[2]
+    with pytest.raises(RequestError, match=f"^{name} {argument}: unknown argument{allowed}"):
+        verb.run([argument])
 
 
 def test_probe_refuses_a_folder(tmp_path: Path) -> None:
@@ -113,27 +114,25 @@ def test_probe_refuses_a_folder(tmp_path: Path) -> None:
 
 def test_probe_refuses_without_the_extension(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = Extension(module=None, reason="the kernel extension is not built")
-    monkeypatch.setattr("ktbench.host.code.load_extension", lambda: missing)
+    monkeypatch.setattr(measuring, "load_extension", lambda: missing)
     with pytest.raises(RequestError, match=r"^probe: the kernel extension is not built$"):
         probe.run([])
 
 
+@NEEDS_KERNELS
 def test_probe_refuses_what_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    if load_extension().module is None:
-        pytest.skip("the kernel extension is not built")
-    monkeypatch.setattr("ktbench.host.memory.available_memory_bytes", lambda: 2**30)
+    monkeypatch.setattr(measuring, "available_memory_bytes", lambda: 2**30)
     with pytest.raises(RequestError, match=r"needs \d+\.0 GiB of memory, 1\.0 GiB are free"):
         probe.run([])
 
 
+@NEEDS_KERNELS
 def test_probe_prints_a_table_and_saves_the_description(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if load_extension().module is None:
-        pytest.skip("the kernel extension is not built")
-    opened = host_probe.open_instruments
-    monkeypatch.setattr(host_probe, "open_instruments", lambda *given: opened(*given, buffer_bytes=32 * MIB))
-    monkeypatch.setattr(probe, "_SECONDS", 0.0)
+    opened = measuring.open_instruments
+    monkeypatch.setattr(measuring, "open_instruments", lambda *given: opened(*given, buffer_bytes=32 * MIB))
+    monkeypatch.setattr(measuring, "_SECONDS", 0.0)
     path = tmp_path / "machine.yaml"
     assert probe.run([f"out={path}"]) == 0
     out, machine = capsys.readouterr().out, load_description(path)
@@ -164,7 +163,7 @@ def probed(*placements: CoreLayout) -> MachineDescription:
 
 
 def test_the_table_shows_units_intervals_and_reasons() -> None:
-    lines = probe.table(probed())
+    lines = measuring.table(probed())
     assert lines[0] == "Test CPU (env abc), measured 2026-11-20"
     assert lines[1] == "medians with distribution-free 95 % intervals, 12 interleaved repeats"
     assert lines[2].split() == ["read", "bandwidth", "30.5", "GB/s", "27", "to", "34"]
@@ -173,7 +172,7 @@ def test_the_table_shows_units_intervals_and_reasons() -> None:
 
 
 def test_one_placement_is_named_with_its_range() -> None:
-    lines = probe.table(probed(*["near"] * 12))
+    lines = measuring.table(probed(*["near"] * 12))
     assert lines[1].endswith(", of which those with the cores near count")
     assert lines[-1] == (
         "placement of the cores: near throughout (one last-level cache); "
@@ -182,7 +181,7 @@ def test_one_placement_is_named_with_its_range() -> None:
 
 
 def test_each_of_several_placements_has_its_own_bandwidth() -> None:
-    lines = probe.table(probed("far", "near", "far", "far", "moved", "same core"))
+    lines = measuring.table(probed("far", "near", "far", "far", "moved", "same core"))
     assert lines[2].split() == ["read", "bandwidth", "27", "GB/s", "25", "to", "28"], "the commonest one's"
     assert lines[-5:] == [
         "placement of the cores changed; read bandwidth, median and range at each:",

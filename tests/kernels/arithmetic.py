@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.kernels.layers import Batch, Bits, Expert, Floats, to_bf16, widen
+from tests.kernels.layers import PLAIN, Batch, Biases, Bits, Expert, Floats, Glu, to_bf16, widen
 
 Rounding = Callable[[Floats], Floats]
 
@@ -39,21 +39,19 @@ def int8_of_bf16(x: Floats) -> Floats:
     return int8_of(widen(to_bf16(x)))
 
 
-def silu(x: Floats) -> Floats:
-    return x / (1 + np.exp(-np.clip(x, -700, None)))
+def exact(experts: Sequence[Expert], batch: Batch, glu: Glu = PLAIN, biases: Sequence[Biases] = ()) -> Exact:
+    return _moe(experts, batch, unrounded, unrounded, glu, biases)
 
 
-def exact(experts: Sequence[Expert], batch: Batch) -> Exact:
-    return _moe(experts, batch, unrounded, unrounded)
-
-
-def with_int8_activations(experts: Sequence[Expert], batch: Batch, cuts: Sequence[int] = ()) -> Exact:
+def with_int8_activations(
+    experts: Sequence[Expert], batch: Batch, cuts: Sequence[int], glu: Glu, biases: Sequence[Biases]
+) -> Exact:
     """`cuts` of the intermediate size between domains, each of which quantises its own part of h."""
 
     def quantised(h: Floats) -> Floats:
         return np.concatenate([int8_of_bf16(part) for part in np.split(h, list(cuts), axis=1)], axis=1)
 
-    return _moe(experts, batch, int8_of, quantised)
+    return _moe(experts, batch, int8_of, quantised, glu, biases)
 
 
 def cuts_between(domains: int, intermediate: int, unit: int) -> list[int]:
@@ -62,16 +60,33 @@ def cuts_between(domains: int, intermediate: int, unit: int) -> list[int]:
     return [units * d // domains * unit for d in range(1, domains)]
 
 
-def _moe(experts: Sequence[Expert], batch: Batch, rounded_x: Rounding, rounded_h: Rounding) -> Exact:
+def _moe(
+    experts: Sequence[Expert],
+    batch: Batch,
+    rounded_x: Rounding,
+    rounded_h: Rounding,
+    glu: Glu,
+    biases: Sequence[Biases],
+) -> Exact:
+    """Slots of expert -1 are left out."""
     x_th = rounded_x(widen(batch.x_th))
     out_th, size_th = np.zeros_like(x_th), np.zeros_like(x_th)
-    for e in np.unique(batch.ids_tk):
+    for e in np.unique(batch.ids_tk[batch.ids_tk >= 0]):
         gate, up, down = experts[e]
-        weight_t = np.where(batch.ids_tk == e, batch.gates_tk.astype(np.float64), 0).sum(1)
+        to_gate, to_up, to_down = (b.astype(np.float64) for b in biases[e]) if biases else (0.0, 0.0, 0.0)
         token = np.flatnonzero((batch.ids_tk == e).any(1))
-        h = rounded_h(silu(x_th[token] @ gate.T) * (x_th[token] @ up.T))
-        out_th[token] += weight_t[token, None] * (h @ down.T)
-        size_th[token] += np.abs(weight_t[token, None]) * (np.abs(h) @ np.abs(down.T))
+        weight_t1 = np.where(batch.ids_tk == e, batch.gates_tk.astype(np.float64), 0).sum(1)[token, None]
+        x = x_th[token]
+        act = glu.act(np.minimum(x @ gate.T + to_gate, glu.bound))
+        factor = np.clip(x @ up.T + to_up, -glu.bound, glu.bound) + glu.offset
+        h = rounded_h(act * factor)
+        h_size = np.abs(h)
+        if biases or glu != PLAIN:  # float32 sums that nearly cancel are as wrong as their terms are large
+            gate_terms = np.abs(x) @ np.abs(gate.T) + np.abs(to_gate)
+            up_terms = np.abs(x) @ np.abs(up.T) + np.abs(to_up) + glu.offset
+            h_size = h_size + 2**-10 * (gate_terms * np.abs(factor) + np.abs(act) * up_terms)
+        out_th[token] += weight_t1 * (h @ down.T + to_down)
+        size_th[token] += np.abs(weight_t1) * (h_size @ np.abs(down.T) + np.abs(to_down))
     return Exact(out_th, size_th)
 
 
@@ -94,8 +109,17 @@ def agrees(out: Bits, expected: Exact) -> bool:
 INT8_TOLERANCE = 0.006
 
 
-def accepts(out: Bits, precision: str, experts: Sequence[Expert], batch: Batch, cuts: Sequence[int] = ()) -> bool:
+def accepts(
+    out: Bits,
+    precision: str,
+    experts: Sequence[Expert],
+    batch: Batch,
+    cuts: Sequence[int] = (),
+    *,
+    glu: Glu = PLAIN,
+    biases: Sequence[Biases] = (),
+) -> bool:
     """Whether `out` is right for the weights as stored: element by element, or as a vector where h is int8."""
     if precision == "bf16":
-        return agrees(out, exact(experts, batch))
-    return relative_error(out, with_int8_activations(experts, batch, cuts).out_th) <= INT8_TOLERANCE
+        return agrees(out, exact(experts, batch, glu, biases))
+    return relative_error(out, with_int8_activations(experts, batch, cuts, glu, biases).out_th) <= INT8_TOLERANCE

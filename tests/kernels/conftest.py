@@ -17,6 +17,11 @@ def pool(cpus: list[int]) -> _kernels.ThreadPool:
     return _kernels.ThreadPool((cpus * 2)[:2], 200)
 
 
+@pytest.fixture(scope="session")
+def three_threads(cpus: list[int]) -> _kernels.ThreadPool:
+    return _kernels.ThreadPool((cpus * 3)[:3], 50)
+
+
 @pytest.fixture(scope="session", params=[False, True], ids=["caller", "own"])
 def team(request: pytest.FixtureRequest, cpus: list[int]) -> _kernels.ThreadPool:
     """Two threads: the caller and another, or both the pool's own."""

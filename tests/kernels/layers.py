@@ -1,8 +1,9 @@
 """Random MoE layers as numpy arrays, packed at any precision, and calls of the operator on them."""
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from tests.kernels.tables import COUNTERS, sizes_of
 Bits = NDArray[np.uint16]
 Floats = NDArray[np.float64]
 Expert = tuple[Floats, Floats, Floats]  # gate, up [I, H], down [H, I]
+Biases = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]  # gate, up [I], down [H]
 
 
 def to_bf16(x: Floats) -> Bits:
@@ -23,6 +25,39 @@ def to_bf16(x: Floats) -> Bits:
 
 def widen(x: Bits) -> Floats:
     return (x.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+def random_bits(rng: np.random.Generator, *shape: int) -> Bits:
+    return to_bf16(rng.standard_normal(shape))
+
+
+@dataclass(frozen=True)
+class Glu:
+    """act(min(gate, limit)) * (clip(up, -limit, limit) + offset)."""
+
+    activation: str = "silu"
+    alpha: float = 1.0
+    limit: float | None = None
+    offset: float = 0.0
+
+    @property
+    def bound(self) -> float:
+        return np.inf if self.limit is None else self.limit
+
+    def act(self, g: Floats) -> Floats:
+        if self.activation == "gelu_tanh":
+            return 0.5 * g * (1 + np.tanh(np.sqrt(2 / np.pi) * (g + 0.044715 * g**3)))
+        return g / (1 + np.exp(-np.clip(self.alpha * g, -700, None)))
+
+
+# The limits cut off a third of what standard normal gates and ups are.
+PLAIN, GPT_OSS = Glu(), Glu(alpha=1.702, limit=0.9, offset=1.0)
+GLUS = [PLAIN, GPT_OSS, Glu(limit=1.1), Glu("gelu_tanh"), Glu("gelu_tanh", limit=0.8, offset=0.5)]
+
+
+def named(biases: Biases) -> dict[str, NDArray[np.float32]]:
+    """As `write_expert` takes them."""
+    return dict(zip(("gate_bias", "up_bias", "down_bias"), biases, strict=True))
 
 
 @dataclass(frozen=True)
@@ -37,12 +72,21 @@ class Layer:
         return list(zip(widen(self.gate_eih), widen(self.up_eih), widen(self.down_ehi), strict=True))
 
     def packed(
-        self, precision: str = "bf16", team: _kernels.Team | None = None, domains: int = 1
+        self,
+        precision: str = "bf16",
+        team: _kernels.Team | None = None,
+        domains: int = 1,
+        glu: Glu = PLAIN,
+        biases: Sequence[Biases] = (),
     ) -> _kernels.PackedExperts:
+        """No biases at all: experts without."""
         experts, intermediate, hidden = self.gate_eih.shape
-        packed = _kernels.PackedExperts(experts, hidden, intermediate, precision, domains)
+        packed = _kernels.PackedExperts(
+            experts, hidden, intermediate, precision, domains, **asdict(glu), biases=bool(biases)
+        )
         for e in range(experts):
-            packed.write_expert(e, self.gate_eih[e], self.up_eih[e], self.down_ehi[e], team)
+            names = named(biases[e]) if biases else {}
+            packed.write_expert(e, self.gate_eih[e], self.up_eih[e], self.down_ehi[e], team, **names)
         return packed
 
 
@@ -70,6 +114,14 @@ def random_layer(rng: np.random.Generator, experts: int, hidden: int, intermedia
     return Layer(matrices(intermediate, hidden), matrices(intermediate, hidden), matrices(hidden, intermediate))
 
 
+def random_biases(rng: np.random.Generator, layer: Layer) -> list[Biases]:
+    experts, intermediate, hidden = layer.gate_eih.shape
+    return [
+        tuple(rng.standard_normal(n).astype(np.float32) for n in (intermediate, intermediate, hidden))
+        for _ in range(experts)
+    ]
+
+
 def random_batch(rng: np.random.Generator, layer: Layer, tokens: int, per_token: int) -> Batch:
     """Ids may repeat within a token."""
     experts, _, hidden = layer.gate_eih.shape
@@ -91,6 +143,15 @@ def garbage(batch: Batch) -> Bits:
 
 def submit(moe: _kernels.MoE, batch: Batch, out: Bits, **options: object) -> _kernels.Ticket:
     return moe.submit(batch.x_th, batch.ids_tk, batch.gates_tk, out, **options)
+
+
+def together(work: Callable[[int], None], threads: int) -> None:
+    """work(0), work(1), … at the same time, each on a Python thread of its own."""
+    running = [threading.Thread(target=work, args=(index,)) for index in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
 
 
 def forward_proven(moe: _kernels.MoE, batch: Batch, isa: str, **options: object) -> Bits:

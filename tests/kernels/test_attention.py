@@ -9,14 +9,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ktbench import _kernels
-from tests.kernels.layers import Bits, Floats, to_bf16, widen
+from tests.kernels.layers import Bits, Floats, random_bits, to_bf16, widen
 from tests.kernels.tables import needs
 
 ISAS = [pytest.param(isa, marks=needs(isa), id=isa) for isa in ("reference", "avx2", "avx512", "avx512_bf16")]
-
-
-def random_bits(rng: np.random.Generator, *shape: int) -> Bits:
-    return to_bf16(rng.standard_normal(shape))
 
 
 @dataclass(frozen=True)

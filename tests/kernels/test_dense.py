@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ktbench import _kernels
-from tests.kernels.layers import Bits, to_bf16, widen
+from tests.kernels.layers import Bits, random_bits, to_bf16, widen
 from tests.kernels.tables import needs
 
 torch = pytest.importorskip("torch")
@@ -26,10 +26,6 @@ def tensor(bits: Bits) -> "torch.Tensor":
 
 def bits_of(t: "torch.Tensor") -> Bits:
     return t.detach().contiguous().view(torch.uint16).numpy()
-
-
-def random_bits(rng: np.random.Generator, *shape: int) -> Bits:
-    return to_bf16(rng.standard_normal(shape))
 
 
 def exact_bits(rng: np.random.Generator, *shape: int) -> Bits:

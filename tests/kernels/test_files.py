@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from ktbench import _kernels
-from tests.kernels.layers import Case, case, forward
+from tests.kernels.layers import GLUS, Case, case, forward, random_biases
 from tests.kernels.tables import PRECISIONS, granted_isas_of
-from tests.kernels.test_activations import GLUS, packed_with, random_biases
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,7 +39,7 @@ def test_mapped_experts_are_the_same(of, file, pool):
 @pytest.mark.parametrize("with_biases", [False, True], ids=["no-biases", "biases"])
 def test_activation_and_biases_are_in_the_file(glu, with_biases, tmp_path, pool, rng):
     of = case("int8", (3, 100, 72), 5, 2)
-    packed = packed_with(of.layer, "int8", glu, random_biases(rng, of.layer) if with_biases else [])
+    packed = of.layer.packed("int8", glu=glu, biases=random_biases(rng, of.layer) if with_biases else ())
     packed.save(str(tmp_path / "experts"))
     mapped = _kernels.PackedExperts.map(str(tmp_path / "experts"))
     for name in ("activation", "alpha", "limit", "offset", "biases", "nbytes"):

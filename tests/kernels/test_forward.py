@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ktbench import _kernels
-from tests.kernels.arithmetic import accepts, exact, relative_error
+from tests.kernels.arithmetic import accepts, cuts_between, exact, relative_error
 from tests.kernels.layers import (
+    GLUS,
     Batch,
     Bits,
     Case,
@@ -18,12 +19,13 @@ from tests.kernels.layers import (
     forward_proven,
     moved,
     random_batch,
+    random_biases,
     random_layer,
     stored,
     to_bf16,
     widen,
 )
-from tests.kernels.tables import COUNTERS, EXPECTED, PRECISIONS, QUANTISED, TILED, kernels, needs, sizes_of
+from tests.kernels.tables import COUNTERS, EXPECTED, PRECISIONS, QUANTISED, TILED, kernels, needs, sizes_of, unit_of
 
 
 def outputs_of_mutants(
@@ -76,27 +78,35 @@ def test_one_element_of_bf16_is_enough(pool):
 SHAPES = st.fixed_dictionaries(
     {
         "experts": st.integers(1, 6),
-        "hidden": st.one_of(st.integers(1, 80), st.sampled_from([96, 160, 320])),
-        "intermediate": st.one_of(st.integers(1, 80), st.sampled_from([96, 160])),
-        "tokens": st.one_of(st.integers(0, 9), st.sampled_from([16, 17, 33])),
+        "hidden": st.one_of(st.integers(1, 90), st.sampled_from([96, 160, 320])),
+        "rest": st.one_of(st.integers(1, 140), st.just(160)),  # of the intermediate size, beyond what each domain needs
+        "domains": st.integers(1, 3),
+        "tokens": st.one_of(st.integers(0, 9), st.sampled_from([16, 17, 19, 33])),
         "per_token": st.integers(1, 16),
-        "dynamic": st.booleans(),
+        "glu": st.sampled_from(GLUS),
+        "with_biases": st.booleans(),
         "seed": st.integers(0, 2**32 - 1),
     }
 )
+OPTIONS = st.fixed_dictionaries({"numa": st.booleans(), "dynamic": st.booleans()})
 HEIGHTS = [*range(1, 41), 64, 65, 129, 257, 300]
 
 
+@pytest.mark.parametrize("team_of", ["pool", "three_threads"])
 @pytest.mark.parametrize(("precision", "isa"), kernels())
-@settings(max_examples=12, deadline=None)
-@given(shape=SHAPES)
-def test_any_shape_agrees_with_float64(precision, isa, pool, shape):
-    rng = np.random.default_rng(shape["seed"])
-    layer = random_layer(rng, shape["experts"], *sizes_of(precision, shape["hidden"], shape["intermediate"]))
+@settings(max_examples=14, deadline=None)
+@given(shape=SHAPES, options=OPTIONS)
+def test_any_shape_split_and_activation_agrees_with_float64(precision, isa, team_of, request, shape, options):
+    team, rng, unit = request.getfixturevalue(team_of), np.random.default_rng(shape["seed"]), unit_of(precision)
+    domains, glu = min(shape["domains"], 2 if team_of == "pool" else 3), shape["glu"]
+    hidden, intermediate = sizes_of(precision, shape["hidden"], (domains - 1) * unit + shape["rest"])
+    layer = random_layer(rng, shape["experts"], hidden, intermediate)
+    biases = random_biases(rng, layer) if shape["with_biases"] else ()
     batch = random_batch(rng, layer, shape["tokens"], shape["per_token"])
-    packed = layer.packed(precision, pool)
-    out = forward_proven(_kernels.MoE(packed, pool), batch, isa, dynamic=shape["dynamic"])
-    assert accepts(out, precision, stored(packed), batch)
+    packed = layer.packed(precision, team, domains, glu, biases)
+    out = forward_proven(_kernels.MoE(packed, team), batch, isa, **options)
+    cuts = cuts_between(domains, intermediate, unit)
+    assert accepts(out, precision, stored(packed), batch, cuts, glu=glu, biases=biases)
 
 
 @pytest.mark.parametrize(("precision", "isa"), kernels())

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from ktbench import _kernels
 from tests.kernels.arithmetic import int8_of
-from tests.kernels.layers import Bits, forward, random_batch, random_layer, to_bf16, widen
+from tests.kernels.layers import Bits, forward, named, random_batch, random_biases, random_layer, to_bf16, widen
 from tests.kernels.tables import BLOCK, FORMATS, GGUF, granted_isas_of
-from tests.kernels.test_activations import random_biases
 
 gguf = pytest.importorskip("gguf", reason="the truth about GGUF's formats is its own package")
 
@@ -155,10 +154,9 @@ def test_experts_of_blocks_compute_as_those_that_were_quantised_here(precision, 
     biases, batch = random_biases(rng, layer), random_batch(rng, layer, 6, 2)
     ours, theirs = (_kernels.PackedExperts(2, 96, 160, precision, 2, biases=True) for _ in range(2))
     for e, of_expert in enumerate(biases):
-        names = dict(zip(("gate_bias", "up_bias", "down_bias"), of_expert, strict=True))
         matrices = [layer.gate_eih[e], layer.up_eih[e], layer.down_ehi[e]]
-        ours.write_expert(e, *matrices, pool, **names)
-        theirs.write_expert_blocks(e, *(quantised(matrix, precision) for matrix in matrices), pool, **names)
+        ours.write_expert(e, *matrices, pool, **named(of_expert))
+        theirs.write_expert_blocks(e, *(quantised(matrix, precision) for matrix in matrices), pool, **named(of_expert))
         assert all((a == b).all() for a, b in zip(theirs.read_biases(e), of_expert, strict=True))
     for isa in granted_isas_of(precision):
         outs = [forward(_kernels.MoE(packed, pool), batch, isa=isa) for packed in (ours, theirs)]

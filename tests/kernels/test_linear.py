@@ -1,7 +1,5 @@
 """Packed linear layers: stored as they were written, and equal to float64 arithmetic on the weights as stored."""
 
-import threading
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,12 +7,8 @@ from hypothesis import strategies as st
 
 from ktbench import _kernels
 from tests.kernels.arithmetic import int8_of
-from tests.kernels.layers import Bits, Floats, moved, to_bf16, widen
+from tests.kernels.layers import Bits, Floats, moved, random_bits, together, widen
 from tests.kernels.tables import COUNTERS, PRECISIONS, granted_isas_of, isas_of, isas_without, kernels, sizes_of
-
-
-def random_bits(rng: np.random.Generator, *shape: int) -> Bits:
-    return to_bf16(rng.standard_normal(shape))
 
 
 def packed(weight: Bits, precision: str, team: _kernels.Team | None = None) -> _kernels.PackedMatrix:
@@ -237,11 +231,7 @@ def test_linears_of_one_team_share_their_memory_from_many_threads(pool, rng):
             if not agrees(forward(linears[index], x, matrices[index].rows), x, matrices[index]):
                 wrong.append((index, tokens))
 
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(shapes))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(work, len(shapes))
     assert not wrong
 
 

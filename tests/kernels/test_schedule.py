@@ -1,7 +1,6 @@
 """Neither the number of threads nor the schedule changes a bit of the result."""
 
 import os
-import threading
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ktbench import _kernels
-from tests.kernels.layers import case, forward, forward_proven, random_batch, random_layer
+from tests.kernels.layers import case, forward, forward_proven, random_batch, random_layer, together
 from tests.kernels.tables import kernels, sizes_of
 
 
@@ -50,11 +49,7 @@ def test_two_python_threads_at_once(precision, isa, pool):
             if (forward(moes[which], of[which].batch, isa=isa, dynamic=turn % 3 == 0) != expected[which]).any():
                 wrong.append((me, turn))
 
-    hammers = [threading.Thread(target=hammer, args=(me,)) for me in range(2)]
-    for thread in hammers:
-        thread.start()
-    for thread in hammers:
-        thread.join()
+    together(hammer, 2)
     assert not wrong
 
 

@@ -1,16 +1,11 @@
 """The operator on PyTorch's OpenMP threads: same bits as on a pool of its own, and clear words where there are none."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from ktbench import _kernels
+from tests.command import python_output
 from tests.kernels.layers import case, forward, garbage
 from tests.kernels.tables import PRECISIONS
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -30,8 +25,8 @@ def test_same_bits_on_either_team(precision: str, threads: int, dynamic: bool, p
 
 def test_no_openmp_in_the_process_is_said() -> None:
     program = "from ktbench._kernels import OpenMPTeam\ntry: OpenMPTeam(2)\nexcept RuntimeError as error: print(error)"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "no OpenMP runtime is loaded in this process: import torch first" in done.stdout
+    printed = python_output(program)
+    assert "no OpenMP runtime is loaded in this process: import torch first" in printed
 
 
 def test_a_team_of_nobody_is_refused() -> None:
@@ -54,9 +49,9 @@ except ValueError as error: print(error)
 try: OpenMPTeam(2).pin(cpus[:1])
 except ValueError as error: print(error)
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "cpu 100000 is not one this process may run on" in done.stdout
-    assert "1 cpus for 2 threads" in done.stdout
+    printed = python_output(program)
+    assert "cpu 100000 is not one this process may run on" in printed
+    assert "1 cpus for 2 threads" in printed
 
 
 def test_a_pool_s_threads_sit_on_their_cpus(cpus: list[int]) -> None:
@@ -72,8 +67,8 @@ for own in (False, True):
     print(sorted(list(os.sched_getaffinity(int(thread)))[0] for thread in new), pool.threads, pool.cpus)
     del pool
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == [
+    printed = python_output(program)
+    assert printed.splitlines() == [
         f"{cpus[1:2]} {len(cpus[:2])} {cpus[:2]}",
         f"{cpus[:2]} {len(cpus[:2])} {cpus[:2]}",
     ]

@@ -25,6 +25,7 @@ from ktbench.run.check import check, check_the_check
 from ktbench.spec.peers import PeerSpec
 from ktbench.spec.record import Outcome
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
+from tests.engine.arrays import exact_output, relative
 from tests.engine.tiny import layer, run, spec, tiny_model
 
 pytestmark = pytest.mark.peers
@@ -61,20 +62,7 @@ def ready(asked: RunSpec, host: HostRole = ONE) -> LayerSystem:
 
 def exact(asked: RunSpec, prepared: Any, copy: int) -> NDArray[np.float64]:
     """The layer's output in float64 for the bf16 weights that every system is given."""
-    store = LayerWeights.of(asked.model).passing(copy)
-    hidden, ids, gates = (t.double().numpy() for t in (prepared.hidden, prepared.routing.ids, prepared.routing.gates))
-    total = np.zeros_like(hidden)
-    for i in np.unique(ids):
-        expert = store(int(i))
-        gate, up, down = (m.double().numpy() for m in (expert.gate, expert.up, expert.down))
-        for token, column in np.argwhere(ids == i):
-            score = gate @ hidden[token]
-            total[token] += gates[token, column] * (down @ (score / (1 + np.exp(-score)) * (up @ hidden[token])))
-    return total
-
-
-def relative(seen: NDArray[Any], truth: NDArray[Any]) -> float:
-    return float(np.linalg.norm(seen - truth) / np.linalg.norm(truth))
+    return exact_output(LayerWeights.of(asked.model).passing(copy), prepared)
 
 
 @needs_kt_kernel

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
 from ktbench.cli import main
+from ktbench.spec.peers import PEERS, Peer
 
 WORDS = (
     "model=tiny",
@@ -34,3 +37,8 @@ def test_systems_are_measured_together_and_their_answers_compared(
     assert sorted(against.values()) == ["", "base", "base"]
     assert not any(row["unproven"] for row in rows.values())
     assert len(list((tmp_path / "runs/gguf").glob("*.gguf"))) == 1
+
+
+@pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
+def test_every_row_names_a_module_that_opens_it(peer: Peer) -> None:
+    assert list(signature(import_module(peer.opener).open_peer).parameters) == ["specs", "host"]

@@ -26,7 +26,8 @@ from ktbench.spec.record import Cell, Outcome, Record
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.spec.support import unsupported
 from ktbench.spec.wire import spec_id
-from tests.engine.tiny import decode, logits_of_steps, plain_transformers, prefill, run, spec, tiny_model
+from tests.engine.families.plain import build
+from tests.engine.tiny import decode, logits_of_steps, prefill, run, spec, tiny_model
 from tests.fake import FakeRoofs
 
 pytestmark = pytest.mark.peers
@@ -90,7 +91,7 @@ def turn(system: System, run_spec: RunSpec) -> Record:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_logits_are_those_of_the_network_called_by_hand(name: str) -> None:
     model = tiny_model(name)
-    network, system = plain_transformers(model), opened(model)
+    network, system = build(model), opened(model)
     for work in BOTH:
         for implementation in IMPLEMENTATIONS:
             system.configure(cell_spec(model, work, implementation))
@@ -115,7 +116,7 @@ def test_eager_gives_what_base_gives(work: WorkloadSpec) -> None:
 
 def test_a_checkpoint_gives_what_its_weights_give(tmp_path: Path) -> None:
     model = tiny_model()
-    plain_transformers(model).save_pretrained(tmp_path)
+    build(model).save_pretrained(tmp_path)
     read = replace(model, path=str(tmp_path))
     for one, expected in zip(run(configured(read, BOTH[0]), 3), run(configured(model, BOTH[0]), 3), strict=True):
         assert torch.equal(one, expected)
@@ -124,7 +125,7 @@ def test_a_checkpoint_gives_what_its_weights_give(tmp_path: Path) -> None:
 def test_nothing_of_the_network_is_replaced() -> None:
     model = tiny_model()
     system = configured(model, BOTH[0])
-    assert [type(m) for m in system.network.modules()] == [type(m) for m in plain_transformers(model).modules()]
+    assert [type(m) for m in system.network.modules()] == [type(m) for m in build(model).modules()]
     run(system, 1)
     system.observe()
     assert not any(module._forward_hooks for module in system.network.modules())

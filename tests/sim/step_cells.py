@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from ktbench.sim.calibration import Calibration, read_calibration
-from ktbench.sim.executor import Graph, execute
-from ktbench.sim.simulation import step_graph
+from ktbench.sim.executor import Graph
+from ktbench.sim.simulation import step_seconds
 from ktbench.spec.run_spec import RunSpec
 from tests.sim.real import real_model
 
@@ -22,7 +22,7 @@ EXPERT = 3 * 7168 * 2048
 
 
 def step_s(spec: RunSpec, cost: Calibration = COST) -> float:
-    return execute(step_graph(spec, cost).tasks).total_s
+    return step_seconds(spec, cost)
 
 
 def names(graph: Graph, kind: str) -> list[str]:

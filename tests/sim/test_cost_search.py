@@ -148,11 +148,6 @@ def test_deferral_stays_as_asked() -> None:
     assert with_all_features(cell_on(testbed(), deferral=3)).label == "+v+m+d+n+c deferral=3"
 
 
-def test_features_of_no_machine_are_refused() -> None:
-    with pytest.raises(ValueError, match="names no machine"):
-        with_all_features(replace(cell_on(testbed()), machine=None))
-
-
 def test_an_offer_has_the_speed_of_the_simulation_and_its_price() -> None:
     spec = with_all_features(cell_on(testbed(), phase="prefill", prompt=512))
     made = offer(spec, "box", 1000.0)

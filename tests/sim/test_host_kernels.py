@@ -11,24 +11,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ktbench.sim.calibration import Calibration, read_calibration
+from ktbench.sim.calibration import Calibration
 from ktbench.sim.host_kernels import DecodeExperts, PrefillExperts, TorchExperts
 from ktbench.sim.placement import Coverage
 from ktbench.sim.sizes import Sizes, sizes_of
 from ktbench.spec.run_spec import RunSpec
 from tests.sim.real import real_cell, real_machine
+from tests.sim.step_cells import COST, EXPERT, OFF
 
-COST = read_calibration("ktransformers")
 # Kernels at every limit, reading and arithmetic wholly overlapped, calls and bytes around the products free.
 IDEAL = COST.changed(
     {name: 0.0 for name, one in COST.constants.items() if one.unit.startswith(("ms", "us", "ns"))}
     | {name: 1.0 for name, one in COST.constants.items() if one.unit.startswith("of ")}
     | {"prefill_stream": 1.0, "vector_serial": 0.0, "amx_overlap": 40.0, "move": 1e9, "thread_gb_per_s": 1e9}
 )
-EXPERT = 3 * 7168 * 2048  # weights
 ALL = np.ones(8, dtype=np.int64)
 NEAR, FAR = 220e9, 125e9
-OFF: dict[str, Any] = {"avx512": False, "amx": False, "dynamic": False, "numa": False, "cuda_graph": False}
 ARMS: tuple[dict[str, bool], ...] = ({"avx512": True}, {"amx": True}, {"avx512": True, "amx": True})
 
 

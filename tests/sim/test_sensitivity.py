@@ -108,11 +108,6 @@ def test_nothing_more_is_refused(by: float) -> None:
         sensitivity(cell_on(testbed()), by)
 
 
-def test_a_cell_without_a_machine_is_refused() -> None:
-    with pytest.raises(ValueError, match="names no machine"):
-        sensitivity(replace(cell_on(testbed()), machine=None))
-
-
 def test_every_resource_is_asked_about() -> None:
     assert set(shares(cell_on(testbed()))) == set(RESOURCES)
 

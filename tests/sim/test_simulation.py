@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from ktbench.sim.calibration import read_calibration
+from ktbench.sim.cost_search import with_all_features
 from ktbench.sim.executor import busy_share, execute
+from ktbench.sim.sensitivity import sensitivity
 from ktbench.sim.simulation import Simulation, resolved_deferral, simulate, step_graph, step_seconds, with_deferral
 from ktbench.spec.engine import PlacementSpec, choose_deferral, deferral_candidates
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from ktbench.spec.wire import to_plain
 from tests.sim.real import real_cell, real_machine, real_model
+from tests.sim.step_cells import COST, OFF, QWEN3, V3
 from tests.sim.testbed import cell_on, testbed
 
-V3 = real_model("deepseek_v3", num_hidden_layers=6)
-QWEN3 = real_model("qwen3_30b_a3b", num_hidden_layers=4)
-OFF: dict[str, Any] = {"avx512": False, "amx": False, "dynamic": False, "numa": False, "cuda_graph": False}
 HALF = PlacementSpec(policy="uniform", ratio=0.5)
 CELLS: tuple[RunSpec, ...] = (
     *(
@@ -49,11 +51,6 @@ def test_an_answer_is_whole(spec: RunSpec) -> None:
     assert all(count >= 0 for count in found.counters.values())
     assert found.bottleneck
     assert to_plain(found)["step_s"] == found.step_s
-
-
-@pytest.mark.parametrize("spec", CELLS, ids=lambda spec: f"{spec.model.name} {spec.workload.phase} {spec.label}")
-def test_no_step_reads_its_experts_faster_than_memory(spec: RunSpec) -> None:
-    found = simulate(spec)
     if spec.engine.placement.policy == "host":
         assert found.work.weight_bytes / found.step_s <= found.roof.read_bytes_per_s
 
@@ -66,9 +63,10 @@ def test_work_counters_and_shares_are_those_of_the_step() -> None:
     assert simulate(real_cell("deepseek_v3")).bottleneck == "the host's experts"
 
 
-def test_a_cell_without_a_machine_is_refused() -> None:
+@pytest.mark.parametrize("of", [simulate, sensitivity, with_all_features, partial(step_graph, cost=COST)])
+def test_a_cell_without_a_machine_is_refused(of: Callable[[RunSpec], object]) -> None:
     with pytest.raises(ValueError, match="machine: names no machine to simulate on"):
-        simulate(replace(real_cell(V3), machine=None))
+        of(replace(real_cell(V3), machine=None))
 
 
 def test_the_lean_device_role_is_refused_beside_a_gpu_with_the_reason() -> None:
@@ -151,7 +149,6 @@ def test_amx_is_refused_on_a_machine_without_it() -> None:
         simulate(real_cell(V3, phase="prefill", machine=real_machine(amx_tflops=None, amx_int8_tops=None)))
 
 
-COST = read_calibration("ktransformers")
 QWEN2 = real_model("qwen2_57b_a14b", num_hidden_layers=6)
 V3_OF_8 = real_model("deepseek_v3", num_hidden_layers=8)
 

@@ -6,19 +6,13 @@ from typing import Any
 
 import pytest
 
-from ktbench.sim.calibration import read_calibration
 from ktbench.sim.work import step_counters, step_work
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.features import FEATURES
 from ktbench.spec.record import collect, dishonest
 from ktbench.spec.run_spec import ModelSpec
-from tests.sim.real import real_cell, real_model
-
-COST = read_calibration("ktransformers")
-OFF: dict[str, Any] = {"avx512": False, "amx": False, "dynamic": False, "numa": False, "cuda_graph": False}
-V3 = real_model("deepseek_v3", num_hidden_layers=6)  # of which 3 are dense
-QWEN3 = real_model("qwen3_30b_a3b", num_hidden_layers=4)
-EXPERT = 3 * 7168 * 2048
+from tests.sim.real import real_cell
+from tests.sim.step_cells import COST, EXPERT, OFF, QWEN3, V3
 
 
 @pytest.mark.parametrize(

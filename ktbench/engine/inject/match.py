@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from ktbench.engine.inject.registry import OPERATORS, OperatorKind
+from ktbench.spec.errors import did_you_mean
 from ktbench.spec.inject import InjectRule, InjectSpec
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def require_operators(inject: InjectSpec) -> None:
         kind = OPERATORS.get(rule.operator)
         if kind is None:
             raise ValueError(
-                f"{_label(rule)}: there is no operator {rule.operator!r}{_hint(rule.operator, OPERATORS)}; "
+                f"{_label(rule)}: there is no operator {rule.operator!r}{did_you_mean(rule.operator, OPERATORS)}; "
                 f"allowed are {', '.join(OPERATORS)}"
             )
         for key in rule.args:
@@ -157,11 +158,6 @@ def _label(rule: InjectRule) -> str:
 
 def _module(one: Replacement) -> str:
     return f"{one.name} ({one.class_name})"
-
-
-def _hint(word: str, options: Iterable[str]) -> str:
-    close = get_close_matches(word, list(options), n=1, cutoff=0.5)
-    return f", did you mean {close[0]}?" if close else ""
 
 
 def _nearest(rule: InjectRule, modules: dict[str, nn.Module]) -> str:

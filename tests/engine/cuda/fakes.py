@@ -6,10 +6,11 @@ import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from ktbench.engine.cuda.graph import Graph
 from ktbench.engine.decode.program import Program, StepRecorder
@@ -157,3 +158,16 @@ class DirectExperts(FakeExperts):
     def start(self, hidden: Tensor, routing: Routing) -> Callable[[], Tensor]:
         output = self(hidden, routing)
         return lambda: output
+
+
+class Operations(TorchDispatchMode):
+    """Names and result shapes of what is dispatched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, tuple[int, ...]]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.seen.append((str(func), tuple(getattr(result, "shape", ()))))
+        return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from typing import Any
 
 import pytest
@@ -12,9 +13,10 @@ from torch import Tensor
 from ktbench.engine import load as loading
 from ktbench.engine.cuda.role import CudaRole
 from ktbench.engine.decode.program import CallRecorder
+from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.protocol import HostRole
 from ktbench.engine.weight_plan import WeightPlan
-from ktbench.spec.run_spec import WorkloadSpec
+from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from tests.engine.cuda.fakes import FakeDevice
 from tests.engine.tiny import decode, prefill, run, spec, tiny_model
 
@@ -41,12 +43,16 @@ def faked(monkeypatch: pytest.MonkeyPatch) -> list[FakeDevice]:
     return devices
 
 
-def engine(workload: WorkloadSpec, **features: Any) -> Any:
-    """On two cores where there are as many: one of them is the host's."""
-    asked = spec(MODEL, workload, threads=None, **features)
-    cpus = tuple(sorted(os.sched_getaffinity(0))[: 2 if features.get("device") == "cuda" else 1])
+def loaded(cores: int, *asked: RunSpec) -> HybridEngine:
+    cpus = tuple(sorted(os.sched_getaffinity(0))[:cores])
     host = HostRole(cores=len(cpus), cpus=cpus)
-    system = loading.load_engine(MODEL, WeightPlan.of([asked], host), host)
+    return loading.load_engine(MODEL, WeightPlan.of(asked, host), host)
+
+
+def engine(workload: WorkloadSpec, **features: Any) -> HybridEngine:
+    """Behind a stream, on two cores where there are as many: one of them is the host's."""
+    asked = spec(MODEL, workload, threads=None, device="cuda", **features)
+    system = loaded(2, asked)
     system.configure(asked)
     return system
 
@@ -55,23 +61,35 @@ def logits(workload: WorkloadSpec, **features: Any) -> list[Tensor]:
     return run(engine(workload, **features), workload.steps)
 
 
+@cache
+def on_cores(packed: bool) -> HybridEngine:
+    return loaded(1, spec(MODEL, decode(), threads=None, avx512=packed))
+
+
+def expected(workload: WorkloadSpec, **features: Any) -> list[Tensor]:
+    """What the engine gives on one core."""
+    system = on_cores(features.get("avx512", False))
+    system.configure(spec(MODEL, workload, threads=None, **features))
+    return run(system, workload.steps)
+
+
 @pytest.mark.parametrize("workload", [decode(batch=2), prefill(batch=2)], ids=["decode", "prefill"])
 def test_base_gives_what_it_gives_on_cores(workload: WorkloadSpec) -> None:
-    assert all(map(torch.equal, logits(workload, device="cuda"), logits(workload)))
+    assert all(map(torch.equal, logits(workload), expected(workload)))
 
 
 @pytest.mark.usefixtures("needs_avx512")
 @pytest.mark.parametrize("workload", [decode(batch=2), prefill(batch=2)], ids=["decode", "prefill"])
 def test_the_hand_over_changes_nothing(workload: WorkloadSpec) -> None:
-    assert all(map(torch.equal, logits(workload, avx512=True, device="cuda"), logits(workload, avx512=True)))
+    assert all(map(torch.equal, logits(workload, avx512=True), expected(workload, avx512=True)))
 
 
 @pytest.mark.usefixtures("needs_avx512")
 @pytest.mark.parametrize("deferral", [0, 1, 2])
 def test_replayed_steps_are_those_of_the_modelling_code(deferral: int, faked: list[FakeDevice]) -> None:
     workload = decode(batch=2, steps=4)
-    plain = logits(workload, avx512=True, deferral=deferral)
-    system = engine(workload, avx512=True, cuda_graph=True, device="cuda", deferral=deferral)
+    plain = expected(workload, avx512=True, deferral=deferral)
+    system = engine(workload, avx512=True, cuda_graph=True, deferral=deferral)
     before = system.counters()["graph_replays"]
     for _ in range(2):
         seen = run(system, workload.steps)
@@ -85,14 +103,14 @@ def test_replayed_steps_are_those_of_the_modelling_code(deferral: int, faked: li
 @pytest.mark.usefixtures("needs_avx512")
 def test_padding_and_windows_are_told_by_masks() -> None:
     workload = decode(batch=3, steps=4, shortest=5)
-    plain = logits(workload, avx512=True)
-    for one, other in zip(logits(workload, avx512=True, cuda_graph=True, device="cuda"), plain, strict=True):
+    plain = expected(workload, avx512=True)
+    for one, other in zip(logits(workload, avx512=True, cuda_graph=True), plain, strict=True):
         assert (one - other).norm() < 0.01 * other.norm()
 
 
 @pytest.mark.usefixtures("needs_avx512")
 def test_observations_timeline_and_counters() -> None:
-    system = engine(decode(batch=2), avx512=True, cuda_graph=True, device="cuda", deferral=1)
+    system = engine(decode(batch=2), avx512=True, cuda_graph=True, deferral=1)
     run(system, 3)
     for seen in system.observe():
         truth = torch.from_numpy(system.reference(seen))
@@ -107,7 +125,7 @@ def test_observations_timeline_and_counters() -> None:
 
 @pytest.mark.usefixtures("needs_avx512")
 def test_without_a_graph_a_timeline_shows_who_waits() -> None:
-    system = engine(decode(), avx512=True, device="cuda")
+    system = engine(decode(), avx512=True)
     run(system, 3)
     kinds = {span.kind for span in system.timeline().spans if span.resource == "device"}
     assert {"attention", "wait"} <= kinds

@@ -9,13 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ktbench.engine.cuda import experts as module
 from ktbench.engine.cuda.experts import SlotExperts, gathered, grouped
 from ktbench.engine.forms import ExpertMatrices, ExpertsForm, Glu
 from ktbench.engine.observe import Reference
 from ktbench.engine.routing import Routing
+from tests.engine.cuda.fakes import Operations
 
 E, H, I, K = 6, 32, 16, 3  # noqa: E741
 CPU = torch.device("cpu")
@@ -155,19 +155,6 @@ def test_weights_can_be_read_back(form: str) -> None:
 def test_bytes_of_the_slots() -> None:
     assert SlotExperts(E, [4, 1], Store(FORMS["plain"]), CPU).nbytes == 2 * 3 * H * I * 2
     assert SlotExperts(E, [4], Store(FORMS["gpt_oss"]), CPU).nbytes == 3 * H * I * 2 + 4 * (2 * I + H)
-
-
-class Operations(TorchDispatchMode):
-    """Names and result shapes of what is dispatched."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[tuple[str, tuple[int, ...]]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        self.seen.append((str(func), tuple(getattr(result, "shape", ()))))
-        return result
 
 
 def test_operations_and_shapes_do_not_depend_on_data(way: str) -> None:

@@ -26,7 +26,8 @@ from ktbench.engine.forms import expert_positions
 from ktbench.engine.observe import Reference
 from ktbench.engine.routing import Routing
 from tests.engine.cuda.fakes import FakeDevice
-from tests.engine.tiny import EXPERTS, plain_transformers, tiny_model
+from tests.engine.families.plain import build
+from tests.engine.tiny import EXPERTS, tiny_model
 
 H, K = 64, 3
 CPU = torch.device("cpu")
@@ -48,7 +49,7 @@ def copied_at(tokens: int) -> Costs:
 
 @cache
 def original(family: str = FAMILIES[0]) -> OriginalExperts:
-    network = plain_transformers(tiny_model(family))
+    network = build(tiny_model(family))
     network.requires_grad_(False)
     name, _ = expert_positions(network)[0]
     return OriginalExperts(network.get_submodule(name))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding, linear
 
 pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
 
@@ -15,7 +16,10 @@ from ktbench.engine.decode.lowering import Lowering
 from ktbench.engine.decode.program import CallRecorder, NotRecordable, Program, StepRecorder
 from ktbench.engine.decode.timeline import Watch
 from ktbench.engine.dense import DenseHost
+from tests.engine.engines import needs_avx512
 
+AVX512 = needs_avx512()
+BF16 = torch.bfloat16
 TOLERANCE = 0.005  # bf16 rounds at 2^-9
 
 
@@ -46,10 +50,17 @@ def drawn(*shape: int) -> Tensor:
 
 
 def is_native(program: Program) -> bool:
-    """Whether the only call is none of PyTorch's."""
+    """Whether the only call is no operation of PyTorch."""
     [call] = program._calls
-    name: Any = getattr(call, "func", call)
-    return "torch" not in str(type(name).__module__) and "_compute_and_copy" not in str(name)
+    called = call.func if isinstance(call, partial) else call
+    return not isinstance(called, torch._ops.OpOverload) and "_compute_and_copy" not in str(called)
+
+
+def record(code: Callable[[], Tensor], *constants: Tensor) -> tuple[Program, Tensor, bool]:
+    """The program, its result, and whether its only call is native."""
+    lowering = Lowering(DenseHost(1, "bf16", CallRecorder(), keeps_original=False))
+    program, result = recorded(code, lowering, *constants)
+    return program, result, is_native(program)
 
 
 @pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
@@ -58,7 +69,7 @@ def is_native(program: Program) -> bool:
 def test_products_with_a_constant_matrix(lowering: Lowering, tokens: int, rows: int, bias: bool) -> None:
     x, weight, offset = drawn(tokens, 64), drawn(rows, 64), drawn(rows) if bias else None
     constants = [weight] if offset is None else [weight, offset]
-    program, result = recorded(lambda: torch.nn.functional.linear(x, weight, offset), lowering, *constants)
+    program, result = recorded(lambda: linear(x, weight, offset), lowering, *constants)
     assert is_native(program)
     for _ in range(2):
         x.copy_(torch.randn(tokens, 64))
@@ -70,15 +81,15 @@ def test_products_with_a_constant_matrix(lowering: Lowering, tokens: int, rows: 
 def test_a_matrix_is_packed_once(lowering: Lowering) -> None:
     x, weight = drawn(1, 64), drawn(8, 64)
     for _ in range(2):
-        recorded(lambda: torch.nn.functional.linear(x, weight), lowering, weight)
+        recorded(lambda: linear(x, weight), lowering, weight)
     assert len(lowering._packed) == 1
 
 
 def test_others_are_left_to_pytorch(lowering: Lowering) -> None:
     x, weight, wide = drawn(1, 64), drawn(8, 64), drawn(1025, 64)
     codes: list[tuple[Callable[[], Tensor], list[Tensor]]] = [
-        (lambda: torch.nn.functional.linear(x, weight), []),  # which may change
-        (lambda: torch.nn.functional.linear(x, wide), [wide]),
+        (lambda: linear(x, weight), []),  # which may change
+        (lambda: linear(x, wide), [wide]),
         (lambda: x * x, []),
     ]
     for code, constants in codes:
@@ -99,3 +110,105 @@ def test_what_parameters_alone_decide_may_not_change() -> None:
     x.fill_(3)
     program.replay()
     assert torch.equal(result, weight * 5)
+
+
+@AVX512
+def test_bf16_sums_are_native() -> None:
+    a, b = torch.randn(3, 1, 65, dtype=BF16), torch.randn(3, 1, 65, dtype=BF16)
+    program, result, native = record(lambda: a + b)
+    a.copy_(torch.randn(a.shape))
+    program.replay()
+    assert native
+    assert torch.equal(result, a + b)
+
+
+@AVX512
+@pytest.mark.parametrize(
+    "code",
+    [
+        lambda x: x + 1,
+        lambda x: x + x[:1],
+        lambda x: x.T + x.T,
+        lambda x: torch.add(x, x, alpha=2),
+        lambda x: x[:, :2] + x[:, 2:],
+    ],
+    ids=["a number", "broadcast", "transposed", "alpha", "strided"],
+)
+def test_other_sums_are_left(code: Callable[[Tensor], Tensor]) -> None:
+    x = torch.randn(4, 4, dtype=BF16)
+    program, result, native = record(lambda: code(x))
+    x.copy_(torch.randn(4, 4))
+    program.replay()
+    assert not native
+    assert torch.equal(result, code(x))
+
+
+@AVX512
+@pytest.mark.parametrize(("size", "dtype"), [(16_385, BF16), (4, torch.float32), (4, torch.int64)])
+def test_long_sums_and_other_types_are_left(size: int, dtype: torch.dtype) -> None:
+    x = torch.ones(size, dtype=dtype)
+    assert not record(lambda: x + x)[2]
+
+
+@AVX512
+@pytest.mark.parametrize("dtype", [BF16, torch.float32])
+def test_rows_of_an_embedding_are_native(dtype: torch.dtype) -> None:
+    weight, ids = torch.randn(50, 24, dtype=dtype), torch.tensor([[3], [7]])
+    program, result, native = record(lambda: embedding(ids, weight, padding_idx=3), weight)
+    ids[:, 0] = torch.tensor([49, 0])
+    program.replay()
+    assert native
+    assert torch.equal(result, weight[ids])
+
+
+@AVX512
+def test_rows_of_a_table_that_is_no_parameter_are_native() -> None:
+    table, ids = torch.randn(50, 24, dtype=BF16), torch.tensor([[3], [7]])
+    program, result, native = record(lambda: table[ids])
+    ids[:, 0] = torch.tensor([49, 0])
+    program.replay()
+    assert native
+    assert torch.equal(result, table[ids])
+    ids[1, 0] = 50
+    with pytest.raises(IndexError, match="is none of 50 rows"):
+        program.replay()
+
+
+OTHER_LOOK_UPS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Tensor, Tensor]] = {
+    "columns": (lambda table, ids: table[:, ids], torch.randn(50, 24), torch.tensor([3, 2])),
+    "two indices": (lambda table, ids: table[ids, ids], torch.randn(50, 24), torch.tensor([3, 2])),
+    "transposed": (lambda table, ids: table.T[ids], torch.randn(50, 24), torch.tensor([3, 2])),
+    "three axes": (lambda table, ids: table[ids], torch.randn(5, 10, 24), torch.tensor([3, 2])),
+    "doubles": (lambda table, ids: table[ids], torch.randn(50, 24).double(), torch.tensor([3, 2])),
+    "int32": (lambda table, ids: table[ids], torch.randn(50, 24), torch.tensor([3, 2]).int()),
+    "strided ids": (lambda table, ids: table[ids[::2]], torch.randn(50, 24), torch.tensor([3, 2, 1])),
+}
+
+
+@AVX512
+@pytest.mark.parametrize("name", OTHER_LOOK_UPS)
+def test_other_look_ups_are_left(name: str) -> None:
+    code, table, ids = OTHER_LOOK_UPS[name]
+    program, result, native = record(lambda: code(table, ids))
+    program.replay()
+    assert not native
+    assert torch.equal(result, code(table, ids))
+
+
+@AVX512
+def test_an_id_below_zero_counts_from_the_end() -> None:
+    table, ids = torch.randn(50, 24), torch.tensor([-1, 2])
+    _, result, native = record(lambda: table[ids])
+    assert not native
+    assert torch.equal(result, table[ids])
+
+
+@AVX512
+def test_a_product_needs_a_constant_matrix() -> None:
+    x, weight = torch.randn(2, 64, dtype=BF16), torch.randn(32, 64, dtype=BF16)
+    assert record(lambda: linear(x, weight), weight)[2]
+    program, result, native = record(lambda: linear(x, weight))
+    assert not native
+    weight.neg_()
+    program.replay()
+    assert torch.equal(result, linear(x, weight))

@@ -12,9 +12,8 @@ from transformers import PreTrainedModel
 
 from ktbench.engine.forms import is_experts
 from ktbench.engine.synthetic import WeightPool, materialise, materialise_experts, skeleton
-from ktbench.engine.workload.routing import prompt_ids
 from ktbench.spec.run_spec import ModelSpec, WorkloadSpec
-from tests.engine.families.zoo import VOCAB
+from tests.engine.prompts import together
 
 # What one call of an experts module was given: ids and gate weights, both [T, k].
 Chosen = tuple[Tensor, Tensor]
@@ -28,30 +27,6 @@ def build(model: ModelSpec) -> PreTrainedModel:
         if is_experts(module):
             materialise_experts(module, name, pool)
     return network
-
-
-@torch.inference_mode()
-def prefill_logits(network: PreTrainedModel, work: WorkloadSpec) -> list[Tensor]:
-    """Logits at the last position of each prompt."""
-    ids = torch.from_numpy(prompt_ids(VOCAB, work.batch, work.prompt * work.steps, work.seed))
-    prompts = ids.split(work.prompt, dim=1)
-    return [network(prompt, use_cache=False, logits_to_keep=1).logits[:, -1].float() for prompt in prompts]
-
-
-@torch.inference_mode()
-def decode_logits(
-    network: PreTrainedModel, work: WorkloadSpec, before_step: Callable[[int], None] = lambda step: None
-) -> list[Tensor]:
-    """Logits of each step after the prompt, on the cache that the network makes for itself."""
-    ids = torch.from_numpy(prompt_ids(VOCAB, work.batch, work.prompt + work.steps, work.seed))
-    cache = network(ids[:, : work.prompt], use_cache=True).past_key_values
-    logits = []
-    for step in range(work.steps):
-        before_step(step)
-        at = work.prompt + step
-        output = network(ids[:, at : at + 1], past_key_values=cache, use_cache=True)
-        logits.append(output.logits[:, -1].float())
-    return logits
 
 
 def experts_of(network: PreTrainedModel) -> list[nn.Module]:
@@ -80,10 +55,10 @@ class Late:
         whole = [module.forward for module in modules]
         try:
             self._patch(modules, self._watched, whole)
-            decode_logits(self.network, work, self._begin)
+            together(self.network, work, self._begin)
             self.step = -1
             self._patch(modules, self._split, whole)
-            return decode_logits(self.network, work, self._begin)
+            return together(self.network, work, self._begin)
         finally:
             for module in modules:
                 del module.forward

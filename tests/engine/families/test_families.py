@@ -19,8 +19,9 @@ from ktbench.engine.load import load
 from ktbench.engine.weight_plan import Packing
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import WorkloadSpec
-from tests.engine.families.plain import Late, build, decode_logits, prefill_logits
+from tests.engine.families.plain import Late, build
 from tests.engine.families.zoo import FAMILIES, TOP_K, VOCAB, tiny
+from tests.engine.prompts import together
 from tests.engine.tiny import decode, prefill, run, spec
 
 kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
@@ -72,7 +73,7 @@ def error(seen: list[Tensor], truth: list[Tensor]) -> float:
 
 
 def agrees(name: str, work: WorkloadSpec, experts: str) -> None:
-    truth = (prefill_logits if work.phase == "prefill" else decode_logits)(plain(name), work)
+    truth = together(plain(name), work)
     seen = steps(name, work, experts)
     assert error(seen, truth) < TOLERANCE[experts]
     assert experts != "base" or all(map(torch.equal, seen, truth))

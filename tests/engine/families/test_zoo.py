@@ -1,4 +1,4 @@
-"""The zoo holds every family of the installed Transformers, and the shape of each is read from its configuration."""
+"""The zoo holds every family of the installed Transformers, each with its shape and its line in the table."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from ktbench.engine.forms import expert_positions, is_experts, read_form
 from tests.engine.families.left_out import ABSENT
+from tests.engine.families.table import FILE, table
 from tests.engine.families.zoo import FAMILIES, REFUSED, bare, installed, tiny
 
 
@@ -61,3 +62,14 @@ def test_a_family_that_does_not_fit_is_named_with_what_differs(name: str) -> Non
         expert_positions(bare(name))
     assert REFUSED[name][1] in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_the_committed_table_is_the_one_that_is_generated() -> None:
+    assert FILE.read_text(encoding="utf-8") == table(), "write it anew: python -m tests.engine.families.table"
+
+
+def test_every_family_has_its_line() -> None:
+    words = table()
+    for name in (*FAMILIES, *REFUSED):
+        assert f"| `{name}` |" in words
+    assert all(f"| `{name}` |" in words for name in ABSENT)

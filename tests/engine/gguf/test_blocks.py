@@ -21,11 +21,12 @@ from ktbench.spec.record import Outcome, collect, dishonest
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from tests.engine.engines import cell, engine_for, logits, needs_avx512, relative
 from tests.engine.families.plain import experts_of
+from tests.engine.families.zoo import ALL
 from tests.engine.gguf.rounding import MATRICES, PRECISIONS, UNQUANTISED, blocks_of, quantise, quantised, stored_experts
 from tests.engine.gguf.tinies import FAMILIES, tiny_of
-from tests.engine.test_base import transformers_decode, transformers_prefill
-from tests.engine.test_lean import packed_layers, stored
-from tests.engine.tiny import EXPERTS, decode, prefill, run, spec
+from tests.engine.prompts import together
+from tests.engine.test_packed_dense import packed_layers, stored
+from tests.engine.tiny import decode, prefill, run, spec
 
 pytestmark = needs_avx512()
 
@@ -119,15 +120,15 @@ def lean_cell(model: ModelSpec, kind: Any, **options: Any) -> RunSpec:
 @pytest.mark.parametrize(("name", "kind"), [*((name, "Q4_0") for name in FAMILIES), ("deepseek_v3", "Q8_0")])
 def test_logits_are_those_of_transformers_on_the_same_numbers(name: str, kind: Any, exported: Any) -> None:
     """Every token goes to all experts, as a router may choose others where it sees what is rounded otherwise."""
-    model, original = exported(name, kind, num_experts_per_tok=EXPERTS, n_group=1, topk_group=1)
+    model, original = exported(name, kind, **ALL)
     truth = copy.deepcopy(original)
     quantise(truth, kind)
     system = engine_for(lean_cell(model, kind))
-    for workload, plain in ((decode(batch=2), transformers_decode), (prefill(batch=2), transformers_prefill)):
-        seen, expected = logits(system, lean_cell(model, kind, workload=workload)), plain(truth, workload)
+    for workload in (decode(batch=2), prefill(batch=2)):
+        seen, expected = logits(system, lean_cell(model, kind, workload=workload)), together(truth, workload)
         assert relative(seen, expected) < TOLERANCE
         if kind == "Q4_0":  # numbers that are not rounded would be found out
-            assert relative(plain(original, workload), expected) > 2 * TOLERANCE
+            assert relative(together(original, workload), expected) > 2 * TOLERANCE
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -165,5 +166,5 @@ def test_base_takes_turns_with_packed_blocks(exported: Any) -> None:
     base, fused = cell(model, decode()), cell(model, decode(), avx512=True, precision="q8_0")
     system = load(model, cores=1, packing=Packing(precision="q8_0"))
     first = logits(system, fused)
-    assert all(map(torch.equal, logits(system, base), transformers_decode(truth, decode())))
+    assert all(map(torch.equal, logits(system, base), together(truth, decode())))
     assert all(map(torch.equal, logits(system, fused), first))

@@ -21,8 +21,9 @@ from ktbench.engine.gguf.export import MISSING, export_gguf, kept_file, no_file,
 from ktbench.engine.gguf.families import GgufType, family_of
 from ktbench.spec.peers import PeerSpec
 from ktbench.spec.run_spec import ModelSpec
+from tests.engine.families.plain import build
 from tests.engine.gguf.files import expected, gguf, numbers, tensors, written
-from tests.engine.gguf.tinies import FAMILIES, restless, saved, tiny_of, whole_network
+from tests.engine.gguf.tinies import FAMILIES, restless, saved, tiny_of
 from tests.tiny import tiny_spec
 
 SPEC = tiny_spec(system="llama.cpp", precision="int8", device_precision="bf16", peer=PeerSpec(exports="kept"))
@@ -67,7 +68,7 @@ def rounded(tensor: Tensor, kind: Any) -> NDArray[np.float32]:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_tensor_is_the_network_s(name: str, tmp_path: Path) -> None:
     model = tiny_of(name)
-    network = whole_network(model)
+    network = build(model).requires_grad_(False)
     wanted = dict(expected(network, model.config))
     for kind in TYPES:
         found = tensors(written(model, tmp_path, kind))

@@ -35,7 +35,7 @@ from tests.engine.gguf.rounding import (
 )
 from tests.engine.gguf.tinies import FAMILIES, tiny_of
 from tests.engine.gguf.written import METADATA, Written
-from tests.engine.test_base import transformers_decode, transformers_prefill
+from tests.engine.prompts import together
 from tests.engine.tiny import decode, prefill, run, spec
 
 
@@ -78,9 +78,9 @@ def test_base_on_quantised_weights_gives_the_logits_of_transformers(kind: str, e
         if (bias := getattr(module, "e_score_correction_bias", None)) is not None:
             module.e_score_correction_bias = bias.float()
     system = load(model)
-    for workload, plain in ((decode(), transformers_decode), (prefill(), transformers_prefill)):
+    for workload in (decode(), prefill()):
         system.configure(spec(model, workload))
-        assert all(map(torch.equal, run(system, workload.steps), plain(truth, workload)))
+        assert all(map(torch.equal, run(system, workload.steps), together(truth, workload)))
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])

@@ -10,9 +10,8 @@ import torch
 from transformers import PreTrainedModel
 
 from ktbench.engine.checkpoint import inspect_checkpoint
-from ktbench.engine.forms import is_experts
-from ktbench.engine.synthetic import WeightPool, materialise, materialise_experts, skeleton
 from ktbench.spec.run_spec import ModelSpec
+from tests.engine.families.plain import build
 from tests.engine.tiny import tiny_model
 
 # Rows are whole blocks of 32; heads are as wide as llama.cpp's attention likes them.
@@ -38,19 +37,9 @@ def tiny_of(name: str, **changes: Any) -> ModelSpec:
     return tiny_model(name, **(FAMILIES[name] | {"initializer_range": _SPREAD} | changes))
 
 
-def whole_network(model: ModelSpec) -> PreTrainedModel:
-    """The synthetic model in plain Transformers."""
-    network, pool = skeleton(model).requires_grad_(False), WeightPool.of(model)
-    materialise(network, pool, is_experts)
-    for name, module in network.named_modules():
-        if is_experts(module):
-            materialise_experts(module, name, pool)
-    return network
-
-
 def restless(name: str, **changes: Any) -> PreTrainedModel:
     """The same in plain Transformers, with norms, biases and corrections that are not what they are initialised to."""
-    network = whole_network(tiny_of(name, **changes))
+    network = build(tiny_of(name, **changes)).requires_grad_(False)
     draw = torch.Generator().manual_seed(7)
     for tensor in network.state_dict().values():
         if tensor.dim() == 1:

@@ -5,19 +5,15 @@ from __future__ import annotations
 from functools import cache
 
 import torch
-import yaml
 from torch import Tensor, nn
 
 from ktbench.config.freeze import freeze_model
 from ktbench.engine.synthetic import skeleton
-from ktbench.resources import data_folder
 from ktbench.spec.inject import InjectRule, InjectSpec
 from ktbench.spec.run_spec import ModelSpec
 from ktbench.spec.wire import from_plain
+from tests.engine.tiny import facts
 
-MODELS = data_folder("conf") / "model"
-# Architectures; a model that ships has weights, and its configuration with them.
-NAMES = sorted(path.stem for path in MODELS.glob("*.yaml") if yaml.safe_load(path.read_text())["path"] is None)
 LAYERS = 3
 
 
@@ -59,6 +55,6 @@ def rules(*found: dict[str, object]) -> InjectSpec:
 @cache
 def sliced(name: str) -> nn.Module:
     """A known architecture at full width, as deep as its first two MoE layers need."""
-    content = yaml.safe_load((MODELS / f"{name}.yaml").read_text())
+    content = facts(name)
     layers = content["config"].get("first_k_dense_replace", 0) + 2
     return skeleton(from_plain(freeze_model(content | {"layers": layers}, None, phase="decode"), ModelSpec))

@@ -16,7 +16,8 @@ from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.workload.routing import prompt_ids
 from ktbench.spec.peers import PeerSpec
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
-from tests.engine.tiny import decode, plain_transformers, prefill, tiny_model
+from tests.engine.families.plain import build
+from tests.engine.tiny import decode, prefill, tiny_model
 
 llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: nox -s peers installs it")
 from ktbench.peers.llama.system import LlamaSystem, open_llama  # noqa: E402
@@ -58,7 +59,7 @@ def run(system: LlamaSystem, steps: int) -> list[np.ndarray]:
 
 def transformers_logits(workload: WorkloadSpec) -> list[np.ndarray]:
     """Float32 logits of every step, each from one pass over all tokens up to it."""
-    network = plain_transformers(MODEL).float()
+    network = build(MODEL).float()
     prefill = workload.phase == "prefill"
     tokens = workload.steps * workload.prompt if prefill else workload.prompt + workload.steps
     ids = torch.from_numpy(prompt_ids(256, workload.batch, tokens, workload.seed))

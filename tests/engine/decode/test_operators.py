@@ -1,4 +1,4 @@
-"""Routers of recorded steps: their form is found, and they choose what Transformers' own choose."""
+"""Operators of recorded steps: routers choose what those of Transformers do, rotary tables hold what it computes."""
 
 from __future__ import annotations
 
@@ -9,20 +9,25 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import AutoConfig
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3TopkRouter
 from transformers.models.mixtral.modeling_mixtral import MixtralTopKRouter
 from transformers.models.olmoe.modeling_olmoe import OlmoeTopKRouter
 from transformers.models.qwen2_moe.modeling_qwen2_moe import Qwen2MoeTopKRouter
-from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
+from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeRotaryEmbedding, Qwen3MoeTopKRouter
 
+pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
+
+from ktbench.engine.decode.operators import RotaryTable, StepRouter
+from ktbench.engine.decode.program import CallRecorder
+from ktbench.engine.dense import DenseHost
 from ktbench.engine.inject.forms import RouterForm, read_router
 from ktbench.engine.inject.registry import OPERATORS
 from tests.engine.engines import TOLERANCE, cell, changed, engine_for, logits, needs_avx512, plain, relative, saved
 from tests.engine.prompts import together
 from tests.engine.tiny import decode
 
-pytestmark = needs_avx512()
-
+NATIVE = needs_avx512()
 BF16, F32 = torch.bfloat16, torch.float32
 EXPERTS, HIDDEN, TOP_K = 24, 48, 3
 ROUTERS = {
@@ -41,6 +46,7 @@ def router(kind: Any, renormalised: bool, **changes: int) -> nn.Module:
     return module
 
 
+@NATIVE
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 @pytest.mark.parametrize("name", ROUTERS)
 def test_the_form_is_found(name: str, device: str) -> None:
@@ -92,6 +98,7 @@ class WithMask(Odd):
 OTHER = "computes something other than the largest of the softmax"
 
 
+@NATIVE
 @pytest.mark.parametrize(
     ("module", "says"),
     [
@@ -109,6 +116,7 @@ def test_what_is_no_softmax_router_is_told_apart(module: nn.Module, says: str) -
     assert OPERATORS["router"].fits(module).startswith(says)
 
 
+@NATIVE
 def test_a_router_with_a_correction_of_its_choice_is_told_apart() -> None:
     from transformers import DeepseekV3Config
 
@@ -117,14 +125,11 @@ def test_a_router_with_a_correction_of_its_choice_is_told_apart() -> None:
 
 def step_router(module: nn.Module) -> tuple[Any, Any]:
     """The operator, and the steps that it asks whether one is recorded."""
-    from ktbench.engine.decode.operators import StepRouter
-    from ktbench.engine.decode.program import CallRecorder
-    from ktbench.engine.dense import DenseHost
-
     steps: Any = SimpleNamespace(inputs=None)
     return StepRouter(module, DenseHost(1, "bf16", CallRecorder(), keeps_original=False), steps), steps
 
 
+@NATIVE
 @pytest.mark.parametrize("name", ROUTERS)
 @torch.inference_mode()
 def test_a_recorded_step_chooses_what_transformers_does(name: str) -> None:
@@ -145,6 +150,7 @@ def test_a_recorded_step_chooses_what_transformers_does(name: str) -> None:
     assert torch.equal(truth.gather(1, ids), truth.gather(1, chosen))
 
 
+@NATIVE
 @torch.inference_mode()
 def test_elsewhere_the_original_runs() -> None:
     original = router(Qwen3MoeTopKRouter, True)
@@ -156,14 +162,56 @@ def test_elsewhere_the_original_runs() -> None:
     assert all(map(torch.equal, operator(hidden), original(hidden)))
 
 
+@NATIVE
 @pytest.mark.peers
 @pytest.mark.parametrize("name", ["qwen3_moe", "mixtral"])
 def test_replayed_steps_give_the_logits_of_transformers(name: str, tmp_path: Path) -> None:
-    from ktbench.engine.decode.operators import StepRouter
-
     model, workload = saved(changed(name), tmp_path), decode(batch=3, steps=4, shortest=5)
     system = engine_for(cell(model, decode(), avx512=True, packed_dense=True))
     assert sum(isinstance(one, StepRouter) for one in system._components.network.modules()) == 4
     seen = logits(system, cell(model, workload, avx512=True, packed_dense=True))
     assert system.notes() == ()
     assert relative(seen, together(plain(model), workload)) < TOLERANCE
+
+
+POSITIONS = torch.tensor([[0, 3, 19], [7, 1, 2]])
+STATES = torch.zeros(2, 3, 64, dtype=torch.bfloat16)
+_YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16}
+
+
+def made(rope: dict[str, Any] | None = None) -> tuple[RotaryTable, Qwen3MoeRotaryEmbedding, Any]:
+    changes = {} if rope is None else {"rope_parameters": rope}
+    original = Qwen3MoeRotaryEmbedding(AutoConfig.for_model("qwen3_moe", head_dim=16, **changes))
+    steps: Any = SimpleNamespace(inputs=None, tables=[])
+    return RotaryTable(original, steps), original, steps
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("rope", [None, _YARN], ids=["plain", "yarn"])
+def test_a_step_looks_up_what_the_original_computes(rope: dict[str, Any] | None) -> None:
+    table, original, steps = made(rope)
+    assert steps.tables == [table]
+    table.make_room(20)
+    steps.inputs = object()
+    for seen, expected in zip(table(STATES, POSITIONS), original(STATES, POSITIONS), strict=True):
+        assert seen.dtype == torch.bfloat16
+        assert torch.equal(seen, expected)
+
+
+@torch.inference_mode()
+def test_outside_of_steps_the_original_runs() -> None:
+    table, original, _ = made()
+    table.make_room(2)
+    for seen, expected in zip(table(STATES, POSITIONS + 100), original(STATES, POSITIONS + 100), strict=True):
+        assert torch.equal(seen, expected)
+
+
+@torch.inference_mode()
+def test_more_room_is_made_and_less_keeps_what_there_is() -> None:
+    table, original, steps = made()
+    for room in (4, 20, 10):
+        table.make_room(room)
+    steps.inputs = object()
+    assert torch.equal(table(STATES, POSITIONS)[0], original(STATES, POSITIONS)[0])
+    with pytest.raises(IndexError):
+        table(STATES, POSITIONS + 1)

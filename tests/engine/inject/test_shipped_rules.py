@@ -10,7 +10,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from ktbench.config.inject import read_rules
 from ktbench.engine.inject.match import match_rules
 from ktbench.resources import data_folder
-from tests.engine.inject.networks import NAMES, sliced
+from tests.engine.inject.networks import sliced
+from tests.engine.tiny import NAMES
 
 RULES = data_folder("conf") / "inject"
 LEAN, EXPERTS = (read_rules(RULES / f"{name}.yaml") for name in ("lean", "experts"))

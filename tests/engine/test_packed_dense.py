@@ -18,7 +18,7 @@ from ktbench.engine.hybrid import HybridEngine
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.spec.weights import Precision
 from tests.engine.engines import TOLERANCE, cell, changed, engine_for, logits, needs_avx512, plain, relative, saved
-from tests.engine.families.zoo import EXPERTS
+from tests.engine.families.zoo import ALL, EXPERTS
 from tests.engine.prompts import together
 from tests.engine.tiny import decode, prefill, run
 
@@ -93,8 +93,7 @@ def test_logits_are_those_of_transformers(form: Form, workload: str) -> None:
 @pytest.mark.parametrize("name", ["qwen3_moe", "glm4_moe", "deepseek_v3", "gpt_oss", "olmoe"])
 def test_logits_are_as_near_to_float32_as_those_of_transformers(name: str, tmp_path: Path) -> None:
     """Where every token goes to all experts, routers cannot choose otherwise in float32."""
-    all_experts = {"num_experts_per_tok": EXPERTS, "n_group": 1, "topk_group": 1}
-    form = opened(saved(changed(name, **all_experts), tmp_path))
+    form = opened(saved(changed(name, **ALL), tmp_path))
     for workload in (decode(batch=3, steps=STEPS), prefill(batch=3)):
         truth = together(plain(form.model).float(), workload)
         assert relative(form.lean(workload), truth) < 1.5 * relative(together(form.network, workload), truth)

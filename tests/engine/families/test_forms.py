@@ -1,4 +1,4 @@
-"""The form read from a module: its arithmetic is the module's own, in float32 and packed."""
+"""The form read from a module: its arithmetic is the module's own, and other experts are refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import gelu, silu
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
+from transformers.models.step3p7.configuration_step3p7 import Step3p7TextConfig
+from transformers.models.step3p7.modeling_step3p7 import Step3p7Experts
 
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.experts import OriginalExperts
@@ -134,3 +137,75 @@ def test_the_formula_in_float64(activation: Any, limit: float | None) -> None:
     gelu_tanh = g / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (g + 0.044715 * g**3)))
     expected = (gelu_tanh if activation == "gelu_tanh" else g / (1 + np.exp(-alpha * g))) * (u + 1)
     np.testing.assert_allclose(seen, expected, rtol=1e-10, atol=1e-12)
+
+
+class Experts(nn.Module):
+    """Experts as most families have them; misfits change one thing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate_up_proj = nn.Parameter(torch.empty(4, 6, 8))
+        self.down_proj = nn.Parameter(torch.empty(4, 8, 3))
+        self.act_fn: Any = silu
+
+    def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class LooserExperts(Experts):
+    limit = 7.0
+
+    def _apply_gate(self, both: Tensor) -> Tensor:
+        gate, up = both.chunk(2, dim=-1)
+        return silu(gate.clamp(max=8.0)) * up.clamp(-7, 7)
+
+
+class SwappedExperts(Experts):
+    def _apply_gate(self, both: Tensor) -> Tensor:
+        up, gate = both.chunk(2, dim=-1)
+        return silu(gate) * up
+
+
+class OtherCallExperts(Experts):
+    def forward(self, hidden_states: Tensor) -> Tensor:  # type: ignore[override]
+        raise NotImplementedError
+
+
+def weight(*shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.empty(shape))
+
+
+MISFITS: list[tuple[type[Experts], dict[str, Any], str]] = [
+    (Experts, {"act_fn": gelu}, "activates by gelu"),
+    (Experts, {"limit": 7.0}, "clamps its activation otherwise than gate and up to limit=7.0"),
+    (LooserExperts, {}, "clamps its activation otherwise than gate and up to limit=7.0"),
+    (SwappedExperts, {}, "which is neither silu nor gelu_tanh times up"),
+    (Experts, {"gate_up_proj": weight(4, 8, 6)}, r"gate_up_proj is \(4, 8, 6\), down_proj asks for \(4, 6, 8\)"),
+    (Experts, {"has_gate": False}, "has no gate"),
+    (Experts, {"has_post_expert_norm": True}, "norms the output of each expert"),
+    (Experts, {"scales": weight(4)}, "has parameters of unknown meaning: scales"),
+    (Experts, {"down_proj": weight(32, 3)}, "has no down_proj of three dimensions"),
+    (OtherCallExperts, {}, r"is called with \(hidden_states\), not with \(hidden, ids, weights\)"),
+]
+
+
+def test_the_module_that_misfits_change_fits() -> None:
+    assert read_form(Experts()) == ExpertsForm(experts=4, hidden=8, ffn=3)
+
+
+@pytest.mark.parametrize(("kind", "changes", "why"), MISFITS, ids=[why[:20] for *_, why in MISFITS])
+def test_what_does_not_fit_is_named(kind: type[Experts], changes: dict[str, Any], why: str) -> None:
+    module = kind()
+    for name, value in changes.items():
+        setattr(module, name, value)
+    with pytest.raises(ValueError, match=rf"^{kind.__name__}: .*{why}") as refused:
+        read_form(module)
+    assert "\n" not in str(refused.value)
+
+
+def test_limits_that_act_after_the_activation_fit_only_where_there_are_none() -> None:
+    config = Step3p7TextConfig(hidden_size=64, moe_intermediate_size=32)
+    with torch.device("meta"):
+        assert read_form(Step3p7Experts(config)).glu == Glu()
+        with pytest.raises(ValueError, match="Step3p7Experts: clamps its activation otherwise"):
+            read_form(Step3p7Experts(config, swiglu_limit=7.0))

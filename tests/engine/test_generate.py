@@ -1,0 +1,296 @@
+"""The engine answers as Transformers would: token by token, in padded batches, by recorded steps, with deferral."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ktbench.engine.decode.program import Program
+from ktbench.engine.generate import Generator, Sampling, open_generator
+from ktbench.engine.protocol import HostRole, Unsupported
+from ktbench.spec.engine import PlacementSpec
+from ktbench.spec.run_spec import ModelSpec
+from tests.engine.engines import TOLERANCE, cell, changed, needs_avx512
+from tests.engine.families.plain import build, experts_of
+from tests.engine.families.zoo import ALL, VOCAB, tiny
+from tests.engine.tiny import decode
+
+pytestmark = [needs_avx512(), pytest.mark.peers]
+
+WORK = decode()
+ARMS: dict[str, dict[str, Any]] = {
+    "base": {},
+    "+v+d": {"avx512": True, "dynamic": True},
+    "+v+l": {"avx512": True, "packed_dense": True},
+}
+LENGTHS = (9, 4, 12, 6, 7)
+Ids = list[list[int]]
+
+
+def drawn(lengths: tuple[int, ...], seed: int = 1) -> Ids:
+    draw = torch.Generator().manual_seed(seed)
+    return [torch.randint(VOCAB, (length,), generator=draw).tolist() for length in lengths]
+
+
+def opened(model: ModelSpec, arms: dict[str, dict[str, Any]] = ARMS) -> Generator:
+    return open_generator([cell(model, WORK, **arm) for arm in arms.values()], HostRole(cores=1))
+
+
+@torch.inference_mode()
+def alone(network: PreTrainedModel, prompt: list[int], given: list[int]) -> Tensor:
+    """Logits [N, V] before each given token, from one pass over the sequence in plain Transformers."""
+    ids = torch.tensor([prompt + given[:-1]])
+    logits: Tensor = network(ids, use_cache=False).logits
+    return logits[0, len(prompt) - 1 :].float()
+
+
+def error(seen: Tensor, truth: Tensor) -> float:
+    assert torch.isfinite(seen).all()
+    return float((seen - truth).norm() / truth.norm())
+
+
+def stepped(engine: Generator, prompts: Ids, given: Ids, ends: tuple[int, ...]) -> list[Tensor]:
+    """Logits of each prompt, those whose time has come dropped from the batch."""
+    seen: list[list[Tensor]] = [[] for _ in prompts]
+
+    def choose(logits: Tensor, left: list[int], number: int) -> list[int]:
+        for i, row in zip(left, logits, strict=True):
+            seen[i].append(row.float().clone())
+        return [given[i][number] for i in left]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ktbench.engine.generate.Chooser.choose", lambda self, *asked: choose(*asked))
+        answers = engine.generate(
+            prompts, [Sampling()] * len(prompts), room=max(ends), ended=lambda i, tokens: len(tokens) == ends[i]
+        )
+    assert answers == [tokens[:end] for tokens, end in zip(given, ends, strict=True)]
+    return [torch.stack(rows) for rows in seen]
+
+
+@pytest.fixture(params=ARMS)
+def arm(request: pytest.FixtureRequest, answering: Generator, model: ModelSpec) -> Generator:
+    answering.use(cell(model, WORK, **ARMS[request.param]))
+    return answering
+
+
+@pytest.mark.parametrize("name", ["deepseek_v3", "qwen3_moe"])
+def test_base_generates_what_transformers_generates(name: str) -> None:
+    """With the routers' own choice, token for token."""
+    own, network = tiny(name), build(tiny(name))
+    engine = opened(own, {"base": {}})
+    engine.use(cell(own, WORK))
+    for prompt in drawn((9, 1)):
+        truth = network.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=8, pad_token_id=0)  # type: ignore[operator]
+        seen = engine.generate([prompt], [Sampling()], room=8, ended=lambda i, tokens: False)
+        assert seen[0] == truth[0, len(prompt) :].tolist()
+
+
+def test_forced_tokens_are_predicted_as_in_one_pass(arm: Generator, network: PreTrainedModel) -> None:
+    prompts, given = drawn(LENGTHS), drawn((6,) * len(LENGTHS), seed=2)
+    seen = arm.forced(prompts, given)
+    assert seen.shape == (len(prompts), 6, VOCAB)
+    for row, prompt, tokens in zip(seen, prompts, given, strict=True):
+        assert error(row, alone(network, prompt, tokens)) < TOLERANCE
+
+
+def test_passed_rows_are_predicted_as_alone(arm: Generator, network: PreTrainedModel) -> None:
+    rows = drawn(LENGTHS)
+    for row, logits, last in zip(rows, arm.passed(rows), arm.passed(rows, [3] * len(rows)), strict=True):
+        truth = alone(network, row[:1], [*row[1:], 0])
+        assert logits.dtype == torch.float32
+        assert error(logits, truth) < TOLERANCE
+        assert error(last, truth[-3:]) < TOLERANCE
+
+
+@pytest.mark.parametrize("ends", [(2, 7, 1, 7, 3), (1, 1, 1, 1, 1)], ids=str)
+def test_sequences_that_go_on_do_not_feel_who_ended(
+    arm: Generator, network: PreTrainedModel, ends: tuple[int, ...]
+) -> None:
+    prompts, given = drawn(LENGTHS), drawn((7,) * len(LENGTHS), seed=3)
+    for i, seen in enumerate(stepped(arm, prompts, given, ends)):
+        assert error(seen, alone(network, prompts[i], given[i][: ends[i]])) < TOLERANCE
+
+
+def test_one_recording_serves_batch_after_batch(
+    answering: Generator, network: PreTrainedModel, model: ModelSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replays: list[int] = []
+    replay = Program.replay
+    monkeypatch.setattr(Program, "replay", lambda self: (replays.append(id(self)), replay(self))[1])
+    answering.use(cell(model, WORK))
+    answering.use(cell(model, WORK, avx512=True, packed_dense=True))
+    for seed, lengths in enumerate(((12, 9, 5), (3, 4, 6), (7, 1), (2, 11, 8))):
+        prompts, given = drawn(lengths, seed), drawn((5,) * len(lengths), seed + 10)
+        for row, prompt, tokens in zip(answering.forced(prompts, given), prompts, given, strict=True):
+            assert error(row, alone(network, prompt, tokens)) < TOLERANCE
+    assert len(replays) == 4 * 4
+    assert len(set(replays)) == 1
+    assert answering.notes() == ()
+
+
+def test_lean_steps_move_the_counter(answering: Generator, model: ModelSpec) -> None:
+    answering.use(cell(model, WORK, avx512=True, packed_dense=True))
+    before = answering.counters()["linear_calls"]
+    answering.generate(drawn((4, 4)), [Sampling()] * 2, room=4, ended=lambda i, tokens: False)
+    assert answering.counters()["linear_calls"] > before
+
+
+def test_facts_of_the_model(answering: Generator) -> None:
+    assert answering.eos_ids == frozenset()
+    assert answering.max_positions == 512
+    answering.network.generation_config.eos_token_id = [3, 5]  # type: ignore[union-attr]
+    assert answering.eos_ids == {3, 5}
+    answering.network.generation_config.eos_token_id = None  # type: ignore[union-attr]
+
+
+def test_what_cannot_be_asked(answering: Generator, model: ModelSpec) -> None:
+    answering.use(cell(model, WORK, avx512=True))
+    never: Any = partial(answering.generate, samplings=[Sampling()] * 2, room=3, ended=lambda i, tokens: False)
+    with pytest.raises(ValueError, match="prompt 1 of 2: has no tokens"):
+        never([[1], []])
+    with pytest.raises(ValueError, match="rows: has no tokens"):
+        answering.passed([])
+    with pytest.raises(ValueError, match=r"given: has \[1, 2\] tokens"):
+        answering.forced([[1], [2]], [[1], [1, 2]])
+
+
+def test_cells_that_cannot_answer(answering: Generator, model: ModelSpec) -> None:
+    split = cell(model, WORK, avx512=True, threads=None, roles="split")
+    with pytest.raises(Unsupported, match="deferral=auto"):
+        answering.use(replace(split, engine=replace(split.engine, deferral="auto")))
+    placed = replace(split.engine, placement=PlacementSpec(policy="uniform", ratio=0.5))
+    with pytest.raises(Unsupported, match="placement"):
+        answering.use(replace(split, engine=placed))
+    with pytest.raises(ValueError, match="precision=int8"):
+        answering.use(cell(model, WORK, avx512=True, precision="int8"))
+    with pytest.raises(ValueError, match="is loaded"):
+        answering.use(cell(tiny("qwen3_moe"), WORK))
+    with pytest.raises(ValueError, match="configure comes before"):
+        opened(model, {"base": {}}).passed([[1]])
+    with pytest.raises(ValueError, match="system=transformers"):
+        open_generator([replace(cell(model, WORK), system="transformers")], HostRole(cores=1))
+
+
+@pytest.fixture(scope="module")
+def model() -> ModelSpec:
+    return changed("deepseek_v3", **ALL)
+
+
+@pytest.fixture(scope="module")
+def network(model: ModelSpec) -> PreTrainedModel:
+    return build(model)
+
+
+@pytest.fixture(scope="module")
+def answering(model: ModelSpec) -> Iterator[Generator]:
+    opened_here = opened(model)
+    yield opened_here
+    opened_here.close()
+
+
+def late(number: int, count: int, network: PreTrainedModel, drop: bool) -> Callable[..., Tensor]:
+    """A stand-in for the experts of MoE layer `number`: R_imm[l](x_l) + R_def[l-1](x_[l-1])."""
+    modules = experts_of(network)
+    whole, is_last = modules[number].forward, number == len(modules) - 1
+
+    def forward(hidden: Tensor, ids: Tensor, gates: Tensor) -> Tensor:
+        lowest = gates.argsort(dim=-1, descending=True, stable=True)[:, -count:]
+        is_late = torch.zeros_like(gates, dtype=torch.bool).scatter(1, lowest, value=True)
+        before = 0 if number == 0 else modules[number - 1].carried
+        if is_last and not drop:
+            return whole(hidden, ids, gates) + before
+        modules[number].carried = 0 if drop else whole(hidden, ids, gates.masked_fill(~is_late, 0))
+        return whole(hidden, ids, gates.masked_fill(is_late, 0)) + before
+
+    return forward
+
+
+@torch.inference_mode()
+def forced_late(model: ModelSpec, prompt: list[int], given: list[int], count: int, drop: bool) -> Tensor:
+    """Logits [N, V], all steps but the pass over the prompt with the lowest experts late or dropped."""
+    network = build(model)
+    output = network(torch.tensor([prompt]), use_cache=True)
+    seen = [output.logits[:, -1]]
+    stand_ins = [late(number, count, network, drop) for number in range(len(experts_of(network)))]
+    for module, stand_in in zip(experts_of(network), stand_ins, strict=True):
+        module.forward = stand_in  # type: ignore[method-assign]
+    for token in given[:-1]:
+        output = network(torch.tensor([[token]]), past_key_values=output.past_key_values, use_cache=True)
+        seen.append(output.logits[:, -1])
+    return torch.cat(seen).float()
+
+
+@pytest.fixture(scope="module", params=["deferral", "skipping"])
+def what(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def late_truth(model: ModelSpec, what: str) -> Tensor:
+    (prompt,), (given,) = drawn((7,)), drawn((5,), seed=6)
+    return forced_late(model, prompt, given, 5, drop=what == "skipping")
+
+
+@pytest.mark.parametrize("features", ARMS.values(), ids=ARMS)
+def test_deferral_and_skipping_act_in_decode(
+    answering: Generator,
+    network: PreTrainedModel,
+    model: ModelSpec,
+    late_truth: Tensor,
+    features: dict[str, Any],
+    what: str,
+) -> None:
+    (prompt,), (given,) = drawn((7,)), drawn((5,), seed=6)
+    answering.use(cell(model, WORK, **features, **{what: 5}))
+    before = answering.counters()
+    seen = answering.forced([prompt], [given])[0]
+    assert error(seen, late_truth) < TOLERANCE
+    assert error(seen[1:], alone(network, prompt, given)[1:]) > 2 * TOLERANCE  # or the check above says nothing
+    counter = {"deferral": "deferred_experts", "skipping": "skipped_experts"}[what]
+    assert answering.counters()[counter] > before[counter]
+
+
+def test_passes_over_prompts_defer_only_where_asked(answering: Generator, model: ModelSpec) -> None:
+    row = drawn((9,))
+    seen = {}
+    for name, features in {
+        "whole": {},
+        "decode": {"skipping": 6},
+        "both": {"skipping": 6, "defer_prefill": True},
+    }.items():
+        answering.use(cell(model, WORK, avx512=True, **features))
+        seen[name] = torch.cat([*answering.passed(row), answering.forced(row, [[1]])[0]])
+    assert torch.equal(seen["whole"], seen["decode"])
+    assert error(seen["both"], seen["whole"]) > TOLERANCE
+
+
+# Caches: plain, of windows, of linear attention, a family's own, of indexed attention. The last three are not recorded.
+FORMS: dict[str, dict[str, Any]] = {
+    "qwen3_moe": {},
+    "gpt_oss": {"sliding_window": 8},
+    "qwen3_next": {"linear_num_value_heads": 8},
+    "minimax": {},
+    "glm_moe_dsa": {},
+}
+RECORDED = ("qwen3_moe", "gpt_oss")
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_families_with_caches_of_every_kind(name: str) -> None:
+    """In one batch whose sequences end one after the other."""
+    own = changed(name, **(ALL | FORMS[name]))
+    network, engine = build(own), opened(own)
+    prompts, given, ends = drawn((12, 5, 9)), drawn((4,) * 3, seed=4), (1, 4, 2)
+    for features in ARMS.values():
+        engine.use(cell(own, WORK, **features))
+        for i, seen in enumerate(stepped(engine, prompts, given, ends)):
+            assert error(seen, alone(network, prompts[i], given[i][: ends[i]])) < TOLERANCE
+    assert bool(engine.notes()) == (name not in RECORDED)
+    assert all("+v+l: steps are not recorded" in note for note in engine.notes())
