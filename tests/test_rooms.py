@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ MAY_IMPORT = {  # of `cli`, which may import all, there is nothing to hold
     room: {"_kernels" if one == KERNELS else one for one in rooms} for room, rooms in TABLE.items() if room != "cli"
 }
 ROOMS = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
+MOST_FILES = 25
 OUTSIDE = {"hydra": {"config"}, "omegaconf": {"config"}}
 
 
@@ -58,3 +60,9 @@ def test_spec_needs_neither_numpy_nor_files() -> None:
     assert paths
     for path in paths:
         assert not {name.split(".")[0] for name in imported(path)} & {"numpy", "pathlib", "os", "io", "torch"}
+
+
+def test_folders_stay_small() -> None:
+    """A reader holds the names of one folder in mind at a time."""
+    counts = Counter(path.parent.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
+    assert {folder: count for folder, count in counts.items() if count > MOST_FILES} == {}
