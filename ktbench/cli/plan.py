@@ -56,7 +56,7 @@ def _suite_line(planned: Planned, suite: SuiteSpec) -> str:
 def _rounds_line(planned: Planned, measure: MeasureSpec) -> str:
     return (
         f"rounds: {measure.min_rounds} to {measure.max_rounds} of {len(planned.runnable)} turns, "
-        f"at most {measure.max_minutes:g} minutes of turns, loading apart"
+        f"at most {measure.max_minutes:g} minutes of trials, without loading"
     )
 
 

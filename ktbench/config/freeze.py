@@ -203,7 +203,7 @@ def suite_of(composed: Composed) -> SuiteSpec | None:
     """
     asking = [name for name, content in composed.parts.items() if name and content["suite"] is not None]
     if asking:
-        raise ValueError(f"sweep.parts: {asking[0]} asks questions, run it by itself")
+        raise ValueError(f"sweep.parts: {asking[0]} is an evaluation, run it by itself")
     given = {key: value for key in KEYS if (value := composed.run[key]) is not None and value is not False}
     names, content = composed.run["tasks"], composed.run["suite"]
     if content is None:

@@ -60,4 +60,4 @@ def _check(library: Any, call: str, code: int) -> None:
     if code:
         text = ctypes.c_char_p()
         library.cuGetErrorString(code, ctypes.byref(text))
-        raise OSError(f"{call} says {(text.value or b'an unknown error').decode()} (code {code})")
+        raise OSError(f"{call}: {(text.value or b'an unknown error').decode()} (code {code})")

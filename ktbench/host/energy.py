@@ -153,7 +153,7 @@ def _gpus(cuda: CudaDevices, load: Callable[[str], ModuleType]) -> tuple[tuple[M
         handles = [nvml.nvmlDeviceGetHandleByPciBusId(gpu.bus_id.encode()) for gpu in cuda.gpus]
         meters = tuple(_gpu_meter(nvml, index, handle) for index, handle in enumerate(handles))
     except nvml.NVMLError as error:
-        return (), f"NVML says {error}"
+        return (), f"NVML: {error}"
     return meters, ""
 
 
@@ -162,7 +162,7 @@ def _gpu_meter(nvml: Any, index: int, handle: Any) -> Meter:
         try:
             return float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3  # NVML counts millijoules
         except nvml.NVMLError as error:
-            raise OSError(f"NVML says {error}") from None
+            raise OSError(f"NVML: {error}") from None
 
     nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
     return Meter(name=f"gpu-{index}", read=read)

@@ -172,7 +172,7 @@ def _nothing(cpus: tuple[int, ...], root: Path) -> InterferenceCounters:
 def _why_unknown(check: Check, root: Path) -> str:
     for name in check.reads:
         if path := next(root.glob(name), None):
-            return f"/{name} says nothing of it" if os.access(path, os.R_OK) else f"/{name} may not be read"
+            return f"/{name} has no such value" if os.access(path, os.R_OK) else f"/{name} may not be read"
     return f"no {' or '.join(f'/{_first_absent(name, root)}' for name in check.reads)}"
 
 

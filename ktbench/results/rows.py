@@ -147,7 +147,7 @@ def _error(records: Sequence[Record]) -> float | None:
 def _provenance(cell: Cell, records: Sequence[Record]) -> Provenance | None:
     kinds = {record.provenance for record in records}
     if len(kinds) > 1:
-        raise ValueError(f"cell {cell.label} ({cell.key}) mixes {' and '.join(sorted(kinds))} records: keep them apart")
+        raise ValueError(f"cell {cell.label} ({cell.key}) mixes {' and '.join(sorted(kinds))} records: do not mix them")
     return next(iter(kinds), None)
 
 

@@ -46,7 +46,7 @@ def oom_count(cgroups: Path = _CGROUPS, own: Path = _OWN, machine: Path = _MACHI
 def killed_reason(before: OomCount, after: OomCount) -> tuple[bool, str]:
     """Whether a process that SIGKILL ended was ended for want of memory, and by whom it was, as far as is known."""
     if before.kills is None or after.kills is None:
-        return False, "SIGKILL: memory ran out, or somebody did it, this machine does not say which"
+        return False, "SIGKILL: out of memory or killed by another process (this machine does not report which)"
     if after.kills > before.kills:
         return True, f"the kernel because memory ran out (it counted an oom_kill {after.where})"
     return False, f"SIGKILL from outside: the kernel counted no oom_kill {after.where}"

@@ -159,7 +159,7 @@ class Spread:
                 self._follow(folders, ended)
             except Exception as error:  # nobody would see it in this thread
                 failed.append(error)
-                say(f"{said(error)}; shares are withdrawn, their nodes end after the turn under way")
+                say(f"{said(error)}; shards are withdrawn, their nodes end after the current trial")
                 with suppress(OSError):
                     withdraw_all(folders)
 
@@ -185,7 +185,7 @@ class Spread:
                 raise
             except OSError as error:
                 if said(error) != why:
-                    say(f"{said(error)}; what nodes measure is shown once it can be read again")
+                    say(f"{said(error)}; progress of the nodes is shown once their logs are readable again")
                 why = said(error)
 
     def _gather(self, folders: Sequence[Path]) -> None:

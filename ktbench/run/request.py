@@ -76,7 +76,7 @@ def read_request(overrides: Sequence[str], *, asks: bool = False) -> Request:
         raise RequestError(str(error)) from None
     if request.suite is not None and not asks:
         raise RequestError(
-            f"suite={request.suite.name}: questions are asked by `eval`: python -m ktbench eval {shlex.join(overrides)}"
+            f"suite={request.suite.name}: suites are run by `eval`: python -m ktbench eval {shlex.join(overrides)}"
         )
     return request
 
@@ -245,7 +245,7 @@ def _require_answers(spec: RunSpec) -> None:
     if spec.machine is not None:
         raise RequestError(f"machine={spec.machine.name}: a simulation answers no questions, leave out machine=")
     if spec.system != "ktbench":
-        raise RequestError(f"system={spec.system}: eval asks our engine, leave out system=")
+        raise RequestError(f"system={spec.system}: eval evaluates ktbench's engine, leave out system=")
     if model.path is None:
         raise RequestError(
             f"model={model.name}: has synthetic weights, which answer nothing; set model.path=FOLDER or model=nano"

@@ -43,7 +43,7 @@ def _text(
 ) -> Iterator[str]:
     yield "# The machine model against published numbers"
     yield ""
-    yield "Errors of throughput, simulated over published, less 1. Cells on which constants were fitted stand apart."
+    yield "Errors of throughput, simulated over published, less 1. Fitted cells are listed separately."
     yield ""
     yield from _quality_table(errors)
     yield ""

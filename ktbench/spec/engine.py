@@ -98,7 +98,7 @@ class EngineSpec:
 
     def _check_roles(self) -> None:
         if self.device == "cuda" and self.roles == "split":
-            raise ValueError("engine.roles=split: with engine.device=cuda the roles are apart anyway, leave it shared")
+            raise ValueError("engine.roles=split: with engine.device=cuda the roles are separate, leave it shared")
         if self.device_threads is not None and self.roles == "shared":
             raise ValueError(f"engine.device_threads={self.device_threads}: needs engine.roles=split")
         if self.placement.policy != "host" and not self.apart:

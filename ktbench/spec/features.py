@@ -37,11 +37,16 @@ class Feature:
         """Whether the feature takes a number (`deferral=3`) instead of being on or off."""
         return not isinstance(self.off, bool)
 
+    @property
+    def mark(self) -> str:
+        """The feature in running text: `+v`, `deferral`."""
+        return f"+{self.letter}" if self.letter else self.name
+
     def tag(self, value: FeatureValue) -> str:
         """How labels write the feature: `+v`, `deferral=3`; empty when off."""
         if value == self.off:
             return ""
-        return f"{self.name}={value}" if self.valued else f"+{self.letter}"
+        return f"{self.name}={value}" if self.valued else self.mark
 
 
 FEATURES: tuple[Feature, ...] = (

@@ -140,7 +140,7 @@ _PROCESSOR_CHECKS = (
         name="others running",
         needs=("others_running",),
         reads=("proc/loadavg",),
-        good="nobody but us",
+        good="no other programs",
         wrong=lambda facts: (
             f"{facts['others_running']} other threads are running" if facts["others_running"] > 0 else ""
         ),

@@ -56,7 +56,7 @@ class Evidence:
 
     def __str__(self) -> str:
         seen = "not counted" if self.seen is None else f"{self.seen:,}"
-        return f"{BY_NAME[self.feature].tag(True)}: {self.counter} {seen}, asked {'on' if self.wanted else 'off'}"
+        return f"{BY_NAME[self.feature].mark}: {self.counter} {seen}, requested {'on' if self.wanted else 'off'}"
 
 
 def collect(asked: Mapping[str, FeatureValue], counted: Mapping[str, int]) -> tuple[Evidence, ...]:

@@ -78,7 +78,7 @@ def test_types_follow_the_precisions(words: tuple[str, ...], types: tuple[str, s
         (("model=tiny", "output=a", "device_precision=int4_g32"), "device_precision=int4_g32: GGUF has no such type"),
         (("model=tiny", "output=a", "type=Q4_K"), "type=Q4_K: allowed are F16, BF16, Q8_0, Q4_0"),
         (("model=minimax_m2", "output=a"), "model_type=minimax_m2 as GGUF"),
-        (("+ablation=decode", "output=a"), "takes one model; lists and ablations are for `sweep`"),
+        (("+ablation=decode", "output=a"), "takes one cell"),
         (("model=nothing", "output=a"), "nothing"),
     ],
 )
@@ -91,9 +91,9 @@ def test_a_file_that_is_there_is_refused_before_a_child_starts(
 ) -> None:
     monkeypatch.setattr(export, "EXPORT", child("raise SystemExit('started')"))
     (tmp_path / "there.gguf").touch()
-    assert "is there already, name a new file" in said(capsys, "model=tiny", f"output={tmp_path / 'there.gguf'}")
-    assert "is a folder, name a new file" in said(capsys, "model=tiny", f"output={tmp_path}")
-    assert "nothing can be written to" in said(capsys, "model=tiny", f"output={tmp_path / 'there.gguf/in.gguf'}")
+    assert "there.gguf: exists" in said(capsys, "model=tiny", f"output={tmp_path / 'there.gguf'}")
+    assert f"output={tmp_path}" in said(capsys, "model=tiny", f"output={tmp_path}")
+    assert "in.gguf" in said(capsys, "model=tiny", f"output={tmp_path / 'there.gguf/in.gguf'}")
 
 
 def test_what_can_never_be_written_is_a_wrong_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,7 @@ def test_the_command_line_has_its_say() -> None:
 
 def test_a_part_that_asks_questions_is_run_by_itself() -> None:
     words = ["+ablation=decode,accuracy_deferral", "sweep.name=both"]
-    with pytest.raises(RequestError, match="sweep.parts: accuracy_deferral asks questions, run it by itself"):
+    with pytest.raises(RequestError, match="sweep.parts: accuracy_deferral is an evaluation, run it by itself"):
         freeze(compose(words), {"evals/nano": CONFIG})
 
 

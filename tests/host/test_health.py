@@ -48,7 +48,7 @@ def test_what_cannot_be_judged_says_which_file_lacks(two_sockets: Path, grow: Gr
     missing = health_facts(read_topology(two_sockets, {0}), two_sockets)["missing"]
     assert missing["governor"] == f"no /{CPU}/cpu*/cpufreq/scaling_governor"
     assert missing["turbo"] == f"no /{CPU}/intel_pstate or /{CPU}/cpufreq"
-    assert missing["huge pages"] == "/sys/kernel/mm/transparent_hugepage/enabled says nothing of it"
+    assert missing["huge pages"] == "/sys/kernel/mm/transparent_hugepage/enabled has no such value"
     assert missing["swapping"] == "no /proc/vmstat"
     assert "core placement" not in missing
 

@@ -87,7 +87,7 @@ class Arm:
     agreement: Agreement | None = None
 
 
-# Bits of a weight decide about the speed; what cannot be looked into says nothing of its work.
+# Bits of a weight decide about the speed; what cannot be looked into has no such values work.
 _BITS = {"bf16": 16.0, "int8": 8.0, "int4_g32": 4.5, "q8_0": 8.5, "q4_0": 4.5}
 _OPAQUE: dict[str, Any] = {"error": None, "evidence": (), "work": None}
 DECODE = (

@@ -40,8 +40,8 @@ def test_honest_engine_is_ok_with_everything_needed_to_trust_it() -> None:
 @pytest.mark.parametrize(
     ("script", "outcome", "why"),
     [
-        ("lie", Outcome.IDLE, "v: avx512_calls 0, asked on"),
-        ("sneak", Outcome.IDLE, "m: amx_tiles 3, asked off"),
+        ("lie", Outcome.IDLE, "v: avx512_calls 0, requested on"),
+        ("sneak", Outcome.IDLE, "m: amx_tiles 3, requested off"),
         ("zeros", Outcome.WRONG, "relative error 1, tolerance 0.01"),
         ("nan", Outcome.WRONG, "output is not finite"),
         ("cached logits", Outcome.WRONG, "the timed step's logits differ from its repetition"),
@@ -111,7 +111,7 @@ def test_of_deferral_the_system_may_choose_none() -> None:
     sneaking = session("")
     sneaking.system.choice = 0  # type: ignore[attr-defined]
     turn = sneaking.turn(cell, 0)
-    assert (turn.outcome, "deferral: deferred_experts 3, asked off" in turn.why) == (Outcome.IDLE, True)
+    assert (turn.outcome, "deferral: deferred_experts 3, requested off" in turn.why) == (Outcome.IDLE, True)
 
 
 def test_a_timeline_is_that_of_the_last_step_of_a_warm_turn() -> None:

@@ -36,10 +36,10 @@ def test_unknown_label_names_the_allowed_ones(label: str) -> None:
     ("asked", "counted", "contradiction"),
     [
         ({"avx512": True}, {"avx512_calls": 4}, ""),
-        ({"avx512": True}, {"avx512_calls": 0}, "+v: avx512_calls 0, asked on"),
-        ({}, {"avx512_calls": 4}, "+v: avx512_calls 4, asked off"),
-        ({"avx512": True}, {}, "+v: avx512_calls not counted, asked on"),
-        ({"avx512": True, "dynamic": True}, {"avx512_calls": 4}, "+d: tasks_dynamic not counted, asked on"),
+        ({"avx512": True}, {"avx512_calls": 0}, "+v: avx512_calls 0, requested on"),
+        ({}, {"avx512_calls": 4}, "+v: avx512_calls 4, requested off"),
+        ({"avx512": True}, {}, "+v: avx512_calls not counted, requested on"),
+        ({"avx512": True, "dynamic": True}, {"avx512_calls": 4}, "+d: tasks_dynamic not counted, requested on"),
     ],
 )
 def test_evidence_contradicts_a_lie(asked: dict[str, bool], counted: dict[str, int], contradiction: str) -> None:

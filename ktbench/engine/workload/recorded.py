@@ -162,7 +162,7 @@ def count_selections(ids: NDArray[np.integer[Any]], experts: int) -> NDArray[np.
 def read_profile(profile: str, model: ModelSpec) -> ActivationProfile:
     """The profile in FILE, as `record` writes it, or the counts in FILE:ARRAY, for the MoE layers of `model`.
 
-    A model of fewer layers than were recorded takes the first ones. An array [layers, experts] says nothing of its
+    A model of fewer layers than were recorded takes the first ones. An array [layers, experts] has no such values
     model but the number of experts; layers without a selection are dense ones and left out. Raises ValueError in one
     line where the file is not there or not a profile, and where it is one of another model or of too few layers.
     """

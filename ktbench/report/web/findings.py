@@ -42,7 +42,7 @@ def findings_of(rows: Sequence[Row]) -> tuple[Finding, ...]:
         Finding(kind="faster", heading="What helped", statements=_judged(arms, Verdict.FASTER)),
         Finding(kind="slower", heading="What was slower", statements=_judged(arms, Verdict.SLOWER)),
         Finding(kind="same", heading="What made no difference", statements=_judged(arms, Verdict.SAME)),
-        Finding(kind="unsure", heading="What could not be told from noise", statements=_judged(arms, Verdict.UNSURE)),
+        Finding(kind="unsure", heading="What is within the noise", statements=_judged(arms, Verdict.UNSURE)),
         Finding(kind="absent", heading="What could not run, and why", statements=tuple(_absent(rows))),
     )
     return tuple(finding for finding in found if finding.statements)

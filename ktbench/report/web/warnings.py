@@ -46,7 +46,7 @@ def _of_noise(rows: Sequence[Row]) -> Iterator[str]:
         spread = f", times up to ±{max(widths):.1%}" if widths else ""
         timed = sum(row.timed for row in rows)
         yield (
-            f"{len(noisy)} of {timed} timed cells are NOISY ({names}): their intervals are wider than asked "
+            f"{len(noisy)} of {timed} timed cells are NOISY ({names}): their intervals are wider than requested "
             f"for or of too few rounds{spread}."
         )
 
