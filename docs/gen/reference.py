@@ -21,7 +21,7 @@ from ktbench.spec.run_spec import MeasureSpec, WorkloadSpec
 from ktbench.spec.suite import SuiteSpec
 from ktbench.spec.sweep import SweepSpec
 
-ROOMS = ("core", "stats", "store", "report", "simulate")
+ROOMS = ("spec", "results", "report", "sim")
 KEYS: dict[str, type] = {
     "engine": EngineSpec,
     "workload": WorkloadSpec,

@@ -93,12 +93,19 @@ def _device_rules(spec: RunSpec) -> Iterator[Reason]:
 
 
 def _layer_rules(spec: RunSpec) -> Iterator[Reason]:
-    work, model, engine = spec.workload, spec.model, spec.engine
+    engine = spec.engine
     if engine.deferral or engine.skipping or engine.packed_dense or engine.apart:
         yield Reason(
             "workload.phase=layer", "runs the routed experts alone, without deferral, skipping, +l and separate roles"
         )
-    yield from _synthetic_rules(spec)
+    yield from _layer_work_rules(spec)
+
+
+def _layer_work_rules(spec: RunSpec) -> Iterator[Reason]:
+    """Rules of `workload.phase=layer` for every system."""
+    work, model = spec.workload, spec.model
+    if model.path is not None:
+        yield Reason(f"model.path={model.path}", "workload.phase=layer has synthetic weights, use prefill or decode")
     if work.routing == "recorded" and work.trace is None:
         yield Reason("workload.routing=recorded", "set workload.trace to FILE or FILE:ARRAY")
     pairs = work.batch * model.shape.top_k
@@ -106,13 +113,6 @@ def _layer_rules(spec: RunSpec) -> Iterator[Reason]:
         yield Reason(
             f"workload.active_experts={work.active_experts}",
             f"must divide {pairs} (workload.batch={work.batch} times top_k={model.shape.top_k})",
-        )
-
-
-def _synthetic_rules(spec: RunSpec) -> Iterator[Reason]:
-    if spec.model.path is not None:
-        yield Reason(
-            f"model.path={spec.model.path}", "workload.phase=layer has synthetic weights, use prefill or decode"
         )
 
 
@@ -128,7 +128,7 @@ def _peer_rules(spec: RunSpec, peer: Peer) -> Iterator[Reason]:
     if work.phase != "layer" and work.routing != "model":
         yield Reason(f"workload.routing={work.routing}", f"{name} runs the model's routers, set workload.routing=model")
     if work.phase == "layer":
-        yield from _synthetic_rules(spec)
+        yield from _layer_work_rules(spec)
     if name == "transformers" and spec.peer.implementation == "batched_mm":
         yield from _copying_rules(spec)
     if peer.black_box:

@@ -61,7 +61,7 @@ def test_the_table_is_sorted_by_price_and_says_that_it_is_simulated(
     assert lines[0].endswith("batch 1, bf16; all speeds are simulated")
     assert lines[2].split()[:4] == ["machine", "EUR", "tokens/s", "(simulated)"]
     assert [line.split()[0] for line in lines[3:6]] == ["small.yaml", "box.yaml", "faster"]
-    assert "cannot run it: its weights take " in lines[3]
+    assert "cannot run it: " in lines[3] and "weights take " in lines[3]
 
 
 def test_the_cheapest_that_reaches_the_target_is_the_answer(prices: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,7 +29,7 @@ def test_the_model_is_one() -> None:
 def test_the_suite_is_asked() -> None:
     pytest.importorskip("lm_eval")
     suite = from_plain(written("suite.md") | {"limit": 2}, SuiteSpec)
-    assert [len(load_task(task, suite).asked) for task in suite.tasks] == [2, 2]
+    assert [len(load_task(task, suite).questions) for task in suite.tasks] == [2, 2]
 
 
 @pytest.mark.parametrize("page", sorted(path.name for path in (DOCS / "howto").glob("*.md")))

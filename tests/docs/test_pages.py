@@ -80,7 +80,7 @@ def test_the_reference_names_every_verb_feature_and_key() -> None:
     assert all(f"`{feature.counter}`" in pages["reference/features.md"] for feature in FEATURES)
     keys = [f"`{name}.{field.name}`" for name, spec in KEYS.items() for field in fields(spec)]
     assert all(key in pages["reference/config.md"] for key in keys)
-    assert "::: ktbench.spec.run_spec\n" in pages["reference/python/core.md"]
+    assert "::: ktbench.spec.run_spec\n" in pages["reference/python/spec.md"]
 
 
 def test_a_bar_in_a_cell_does_not_end_it() -> None:

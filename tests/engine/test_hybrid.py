@@ -39,7 +39,7 @@ def test_observed_outputs_agree_with_the_reference(name: str, workload: Workload
     timed = run(system, workload.steps)[-1]
     seen = system.observe()
     assert [observation.layer for observation in seen] == [
-        operator.place.layer for operator in system._components.operators
+        operator.position.layer for operator in system._components.operators
     ]
     assert np.array_equal(system.logits(), timed.numpy())
     for observation in seen:

@@ -164,8 +164,8 @@ def test_weights_are_pinned_where_they_lie_and_given_back(faked: Memory, monkeyp
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
-        (spec(decode(), device="cpu"), "engine.device=cuda only"),
-        (spec(decode(routing="balanced")), "fiddler routes by the model's own routers"),
+        (spec(decode(), device="cpu"), "engine.device=cpu"),
+        (spec(decode(routing="balanced")), "workload.routing=balanced"),
     ],
 )
 def test_what_it_cannot_run(asked: RunSpec, why: str) -> None:

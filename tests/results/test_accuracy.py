@@ -11,13 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ktbench.cli.show import A_CELL_FAILED, show
+from ktbench.cli.show import show
 from ktbench.report.accuracy_table import accuracy_table
 from ktbench.report.data import accuracy_csv_text, accuracy_json_text
 from ktbench.results import Run
 from ktbench.results.accuracy import accuracy_rows, parts_of_average
 from ktbench.results.answers import shares_of, subjects_of
 from ktbench.results.scores import ScoreVerdict
+from ktbench.spec.errors import FAILED
 from ktbench.spec.record import Outcome
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 from tests.report.accuracy_stores import (
@@ -224,7 +225,7 @@ def test_a_task_that_failed_costs_the_averages_it_is_in(tmp_path: Path) -> None:
     cells = dict(zip(headings, table.cells[1], strict=True))
     assert (cells["outcome"], cells["score (% ± SE [95 % interval])"], cells["verdict"]) == ("CRASHED", "—", "—")
     assert "+v+d deferral=3 — CRASHED: math_1: signal 9" in table.notes
-    assert show(run) == A_CELL_FAILED
+    assert show(run) == FAILED
 
 
 def test_a_crash_is_not_hidden_by_what_is_unsupported(tmp_path: Path) -> None:
@@ -243,7 +244,7 @@ def test_what_did_not_run_at_all_is_a_row_with_its_reason(tmp_path: Path, capsys
         None,
         "3 of 12 tasks evaluated so far",
     )
-    assert show(run) == A_CELL_FAILED  # one is not done
+    assert show(run) == FAILED  # one is not done
     text = capsys.readouterr().out
     assert "+v+d+n           UNSUPPORTED: +n: one NUMA node" in text
     assert "+v+d deferral=1  not evaluated: 3 of 12 tasks evaluated so far" in text

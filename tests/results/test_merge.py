@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.run.test_shares import a_run, cells_at, turn
 
 from ktbench.results import Run
 from ktbench.results.merge import lacking
 from ktbench.spec.record import Environment, Outcome, Record
+from tests.run.test_shards import a_run, cells_at, turn
 
 CELLS = (*cells_at(8), *cells_at(9))
 STRANGER = cells_at(99)[0]

@@ -189,7 +189,7 @@ def test_a_sweep_that_cannot_gather_withdraws_its_shares_and_says_why(
     assert main([*WORDS, "run_name=first"]) == code
     err = capsys.readouterr().err
     assert err.splitlines()[-1] == f"ktbench: {error}"
-    assert err.count(f"{error}; shares are withdrawn") == 1 and "Traceback" not in err
+    assert err.count(f"{error}; shards are withdrawn") == 1 and "Traceback" not in err
     assert len(the_run(home).records) == 2  # what the first share had measured by then
 
 
@@ -214,7 +214,7 @@ def test_a_look_at_what_nodes_measure_that_fails_costs_nothing(
     monkeypatch.setattr(cluster, "_size", fails_at_first)
     monkeypatch.setattr(cluster, "launch_jobs", launch_jobs)
     assert main([*WORDS, "run_name=first"]) == 0
-    assert capsys.readouterr().err.count("log.jsonl: Stale file handle; what nodes measure is shown once") == 1
+    assert capsys.readouterr().err.count("log.jsonl: Stale file handle; progress of the nodes is shown once") == 1
 
 
 def test_a_record_counts_over_what_was_there_when_it_was_asked_for_whatever_the_clocks_say(
@@ -324,7 +324,7 @@ def test_a_withdrawn_share_ends_after_the_turn_under_way(home: Path, monkeypatch
     withdraw(folders[0])
     with pytest.raises(RequestError, match="withdrawn before it began"):
         carry_out_shard(folders[0])
-    assert "it was withdrawn, or this node does not see" in run_shard(SimpleNamespace(shard_job=str(folders[0])))
+    assert "it was withdrawn, or this node does not see" in run_shard(SimpleNamespace(shard=str(folders[0])))
 
 
 def test_a_share_that_is_withdrawn_while_it_waits_for_its_turn_measures_nothing(

@@ -35,7 +35,7 @@ def test_nothing_is_guessed_where_nobody_counts(tmp_path: Path) -> None:
     unknown = oom_count(tmp_path, tmp_path / "own", tmp_path / "vmstat")
     assert unknown.kills is None
     no_memory, by = killed_reason(unknown, unknown)
-    assert not no_memory and "does not say which" in by
+    assert not no_memory and "does not report which" in by
 
 
 def test_an_ending_is_put_down_to_memory_only_where_the_counter_moved() -> None:

@@ -92,7 +92,7 @@ def test_cells_take_turns_and_odd_rounds_walk_back(run_sweep: Callable[..., Run]
         ("hang", Outcome.TIMEOUT, "the turn took more than 1 s"),
         ("no_memory", Outcome.NO_MEMORY, "could not allocate 1 PiB"),
         ("zeros", Outcome.WRONG, "relative error"),
-        ("lie", Outcome.IDLE, "asked on"),
+        ("lie", Outcome.IDLE, "requested on"),
     ],
 )
 def test_a_bad_cell_costs_itself_only(run_sweep: Callable[..., Run], script: str, outcome: Outcome, why: str) -> None:

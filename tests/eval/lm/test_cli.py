@@ -88,7 +88,7 @@ def test_a_refusal_is_one_line(
     [
         ({"avx512": "yes"}, "engine.avx512: expected bool, got str"),
         ({"precision": "int3"}, "precision: invalid enum value 'int3'; allowed are bf16"),
-        ({"precision": "int8"}, "precision=int8 needs"),
+        ({"precision": "int8"}, "precision=int8: "),
         ({"deferral": 99}, "engine.deferral=99"),
         ({"dynamic": True}, "needs engine.avx512=true"),
         ({"path": "/no/such"}, "model.path=/no/such: no such folder"),
