@@ -1,4 +1,4 @@
-"""The command line: finds the verb, and says every refusal in one line."""
+"""The command line: one file per verb; invalid requests end in one line and exit code 2."""
 
 from __future__ import annotations
 

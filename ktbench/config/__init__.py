@@ -1,4 +1,4 @@
-"""The only room that knows Hydra: overrides in, frozen specs out."""
+"""Hydra overrides in, frozen specs out; the only room that imports Hydra."""
 
 from ktbench.config.compose import Composed, ablation_names, compose
 from ktbench.config.freeze import Request, RequestPart, freeze

@@ -1,1 +1,1 @@
-"""What features cost in accuracy: the engine answers questions, and answers are graded and compared in pairs."""
+"""Accuracy: the engine answers questions, and its answers are graded."""

@@ -1,1 +1,1 @@
-"""The machine at hand: what it has, what it grants, how it is set, and how fast it can be."""
+"""This machine: topology, capabilities, settings, health and roofs."""

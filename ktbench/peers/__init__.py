@@ -1,1 +1,1 @@
-"""Other systems behind the engine's own protocol, so that they are measured like it."""
+"""Other systems behind the engine's protocol."""

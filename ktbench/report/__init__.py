@@ -1,1 +1,1 @@
-"""Records to rows to tables and figures: a function of the store and of nothing else."""
+"""Results to tables, figures and pages: a function of the log."""

@@ -1,1 +1,1 @@
-"""One session: the right output first, then the time, the evidence and the roof next to it."""
+"""Carries requests out: feasibility, worker processes, sessions, sweeps, clusters, evaluations."""

@@ -1,1 +1,1 @@
-"""The objects everything turns on: plain frozen data, no I/O."""
+"""What was requested: plain frozen data, no I/O."""
