@@ -105,9 +105,9 @@ def test_decode_leaves_ubatch_alone() -> None:
 @given(
     cores=st.integers(1, 64),
     tokens=st.integers(1, 8192),
-    budget_s=st.floats(0.01, 200),
-    step_s=st.floats(0.001, 60),
-    prepare_s=st.floats(0, 100),
+    budget_s=st.floats(0.01, 200, allow_subnormal=False),
+    step_s=st.floats(0.001, 60, allow_subnormal=False),
+    prepare_s=st.floats(0, 100, allow_subnormal=False),
 )
 def test_budget_holds_whatever_comes_first(
     cores: int, tokens: int, budget_s: float, step_s: float, prepare_s: float
