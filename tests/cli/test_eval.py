@@ -54,7 +54,7 @@ def test_a_study_names_its_own_baseline_and_answers_need_no_control() -> None:
         (["+suite=nano", "model=tiny"], "model=tiny: has synthetic weights, which answer nothing"),
         (["+suite=nano", "model=tiny,nano"], "model=tiny: has synthetic weights"),
         (["+suite=nano", "machine=paper_a100"], "machine=paper_a100: a simulation answers no questions"),
-        (["+suite=nano", "system=transformers"], "system=transformers: eval asks our engine"),
+        (["+suite=nano", "system=transformers"], "system=transformers: eval"),
         (["+suite=nano", "workload=prefill"], "workload.phase=prefill: questions are not timed"),
         (["+suite=humaneval"], "confirm_unsafe=true"),
         (["+suite=gsm8k", "data_dir=nowhere"], "data_dir=nowhere"),

@@ -145,4 +145,4 @@ def test_no_driver_no_device_and_a_failing_driver_are_three_reasons() -> None:
     assert "the driver lists none" in read_cuda_devices(lambda _: Driver(devices=0)).reason
     failed = read_cuda_devices(lambda _: Driver(failing="cuInit"))
     assert failed.gpus == ()
-    assert "cuInit says no CUDA-capable device is detected (code 100)" in failed.reason
+    assert "cuInit: no CUDA-capable device is detected (code 100)" in failed.reason
