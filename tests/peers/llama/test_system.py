@@ -136,7 +136,7 @@ def test_shows_nothing_else(system: LlamaSystem) -> None:
     assert system.observe() == ()
     assert system.counters() == {}
     assert system.chosen() == {}
-    with pytest.raises(Unsupported, match="does not say"):
+    with pytest.raises(Unsupported):
         system.timeline()
     work = system.work()
     assert work is not None
