@@ -1,1 +1,1 @@
-"""This machine: topology, capabilities, settings, health and roofs."""
+"""The host: topology, capabilities, settings, health and roofs of the machine at hand."""

@@ -138,7 +138,9 @@ _QUIET: dict[str, Any] = {}  # what C calls has to stay
 def llama_logits(file: Path, tokens: Tensor, vocab: int) -> Tensor:
     """[T, V] float32 of one sequence of token ids [T]."""
     llama = peer()
-    model = llama.llama_model_load_from_file(str(file).encode(), llama.llama_model_default_params())
+    loading = llama.llama_model_default_params()
+    loading.use_extra_bufts = False  # ggml's AMX buffers crash on matrices as small as these
+    model = llama.llama_model_load_from_file(str(file).encode(), loading)
     assert model, f"llama.cpp does not load {file.name}"
     wanted = llama.llama_context_default_params()
     wanted.n_ctx = wanted.n_batch = wanted.n_ubatch = 256
