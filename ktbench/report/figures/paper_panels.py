@@ -5,35 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from math import ceil, inf
+from math import inf
 from typing import Any, Literal
 
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
-
-from ktbench.report.figures.sheet import (
-    COLUMN_IN,
-    LEFT_IN,
-    LEGEND_LINE_IN,
-    PAGE_IN,
-    RIGHT_IN,
-    TOP_IN,
-    Mark,
-    Sheet,
-    axes_at,
-    draw_legend,
-    legend_lines,
-    sheet,
-    style_ticks,
-)
-from ktbench.report.figures.text_metrics import INK, LABEL_PT
+from ktbench.report.figures.sheet import COLUMN_IN, PAGE_IN, RIGHT_IN, Layout, Mark, balanced
+from ktbench.report.figures.text_metrics import INK
 from ktbench.results.paper import PaperLine
 from ktbench.results.settings import varying
 from ktbench.spec.published import NOT_OURS, Metric
 from ktbench.spec.sweep import arm_peer
 
 _ABREAST = 3
-_TITLE_IN, _GAP_IN = 0.17, 0.08
 PANEL_IN = 1.5
 
 # Of each provenance, in the order of a table: published is hollow, what is ours is filled.
@@ -45,50 +27,17 @@ BAR_LOOKS: dict[str, dict[str, Any]] = {
 EDGE: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Grid:
-    """Room for `count` panels, on a sheet as wide as a page, or as a column where `narrow`."""
-
-    count: int
-    narrow: bool = False
-
-    @property
-    def columns(self) -> int:
-        """Panels abreast, so many that their rows are equally long or nearly so."""
-        return ceil(self.count / ceil(self.count / _ABREAST))
-
-    @property
-    def sheet_in(self) -> float:
-        """Width of the sheet."""
-        return COLUMN_IN if self.narrow else PAGE_IN
-
-    @property
-    def panel_in(self) -> float:
-        """Width of a panel's axes."""
-        return (self.sheet_in - 2 * RIGHT_IN - self.columns * LEFT_IN) / self.columns
-
-    def place(self, titles: Sequence[str], below_in: float, legend: Sequence[Artist], caption: Sequence[str]) -> Placed:
-        """A figure with titled axes for each panel, below each of which there are `below_in` inches."""
-        lines = legend_lines(legend, self.sheet_in - 2 * RIGHT_IN)
-        head, tall = TOP_IN + len(lines) * LEGEND_LINE_IN, _TITLE_IN + PANEL_IN + below_in + _GAP_IN
-        figure = sheet(self.sheet_in, head + ceil(self.count / self.columns) * tall, caption)
-        draw_legend(figure, lines, TOP_IN)
-        found = []
-        for n, title in enumerate(titles):
-            left = LEFT_IN + n % self.columns * (self.panel_in + LEFT_IN)
-            axes = axes_at(figure, left, head + n // self.columns * tall + _TITLE_IN, self.panel_in, PANEL_IN)
-            axes.set_title(title, fontsize=LABEL_PT, pad=3)
-            style_ticks(axes)
-            found.append(axes)
-        return Placed(figure=figure, axes=tuple(found))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Placed:
-    """A figure with the axes of its panels."""
-
-    figure: Sheet
-    axes: tuple[Axes, ...]
+def panel_layout(count: int, *, narrow: bool, below_in: float = 0.0) -> Layout:
+    """Panels on a sheet as wide as a page, or as a column where `narrow`, with room for the names below each."""
+    return Layout(
+        count=count,
+        columns=balanced(count, _ABREAST),
+        tall_in=PANEL_IN,
+        above_in=0.17,
+        below_in=below_in + 0.08,
+        width_in=COLUMN_IN if narrow else PAGE_IN,
+        right_in=2 * RIGHT_IN,
+    )
 
 
 Form = Literal["curves", "bars", "scores", "heat", "list"]

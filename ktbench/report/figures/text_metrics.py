@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.font_manager import FontProperties
 from matplotlib.text import Text
-from matplotlib.transforms import ScaledTranslation
 
 LABEL_PT, VALUE_PT, TICK_PT, CAPTION_PT = 6.5, 6.2, 6.0, 5.6
 INK = "#222222"
@@ -54,15 +54,31 @@ def _fitting(word: str, size_pt: float, limit_in: float) -> int:
     return max(1, *(n for n in range(1, len(word)) if width_in(word[:n], size_pt) <= limit_in))
 
 
+def folded(name: str, room_in: float) -> str:
+    """The name of a tick, broken at spaces, then before pluses, where one line is wider than `room_in`."""
+    if width_in(name, TICK_PT) <= room_in:
+        return name
+    words = name.replace(", ", ",\n").replace(" ", "\n").split("\n")
+    return "\n".join(line for word in words for line in _at_pluses(word, room_in))
+
+
+def _at_pluses(word: str, room_in: float) -> list[str]:
+    """Features of an arm in as many lines as they need."""
+    lines = [""]
+    for part in re.split(r"(?=\+)", word):
+        if lines[-1] and width_in(lines[-1] + part, TICK_PT) > room_in:
+            lines.append("")
+        lines[-1] += part
+    return lines
+
+
 def text_above(axes: Axes, x: float, y: float, text: str, *, upright: bool) -> Text:
     """Write text that starts just above y, on white where a line or a neighbour would cross it."""
-    root = axes.get_figure(root=True)
-    assert root is not None
-    return axes.text(
-        x,
-        y,
+    return axes.annotate(
         text,
-        transform=axes.transData + ScaledTranslation(0, PAD_IN, root.dpi_scale_trans),
+        (x, y),
+        xytext=(0, PAD_IN * _POINTS_PER_INCH),
+        textcoords="offset points",
         fontsize=VALUE_PT,
         rotation=90 if upright else 0,
         ha="center",
@@ -70,4 +86,5 @@ def text_above(axes: Axes, x: float, y: float, text: str, *, upright: bool) -> T
         color=INK,
         bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4},
         zorder=3,
+        annotation_clip=False,
     )
