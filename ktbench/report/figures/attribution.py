@@ -30,7 +30,7 @@ from ktbench.report.figures.sheet import (
     reach,
     scaled,
 )
-from ktbench.report.figures.text_metrics import INK, PAD_IN, TICK_PT, VALUE_PT, folded, line_in, text_above, width_in
+from ktbench.report.figures.text_metrics import INK, PAD_IN, folded, line_in, text_above, width_in
 from ktbench.report.table import Table
 from ktbench.report.text import DASH
 from ktbench.results.attribution import Attribution, FeatureAttribution, FeaturePair
@@ -42,30 +42,20 @@ Kind = Literal["base", "gain", "loss", "whole"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bar:
-    """A bar from one factor to another; `whisker` is where its end may lie. Without `end` the text says why.
-
-    `factor` is the step that it makes, `part` that step's share of the log speed-up.
-    """
+    """A bar from one factor to another; `whisker` is where its end may lie. Without `end` the text says why."""
 
     name: str
     kind: Kind
-    start: float
-    end: float | None
-    text: str
-    factor: Interval | None = None
-    part: Interval | None = None
+    start: float = 1.0
+    end: float | None = None
+    text: str = DASH
     whisker: Spread | None = None
 
     @property
-    def top(self) -> float:
-        """Where bar and whisker end above."""
-        ends = [self.start, self.end or self.start, self.whisker.high if self.whisker else self.start]
-        return max(ends)
-
-    @property
-    def bottom(self) -> float:
-        """Where bar and whisker end below."""
-        return min(self.start, self.end or self.start, self.whisker.low if self.whisker else self.start)
+    def reached(self) -> list[float]:
+        """Factors that bar and whisker reach."""
+        whisker = [self.whisker.low, self.whisker.high] if self.whisker else []
+        return [self.start, self.end or self.start, *whisker]
 
 
 def bars_of(one: Attribution) -> tuple[Bar, ...]:
@@ -73,7 +63,8 @@ def bars_of(one: Attribution) -> tuple[Bar, ...]:
 
     Shares lead from 1 to the total. Without them each feature hangs from the total down to the speed-up without it.
     """
-    return (Bar(name=one.baseline, kind="base", start=1.0, end=1.0, text="1"), *_steps(one), _total(one))
+    total = Bar(name=TOTAL, kind="whole") if one.total is None else _bar(TOTAL, "whole", 1.0, one.total)
+    return (Bar(name=one.baseline, kind="base", end=1.0, text="1"), *_steps(one), total)
 
 
 def _steps(one: Attribution) -> Iterator[Bar]:
@@ -85,35 +76,22 @@ def _steps(one: Attribution) -> Iterator[Bar]:
         elif not one.orders and one.total is not None and share.last is not None:
             yield _step(share, one.total.mid / share.last.mid, share.last)
         else:
-            yield Bar(name=share.feature, kind="base", start=1.0, end=None, text=DASH)
+            yield Bar(name=share.feature, kind="base")
 
 
 def _step(share: FeatureAttribution, start: float, factor: Interval) -> Bar:
-    whisker = scaled(factor, start)
     part = f"\n{100 * share.part.mid:.0f} %" if share.part else ""
-    return Bar(
-        name=share.feature,
-        kind="gain" if factor.mid >= 1 else "loss",
-        start=start,
-        end=whisker.mid,
-        text=f"×{factor.mid:.{3 if factor.mid < 2 else 2}f}{part}",
-        factor=factor,
-        part=share.part,
-        whisker=None if is_exact(factor) else whisker,
-    )
+    return _bar(share.feature, "gain" if factor.mid >= 1 else "loss", start, factor, part)
 
 
-def _total(one: Attribution) -> Bar:
-    if one.total is None:
-        return Bar(name=TOTAL, kind="whole", start=1.0, end=None, text=DASH)
-    mid = one.total.mid
-    text = f"×{mid:.{3 if mid < 2 else 2}f}"
-    whisker = None if is_exact(one.total) else scaled(one.total)
-    return Bar(name=TOTAL, kind="whole", start=1.0, end=mid, text=text, factor=one.total, whisker=whisker)
+def _bar(name: str, kind: Kind, start: float, factor: Interval, part: str = "") -> Bar:
+    text = f"×{factor.mid:.{3 if factor.mid < 2 else 2}f}{part}"
+    whisker = None if is_exact(factor) else scaled(factor, start)
+    return Bar(name=name, kind=kind, start=start, end=start * factor.mid, text=text, whisker=whisker)
 
 
 _CELL_IN, _TALL_IN = 0.44, 0.3
-# From what features lose together to what they gain together: light in between, and told apart in grey by the numbers.
+# From what features lose together to what they gain together: light in between, with numbers that distinguish them in grey.
 _SIGNED = LinearSegmentedColormap.from_list("signed", ["#c98a4b", "#f3e3d2", "#ffffff", "#dde9f3", "#4a76a3"])
 _FULL = log(1.25)  # at least, so that noise does not look like an effect
 _DARK = 0.75  # of the full colour, from which letters are white
@@ -127,7 +105,7 @@ def matrix_in(one: Attribution) -> tuple[float, float]:
 
 def _cell_in(one: Attribution) -> float:
     texts = [_below(one, pair) for pair in one.pairs] + list(one.features)
-    return max(_CELL_IN, *(width_in(text, TICK_PT) + 0.06 for text in texts))
+    return max(_CELL_IN, *(width_in(text) + 0.06 for text in texts))
 
 
 def draw_matrix(axes: Axes, one: Attribution, group: str) -> None:
@@ -159,7 +137,7 @@ _LOOKS: Mapping[Kind, Mapping[str, Any]] = {
     "whole": {"facecolor": "#4a76a3"},
 }
 _WIDTH = 0.7  # of a slot
-_LEAST_SPAN = 1.1  # of the axis, so that equal cells do not look far apart
+_LEAST_SPAN = 1.1  # of the axis, so that equal cells look equal
 
 
 def draw_waterfall(axes: Axes, one: Attribution, width_in_: float, group: str) -> None:
@@ -192,22 +170,22 @@ def _draw(axes: Axes, x: int, bar: Bar, key: Key) -> None:
             mark(box, Mark(key=key))
     if bar.whisker is not None:
         axes.errorbar(x, bar.whisker.mid, reach([bar.whisker]), ecolor="black", zorder=4, **WHISKER)
-    text = text_above(axes, x, bar.top, bar.text, upright=False)
+    text = text_above(axes, x, max(bar.reached), bar.text, upright=False)
     if bar.end is None:
         mark(text, Mark(key=key))
 
 
 def _limits(bars: tuple[Bar, ...]) -> tuple[float, float]:
     """Ends of the axis, so that whiskers and the text above them fit."""
-    low, high = min(bar.bottom for bar in bars), max(*(bar.top for bar in bars), _LEAST_SPAN)
+    low, high = min(min(bar.reached) for bar in bars), max(*(max(bar.reached) for bar in bars), _LEAST_SPAN)
     low = low / (high / low) ** 0.04
     lines = max(bar.text.count("\n") + 1 for bar in bars)
-    free = 1 - (lines * line_in(VALUE_PT) + 3 * PAD_IN) / PLOT_IN
+    free = 1 - (lines * line_in() + 3 * PAD_IN) / PLOT_IN
     return low, low * (high / low) ** (1 / free)
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Decades with what is between them; in less than one as many round factors as tell them apart."""
+    """Decades with what is between them; in less than one as many round factors as are needed to read it."""
     coarse = decades(low, high)
     if len(coarse) >= 3:
         return coarse
@@ -225,7 +203,7 @@ def _names(bars: Sequence[Bar], width: float) -> list[str]:
 def names_in(one: Attribution, width: float) -> float:
     """Room that the names below the axis take, in inches, where bars share `width` inches."""
     lines = max(name.count("\n") + 1 for name in _names(bars_of(one), width))
-    return (lines + 0.6) * line_in(TICK_PT)
+    return (lines + 0.6) * line_in()
 
 
 _BARS_IN_COLUMN = 8
@@ -242,7 +220,7 @@ def draw_attribution(attributions: Sequence[Attribution], table: Table) -> Sheet
     plot = width - LEFT_IN - RIGHT_IN - aside
     heads = [_TITLE_IN if group_name(one, settings) or aside else 0.0 for one in attributions]
     talls = [
-        head + max(PLOT_IN + names_in(one, plot), tall + 2 * line_in(TICK_PT)) + TOP_IN
+        head + max(PLOT_IN + names_in(one, plot), tall + 2 * line_in()) + TOP_IN
         for one, head, (_, tall) in zip(attributions, heads, matrices, strict=True)
     ]
     missing = [f"{note}." for one in attributions for note in absences(one, settings)]

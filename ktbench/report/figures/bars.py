@@ -27,7 +27,6 @@ from ktbench.report.figures.text_metrics import (
     LABEL_PT,
     PAD_IN,
     TICK_PT,
-    VALUE_PT,
     folded,
     line_in,
     text_above,
@@ -62,20 +61,20 @@ class BarSlot:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BarGroup:
-    """Slots that share a baseline. `name` tells the group from the others, or says what the only one is."""
+    """Slots that share a baseline. `name` distinguishes the group from the others, or describes the only one."""
 
     name: str
     slots: tuple[BarSlot, ...]
 
 
-def slots_of(rows: Sequence[Row], room_in: float, size_pt: float) -> tuple[tuple[BarGroup, ...], tuple[str, ...]]:
+def slots_of(rows: Sequence[Row], room_in: float) -> tuple[tuple[BarGroup, ...], tuple[str, ...]]:
     """Groups of slots, and the notes for reasons too long for a slot, in which upright text has `room_in` inches."""
     arms = [group for group in (_arms(rows) for rows in groups_of(rows)) if group]
     free = varying([group[0].settings for group in arms])
     notes: dict[str, int] = {}
     groups, slot = [], _speed_slot if shows_speeds(rows) else _speedup_slot
     for group in arms:
-        slots = tuple(slot(row) or _empty(row, notes, room_in, size_pt) for row in group)
+        slots = tuple(slot(row) or _unfilled(row, notes, room_in) for row in group)
         groups.append(BarGroup(name=_name(group[0], free), slots=slots))
     return tuple(groups), _numbered(notes)
 
@@ -106,10 +105,6 @@ def _speed_slot(row: Row) -> BarSlot | None:
     return _slot(row, None if row.tokens_per_s is None else row.tokens_per_s.mid, row.tokens_per_s)
 
 
-def _empty(row: Row, notes: dict[str, int], room_in: float, size_pt: float) -> BarSlot:
-    return BarSlot(arm=row.shown, cell=row.cell, text=_absence(row, notes, room_in, size_pt))
-
-
 def _slot(row: Row, height: float | None, whisker: Interval | None) -> BarSlot | None:
     if row.step_s is None or row.tokens_per_s is None or height is None:
         return None
@@ -120,25 +115,25 @@ def _slot(row: Row, height: float | None, whisker: Interval | None) -> BarSlot |
     return BarSlot(arm=row.shown, cell=row.cell, text=text, height=height, whisker=spread, noisy=noisy)
 
 
-def _absence(row: Row, notes: dict[str, int], room_in: float, size_pt: float) -> str:
+def _unfilled(row: Row, notes: dict[str, int], room_in: float) -> BarSlot:
     """`n/a: reason`, or the outcome and the numbers of notes below the figure where the reason is too long."""
     word = "no speed-up" if row.timed else str(row.outcome or "not measured")
     reason = row.missing["speedup"] if row.timed else row.why
     lacking = row.outcome is Outcome.UNSUPPORTED
     short = f"n/a: {reason}" if lacking else f"n/a: {word}: {reason}"
-    if width_in(short, size_pt) <= room_in:
-        return short
+    if width_in(short) <= room_in:
+        return BarSlot(arm=row.shown, cell=row.cell, text=short)
     # A cell that asks for several features may lack something for each: rows that share a reason share its note.
     parts = reason.split("; ") if lacking else [reason]
     marks = [str(notes.setdefault(part, len(notes) + 1)) for part in parts]
-    return f"n/a: {word} ({', '.join(marks)})"
+    return BarSlot(arm=row.shown, cell=row.cell, text=f"n/a: {word} ({', '.join(marks)})")
 
 
 def _numbered(notes: Mapping[str, int]) -> tuple[str, ...]:
     return tuple(f"({mark}) {reason}." for reason, mark in notes.items())
 
 
-# From light to dark in steps that a grey print keeps; hatches tell neighbours apart once more.
+# From light to dark in steps that a grey print keeps; hatches also distinguish neighbours.
 _FILLS = ("#ffffff", "#dde9f3", "#c0d5e8", "#a0bfdb", "#80a8cd", "#628fbb", "#4a76a3")
 _HATCHES = ("", "/////", "|||||", "\\\\\\\\\\", "xxxxx", "-----", "+++++")
 _BAR = 0.8  # of a slot
@@ -193,7 +188,7 @@ class Panel:
     @property
     def upright(self) -> bool:
         """Whether values must stand upright to fit over their bars."""
-        return any(width_in(s.text, VALUE_PT) > 0.98 * self.slot_in for _, s in self.placed if s.height is not None)
+        return any(width_in(s.text) > 0.98 * self.slot_in for _, s in self.placed if s.height is not None)
 
     def ticks(self) -> list[tuple[float, str]]:
         """Positions and names below the axis: arms of the only group, else groups."""
@@ -207,7 +202,7 @@ class Panel:
     def below_in(self) -> float:
         """Room that the names below the axis take, in inches."""
         lines = max(name.count("\n") + 1 for _, name in self.ticks())
-        return (lines + (1.8 if len(self.groups) == 1 else 0.6)) * line_in(TICK_PT)
+        return (lines + (1.8 if len(self.groups) == 1 else 0.6)) * line_in()
 
 
 def _slots(groups: Sequence[BarGroup]) -> int:
@@ -251,7 +246,7 @@ def _fill(number: int) -> dict[str, Any]:
 def _ceiling(panel: Panel) -> float:
     """Upper end of the axis, so that the text over the highest bar fits below it."""
     bars = [slot for _, slot in panel.placed if slot.height is not None]
-    texts = [width_in(s.text, VALUE_PT) if panel.upright else line_in(VALUE_PT) for s in bars]
+    texts = [width_in(s.text) if panel.upright else line_in() for s in bars]
     tops = [s.top / (1 - (text + 2 * PAD_IN) / panel.height_in) for s, text in zip(bars, texts, strict=True)]
     return max(tops, default=1.2)
 
@@ -277,7 +272,7 @@ _SLOTS_IN_COLUMN, _SLOTS_OF_GROUPS_IN_COLUMN, _SLOTS_IN_PANEL = 6, 8, 64
 
 def draw_breakdown(rows: Sequence[Row], table: Table) -> Sheet:
     """A slot for every arm: a bar where it was timed, its reason where it was not."""
-    groups, notes = slots_of(rows, 0.95 * PLOT_IN, VALUE_PT)
+    groups, notes = slots_of(rows, 0.95 * PLOT_IN)
     fitting = _SLOTS_IN_COLUMN if len(groups) == 1 else _SLOTS_OF_GROUPS_IN_COLUMN
     width = COLUMN_IN if _slots(groups) <= fitting else PAGE_IN
     inner = width - LEFT_IN - RIGHT_IN

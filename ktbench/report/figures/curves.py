@@ -133,9 +133,9 @@ def _curves(rows: Sequence[Row], names: _Names, value: Value, suffix: str = "") 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Names:
-    """What tells curves apart: their arm, unless there is only one, and the settings `free` that vary beside it.
+    """What distinguishes curves: their arm, unless there is only one, and the settings `free` that vary beside it.
 
-    Where the precision varies that is said (`precise`) only where no panel says it.
+    A precision that varies is named (`precise`) only where no panel names it.
     """
 
     axis: Axis

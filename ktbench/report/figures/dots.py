@@ -24,7 +24,7 @@ from ktbench.report.figures.sheet import (
     reach,
     scaled,
 )
-from ktbench.report.figures.text_metrics import TICK_PT, width_in
+from ktbench.report.figures.text_metrics import width_in
 from ktbench.results.accuracy import AccuracyRow, Result, parts_of_average
 from ktbench.results.answers import AVERAGE, KL, LOSSES, PERPLEXITIES, TOP1, SubjectKind
 from ktbench.results.row import place
@@ -146,7 +146,7 @@ def draw_dots(lines: Sequence[str], panels: Sequence[DotPanel], names: Sequence[
         above_in=0.15 if any(panel.title for panel in panels) else 0.0,
         below_in=0.34,
         width_in=COLUMN_IN if len(panels) == 1 else PAGE_IN,
-        left_in=max(width_in(line, TICK_PT) for line in lines) + 3 * RIGHT_IN,
+        left_in=max(width_in(line) for line in lines) + 3 * RIGHT_IN,
         gap_in=0.14,
         right_in=2 * RIGHT_IN,
     )

@@ -22,7 +22,7 @@ from ktbench.report.figures.label_placement import (
     spots_around,
     spots_beside,
 )
-from ktbench.report.figures.text_metrics import INK, TICK_PT, line_in, width_in
+from ktbench.report.figures.text_metrics import INK, line_in, width_in
 
 _LETTER = 0.8  # of a line's height: capitals and digits without the space between lines
 _GAP_IN = 0.04
@@ -96,7 +96,6 @@ class Frame:
             spot.corner[1] / height,
             text,
             transform=self.axes.transAxes,
-            fontsize=TICK_PT,
             rotation=degrees(spot.angle),
             rotation_mode="anchor",
             **look,
@@ -118,7 +117,7 @@ class Frame:
 
     def _fits(self, values: Sequence[float], names: Sequence[str]) -> bool:
         named = [(self.place((value, self.y[1]))[0], name) for value, name in zip(values, names, strict=True) if name]
-        spans = [(x - width_in(name, TICK_PT) / 2, x + width_in(name, TICK_PT) / 2) for x, name in named]
+        spans = [(x - width_in(name) / 2, x + width_in(name) / 2) for x, name in named]
         return all(right[0] - left[1] >= _GAP_IN for left, right in pairwise(spans))
 
 
@@ -144,7 +143,7 @@ def _opened(limits: XY, log: bool) -> XY:
 
 
 def _size(text: str) -> XY:
-    return width_in(text, TICK_PT), line_in(TICK_PT) * _LETTER
+    return width_in(text), line_in() * _LETTER
 
 
 def _thinned(values: Sequence[float], step: int) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from ktbench.report.accuracy_table import undrawn
 from ktbench.report.figures.curves import REFERENCE, looks
@@ -76,7 +77,8 @@ def _draw(axes: Axes, points: Sequence[FrontierPoint], names: Sequence[str]) -> 
     front = sorted(_middle(point) for point in points if point.is_pareto)
     axes.plot(*zip(*front, strict=True), color=REFERENCE, linewidth=0.8, zorder=2)
     axes.margins(_ROOM)
-    axes.locator_params(nbins=8)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(8))
     axes.set_ylabel("average score, %")
     _label(Frame(axes=axes, x=axes.get_xlim(), y=axes.get_ylim(), x_name="decode speed, tokens/s"), points, front)
 

@@ -77,7 +77,7 @@ def draw_heat(lines: Sequence[PaperLine], caption: Sequence[str]) -> Sheet:
 
 def room_for(names: Sequence[str]) -> float:
     """Inches that the names of lines take to the left of a map."""
-    return max(width_in(name, TICK_PT) for name in names) + 2 * RIGHT_IN
+    return max(width_in(name) for name in names) + 2 * RIGHT_IN
 
 
 def heat_layout(lines: int, left_in: float) -> Layout:
@@ -121,7 +121,7 @@ def draw_cells(axes: Axes, cells: Places, columns: Sequence[str], lines: int) ->
         mark(box, cell.mark)
         look: Any = {"ha": "center", "va": "center_baseline", "color": "white" if cell.dark else INK}
         weight = "bold" if cell.sure else "normal"
-        axes.text(x, y - (0.2 if cell.note else 0.0), cell.text, fontsize=TICK_PT, weight=weight, **look)
+        axes.text(x, y - (0.2 if cell.note else 0.0), cell.text, weight=weight, **look)
         if cell.note:
             axes.text(x, y + 0.24, cell.note, fontsize=TICK_PT - 1, **look)
     axes.set_xlim(-0.5, len(columns) - 0.5)

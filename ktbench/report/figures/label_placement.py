@@ -10,7 +10,7 @@ from math import atan2, ceil, cos, hypot, sin, sqrt
 XY = tuple[float, float]
 
 _STEP_IN = 0.02
-_PAD_IN, _EDGE_IN = 0.04, 0.02
+_PAD_IN, _EDGE_IN, _ROUNDING_IN = 0.04, 0.02, 1e-6
 _CLEAR_IN, _APART_IN = 0.05, 0.02  # of labels from their marker and from each other
 _TRIES = 15
 # Square inches: less than the first is not seen; a spot further off must save a crossing with a curve.
@@ -34,7 +34,8 @@ class Box:
 
     def within(self, width: float, height: float) -> bool:
         """Whether a plot of this size holds it, clear of its axes."""
-        return self.left >= _EDGE_IN and self.bottom >= _EDGE_IN and self.right <= width and self.top <= height
+        right, top = width + _ROUNDING_IN, height + _ROUNDING_IN
+        return self.left >= _EDGE_IN and self.bottom >= _EDGE_IN and self.right <= right and self.top <= top
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

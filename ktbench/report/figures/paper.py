@@ -30,8 +30,8 @@ from ktbench.report.figures.paper_panels import (
     line_mark,
     namer,
     panel_layout,
-    panels_apart,
     panels_of,
+    split_panels,
     values_of,
     x_name,
     x_of,
@@ -41,7 +41,6 @@ from ktbench.report.figures.text_metrics import (
     INK,
     PAD_IN,
     TICK_PT,
-    VALUE_PT,
     line_in,
     text_above,
     width_in,
@@ -123,8 +122,8 @@ def _drawn(
 def _folded(names: Sequence[str], room_in: float) -> list[str] | None:
     """Names in lines that fit below their groups; None where they do not."""
     each = 0.97 * room_in / len(names)
-    folded = [name if width_in(name, TICK_PT) <= each else _broken(name) for name in names]
-    return folded if all(width_in(line, TICK_PT) <= each for name in folded for line in name.split("\n")) else None
+    folded = [name if width_in(name) <= each else _broken(name) for name in names]
+    return folded if all(width_in(line) <= each for name in folded for line in name.split("\n")) else None
 
 
 def _broken(name: str) -> str:
@@ -135,16 +134,16 @@ def _broken(name: str) -> str:
 def _below_in(labels: Sequence[str], *, upright: bool) -> float:
     """Room that labels take below an axis."""
     if upright:
-        return max(width_in(line, TICK_PT) for label in labels for line in label.split("\n")) + 2 * PAD_IN
-    return (1.4 + max(label.count("\n") for label in labels)) * line_in(TICK_PT)
+        return max(width_in(line) for label in labels for line in label.split("\n")) + 2 * PAD_IN
+    return (1.4 + max(label.count("\n") for label in labels)) * line_in()
 
 
 def _draw(axes: Axes, groups: Sequence[_PaperGroup], looks: Mapping[str, Mapping[str, Any]], room_in: float) -> None:
     slots = max(len(groups), 2)
     each = _BAR_SHARE / len(looks)
     texts = [number(height, 3) for group in groups for height, _ in group.heights.values()]
-    upright = max(width_in(text, VALUE_PT) for text in texts) > 0.9 * each * room_in / slots
-    tall = max(width_in(text, VALUE_PT) for text in texts) if upright else line_in(VALUE_PT)
+    upright = max(width_in(text) for text in texts) > 0.9 * each * room_in / slots
+    tall = max(width_in(text) for text in texts) if upright else line_in()
     least, most = _span(groups)
     axes.set_ylim(least * 1.1, most / (1 - (tall + 2 * PAD_IN) / PANEL_IN))
     axes.set_xlim(-0.5 - (slots - len(groups)) / 2, len(groups) - 0.5 + (slots - len(groups)) / 2)
@@ -188,7 +187,7 @@ def draw_paper_curves(lines: Sequence[PaperLine], caption: Sequence[str]) -> She
     assert x is not None
     drawn = [line for line in lines if isfinite(x(line)) and values_of(line)]
     name = namer(drawn, skip=(RATIO,))
-    panels = panels_apart(panels_of(drawn), name, x)
+    panels = split_panels(panels_of(drawn), name, x)
     styles = looks(list(dict.fromkeys(name(line) for panel in panels for line in panel.lines)))
     narrow = len(panels) == 1 and len(styles) <= MOST_CURVES
     layout = panel_layout(len(panels), narrow=narrow, below_in=_BELOW_IN)
@@ -249,7 +248,7 @@ def draw_paper_list(lines: Sequence[PaperLine], caption: Sequence[str]) -> Sheet
     """One dot for each score beside the words of its conditions."""
     shown = [line for line in lines if line.published is not None]
     texts = [wrapped(_words(line), TICK_PT, _TEXT_IN) for line in shown]
-    heights = [(len(text) + 0.5) * line_in(TICK_PT) for text in texts]
+    heights = [(len(text) + 0.5) * line_in() for text in texts]
     tall = sum(heights)
     figure = Sheet(PAGE_IN, tall + _LIST_FOOT_IN, caption)
     left = _TEXT_IN + 2 * RIGHT_IN
@@ -271,7 +270,7 @@ def _draw_paper_list(axes: Axes, lines: Sequence[PaperLine], places: Sequence[fl
     mark(points, *map(line_mark, lines))
     for value, place in zip(values, places, strict=True):
         axes.annotate(
-            number(value, 3), (value, place), xytext=(4, 0), textcoords="offset points", fontsize=VALUE_PT, va="center",
+            number(value, 3), (value, place), xytext=(4, 0), textcoords="offset points", va="center",
             color=INK, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4}, zorder=2,
         )  # fmt: skip
     axes.xaxis.set_major_locator(MaxNLocator(6))

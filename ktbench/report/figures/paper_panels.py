@@ -1,4 +1,4 @@
-"""What figures of published numbers show: lines in panels, the names that tell them apart, and room for the panels."""
+"""What figures of published numbers show: lines in panels, the names that distinguish them, and room for the panels."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _FEWEST = 3  # places on an axis that make a curve
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PaperPanel:
-    """Lines side by side, in the unit `metric`; `title` says what tells their panel from the others."""
+    """Lines side by side, in the unit `metric`; `title` is what distinguishes their panel from the others."""
 
     title: str
     metric: Metric
@@ -93,7 +93,7 @@ def panels_of(lines: Sequence[PaperLine]) -> tuple[PaperPanel, ...]:
     for line in sorted(lines, key=lambda line: machines.index(line.machine)):
         found.setdefault((line.model, line.machine, line.metric), []).append(line)
     facts = [_facts(group) for group in found.values()]
-    keys = _telling(facts)
+    keys = _distinguishing(facts)
     return tuple(
         PaperPanel(
             title=", ".join(filter(None, (one[key] for key in keys))),
@@ -110,8 +110,8 @@ def _facts(group: Sequence[PaperLine]) -> Mapping[str, str]:
     return {"model": ours.model, "precision": ours.precision, "machine": ours.machine, "metric": ours.metric}
 
 
-def _telling(facts: Sequence[Mapping[str, str]]) -> list[str]:
-    """The model, and as much more as tells all panels apart; their axes say the unit."""
+def _distinguishing(facts: Sequence[Mapping[str, str]]) -> list[str]:
+    """The model, and as much more as distinguishes all panels; their axes name the unit."""
     every = ["model", "precision", "machine"]
     counts = [len({(*(one[key] for key in every[:n]), one["metric"]) for one in facts}) for n in (1, 2, 3)]
     return every[: counts.index(counts[-1]) + 1]
@@ -124,9 +124,9 @@ def _rank(line: PaperLine) -> int:
 
 
 def namer(lines: Sequence[PaperLine], skip: Sequence[str] = ()) -> Callable[[PaperLine], str]:
-    """What tells lines apart beside their panel: the arm unless it is one alone, and the settings that vary.
+    """What distinguishes lines beside their panel: the arm unless there is only one, and the settings that vary.
 
-    Settings in `skip` are said otherwise. A cell without a published number has no settings of its own.
+    Settings in `skip` are named elsewhere. A cell without a published number has no settings of its own.
     """
     settings = [conditions(line) for line in lines if line.id]
     keys = [key for key in varying(settings) if key not in skip]
@@ -153,16 +153,9 @@ def values_of(line: PaperLine) -> dict[str, float]:
 
 def tasks_named(lines: Sequence[PaperLine]) -> list[str]:
     """Tasks in order of appearance, without the words that all begin and end with."""
-    tasks = list(dict.fromkeys(line.what for line in lines))
-    named = _stripped(tasks)
-    return [named[task] for task in tasks]
-
-
-def _stripped(texts: Sequence[str]) -> dict[str, str]:
-    """Texts by themselves, without the words that all begin and end with."""
-    words = [text.split() for text in texts]
-    head, tail = _alike(words), _alike([found[::-1] for found in words])
-    return {text: " ".join(text.split()[head : len(text.split()) - tail]).strip(",") for text in texts}
+    tasks = [task.split() for task in dict.fromkeys(line.what for line in lines)]
+    head, tail = _alike(tasks), _alike([task[::-1] for task in tasks])
+    return [" ".join(task[head : len(task) - tail]).strip(",") for task in tasks]
 
 
 def _alike(texts: Sequence[Sequence[str]]) -> int:
@@ -202,7 +195,7 @@ def x_name(panel: PaperPanel, x: Callable[[PaperLine], float]) -> str:
     return _NAMES[first.phase] if x(first) == first.tokens else "share of the experts at the device"
 
 
-def panels_apart(
+def split_panels(
     panels: Sequence[PaperPanel], name: Callable[[PaperLine], str], x: Callable[[PaperLine], float]
 ) -> Sequence[PaperPanel]:
     """One panel with more curves than it has room for as a panel for each; what is no curve stands in all of them."""

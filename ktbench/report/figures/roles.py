@@ -1,4 +1,4 @@
-"""Speed over how busy the roles were, arm beside arm: what KTransformers (SOSP'25) tells of Fig. 10, in numbers."""
+"""Speed over how busy the roles were, arm beside arm: the numbers that KTransformers (SOSP'25) gives with Fig. 10."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ktbench.report.figures.sheet import (
     mark_cells,
     reach,
 )
-from ktbench.report.figures.text_metrics import INK, TICK_PT, VALUE_PT, folded, line_in, text_above, width_in
+from ktbench.report.figures.text_metrics import INK, folded, line_in, text_above, width_in
 from ktbench.report.table import Table
 from ktbench.report.text import number
 from ktbench.results.intervals import Interval
@@ -68,7 +68,7 @@ class _RoleGroup:
     @property
     def below_in(self) -> float:
         """Room for the lines of the ticks' names and the name of the axis."""
-        return (max(tick.count("\n") for tick in self.ticks) + 2.8) * line_in(TICK_PT)
+        return (max(tick.count("\n") for tick in self.ticks) + 2.8) * line_in()
 
 
 def draw_roles(rows: Sequence[Row], table: Table) -> Sheet:
@@ -118,7 +118,7 @@ def _draw_speed(axes: Axes, group: _RoleGroup) -> None:
     axes.set_ylabel("tokens/s")
     for n, row, speed in drawn:
         text = f"{'~' if row.outcome is Outcome.NOISY else ''}{number(speed.mid, 3)}"
-        if width_in(text, VALUE_PT) <= 0.95 * group.width_in / len(group.rows):
+        if width_in(text) <= 0.95 * group.width_in / len(group.rows):
             text_above(axes, n, speed.high, text, upright=False)
 
 

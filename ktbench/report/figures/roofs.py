@@ -1,4 +1,4 @@
-"""The roofs that a panel of curves runs against: medians of what was sampled next to its turns, and their range."""
+"""The roofs that a panel of curves runs against: medians of the samples next to its trials, and their range."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Rooflines:
 
 
 def rooflines(panel: Sequence[Row], part: Sequence[Row]) -> Rooflines:
-    """Roofs of rows whose weights have one precision, as all turns of their part saw them."""
+    """Roofs of rows whose weights have one precision, as sampled in all trials of their part."""
     drawn = roof_rows(part)
     peaks = peak_spreads(_records(drawn))
     own = peak_spreads(_records([row for row in panel if row in drawn]))

@@ -27,7 +27,7 @@ _HANDLE_IN = 0.36  # a handle with the space around it
 # Fixed salt, no dates, fonts inside the file, no matplotlibrc of the user: the same rows give the same bytes.
 _OURS: Any = {
     "font.family": "DejaVu Sans",
-    "font.size": 7.0,
+    "font.size": TICK_PT,
     "axes.labelpad": 2.0,
     "axes.labelsize": LABEL_PT,
     "axes.linewidth": 0.6,

@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.font_manager import FontProperties
 from matplotlib.text import Text
 
-LABEL_PT, VALUE_PT, TICK_PT, CAPTION_PT = 6.5, 6.2, 6.0, 5.6
+LABEL_PT, TICK_PT, CAPTION_PT = 6.5, 6.0, 5.6
 INK = "#222222"
 PAD_IN = 0.03  # between a bar and the text above it
 
@@ -21,13 +21,13 @@ _LEADING = 1.3
 _RENDERER: Any = RendererAgg(1, 1, _DPI)  # type: ignore[no-untyped-call]
 
 
-def width_in(text: str, size_pt: float) -> float:
+def width_in(text: str, size_pt: float = TICK_PT) -> float:
     """Width of a line of text in inches, in the figure's font."""
     font = FontProperties(size=size_pt)
     return float(_RENDERER.get_text_width_height_descent(text, font, ismath=False)[0]) / _DPI
 
 
-def line_in(size_pt: float) -> float:
+def line_in(size_pt: float = TICK_PT) -> float:
     """Distance between lines in inches."""
     return size_pt * _LEADING / _POINTS_PER_INCH
 
@@ -56,7 +56,7 @@ def _fitting(word: str, size_pt: float, limit_in: float) -> int:
 
 def folded(name: str, room_in: float) -> str:
     """The name of a tick, broken at spaces, then before pluses, where one line is wider than `room_in`."""
-    if width_in(name, TICK_PT) <= room_in:
+    if width_in(name) <= room_in:
         return name
     words = name.replace(", ", ",\n").replace(" ", "\n").split("\n")
     return "\n".join(line for word in words for line in _at_pluses(word, room_in))
@@ -66,7 +66,7 @@ def _at_pluses(word: str, room_in: float) -> list[str]:
     """Features of an arm in as many lines as they need."""
     lines = [""]
     for part in re.split(r"(?=\+)", word):
-        if lines[-1] and width_in(lines[-1] + part, TICK_PT) > room_in:
+        if lines[-1] and width_in(lines[-1] + part) > room_in:
             lines.append("")
         lines[-1] += part
     return lines
@@ -79,7 +79,6 @@ def text_above(axes: Axes, x: float, y: float, text: str, *, upright: bool) -> T
         (x, y),
         xytext=(0, PAD_IN * _POINTS_PER_INCH),
         textcoords="offset points",
-        fontsize=VALUE_PT,
         rotation=90 if upright else 0,
         ha="center",
         va="bottom",

@@ -16,10 +16,10 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from ktbench.report.figures.sheet import LEFT_IN, PAGE_IN, RIGHT_IN, STYLE, Layout, Sheet
-from ktbench.report.figures.text_metrics import INK, LABEL_PT, TICK_PT, VALUE_PT, line_in, width_in
+from ktbench.report.figures.text_metrics import INK, LABEL_PT, line_in, width_in
 from ktbench.spec.timeline import WAIT, Resource, Span, Timeline
 
-# Fills that a grey print keeps apart, hatches where two are next to each other in a lane. Kinds without a row here look
+# Fills that differ in a grey print, hatches where two are next to each other in a lane. Kinds without a row here look
 # like `other`.
 _LOOKS: dict[str, dict[str, Any]] = {
     "attention": {"facecolor": "#dde9f3"},
@@ -128,7 +128,7 @@ def _draw(axes: Axes, row: _Row, timeline: Timeline, lanes: Sequence[Resource]) 
 def _ticks(row: _Row) -> list[float]:
     """Round milliseconds whose numbers stay on the page."""
     first, last = row.begin_s * 1e3, row.end_s * 1e3
-    beyond = (width_in("000.0", TICK_PT) / 2 - RIGHT_IN) / row.per_s * 1e3
+    beyond = (width_in("000.0") / 2 - RIGHT_IN) / row.per_s * 1e3
     ticks = MaxNLocator(10, steps=[1, 2, 5, 10]).tick_values(first, last)
     return [float(tick) for tick in ticks if first <= tick <= last - beyond]
 
@@ -142,12 +142,12 @@ def _draw_span(axes: Axes, row: _Row, span: Span, lane: int) -> None:
     corner = (begin_s * 1e3, lane + (1 - _BAR) / 2)
     box = Rectangle(corner, (end_s - begin_s) * 1e3, _BAR, linewidth=0.5, zorder=2, **_look(kind))
     axes.add_patch(box)
-    if width_in(span.name, VALUE_PT) + 2 * _PAD_IN <= (end_s - begin_s) * row.per_s:
+    if width_in(span.name) + 2 * _PAD_IN <= (end_s - begin_s) * row.per_s:
         backing = {"facecolor": _LOOKS[kind]["facecolor"], "edgecolor": "none", "pad": 0.8}
         color = "white" if kind in _DARK else INK
         middle = (begin_s + end_s) / 2 * 1e3, lane + 0.5
         look: dict[str, Any] = {"ha": "center", "va": "center_baseline", "color": color, "bbox": backing}
-        axes.text(*middle, span.name, fontsize=VALUE_PT, zorder=3, **look)
+        axes.text(*middle, span.name, zorder=3, **look)
 
 
 def _draw_layers(axes: Axes, row: _Row, timeline: Timeline) -> None:
@@ -159,13 +159,13 @@ def _draw_layers(axes: Axes, row: _Row, timeline: Timeline) -> None:
         cut, text = row.cut(begin_s, end_s), f"layer {layer}"
         if cut is None:
             continue
-        if width_in(text, TICK_PT) > (cut[1] - cut[0]) * row.per_s:
+        if width_in(text) > (cut[1] - cut[0]) * row.per_s:
             text = str(layer)
-        half_s = width_in(text, TICK_PT) / 2 / row.per_s
+        half_s = width_in(text) / 2 / row.per_s
         middle_s = min(max(sum(cut) / 2, row.begin_s + half_s), row.end_s - half_s)
         if middle_s - half_s >= taken_s:
-            above = (middle_s * 1e3, -line_in(TICK_PT) * 0.3 / _LANE_IN)
-            axes.text(*above, text, fontsize=TICK_PT, ha="center", va="bottom", color=INK)
+            above = (middle_s * 1e3, -line_in() * 0.3 / _LANE_IN)
+            axes.text(*above, text, ha="center", va="bottom", color=INK)
             taken_s = middle_s + half_s + _PAD_IN / row.per_s
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ktbench.report.accuracy_table import accuracy_columns, settings_shown
@@ -78,7 +78,7 @@ def _cards_of_rows(rows: Sequence[Row]) -> dict[Key, Card]:
     return {
         (row.cell,): _card(
             place(row, settings),
-            iter([*((column.heading, column.write(row)) for column in written), ("why", row.why)]),
+            [*((column.heading, column.write(row)) for column in written), ("why", row.why)],
             row.command,
         )
         for row in rows
@@ -120,7 +120,7 @@ def _written(table: Table) -> list[list[tuple[str, str]]]:
     return [list(zip(headings, cells, strict=True)) for cells in table.cells]
 
 
-def _card(name: str, facts: Facts, command: str) -> Card:
+def _card(name: str, facts: Iterable[tuple[str, str]], command: str) -> Card:
     return Card(name=name, facts=tuple((key, text) for key, text in facts if text not in ("", DASH)), command=command)
 
 
@@ -128,7 +128,7 @@ def _card_of_answers(row: AccuracyRow, settings: Sequence[str], document: Docume
     """All that the table could say of a cell, what is the same for all cells included."""
     every = accuracy_columns(settings, document.answers, document.table.figure)
     facts = ((column.heading, column.write(row)) for column in every if column.heading not in ("arm", *settings))
-    return _card(place(row.row, settings), iter([*facts, ("why", row.why)]), row.command)
+    return _card(place(row.row, settings), [*facts, ("why", row.why)], row.command)
 
 
 def _card_of_result(row: AccuracyRow, result: Result, settings: Sequence[str]) -> Card:
@@ -138,7 +138,7 @@ def _card_of_result(row: AccuracyRow, result: Result, settings: Sequence[str]) -
 def _of_result(row: AccuracyRow, result: Result) -> Facts:
     change = result.change
     yield "score (% ± SE [95 % interval])", score_interval_text(result.score)
-    yield "graded/asked (questions)", f"{result.graded}/{result.asked}" if result.score else DASH
+    yield "graded/total (questions)", f"{result.graded}/{result.asked}" if result.score else DASH
     yield "difference (points)", change_text(change.difference if change else None)
     yield "relative change (%)", change_text(change.relative if change else None)
     yield "flips (questions)", flips_text(change)
@@ -154,8 +154,7 @@ def _card_of_share(line: AttributionLine, cells: Sequence[tuple[str, str]], docu
     missing = line.share.missing.items() if line.share else ()
     of = line.share.factor or line.share.last if line.share else line.of.total
     lacking = [(f"no {name}", why) for name, why in missing]
-    every = iter([*facts, *lacking, *_of_attribution(line.of, of, document)])
-    return _card(feature, every, _command(document))
+    return _card(feature, [*facts, *lacking, *_of_attribution(line.of, of, document)], _command(document))
 
 
 def _card_of_pair(one: Attribution, pair: FeaturePair, settings: Sequence[str], document: Document) -> Card:
@@ -167,7 +166,7 @@ def _card_of_pair(one: Attribution, pair: FeaturePair, settings: Sequence[str], 
         ("why", pair.why),
         *_of_attribution(one, pair.factor, document),
     ]
-    return _card(f"{pair.one} with {pair.other}", iter(facts), _command(document))
+    return _card(f"{pair.one} with {pair.other}", facts, _command(document))
 
 
 def _of_attribution(one: Attribution, value: Interval | None, document: Document) -> Facts:
@@ -191,7 +190,7 @@ def _card_of_number(line: PaperLine, cells: Sequence[tuple[str, str]]) -> Card:
     name = line.arm or line.what or line.id
     facts = [(key, text) for key, text in cells if text != name]
     lacking = [(f"not {key}", why) for key, why in line.missing.items()]
-    return _card(name, iter([*facts, *lacking, ("published in", line.source)]), line.command)
+    return _card(name, [*facts, *lacking, ("published in", line.source)], line.command)
 
 
 def _number_facts(line: PaperLine) -> list[tuple[str, str]]:
