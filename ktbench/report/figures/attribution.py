@@ -91,7 +91,7 @@ def _bar(name: str, kind: Kind, start: float, factor: Interval, part: str = "") 
 
 
 _CELL_IN, _TALL_IN = 0.44, 0.3
-# From what features lose together to what they gain together: light in between, with numbers that distinguish them in grey.
+# From what features lose together to what they gain together: light in between; numbers distinguish the two in grey.
 _SIGNED = LinearSegmentedColormap.from_list("signed", ["#c98a4b", "#f3e3d2", "#ffffff", "#dde9f3", "#4a76a3"])
 _FULL = log(1.25)  # at least, so that noise does not look like an effect
 _DARK = 0.75  # of the full colour, from which letters are white
