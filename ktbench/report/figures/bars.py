@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,18 +69,14 @@ class BarGroup:
 
 def slots_of(rows: Sequence[Row], room_in: float) -> tuple[tuple[BarGroup, ...], tuple[str, ...]]:
     """Groups of slots, and the notes for reasons too long for a slot, in which upright text has `room_in` inches."""
-    arms = [group for group in (_arms(rows) for rows in groups_of(rows)) if group]
+    arms = [found for group in groups_of(rows) if (found := [row for row in group if row.role == "arm"])]
     free = varying([group[0].settings for group in arms])
     notes: dict[str, int] = {}
-    groups, slot = [], _speed_slot if shows_speeds(rows) else _speedup_slot
+    groups, speeds = [], shows_speeds(rows)
     for group in arms:
-        slots = tuple(slot(row) or _unfilled(row, notes, room_in) for row in group)
+        slots = tuple(_slot(row, speeds=speeds) or _unfilled(row, notes, room_in) for row in group)
         groups.append(BarGroup(name=_name(group[0], free), slots=slots))
-    return tuple(groups), _numbered(notes)
-
-
-def _arms(rows: Sequence[Row]) -> tuple[Row, ...]:
-    return tuple(row for row in rows if row.role == "arm")
+    return tuple(groups), tuple(f"({mark}) {reason}." for reason, mark in notes.items())
 
 
 def _name(row: Row, free: Sequence[str]) -> str:
@@ -96,23 +92,17 @@ def _named(key: str, row: Row) -> str:
     return str(value) if isinstance(value, str) else f"{key.rpartition('.')[2]} {value}"
 
 
-def _speedup_slot(row: Row) -> BarSlot | None:
-    ratio = None if row.speedup is None else row.speedup.mid
-    return _slot(row, 1.0 if row.is_baseline else ratio, row.speedup)
-
-
-def _speed_slot(row: Row) -> BarSlot | None:
-    return _slot(row, None if row.tokens_per_s is None else row.tokens_per_s.mid, row.tokens_per_s)
-
-
-def _slot(row: Row, height: float | None, whisker: Interval | None) -> BarSlot | None:
+def _slot(row: Row, *, speeds: bool) -> BarSlot | None:
+    value = row.tokens_per_s if speeds else row.speedup
+    middle = None if value is None else value.mid
+    height = 1.0 if row.is_baseline and not speeds else middle
     if row.step_s is None or row.tokens_per_s is None or height is None:
         return None
     noisy = row.outcome is Outcome.NOISY
     shown = row.step_s.mid * 1e3 if row.is_layer else row.tokens_per_s.mid
     text = f"{'~' if noisy else ''}{number(shown, 3)}{MARK if row.unproven else ''}"
-    spread = None if row.simulated else whisker
-    return BarSlot(arm=row.shown, cell=row.cell, text=text, height=height, whisker=spread, noisy=noisy)
+    whisker = None if row.simulated else value
+    return BarSlot(arm=row.shown, cell=row.cell, text=text, height=height, whisker=whisker, noisy=noisy)
 
 
 def _unfilled(row: Row, notes: dict[str, int], room_in: float) -> BarSlot:
@@ -127,10 +117,6 @@ def _unfilled(row: Row, notes: dict[str, int], room_in: float) -> BarSlot:
     parts = reason.split("; ") if lacking else [reason]
     marks = [str(notes.setdefault(part, len(notes) + 1)) for part in parts]
     return BarSlot(arm=row.shown, cell=row.cell, text=f"n/a: {word} ({', '.join(marks)})")
-
-
-def _numbered(notes: Mapping[str, int]) -> tuple[str, ...]:
-    return tuple(f"({mark}) {reason}." for reason, mark in notes.items())
 
 
 # From light to dark in steps that a grey print keeps; hatches also distinguish neighbours.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ktbench.report.accuracy_table import accuracy_columns, settings_shown
 from ktbench.report.attribution_table import TOTAL, AttributionLine, context_text, group_name, lines_of
@@ -11,7 +12,7 @@ from ktbench.report.attribution_table import settings_shown as settings_of_group
 from ktbench.report.documents import Document
 from ktbench.report.figures.sheet import Key
 from ktbench.report.speed_table import columns
-from ktbench.report.table import Table
+from ktbench.report.table import Column, Table
 from ktbench.report.text import DASH, change_text, flips_text, p_text, ratio, score_interval_text
 from ktbench.results.accuracy import AccuracyRow, Result
 from ktbench.results.attribution import Attribution, FeaturePair
@@ -74,15 +75,14 @@ def cards_of(document: Document) -> dict[Key, Card]:
 def _cards_of_rows(rows: Sequence[Row]) -> dict[Key, Card]:
     """All that a table could say of each row, what is the same for all rows included."""
     settings = varying([group[0].settings for group in groups_of(rows)])
-    written = [column for column in columns(settings, rows) if column.heading not in ("arm", *settings)]
-    return {
-        (row.cell,): _card(
-            place(row, settings),
-            [*((column.heading, column.write(row)) for column in written), ("why", row.why)],
-            row.command,
-        )
-        for row in rows
-    }
+    every = columns(settings, rows)
+    return {(row.cell,): _card_of_row(row, row, every, settings) for row in rows}
+
+
+def _card_of_row(row: Row | AccuracyRow, cell: Row, every: Sequence[Column[Any]], settings: Sequence[str]) -> Card:
+    """All columns other than those that name the row."""
+    facts = [(column.heading, column.write(row)) for column in every if column.heading not in ("arm", *settings)]
+    return _card(place(cell, settings), [*facts, ("why", row.why)], row.command)
 
 
 def _cards_of_lines(document: Document) -> list[Card]:
@@ -90,7 +90,8 @@ def _cards_of_lines(document: Document) -> list[Card]:
     table = document.table
     if document.kind == "accuracy":
         settings = settings_shown(document.answers)
-        return [_card_of_answers(row, settings, document) for row in document.answers]
+        every = accuracy_columns(settings, document.answers, table.figure)
+        return [_card_of_row(row, row.row, every, settings) for row in document.answers]
     if document.kind == "attribution":
         lines = zip(lines_of(document.attributions), _written(table), strict=True)
         return [_card_of_share(line, cells, document) for line, cells in lines]
@@ -122,13 +123,6 @@ def _written(table: Table) -> list[list[tuple[str, str]]]:
 
 def _card(name: str, facts: Iterable[tuple[str, str]], command: str) -> Card:
     return Card(name=name, facts=tuple((key, text) for key, text in facts if text not in ("", DASH)), command=command)
-
-
-def _card_of_answers(row: AccuracyRow, settings: Sequence[str], document: Document) -> Card:
-    """All that the table could say of a cell, what is the same for all cells included."""
-    every = accuracy_columns(settings, document.answers, document.table.figure)
-    facts = ((column.heading, column.write(row)) for column in every if column.heading not in ("arm", *settings))
-    return _card(place(row.row, settings), [*facts, ("why", row.why)], row.command)
 
 
 def _card_of_result(row: AccuracyRow, result: Result, settings: Sequence[str]) -> Card:
