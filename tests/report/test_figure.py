@@ -13,7 +13,7 @@ from ktbench.report.figures.text_metrics import width_in, wrapped
 from ktbench.report.write import write_report
 from ktbench.results.rows import rows_of
 from ktbench.spec.record import Outcome
-from tests.report.drawn import assert_readable, bar_heights, caption, speed_figure
+from tests.report.drawn import assert_readable, bar_heights, caption, speed_figure, x_names
 from tests.report.synthetic import DECODE, NO_CUDA, NO_NUMA, Arm, Store
 
 MESSY = (
@@ -39,6 +39,14 @@ STORES = {
 @pytest.mark.parametrize("name", STORES)
 def test_all_text_can_be_read(tmp_path: Path, name: str) -> None:
     assert_readable(speed_figure(STORES[name].write(tmp_path)))
+
+
+def test_names_below_bars_do_not_touch(tmp_path: Path) -> None:
+    drawn = speed_figure(Store().write(tmp_path))
+    drawn.canvas.draw()
+    boxes = [label.get_window_extent() for label in drawn.axes[0].get_xticklabels()]
+    assert all(right.x0 - left.x1 > 0.04 * drawn.dpi for left, right in pairwise(boxes))
+    assert x_names(drawn.axes[0])[-1] == "+v+d+n\n+c"
 
 
 def test_bars_are_the_paired_speedups(tmp_path: Path) -> None:

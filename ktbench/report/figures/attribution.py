@@ -113,7 +113,7 @@ def draw_matrix(axes: Axes, one: Attribution, group: str) -> None:
     columns, lines = one.features[:-1], one.features[1:]
     full = max([_FULL, *(abs(log(pair.factor.mid)) for pair in one.pairs if pair.factor)])
     cells = {(columns.index(pair.one), lines.index(pair.other)): _cell(one, pair, full, group) for pair in one.pairs}
-    draw_cells(axes, cells, columns, len(lines))
+    draw_cells(axes, cells, columns, len(lines), edge="#cccccc")
     axes.set_yticks(range(len(lines)), lines)
 
 

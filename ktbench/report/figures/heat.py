@@ -114,10 +114,10 @@ def draw_feature(axes: Axes, cells: Places, counts: Sequence[int], lines: int, f
     axes.set_title(f"{title}: relative change, %")
 
 
-def draw_cells(axes: Axes, cells: Places, columns: Sequence[str], lines: int) -> None:
+def draw_cells(axes: Axes, cells: Places, columns: Sequence[str], lines: int, edge: str = "white") -> None:
     """Fill axes with cells, `columns` named below and `lines` of them below each other; bold: beyond noise."""
     for (x, y), cell in cells.items():
-        box = axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=cell.face, edgecolor="white", linewidth=0.8))
+        box = axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=cell.face, edgecolor=edge, linewidth=0.8))
         mark(box, cell.mark)
         look: Any = {"ha": "center", "va": "center_baseline", "color": "white" if cell.dark else INK}
         weight = "bold" if cell.sure else "normal"
