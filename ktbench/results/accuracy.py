@@ -295,7 +295,7 @@ def absence_of(row: AccuracyRow) -> str:
         return "has no score" if result is None else result.missing["score"]
     if row.row.timed:
         return ""
-    return f"{row.row.outcome}: {row.row.why}" if row.row.outcome else UNTIMED
+    return row.row.ending if row.row.outcome else UNTIMED
 
 
 def _score(row: AccuracyRow) -> Estimate | None:

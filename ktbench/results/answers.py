@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Literal
 
 from ktbench.results.scores import Estimate, exponential, weighted_mean
+from ktbench.results.settings import by_key
 from ktbench.spec.record import SCORE, SampleResult
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 
@@ -96,10 +97,7 @@ def _ungraded(scored: Iterable[SampleResult]) -> Counter[str]:
 
 
 def _means(graded: Iterable[SampleResult]) -> dict[str, float]:
-    values: dict[str, list[float]] = {}
-    for one in graded:
-        if one.value is not None:
-            values.setdefault(one.question, []).append(one.value)
+    values = by_key((one.question, one.value) for one in graded if one.value is not None)
     return {question: fmean(found) for question, found in values.items()}
 
 
@@ -133,17 +131,11 @@ def _measure(task: str, metric: str, found: Mapping[str, tuple[float, float]], b
         return Measure(task=task, metric=metric, value=mean, change=None)
     theirs = {} if base is None else base.measured.get(metric, {})
     moved = [(value - theirs[key][0], weight) for key, (value, weight) in found.items() if key in theirs]
-    change = _less_one(exponential(weighted_mean(*zip(*moved, strict=True)))) if moved else None
+    ratio = exponential(weighted_mean(*zip(*moved, strict=True))) if moved else None
+    change = ratio and ratio.mapped(lambda value: value - 1)
     return Measure(task=task, metric=metric, value=exponential(mean), change=change)
 
 
 def _within_range(mean: Estimate, most: float) -> Estimate:
     """Its interval cut to what the metric can be: none is below 0."""
-    low, high = (None if end is None else min(max(end, 0.0), most) for end in (mean.low, mean.high))
-    return replace(mean, low=low, high=high)
-
-
-def _less_one(ratio: Estimate) -> Estimate:
-    """A ratio as the change that it is."""
-    low, high = (None if end is None else end - 1 for end in (ratio.low, ratio.high))
-    return replace(ratio, mid=ratio.mid - 1, low=low, high=high)
+    return replace(mean.mapped(lambda value: min(max(value, 0.0), most)), mid=mean.mid)

@@ -12,6 +12,7 @@ from typing import Literal
 from ktbench.results.intervals import Interval, exact
 from ktbench.results.row import Row, groups_of
 from ktbench.results.run import Run, each_machine
+from ktbench.results.settings import by_key
 from ktbench.results.speedups import paired_interval, unpaired_interval
 from ktbench.results.usage import Limit
 from ktbench.spec.core_layout import CoreLayout
@@ -60,10 +61,8 @@ def _alone_in_time(ordered: Sequence[_Visit]) -> Iterator[tuple[_Visit, _Visit]]
 
 def _visits(run: Run) -> dict[int, _Visit]:
     """When the first and the last measured turn of each round began, by round."""
-    begun: dict[int, list[datetime]] = {}
-    for record in run.latest().values():
-        if record.samples_s and record.provenance == "measured":
-            begun.setdefault(record.round, []).append(datetime.fromisoformat(record.started))
+    timed = (one for one in run.latest().values() if one.samples_s and one.provenance == "measured")
+    begun = by_key((record.round, datetime.fromisoformat(record.started)) for record in timed)
     return {number: (min(times), max(times), number) for number, times in begun.items()}
 
 
@@ -121,11 +120,8 @@ def _too_few(found: Interval | None) -> str:
 
 def _by_place(row: Row, places: _Places) -> dict[_Place, list[float]]:
     """Seconds a step of the turns by where the cores were, in order of rounds; those that moved count for nothing."""
-    found: dict[_Place, list[float]] = {}
-    for number, place in places.items():
-        if place[1] != "moved":
-            found.setdefault(place, []).append(row.round_s[number])
-    return found
+    round_s = row.round_s
+    return by_key((place, round_s[number]) for number, place in places.items() if place[1] != "moved")
 
 
 def _places(row: Row) -> _Places:

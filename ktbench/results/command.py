@@ -33,8 +33,6 @@ def command_of(spec: RunSpec, planned_with: Sequence[str] = ()) -> str:
 
 # What a suite was fitted with is taken over from the command that planned the run.
 _OF_A_SUITE = ("tasks", "limit", "data_dir", "confirm_unsafe")
-
-
 _OF_TIMED_STEPS = ("workload", "measure")
 
 
@@ -99,34 +97,26 @@ def _inject(spec: RunSpec) -> Iterator[str]:
 def _rest(spec: RunSpec) -> Iterator[str]:
     phase = spec.workload.phase
     yield f"workload={phase}"
-    yield from _system(spec)
+    if spec.system != "ktbench":
+        yield f"system={spec.system}"
+        yield from _unlike_default("peer", spec.peer)
     for name in ("precision", "device_precision"):
         if getattr(spec, name) != "bf16":
             yield f"{name}={getattr(spec, name)}"
     plain = WorkloadSpec(phase=phase, prompt=1, steps=1, routing="balanced" if phase == "layer" else "model")
     yield from (f"workload.{name}={getattr(spec.workload, name)}" for name in ("prompt", "steps"))
     yield from _changed("workload", spec.workload, plain, skip=("phase", "prompt", "steps"))
-    yield from _engine(spec.engine)
+    yield from _unlike_default("engine", spec.engine)
     if spec.machine is not None and spec.machine.gpu is not None and spec.engine.device == "cpu":
         yield "engine.device=cpu"  # such a machine's device is its GPU unless said otherwise
     if spec.machine is None:
-        yield from _measure(spec.measure)
+        yield from _unlike_default("measure", spec.measure)
 
 
 @cache
-def _engine(engine: EngineSpec) -> tuple[str, ...]:
-    return tuple(_changed("engine", engine, EngineSpec()))
-
-
-@cache
-def _measure(measure: MeasureSpec) -> tuple[str, ...]:
-    return tuple(_changed("measure", measure, MeasureSpec()))
-
-
-def _system(spec: RunSpec) -> Iterator[str]:
-    if spec.system != "ktbench":
-        yield f"system={spec.system}"
-        yield from _changed("peer", spec.peer, PeerSpec())
+def _unlike_default(part: str, value: EngineSpec | MeasureSpec | PeerSpec) -> tuple[str, ...]:
+    """Many cells have the same engine, and all the same measurement."""
+    return tuple(_changed(part, value, type(value)()))
 
 
 def _changed(part: str, value: Any, plain: Any, skip: tuple[str, ...] = ()) -> Iterator[str]:

@@ -157,7 +157,7 @@ def _compared_cell(
 def _untimed(cell: ComparedCell) -> str:
     """How the cell ended where it has no time."""
     ends = {name: row for name, row in (("A", cell.before), ("B", cell.after)) if not row.timed}
-    said = {name: f"{row.outcome or 'not measured'}: {row.why}" for name, row in ends.items()}
+    said = {name: row.ending for name, row in ends.items()}
     if len(set(said.values())) == 1 and len(said) == 2:
         return f"in both {said['A']}"
     return "; ".join(f"in {name} {text}" for name, text in said.items())

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from math import exp, log
+from math import log
 from statistics import median
 
 from ktbench.results.intervals import Interval, median_interval
@@ -159,11 +159,6 @@ def share_of(part: Contrast, whole: Contrast, speedups: Speedups) -> Interval | 
     parts, wholes = _by_round(part, speedups), _by_round(whole, speedups)
     ratios = [parts[n] / wholes[n] for n in parts.keys() & wholes.keys() if wholes[n]]
     return _around(_of_medians(part, speedups) / total.mid, ratios) if ratios else None
-
-
-def factor_of(value: Interval) -> Interval:
-    """The factor on speed that a sum of logarithms stands for."""
-    return replace(value, low=exp(value.low), mid=exp(value.mid), high=exp(value.high))
 
 
 def _by_round(contrast: Contrast, speedups: Speedups) -> dict[int, float]:

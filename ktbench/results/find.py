@@ -14,8 +14,6 @@ from ktbench.spec.errors import RequestError, did_you_mean
 from ktbench.spec.record import Environment, Header
 
 RUNS = Path("runs")
-
-
 _LATEST = ".latest"
 
 

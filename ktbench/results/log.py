@@ -14,12 +14,8 @@ from ktbench.results.lines import Fact, StoreError, checked_parts, encode
 from ktbench.spec.record import Header
 
 LOG_NAME = "log.jsonl"
-
-
 # No other line can be read without the plan, so there is a second copy of it.
 PLAN_NAME = "plan.jsonl"
-
-
 HOLDER_NAME = "writer.txt"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,7 @@ from ktbench.resources import data_folder
 from ktbench.results.lines import StoreError
 from ktbench.results.settings import setting_text, settings_of, without_precision
 from ktbench.spec.peers import BY_NAME
-from ktbench.spec.published import NOT_OURS, STANDS_FOR, Metric, Published
+from ktbench.spec.published import NOT_OURS, STANDS_FOR, Published
 from ktbench.spec.record import Part
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.sweep import arm_changes, arm_peer
@@ -102,17 +102,9 @@ def _folder() -> Path:
 
 
 _CONTROL = "(A/A)"
-
-
 _DEFERRAL = "engine.deferral"
-
-
 _MACHINE = "machine."
-
-
 _ACTIVE = "workload.active_experts"
-
-
 # A number that does not state these was taken without them: no experts at the device, prompts in one piece, and in a
 # layer all experts active.
 _UNLESS_SAID = {"engine.placement.policy": "host", "workload.chunk": "null", _ACTIVE: "null"}
@@ -222,28 +214,12 @@ def error_of(value: float, number: Published) -> float | None:
 
     Of a share of the time it is the share's own. None where the number is no speed and no share.
     """
-    error = _ERRORS.get(number.metric)
-    return None if error is None else error(value, number.value)
-
-
-def _of_rate(value: float, published: float) -> float:
-    return value / published - 1
-
-
-def _of_time(value: float, published: float) -> float:
-    return published / value - 1
-
-
-def _of_time_saved(value: float, published: float) -> float:
-    return (100 - published) / (100 - value) - 1
-
-
-_ERRORS: Mapping[Metric, Callable[[float, float], float]] = {
-    "tokens/s": _of_rate,
-    "TFLOPS": _of_rate,
-    "ms": _of_time,
-    "% host busy": _of_rate,
-    "% device busy": _of_rate,
-    "% overlap": _of_rate,
-    "% time saved": _of_time_saved,
-}
+    match number.metric:
+        case "tokens/s" | "TFLOPS" | "% host busy" | "% device busy" | "% overlap":
+            return value / number.value - 1
+        case "ms":
+            return number.value / value - 1
+        case "% time saved":
+            return (100 - number.value) / (100 - value) - 1
+        case _:
+            return None

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from statistics import mean, median
 
 from ktbench.results.intervals import Interval
-from ktbench.results.settings import Setting
-from ktbench.results.speedups import Verdict
-from ktbench.results.turns import Turn, turn_of
+from ktbench.results.settings import Setting, by_key
+from ktbench.results.speedups import Turn, Verdict, turn_of
 from ktbench.results.usage import EnergyUse, RoleShares, RoofShare
 from ktbench.spec.core_layout import CoreLayout, core_layout_of
 from ktbench.spec.features import FeatureValue
@@ -96,6 +95,11 @@ class Row:
         return self.step_s is not None
 
     @property
+    def ending(self) -> str:
+        """How a row without a speed ended: `CRASHED: killed by signal 9`."""
+        return f"{self.outcome or 'not measured'}: {self.why}"
+
+    @property
     def work(self) -> Work | None:
         """What a step must do at least; None before the first turn and where the system does not report it."""
         return self.records[-1].work if self.records else None
@@ -141,10 +145,7 @@ class Row:
 
 def groups_of(rows: Sequence[Row]) -> list[tuple[Row, ...]]:
     """Rows of one part with equal settings together, in order of appearance."""
-    groups: dict[tuple[object, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row.part, *row.settings.items()), []).append(row)
-    return [tuple(group) for group in groups.values()]
+    return [tuple(group) for group in by_key(((row.part, *row.settings.items()), row) for row in rows).values()]
 
 
 def place(row: Row, settings: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import yaml
 
@@ -18,18 +18,12 @@ from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.sweep import PRECISIONS
 from ktbench.spec.wire import digest, from_plain, to_plain
 
+K = TypeVar("K")
+V = TypeVar("V")
 Setting: TypeAlias = bool | int | float | str | None
-
-
 TOKENS = "tokens per expert"
-
-
 _MACHINE = ("vector", "gpu", *(constant.name for constant in CONSTANTS), "calibration")
-
-
 _DIGESTS: dict[str, str] = {}
-
-
 # Shown only where nothing else tells two groups apart: they go with another setting that varies.
 _FOLLOWING = (
     *(f"machine.{name}" for name in reversed(_MACHINE)),
@@ -111,6 +105,14 @@ def _shipped(name: str) -> Any:
         return None
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
     return to_plain(from_plain(content, InjectSpec).rules)
+
+
+def by_key(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Values with equal keys together, in order of appearance."""
+    found: dict[K, list[V]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 def precision_word(label: str) -> str | None:
