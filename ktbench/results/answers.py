@@ -44,14 +44,14 @@ def _subjects(tasks: tuple[TaskSpec, ...]) -> Iterator[Subject]:
 
 def shares_of(subject: Subject, suite: SuiteSpec, counts: Mapping[str, int]) -> dict[str, float]:
     """Each task's share of the subject's score; they sum to 1. Tasks without a question in `counts` have none."""
-    told = [task for task in subject.tasks if counts.get(task.name)]
+    graded = [task for task in subject.tasks if counts.get(task.name)]
     if suite.average == "questions":
-        total = sum(counts[task.name] for task in told)
-        return {task.name: counts[task.name] / total for task in told}
+        total = sum(counts[task.name] for task in graded)
+        return {task.name: counts[task.name] / total for task in graded}
     if subject.kind == "average" and suite.average == "categories":
-        sizes = Counter(task.category for task in told)
-        return {task.name: 1 / (len(sizes) * sizes[task.category]) for task in told}
-    return {task.name: 1 / len(told) for task in told}
+        sizes = Counter(task.category for task in graded)
+        return {task.name: 1 / (len(sizes) * sizes[task.category]) for task in graded}
+    return {task.name: 1 / len(graded) for task in graded}
 
 
 # What is measured of documents where answers are not graded, in the order of a table.
@@ -63,27 +63,27 @@ MEASURED = (*LOSSES, KL, TOP1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answers:
+class TaskAnswers:
     """What one cell answered to one task.
 
-    `scores` are by question, the mean over its graded samples; `asked` counts questions, graded or not; `ungraded` the
-    answers that cannot be graded here, and texts without a value, by reason; `tokens` are new tokens by question and
-    sample. `measured` are values with their weights by metric and document.
+    `scores` are by question, the mean over its graded samples; `questions` counts those with answers, graded or not;
+    `ungraded` the answers that cannot be graded here, and texts without a value, by reason; `tokens` are new tokens by
+    question and sample. `measured` are values with their weights by metric and document.
     """
 
     scores: Mapping[str, float]
-    asked: int
+    questions: int
     ungraded: Mapping[str, int]
     tokens: Mapping[tuple[str, int], int]
     measured: Mapping[str, Mapping[str, tuple[float, float]]]
 
 
-def answers_of(scored: Sequence[SampleResult]) -> Answers:
+def answers_of(scored: Sequence[SampleResult]) -> TaskAnswers:
     """Gather the answers that count of one cell to one task."""
     graded = [one for one in scored if one.metric == SCORE]
-    return Answers(
+    return TaskAnswers(
         scores=_means(graded),
-        asked=len({one.question for one in graded}),
+        questions=len({one.question for one in graded}),
         ungraded=_ungraded(scored),
         tokens={(one.question, one.sample): one.tokens for one in graded if one.tokens is not None},
         measured={metric: found for metric in MEASURED if (found := _measured(scored, metric))},
@@ -120,12 +120,12 @@ class Measure:
     change: Estimate | None
 
 
-def measures_of(task: str, mine: Answers, base: Answers | None) -> tuple[Measure, ...]:
+def measures_of(task: str, mine: TaskAnswers, base: TaskAnswers | None) -> tuple[Measure, ...]:
     """Measures of a cell's answers to a task, held against the baseline's."""
     return tuple(_measure(task, metric, found, base) for metric, found in mine.measured.items())
 
 
-def _measure(task: str, metric: str, found: Mapping[str, tuple[float, float]], base: Answers | None) -> Measure:
+def _measure(task: str, metric: str, found: Mapping[str, tuple[float, float]], base: TaskAnswers | None) -> Measure:
     mean = _within_range(weighted_mean(*zip(*found.values(), strict=True)), 1.0 if metric == TOP1 else inf)
     if metric not in LOSSES:
         return Measure(task=task, metric=metric, value=mean, change=None)

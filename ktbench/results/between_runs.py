@@ -1,4 +1,4 @@
-"""Cells of two runs: which turns are comparable, the speed-up they give, and how the machine changed meanwhile."""
+"""Cells of two runs: which trials are comparable, the speed-up they give, and how the machine changed meanwhile."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _Places = dict[int, _Place]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSpeedup:
-    """How many times as fast a cell is in the second run, from so many `turns` of both; None with the reason `why`."""
+    """How many times as fast a cell is in the second run, from so many `trials` of both; None with the reason `why`."""
 
     speedup: Interval | None
     method: Method
-    turns: tuple[int, int]
+    trials: tuple[int, int]
     why: str = ""
 
 
 def rounds_in_turns(one: Run, other: Run) -> frozenset[int]:
-    """Rounds of two runs that were measured next to each other in time, before either went on; none where few were.
+    """Rounds of two runs that were measured next to each other in time, before either continued; none where few were.
 
-    What their records say of when they began decides, so that no option has to state it. A round whose failed turn was
+    What their records say of when they began decides, so that no option has to state it. A round whose failed trial was
     taken again later is left out, with those that lie in between. At least two, and half of those that both have, are
     needed: one round each is no evidence.
     """
@@ -50,7 +50,7 @@ def rounds_in_turns(one: Run, other: Run) -> frozenset[int]:
 
 
 def _alone_in_time(ordered: Sequence[_Visit]) -> Iterator[tuple[_Visit, _Visit]]:
-    """Visits that follow each other while nothing else goes on: all before them have ended, none after has begun.
+    """Visits that follow each other while nothing else runs: all before them have ended, none after has begun.
 
     `ordered` is by when they began.
     """
@@ -60,7 +60,7 @@ def _alone_in_time(ordered: Sequence[_Visit]) -> Iterator[tuple[_Visit, _Visit]]
 
 
 def _visits(run: Run) -> dict[int, _Visit]:
-    """When the first and the last measured turn of each round began, by round."""
+    """When the first and the last measured trial of each round began, by round."""
     timed = (one for one in run.latest().values() if one.samples_s and one.provenance == "measured")
     begun = by_key((record.round, datetime.fromisoformat(record.started)) for record in timed)
     return {number: (min(times), max(times), number) for number, times in begun.items()}
@@ -69,17 +69,18 @@ def _visits(run: Run) -> dict[int, _Visit]:
 def held(before: Row, after: Row, *, in_turns: Set[int] = frozenset(), different_machines: bool = False) -> RunSpeedup:
     """The speed-up of a cell that both runs have timed, inside the rounds `in_turns` where there are any.
 
-    Simulated steps are compared as they are, and of one turn with itself nothing is to be estimated. Turns are compared
-    only where one machine had the cores in the same place, or where `different_machines` are meant those of two.
+    Simulated steps are compared as they are, and of one trial with itself nothing is to be estimated. Trials are
+    compared only where one machine had the cores in the same place, or where `different_machines` are meant those of
+    two.
     """
     if before.step_s and after.step_s and before.simulated and after.simulated:
-        return RunSpeedup(speedup=exact(before.step_s.mid / after.step_s.mid), method="simulated", turns=(1, 1))
+        return RunSpeedup(speedup=exact(before.step_s.mid / after.step_s.mid), method="simulated", trials=(1, 1))
     if before.records == after.records:
-        return RunSpeedup(speedup=exact(1.0), method="identical", turns=(before.rounds, after.rounds))
+        return RunSpeedup(speedup=exact(1.0), method="identical", trials=(before.rounds, after.rounds))
     there, here = _places(before), _places(after)
     if why := _on_other_machines(there, here):
         if not different_machines:
-            return RunSpeedup(speedup=None, method="unpaired", turns=(0, 0), why=f"{why}: that is no ratio")
+            return RunSpeedup(speedup=None, method="unpaired", trials=(0, 0), why=f"{why}: that is no ratio")
         found = _unpaired(before, after, _on_any(there), _on_any(here))
         return replace(found, why="; ".join(filter(None, [found.why, why])))
     return _paired(before, after, there, here, in_turns) if in_turns else _unpaired(before, after, there, here)
@@ -100,26 +101,26 @@ def _paired(before: Row, after: Row, there: _Places, here: _Places, in_turns: Se
     rounds = [n for n in sorted(in_turns & there.keys()) if there[n] == here.get(n) and there[n][1] != "moved"]
     found = paired_interval({n: before.round_s[n] for n in rounds}, {n: after.round_s[n] for n in rounds})
     why = "" if found and found.sound else f"{len(rounds)} rounds compare, an interval of 95% needs 6"
-    return RunSpeedup(speedup=found, method="paired", turns=(len(rounds), len(rounds)), why=why)
+    return RunSpeedup(speedup=found, method="paired", trials=(len(rounds), len(rounds)), why=why)
 
 
 def _unpaired(before: Row, after: Row, there: _Places, here: _Places) -> RunSpeedup:
-    """Of the places that both runs had the cores in, the one with the most turns counts."""
+    """Of the places that both runs had the cores in, the one with the most trials counts."""
     one, other = _by_place(before, there), _by_place(after, here)
     both = [(one[place], other[place]) for place in one if place in other]
     mine, theirs = max(both, key=lambda sides: min(map(len, sides)), default=([], []))
     found = unpaired_interval(mine, theirs)
-    return RunSpeedup(speedup=found, method="unpaired", turns=(len(mine), len(theirs)), why=_too_few(found))
+    return RunSpeedup(speedup=found, method="unpaired", trials=(len(mine), len(theirs)), why=_too_few(found))
 
 
 def _too_few(found: Interval | None) -> str:
     if found is None:
-        return "in no turn had both runs the cores in the same place"
-    return "" if found.sound else "too few turns for an interval of 95%, four in each run are enough"
+        return "in no trial had both runs the cores in the same place"
+    return "" if found.sound else "too few trials for an interval of 95%, four in each run are enough"
 
 
 def _by_place(row: Row, places: _Places) -> dict[_Place, list[float]]:
-    """Seconds a step of the turns by where the cores were, in order of rounds; those that moved count for nothing."""
+    """Seconds a step of the trials by where the cores were, in order of rounds; those that moved count for nothing."""
     round_s = row.round_s
     return by_key((place, round_s[number]) for number, place in places.items() if place[1] != "moved")
 
@@ -127,12 +128,12 @@ def _by_place(row: Row, places: _Places) -> dict[_Place, list[float]]:
 def _places(row: Row) -> _Places:
     """By round that has samples, which machine it was and where on it the cores were."""
     machines = {record.round: record.env_id for record in row.records}
-    return {number: (machines[number], place) for number, place in row.placements.items()}
+    return {number: (machines[number], place) for number, place in row.core_layouts.items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoofRatio:
-    """How many times as high the roof `limit` was next to the turns of the second run: the medians of both."""
+    """How many times as high the roof `limit` was next to the trials of the second run: the medians of both."""
 
     limit: Limit
     ratio: float
@@ -162,7 +163,7 @@ def _on_machines_of(other: Row, row: Row) -> list[Record]:
 
 
 def _limits(records: Sequence[Record], limit: Limit) -> list[float]:
-    """The roof of each turn: the mean of the samples before and after it."""
+    """The roof of each trial: the mean of the samples before and after it."""
     sampled = [record.roofs for record in records if record.samples_s and record.roofs]
     if limit == "read":
         return [mean(roof.read_bytes_per_s for roof in roofs) for roofs in sampled]

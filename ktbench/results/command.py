@@ -38,10 +38,10 @@ _OF_TIMED_STEPS = ("workload", "measure")
 
 def eval_command(spec: RunSpec, suite: SuiteSpec, planned_with: Sequence[str]) -> str:
     """`python -m ktbench eval +suite=NAME ...`. What was timed as well is left out: `run` times it again."""
-    asked = [word for word in planned_with if _key(word) in _OF_A_SUITE or _key(word).startswith("suite.")]
+    of_suite = [word for word in planned_with if _key(word) in _OF_A_SUITE or _key(word).startswith("suite.")]
     python, module, name, _, *words = shlex.split(command_of(spec, planned_with))
     kept = [word for word in words if _key(word).partition(".")[0] not in _OF_TIMED_STEPS]
-    return shlex.join([python, module, name, "eval", f"+suite={suite.name}", *asked, *kept])
+    return shlex.join([python, module, name, "eval", f"+suite={suite.name}", *of_suite, *kept])
 
 
 def _key(word: str) -> str:
@@ -108,7 +108,7 @@ def _rest(spec: RunSpec) -> Iterator[str]:
     yield from _changed("workload", spec.workload, plain, skip=("phase", "prompt", "steps"))
     yield from _unlike_default("engine", spec.engine)
     if spec.machine is not None and spec.machine.gpu is not None and spec.engine.device == "cpu":
-        yield "engine.device=cpu"  # such a machine's device is its GPU unless said otherwise
+        yield "engine.device=cpu"  # such a machine's device is its GPU unless stated otherwise
     if spec.machine is None:
         yield from _unlike_default("measure", spec.measure)
 

@@ -107,7 +107,7 @@ _MACHINE = "machine."
 _ACTIVE = "workload.active_experts"
 # A number that does not state these was taken without them: no experts at the device, prompts in one piece, and in a
 # layer all experts active.
-_UNLESS_SAID = {"engine.placement.policy": "host", "workload.chunk": "null", _ACTIVE: "null"}
+_UNLESS_STATED = {"engine.placement.policy": "host", "workload.chunk": "null", _ACTIVE: "null"}
 
 
 def published_for(
@@ -163,8 +163,8 @@ def _is_same_arm(arm: str, label: str) -> bool:
     if not arm or arm in NOT_OURS:
         return False
     theirs, ours = _features(arm), _features(label)
-    chosen, asked = theirs[_DEFERRAL], ours[_DEFERRAL]
-    if "auto" in (chosen, asked) and chosen and asked:
+    chosen, requested = theirs[_DEFERRAL], ours[_DEFERRAL]
+    if "auto" in (chosen, requested) and chosen and requested:
         ours = ours | {_DEFERRAL: chosen}
     return theirs == ours
 
@@ -187,7 +187,7 @@ def not_simulated_reason(number: Published) -> str:
     if number.arm in NOT_OURS:
         return NOT_OURS[number.arm]
     if arm_peer(number.arm):
-        return "the machine model plays our own engine alone"
+        return "only our own engine is simulated"
     if not number.machine:
         return "its source does not name the machine"
     if number.tokens is None and number.phase in ("prefill", "layer"):
@@ -205,7 +205,7 @@ def _facts(spec: RunSpec) -> dict[str, str]:
 
 def _holds(number: Published, facts: Mapping[str, str], *, anywhere: bool) -> bool:
     """Whether the cell is at every setting that the number was taken at."""
-    wanted = _UNLESS_SAID | number.conditions
+    wanted = _UNLESS_STATED | number.conditions
     return all(facts.get(key) == value for key, value in wanted.items() if not (anywhere and key.startswith(_MACHINE)))
 
 

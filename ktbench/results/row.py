@@ -8,7 +8,7 @@ from statistics import mean, median
 
 from ktbench.results.intervals import Interval
 from ktbench.results.settings import Setting, by_key
-from ktbench.results.speedups import Turn, Verdict, turn_of
+from ktbench.results.speedups import TrialTime, Verdict, trial_time
 from ktbench.results.usage import EnergyUse, RoleShares, RoofShare
 from ktbench.spec.core_layout import CoreLayout, core_layout_of
 from ktbench.spec.features import FeatureValue
@@ -29,15 +29,15 @@ class Gain:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """A cell over all its rounds. `outcome` is None before its first turn.
+    """A cell over all its rounds. `outcome` is None before its first trial.
 
     `step_s` is the median over rounds of the rounds' median step in seconds; it and all that follows from it are None
     unless the outcome is timed. `speedup` is over the baseline of the group, the rows of the same `part` with equal
     `settings`, `gain` over the row of equal precision that lacks only its last feature; both are formed inside rounds
-    between turns with the cores in the same place. `roles` is there where they are apart. `error` is the largest of all
-    rounds, or that of the round that failed. `agreement` is the worst of all rounds; an `unproven` row was timed beside
-    other systems and has none. `energy` and `peak` are there where they could be read. `missing` says
-    for each measured field that is None why it is.
+    between trials with the cores in the same place. `roles` is there where they are separate. `error` is the largest of
+    all rounds, or that of the round that failed. `agreement` is the worst of all rounds; an `unproven` row was timed
+    beside other systems and has none. `energy` and `peak` are there where they could be read. `missing` says for each
+    measured field that is None why it is.
     """
 
     label: str
@@ -81,7 +81,7 @@ class Row:
 
     @property
     def simulated(self) -> bool:
-        """Whether the row is one step on a machine of paper, the same every time."""
+        """Whether the row is one step on a described machine, the same every time."""
         return self.spec.machine is not None
 
     @property
@@ -101,7 +101,7 @@ class Row:
 
     @property
     def work(self) -> Work | None:
-        """What a step must do at least; None before the first turn and where the system does not report it."""
+        """What a step must do at least; None before the first trial and where the system does not report it."""
         return self.records[-1].work if self.records else None
 
     @property
@@ -115,9 +115,9 @@ class Row:
         return sum(len(record.samples_s) for record in self.records)
 
     @property
-    def turns(self) -> dict[int, Turn]:
-        """The turns of each round; empty where the row has no speed to show."""
-        return {record.round: turn_of(record) for record in self.records} if self.timed else {}
+    def trial_times(self) -> dict[int, TrialTime]:
+        """The trials of each round; empty where the row has no speed to show."""
+        return {record.round: trial_time(record) for record in self.records} if self.timed else {}
 
     @property
     def round_s(self) -> dict[int, float]:
@@ -138,7 +138,7 @@ class Row:
             yield f"steps took {mid} % longer than by the system's own clock (median of the rounds; {low} to {high} %)"
 
     @property
-    def placements(self) -> dict[int, CoreLayout | None]:
+    def core_layouts(self) -> dict[int, CoreLayout | None]:
         """Where the cores were in each round that has samples; None where that was not measured."""
         return {record.round: core_layout_of(record.roofs) for record in self.records if record.samples_s}
 
@@ -159,7 +159,7 @@ def measured(rows: Iterable[Row]) -> list[Row]:
 
 
 def machines_of(rows: Iterable[Row]) -> list[MachineSpec]:
-    """Machines of paper, in order of appearance."""
+    """Described machines, in order of appearance."""
     found: list[MachineSpec] = []
     for row in rows:
         if row.spec.machine is not None and row.spec.machine not in found:

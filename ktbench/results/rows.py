@@ -110,12 +110,12 @@ def _settled(row: Row, group: Sequence[Row]) -> Row:
 
 
 def ending_of(records: Sequence[Record]) -> tuple[Outcome | None, str]:
-    """Outcome and reason over all rounds, precision apart; None before the first turn.
+    """Outcome and reason over all rounds, precision apart; None before the first trial.
 
     One round that failed decides, the latest of them where there are several.
     """
     if not records:
-        return None, "no turn yet"
+        return None, "no trial yet"
     untimed = [record for record in records if not record.outcome.timed]
     noisy = [record for record in records if record.outcome is Outcome.NOISY]
     last = next(reversed([*noisy, *untimed]), None)
@@ -164,7 +164,7 @@ def _count(value: float) -> str:
 
 def _no_roof(records: Sequence[Record]) -> str:
     sampled = any(record.roofs for record in records)
-    return "the system does not report its work per step" if sampled else "no roof was sampled next to the turns"
+    return "the system does not report its work per step" if sampled else "no roof was sampled next to the trials"
 
 
 def worst(records: Sequence[Record]) -> Agreement | None:
@@ -214,12 +214,12 @@ def compared(row: Row, group: Sequence[Row]) -> Row:
 
 
 def judged_values(row: Row, group: Sequence[Row]) -> Values:
-    """By round, the values that the precision goal of a row is about: see `turns.judged_values`."""
+    """By round, the values that the precision goal of a row is about: see `goal_values`."""
     base, control = baseline_of(group), _control(group)
     return goal_values(
-        row.turns,
-        None if base is None else base.turns,
-        None if control is None else control.turns,
+        row.trial_times,
+        None if base is None else base.trial_times,
+        None if control is None else control.trial_times,
         is_baseline=row.is_baseline,
     )
 
@@ -228,7 +228,7 @@ def _ratio(one: Row, other: Row) -> Interval | None:
     """How many times as fast as `one` the `other` is; None where no round compares them."""
     if one.step_s and other.step_s and one.simulated and other.simulated:
         return exact(one.step_s.mid / other.step_s.mid)
-    return paired_interval(*comparable(one.turns, other.turns))
+    return paired_interval(*comparable(one.trial_times, other.trial_times))
 
 
 def _unpaired(row: Row, base: Row) -> str:

@@ -158,7 +158,7 @@ def _of_layer(found: Mapping[str, Setting], spec: RunSpec) -> dict[str, Setting]
 def varying(groups: Iterable[Mapping[str, Setting]]) -> tuple[str, ...]:
     """Keys whose value is not the same in every group, in the order in which they appear.
 
-    What goes with another varying key (the model's digest, its vocabulary, the steps of a turn) is left out.
+    What goes with another varying key (the model's digest, its vocabulary, the steps of a trial) is left out.
     """
     listed = list(groups)
     keys = [key for key in dict.fromkeys(key for group in listed for key in group) if len(_values(listed, [key])) > 1]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from ktbench.results.intervals import Interval, interval_of
 from ktbench.results.settings import by_key, cell_settings
-from ktbench.results.speedups import Turn, Values, goal_values, turn_of
+from ktbench.results.speedups import TrialTime, Values, goal_values, trial_time
 from ktbench.spec.record import Cell, Part, Record
 from ktbench.spec.run_spec import MeasureSpec
 
@@ -95,7 +95,7 @@ def _rounds(count: int) -> str:
 class Standing:
     """How far a cell is after the rounds so far: done once it has failed or its interval has closed.
 
-    `step_s` is None before its first turn and for a cell that failed; `why` says what failed or what is still open.
+    `step_s` is None before its first trial and for a cell that failed; `why` says what failed or what is still open.
     """
 
     cell: Cell
@@ -119,7 +119,7 @@ class SweepCriterion:
         self._baselines = {part.name: part.baseline for part in parts}
         settings = cell_settings(cells)
         self._groups = by_key(((cell.part, *settings[cell.key].items()), cell) for cell in cells).values()
-        self._turns: dict[str, dict[int, Turn | None]] = {cell.key: {} for cell in cells}
+        self._trials: dict[str, dict[int, TrialTime | None]] = {cell.key: {} for cell in cells}
         self._failed: dict[str, str] = {}
         self._values: dict[str, Values] = {}
         self._stopping = Stopping(measure=measure)
@@ -137,10 +137,10 @@ class SweepCriterion:
         minutes = self.minutes
         for record in records:
             minutes += record.took_s / 60
-            self._turns[record.cell][record.round] = turn_of(record) if record.outcome.timed else None
+            self._trials[record.cell][record.round] = trial_time(record) if record.outcome.timed else None
             if not record.outcome.timed:
                 self._failed[record.cell] = f"{record.outcome}: {record.why}"
-        # Of all rounds, as a turn that fails changes what earlier ones are compared with.
+        # Of all rounds, as a trial that fails changes what earlier ones are compared with.
         self._values = dict(self._goal_values())
         named = {self._names.get(key, key): found for key, found in self._values.items()}
         self._stopping = replace(self._stopping, values=named, rounds=self._stopping.rounds + 1, minutes=minutes)
@@ -158,24 +158,24 @@ class SweepCriterion:
         return tuple(self._standing(cell) for cell in self._cells)
 
     def _standing(self, cell: Cell) -> Standing:
-        steps = [turn.step_s for turn in self._timed(cell.key).values()]
-        failed = "" if steps or not self._turns[cell.key] else self._failed[cell.key]
+        steps = [trial.step_s for trial in self._timed(cell.key).values()]
+        failed = "" if steps or not self._trials[cell.key] else self._failed[cell.key]
         goal = cell.spec.measure.goal
         why = failed or (open_reason([*self._values[cell.key].values()], goal) if steps else "not measured yet")
         return Standing(
             cell=cell, is_done=bool(failed) or not why, rounds=len(steps), step_s=interval_of(steps), why=why
         )
 
-    def _timed(self, key: str) -> dict[int, Turn]:
+    def _timed(self, key: str) -> dict[int, TrialTime]:
         """Turns by round; none where a round failed, as in the rows of a report."""
-        turns = {number: turn for number, turn in self._turns[key].items() if turn is not None}
-        return turns if len(turns) == len(self._turns[key]) else {}
+        trials = {number: trial for number, trial in self._trials[key].items() if trial is not None}
+        return trials if len(trials) == len(self._trials[key]) else {}
 
     def _goal_values(self) -> Iterator[tuple[str, Values]]:
         for group in self._groups:
             baseline = self._baselines[group[0].part]
             base = next((cell.key for cell in group if cell.role == "arm" and cell.label == baseline), "")
             control = next((cell.key for cell in group if cell.role == "control"), "")
-            turns = {cell.key: self._timed(cell.key) for cell in group}
-            for key, mine in turns.items():
-                yield key, goal_values(mine, turns.get(base), turns.get(control), is_baseline=key == base)
+            trials = {cell.key: self._timed(cell.key) for cell in group}
+            for key, mine in trials.items():
+                yield key, goal_values(mine, trials.get(base), trials.get(control), is_baseline=key == base)

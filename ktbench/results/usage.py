@@ -15,7 +15,7 @@ from ktbench.spec.system_metrics import READ_BUFFER_BYTES, Energy, PeakMemory
 
 Limit = Literal["read", "arithmetic"]
 
-# Roofs before and after a turn whose read bandwidths differ by more do not hold for the time between them.
+# Roofs before and after a trial whose read bandwidths differ by more do not hold for the time between them.
 MAX_DISAGREEMENT = 1.2
 
 
@@ -23,7 +23,7 @@ MAX_DISAGREEMENT = 1.2
 class RoofShare:
     """Share of the nearer roof reached, as an interval over rounds, and which roof that was.
 
-    `left_out` counts the turns that were not used because the machine changed during them; where it did so in all of
+    `left_out` counts the trials that were not used because the machine changed during them; where it did so in all of
     them `steady` is False and they are used all the same.
     """
 
@@ -76,7 +76,7 @@ def roof_share(records: Sequence[Record]) -> RoofShare | None:
 
 
 def read_spread(records: Iterable[Record]) -> Spread | None:
-    """Read bandwidth in bytes/s over all roofs sampled next to turns; None without any."""
+    """Read bandwidth in bytes/s over all roofs sampled next to trials; None without any."""
     found = [roof.read_bytes_per_s for record in records for roof in record.roofs]
     return spread(found) if found else None
 
@@ -192,7 +192,7 @@ def most(peaks: Sequence[PeakMemory]) -> PeakMemory | None:
 
 def unseen_reason(records: Sequence[Record]) -> str:
     """Why there is no peak; empty where there is one."""
-    return "; ".join(_reasons(records, "memory", "memory was not sampled during these turns"))
+    return "; ".join(_reasons(records, "memory", "memory was not sampled during these trials"))
 
 
 def are_alike(peaks: Sequence[PeakMemory]) -> bool:
