@@ -79,6 +79,12 @@ class AccuracyRow:
         """Whether any answer of it was graded or measured."""
         return bool(self.measures) or any(one.score for one in self.results)
 
+    @property
+    def score(self) -> Estimate | None:
+        """The average over all tasks; None where it has none."""
+        result = self.result()
+        return None if result is None else result.score
+
     def result(self, subject: str = AVERAGE, kind: SubjectKind = "average") -> Result | None:
         """The result of a subject; None where its tasks are not graded."""
         return next((one for one in self.results if (one.kind, one.subject) == (kind, subject)), None)
@@ -279,7 +285,7 @@ class FrontierPoint:
 def frontier_of(rows: Sequence[AccuracyRow]) -> dict[str, FrontierPoint]:
     """Points by cell key, in the order of `rows`; cells that lack a speed or a score are left out."""
     places = {
-        row.row.cell: (row, speed, score) for row in rows if (speed := row.row.tokens_per_s) and (score := _score(row))
+        row.row.cell: (row, speed, score) for row in rows if (speed := row.row.tokens_per_s) and (score := row.score)
     }
     mids = [(speed.mid, score.mid) for _, speed, score in places.values()]
     return {
@@ -296,11 +302,6 @@ def absence_of(row: AccuracyRow) -> str:
     if row.row.timed:
         return ""
     return row.row.ending if row.row.outcome else UNTIMED
-
-
-def _score(row: AccuracyRow) -> Estimate | None:
-    result = row.result()
-    return None if result is None else result.score
 
 
 def _is_beaten(one: tuple[float, float], others: Sequence[tuple[float, float]]) -> bool:

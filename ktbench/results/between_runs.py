@@ -13,7 +13,7 @@ from ktbench.results.intervals import Interval, exact
 from ktbench.results.row import Row, groups_of
 from ktbench.results.run import Run, each_machine
 from ktbench.results.settings import by_key
-from ktbench.results.speedups import paired_interval, unpaired_interval
+from ktbench.results.speedups import TrialTimes, comparable, paired_interval, unpaired_interval
 from ktbench.results.usage import Limit
 from ktbench.spec.core_layout import CoreLayout
 from ktbench.spec.errors import RequestError
@@ -21,8 +21,6 @@ from ktbench.spec.record import Record
 
 Method = Literal["paired", "unpaired", "identical", "simulated"]
 _Visit = tuple[datetime, datetime, int]
-_Place = tuple[str, CoreLayout | None]
-_Places = dict[int, _Place]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,36 +75,36 @@ def held(before: Row, after: Row, *, in_turns: Set[int] = frozenset(), different
         return RunSpeedup(speedup=exact(before.step_s.mid / after.step_s.mid), method="simulated", trials=(1, 1))
     if before.records == after.records:
         return RunSpeedup(speedup=exact(1.0), method="identical", trials=(before.rounds, after.rounds))
-    there, here = _places(before), _places(after)
+    there, here = before.trial_times, after.trial_times
     if why := _on_other_machines(there, here):
         if not different_machines:
             return RunSpeedup(speedup=None, method="unpaired", trials=(0, 0), why=f"{why}: that is no ratio")
-        found = _unpaired(before, after, _on_any(there), _on_any(here))
+        found = _unpaired(_on_any(there), _on_any(here))
         return replace(found, why="; ".join(filter(None, [found.why, why])))
-    return _paired(before, after, there, here, in_turns) if in_turns else _unpaired(before, after, there, here)
+    return _paired(there, here, in_turns) if in_turns else _unpaired(there, here)
 
 
-def _on_other_machines(there: _Places, here: _Places) -> str:
+def _on_other_machines(there: TrialTimes, here: TrialTimes) -> str:
     """Which machines timed a cell where none timed it in both runs; empty where one did."""
-    mine, theirs = ({machine for machine, _ in places.values()} for places in (there, here))
+    mine, theirs = ({trial.machine for trial in trials.values()} for trials in (there, here))
     named = " and ".join(sorted(mine)), " and ".join(sorted(theirs))
     return "" if mine & theirs else f"different machines timed it, {named[0]} in A and {named[1]} in B"
 
 
-def _on_any(places: _Places) -> _Places:
-    return {number: ("", place) for number, (_, place) in places.items()}
+def _on_any(trials: TrialTimes) -> TrialTimes:
+    return {number: replace(trial, machine="") for number, trial in trials.items()}
 
 
-def _paired(before: Row, after: Row, there: _Places, here: _Places, in_turns: Set[int]) -> RunSpeedup:
-    rounds = [n for n in sorted(in_turns & there.keys()) if there[n] == here.get(n) and there[n][1] != "moved"]
-    found = paired_interval({n: before.round_s[n] for n in rounds}, {n: after.round_s[n] for n in rounds})
-    why = "" if found and found.sound else f"{len(rounds)} rounds compare, an interval of 95% needs 6"
-    return RunSpeedup(speedup=found, method="paired", trials=(len(rounds), len(rounds)), why=why)
+def _paired(there: TrialTimes, here: TrialTimes, in_turns: Set[int]) -> RunSpeedup:
+    one, other = comparable({n: there[n] for n in sorted(in_turns & there.keys())}, here)
+    found = paired_interval(one, other)
+    why = "" if found and found.sound else f"{len(one)} rounds compare, an interval of 95% needs 6"
+    return RunSpeedup(speedup=found, method="paired", trials=(len(one), len(one)), why=why)
 
 
-def _unpaired(before: Row, after: Row, there: _Places, here: _Places) -> RunSpeedup:
-    """Of the places that both runs had the cores in, the one with the most trials counts."""
-    one, other = _by_place(before, there), _by_place(after, here)
+def _unpaired(there: TrialTimes, here: TrialTimes) -> RunSpeedup:
+    """Of the core layouts that both runs had on a machine, the one with the most trials counts."""
+    one, other = _by_core_layout(there), _by_core_layout(here)
     both = [(one[place], other[place]) for place in one if place in other]
     mine, theirs = max(both, key=lambda sides: min(map(len, sides)), default=([], []))
     found = unpaired_interval(mine, theirs)
@@ -119,16 +117,10 @@ def _too_few(found: Interval | None) -> str:
     return "" if found.sound else "too few trials for an interval of 95%, four in each run are enough"
 
 
-def _by_place(row: Row, places: _Places) -> dict[_Place, list[float]]:
-    """Seconds a step of the trials by where the cores were, in order of rounds; those that moved count for nothing."""
-    round_s = row.round_s
-    return by_key((place, round_s[number]) for number, place in places.items() if place[1] != "moved")
-
-
-def _places(row: Row) -> _Places:
-    """By round that has samples, which machine it was and where on it the cores were."""
-    machines = {record.round: record.env_id for record in row.records}
-    return {number: (machines[number], place) for number, place in row.core_layouts.items()}
+def _by_core_layout(trials: TrialTimes) -> dict[tuple[str, CoreLayout | None], list[float]]:
+    """Seconds a step by machine and core layout, in order of rounds, without trials during which the cores moved."""
+    steady = (trial for trial in trials.values() if trial.core_layout != "moved")
+    return by_key(((trial.machine, trial.core_layout), trial.step_s) for trial in steady)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

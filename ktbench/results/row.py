@@ -122,7 +122,7 @@ class Row:
     @property
     def round_s(self) -> dict[int, float]:
         """Median step of each round in seconds; empty where the row has no speed to show."""
-        return {record.round: median(record.samples_s) for record in self.records} if self.timed else {}
+        return {number: trial.step_s for number, trial in self.trial_times.items()}
 
     @property
     def remarks(self) -> tuple[str, ...]:
