@@ -1,4 +1,4 @@
-"""Calls that are submitted and waited for: in the order of submission, from Python or as C functions for cudaLaunchHostFunc."""
+"""Calls that are submitted and waited for, in order of submission: from Python and as C functions for cudaLaunchHostFunc."""
 
 import gc
 import itertools

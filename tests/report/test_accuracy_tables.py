@@ -124,7 +124,7 @@ def test_the_page_of_several_parts_keeps_their_grids(tmp_path: Path) -> None:
 
 
 def test_a_part_that_asks_nothing_is_as_before(small: Run) -> None:
-    with pytest.raises(AssertionError, match="asks no suite"):
+    with pytest.raises(AssertionError, match="evaluates no suite"):
         accuracy_rows(replace(small, header=replace(small.header, suite=None)))
 
 
