@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ktbench.engine.gguf.export import MISSING, has_gguf
+from ktbench.run.child import ChildFailed
+from ktbench.run.export import export_in_subprocess, read_export, summary
+from ktbench.run.progress import say
 from ktbench.spec.errors import BAD_REQUEST, FAILED, RequestError
-
-SUMMARY = "a slice or a checkpoint as a GGUF file for llama.cpp"
 
 
 def run(overrides: Sequence[str]) -> int:
@@ -14,11 +16,6 @@ def run(overrides: Sequence[str]) -> int:
 
     Raises RequestError, most of them before anything loads.
     """
-    from ktbench.engine.gguf.export import MISSING, has_gguf
-    from ktbench.run.child import ChildFailed
-    from ktbench.run.export import export_in_subprocess, read_export, summary
-    from ktbench.run.progress import say
-
     export = read_export(overrides)
     if not has_gguf():
         say(f"ktbench export: {MISSING}")

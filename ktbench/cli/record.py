@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ktbench.engine.workload.recorded import read_profile
+from ktbench.run.child import ChildFailed
+from ktbench.run.progress import say
+from ktbench.run.record import read_recording, record_in_subprocess, summary
 from ktbench.spec.errors import FAILED
-
-SUMMARY = "which experts the routers choose; saved as an activation profile"
 
 
 def run(overrides: Sequence[str]) -> int:
@@ -14,11 +16,6 @@ def run(overrides: Sequence[str]) -> int:
 
     Raises RequestError before anything loads.
     """
-    from ktbench.engine.workload.recorded import read_profile
-    from ktbench.run.child import ChildFailed
-    from ktbench.run.progress import say
-    from ktbench.run.record import read_recording, record_in_subprocess, summary
-
     recording, unsupported = read_recording(overrides)
     if unsupported:
         say(f"ktbench record: UNSUPPORTED: {unsupported}")
