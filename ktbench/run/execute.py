@@ -16,6 +16,7 @@ from ktbench.results.stopping import SweepCriterion
 from ktbench.run.child import ChildFailed
 from ktbench.run.evaluation import EvalRunner
 from ktbench.run.export import ensure_file
+from ktbench.run.messages import RecordIds
 from ktbench.run.open_run import end_shards, kept_of, open_run, parts_of
 from ktbench.run.progress import RoundProgress, cell_names, loading, say, turns_ended
 from ktbench.run.request import Planned
@@ -80,8 +81,7 @@ def open_sweep(
         cells=planned.here,
         log=log,
         folder=log.path.parent,
-        code_id=machine.code_id,
-        env_id=machine.env_id,
+        ids=RecordIds(code_id=machine.code_id, env_id=machine.env_id),
         kept=kept,
         worker_bytes=worker_bytes(planned.runnable, planned.cache_bytes),
         free_bytes=planned.free_bytes,

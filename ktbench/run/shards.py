@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from ktbench.results import LOG_NAME, Damage, Log, NoPlan, Run, read_run
 from ktbench.results.log import try_lock
 from ktbench.results.merge import lacking
 from ktbench.results.stopping import SweepCriterion
+from ktbench.run.messages import RecordIds, new_record
 from ktbench.run.progress import say
 from ktbench.spec.cells import points_of
 from ktbench.spec.errors import RequestError
@@ -213,20 +213,9 @@ def _criterion(run: Run, measure: MeasureSpec, last_round: int) -> SweepCriterio
 
 def failures(run: Run, cells: Sequence[Cell], why: str, machine: Environment) -> Iterator[Record]:
     """The turn that each cell of a share lacks when its node has failed; none for cells that have failed themselves."""
-    latest = run.latest()
+    latest, ids = run.latest(), RecordIds(code_id=machine.code_id, env_id=machine.env_id)
     for cell in cells:
         mine = {number: record for (key, number), record in latest.items() if key == cell.key}
         if any(not record.outcome.timed for record in mine.values()) or (mine and cell.spec.machine is not None):
             continue
-        yield Record(
-            cell=cell.key,
-            label=cell.label,
-            round=1 + max(mine, default=-1),
-            outcome=Outcome.CRASHED,
-            why=why,
-            provenance="measured" if cell.spec.machine is None else "simulated",
-            code_id=machine.code_id,
-            env_id=machine.env_id,
-            sitting="",
-            started=datetime.now(UTC).isoformat(timespec="seconds"),
-        )
+        yield new_record(cell, 1 + max(mine, default=-1), ids, Outcome.CRASHED, why)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ktbench.run.agreement import Answers, agreement, collect_answers, disagreement, divergence_nats
+from ktbench.run.messages import RecordIds
 from ktbench.run.session import Session
 from ktbench.spec.record import Outcome
 from tests.fake import FakeRoofs, FakeSystem
@@ -91,16 +92,18 @@ class Speaking(FakeSystem):
 
 
 def session(**scripts: str) -> Session:
-    return Session(system=Speaking(scripts, step_s=0.0), roofs=FakeRoofs(), code_id="c", env_id="e", sitting="s")
+    return Session(
+        system=Speaking(scripts, step_s=0.0), roofs=FakeRoofs(), ids=RecordIds(code_id="c", env_id="e", sitting="s")
+    )
 
 
 def test_the_first_whose_experts_are_seen_becomes_what_others_are_held_against(tmp_path: Path) -> None:
     file = tmp_path / "logits.npz"
     black_box = tiny_cell("llama.cpp", system="llama.cpp")
-    assert session().turn(black_box, 0, file).agreement is None
-    first = session().turn(tiny_cell("base"), 0, file)
-    second = session().turn(tiny_cell("+v", avx512=True), 0, file)
-    third = session().turn(black_box, 1, file)
+    assert session().trial(black_box, 0, file).agreement is None
+    first = session().trial(tiny_cell("base"), 0, file)
+    second = session().trial(tiny_cell("+v", avx512=True), 0, file)
+    third = session().trial(black_box, 1, file)
     assert first.agreement is not None
     assert first.agreement.against == ""
     for record in (second, third):
@@ -111,9 +114,9 @@ def test_the_first_whose_experts_are_seen_becomes_what_others_are_held_against(t
 def test_a_cell_that_means_to_answer_otherwise_is_nobodys_reference_and_never_wrong(tmp_path: Path) -> None:
     file = tmp_path / "logits.npz"
     deferring = tiny_cell("+v deferral=1", avx512=True, deferral=1)
-    assert session().turn(deferring, 0, file).agreement is None
-    session().turn(tiny_cell("base"), 0, file)
-    record = session(**{"+v deferral=1": "other weights"}).turn(deferring, 1, file)
+    assert session().trial(deferring, 0, file).agreement is None
+    session().trial(tiny_cell("base"), 0, file)
+    record = session(**{"+v deferral=1": "other weights"}).trial(deferring, 1, file)
     assert record.outcome is Outcome.OK
     assert record.agreement is not None
     assert record.agreement.against == "base"
@@ -123,17 +126,17 @@ def test_a_cell_that_means_to_answer_otherwise_is_nobodys_reference_and_never_wr
 def test_a_cell_of_the_same_name_is_not_the_reference(tmp_path: Path) -> None:
     file = tmp_path / "logits.npz"
     cells = [tiny_cell("+v", avx512=True, threads=threads) for threads in (1, 2)]
-    found = [session().turn(cell, 0, file).agreement for cell in cells]
+    found = [session().trial(cell, 0, file).agreement for cell in cells]
     assert [agreed and agreed.against for agreed in found] == ["", "+v"]
 
 
 def test_other_weights_are_wrong_and_keep_no_sample(tmp_path: Path) -> None:
     file = tmp_path / "logits.npz"
-    session().turn(tiny_cell("base"), 0, file)
-    record = session(**{"llama.cpp": "other weights"}).turn(tiny_cell("llama.cpp", system="llama.cpp"), 0, file)
+    session().trial(tiny_cell("base"), 0, file)
+    record = session(**{"llama.cpp": "other weights"}).trial(tiny_cell("llama.cpp", system="llama.cpp"), 0, file)
     assert (record.outcome, record.samples_s) == (Outcome.WRONG, ())
     assert "its logits are not those of base" in record.why
 
 
 def test_without_a_file_nothing_is_compared() -> None:
-    assert session().turn(tiny_cell("base"), 0).agreement is None
+    assert session().trial(tiny_cell("base"), 0).agreement is None

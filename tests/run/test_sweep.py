@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ktbench.results import Log, Run, read_run
+from ktbench.run.messages import RecordIds
 from ktbench.run.sweep import Sweep
 from ktbench.spec.record import Cell, Environment, Header, Outcome, Part, Record
 from tests.tiny import tiny_cell
@@ -41,7 +42,7 @@ def run_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         log.append(Environment(env_id="env", code_id="code"))
         command = (sys.executable, str(Path(__file__).parent / "fake_worker.py"), json.dumps(scripts or {}))
         sweep = Sweep(
-            cells=cells, log=log, folder=tmp_path, code_id="code", env_id="env", command=command,
+            cells=cells, log=log, folder=tmp_path, ids=RecordIds(code_id="code", env_id="env"), command=command,
             kept=read_run(tmp_path).latest(), on_record=on_record,
             worker_bytes={cell.spec.weights_key: 1 for cell in cells} if free_bytes else {}, free_bytes=free_bytes,
         )  # fmt: skip

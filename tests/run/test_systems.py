@@ -9,6 +9,7 @@ import pytest
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.layer import LayerSystem
 from ktbench.run.serve import open_system
+from ktbench.run.messages import RecordIds
 from ktbench.run.session import Session
 from ktbench.spec.record import Cell, Outcome, RoofSample
 from ktbench.spec.run_spec import RunSpec
@@ -38,8 +39,10 @@ class NotedRoofs(FakeRoofs):
 
 def turns(specs: list[RunSpec], count: int = 2) -> tuple[list[Outcome], NotedRoofs]:
     roofs = NotedRoofs()
-    sitting = Session(system=open_system(specs, [0]), roofs=roofs, code_id="code", env_id="env", sitting="here")
-    records = [sitting.turn(cell(spec), number) for number in range(count) for spec in specs]
+    sitting = Session(
+        system=open_system(specs, [0]), roofs=roofs, ids=RecordIds(code_id="code", env_id="env", sitting="here")
+    )
+    records = [sitting.trial(cell(spec), number) for number in range(count) for spec in specs]
     assert all(len(record.samples_s) == 3 for record in records), [record.why for record in records]
     return [record.outcome for record in records], roofs
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ktbench.engine.protocol import Unsupported
-from ktbench.run.messages import Open
+from ktbench.run.messages import OpenSession, RecordIds
 from ktbench.run.worker import Worker, WorkerDied
 from ktbench.spec.record import Outcome
 from ktbench.spec.timeline import Timeline
@@ -28,7 +28,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
     def start_with(script: str) -> Worker:
         command = (sys.executable, str(Path(__file__).parent / "fake_worker.py"), json.dumps({"+v": script}))
-        opened = Open(cells=(FUSED,), code_id="code", env_id="env", sitting="here")
+        opened = OpenSession(cells=(FUSED,), ids=RecordIds(code_id="code", env_id="env", sitting="here"))
         started.append(Worker.start(opened, tmp_path / "worker.log", 60, command))
         return started[-1]
 
@@ -46,7 +46,7 @@ def test_a_timeline_comes_back_as_it_was_and_turns_go_on(start: Callable[[str], 
         ("device", 0.0, 0),
         ("host", 0.001, 0),
     ]
-    assert worker.turn(FUSED, 0, 10).outcome is Outcome.OK
+    assert worker.trial(FUSED, 0, 10).outcome is Outcome.OK
 
 
 @pytest.mark.parametrize(("script", "why"), [("unsupported", "no such feature"), ("no timeline", "keeps no time")])
