@@ -27,15 +27,14 @@ from ktbench.spec.peers import BY_NAME
 from ktbench.spec.run_spec import RunSpec
 
 
-def open_system(
-    specs: Sequence[RunSpec], cpus: Sequence[int], cache_bytes: int = 0, nodes: Sequence[int] = (0,)
-) -> System:
-    """The system for cells that share weights: loads once, in every layout that a cell needs.
+def host_role(topology: Topology) -> HostRole:
+    """The host role on all cores of a machine: one cpu of each, their NUMA nodes, and the last-level cache."""
+    cpus, nodes = topology.core_cpus, tuple(node.id for node in topology.domains)
+    return HostRole(cores=len(cpus), cpus=cpus, nodes=nodes, cache_bytes=topology.last_level_cache_bytes or 0)
 
-    `cpus` has one cpu of every core that it may use; they are on these NUMA `nodes` and share `cache_bytes` of
-    last-level cache (0: unknown).
-    """
-    host = HostRole(cores=len(cpus), cpus=tuple(cpus), nodes=tuple(nodes), cache_bytes=cache_bytes)
+
+def open_system(specs: Sequence[RunSpec], host: HostRole) -> System:
+    """The system for cells that share weights: loads once, in every layout that a cell needs."""
     if specs[0].system != "ktbench":
         return open_peer(specs, host)
     plan = WeightPlan.of(specs, host)
@@ -108,11 +107,10 @@ def main() -> int:
 
 
 def _load_session(opened: OpenSession, topology: Topology) -> Session:
-    specs, cpus = [cell.spec for cell in opened.cells], topology.core_cpus
+    specs, host = [cell.spec for cell in opened.cells], host_role(topology)
     if not _brings_threads(specs):
-        pin_device_role(cpus, specs)
-    nodes = [node.id for node in topology.domains]
-    system = open_system(specs, cpus, topology.last_level_cache_bytes or 0, nodes)
+        pin_device_role(host.cpus, specs)
+    system = open_system(specs, host)
     return Session(system=system, roofs=_roofs(specs, topology), watch=_watch(specs, topology), ids=opened.ids)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from ktbench.engine.protocol import HasClock, SelfTimed, System, Unsupported
 from ktbench.host.roofs import Roofs
 from ktbench.host.watch import MachineWatch
-from ktbench.run.agreement import Answers, agreement, collect_answers, disagreement
+from ktbench.run.agreement import SavedLogits, agreement, collect_logits, disagreement
 from ktbench.run.check import check, check_the_check, stale
 from ktbench.run.messages import RecordIds, new_record
 from ktbench.spec.peers import BY_NAME
@@ -165,13 +165,13 @@ class Session:
         """
         if cell.key in self._agreed or isinstance(self.system, SelfTimed):
             return self._agreed.get(cell.key)
-        reference = Answers.read(file)
+        reference = SavedLogits.read(file)
         if reference is None and (_is_black_box(cell) or _alters(cell)):
             return None
         self.system.start()
-        own = collect_answers(self.system.step, self.system.logits, cell.spec.workload.steps)
+        own = collect_logits(self.system.step, self.system.logits, cell.spec.workload.steps)
         if reference is None:
-            reference = Answers(label=cell.label, cell=cell.key, logits=own)
+            reference = SavedLogits(label=cell.label, cell=cell.key, logits=own)
             reference.save(file)
         found = agreement(reference, own)
         if not _alters(cell) and (why := disagreement(reference, found)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 
 from ktbench.engine.protocol import Unsupported
 from ktbench.run.messages import RecordIds
-from ktbench.run.session import Session
+from ktbench.run.session import Session, warm_up
 from ktbench.spec.record import Outcome, Record, RoleTimes
 from ktbench.spec.system_metrics import InterferenceCounters, SystemMetrics
 from tests.fake import FakeRoofs, FakeSystem
@@ -165,3 +165,17 @@ def test_the_watch_looks_right_before_and_right_after_the_timed_steps() -> None:
 
 def test_where_nobody_watches_nothing_is_seen() -> None:
     assert turns("")[0].conduct is None
+
+
+@pytest.mark.parametrize(
+    ("faults", "clock", "trials"),
+    [
+        ([0, 500, 500, 600, 600, 603], [0.0] * 9, 3),
+        (range(0, 10_000, 100), [0.0] * 9, 8),
+        (range(0, 10_000, 100), [10.0, 13.0], 1),
+    ],
+    ids=["until page faults stop", "at most 8", "seconds are enough"],
+)
+def test_warm_up_ends(faults: Iterable[int], clock: list[float], trials: int) -> None:
+    counts, times = iter(faults), iter(clock)
+    assert warm_up(lambda: None, lambda: next(counts), lambda: next(times)) == trials

@@ -90,7 +90,7 @@ def test_cells_take_turns_and_odd_rounds_walk_back(run_sweep: Callable[..., Run]
     [
         ("crash", Outcome.CRASHED, "ended by SIGSEGV"),
         ("raise", Outcome.CRASHED, "RuntimeError: the fake engine broke"),
-        ("hang", Outcome.TIMEOUT, "the turn took more than 1 s"),
+        ("hang", Outcome.TIMEOUT, "the trial took more than 1 s"),
         ("no_memory", Outcome.NO_MEMORY, "could not allocate 1 PiB"),
         ("zeros", Outcome.WRONG, "relative error"),
         ("lie", Outcome.IDLE, "requested on"),
@@ -110,7 +110,7 @@ PEER = tiny_cell("llama.cpp", system="llama.cpp", measure={"turn_timeout_s": 1.0
     ("script", "outcome", "why"),
     [
         ("crash", Outcome.CRASHED, "ended by SIGSEGV"),
-        ("hang", Outcome.TIMEOUT, "the turn took more than 1 s"),
+        ("hang", Outcome.TIMEOUT, "the trial took more than 1 s"),
         ("unsupported", Outcome.UNSUPPORTED, "no such feature"),
         ("other weights", Outcome.WRONG, "its logits are not those of base: KL"),
     ],
