@@ -144,7 +144,7 @@ def _restore(log: Log, run: Run, published: Iterable[Published]) -> None:
 
     The others stay as they were when the run was planned.
     """
-    if (run.records or run.scored) and not run.damage:
+    if (run.records or run.sample_results) and not run.damage:
         return
     known = {number.id for number in run.published}
     if lost := [number for number in published if number.id not in known]:

@@ -101,7 +101,7 @@ def test_what_this_machine_cannot_run_is_said_and_not_asked(tmp_path: Path, monk
     children = Children()
     monkeypatch.setattr(evaluation, "evaluate_in_subprocess", children)
     run = execute(tmp_path, [BASE, FUSED], {FUSED.key: "+v: no AVX-512"})
-    assert {end.why for end in run.asked if end.cell == FUSED.key} == {"+v: no AVX-512"}
+    assert {end.why for end in run.task_results if end.cell == FUSED.key} == {"+v: no AVX-512"}
     assert {where[0] for where in run.answers()} == {BASE.key}
 
 

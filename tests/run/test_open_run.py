@@ -154,8 +154,8 @@ def test_a_machine_on_which_nothing_was_timed_has_not_measured() -> None:
     run = read_run(begun(*ROUND, turn(BASE, 1, Outcome.CRASHED, env="login")))
     ended = replace(asked, outcome=Outcome.OK)
     require_one_machine(replace(run, records=ROUND), run)  # a share that was lost is no other machine
-    assert run.measured_on() == replace(run, asked=(ended, asked)).measured_on() == {"node"}
-    assert replace(run, asked=(asked, ended)).measured_on() == {"node", "third"}
+    assert run.measured_on() == replace(run, task_results=(ended, asked)).measured_on() == {"node"}
+    assert replace(run, task_results=(asked, ended)).measured_on() == {"node", "third"}
 
 
 def test_numbers_published_since_are_none_that_were_lost(
