@@ -28,23 +28,16 @@ class Backend(Protocol):
         """The gate-weighted sum over each token's experts. An id of -1 selects no expert."""
 
     def start(self, hidden: Tensor, routing: Routing, /) -> Fetch:
-        """Begins the same; what is given back waits for it. Where the roles share cores it is done already."""
+        """Begins the same; what is returned waits for it.
+
+        By default the whole call, which is done when it returns or has put its work into the device's own order.
+        """
+        output = self(hidden, routing)
+        return lambda: output
 
     def matrices(self, i: int, /) -> ExpertMatrices:
         """The weights of expert `i`."""
-
-
-class AtOnce:
-    """A backend whose call returns when it is done, or has put its work into the device's own order."""
-
-    def __call__(self, hidden: Tensor, routing: Routing, /) -> Tensor:
-        """See `Backend`."""
         raise NotImplementedError
-
-    def start(self, hidden: Tensor, routing: Routing, /) -> Fetch:
-        """See `Backend`: the whole call."""
-        output = self(hidden, routing)
-        return lambda: output
 
 
 Tap = Callable[[int, Tensor, Routing, Tensor], None]
@@ -180,7 +173,7 @@ class SharedExpert(nn.Module):
         return output
 
 
-class OriginalExperts(AtOnce):
+class OriginalExperts(Backend):
     """The module of Transformers: runs the experts one after the other through PyTorch (the base of the breakdown).
 
     Raises ValueError for a module that `read_form` refuses.

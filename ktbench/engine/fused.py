@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -15,7 +14,8 @@ from torch import Tensor
 from ktbench._kernels import HostCall, MoE, OpenMPTeam, PackedExperts, Prepared, Team, ThreadPool
 from ktbench.engine.decode.lazy import Fetch
 from ktbench.engine.decode.program import CallRecorder
-from ktbench.engine.forms import ExpertBlocks, ExpertMatrices, ExpertsForm, PackableStore
+from ktbench.engine.experts import Backend
+from ktbench.engine.forms import Biases, ExpertBlocks, ExpertMatrices, ExpertsForm, PackableStore
 from ktbench.engine.protocol import Unsupported
 from ktbench.engine.roles import reach
 from ktbench.engine.routing import Routing
@@ -52,7 +52,7 @@ class ExpertExecutor:
     apart: bool = False
 
 
-class FusedExperts:
+class FusedExperts(Backend):
     """Backend and store of one decoder layer: runs and gives back what was packed."""
 
     def __init__(self, packed: PackedExperts, form: ExpertsForm, layer: int, executor: ExpertExecutor) -> None:
@@ -72,8 +72,7 @@ class FusedExperts:
     def start(self, hidden: Tensor, routing: Routing) -> Fetch:
         """Submits the same; on shared cores it is done here, as no thread is free to run it meanwhile."""
         if not self._executor.apart:
-            output = self(hidden, routing)
-            return lambda: output
+            return super().start(hidden, routing)
         hidden = hidden.contiguous()
         output = torch.empty_like(hidden)
         prepared = self._prepared(hidden, routing, output)
@@ -128,11 +127,8 @@ class FusedExperts:
     def matrices(self, i: int) -> ExpertMatrices:
         """The weights of expert `i` as they are stored, float32."""
         gate, up, down = (torch.from_numpy(matrix) for matrix in self._packed.read_expert(i, self._executor.team))
-        expert = ExpertMatrices(gate=gate, up=up, down=down, glu=self.form.glu)
-        if not self.form.biases:
-            return expert
-        gate_bias, up_bias, down_bias = (torch.from_numpy(bias) for bias in self._packed.read_biases(i))
-        return replace(expert, gate_bias=gate_bias, up_bias=up_bias, down_bias=down_bias)
+        biases = Biases(*map(torch.from_numpy, self._packed.read_biases(i))) if self.form.biases else None
+        return ExpertMatrices(gate=gate, up=up, down=down, biases=biases, glu=self.form.glu)
 
 
 class FusedHost:
@@ -230,7 +226,8 @@ def bits(tensor: Tensor) -> NDArray[Any]:
 
 def _write(packed: PackedExperts, i: int, expert: ExpertMatrices | ExpertBlocks, team: Team) -> None:
     """Rows may lie apart, their elements may not: what is held transposed is copied here."""
-    biases = {name: _floats(getattr(expert, name)) for name in ("gate_bias", "up_bias", "down_bias")}
+    parts = {} if expert.biases is None else expert.biases._asdict()
+    biases = {f"{name}_bias": bias.detach().float().contiguous().numpy() for name, bias in parts.items()}
     if isinstance(expert, ExpertBlocks):
         packed.write_expert_blocks(i, expert.gate, expert.up, expert.down, team, **biases)
     else:
@@ -240,7 +237,3 @@ def _write(packed: PackedExperts, i: int, expert: ExpertMatrices | ExpertBlocks,
 
 def _arrays(hidden: Tensor, routing: Routing, output: Tensor) -> tuple[NDArray[Any], ...]:
     return bits(hidden), routing.ids.numpy(), routing.gates.numpy(), bits(output)
-
-
-def _floats(bias: Tensor | None) -> NDArray[np.float32] | None:
-    return None if bias is None else bias.detach().float().contiguous().numpy()

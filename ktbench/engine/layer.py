@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ktbench.engine.experts import Backend
-from ktbench.engine.observe import Observer, Reference
+from ktbench.engine.observe import ExpertsReference, Observer
 from ktbench.engine.protocol import Observation, Unsupported, configured, require
 from ktbench.engine.routing import Routing
 from ktbench.engine.work import ExpertsWork, layer_work, mean_work
@@ -161,7 +161,7 @@ class LayerSystem:
         self._notes: tuple[str, ...] = ()
         self._steps: list[_Prepared] = []
         self._output = torch.empty(0)
-        self._reference: Reference | None = None
+        self._reference: ExpertsReference | None = None
         self._observed: Observation | None = None
         self._done = self._observations = 0
 
@@ -224,15 +224,14 @@ class LayerSystem:
         observer = Observer(self._traced.workload.seed, self._observations, most_experts=2 * self.model.shape.top_k)
         observer(self._number, last.hidden, last.routing, self._output)
         self._observed = observer.seen[0]
-        self._reference = Reference(last.backend.matrices, torch.from_numpy(self._observed.hidden))
+        self._reference = ExpertsReference(last.backend.matrices, torch.from_numpy(self._observed.hidden))
         return tuple(observer.seen)
 
     def reference(self, observation: Observation) -> NDArray[np.float32]:
         """See `System`. Raises ValueError for tokens that are not those of the last observation."""
         if self._reference is None or self._observed is None or observation.hidden is not self._observed.hidden:
             raise ValueError("a layer has a reference for the tokens of its last observation alone")
-        routing = Routing(ids=torch.from_numpy(observation.ids), gates=torch.from_numpy(observation.gates))
-        return self._reference(routing).numpy()
+        return self._reference.of(observation)
 
     def timeline(self) -> Timeline:
         """See `System`. Raises Unsupported: a layer alone has no device role."""

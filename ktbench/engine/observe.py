@@ -59,7 +59,7 @@ def _sharing(ids: NDArray[np.int64], most_experts: int) -> list[int]:
     return rows
 
 
-class Reference:
+class ExpertsReference:
     """The experts' output in float32 arithmetic for `hidden` [T, H] float32.
 
     Each expert is run once, whatever the number of routings. An id of -1 selects no expert.
@@ -77,6 +77,10 @@ class Reference:
             token, column = (routing.ids == i).nonzero(as_tuple=True)
             total.index_add_(0, token, self._output(i)[token] * routing.gates[token, column, None])
         return total
+
+    def of(self, observation: Observation) -> NDArray[np.float32]:
+        """The same for the routing of an observation of these tokens."""
+        return self(Routing(ids=torch.from_numpy(observation.ids), gates=torch.from_numpy(observation.gates))).numpy()
 
     def _output(self, i: int) -> Tensor:
         if i not in self._outputs:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ktbench.engine.decode.step import DecodeState, Forward, PassRunner, StepRunner
-from ktbench.engine.decode.timeline import Segment
+from ktbench.engine.decode.step import DecodeState, Forward, PassRunner
 from ktbench.engine.routing import PassRouting, Routing, synthetic
 from ktbench.engine.workload.routing import prompt_ids, prompt_padding
 from ktbench.spec.run_spec import WorkloadSpec
@@ -35,39 +33,6 @@ class WorkloadTrace:
     ids: tuple[Tensor, ...]
     routing: tuple[tuple[PassRouting, ...], ...]
     start: DecodeState
-
-
-class TraceReplay:
-    """Feeds the steps of a trace, which are counted from 0, to a runner; logits are [batch, vocab]."""
-
-    def __init__(self, trace: WorkloadTrace, runner: StepRunner) -> None:
-        self.trace, self.runner = trace, runner
-
-    def start(self) -> None:
-        """Back to the state before step 0."""
-        self.runner.begin(self.trace.start)
-
-    def step(self, number: int) -> Tensor:
-        """The next step: what is timed."""
-        return self.runner.step(self.trace.ids[number], self.trace.routing[number])
-
-    def again(self, number: int, during: AbstractContextManager[object] | None = None) -> Tensor:
-        """The last step once more, through the modelling code and inside `during`."""
-        self._rewind(number)
-        with during or nullcontext():
-            return self.runner.run_model(self.trace.ids[number], self.trace.routing[number])
-
-    def watched(self, number: int) -> list[Segment]:
-        """The last step once more, with the times of what the device role does."""
-        self._rewind(number)
-        return self.runner.watched(self.trace.ids[number], self.trace.routing[number])
-
-    def _rewind(self, number: int) -> None:
-        """Back to the state before the last step; where that cannot be undone, the steps before it are repeated."""
-        if not self.runner.undo(self.trace.ids[number].shape[1]):
-            self.start()
-            for earlier in range(number):
-                self.step(earlier)
 
 
 class TraceCache:

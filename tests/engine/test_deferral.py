@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from ktbench.engine.experts import ExpertsOperator, MoERuntimeState, OriginalExperts
 from ktbench.engine.forms import ExpertsPosition, is_experts
 from ktbench.engine.load import load
-from ktbench.engine.observe import Reference
+from ktbench.engine.observe import ExpertsReference
 from ktbench.engine.protocol import Unsupported
 from ktbench.engine.routing import Routing
 from ktbench.engine.synthetic import WeightPool, materialise_experts, skeleton
@@ -47,7 +47,7 @@ def inputs(seed: int) -> tuple[Tensor, Routing]:
 def masked(module: nn.Module, hidden: Tensor, routing: Routing, keep: Tensor) -> Tensor:
     """R over the kept (token, place) pairs, in float32."""
     only = Routing(ids=routing.ids, gates=routing.gates * keep)
-    return Reference(OriginalExperts(module).matrices, hidden.float())(only)
+    return ExpertsReference(OriginalExperts(module).matrices, hidden.float())(only)
 
 
 def is_low(routing: Routing, n: int) -> Tensor:

@@ -11,7 +11,7 @@ from ktbench.engine.cuda.role import HostOffloadBackend, Staging
 from ktbench.engine.device_placement import Residence
 from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
 from ktbench.engine.forms import ExpertMatrices, ExpertsPosition
-from ktbench.engine.observe import Reference
+from ktbench.engine.observe import ExpertsReference
 from ktbench.engine.placement import Move
 from ktbench.engine.routing import Routing
 from tests.engine.cuda.fakes import FakeCall, FakeDevice, FakeExperts
@@ -32,7 +32,7 @@ MATRICES = [
 def reference(hidden: Tensor, routing: Routing) -> Tensor:
     """All experts in float32; -1 is nobody."""
     known = Routing(ids=routing.ids.clamp(min=0), gates=routing.gates * (routing.ids >= 0))
-    return Reference(MATRICES.__getitem__, hidden.float())(known)
+    return ExpertsReference(MATRICES.__getitem__, hidden.float())(known)
 
 
 class HostExperts(FakeExperts):

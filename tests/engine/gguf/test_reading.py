@@ -107,9 +107,8 @@ def require_expert(expert: ExpertMatrices | ExpertBlocks, expected: ExpertMatric
             assert np.array_equal(seen, blocks_of(original, kind))
         else:
             assert torch.equal(seen, quantised(original, kind).bfloat16())
-    if expected.gate_bias is not None:
-        for field in MATRICES:
-            assert torch.equal(getattr(expert, f"{field}_bias"), getattr(expected, f"{field}_bias").float())
+    for one, other in zip(expert.biases or (), expected.biases or (), strict=True):
+        assert torch.equal(one, other.float())
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
