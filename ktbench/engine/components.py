@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-import numpy as np
-from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from ktbench.engine.decode.program import ProgramRecording, Recording
-from ktbench.engine.decode.step import DecodeState, ReplayDecoder, StepAttending
-from ktbench.engine.device_placement import DeviceExperts, MakeDeviceExperts, SameMemory
+from ktbench.engine.decode.step import DecodeState, ReplayDecoder
+from ktbench.engine.device_placement import MakeDeviceExperts, SameMemory
 from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
 from ktbench.engine.roles import Threads
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import RunSpec
 
 if TYPE_CHECKING:
-    from ktbench.engine.cuda.role import CudaRole
+    from ktbench.engine.cuda.role import CudaRole, MaskedAttention
+    from ktbench.engine.decode.attention import StepAttention
     from ktbench.engine.dense import DenseHost
-    from ktbench.engine.fused import FusedHost
+    from ktbench.engine.fused import FusedExperts, FusedHost
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +37,7 @@ class EngineComponents:
     state: MoERuntimeState
     host: FusedHost | None
     device: DenseHost | None
-    attention: StepAttending | None
+    attention: StepAttention | MaskedAttention | None
     cuda: CudaRole | None
     threads: Threads
     dense_params: int
@@ -92,19 +91,10 @@ class EngineComponents:
     def device_experts_for(self, engine: EngineSpec) -> MakeDeviceExperts:
         """Who runs a layer's experts that live with the device role."""
         if self.cuda is not None:
-            return self._cuda_home
-        threads = len(self.threads.roles(engine).device)
-        return lambda operator, _at_device: self._cpu_home(operator, threads)
+            from ktbench.engine.cuda.experts import CudaDeviceExperts
 
-    def _cuda_home(self, operator: ExpertsOperator, at_device: NDArray[np.bool_]) -> DeviceExperts:
-        from ktbench.engine.cuda.experts import CudaDeviceExperts
-
-        assert self.cuda is not None
-        return CudaDeviceExperts(operator.backend.matrices, at_device, self.cuda.device)
-
-    def _cpu_home(self, operator: ExpertsOperator, threads: int) -> DeviceExperts:
-        from ktbench.engine.fused import FusedExperts
-
+            device = self.cuda.device
+            return lambda operator, at_device: CudaDeviceExperts(operator.backend.matrices, at_device, device)
         assert self.host is not None
-        assert isinstance(operator.fused, FusedExperts)
-        return SameMemory(self.host.at_device(operator.fused, threads))
+        host, threads = self.host, len(self.threads.roles(engine).device)
+        return lambda operator, _: SameMemory(host.at_device(cast("FusedExperts", operator.fused), threads))

@@ -5,7 +5,7 @@ Letters: T tokens of a call, k experts of a token, E experts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -53,11 +53,10 @@ class Residence:
         self.served[1].add_((devices >= 0).sum())
         return hosts, devices
 
-    def move(self, moves: Iterable[Move]) -> None:
-        """Carry out moves of this layer."""
-        for move in moves:
-            self.at_device[move.come] = True
-            self.at_device[move.go] = False
+    def move(self, move: Move) -> None:
+        """Carry out a move of this layer."""
+        self.at_device[move.come] = True
+        self.at_device[move.go] = False
 
 
 class DeviceExperts(Protocol):
@@ -110,7 +109,7 @@ class DevicePlacement:
                 self._dynamic.note(layer, selected.ids.numpy(force=True))
         self._steps += 1
         for move in self._dynamic.moves(self._steps):
-            self._residences[move.layer].move([move])
+            self._residences[move.layer].move(move)
             self._homes[move.layer].move(move)
             self._moved += 1
 

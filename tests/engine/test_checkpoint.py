@@ -15,11 +15,10 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from ktbench.engine.checkpoint import inspect_checkpoint
-from ktbench.engine.load import load
 from ktbench.engine.weight_plan import Packing
 from tests.engine.families.plain import build
 from tests.engine.prompts import together
-from tests.engine.tiny import PACKABLE, decode, prefill, run, spec, tiny_model
+from tests.engine.tiny import PACKABLE, decode, load, prefill, run, spec, tiny_model
 
 FAMILIES = ["deepseek_v2_lite", "deepseek_v3", "glm_4_5_air", "gpt_oss_20b", "minimax_m2", "mixtral_8x7b"]
 FAMILIES += ["qwen2_57b_a14b", "qwen3_30b_a3b"]
@@ -80,14 +79,14 @@ BAD: dict[str, tuple[dict[str, Change], str]] = {
         {CONFIG: lambda held: json.dumps(json.loads(held) | {"quantization_config": {"quant_method": "fp8"}}).encode()},
         "weights quantised by fp8, allowed are bf16",
     ),
-    "truncated": ({WEIGHTS: lambda held: held[:-1]}, r"model.safetensors: truncated, holds [\d,]+ of [\d,]+ bytes"),
-    "truncated in the header": ({WEIGHTS: lambda held: held[:20]}, "model.safetensors: truncated, its header does not"),
-    "empty": ({WEIGHTS: lambda held: b""}, "model.safetensors: truncated"),
-    "longer": ({WEIGHTS: lambda held: held + b"0"}, "model.safetensors: damaged, holds"),
-    "no header": ({WEIGHTS: lambda held: held[:8] + b"abcd" + held[12:]}, "model.safetensors: damaged, its header"),
+    "truncated": ({WEIGHTS: lambda held: held[:-1]}, "model.safetensors: truncated or damaged"),
+    "truncated in the header": ({WEIGHTS: lambda held: held[:20]}, "model.safetensors: truncated or damaged"),
+    "empty": ({WEIGHTS: lambda held: b""}, "model.safetensors: truncated or damaged"),
+    "longer": ({WEIGHTS: lambda held: held + b"0"}, "model.safetensors: truncated or damaged"),
+    "no header": ({WEIGHTS: lambda held: held[:8] + b"abcd" + held[12:]}, "model.safetensors: truncated or damaged"),
     "no offsets": (
         {WEIGHTS: lambda held: (16).to_bytes(8, "little") + b'{"a": {"b": 12}}'},
-        "model.safetensors: damaged, its header",
+        "model.safetensors: truncated or damaged",
     ),
     "pickled": ({WEIGHTS: lambda held: None, "pytorch_model.bin": lambda held: b"0"}, "pickles are never read"),
     "no weights": ({WEIGHTS: lambda held: None}, "no weights there"),

@@ -12,7 +12,6 @@ from transformers import PreTrainedModel
 
 from ktbench.engine.experts import ExpertsOperator, MoERuntimeState, OriginalExperts
 from ktbench.engine.forms import ExpertsPosition, is_experts
-from ktbench.engine.load import load
 from ktbench.engine.observe import ExpertsReference
 from ktbench.engine.protocol import Unsupported
 from ktbench.engine.routing import Routing
@@ -22,7 +21,7 @@ from ktbench.spec.run_spec import WorkloadSpec
 from tests.engine.engines import TOLERANCE, cell, changed, engine_for, logits, relative
 from tests.engine.families.plain import build, experts_of
 from tests.engine.prompts import together
-from tests.engine.tiny import decode, logits_of_steps, prefill, run, spec, tiny_model
+from tests.engine.tiny import decode, load, logits_of_steps, prefill, run, spec, tiny_model
 
 TOKENS, EXPERTS, TOP_K, LAYERS = 5, 8, 4, 3
 

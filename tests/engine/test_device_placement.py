@@ -112,7 +112,7 @@ def test_the_device_serves_what_was_selected_of_its_experts(split: Split, ratio:
     placement = split.placed("front_loading", ratio)
     workload = decode(batch=3, steps=4, routing="zipf")
     counted = moved(split.system, split.cell(workload, packed_dense=lean, placement=placement))
-    residents = split.system._residents
+    residents = split.system._placement
     assert residents is not None
     expected = sum(
         int(residence.at_device[selected.ids].sum())
@@ -178,7 +178,7 @@ def test_a_profile_of_another_model_is_refused(split: Split, tmp_path: Path) -> 
 def test_frequency_places_what_was_counted_most(split: Split) -> None:
     split.system.configure(split.cell(decode(), placement=split.placed("frequency", 0.25)))
     counts = np.load(split.profile)["counts"]
-    residents = split.system._residents
+    residents = split.system._placement
     assert residents is not None
     at_device = torch.stack([residence.at_device for residence in residents._residences]).numpy()
     assert counts[at_device].min() >= counts[~at_device].max()

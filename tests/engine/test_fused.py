@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from ktbench.engine.load import load
 from ktbench.engine.weight_plan import Packing
-from tests.engine.tiny import PACKABLE, decode, logits_of_steps, prefill, run, spec, tiny_model
+from tests.engine.tiny import PACKABLE, decode, load, logits_of_steps, prefill, run, spec, tiny_model
 
 kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built")
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ktbench.engine.decode.program import Program
+from ktbench.engine.decode.program import StepRecorder
 from ktbench.engine.generate import Generator, Sampling, open_generator
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.spec.engine import PlacementSpec
@@ -122,8 +122,8 @@ def test_one_recording_serves_batch_after_batch(
     answering: Generator, network: PreTrainedModel, model: ModelSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replays: list[int] = []
-    replay = Program.replay
-    monkeypatch.setattr(Program, "replay", lambda self: (replays.append(id(self)), replay(self))[1])
+    replay = StepRecorder.replay
+    monkeypatch.setattr(StepRecorder, "replay", lambda self: (replays.append(id(self)), replay(self))[1])
     answering.use(cell(model, WORK))
     answering.use(cell(model, WORK, avx512=True, packed_dense=True))
     for seed, lengths in enumerate(((12, 9, 5), (3, 4, 6), (7, 1), (2, 11, 8))):

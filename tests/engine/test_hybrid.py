@@ -9,13 +9,12 @@ import pytest
 import torch
 
 from ktbench.engine.hybrid import HybridEngine
-from ktbench.engine.load import load
 from ktbench.engine.protocol import Observation, Unsupported
 from ktbench.engine.routing import Routing as Selected
 from ktbench.engine.work import active_experts
 from ktbench.spec.run_spec import Routing, WorkloadSpec
 from tests.engine.arrays import relative
-from tests.engine.tiny import NAMES, decode, prefill, run, spec, tiny_model
+from tests.engine.tiny import NAMES, decode, load, prefill, run, spec, tiny_model
 
 TOLERANCE = 0.01  # the default of MeasureSpec
 

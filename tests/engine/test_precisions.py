@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from ktbench.engine.load import load
 from ktbench.engine.load_layer import OwnLayer, load_layer
 from ktbench.engine.protocol import HostRole, System, Unsupported
 from ktbench.engine.weight_plan import Packing
@@ -21,7 +20,7 @@ from ktbench.spec.weights import Precision, expert_bytes
 from tests.engine.arrays import relative
 from tests.engine.test_fused import AMX, AVX512
 from tests.engine.test_layer import exact
-from tests.engine.tiny import decode, layer, prefill, run, spec, tiny_model
+from tests.engine.tiny import decode, layer, load, prefill, run, spec, tiny_model
 
 kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built")
 

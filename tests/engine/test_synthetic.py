@@ -11,11 +11,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from ktbench.engine.experts import OriginalExperts
 from ktbench.engine.forms import is_experts
-from ktbench.engine.load import load
 from ktbench.engine.synthetic import PassingExperts, WeightPool
 from ktbench.engine.weight_plan import Packing
 from tests.engine.families.plain import build
-from tests.engine.tiny import NAMES, tiny_model
+from tests.engine.tiny import NAMES, load, tiny_model
 
 
 def state(name: str, seed: int = 0, **changes: Any) -> dict[str, torch.Tensor]:

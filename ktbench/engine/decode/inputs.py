@@ -59,15 +59,10 @@ def fixed_cache(layers: Sequence[CacheLayerMixin], room: int, slot: Tensor) -> C
 
 
 def _fixed(layer: CacheLayerMixin, room: int, slot: Tensor) -> FixedLayer:
-    if type(layer).__name__ not in _PLAIN or layer.keys is None:
+    if type(layer).__name__ not in _PLAIN or layer.keys is None or layer.values is None:
         raise ValueError(f"a {type(layer).__name__} is not plain keys and values")
-    return FixedLayer(_roomy(layer.keys, room), _roomy(layer.values, room), slot)
-
-
-def _roomy(held: Tensor | None, room: int) -> Tensor:
-    assert held is not None
-    batch, heads, _, width = held.shape
-    return torch.zeros(batch, heads, room, width, dtype=held.dtype, device=held.device)
+    keys, values = (held.new_zeros(*held.shape[:2], room, held.shape[3]) for held in (layer.keys, layer.values))
+    return FixedLayer(keys, values, slot)
 
 
 def fill(cache: Cache, layers: Sequence[Any]) -> None:

@@ -75,9 +75,9 @@ class Recording(Protocol):
 class ProgramRecording:
     """Steps of a device role on CPU cores."""
 
-    def __init__(self, network: nn.Module, recorder: CallRecorder, lower: Lowering | None) -> None:
+    def __init__(self, network: nn.Module, recorder: CallRecorder, lower: Lower | None) -> None:
         self._network, self._recorder, self._lower, self.watch = network, recorder, lower, recorder.watch
-        self.program = Program([], [], [])
+        self._steps: StepRecorder | None = None
 
     def record(self, run: Callable[[], Tensor]) -> Tensor:
         """See `Recording`."""
@@ -88,16 +88,18 @@ class ProgramRecording:
                 result = run()
         finally:
             self._recorder.sink = None
-        self.program = recorder.program()
+        self._steps = recorder
         return result
 
     def replay(self) -> None:
         """See `Recording`."""
-        self.program.replay()
+        assert self._steps is not None
+        self._steps.replay()
 
     def replay_timed(self) -> list[Segment]:
         """See `Recording`."""
-        return self.program.replay_timed()
+        assert self._steps is not None
+        return self._steps.replay_timed()
 
 
 Call = Callable[[], object]
@@ -121,15 +123,25 @@ class NotRecordable(Exception):
     """The step does something that a replay would not do again; the text is the reason."""
 
 
-class Program:
-    """A recorded step."""
+# Whether all tensors in a nest of arguments stay as they are in every replay.
+IsConstant = Callable[[Any], bool]
+# A better way to do an operation that was recorded with these arguments and this result; None where there is none.
+Lower = Callable[[Any, tuple[Any, ...], dict[str, Any], Tensor, IsConstant], Call | None]
 
-    def __init__(self, calls: Sequence[Call], positions: Sequence[Where], kept: Sequence[object]) -> None:
-        self._calls, self._positions = tuple(calls), tuple(positions)
-        self._kept = tuple(kept)  # the memory that the calls read and write
 
-    def __len__(self) -> int:
-        return len(self._calls)
+class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records the operations that run inside it, in order, and where; they are carried out as well. Replays them.
+
+    What is computed from `constants` alone stays as it is. `lower` may give a faster way to do an operation.
+    """
+
+    def __init__(self, watch: Watch, constants: Iterable[Tensor] = (), lower: Lower | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._watch, self._lower = watch, lower
+        self._constant = _storages(list(constants))
+        self._calls: list[Call] = []
+        self._positions: list[Where] = []
+        self._kept: list[object] = []  # the memory that the calls read and write
 
     def replay(self) -> None:
         """Do the step once more on whatever its inputs hold now."""
@@ -138,32 +150,7 @@ class Program:
 
     def replay_timed(self) -> list[Segment]:
         """The same, with the time of every stretch of calls that belong together."""
-        return timed(list(zip(self._calls, self._positions, strict=True)))
-
-
-# Whether all tensors in a nest of arguments stay as they are in every replay.
-IsConstant = Callable[[Any], bool]
-# A better way to do an operation that was recorded with these arguments and this result; None where there is none.
-Lowering = Callable[[Any, tuple[Any, ...], dict[str, Any], Tensor, IsConstant], Call | None]
-
-
-class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records the operations that run inside it, in order, and where; they are carried out as well.
-
-    What is computed from `constants` alone stays as it is. `lower` may give a faster way to do an operation.
-    """
-
-    def __init__(self, watch: Watch, constants: Iterable[Tensor] = (), lower: Lowering | None = None) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._watch, self._lower = watch, lower
-        self._constant = _storages(list(constants))
-        self._calls: list[Call] = []
-        self._positions: list[Where] = []
-        self._kept: list[object] = []
-
-    def program(self) -> Program:
-        """What was recorded so far."""
-        return Program(self._calls, self._positions, self._kept)
+        return timed(zip(self._calls, self._positions, strict=True))
 
     def note(self, call: Call, *memory: object) -> None:
         """Record a call that PyTorch does not see and that was made already; `memory` is kept alive for it."""

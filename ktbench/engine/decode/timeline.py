@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from time import perf_counter_ns
 from typing import Any
 
@@ -115,16 +116,11 @@ class Watch:
 
 def joined(segments: list[Segment]) -> list[Segment]:
     """Neighbours that are the same work become one."""
-    merged: list[Segment] = []
-    for segment in segments:
-        if merged and merged[-1].where == segment.where:
-            merged[-1] = Segment(segment.where, merged[-1].begin_ns, segment.end_ns)
-        else:
-            merged.append(segment)
-    return merged
+    runs = [list(run) for _, run in groupby(segments, key=lambda segment: segment.where)]
+    return [Segment(run[0].where, run[0].begin_ns, run[-1].end_ns) for run in runs]
 
 
-def timed(calls: list[tuple[Callable[[], object], Where]]) -> list[Segment]:
+def timed(calls: Iterable[tuple[Callable[[], object], Where]]) -> list[Segment]:
     """Make calls one after the other and take their times."""
     segments = []
     for call, where in calls:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from ktbench.engine.cuda.graph import Graph
-from ktbench.engine.decode.program import Program, StepRecorder
+from ktbench.engine.decode.program import StepRecorder
 from ktbench.engine.decode.timeline import Watch
 from ktbench.engine.forms import ExpertMatrices
 from ktbench.engine.routing import Routing
@@ -53,7 +53,7 @@ class _Recorded:
     """A graph whose stream is the program of a recorder."""
 
     def __init__(self) -> None:
-        self.program = Program([], [], [])
+        self.program = StepRecorder(Watch())
 
     def replay(self) -> None:
         self.program.replay()
@@ -89,7 +89,7 @@ class FakeDevice:
         try:
             with self._recorder:
                 yield graph
-            graph.program = self._recorder.program()
+            graph.program = self._recorder
         finally:
             self._recorder = None
 

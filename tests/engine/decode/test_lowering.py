@@ -13,7 +13,7 @@ from torch.nn.functional import embedding, linear
 pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
 
 from ktbench.engine.decode.lowering import Lowering
-from ktbench.engine.decode.program import CallRecorder, NotRecordable, Program, StepRecorder
+from ktbench.engine.decode.program import CallRecorder, NotRecordable, StepRecorder
 from ktbench.engine.decode.timeline import Watch
 from ktbench.engine.dense import DenseHost
 from tests.engine.engines import needs_avx512
@@ -34,11 +34,11 @@ def lowering() -> Lowering:
     return Lowering(DenseHost(1, "bf16", CallRecorder(), keeps_original=True))
 
 
-def recorded(code: Callable[[], Tensor], lower: Lowering | None, *constants: Tensor) -> tuple[Program, Tensor]:
+def recorded(code: Callable[[], Tensor], lower: Lowering | None, *constants: Tensor) -> tuple[StepRecorder, Tensor]:
     recorder = StepRecorder(Watch(), constants, lower)
     with recorder:
         result = code()
-    return recorder.program(), result
+    return recorder, result
 
 
 def is_near(seen: Tensor, truth: Tensor) -> bool:
@@ -49,14 +49,14 @@ def drawn(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).bfloat16()
 
 
-def is_native(program: Program) -> bool:
+def is_native(program: StepRecorder) -> bool:
     """Whether the only call is no operation of PyTorch."""
     [call] = program._calls
     called = call.func if isinstance(call, partial) else call
     return not isinstance(called, torch._ops.OpOverload) and "_compute_and_copy" not in str(called)
 
 
-def record(code: Callable[[], Tensor], *constants: Tensor) -> tuple[Program, Tensor, bool]:
+def record(code: Callable[[], Tensor], *constants: Tensor) -> tuple[StepRecorder, Tensor, bool]:
     """The program, its result, and whether its only call is native."""
     lowering = Lowering(DenseHost(1, "bf16", CallRecorder(), keeps_original=False))
     program, result = recorded(code, lowering, *constants)

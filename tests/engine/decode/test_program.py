@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ktbench.engine.decode.lazy import LazyTensor
-from ktbench.engine.decode.program import CallRecorder, NotRecordable, Program, StepRecorder
+from ktbench.engine.decode.program import CallRecorder, NotRecordable, StepRecorder
 from ktbench.engine.decode.timeline import Watch, Where
 
 Code = Callable[[Tensor], Tensor]
@@ -23,11 +23,11 @@ def _inference() -> Iterator[None]:
         yield
 
 
-def _record(code: Code, inputs: Tensor) -> tuple[Program, Tensor]:
+def _record(code: Code, inputs: Tensor) -> tuple[StepRecorder, Tensor]:
     recorder = StepRecorder(Watch())
     with recorder:
         result = code(inputs)
-    return recorder.program(), result
+    return recorder, result
 
 
 CODES: dict[str, Code] = {
@@ -80,7 +80,7 @@ def test_any_sequence_replays(names: list[str]) -> None:
 
 def test_views_and_memory_alone_are_no_calls() -> None:
     program, _ = _record(lambda x: torch.empty_like(x).view(8, 4).T.detach(), torch.randn(4, 8))
-    assert len(program) == 0
+    assert len(program._calls) == 0
 
 
 @pytest.mark.parametrize("code", [lambda x: x * x.sum().item(), lambda x: x[x[:, 0] > 0], torch.nonzero])
@@ -113,7 +113,7 @@ def test_calls_that_pytorch_does_not_see_are_replayed_in_their_place() -> None:
         recorder.note(native, doubled, out)
         result = out * 3
     x.fill_(5)
-    recorder.program().replay()
+    recorder.replay()
     assert torch.equal(result, torch.full((4,), 33.0))
     assert order == ["native", "native"]
 
@@ -128,7 +128,7 @@ def test_timed_replay_says_where_time_went() -> None:
         watch.enter(Where("head"))
         _ = y.sum()
         watch.leave()
-    segments = recorder.program().replay_timed()
+    segments = recorder.replay_timed()
     assert [segment.where for segment in segments] == [Where("attention", 0), Where("head")]
     assert all(segment.begin_ns <= segment.end_ns for segment in segments)
     assert segments[0].end_ns <= segments[1].begin_ns
@@ -190,5 +190,5 @@ def test_a_recorder_replays_what_the_tape_did_in_its_place() -> None:
         call_recorder.do(lambda: out.numpy().__setitem__(slice(None), doubled.numpy()), doubled, out)
         result = out + 1
     x.fill_(5)
-    recorder.program().replay()
+    recorder.replay()
     assert result.tolist() == [11, 11, 11]

@@ -15,14 +15,13 @@ from transformers import PreTrainedModel
 from ktbench.engine.experts import ExpertsOperator
 from ktbench.engine.forms import is_experts
 from ktbench.engine.hybrid import HybridEngine
-from ktbench.engine.load import load
 from ktbench.engine.weight_plan import Packing
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import WorkloadSpec
 from tests.engine.families.plain import Late, build
 from tests.engine.families.zoo import FAMILIES, TOP_K, VOCAB, tiny
 from tests.engine.prompts import together
-from tests.engine.tiny import decode, prefill, run, spec
+from tests.engine.tiny import decode, load, prefill, run, spec
 
 kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
 pytestmark = pytest.mark.peers

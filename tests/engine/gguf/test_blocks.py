@@ -14,7 +14,6 @@ from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.dense import DenseHost
 from ktbench.engine.gguf.export import export_gguf
 from ktbench.engine.hybrid import HybridEngine
-from ktbench.engine.load import load
 from ktbench.engine.weight_plan import Packing
 from ktbench.run.check import check, check_the_check
 from ktbench.spec.record import Outcome, collect, dishonest
@@ -26,7 +25,7 @@ from tests.engine.gguf.rounding import MATRICES, PRECISIONS, UNQUANTISED, blocks
 from tests.engine.gguf.tinies import FAMILIES, tiny_of
 from tests.engine.prompts import together
 from tests.engine.test_packed_dense import packed_layers, stored
-from tests.engine.tiny import decode, prefill, run, spec
+from tests.engine.tiny import decode, load, prefill, run, spec
 
 pytestmark = needs_avx512()
 

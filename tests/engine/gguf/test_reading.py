@@ -20,7 +20,6 @@ from ktbench.engine.checkpoint import inspect_checkpoint
 from ktbench.engine.forms import ExpertBlocks, ExpertMatrices, is_experts, read_form
 from ktbench.engine.gguf.export import export_gguf
 from ktbench.engine.gguf.reading import GgufModel, numbers
-from ktbench.engine.load import load
 from ktbench.engine.weight_plan import Packing, WeightPlan
 from ktbench.spec.run_spec import ModelSpec
 from tests.engine.gguf.rounding import (
@@ -36,7 +35,7 @@ from tests.engine.gguf.rounding import (
 from tests.engine.gguf.tinies import FAMILIES, tiny_of
 from tests.engine.gguf.written import METADATA, Written
 from tests.engine.prompts import together
-from tests.engine.tiny import decode, prefill, run, spec
+from tests.engine.tiny import decode, load, prefill, run, spec
 
 
 @pytest.mark.parametrize("kind", ["BF16", "Q8_0", "Q4_0"])
