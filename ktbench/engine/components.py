@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from transformers import PreTrainedModel
 
-from ktbench.engine.decode.program import ProgramRecording, Recording
+from ktbench.engine.decode.program import ProgramRecording, StepRecording
 from ktbench.engine.decode.step import DecodeState, ReplayDecoder
 from ktbench.engine.device_placement import MakeDeviceExperts, SameMemory
 from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
@@ -68,7 +68,7 @@ class EngineComponents:
     def switch(self, engine: EngineSpec, deferral: int, skipping: int) -> None:
         """From now on the experts run as `engine` says; raises ValueError where their weights were not kept at load."""
         state, host = self.state, self.host
-        state.fused, state.apart = engine.fused, engine.fused and host is not None and host.apart
+        state.fused, state.concurrent = engine.fused, engine.fused and host is not None and host.concurrent
         state.deferral, state.skipping = deferral, skipping
         _ = self.operators[0].backend
         if host is not None and state.fused:
@@ -76,7 +76,7 @@ class EngineComponents:
         if self.device is not None:
             self.device.lean = engine.packed_dense
 
-    def _recording(self) -> Recording:
+    def _recording(self) -> StepRecording:
         """How decode steps are recorded."""
         if self.cuda is not None:
             return self.cuda.recording(self.state.counted)

@@ -48,13 +48,13 @@ class MoERuntimeState:
     """How the current forward pass treats the experts; one object, shared by the operators of all layers.
 
     `routing` is that of the pass, in place of the routers', where it is not None; `record` collects the routing of
-    calls where it is not None. `apart` is whether host and device role work at the same time. `carried` is what a layer
-    deferred and the next one adds, `tap` sees every call of a backend.
+    calls where it is not None. `concurrent` is whether host and device role work at the same time. `carried` is what a
+    layer deferred and the next one adds, `tap` sees every call of a backend.
     """
 
     recorder: CallRecorder = field(default_factory=CallRecorder)
     fused: bool = False
-    apart: bool = False
+    concurrent: bool = False
     deferral: int = 0
     skipping: int = 0
     routing: PassRouting | None = None
@@ -73,7 +73,7 @@ class ExpertsOperator(nn.Module):
 
     With Expert Deferral layer l gives R_imm[l](x_l) + R_def[l-1](x_[l-1]); residual and shared expert are added by the
     block around it (KTransformers, section 4.1). The last MoE layer defers nothing. Neither deferral nor skipping
-    renormalises. With the roles apart the result is a tensor that is waited for when it is first used.
+    renormalises. With concurrent roles the result is a tensor that is waited for when it is first used.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class ExpertsOperator(nn.Module):
         if state.record is not None:
             state.record.append(routing)
         fetch = self._begin(hidden, routing)
-        if not state.apart:
+        if not state.concurrent:
             return fetch()
         return LazyTensor(fetch, hidden.shape, hidden.dtype, hidden.device)
 
@@ -159,8 +159,8 @@ class SharedExpert(nn.Module):
         self._where = Where("shared", layer)
 
     def forward(self, hidden: Tensor, *others: Any, **named: Any) -> Tensor:
-        """What the original gives; with the roles apart a tensor that is computed when it is first used."""
-        if not self.state.apart:
+        """What the original gives; with concurrent roles a tensor that is computed when it is first used."""
+        if not self.state.concurrent:
             return self._run(hidden, *others, **named)
         run = partial(self._run, hidden, *others, **named)
         return LazyTensor(run, hidden.shape, hidden.dtype, hidden.device, waits=False)

@@ -45,11 +45,11 @@ class KernelChoice:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExpertExecutor:
-    """Who runs experts: `apart` is a pool that works on while its caller does something else."""
+    """Who runs experts: `concurrent` is a pool that works on while its caller does something else."""
 
     team: Team
     recorder: CallRecorder
-    apart: bool = False
+    concurrent: bool = False
 
 
 class FusedExperts(Backend):
@@ -71,7 +71,7 @@ class FusedExperts(Backend):
 
     def start(self, hidden: Tensor, routing: Routing) -> Fetch:
         """Submits the same; on shared cores it is done here, as no thread is free to run it meanwhile."""
-        if not self._executor.apart:
+        if not self._executor.concurrent:
             return super().start(hidden, routing)
         hidden = hidden.contiguous()
         output = torch.empty_like(hidden)
@@ -134,11 +134,13 @@ class FusedExperts(Backend):
 class FusedHost:
     """The fused layers of a model, packed alike, and the threads that they share.
 
-    On shared cores those are PyTorch's own; `apart` gives the host role a pool, with a thread on each of `cpus`.
+    On shared cores those are PyTorch's own; `concurrent` gives the host role a pool, with a thread on each of `cpus`.
     """
 
-    def __init__(self, cpus: tuple[int, ...], packing: Packing, recorder: CallRecorder, *, apart: bool = False) -> None:
-        self.packing, self.apart = packing, apart
+    def __init__(
+        self, cpus: tuple[int, ...], packing: Packing, recorder: CallRecorder, *, concurrent: bool = False
+    ) -> None:
+        self.packing, self.concurrent = packing, concurrent
         self._cpus, self._recorder = cpus, recorder
         self._executor = self._new_executor()
         self._layers: list[FusedExperts] = []
@@ -150,11 +152,11 @@ class FusedHost:
         return self._executor.team
 
     def _new_executor(self) -> ExpertExecutor:
-        if not self.apart:
+        if not self.concurrent:
             return ExpertExecutor(team=OpenMPTeam(len(self._cpus)), recorder=self._recorder)
         with reach(self._cpus):
             pool = ThreadPool(list(self._cpus), _SPIN_US, own=True)
-        return ExpertExecutor(team=pool, recorder=self._recorder, apart=True)
+        return ExpertExecutor(team=pool, recorder=self._recorder, concurrent=True)
 
     def pack(self, store: PackableStore, form: ExpertsForm, layer: int = 0) -> FusedExperts:
         """Packs the experts of one decoder layer, one after the other: `store` need not hold more than one."""
@@ -225,7 +227,7 @@ def bits(tensor: Tensor) -> NDArray[Any]:
 
 
 def _write(packed: PackedExperts, i: int, expert: ExpertMatrices | ExpertBlocks, team: Team) -> None:
-    """Rows may lie apart, their elements may not: what is held transposed is copied here."""
+    """Rows may have gaps between them, elements of a row may not: what is held transposed is copied here."""
     parts = {} if expert.biases is None else expert.biases._asdict()
     biases = {f"{name}_bias": bias.detach().float().contiguous().numpy() for name, bias in parts.items()}
     if isinstance(expert, ExpertBlocks):

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ktbench.engine.components import EngineComponents
-from ktbench.engine.decode.batch import Batch, RunnerPool
+from ktbench.engine.decode.batch import GenerationBatch, RunnerPool
 from ktbench.engine.decode.step import Forward
 from ktbench.engine.device_placement import detach
 from ktbench.engine.load import load_components
@@ -152,7 +152,7 @@ class Generator:
         """Release weights and threads."""
         del self._components, self._forward, self._pool
 
-    def _begin(self, prompts: Sequence[Ids], room: int) -> tuple[Tensor, Batch]:
+    def _begin(self, prompts: Sequence[Ids], room: int) -> tuple[Tensor, GenerationBatch]:
         """Logits [B, V] after one pass over prompts, padded in front, and their batch with `room` for more tokens."""
         lengths = _lengths(prompts, "prompt")
         padding = torch.tensor([max(lengths) - one for one in lengths], device=self._device)
@@ -164,7 +164,7 @@ class Generator:
         logits = self._checked(forward.onward(ids))
         self._switch(acts=True)
         runner = self._pool.begin(room, recorded=room > 1 and (engine.packed_dense or engine.cuda_graph))
-        return logits, Batch(self._pool, runner, len(prompts))
+        return logits, GenerationBatch(self._pool, runner, len(prompts))
 
     def _switch(self, *, acts: bool) -> None:
         """A pass begins, in which deferral and skipping act or do not."""
@@ -179,7 +179,7 @@ class Generator:
         self._switch(acts=configured(self._engine).defer_prefill)
         return self._checked(self.network(input_ids=ids, use_cache=False, logits_to_keep=kept).logits)
 
-    def _step(self, batch: Batch, ids: Ids) -> Tensor:
+    def _step(self, batch: GenerationBatch, ids: Ids) -> Tensor:
         return self._checked(batch.step(torch.tensor(ids, device=self._device)))
 
     def _checked(self, logits: Tensor) -> Tensor:

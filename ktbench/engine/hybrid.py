@@ -157,7 +157,9 @@ class HybridEngine(ReplaySystem):
         if host is not None:
             host.team.spans()  # of the steps before
         segments = self._replayed.watched()
-        jobs = host.team.spans() if host is not None and self._components.state.apart else np.empty((0, 3), np.int64)
+        jobs = (
+            host.team.spans() if host is not None and self._components.state.concurrent else np.empty((0, 3), np.int64)
+        )
         on_time = self._components.state.deferral < self.model.shape.top_k
         return timeline(self._engine.label, segments, jobs, on_time=on_time)
 
@@ -173,7 +175,7 @@ class HybridEngine(ReplaySystem):
         """See `System`."""
         components = self._components
         counted = components.counters() | ({} if self._placement is None else dict(self._placement.counters()))
-        if components.state.apart and components.host is not None:
+        if components.state.concurrent and components.host is not None:
             counted["host_busy_ns"] = components.host.team.busy_ns
             if components.cuda is None:  # a CUDA device waits unseen
                 counted["device_wait_ns"] = components.state.recorder.waited_ns

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ktbench.engine.experts import Backend
 from ktbench.engine.observe import ExpertsReference, Observer
-from ktbench.engine.protocol import Observation, Unsupported, configured, require
+from ktbench.engine.protocol import ExpertsObservation, Unsupported, configured, require
 from ktbench.engine.routing import Routing
 from ktbench.engine.work import ExpertsWork, layer_work, mean_work
 from ktbench.engine.workload.routing import layer_selections
@@ -162,7 +162,7 @@ class LayerSystem:
         self._steps: list[_Prepared] = []
         self._output = torch.empty(0)
         self._reference: ExpertsReference | None = None
-        self._observed: Observation | None = None
+        self._observed: ExpertsObservation | None = None
         self._done = self._observations = 0
 
     def configure(self, spec: RunSpec) -> None:
@@ -215,7 +215,7 @@ class LayerSystem:
         """See `System`."""
         return self._output.float().numpy()
 
-    def observe(self) -> tuple[Observation, ...]:
+    def observe(self) -> tuple[ExpertsObservation, ...]:
         """See `System`."""
         self._observations += 1  # other tokens each time
         last = self._steps[self._done - 1]
@@ -227,7 +227,7 @@ class LayerSystem:
         self._reference = ExpertsReference(last.backend.matrices, torch.from_numpy(self._observed.hidden))
         return tuple(observer.seen)
 
-    def reference(self, observation: Observation) -> NDArray[np.float32]:
+    def reference(self, observation: ExpertsObservation) -> NDArray[np.float32]:
         """See `System`. Raises ValueError for tokens that are not those of the last observation."""
         if self._reference is None or self._observed is None or observation.hidden is not self._observed.hidden:
             raise ValueError("a layer has a reference for the tokens of its last observation alone")

@@ -90,7 +90,7 @@ def open_host(cpus: tuple[int, ...], plan: WeightPlan, recorder: CallRecorder) -
     from ktbench.engine.fused import FusedHost  # needs the kernel extension, base does not
 
     assert plan.packing is not None
-    return FusedHost(cpus, plan.packing, recorder, apart=plan.engine.apart)
+    return FusedHost(cpus, plan.packing, recorder, concurrent=plan.engine.roles_concurrent)
 
 
 def open_cuda(recorder: CallRecorder) -> CudaRole:

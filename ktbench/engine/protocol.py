@@ -42,7 +42,7 @@ class Unsupported(Exception):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Observation:
+class ExpertsObservation:
     """One call of the routed experts of one layer: a seeded sample of its tokens (T).
 
     `layer` counts the decoder layers from 0. `hidden` and `output` are [T, hidden], `ids` and `gates` [T, k]; under
@@ -74,10 +74,10 @@ class System(Protocol):
     def logits(self) -> NDArray[np.float32]:
         """[batch, vocab] at the last position of the last step; of a layer its output [batch, hidden]."""
 
-    def observe(self) -> tuple[Observation, ...]:
+    def observe(self) -> tuple[ExpertsObservation, ...]:
         """Repeat the last step, untimed, with a tap on every experts call; empty where a peer shows none."""
 
-    def reference(self, observation: Observation) -> NDArray[np.float32]:
+    def reference(self, observation: ExpertsObservation) -> NDArray[np.float32]:
         """[T, hidden]: the experts' output for the very inputs of an observation, in float32.
 
         The weights are those that are stored: quantised ones count as what they stand for. Of a layer only the last
@@ -87,7 +87,7 @@ class System(Protocol):
     def counters(self) -> Mapping[str, int]:
         """Cumulative counts by counter name: those of the feature table and others. What is not counted is absent.
 
-        Where the roles are apart `host_busy_ns` is the time in which routed experts ran on the host and
+        Where the roles are concurrent, `host_busy_ns` is the time in which routed experts ran on the host and
         `device_wait_ns` that in which the device role did nothing but wait for them.
         """
 

@@ -15,7 +15,7 @@ from ktbench.engine.decode.timeline import Segment
 from ktbench.engine.experts import Tap
 from ktbench.engine.forms import ExpertStore
 from ktbench.engine.observe import ExpertsReference, Observer
-from ktbench.engine.protocol import Observation, configured
+from ktbench.engine.protocol import ExpertsObservation, configured
 from ktbench.engine.workload_trace import TraceCache, WorkloadTrace
 from ktbench.spec.run_spec import ModelSpec
 
@@ -95,14 +95,14 @@ class ReplaySystem(ABC):
         """See `System`."""
         return self._replayed.logits.float().numpy(force=True)
 
-    def observe(self) -> tuple[Observation, ...]:
+    def observe(self) -> tuple[ExpertsObservation, ...]:
         """See `System`."""
         self._observed += 1  # other tokens each time
         observer = Observer(self._traced.workload.seed, self._observed)
         self._replayed.repeat(self._tapped(observer))
         return tuple(observer.seen)
 
-    def reference(self, observation: Observation) -> NDArray[np.float32]:
+    def reference(self, observation: ExpertsObservation) -> NDArray[np.float32]:
         """See `System`."""
         hidden = torch.from_numpy(observation.hidden)
         return ExpertsReference(self._experts_of(observation.layer), hidden).of(observation)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ktbench.engine.hybrid import HybridEngine
-from ktbench.engine.protocol import Observation, Unsupported
+from ktbench.engine.protocol import ExpertsObservation, Unsupported
 from ktbench.engine.routing import Routing as Selected
 from ktbench.engine.work import active_experts
 from ktbench.spec.run_spec import Routing, WorkloadSpec
@@ -56,13 +56,13 @@ def test_observations_sample_other_tokens_each_time_and_the_same_in_every_layer(
         assert not np.array_equal(one.hidden, other.hidden)
 
 
-def dropped(seen: Observation) -> Observation:
+def dropped(seen: ExpertsObservation) -> ExpertsObservation:
     gates = seen.gates.copy()
     gates[:, 0] = 0
     return replace(seen, gates=gates)
 
 
-def swapped(seen: Observation) -> Observation:
+def swapped(seen: ExpertsObservation) -> ExpertsObservation:
     return replace(seen, ids=seen.ids[:, [1, 0, 2, 3]])
 
 

@@ -19,7 +19,7 @@ from ktbench.engine.cuda.stream import CurrentStream, Stream
 from ktbench.engine.decode.inputs import StepInputs
 from ktbench.engine.decode.lazy import Fetch
 from ktbench.engine.decode.program import CallRecorder
-from ktbench.engine.decode.timeline import Watch, Where
+from ktbench.engine.decode.timeline import ModuleWatch, Where
 from ktbench.engine.experts import Backend, OriginalExperts
 from ktbench.engine.forms import ExpertMatrices
 from ktbench.engine.routing import Routing
@@ -117,7 +117,7 @@ class HostOffloadBackend:
     Submit and wait are host functions in the stream, so Python never blocks and a captured call needs none of it.
     """
 
-    def __init__(self, experts: HostExperts, stream: Stream, staging: Staging, watch: Watch, layer: int) -> None:
+    def __init__(self, experts: HostExperts, stream: Stream, staging: Staging, watch: ModuleWatch, layer: int) -> None:
         self._experts, self._stream, self._staging = experts, stream, staging
         self._watch, self._where = watch, Where("wait", layer)
         self._settings: object = None

@@ -80,14 +80,14 @@ FULL = "full_attention"
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
+class AttentionWindows:
     """How far layers look back: `width` positions where they look at a window, `mixed` where only some do."""
 
     width: int | None
     mixed: bool
 
     @classmethod
-    def of(cls, config: Any) -> Windows:
+    def of(cls, config: Any) -> AttentionWindows:
         """As its configuration says."""
         kinds = set(getattr(config, "layer_types", None) or ())
         width = getattr(config, "sliding_window", None)
@@ -110,7 +110,7 @@ class StepInputs:
     reads masks. All lie where `padding` does.
     """
 
-    def __init__(self, padding: Tensor, room: int, windows: Windows, dtype: torch.dtype | None) -> None:
+    def __init__(self, padding: Tensor, room: int, windows: AttentionWindows, dtype: torch.dtype | None) -> None:
         batch = len(padding)
         self.ids = padding.new_zeros(batch, 1)
         self.positions = padding.new_zeros(batch, 1)

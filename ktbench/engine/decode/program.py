@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ktbench.engine.decode.lazy import is_pending, settled
-from ktbench.engine.decode.timeline import Segment, Watch, Where, timed
+from ktbench.engine.decode.timeline import ModuleWatch, Segment, Where, timed
 
 
 class CallSink(Protocol):
@@ -32,7 +32,7 @@ class CallRecorder:
     """One for all operators of an engine. `waited_ns` is how long the device role has waited for the host so far."""
 
     def __init__(self) -> None:
-        self.watch = Watch()
+        self.watch = ModuleWatch()
         self.sink: CallSink | None = None
         self.waited_ns = 0
 
@@ -54,10 +54,10 @@ class CallRecorder:
         self.waited_ns += perf_counter_ns() - began
 
 
-class Recording(Protocol):
+class StepRecording(Protocol):
     """One step, recorded once and again where it changes; `watch` follows the modules that run."""
 
-    watch: Watch
+    watch: ModuleWatch
 
     def record(self, run: Callable[[], Tensor]) -> Tensor:
         """Record what `run` does, maybe several times; gives its result, which every replay writes anew.
@@ -80,7 +80,7 @@ class ProgramRecording:
         self._steps: StepRecorder | None = None
 
     def record(self, run: Callable[[], Tensor]) -> Tensor:
-        """See `Recording`."""
+        """See `StepRecording`."""
         constants = [*self._network.parameters(), *self._network.buffers()]
         recorder = self._recorder.sink = StepRecorder(self.watch, constants, self._lower)
         try:
@@ -92,12 +92,12 @@ class ProgramRecording:
         return result
 
     def replay(self) -> None:
-        """See `Recording`."""
+        """See `StepRecording`."""
         assert self._steps is not None
         self._steps.replay()
 
     def replay_timed(self) -> list[Segment]:
-        """See `Recording`."""
+        """See `StepRecording`."""
         assert self._steps is not None
         return self._steps.replay_timed()
 
@@ -135,7 +135,7 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     What is computed from `constants` alone stays as it is. `lower` may give a faster way to do an operation.
     """
 
-    def __init__(self, watch: Watch, constants: Iterable[Tensor] = (), lower: Lower | None = None) -> None:
+    def __init__(self, watch: ModuleWatch, constants: Iterable[Tensor] = (), lower: Lower | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._watch, self._lower = watch, lower
         self._constant = _storages(list(constants))

@@ -32,8 +32,8 @@ from transformers.cache_utils import (
     DynamicSlidingWindowLayer,
 )
 
-from ktbench.engine.decode.inputs import StepInputs, Windows, fill, fixed_cache
-from ktbench.engine.decode.program import NotRecordable, Recording
+from ktbench.engine.decode.inputs import AttentionWindows, StepInputs, fill, fixed_cache
+from ktbench.engine.decode.program import NotRecordable, StepRecording
 from ktbench.engine.decode.timeline import Segment, joined
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ class ReplayDecoder:
         self,
         network: PreTrainedModel,
         attention: StepAttention | MaskedAttention,
-        recording: Recording,
+        recording: StepRecording,
         moe: MoERuntimeState,
         state: DecodeState,
         room: int,
@@ -222,7 +222,7 @@ class ReplayDecoder:
         self.room, self.recorded, self.why = room, False, ""
         config = network.config
         additive = torch.bfloat16 if config._attn_implementation == "eager" else None
-        self._inputs = StepInputs(state.padding, room, Windows.of(config), additive)
+        self._inputs = StepInputs(state.padding, room, AttentionWindows.of(config), additive)
         self._routing: PassRouting | None = None
         attention.make_room(room)
         layers: list[Any] = [] if state.cache is None else list(state.cache.layers)

@@ -54,7 +54,7 @@ class Segment:
 _OUTSIDE = Where("other")
 
 
-class Watch:
+class ModuleWatch:
     """Follows the modules of a network while they run.
 
     `clock` gives nanoseconds of `time.perf_counter_ns`; a device that works on its own is finished with first.

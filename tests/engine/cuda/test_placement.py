@@ -54,7 +54,7 @@ def call(seed: int) -> tuple[Tensor, Routing]:
 @pytest.fixture
 def operator() -> ExpertsOperator:
     """Experts 1 and 4 live with the device."""
-    state = MoERuntimeState(fused=True, apart=True)
+    state = MoERuntimeState(fused=True, concurrent=True)
     offload = HostOffloadBackend(HostExperts(), FakeDevice(), Staging(), state.recorder.watch, layer=0)
     made = ExpertsOperator(ExpertsPosition(layer=0, number=0, is_last=True), state, original=None, fused=offload)
     made.residence = Residence(torch.isin(torch.arange(E), torch.tensor([1, 4])))

@@ -14,7 +14,7 @@ pytest.importorskip("ktbench._kernels", reason="the kernel extension is not buil
 
 from ktbench.engine.decode.lowering import Lowering
 from ktbench.engine.decode.program import CallRecorder, NotRecordable, StepRecorder
-from ktbench.engine.decode.timeline import Watch
+from ktbench.engine.decode.timeline import ModuleWatch
 from ktbench.engine.dense import DenseHost
 from tests.engine.engines import needs_avx512
 
@@ -35,7 +35,7 @@ def lowering() -> Lowering:
 
 
 def recorded(code: Callable[[], Tensor], lower: Lowering | None, *constants: Tensor) -> tuple[StepRecorder, Tensor]:
-    recorder = StepRecorder(Watch(), constants, lower)
+    recorder = StepRecorder(ModuleWatch(), constants, lower)
     with recorder:
         result = code()
     return recorder, result

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ktbench.engine.decode.lazy import LazyTensor
 from ktbench.engine.decode.program import CallRecorder, NotRecordable, StepRecorder
-from ktbench.engine.decode.timeline import Watch, Where
+from ktbench.engine.decode.timeline import ModuleWatch, Where
 
 Code = Callable[[Tensor], Tensor]
 
@@ -24,7 +24,7 @@ def _inference() -> Iterator[None]:
 
 
 def _record(code: Code, inputs: Tensor) -> tuple[StepRecorder, Tensor]:
-    recorder = StepRecorder(Watch())
+    recorder = StepRecorder(ModuleWatch())
     with recorder:
         result = code(inputs)
     return recorder, result
@@ -101,7 +101,7 @@ def test_pending_tensors_are_fetched_inside_the_recording() -> None:
 
 def test_calls_that_pytorch_does_not_see_are_replayed_in_their_place() -> None:
     x, out, order = torch.randn(4), torch.zeros(4), []
-    recorder = StepRecorder(Watch())
+    recorder = StepRecorder(ModuleWatch())
     with recorder:
         doubled = x * 2
 
@@ -119,7 +119,7 @@ def test_calls_that_pytorch_does_not_see_are_replayed_in_their_place() -> None:
 
 
 def test_timed_replay_says_where_time_went() -> None:
-    watch, x = Watch(), torch.randn(64, 64)
+    watch, x = ModuleWatch(), torch.randn(64, 64)
     recorder = StepRecorder(watch)
     with recorder:
         watch.enter(Where("attention", 0))
