@@ -34,11 +34,16 @@ TWO_CORES = pytest.mark.skipif(len(CPUS) < 2, reason="roles apart need a core ea
 PACKED_DENSE = pytest.mark.parametrize("lean", [False, True], ids=["+v", "+v+l"])
 
 
-def needs_avx512() -> Any:
+def granted(isa: str) -> Any:
     """Skips a module where the kernels are not built, its tests where the machine does not run them."""
     kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
-    missing = kernels.grants()["avx512"]
-    return pytest.mark.skipif(bool(missing), reason=f"avx512: {missing}")
+    missing = kernels.grants()[isa]
+    return pytest.mark.skipif(bool(missing), reason=f"{isa}: {missing}")
+
+
+def needs_avx512() -> Any:
+    """`granted` of the instruction set that most kernels are tested with."""
+    return granted("avx512")
 
 
 def changed(name: str, **changes: Any) -> ModelSpec:

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from ktbench.engine.checkpoint import inspect_checkpoint
 from ktbench.engine.weight_plan import Packing
+from tests.engine.engines import needs_avx512
 from tests.engine.families.plain import build
 from tests.engine.prompts import together
 from tests.engine.tiny import PACKABLE, decode, load, prefill, run, spec, tiny_model
@@ -40,11 +41,9 @@ def test_saved_checkpoint_gives_the_logits_of_transformers(name: str, tmp_path: 
         assert all(map(torch.equal, run(system, workload.steps), together(network, workload)))
 
 
+@needs_avx512()
 @pytest.mark.parametrize("name", ["qwen3_30b_a3b", "deepseek_v3"])
 def test_packed_checkpoint_equals_packed_slice(name: str, tmp_path: Path) -> None:
-    kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built")
-    if missing := kernels.grants()["avx512"]:
-        pytest.skip(f"avx512: {missing}")
     assert name in PACKABLE
     logits = []
     for path in (None, str(saved(tmp_path, name))):

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from ktbench.engine.experts import ExpertsOperator, MoERuntimeState, OriginalExperts
 from ktbench.engine.forms import ExpertsPosition, is_experts
+from ktbench.engine.fused import FusedHost
 from ktbench.engine.observe import ExpertsReference
 from ktbench.engine.protocol import Unsupported
 from ktbench.engine.routing import Routing
 from ktbench.engine.synthetic import WeightPool, materialise_experts, skeleton
 from ktbench.engine.weight_plan import Packing
 from ktbench.spec.run_spec import WorkloadSpec
-from tests.engine.engines import TOLERANCE, cell, changed, engine_for, logits, relative
-from tests.engine.families.plain import build, experts_of
-from tests.engine.prompts import together
+from tests.engine.engines import TOLERANCE, cell, changed, engine_for, logits, needs_avx512, relative
+from tests.engine.families.plain import Late, build
 from tests.engine.tiny import decode, load, logits_of_steps, prefill, run, spec, tiny_model
 
 TOKENS, EXPERTS, TOP_K, LAYERS = 5, 8, 4, 3
@@ -54,22 +52,15 @@ def is_low(routing: Routing, n: int) -> Tensor:
     return torch.stack([gates <= gates.sort().values[n - 1] for gates in routing.gates])
 
 
-@pytest.fixture(params=["original", "fused"])
+@pytest.fixture(params=["original", pytest.param("fused", marks=needs_avx512())])
 def backend(request: pytest.FixtureRequest) -> str:
-    kind: str = request.param
-    if kind == "fused":
-        kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built")
-        if missing := kernels.grants()["avx512"]:
-            pytest.skip(f"avx512: {missing}")
-    return kind
+    return str(request.param)
 
 
 def operators(modules: list[nn.Module], state: MoERuntimeState, backend: str) -> list[ExpertsOperator]:
     """One operator for each module; the last in line is the last MoE layer."""
     backends: dict[str, list[Any]] = {"original": [OriginalExperts(module) for module in modules]}
     if backend == "fused":
-        from ktbench.engine.fused import FusedHost
-
         host = FusedHost((0,), Packing(), state.recorder)
         backends["fused"] = [host.pack(original.matrices, original.form) for original in backends["original"]]
     places = [ExpertsPosition(layer=i, number=i, is_last=i == len(modules) - 1) for i in range(len(modules))]
@@ -143,37 +134,9 @@ def test_prefill_on_request_follows_the_formula(name: str, backend: str) -> None
     system = engine_for(cell(model, workload, avx512=fused))
     for n in range(TOP_K + 1):
         seen = logits(system, cell(model, workload, avx512=fused, deferral=n, defer_prefill=True))
-        assert relative(seen, by_formula(build(model), workload, n)) < TOLERANCE
+        assert relative(seen, Late(build(model), n).logits(workload)) < TOLERANCE
         plain = logits(system, cell(model, workload, avx512=fused))
         assert all(map(torch.equal, seen, plain)) == (n == 0)
-
-
-def by_formula(network: PreTrainedModel, workload: WorkloadSpec, n: int) -> list[Tensor]:
-    """R_imm[l](x_l) + R_def[l-1](x_[l-1]) in plain Transformers, routed as without deferral."""
-    modules = experts_of(network)
-    whole = [module.forward for module in modules]
-    calls: list[tuple[Tensor, Tensor]] = []
-    carried: Tensor | None = None
-
-    def watched(number: int, hidden: Tensor, ids: Tensor, gates: Tensor) -> Tensor:
-        calls.append((ids, gates))
-        output: Tensor = whole[number](hidden, ids, gates)
-        return output
-
-    def split(number: int, hidden: Tensor, _ids: Tensor, _gates: Tensor) -> Tensor:
-        nonlocal carried
-        ids, gates = calls.pop(0)
-        rank = gates.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)  # of equal ones the first is higher
-        is_late = rank >= TOP_K - (0 if number == len(modules) - 1 else n)
-        output = whole[number](hidden, ids, gates.masked_fill(is_late, 0)) + (carried if number else 0)
-        carried = whole[number](hidden, ids, gates.masked_fill(~is_late, 0))
-        return output
-
-    for forward in (watched, split):
-        for number, module in enumerate(modules):
-            module.forward = partial(forward, number)
-        result = together(network, workload)
-    return result
 
 
 @pytest.mark.parametrize("engine", [{"deferral": 1}, {"skipping": 1}])

@@ -18,7 +18,7 @@ from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.run_spec import ModelSpec
 from tests.engine.engines import TOLERANCE, cell, changed, needs_avx512
-from tests.engine.families.plain import build, experts_of
+from tests.engine.families.plain import Late, build
 from tests.engine.families.zoo import ALL, VOCAB, tiny
 from tests.engine.tiny import decode
 
@@ -195,36 +195,18 @@ def answering(model: ModelSpec) -> Iterator[Generator]:
     opened_here.close()
 
 
-def late(number: int, count: int, network: PreTrainedModel, drop: bool) -> Callable[..., Tensor]:
-    """A stand-in for the experts of MoE layer `number`: R_imm[l](x_l) + R_def[l-1](x_[l-1])."""
-    modules = experts_of(network)
-    whole, is_last = modules[number].forward, number == len(modules) - 1
-
-    def forward(hidden: Tensor, ids: Tensor, gates: Tensor) -> Tensor:
-        lowest = gates.argsort(dim=-1, descending=True, stable=True)[:, -count:]
-        is_late = torch.zeros_like(gates, dtype=torch.bool).scatter(1, lowest, value=True)
-        before = 0 if number == 0 else modules[number - 1].carried
-        if is_last and not drop:
-            return whole(hidden, ids, gates) + before
-        modules[number].carried = 0 if drop else whole(hidden, ids, gates.masked_fill(~is_late, 0))
-        return whole(hidden, ids, gates.masked_fill(is_late, 0)) + before
-
-    return forward
-
-
 @torch.inference_mode()
-def forced_late(model: ModelSpec, prompt: list[int], given: list[int], count: int, drop: bool) -> Tensor:
-    """Logits [N, V], all steps but the pass over the prompt with the lowest experts late or dropped."""
-    network = build(model)
+def decoded(
+    network: PreTrainedModel, prompt: list[int], given: list[int], before_step: Callable[[int], None]
+) -> list[Tensor]:
+    """Logits [1, V] before each given token, from one decode step each."""
     output = network(torch.tensor([prompt]), use_cache=True)
     seen = [output.logits[:, -1]]
-    stand_ins = [late(number, count, network, drop) for number in range(len(experts_of(network)))]
-    for module, stand_in in zip(experts_of(network), stand_ins, strict=True):
-        module.forward = stand_in  # type: ignore[method-assign]
-    for token in given[:-1]:
+    for step, token in enumerate(given[:-1]):
+        before_step(step)
         output = network(torch.tensor([[token]]), past_key_values=output.past_key_values, use_cache=True)
         seen.append(output.logits[:, -1])
-    return torch.cat(seen).float()
+    return seen
 
 
 @pytest.fixture(scope="module", params=["deferral", "skipping"])
@@ -235,7 +217,8 @@ def what(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def late_truth(model: ModelSpec, what: str) -> Tensor:
     (prompt,), (given,) = drawn((7,)), drawn((5,), seed=6)
-    return forced_late(model, prompt, given, 5, drop=what == "skipping")
+    late = Late(build(model), 5, drop=what == "skipping", anew=True)
+    return torch.cat(late.run(lambda begin: decoded(late.network, prompt, given, begin))).float()
 
 
 @pytest.mark.parametrize("features", ARMS.values(), ids=ARMS)

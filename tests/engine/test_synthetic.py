@@ -9,8 +9,6 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from ktbench.engine.experts import OriginalExperts
-from ktbench.engine.forms import is_experts
 from ktbench.engine.synthetic import PassingExperts, WeightPool
 from ktbench.engine.weight_plan import Packing
 from tests.engine.families.plain import build
@@ -81,17 +79,6 @@ def test_pool_wraps_around_and_repeats_no_row() -> None:
     assert torch.isfinite(tensor).all()
     assert tensor.float().std() == pytest.approx(1, rel=0.01)
     assert len(torch.unique(tensor[:, :16].float(), dim=0)) == 2049
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_experts_passed_on_are_those_of_the_module(name: str) -> None:
-    network = build(tiny_model(name))
-    path, module = next((path, module) for path, module in network.named_modules() if is_experts(module))
-    passing, held = PassingExperts(module, path, WeightPool(0, 0.02)), OriginalExperts(module)
-    for i in (1, 0):
-        passed, kept = passing(i).tensors, held.matrices(i).tensors
-        assert len(passed) == len(kept)
-        assert all(map(torch.equal, passed, kept))
 
 
 def live_bytes() -> int:

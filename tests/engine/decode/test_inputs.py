@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +12,8 @@ from transformers import AutoConfig, DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from ktbench.engine.decode.inputs import FULL, SLIDING, AttentionWindows, FixedLayer, StepInputs, fill, fixed_cache
+
+pytestmark = pytest.mark.usefixtures("inference")
 
 ROOM = 12
 
@@ -100,12 +101,6 @@ def test_layers_of_two_kinds_get_a_mask_each() -> None:
 
 
 BATCH, HEADS, WIDTH = 2, 3, 4
-
-
-@pytest.fixture(autouse=True)
-def _inference() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
 
 
 def drawn(tokens: int, seed: int = 0) -> torch.Tensor:

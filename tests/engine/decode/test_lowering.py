@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -18,18 +18,13 @@ from ktbench.engine.decode.timeline import ModuleWatch
 from ktbench.engine.dense import DenseHost
 from tests.engine.engines import needs_avx512
 
+pytestmark = pytest.mark.usefixtures("inference")
+
 AVX512 = needs_avx512()
 BF16 = torch.bfloat16
 TOLERANCE = 0.005  # bf16 rounds at 2^-9
 
 
-@pytest.fixture(autouse=True)
-def _inference() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
-
-
-@pytest.fixture
 def lowering() -> Lowering:
     return Lowering(DenseHost(1, "bf16", CallRecorder(), keeps_original=True))
 
@@ -58,19 +53,18 @@ def is_native(program: StepRecorder) -> bool:
 
 def record(code: Callable[[], Tensor], *constants: Tensor) -> tuple[StepRecorder, Tensor, bool]:
     """The program, its result, and whether its only call is native."""
-    lowering = Lowering(DenseHost(1, "bf16", CallRecorder(), keeps_original=False))
-    program, result = recorded(code, lowering, *constants)
+    program, result = recorded(code, lowering(), *constants)
     return program, result, is_native(program)
 
 
 @pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
 @pytest.mark.parametrize("tokens", [1, 3])
 @pytest.mark.parametrize("rows", [1, 8, 40])
-def test_products_with_a_constant_matrix(lowering: Lowering, tokens: int, rows: int, bias: bool) -> None:
+def test_products_with_a_constant_matrix(tokens: int, rows: int, bias: bool) -> None:
     x, weight, offset = drawn(tokens, 64), drawn(rows, 64), drawn(rows) if bias else None
     constants = [weight] if offset is None else [weight, offset]
-    program, result = recorded(lambda: linear(x, weight, offset), lowering, *constants)
-    assert is_native(program)
+    program, result, native = record(lambda: linear(x, weight, offset), *constants)
+    assert native
     for _ in range(2):
         x.copy_(torch.randn(tokens, 64))
         program.replay()
@@ -78,14 +72,14 @@ def test_products_with_a_constant_matrix(lowering: Lowering, tokens: int, rows: 
         assert is_near(result, truth)
 
 
-def test_a_matrix_is_packed_once(lowering: Lowering) -> None:
-    x, weight = drawn(1, 64), drawn(8, 64)
+def test_a_matrix_is_packed_once() -> None:
+    x, weight, lower = drawn(1, 64), drawn(8, 64), lowering()
     for _ in range(2):
-        recorded(lambda: linear(x, weight), lowering, weight)
-    assert len(lowering._packed) == 1
+        recorded(lambda: linear(x, weight), lower, weight)
+    assert len(lower._packed) == 1
 
 
-def test_others_are_left_to_pytorch(lowering: Lowering) -> None:
+def test_others_are_left_to_pytorch() -> None:
     x, weight, wide = drawn(1, 64), drawn(8, 64), drawn(1025, 64)
     codes: list[tuple[Callable[[], Tensor], list[Tensor]]] = [
         (lambda: linear(x, weight), []),  # which may change
@@ -93,8 +87,8 @@ def test_others_are_left_to_pytorch(lowering: Lowering) -> None:
         (lambda: x * x, []),
     ]
     for code, constants in codes:
-        program, result = recorded(code, lowering, *constants)
-        assert not is_native(program)
+        program, result, native = record(code, *constants)
+        assert not native
         x.copy_(torch.randn(1, 64))
         program.replay()
         assert torch.equal(result, code())

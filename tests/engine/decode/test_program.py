@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -14,13 +14,9 @@ from ktbench.engine.decode.lazy import LazyTensor
 from ktbench.engine.decode.program import CallRecorder, NotRecordable, StepRecorder
 from ktbench.engine.decode.timeline import ModuleWatch, Where
 
+pytestmark = pytest.mark.usefixtures("inference")
+
 Code = Callable[[Tensor], Tensor]
-
-
-@pytest.fixture(autouse=True)
-def _inference() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
 
 
 def _record(code: Code, inputs: Tensor) -> tuple[StepRecorder, Tensor]:
@@ -97,25 +93,6 @@ def test_pending_tensors_are_fetched_inside_the_recording() -> None:
     x.copy_(torch.randn(4, 8))
     program.replay()
     assert torch.equal(result, (x * 3).view(8, 4))
-
-
-def test_calls_that_pytorch_does_not_see_are_replayed_in_their_place() -> None:
-    x, out, order = torch.randn(4), torch.zeros(4), []
-    recorder = StepRecorder(ModuleWatch())
-    with recorder:
-        doubled = x * 2
-
-        def native() -> None:
-            order.append("native")
-            out.numpy()[:] = doubled.numpy() + 1
-
-        native()
-        recorder.note(native, doubled, out)
-        result = out * 3
-    x.fill_(5)
-    recorder.replay()
-    assert torch.equal(result, torch.full((4,), 33.0))
-    assert order == ["native", "native"]
 
 
 def test_timed_replay_says_where_time_went() -> None:
