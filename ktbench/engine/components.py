@@ -12,7 +12,7 @@ from ktbench.engine.decode.program import ProgramRecording, StepRecording
 from ktbench.engine.decode.step import DecodeState, ReplayDecoder
 from ktbench.engine.device_placement import MakeDeviceExperts, SameMemory
 from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
-from ktbench.engine.roles import Threads
+from ktbench.engine.roles import split_cpus, use_threads
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import RunSpec
 
@@ -29,7 +29,7 @@ class EngineComponents:
 
     `host` has the packed experts, `device` the packed linear layers, `attention` that of recorded steps; `cuda` is
     there where the device role is a CUDA device.
-    `dense_params` counts the weights that every token meets.
+    `cpus` has one cpu of every core of both roles, `dense_params` counts the weights that every token meets.
     """
 
     network: PreTrainedModel
@@ -39,12 +39,12 @@ class EngineComponents:
     device: DenseHost | None
     attention: StepAttention | MaskedAttention | None
     cuda: CudaRole | None
-    threads: Threads
+    cpus: tuple[int, ...]
     dense_params: int
 
     def prepare(self, spec: RunSpec) -> None:
         """Threads for a cell. Raises Unsupported, and ValueError for a layout or thread count that is not there."""
-        self.threads.use(spec.engine, self.host, self.device)
+        use_threads(self.cpus, spec.engine, self.host, self.device)
         if self.host is not None and spec.engine.fused:
             self.host.require(spec)
 
@@ -96,5 +96,5 @@ class EngineComponents:
             device = self.cuda.device
             return lambda operator, at_device: CudaDeviceExperts(operator.backend.matrices, at_device, device)
         assert self.host is not None
-        host, threads = self.host, len(self.threads.roles(engine).device)
+        host, threads = self.host, len(split_cpus(self.cpus, engine).device)
         return lambda operator, _: SameMemory(host.at_device(cast("FusedExperts", operator.fused), threads))

@@ -153,7 +153,8 @@ def read_form(module: nn.Module) -> ExpertsForm:
     if differs := next(_differences(module), ""):
         raise ValueError(f"{type(module).__name__}: {differs}")
     down = module.get_parameter("down_proj")
-    transposed, interleaved = bool(_declared(module, "is_transposed")), _declared(module, "is_concatenated") is False
+    transposed = bool(getattr(module, "is_transposed", None))
+    interleaved = getattr(module, "is_concatenated", None) is False
     form = ExpertsForm(
         experts=len(down),
         hidden=down.shape[2 if transposed else 1],
@@ -182,9 +183,9 @@ def _differences(module: nn.Module) -> Iterator[str]:
     """What keeps a module from being experts of `ExpertsForm`, before its shapes and its activation are looked at."""
     if not takes_routing(module):
         yield f"is called with ({', '.join(_arguments(module))}), not with (hidden, ids, weights)"
-    if _declared(module, "has_gate") is False:
+    if getattr(module, "has_gate", None) is False:
         yield "has no gate: up and down projection only"
-    if _declared(module, "has_post_expert_norm"):
+    if getattr(module, "has_post_expert_norm", None):
         yield "norms the output of each expert"
     for name in _MATRICES:
         parameter = getattr(module, name, None)
@@ -196,11 +197,6 @@ def _differences(module: nn.Module) -> Iterator[str]:
         yield f"has {idle} experts that pass their input on"
     if unknown := sorted({name for name, _ in module.named_parameters()} - {*_MATRICES, *_BIASES}):
         yield f"has parameters of unknown meaning: {', '.join(unknown)}"
-
-
-def _declared(module: nn.Module, name: str) -> Any:
-    """An attribute of the decorator, None where a class goes without it."""
-    return getattr(module, name, None)
 
 
 def _glu(module: nn.Module, interleaved: bool) -> Glu:
@@ -234,14 +230,13 @@ def _agreeing(module: nn.Module, candidates: list[Glu], interleaved: bool, reach
     return [one for one in candidates if torch.allclose(one(gate, up), own, rtol=_TOLERANCE, atol=_TOLERANCE)]
 
 
-def _own_activation(module: nn.Module, gate: Tensor, up: Tensor, interleaved: bool) -> Tensor:
+def _own_activation(module: Any, gate: Tensor, up: Tensor, interleaved: bool) -> Tensor:
     """What the module itself makes of them; without `_apply_gate` it is act_fn(gate) · up."""
-    whole: Any = module
-    if not hasattr(module, "_apply_gate"):
-        plain: Tensor = whole.act_fn(gate) * up
-        return plain
-    both = torch.stack([gate, up], dim=-1).flatten(-2) if interleaved else torch.cat([gate, up], dim=-1)
-    own: Tensor = whole._apply_gate(both)
+    if hasattr(module, "_apply_gate"):
+        both = torch.stack([gate, up], dim=-1).flatten(-2) if interleaved else torch.cat([gate, up], dim=-1)
+        own: Tensor = module._apply_gate(both)
+    else:
+        own = module.act_fn(gate) * up
     return own
 
 
@@ -274,11 +269,9 @@ def expert_positions(network: PreTrainedModel) -> list[tuple[str, ExpertsPositio
     experts at all.
     """
     names = list(_checked(network))
-    layers = [layer_of(name) or 0 for name in names]
-    last = len(names) - 1
     return [
-        (name, ExpertsPosition(layer=layer, number=number, is_last=number == last))
-        for number, (name, layer) in enumerate(zip(names, layers, strict=True))
+        (name, ExpertsPosition(layer=layer_of(name) or 0, number=number, is_last=name == names[-1]))
+        for number, name in enumerate(names)
     ]
 
 

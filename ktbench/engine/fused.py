@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -25,22 +25,9 @@ from ktbench.spec.run_spec import RunSpec
 
 # How long a thread of the host role looks for the next call before it sleeps: longer than attention takes.
 _SPIN_US = 2000
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KernelChoice:
-    """Which kernels run. With both, an expert of at least `amx_min_tokens` tokens runs on AMX, others on AVX-512."""
-
-    avx512: bool = False
-    amx: bool = False
-    amx_min_tokens: int = 1
-    dynamic: bool = False
-    numa: bool = False
-
-    @classmethod
-    def of(cls, engine: EngineSpec) -> KernelChoice:
-        """The kernels behind +v, +m, +d and +n."""
-        return cls(**{one.name: getattr(engine, one.name) for one in fields(cls)})
+# Fields of `EngineSpec` that a call of the kernels takes. With both instruction sets, an expert of at least
+# `amx_min_tokens` tokens runs on AMX, others on AVX-512.
+_KERNEL_ARGUMENTS = ("avx512", "amx", "amx_min_tokens", "dynamic", "numa")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +43,7 @@ class FusedExperts(Backend):
     """Backend and store of one decoder layer: runs and gives back what was packed."""
 
     def __init__(self, packed: PackedExperts, form: ExpertsForm, layer: int, executor: ExpertExecutor) -> None:
-        self.choice = KernelChoice(avx512=True)
+        self.kernels: dict[str, Any] = {"avx512": True}
         self.form = form
         self._packed, self._layer, self._executor = packed, layer, executor
         self._moe = MoE(packed, executor.team, tag=layer)
@@ -98,16 +85,16 @@ class FusedExperts(Backend):
         return call
 
     def _prepared(self, hidden: Tensor, routing: Routing, output: Tensor) -> Prepared:
-        return self._moe.prepare(*_arrays(hidden, routing, output), **asdict(self.choice))
+        return self._moe.prepare(*_arrays(hidden, routing, output), **self.kernels)
 
     @property
     def settings(self) -> object:
         """What a prepared call keeps using, whatever is chosen later."""
-        return self.choice, self._executor.team
+        return self.kernels, self._executor.team
 
     def host_call(self, hidden: Tensor, routing: Routing, output: Tensor) -> HostCall:
         """The call as C functions, on memory of the host: `hidden` and `output` [T, H] bf16 and contiguous."""
-        return self._moe.host_call(*_arrays(hidden, routing, output), **asdict(self.choice))
+        return self._moe.host_call(*_arrays(hidden, routing, output), **self.kernels)
 
     def move_to(self, executor: ExpertExecutor) -> None:
         """Run on other threads from now on; counts continue."""
@@ -160,19 +147,8 @@ class FusedHost:
 
     def pack(self, store: PackableStore, form: ExpertsForm, layer: int = 0) -> FusedExperts:
         """Packs the experts of one decoder layer, one after the other: `store` need not hold more than one."""
-        packing, glu = self.packing, form.glu
         packed = PackedExperts(
-            form.experts,
-            form.hidden,
-            form.ffn,
-            precision=packing.precision,
-            domains=packing.domains,
-            nodes=packing.nodes,
-            activation=glu.activation,
-            alpha=glu.alpha,
-            limit=glu.limit,
-            offset=glu.offset,
-            biases=form.biases,
+            form.experts, form.hidden, form.ffn, biases=form.biases, **asdict(self.packing), **asdict(form.glu)
         )
         for i in range(form.experts):
             _write(packed, i, store(i), self.team)
@@ -194,9 +170,9 @@ class FusedHost:
 
     def choose(self, engine: EngineSpec) -> None:
         """Kernels of all layers from the next call on."""
-        choice = KernelChoice.of(engine)
+        kernels = {name: getattr(engine, name) for name in _KERNEL_ARGUMENTS}
         for layer in (*self._layers, *self._at_device.values()):
-            layer.choice = choice
+            layer.kernels = kernels
 
     def run_on(self, cpus: tuple[int, ...]) -> None:
         """Run on these from now on."""

@@ -245,7 +245,11 @@ class Chooser:
 
     def __init__(self, samplings: Sequence[Sampling], room: int) -> None:
         self._samplings = samplings
-        self._drawn = {i: _uniform(one.seed, room) for i, one in enumerate(samplings) if one.temperature}
+        self._drawn = {
+            i: torch.rand(room, generator=torch.Generator().manual_seed(one.seed), dtype=torch.float64)
+            for i, one in enumerate(samplings)
+            if one.temperature
+        }
 
     def choose(self, logits: Tensor, answers: Sequence[int], number: int) -> list[int]:
         """Token `number` of each of `answers`, whose logits are the rows of `logits` [R, V]."""
@@ -266,7 +270,3 @@ def draw(logits: Tensor, sampling: Sampling, uniform: float) -> int:
     left = int((reached - chances < sampling.top_p).sum())
     at = int(torch.searchsorted(reached[:left], uniform * float(reached[left - 1]), right=True))
     return int(tokens[min(at, left - 1)])
-
-
-def _uniform(seed: int, count: int) -> Tensor:
-    return torch.rand(count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

@@ -39,11 +39,6 @@ class LayerStep:
     ranks: NDArray[np.int64]
     active: int
 
-    @property
-    def ranked(self) -> Routing:
-        """The routing, experts by rank."""
-        return Routing(ids=torch.from_numpy(self.ranks), gates=self.gates)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerTrace:
@@ -58,7 +53,10 @@ def write_layer_trace(workload: WorkloadSpec, shape: MoEShape) -> LayerTrace:
     """Seeded steps, other tokens in each. Raises ValueError for routing that cannot be had, see `layer_selections`."""
     selections = layer_selections(workload, shape)
     size = (workload.batch, shape.hidden)
-    numbers = _normal(workload.batch * shape.hidden + _AHEAD * len(selections), workload.seed)
+    count = workload.batch * shape.hidden + _AHEAD * len(selections)
+    # What a norm before the experts gives.
+    normal = np.random.default_rng(workload.seed).standard_normal(count, dtype=np.float32)
+    numbers = torch.from_numpy(normal).bfloat16()
     steps = []
     for number, (ids, gates) in enumerate(selections):
         chosen, ranks = np.unique(ids, return_inverse=True)
@@ -66,12 +64,6 @@ def write_layer_trace(workload: WorkloadSpec, shape: MoEShape) -> LayerTrace:
         ranks = ranks.reshape(ids.shape).astype(np.int64)
         steps.append(LayerStep(hidden=hidden, gates=torch.from_numpy(gates), ranks=ranks, active=len(chosen)))
     return LayerTrace(workload=workload, steps=tuple(steps), output=torch.empty(size, dtype=torch.bfloat16))
-
-
-def _normal(count: int, seed: int) -> Tensor:
-    """Normal numbers in bf16: what a norm before the experts gives."""
-    numbers = np.random.default_rng(seed).standard_normal(count, dtype=np.float32)
-    return torch.from_numpy(numbers).bfloat16()
 
 
 Call = Callable[[], Tensor]
@@ -252,7 +244,8 @@ class LayerSystem:
     def work(self) -> Work:
         """See `System`."""
         experts = ExpertsWork(shape=self.model.shape, precision=self._replicas_in_turn.precision)
-        return mean_work([layer_work(experts, step.ranked) for step in self._traced.steps])
+        ranked = [Routing(ids=torch.from_numpy(step.ranks), gates=step.gates) for step in self._traced.steps]
+        return mean_work([layer_work(experts, routing) for routing in ranked])
 
     def close(self) -> None:
         """See `System`."""

@@ -21,7 +21,7 @@ from ktbench.engine.gguf.reading import GgufModel
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.inject.match import Replacement, match_rules
 from ktbench.engine.protocol import HostRole
-from ktbench.engine.roles import Threads
+from ktbench.engine.roles import split_cpus
 from ktbench.engine.synthetic import PassingExperts, WeightPool, materialise, materialise_experts, skeleton
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.engine.work import dense_params
@@ -51,8 +51,8 @@ def load_components(model: ModelSpec, plan: WeightPlan, host: HostRole) -> Engin
     """
     network, store_of, blocks_of = _weights(model, plan)
     network.requires_grad_(False)
-    threads, state, params = Threads.of(host), MoERuntimeState(), dense_params(network)
-    roles = threads.roles(plan.engine)
+    cpus, state, params = host.usable_cpus, MoERuntimeState(), dense_params(network)
+    roles = split_cpus(cpus, plan.engine)
     experts = None if plan.packing is None else open_host(roles.host, plan, state.recorder)
     device, attention = inject(network, plan, len(roles.device), state, blocks_of)
     cuda = open_cuda(state.recorder) if plan.engine.device == "cuda" else None
@@ -67,7 +67,7 @@ def load_components(model: ModelSpec, plan: WeightPlan, host: HostRole) -> Engin
         device=device,
         attention=attention if cuda is None else cuda.attention,
         cuda=cuda,
-        threads=threads,
+        cpus=cpus,
         dense_params=params,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
@@ -35,6 +36,11 @@ class HostRole:
     def __post_init__(self) -> None:
         if self.cpus and len(self.cpus) != self.cores:
             raise ValueError(f"host role: {len(self.cpus)} cpus for {self.cores} cores, one of each core is needed")
+
+    @property
+    def usable_cpus(self) -> tuple[int, ...]:
+        """`cpus`; where there are none, as many as `cores` of those that this thread may run on."""
+        return self.cpus or tuple(sorted(os.sched_getaffinity(0)) * self.cores)[: self.cores]
 
 
 class Unsupported(Exception):
