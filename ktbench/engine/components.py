@@ -56,7 +56,7 @@ class EngineComponents:
         return counted
 
     def finish(self) -> None:
-        """Return when the device is done with all it was given."""
+        """Return when the device has finished all its work."""
         if self.cuda is not None:
             self.cuda.stream.finish()
 
@@ -76,17 +76,15 @@ class EngineComponents:
         if self.device is not None:
             self.device.lean = engine.packed_dense
 
-    def _recording(self) -> StepRecording:
-        """How decode steps are recorded."""
-        if self.cuda is not None:
-            return self.cuda.recording(self.state.counted)
-        assert self.attention is not None
-        return ProgramRecording(self.network, self.state.recorder, self.attention.lower)
-
     def decoder(self, state: DecodeState, room: int) -> ReplayDecoder:
         """Recorded decode steps from `state` on, for up to `room` positions; raises ValueError, see `ReplayDecoder`."""
         assert self.attention is not None
-        return ReplayDecoder(self.network, self.attention, self._recording(), self.state, state, room)
+        recording: StepRecording
+        if self.cuda is not None:
+            recording = self.cuda.recording(self.state.counted)
+        else:
+            recording = ProgramRecording(self.network, self.state.recorder, self.attention.lower)
+        return ReplayDecoder(self.network, self.attention, recording, self.state, state, room)
 
     def device_experts_for(self, engine: EngineSpec) -> MakeDeviceExperts:
         """Who runs a layer's experts that live with the device role."""

@@ -145,7 +145,7 @@ class Generator:
 
     @property
     def max_positions(self) -> int | None:
-        """Positions that the model was made for; None where its configuration does not say."""
+        """Positions that the model was made for; None where its configuration has no such limit."""
         return getattr(self.network.config.get_text_config(), "max_position_embeddings", None)
 
     def close(self) -> None:
@@ -195,7 +195,7 @@ class Generator:
 def _require_plain(engine: EngineSpec) -> None:
     """Raises Unsupported for what is about speed alone and would have to be done in timed steps."""
     if engine.deferral == "auto":
-        raise Unsupported("engine.deferral=auto watches timed steps: set the number that answers are wanted for")
+        raise Unsupported("engine.deferral=auto watches timed steps: set the number that answers are needed for")
     if engine.placement.policy != "host":
         policy = engine.placement.policy
         raise Unsupported(

@@ -63,7 +63,7 @@ class HybridEngine(ReplaySystem):
 
     def _set_up(self, engine: EngineSpec, deferral: int) -> None:
         self._use(engine, deferral)
-        self._settle(engine)
+        self._place(engine)
         self._replay = TraceReplay(self._traced, self._runner(engine))
         self.start()
 
@@ -73,7 +73,7 @@ class HybridEngine(ReplaySystem):
         acts = engine.defer_prefill or self._trace is None or self._trace.workload.phase == "decode"
         self._components.switch(engine, deferral if acts else 0, engine.skipping if acts else 0)
 
-    def _settle(self, engine: EngineSpec) -> None:
+    def _place(self, engine: EngineSpec) -> None:
         """Puts experts where the placement says; a dynamic one continues from where its last trial ended."""
         components, placement = self._components, engine.placement
         if placement.policy == "host" or components.host is None:
@@ -82,8 +82,8 @@ class HybridEngine(ReplaySystem):
             return
         if placement not in self._placements:
             device = torch.device("cpu") if components.cuda is None else components.cuda.device
-            homes = components.device_experts_for(engine)
-            self._placements[placement] = DevicePlacement(placement, self.model, components.operators, homes, device)
+            make = components.device_experts_for(engine)
+            self._placements[placement] = DevicePlacement(placement, self.model, components.operators, make, device)
         self._placement = self._placements[placement]
         self._placement.enter(components.operators)
         components.host.choose(engine)

@@ -50,7 +50,7 @@ class LayerTrace:
 
 
 def write_layer_trace(workload: WorkloadSpec, shape: MoEShape) -> LayerTrace:
-    """Seeded steps, other tokens in each. Raises ValueError for routing that cannot be had, see `layer_selections`."""
+    """Seeded steps, other tokens in each. Raises ValueError as `layer_selections`."""
     selections = layer_selections(workload, shape)
     size = (workload.batch, shape.hidden)
     count = workload.batch * shape.hidden + _AHEAD * len(selections)
@@ -115,7 +115,7 @@ class HeldLayer(Protocol):
     def choose(self, spec: RunSpec, trial: Trial, /) -> CacheColdReplicas:
         """The copies that run from now on, set up as `spec` asks.
 
-        Raises Unsupported, and ValueError for what was not kept at load or a thread count that is not to be had.
+        Raises Unsupported, and ValueError for what was not kept at load or a thread count that is not available.
         """
 
     def counters(self) -> Mapping[str, int]:
@@ -125,7 +125,7 @@ class HeldLayer(Protocol):
         """See `System`, of a spec that was chosen before."""
 
     def close(self) -> None:
-        """Let go of weights and threads."""
+        """Release weights and threads."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,7 +158,7 @@ class LayerSystem:
         self._done = self._observations = 0
 
     def configure(self, spec: RunSpec) -> None:
-        """See `System`. Raises Unsupported, and ValueError for a model, layout, thread count or trace not to be had."""
+        """See `System`. Raises Unsupported, and ValueError for an unavailable model, layout, thread count or trace."""
         require(spec, self.model)
         if spec.workload not in self._traces:
             self._traces[spec.workload] = write_layer_trace(spec.workload, self.model.shape)

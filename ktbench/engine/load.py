@@ -116,7 +116,7 @@ def _place_operators(
         packed = host.pack(store, read_form(module), position.layer) if host is not None else None
         original, fused = (kept, packed) if cuda is None else cuda.backends(kept, packed, position.layer)
         operators.append(ExpertsOperator(position, state, original=original, fused=fused))
-        # What is not kept is let go here, before the next layer.
+        # What is not kept is released here, before the next layer.
         network.set_submodule(name, operators[-1])
         del module, store
     return operators
@@ -145,7 +145,7 @@ def inject(
 ) -> tuple[DenseHost | None, StepAttention | None]:
     """Who runs the dense operators on so many threads, and attention; None where no cell is lean.
 
-    For `blocks_of` see `DenseHost`. Inner modules come first, so that names stay what they are until their turn. Raises
+    For `blocks_of` see `DenseHost`. Inner modules are replaced first, while their names are still valid. Raises
     ValueError for rules that do not fit the network.
     """
     found = match_rules(network, _needed(plan))

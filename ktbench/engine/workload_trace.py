@@ -75,10 +75,6 @@ class TraceWriter:
         routing = tuple(route(step_ids, number) for number, step_ids in enumerate(ids, start=1))
         return WorkloadTrace(workload=work, ids=ids, routing=routing, start=start)
 
-    def runner(self) -> PassRunner:
-        """Runs the steps of this workload, and its prompt, through the modelling code."""
-        return pass_runner(self.workload, self.forward, self.state)
-
     @property
     def _device(self) -> torch.device:
         return self.forward.network.device
@@ -97,7 +93,8 @@ class TraceWriter:
         """Routing of the passes of a step that is run, recorded where it is the routers' own."""
         recorded: list[Routing] = []
         self.state.record = recorded
-        self.runner().step(ids, None if self.workload.routing == "model" else self._drawn(ids, number))
+        runner = pass_runner(self.workload, self.forward, self.state)
+        runner.step(ids, None if self.workload.routing == "model" else self._drawn(ids, number))
         self.state.record = None
         layers = self.shape.moe_layers
         return tuple(PassRouting.of(recorded[first : first + layers]) for first in range(0, len(recorded), layers))

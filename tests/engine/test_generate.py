@@ -17,7 +17,7 @@ from ktbench.engine.generate import Generator, Sampling, open_generator
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.run_spec import ModelSpec
-from tests.engine.engines import TOLERANCE, cell, changed, needs_avx512
+from tests.engine.engines import TOLERANCE, cell, changed, needs_avx512, split_cell
 from tests.engine.families.plain import Late, build
 from tests.engine.families.zoo import ALL, VOCAB, tiny
 from tests.engine.tiny import decode
@@ -66,7 +66,7 @@ def stepped(engine: Generator, prompts: Ids, given: Ids, ends: tuple[int, ...]) 
         return [given[i][number] for i in left]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ktbench.engine.generate.Chooser.choose", lambda self, *asked: choose(*asked))
+        patch.setattr("ktbench.engine.generate.Chooser.choose", lambda self, *given: choose(*given))
         answers = engine.generate(
             prompts, [Sampling()] * len(prompts), room=max(ends), ended=lambda i, tokens: len(tokens) == ends[i]
         )
@@ -150,7 +150,7 @@ def test_facts_of_the_model(answering: Generator) -> None:
     answering.network.generation_config.eos_token_id = None  # type: ignore[union-attr]
 
 
-def test_what_cannot_be_asked(answering: Generator, model: ModelSpec) -> None:
+def test_requests_that_cannot_be_answered(answering: Generator, model: ModelSpec) -> None:
     answering.use(cell(model, WORK, avx512=True))
     never: Any = partial(answering.generate, samplings=[Sampling()] * 2, room=3, ended=lambda i, tokens: False)
     with pytest.raises(ValueError, match="prompt 1 of 2: has no tokens"):
@@ -162,7 +162,7 @@ def test_what_cannot_be_asked(answering: Generator, model: ModelSpec) -> None:
 
 
 def test_cells_that_cannot_answer(answering: Generator, model: ModelSpec) -> None:
-    split = cell(model, WORK, avx512=True, threads=None, roles="split")
+    split = split_cell(model, WORK)
     with pytest.raises(Unsupported, match="deferral=auto"):
         answering.use(replace(split, engine=replace(split.engine, deferral="auto")))
     placed = replace(split.engine, placement=PlacementSpec(policy="uniform", ratio=0.5))
@@ -240,7 +240,7 @@ def test_deferral_and_skipping_act_in_decode(
     assert answering.counters()[counter] > before[counter]
 
 
-def test_passes_over_prompts_defer_only_where_asked(answering: Generator, model: ModelSpec) -> None:
+def test_passes_over_prompts_defer_only_on_request(answering: Generator, model: ModelSpec) -> None:
     row = drawn((9,))
     seen = {}
     for name, features in {

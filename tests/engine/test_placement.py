@@ -197,7 +197,7 @@ def test_the_swaps_that_gain_most_come_first_and_only_within_a_layer() -> None:
     assert at_device[0, 0]
 
 
-def test_nobody_is_not_counted_and_nothing_moves_unseen() -> None:
+def test_no_expert_is_not_counted_and_nothing_moves_unseen() -> None:
     placement = dynamic(every=1)
     placement.note(0, np.full((20, 4), -1))
     assert placement.moves(1) == []

@@ -24,5 +24,5 @@ from tests.engine.tiny import decode, spec, tiny_model
 def test_experts_are_split_as_asked_or_over_the_nodes(
     nodes: tuple[int, ...], engine: dict[str, Any], packing: Packing
 ) -> None:
-    asked = replace(spec(tiny_model(), decode(), avx512=True, threads=8, **engine), precision="int8")
-    assert Packing.of(asked, HostRole(cores=8, nodes=nodes)) == packing
+    requested = replace(spec(tiny_model(), decode(), avx512=True, threads=8, **engine), precision="int8")
+    assert Packing.of(requested, HostRole(cores=8, nodes=nodes)) == packing

@@ -240,12 +240,12 @@ def _again(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
 @cache
 def _out_variant(func: Any) -> tuple[Any, tuple[str, ...]] | None:
     """The overload that takes the same arguments and memory for the results, with the names of the latter."""
-    wanted = _signature(func._schema.arguments)
+    expected = _signature(func._schema.arguments)
     for name in func.overloadpacket.overloads():
         overload = getattr(func.overloadpacket, name)
         arguments = overload._schema.arguments
         outs = tuple(argument.name for argument in arguments if argument.is_out)
-        if outs and _signature(argument for argument in arguments if not argument.is_out) == wanted:
+        if outs and _signature(argument for argument in arguments if not argument.is_out) == expected:
             return overload, outs
     return None
 

@@ -134,7 +134,7 @@ def test_a_call_is_made_once_whether_it_is_recorded_or_not() -> None:
     assert made == ["alone", "recorded", "recorded"]
 
 
-def test_waiting_is_timed_and_told_apart_from_work() -> None:
+def test_waiting_is_timed_and_recorded_beside_work() -> None:
     call_recorder, waits = CallRecorder(), []
     book = call_recorder.sink = Notebook(call_recorder)
     call_recorder.do(lambda: None)
@@ -159,7 +159,7 @@ def test_a_call_that_fails_is_not_taken_down() -> None:
 
 
 @torch.inference_mode()
-def test_a_recorder_replays_what_the_tape_did_in_its_place() -> None:
+def test_a_recorder_replays_what_it_recorded_in_its_place() -> None:
     call_recorder, x, out = CallRecorder(), torch.ones(3), torch.zeros(3)
     recorder = call_recorder.sink = StepRecorder(call_recorder.watch)
     with recorder:

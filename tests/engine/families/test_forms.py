@@ -102,7 +102,7 @@ def test_experts_passed_on_one_by_one_are_those_of_the_module(name: str) -> None
 
 @torch.inference_mode()
 @pytest.mark.parametrize("name", FORMS)
-def test_nobody_adds_nothing(name: str) -> None:
+def test_no_expert_adds_nothing(name: str) -> None:
     original = OriginalExperts(materialised(name).float())
     hidden, routing = inputs()
     ids = routing.ids.masked_fill(torch.arange(TOKENS)[:, None] % 2 == 0, -1)
