@@ -77,7 +77,7 @@ class ProgramRecording:
 
     def __init__(self, network: nn.Module, recorder: CallRecorder, lower: Lower | None) -> None:
         self._network, self._recorder, self._lower, self.watch = network, recorder, lower, recorder.watch
-        self._steps: StepRecorder | None = None
+        self._steps = StepRecorder(self.watch)
 
     def record(self, run: Callable[[], Tensor]) -> Tensor:
         """See `StepRecording`."""
@@ -93,12 +93,10 @@ class ProgramRecording:
 
     def replay(self) -> None:
         """See `StepRecording`."""
-        assert self._steps is not None
         self._steps.replay()
 
     def replay_timed(self) -> list[Segment]:
         """See `StepRecording`."""
-        assert self._steps is not None
         return self._steps.replay_timed()
 
 
