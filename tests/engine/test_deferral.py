@@ -1,4 +1,4 @@
-"""Expert Deferral and Skipping: their counts, `deferral=auto`, and prefill on request. For decode see `families/test_families.py`."""
+"""Expert Deferral and Skipping: counts, `deferral=auto`, prefill on request. For decode see `families`."""
 
 from __future__ import annotations
 
