@@ -16,11 +16,17 @@
 namespace ktbench {
 namespace {
 
+#ifdef __x86_64__
+#define KTBENCH_VECTOR_REGISTER "+v"
+#else
+#define KTBENCH_VECTOR_REGISTER "+w"  // aarch64
+#endif
+
 // Without this gcc 12 moves sums to memory where there are many.
 template <class Sum, int n>
 inline void keep_in_registers(Sum (&sums)[n]) {
 #pragma GCC unroll 32
-  for (int i = 0; i < n; ++i) asm volatile("" : "+v"(sums[i]));
+  for (int i = 0; i < n; ++i) asm volatile("" : KTBENCH_VECTOR_REGISTER(sums[i]));
 }
 
 template <class Sum, int n>
