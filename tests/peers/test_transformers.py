@@ -16,10 +16,10 @@ from transformers import PreTrainedModel
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from ktbench.engine.forms import is_experts
-from ktbench.engine.load import load
 from ktbench.engine.protocol import HostRole, System, Unsupported
 from ktbench.engine.workload.routing import prompt_ids
 from ktbench.peers.transformers.system import PlainTransformers, open_transformers
+from ktbench.run.messages import RecordIds
 from ktbench.run.session import Session
 from ktbench.spec.peers import IMPLEMENTATIONS, PeerSpec
 from ktbench.spec.record import Cell, Outcome, Record
@@ -27,7 +27,7 @@ from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.spec.support import unsupported
 from ktbench.spec.wire import spec_id
 from tests.engine.families.plain import build
-from tests.engine.tiny import decode, logits_of_steps, prefill, run, spec, tiny_model
+from tests.engine.tiny import decode, load, logits_of_steps, prefill, run, spec, tiny_model
 from tests.fake import FakeRoofs
 
 pytestmark = pytest.mark.peers
@@ -84,8 +84,8 @@ def by_hand(network: PreTrainedModel, work: WorkloadSpec, implementation: str) -
 
 
 def turn(system: System, run_spec: RunSpec) -> Record:
-    session = Session(system=system, roofs=FakeRoofs(), code_id="code", env_id="env", sitting="here")
-    return session.turn(Cell(label=run_spec.label, spec=run_spec, spec_id=spec_id(run_spec)), 0)
+    session = Session(system=system, roofs=FakeRoofs(), ids=RecordIds(code_id="code", env_id="env", sitting="here"))
+    return session.trial(Cell(label=run_spec.label, spec=run_spec, spec_id=spec_id(run_spec)), 0)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
