@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from ktbench.report.conditions import MARK, UNPROVEN, conditions_of, kl_text, top1_text
-from ktbench.report.health import in_gib, turn_warnings
+from ktbench.report.health import turn_warnings
 from ktbench.report.methods import figure_caption, methods_of
 from ktbench.report.table import Column, Table, build_table, notes_of, setting_columns
-from ktbench.report.text import DASH, dashed, interval, number, percent, rate, ratio, unit_of
+from ktbench.report.text import DASH, dashed, in_gib, interval, number, percent, rate, ratio, unit_of
 from ktbench.results import Run
 from ktbench.results.intervals import Interval
 from ktbench.results.row import Row, groups_of, place
