@@ -8,21 +8,26 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ktbench.results import read_published, read_run
+from ktbench.results.find import find_run
+from ktbench.run.progress import say
+from ktbench.run.request import read_request
+from ktbench.spec.errors import RequestError
+
 if TYPE_CHECKING:
     from ktbench.sim.fitting import Fitted
     from ktbench.sim.judging import MeasuredError
     from ktbench.sim.measured import MeasuredCell
 
-SUMMARY = "judge the machine model on published numbers, after fitting it (fit=true), or on a run (run=RUN)"
 FIGURES = ("fig3", "fig7", "fig10", "fig11", "fig12", "fig14", "placement")
 _KEYS = ("fit", "run", "out")
 
 
 def run(overrides: Sequence[str]) -> int:
-    """Print errors by group, and write them with every cell's and with the constants.
+    """Print errors by group; write them with those of every cell and with the constants.
 
-    Without `fit=true` the constants that ship are judged, which takes seconds; with it they are fitted again first,
-    which takes about a minute. With `run=RUN` cells that were measured in a run are simulated on its machine.
+    Without `fit=true` the shipped constants are judged (seconds); with it they are fitted again first (about a minute).
+    With `run=RUN` the measured cells of a run are simulated on its machine.
     """
     options = _options(overrides)
     folder = Path(options["out"] or f"runs/validate-{datetime.now(UTC):%Y%m%d-%H%M%S}")
@@ -36,8 +41,6 @@ def run(overrides: Sequence[str]) -> int:
 
 
 def _options(overrides: Sequence[str]) -> dict[str, str]:
-    from ktbench.spec.errors import RequestError
-
     options = dict.fromkeys(_KEYS, "")
     for word in overrides:
         key, _, value = word.partition("=")
@@ -55,9 +58,6 @@ def _options(overrides: Sequence[str]) -> dict[str, str]:
 
 def _of_publications(*, fit: bool) -> dict[str, str]:
     """The files of a validation on published numbers, by name."""
-    from ktbench.results import read_published
-    from ktbench.run.progress import say
-    from ktbench.run.request import read_request
     from ktbench.sim.calibration import read_calibration
     from ktbench.sim.fitting import STAGES, fit_all
     from ktbench.sim.judging import judge
@@ -76,11 +76,8 @@ def _of_publications(*, fit: bool) -> dict[str, str]:
 
 def _of_runs(names: str) -> dict[str, str]:
     """The file of a validation on measured runs, by its name. Raises RequestError where no cell was timed."""
-    from ktbench.results import read_run
-    from ktbench.results.find import find_run
     from ktbench.sim.measured import measured_cells
     from ktbench.sim.validation import measured_lines
-    from ktbench.spec.errors import RequestError
 
     runs = [read_run(find_run(name)) for name in names.split(",")]
     judged: list[MeasuredError] = []
@@ -95,7 +92,6 @@ def _of_runs(names: str) -> dict[str, str]:
 
 def _judged(cells: Sequence[MeasuredCell]) -> Iterator[MeasuredError]:
     """The cells simulated; a line on stderr for one that cannot be."""
-    from ktbench.run.progress import say
     from ktbench.sim.calibration import read_calibration
     from ktbench.sim.judging import judge_measured
     from ktbench.sim.simulation import ON_CORES

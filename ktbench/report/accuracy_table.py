@@ -122,7 +122,7 @@ _SCORES = (
     AccuracyColumn("score (% ± SE [95 % interval])", _of_average(lambda result: score_interval_text(result.score))),
     AccuracyColumn(
         "graded/total (questions)",
-        _of_average(lambda result: f"{result.graded}/{result.asked}" if result.score else DASH),
+        _of_average(lambda result: f"{result.graded}/{result.questions}" if result.score else DASH),
         movable=True,
     ),
     AccuracyColumn("difference (points)", _of_change(lambda c: dashed(c, lambda c: change_text(c.difference)))),

@@ -118,15 +118,15 @@ _FIELDS = (
 def _cell(cell: ComparedCell) -> dict[str, Any]:
     held, roof = cell.held, cell.roof
     speedup = held.speedup if held else None
-    turns = held.turns if held else (None, None)
+    trials = held.trials if held else (None, None)
     return {
         "cell": cell.name,
         "side": "both",
         "role": cell.after.role,
         "spec_id": cell.after.spec_id,
         "provenance": cell.after.provenance or cell.before.provenance,
-        **_side("a", cell.before, turns[0]),
-        **_side("b", cell.after, turns[1]),
+        **_side("a", cell.before, trials[0]),
+        **_side("b", cell.after, trials[1]),
         **ends_of("speedup", speedup),
         "coverage": None if speedup is None or is_exact(speedup) else speedup.coverage,
         "method": held and held.method,
@@ -137,9 +137,9 @@ def _cell(cell: ComparedCell) -> dict[str, Any]:
     }
 
 
-def _side(name: str, row: Row, turns: int | None) -> dict[str, Any]:
+def _side(name: str, row: Row, trials: int | None) -> dict[str, Any]:
     time = row.step_s and row.step_s.mid
-    return {f"{name}_outcome": row.outcome, f"{name}_step_s": time, f"{name}_turns": turns}
+    return {f"{name}_outcome": row.outcome, f"{name}_step_s": time, f"{name}_turns": trials}
 
 
 def _run(run: Run) -> dict[str, Any]:
@@ -208,7 +208,7 @@ _CELLS: tuple[Column[ComparedCell], ...] = (
         numeric=False,
     ),
     Column("roof, B over A", lambda cell: dashed(cell.roof, lambda roof: f"{roof.ratio:.2f} ({roof.limit})")),
-    Column("trials A, B", _of_held(lambda _, held: f"{held.turns[0]}, {held.turns[1]}")),
+    Column("trials A, B", _of_held(lambda _, held: f"{held.trials[0]}, {held.trials[1]}")),
     Column("provenance", _provenance, numeric=False),
 )
 _ANSWERS: tuple[Column[ComparedAnswers], ...] = (

@@ -50,7 +50,7 @@ def placement_sentence(rows: Sequence[Row]) -> str:
     """Where the cores were in how many trials; empty where it was not measured."""
     rows = measured(rows)
     times = [roof.ping_pong_ns for one in _records(rows) for roof in one.roofs if roof.ping_pong_ns is not None]
-    found = Counter(str(place or "unknown") for row in rows for place in row.placements.values())
+    found = Counter(str(place or "unknown") for row in rows for place in row.core_layouts.values())
     counts = {place: found[place] for place in (*CORE_LAYOUTS, "unknown") if found[place]}
     if not counts.keys() - {"unknown"}:
         return ""

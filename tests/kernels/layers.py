@@ -1,5 +1,6 @@
 """Random MoE layers as numpy arrays, packed at any precision, and calls of the operator on them."""
 
+import ctypes
 import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -143,6 +144,45 @@ def garbage(batch: Batch) -> Bits:
 
 def submit(moe: _kernels.MoE, batch: Batch, out: Bits, **options: object) -> _kernels.Ticket:
     return moe.submit(batch.x_th, batch.ids_tk, batch.gates_tk, out, **options)
+
+
+HostFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class Call:
+    """A call on arrays of its own by one of the operator's asynchronous forms: submit, prepare or host_call."""
+
+    def __init__(self, form: str, moe: _kernels.MoE, batch: Batch, **options: object) -> None:
+        self.form, self.moe, self.options, self.out = form, moe, options, garbage(batch)
+        self.batch = Batch(batch.x_th.copy(), batch.ids_tk.copy(), batch.gates_tk.copy())
+        self.made = None if form == "submit" else getattr(moe, form)(*self._arrays(), **options)
+
+    def _arrays(self) -> tuple[NDArray, ...]:
+        return self.batch.x_th, self.batch.ids_tk, self.batch.gates_tk, self.out
+
+    def submit(self) -> None:
+        if self.form == "submit":
+            self.made = self.moe.submit(*self._arrays(), **self.options)
+        elif self.form == "prepare":
+            self.made.submit()
+        else:
+            HostFunction(self.made.submit)(self.made.data)
+
+    def wait(self) -> None:
+        """Raises what went wrong in a host call, too."""
+        if self.form == "host_call":
+            HostFunction(self.made.wait)(self.made.data)
+            self.made.check()
+        else:
+            self.made.wait()
+
+    def run(self) -> Bits:
+        self.submit()
+        self.wait()
+        return self.out
+
+    def expected(self) -> Bits:
+        return forward(self.moe, self.batch, **self.options)
 
 
 def together(work: Callable[[int], None], threads: int) -> None:

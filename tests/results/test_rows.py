@@ -162,7 +162,7 @@ def test_without_a_baseline_nothing_is_compared(tmp_path: Path) -> None:
 def test_a_cell_without_a_turn_is_not_measured(tmp_path: Path) -> None:
     run = Store(arms=PAIR).write(tmp_path)
     found = row(rows_of(replace(run, records=tuple(r for r in run.records if r.label != "+v"))), "+v")
-    assert (found.outcome, found.why, found.provenance) == (None, "no turn yet", None)
+    assert (found.outcome, found.why, found.provenance) == (None, "no trial yet", None)
 
 
 def test_what_a_system_does_not_say_is_missing_with_its_reason(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ktbench.results.proportions import normal_quantile, student_quantile, tango_interval, wilson_interval
 from ktbench.results.scores import (
     Estimate,
     Flips,
@@ -20,9 +19,13 @@ from ktbench.results.scores import (
     change_of,
     exponential,
     flips_of,
+    normal_quantile,
     pairs_of,
     score_of,
+    student_quantile,
+    tango_interval,
     weighted_mean,
+    wilson_interval,
 )
 
 

@@ -25,6 +25,7 @@ from ktbench.results.speedups import (
     unpaired_interval,
 )
 from ktbench.results.stopping import Stopping
+from ktbench.spec.run_spec import MeasureSpec
 from tests.results.noise import NOISES, Array, Noise, rounds
 
 
@@ -192,12 +193,12 @@ def test_a_difference_that_the_control_shows_too_is_not_one() -> None:
 def measured(rng: np.random.Generator, noise: Noise, cells: int, speedups: Array | None = None) -> Array:
     """Times of a sweep that stops by the criterion, as a run does."""
     times = rounds(rng, noise, cells, 20) / (1.0 if speedups is None else speedups)
-    criterion = Stopping(goal=0.05, min_rounds=6, max_rounds=20, max_minutes=1e9)
-    for row in times:
-        criterion.add({str(n): float(value) for n, value in enumerate(row)}, minutes=0)
-        if criterion.finished():
+    measure = MeasureSpec(max_rounds=20)
+    for count in range(1, 21):
+        values = {str(n): dict(enumerate(column.tolist())) for n, column in enumerate(times[:count].T)}
+        if Stopping(measure=measure, values=values, rounds=count).finished():
             break
-    return times[: criterion.rounds]
+    return times[:count]
 
 
 def verdicts(times: Array, control: bool) -> list[Verdict]:
