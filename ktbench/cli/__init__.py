@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from ktbench.spec.errors import BAD_REQUEST, FAILED, INTERRUPTED, RequestError, did_you_mean, said
+from ktbench.spec.errors import BAD_REQUEST, FAILED, INTERRUPTED, RequestError, did_you_mean, error_text
 
 VERBS = (
     "doctor", "probe", "plan", "run", "sweep", "eval", "trace", "record", "export", "report", "compare", "validate",
@@ -53,7 +53,7 @@ def _stopped(error: OSError) -> int:
     """The exit code where a file or a pipe takes no more: a traceback would say no more than one line."""
     if isinstance(error, BrokenPipeError):
         return UNREAD
-    print(f"ktbench: {said(error)}", file=sys.stderr)
+    print(f"ktbench: {error_text(error)}", file=sys.stderr)
     return FAILED
 
 

@@ -12,7 +12,7 @@ from ktbench.spec.errors import RequestError
 
 if TYPE_CHECKING:
     from ktbench.host.code import Extension
-    from ktbench.spec.machine_health import Warned
+    from ktbench.spec.health import Finding
     from ktbench.spec.peers import Peer
 
 SUMMARY = "what this machine grants, and each feature and peer: available, or what it lacks"
@@ -173,7 +173,7 @@ def health_lines() -> list[Line]:
     from ktbench.host.health import health_facts
     from ktbench.host.roofs import core_to_core_ns
     from ktbench.host.topology import read_topology
-    from ktbench.spec.machine_health import MACHINE_CHECKS, unknown, warnings
+    from ktbench.spec.health import MACHINE_CHECKS, unknown, warnings
 
     topology, kernels = read_topology(), load_extension().module
     hop_ns = None if kernels is None else core_to_core_ns(kernels, topology.core_cpus)
@@ -189,8 +189,8 @@ def health_lines() -> list[Line]:
     ]
 
 
-def _warning(warned: Warned) -> list[Line]:
-    return [("warning", f"{warned.said}; {warned.check.harm}"), ("  fix", warned.check.cure)]
+def _warning(warned: Finding) -> list[Line]:
+    return [("warning", f"{warned.text}; {warned.check.harm}"), ("  fix", warned.check.cure)]
 
 
 def _unreadable(missing: Mapping[str, str]) -> list[Line]:

@@ -30,7 +30,7 @@ from ktbench.run.shards import (
     withdraw_all,
     write_shard,
 )
-from ktbench.spec.errors import RequestError, said
+from ktbench.spec.errors import RequestError, error_text
 from ktbench.spec.record import Cell, Environment, Record
 from ktbench.spec.run_spec import MeasureSpec
 
@@ -159,7 +159,7 @@ class Spread:
                 self._follow(folders, ended)
             except Exception as error:  # nobody would see it in this thread
                 failed.append(error)
-                say(f"{said(error)}; shards are withdrawn, their nodes end after the current trial")
+                say(f"{error_text(error)}; shards are withdrawn, their nodes end after the current trial")
                 with suppress(OSError):
                     withdraw_all(folders)
 
@@ -184,9 +184,9 @@ class Spread:
             except NotKept:
                 raise
             except OSError as error:
-                if said(error) != why:
-                    say(f"{said(error)}; progress of the nodes is shown once their logs are readable again")
-                why = said(error)
+                if error_text(error) != why:
+                    say(f"{error_text(error)}; progress of the nodes is shown once their logs are readable again")
+                why = error_text(error)
 
     def _gather(self, folders: Sequence[Path]) -> None:
         """Append what is new in the logs of nodes to the run's."""

@@ -39,7 +39,7 @@ def test_judges_a_measured_run(tmp_path: Path, capsys: pytest.CaptureFixture[str
     [
         (["frob=1"], "validate frob=1: unknown argument; allowed are fit=true, run=RUN and out=FOLDER"),
         (["fit=maybe"], "validate fit=maybe: allowed are true and false"),
-        (["fit=true", "run=latest"], "constants are fitted on published numbers"),
+        (["fit=true", f"run={RECORDED / 'depth'}"], "the runs have no cell of the fitting set"),
         (["run=nosuchrun"], "nosuchrun: no such run"),
     ],
 )
