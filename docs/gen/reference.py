@@ -53,8 +53,8 @@ def _verbs() -> str:
     lines = ["# Verbs\n\n`python -m ktbench VERB [KEY=VALUE …]`; keys are [configuration](config.md).\n"]
     lines += [f"Exit codes: {exit_codes()}.\n"]
     for verb in VERBS:
-        module = import_module(f"ktbench.cli.{verb}")
-        lines.append(f"## {verb}\n\n{_plain(module.SUMMARY)}.\n\n{inspect.getdoc(module.run)}\n")
+        run = import_module(f"ktbench.cli.{verb}").run
+        lines.append(f"## {verb}\n\n{_plain(VERBS[verb])}.\n\n{inspect.getdoc(run)}\n")
     return "\n".join(lines)
 
 

@@ -9,17 +9,29 @@ from importlib import import_module
 
 from ktbench.spec.errors import BAD_REQUEST, FAILED, INTERRUPTED, RequestError, did_you_mean, error_text
 
-VERBS = (
-    "doctor", "probe", "plan", "run", "sweep", "eval", "trace", "record", "export", "report", "compare", "validate",
-)  # fmt: skip
-UNREAD = 141  # as a shell says of programs that a pipe without a reader ends
+# Each verb, a module of this package with a function `run`, and what it does. Listing them imports none.
+VERBS = {
+    "doctor": "the capabilities of this machine; each feature and peer: available, or why not",
+    "probe": "the roofs: read bandwidth by core placement, peak per ISA and dtype; saved as a machine description",
+    "plan": "the cells of a sweep, minutes and bytes; what was dropped and why",
+    "run": "measure one cell, or simulate it (machine=NAME)",
+    "sweep": "measure or simulate an ablation (+ablation=NAME), then write tables and figures",
+    "eval": "accuracy of the same cells on a suite (+suite=NAME), paired with the unmodified model",
+    "trace": "one untimed step of a cell: what overlapped, as a picture and a Chrome/Perfetto trace",
+    "record": "which experts the routers choose; saved as an activation profile",
+    "export": "a slice or a checkpoint as a GGUF file for llama.cpp",
+    "report": "tables and figures of a run again, from its log alone: RUN [md|csv|json|tex|figure|html|pdf|kit ...]",
+    "compare": "two runs or commits cell by cell: A B [tolerance=0.03] [different_machines=true]",
+    "validate": "judge the machine model on published numbers, after fitting it (fit=true), or on a run (run=RUN)",
+}
+UNREAD = 141  # the exit code that shells report for SIGPIPE
 EXIT_CODES = {
     0: "done",
     BAD_REQUEST: "the request was wrong, nothing was loaded",
     3: "`compare` found something slower",
     FAILED: "a cell failed",
     INTERRUPTED: "interrupted, what was measured is kept",
-    UNREAD: "the output's reader left in the middle of it",
+    UNREAD: "the reader of the output closed it early",
 }
 
 
@@ -34,31 +46,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         code = INTERRUPTED
     except OSError as error:
-        _let_go()
-        code = _stopped(error)
+        _discard_output()
+        code = _write_failed(error)
     return _flushed(code)
 
 
 def _flushed(code: int) -> int:
-    """The exit code once the output is out. A reader that has seen enough changes nothing of what the verb found."""
+    """The exit code once the output is flushed. A reader that closes the pipe early does not change it."""
     try:
         sys.stdout.flush()
     except OSError as error:
-        _let_go()
-        return code if isinstance(error, BrokenPipeError) else _stopped(error)
+        _discard_output()
+        return code if isinstance(error, BrokenPipeError) else _write_failed(error)
     return code
 
 
-def _stopped(error: OSError) -> int:
-    """The exit code where a file or a pipe takes no more: a traceback would say no more than one line."""
+def _write_failed(error: OSError) -> int:
+    """The exit code where a file or a pipe cannot be written, which one line explains."""
     if isinstance(error, BrokenPipeError):
         return UNREAD
     print(f"ktbench: {error_text(error)}", file=sys.stderr)
     return FAILED
 
 
-def _let_go() -> None:
-    """What output cannot be written goes nowhere, or Python would try once more when it ends."""
+def _discard_output() -> None:
+    """Redirect output that cannot be written to /dev/null, or Python would try to flush it again at exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -79,25 +91,18 @@ def _run_verb(verb: str, overrides: Sequence[str]) -> int:
     if verb not in VERBS:
         hint = did_you_mean(verb, VERBS, cutoff=0.6)
         raise RequestError(f"{verb}: unknown verb{hint}; allowed are {', '.join(VERBS)}")
-    module = import_module(f"ktbench.cli.{verb}")
     if {"-h", "--help"} & set(overrides):
-        print(f"ktbench {verb}: {module.SUMMARY}")
+        print(f"ktbench {verb}: {VERBS[verb]}")
         return 0
-    return int(module.run(overrides))
+    return int(import_module(f"ktbench.cli.{verb}").run(overrides))
 
 
 def usage() -> str:
     """The help text: one line per verb."""
-    lines = [f"  {verb:<8}{import_module(f'ktbench.cli.{verb}').SUMMARY}" for verb in VERBS]
-    return "\n".join(
-        [
-            "usage: python -m ktbench VERB [KEY=VALUE ...]",
-            "",
-            *lines,
-            "",
-            "start with: python -m ktbench sweep +ablation=decode",
-            f"exit codes: {exit_codes()}",
-        ]
+    lines = "\n".join(f"  {verb:<9}{summary}" for verb, summary in VERBS.items())
+    return (
+        f"usage: python -m ktbench VERB [KEY=VALUE ...]\n\n{lines}\n\n"
+        f"start with: python -m ktbench sweep +ablation=decode\nexit codes: {exit_codes()}"
     )
 
 

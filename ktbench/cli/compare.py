@@ -6,12 +6,15 @@ import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ktbench.results.find import Origin
+from ktbench.report.comparison_table import comparison_markdown, write_comparison
+from ktbench.resources import checkout
+from ktbench.results import read_run
+from ktbench.results.between_runs import require_one_machine
+from ktbench.results.comparison import TOLERANCE, compare_runs
+from ktbench.results.find import Origin, find_run, origins_of, read_origin
+from ktbench.spec.errors import RequestError
 
-SUMMARY = "two runs or commits cell by cell: A B [tolerance=0.03] [different_machines=true]"
 SLOWER = 3
 _KEYS = ("different_machines", "tolerance")
 _REGRESS = "or measure both with: nox -s regress -- A B [overrides]"
@@ -32,17 +35,11 @@ def run(overrides: Sequence[str]) -> int:
 
     Raises RequestError for runs that are not there, that are of different machines, or that have no cell in common.
     """
-    from ktbench.report.comparison_table import comparison_markdown, write_comparison
-    from ktbench.results import read_run
-    from ktbench.results.between_runs import require_one_machine
-    from ktbench.results.comparison import compare_runs
-    from ktbench.spec.errors import RequestError
-
-    asked = read_asked(overrides)
-    before, after = (read_run(origin.folder) for origin in _chosen(asked))
-    if not asked.different_machines:
+    request = read_comparison(overrides)
+    before, after = (read_run(origin.folder) for origin in _chosen(request))
+    if not request.different_machines:
         require_one_machine(before, after)
-    comparison = compare_runs(before, after, asked.tolerance, different_machines=asked.different_machines)
+    comparison = compare_runs(before, after, request.tolerance, different_machines=request.different_machines)
     if not comparison.cells:
         counts = " and ".join(f"{len(one.header.cells)} of {one.folder.name}" for one in (before, after))
         raise RequestError(f"compare: no cell is in both runs ({counts}): model, workload and arms have to be the same")
@@ -52,11 +49,8 @@ def run(overrides: Sequence[str]) -> int:
     return SLOWER if comparison.is_worse else 0
 
 
-def read_asked(words: Sequence[str]) -> ComparisonRequest:
-    """What the words of the command line ask for. Raises RequestError in one line for what they do not say right."""
-    from ktbench.results.comparison import TOLERANCE
-    from ktbench.spec.errors import RequestError
-
+def read_comparison(words: Sequence[str]) -> ComparisonRequest:
+    """The request in the words of a command line. Raises RequestError in one line for an invalid one."""
     names = [word for word in words if "=" not in word]
     given = dict(word.split("=", 1) for word in words if "=" in word)
     if unknown := next((key for key in given if key not in _KEYS), None):
@@ -72,16 +66,12 @@ def read_asked(words: Sequence[str]) -> ComparisonRequest:
 
 
 def _flag(word: str) -> bool:
-    from ktbench.spec.errors import RequestError
-
     if word.lower() not in ("true", "false"):
         raise RequestError(f"compare different_machines={word}: allowed are true and false")
     return word.lower() == "true"
 
 
 def _tolerance(word: str) -> float:
-    from ktbench.spec.errors import RequestError
-
     try:
         value = float(word)
     except ValueError:
@@ -91,11 +81,9 @@ def _tolerance(word: str) -> float:
     return value
 
 
-def _chosen(asked: ComparisonRequest) -> tuple[Origin, Origin]:
-    """Both runs. Of a commit it is the newest run whose ablation the other side has a run of, too."""
-    from ktbench.spec.errors import RequestError
-
-    before, after = _candidates(asked.before), _candidates(asked.after)
+def _chosen(request: ComparisonRequest) -> tuple[Origin, Origin]:
+    """Both runs. For a commit it is the newest run of an ablation that both sides have runs of."""
+    before, after = _candidates(request.before), _candidates(request.after)
     if len(before) == len(after) == 1:
         return before[0], after[0]
     alike = ((mine, theirs) for theirs in after for mine in before if mine.ablation == theirs.ablation)
@@ -103,16 +91,13 @@ def _chosen(asked: ComparisonRequest) -> tuple[Origin, Origin]:
         return found
     swept = [", ".join(dict.fromkeys(one.ablation for one in side)) for side in (before, after)]
     raise RequestError(
-        f"compare: runs of {asked.before} swept {swept[0]}, those of {asked.after} {swept[1]}; name two runs, "
+        f"compare: runs of {request.before} swept {swept[0]}, those of {request.after} {swept[1]}; name two runs, "
         f"{_REGRESS}"
     )
 
 
 def _candidates(name: str) -> list[Origin]:
     """The run of that name, or the runs of that commit without changes on top of it, newest first."""
-    from ktbench.results.find import find_run, origins_of, read_origin
-    from ktbench.spec.errors import RequestError
-
     try:
         return [read_origin(find_run(name))]
     except RequestError as no_run:
@@ -128,17 +113,15 @@ def _candidates(name: str) -> list[Origin]:
 
 
 def _commit(name: str) -> str | None:
-    """The commit that git knows by that name in the checkout of this code; None where there is none.
+    """The commit that a name stands for in the checkout of this code; None where there is none.
 
-    Where there is no checkout, hexadecimal digits are taken for the beginning of one.
+    Without a checkout, hexadecimal digits are taken for the beginning of a commit.
     """
-    from ktbench.resources import checkout
-
     if not (checkout() / ".git").exists():
         return name if re.fullmatch("[0-9a-f]{7,40}", name) else None
     command = ["git", "-C", str(checkout()), "rev-parse", "--verify", "--quiet", "--end-of-options"]
     try:
-        said = subprocess.run([*command, f"{name}^{{commit}}"], capture_output=True, text=True, check=False)
+        done = subprocess.run([*command, f"{name}^{{commit}}"], capture_output=True, text=True, check=False)
     except OSError:
         return None
-    return said.stdout.strip() or None
+    return done.stdout.strip() or None

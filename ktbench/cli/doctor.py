@@ -1,4 +1,4 @@
-"""`doctor`: what this machine grants, which features that allows, and what would spoil measurements."""
+"""`doctor`: capabilities of this machine, the features that they allow, and what distorts measurements here."""
 
 from __future__ import annotations
 
@@ -6,16 +6,25 @@ import platform
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from ktbench import __version__
+from ktbench.engine.roles import split_cpus
+from ktbench.eval.sandbox.running import SandboxUnavailable, sandbox_mechanisms
+from ktbench.host.capabilities import feature_reasons, kernel_isas, machine_capabilities
+from ktbench.host.code import Extension, isa_reasons, load_extension, read_build, read_commit
+from ktbench.host.cuda import read_cuda_devices
+from ktbench.host.energy import open_meters
+from ktbench.host.health import health_facts, read_settings
+from ktbench.host.memory import read_memory
+from ktbench.host.roofs import core_to_core_ns
+from ktbench.host.software import PACKAGES, find_peer, package_version, peer_reason, program_versions
+from ktbench.host.topology import read_topology
+from ktbench.spec.engine import EngineSpec
 from ktbench.spec.errors import RequestError
+from ktbench.spec.features import BY_NAME, FEATURES
+from ktbench.spec.health import MACHINE_CHECKS, Finding, unknown, warnings
+from ktbench.spec.peers import PEERS, Peer, PeerSpec
 
-if TYPE_CHECKING:
-    from ktbench.host.code import Extension
-    from ktbench.spec.health import Finding
-    from ktbench.spec.peers import Peer
-
-SUMMARY = "what this machine grants, and each feature and peer: available, or what it lacks"
 Line = tuple[str, str]
 _GIB = 2**30
 _COMPILERS = ("g++", "cmake", "nvcc")
@@ -31,9 +40,7 @@ def run(overrides: Sequence[str]) -> int:
 
 
 def report() -> list[str]:
-    """The lines of the answer."""
-    from ktbench.host.capabilities import feature_reasons, machine_capabilities
-
+    """The lines of the report."""
     machine = [*_hardware(), *_grant_lines(), *_software()]
     return [
         *_section("machine", machine),
@@ -50,48 +57,38 @@ def _section(title: str, lines: Iterable[Line]) -> list[str]:
 
 
 def _hardware() -> list[Line]:
-    from ktbench.host.cuda import read_cuda_devices
-    from ktbench.host.health import read_settings
-    from ktbench.host.memory import read_memory
-    from ktbench.host.topology import read_topology
-
     topology, memory, cuda = read_topology(), read_memory(), read_cuda_devices()
     settings = read_settings(cpus=topology.cpus)
     cache = topology.last_level_cache_bytes
     nodes = "; ".join(f"node {node.id}: {len(node.cpus)} cpus" for node in topology.nodes)
     gpus = ", ".join(f"{gpu.name} ({gpu.memory_bytes / _GIB:.0f} GiB)" for gpu in cuda.gpus)
     return [
-        ("cpu", settings.cpu_model or dash("the kernel names none")),
+        ("cpu", settings.cpu_model or dash("not reported by the kernel")),
         ("cores", f"{len(topology.cores)} usable, {len(topology.cpus)} cpus, SMT {'on' if topology.smt else 'off'}"),
-        ("last-level cache", f"{cache / 2**20:.0f} MiB" if cache else dash("the kernel lists no caches")),
+        ("last-level cache", f"{cache / 2**20:.0f} MiB" if cache else dash("not reported by the kernel")),
         ("NUMA", nodes),
         ("memory", f"{memory.available_bytes / _GIB:.1f} GiB free of {memory.total_bytes / _GIB:.1f} ({memory.limit})"),
-        ("hypervisor", settings.hypervisor or dash("the kernel does not say")),
+        ("hypervisor", settings.hypervisor or dash("not reported by the kernel")),
         ("governor", settings.governor or dash("no cpufreq here, as in most virtual machines")),
         ("turbo", _on_off(settings.turbo) or dash("no cpufreq here, as in most virtual machines")),
         ("huge pages", settings.thp or dash("this kernel has no transparent huge pages")),
         ("GPU", gpus or dash(cuda.reason)),
-        ("roles=split", _split(topology.core_cpus)),
+        ("roles=split", _default_split(topology.core_cpus)),
     ]
 
 
-def _split(cpus: Sequence[int]) -> str:
-    """What host and device role get of the cores by default, or why they cannot be apart."""
-    from ktbench.engine.roles import split_cpus
-    from ktbench.spec.engine import EngineSpec
-
+def _default_split(cpus: Sequence[int]) -> str:
+    """The cores of the host and device roles by default, or why they cannot be separate."""
     try:
         roles = split_cpus(cpus, EngineSpec(roles="split"))
     except ValueError as error:
         return dash(str(error))
     device, host = (", ".join(map(str, of)) for of in (roles.device, roles.host))
-    return f"device role on cpu {device}; host role on cpu {host} (engine.device_threads moves the border)"
+    return f"device role on cpu {device}; host role on cpu {host} (change with engine.device_threads)"
 
 
 def _grant_lines() -> list[Line]:
-    """The instruction sets that have kernels: those granted, each refused one with its reason, and what uses them."""
-    from ktbench.host.code import isa_reasons, load_extension
-
+    """Instruction sets with kernels: the granted ones, each refused one with its reason, and features that use them."""
     extension = load_extension()
     if extension.module is None:
         return [("instruction sets", dash(extension.reason))]
@@ -102,9 +99,6 @@ def _grant_lines() -> list[Line]:
 
 
 def _kernel_lines(extension: Extension) -> list[Line]:
-    from ktbench.host.capabilities import kernel_isas
-    from ktbench.spec.features import BY_NAME
-
     def used(feature: str, names: Sequence[str]) -> str:
         tag = BY_NAME[feature].tag(True)
         return f"{tag} runs {names[0]}" if len(names) == 1 else f"{tag} runs the faster of {' and '.join(names)}"
@@ -119,8 +113,6 @@ def _kernel_lines(extension: Extension) -> list[Line]:
 
 
 def _software() -> list[Line]:
-    from ktbench.host.software import PACKAGES, package_version, program_versions
-
     programs = program_versions(_COMPILERS)
     packages = {name: package_version(name) for name in (*PACKAGES, *_ACCURACY)}
     return [
@@ -131,8 +123,6 @@ def _software() -> list[Line]:
 
 
 def _features(reasons: dict[str, str]) -> list[Line]:
-    from ktbench.spec.features import FEATURES
-
     return [
         (f"{f.name}=N" if f.valued else f"+{f.letter}", f"{f.title}: {reasons[f.name] or 'available'}")
         for f in FEATURES
@@ -140,16 +130,11 @@ def _features(reasons: dict[str, str]) -> list[Line]:
 
 
 def _peers() -> list[Line]:
-    from ktbench.spec.peers import PEERS
-
     return [(peer.name, f"{peer.title} ({', '.join(peer.phases)}): {_peer(peer)}") for peer in PEERS]
 
 
 def _peer(peer: Peer) -> str:
     """Its version and where it is installed, `available` where it comes with ktbench, or what it lacks."""
-    from ktbench.host.software import find_peer, peer_reason, program_versions
-    from ktbench.spec.peers import PeerSpec
-
     if peer.name == "llama-bench" and (version := program_versions((peer.name,))[peer.name]):
         return f"{version} (peer.llama_bench={peer.name})"
     if reason := peer_reason(peer, PeerSpec()):
@@ -165,16 +150,10 @@ def _on_off(value: bool | None) -> str:
 
 
 def health_lines() -> list[Line]:
-    """Each thing found wrong with what it does and how to mend it, what nobody could look at, and what stood the test.
+    """Warnings with their effect and fix, the number of passed checks, checks that cannot be made, meters and sandbox.
 
-    Facts are read as for a run; where cores lie is measured here, as it is next to every turn.
+    Facts are read as for a run; the core placement is measured, as next to every trial.
     """
-    from ktbench.host.code import load_extension
-    from ktbench.host.health import health_facts
-    from ktbench.host.roofs import core_to_core_ns
-    from ktbench.host.topology import read_topology
-    from ktbench.spec.health import MACHINE_CHECKS, unknown, warnings
-
     topology, kernels = read_topology(), load_extension().module
     hop_ns = None if kernels is None else core_to_core_ns(kernels, topology.core_cpus)
     facts = health_facts(topology) | {"core_to_core_ns": hop_ns}
@@ -182,7 +161,7 @@ def health_lines() -> list[Line]:
     good = len(MACHINE_CHECKS) - len(found) - len(unknown(MACHINE_CHECKS, facts))
     return [
         *(line for warned in found for line in _warning(warned)),
-        ("good", f"{good} of {len(MACHINE_CHECKS)} checks found nothing that would spoil measurements"),
+        ("good", f"{good} of {len(MACHINE_CHECKS)} checks passed"),
         *_unreadable(facts["missing"]),
         ("energy", _energy()),
         ("generated programs", _sandbox()),
@@ -198,39 +177,31 @@ def _unreadable(missing: Mapping[str, str]) -> list[Line]:
     why: dict[str, list[str]] = {}
     for name, reason in missing.items():
         why.setdefault(reason, []).append(name)
-    return [("not to be read", f"{', '.join(names)}: {dash(reason)}") for reason, names in why.items()]
+    return [("unknown", f"{', '.join(names)}: {dash(reason)}") for reason, names in why.items()]
 
 
 def _energy() -> str:
-    """The meters of this machine, and why others lack."""
-    from ktbench.host.cuda import read_cuda_devices
-    from ktbench.host.energy import open_meters
-
+    """The energy meters of this machine, and why others are missing."""
     meters = open_meters(read_cuda_devices())
-    names = [meter.name for meter in meters.meters]
-    return "; ".join([*([", ".join(names)] if names else []), *([dash(meters.reason)] if meters.reason else [])])
+    names = ", ".join(meter.name for meter in meters.meters)
+    return "; ".join(filter(None, [names, meters.reason and dash(meters.reason)]))
 
 
 def _sandbox() -> str:
-    """What keeps in the programs that models write, or why none is run."""
-    from ktbench.eval.sandbox.running import SandboxUnavailable, sandbox_mechanisms
-
+    """How programs that models write are isolated, or why none is run."""
     try:
-        return f"kept in by {', '.join(sandbox_mechanisms())}"
+        return f"isolated by {', '.join(sandbox_mechanisms())}"
     except SandboxUnavailable as error:
         return dash(str(error))
 
 
 def dash(reason: str) -> str:
-    """What stands in place of something that this machine does not have or say."""
+    """The placeholder for what this machine lacks or does not report."""
     return f"- ({reason})"
 
 
 def version_lines() -> list[str]:
-    """Of `--version`: version, commit, kernel build and Python; a dash with its reason where one is not known."""
-    from ktbench import __version__
-    from ktbench.host.code import load_extension, read_commit
-
+    """Output of `--version`: version, commit, kernel build and Python; a dash with its reason for what is not known."""
     return [
         f"ktbench {__version__}",
         f"commit  {read_commit() or '- (neither a checkout nor a wheel built in one)'}",
@@ -240,8 +211,6 @@ def version_lines() -> list[str]:
 
 
 def _kernels(extension: Extension) -> str:
-    from ktbench.host.code import read_build
-
     if extension.module is None or extension.module.__file__ is None:
         return dash(extension.reason)
     build = read_build(Path(extension.module.__file__).parent)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-SUMMARY = "accuracy of the same cells on a suite (+suite=NAME), paired with the unmodified model"
+from ktbench.cli.show import show
+from ktbench.config.compose import suite_names
+from ktbench.run.execute import execute
+from ktbench.run.request import eval_request, plan_request
+from ktbench.spec.errors import RequestError
 
 
 def run(overrides: Sequence[str]) -> int:
-    """Ask, grade, report, and say with the exit code whether every cell ended well."""
-    from ktbench.cli.show import show
-    from ktbench.config.compose import suite_names
-    from ktbench.run.execute import execute
-    from ktbench.run.request import eval_request, plan_request
-    from ktbench.spec.errors import RequestError
-
+    """Evaluate, grade and report. Exit code 4 where a cell failed."""
     request = eval_request(overrides)
     if request.suite is None:
         raise RequestError(f"eval: name a suite with +suite=NAME; allowed are {', '.join(suite_names())}")

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ktbench.engine.gguf.export import MISSING, has_gguf
+from ktbench.run.child import ChildFailed, run_subprocess
+from ktbench.run.export import EXPORT, read_export, summary
+from ktbench.run.progress import say
 from ktbench.spec.errors import BAD_REQUEST, FAILED, RequestError
-
-SUMMARY = "a slice or a checkpoint as a GGUF file for llama.cpp"
 
 
 def run(overrides: Sequence[str]) -> int:
-    """Write the file and print what it holds. Exit code 4 where it could not be written.
+    """Write the file and print a summary. Exit code 4 where it could not be written.
 
     Raises RequestError, most of them before anything loads.
     """
-    from ktbench.engine.gguf.export import MISSING, has_gguf
-    from ktbench.run.child import ChildFailed
-    from ktbench.run.export import export_in_subprocess, read_export, summary
-    from ktbench.run.progress import say
-
     export = read_export(overrides)
     if not has_gguf():
         say(f"ktbench export: {MISSING}")
         return FAILED
     try:
-        export_in_subprocess(export, say)
+        run_subprocess(EXPORT, export, say)
     except ChildFailed as error:
         if error.code == BAD_REQUEST:
             raise RequestError(f"export {error}") from None

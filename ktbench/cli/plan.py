@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ktbench.config import RequestPart
-    from ktbench.run.request import Planned
-    from ktbench.spec.record import Cell
-    from ktbench.spec.run_spec import MeasureSpec
-    from ktbench.spec.suite import SuiteSpec
-    from ktbench.spec.sweep import SweepSpec
+from ktbench.cli.what_if import answer, read_what_if
+from ktbench.config import RequestPart
+from ktbench.report.conditions import simulated_on
+from ktbench.run.progress import names_in_part
+from ktbench.run.request import Planned, eval_request, plan_request
+from ktbench.spec.cells import worker_groups
+from ktbench.spec.memory import estimate_memory
+from ktbench.spec.record import Cell
+from ktbench.spec.run_spec import MeasureSpec
+from ktbench.spec.suite import SuiteSpec
+from ktbench.spec.sweep import SweepSpec
 
-SUMMARY = "the cells of a sweep, minutes and bytes; what was dropped and why"
 _PURPOSES = ("original", "packed", "others", "dense", "workspace", "fixed")
 _GIB = 2**30
 
 
 def run(overrides: Sequence[str]) -> int:
     """Print the plan, or the answer to `what_if`. Raises RequestError where what is to be measured would not fit."""
-    from ktbench.cli.what_if import answer, read_question
-    from ktbench.run.request import eval_request, plan_request
-
-    if question := read_question(overrides):
-        return answer(question)
+    if what_if := read_what_if(overrides):
+        return answer(what_if)
     request = eval_request(overrides)
     planned = plan_request(request)
     for part in request.parts:
         print("\n".join(_part_lines(part, planned)))
-    if played := [cell for cell in planned.simulated if cell.key not in planned.unsupported]:
-        print(_simulated_line(played))
+    if simulated := [cell for cell in planned.simulated if cell.key not in planned.unsupported]:
+        print(_simulated_line(simulated))
     if planned.runnable or (planned.here and not planned.simulated):
         print("\n".join(_memory_lines(planned)))
     if planned.runnable and request.suite is not None:
@@ -41,29 +40,25 @@ def run(overrides: Sequence[str]) -> int:
 
 
 def _simulated_line(cells: Sequence[Cell]) -> str:
-    from ktbench.report.conditions import simulated_on
-
-    said = simulated_on([cell.spec.machine for cell in cells if cell.spec.machine])
-    return f"{said}: {len(cells)} cell{'' if len(cells) == 1 else 's'}, in this process, nothing is loaded"
+    machines = simulated_on([cell.spec.machine for cell in cells if cell.spec.machine])
+    return f"{machines}: {len(cells)} cell{'' if len(cells) == 1 else 's'}, in this process, nothing is loaded"
 
 
 def _suite_line(planned: Planned, suite: SuiteSpec) -> str:
     limit = "all questions" if suite.limit is None else f"at most {suite.limit} questions"
     tasks = f"{len(suite.tasks)} task{'' if len(suite.tasks) == 1 else 's'}"
-    return f"suite {suite.name}: {tasks} of {limit} each, asked of {len(planned.runnable)} cells"
+    return f"suite {suite.name}: {tasks} of {limit} each, for {len(planned.runnable)} cells"
 
 
 def _rounds_line(planned: Planned, measure: MeasureSpec) -> str:
     return (
-        f"rounds: {measure.min_rounds} to {measure.max_rounds} of {len(planned.runnable)} turns, "
+        f"rounds: {measure.min_rounds} to {measure.max_rounds} of {len(planned.runnable)} trials, "
         f"at most {measure.max_minutes:g} minutes of trials, without loading"
     )
 
 
 def _part_lines(part: RequestPart, planned: Planned) -> Iterator[str]:
     """The part's heading where there are several, then its cells."""
-    from ktbench.run.progress import names_in_part
-
     cells = [cell for cell in planned.cells if cell.part == part.name]
     if part.sweep.is_published_alone:
         yield f"{part.name or part.sweep.name}: {part.title} (nothing to run, published numbers are shown)"
@@ -88,17 +83,11 @@ def _dropped_lines(sweep: SweepSpec) -> Iterator[str]:
 
 
 def _memory_lines(planned: Planned) -> Iterator[str]:
-    from ktbench.spec.cells import worker_groups
-    from ktbench.spec.memory import estimate_memory
-
     total = 0
     for group in worker_groups(planned.runnable):
         need = estimate_memory(group, planned.cache_bytes)
         total += need.total
-        gib = {
-            name: getattr(need, name) / _GIB for name in ("original", "packed", "others", "dense", "workspace", "fixed")
-        }
-        spec = group[0].spec
+        spec, gib = group[0].spec, {name: getattr(need, name) / _GIB for name in _PURPOSES}
         bytes_of = ", ".join(f"{name} {value:.2f} GiB" for name, value in gib.items())
         yield f"worker: {spec.model.name} {spec.precision}: {bytes_of}"
     yield f"memory: {planned.needed_bytes / _GIB:.1f} GiB (estimated)"
@@ -106,5 +95,5 @@ def _memory_lines(planned: Planned) -> Iterator[str]:
         sizes = ", ".join(str(len(block)) for block in blocks)
         yield (
             f"all workers together would take {total / _GIB:.1f} GiB: {len(blocks)} blocks of {sizes} cells are "
-            "measured one after the other, each with its share of the minutes; none is compared with another's"
+            "measured one after the other, each with a part of the minutes; cells are compared within a block only"
         )

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-SUMMARY = "the roofs: read bandwidth by placement of the cores, peak per ISA and dtype; saved as a machine description"
+from ktbench.host.describe import save_description
+from ktbench.host.timing_lock import timing
+from ktbench.run.probe import measure_machine, table
+from ktbench.spec.errors import RequestError
 
 
 def run(overrides: Sequence[str]) -> int:
@@ -13,10 +16,6 @@ def run(overrides: Sequence[str]) -> int:
 
     Raises RequestError before anything is measured, also where another process is timing on this host.
     """
-    from ktbench.host.describe import save_description
-    from ktbench.host.timing_lock import timing
-    from ktbench.run.probe import measure_machine, table
-
     out = _out(overrides)
     with timing("probe"):
         machine = measure_machine()
@@ -28,8 +27,6 @@ def run(overrides: Sequence[str]) -> int:
 
 
 def _out(overrides: Sequence[str]) -> Path | None:
-    from ktbench.spec.errors import RequestError
-
     for word in overrides:
         if not word.startswith("out=") or word == "out=":
             raise RequestError(f"probe {word}: unknown argument; allowed is out=FILE")

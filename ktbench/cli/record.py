@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ktbench.engine.workload.recorded import read_profile
+from ktbench.run.child import ChildFailed, run_subprocess
+from ktbench.run.progress import say
+from ktbench.run.record import RECORD, read_recording, summary
 from ktbench.spec.errors import FAILED
-
-SUMMARY = "which experts the routers choose; saved as an activation profile"
 
 
 def run(overrides: Sequence[str]) -> int:
-    """Run the prompts of one cell, print what was selected, save the profile. Exit code 4 where it could not be run.
+    """Run the prompts of one cell, print which experts were selected, save the profile.
 
-    Raises RequestError before anything loads.
+    Exit code 4 where the cell could not be run. Raises RequestError before anything loads.
     """
-    from ktbench.engine.workload.recorded import read_profile
-    from ktbench.run.child import ChildFailed
-    from ktbench.run.progress import say
-    from ktbench.run.record import read_recording, record_in_subprocess, summary
-
     recording, unsupported = read_recording(overrides)
     if unsupported:
         say(f"ktbench record: UNSUPPORTED: {unsupported}")
         return FAILED
     try:
-        record_in_subprocess(recording, say)
+        run_subprocess(RECORD, recording, say)
     except ChildFailed as error:
         say(f"ktbench record: {error}")
         return FAILED

@@ -1,4 +1,4 @@
-"""`report`: tables and figures again, from the store alone."""
+"""`report`: rebuilds tables and figures of a run from its log alone."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-SUMMARY = "tables and figures of a run again, from its log alone: RUN [md|csv|json|tex|figure|html|pdf|kit ...]"
+from ktbench.report.documents import documents_of, page_of
+from ktbench.report.write import FORMATS, write_report
+from ktbench.results import read_run
+from ktbench.results.find import find_run
+from ktbench.spec.errors import RequestError
 
 
 def run(overrides: Sequence[str]) -> int:
     """Rebuild the report of a run and print its table. Raises RequestError for an unknown run or format."""
-    from ktbench.report.documents import documents_of, page_of
-    from ktbench.report.write import FORMATS, write_report
-    from ktbench.results import read_run
-    from ktbench.results.find import find_run
-    from ktbench.spec.errors import RequestError
-
     if not overrides:
         raise RequestError("report: name a run: a folder, a name under runs/, or latest")
     name, *formats = overrides
@@ -32,7 +30,7 @@ def run(overrides: Sequence[str]) -> int:
 
 @contextmanager
 def _without_collection() -> Iterator[None]:
-    """Rows live until the report is written: looking for garbage among many takes a fifth of the time."""
+    """Without garbage collection: rows live until the report is written, scanning them takes a fifth of the time."""
     gc.disable()
     try:
         yield

@@ -40,7 +40,7 @@ def show(run: Run, *, alone: bool = False) -> int:
 
 
 def _outcomes(run: Run) -> Iterator[Outcome | None]:
-    """How cells ended: of those that were asked the answers, and the timed steps where there are any."""
+    """Outcomes of all cells: of their answers where a suite was evaluated, and of their timed steps."""
     if run.header.suite is None:
         yield from (row.outcome for row in rows_of(run))
         return
@@ -50,9 +50,9 @@ def _outcomes(run: Run) -> Iterator[Outcome | None]:
 
 
 def _text(run: Run) -> Iterator[str]:
-    """Rows and conditions; of several parts each below its title, and at the end what holds for all of them.
+    """Rows and conditions; each of several parts below its title, and conditions common to all at the end.
 
-    Of a part that shows published numbers their table stands in place of the rows, unless it asks questions.
+    For a part with published numbers their table replaces the rows, unless it is an evaluation.
     """
     parts = parts_of(run)
     shown = [_shown(part) for part in parts]
@@ -70,7 +70,7 @@ def _text(run: Run) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Shown:
-    """A part on a terminal; `paper` is there where it shows published numbers."""
+    """A part on a terminal; `paper` is set where it shows published numbers."""
 
     lines: tuple[str, ...]
     conditions: tuple[str, ...]
@@ -79,11 +79,11 @@ class _Shown:
 
 def _shown(part: Run) -> _Shown:
     if part.header.suite is not None and part.header.cells:
-        return _asked(part)
+        return _evaluation(part)
     return _paper(part) if the_part(part).published else _rows(part)
 
 
-def _asked(part: Run) -> _Shown:
+def _evaluation(part: Run) -> _Shown:
     """Answers, then the last of the grids below their table: changes, or scores where there are none."""
     answers = accuracy_rows(part)
     of_cell, rows = {row.row.cell: row for row in answers}, [row.row for row in answers]
@@ -103,11 +103,11 @@ def _answer_lines(row: AccuracyRow, width: int) -> Iterator[str]:
 def _rows(part: Run) -> _Shown:
     rows = rows_of(part)
     lines = listing(rows, partial(_lines, width=name_width(rows)))
-    return _Shown(lines=(*lines, *_shares(part)), conditions=conditions_of(part, rows))
+    return _Shown(lines=(*lines, *_attribution(part)), conditions=conditions_of(part, rows))
 
 
-def _shares(part: Run) -> Iterator[str]:
-    """Whose the speed-up is, where the part's figure is about that."""
+def _attribution(part: Run) -> Iterator[str]:
+    """The attribution table, where the part's figure shows it."""
     for document in documents_of(part):
         if document.kind == "attribution":
             yield from ("", *table_grid(document.table, document.table.cells), *document.table.notes)
@@ -124,18 +124,18 @@ def _paper(part: Run) -> _Shown:
 
 
 def _lines(row: Row, width: int) -> Iterator[str]:
-    """The row, then what proves it and what casts doubt on it."""
+    """The row, then its remarks and evidence."""
     yield row_line(row, width)
     yield from (f"{'':<{width}}   {remark}" for remark in row.remarks)
     if row.timed:
         seen = row.evidence or row.missing["evidence"]
-        said = [
+        facts = [
             seen if row.simulated else f"seen: {seen}",
             _error(row),
             *_answers(row),
             *([f"{row.outcome}: {row.why}"] if row.why else []),
         ]
-        yield f"{'':<{width}}   {'; '.join(said)}"
+        yield f"{'':<{width}}   {'; '.join(facts)}"
 
 
 def _error(row: Row) -> str:
@@ -143,17 +143,17 @@ def _error(row: Row) -> str:
 
 
 def _answers(row: Row) -> Iterator[str]:
-    """How the answers compare with those of other systems, where there are any."""
+    """Agreement of the logits with those of other systems, where there is any."""
     if row.unproven:
         yield UNPROVEN
     elif row.agreement and row.agreement.against:
         yield f"top-1 {top1_text(row)}% and KL {kl_text(row)} nats against {row.agreement.against}"
     elif row.agreement:
-        yield "the logits that the others are held against"
+        yield "reference for the logits of the others"
 
 
 def listing(rows: Sequence[Row], lines: Callable[[Row], Iterable[str]]) -> Iterator[str]:
-    """The lines of rows, each point below what varies apart from tokens per expert, which rows name."""
+    """The lines of rows, each point below its varied settings, except tokens per expert, which rows name."""
     groups = groups_of(rows)
     keys = [key for key in varying([group[0].settings for group in groups]) if key != TOKENS]
     for group in groups:

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-SUMMARY = "measure or simulate an ablation (+ablation=NAME), then write tables and figures"
+from ktbench.cli.show import show
+from ktbench.config import ablation_names, split_launcher
+from ktbench.run.execute import execute
+from ktbench.run.request import plan_request, read_request
+from ktbench.spec.errors import RequestError
 
 
 def run(overrides: Sequence[str]) -> int:
-    """Measure, report, and say with the exit code whether every cell ended well.
-
-    With `hydra/launcher=NAME` the cells are spread over nodes.
-    """
-    from ktbench.cli.show import show
-    from ktbench.config import ablation_names, split_launcher
-    from ktbench.run.execute import execute
-    from ktbench.run.request import plan_request, read_request
-    from ktbench.spec.errors import RequestError
-
+    """Measure and report, with `hydra/launcher=NAME` on several nodes. Exit code 4 where a cell failed."""
     launch, words = split_launcher(overrides)
     request, command = read_request(words), ["python", "-m", "ktbench", "sweep", *overrides]
     if not request.is_sweep:

@@ -1,26 +1,25 @@
-"""`trace`: what each role did in one step of a cell, as a picture and as a trace for Perfetto."""
+"""`trace`: the timeline of each role in one step of a cell, as a picture and as a trace for Perfetto."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from ktbench.spec.errors import FAILED
-
-if TYPE_CHECKING:
-    from ktbench.config import Request
-    from ktbench.spec.record import Cell, Environment
-    from ktbench.spec.timeline import Timeline
-
-SUMMARY = "one untimed step of a cell: what overlapped, as a picture and a Chrome/Perfetto trace"
+from ktbench.config import Request
+from ktbench.host.environment import environment
+from ktbench.report.chrome_trace import chrome_trace
+from ktbench.report.conditions import machine_sentence, simulated_on
+from ktbench.results.find import RUNS
+from ktbench.run.progress import say
+from ktbench.run.request import one_cell_request, plan_request
+from ktbench.spec.errors import FAILED, RequestError
+from ktbench.spec.record import Cell, Environment
+from ktbench.spec.timeline import Timeline
 
 
 def run(overrides: Sequence[str]) -> int:
     """Trace the one cell that the overrides describe. Exit code 4 where it cannot run here or did not end well."""
-    from ktbench.host.environment import environment
-    from ktbench.run.progress import say
-    from ktbench.run.request import one_cell_request, plan_request
     from ktbench.run.timeline import timeline_of
 
     request = one_cell_request("trace", overrides)
@@ -37,28 +36,21 @@ def run(overrides: Sequence[str]) -> int:
     if timeline is None:
         say(f"trace: {why}")
         return FAILED
-    for line in _written(timeline, cell, machine, folder):
-        print(line)
+    print("\n".join(_write(timeline, cell, machine, folder)))
     return 0
 
 
 def _folder(request: Request) -> Path:
-    from datetime import UTC, datetime
-
-    from ktbench.results.find import RUNS
-    from ktbench.spec.errors import RequestError
-
     if request.resume is not None:
-        raise RequestError(f"trace: resume={request.resume}: a trace is made anew each time, leave it out")
+        raise RequestError(f"trace: resume={request.resume}: a trace cannot be resumed, leave it out")
     folder = RUNS / (request.run_name or f"trace-{datetime.now(UTC):%Y%m%d-%H%M%S}")
     if folder.exists():
-        raise RequestError(f"run_name={folder.name}: {folder} is there already, choose another name")
+        raise RequestError(f"run_name={folder.name}: {folder} exists, choose another name")
     return folder
 
 
-def _written(timeline: Timeline, cell: Cell, machine: Environment, folder: Path) -> Iterator[str]:
-    """Writes the files; what there is to say about the step, then their names."""
-    from ktbench.report.chrome_trace import chrome_trace
+def _write(timeline: Timeline, cell: Cell, machine: Environment, folder: Path) -> Iterator[str]:
+    """Write the files; lines on the step, then their names."""
     from ktbench.report.figures.output import save
     from ktbench.report.figures.timeline import shares, timeline_figure
 
@@ -71,9 +63,7 @@ def _written(timeline: Timeline, cell: Cell, machine: Environment, folder: Path)
 
 
 def _conditions(cell: Cell, machine: Environment) -> tuple[str, ...]:
-    """What was traced, on what, and the ids."""
-    from ktbench.report.conditions import machine_sentence, simulated_on
-
+    """The cell, the machine, and the ids."""
     spec = cell.spec
     if spec.machine is not None:
         ids = f"Ids: code {machine.code_id}, spec {cell.spec_id}."

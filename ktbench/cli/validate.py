@@ -7,23 +7,29 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ktbench.report.template import render
+from ktbench.results import read_published, read_run
+from ktbench.results.find import find_run
+from ktbench.run.progress import say
+from ktbench.run.request import read_request
+from ktbench.spec.errors import RequestError
+
 if TYPE_CHECKING:
     from ktbench.sim.calibration import Calibration
     from ktbench.sim.fitting import Fitted
     from ktbench.sim.judging import MeasuredError
     from ktbench.sim.measured import MeasuredCell
 
-SUMMARY = "judge the machine model on published numbers, after fitting it (fit=true), or on a run (run=RUN)"
 FIGURES = ("fig3", "fig7", "fig10", "fig11", "fig12", "fig14", "placement")
 _KEYS = ("fit", "run", "out")
 
 
 def run(overrides: Sequence[str]) -> int:
-    """Print errors by group, and write them with every cell's and with the constants.
+    """Print errors by group; write them with those of every cell and with the constants.
 
-    Without `fit=true` the constants that ship are judged, which takes seconds; with it they are fitted again first,
-    which takes about a minute. With `run=RUN` cells that were measured in a run are simulated on its machine, and with
-    `fit=true` the constants of our engine are fitted on those of the fitting set (`is_fitted`).
+    Without `fit=true` the shipped constants are judged (seconds); with it they are fitted again first (about a minute).
+    With `run=RUN` the measured cells of a run are simulated on its machine; `fit=true` then fits the constants of our
+    engine on those of the fitting set (`is_fitted`).
     """
     options = _options(overrides)
     folder = Path(options["out"] or f"runs/validate-{datetime.now(UTC):%Y%m%d-%H%M%S}")
@@ -38,8 +44,6 @@ def run(overrides: Sequence[str]) -> int:
 
 
 def _options(overrides: Sequence[str]) -> dict[str, str]:
-    from ktbench.spec.errors import RequestError
-
     options = dict.fromkeys(_KEYS, "")
     for word in overrides:
         key, _, value = word.partition("=")
@@ -53,10 +57,6 @@ def _options(overrides: Sequence[str]) -> dict[str, str]:
 
 def _of_publications(*, fit: bool) -> dict[str, str]:
     """The files of a validation on published numbers, by name."""
-    from ktbench.report.template import render
-    from ktbench.results import read_published
-    from ktbench.run.progress import say
-    from ktbench.run.request import read_request
     from ktbench.sim.calibration import calibration_yaml, read_calibration
     from ktbench.sim.fitting import STAGES, fit_all
     from ktbench.sim.judging import judge
@@ -78,15 +78,11 @@ def _of_publications(*, fit: bool) -> dict[str, str]:
 
 def _of_runs(names: str, *, fit: bool) -> dict[str, str]:
     """The files of a validation on measured runs, by name. Raises RequestError where no cell was timed."""
-    from ktbench.report.template import render
-    from ktbench.results import read_run
-    from ktbench.results.find import find_run
     from ktbench.sim.calibration import calibration_yaml, read_calibration
     from ktbench.sim.fitting import fit_measured
     from ktbench.sim.measured import measured_cells
     from ktbench.sim.simulation import ON_CORES
     from ktbench.sim.validation import measured_values
-    from ktbench.spec.errors import RequestError
 
     runs = [read_run(find_run(name)) for name in names.split(",")]
     measured: list[MeasuredCell] = []
@@ -106,7 +102,6 @@ def _of_runs(names: str, *, fit: bool) -> dict[str, str]:
 
 def _judged(cells: Sequence[MeasuredCell], cost: Calibration) -> Iterator[MeasuredError]:
     """The cells simulated; a line on stderr for one that cannot be."""
-    from ktbench.run.progress import say
     from ktbench.sim.judging import judge_measured
 
     for one in cells:

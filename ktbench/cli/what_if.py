@@ -8,29 +8,32 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ktbench.report.text import number
+from ktbench.run.feasibility import Machine, feasibility
+from ktbench.run.request import read_request
 from ktbench.spec.errors import RequestError
+from ktbench.spec.run_spec import RunSpec
 
 if TYPE_CHECKING:
     from ktbench.sim.cost_search import Offer, PriceEntry, PriceList
-    from ktbench.spec.run_spec import RunSpec
 
 _LIST, _TARGET = "what_if", "what_if.target"
 _MONEY_DIGITS_BELOW = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Question:
-    """Which machine of a price list does `target` tokens/s on the cell that `overrides` describe."""
+class WhatIfRequest:
+    """The question which machine of a list reaches `target` tokens/s on the cell that `overrides` describe."""
 
     prices: Path
     target: float
     overrides: tuple[str, ...]
 
 
-def read_question(overrides: Sequence[str]) -> Question | None:
-    """The question among the words of a command line; None where they have none.
+def read_what_if(overrides: Sequence[str]) -> WhatIfRequest | None:
+    """The request in a command line; None without any `what_if` key.
 
-    Raises RequestError for half a question, a target that is no speed, and a machine beside those of the list.
+    Raises RequestError for a missing list, an invalid target, and a machine besides those of the list.
     """
     given = {word.partition("=")[0]: word.partition("=")[2] for word in overrides if word.startswith(_LIST)}
     if not given:
@@ -42,19 +45,21 @@ def read_question(overrides: Sequence[str]) -> Question | None:
     rest = tuple(word for word in overrides if not word.startswith(_LIST))
     if machine := next((word for word in rest if word.lstrip("+").startswith("machine")), None):
         raise RequestError(f"{machine}: {_LIST} takes its machines from the price list, leave it out")
-    return Question(prices=Path(given[_LIST]), target=_target(given.get(_TARGET, "")), overrides=rest)
+    if _TARGET not in given:
+        raise RequestError(f"{_LIST}: needs {_TARGET}=N, a number of tokens/s above 0")
+    return WhatIfRequest(prices=Path(given[_LIST]), target=_target(given[_TARGET]), overrides=rest)
 
 
-def answer(question: Question) -> int:
-    """Print what each machine does and costs, then the cheapest that reaches the target. Raises RequestError."""
+def answer(request: WhatIfRequest) -> int:
+    """Print the speed and price of each machine, then the cheapest that reaches the target. Raises RequestError."""
     from ktbench.sim.cost_search import entry_cells, read_prices
 
     try:
-        prices = read_prices(question.prices)
-        specs = list(entry_cells(prices, lambda name: _spec((*question.overrides, f"machine={name}"))))
+        prices = read_prices(request.prices)
+        specs = list(entry_cells(prices, lambda name: _spec((*request.overrides, f"machine={name}"))))
     except ValueError as error:
         raise RequestError(str(error)) from None
-    print("\n".join(_lines(specs, prices, question.target)))
+    print("\n".join(_lines(specs, prices, request.target)))
     return 0
 
 
@@ -69,8 +74,6 @@ def _target(word: str) -> float:
 
 
 def _spec(overrides: Sequence[str]) -> RunSpec:
-    from ktbench.run.request import read_request
-
     request = read_request(overrides)
     spec = request.parts[0].spec
     if request.is_sweep:
@@ -90,19 +93,16 @@ def _lines(specs: Sequence[tuple[PriceEntry, RunSpec]], prices: PriceList, targe
 
 
 def _work(spec: RunSpec) -> str:
-    """What is run, wherever."""
+    """The summary of the cell without its machine."""
     return spec.summary.removesuffix("" if spec.machine is None else f", simulated on {spec.machine.title}")
 
 
 def _offer(spec: RunSpec, entry: PriceEntry) -> Offer:
-    from ktbench.run.feasibility import unsupported_simulated
     from ktbench.sim.cost_search import offer, with_all_features
-    from ktbench.spec.record import Cell
-    from ktbench.spec.wire import spec_id
 
     best = with_all_features(spec)
-    cell = Cell(label=best.label, spec=best, spec_id=spec_id(best))
-    return offer(best, entry.title, entry.price, unsupported_simulated([cell]).get(cell.key, ""))
+    reason = None if best.machine is None else feasibility(best, Machine.described(best.machine))
+    return offer(best, entry.title, entry.price, reason.why if reason else "")
 
 
 def _table(offers: Sequence[Offer], currency: str, target: float) -> Iterator[str]:
@@ -116,8 +116,6 @@ def _table(offers: Sequence[Offer], currency: str, target: float) -> Iterator[st
 
 
 def _cells(one: Offer, target: float) -> tuple[str, ...]:
-    from ktbench.report.text import number
-
     if one.tokens_per_s is None or one.price_per_speed is None:
         return (one.title, _money(one.price), "-", "-", one.features, "-", f"cannot run it: {one.why}")
     reaches = "yes" if one.tokens_per_s >= target else "no"
@@ -130,7 +128,6 @@ def _money(value: float) -> str:
 
 
 def _sentence(offers: Sequence[Offer], currency: str, target: float) -> str:
-    from ktbench.report.text import number
     from ktbench.sim.cost_search import cheapest, closest
 
     wanted = f"{target:g} tokens/s"

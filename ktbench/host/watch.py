@@ -104,8 +104,8 @@ class MachineWatch:
         self._energy: Energy | None = None
         self._no_energy = ""
 
-    def turn(self) -> None:
-        """A turn begins."""
+    def begin_trial(self) -> None:
+        """Reset what the metrics of a trial cover."""
         self._disturbance = None
         self._peaks.reset()
 
@@ -121,8 +121,8 @@ class MachineWatch:
         self._disturbance = disturbance(before, after, self._cpus, clock_hz)
         self._take_energy(joules, joules_then, seconds)
 
-    def conduct(self) -> SystemMetrics | None:
-        """What was seen since `turn`; None where no steps were."""
+    def metrics(self) -> SystemMetrics | None:
+        """Metrics since `begin_trial`; None before any steps."""
         if self._disturbance is None:
             return None
         memory = self._peaks.read()

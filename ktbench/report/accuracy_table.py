@@ -124,7 +124,7 @@ _SCORES = (
     ),
     AccuracyColumn(
         heading="graded/total (questions)",
-        write=_of_average(lambda result: f"{result.graded}/{result.asked}" if result.score else DASH),
+        write=_of_average(lambda result: f"{result.graded}/{result.questions}" if result.score else DASH),
         movable=True,
     ),
     AccuracyColumn(

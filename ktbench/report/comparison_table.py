@@ -141,8 +141,8 @@ def _cell(cell: ComparedCell) -> dict[str, Any]:
         "role": cell.after.role,
         "spec_id": cell.after.spec_id,
         "provenance": cell.after.provenance or cell.before.provenance,
-        **_side("a", cell.before, held.turns[0] if held else None),
-        **_side("b", cell.after, held.turns[1] if held else None),
+        **_side("a", cell.before, held.trials[0] if held else None),
+        **_side("b", cell.after, held.trials[1] if held else None),
         **_speedup(held.speedup if held else None),
         "method": held and held.method,
         "verdict": cell.verdict if held else None,
@@ -237,7 +237,7 @@ _CELLS: tuple[Column[ComparedCell], ...] = (
         heading="roof, B over A",
         write=lambda cell: dashed(cell.roof, lambda roof: f"{roof.ratio:.2f} ({roof.limit})"),
     ),
-    Column(heading="turns A, B", write=_of_held(lambda _, held: f"{held.turns[0]}, {held.turns[1]}")),
+    Column(heading="turns A, B", write=_of_held(lambda _, held: f"{held.trials[0]}, {held.trials[1]}")),
     Column(heading="provenance", write=_provenance, numeric=False),
 )
 _ANSWERS: tuple[Column[ComparedAnswers], ...] = (

@@ -63,7 +63,7 @@ def placement_sentence(rows: Sequence[Row]) -> str:
     rows = measured(rows)
     records = _records(rows)
     times = [roof.ping_pong_ns for record in records for roof in record.roofs if roof.ping_pong_ns is not None]
-    counts = Counter(place for row in rows for place in row.placements.values())
+    counts = Counter(place for row in rows for place in row.core_layouts.values())
     seen = [(place, counts[place]) for place in CORE_LAYOUTS if counts[place]]
     if not seen:
         return ""

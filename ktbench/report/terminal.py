@@ -57,7 +57,7 @@ def accuracy_line(row: AccuracyRow, width: int = 16) -> str:
 
 def _scored(result: Result, *, is_baseline: bool) -> Iterator[str]:
     yield f"{score_text(result.score):>11} %"
-    yield f"{result.graded:>6,} of {result.asked:,} graded"
+    yield f"{result.graded:>6,} of {result.questions:,} graded"
     yield f"{'the baseline' if is_baseline else _changed(result):<66}"
     if result.tokens is not None:
         yield f"{number(result.tokens, 3):>5} tokens"

@@ -9,10 +9,10 @@ from statistics import fmean
 
 from ktbench.results.answers import (
     AVERAGE,
-    Answers,
     Measure,
     Subject,
     SubjectKind,
+    TaskAnswers,
     answers_of,
     measures_of,
     shares_of,
@@ -35,7 +35,7 @@ _BASELINE = "it is the baseline"
 class Result:
     """The score of a cell's answers to the tasks of a subject.
 
-    `graded` of `asked` questions have a score; `change` is against the baseline on the questions that both have.
+    `graded` of `questions` have a score; `change` is against the baseline on the questions that both have.
     `tokens` is the mean length of its answers, `longer` that over the baseline's on the same questions. What is None
     has its reason in `missing`, by name.
     """
@@ -43,7 +43,7 @@ class Result:
     kind: SubjectKind
     subject: str
     graded: int
-    asked: int
+    questions: int
     score: Estimate | None
     change: Change | None
     tokens: float | None
@@ -79,6 +79,12 @@ class AccuracyRow:
         """Whether any answer of it was graded or measured."""
         return bool(self.measures) or any(one.score for one in self.results)
 
+    @property
+    def score(self) -> Estimate | None:
+        """The average over all tasks; None where it has none."""
+        result = self.result()
+        return None if result is None else result.score
+
     def result(self, subject: str = AVERAGE, kind: SubjectKind = "average") -> Result | None:
         """The result of a subject; None where its tasks are not graded."""
         return next((one for one in self.results if (one.kind, one.subject) == (kind, subject)), None)
@@ -88,8 +94,8 @@ _KINDS: tuple[SubjectKind, ...] = ("category", "task")
 
 
 def accuracy_rows(run: Run) -> tuple[AccuracyRow, ...]:
-    """Rows of `run`, a run of one part that asks a suite, in the order of the plan."""
-    assert run.header.suite is not None, f"{run.header.run} asks no suite"
+    """Rows of `run`, a run of one part that evaluates a suite, in the order of the plan."""
+    assert run.header.suite is not None, f"{run.header.run} evaluates no suite"
     cells, rows = _Cells.of(run, run.header.suite), rows_of(run)
     return tuple(_row(row, _baseline(row, rows), cells, run) for row in rows)
 
@@ -109,15 +115,15 @@ class _Cells:
 
     suite: SuiteSpec
     subjects: tuple[Subject, ...]
-    answers: Mapping[tuple[str, str], Answers]
+    answers: Mapping[tuple[str, str], TaskAnswers]
     ends: Mapping[tuple[str, str], TaskResult]
 
     @classmethod
     def of(cls, run: Run, suite: SuiteSpec) -> _Cells:
         found = run.answers()
         graded = {task for (_, task), scored in found.items() if any(one.metric == SCORE for one in scored)}
-        asked = {task.name for task in suite.tasks if not task.is_measured}
-        open_ = asked - {task for (_, task), scored in found.items() if scored}
+        planned = {task.name for task in suite.tasks if not task.is_measured}
+        open_ = planned - {task for (_, task), scored in found.items() if scored}
         return cls(
             suite=suite,
             subjects=subjects_of(suite, graded | open_),
@@ -125,7 +131,7 @@ class _Cells:
             ends=run.ends(),
         )
 
-    def of_cell(self, key: str) -> dict[str, Answers]:
+    def of_cell(self, key: str) -> dict[str, TaskAnswers]:
         return {task.name: found for task in self.suite.tasks if (found := self.answers.get((key, task.name)))}
 
     def ends_of(self, key: str) -> dict[str, TaskResult]:
@@ -136,7 +142,7 @@ def _row(row: Row, base: Row | None, cells: _Cells, run: Run) -> AccuracyRow:
     is_baseline = base is not None and row.cell == base.cell
     mine, ends = cells.of_cell(row.cell), cells.ends_of(row.cell)
     before = None if is_baseline else cells.of_cell(base.cell) if base else {}
-    answered = Answered(suite=cells.suite, answers=mine, ends=ends, before=before)
+    by_task = CellAnswers(suite=cells.suite, answers=mine, ends=ends, before=before)
     outcome, why = _ending(cells.suite, ends)
     return AccuracyRow(
         row=row,
@@ -146,7 +152,7 @@ def _row(row: Row, base: Row | None, cells: _Cells, run: Run) -> AccuracyRow:
         provenance=next((end.provenance for end in ends.values()), None),
         evidence=work_done(list(ends.values())),
         command=eval_command(row.spec, cells.suite, run.header.command),
-        results=tuple(answered.result(subject) for subject in cells.subjects),
+        results=tuple(by_task.result(subject) for subject in cells.subjects),
         measures=tuple(one for task in mine for one in measures_of(task, mine[task], (before or {}).get(task))),
         ungraded={(task, why): count for task in mine for why, count in mine[task].ungraded.items()},
         ends=ends,
@@ -166,7 +172,7 @@ def _ending(suite: SuiteSpec, ends: Mapping[str, TaskResult]) -> tuple[Outcome |
 
 
 def work_done(ends: Sequence[TaskResult]) -> str:
-    """Counters of the features asked for over all tasks, and how many answers came from the cache; empty without.
+    """Counters of the requested features over all tasks, and how many answers came from the cache; empty without.
 
     A cached answer is not computed again, so no counter moves for it.
     """
@@ -175,37 +181,37 @@ def work_done(ends: Sequence[TaskResult]) -> str:
         if evidence.wanted and evidence.seen is not None:
             moved[evidence.counter] += evidence.seen
     requests, cached = sum(end.requests for end in ends), sum(end.cached for end in ends)
-    said = [f"{name} {count:,}" for name, count in moved.items()]
-    said += [f"{cached:,} of {requests:,} requests answered from the cache"] if cached else []
-    return ", ".join(said)
+    parts = [f"{name} {count:,}" for name, count in moved.items()]
+    parts += [f"{cached:,} of {requests:,} requests answered from the cache"] if cached else []
+    return ", ".join(parts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answered:
+class CellAnswers:
     """What a cell answered by task and how its tasks ended; `before` is what the baseline answered, None for itself."""
 
     suite: SuiteSpec
-    answers: Mapping[str, Answers]
+    answers: Mapping[str, TaskAnswers]
     ends: Mapping[str, TaskResult]
-    before: Mapping[str, Answers] | None
+    before: Mapping[str, TaskAnswers] | None
 
     def result(self, subject: Subject) -> Result:
         """The score of its answers to the tasks of a subject."""
-        told = {task.name: self.answers[task.name] for task in subject.tasks if task.name in self.answers}
+        answered = {task.name: self.answers[task.name] for task in subject.tasks if task.name in self.answers}
         lacking = self._lacking(subject)
-        score = None if lacking else self._score(subject, told)
+        score = None if lacking else self._score(subject, answered)
         unscored = "" if score else lacking or "none of its questions can be graded here"
-        change, uncompared = (None, unscored) if unscored else self._change(subject, told)
+        change, uncompared = (None, unscored) if unscored else self._change(subject, answered)
         reasons = {"score": unscored, "change": uncompared}
         return Result(
             kind=subject.kind,
             subject=subject.name,
-            graded=sum(len(found.scores) for found in told.values()),
-            asked=sum(found.asked for found in told.values()),
+            graded=sum(len(found.scores) for found in answered.values()),
+            questions=sum(found.questions for found in answered.values()),
             score=score,
             change=change,
-            tokens=_mean([count for found in told.values() for count in found.tokens.values()]) if score else None,
-            longer=self._longer(told) if score else None,
+            tokens=_mean([count for found in answered.values() for count in found.tokens.values()]) if score else None,
+            longer=self._longer(answered) if score else None,
             missing={name: why for name, why in reasons.items() if why},
         )
 
@@ -217,31 +223,31 @@ class Answered:
                 return f"{name}: {self.ends[name].outcome}: {self.ends[name].why}"
         return f"not evaluated yet: {', '.join(names)}" if names else ""
 
-    def _score(self, subject: Subject, told: Mapping[str, Answers]) -> Estimate | None:
-        shares = shares_of(subject, self.suite, {task: len(found.scores) for task, found in told.items()})
-        strata = [Stratum(share=share, values=tuple(told[task].scores.values())) for task, share in shares.items()]
+    def _score(self, subject: Subject, answered: Mapping[str, TaskAnswers]) -> Estimate | None:
+        shares = shares_of(subject, self.suite, {task: len(found.scores) for task, found in answered.items()})
+        strata = [Stratum(share=share, values=tuple(answered[task].scores.values())) for task, share in shares.items()]
         return score_of(strata) if strata else None
 
-    def _change(self, subject: Subject, told: Mapping[str, Answers]) -> tuple[Change | None, str]:
+    def _change(self, subject: Subject, answered: Mapping[str, TaskAnswers]) -> tuple[Change | None, str]:
         """The paired change, or why there is none: every task that has a score must have one there, too."""
         if self.before is None:
             return None, _BASELINE
         pairs: dict[str, tuple[Pair, ...]] = {}
-        for task, found in told.items():
+        for task, found in answered.items():
             pairs[task] = pairs_of(self.before[task].scores, found.scores) if task in self.before else ()
             if found.scores and not pairs[task]:
                 return None, f"the baseline has no graded answer to a question of {task} that this one has"
         shares = shares_of(subject, self.suite, {task: len(found) for task, found in pairs.items()})
         return change_of([(share, pairs[task]) for task, share in shares.items()]), ""
 
-    def _longer(self, told: Mapping[str, Answers]) -> float | None:
-        pairs = list(self._lengths(told))
+    def _longer(self, answered: Mapping[str, TaskAnswers]) -> float | None:
+        pairs = list(self._lengths(answered))
         total = sum(before for before, _ in pairs)
         return sum(after for _, after in pairs) / total if total else None
 
-    def _lengths(self, told: Mapping[str, Answers]) -> Iterator[tuple[int, int]]:
+    def _lengths(self, answered: Mapping[str, TaskAnswers]) -> Iterator[tuple[int, int]]:
         """Tokens of the baseline's and of this cell's answer to the same questions."""
-        for task, found in told.items():
+        for task, found in answered.items():
             before = self.before[task].tokens if self.before and task in self.before else {}
             yield from ((before[where], count) for where, count in found.tokens.items() if where in before)
 
@@ -279,7 +285,7 @@ class FrontierPoint:
 def frontier_of(rows: Sequence[AccuracyRow]) -> dict[str, FrontierPoint]:
     """Points by cell key, in the order of `rows`; cells that lack a speed or a score are left out."""
     places = {
-        row.row.cell: (row, speed, score) for row in rows if (speed := row.row.tokens_per_s) and (score := _score(row))
+        row.row.cell: (row, speed, score) for row in rows if (speed := row.row.tokens_per_s) and (score := row.score)
     }
     mids = [(speed.mid, score.mid) for _, speed, score in places.values()]
     return {
@@ -295,12 +301,7 @@ def absence_of(row: AccuracyRow) -> str:
         return "has no score" if result is None else result.missing["score"]
     if row.row.timed:
         return ""
-    return f"{row.row.outcome}: {row.row.why}" if row.row.outcome else UNTIMED
-
-
-def _score(row: AccuracyRow) -> Estimate | None:
-    result = row.result()
-    return None if result is None else result.score
+    return row.row.ending if row.row.outcome else UNTIMED
 
 
 def _is_beaten(one: tuple[float, float], others: Sequence[tuple[float, float]]) -> bool:

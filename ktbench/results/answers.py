@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Literal
 
 from ktbench.results.scores import Estimate, exponential, weighted_mean
+from ktbench.results.settings import by_key
 from ktbench.spec.record import SCORE, SampleResult
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 
@@ -43,14 +44,14 @@ def _subjects(tasks: tuple[TaskSpec, ...]) -> Iterator[Subject]:
 
 def shares_of(subject: Subject, suite: SuiteSpec, counts: Mapping[str, int]) -> dict[str, float]:
     """Each task's share of the subject's score; they sum to 1. Tasks without a question in `counts` have none."""
-    told = [task for task in subject.tasks if counts.get(task.name)]
+    graded = [task for task in subject.tasks if counts.get(task.name)]
     if suite.average == "questions":
-        total = sum(counts[task.name] for task in told)
-        return {task.name: counts[task.name] / total for task in told}
+        total = sum(counts[task.name] for task in graded)
+        return {task.name: counts[task.name] / total for task in graded}
     if subject.kind == "average" and suite.average == "categories":
-        sizes = Counter(task.category for task in told)
-        return {task.name: 1 / (len(sizes) * sizes[task.category]) for task in told}
-    return {task.name: 1 / len(told) for task in told}
+        sizes = Counter(task.category for task in graded)
+        return {task.name: 1 / (len(sizes) * sizes[task.category]) for task in graded}
+    return {task.name: 1 / len(graded) for task in graded}
 
 
 # What is measured of documents where answers are not graded, in the order of a table.
@@ -62,27 +63,27 @@ MEASURED = (*LOSSES, KL, TOP1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answers:
+class TaskAnswers:
     """What one cell answered to one task.
 
-    `scores` are by question, the mean over its graded samples; `asked` counts questions, graded or not; `ungraded` the
-    answers that cannot be graded here, and texts without a value, by reason; `tokens` are new tokens by question and
-    sample. `measured` are values with their weights by metric and document.
+    `scores` are by question, the mean over its graded samples; `questions` counts those with answers, graded or not;
+    `ungraded` the answers that cannot be graded here, and texts without a value, by reason; `tokens` are new tokens by
+    question and sample. `measured` are values with their weights by metric and document.
     """
 
     scores: Mapping[str, float]
-    asked: int
+    questions: int
     ungraded: Mapping[str, int]
     tokens: Mapping[tuple[str, int], int]
     measured: Mapping[str, Mapping[str, tuple[float, float]]]
 
 
-def answers_of(scored: Sequence[SampleResult]) -> Answers:
+def answers_of(scored: Sequence[SampleResult]) -> TaskAnswers:
     """Gather the answers that count of one cell to one task."""
     graded = [one for one in scored if one.metric == SCORE]
-    return Answers(
+    return TaskAnswers(
         scores=_means(graded),
-        asked=len({one.question for one in graded}),
+        questions=len({one.question for one in graded}),
         ungraded=_ungraded(scored),
         tokens={(one.question, one.sample): one.tokens for one in graded if one.tokens is not None},
         measured={metric: found for metric in MEASURED if (found := _measured(scored, metric))},
@@ -96,10 +97,7 @@ def _ungraded(scored: Iterable[SampleResult]) -> Counter[str]:
 
 
 def _means(graded: Iterable[SampleResult]) -> dict[str, float]:
-    values: dict[str, list[float]] = {}
-    for one in graded:
-        if one.value is not None:
-            values.setdefault(one.question, []).append(one.value)
+    values = by_key((one.question, one.value) for one in graded if one.value is not None)
     return {question: fmean(found) for question, found in values.items()}
 
 
@@ -122,28 +120,22 @@ class Measure:
     change: Estimate | None
 
 
-def measures_of(task: str, mine: Answers, base: Answers | None) -> tuple[Measure, ...]:
+def measures_of(task: str, mine: TaskAnswers, base: TaskAnswers | None) -> tuple[Measure, ...]:
     """Measures of a cell's answers to a task, held against the baseline's."""
     return tuple(_measure(task, metric, found, base) for metric, found in mine.measured.items())
 
 
-def _measure(task: str, metric: str, found: Mapping[str, tuple[float, float]], base: Answers | None) -> Measure:
+def _measure(task: str, metric: str, found: Mapping[str, tuple[float, float]], base: TaskAnswers | None) -> Measure:
     mean = _within_range(weighted_mean(*zip(*found.values(), strict=True)), 1.0 if metric == TOP1 else inf)
     if metric not in LOSSES:
         return Measure(task=task, metric=metric, value=mean, change=None)
     theirs = {} if base is None else base.measured.get(metric, {})
     moved = [(value - theirs[key][0], weight) for key, (value, weight) in found.items() if key in theirs]
-    change = _less_one(exponential(weighted_mean(*zip(*moved, strict=True)))) if moved else None
+    ratio = exponential(weighted_mean(*zip(*moved, strict=True))) if moved else None
+    change = ratio and ratio.mapped(lambda value: value - 1)
     return Measure(task=task, metric=metric, value=exponential(mean), change=change)
 
 
 def _within_range(mean: Estimate, most: float) -> Estimate:
     """Its interval cut to what the metric can be: none is below 0."""
-    low, high = (None if end is None else min(max(end, 0.0), most) for end in (mean.low, mean.high))
-    return replace(mean, low=low, high=high)
-
-
-def _less_one(ratio: Estimate) -> Estimate:
-    """A ratio as the change that it is."""
-    low, high = (None if end is None else end - 1 for end in (ratio.low, ratio.high))
-    return replace(ratio, mid=ratio.mid - 1, low=low, high=high)
+    return replace(mean.mapped(lambda value: min(max(value, 0.0), most)), mid=mean.mid)

@@ -10,7 +10,6 @@ from ktbench.results.contrasts import (
     Contrast,
     Interaction,
     estimate,
-    factor_of,
     first_step,
     interaction,
     last_step,
@@ -21,14 +20,12 @@ from ktbench.results.contrasts import (
 )
 from ktbench.results.intervals import Interval, exact, is_exact
 from ktbench.results.row import Row, groups_of
-from ktbench.results.rows import judged_values
+from ktbench.results.rows import baseline_of, is_same_system, judged_values
 from ktbench.results.settings import Setting
 from ktbench.spec.features import FEATURES
 from ktbench.spec.sweep import FigureKind
 
 ATTRIBUTED: tuple[FigureKind, ...] = ("waterfall", "interactions")
-
-
 _APART = "in no round had all cells that it is formed of the cores in the same place"
 
 
@@ -199,7 +196,7 @@ class FeatureGrid:
     def value(self, contrast: Contrast | None) -> Interval | None:
         """A contrast as a factor on speed; of simulated steps without an interval."""
         found = None if contrast is None else estimate(contrast, self.speedups)
-        return None if found is None else self.shown(factor_of(found))
+        return None if found is None else self.shown(found.exponential())
 
     def shown(self, value: Interval) -> Interval:
         """Simulated steps are the same every time."""
@@ -211,10 +208,10 @@ def grid_of(group: Sequence[Row]) -> FeatureGrid | None:
 
     What arms only ever have together counts as one feature.
     """
-    base = next((row for row in group if row.is_baseline), None)
+    base = baseline_of(group)
     if base is None:
         return None
-    tags = {row.cell: _tags(row, base) for row in group if row.role == "arm" and _is_alike(row, base)}
+    tags = {row.cell: _tags(row, base) for row in group if row.role == "arm" and is_same_system(row, base)}
     bundles = _bundles([found for found in tags.values() if found])
     rows = {
         frozenset(bundles[tag] for tag in tags[row.cell] or ()): row
@@ -230,10 +227,6 @@ def _by_round(row: Row, speedup: Interval, group: Sequence[Row]) -> dict[int, fl
     if row.simulated:
         return {0: speedup.mid}
     return {number: ratio for number, ratio in judged_values(row, group).items() if ratio is not None}
-
-
-def _is_alike(row: Row, base: Row) -> bool:
-    return (row.spec.system, row.spec.precision) == (base.spec.system, base.spec.precision)
 
 
 def _tags(row: Row, base: Row) -> tuple[str, ...] | None:
@@ -290,9 +283,7 @@ def left_out(grid: FeatureGrid, features: Sequence[str]) -> dict[str, str]:
 
 
 def _ending(row: Row) -> str:
-    if row.timed:
-        return f"without a speed-up: {row.missing['speedup']}"
-    return f"{row.outcome or 'not measured'}: {row.why}"
+    return f"without a speed-up: {row.missing['speedup']}" if row.timed else row.ending
 
 
 def no_part(grid: FeatureGrid, total: Contrast) -> str:

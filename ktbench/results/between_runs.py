@@ -1,4 +1,4 @@
-"""Cells of two runs: which turns are comparable, the speed-up they give, and how the machine changed meanwhile."""
+"""Cells of two runs: which trials are comparable, the speed-up they give, and how the machine changed meanwhile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Literal
 from ktbench.results.intervals import Interval, exact
 from ktbench.results.row import Row, groups_of
 from ktbench.results.run import Run, each_machine
-from ktbench.results.speedups import paired_interval, unpaired_interval
+from ktbench.results.settings import by_key
+from ktbench.results.speedups import TrialTimes, comparable, paired_interval, unpaired_interval
 from ktbench.results.usage import Limit
 from ktbench.spec.core_layout import CoreLayout
 from ktbench.spec.errors import RequestError
@@ -20,24 +21,22 @@ from ktbench.spec.record import Record
 
 Method = Literal["paired", "unpaired", "identical", "simulated"]
 _Visit = tuple[datetime, datetime, int]
-_Place = tuple[str, CoreLayout | None]
-_Places = dict[int, _Place]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSpeedup:
-    """How many times as fast a cell is in the second run, from so many `turns` of both; None with the reason `why`."""
+    """How many times as fast a cell is in the second run, from so many `trials` of both; None with the reason `why`."""
 
     speedup: Interval | None
     method: Method
-    turns: tuple[int, int]
+    trials: tuple[int, int]
     why: str = ""
 
 
 def rounds_in_turns(one: Run, other: Run) -> frozenset[int]:
-    """Rounds of two runs that were measured next to each other in time, before either went on; none where few were.
+    """Rounds of two runs that were measured next to each other in time, before either continued; none where few were.
 
-    What their records say of when they began decides, so that no option has to state it. A round whose failed turn was
+    What their records say of when they began decides, so that no option has to state it. A round whose failed trial was
     taken again later is left out, with those that lie in between. At least two, and half of those that both have, are
     needed: one round each is no evidence.
     """
@@ -49,7 +48,7 @@ def rounds_in_turns(one: Run, other: Run) -> frozenset[int]:
 
 
 def _alone_in_time(ordered: Sequence[_Visit]) -> Iterator[tuple[_Visit, _Visit]]:
-    """Visits that follow each other while nothing else goes on: all before them have ended, none after has begun.
+    """Visits that follow each other while nothing else runs: all before them have ended, none after has begun.
 
     `ordered` is by when they began.
     """
@@ -59,84 +58,74 @@ def _alone_in_time(ordered: Sequence[_Visit]) -> Iterator[tuple[_Visit, _Visit]]
 
 
 def _visits(run: Run) -> dict[int, _Visit]:
-    """When the first and the last measured turn of each round began, by round."""
-    begun: dict[int, list[datetime]] = {}
-    for record in run.latest().values():
-        if record.samples_s and record.provenance == "measured":
-            begun.setdefault(record.round, []).append(datetime.fromisoformat(record.started))
+    """When the first and the last measured trial of each round began, by round."""
+    timed = (one for one in run.latest().values() if one.samples_s and one.provenance == "measured")
+    begun = by_key((record.round, datetime.fromisoformat(record.started)) for record in timed)
     return {number: (min(times), max(times), number) for number, times in begun.items()}
 
 
 def held(before: Row, after: Row, *, in_turns: Set[int] = frozenset(), different_machines: bool = False) -> RunSpeedup:
     """The speed-up of a cell that both runs have timed, inside the rounds `in_turns` where there are any.
 
-    Simulated steps are compared as they are, and of one turn with itself nothing is to be estimated. Turns are compared
-    only where one machine had the cores in the same place, or where `different_machines` are meant those of two.
+    Simulated steps are compared as they are, and of one trial with itself nothing is to be estimated. Trials are
+    compared only where one machine had the cores in the same place, or where `different_machines` are meant those of
+    two.
     """
     if before.step_s and after.step_s and before.simulated and after.simulated:
-        return RunSpeedup(speedup=exact(before.step_s.mid / after.step_s.mid), method="simulated", turns=(1, 1))
+        return RunSpeedup(speedup=exact(before.step_s.mid / after.step_s.mid), method="simulated", trials=(1, 1))
     if before.records == after.records:
-        return RunSpeedup(speedup=exact(1.0), method="identical", turns=(before.rounds, after.rounds))
-    there, here = _places(before), _places(after)
+        return RunSpeedup(speedup=exact(1.0), method="identical", trials=(before.rounds, after.rounds))
+    there, here = before.trial_times, after.trial_times
     if why := _on_other_machines(there, here):
         if not different_machines:
-            return RunSpeedup(speedup=None, method="unpaired", turns=(0, 0), why=f"{why}: that is no ratio")
-        found = _unpaired(before, after, _on_any(there), _on_any(here))
+            return RunSpeedup(speedup=None, method="unpaired", trials=(0, 0), why=f"{why}: that is no ratio")
+        found = _unpaired(_on_any(there), _on_any(here))
         return replace(found, why="; ".join(filter(None, [found.why, why])))
-    return _paired(before, after, there, here, in_turns) if in_turns else _unpaired(before, after, there, here)
+    return _paired(there, here, in_turns) if in_turns else _unpaired(there, here)
 
 
-def _on_other_machines(there: _Places, here: _Places) -> str:
+def _on_other_machines(there: TrialTimes, here: TrialTimes) -> str:
     """Which machines timed a cell where none timed it in both runs; empty where one did."""
-    mine, theirs = ({machine for machine, _ in places.values()} for places in (there, here))
+    mine, theirs = ({trial.machine for trial in trials.values()} for trials in (there, here))
     named = " and ".join(sorted(mine)), " and ".join(sorted(theirs))
     return "" if mine & theirs else f"different machines timed it, {named[0]} in A and {named[1]} in B"
 
 
-def _on_any(places: _Places) -> _Places:
-    return {number: ("", place) for number, (_, place) in places.items()}
+def _on_any(trials: TrialTimes) -> TrialTimes:
+    return {number: replace(trial, machine="") for number, trial in trials.items()}
 
 
-def _paired(before: Row, after: Row, there: _Places, here: _Places, in_turns: Set[int]) -> RunSpeedup:
-    rounds = [n for n in sorted(in_turns & there.keys()) if there[n] == here.get(n) and there[n][1] != "moved"]
-    found = paired_interval({n: before.round_s[n] for n in rounds}, {n: after.round_s[n] for n in rounds})
-    why = "" if found and found.sound else f"{len(rounds)} rounds compare, an interval of 95% needs 6"
-    return RunSpeedup(speedup=found, method="paired", turns=(len(rounds), len(rounds)), why=why)
+def _paired(there: TrialTimes, here: TrialTimes, in_turns: Set[int]) -> RunSpeedup:
+    one, other = comparable({n: there[n] for n in sorted(in_turns & there.keys())}, here)
+    found = paired_interval(one, other)
+    why = "" if found and found.sound else f"{len(one)} rounds compare, an interval of 95% needs 6"
+    return RunSpeedup(speedup=found, method="paired", trials=(len(one), len(one)), why=why)
 
 
-def _unpaired(before: Row, after: Row, there: _Places, here: _Places) -> RunSpeedup:
-    """Of the places that both runs had the cores in, the one with the most turns counts."""
-    one, other = _by_place(before, there), _by_place(after, here)
+def _unpaired(there: TrialTimes, here: TrialTimes) -> RunSpeedup:
+    """Of the core layouts that both runs had on a machine, the one with the most trials counts."""
+    one, other = _by_core_layout(there), _by_core_layout(here)
     both = [(one[place], other[place]) for place in one if place in other]
     mine, theirs = max(both, key=lambda sides: min(map(len, sides)), default=([], []))
     found = unpaired_interval(mine, theirs)
-    return RunSpeedup(speedup=found, method="unpaired", turns=(len(mine), len(theirs)), why=_too_few(found))
+    return RunSpeedup(speedup=found, method="unpaired", trials=(len(mine), len(theirs)), why=_too_few(found))
 
 
 def _too_few(found: Interval | None) -> str:
     if found is None:
-        return "in no turn had both runs the cores in the same place"
-    return "" if found.sound else "too few turns for an interval of 95%, four in each run are enough"
+        return "in no trial had both runs the cores in the same place"
+    return "" if found.sound else "too few trials for an interval of 95%, four in each run are enough"
 
 
-def _by_place(row: Row, places: _Places) -> dict[_Place, list[float]]:
-    """Seconds a step of the turns by where the cores were, in order of rounds; those that moved count for nothing."""
-    found: dict[_Place, list[float]] = {}
-    for number, place in places.items():
-        if place[1] != "moved":
-            found.setdefault(place, []).append(row.round_s[number])
-    return found
-
-
-def _places(row: Row) -> _Places:
-    """By round that has samples, which machine it was and where on it the cores were."""
-    machines = {record.round: record.env_id for record in row.records}
-    return {number: (machines[number], place) for number, place in row.placements.items()}
+def _by_core_layout(trials: TrialTimes) -> dict[tuple[str, CoreLayout | None], list[float]]:
+    """Seconds a step by machine and core layout, in order of rounds, without trials during which the cores moved."""
+    steady = (trial for trial in trials.values() if trial.core_layout != "moved")
+    return by_key(((trial.machine, trial.core_layout), trial.step_s) for trial in steady)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoofRatio:
-    """How many times as high the roof `limit` was next to the turns of the second run: the medians of both."""
+    """How many times as high the roof `limit` was next to the trials of the second run: the medians of both."""
 
     limit: Limit
     ratio: float
@@ -166,7 +155,7 @@ def _on_machines_of(other: Row, row: Row) -> list[Record]:
 
 
 def _limits(records: Sequence[Record], limit: Limit) -> list[float]:
-    """The roof of each turn: the mean of the samples before and after it."""
+    """The roof of each trial: the mean of the samples before and after it."""
     sampled = [record.roofs for record in records if record.samples_s and record.roofs]
     if limit == "read":
         return [mean(roof.read_bytes_per_s for roof in roofs) for roofs in sampled]

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass
-from functools import cache
 from typing import Any
 
-import yaml
-
-from ktbench.resources import data_folder
+from ktbench.results.settings import flattened, setting_text, shipped
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.inject import InjectSpec
 from ktbench.spec.machine import MachineSpec
@@ -33,17 +29,15 @@ def command_of(spec: RunSpec, planned_with: Sequence[str] = ()) -> str:
 
 # What a suite was fitted with is taken over from the command that planned the run.
 _OF_A_SUITE = ("tasks", "limit", "data_dir", "confirm_unsafe")
-
-
 _OF_TIMED_STEPS = ("workload", "measure")
 
 
 def eval_command(spec: RunSpec, suite: SuiteSpec, planned_with: Sequence[str]) -> str:
     """`python -m ktbench eval +suite=NAME ...`. What was timed as well is left out: `run` times it again."""
-    asked = [word for word in planned_with if _key(word) in _OF_A_SUITE or _key(word).startswith("suite.")]
+    of_suite = [word for word in planned_with if _key(word) in _OF_A_SUITE or _key(word).startswith("suite.")]
     python, module, name, _, *words = shlex.split(command_of(spec, planned_with))
     kept = [word for word in words if _key(word).partition(".")[0] not in _OF_TIMED_STEPS]
-    return shlex.join([python, module, name, "eval", f"+suite={suite.name}", *asked, *kept])
+    return shlex.join([python, module, name, "eval", f"+suite={suite.name}", *of_suite, *kept])
 
 
 def _key(word: str) -> str:
@@ -52,21 +46,14 @@ def _key(word: str) -> str:
 
 def _machine(machine: MachineSpec, planned_with: Sequence[str]) -> Iterator[str]:
     """By its name or its file, and what is not as described there."""
-    described = _described("machine", machine.name)
+    described = shipped("machine", machine.name)
     own = [word for word in planned_with if word.startswith("machine=")]
     yield f"machine={machine.name}" if described or not own else own[-1]
     for name in machine.changed:
-        yield f"machine.{name}={_word(getattr(machine, name))}"
+        yield f"machine.{name}={setting_text(getattr(machine, name))}"
     for name in ("vector", "gpu", "calibration"):
         if name in described and getattr(machine, name) != described[name]:
-            yield f"machine.{name}={_word(getattr(machine, name))}"
-
-
-@cache
-def _described(group: str, name: str) -> dict[str, Any]:
-    """An option of the configuration as it is shipped; empty for what is not."""
-    file = data_folder("conf") / group / f"{name}.yaml"
-    return yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
+            yield f"machine.{name}={setting_text(getattr(machine, name))}"
 
 
 def _model(spec: RunSpec) -> Iterator[str]:
@@ -86,7 +73,7 @@ def _model(spec: RunSpec) -> Iterator[str]:
 
 def _selections(spec: RunSpec) -> Iterator[str]:
     """How many experts a token selects, where an axis set that: the one fact of an architecture that axes vary."""
-    key, usual = "num_experts_per_tok", _described("model", spec.model.name).get("config", {})
+    key, usual = "num_experts_per_tok", shipped("model", spec.model.name).get("config", {})
     if key in usual and spec.model.config.get(key) != usual[key]:
         yield f"model.config.{key}={spec.model.config[key]}"
 
@@ -99,49 +86,22 @@ def _inject(spec: RunSpec) -> Iterator[str]:
 def _rest(spec: RunSpec) -> Iterator[str]:
     phase = spec.workload.phase
     yield f"workload={phase}"
-    yield from _system(spec)
+    if spec.system != "ktbench":
+        yield f"system={spec.system}"
+        yield from _changed("peer", spec.peer, PeerSpec())
     for name in ("precision", "device_precision"):
         if getattr(spec, name) != "bf16":
             yield f"{name}={getattr(spec, name)}"
     plain = WorkloadSpec(phase=phase, prompt=1, steps=1, routing="balanced" if phase == "layer" else "model")
     yield from (f"workload.{name}={getattr(spec.workload, name)}" for name in ("prompt", "steps"))
-    yield from _changed("workload", spec.workload, plain, skip=("phase", "prompt", "steps"))
-    yield from _engine(spec.engine)
+    yield from _changed("workload", spec.workload, plain, skip=("workload.phase", "workload.prompt", "workload.steps"))
+    yield from _changed("engine", spec.engine, EngineSpec())
     if spec.machine is not None and spec.machine.gpu is not None and spec.engine.device == "cpu":
-        yield "engine.device=cpu"  # such a machine's device is its GPU unless said otherwise
+        yield "engine.device=cpu"  # such a machine's device is its GPU unless stated otherwise
     if spec.machine is None:
-        yield from _measure(spec.measure)
-
-
-@cache
-def _engine(engine: EngineSpec) -> tuple[str, ...]:
-    return tuple(_changed("engine", engine, EngineSpec()))
-
-
-@cache
-def _measure(measure: MeasureSpec) -> tuple[str, ...]:
-    return tuple(_changed("measure", measure, MeasureSpec()))
-
-
-def _system(spec: RunSpec) -> Iterator[str]:
-    if spec.system != "ktbench":
-        yield f"system={spec.system}"
-        yield from _changed("peer", spec.peer, PeerSpec())
+        yield from _changed("measure", spec.measure, MeasureSpec())
 
 
 def _changed(part: str, value: Any, plain: Any, skip: tuple[str, ...] = ()) -> Iterator[str]:
-    for f in fields(value):
-        mine, usual = getattr(value, f.name), getattr(plain, f.name)
-        if f.name in skip or mine == usual:
-            continue
-        if is_dataclass(mine):
-            yield from _changed(f"{part}.{f.name}", mine, usual)
-        else:
-            yield f"{part}.{f.name}={_word(mine)}"
-
-
-def _word(value: object) -> str:
-    """As Hydra reads it."""
-    if value is None:
-        return "null"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    pairs = zip(flattened(part, value), flattened(part, plain), strict=True)
+    return (f"{key}={setting_text(mine)}" for (key, mine), (_, usual) in pairs if mine != usual and key not in skip)

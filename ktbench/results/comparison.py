@@ -27,17 +27,20 @@ def joined(before: Sequence[Row], after: Sequence[Row]) -> tuple[tuple[Row, Row]
     there, here = ({row.cell: row for row in rows} for rows in (before, after))
     left = _once([row for row in after if row.cell not in there])
     alone = _once([row for row in before if row.cell not in here])
-    pairs = ((row, here.get(row.cell) or (left.get(_asked(row)) if _asked(row) in alone else None)) for row in before)
+    pairs = (
+        (row, here.get(row.cell) or (left.get(_request_of(row)) if _request_of(row) in alone else None))
+        for row in before
+    )
     return tuple((row, other) for row, other in pairs if other)
 
 
 def _once(rows: Sequence[Row]) -> dict[tuple[str, str], Row]:
     """Rows whose spec no other row has, by spec and role."""
-    counts = Counter(map(_asked, rows))
-    return {_asked(row): row for row in rows if counts[_asked(row)] == 1}
+    counts = Counter(map(_request_of, rows))
+    return {_request_of(row): row for row in rows if counts[_request_of(row)] == 1}
 
 
-def _asked(row: Row) -> tuple[str, str]:
+def _request_of(row: Row) -> tuple[str, str]:
     return row.spec_id, row.role
 
 
@@ -56,7 +59,7 @@ _MACHINE_TOO = "the machine's own roof moved the same way and as much: it may be
 class ComparedCell:
     """A cell of both runs. `held` is None where not both have timed it; `why` says so, or what to doubt.
 
-    `roof` is what the machine itself did next to its turns.
+    `roof` is what the machine itself did next to its trials.
     """
 
     name: str
@@ -157,10 +160,10 @@ def _compared_cell(
 def _untimed(cell: ComparedCell) -> str:
     """How the cell ended where it has no time."""
     ends = {name: row for name, row in (("A", cell.before), ("B", cell.after)) if not row.timed}
-    said = {name: f"{row.outcome or 'not measured'}: {row.why}" for name, row in ends.items()}
-    if len(set(said.values())) == 1 and len(said) == 2:
-        return f"in both {said['A']}"
-    return "; ".join(f"in {name} {text}" for name, text in said.items())
+    endings = {name: row.ending for name, row in ends.items()}
+    if len(set(endings.values())) == 1 and len(endings) == 2:
+        return f"in both {endings['A']}"
+    return "; ".join(f"in {name} {text}" for name, text in endings.items())
 
 
 def _moves_with_roof(speedup: Interval | None, verdict: Verdict, roof: RoofRatio | None, tolerance: float) -> bool:
@@ -201,7 +204,7 @@ def compared_answers(
         return
     mine, theirs = _scores(before), _scores(after)
     for subject in _subjects(there, {task for _, task in (*mine, *theirs)}):
-        why = _asked_otherwise(there, here, subject)
+        why = _different_questions(there, here, subject)
         for one, other in pairs:
             found = {} if why else _pairs(subject, mine, one.cell, theirs, other.cell)
             yield _compared_answers(names[one.cell], subject, there, found, why)
@@ -218,12 +221,12 @@ def _subjects(suite: SuiteSpec, graded: set[str]) -> Iterator[Subject]:
     yield from (subject for subject in found if subject.kind != "category" and not (alone and subject.kind == "task"))
 
 
-def _asked_otherwise(there: SuiteSpec, here: SuiteSpec, subject: Subject) -> str:
+def _different_questions(there: SuiteSpec, here: SuiteSpec, subject: Subject) -> str:
     """Why answers are to other questions although these are called the same; empty where they are not."""
     if (there.chat, there.release) != (here.chat, here.release):
         return "the suites put their questions in different ways (chat, release)"
-    asked = {task.name: task for task in here.tasks}
-    other = [task.name for task in subject.tasks if asked.get(task.name, task) != task]
+    tasks = {task.name: task for task in here.tasks}
+    other = [task.name for task in subject.tasks if tasks.get(task.name, task) != task]
     return f"{other[0]} is set otherwise in the second run" if other else ""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from math import exp, log
+from math import log
 from statistics import median
 
 from ktbench.results.intervals import Interval, median_interval
@@ -43,9 +43,9 @@ def order_free(features: Sequence[str], possible: Collection[Combination]) -> Or
 
     An order counts where every combination on its way, the empty and the whole one included, is in `possible`; None
     where no order does. With all combinations these are Shapley's values (Shapley, Contributions to the Theory of Games
-    II, 1953, 307); where some features need others the mean is over the orders that heed it (Faigle and Kern, Int. J.
-    Game Theory 21 (1992) 249; for `one of several` Algaba et al., Discrete Math. 282 (2004) 1). Where one order alone
-    is possible, a share is its step.
+    II, 1953, 307); where some features need others the mean is over the orders that respect it (Faigle and Kern, Int.
+    J. Game Theory 21 (1992) 249; for `one of several` Algaba et al., Discrete Math. 282 (2004) 1). Where one order
+    alone is possible, a share is its step.
     """
     whole = frozenset(features)
     known = {NOTHING, *possible}
@@ -151,7 +151,8 @@ def share_of(part: Contrast, whole: Contrast, speedups: Speedups) -> Interval | 
     """`part` as a share of `whole`, both contrasts, with the interval of the shares inside rounds.
 
     None where the interval of `whole` holds 0, as nothing has a share of what may be nothing, and where no round has
-    all combinations. Of fewer than six rounds that interval is no evidence: only its caller knows whether values vary.
+    all combinations. Of fewer than six rounds that interval is no evidence: whether values vary is known to its caller
+    alone.
     """
     total = estimate(whole, speedups)
     if total is None or total.low <= 0 <= total.high:
@@ -159,11 +160,6 @@ def share_of(part: Contrast, whole: Contrast, speedups: Speedups) -> Interval | 
     parts, wholes = _by_round(part, speedups), _by_round(whole, speedups)
     ratios = [parts[n] / wholes[n] for n in parts.keys() & wholes.keys() if wholes[n]]
     return _around(_of_medians(part, speedups) / total.mid, ratios) if ratios else None
-
-
-def factor_of(value: Interval) -> Interval:
-    """The factor on speed that a sum of logarithms stands for."""
-    return replace(value, low=exp(value.low), mid=exp(value.mid), high=exp(value.high))
 
 
 def _by_round(contrast: Contrast, speedups: Speedups) -> dict[int, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +14,6 @@ from ktbench.spec.errors import RequestError, did_you_mean
 from ktbench.spec.record import Environment, Header
 
 RUNS = Path("runs")
-
-
 _LATEST = ".latest"
 
 
@@ -75,20 +73,17 @@ def read_origin(folder: Path) -> Origin:
 
     A damaged plan is read from its copy. Raises StoreError where it cannot be read.
     """
-    header: Header | None = None
+    header, environment = None, None
     for fact in read_lines(folder / LOG_NAME):
         if isinstance(fact, Damage) and header is None:
             header = next((one for one in copied(folder) if isinstance(one, Header)), None)
-        if isinstance(fact, Header):
+        elif isinstance(fact, Header):
             header = fact
-        if header and isinstance(fact, Environment):
-            return _origin(folder, header, fact)
+        elif header and isinstance(fact, Environment):
+            environment = fact
+            break
     if header is None:
         raise StoreError(f"{folder}: the plan of this run is missing")
-    return _origin(folder, header, None)
-
-
-def _origin(folder: Path, header: Header, environment: Environment | None) -> Origin:
     facts = environment.facts if environment else {}
     return Origin(
         folder=folder,
@@ -104,13 +99,8 @@ def origins_of(commit: str) -> list[Origin]:
 
     Those with changes on top of it are among them. Runs whose plan cannot be read are left out.
     """
-    found = [origin for origin in _origins() if origin.commit.startswith(commit)]
-    return sorted(found, key=lambda origin: origin.created, reverse=True)
-
-
-def _origins() -> Iterator[Origin]:
+    found: list[Origin] = []
     for name in run_names():
-        try:
-            yield read_origin(RUNS / name)
-        except StoreError:
-            continue
+        with suppress(StoreError):
+            found.append(read_origin(RUNS / name))
+    return sorted((one for one in found if one.commit.startswith(commit)), key=lambda one: one.created, reverse=True)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
-from math import comb, isfinite
+from math import comb, exp, isfinite
 from statistics import median
 
 from ktbench.spec.record import Record
 
 CONFIDENCE = 0.95
-
-
 # Of measured values no interval is certain to hold the median, so that this marks one without spread.
 _CERTAIN = 1.0
 
@@ -43,9 +41,11 @@ class Interval:
 
     def per(self, amount: float) -> Interval:
         """The interval of `amount` / value, as a rate is made from a time. Values must be above 0."""
-        return Interval(
-            low=amount / self.high, mid=amount / self.mid, high=amount / self.low, coverage=self.coverage, n=self.n
-        )
+        return replace(self, low=amount / self.high, mid=amount / self.mid, high=amount / self.low)
+
+    def exponential(self) -> Interval:
+        """The factor that logarithms stand for."""
+        return replace(self, low=exp(self.low), mid=exp(self.mid), high=exp(self.high))
 
 
 def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
@@ -67,6 +67,12 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
         coverage=coverage(len(ordered), low),
         n=len(ordered),
     )
+
+
+def interval_of(values: Iterable[float | None]) -> Interval | None:
+    """The same of those values that are not None; None where there is no such value."""
+    found = [value for value in values if value is not None]
+    return median_interval(found) if found else None
 
 
 @cache

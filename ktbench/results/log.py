@@ -14,12 +14,8 @@ from ktbench.results.lines import Fact, StoreError, checked_parts, encode
 from ktbench.spec.record import Header
 
 LOG_NAME = "log.jsonl"
-
-
 # No other line can be read without the plan, so there is a second copy of it.
 PLAN_NAME = "plan.jsonl"
-
-
 HOLDER_NAME = "writer.txt"
 
 
@@ -55,7 +51,7 @@ class Log:
             )
 
     def introduce(self, *facts: Fact) -> None:
-        """Write facts in front of what is appended next: a sitting that adds nothing leaves the log as it was."""
+        """Write facts in front of what is appended next: a session that adds nothing leaves the log as it was."""
         self._introduced = facts
 
     def append(self, *facts: Fact) -> None:
@@ -68,7 +64,7 @@ class Log:
                 self._file.truncate(end)
             raise NotKept(
                 f"{self.path}: {error.strerror}: this is not kept, all before it is; make the disk writable, "
-                f"then go on with the same command and resume={self.path.parent.name}"
+                f"then continue with the same command and resume={self.path.parent.name}"
             ) from None
         self._introduced = ()
         for fact in facts:

@@ -16,8 +16,8 @@ _Began: TypeAlias = tuple[str, bool, bytes]
 def lacking(run: Run, others: Iterable[Run], asked_after: int = 0) -> tuple[Environment | Record, ...]:
     """What `others` measured of a run's cells and the run lacks, each once: machines, then records by when they began.
 
-    The same whatever the order of the others. Of the records of one turn in one log the last counts, whatever the clock
-    showed: appended to the run's log it counts over one that the run has and that log held earlier. Of records of
+    The same whatever the order of the others. Of the records of one trial in one log the last counts, whatever the
+    clock showed: appended to the run's log it counts over one that the run has and that log held earlier. Of records of
     different logs the one that began later counts, of two that began in the same second one that was timed; of what the
     run has a later one is left out. The others were started when the run had `asked_after` records: those are earlier
     than what the others then measured.
@@ -38,7 +38,7 @@ def lacking(run: Run, others: Iterable[Run], asked_after: int = 0) -> tuple[Envi
 
 
 class _End(NamedTuple):
-    """The record of a turn that counts in a log: the last of `contents`, which are all that the log has of the turn.
+    """The record of a trial that counts in a log: the last of `contents`, which are all that the log has of the trial.
 
     `when` orders it among those of other logs: it began no earlier than any before it.
     """
@@ -52,7 +52,7 @@ class _End(NamedTuple):
 
 
 def _ends(records: Iterable[tuple[bytes, Record]]) -> dict[tuple[str, int], _End]:
-    """How each turn ended in a log, of its records with their contents."""
+    """How each trial ended in a log, of its records with their contents."""
     found: dict[tuple[str, int], _End] = {}
     for content, record in records:
         turn, began = (record.cell, record.round), (record.started, record.outcome.timed, content)

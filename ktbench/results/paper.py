@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from statistics import mean, median, quantiles
+from typing import Any
 
 from ktbench.results.intervals import Interval
 from ktbench.results.published import bare, error_of, not_simulated_reason, published_for
 from ktbench.results.row import Row
 from ktbench.results.run import Run, the_part
-from ktbench.results.usage import RoleShares
+from ktbench.results.settings import by_key
 from ktbench.spec.published import Metric, Published
 from ktbench.spec.run_spec import RunSpec
 
 _SPEEDS: tuple[Metric, ...] = ("tokens/s", "ms", "TFLOPS")
-
-
 _OF_A_MACHINE = ("threads", "domains", "device", "roles", "device_threads")
-
-
 _NONE_HERE = "no cell of this work was planned on this machine"
 
 
@@ -80,13 +77,10 @@ def reasons(lines: Sequence[PaperLine]) -> Iterator[str]:
 
     Accuracy, and a machine on which no cell was planned at all, are another matter.
     """
-    holders: dict[tuple[str, str], list[PaperLine]] = {}
     nowhere = all(line.missing.get("measured") == _NONE_HERE for line in lines)
-    for line in lines:
-        for name, why in line.missing.items():
-            if line.phase == "accuracy" or (nowhere and name == "measured"):
-                continue
-            holders.setdefault((name, why), []).append(line)
+    speeds = (line for line in lines if line.phase != "accuracy")
+    missing = ((reason, line) for line in speeds for reason in line.missing.items())
+    holders = by_key((reason, line) for reason, line in missing if not (nowhere and reason[0] == "measured"))
     models = {line.model for line in lines}
     for (name, why), held in holders.items():
         arms, mine = dict.fromkeys(line.arm or line.what for line in held), dict.fromkeys(line.model for line in held)
@@ -99,44 +93,28 @@ def value_of(row: Row, metric: Metric, rows: Sequence[Row]) -> float | None:
 
     `% time saved` is over the row among `rows` that defers nothing and is the same otherwise.
     """
-    if not row.timed:
-        return None
     if metric == "% time saved":
         return _time_saved(row, rows)
-    return _VALUES[metric](row) if metric in _VALUES else None
+    if metric in ("TFLOPS", "TOPS"):
+        return None if row.flops_per_s is None else row.flops_per_s / 1e12
+    of_row, unit = _VALUES.get(metric, (lambda _: None, 1.0))
+    found = of_row(row)
+    return None if found is None else found.mid * unit
 
 
-def _tokens_per_s(row: Row) -> float | None:
-    return None if row.tokens_per_s is None else row.tokens_per_s.mid
-
-
-def _milliseconds(row: Row) -> float | None:
-    return None if row.step_s is None else row.step_s.mid * 1e3
-
-
-def _tera_operations(row: Row) -> float | None:
-    return None if row.flops_per_s is None else row.flops_per_s / 1e12
-
-
-def _percent(share: Callable[[RoleShares], Interval]) -> Callable[[Row], float | None]:
-    return lambda row: None if row.roles is None else 100 * share(row.roles).mid
+_VALUES: Mapping[Metric, tuple[Callable[[Row], Interval | None], float]] = {
+    "tokens/s": (lambda row: row.tokens_per_s, 1.0),
+    "ms": (lambda row: row.step_s, 1e3),
+    "% host busy": (lambda row: row.roles.host_busy if row.roles else None, 100.0),
+    "% device busy": (lambda row: row.roles.device_busy if row.roles else None, 100.0),
+    "% overlap": (lambda row: row.roles.overlap if row.roles else None, 100.0),
+}
 
 
 def _time_saved(row: Row, rows: Sequence[Row]) -> float | None:
     undeferred = replace(row.spec, engine=replace(row.spec.engine, deferral=0))
     over = next((other.step_s for other in rows if other.spec == undeferred), None)
     return None if over is None or row.step_s is None else 100 * (1 - row.step_s.mid / over.mid)
-
-
-_VALUES: Mapping[Metric, Callable[[Row], float | None]] = {
-    "tokens/s": _tokens_per_s,
-    "ms": _milliseconds,
-    "TFLOPS": _tera_operations,
-    "TOPS": _tera_operations,
-    "% host busy": _percent(lambda roles: roles.host_busy),
-    "% device busy": _percent(lambda roles: roles.device_busy),
-    "% overlap": _percent(lambda roles: roles.overlap),
-}
 
 
 def _line_of(number: Published, row: Row, arms: Sequence[Row]) -> PaperLine:
@@ -175,23 +153,12 @@ def _without_number(row: Row, arms: Sequence[Row], numbers: Sequence[Published])
     return _with_cell(line, row, arms)
 
 
+_OF_NUMBER = ("id", "arm", "machine", "model", "precision", "phase", "tokens", "batch", "what", "metric", "source")
+
+
 def _published(number: Published) -> PaperLine:
-    return PaperLine(
-        id=number.id,
-        arm=number.arm,
-        machine=number.machine,
-        model=number.model,
-        precision=number.precision,
-        phase=number.phase,
-        tokens=number.tokens,
-        batch=number.batch,
-        conditions=number.settings,
-        what=number.what,
-        metric=number.metric,
-        published=number.value,
-        repeats=number.repeats,
-        source=number.source,
-    )
+    shared: dict[str, Any] = {name: getattr(number, name) for name in _OF_NUMBER}
+    return PaperLine(**shared, conditions=number.settings, published=number.value, repeats=number.repeats)
 
 
 def _with_cell(line: PaperLine, row: Row, arms: Sequence[Row]) -> PaperLine:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,7 @@ from ktbench.resources import data_folder
 from ktbench.results.lines import StoreError
 from ktbench.results.settings import setting_text, settings_of, without_precision
 from ktbench.spec.peers import BY_NAME
-from ktbench.spec.published import NOT_OURS, STANDS_FOR, Metric, Published
+from ktbench.spec.published import NOT_OURS, STANDS_FOR, Published
 from ktbench.spec.record import Part
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.sweep import arm_changes, arm_peer
@@ -102,20 +102,12 @@ def _folder() -> Path:
 
 
 _CONTROL = "(A/A)"
-
-
 _DEFERRAL = "engine.deferral"
-
-
 _MACHINE = "machine."
-
-
 _ACTIVE = "workload.active_experts"
-
-
 # A number that does not state these was taken without them: no experts at the device, prompts in one piece, and in a
 # layer all experts active.
-_UNLESS_SAID = {"engine.placement.policy": "host", "workload.chunk": "null", _ACTIVE: "null"}
+_UNLESS_STATED = {"engine.placement.policy": "host", "workload.chunk": "null", _ACTIVE: "null"}
 
 
 def published_for(
@@ -171,8 +163,8 @@ def _is_same_arm(arm: str, label: str) -> bool:
     if not arm or arm in NOT_OURS:
         return False
     theirs, ours = _features(arm), _features(label)
-    chosen, asked = theirs[_DEFERRAL], ours[_DEFERRAL]
-    if "auto" in (chosen, asked) and chosen and asked:
+    chosen, requested = theirs[_DEFERRAL], ours[_DEFERRAL]
+    if "auto" in (chosen, requested) and chosen and requested:
         ours = ours | {_DEFERRAL: chosen}
     return theirs == ours
 
@@ -195,7 +187,7 @@ def not_simulated_reason(number: Published) -> str:
     if number.arm in NOT_OURS:
         return NOT_OURS[number.arm]
     if arm_peer(number.arm):
-        return "the machine model plays our own engine alone"
+        return "only our own engine is simulated"
     if not number.machine:
         return "its source does not name the machine"
     if number.tokens is None and number.phase in ("prefill", "layer"):
@@ -213,7 +205,7 @@ def _facts(spec: RunSpec) -> dict[str, str]:
 
 def _holds(number: Published, facts: Mapping[str, str], *, anywhere: bool) -> bool:
     """Whether the cell is at every setting that the number was taken at."""
-    wanted = _UNLESS_SAID | number.conditions
+    wanted = _UNLESS_STATED | number.conditions
     return all(facts.get(key) == value for key, value in wanted.items() if not (anywhere and key.startswith(_MACHINE)))
 
 
@@ -222,28 +214,12 @@ def error_of(value: float, number: Published) -> float | None:
 
     Of a share of the time it is the share's own. None where the number is no speed and no share.
     """
-    error = _ERRORS.get(number.metric)
-    return None if error is None else error(value, number.value)
-
-
-def _of_rate(value: float, published: float) -> float:
-    return value / published - 1
-
-
-def _of_time(value: float, published: float) -> float:
-    return published / value - 1
-
-
-def _of_time_saved(value: float, published: float) -> float:
-    return (100 - published) / (100 - value) - 1
-
-
-_ERRORS: Mapping[Metric, Callable[[float, float], float]] = {
-    "tokens/s": _of_rate,
-    "TFLOPS": _of_rate,
-    "ms": _of_time,
-    "% host busy": _of_rate,
-    "% device busy": _of_rate,
-    "% overlap": _of_rate,
-    "% time saved": _of_time_saved,
-}
+    match number.metric:
+        case "tokens/s" | "TFLOPS" | "% host busy" | "% device busy" | "% overlap":
+            return value / number.value - 1
+        case "ms":
+            return number.value / value - 1
+        case "% time saved":
+            return (100 - number.value) / (100 - value) - 1
+        case _:
+            return None

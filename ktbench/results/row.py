@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from statistics import mean, median
 
 from ktbench.results.intervals import Interval
-from ktbench.results.settings import Setting
-from ktbench.results.speedups import Verdict
-from ktbench.results.turns import Turn, turn_of
+from ktbench.results.settings import Setting, by_key
+from ktbench.results.speedups import TrialTime, Verdict, trial_time
 from ktbench.results.usage import EnergyUse, RoleShares, RoofShare
 from ktbench.spec.core_layout import CoreLayout, core_layout_of
 from ktbench.spec.features import FeatureValue
@@ -30,15 +29,15 @@ class Gain:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """A cell over all its rounds. `outcome` is None before its first turn.
+    """A cell over all its rounds. `outcome` is None before its first trial.
 
     `step_s` is the median over rounds of the rounds' median step in seconds; it and all that follows from it are None
     unless the outcome is timed. `speedup` is over the baseline of the group, the rows of the same `part` with equal
     `settings`, `gain` over the row of equal precision that lacks only its last feature; both are formed inside rounds
-    between turns with the cores in the same place. `roles` is there where they are apart. `error` is the largest of all
-    rounds, or that of the round that failed. `agreement` is the worst of all rounds; an `unproven` row was timed beside
-    other systems and has none. `energy` and `peak` are there where they could be read. `missing` says
-    for each measured field that is None why it is.
+    between trials with the cores in the same place. `roles` is there where they are separate. `error` is the largest of
+    all rounds, or that of the round that failed. `agreement` is the worst of all rounds; an `unproven` row was timed
+    beside other systems and has none. `energy` and `peak` are there where they could be read. `missing` says for each
+    measured field that is None why it is.
     """
 
     label: str
@@ -82,7 +81,7 @@ class Row:
 
     @property
     def simulated(self) -> bool:
-        """Whether the row is one step on a machine of paper, the same every time."""
+        """Whether the row is one step on a described machine, the same every time."""
         return self.spec.machine is not None
 
     @property
@@ -96,8 +95,13 @@ class Row:
         return self.step_s is not None
 
     @property
+    def ending(self) -> str:
+        """How a row without a speed ended: `CRASHED: killed by signal 9`."""
+        return f"{self.outcome or 'not measured'}: {self.why}"
+
+    @property
     def work(self) -> Work | None:
-        """What a step must do at least; None before the first turn and where the system does not report it."""
+        """What a step must do at least; None before the first trial and where the system does not report it."""
         return self.records[-1].work if self.records else None
 
     @property
@@ -111,14 +115,14 @@ class Row:
         return sum(len(record.samples_s) for record in self.records)
 
     @property
-    def turns(self) -> dict[int, Turn]:
-        """The turns of each round; empty where the row has no speed to show."""
-        return {record.round: turn_of(record) for record in self.records} if self.timed else {}
+    def trial_times(self) -> dict[int, TrialTime]:
+        """The trials of each round; empty where the row has no speed to show."""
+        return {record.round: trial_time(record) for record in self.records} if self.timed else {}
 
     @property
     def round_s(self) -> dict[int, float]:
         """Median step of each round in seconds; empty where the row has no speed to show."""
-        return {record.round: median(record.samples_s) for record in self.records} if self.timed else {}
+        return {number: trial.step_s for number, trial in self.trial_times.items()}
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -134,17 +138,14 @@ class Row:
             yield f"steps took {mid} % longer than by the system's own clock (median of the rounds; {low} to {high} %)"
 
     @property
-    def placements(self) -> dict[int, CoreLayout | None]:
+    def core_layouts(self) -> dict[int, CoreLayout | None]:
         """Where the cores were in each round that has samples; None where that was not measured."""
         return {record.round: core_layout_of(record.roofs) for record in self.records if record.samples_s}
 
 
 def groups_of(rows: Sequence[Row]) -> list[tuple[Row, ...]]:
     """Rows of one part with equal settings together, in order of appearance."""
-    groups: dict[tuple[object, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row.part, *row.settings.items()), []).append(row)
-    return [tuple(group) for group in groups.values()]
+    return [tuple(group) for group in by_key(((row.part, *row.settings.items()), row) for row in rows).values()]
 
 
 def place(row: Row, settings: Sequence[str]) -> str:
@@ -158,7 +159,7 @@ def measured(rows: Iterable[Row]) -> list[Row]:
 
 
 def machines_of(rows: Iterable[Row]) -> list[MachineSpec]:
-    """Machines of paper, in order of appearance."""
+    """Described machines, in order of appearance."""
     found: list[MachineSpec] = []
     for row in rows:
         if row.spec.machine is not None and row.spec.machine not in found:

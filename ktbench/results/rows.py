@@ -11,10 +11,9 @@ from ktbench.results.command import command_of
 from ktbench.results.intervals import Interval, exact, summary
 from ktbench.results.row import Gain, Row, groups_of, systems_of
 from ktbench.results.run import Run
-from ktbench.results.settings import Setting, cell_settings
-from ktbench.results.speedups import judge, paired_interval
+from ktbench.results.settings import Setting, by_key, cell_settings
+from ktbench.results.speedups import Values, comparable, goal_values, judge, paired_interval
 from ktbench.results.stopping import open_reason
-from ktbench.results.turns import Values, comparable, goal_values
 from ktbench.results.usage import energy_use, peak_memory, role_shares, roof_share, unmetered_reason, unseen_reason
 from ktbench.spec.features import FEATURES
 from ktbench.spec.peers import BY_NAME
@@ -28,21 +27,14 @@ def rows_of(run: Run) -> tuple[Row, ...]:
     Raises ValueError where a cell mixes provenances.
     """
     parts = {part.name: part for part in run.header.parts}
-    settings, records = cell_settings(run.header.cells), _by_cell(run)
+    settings, counting = cell_settings(run.header.cells), sorted(run.latest().items(), key=lambda item: item[0])
+    records = by_key((key, record) for (key, _), record in counting)
     rows = [
-        _row(cell, parts[cell.part], settings[cell.key], records.get(cell.key, ()), run.header.command)
+        _row(cell, parts[cell.part], settings[cell.key], tuple(records.get(cell.key, ())), run.header.command)
         for cell in run.header.cells
     ]
     group_of = {row.cell: group for group in groups_of(rows) for row in group}
     return tuple(_settled(row, group_of[row.cell]) for row in rows)
-
-
-def _by_cell(run: Run) -> dict[str, tuple[Record, ...]]:
-    """Counting records of every cell in order of rounds."""
-    found: dict[str, list[Record]] = {}
-    for (key, _), record in sorted(run.latest().items(), key=lambda item: item[0]):
-        found.setdefault(key, []).append(record)
-    return {key: tuple(records) for key, records in found.items()}
 
 
 def _row(
@@ -91,10 +83,9 @@ def _speed(cell: Cell, records: Sequence[Record]) -> dict[str, Any]:
 
 def _missing(row: Row) -> Iterator[tuple[str, str]]:
     """Why measured fields are None, apart from the speed-up."""
-    ending = f"{row.outcome or 'not measured'}: {row.why}"
     reasons = {
-        "step_s": ending,
-        "tokens_per_s": ending,
+        "step_s": row.ending,
+        "tokens_per_s": row.ending,
         "read_bytes_per_s": "the system does not report its work per step",
         "flops_per_s": "the system does not report its work per step",
         "roof": _no_roof(row.records),
@@ -106,7 +97,7 @@ def _missing(row: Row) -> Iterator[tuple[str, str]]:
     }
     for name, reason in reasons.items():
         if getattr(row, name) is None:
-            yield name, reason if row.timed else ending
+            yield name, reason if row.timed else row.ending
 
 
 def _settled(row: Row, group: Sequence[Row]) -> Row:
@@ -119,12 +110,12 @@ def _settled(row: Row, group: Sequence[Row]) -> Row:
 
 
 def ending_of(records: Sequence[Record]) -> tuple[Outcome | None, str]:
-    """Outcome and reason over all rounds, precision apart; None before the first turn.
+    """Outcome and reason over all rounds, precision apart; None before the first trial.
 
     One round that failed decides, the latest of them where there are several.
     """
     if not records:
-        return None, "no turn yet"
+        return None, "no trial yet"
     untimed = [record for record in records if not record.outcome.timed]
     noisy = [record for record in records if record.outcome is Outcome.NOISY]
     last = next(reversed([*noisy, *untimed]), None)
@@ -159,15 +150,10 @@ def evidence_of(records: Sequence[Record]) -> str | None:
 
     Those of a simulation are `modelled: ...`.
     """
-    moved: dict[str, list[float]] = {}
-    counted = False
-    for record in records:
-        for evidence in record.evidence:
-            counted = counted or evidence.seen is not None
-            if evidence.wanted and evidence.seen is not None and record.samples_s:
-                moved.setdefault(evidence.counter, []).append(evidence.seen / len(record.samples_s))
-    if not counted:
+    counted = [(one, one.seen, len(record.samples_s)) for record in records for one in record.evidence]
+    if all(seen is None for _, seen, _ in counted):
         return None
+    moved = by_key((one.counter, seen / n) for one, seen, n in counted if one.wanted and seen is not None and n)
     counters = ", ".join(f"{name} {_count(median(steps))}/step" for name, steps in moved.items()) or NONE_REQUESTED
     return f"modelled: {counters}" if records[0].provenance == "simulated" else counters
 
@@ -178,7 +164,7 @@ def _count(value: float) -> str:
 
 def _no_roof(records: Sequence[Record]) -> str:
     sampled = any(record.roofs for record in records)
-    return "the system does not report its work per step" if sampled else "no roof was sampled next to the turns"
+    return "the system does not report its work per step" if sampled else "no roof was sampled next to the trials"
 
 
 def worst(records: Sequence[Record]) -> Agreement | None:
@@ -215,7 +201,7 @@ def unchecked_reason(spec: RunSpec, agreement: Agreement | None) -> str:
 
 def compared(row: Row, group: Sequence[Row]) -> Row:
     """The row with its comparisons, each judged against what the control of its group shows that noise alone does."""
-    base = _baseline(group)
+    base = baseline_of(group)
     noise = _noise(base, group) if row.role == "arm" else None
     row = _with_gain(row, group, noise)
     reason = _incomparable(row, base)
@@ -228,12 +214,12 @@ def compared(row: Row, group: Sequence[Row]) -> Row:
 
 
 def judged_values(row: Row, group: Sequence[Row]) -> Values:
-    """By round, the values that the precision goal of a row is about: see `turns.judged_values`."""
-    base, control = _baseline(group), _control(group)
+    """By round, the values that the precision goal of a row is about: see `goal_values`."""
+    base, control = baseline_of(group), _control(group)
     return goal_values(
-        row.turns,
-        None if base is None else base.turns,
-        None if control is None else control.turns,
+        row.trial_times,
+        None if base is None else base.trial_times,
+        None if control is None else control.trial_times,
         is_baseline=row.is_baseline,
     )
 
@@ -242,7 +228,7 @@ def _ratio(one: Row, other: Row) -> Interval | None:
     """How many times as fast as `one` the `other` is; None where no round compares them."""
     if one.step_s and other.step_s and one.simulated and other.simulated:
         return exact(one.step_s.mid / other.step_s.mid)
-    return paired_interval(*comparable(one.turns, other.turns))
+    return paired_interval(*comparable(one.trial_times, other.trial_times))
 
 
 def _unpaired(row: Row, base: Row) -> str:
@@ -251,7 +237,8 @@ def _unpaired(row: Row, base: Row) -> str:
     return f"no round has both it and {base.label}"
 
 
-def _baseline(group: Sequence[Row]) -> Row | None:
+def baseline_of(group: Sequence[Row]) -> Row | None:
+    """The baseline of a group; None where it has none."""
     return next((row for row in group if row.is_baseline), None)
 
 
@@ -290,9 +277,10 @@ def _below(row: Row, group: Sequence[Row]) -> Row | None:
     if row.role == "control" or last is None:
         return None
     without = row.features | {last.name: last.off}
-    arms = [other for other in group if other.role == "arm" and _is_alike(other, row)]
+    arms = [other for other in group if other.role == "arm" and is_same_system(other, row)]
     return next((other for other in arms if other.features == without), None)
 
 
-def _is_alike(one: Row, other: Row) -> bool:
+def is_same_system(one: Row, other: Row) -> bool:
+    """Whether two rows are of one system at one precision."""
     return (one.spec.system, one.spec.precision) == (other.spec.system, other.spec.precision)

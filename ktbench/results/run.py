@@ -28,8 +28,8 @@ class Run:
     """Everything in a log. `records` keeps every line ever written, in order.
 
     `published` are the numbers that its parts show beside their cells, as they were when it was planned. Of cells that
-    answer questions `scored` are the answers and `asked` the ends of tasks. `damage` names the lines that are not what
-    was written: what they held counts as never written, so resuming the run measures or restores it.
+    answer questions `sample_results` are the answers and `task_results` the ends of tasks. `damage` names the lines
+    that are not what was written: what they held counts as never written, so resuming the run measures or restores it.
     """
 
     folder: Path
@@ -37,8 +37,8 @@ class Run:
     environments: tuple[Environment, ...]
     records: tuple[Record, ...]
     published: tuple[Published, ...] = ()
-    scored: tuple[SampleResult, ...] = ()
-    asked: tuple[TaskResult, ...] = ()
+    sample_results: tuple[SampleResult, ...] = ()
+    task_results: tuple[TaskResult, ...] = ()
     damage: tuple[Damage, ...] = ()
 
     def latest(self) -> dict[tuple[str, int], Record]:
@@ -52,7 +52,7 @@ class Run:
 
     def ends(self) -> dict[tuple[str, str], TaskResult]:
         """How each (cell key, task) ended: the last time that it ran."""
-        return {(asked.cell, asked.task): asked for asked in self.asked}
+        return {(end.cell, end.task): end for end in self.task_results}
 
     def measured(self) -> tuple[Record | TaskResult, ...]:
         """Turns that were timed and tasks that ended well, of those that count and are not simulated."""
@@ -68,7 +68,7 @@ class Run:
         found: dict[tuple[str, str], dict[tuple[str, str, int], SampleResult]] = {
             where: {} for where, end in self.ends().items() if end.outcome.timed
         }
-        for one in self.scored:
+        for one in self.sample_results:
             if (where := (one.cell, one.task)) in found:
                 found[where][one.question, one.metric, one.sample] = one
         return {where: tuple(answers.values()) for where, answers in found.items()}
@@ -81,7 +81,7 @@ def read_run(folder: Path) -> Run:
         raise NoPlan(f"{folder}: no run here (no {LOG_NAME})")
     lines = tuple(read_lines(path))
     damage = _of(lines, Damage)
-    headers, scored, asked = _of(lines, Header), _of(lines, SampleResult), _of(lines, TaskResult)
+    headers, scored, ended = _of(lines, Header), _of(lines, SampleResult), _of(lines, TaskResult)
     if not headers and damage:  # of the plan there is a second copy
         headers = _of(copied(folder), Header)
     if not headers:
@@ -92,8 +92,8 @@ def read_run(folder: Path) -> Run:
         environments=_of(lines, Environment),
         records=_of(lines, Record),
         published=_of(lines, Published),
-        scored=scored,
-        asked=_with_all_answers(asked, scored) if damage else asked,
+        sample_results=scored,
+        task_results=_with_all_answers(ended, scored) if damage else ended,
         damage=damage,
     )
 
@@ -114,12 +114,12 @@ def _planless(path: Path, damage: Sequence[Damage]) -> str:
     return f"{path}: the run was killed before its plan was written; start it again"
 
 
-def _with_all_answers(asked: Sequence[TaskResult], scored: Sequence[SampleResult]) -> tuple[TaskResult, ...]:
+def _with_all_answers(ended: Sequence[TaskResult], scored: Sequence[SampleResult]) -> tuple[TaskResult, ...]:
     """Ends of tasks of which no answer is lost: a score over fewer questions would be another score."""
     known: dict[tuple[str, str], set[str]] = {}
     for one in scored:
         known.setdefault((one.cell, one.task), set()).add(one.question)
-    return tuple(end for end in asked if len(known.get((end.cell, end.task), ())) >= end.questions)
+    return tuple(end for end in ended if len(known.get((end.cell, end.task), ())) >= end.questions)
 
 
 def parts_of(run: Run) -> tuple[Run, ...]:
@@ -145,9 +145,9 @@ Facts = dict[str, Any]
 
 
 def environments_of(run: Run) -> tuple[Environment, ...]:
-    """What sittings found on the machines whose turns count: those that measured, else those that simulated.
+    """What worker sessions found on the machines whose trials count: those that measured, else those that simulated.
 
-    Of a run that was spread over nodes these are the nodes. Without any turn it is the machine that planned the run.
+    Of a run that was spread over nodes these are the nodes. Without any trial it is the machine that planned the run.
     """
     simulated = {record.env_id for record in run.latest().values() if record.outcome.timed}
     ids = run.measured_on() or simulated or {run.header.env_id}
@@ -155,15 +155,15 @@ def environments_of(run: Run) -> tuple[Environment, ...]:
 
 
 def each_machine(run: Run) -> list[Facts]:
-    """Facts of each machine whose turns count, as last found; one without facts where none was described."""
+    """Facts of each machine whose trials count, as last found; one without facts where none was described."""
     return [*machines_of(run).values()] or [{}]
 
 
 def machines_of(run: Run) -> dict[str, Facts]:
-    """Facts of the machines whose turns count, as last found, by their ids; empty where none was described."""
+    """Facts of the machines whose trials count, as last found, by their ids; empty where none was described."""
     return {found.env_id: found.facts for found in environments_of(run)}
 
 
 def facts_of(run: Run) -> Facts:
-    """Facts of the machine whose turns count, of several the last that was described; empty where none was."""
+    """Facts of the machine whose trials count, of several the last that was described; empty where none was."""
     return each_machine(run)[-1]

@@ -6,13 +6,87 @@ from 0 to 1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from math import exp, floor, fsum, sqrt
-from statistics import fmean
+from functools import cache
+from math import exp, floor, fsum, inf, sqrt
+from statistics import NormalDist, fmean
 
-from ktbench.results.proportions import student_quantile, tango_interval, wilson_interval
+from ktbench.results.intervals import CONFIDENCE
+
+
+def wilson_interval(right: float, n: float, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Ends of the score interval of the proportion right / n. Counts may be effective ones, so they need not be whole.
+
+    Source: Wilson, JASA 22 (1927) 209; recommended by Newcombe, Stat. Med. 17 (1998) 857, method 3. Raises ValueError
+    for counts that no sample can have.
+    """
+    if not 0 <= right <= n or n <= 0:
+        raise ValueError(f"right={right}, n={n}: must be 0 <= right <= n, n above 0")
+    z, p = normal_quantile(confidence), right / n
+    middle, half = p + z * z / (2 * n), z * sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    scale = 1 + z * z / n
+    # At 0 and 1 an end is the proportion itself, and rounding must not push it past.
+    return max(0.0, min(p, (middle - half) / scale)), min(1.0, max(p, (middle + half) / scale))
+
+
+def tango_interval(lost: float, gained: float, n: float, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Ends of the score interval of (gained - lost) / n, the difference of two proportions of the same n questions.
+
+    `lost` were right before and are wrong now, `gained` the reverse; effective counts need not be whole. Source: Tango,
+    Stat. Med. 17 (1998) 891. Raises ValueError for counts that no sample can have.
+    """
+    if min(lost, gained) < 0 or lost + gained > n * (1 + 1e-9) or n <= 0:
+        raise ValueError(f"lost={lost}, gained={gained}, n={n}: must be 0 or above and together at most n, n above 0")
+    z = normal_quantile(confidence)
+    difference = (gained - lost) / n
+    low = _crossing(lambda delta: _statistic(delta, lost, gained, n) > z, -1.0, difference)
+    high = _crossing(lambda delta: _statistic(delta, lost, gained, n) >= -z, difference, 1.0)
+    return low, high
+
+
+def _statistic(delta: float, lost: float, gained: float, n: float) -> float:
+    """Tango's efficient score of the hypothesis that the difference is `delta`; falls as `delta` rises.
+
+    The chance of a loss is taken as likely as it can be under the hypothesis, the larger root of Tango's equation.
+    """
+    a, b = 2 * n, (2 * n - gained + lost) * delta - gained - lost
+    root = sqrt(max(0.0, b * b + 4 * a * lost * delta * (1 - delta)))
+    losing = (root - b) / (2 * a)
+    variance = n * (2 * losing + delta * (1 - delta))
+    over = gained - lost - n * delta
+    if variance <= 0:
+        return inf if over > 0 else -inf if over < 0 else 0.0
+    return over / sqrt(variance)
+
+
+_HALVINGS = 48  # of an interval of 2 at most: to 1e-14
+
+
+def _crossing(holds: Callable[[float], bool], low: float, high: float) -> float:
+    """Where a condition that holds below some value stops to hold."""
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return (low + high) / 2
+
+
+@cache
+def normal_quantile(confidence: float = CONFIDENCE) -> float:
+    """How many standard errors on either side hold a normal value with `confidence`: 1.96 for 95 %."""
+    return NormalDist().inv_cdf((1 + confidence) / 2)
+
+
+@cache
+def student_quantile(df: int, confidence: float = CONFIDENCE) -> float:
+    """The same for Student's t with `df` degrees of freedom. Raises ValueError for fewer than one."""
+    if df < 1:
+        raise ValueError(f"df={df}: an interval needs at least one degree of freedom")
+    from scipy.special import stdtrit  # takes 0.2 s to load: only for those who need it
+
+    return float(stdtrit(df, (1 + confidence) / 2))
+
 
 SURE = 0.05  # a p above it is noise
 
@@ -29,6 +103,11 @@ class Estimate:
     low: float | None
     high: float | None
     n: int
+
+    def mapped(self, function: Callable[[float], float]) -> Estimate:
+        """A rising function of the mean and of the ends of its interval; the standard error stays."""
+        low, high = (None if end is None else function(end) for end in (self.low, self.high))
+        return replace(self, mid=function(self.mid), low=low, high=high)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,12 +145,9 @@ class Flips:
         McNemar, Psychometrika 12 (1947) 153; Agresti, Categorical Data Analysis (2013), section 11.1. Of scores between
         0 and 1 it is the sign test, of which McNemar's is a case.
         """
-        changed, fewer = self.lost + self.gained, min(self.lost, self.gained)
-        ways = tail = 1
-        for k in range(fewer):
-            ways = ways * (changed - k) // (k + 1)
-            tail += ways
-        return min(1.0, 2 * tail / (1 << changed))
+        from scipy.special import bdtr  # slow to load, as below
+
+        return min(1.0, 2 * float(bdtr(min(self.lost, self.gained), self.lost + self.gained, 0.5)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,9 +230,8 @@ def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> Estimate
 
 def exponential(mean: Estimate) -> Estimate:
     """The exponential of a mean: perplexity of a mean loss, ratio of perplexities of a difference of losses."""
-    low, high = (None if end is None else exp(end) for end in (mean.low, mean.high))
-    mid = exp(mean.mid)
-    return replace(mean, mid=mid, se=None if mean.se is None else mid * mean.se, low=low, high=high)
+    found = mean.mapped(exp)
+    return replace(found, se=None if mean.se is None else found.mid * mean.se)
 
 
 def _difference(moved: Sequence[Stratum]) -> Estimate:
@@ -195,12 +270,8 @@ def _bears_out(flips: Flips, difference: Estimate) -> bool:
 
 def _over(difference: Estimate, base: float) -> Estimate:
     """Relative to a known base; nothing loses more than all."""
-    low, high, se = (
-        None if value is None else value / base for value in (difference.low, difference.high, difference.se)
-    )
-    return Estimate(
-        mid=difference.mid / base, se=se, low=None if low is None else max(-1.0, low), high=high, n=difference.n
-    )
+    relative = difference.mapped(lambda value: max(-1.0, value / base))
+    return replace(relative, se=None if difference.se is None else difference.se / base)
 
 
 def _estimate(strata: Sequence[Stratum], mid: float, se: float | None, ends: tuple[float, float] | None) -> Estimate:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import yaml
 
@@ -18,18 +18,12 @@ from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.sweep import PRECISIONS
 from ktbench.spec.wire import digest, from_plain, to_plain
 
+K = TypeVar("K")
+V = TypeVar("V")
 Setting: TypeAlias = bool | int | float | str | None
-
-
 TOKENS = "tokens per expert"
-
-
 _MACHINE = ("vector", "gpu", *(constant.name for constant in CONSTANTS), "calibration")
-
-
 _DIGESTS: dict[str, str] = {}
-
-
 # Shown only where nothing else tells two groups apart: they go with another setting that varies.
 _FOLLOWING = (
     *(f"machine.{name}" for name in reversed(_MACHINE)),
@@ -66,8 +60,8 @@ def settings_of(spec: RunSpec) -> dict[str, Setting]:
         "device_precision": spec.device_precision,
         "inject": rules_word(spec.inject),
         "inject.rules": _digest(to_plain(spec.inject.rules)),
-        **dict(_flattened("workload", spec.workload)),
-        **{key: value for key, value in _flattened("engine", spec.engine) if key.rpartition(".")[2] not in BY_NAME},
+        **dict(flattened("workload", spec.workload)),
+        **{key: value for key, value in flattened("engine", spec.engine) if key.rpartition(".")[2] not in BY_NAME},
     }
     return _of_layer(found, spec) if spec.workload.phase == "layer" else found
 
@@ -99,18 +93,30 @@ def alike(groups: Iterable[Mapping[str, Setting]]) -> list[dict[str, Setting]]:
 
 def rules_word(inject: InjectSpec) -> str:
     """`lean`; `lean (changed)` where a shipped file of that name holds other rules now."""
-    shipped = _shipped(inject.name)
-    return inject.name if shipped is None or shipped == to_plain(inject.rules) else f"{inject.name} (changed)"
+    rules = _shipped_rules(inject.name)
+    return inject.name if rules is None or rules == to_plain(inject.rules) else f"{inject.name} (changed)"
 
 
 @cache
-def _shipped(name: str) -> Any:
+def _shipped_rules(name: str) -> Any:
     """Plain content of the rules of a shipped file; None where none has the name."""
-    path = data_folder("conf") / "inject" / f"{name}.yaml"
-    if not path.is_file():
-        return None
-    content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return to_plain(from_plain(content, InjectSpec).rules)
+    content = shipped("inject", name)
+    return to_plain(from_plain(content, InjectSpec).rules) if content else None
+
+
+@cache
+def shipped(group: str, name: str) -> dict[str, Any]:
+    """Plain content of an option of the configuration as it ships; empty where none has the name."""
+    path = data_folder("conf") / group / f"{name}.yaml"
+    return yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def by_key(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Values with equal keys together, in order of appearance."""
+    found: dict[K, list[V]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 def precision_word(label: str) -> str | None:
@@ -132,13 +138,12 @@ def _digest(content: Any) -> str:
 
 
 @cache
-def _flattened(part: str, value: Any) -> tuple[tuple[str, Setting], ...]:
-    """Many cells have the same engine, and many the same work."""
+def flattened(part: str, value: Any) -> tuple[tuple[str, Setting], ...]:
+    """Fields of a spec by dotted key, those of nested specs too; many cells have the same engine or the same work."""
     return tuple(_flat(part, value))
 
 
 def _flat(part: str, value: Any) -> Iterator[tuple[str, Setting]]:
-    """Fields by dotted key, those of nested specs too."""
     for f in fields(value):
         key, mine = f"{part}.{f.name}", getattr(value, f.name)
         if is_dataclass(mine):
@@ -156,7 +161,7 @@ def _of_layer(found: Mapping[str, Setting], spec: RunSpec) -> dict[str, Setting]
 def varying(groups: Iterable[Mapping[str, Setting]]) -> tuple[str, ...]:
     """Keys whose value is not the same in every group, in the order in which they appear.
 
-    What goes with another varying key (the model's digest, its vocabulary, the steps of a turn) is left out.
+    What goes with another varying key (the model's digest, its vocabulary, the steps of a trial) is left out.
     """
     listed = list(groups)
     keys = [key for key in dict.fromkeys(key for group in listed for key in group) if len(_values(listed, [key])) > 1]
@@ -172,6 +177,8 @@ def _values(groups: Iterable[Mapping[str, Setting]], keys: Iterable[str]) -> set
     return {tuple(group.get(name) for name in names) for group in groups}
 
 
-def setting_text(value: Setting) -> str:
+def setting_text(value: object) -> str:
     """A setting as Hydra reads it."""
-    return "null" if value is None else str(value)
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)

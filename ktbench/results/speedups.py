@@ -3,13 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from math import comb, exp, isfinite, log
+from itertools import accumulate
+from math import comb, isfinite, log
 from statistics import median
+from typing import TypeAlias
 
-from ktbench.results.intervals import CONFIDENCE, Interval, median_interval
+from ktbench.results.intervals import CONFIDENCE, Interval, interval_of
+from ktbench.spec.core_layout import CoreLayout, core_layout_of
+from ktbench.spec.record import Record
 
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialTime:
+    """The median step of one trial in seconds, on which machine it ran, and where on it the cores were."""
+
+    step_s: float
+    machine: str
+    core_layout: CoreLayout | None
+
+
+TrialTimes: TypeAlias = Mapping[int, TrialTime]
+
+
+def trial_time(record: Record) -> TrialTime:
+    """The trial of a record that has samples."""
+    return TrialTime(step_s=median(record.samples_s), machine=record.env_id, core_layout=core_layout_of(record.roofs))
+
+
+def comparable(one: TrialTimes, other: TrialTimes) -> tuple[dict[int, float], dict[int, float]]:
+    """Seconds of both in the rounds in which one machine had their cores in the same place, where they stayed."""
+    rounds = [n for n in one.keys() & other.keys() if _are_comparable(one[n], other[n])]
+    return {n: one[n].step_s for n in rounds}, {n: other[n].step_s for n in rounds}
+
+
+def _are_comparable(one: TrialTime, other: TrialTime) -> bool:
+    return one.core_layout == other.core_layout != "moved" and one.machine == other.machine
+
+
+def goal_values(
+    mine: TrialTimes, baseline: TrialTimes | None, control: TrialTimes | None, *, is_baseline: bool
+) -> Values:
+    """By round, the values that the precision goal of a cell is about.
+
+    Speed-ups over the baseline, which a drift of the whole machine does not touch; for the baseline itself those of its
+    control; seconds a step where there is nothing to compare with. None in a round in which both were measured, but
+    with the cores in different places.
+    """
+    shown = control if is_baseline else mine
+    both = baseline.keys() & shown.keys() if baseline and shown else set()
+    if not (baseline and shown and both):
+        return {number: trial.step_s for number, trial in mine.items()}
+    ratios = paired_ratios(*comparable(baseline, shown))
+    return {number: ratios.get(number) for number in sorted(both)}
+
+
+Values: TypeAlias = dict[int, float | None]
 # The smallest step that the paper's breakdown claims is 1.027 (+d, decode) and the largest that it calls none is 1.002
 # (+c, prefill); 2 % parts the two. It also covers what the place of a cell in its round can do to it.
 MARGIN = 0.02
@@ -50,8 +101,7 @@ def paired_ratios(baseline: Mapping[int, float], cell: Mapping[int, float]) -> d
 
 def paired_interval(baseline: Mapping[int, float], cell: Mapping[int, float]) -> Interval | None:
     """Interval of the speed-up of `cell` over `baseline`; None where no round has both."""
-    ratios = paired_ratios(baseline, cell)
-    return median_interval(list(ratios.values())) if ratios else None
+    return interval_of(paired_ratios(baseline, cell).values())
 
 
 def unpaired_interval(baseline: Sequence[float], cell: Sequence[float]) -> Interval | None:
@@ -63,9 +113,7 @@ def unpaired_interval(baseline: Sequence[float], cell: Sequence[float]) -> Inter
     """
     if not baseline or not cell:
         return None
-    shift = shift_interval([log(seconds) for seconds in baseline], [log(seconds) for seconds in cell])
-    low, mid, high = (exp(value) for value in (shift.low, shift.mid, shift.high))
-    return Interval(low=low, mid=mid, high=high, coverage=shift.coverage, n=shift.n)
+    return shift_interval([log(seconds) for seconds in baseline], [log(seconds) for seconds in cell]).exponential()
 
 
 def shift_interval(one: Sequence[float], other: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
@@ -104,13 +152,8 @@ def shift_coverage(m: int, n: int, rank: int) -> float:
 @cache
 def _innermost(m: int, n: int, confidence: float) -> int:
     """Rank, counted from 1, of the innermost difference whose interval has `confidence`; else 1."""
-    total, outside, rank = comb(m + n, m), 0, 0
-    for ways in _ways(m, n)[: (m * n + 1) // 2]:
-        outside += ways
-        if 1 - 2 * outside / total < confidence:
-            break
-        rank += 1
-    return max(1, rank)
+    total, ways = comb(m + n, m), _ways(m, n)[: (m * n + 1) // 2]
+    return max(1, sum(1 - 2 * outside / total >= confidence for outside in accumulate(ways)))
 
 
 @cache

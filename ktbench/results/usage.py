@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Literal
 
 from ktbench.results.intervals import Interval, summary
+from ktbench.results.settings import by_key
 from ktbench.spec.core_layout import core_layout_of
 from ktbench.spec.record import Record, RoofSample, Work
 from ktbench.spec.system_metrics import READ_BUFFER_BYTES, Energy, PeakMemory
 
 Limit = Literal["read", "arithmetic"]
 
-# Roofs before and after a turn whose read bandwidths differ by more do not hold for the time between them.
+# Roofs before and after a trial whose read bandwidths differ by more do not hold for the time between them.
 MAX_DISAGREEMENT = 1.2
 
 
@@ -22,7 +23,7 @@ MAX_DISAGREEMENT = 1.2
 class RoofShare:
     """Share of the nearer roof reached, as an interval over rounds, and which roof that was.
 
-    `left_out` counts the turns that were not used because the machine changed during them; where it did so in all of
+    `left_out` counts the trials that were not used because the machine changed during them; where it did so in all of
     them `steady` is False and they are used all the same.
     """
 
@@ -75,17 +76,15 @@ def roof_share(records: Sequence[Record]) -> RoofShare | None:
 
 
 def read_spread(records: Iterable[Record]) -> Spread | None:
-    """Read bandwidth in bytes/s over all roofs sampled next to turns; None without any."""
+    """Read bandwidth in bytes/s over all roofs sampled next to trials; None without any."""
     found = [roof.read_bytes_per_s for record in records for roof in record.roofs]
     return spread(found) if found else None
 
 
 def peak_spreads(records: Iterable[Record]) -> dict[tuple[str, str], Spread]:
     """Arithmetic peaks in operations/s by instruction set and dtype, in alphabetical order."""
-    found: dict[tuple[str, str], list[float]] = {}
-    for roof in (roof for record in records for roof in record.roofs):
-        if roof.peak_flops is not None:
-            found.setdefault((roof.peak_isa, roof.peak_dtype), []).append(roof.peak_flops)
+    roofs = (roof for record in records for roof in record.roofs)
+    found = by_key(((roof.peak_isa, roof.peak_dtype), roof.peak_flops) for roof in roofs if roof.peak_flops is not None)
     return {key: spread(found[key]) for key in sorted(found)}
 
 
@@ -122,9 +121,6 @@ def role_shares(records: Sequence[Record]) -> RoleShares | None:
     )
 
 
-_NOT_READ = "no energy meter was read during these steps"
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EnergyUse:
     """Joules a token and watts as intervals over rounds, and the `meters` that were added up, in each round the same.
@@ -151,11 +147,16 @@ def energy_use(records: Sequence[Record], tokens_per_step: int) -> EnergyUse | N
 
 def unmetered_reason(records: Sequence[Record]) -> str:
     """Why there is no energy, or not all of it; empty where all meters were read."""
-    conducts = [record.conduct for record in records if record.samples_s]
-    why = [_NOT_READ if conduct is None else conduct.missing.get("energy", "") for conduct in conducts]
     sums = [" + ".join(meters) for meters in _sums(records)]
     mixed = [f"rounds were read by different meters: {', '.join(sums)}"] if len(sums) > 1 else []
-    return "; ".join(dict.fromkeys(filter(None, mixed + why)))
+    return "; ".join([*mixed, *_reasons(records, "energy", "no energy meter was read during these steps")])
+
+
+def _reasons(records: Sequence[Record], name: str, not_read: str) -> Iterator[str]:
+    """Why timed rounds lack the metric `name`, each reason once."""
+    metrics = [record.conduct for record in records if record.samples_s]
+    why = (not_read if one is None else one.missing.get(name, "") for one in metrics)
+    return filter(None, dict.fromkeys(why))
 
 
 def _metered(records: Sequence[Record]) -> list[tuple[Energy, int]]:
@@ -170,7 +171,6 @@ def _sums(records: Sequence[Record]) -> list[tuple[str, ...]]:
 
 # Peaks that differ by less are shown as one number.
 _ALIKE = 1.1
-_NOT_SAMPLED = "memory was not sampled during these turns"
 
 
 def peak_memory(records: Sequence[Record]) -> PeakMemory | None:
@@ -192,9 +192,7 @@ def most(peaks: Sequence[PeakMemory]) -> PeakMemory | None:
 
 def unseen_reason(records: Sequence[Record]) -> str:
     """Why there is no peak; empty where there is one."""
-    conducts = [record.conduct for record in records if record.samples_s]
-    why = [_NOT_SAMPLED if conduct is None else conduct.missing.get("memory", "") for conduct in conducts]
-    return "; ".join(dict.fromkeys(filter(None, why)))
+    return "; ".join(_reasons(records, "memory", "memory was not sampled during these trials"))
 
 
 def are_alike(peaks: Sequence[PeakMemory]) -> bool:
@@ -204,7 +202,4 @@ def are_alike(peaks: Sequence[PeakMemory]) -> bool:
 
 
 def _most(held: Iterable[dict[str, int]]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for one in held:
-        found |= {name: max(nbytes, found.get(name, 0)) for name, nbytes in one.items()}
-    return found
+    return {name: max(sizes) for name, sizes in by_key(item for one in held for item in one.items()).items()}

@@ -1,4 +1,4 @@
-"""Logits of one system held against those of another that has the same weights and was given the same tokens."""
+"""Agreement of the logits of two systems with the same weights on the same tokens."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ FOLDER = "logits"
 
 
 def logits_file(folder: Path, cell: Cell, cells: Sequence[Cell], code_id: str) -> Path | None:
-    """The file below a run's folder for the cells with this one's weights and work; None where all are of one system.
+    """The file in a run's folder for cells with these weights and this workload; None where all are of one system.
 
-    A layer alone has no logits: there every output is held against float32. What other code gave is no reference.
+    A single layer has no logits: every output is compared with float32. Logits of other code are no reference.
     """
     key = _key(cell)
     systems = {other.spec.system for other in cells if _key(other) == key}
@@ -34,22 +34,22 @@ def _key(cell: Cell) -> list[object]:
     return [to_plain(spec.model), to_plain(spec.workload), spec.precision, spec.device_precision]
 
 
-# Two systems that run the same weights differ by roundings. A divergence of a quarter of that between unrelated answers
-# of equal spread is none: other weights, other tokens, another position.
-_MOST_OF_UNRELATED = 0.25
-_LEAST_UNRELATED_NATS = 1e-6
+# Two systems with the same weights differ by rounding. A divergence above a quarter of that between unrelated logits of
+# equal spread means other weights, other tokens, or another position.
+_MAX_OF_UNRELATED = 0.25
+_MIN_UNRELATED_NATS = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answers:
-    """`logits` [P, vocab] float32 at P positions, of the cell of this key that is called `label`."""
+class SavedLogits:
+    """`logits` [P, vocab] float32 at P positions, of the cell with the key `cell` and this `label`."""
 
     label: str
     cell: str
     logits: NDArray[np.float32]
 
     def save(self, path: Path) -> None:
-        """Write a file that is there whole or not at all."""
+        """Write the file atomically."""
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(f".{os.getpid()}.part")
         with part.open("wb") as file:
@@ -57,8 +57,8 @@ class Answers:
         part.replace(path)
 
     @classmethod
-    def read(cls, path: Path) -> Answers | None:
-        """What a file holds, None where there is none that can be read."""
+    def read(cls, path: Path) -> SavedLogits | None:
+        """The content of a file, None where it is missing or cannot be read."""
         try:
             with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
                 return cls(label=str(file["label"]), cell=str(file["cell"]), logits=file["logits"])
@@ -66,7 +66,7 @@ class Answers:
             return None
 
 
-def collect_answers(
+def collect_logits(
     step: Callable[[], None], logits: Callable[[], NDArray[np.float32]], steps: int
 ) -> NDArray[np.float32]:
     """[steps x batch, vocab]: the logits after each of `steps` steps."""
@@ -77,12 +77,12 @@ def collect_answers(
     return np.concatenate(found)
 
 
-def agreement(reference: Answers, own: NDArray[np.float32]) -> Agreement:
+def agreement(reference: SavedLogits, own: NDArray[np.float32]) -> Agreement:
     """How far `own` [P, vocab] agrees. Raises ValueError for another number of positions or tokens."""
     if own.shape != reference.logits.shape:
         raise ValueError(
             f"logits are {list(own.shape)} (positions, vocabulary), those of {reference.label} "
-            f"{list(reference.logits.shape)}: not the same work"
+            f"{list(reference.logits.shape)}: not the same workload"
         )
     same = reference.logits.argmax(axis=1) == own.argmax(axis=1)
     return Agreement(
@@ -110,15 +110,15 @@ def _log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
     return log
 
 
-def disagreement(reference: Answers, found: Agreement) -> str:
-    """Why these cannot be the answers of the same weights to the same tokens; empty where they can.
+def disagreement(reference: SavedLogits, found: Agreement) -> str:
+    """Why these logits cannot be of the same weights and tokens; empty where they can.
 
-    The yardstick is a mutant, the reference's own logits given to other tokens: where even that would pass, all tokens
-    being equally likely, there is no telling.
+    The threshold comes from a mutant, the reference's own logits assigned to other tokens: where that has no divergence
+    either, as all tokens are equally likely, every agreement fails.
     """
     mutant = np.roll(reference.logits, reference.logits.shape[1] // 2, axis=1)
     unrelated = divergence_nats(reference.logits, mutant)
-    if unrelated >= _LEAST_UNRELATED_NATS and found.kl_nats <= _MOST_OF_UNRELATED * unrelated:
+    if unrelated >= _MIN_UNRELATED_NATS and found.kl_nats <= _MAX_OF_UNRELATED * unrelated:
         return ""
     return (
         f"its logits are not those of {found.against}: KL {found.kl_nats:.3g} nats, top-1 {found.top1:.0%} of "

@@ -1,4 +1,4 @@
-"""Two builds of ktbench that take turns, a round at a time, each going on with a run of its own: A B, B A, A B."""
+"""Alternates rounds of two builds of ktbench, each resuming its own run: A B, B A, A B."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ktbench.spec.record import Outcome
 
 _ROUNDS = 12
 _COUNT, _LEAST = "measure.max_rounds", "measure.min_rounds"
-_UNLIMITED = "measure.max_minutes=1440"  # the rounds are what both sides get alike
-# What we set ourselves to keep the two apart.
-_OURS = ("run_name", "resume_changed", _LEAST)
+_UNLIMITED = "measure.max_minutes=1440"  # both sides get the same number of rounds
+# Keys that are set for each round.
+_RESERVED = ("run_name", "resume_changed", _LEAST)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Turn:
-    """One round of one side, 0 for A and 1 for B: what to call `python -m ktbench` with."""
+class SideRound:
+    """One round of one side, 0 for A and 1 for B: the arguments of `python -m ktbench`."""
 
     side: int
     round: int
@@ -28,7 +28,7 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alternation:
-    """Two commits and what both measure, `rounds` times each, into runs that have `stamp` in their names."""
+    """Two commits and the overrides that both measure in `rounds` rounds, into runs with `stamp` in their names."""
 
     commits: tuple[str, str]
     overrides: tuple[str, ...]
@@ -42,18 +42,18 @@ class Alternation:
 
     @property
     def is_begun(self) -> bool:
-        """Whether there is anything to go on with: A comes first."""
+        """Whether there is a run to resume: A comes first."""
         return (RUNS / self.runs[0] / LOG_NAME).is_file()
 
     @property
     def command(self) -> str:
-        """The words that go on where it was interrupted."""
+        """The arguments that resume after an interruption."""
         return shlex.join([*self.commits, *self.overrides, f"{_COUNT}={self.rounds}", f"resume={self.stamp}"])
 
-    def turns(self) -> Iterator[Turn]:
-        """Turns that were not had, in order; odd rounds walk back, so that a drift of the machine falls on both alike.
+    def missing_rounds(self) -> Iterator[SideRound]:
+        """The missing rounds in order; odd rounds run B first, so that drift of the machine affects both alike.
 
-        Which were had is read from the runs before the first.
+        The runs are read once, before the first.
         """
         kept = [_read(name) for name in self.runs]
         lacking = [_lacking(run, self.rounds) for run in kept]
@@ -61,37 +61,37 @@ class Alternation:
             for side in (0, 1) if number % 2 == 0 else (1, 0):
                 if number in lacking[side]:
                     words = self._words(side, number, begins=kept[side] is None and number == 0)
-                    yield Turn(side=side, round=number, words=words)
+                    yield SideRound(side=side, round=number, words=words)
 
     def _words(self, side: int, number: int, *, begins: bool) -> tuple[str, ...]:
-        """The first round begins the run, each other one resumes it for one round more."""
+        """The first round starts the run, each other one resumes it for one more round."""
         verb = "sweep" if any(word.startswith("+ablation=") for word in self.overrides) else "run"
         where = f"{'run_name' if begins else 'resume'}={self.runs[side]}"
         return verb, _UNLIMITED, *self.overrides, where, f"{_LEAST}={number + 1}", f"{_COUNT}={number + 1}"
 
 
 def read_alternation(words: Sequence[str], stamp: str) -> Alternation:
-    """What `A B [overrides]` ask for; `measure.max_rounds=N` among them is how many rounds each side gets.
+    """The alternation of `A B [overrides]`; `measure.max_rounds=N` sets the number of rounds of each side.
 
-    `stamp` tells the runs from those of another time; `resume=STAMP` among the words goes on with those of that time.
-    Raises ValueError in one line for anything else.
+    `stamp` makes names of runs unique; `resume=STAMP` resumes those of another stamp. Raises ValueError in one line for
+    anything else.
     """
     commits = [word for word in words if "=" not in word]
     if len(commits) != 2:
         raise ValueError(f"regress: name two commits, then overrides: `-- A B [overrides]`, not {len(commits)}")
     given = {word.lstrip("+~").partition("=")[0]: word for word in words if "=" in word}
-    if taken := next((given[key] for key in _OURS if key in given), None):
-        raise ValueError(f"regress {taken}: is set round by round, leave it out; {_COUNT}=N says how many rounds")
+    if taken := next((given[key] for key in _RESERVED if key in given), None):
+        raise ValueError(f"regress {taken}: is set for each round, leave it out; {_COUNT}=N sets the number of rounds")
     again = given.pop("resume", "")
-    asked = Alternation(
+    found = Alternation(
         commits=(commits[0], commits[1]),
         overrides=tuple(word for key, word in given.items() if key != _COUNT),
         rounds=_rounds(given.get(_COUNT, f"{_COUNT}={_ROUNDS}")),
         stamp=again.partition("=")[2] or stamp,
     )
-    if again and not asked.is_begun:
-        raise ValueError(f"regress {again}: there is no run {RUNS / asked.runs[0]}")
-    return asked
+    if again and not found.is_begun:
+        raise ValueError(f"regress {again}: there is no run {RUNS / found.runs[0]}")
+    return found
 
 
 def _rounds(word: str) -> int:
@@ -102,7 +102,7 @@ def _rounds(word: str) -> int:
 
 
 def _read(name: str) -> Run | None:
-    """The run of a side; None before its plan is there."""
+    """The run of a side; None before its plan is written."""
     try:
         return read_run(RUNS / name)
     except StoreError:
@@ -110,10 +110,10 @@ def _read(name: str) -> Run | None:
 
 
 def _lacking(run: Run | None, rounds: int) -> Collection[int]:
-    """Rounds in which a cell is still to be timed.
+    """Rounds in which a cell must still be timed.
 
-    None of a cell that was simulated, or that has failed: whichever turn comes next tries it again in all rounds. Where
-    no other cell lacks anything that is the last one.
+    Simulated and failed cells need none: the next round that runs tries a failed cell again in all rounds. Where no
+    other cell lacks a round, that is the last one.
     """
     if run is None:
         return range(rounds)
@@ -121,7 +121,7 @@ def _lacking(run: Run | None, rounds: int) -> Collection[int]:
     failed = {key for key, record in last.items() if not record.outcome.timed}
     settled = failed | {key for key, record in last.items() if record.provenance == "simulated"}
     timed = {where for where, record in run.latest().items() if record.outcome.timed}
-    asked = {cell.key for cell in run.header.cells} - settled
-    found = [number for number in range(rounds) if any((key, number) not in timed for key in asked)]
+    planned = {cell.key for cell in run.header.cells} - settled
+    found = [number for number in range(rounds) if any((key, number) not in timed for key in planned)]
     retried = any(last[key].outcome is not Outcome.UNSUPPORTED for key in failed)
     return found or [rounds - 1] * retried

@@ -1,4 +1,4 @@
-"""Right before fast: outputs against the float32 reference, and the check itself against mutants."""
+"""Correctness: outputs against the float32 reference, and the check itself against mutants."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Reference = Callable[[Observation], NDArray[np.float32]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
-    """Outcome OK, WRONG or VACUOUS; `error` is the largest relative error seen, None where it is not a number."""
+class CheckResult:
+    """Outcome OK, WRONG or VACUOUS; `error` is the largest relative error, None where it is not a number."""
 
     outcome: Outcome
     why: str = ""
@@ -32,32 +32,32 @@ def relative_error(output: NDArray[np.float32], truth: NDArray[np.float32]) -> f
 
 
 def _norm(values: NDArray[np.float32] | NDArray[np.float64]) -> float:
-    """Frobenius norm without BLAS, whose threads go on spinning for a while on the cores that are measured next."""
+    """Frobenius norm without BLAS, whose threads would spin on the cores that are measured next."""
     return float(np.sqrt(np.square(values, dtype=np.float64).sum()))
 
 
-def check(observations: Sequence[Observation], reference: Reference, tolerance: float) -> Verdict:
-    """Holds what each experts call gave against the reference on the very inputs it was given."""
+def check(observations: Sequence[Observation], reference: Reference, tolerance: float) -> CheckResult:
+    """Compares the output of each experts call with the reference on the same inputs."""
     if not observations:
-        return Verdict(outcome=Outcome.VACUOUS, why="no experts call was observed")
+        return CheckResult(outcome=Outcome.VACUOUS, why="no experts call was observed")
     worst = 0.0
     for seen in observations:
         error = relative_error(seen.output, reference(seen))
         if not error <= tolerance:
             return _wrong(seen, error, tolerance)
         worst = max(worst, error)
-    return Verdict(outcome=Outcome.OK, error=worst)
+    return CheckResult(outcome=Outcome.OK, error=worst)
 
 
-def _wrong(seen: Observation, error: float, tolerance: float) -> Verdict:
+def _wrong(seen: Observation, error: float, tolerance: float) -> CheckResult:
     finite = np.isfinite(error)
-    said = f"relative error {error:.3g}" if finite else "output is not finite"
-    why = f"layer {seen.layer}: {said}, tolerance {tolerance:g}"
-    return Verdict(outcome=Outcome.WRONG, why=why, error=error if finite else None)
+    problem = f"relative error {error:.3g}" if finite else "output is not finite"
+    why = f"layer {seen.layer}: {problem}, tolerance {tolerance:g}"
+    return CheckResult(outcome=Outcome.WRONG, why=why, error=error if finite else None)
 
 
 def check_the_check(observations: Sequence[Observation], reference: Reference, tolerance: float) -> str:
-    """Name of a mutant that `check` would let pass on any of these observations; empty where it rejects them all."""
+    """A mutant that `check` would pass on any of these observations; empty where it rejects them all."""
     for seen in observations:
         truth = reference(seen)
         for name, mutant in mutants(seen, truth, reference):
@@ -69,7 +69,7 @@ def check_the_check(observations: Sequence[Observation], reference: Reference, t
 def mutants(
     seen: Observation, truth: NDArray[np.float32], reference: Reference
 ) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """Outputs that a sound check must reject, with what is wrong about each."""
+    """Wrong outputs that the check must reject, each with its name."""
     by_weight = np.argsort(np.abs(seen.gates).sum(axis=0))
     yield "zeros", np.zeros_like(truth)
     if len(truth) > 1:

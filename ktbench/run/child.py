@@ -1,4 +1,4 @@
-"""Runs one piece of heavy work in a process of its own, which ends with its parent."""
+"""Runs heavy work in a subprocess that ends with its parent, and explains how a subprocess ended."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from ktbench.spec.record import Outcome
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")
 _MACHINE = Path("/proc/vmstat")
+_OUT_OF_MEMORY = ("MemoryError", "bad_alloc", "annot allocate memory", "out of memory")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OomCount:
-    """How many processes the kernel has ended for want of memory, and `where` it counted them.
+    """How many processes the kernel has killed because memory ran out, and `where` it counts them.
 
-    `kills` is None where nothing counts them.
+    `kills` is None where there is no such counter.
     """
 
     kills: int | None
@@ -33,7 +34,7 @@ class OomCount:
 
 
 def oom_count(cgroups: Path = _CGROUPS, own: Path = _OWN, machine: Path = _MACHINE) -> OomCount:
-    """The counter that is nearest to this process (cgroups(7), proc_vmstat(5))."""
+    """The most specific counter that covers this process (cgroups(7), proc_vmstat(5))."""
     for file, where in (*_counters(cgroups, own), (machine, "on this machine")):
         try:
             words = dict(line.split(maxsplit=1) for line in file.read_text().splitlines() if " " in line)
@@ -44,7 +45,7 @@ def oom_count(cgroups: Path = _CGROUPS, own: Path = _OWN, machine: Path = _MACHI
 
 
 def killed_reason(before: OomCount, after: OomCount) -> tuple[bool, str]:
-    """Whether a process that SIGKILL ended was ended for want of memory, and by whom it was, as far as is known."""
+    """Whether SIGKILL came because memory ran out, and what is known about the sender."""
     if before.kills is None or after.kills is None:
         return False, "SIGKILL: out of memory or killed by another process (this machine does not report which)"
     if after.kills > before.kills:
@@ -53,7 +54,7 @@ def killed_reason(before: OomCount, after: OomCount) -> tuple[bool, str]:
 
 
 def _counters(cgroups: Path, own: Path) -> Iterator[tuple[Path, str]]:
-    """Of version 2, then of version 1. A container may see its own group at the root."""
+    """Counters of cgroup version 2, then of version 1. A container may see its own group at the root."""
     try:
         groups = [line.split(":", 2) for line in own.read_text().splitlines() if line.count(":") >= 2]
     except OSError:
@@ -74,11 +75,11 @@ class ChildFailed(Exception):
         self.code, self.outcome = code, outcome
 
 
-def run_subprocess(command: Sequence[str], asked: object, say: Callable[[str], None]) -> None:
-    """Run a child that reads `asked` as JSON; `say` gets its lines of progress. Raises ChildFailed.
+def run_subprocess(command: Sequence[str], request: object, say: Callable[[str], None]) -> None:
+    """Run a child that reads `request` as JSON; `say` gets its lines of progress. Raises ChildFailed.
 
-    The child has a session of its own, so that an interrupt from the terminal is the parent's alone to answer: it kills
-    the child and goes on as an interrupt.
+    The child has its own session, so that an interrupt from the terminal reaches the parent only: it kills the child
+    and raises the interrupt again.
     """
     before = oom_count()
     with tempfile.TemporaryFile("w+", errors="replace") as output:
@@ -89,7 +90,7 @@ def run_subprocess(command: Sequence[str], asked: object, say: Callable[[str], N
         except OSError as error:
             raise ChildFailed(1, error_text(error)) from None
         try:
-            ended = _follow(child, asked, say)
+            ended = _follow(child, request, say)
         finally:
             _end(child)
         if ended:
@@ -98,18 +99,18 @@ def run_subprocess(command: Sequence[str], asked: object, say: Callable[[str], N
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """The child leads a session of its own, so whatever it started ends with it."""
+    """Kill the process group of the child, which leads its own session: everything it started ends with it."""
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
 
 
-def _follow(child: subprocess.Popen[bytes], asked: object, say: Callable[[str], None]) -> int:
-    """The child's exit code, once it is there."""
+def _follow(child: subprocess.Popen[bytes], request: object, say: Callable[[str], None]) -> int:
+    """The child's exit code, once it has ended."""
     assert child.stdin is not None
     assert child.stdout is not None
-    with suppress(BrokenPipeError):  # it ended before it read, which its exit code tells
-        child.stdin.write(msgspec.json.encode(asked))
+    with suppress(BrokenPipeError):  # it ended before it read, which its exit code shows
+        child.stdin.write(msgspec.json.encode(request))
         child.stdin.close()
     with child.stdout as progress:
         for line in progress:
@@ -117,11 +118,22 @@ def _follow(child: subprocess.Popen[bytes], asked: object, say: Callable[[str], 
     return child.wait()
 
 
-def _failed(ended: int, output: str, before: OomCount) -> ChildFailed:
-    no_memory, by = killed_reason(before, oom_count())
-    if ended == -signal.SIGKILL and no_memory:
-        return ChildFailed(ended, f"ended by {by}", Outcome.NO_MEMORY)
-    if ended < 0:
-        return ChildFailed(ended, f"ended by {signal.Signals(-ended).name}")
-    last = (output.strip().splitlines() or [f"exit code {ended}"])[-1]
-    return ChildFailed(ended, last, Outcome.NO_MEMORY if last.startswith("MemoryError") else Outcome.CRASHED)
+def _failed(code: int, output: str, before: OomCount) -> ChildFailed:
+    lines = output.strip().splitlines()
+    outcome, why = ending_of(code, lines[-1] if lines else "", before)
+    return ChildFailed(code, lines[-1] if code > 0 and lines else why, outcome)
+
+
+def ending_of(code: int | None, last_line: str, before: OomCount) -> tuple[Outcome, str]:
+    """How a process ended, by its exit code and the last line of its output; a code of None: it cannot be killed.
+
+    `before` was counted before the process ran out of memory, if it did.
+    """
+    if code == -signal.SIGKILL:
+        no_memory, by = killed_reason(before, oom_count())
+        return (Outcome.NO_MEMORY if no_memory else Outcome.CRASHED), f"was ended by {by}"
+    outcome = Outcome.NO_MEMORY if any(words in last_line for words in _OUT_OF_MEMORY) else Outcome.CRASHED
+    if code is None:
+        return outcome, "does not respond and cannot be killed"
+    ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+    return outcome, f"{ended}: {last_line}" if code >= 0 or outcome is Outcome.NO_MEMORY else ended

@@ -1,10 +1,10 @@
-"""Has cells answer a suite in a process of its own, which says every answer before it goes on."""
+"""Evaluates cells on a suite in a subprocess, which reports each task before the next."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -17,18 +17,18 @@ from ktbench.spec.record import Cell, SampleResult, TaskResult
 from ktbench.spec.suite import SuiteSpec
 
 if TYPE_CHECKING:
-    from ktbench.engine.protocol import HostRole
+    from ktbench.host.topology import Topology
 
-_SAY_EVERY_S = 10.0
+_REPORT_EVERY_S = 10.0
 ANSWER: tuple[str, ...] = (sys.executable, "-m", "ktbench.run.eval_process")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asking:
-    """Cells that share weights, and what each is to answer.
+class EvalRequest:
+    """Cells that share weights, and the open `tasks` of each by cell key.
 
-    `tasks` names by cell key the tasks that are open. `references` gives by cell key the cell that distributions are
-    held against; the first of those lie in `folder`, answers that may be used again in `answers`.
+    `references` has by cell key the cell whose distributions are compared; files of these are in `folder`, cached
+    answers in `answers`.
     """
 
     cells: tuple[Cell, ...]
@@ -42,91 +42,81 @@ class Asking:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Said:
-    """One message of the child: what it is doing, or a task that ended with its answers."""
+class EvalProgress:
+    """One message of the child: what it is doing, or the result of a task with its answers."""
 
     doing: str = ""
-    asked: TaskResult | None = None
-    scored: tuple[SampleResult, ...] = ()
+    result: TaskResult | None = None
+    samples: tuple[SampleResult, ...] = ()
 
 
-def answer_apart(asking: Asking, heard: Callable[[Said], None]) -> None:
-    """Have a child answer; `heard` gets its messages as they come. Raises ChildFailed."""
-    run_subprocess(ANSWER, asking, lambda line: heard(msgspec.json.decode(line.encode(), type=Said)))
+def evaluate_in_subprocess(request: EvalRequest, on_progress: Callable[[EvalProgress], None]) -> None:
+    """Evaluate in a child; `on_progress` gets its messages as they arrive. Raises ChildFailed."""
+    run_subprocess(ANSWER, request, lambda line: on_progress(msgspec.json.decode(line.encode(), type=EvalProgress)))
 
 
 def main() -> int:
-    """Entry of the child: what to ask on standard input, messages on standard output."""
+    """Entry of the child: the request on standard input, messages on standard output."""
     from ktbench.host.topology import read_topology
     from ktbench.run.serve import die_with_parent
 
     die_with_parent()
-    said = _own_stdout()
-    asking = msgspec.json.decode(sys.stdin.buffer.read(), type=Asking)
+    output = _own_stdout()
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=EvalRequest)
     topology = read_topology()
     os.sched_setaffinity(0, topology.core_cpus)  # before PyTorch counts the cores
 
-    def say(message: Said) -> None:
-        said.write(msgspec.json.encode(message) + b"\n")
-        said.flush()
+    def say(message: EvalProgress) -> None:
+        output.write(msgspec.json.encode(message) + b"\n")
+        output.flush()
 
-    _answer(asking, say)
+    _evaluate(request, topology, say)
     return 0
 
 
 def _own_stdout() -> IO[bytes]:
-    """Standard output for messages alone: what libraries print goes to standard error."""
+    """Standard output, reserved for messages: output of libraries goes to standard error."""
     own = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return own
 
 
-def _answer(asking: Asking, say: Callable[[Said], None]) -> None:
+def _evaluate(request: EvalRequest, topology: Topology, say: Callable[[EvalProgress], None]) -> None:
     from ktbench.eval.session import EvalSession, Ids, Reference
+    from ktbench.run.serve import host_role, pin_device_role
 
-    say(Said(doing=f"loading {asking.cells[0].spec.summary}"))
-    ids = Ids(code=asking.code_id, env=asking.env_id)
-    session = EvalSession.open(
-        asking.cells, _host(asking.cells), asking.suite, Path(asking.answers), ids, progress(say)
-    )
-    for cell in asking.cells:
-        unmodified = asking.references[cell.key]
-        for task in asking.tasks[cell.key]:
-            path = reference_file(Path(asking.folder), unmodified, task)
-            asked, scored = session.evaluate(cell, task, Reference(path=path, is_this=unmodified == cell.key))
-            say(Said(asked=asked, scored=scored))
+    say(EvalProgress(doing=f"loading {request.cells[0].spec.summary}"))
+    ids = Ids(code=request.code_id, env=request.env_id)
+    host = host_role(topology)
+    pin_device_role(host.cpus, [cell.spec for cell in request.cells])
+    session = EvalSession.open(request.cells, host, request.suite, Path(request.answers), ids, progress(say))
+    for cell in request.cells:
+        unmodified = request.references[cell.key]
+        for task in request.tasks[cell.key]:
+            path = reference_file(Path(request.folder), unmodified, task)
+            result, samples = session.evaluate(cell, task, Reference(path=path, is_this=unmodified == cell.key))
+            say(EvalProgress(result=result, samples=samples))
     session.close()
 
 
-def progress(say: Callable[[Said], None], clock: Callable[[], float] = monotonic) -> Callable[[int, int], None]:
-    """Says now and then how many requests are answered; tasks that take a moment only say that they ended."""
-    said_s = clock()
+def progress(say: Callable[[EvalProgress], None], clock: Callable[[], float] = monotonic) -> Callable[[int, int], None]:
+    """Reports every 10 s how many requests are answered; short tasks report only their end."""
+    reported_s = clock()
 
     def answered(done: int, of: int) -> None:
-        nonlocal said_s
+        nonlocal reported_s
         if done == of:
-            said_s = clock()
-        elif clock() - said_s >= _SAY_EVERY_S:
-            said_s = clock()
-            say(Said(doing=f"    {done:,} of {of:,} requests answered"))
+            reported_s = clock()
+        elif clock() - reported_s >= _REPORT_EVERY_S:
+            reported_s = clock()
+            say(EvalProgress(doing=f"    {done:,} of {of:,} requests answered"))
 
     return answered
 
 
 def reference_file(folder: Path, reference: str, task: str) -> Path:
-    """Where the distributions of the cell `reference` lie that others are held against."""
+    """The file of the distributions of the cell `reference` that others are compared with."""
     return folder / "references" / f"{reference}-{task.replace('/', '-')}.logp"
-
-
-def _host(cells: Sequence[Cell]) -> HostRole:
-    from ktbench.engine.protocol import HostRole
-    from ktbench.host.topology import read_topology
-    from ktbench.run.serve import pin_device_role
-
-    topology = read_topology()
-    cpus, nodes = topology.core_cpus, tuple(node.id for node in topology.domains)
-    pin_device_role(cpus, [cell.spec for cell in cells])
-    return HostRole(cores=len(cpus), cpus=cpus, nodes=nodes, cache_bytes=topology.last_level_cache_bytes or 0)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Has the cells of a plan answer a suite: one process for each set of weights, every task on disk before the next."""
+"""Evaluates the cells of a plan on a suite: one process per set of weights, each task logged before the next."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from statistics import fmean
 from ktbench.results import Log, Run
 from ktbench.results.find import RUNS
 from ktbench.run.child import ChildFailed
-from ktbench.run.eval_process import Asking, Said, answer_apart, reference_file
+from ktbench.run.eval_process import EvalProgress, EvalRequest, evaluate_in_subprocess, reference_file
 from ktbench.run.progress import cell_names, say
 from ktbench.run.request import Planned
 from ktbench.spec.cells import worker_groups
@@ -24,7 +24,7 @@ _ANSWERS = RUNS / "answers"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvalRunner:
-    """Asks the cells of a plan what is open, and keeps what they say in the log of a run."""
+    """Evaluates the cells of a plan on their open tasks and logs the results."""
 
     suite: SuiteSpec
     planned: Planned
@@ -34,7 +34,7 @@ class EvalRunner:
     folder: Path
 
     def run_all(self, previous: Run | None) -> None:
-        """Ask every task that the resumed run does not have. A crash costs the cell that caused it its other tasks."""
+        """Run every task that the resumed run lacks. A crash fails the other tasks of the cell that caused it."""
         ends = previous.ends() if previous else {}
         references = references_of(self.planned.here, self.parts)
         tasks = {cell.key: self._open(cell, ends, references[cell.key]) for cell in self.planned.here}
@@ -43,10 +43,10 @@ class EvalRunner:
                 self._set_aside(cell, tasks[cell.key], Outcome.UNSUPPORTED, self.planned.unsupported[cell.key])
         first = sorted(self.planned.runnable, key=lambda cell: references[cell.key] != cell.key)
         for group in worker_groups(first):
-            self._ask_group(group, {cell.key: tasks[cell.key] for cell in group}, references)
+            self._run_group(group, {cell.key: tasks[cell.key] for cell in group}, references)
 
     def _open(self, cell: Cell, ends: Mapping[tuple[str, str], TaskResult], reference: str) -> tuple[str, ...]:
-        """Tasks that have not ended well, and those whose predictions others need and that are gone."""
+        """Tasks without a good result, and those whose predictions others need and that are missing."""
 
         def done(task: TaskSpec) -> bool:
             end = ends.get((cell.key, task.name))
@@ -59,35 +59,36 @@ class EvalRunner:
 
         return tuple(task.name for task in self.suite.tasks if not done(task))
 
-    def _ask_group(
+    def _run_group(
         self, group: Sequence[Cell], tasks: dict[str, tuple[str, ...]], references: Mapping[str, str]
     ) -> None:
-        names, asked = cell_names(self.planned.cells), set[tuple[str, str]]()
+        names, done = cell_names(self.planned.cells), set[tuple[str, str]]()
 
-        def heard(said: Said) -> None:
-            if said.asked is None:
-                say(said.doing)
+        def on_progress(message: EvalProgress) -> None:
+            result = message.result
+            if result is None:
+                say(message.doing)
                 return
-            asked.add((said.asked.cell, said.asked.task))
-            self.log.append(*said.scored, said.asked)
-            say(f"  {names[said.asked.cell]}  {said.asked.task}  {told(said.asked, said.scored)}")
+            done.add((result.cell, result.task))
+            self.log.append(*message.samples, result)
+            say(f"  {names[result.cell]}  {result.task}  {result_text(result, message.samples)}")
 
         while left := [cell for cell in group if tasks[cell.key]]:
             try:
-                answer_apart(self._asking(left, tasks, references), heard)
+                evaluate_in_subprocess(self._request(left, tasks, references), on_progress)
                 return
             except ChildFailed as error:
-                tasks = {key: tuple(name for name in open_ if (key, name) not in asked) for key, open_ in tasks.items()}
+                tasks = {key: tuple(name for name in open_ if (key, name) not in done) for key, open_ in tasks.items()}
                 lost = next((cell for cell in left if tasks[cell.key]), None)
                 if lost is None:
                     return
                 self._set_aside(lost, tasks[lost.key], error.outcome, str(error))
                 tasks[lost.key] = ()
 
-    def _asking(
+    def _request(
         self, cells: Sequence[Cell], tasks: Mapping[str, tuple[str, ...]], references: Mapping[str, str]
-    ) -> Asking:
-        return Asking(
+    ) -> EvalRequest:
+        return EvalRequest(
             cells=tuple(cells),
             suite=self.suite,
             tasks={cell.key: tasks[cell.key] for cell in cells},
@@ -101,7 +102,7 @@ class EvalRunner:
     def _set_aside(self, cell: Cell, tasks: Sequence[str], outcome: Outcome, why: str) -> None:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         for task in tasks:
-            asked = TaskResult(
+            result = TaskResult(
                 cell=cell.key,
                 label=cell.label,
                 task=task,
@@ -112,12 +113,12 @@ class EvalRunner:
                 env_id=self.machine.env_id,
                 started=now,
             )
-            self.log.append(asked)
+            self.log.append(result)
         say(f"  {cell_names(self.planned.cells)[cell.key]}  {outcome}: {why}")
 
 
 def references_of(cells: Sequence[Cell], parts: Sequence[Part]) -> dict[str, str]:
-    """By cell key the baseline with the same model that a cell is compared with; a cell without one is its own."""
+    """By cell key the key of the baseline with the same model; a cell without one is its own reference."""
     baselines = {part.name: part.baseline for part in parts}
     firsts: dict[tuple[str, str], str] = {}
     for cell in cells:
@@ -126,19 +127,19 @@ def references_of(cells: Sequence[Cell], parts: Sequence[Part]) -> dict[str, str
     return {cell.key: firsts.get((cell.part, cell.spec.model.name), cell.key) for cell in cells}
 
 
-def told(asked: TaskResult, scored: Sequence[SampleResult]) -> str:
-    """How a task ended in a few words: its mean score, or what was measured, and how long it took."""
-    if not asked.outcome.timed:
-        return f"{asked.outcome}: {asked.why}"
-    again = f", {asked.cached} answers known" if asked.cached else ""
-    return f"{', '.join(_means(scored))} ({asked.questions} questions, {asked.took_s:.1f} s{again})"
+def result_text(result: TaskResult, samples: Sequence[SampleResult]) -> str:
+    """How a task ended in a few words: its mean score or measured values, and its duration."""
+    if not result.outcome.timed:
+        return f"{result.outcome}: {result.why}"
+    cached = f", {result.cached} answers cached" if result.cached else ""
+    return f"{', '.join(_means(samples))} ({result.questions} questions, {result.took_s:.1f} s{cached})"
 
 
-def _means(scored: Sequence[SampleResult]) -> Iterator[str]:
-    for metric in dict.fromkeys(one.metric for one in scored):
-        known = [(one.value, one.weight) for one in scored if one.metric == metric and one.value is not None]
+def _means(samples: Sequence[SampleResult]) -> Iterator[str]:
+    for metric in dict.fromkeys(one.metric for one in samples):
+        known = [(one.value, one.weight) for one in samples if one.metric == metric and one.value is not None]
         if not known:
-            yield "nothing that can be graded here"
+            yield "no answer can be graded here"
         elif metric == SCORE:
             yield f"{100 * fmean(value for value, _ in known):.1f}%"
         else:
@@ -147,9 +148,9 @@ def _means(scored: Sequence[SampleResult]) -> Iterator[str]:
 
 
 def require_same_suite(run: Run, suite: SuiteSpec | None) -> None:
-    """Raises RequestError where a run that is resumed asked something else."""
+    """Raises RequestError where a resumed run was started with another suite."""
     if run.header.suite != suite:
         raise RequestError(
-            f"resume: {run.header.run} asked {run.header.suite.name if run.header.suite else 'nothing'} otherwise; "
+            f"resume: the suite of {run.header.run} is another one, {run.header.suite and run.header.suite.name}; "
             f"repeat the command it was started with: {' '.join(run.header.command)}"
         )

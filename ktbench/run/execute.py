@@ -16,8 +16,9 @@ from ktbench.results.stopping import SweepCriterion
 from ktbench.run.child import ChildFailed
 from ktbench.run.evaluation import EvalRunner
 from ktbench.run.export import ensure_file
+from ktbench.run.messages import RecordIds
 from ktbench.run.open_run import end_shards, kept_of, open_run, parts_of
-from ktbench.run.progress import RoundProgress, cell_names, loading, say, turns_ended
+from ktbench.run.progress import RoundProgress, cell_names, loading, say, trial_lines
 from ktbench.run.request import Planned
 from ktbench.run.sweep import Sweep
 from ktbench.sim.records import simulate_cells
@@ -33,10 +34,10 @@ def execute(request: Request, planned: Planned, command: list[str]) -> Run:
     An interrupt keeps what was measured and is raised again. Raises NotKept where the log cannot be written, and
     RequestError where another process is timing on this host.
     """
-    times = request.is_timed and bool(planned.runnable)
-    if times and request.resume:
+    is_timed = request.is_timed and bool(planned.runnable)
+    if is_timed and request.resume:
         end_shards(request.resume, planned.cells)
-    with timing(command[3], request.resume or request.run_name or request.sweep.name) if times else nullcontext():
+    with timing(command[3], request.resume or request.run_name or request.sweep.name) if is_timed else nullcontext():
         return _execute(request, planned, command)
 
 
@@ -44,13 +45,13 @@ def _execute(request: Request, planned: Planned, command: list[str]) -> Run:
     machine = environment()
     log, previous = open_run(request, planned.cells, machine, command, here=bool(planned.here))
     folder, kept = log.path.parent, kept_of(previous)
-    ended = turns_ended(planned.cells)
-    sweep = open_sweep(planned, log, machine, kept, ended)
+    on_record = trial_lines(planned.cells)
+    sweep = open_sweep(planned, log, machine, kept, on_record)
     try:
         log.introduce(machine)
         for record in simulate_cells(planned.simulated, planned.unsupported, machine, kept):
             log.append(record)
-            ended(record)
+            on_record(record)
         parts = parts_of(request)
         if request.suite is not None:
             runner = EvalRunner(
@@ -60,7 +61,7 @@ def _execute(request: Request, planned: Planned, command: list[str]) -> Run:
         if request.is_timed:
             measure_cells(sweep, planned, parts, request.measure)
     except KeyboardInterrupt:
-        say(f"interrupted; what was measured is kept: the same command with resume={folder.name} goes on")
+        say(f"interrupted; what was measured is kept: the same command with resume={folder.name} continues")
         raise
     finally:
         sweep.close()
@@ -75,13 +76,12 @@ def open_sweep(
     kept: Mapping[tuple[str, int], Record],
     on_record: Callable[[Record], None],
 ) -> Sweep:
-    """The sweep over the cells of a plan that are measured here; its records go to `log` and to `on_record`."""
+    """The sweep over the cells of a plan that are measured here; `log` and `on_record` get its records."""
     return Sweep(
         cells=planned.here,
         log=log,
         folder=log.path.parent,
-        code_id=machine.code_id,
-        env_id=machine.env_id,
+        ids=RecordIds(code_id=machine.code_id, env_id=machine.env_id),
         kept=kept,
         worker_bytes=worker_bytes(planned.runnable, planned.cache_bytes),
         free_bytes=planned.free_bytes,
@@ -107,7 +107,9 @@ def _measure_block(
     criterion, progress = SweepCriterion(block, parts, measure, names), RoundProgress(block, names, measure)
     for records in sweep.rounds(block):
         criterion.add(records)
-        progress.round_ended(criterion)
+        is_resumed = all(sweep.kept.get((record.cell, record.round)) is record for record in records)
+        if criterion.finished() or not is_resumed:  # what a resumed run has already is shown once, with what follows
+            progress.round_ended(criterion)
         if criterion.finished():
             say(f"stopped: {criterion.why()}")
             return
@@ -119,7 +121,7 @@ def _part_of(measure: MeasureSpec, cells: int, of: int) -> MeasureSpec:
 
 
 def _write_files(sweep: Sweep, planned: Planned) -> None:
-    """GGUF files for the peers that run them; where one cannot be written it costs the cells that need it."""
+    """Write GGUF files for the peers that run them; cells whose file cannot be written are set aside."""
     failed: dict[Path, ChildFailed] = {}
     for cell in planned.runnable:
         if cell.spec.system == "ktbench" or not BY_NAME[cell.spec.system].black_box:

@@ -1,4 +1,4 @@
-"""GGUF files: what a command line asks to be written, and a process of its own that writes it."""
+"""GGUF files: the request of a command line, and a subprocess that writes the file."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _TYPES: tuple[GgufType, ...] = get_args(GgufType)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Export:
-    """What a child is to write: the types of routed experts and of all other matrices, and the file."""
+class ExportRequest:
+    """What a child writes: the types of routed experts and of all other matrices, and the file."""
 
     model: ModelSpec
     experts: GgufType
@@ -36,22 +36,16 @@ class Export:
 
 
 def ensure_file(spec: RunSpec, say: Callable[[str], None]) -> None:
-    """Have the GGUF file written that a peer runs for a cell, where it is not there yet. Raises ChildFailed."""
+    """Write the GGUF file that a peer runs for a cell, unless it exists. Raises ChildFailed."""
     file = kept_file(spec)
     if not file.path.exists():
         say(f"writing {file.path}, which is kept for later sweeps")
-        export_in_subprocess(
-            Export(model=spec.model, experts=file.experts, dense=file.dense, output=str(file.path)), say
-        )
+        request = ExportRequest(model=spec.model, experts=file.experts, dense=file.dense, output=str(file.path))
+        run_subprocess(EXPORT, request, say)
 
 
-def export_in_subprocess(asked: Export, say: Callable[[str], None]) -> None:
-    """Have a child write the file. Raises ChildFailed, with code `BAD_REQUEST` for what can never be written."""
-    run_subprocess(EXPORT, asked, say)
-
-
-def read_export(overrides: Sequence[str]) -> Export:
-    """What a command line asks to be written. Raises RequestError."""
+def read_export(overrides: Sequence[str]) -> ExportRequest:
+    """The request of a command line. Raises RequestError."""
     words, output = take_word("export", overrides, "output", "one new file, such as output=model.gguf")
     words, kind = take_word("export", words, "type", f"one of {', '.join(_TYPES)}")
     spec = one_cell_request("export", words).parts[0].spec
@@ -62,7 +56,7 @@ def read_export(overrides: Sequence[str]) -> Export:
     experts, dense = _types_of(spec, kind)
     if output is None:
         raise RequestError("export: name a new file, such as output=model.gguf")
-    return Export(model=spec.model, experts=experts, dense=dense, output=str(new_file("export", output)))
+    return ExportRequest(model=spec.model, experts=experts, dense=dense, output=str(new_file("export", output)))
 
 
 def _types_of(spec: RunSpec, kind: str | None) -> tuple[GgufType, GgufType]:
@@ -80,25 +74,27 @@ def _types_of(spec: RunSpec, kind: str | None) -> tuple[GgufType, GgufType]:
     return experts, dense
 
 
-def summary(asked: Export) -> Iterator[str]:
-    """What was written: tensors by type, bytes, and the digest of its weights."""
-    kinds = Counter(tensor.kind for tensor in read_header(asked.output).tensors.values())
+def summary(request: ExportRequest) -> Iterator[str]:
+    """Summary of a written file: tensors by type, bytes, and the digest of its weights."""
+    kinds = Counter(tensor.kind for tensor in read_header(request.output).tensors.values())
     yield f"tensors {', '.join(f'{count} {kind}' for kind, count in kinds.most_common())}"
-    yield f"{Path(asked.output).stat().st_size:,} bytes"
-    yield f"weights {weights_digest(asked.model, asked.experts, asked.dense)}"
+    yield f"{Path(request.output).stat().st_size:,} bytes"
+    yield f"weights {weights_digest(request.model, request.experts, request.dense)}"
 
 
 def main() -> int:
-    """Entry of the child: what to write on standard input, progress on standard output."""
+    """Entry of the child: the request on standard input, progress on standard output.
+
+    Exit code `BAD_REQUEST` for what can never be written.
+    """
     from ktbench.engine.gguf.export import export_gguf
     from ktbench.run.serve import die_with_parent
 
     die_with_parent()
-    asked = msgspec.json.decode(sys.stdin.buffer.read(), type=Export)
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=ExportRequest)
     try:
-        export_gguf(
-            asked.model, Path(asked.output), experts=asked.experts, dense=asked.dense, say=partial(print, flush=True)
-        )
+        kinds = {"experts": request.experts, "dense": request.dense}
+        export_gguf(request.model, Path(request.output), **kinds, say=partial(print, flush=True))
     except ValueError as error:
         print(error, file=sys.stderr)
         return BAD_REQUEST

@@ -85,7 +85,7 @@ def _reasons(spec: RunSpec, machine: Machine) -> Iterator[Reason]:
 
 
 def _peer_reasons(spec: RunSpec) -> Iterator[Reason]:
-    """What a peer lacks here: a file that it can read, or its installation."""
+    """What a peer lacks here: a readable model file, or its installation."""
     if why := no_file(spec) or peer_reason(BY_NAME[spec.system], spec.peer):
         yield Reason(f"system={spec.system}", why)
 
@@ -100,14 +100,14 @@ def _core_reasons(spec: RunSpec, cpus: Sequence[int]) -> Iterator[Reason]:
 
 def _simulation_reasons(spec: RunSpec, machine: MachineSpec) -> Iterator[Reason]:
     if spec.engine.device == "cpu" and machine.gpu is not None and spec.workload.phase != "layer":
-        yield Reason("engine.device=cpu", f"{machine.name} is simulated with its GPU, leave engine.device out")
+        yield Reason("engine.device=cpu", f"{machine.name} is simulated with its GPU, leave out engine.device")
 
 
 def _as_simulated(spec: RunSpec) -> RunSpec:
     """The spec by which the rules of the engine judge a simulated cell.
 
-    Without +c in prefill, which the engine has no graph for and the paper's breakdown (Fig. 14) has a row of. The
-    experts of a layer alone run on the host, whether the machine has a GPU or not.
+    Without +c in prefill, for which the engine has no graph but the paper's breakdown (Fig. 14) a row. The experts of a
+    single layer run on the host, with or without a GPU.
     """
     if spec.workload.phase == "layer":
         return replace(spec, engine=replace(spec.engine, device="cpu"))
@@ -117,7 +117,7 @@ def _as_simulated(spec: RunSpec) -> RunSpec:
 
 
 def _memory_reasons(spec: RunSpec, machine: MachineSpec) -> Iterator[Reason]:
-    """Weights that do not fit; activations and caches are small against the memory of such machines."""
+    """Weights that do not fit; activations and caches are small compared with the memory of such machines."""
     at_device, device = spec.engine.placement.ratio * _routed_bytes(spec), _device_bytes(spec)
     on_gpu = spec.engine.device == "cuda"
     host = _routed_bytes(spec) - (at_device if on_gpu else -device)
@@ -141,7 +141,7 @@ def _routed_bytes(spec: RunSpec) -> int:
 
 
 def _device_bytes(spec: RunSpec) -> int:
-    """All but the routed experts, the embedding in bf16; of a layer alone nothing."""
+    """Everything but the routed experts, the embedding in bf16; 0 for a single layer."""
     shape = spec.model.shape
     if spec.workload.phase == "layer":
         return 0
@@ -155,7 +155,7 @@ def unsupported_simulated(cells: Iterable[Cell]) -> dict[str, str]:
 
 
 def unsupported_locally(cells: Sequence[Cell], *, cuda_is_needed: bool) -> dict[str, str]:
-    """Why this machine cannot run cells, by cell key; memory apart.
+    """Why this machine cannot run cells, by cell key; without considering memory.
 
     Raises RequestError for a placement profile or a routing trace that cannot be read, and, where `cuda_is_needed`, for
     cells on CUDA where there is no CUDA device.
@@ -179,7 +179,7 @@ def _unsupported(cells: Iterable[Cell], machine_of: Callable[[RunSpec], Machine 
 
 
 def memory_missing(cells: Sequence[Cell], free_bytes: int, cache_bytes: int) -> dict[str, str]:
-    """Why cells do not fit in memory together with those that they are compared with, by cell key."""
+    """Why cells do not fit in memory together with the cells that they are compared with, by cell key."""
     sizes = worker_bytes(cells, cache_bytes)
     found: dict[str, str] = {}
     for point in points_of(cells):

@@ -1,47 +1,55 @@
-"""What parent and worker say to each other: one JSON line per message over two pipes."""
+"""Messages between parent and worker: one JSON line each, over two pipes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import IO
 
 import msgspec
 
-from ktbench.spec.record import Cell, Record
+from ktbench.spec.record import Cell, Outcome, Record
 from ktbench.spec.timeline import Timeline
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Open:
-    """Parent's first message: the cells the worker will serve, and the ids that go into its records."""
+class RecordIds:
+    """Ids in every record: code, machine, and the worker session, empty without one."""
 
-    cells: tuple[Cell, ...]
     code_id: str
     env_id: str
-    sitting: str
+    sitting: str = ""
 
 
-class Turn(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Parent: take this turn. `logits` is the file that those of its cell are held against, if any."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenSession:
+    """Parent's first message: the cells that the worker serves, and the ids that go into its records."""
+
+    cells: tuple[Cell, ...]
+    ids: RecordIds
+
+
+class TrialRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Parent: measure one trial. `logits` is the file that those of its cell are compared with, if any."""
 
     cell: Cell
     round: int
     logits: str | None = None
 
 
-class Trace(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Parent: say what the roles do in a step of this cell."""
+class TraceRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Parent: trace the roles in one step of this cell."""
 
     cell: Cell
 
 
-# What a parent asks of a worker that is ready.
-Task = Turn | Trace
+# What a parent requests of a worker that is ready.
+WorkerRequest = TrialRequest | TraceRequest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
-    """Worker: ready (nothing set), a turn's record, a trace's timeline or why there is none (`unsupported`).
+class Response:
+    """Worker: ready (nothing set), the record of a trial, a timeline or why there is none (`unsupported`).
 
     `no_memory` says where memory ran out.
     """
@@ -52,12 +60,28 @@ class Answer:
     no_memory: str = ""
 
 
-def encoded(message: Open | Task | Answer) -> bytes:
+def encoded(message: OpenSession | WorkerRequest | Response) -> bytes:
     """One line that stands for a message."""
     return msgspec.json.encode(message) + b"\n"
 
 
-def send(pipe: IO[bytes], message: Answer) -> None:
-    """Write one answer and push it out."""
+def send(pipe: IO[bytes], message: Response) -> None:
+    """Write one response and flush it."""
     pipe.write(encoded(message))
     pipe.flush()
+
+
+def new_record(cell: Cell, round_number: int, ids: RecordIds, outcome: Outcome, why: str = "") -> Record:
+    """A record without samples, of a trial that starts now."""
+    return Record(
+        cell=cell.key,
+        label=cell.label,
+        round=round_number,
+        outcome=outcome,
+        why=why,
+        provenance="measured" if cell.spec.machine is None else "simulated",
+        code_id=ids.code_id,
+        env_id=ids.env_id,
+        sitting=ids.sitting,
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+    )

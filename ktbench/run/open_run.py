@@ -1,4 +1,4 @@
-"""Opens the folder of a run: a new one with its plan, or one to go on with, as far as it can be gone on with."""
+"""Opens the folder of a run: a new one with its plan, or one to resume."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ktbench.config import Request, RequestPart
 from ktbench.results import Log, Run, free_folder, published_of, read_run
 from ktbench.results.find import RUNS, find_run, note_latest
 from ktbench.run.evaluation import require_same_suite
-from ktbench.run.progress import say, turns_ended
+from ktbench.run.progress import say, trial_lines
 from ktbench.run.shards import end_nodes, gather_left, nodes_of, say_damage, whole_rounds
 from ktbench.spec.errors import RequestError
 from ktbench.spec.published import Published
@@ -20,10 +20,10 @@ from ktbench.spec.record import Cell, Environment, Header, Part, Record
 def open_run(
     request: Request, cells: tuple[Cell, ...], machine: Environment, command: list[str], *, here: bool
 ) -> tuple[Log, Run | None]:
-    """The log to write, with its plan, and the run to go on with, which is read once nobody else can add to it.
+    """The log to write, with its plan, and the run to resume, read after the log is locked.
 
-    What nodes have left of that is gathered first. It is gone on with under the same code and, where it is measured
-    `here`, on the same machine. Raises RequestError, and NotKept where the disk takes no more.
+    Records that its nodes have left are merged first. It is resumed with the same code only and, where it is measured
+    `here`, on the same machine only. Raises RequestError, and NotKept where the log cannot be written.
     """
     published = published_of(parts_of(request))
     log = Log(find_run(request.resume) if request.resume else _new_folder(request), new=request.resume is None)
@@ -42,9 +42,9 @@ def open_run(
 
 
 def end_shards(name: str, cells: tuple[Cell, ...]) -> None:
-    """Have nodes that still work on the run `name` end: one of them may hold the lock on timing of this host.
+    """Withdraw the shards of the run `name`: a node may hold the timing lock of this host.
 
-    Raises RequestError where one does, and where the run planned other cells or is being written.
+    Raises RequestError where one still runs, and where the run planned other cells or is being written.
     """
     log = Log(find_run(name))
     try:
@@ -55,9 +55,9 @@ def end_shards(name: str, cells: tuple[Cell, ...]) -> None:
 
 
 def kept_of(run: Run | None) -> Mapping[tuple[str, int], Record]:
-    """What a run has of its plan by (cell key, round); of one that was spread, turns of whole rounds alone.
+    """Records of a run by (cell key, round); of a run that was spread over nodes, those of whole rounds only.
 
-    The other turns of a round may be another node's.
+    The other trials of a round may be another node's.
     """
     if run is None:
         return {}
@@ -65,7 +65,7 @@ def kept_of(run: Run | None) -> Mapping[tuple[str, int], Record]:
     if not nodes_of(run.folder):
         return latest
     whole = {(record.cell, record.round) for record in whole_rounds(run, run.header.cells)}
-    return {turn: record for turn, record in latest.items() if turn in whole or not record.outcome.timed}
+    return {trial: record for trial, record in latest.items() if trial in whole or not record.outcome.timed}
 
 
 def header_of(request: Request, cells: tuple[Cell, ...], machine: Environment, run: str, command: list[str]) -> Header:
@@ -102,7 +102,7 @@ def _part(part: RequestPart) -> Part:
 
 
 def _new_folder(request: Request) -> Path:
-    """A name made of the time is free for one sweep: another may begin in the same second, or the clock be set back."""
+    """The folder of a new run: names made of the time are made unique."""
     if request.run_name:
         return RUNS / request.run_name
     return free_folder(RUNS, f"{request.sweep.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
@@ -114,7 +114,7 @@ def _resumed(request: Request, cells: tuple[Cell, ...], machine: Environment, lo
     _require_same_cells(run, cells)
     require_same_suite(run, request.suite)
     if nodes := nodes_of(folder):
-        gather_left(log, nodes, turns_ended(cells))
+        gather_left(log, nodes, trial_lines(cells))
         run = read_run(folder)
     if not request.resume_changed:
         _require_alike(run, machine, str(request.resume), here=here)
@@ -123,9 +123,9 @@ def _resumed(request: Request, cells: tuple[Cell, ...], machine: Environment, lo
 
 
 def _require_alike(run: Run, machine: Environment, name: str, *, here: bool) -> None:
-    """Raises RequestError where other code, or another machine than the one `here`, has measured what counts.
+    """Raises RequestError where other code, or another machine than the one `here`, has measured the run.
 
-    The machine that planned a run is asked for where nothing is measured yet: of a spread run it may never measure.
+    Where nothing is measured yet, the machine that planned the run must match; it may never measure a spread run.
     """
     codes, machines = {run.header.code_id}, set[str]()
     if here:
@@ -135,21 +135,21 @@ def _require_alike(run: Run, machine: Environment, name: str, *, here: bool) -> 
         if others := sorted(before - {now}):
             raise RequestError(
                 f"resume={name}: its {what} was {' and '.join(others)}, this is {what} {now}; "
-                "start a new run, or mix them knowingly with resume_changed=true"
+                "start a new run, or mix them with resume_changed=true"
             )
 
 
 def _restore(log: Log, run: Run, published: Iterable[Published]) -> None:
-    """Published numbers that a run has lost are written once more: nobody measures them again.
+    """Write published numbers again that a damaged run has lost, as they are not measured again.
 
-    What was not lost is as it was when the run was planned; others may have been published since.
+    The others stay as they were when the run was planned.
     """
-    if (run.records or run.scored) and not run.damage:
+    if (run.records or run.sample_results) and not run.damage:
         return
     known = {number.id for number in run.published}
     if lost := [number for number in published if number.id not in known]:
         log.append(*lost)
-        say(f"published numbers whose lines are lost, now written once more: {len(lost)}")
+        say(f"published numbers whose lines were lost, written again: {len(lost)}")
 
 
 def _require_same_cells(run: Run, cells: tuple[Cell, ...]) -> None:
@@ -157,6 +157,6 @@ def _require_same_cells(run: Run, cells: tuple[Cell, ...]) -> None:
     if then != now:
         extra = ", ".join(sorted(cell.label for cell in cells if cell.key not in then)) or "none"
         raise RequestError(
-            f"resume: {run.header.run} planned other cells ({len(then - now)} of its cells are not asked for now; "
+            f"resume: {run.header.run} planned other cells ({len(then - now)} of its cells are not requested now; "
             f"new now: {extra}); repeat the command it was started with: {' '.join(run.header.command)}"
         )

@@ -21,12 +21,12 @@ from ktbench.spec.errors import RequestError
 from ktbench.spec.system_metrics import READ_BUFFER_BYTES
 
 _ROUNDS = 12
-# A hypervisor leaves cores where they are for seconds.
+# A hypervisor keeps the placement of cores for seconds.
 _SECONDS = 10.0
 _GIB = 2**30
 # Unit as kept: unit as shown, and how many of the kept make one of the shown.
 _SHOWN = {"bytes/s": ("GB/s", 1e9), "FLOP/s": ("TFLOPS", 1e12), "OP/s": ("TOPS", 1e12), "ns": ("ns", 1.0)}
-# What a placement does to timings, where that is not plain from the bandwidth.
+# The effect of a placement, beyond the bandwidth.
 _MEANING: dict[CoreLayout, str] = {
     "same core": "two threads of one core: arithmetic halves",
     "near": "one last-level cache",
@@ -51,11 +51,11 @@ def measure_machine() -> MachineDescription:
 
 
 def _announced(rounds: Iterable[Readings]) -> Iterator[Readings]:
-    """The rounds as they come; the first of every second is told."""
-    began, told = monotonic(), -1
+    """The rounds; the first of every second is printed."""
+    began, printed = monotonic(), -1
     for number, readings in enumerate(rounds, start=1):
-        if (second := int(monotonic() - began)) > told:
-            told, read = second, readings["read.all"]
+        if (second := int(monotonic() - began)) > printed:
+            printed, read = second, readings["read.all"]
             placed = f", cores {read.placement}" if read.placement else ""
             say(f"probe: round {number}, {second} s: read bandwidth {_figure(read.value, 'bytes/s')}{placed}")
         yield readings

@@ -1,4 +1,4 @@
-"""Lines of progress on stderr: what cells are called, what is loaded, how turns and rounds ended."""
+"""Lines of progress on stderr: names of cells, what is loaded, how trials and rounds ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ktbench.spec.run_spec import MeasureSpec
 
 
 def say(line: str) -> None:
-    """One line of progress. An error of stderr is ignored: nobody may be reading it."""
+    """Print one line of progress. Errors of stderr are ignored, as the reader may have closed it."""
     with suppress(OSError):
         print(line, file=sys.stderr, flush=True)
 
@@ -44,26 +44,26 @@ def setting_words(settings: dict[str, Setting]) -> str:
 
 
 def loading(cell: Cell) -> None:
-    """A worker starts to load the weights of a cell."""
+    """Print that a worker starts to load the weights of a cell."""
     say(f"loading {cell.spec.summary}")
 
 
-def turns_ended(cells: Sequence[Cell]) -> Callable[[Record], None]:
-    """What to call when a turn of one of these cells ended, well or not."""
+def trial_lines(cells: Sequence[Cell]) -> Callable[[Record], None]:
+    """A function that prints how a trial of one of these cells ended."""
     names = cell_names(cells)
     width = max((len(name) for name in names.values()), default=0)
 
-    def turn_ended(record: Record) -> None:
+    def print_line(record: Record) -> None:
         failure = f"{record.outcome}: {record.why}"
         ended = f"{median(record.samples_s) * 1e3:.2f} ms/step" if record.samples_s else failure
-        turn = "simulated" if record.provenance == "simulated" else f"round {record.round + 1:>2}"
-        say(f"  {turn}  {names[record.cell]:<{width}} {ended}")
+        trial = "simulated" if record.provenance == "simulated" else f"round {record.round + 1:>2}"
+        say(f"  {trial}  {names[record.cell]:<{width}} {ended}")
 
-    return turn_ended
+    return print_line
 
 
 class RoundProgress:
-    """Shows after each round the cells that are done, each once, and those that are still open."""
+    """Prints after each round the cells that are done, each once, and those that are still open."""
 
     def __init__(self, cells: Sequence[Cell], names: dict[str, str], measure: MeasureSpec) -> None:
         self._names = {cell.key: names[cell.key] for cell in cells}
@@ -72,10 +72,8 @@ class RoundProgress:
         self._shown: set[str] = set()
 
     def round_ended(self, criterion: SweepCriterion) -> None:
-        """Write how far the cells are after the round that was added last, and what the criterion waits for."""
-        say("")
-        for line in self._lines(criterion.standings()):
-            say(line)
+        """Print the state of the cells after the last round, and what the criterion waits for."""
+        say("\n".join(["", *self._lines(criterion.standings())]))
         say(f"{criterion.minutes:.1f} of at most {self._max_minutes:g} minutes; {criterion.why()}\n")
 
     def _lines(self, standings: Sequence[Standing]) -> Iterator[str]:

@@ -1,10 +1,10 @@
-"""Activation profiles: the cell to run, a process of its own that records it, and what it found."""
+"""Activation profiles: the cell to run, a subprocess that records it, and a summary."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from ktbench.results.find import RUNS
-from ktbench.run.child import run_subprocess
 from ktbench.run.request import new_file, one_cell_request, plan_request, take_word
 from ktbench.spec.errors import RequestError
 from ktbench.spec.run_spec import RunSpec
@@ -25,15 +24,15 @@ RECORD: tuple[str, ...] = (sys.executable, "-m", "ktbench.run.record")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Recording:
-    """What a child is to record, and the file that it writes."""
+class RecordRequest:
+    """The cell whose routing a child records, and the file that it writes."""
 
     spec: RunSpec
     output: str
 
 
-def read_recording(overrides: Sequence[str]) -> tuple[Recording, str]:
-    """What a command line asks to be recorded, and why this machine cannot, empty where it can. Raises RequestError."""
+def read_recording(overrides: Sequence[str]) -> tuple[RecordRequest, str]:
+    """The request of a command line, and why this machine cannot run it, empty where it can. Raises RequestError."""
     words, output = take_word("record", overrides, "output", "one new file, such as output=profile.npz")
     request = one_cell_request("record", words)
     spec = request.parts[0].spec
@@ -47,7 +46,7 @@ def read_recording(overrides: Sequence[str]) -> tuple[Recording, str]:
     planned = plan_request(request)
     (cell,) = planned.cells
     file = new_file("record", output or _default_output(cell.spec.model.name))
-    return Recording(spec=cell.spec, output=str(file)), planned.unsupported.get(cell.key, "")
+    return RecordRequest(spec=cell.spec, output=str(file)), planned.unsupported.get(cell.key, "")
 
 
 def _default_output(model: str) -> Path:
@@ -55,7 +54,7 @@ def _default_output(model: str) -> Path:
 
 
 def summary(profile: ActivationProfile) -> Iterator[str]:
-    """What was run, then of each MoE layer how unevenly its experts were selected."""
+    """What was run, then how unevenly the experts of each MoE layer were selected."""
     layers, experts = profile.counts.shape
     yield profile.source
     yield f"{profile.tokens} tokens, {layers} MoE layers of {experts} experts, {profile.architecture.top_k} a token"
@@ -66,35 +65,29 @@ def summary(profile: ActivationProfile) -> Iterator[str]:
         yield f"{layer:>9}  {f'{share:.1%}':>23}  {evenness:>8.3f}"
 
 
-def record_in_subprocess(asked: Recording, say: Callable[[str], None]) -> None:
-    """Have a child write the profile; `say` gets its lines of progress. Raises ChildFailed."""
-    run_subprocess(RECORD, asked, say)
-
-
 def main() -> int:
-    """Entry of the child: what to record on standard input, progress on standard output."""
+    """Entry of the child: the request on standard input, progress on standard output."""
     from ktbench.engine.workload.recorded import record_profile
     from ktbench.host.topology import read_topology
     from ktbench.run.serve import die_with_parent
 
     die_with_parent()
-    asked = msgspec.json.decode(sys.stdin.buffer.read(), type=Recording)
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=RecordRequest)
     os.sched_setaffinity(0, read_topology().core_cpus)  # before PyTorch counts the cores
-    record_profile(_open_engine, asked.spec).save(Path(asked.output))
+    record_profile(_open_engine, request.spec).save(Path(request.output))
     return 0
 
 
 def _open_engine(spec: RunSpec) -> Recordable:
     from ktbench.host.topology import read_topology
-    from ktbench.run.serve import open_system, pin_device_role
+    from ktbench.run.serve import host_role, open_system, pin_device_role
 
     print(f"loading {spec.summary}", flush=True)
-    topology = read_topology()
-    cpus, nodes = topology.core_cpus, [node.id for node in topology.domains]
-    pin_device_role(cpus, [spec])
-    system = open_system([spec], cpus, topology.last_level_cache_bytes or 0, nodes)
+    host = host_role(read_topology())
+    pin_device_role(host.cpus, [spec])
+    system = open_system([spec], host)
     print(f"running workload.steps={spec.workload.steps}", flush=True)
-    return cast("Recordable", system)  # of the systems only the hybrid engine has routers
+    return cast("Recordable", system)  # only the hybrid engine has routers
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""From the words of a command line to a frozen request, and the cells it plans here or on a described machine."""
+"""From a command line to a frozen request, and its cells on this or on a described machine."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _NANO = "model=nano"
 class Planned:
     """Cells of a request. `unsupported` says by cell key why a cell cannot run, here or on its described machine.
 
-    `needed_bytes` are held at once at most, of `free_bytes`; `cache_bytes` is the last-level cache, 0 if not known.
-    Simulated cells need none of it.
+    `needed_bytes` is the largest number of bytes in use at once, of `free_bytes`; `cache_bytes` the last-level cache, 0
+    if unknown. Simulated cells need no memory.
     """
 
     cells: tuple[Cell, ...]
@@ -61,12 +61,12 @@ class Planned:
 
     @property
     def blocks(self) -> tuple[tuple[Cell, ...], ...]:
-        """The cells that can run, in the blocks that take turns together: all, or as many as memory has room for."""
+        """The cells that can run, in blocks that are measured together: all, or as many as fit in memory."""
         return blocks_of(self.runnable, self.free_bytes, self.cache_bytes)
 
 
-def read_request(overrides: Sequence[str], *, asks: bool = False) -> Request:
-    """The frozen request behind overrides. Raises RequestError, also for a suite where nobody `asks` its questions."""
+def read_request(overrides: Sequence[str], *, evaluates: bool = False) -> Request:
+    """The frozen request of overrides. Raises RequestError, also for a suite unless the verb `evaluates` it."""
     composed = compose(overrides, read_local_machine)
     try:
         request = freeze(composed, dict(_checkpoints(composed.parts.values())))
@@ -74,7 +74,7 @@ def read_request(overrides: Sequence[str], *, asks: bool = False) -> Request:
             require_operators(part.spec.inject)
     except ValueError as error:
         raise RequestError(str(error)) from None
-    if request.suite is not None and not asks:
+    if request.suite is not None and not evaluates:
         raise RequestError(
             f"suite={request.suite.name}: suites are run by `eval`: python -m ktbench eval {shlex.join(overrides)}"
         )
@@ -82,7 +82,7 @@ def read_request(overrides: Sequence[str], *, asks: bool = False) -> Request:
 
 
 def _checkpoints(parts: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Configurations of the checkpoints that parts name. Weights have to be there where a cell is measured."""
+    """Configurations of the checkpoints that parts name. Weights must exist where a cell is measured."""
     for content in parts:
         for path in {model["path"] for model in _models(content)} - {None}:
             yield path, inspect_checkpoint(path) if _is_measured(content) else _configuration(path)
@@ -103,7 +103,7 @@ def _is_measured(content: Mapping[str, Any]) -> bool:
 
 
 def _configuration(path: str) -> dict[str, Any]:
-    """What a checkpoint says of itself; its weights need not be there. Raises ValueError naming the file."""
+    """The configuration of a checkpoint, whose weights may be missing. Raises ValueError naming the file."""
     if is_gguf(path):
         return inspect_gguf(path)
     file = checkpoint_folder(path) / "config.json"
@@ -112,7 +112,7 @@ def _configuration(path: str) -> dict[str, Any]:
     try:
         return dict(json.loads(file.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{file}: holds no configuration ({error})") from None
+        raise ValueError(f"{file}: is not a configuration ({error})") from None
 
 
 def one_cell_request(verb: str, overrides: Sequence[str]) -> Request:
@@ -124,7 +124,7 @@ def one_cell_request(verb: str, overrides: Sequence[str]) -> Request:
 
 
 def take_word(verb: str, words: Sequence[str], key: str, wanted: str) -> tuple[list[str], str | None]:
-    """The words without `key=VALUE`, which is no key of a spec, and its value. Raises RequestError if given twice."""
+    """The words without `key=VALUE`, a key of the verb, and its value. Raises RequestError if given twice or empty."""
     start = f"{key}="
     values = [word.removeprefix(start) for word in words if word.startswith(start)]
     if len(values) > 1 or values == [""]:
@@ -144,25 +144,25 @@ def new_file(verb: str, output: str | Path) -> Path:
 
 
 def plan_request(request: Request) -> Planned:
-    """Cells of a request, sorted into what can be run and what cannot, with the reason.
+    """Cells of a request, with the reasons of those that cannot run.
 
-    Raises RequestError where what is to be measured does not fit this machine; beside simulated cells that is a reason
-    like any other.
+    Raises RequestError where the measured cells do not fit this machine; besides simulated cells that is a reason like
+    any other.
     """
     cells = cells_of(request)
     return plan_here(cells, refuses=all(cell.spec.machine is None for cell in cells))
 
 
 def cells_of(request: Request) -> tuple[Cell, ...]:
-    """Cells of a request. A simulated cell has no control: it is the same every time."""
+    """Cells of a request. A simulated cell has no control: it has no noise."""
     planned = (cell for part in request.parts for cell in plan_cells(part.spec, part.sweep, part.name))
     return tuple(cell for cell in planned if cell.role == "arm" or cell.spec.machine is None)
 
 
 def plan_here(cells: tuple[Cell, ...], *, refuses: bool) -> Planned:
-    """Cells sorted into what this machine can run and what it cannot, with the reason.
+    """Cells with the reasons of those that cannot run.
 
-    Where it `refuses`, RequestError is raised for what does not fit this machine as a whole.
+    With `refuses`, RequestError is raised for what does not fit this machine as a whole.
     """
     here = [cell for cell in cells if cell.spec.machine is None]
     unsupported = unsupported_simulated(cells) | unsupported_locally(here, cuda_is_needed=refuses)
@@ -174,35 +174,34 @@ def plan_here(cells: tuple[Cell, ...], *, refuses: bool) -> Planned:
 
 
 def eval_request(overrides: Sequence[str]) -> Request:
-    """The request behind overrides; where it asks a suite, the unmodified model is beside a cell that is alone.
+    """The request of overrides; with a suite, a single cell is paired with the unmodified model.
 
-    Raises RequestError for what cannot be asked: weights that were not trained, a machine of paper, files that are not
-    there.
+    Raises RequestError for what cannot be evaluated: untrained weights, a simulated machine, missing files.
     """
-    request = read_request(with_model(overrides), asks=True)
+    request = read_request(with_model(overrides), evaluates=True)
     if request.suite is None:
         return request
     for part in request.parts:
         for cell in plan_cells(part.spec, part.sweep, part.name):
-            _require_answers(cell.spec)
-    _require_questions(request.suite)
+            _require_evaluable(cell.spec)
+    _require_tasks(request.suite)
     return named(paired(request), request.suite)
 
 
 def with_model(overrides: Sequence[str]) -> list[str]:
-    """With a suite, the model that ships where none is named: one with synthetic weights answers nothing."""
+    """Overrides with the shipped model where a suite but no model is named: synthetic weights cannot answer."""
     keys = {word.lstrip("+").partition("=")[0] for word in overrides}
     return [_NANO, *overrides] if "suite" in keys and not keys & {"model", "model.path"} else list(overrides)
 
 
 def paired(request: Request) -> Request:
-    """A request of one cell that changes numbers gets the unmodified model beside it, which is asked the same.
+    """The request, with the unmodified model added to a single cell that changes numbers.
 
-    Answers have no noise that a control could show, timed steps have.
+    Answers have no noise that a control could show, unlike timed steps.
     """
     if not request.is_sweep:
         (part,) = request.parts
-        return replace(request, parts=(_beside_base(part),))
+        return replace(request, parts=(_with_base(part),))
     if request.is_timed:
         return request
     return replace(
@@ -211,7 +210,7 @@ def paired(request: Request) -> Request:
 
 
 def named(request: Request, suite: SuiteSpec) -> Request:
-    """A request that no ablation names is called after its suite."""
+    """The request, named after its suite unless an ablation names it."""
     if request.sweep.name != SweepSpec().name:
         return request
     title = request.sweep.title or f"{suite.title or suite.name}: {request.parts[0].spec.model.name}"
@@ -220,7 +219,7 @@ def named(request: Request, suite: SuiteSpec) -> Request:
     return replace(request, sweep=sweep, parts=tuple(parts))
 
 
-def _beside_base(part: RequestPart) -> RequestPart:
+def _with_base(part: RequestPart) -> RequestPart:
     spec = part.spec
     if spec.label == "base" and not spec.is_quantised:
         return part
@@ -229,7 +228,7 @@ def _beside_base(part: RequestPart) -> RequestPart:
     return replace(part, sweep=sweep)
 
 
-def _require_questions(suite: SuiteSpec) -> None:
+def _require_tasks(suite: SuiteSpec) -> None:
     from ktbench.eval.tasks.sources import describe_suite
 
     try:
@@ -238,17 +237,17 @@ def _require_questions(suite: SuiteSpec) -> None:
         raise RequestError(str(error)) from None
 
 
-def _require_answers(spec: RunSpec) -> None:
+def _require_evaluable(spec: RunSpec) -> None:
     model, phase = spec.model, spec.workload.phase
     if phase != "decode":
-        raise RequestError(f"workload.phase={phase}: questions are not timed, leave out workload=")
+        raise RequestError(f"workload.phase={phase}: an evaluation has no workload, leave out workload=")
     if spec.machine is not None:
-        raise RequestError(f"machine={spec.machine.name}: a simulation answers no questions, leave out machine=")
+        raise RequestError(f"machine={spec.machine.name}: a simulation cannot answer, leave out machine=")
     if spec.system != "ktbench":
         raise RequestError(f"system={spec.system}: eval evaluates ktbench's engine, leave out system=")
     if model.path is None:
         raise RequestError(
-            f"model={model.name}: has synthetic weights, which answer nothing; set model.path=FOLDER or model=nano"
+            f"model={model.name}: has synthetic weights, which cannot answer; set model.path=FOLDER or model=nano"
         )
     folder = checkpoint_folder(model.path)
     if is_gguf(model.path) or not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model")):

@@ -1,4 +1,4 @@
-"""The worker's side: load once, then take turns until the parent goes away."""
+"""The worker's side: load once, then run trials until the parent closes the pipe."""
 
 from __future__ import annotations
 
@@ -21,83 +21,65 @@ from ktbench.host.roofs import Roofs, open_pool_roofs, open_roofs, pin_openmp
 from ktbench.host.topology import Topology, read_topology
 from ktbench.host.watch import MachineWatch
 from ktbench.peers.opening import open_peer
-from ktbench.run.messages import Answer, Open, Task, Trace, send
-from ktbench.run.session import RoofSampler, Session, Unwatched, Watch
+from ktbench.run.messages import OpenSession, Response, TrialRequest, WorkerRequest, send
+from ktbench.run.session import Session
 from ktbench.spec.peers import BY_NAME
 from ktbench.spec.run_spec import RunSpec
 
 
-def open_system(
-    specs: Sequence[RunSpec], cpus: Sequence[int], cache_bytes: int = 0, nodes: Sequence[int] = (0,)
-) -> System:
-    """The system for cells that share weights: loads once, in every layout that a cell needs.
+def host_role(topology: Topology) -> HostRole:
+    """The host role on all cores of a machine: one cpu of each, their NUMA nodes, and the last-level cache."""
+    cpus, nodes = topology.core_cpus, tuple(node.id for node in topology.domains)
+    return HostRole(cores=len(cpus), cpus=cpus, nodes=nodes, cache_bytes=topology.last_level_cache_bytes or 0)
 
-    `cpus` has one cpu of every core that it may use; they lie on these NUMA nodes and share `cache_bytes` of
-    last-level cache (0: not known).
-    """
-    host = HostRole(cores=len(cpus), cpus=tuple(cpus), nodes=tuple(nodes), cache_bytes=cache_bytes)
+
+def open_system(specs: Sequence[RunSpec], host: HostRole) -> System:
+    """The system for cells that share weights: loads once, in every layout that a cell needs."""
     if specs[0].system != "ktbench":
         return open_peer(specs, host)
-    holding = WeightPlan.of(specs, host)
+    plan = WeightPlan.of(specs, host)
     if specs[0].workload.phase == "layer":
         from ktbench.engine.load_layer import load_layer
 
-        return load_layer(specs[0].model, host=host, keep_original=holding.original, packing=holding.packing)
+        return load_layer(specs[0].model, host=host, keep_original=plan.original, packing=plan.packing)
     from ktbench.engine.load import load_engine
 
-    return load_engine(specs[0].model, holding, host)
+    return load_engine(specs[0].model, plan, host)
 
 
 _PR_SET_PDEATHSIG = 1
-# Beyond what a peer's threads spin: until they sleep.
+# Added to the time that a peer's threads spin, until they sleep.
 _REST_S = 0.01
-OpenSystem = Callable[[Sequence[RunSpec]], System]
-OpenRoofs = Callable[[Sequence[RunSpec]], RoofSampler]
-OpenWatch = Callable[[Sequence[RunSpec]], Watch]
 
 
-def serve(
-    open_system: OpenSystem,
-    open_roofs: OpenRoofs,
-    requests: IO[bytes],
-    answers: IO[bytes],
-    open_watch: OpenWatch = lambda specs: Unwatched(),
-) -> int:
+def serve(open_session: Callable[[OpenSession], Session], requests: IO[bytes], responses: IO[bytes]) -> int:
     """Serve one parent: returns when its end of the pipe closes."""
     die_with_parent()
-    opened = msgspec.json.decode(requests.readline(), type=Open)
-    specs = [cell.spec for cell in opened.cells]
+    opened = msgspec.json.decode(requests.readline(), type=OpenSession)
     try:
-        session = Session(
-            system=open_system(specs),
-            roofs=open_roofs(specs),
-            code_id=opened.code_id,
-            env_id=opened.env_id,
-            sitting=opened.sitting,
-            watch=open_watch(specs),
-        )
-        send(answers, Answer())
+        session = open_session(opened)
+        send(responses, Response())
         for line in requests:
-            send(answers, _answer(session, msgspec.json.decode(line, type=Task)))
+            send(responses, _response(session, msgspec.json.decode(line, type=WorkerRequest)))
     except Unsupported as error:
-        send(answers, Answer(unsupported=str(error)))
+        send(responses, Response(unsupported=str(error)))
         return 1
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
-        send(answers, Answer(no_memory=str(error).splitlines()[0] if str(error) else "out of memory"))
+        send(responses, Response(no_memory=str(error).splitlines()[0] if str(error) else "out of memory"))
         return 1
     return 0
 
 
-def _answer(session: Session, task: Task) -> Answer:
-    if not isinstance(task, Trace):
-        logits = None if task.logits is None else Path(task.logits)
-        return Answer(record=session.turn(task.cell, task.round, logits))
+def _response(session: Session, request: WorkerRequest) -> Response:
+    if isinstance(request, TrialRequest):
+        logits = None if request.logits is None else Path(request.logits)
+        return Response(record=session.trial(request.cell, request.round, logits))
     try:
-        return Answer(timeline=session.timeline(task.cell))
+        return Response(timeline=session.timeline(request.cell))
     except Unsupported as error:
-        return Answer(unsupported=str(error))
+        return Response(unsupported=str(error))
 
 
 def _is_out_of_memory(error: Exception) -> bool:
@@ -114,44 +96,38 @@ def die_with_parent() -> None:
 
 
 def main() -> int:
-    """Entry of `python -m ktbench.run.serve ANSWERS_FD`: requests on standard input."""
+    """Entry of `python -m ktbench.run.serve RESPONSES_FD`: requests on standard input."""
     # One thread for each physical core. PyTorch's OpenMP counts the cores when it is loaded, so this comes first.
     topology = read_topology()
     os.sched_setaffinity(0, topology.core_cpus)
     import torch  # noqa: F401
 
-    with os.fdopen(int(sys.argv[1]), "wb") as answers:
-        return serve(
-            lambda specs: _system(specs, topology),
-            lambda specs: _roofs(specs, topology),
-            sys.stdin.buffer,
-            answers,
-            lambda specs: _watch(specs, topology),
-        )
+    with os.fdopen(int(sys.argv[1]), "wb") as responses:
+        return serve(lambda opened: _load_session(opened, topology), sys.stdin.buffer, responses)
 
 
-def _system(specs: Sequence[RunSpec], topology: Topology) -> System:
-
-    cpus = topology.core_cpus
+def _load_session(opened: OpenSession, topology: Topology) -> Session:
+    specs, host = [cell.spec for cell in opened.cells], host_role(topology)
     if not _brings_threads(specs):
-        pin_device_role(cpus, specs)
-    return open_system(specs, cpus, topology.last_level_cache_bytes or 0, [node.id for node in topology.domains])
+        pin_device_role(host.cpus, specs)
+    system = open_system(specs, host)
+    return Session(system=system, roofs=_roofs(specs, topology), watch=_watch(specs, topology), ids=opened.ids)
 
 
 def _rest_s(specs: Sequence[RunSpec]) -> float:
-    """Seconds after which the threads of a peer sleep; ours do at once."""
+    """Seconds after which the threads of a peer sleep; ours sleep at once."""
     return BY_NAME[specs[0].system].spin_s + _REST_S if _brings_threads(specs) else 0.0
 
 
 def _brings_threads(specs: Sequence[RunSpec]) -> bool:
-    """Threads that a peer starts inherit where this one may run: it stays free to run on all cores."""
+    """Whether the peer starts threads: they inherit the affinity of this one, which is therefore not pinned."""
     return specs[0].system != "ktbench" and BY_NAME[specs[0].system].own_threads
 
 
 def pin_device_role(cpus: Sequence[int], specs: Sequence[RunSpec]) -> None:
-    """PyTorch's threads stay on the device role's cores from now on, which are all `cpus` where the roles share them.
+    """Pin PyTorch's threads to the cores of the device role, all `cpus` where the roles share them.
 
-    Left to itself the kernel likes to wake two of them on one core. Raises ValueError where there are too few cores.
+    Otherwise the kernel often wakes two of them on one core. Raises ValueError where there are too few cores.
     """
     import torch
 
@@ -161,7 +137,7 @@ def pin_device_role(cpus: Sequence[int], specs: Sequence[RunSpec]) -> None:
 
 
 def _roofs(specs: Sequence[RunSpec], topology: Topology) -> Roofs:
-    """Of the whole machine: where others than PyTorch have threads, of a pool that leaves them alone in between."""
+    """Roofs of the whole machine: on PyTorch's threads, or on a pool that sleeps in between where there are others."""
     engine, cpus = specs[0].engine, topology.core_cpus
     if engine.roles == "shared" and not _brings_threads(specs):
         return open_roofs(cpus[: engine.threads])
@@ -170,7 +146,7 @@ def _roofs(specs: Sequence[RunSpec], topology: Topology) -> Roofs:
 
 
 def _watch(specs: Sequence[RunSpec], topology: Topology) -> MachineWatch:
-    """Of all cpus, siblings included; of GPUs where cells use them."""
+    """Watches all cpus, siblings included, and the GPUs where cells use them."""
     on_cuda = any(spec.engine.device == "cuda" for spec in specs)
     return MachineWatch(topology.cpus, open_meters(read_cuda_devices() if on_cuda else None))
 

@@ -1,59 +1,31 @@
-"""One sitting: a worker's system takes the turns it is told to and answers each with a record."""
+"""One worker session: a loaded system runs trials and returns a record of each."""
 
 from __future__ import annotations
 
 import resource
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 from ktbench.engine.protocol import HasClock, SelfTimed, System, Unsupported
-from ktbench.run.agreement import Answers, agreement, collect_answers, disagreement
+from ktbench.host.roofs import Roofs
+from ktbench.host.watch import MachineWatch
+from ktbench.run.agreement import SavedLogits, agreement, collect_logits, disagreement
 from ktbench.run.check import check, check_the_check, stale
+from ktbench.run.messages import RecordIds, new_record
 from ktbench.spec.peers import BY_NAME
-from ktbench.spec.record import Agreement, Cell, Outcome, Record, RoleTimes, RoofSample, collect, dishonest
-from ktbench.spec.system_metrics import SystemMetrics
+from ktbench.spec.record import Agreement, Cell, Outcome, Record, RoleTimes, collect, dishonest
 from ktbench.spec.timeline import Timeline
 
-
-class Watch(Protocol):
-    """Watches the machine: `ktbench.host.watch.MachineWatch` or a test's stand-in."""
-
-    def turn(self) -> None:
-        """A turn begins."""
-
-    def steps(self) -> AbstractContextManager[None]:
-        """The timed steps are inside; nothing is read between entering and leaving."""
-
-    def conduct(self) -> SystemMetrics | None:
-        """What was seen since `turn`; None where nobody looked."""
-
-
-class Unwatched:
-    """Nobody looks."""
-
-    def turn(self) -> None:
-        """See `Watch`."""
-
-    def steps(self) -> AbstractContextManager[None]:
-        """See `Watch`."""
-        return nullcontext()
-
-    def conduct(self) -> SystemMetrics | None:
-        """See `Watch`."""
-        return None
-
-
 Clock = Callable[[], float]
-_MOST_WARM_UPS = 8
-# Steps of seconds are warm after one turn: what is left of first touches is a small share of them.
-_MOST_WARM_UP_S = 2.0
-# A step that still touches fresh pages is not warm; a handful of faults is the interpreter's own noise.
+_MAX_WARM_UPS = 8
+# Steps that take seconds are warm after one trial: remaining first touches are a small part of them.
+_MAX_WARM_UP_S = 2.0
+# A step that still touches fresh pages is not warm; a few faults are noise of the interpreter.
 _FEW_FAULTS = 16
 
 
@@ -67,16 +39,16 @@ def time_steps(step: Callable[[], None], steps: int, clock: Clock = perf_counter
     return tuple(end - begin for begin, end in pairwise(marks_s))
 
 
-def warm_up(turn: Callable[[], None], faults: Callable[[], int] | None = None, clock: Clock = perf_counter) -> int:
-    """Repeats untimed turns until page faults stop, at most a few times or seconds. Returns how many were done."""
+def warm_up(trial: Callable[[], None], faults: Callable[[], int] | None = None, clock: Clock = perf_counter) -> int:
+    """Repeat an untimed trial until page faults stop, at most 8 times or 2 s. Returns the number of repetitions."""
     count = faults or page_faults
     began_s = clock()
-    for done in range(1, _MOST_WARM_UPS + 1):
+    for done in range(1, _MAX_WARM_UPS + 1):
         before = count()
-        turn()
-        if count() - before <= _FEW_FAULTS or clock() - began_s > _MOST_WARM_UP_S:
+        trial()
+        if count() - before <= _FEW_FAULTS or clock() - began_s > _MAX_WARM_UP_S:
             return done
-    return _MOST_WARM_UPS
+    return _MAX_WARM_UPS
 
 
 def page_faults() -> int:
@@ -89,18 +61,8 @@ def page_faults() -> int:
 _REPEAT_TOLERANCE = 0.05
 
 
-class RoofSampler(Protocol):
-    """Where the machine's limits are read: `ktbench.host.roofs.Roofs` or a test's stand-in."""
-
-    def sample(self, isa: str | None, dtype: str = "bf16") -> RoofSample:
-        """The limits at this moment, the arithmetic one that of an instruction set on numbers of `dtype`.
-
-        None stands for the best instruction set granted.
-        """
-
-
-class Broken(Exception):
-    """A turn that ends without samples, for a reason that is a value and not a fault."""
+class TrialFailed(Exception):
+    """A trial ends without samples; the outcome says why."""
 
     def __init__(self, outcome: Outcome, why: str, error: float | None = None) -> None:
         super().__init__(why)
@@ -109,58 +71,43 @@ class Broken(Exception):
 
 @dataclass(kw_only=True)
 class Session:
-    """Turns of cells that share one system. Ids and the sitting's name go into every record as they are given."""
+    """Trials of cells that share one system. The ids go into every record."""
 
     system: System
-    roofs: RoofSampler
-    code_id: str
-    env_id: str
-    sitting: str
-    watch: Watch = field(default_factory=Unwatched)
-    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    roofs: Roofs
+    ids: RecordIds
+    watch: MachineWatch | None = None
     clock: Clock = perf_counter
     _checked: set[str] = field(default_factory=set)
     _agreed: dict[str, Agreement] = field(default_factory=dict)
 
-    def turn(self, cell: Cell, round_number: int, logits: Path | None = None) -> Record:
-        """One turn: warm, time between two roof samples, then prove the output and the features.
+    def trial(self, cell: Cell, round_number: int, logits: Path | None = None) -> Record:
+        """One trial: warm up, time between two roof samples, then check the output and the features.
 
-        `logits` is the file of the logits that those of this cell are held against, or that they become.
+        `logits` is the file of the logits that those of this cell are compared with, or that they become.
         """
-        record, began = self._blank(cell, round_number), self.clock()
+        record, began = new_record(cell, round_number, self.ids, Outcome.CRASHED), self.clock()
         try:
             ending = {"outcome": Outcome.OK} | self._measure(cell)
             if logits is not None:
                 ending["agreement"] = self._agree(cell, logits)
         except Unsupported as error:
             ending = {"outcome": Outcome.UNSUPPORTED, "why": str(error)}
-        except Broken as broken:
-            ending = {"outcome": broken.outcome, "why": broken.why, "error": broken.error}
+        except TrialFailed as failed:
+            ending = {"outcome": failed.outcome, "why": failed.why, "error": failed.error}
         return replace(record, took_s=self.clock() - began, **ending)
 
     def timeline(self, cell: Cell) -> Timeline:
-        """What the roles did in the last step of a warm, untimed turn. Raises Unsupported."""
+        """The timeline of the last step of a warm, untimed trial. Raises Unsupported."""
         self.system.configure(cell.spec)
         steps = cell.spec.workload.steps
         warm_up(lambda: self._untimed(steps), clock=self.clock)
         self._untimed(steps)
         return self.system.timeline()
 
-    def _blank(self, cell: Cell, round_number: int) -> Record:
-        return Record(
-            cell=cell.key,
-            label=cell.label,
-            round=round_number,
-            outcome=Outcome.CRASHED,
-            provenance="measured",
-            code_id=self.code_id,
-            env_id=self.env_id,
-            sitting=self.sitting,
-            started=self.now().isoformat(timespec="seconds"),
-        )
-
     def _measure(self, cell: Cell) -> dict[str, Any]:
-        self.watch.turn()
+        if self.watch is not None:
+            self.watch.begin_trial()
         self.system.configure(cell.spec)
         if not isinstance(self.system, SelfTimed):
             self._warm(cell)
@@ -170,13 +117,13 @@ class Session:
         moved = _moved(counted, self.system.counters())
         after = self.roofs.sample(cell.spec.engine.isa, cell.spec.dtype)
         proof: dict[str, Any] = {"work": self.system.work(), "notes": self.system.notes(), "roofs": (before, after)}
-        proof["conduct"] = self.watch.conduct()
+        proof["conduct"] = None if self.watch is None else self.watch.metrics()
         proof["own_step_s"] = self.system.own_step_s() if isinstance(self.system, HasClock) else None
-        error = None if _is_black_box(cell) else self._prove_output(cell)
+        error = None if _is_black_box(cell) else self._check_output(cell)
         self._checked.add(cell.key)
         evidence = collect({**cell.spec.engine.features, **self.system.chosen()}, moved)
         if why := dishonest(evidence):
-            raise Broken(Outcome.IDLE, why, error)
+            raise TrialFailed(Outcome.IDLE, why, error)
         roles = _roles(moved, samples_s)
         return proof | {"samples_s": samples_s, "evidence": evidence, "error": error, "roles": roles}
 
@@ -188,7 +135,7 @@ class Session:
     def _samples_s(self, cell: Cell) -> tuple[float, ...]:
         if isinstance(self.system, SelfTimed):
             return self.system.own_samples_s()
-        with self.watch.steps():
+        with nullcontext() if self.watch is None else self.watch.steps():
             return time_steps(self.system.step, cell.spec.workload.steps, self.clock)
 
     def _untimed(self, steps: int) -> None:
@@ -196,39 +143,39 @@ class Session:
         for _ in range(steps):
             self.system.step()
 
-    def _prove_output(self, cell: Cell) -> float | None:
-        """Largest error of the turn's last step, repeated under observation; raises Broken where it is not right."""
+    def _check_output(self, cell: Cell) -> float | None:
+        """Largest error of the last timed step, repeated under observation. Raises TrialFailed for a wrong output."""
         tolerance = cell.spec.tolerance
         timed = self.system.logits()
         seen = self.system.observe()
         verdict = check(seen, self.system.reference, tolerance)
         if verdict.outcome is not Outcome.OK:
-            raise Broken(verdict.outcome, verdict.why, verdict.error)
+            raise TrialFailed(verdict.outcome, verdict.why, verdict.error)
         if why := stale(timed, self.system.logits(), _REPEAT_TOLERANCE):
-            raise Broken(Outcome.WRONG, why, verdict.error)
+            raise TrialFailed(Outcome.WRONG, why, verdict.error)
         if cell.key not in self._checked and (why := check_the_check(seen[:1], self.system.reference, tolerance)):
-            raise Broken(Outcome.VACUOUS, why, verdict.error)
+            raise TrialFailed(Outcome.VACUOUS, why, verdict.error)
         return verdict.error
 
     def _agree(self, cell: Cell, file: Path) -> Agreement | None:
-        """Once a sitting: this cell's logits against those in the file; they go there where it holds none.
+        """Once per session: agreement of the cell's logits with those in the file, which they become if it is missing.
 
-        A system whose experts nobody sees, and a cell that means to give other logits, is nobody's reference: it waits
-        until another has put its logits there.
+        A black box, and a cell whose logits differ on purpose, cannot be the reference: there is no agreement until
+        another cell has written the file.
         """
         if cell.key in self._agreed or isinstance(self.system, SelfTimed):
             return self._agreed.get(cell.key)
-        reference = Answers.read(file)
+        reference = SavedLogits.read(file)
         if reference is None and (_is_black_box(cell) or _alters(cell)):
             return None
         self.system.start()
-        own = collect_answers(self.system.step, self.system.logits, cell.spec.workload.steps)
+        own = collect_logits(self.system.step, self.system.logits, cell.spec.workload.steps)
         if reference is None:
-            reference = Answers(label=cell.label, cell=cell.key, logits=own)
+            reference = SavedLogits(label=cell.label, cell=cell.key, logits=own)
             reference.save(file)
         found = agreement(reference, own)
         if not _alters(cell) and (why := disagreement(reference, found)):
-            raise Broken(Outcome.WRONG, why)
+            raise TrialFailed(Outcome.WRONG, why)
         self._agreed[cell.key] = replace(found, against="") if reference.cell == cell.key else found
         return self._agreed[cell.key]
 
@@ -238,12 +185,12 @@ def _is_black_box(cell: Cell) -> bool:
 
 
 def _alters(cell: Cell) -> bool:
-    """Deferral and skipping mean to give other logits; how far off is what they are measured for."""
+    """Deferral and skipping change the logits on purpose; their agreement is a result."""
     return bool(cell.spec.engine.deferral or cell.spec.engine.skipping)
 
 
 def _roles(moved: Mapping[str, int], samples_s: Sequence[float]) -> RoleTimes | None:
-    """None where the system does not count what its roles did."""
+    """None where the system has no counters of its roles."""
     if "host_busy_ns" not in moved or "device_wait_ns" not in moved:
         return None
     busy_s, wait_s = moved["host_busy_ns"] / 1e9, moved["device_wait_ns"] / 1e9

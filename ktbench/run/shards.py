@@ -1,10 +1,9 @@
-"""Shares of a sweep: cells that are compared with each other stay together, and each share goes to one node."""
+"""Shards of a sweep: cells that are compared stay together, and each shard runs on one node."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from ktbench.results import LOG_NAME, Damage, Log, NoPlan, Run, read_run
 from ktbench.results.log import try_lock
 from ktbench.results.merge import lacking
 from ktbench.results.stopping import SweepCriterion
+from ktbench.run.messages import RecordIds, new_record
 from ktbench.run.progress import say
 from ktbench.spec.cells import points_of
 from ktbench.spec.errors import RequestError
@@ -26,9 +26,9 @@ _SHARD_FILE = "share.json"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shard:
-    """What one node is asked for: the cells of `header`, of which `kept` records are there already.
+    """What one node runs: the cells of `header`, of which `kept` records are there already.
 
-    `header` is the run's with the share's cells, parts and minutes. `mixed`: records of other machines and other code
+    `header` is the run's with its cells, parts and minutes. `mixed`: records of other machines and other code
     may be gone on with. `home` is the folder that relative paths in specs begin from.
     """
 
@@ -40,16 +40,16 @@ class Shard:
 
 
 def cut(cells: Sequence[Cell], jobs: int | None) -> tuple[tuple[Cell, ...], ...]:
-    """Cells in at most `jobs` shares of about as many cells, whole points in the order of the plan.
+    """Cells in at most `jobs` shards of about as many cells, whole points in the order of the plan.
 
-    None: a share for each point. Neighbours stay together, as points next to each other tend to share weights.
+    None: a shard for each point. Neighbours stay together, as points next to each other tend to share weights.
     """
     points = points_of(cells)
-    shares = len(points) if jobs is None else min(jobs, len(points))
+    shards = len(points) if jobs is None else min(jobs, len(points))
     sizes = [len(point) for point in points]
     middles = [sum(sizes[:index]) + size / 2 for index, size in enumerate(sizes)]
-    placed = [int(middle * shares / sum(sizes)) for middle in middles]
-    numbered = zip(placed if jobs is not None else range(shares), points, strict=True)
+    placed = [int(middle * shards / sum(sizes)) for middle in middles]
+    numbered = zip(placed if jobs is not None else range(shards), points, strict=True)
     return tuple(
         tuple(cell for _, point in together for cell in point)
         for _, together in groupby(numbered, key=lambda one: one[0])
@@ -57,7 +57,7 @@ def cut(cells: Sequence[Cell], jobs: int | None) -> tuple[tuple[Cell, ...], ...]
 
 
 def shard_of(run: Run, cells: Sequence[Cell], measure: MeasureSpec, *, mixed: bool) -> Shard:
-    """The share of some cells of a run, with what it has of them."""
+    """The shard of some cells of a run, with the records that it has of them."""
     kept = whole_rounds(run, cells)
     known = {record.env_id for record in kept}
     return Shard(
@@ -70,7 +70,7 @@ def shard_of(run: Run, cells: Sequence[Cell], measure: MeasureSpec, *, mixed: bo
 
 
 def only(run: Run, cells: Sequence[Cell], measure: MeasureSpec | None = None) -> Run:
-    """A run as if it had planned these cells alone, to be measured as `measure` says (None: as before)."""
+    """A run as if it had planned these cells alone, with another `measure` (None: as before)."""
     keys, parts = {cell.key for cell in cells}, {cell.part for cell in cells}
     header = replace(
         run.header,
@@ -82,10 +82,10 @@ def only(run: Run, cells: Sequence[Cell], measure: MeasureSpec | None = None) ->
 
 
 def whole_rounds(run: Run, cells: Sequence[Cell]) -> tuple[Record, ...]:
-    """Records of the rounds that all cells of their point were timed in; others were cut short on another node.
+    """Records of the rounds in which all cells of their point were timed.
 
-    Those are measured anew, as ratios are formed inside rounds, which one machine has measured. So are the rounds from
-    the one on in which a cell of the point has failed, which sat out what followed and gets another chance.
+    Other rounds are measured again, as ratios are formed inside rounds that one machine has measured. So are the rounds
+    from the one on in which a cell of the point has failed: it was skipped after that, and is tried again.
     """
     latest = run.latest()
     return tuple(record for point in points_of(cells) for record in _of_point(latest, point))
@@ -99,38 +99,33 @@ def _of_point(latest: Mapping[tuple[str, int], Record], point: Sequence[Cell]) -
     return [timed[where] for where in sorted(timed) if where[1] in whole]
 
 
-def write_shard(share: Shard, folder: Path) -> None:
-    """Ask for a share: its folder is made, from which a node reads it. Raises OSError."""
+def write_shard(shard: Shard, folder: Path) -> None:
+    """Write a shard into a new folder, from which a node reads it. Raises OSError."""
     folder.mkdir(parents=True)
-    (folder / _SHARD_FILE).write_bytes(msgspec.json.encode(share))
+    (folder / _SHARD_FILE).write_bytes(msgspec.json.encode(shard))
 
 
 def read_shard(folder: Path) -> Shard | None:
-    """What is asked for in a folder; None once it was withdrawn, or where this node does not see the folder."""
+    """The shard in a folder; None once it was withdrawn, or where this node does not see the folder."""
     try:
         return msgspec.json.decode((folder / _SHARD_FILE).read_bytes(), type=Shard)
     except FileNotFoundError:
         return None
 
 
-def is_asked(folder: Path) -> bool:
-    """Whether the share is still wanted."""
+def is_wanted(folder: Path) -> bool:
+    """Whether the shard is still wanted: it was not withdrawn."""
     return (folder / _SHARD_FILE).is_file()
 
 
-def withdraw(folder: Path) -> None:
-    """No node shall begin with it; one that has begun ends after the turn under way."""
-    (folder / _SHARD_FILE).unlink(missing_ok=True)
-
-
-def withdraw_all(folders: Iterable[Path]) -> None:
-    """Withdraw several shares."""
+def withdraw(*folders: Path) -> None:
+    """Withdraw shards: no node starts them any more, and one that has started ends after the current trial."""
     for folder in folders:
-        withdraw(folder)
+        (folder / _SHARD_FILE).unlink(missing_ok=True)
 
 
-def is_under_way(folder: Path) -> bool:
-    """Whether a process writes to the share's log at this moment, on whichever node. Raises OSError, StoreError."""
+def is_running(folder: Path) -> bool:
+    """Whether a process on any node writes to the shard's log at this moment. Raises OSError, StoreError."""
     try:
         with (folder / LOG_NAME).open("rb") as log:
             return not try_lock(log, shared=True)
@@ -139,43 +134,43 @@ def is_under_way(folder: Path) -> bool:
 
 
 def nodes_of(folder: Path) -> list[Path]:
-    """Folders of all shares that a run was ever cut into, in the order in which they were asked for."""
+    """Folders of all shards of a run, in the order in which they were written."""
     return sorted((folder / NODES).glob("*-*"))
 
 
-def gather_left(log: Log, nodes: Sequence[Path], told: Callable[[Record], None]) -> None:
-    """Withdraw what earlier sittings have asked nodes for, and append what those have left to the run's log.
+def gather_left(log: Log, nodes: Sequence[Path], on_record: Callable[[Record], None]) -> None:
+    """Withdraw the shards of earlier sessions, and append the records of their nodes to the run's log.
 
-    Raises RequestError where a node still works on it.
+    Raises RequestError where a node still runs one.
     """
     end_nodes(nodes)
-    gather(log, nodes, told)
+    gather(log, nodes, on_record)
     say_damage(damage_of(nodes))
 
 
 def end_nodes(nodes: Sequence[Path]) -> None:
-    """Withdraw shares. Raises RequestError where a node still works on one."""
-    withdraw_all(nodes)
-    if busy := next(filter(is_under_way, nodes), None):
-        raise RequestError(f"{busy}: a node still works on it and ends after the turn under way; then resume again")
+    """Withdraw shards. Raises RequestError where a node still runs one."""
+    withdraw(*nodes)
+    if busy := next(filter(is_running, nodes), None):
+        raise RequestError(f"{busy}: a node still runs it and ends after the current trial; resume again then")
 
 
-def gather(log: Log, nodes: Sequence[Path], told: Callable[[Record], None], asked_after: int = 0) -> None:
-    """Append what is new in the logs of nodes to the run's, and tell of each turn. `asked_after`: see `lacking`."""
-    for fact in lacking(read_run(log.path.parent), filter(None, map(_read_node, nodes)), asked_after):
+def gather(log: Log, nodes: Sequence[Path], on_record: Callable[[Record], None], known_records: int = 0) -> None:
+    """Append new facts of nodes to the run's log; `on_record` gets the records. `known_records`: see `lacking`."""
+    for fact in lacking(read_run(log.path.parent), filter(None, map(_read_node, nodes)), known_records):
         log.append(fact)
         if isinstance(fact, Record):
-            told(fact)
+            on_record(fact)
 
 
 def say_damage(damage: Iterable[Damage]) -> None:
-    """Name lines that are not what was written."""
+    """Print damaged lines."""
     for one in damage:
-        say(f"{one}: left out; a turn that it held is measured again on resuming")
+        say(f"{one}: left out; a trial recorded there is measured again on resuming")
 
 
 def damage_of(nodes: Sequence[Path]) -> Iterator[Damage]:
-    """Lines of the logs of nodes that are not what was written. Where one is being written they may be on their way."""
+    """Damaged lines in the logs of nodes. Lines of a log that is being written may be incomplete."""
     for node in nodes:
         try:
             yield from read_run(node).damage
@@ -184,7 +179,7 @@ def damage_of(nodes: Sequence[Path]) -> Iterator[Damage]:
 
 
 def _read_node(folder: Path) -> Run | None:
-    """The log of a node; None where it has no plan, as before its first line is there. Raises StoreError."""
+    """The run in the log of a node; None without a plan, before its first line is written. Raises StoreError."""
     try:
         return read_run(folder)
     except NoPlan:
@@ -192,7 +187,7 @@ def _read_node(folder: Path) -> Run | None:
 
 
 def is_done(run: Run, cells: Sequence[Cell], measure: MeasureSpec) -> bool:
-    """Whether nothing is lacking of some cells: no turn failed that could succeed, and it was enough."""
+    """Whether some cells need no more trials: none failed that could succeed, and the criterion is fulfilled."""
     mine = only(run, cells, measure)
     ends = {record.cell: record for record in mine.latest().values()}
     failed = [r for r in mine.latest().values() if not r.outcome.timed and r.outcome is not Outcome.UNSUPPORTED]
@@ -212,21 +207,10 @@ def _criterion(run: Run, measure: MeasureSpec, last_round: int) -> SweepCriterio
 
 
 def failures(run: Run, cells: Sequence[Cell], why: str, machine: Environment) -> Iterator[Record]:
-    """The turn that each cell of a share lacks when its node has failed; none for cells that have failed themselves."""
-    latest = run.latest()
+    """A failed trial for each cell of a shard whose node has failed; none for cells that have failed themselves."""
+    latest, ids = run.latest(), RecordIds(code_id=machine.code_id, env_id=machine.env_id)
     for cell in cells:
         mine = {number: record for (key, number), record in latest.items() if key == cell.key}
         if any(not record.outcome.timed for record in mine.values()) or (mine and cell.spec.machine is not None):
             continue
-        yield Record(
-            cell=cell.key,
-            label=cell.label,
-            round=1 + max(mine, default=-1),
-            outcome=Outcome.CRASHED,
-            why=why,
-            provenance="measured" if cell.spec.machine is None else "simulated",
-            code_id=machine.code_id,
-            env_id=machine.env_id,
-            sitting="",
-            started=datetime.now(UTC).isoformat(timespec="seconds"),
-        )
+        yield new_record(cell, 1 + max(mine, default=-1), ids, Outcome.CRASHED, why)

@@ -1,16 +1,15 @@
-"""Drives a plan to its end: rounds of turns, one worker per set of weights, every record on disk before the next."""
+"""Measures the cells of a plan: rounds of trials, one worker per set of weights, each record logged before the next."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import uuid4
 
 from ktbench.results.log import Log
 from ktbench.run.agreement import logits_file
-from ktbench.run.messages import Open
+from ktbench.run.messages import OpenSession, RecordIds, new_record
 from ktbench.run.worker import Worker, WorkerDied, serve_command
 from ktbench.spec.cells import turn_order, worker_groups
 from ktbench.spec.memory import WeightsKey
@@ -23,16 +22,15 @@ OnRecord = Callable[[Record], None]
 class Sweep:
     """State of a sweep in progress. `kept` holds what a resumed run already has, by (cell key, round).
 
-    `worker_bytes` are those of each worker by the weights it holds, `free_bytes` is what they may hold together: where
-    it is not enough for all, workers that the cells under measurement do not need end, the longest idle one first.
-    `command` starts a worker (None: what the system of its cells asks for).
+    `worker_bytes` are the bytes of each worker by its weights, `free_bytes` the limit for all together: where it is too
+    small, workers that the current cells do not need are stopped, the longest idle one first. `command` starts a worker
+    (None: the one for the system of its cells).
     """
 
     cells: tuple[Cell, ...]
     log: Log
     folder: Path
-    code_id: str
-    env_id: str
+    ids: RecordIds
     kept: Mapping[tuple[str, int], Record] = field(default_factory=dict)
     on_record: OnRecord = lambda record: None
     on_load: Callable[[Cell], None] = lambda cell: None
@@ -45,34 +43,35 @@ class Sweep:
     _needed: set[WeightsKey] = field(default_factory=set)
 
     def rounds(self, cells: Sequence[Cell] | None = None) -> Iterator[tuple[Record, ...]]:
-        """Run one round of some cells (None: of all) after the other, yielding each finished one's records.
+        """Run rounds of some cells (None: of all), yielding the records of each finished round.
 
         Records of the resumed run come before those of this session. Ends when every cell has failed; the caller
         decides when to stop before that.
         """
-        turns = tuple(self.cells if cells is None else cells)
-        keys = {cell.key for cell in turns}
+        cells = self.cells if cells is None else cells
+        keys = {cell.key for cell in cells}
         round_number = 0
         while True:
-            self._round(turns, round_number)
-            yield self._records_of(keys, round_number)
+            self._round(cells, round_number)
+            yield self._records_of(cells, round_number)
             if self._lost.issuperset(keys):
                 return
             round_number += 1
 
-    def _records_of(self, keys: Collection[str], round_number: int) -> tuple[Record, ...]:
+    def _records_of(self, cells: Sequence[Cell], round_number: int) -> tuple[Record, ...]:
         """The records of a round of these cells, each handed out once."""
-        kept = [record for (key, number), record in self.kept.items() if number == round_number and key in keys]
+        keys = dict.fromkeys(cell.key for cell in cells)
+        kept = [self.kept[key, round_number] for key in keys if (key, round_number) in self.kept]
         new = [record for record in self._new if record.cell in keys]
         self._new = [record for record in self._new if record.cell not in keys]
         return (*kept, *new)
 
     def set_aside(self, cell: Cell, outcome: Outcome, why: str) -> None:
-        """Record that a cell is not run at all, unless the resumed run says so already."""
+        """Record that a cell is not run at all, unless the resumed run has such a record."""
         self._lost.add(cell.key)
         known = self.kept.get((cell.key, 0))
         if known is None or (known.outcome, known.why) != (outcome, why):
-            self._keep(self._failure(cell, 0, outcome, why))
+            self._keep(new_record(cell, 0, self.ids, outcome, why))
 
     def close(self) -> None:
         """End all workers."""
@@ -84,19 +83,19 @@ class Sweep:
         self._needed = {cell.spec.weights_key for cell in cells}
         for cell in turn_order(cells, round_number):
             if cell.key not in self._lost and not self._has(cell, round_number):
-                self._keep(self._turn(cell, round_number))
+                self._keep(self._trial(cell, round_number))
 
     def _has(self, cell: Cell, round_number: int) -> bool:
         known = self.kept.get((cell.key, round_number))
         return known is not None and known.outcome.timed
 
-    def _turn(self, cell: Cell, round_number: int) -> Record:
+    def _trial(self, cell: Cell, round_number: int) -> Record:
         try:
-            logits = logits_file(self.folder, cell, self.cells, self.code_id)
-            return self._worker(cell).turn(cell, round_number, cell.spec.measure.turn_timeout_s, logits)
+            logits = logits_file(self.folder, cell, self.cells, self.ids.code_id)
+            return self._worker(cell).trial(cell, round_number, cell.spec.measure.turn_timeout_s, logits)
         except WorkerDied as died:
             self._workers.pop(cell.spec.weights_key, None)
-            return self._failure(cell, round_number, died.outcome, died.why)
+            return new_record(cell, round_number, self.ids, died.outcome, died.why)
 
     def _worker(self, cell: Cell) -> Worker:
         worker = self._workers.pop(cell.spec.weights_key, None)
@@ -118,28 +117,14 @@ class Sweep:
     def _start(self, cell: Cell) -> Worker:
         group = next(group for group in worker_groups(self.cells) if cell in group)
         served = tuple(other for other in group if other.key not in self._lost)
-        opened = Open(cells=served, code_id=self.code_id, env_id=self.env_id, sitting=uuid4().hex[:8])
+        opened = OpenSession(cells=served, ids=replace(self.ids, sitting=uuid4().hex[:8]))
         command = self.command or serve_command(cell.spec)
         return Worker.start(opened, self.folder / "worker.log", cell.spec.measure.load_timeout_s, command)
 
     def _keep(self, record: Record) -> None:
-        """A cell that failed sits out the rest of the sweep; resuming the run gives it another chance."""
+        """Log a record. A cell that failed is skipped for the rest of the sweep; a resumed run tries it again."""
         if not record.outcome.timed:
             self._lost.add(record.cell)
         self.log.append(record)
         self._new.append(record)
         self.on_record(record)
-
-    def _failure(self, cell: Cell, round_number: int, outcome: Outcome, why: str) -> Record:
-        return Record(
-            cell=cell.key,
-            label=cell.label,
-            round=round_number,
-            outcome=outcome,
-            why=why,
-            provenance="measured",
-            code_id=self.code_id,
-            env_id=self.env_id,
-            sitting="",
-            started=datetime.now(UTC).isoformat(timespec="seconds"),
-        )

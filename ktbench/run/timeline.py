@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from ktbench.engine.protocol import Unsupported
 from ktbench.host.timing_lock import timing
-from ktbench.run.messages import Open
+from ktbench.run.messages import OpenSession, RecordIds
 from ktbench.run.progress import loading
 from ktbench.run.worker import Worker, WorkerDied, serve_command
 from ktbench.sim.simulation import simulate
@@ -16,19 +16,21 @@ from ktbench.spec.timeline import Timeline
 
 
 def timeline_of(cell: Cell, machine: Environment, folder: Path) -> tuple[Timeline | None, str]:
-    """The timeline of a cell and "", or None and why there is none. Makes `folder`, which gets the worker's log."""
+    """The timeline of a cell and "", or None and the reason. Makes `folder`, which gets the worker's log."""
     return _simulated(cell, folder) if cell.spec.machine else _traced(cell, machine, folder)
 
 
 def _traced(cell: Cell, machine: Environment, folder: Path) -> tuple[Timeline | None, str]:
-    opened = Open(cells=(cell,), code_id=machine.code_id, env_id=machine.env_id, sitting=uuid4().hex[:8])
+    ids = RecordIds(code_id=machine.code_id, env_id=machine.env_id, sitting=uuid4().hex[:8])
     limits, worker = cell.spec.measure, None
     try:
         with timing("trace", folder.name):
             folder.mkdir(parents=True)
             loading(cell)
             command = serve_command(cell.spec)
-            worker = Worker.start(opened, folder / "worker.log", limits.load_timeout_s, command)
+            worker = Worker.start(
+                OpenSession(cells=(cell,), ids=ids), folder / "worker.log", limits.load_timeout_s, command
+            )
             return worker.timeline(cell, limits.turn_timeout_s), ""
     except Unsupported as error:
         return None, f"UNSUPPORTED: {error}"

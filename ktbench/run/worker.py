@@ -1,4 +1,4 @@
-"""The parent's handle on one worker process. The parent sleeps in `select` while the worker works."""
+"""The parent's handle on one worker process. The parent sleeps in `select` while the worker runs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ import msgspec
 
 from ktbench.engine.protocol import Unsupported
 from ktbench.host.software import find_peer
-from ktbench.run.child import OomCount, killed_reason, oom_count
-from ktbench.run.messages import Answer, Open, Task, Trace, Turn, encoded
+from ktbench.run.child import OomCount, ending_of, oom_count
+from ktbench.run.messages import OpenSession, Response, TraceRequest, TrialRequest, WorkerRequest, encoded
 from ktbench.spec.errors import error_text
 from ktbench.spec.peers import BY_NAME
 from ktbench.spec.record import Cell, Outcome, Record
@@ -47,12 +47,11 @@ def serve_command(spec: RunSpec) -> Sequence[str]:
 
 _GRACE_S = 5.0
 # After SIGTERM, before SIGKILL.
-_LAST_WORDS_S = 2.0
-_OUT_OF_MEMORY = ("MemoryError", "bad_alloc", "annot allocate memory", "out of memory")
+_TERMINATE_S = 2.0
 
 
 class WorkerDied(Exception):
-    """The worker ended or was ended before it answered."""
+    """The worker ended or was killed before it responded."""
 
     def __init__(self, outcome: Outcome, why: str) -> None:
         super().__init__(why)
@@ -61,19 +60,19 @@ class WorkerDied(Exception):
 
 @dataclass(kw_only=True)
 class Worker:
-    """A running worker. Use `start`, then `turn` and `timeline` as often as needed, then `stop`."""
+    """A running worker. Use `start`, then `trial` and `timeline` as often as needed, then `stop`."""
 
     process: subprocess.Popen[bytes]
-    answers: int
+    responses: int
     log: Path
     oom_before: OomCount
     _pending: bytes = b""
 
     @classmethod
-    def start(cls, opened: Open, log: Path, timeout_s: float, command: Sequence[str]) -> Worker:
-        """Start a process, have it load the weights of `opened.cells`, and wait until it is ready.
+    def start(cls, opened: OpenSession, log: Path, timeout_s: float, command: Sequence[str]) -> Worker:
+        """Start a process that loads the weights of `opened.cells`, and wait until it is ready.
 
-        What it prints goes to the file `log`. Raises WorkerDied.
+        Its output goes to the file `log`. Raises WorkerDied.
         """
         reading, writing = os.pipe()
         try:
@@ -83,43 +82,43 @@ class Worker:
             raise WorkerDied(Outcome.CRASHED, f"the worker could not be started: {error_text(error)}") from None
         finally:
             os.close(writing)
-        worker = cls(process=process, answers=reading, log=log, oom_before=oom_count())
-        if why := worker._ask(opened, timeout_s, "loading").unsupported:
+        worker = cls(process=process, responses=reading, log=log, oom_before=oom_count())
+        if why := worker._request(opened, timeout_s, "loading").unsupported:
             worker.stop()
             raise WorkerDied(Outcome.UNSUPPORTED, why)
         return worker
 
-    def turn(self, cell: Cell, round_number: int, timeout_s: float, logits: Path | None = None) -> Record:
-        """The record of one turn; `logits` is the file that the logits of its group are in. Raises WorkerDied."""
-        asked = Turn(cell=cell, round=round_number, logits=None if logits is None else str(logits))
-        record = self._ask(asked, timeout_s, "the turn").record
+    def trial(self, cell: Cell, round_number: int, timeout_s: float, logits: Path | None = None) -> Record:
+        """The record of one trial; `logits` is the file with the logits of its group. Raises WorkerDied."""
+        request = TrialRequest(cell=cell, round=round_number, logits=None if logits is None else str(logits))
+        record = self._request(request, timeout_s, "the trial").record
         if record is None:
-            raise WorkerDied(Outcome.CRASHED, "the worker answered without a record")
+            raise WorkerDied(Outcome.CRASHED, "the worker responded without a record")
         return record
 
     def timeline(self, cell: Cell, timeout_s: float) -> Timeline:
-        """What the roles do in one step of a cell. Raises Unsupported, WorkerDied."""
-        answer = self._ask(Trace(cell=cell), timeout_s, "the trace")
-        if answer.timeline is None:
-            raise Unsupported(answer.unsupported or "the worker answered without a timeline")
-        return answer.timeline
+        """The timeline of one step of a cell. Raises Unsupported, WorkerDied."""
+        response = self._request(TraceRequest(cell=cell), timeout_s, "the trace")
+        if response.timeline is None:
+            raise Unsupported(response.unsupported or "the worker responded without a timeline")
+        return response.timeline
 
     def stop(self) -> None:
-        """End the process: it leaves when its input closes, and is killed when it does not."""
+        """End the process: it exits when its input closes, or is killed after a while."""
         _close(self.process.stdin)
         try:
             self.process.wait(_GRACE_S)
         except subprocess.TimeoutExpired:
             self._kill()
-        if self.answers >= 0:
-            os.close(self.answers)
-            self.answers = -1
+        if self.responses >= 0:
+            os.close(self.responses)
+            self.responses = -1
 
-    def _ask(self, message: Open | Task, timeout_s: float, doing: str) -> Answer:
+    def _request(self, message: OpenSession | WorkerRequest, timeout_s: float, doing: str) -> Response:
         deadline = monotonic() + timeout_s
         try:
             self._send(encoded(message), deadline)
-            answer = msgspec.json.decode(self._line(deadline), type=Answer)
+            response = msgspec.json.decode(self._line(deadline), type=Response)
         except BrokenPipeError:
             raise self._died(doing) from None
         except TimeoutError:
@@ -129,15 +128,15 @@ class Worker:
         except msgspec.MsgspecError as error:
             self._kill()
             self.stop()
-            raise WorkerDied(Outcome.CRASHED, f"{doing}: the worker's answer is none: {error}") from None
-        if answer.no_memory:
+            raise WorkerDied(Outcome.CRASHED, f"{doing}: invalid response of the worker: {error}") from None
+        if response.no_memory:
             self.stop()
-            raise WorkerDied(Outcome.NO_MEMORY, f"{doing}: {answer.no_memory}")
+            raise WorkerDied(Outcome.NO_MEMORY, f"{doing}: {response.no_memory}")
         self.oom_before = oom_count()
-        return answer
+        return response
 
     def _send(self, message: bytes, deadline: float) -> None:
-        """A worker that does not read cannot make its parent wait. Raises BrokenPipeError, TimeoutError."""
+        """Write without blocking on a worker that does not read. Raises BrokenPipeError, TimeoutError."""
         assert self.process.stdin is not None
         pipe, left = self.process.stdin.fileno(), memoryview(message)
         while left:
@@ -146,11 +145,11 @@ class Worker:
             left = left[os.write(pipe, left) :]
 
     def _line(self, deadline: float) -> bytes:
-        """The next message. Raises BrokenPipeError where none will come, TimeoutError."""
+        """The next message. Raises BrokenPipeError where the worker has ended, TimeoutError."""
         while b"\n" not in self._pending:
-            if not select.select([self.answers], [], [], max(0.0, deadline - monotonic()))[0]:
+            if not select.select([self.responses], [], [], max(0.0, deadline - monotonic()))[0]:
                 raise TimeoutError
-            chunk = os.read(self.answers, 1 << 16)
+            chunk = os.read(self.responses, 1 << 16)
             if not chunk:
                 raise BrokenPipeError
             self._pending += chunk
@@ -159,32 +158,20 @@ class Worker:
 
     def _died(self, doing: str) -> WorkerDied:
         self.stop()
-        said = _last_line(self.log)
-        outcome, why = self._ending(self.process.returncode, said)
+        outcome, why = ending_of(self.process.returncode, _last_line(self.log), self.oom_before)
         return WorkerDied(outcome, f"{doing}: the worker {why} (see {self.log.name})")
 
-    def _ending(self, code: int | None, said: str) -> tuple[Outcome, str]:
-        """How the process ended, by its exit code and the last line that it said."""
-        if code == -signal.SIGKILL:
-            no_memory, by = killed_reason(self.oom_before, oom_count())
-            return (Outcome.NO_MEMORY if no_memory else Outcome.CRASHED), f"was ended by {by}"
-        outcome = Outcome.NO_MEMORY if any(words in said for words in _OUT_OF_MEMORY) else Outcome.CRASHED
-        if code is None:
-            return outcome, "answers no more and cannot be ended"
-        ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
-        return outcome, f"{ended}: {said}" if code >= 0 or outcome is Outcome.NO_MEMORY else ended
-
     def _kill(self) -> None:
-        """The worker leads a session of its own, so whatever it started ends with it, whether it listens or not."""
-        for number, patience_s in ((signal.SIGTERM, _LAST_WORDS_S), (signal.SIGKILL, _GRACE_S)):
+        """Kill the worker's process group: it leads its own session, so that everything it started ends with it."""
+        for number, patience_s in ((signal.SIGTERM, _TERMINATE_S), (signal.SIGKILL, _GRACE_S)):
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
-            with suppress(subprocess.TimeoutExpired):  # one that a driver holds in the kernel does not even get SIGKILL
+            with suppress(subprocess.TimeoutExpired):  # a process blocked in a driver does not react to SIGKILL
                 self.process.wait(patience_s)
 
 
-def _started(command: Sequence[str], log: Path, answers: int) -> subprocess.Popen[bytes]:
-    """A process with a session of its own, that no message can block. Raises OSError."""
+def _started(command: Sequence[str], log: Path, responses: int) -> subprocess.Popen[bytes]:
+    """A process with its own session and a non-blocking input. Raises OSError."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             command,
@@ -192,7 +179,7 @@ def _started(command: Sequence[str], log: Path, answers: int) -> subprocess.Pope
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
-            pass_fds=(answers,),
+            pass_fds=(responses,),
             start_new_session=True,
         )
     assert process.stdin is not None

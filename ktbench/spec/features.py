@@ -82,7 +82,7 @@ FEATURES: tuple[Feature, ...] = (
     Feature(
         name="packed_dense",
         letter="l",
-        title="lean device role: packed linear layers, recorded steps",
+        title="packed dense layers and recorded steps on the device role",
         off=False,
         requires=("avx512", "amx"),
         counter="linear_calls",

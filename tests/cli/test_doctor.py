@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from ktbench.cli import doctor
-from ktbench.cli.doctor import _split
+from ktbench.cli.doctor import _default_split
 from ktbench.host import software
 from ktbench.host.software import FoundPeer
 from ktbench.spec.peers import PEERS, Peer, PeerSpec
@@ -22,7 +22,7 @@ from ktbench.spec.peers import PEERS, Peer, PeerSpec
     ],
 )
 def test_says_which_cores_the_roles_get(cpus: tuple[int, ...], says: str) -> None:
-    assert _split(cpus) == says
+    assert _default_split(cpus) == says
 
 
 def lines_of_peers() -> dict[str, str]:

@@ -47,7 +47,7 @@ def test_what_was_measured_is_kept_and_the_rest_is_measured_once(tmp_path: Path,
     assert sweep.returncode == code
     kept = read_run(tmp_path / "runs/ended").records
     if number == signal.SIGINT:
-        assert said.splitlines()[-1].endswith("the same command with resume=ended goes on")
+        assert said.splitlines()[-1].endswith("the same command with resume=ended continues")
     resumed = subprocess.run(
         command("resume=ended"),
         cwd=tmp_path,

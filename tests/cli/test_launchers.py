@@ -45,7 +45,7 @@ def test_simulated_cells_are_spread_and_come_back(tmp_path: Path, launcher: str)
     run = read_run(tmp_path / "runs/spread")
     assert ended(run) == {Outcome.OK} and len(run.records) == 4
     assert len(list((tmp_path / "runs/spread/nodes").glob("001-*/log.jsonl"))) == 2
-    assert "2 of 2 shares go to" in done.stderr
+    assert "2 of 2 shards are launched with" in done.stderr
 
 
 @pytest.mark.skipif(find_spec("ktbench._kernels") is None, reason="the kernel extension is not built")

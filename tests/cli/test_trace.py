@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ktbench.cli import trace
-from ktbench.run.messages import Open
+from ktbench.run.messages import OpenSession
 from ktbench.run.worker import SERVE, Worker
 from ktbench.spec.errors import RequestError
 
@@ -28,7 +28,7 @@ def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Verb:
     start = Worker.start
 
     def run(script: str, *words: str) -> int:
-        def start_fake(opened: Open, log: Path, timeout_s: float, command: Sequence[str]) -> Worker:
+        def start_fake(opened: OpenSession, log: Path, timeout_s: float, command: Sequence[str]) -> Worker:
             assert command == SERVE
             return start(opened, log, timeout_s, (sys.executable, str(FAKE), json.dumps({"base": script})))
 

@@ -112,7 +112,7 @@ def test_presets_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     ("words", "says"),
     [
         (("what_if.target=20",), "what_if.target: needs a price list, what_if=PRICES.yaml"),
-        (("what_if=LIST",), "what_if.target=: must be a number of tokens/s above 0"),
+        (("what_if=LIST",), "what_if: needs what_if.target=N"),
         (("what_if=LIST", "what_if.target=fast"), "what_if.target=fast: must be a number"),
         (("what_if=LIST", "what_if.target=-1"), "what_if.target=-1: must be a number"),
         (("what_if=LIST", "what_if.target=nan"), "what_if.target=nan: must be a number"),

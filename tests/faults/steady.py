@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+from ktbench.run.messages import OpenSession
 from ktbench.run.serve import serve
+from ktbench.run.session import Session
 from ktbench.spec.run_spec import RunSpec
 from tests.fake import FakeRoofs, FakeSystem
 
@@ -134,16 +136,16 @@ def _work(scripts: Mapping[str, str], log: Path, requests: int, answers: int) ->
         for number in {*_open_files()} - {requests, answers}:
             os.close(number)
         sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
-        with os.fdopen(answers, "wb") as said:
-            code = serve(partial(_system, scripts), lambda specs: FakeRoofs(), os.fdopen(requests, "rb"), said)
+        with os.fdopen(answers, "wb") as responses:
+            code = serve(partial(_session, scripts), os.fdopen(requests, "rb"), responses)
     except BaseException as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
     finally:
         os._exit(code)
 
 
-def _system(scripts: Mapping[str, str], specs: object) -> SteadySystem:
-    return SteadySystem(scripts)
+def _session(scripts: Mapping[str, str], opened: OpenSession) -> Session:
+    return Session(system=SteadySystem(scripts), roofs=FakeRoofs(), ids=opened.ids)  # type: ignore[arg-type]
 
 
 def forked_worker(scripts: Mapping[str, str]) -> Callable[[object, Path, int], Forked]:

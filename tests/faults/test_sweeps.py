@@ -17,7 +17,7 @@ RANDOM = Random(7)
 FAULTS: dict[str, tuple[Callable[[Path, Undisturbed], Finding], str]] = {
     "kill": (lambda folder, alone: killed_any_time(folder, alone, RANDOM, 6), ""),
     "torn": (lambda folder, alone: killed_while_writing(folder, alone, RANDOM, 10), ""),
-    "interrupt": (interrupted, "the same command with resume=hurt goes on"),
+    "interrupt": (interrupted, "the same command with resume=hurt continues"),
     "half": (lambda folder, alone: half_lines(folder, alone, RANDOM, 20), ""),
     "bits": (lambda folder, alone: flipped_bits(folder, alone, RANDOM, 60, 1), "the line was changed after it was"),
     "full": (lambda folder, alone: full_disk(folder, alone, RANDOM, 3), "is not kept, all before it is; make the disk"),
@@ -27,7 +27,7 @@ FAULTS: dict[str, tuple[Callable[[Path, Undisturbed], Finding], str]] = {
     "two": (two_sweeps, " is writing to this run; wait until it has ended"),
 }
 SAYS = {
-    "deaf": "the turn took more than 3 s",
+    "deaf": "the trial took more than 3 s",
     "eats": "the turn: out of memory",
     "killed": "the turn: the worker was ended by SIGKILL",
     "dies": "the turn: the worker was ended by SIGSEGV",

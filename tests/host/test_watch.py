@@ -25,10 +25,10 @@ MIB = 2**20
 
 def test_what_is_seen_of_a_turn_here_survives_the_log() -> None:
     watch = MachineWatch((0,), open_meters())
-    watch.turn()
+    watch.begin_trial()
     with watch.steps():
         kept = bytearray(2**24)
-    conduct = watch.conduct()
+    conduct = watch.metrics()
     assert conduct is not None
     assert len(kept) == 2**24
     assert conduct.disturbance.seconds > 0
@@ -39,8 +39,8 @@ def test_what_is_seen_of_a_turn_here_survives_the_log() -> None:
 
 def test_no_steps_nothing_seen() -> None:
     watch = MachineWatch((0,), open_meters())
-    watch.turn()
-    assert watch.conduct() is None
+    watch.begin_trial()
+    assert watch.metrics() is None
 
 
 def metered(*readings: float | OSError, range_j: float | None = None) -> Meters:
@@ -62,10 +62,10 @@ def beside_a_gpu(meters: Meters) -> Meters:
 
 def watched(meters: Meters, root: Path) -> SystemMetrics:
     watch = MachineWatch((0,), meters, root)
-    watch.turn()
+    watch.begin_trial()
     with watch.steps():
         pass
-    conduct = watch.conduct()
+    conduct = watch.metrics()
     assert conduct is not None
     return conduct
 

@@ -1,7 +1,5 @@
 """Expert id -1 stands for no expert: its slot is left out, and a token without any expert gets zeros."""
 
-import ctypes
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,7 +8,7 @@ from numpy.typing import NDArray
 
 from ktbench import _kernels
 from tests.kernels.arithmetic import accepts
-from tests.kernels.layers import Batch, Bits, Case, case, forward, garbage, submit
+from tests.kernels.layers import Batch, Bits, Call, Case, case, forward, garbage, submit
 from tests.kernels.tables import PRECISIONS, kernels
 
 NAN = 0x7FC0
@@ -22,17 +20,9 @@ def drawn(of: Case, ids_tk: NDArray[np.int64]) -> Batch:
 
 
 def through(face: str, moe: _kernels.MoE, batch: Batch) -> Bits:
-    out = garbage(batch)
-    made = getattr(moe, face)(batch.x_th, batch.ids_tk, batch.gates_tk, out, isa="reference")
-    if face == "host_call":
-        for address in (made.submit, made.wait):
-            ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)(made.data)
-        made.check()
-    elif face == "prepare":
-        made.forward()
-    elif face == "submit":
-        made.wait()
-    return out
+    if face == "forward":
+        return forward(moe, batch, isa="reference")
+    return Call(face, moe, batch, isa="reference").run()
 
 
 ids = st.lists(st.lists(st.integers(-1, 3), min_size=3, max_size=3), min_size=1, max_size=9)

@@ -1,4 +1,4 @@
-"""submit and wait: calls of a team run in the order of their submission, whoever waits, or nobody."""
+"""Calls submitted and waited for, in order of submission: from Python and as C functions for cudaLaunchHostFunc."""
 
 import gc
 import itertools
@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 
 from ktbench import _kernels
 from tests.command import python_output
-from tests.kernels.layers import Batch, Case, case, forward, garbage, submit, together
+from tests.kernels.layers import Batch, Call, Case, case, forward, garbage, submit, together
 from tests.kernels.tables import PRECISIONS, kernels
+
+FORMS = ["submit", "prepare", "host_call"]
 
 
 @pytest.fixture
@@ -75,17 +77,6 @@ def halves(batch: Batch) -> tuple[Batch, Batch]:
     return tuple(replace(batch, ids_tk=np.where(kept, batch.ids_tk, -1)) for kept in (first, ~first))
 
 
-def test_done_is_known_without_waiting(cpus, of):
-    moe = _kernels.MoE(of.packed, _kernels.ThreadPool((cpus * 2)[:2], 100, own=True))
-    out = garbage(of.batch)
-    ticket = submit(moe, of.batch, out, isa="reference")
-    while not ticket.done:
-        pass
-    assert (out == forward(moe, of.batch, isa="reference")).all()
-    ticket.wait()
-    assert ticket.done
-
-
 def test_nothing_is_done_before_somebody_waits_where_callers_work(cpus, of):
     moe = _kernels.MoE(of.packed, _kernels.ThreadPool((cpus * 2)[:2], 100))
     tickets = [submit(moe, of.batch, garbage(of.batch), isa="reference") for _ in range(3)]
@@ -116,14 +107,87 @@ def test_fifty_thousand_submits_leave_nothing_behind(cpus):
     assert moe.counters()["flops"] == 52_000 * 4 * 6 * 64 * 64
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("precision", "isa"), kernels())
-def test_a_ticket_brings_what_forward_computes(precision, isa, team):
+def test_each_call_computes_what_its_arrays_hold_then(precision, isa, form, team):
     of = case(precision, (4, 64, 64), 6, 2)
     moe = _kernels.MoE(of.packed, team)
     for dynamic in (False, True):
-        out = garbage(of.batch)
-        submit(moe, of.batch, out, isa=isa, dynamic=dynamic).wait()
-        assert (out == forward(moe, of.batch, isa=isa, dynamic=dynamic)).all()
+        call = Call(form, moe, of.batch, isa=isa, dynamic=dynamic)
+        for shift in range(3):
+            call.batch.x_th[:] = np.roll(call.batch.x_th, shift, 0)
+            call.batch.ids_tk[:] = (call.batch.ids_tk + shift) % 4
+            call.batch.gates_tk[:] *= 0.5
+            call.out[:] = garbage(call.batch)
+            (call.made.forward if form == "prepare" and shift == 1 else call.run)()
+            assert (call.out == call.expected()).all()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_routing_is_read_before_submit_returns(team, of, form):
+    call = Call(form, _kernels.MoE(of.packed, team), of.batch, isa="reference")
+    expected = call.expected()
+    call.submit()
+    call.batch.ids_tk[:], call.batch.gates_tk[:] = 99, np.nan
+    call.wait()
+    assert (call.out == expected).all()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_call_keeps_arrays_operator_and_team_alive_and_waits_when_dropped(cpus, of, form):
+    for own in (False, True):
+        call = Call(
+            form, _kernels.MoE(of.packed, _kernels.ThreadPool((cpus * 2)[:2], 10, own=own)), of.batch, isa="reference"
+        )
+        expected, alive = call.expected(), weakref.ref(call.batch.x_th)
+        call.submit()
+        del call.batch, call.moe
+        gc.collect()
+        assert alive() is not None
+        del call.made
+        right = call.out.copy()
+        assert alive() is None and (right == expected).all()
+
+
+@pytest.mark.parametrize(("form", "waiting"), [("submit", 4), ("prepare", 3), ("host_call", 1)])
+def test_other_threads_may_submit_and_wait(team, of, form, waiting):
+    call, seen = Call(form, _kernels.MoE(of.packed, team), of.batch, isa="reference"), []
+    expected = call.expected()
+    for _ in range(20):
+        call.out[:] = garbage(of.batch)
+        together(lambda _: call.submit(), 1)
+        together(lambda _: (call.wait(), seen.append(call.out.copy())), waiting)
+    assert len(seen) == 20 * waiting and all((out == expected).all() for out in seen)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_wrong_id_is_refused_and_the_next_call_runs(team, of, form):
+    call = Call(form, _kernels.MoE(of.packed, team), of.batch, isa="reference")
+    call.batch.ids_tk[2, 1] = 4
+    for _ in range(2):
+        with pytest.raises(IndexError, match=r"expert id 4 of token 2 is not in 0\.\.3"):
+            call.run()
+    if form == "prepare":
+        with pytest.raises(IndexError, match=r"expert id 4 of token 2 is not in 0\.\.3"):
+            call.made.forward()
+    elif form == "host_call":
+        call.made.check()
+    assert (call.out == garbage(of.batch)).all(), "nothing was computed"
+    call.batch.ids_tk[2, 1] = 3
+    assert (call.run() == call.expected()).all()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("form", ["submit", "prepare"])
+def test_done_needs_no_wait_where_the_pool_is_its_own(cpus, of, form, threads):
+    moe = _kernels.MoE(of.packed, _kernels.ThreadPool((cpus * 2)[:threads], 50, own=True))
+    call = Call(form, moe, of.batch, isa="reference")
+    call.submit()
+    while not call.made.done:
+        pass
+    assert (call.out == call.expected()).all()
+    call.wait()
+    assert call.made.done
 
 
 def test_waiting_twice_is_waiting_once(team, of):
@@ -133,49 +197,6 @@ def test_waiting_twice_is_waiting_once(team, of):
     flops = moe.counters()["flops"]
     ticket.wait()
     assert moe.counters()["flops"] == flops
-
-
-def test_dropping_a_ticket_waits(team, of):
-    moe = _kernels.MoE(of.packed, team)
-    out = garbage(of.batch)
-    ticket = submit(moe, of.batch, out, isa="reference")
-    del ticket
-    right = out.copy()
-    assert (right == forward(moe, of.batch, isa="reference")).all()
-
-
-def test_a_ticket_keeps_arrays_operator_and_team_alive(cpus, of):
-    expected = forward(_kernels.MoE(of.packed, _kernels.ThreadPool(cpus[:1], 0)), of.batch, isa="reference")
-    for own in (False, True):
-        x, out = of.batch.x_th.copy(), garbage(of.batch)
-        alive = weakref.ref(x)
-        moe = _kernels.MoE(of.packed, _kernels.ThreadPool((cpus * 2)[:2], 10, own=own))
-        ticket = submit(moe, Batch(x, of.batch.ids_tk.copy(), of.batch.gates_tk.copy()), out, isa="reference")
-        del x, moe
-        gc.collect()
-        assert alive() is not None
-        ticket.wait()
-        assert (out == expected).all()
-        del ticket
-        assert alive() is None
-
-
-def test_routing_is_read_before_submit_returns(team, of):
-    moe = _kernels.MoE(of.packed, team)
-    ids, gates, out = of.batch.ids_tk.copy(), of.batch.gates_tk.copy(), garbage(of.batch)
-    ticket = submit(moe, Batch(of.batch.x_th, ids, gates), out, isa="reference")
-    ids[:], gates[:] = 99, np.nan
-    ticket.wait()
-    assert (out == forward(moe, of.batch, isa="reference")).all()
-
-
-def test_another_thread_may_wait(team, of):
-    moe = _kernels.MoE(of.packed, team)
-    outs = [garbage(of.batch) for _ in range(4)]
-    tickets = [submit(moe, of.batch, out, isa="reference") for out in outs]
-    together(lambda index: tickets[index].wait(), 4)
-    expected = forward(moe, of.batch, isa="reference")
-    assert all((out == expected).all() for out in outs)
 
 
 @pytest.mark.parametrize(("precision", "isa"), kernels("bf16", "int8"))
@@ -196,15 +217,84 @@ def test_two_python_threads_submit_at_once(precision, isa, team):
     assert not wrong
 
 
-def test_a_wrong_call_is_refused_at_once_and_the_next_one_runs(team, of):
+def test_two_calls_interleave_as_graph_nodes_do(team, of):
     moe = _kernels.MoE(of.packed, team)
-    ids = of.batch.ids_tk.copy()
-    ids[3, 1] = 4
-    with pytest.raises(IndexError, match=r"expert id 4 of token 3 is not in 0\.\.3"):
-        submit(moe, Batch(of.batch.x_th, ids, of.batch.gates_tk), garbage(of.batch), isa="reference")
-    out = garbage(of.batch)
-    submit(moe, of.batch, out, isa="reference").wait()
-    assert (out == forward(moe, of.batch, isa="reference")).all()
+    first, second = (Call("host_call", moe, of.batch, isa="reference") for _ in range(2))
+    second.batch.x_th[:] = np.roll(of.batch.x_th, 1, 0)
+    for host in (first, second):
+        host.submit()
+    for host in (first, second):
+        host.wait()
+        assert (host.out == host.expected()).all()
+
+
+def test_submitting_again_waits_for_the_call_before(team, of):
+    moe = _kernels.MoE(of.packed, team)
+    host = Call("host_call", moe, of.batch, isa="reference")
+    for _ in range(5):
+        host.submit()
+    host.wait()
+    assert (host.out == host.expected()).all()
+
+
+def test_waiting_before_submitting_is_an_error(team, of):
+    host = Call("host_call", _kernels.MoE(of.packed, team), of.batch, isa="reference")
+    with pytest.raises(RuntimeError, match="wait before submit"):
+        host.wait()
+
+
+def test_too_few_threads_for_the_domains_is_an_error(cpus):
+    split = case("bf16", (2, 64, 128), 3, 1, domains=2)
+    moe = _kernels.MoE(split.packed, _kernels.ThreadPool(cpus[:1], 0))
+    host = Call("host_call", moe, split.batch, isa="reference", numa=True)
+    host.submit()
+    with pytest.raises(ValueError, match="2 domains need as many threads"):
+        host.made.check()
+
+
+def test_one_call_at_most_is_outstanding(team, of):
+    own = Call("prepare", _kernels.MoE(of.packed, team), of.batch, isa="reference")
+    own.made.submit()
+    for again in (own.made.submit, own.made.forward):
+        with pytest.raises(RuntimeError, match="the call before has not been waited for"):
+            again()
+    own.made.wait()
+    assert (own.out == own.expected()).all()
+    own.made.forward()
+
+
+def test_waiting_for_nothing_returns(team, of):
+    own = Call("prepare", _kernels.MoE(of.packed, team), of.batch, isa="reference")
+    own.made.wait()
+    assert own.made.done and (own.out == garbage(of.batch)).all()
+    own.made.forward()
+    own.made.wait()
+    assert own.made.done
+
+
+@settings(max_examples=25, deadline=None)
+@given(steps=st.lists(st.tuples(st.integers(0, 4), st.sampled_from(["submit", "wait", "forward"])), max_size=40))
+def test_any_interleaving_is_refused_or_right(team, steps):
+    of = case("int8", (4, 64, 64), 6, 2)
+    moe = _kernels.MoE(of.packed, team)
+    owns = [
+        Call("prepare", moe, Batch(np.roll(of.batch.x_th, i, 0), of.batch.ids_tk, of.batch.gates_tk), isa="reference")
+        for i in range(5)
+    ]
+    expected, outstanding = [own.expected() for own in owns], set[int]()
+    for which, step in steps:
+        own = owns[which]
+        if step != "wait" and which in outstanding:
+            with pytest.raises(RuntimeError):
+                getattr(own.made, step)()
+            continue
+        getattr(own.made, step)()
+        (outstanding.add if step == "submit" else outstanding.discard)(which)
+        if step != "submit" and not np.array_equal(own.out, garbage(of.batch)):
+            assert (own.out == expected[which]).all()
+            own.out[:] = garbage(of.batch)
+    for own in owns:
+        own.made.wait()
 
 
 def test_what_a_thread_of_the_team_throws_comes_back_to_the_waiter():

@@ -20,6 +20,7 @@ from ktbench.engine.load import load
 from ktbench.engine.protocol import HostRole, System, Unsupported
 from ktbench.engine.workload.routing import prompt_ids
 from ktbench.peers.transformers.system import PlainTransformers, open_transformers
+from ktbench.run.messages import RecordIds
 from ktbench.run.session import Session
 from ktbench.spec.peers import IMPLEMENTATIONS, PeerSpec
 from ktbench.spec.record import Cell, Outcome, Record
@@ -84,8 +85,8 @@ def by_hand(network: PreTrainedModel, work: WorkloadSpec, implementation: str) -
 
 
 def turn(system: System, run_spec: RunSpec) -> Record:
-    session = Session(system=system, roofs=FakeRoofs(), code_id="code", env_id="env", sitting="here")
-    return session.turn(Cell(label=run_spec.label, spec=run_spec, spec_id=spec_id(run_spec)), 0)
+    session = Session(system=system, roofs=FakeRoofs(), ids=RecordIds(code_id="code", env_id="env", sitting="here"))
+    return session.trial(Cell(label=run_spec.label, spec=run_spec, spec_id=spec_id(run_spec)), 0)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -300,7 +300,7 @@ def scores_of(run: Run, label: str) -> dict[str, dict[str, float]]:
     """Scores by task and question straight from the log."""
     cell = next(cell for cell in run.header.cells if cell.label == label)
     found: dict[str, dict[str, float]] = {}
-    for one in run.scored:
+    for one in run.sample_results:
         if one.cell == cell.key and one.value is not None:
             found.setdefault(one.task, {})[one.question] = one.value
     return found

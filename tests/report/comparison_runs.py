@@ -31,7 +31,7 @@ def kept(run: Run) -> Run:
     """A changed run, written in place of what its folder holds."""
     (run.folder / "log.jsonl").unlink()
     log = Log(run.folder)
-    log.append(run.header, *run.environments, *run.published, *run.scored, *run.asked, *run.records)
+    log.append(run.header, *run.environments, *run.published, *run.sample_results, *run.task_results, *run.records)
     log.close()
     return read_run(run.folder)
 

@@ -85,7 +85,7 @@ def test_conditions_say_how_questions_were_put(tmp_path: Path) -> None:
 
 def test_answers_by_likelihood_are_said_not_to_feel_deferral(tmp_path: Path) -> None:
     run = replace(SMALL, arms=(BASE, deferring(2)), questions=4).write(tmp_path)
-    run = told(run, *(replace(one, tokens=None) for one in run.scored if one.task == "math_1"))
+    run = told(run, *(replace(one, tokens=None) for one in run.sample_results if one.task == "math_1"))
     said = accuracy_table(run, accuracy_rows(run)).conditions
     assert "Deferral acts in decode steps, never in prefill; not for math_1, where nothing is decoded." in said
     assert any(sentence == "Questions (math_1): 0-shot." for sentence in said)
@@ -94,7 +94,7 @@ def test_answers_by_likelihood_are_said_not_to_feel_deferral(tmp_path: Path) -> 
 def test_known_answers_are_told_from_computed_ones(tmp_path: Path) -> None:
     run = replace(SMALL, arms=(BASE,), questions=4).write(tmp_path)
     log = Log(run.folder)
-    log.append(*(replace(end, cached=4) for end in run.asked))
+    log.append(*(replace(end, cached=4) for end in run.task_results))
     log.close()
     assert "48 of 48 requests answered from the cache" in accuracy_rows(read_run(run.folder))[0].evidence
 
@@ -113,10 +113,10 @@ def test_the_page_of_several_parts_keeps_their_grids(tmp_path: Path) -> None:
     (part,) = run.header.parts
     parts = tuple(replace(part, name=name, title=f"Part {name}") for name in ("one", "other"))
     cells = tuple(replace(cell, part=part.name) for part in parts for cell in run.header.cells)
-    scored = tuple(replace(one, cell=f"{one.cell}-{part.name}") for part in parts for one in run.scored)
-    asked = tuple(replace(one, cell=f"{one.cell}-{part.name}") for part in parts for one in run.asked)
+    scored = tuple(replace(one, cell=f"{one.cell}-{part.name}") for part in parts for one in run.sample_results)
+    asked = tuple(replace(one, cell=f"{one.cell}-{part.name}") for part in parts for one in run.task_results)
     header = replace(run.header, parts=parts, cells=cells)
-    run = replace(run, header=header, scored=scored, asked=asked)
+    run = replace(run, header=header, sample_results=scored, task_results=asked)
     files = {path.name: path.read_text() for path in write_report(run, ["md"])}
     assert [*files] == ["accuracy.md", "accuracy-one.md", "accuracy-other.md"]
     assert files["accuracy.md"] == page_of(run)
@@ -124,7 +124,7 @@ def test_the_page_of_several_parts_keeps_their_grids(tmp_path: Path) -> None:
 
 
 def test_a_part_that_asks_nothing_is_as_before(small: Run) -> None:
-    with pytest.raises(AssertionError, match="asks no suite"):
+    with pytest.raises(AssertionError, match="evaluates no suite"):
         accuracy_rows(replace(small, header=replace(small.header, suite=None)))
 
 

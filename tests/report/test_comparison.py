@@ -55,7 +55,7 @@ def test_what_is_slower_faster_and_the_same_is_found(slowed: Comparison) -> None
     held = cell_of(slowed, "+v").held
     assert held is not None and held.speedup is not None
     assert held.speedup.low < 1 / 1.25 < held.speedup.high
-    assert (held.method, held.turns) == ("unpaired", (12, 12))
+    assert (held.method, held.trials) == ("unpaired", (12, 12))
     assert slowed.is_worse
 
 
@@ -116,7 +116,7 @@ def test_too_few_turns_are_unsure_and_say_so(tmp_path: Path) -> None:
     before = run_of(tmp_path, "before", rounds=3)
     comparison = compare_runs(before, run_of(tmp_path, "after", arms=SLOWED, begun_s=HOUR_S, rounds=3))
     assert set(verdicts(comparison).values()) == {Verdict.UNSURE}
-    assert "too few turns for an interval of 95%, four in each run are enough" in cell_of(comparison, "+v").why
+    assert "too few trials for an interval of 95%, four in each run are enough" in cell_of(comparison, "+v").why
 
 
 def test_only_turns_with_the_cores_in_the_same_place_are_compared(tmp_path: Path) -> None:
@@ -124,10 +124,10 @@ def test_only_turns_with_the_cores_in_the_same_place_are_compared(tmp_path: Path
     mixed = run_of(tmp_path, "mixed", ping_pong_ns=(60.0, 155.0, 155.0), begun_s=HOUR_S)
     far = run_of(tmp_path, "far", ping_pong_ns=(155.0,), begun_s=2 * HOUR_S)
     held = cell_of(compare_runs(near, mixed), "+v").held
-    assert held is not None and held.turns == (12, 4)
+    assert held is not None and held.trials == (12, 4)
     nothing = cell_of(compare_runs(near, far), "+v")
     assert nothing.held is not None and nothing.held.speedup is None
-    assert (nothing.verdict, nothing.why) == (Verdict.UNSURE, "in no turn had both runs the cores in the same place")
+    assert (nothing.verdict, nothing.why) == (Verdict.UNSURE, "in no trial had both runs the cores in the same place")
 
 
 def test_cells_that_did_not_end_well_keep_their_reason(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_a_turn_taken_again_costs_its_round_and_what_it_spans(tmp_path: Path) ->
     whole = rounds_in_turns(before, after)
     assert rounds_in_turns(before, kept(replace(after, records=again))) == whole - {4, 5}
     held = cell_of(compare_runs(before, kept(replace(after, records=again))), "+v").held
-    assert held is not None and (held.method, held.turns) == ("paired", (len(whole) - 2,) * 2)
+    assert held is not None and (held.method, held.trials) == ("paired", (len(whole) - 2,) * 2)
 
 
 def test_runs_of_different_machines_are_refused_by_name(tmp_path: Path) -> None:
@@ -321,7 +321,7 @@ def test_only_turns_of_one_machine_are_compared(
         )
     )
     held = cell_of(compare_runs(before, after), "+v").held
-    assert held is not None and (held.method, held.turns) == (method, turns)
+    assert held is not None and (held.method, held.trials) == (method, turns)
 
 
 def test_files_hold_what_the_page_shows(slowed: Comparison) -> None:

@@ -65,7 +65,7 @@ def test_a_reason_is_said_once_for_all_rows_that_share_it(tmp_path: Path) -> Non
 def test_a_column_that_no_row_fills_is_left_out_with_its_reason(tmp_path: Path) -> None:
     run = Store(arms=PAIR, roofs=False).write(tmp_path)
     assert "of roof (%)" not in headings(run)
-    assert table(run).notes == ("base; +v; base (A/A) — no roof was sampled next to the turns",)
+    assert table(run).notes == ("base; +v; base (A/A) — no roof was sampled next to the trials",)
 
 
 def test_gains_are_shown_where_they_differ_from_the_speedup(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def drift(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_what_is_measured_stands_in_place_of_scores(drift: Run) -> None:
     row = row_of(drift, "+v+d skipping=6")
     measures = {(one.task, one.metric): one for one in row.measures}
-    facts = [one for one in drift.scored if one.cell == row.row.cell and one.task == "decode"]
+    facts = [one for one in drift.sample_results if one.cell == row.row.cell and one.task == "decode"]
     losses = [(one.value, one.weight) for one in facts if one.metric == "nll_nats" and one.value is not None]
     mean = np.average([value for value, _ in losses], weights=[weight for _, weight in losses])
     perplexity = measures["decode", "nll_nats"]
@@ -68,7 +68,7 @@ def test_intervals_stay_within_what_can_be_measured(tmp_path: Path) -> None:
     mine = run.header.cells[1].key
     wide = [
         replace(one, value=0.9 if one.question.endswith("0") else float(one.metric == "top1"))
-        for one in run.scored
+        for one in run.sample_results
         if one.cell == mine and one.metric in ("kl_nats", "top1")
     ]
     for one in row_of(told(run, *wide), "+v+d deferral=1").measures:
@@ -80,7 +80,7 @@ def test_texts_without_a_value_are_counted_once(tmp_path: Path) -> None:
     run = DriftStore(arms=(BASE, deferring(2)), questions=4).write(tmp_path)
     lost = [
         replace(one, value=None, why="logits are not finite")
-        for one in run.scored
+        for one in run.sample_results
         if one.task == "decode" and one.question == "text 0"
     ]
     said = accuracy_table(run := told(run, *lost), accuracy_rows(run)).conditions
@@ -110,7 +110,7 @@ def test_the_average_is_of_categories_of_tasks_of_questions(small: Run) -> None:
     result = row_of(small, "+v+d").result()
     assert result is not None and result.score is not None
     assert result.score.mid == pytest.approx(np.mean(categories))
-    assert (result.graded, result.asked) == (144, 144)
+    assert (result.graded, result.questions) == (144, 144)
 
 
 def test_flips_are_counted_question_by_question(small: Run) -> None:
@@ -151,14 +151,14 @@ def test_answers_that_cannot_be_graded_are_left_out_and_counted(tmp_path: Path) 
     run = replace(SMALL, arms=(BASE, deferring(2)), questions=6).write(tmp_path)
     lost = [
         replace(one, value=None, why="needs another model as its judge")
-        for one in run.scored
+        for one in run.sample_results
         if one.task == "math_1" and one.question.endswith(("/0", "/1"))
     ]
     run = told(run, *lost)
     row = row_of(run, "+v+d")
     result = row.result("math_1", "task")
     assert result is not None and result.score is not None
-    assert (result.graded, result.asked, result.score.n) == (4, 6, 4)
+    assert (result.graded, result.questions, result.score.n) == (4, 6, 4)
     assert row.ungraded == {("math_1", "needs another model as its judge"): 2}
     said = accuracy_table(run, accuracy_rows(run)).conditions
     assert "Not graded here: 2 answers of math_1 (needs another model as its judge)." in said
@@ -168,7 +168,7 @@ def test_answers_that_cannot_be_graded_are_left_out_and_counted(tmp_path: Path) 
 def test_averages_say_which_tasks_they_leave_out(tmp_path: Path) -> None:
     run = replace(SMALL, arms=(BASE, deferring(2)), questions=4).write(tmp_path)
     mine = next(cell.key for cell in run.header.cells if "deferral" in cell.label)
-    lost = [replace(one, value=None, why="no test ran") for one in run.scored if one.task.startswith("coding")]
+    lost = [replace(one, value=None, why="no test ran") for one in run.sample_results if one.task.startswith("coding")]
     run = told(run, *(one for one in lost if one.cell == mine))
     said = accuracy_table(run, accuracy_rows(run)).conditions
     assert any(one.startswith("The average of +v+d deferral=2 leaves out coding_1, coding_2, of") for one in said)
@@ -183,7 +183,7 @@ def test_only_questions_that_both_answered_are_compared(tmp_path: Path) -> None:
     mine = next(cell.key for cell in run.header.cells if "deferral" in cell.label)
     lost = [
         replace(one, value=None, why="cut off")
-        for one in run.scored
+        for one in run.sample_results
         if one.cell == mine and one.task == "math_1" and one.question.endswith("/0")
     ]
     extra = replace(lost[0], question="math_1/only here", value=1.0, why="")
@@ -201,7 +201,9 @@ def test_samples_of_a_question_are_averaged_first(tmp_path: Path) -> None:
     run = store.write(tmp_path)
     result = row_of(run, "+v+d").result("humaneval", "task")
     assert result is not None and result.score is not None
-    values = [one.value for one in run.scored if one.task == "humaneval" and one.cell == run.header.cells[0].key]
+    values = [
+        one.value for one in run.sample_results if one.task == "humaneval" and one.cell == run.header.cells[0].key
+    ]
     means = np.array(values, dtype=float).reshape(8, 10).mean(axis=1)
     assert result.score.n == 8
     assert result.score.mid == pytest.approx(means.mean())

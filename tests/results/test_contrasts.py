@@ -17,7 +17,6 @@ from ktbench.results.contrasts import (
     Contrast,
     Speedups,
     estimate,
-    factor_of,
     first_step,
     interaction,
     last_step,
@@ -130,7 +129,7 @@ def test_features_that_multiply_do_not_interact() -> None:
     found = interaction("a", "b", ("a", "b"), speedups)
     assert found is not None
     number = estimate(found.contrast, speedups)
-    assert number is not None and factor_of(number).mid == pytest.approx(1.0)
+    assert number is not None and number.exponential().mid == pytest.approx(1.0)
 
 
 def test_values_are_formed_inside_rounds_so_that_a_common_drift_is_gone() -> None:

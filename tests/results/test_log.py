@@ -128,9 +128,9 @@ def test_a_task_with_a_lost_answer_has_not_ended(tmp_path: Path) -> None:
         env_id="env", started="", questions=2,
     )  # fmt: skip
     path = filled(tmp_path, *answers, ended)
-    assert read_run(tmp_path).asked == (ended,)
+    assert read_run(tmp_path).task_results == (ended,)
     path.write_bytes(path.read_bytes().replace(b'"question":"a"', b'"question":"c"'))
-    assert read_run(tmp_path).asked == ()
+    assert read_run(tmp_path).task_results == ()
 
 
 def test_two_writers_are_refused_by_the_name_of_the_first(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,97 +16,79 @@ from ktbench.spec.run_spec import MeasureSpec
 from tests.report.peer_stores import DECODE
 from tests.report.synthetic import Arm, Store
 
-
-def criterion(**changes: float) -> Stopping:
-    options = {"goal": 0.05, "min_rounds": 6, "max_rounds": 20, "max_minutes": 5.0} | changes
-    return Stopping(**options)  # type: ignore[arg-type]
+MEASURE = MeasureSpec(max_rounds=20)
 
 
-def run(stopping: Stopping, noise: dict[str, float], minutes_per_round: float = 0.0) -> Stopping:
-    rng = np.random.default_rng(0)
-    while not stopping.finished():
-        values = {name: float(np.exp(rng.normal(0, width))) for name, width in noise.items()}
-        stopping.add(values, minutes=minutes_per_round * (stopping.rounds + 1))
-        assert stopping.rounds < 100
-    return stopping
+def after(rounds: Sequence[Mapping[str, float | None]], minutes: float = 0.0, **changes: float) -> Stopping:
+    """The criterion after rounds with these values by cell."""
+    names = dict.fromkeys(name for one in rounds for name in one)
+    values = {name: {n: one[name] for n, one in enumerate(rounds) if name in one} for name in names}
+    measure = replace(MEASURE, **changes)  # type: ignore[arg-type]
+    return Stopping(measure=measure, values=values, rounds=len(rounds), minutes=minutes)
 
 
-def test_quiet_cells_end_at_the_least_rounds() -> None:
-    stopping = run(criterion(), {"base": 0.001, "+v": 0.002})
-    assert stopping.rounds == 6
-    assert stopping.why() == "goal: every interval is within ±5.0% after 6 rounds"
-
-
-def test_more_rounds_close_what_fewer_left_open() -> None:
-    stopping = run(criterion(max_rounds=200), {"base": 0.1})
-    assert 6 < stopping.rounds < 100
-    assert stopping.why().startswith("goal")
-
-
-def test_the_ceiling_of_rounds_names_what_stayed_open() -> None:
-    stopping = run(criterion(), {"base": 0.001, "+v": 0.5})
-    assert stopping.rounds == 20
-    assert stopping.why().startswith("ceiling of 20 rounds: 1 of 2 intervals wider than ±5.0% (+v ±")
-
-
-def test_the_ceiling_of_time_holds_before_the_least_rounds() -> None:
-    stopping = run(criterion(), {"base": 0.001}, minutes_per_round=2.5)
-    assert stopping.rounds == 2
-    assert stopping.why() == (
-        "ceiling of 5 minutes after 2 rounds: 1 of 1 intervals wider than ±5.0% (base of 2 values, 6 needed)"
-    )
-
-
-def test_fewer_than_six_rounds_never_reach_the_goal() -> None:
-    stopping = run(criterion(min_rounds=1, max_rounds=5), {"base": 0.0})
-    assert stopping.rounds == 5
-    assert stopping.why().startswith("ceiling of 5 rounds")
+@pytest.mark.parametrize(
+    ("noise", "minutes", "changes", "least", "most", "why"),
+    [
+        ({"base": 0.001, "+v": 0.002}, 0, {}, 6, 6, "goal: every interval is within ±5.0% after 6 rounds"),
+        ({"base": 0.1}, 0, {"max_rounds": 200}, 7, 99, "goal"),
+        ({"base": 0.001, "+v": 0.5}, 0, {}, 20, 20, "ceiling of 20 rounds: 1 of 2 intervals wider than ±5.0% (+v ±"),
+        (
+            {"base": 0.001},
+            2.5,
+            {},
+            2,
+            2,
+            "ceiling of 5 minutes after 2 rounds: 1 of 1 intervals wider than ±5.0% (base of 2 values, 6 needed)",
+        ),
+        ({"base": 0.0}, 0, {"min_rounds": 1, "max_rounds": 5}, 5, 5, "ceiling of 5 rounds"),
+    ],
+    ids=["quiet", "closed by more rounds", "ceiling of rounds", "ceiling of time", "fewer than six rounds"],
+)
+def test_noise_decides_how_many_rounds_are_needed(
+    noise: dict[str, float], minutes: float, changes: dict[str, float], least: int, most: int, why: str
+) -> None:
+    rng, rounds = np.random.default_rng(0), list[Mapping[str, float | None]]()
+    while not (stopping := after(rounds, minutes * len(rounds), **changes)).finished():
+        rounds.append({name: float(np.exp(rng.normal(0, width))) for name, width in noise.items()})
+        assert len(rounds) < 100
+    assert least <= stopping.rounds <= most
+    assert stopping.why().startswith(why)
 
 
 def test_the_least_rounds_are_waited_for() -> None:
-    stopping = criterion(min_rounds=8)
-    for _ in range(7):
-        stopping.add({"base": 1.0}, minutes=0)
+    stopping = after([{"base": 1.0}] * 7, min_rounds=8)
     assert not stopping.finished()
     assert stopping.why() == "going on after 7 rounds: every interval is within ±5.0%, 8 rounds are required"
-    stopping.add({"base": 1.0}, minutes=0)
-    assert stopping.finished()
+    assert after([{"base": 1.0}] * 8, min_rounds=8).finished()
 
 
 def test_a_cell_that_dropped_out_is_not_waited_for() -> None:
-    stopping = criterion()
-    stopping.add({"base": 1.0, "+v": 9.0}, minutes=0)
-    for _ in range(5):
-        stopping.add({"base": 1.0}, minutes=0)
+    stopping = after([{"base": 1.0, "+v": 9.0}] + [{"base": 1.0}] * 5)
     assert stopping.finished()
     assert stopping.why().startswith("goal")
 
 
 def test_a_cell_whose_rounds_do_not_count_is_waited_for() -> None:
-    stopping = criterion()
-    for _ in range(8):
-        stopping.add({"base": 1.0, "+v": None}, minutes=0)
-    assert stopping.why() == "going on after 8 rounds: 1 of 2 intervals wider than ±5.0% (+v without a value, 6 needed)"
+    rounds = [{"base": 1.0, "+v": None}] * 8
+    waiting = "going on after 8 rounds: 1 of 2 intervals wider than ±5.0% (+v without a value, 6 needed)"
+    assert after(rounds).why() == waiting
     for number in range(6):
-        assert not stopping.finished()
-        stopping.add({"base": 1.0, "+v": 2.0}, minutes=0)
-        stopping.add({"base": 1.0, "+v": None}, minutes=0)
-        assert ("of 3 values, 6 needed" in stopping.why()) == (number == 2)
-    assert stopping.finished()
+        assert not after(rounds).finished()
+        rounds += [{"base": 1.0, "+v": 2.0}, {"base": 1.0, "+v": None}]
+        assert ("of 3 values, 6 needed" in after(rounds).why()) == (number == 2)
+    assert after(rounds).finished()
 
 
 @pytest.mark.parametrize("before", [0, 3])
 def test_nothing_left_ends_it(before: int) -> None:
-    stopping = criterion()
-    for _ in range(before):
-        stopping.add({"base": 1.0}, minutes=0)
-    stopping.add({}, minutes=0)
+    stopping = after([{"base": 1.0}] * before + [{}])
     assert stopping.finished()
     assert stopping.why().startswith("nothing left to measure after")
 
 
 def test_nothing_is_finished_before_it_began() -> None:
-    assert not criterion().finished()
+    assert not after([]).finished()
 
 
 ARMS = (
@@ -121,16 +104,8 @@ def of_rows(run: Run, measure: MeasureSpec, rounds: int) -> Stopping:
     values = {
         row.cell: judged_values(row, group) for group in groups_of(rows_of(until)) for row in group if row.records
     }
-    goal = Stopping(
-        goal=measure.goal,
-        min_rounds=measure.min_rounds,
-        max_rounds=measure.max_rounds,
-        max_minutes=measure.max_minutes,
-    )
     minutes = sum(record.took_s for record in until.records) / 60
-    for number in range(rounds):
-        goal.add({name: found[number] for name, found in values.items() if number in found}, minutes)
-    return goal
+    return Stopping(measure=measure, values=values, rounds=rounds, minutes=minutes)
 
 
 def criterion_of(run: Run, measure: MeasureSpec) -> SweepCriterion:

@@ -1,4 +1,4 @@
-"""A worker that serves the scripted system: `python fake_worker.py SCRIPTS_JSON ANSWERS_FD`."""
+"""A worker that serves the scripted system: `python fake_worker.py SCRIPTS_JSON RESPONSES_FD`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ import os
 import sys
 
 from ktbench.run.serve import serve
+from ktbench.run.session import Session
 from tests.fake import FakeRoofs, FakeSystem
 
 if __name__ == "__main__":
-    with os.fdopen(int(sys.argv[2]), "wb") as answers:
+    with os.fdopen(int(sys.argv[2]), "wb") as responses:
+        scripts = json.loads(sys.argv[1])
         sys.exit(
             serve(
-                lambda specs: FakeSystem(json.loads(sys.argv[1])), lambda specs: FakeRoofs(), sys.stdin.buffer, answers
+                lambda opened: Session(system=FakeSystem(scripts), roofs=FakeRoofs(), ids=opened.ids),
+                sys.stdin.buffer,
+                responses,
             )
         )

@@ -21,7 +21,7 @@ from ktbench.host import timing_lock
 from ktbench.results import Log, NotKept, Run, StoreError, read_run
 from ktbench.run import cluster, shard_job
 from ktbench.run.shard_job import carry_out_shard, run_shard
-from ktbench.run.shards import NODES, is_asked, read_shard, shard_of, withdraw, write_shard
+from ktbench.run.shards import NODES, is_wanted, read_shard, shard_of, withdraw, write_shard
 from ktbench.spec.errors import RequestError
 from ktbench.spec.record import Environment, Outcome
 from ktbench.spec.wire import to_plain
@@ -84,7 +84,7 @@ def outcomes(run: Run) -> list[tuple[str, Outcome]]:
 def test_a_spread_sweep_is_the_same_run_as_one_on_one_machine(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*WORDS, "run_name=first"]) == 0
     out, err = capsys.readouterr()
-    assert "3 of 3 shares go to submitit_local" in err
+    assert "3 of 3 shards are launched with submitit_local" in err
     assert err.count("  simulated  ") == 2 * 6  # by nodes, and by the sweep
     assert main([*WORDS[:-1], "run_name=alone"]) == 0
     alone = read_run(home / "runs/alone")
@@ -122,7 +122,7 @@ def test_a_node_that_fails_costs_its_cells_and_resuming_runs_what_lacks(
     folders = launched(monkeypatch, fails_once)
     assert main([*WORDS, "resume=first"]) == 0
     assert folders == []
-    assert "0 of 3 shares go to" in capsys.readouterr().err
+    assert "0 of 3 shards are launched with" in capsys.readouterr().err
 
 
 def test_a_launcher_that_loses_a_job_costs_the_cells_of_that_job(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +150,7 @@ def test_an_interrupt_withdraws_shares_and_keeps_what_was_measured(
     assert main([*WORDS, "run_name=first"]) == 130
     assert len(the_run(home).records) == 2
     assert [read_shard(folder) for folder in (home / "runs/first" / NODES).iterdir()] == [None] * 3
-    assert "resume=first goes on" in capsys.readouterr().err
+    assert "resume=first continues" in capsys.readouterr().err
     launched(monkeypatch, carry_out_shard)
     assert main([*WORDS, "resume=first"]) == 0
     assert len(the_run(home).records) == 6
@@ -178,7 +178,7 @@ def test_a_sweep_that_cannot_gather_withdraws_its_shares_and_says_why(
         carry_out_shard(Path(jobs[0]))
         measured.set()
         for _ in range(3000):
-            if not any(is_asked(Path(job)) for job in jobs):
+            if not any(is_wanted(Path(job)) for job in jobs):
                 return [""] * len(jobs)
             time.sleep(0.01)
         raise AssertionError("shares were not withdrawn")
@@ -254,7 +254,7 @@ def test_what_a_node_left_is_gathered_and_a_busy_one_is_waited_for(
     log.write_bytes(b"".join(line for line in log.read_bytes().splitlines(True) if b'"record"' not in line))
     writer = Log(folders[0])
     assert main([*WORDS, "resume=first"]) == 2
-    assert "a node still works on it" in capsys.readouterr().err
+    assert "a node still runs it" in capsys.readouterr().err
     writer.close()
     assert main([*WORDS, "resume=first"]) == 0
     assert len(folders) == 3 and len(the_run(home).records) == 6
@@ -281,7 +281,7 @@ def test_a_line_that_a_node_lost_is_named_and_its_turn_measured_again(
     launched(monkeypatch, loses_one)
     assert main([*WORDS, "spread.jobs=1", "run_name=first"]) == 4
     assert len(the_run(home).records) == 5
-    assert capsys.readouterr().err.count(": left out; a turn that it held is measured again on resuming") == 1
+    assert capsys.readouterr().err.count(": left out; a trial recorded there is measured again on resuming") == 1
     assert main([*WORDS[:-1], "resume=first"]) == 0
     assert "001-000/log.jsonl:3: the line was changed" in capsys.readouterr().err
     assert len(the_run(home).latest()) == 6
@@ -315,7 +315,7 @@ def test_a_node_that_wrote_as_another_version_does_is_not_passed_over(
 def test_a_withdrawn_share_ends_after_the_turn_under_way(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def withdrawn(folder: Path) -> None:
         asked = iter([True])  # until the first turn has ended
-        monkeypatch.setattr(shard_job, "is_asked", lambda folder: next(asked, False))
+        monkeypatch.setattr(shard_job, "is_wanted", lambda folder: next(asked, False))
         carry_out_shard(folder)
 
     folders = launched(monkeypatch, withdrawn)

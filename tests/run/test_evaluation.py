@@ -10,8 +10,8 @@ import pytest
 from ktbench.results import Log, Run, read_run
 from ktbench.run import evaluation
 from ktbench.run.child import ChildFailed
-from ktbench.run.eval_process import Asking, Said
-from ktbench.run.evaluation import EvalRunner, references_of, require_same_suite, told
+from ktbench.run.eval_process import EvalProgress, EvalRequest
+from ktbench.run.evaluation import EvalRunner, references_of, require_same_suite, result_text
 from ktbench.run.request import Planned
 from ktbench.spec.errors import RequestError
 from ktbench.spec.record import Cell, Environment, Header, Outcome, Part, SampleResult, TaskResult
@@ -28,24 +28,24 @@ BASE, FUSED, DEFERRED = (
     tiny_cell("+v deferral=1", avx512=True, deferral=1),
 )
 QUANTISED = tiny_cell("+v int8", avx512=True, precision="int8")
-Child = Callable[[Asking, Callable[[Said], None]], None]
+Child = Callable[[EvalRequest, Callable[[EvalProgress], None]], None]
 
 
 class Children:
-    """Stands for the child: answers every task, dies where it is told to."""
+    """Stands for the child: answers every task, dies where it is result_text to."""
 
     def __init__(self, *dies_at: tuple[str, str]) -> None:
         self.dies_at, self.asked = {*dies_at}, list[tuple[tuple[str, str], ...]]()
 
-    def __call__(self, evaluation: Asking, heard: Callable[[Said], None]) -> None:
+    def __call__(self, evaluation: EvalRequest, heard: Callable[[EvalProgress], None]) -> None:
         wanted = [(cell, task) for cell in evaluation.cells for task in evaluation.tasks[cell.key]]
         self.asked.append(tuple((cell.label, task) for cell, task in wanted))
-        heard(Said(doing="loading"))
+        heard(EvalProgress(doing="loading"))
         for cell, task in wanted:
             if (cell.label, task) in self.dies_at:
                 raise ChildFailed(-9, "ended by SIGKILL")
             answer = SampleResult(cell=cell.key, task=task, question="q", value=1.0)
-            heard(Said(asked=ended(cell, task), scored=(answer,)))
+            heard(EvalProgress(result=ended(cell, task), samples=(answer,)))
 
 
 def ended(cell: Cell, task: str, outcome: Outcome = Outcome.OK, why: str = "") -> TaskResult:
@@ -79,7 +79,7 @@ def test_cells_that_share_weights_share_a_process_and_the_baseline_comes_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     children = Children()
-    monkeypatch.setattr(evaluation, "answer_apart", children)
+    monkeypatch.setattr(evaluation, "evaluate_in_subprocess", children)
     run = execute(tmp_path, [QUANTISED, FUSED, BASE])
     both = [(label, task) for label in ("base", "+v") for task in ("sum", "sort")]
     assert children.asked == [tuple(both), (("+v int8", "sum"), ("+v int8", "sort"))]
@@ -88,7 +88,7 @@ def test_cells_that_share_weights_share_a_process_and_the_baseline_comes_first(
 
 def test_a_crash_costs_the_cell_that_caused_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     children = Children(("+v", "sort"))
-    monkeypatch.setattr(evaluation, "answer_apart", children)
+    monkeypatch.setattr(evaluation, "evaluate_in_subprocess", children)
     run = execute(tmp_path, [BASE, FUSED, DEFERRED])
     ends = {(end.label, end.task): end for end in run.ends().values()}
     assert ends["+v", "sort"].outcome is Outcome.CRASHED
@@ -99,40 +99,39 @@ def test_a_crash_costs_the_cell_that_caused_it(tmp_path: Path, monkeypatch: pyte
 
 def test_what_this_machine_cannot_run_is_said_and_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     children = Children()
-    monkeypatch.setattr(evaluation, "answer_apart", children)
+    monkeypatch.setattr(evaluation, "evaluate_in_subprocess", children)
     run = execute(tmp_path, [BASE, FUSED], {FUSED.key: "+v: no AVX-512"})
-    assert {end.why for end in run.asked if end.cell == FUSED.key} == {"+v: no AVX-512"}
+    assert {end.why for end in run.task_results if end.cell == FUSED.key} == {"+v: no AVX-512"}
     assert {where[0] for where in run.answers()} == {BASE.key}
 
 
 def test_a_resumed_run_asks_what_is_open_and_what_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "answer_apart", Children(("+v", "sum")))
+    monkeypatch.setattr(evaluation, "evaluate_in_subprocess", Children(("+v", "sum")))
     previous = execute(tmp_path, [BASE, FUSED])
     again = Children()
-    monkeypatch.setattr(evaluation, "answer_apart", again)
+    monkeypatch.setattr(evaluation, "evaluate_in_subprocess", again)
     run = execute(tmp_path, [BASE, FUSED], previous=previous)
     assert again.asked == [(("+v", "sum"), ("+v", "sort"))]
     assert len(run.answers()) == 4
 
 
 def test_an_interrupt_keeps_the_tasks_that_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(wanted: Asking, heard: Callable[[Said], None]) -> None:
-        heard(
-            Said(asked=ended(BASE, "sum"), scored=(SampleResult(cell=BASE.key, task="sum", question="q", value=0.0),))
-        )
+    def interrupted(wanted: EvalRequest, heard: Callable[[EvalProgress], None]) -> None:
+        answer = SampleResult(cell=BASE.key, task="sum", question="q", value=0.0)
+        heard(EvalProgress(result=ended(BASE, "sum"), samples=(answer,)))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(evaluation, "answer_apart", interrupted)
+    monkeypatch.setattr(evaluation, "evaluate_in_subprocess", interrupted)
     with pytest.raises(KeyboardInterrupt):
         execute(tmp_path, [BASE])
     assert [*read_run(tmp_path).answers()] == [(BASE.key, "sum")]
 
 
 def test_a_run_that_asked_otherwise_is_not_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "answer_apart", Children())
+    monkeypatch.setattr(evaluation, "evaluate_in_subprocess", Children())
     run = execute(tmp_path, [BASE])
     require_same_suite(run, SUITE)
-    with pytest.raises(RequestError, match="resume: r asked s otherwise; repeat the command it was started with: eval"):
+    with pytest.raises(RequestError, match="resume: .*suite.* repeat the command it was started with: eval"):
         require_same_suite(run, None)
 
 
@@ -145,7 +144,7 @@ def test_the_baseline_of_a_part_is_what_its_cells_are_held_against() -> None:
     ("values", "metric", "said"),
     [
         ([1.0, 0.0, 0.5, None], "score", "50.0%"),
-        ([None], "score", "nothing that can be graded here"),
+        ([None], "score", "no answer can be graded here"),
         ([0.25, 0.75], "kl_nats", "kl_nats 0.5"),
     ],
 )
@@ -153,5 +152,5 @@ def test_a_task_is_told_in_a_few_words(values: list[float | None], metric: str, 
     answers = [
         SampleResult(cell="c", task="sum", question=str(n), value=v, metric=metric) for n, v in enumerate(values)
     ]
-    assert told(ended(BASE, "sum"), answers).startswith(f"{said} (1 questions")
-    assert told(ended(BASE, "sum", Outcome.CRASHED, "gone"), ()) == "CRASHED: gone"
+    assert result_text(ended(BASE, "sum"), answers).startswith(f"{said} (1 questions")
+    assert result_text(ended(BASE, "sum", Outcome.CRASHED, "gone"), ()) == "CRASHED: gone"

@@ -69,5 +69,5 @@ def test_a_file_that_is_there_is_not_written_again(tmp_path: Path, monkeypatch: 
     path = kept_file(PEERS[0].spec).path
     path.parent.mkdir(parents=True)
     path.write_bytes(b"")
-    monkeypatch.setattr(export, "export_in_subprocess", lambda *_: pytest.fail("was written again"))
+    monkeypatch.setattr(export, "run_subprocess", lambda *_: pytest.fail("was written again"))
     export.ensure_file(PEERS[0].spec, lambda line: None)

@@ -14,7 +14,7 @@ from ktbench.results.between_runs import require_one_machine
 from ktbench.run.execute import execute
 from ktbench.run.open_run import header_of, kept_of, open_run
 from ktbench.run.request import Planned, cells_of, read_request
-from ktbench.run.shards import NODES, is_asked, shard_of, write_shard
+from ktbench.run.shards import NODES, is_wanted, shard_of, write_shard
 from ktbench.spec.errors import RequestError
 from ktbench.spec.record import Environment, Outcome, Record, TaskResult
 from tests.run.test_shards import turn
@@ -95,7 +95,7 @@ def test_what_nodes_have_left_is_gathered_and_a_round_that_was_cut_short_measure
     run, kept = resumed(NODE)
     assert set(run.records) == {*ROUND, turn(FUSED, 1, env="node")} == set(read_run(folder).records)
     assert kept == {(record.cell, 0) for record in ROUND}
-    assert not is_asked(share)
+    assert not is_wanted(share)
     assert capsys.readouterr().err.count("  round  ") == len(ROUND)  # of the one that was there already, nothing
     assert resumed(NODE)[0].records == run.records
 
@@ -108,9 +108,9 @@ def test_of_a_run_that_was_never_spread_every_turn_is_kept() -> None:
 def test_a_node_at_work_is_told_to_end_and_waited_for() -> None:
     share = on_node(begun(), *ROUND)
     writer = Log(share)
-    with pytest.raises(RequestError, match="001-000: a node still works on it and ends after the turn under way"):
+    with pytest.raises(RequestError, match="001-000: a node still runs it"):
         resumed(NODE)
-    assert not is_asked(share)
+    assert not is_wanted(share)
     writer.close()
     assert len(resumed(NODE)[1]) == len(ROUND)
 
@@ -126,9 +126,9 @@ def test_a_node_that_times_on_this_host_is_told_to_end() -> None:
     share = on_node(begun(), *ROUND)
     writer = Log(share)
     with timing("sweep", "first"):
-        with pytest.raises(RequestError, match="001-000: a node still works on it and ends after the turn under way"):
+        with pytest.raises(RequestError, match="001-000: a node still runs it"):
             gone_on_with()
-        assert not is_asked(share)
+        assert not is_wanted(share)
         writer.close()
         with pytest.raises(RequestError, match="this host is timing already"):
             gone_on_with()
@@ -143,7 +143,7 @@ def test_a_node_of_other_cells_or_of_a_sweep_that_goes_on_is_left_alone() -> Non
     with pytest.raises(RequestError, match="is writing to this run"):
         gone_on_with()
     sweep.close()
-    assert is_asked(share)
+    assert is_wanted(share)
 
 
 def test_a_machine_on_which_nothing_was_timed_has_not_measured() -> None:
@@ -154,8 +154,8 @@ def test_a_machine_on_which_nothing_was_timed_has_not_measured() -> None:
     run = read_run(begun(*ROUND, turn(BASE, 1, Outcome.CRASHED, env="login")))
     ended = replace(asked, outcome=Outcome.OK)
     require_one_machine(replace(run, records=ROUND), run)  # a share that was lost is no other machine
-    assert run.measured_on() == replace(run, asked=(ended, asked)).measured_on() == {"node"}
-    assert replace(run, asked=(asked, ended)).measured_on() == {"node", "third"}
+    assert run.measured_on() == replace(run, task_results=(ended, asked)).measured_on() == {"node"}
+    assert replace(run, task_results=(asked, ended)).measured_on() == {"node", "third"}
 
 
 def test_numbers_published_since_are_none_that_were_lost(
@@ -182,7 +182,7 @@ def test_published_numbers_that_the_log_has_lost_are_restored_once(capsys: pytes
         resumed(LOGIN)
         assert sorted(read_run(log.parent).published, key=lambda one: one.id) == sorted(shipped, key=lambda one: one.id)
         assert len(read_run(log.parent).published) == len(shipped)
-    assert capsys.readouterr().err.count("written once more: 1\n") == 1
+    assert capsys.readouterr().err.count("written again: 1\n") == 1
 
 
 def test_a_run_that_cannot_be_gone_on_with_is_free_for_others() -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from ktbench.engine.protocol import Unsupported
-from ktbench.run.session import Session
+from ktbench.run.messages import RecordIds
+from ktbench.run.session import Session, warm_up
 from ktbench.spec.record import Outcome, Record, RoleTimes
 from ktbench.spec.system_metrics import InterferenceCounters, SystemMetrics
 from tests.fake import FakeRoofs, FakeSystem
@@ -18,12 +19,12 @@ from tests.tiny import tiny_cell
 
 def session(script: str, label: str = "+v") -> Session:
     system = FakeSystem({label: script}, step_s=0.0)
-    return Session(system=system, roofs=FakeRoofs(), code_id="code", env_id="env", sitting="here")
+    return Session(system=system, roofs=FakeRoofs(), ids=RecordIds(code_id="code", env_id="env", sitting="here"))
 
 
 def turns(script: str, count: int = 1, **engine: Any) -> list[Record]:
     sitting = session(script)
-    return [sitting.turn(tiny_cell("+v", **({"avx512": True} | engine)), number) for number in range(count)]
+    return [sitting.trial(tiny_cell("+v", **({"avx512": True} | engine)), number) for number in range(count)]
 
 
 def test_honest_engine_is_ok_with_everything_needed_to_trust_it() -> None:
@@ -65,16 +66,16 @@ def test_stale_output_is_caught_from_the_second_turn_on() -> None:
 def test_every_turn_is_checked_not_only_the_first() -> None:
     sitting = session("")
     cell = tiny_cell("+v", avx512=True)
-    assert sitting.turn(cell, 0).outcome is Outcome.OK
+    assert sitting.trial(cell, 0).outcome is Outcome.OK
     sitting.system.scripts = {"+v": "zeros"}  # type: ignore[attr-defined]
-    assert sitting.turn(cell, 1).outcome is Outcome.WRONG
+    assert sitting.trial(cell, 1).outcome is Outcome.WRONG
 
 
 def test_samples_are_the_time_between_two_readings_of_the_clock() -> None:
     ticks = iter(range(1000))
     sitting = session("")
     sitting.clock = lambda: float(next(ticks))
-    assert sitting.turn(tiny_cell("+v", avx512=True), 0).samples_s == (1.0, 1.0, 1.0)
+    assert sitting.trial(tiny_cell("+v", avx512=True), 0).samples_s == (1.0, 1.0, 1.0)
 
 
 def test_roles_apart_are_timed_by_their_counters_over_the_timed_steps() -> None:
@@ -83,7 +84,7 @@ def test_roles_apart_are_timed_by_their_counters_over_the_timed_steps() -> None:
     sitting.clock = lambda: float(next(ticks))
     cell = tiny_cell("+v", avx512=True, roles="split")
     for number in range(2):  # what an earlier turn or the warm-up counted is not this turn's
-        assert sitting.turn(cell, number).roles == RoleTimes(host_busy_s=2.1e-3, device_wait_s=0.6e-3, total_s=3.0)
+        assert sitting.trial(cell, number).roles == RoleTimes(host_busy_s=2.1e-3, device_wait_s=0.6e-3, total_s=3.0)
 
 
 def test_without_counters_of_roles_there_are_no_times() -> None:
@@ -93,14 +94,14 @@ def test_without_counters_of_roles_there_are_no_times() -> None:
 def test_the_systems_remarks_are_kept() -> None:
     sitting = session("")
     sitting.system.remarks = ("deferral=auto chose 3",)  # type: ignore[attr-defined]
-    assert sitting.turn(tiny_cell("+v", avx512=True), 0).notes == ("deferral=auto chose 3",)
+    assert sitting.trial(tiny_cell("+v", avx512=True), 0).notes == ("deferral=auto chose 3",)
 
 
 def test_deferral_that_the_system_chose_must_be_seen() -> None:
     record = turns("", deferral="auto")[0]
     assert record.outcome is Outcome.OK
     assert {e.feature: (e.asked, e.seen) for e in record.evidence}["deferral"] == (3, 3)
-    lying = session("lie", label="+v deferral=auto").turn(
+    lying = session("lie", label="+v deferral=auto").trial(
         tiny_cell("+v deferral=auto", avx512=True, deferral="auto"), 0
     )
     assert (lying.outcome, "deferred_experts" in lying.why) == (Outcome.IDLE, True)
@@ -110,7 +111,7 @@ def test_of_deferral_the_system_may_choose_none() -> None:
     cell = tiny_cell("+v deferral=auto", avx512=True, deferral="auto")
     sneaking = session("")
     sneaking.system.choice = 0  # type: ignore[attr-defined]
-    turn = sneaking.turn(cell, 0)
+    turn = sneaking.trial(cell, 0)
     assert (turn.outcome, "deferral: deferred_experts 3, requested off" in turn.why) == (Outcome.IDLE, True)
 
 
@@ -132,7 +133,7 @@ class Watcher:
     def __init__(self, clock: list[str]) -> None:
         self.seen = clock
 
-    def turn(self) -> None:
+    def begin_trial(self) -> None:
         self.seen.append("turn")
 
     @contextmanager
@@ -141,7 +142,7 @@ class Watcher:
         yield
         self.seen.append("after")
 
-    def conduct(self) -> SystemMetrics:
+    def metrics(self) -> SystemMetrics:
         quiet = InterferenceCounters(seconds=1.0, cpus=2, preemptions=0, minor_faults=0, major_faults=0)
         return SystemMetrics(disturbance=quiet, missing={"energy": "no meter"})
 
@@ -155,7 +156,7 @@ def test_the_watch_looks_right_before_and_right_after_the_timed_steps() -> None:
 
     sitting = session("")
     sitting.watch, sitting.clock = Watcher(seen), clock
-    record = sitting.turn(tiny_cell("+v", avx512=True), 0)
+    record = sitting.trial(tiny_cell("+v", avx512=True), 0)
     assert record.conduct is not None
     assert record.conduct.missing == {"energy": "no meter"}
     assert seen[seen.index("before") : seen.index("after") + 1] == ["before", *["clock"] * 4, "after"]
@@ -164,3 +165,17 @@ def test_the_watch_looks_right_before_and_right_after_the_timed_steps() -> None:
 
 def test_where_nobody_watches_nothing_is_seen() -> None:
     assert turns("")[0].conduct is None
+
+
+@pytest.mark.parametrize(
+    ("faults", "clock", "trials"),
+    [
+        ([0, 500, 500, 600, 600, 603], [0.0] * 9, 3),
+        (range(0, 10_000, 100), [0.0] * 9, 8),
+        (range(0, 10_000, 100), [10.0, 13.0], 1),
+    ],
+    ids=["until page faults stop", "at most 8", "seconds are enough"],
+)
+def test_warm_up_ends(faults: Iterable[int], clock: list[float], trials: int) -> None:
+    counts, times = iter(faults), iter(clock)
+    assert warm_up(lambda: None, lambda: next(counts), lambda: next(times)) == trials

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from ktbench.run import shard_job
-from ktbench.run.shards import is_asked, shard_of, write_shard
+from ktbench.run.shards import is_wanted, shard_of, write_shard
 from tests.run.test_shards import BASE, a_run
 from tests.waiting import is_gone, until
 
@@ -79,7 +79,7 @@ def interrupted(folder: Path, monkeypatch: pytest.MonkeyPatch, *, lasts: str, ti
         pid_of(folder)
         os.kill(os.getpid(), signal.SIGINT)
         for _ in range(times - 1):
-            until(lambda: not is_asked(folder))
+            until(lambda: not is_wanted(folder))
             os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt, daemon=True)
@@ -97,10 +97,10 @@ def test_an_interrupt_withdraws_the_share_and_waits_for_the_turn(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     interrupted(folder, monkeypatch, lasts='(folder / "share.json").exists()', times=1)
-    assert not is_asked(folder)
+    assert not is_wanted(folder)
     assert (folder / "ended.txt").exists()
-    assert (folder / "said.txt").read_text() == ""
-    assert "waiting for the turn under way" in capsys.readouterr().err
+    assert (folder / "output.txt").read_text() == ""
+    assert "waiting for the current trial" in capsys.readouterr().err
 
 
 def test_a_second_interrupt_ends_the_turn(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,11 +108,11 @@ def test_a_second_interrupt_ends_the_turn(folder: Path, monkeypatch: pytest.Monk
     interrupted(folder, monkeypatch, lasts="True", times=2)
     assert is_gone(pid_of(folder))
     assert (folder / "cut.txt").exists() and not (folder / "ended.txt").exists()
-    assert (folder / "said.txt").read_text() == ""
+    assert (folder / "output.txt").read_text() == ""
 
 
 def test_a_share_that_does_not_listen_is_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard_job, "_LAST_WORDS_S", 0.1)
+    monkeypatch.setattr(shard_job, "_TERMINATE_S", 0.1)
     interrupted(folder, monkeypatch, lasts="not signal.signal(2, signal.SIG_IGN) or True", times=2)
     assert is_gone(pid_of(folder))
     assert not (folder / "cut.txt").exists()
@@ -126,7 +126,7 @@ def test_a_share_leaves_to_its_job_what_a_cluster_says_and_ends_with_it(folder: 
         os.kill(pid, number)
     time.sleep(0.2)
     assert not is_gone(pid)
-    assert is_asked(folder)  # for the job that begins anew
+    assert is_wanted(folder)  # for the job that begins anew
     job.kill()
     job.wait()
     until(lambda: is_gone(pid))
@@ -137,4 +137,4 @@ def test_a_share_that_ends_from_outside_says_by_what(folder: Path, monkeypatch: 
         shard_job, "sys", SimpleNamespace(executable=python_of(folder, lasts="os.kill(os.getpid(), 9)"))
     )
     said = shard_job.run_shard(SimpleNamespace(shard=str(folder)))
-    assert said == "its process was ended by SIGKILL (see 001-000/said.txt)"
+    assert said == "its process was ended by SIGKILL (see 001-000/output.txt)"

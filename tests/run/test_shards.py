@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from ktbench.results import Run
 from ktbench.run.shards import (
     cut,
-    is_asked,
-    is_under_way,
+    is_running,
+    is_wanted,
     only,
     read_shard,
     shard_of,
@@ -110,16 +110,16 @@ def test_a_share_is_read_back_until_it_is_withdrawn(tmp_path: Path) -> None:
     share = shard_of(a_run((BASE,), turn(BASE, 0)), (BASE,), BASE.spec.measure, mixed=True)
     folder = tmp_path / "nodes/001-000"
     write_shard(share, folder)
-    assert read_shard(folder) == share and is_asked(folder)
+    assert read_shard(folder) == share and is_wanted(folder)
     withdraw(folder)
     withdraw(folder)
-    assert read_shard(folder) is None and not is_asked(folder)
+    assert read_shard(folder) is None and not is_wanted(folder)
 
 
 def test_a_share_is_under_way_while_its_log_is_locked(tmp_path: Path) -> None:
-    assert not is_under_way(tmp_path)
+    assert not is_running(tmp_path)
     with (tmp_path / "log.jsonl").open("ab") as log:
-        assert not is_under_way(tmp_path)
+        assert not is_running(tmp_path)
         fcntl.flock(log, fcntl.LOCK_EX)
-        assert is_under_way(tmp_path)
-    assert not is_under_way(tmp_path)
+        assert is_running(tmp_path)
+    assert not is_running(tmp_path)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ktbench.results import Log, Run, read_run
+from ktbench.run.messages import RecordIds
 from ktbench.run.sweep import Sweep
 from ktbench.spec.record import Cell, Environment, Header, Outcome, Part, Record
 from tests.tiny import tiny_cell
@@ -41,7 +42,7 @@ def run_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         log.append(Environment(env_id="env", code_id="code"))
         command = (sys.executable, str(Path(__file__).parent / "fake_worker.py"), json.dumps(scripts or {}))
         sweep = Sweep(
-            cells=cells, log=log, folder=tmp_path, code_id="code", env_id="env", command=command,
+            cells=cells, log=log, folder=tmp_path, ids=RecordIds(code_id="code", env_id="env"), command=command,
             kept=read_run(tmp_path).latest(), on_record=on_record,
             worker_bytes={cell.spec.weights_key: 1 for cell in cells} if free_bytes else {}, free_bytes=free_bytes,
         )  # fmt: skip
@@ -89,7 +90,7 @@ def test_cells_take_turns_and_odd_rounds_walk_back(run_sweep: Callable[..., Run]
     [
         ("crash", Outcome.CRASHED, "ended by SIGSEGV"),
         ("raise", Outcome.CRASHED, "RuntimeError: the fake engine broke"),
-        ("hang", Outcome.TIMEOUT, "the turn took more than 1 s"),
+        ("hang", Outcome.TIMEOUT, "the trial took more than 1 s"),
         ("no_memory", Outcome.NO_MEMORY, "could not allocate 1 PiB"),
         ("zeros", Outcome.WRONG, "relative error"),
         ("lie", Outcome.IDLE, "requested on"),
@@ -109,7 +110,7 @@ PEER = tiny_cell("llama.cpp", system="llama.cpp", measure={"turn_timeout_s": 1.0
     ("script", "outcome", "why"),
     [
         ("crash", Outcome.CRASHED, "ended by SIGSEGV"),
-        ("hang", Outcome.TIMEOUT, "the turn took more than 1 s"),
+        ("hang", Outcome.TIMEOUT, "the trial took more than 1 s"),
         ("unsupported", Outcome.UNSUPPORTED, "no such feature"),
         ("other weights", Outcome.WRONG, "its logits are not those of base: KL"),
     ],

@@ -8,6 +8,8 @@ import pytest
 
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.layer import LayerSystem
+from ktbench.engine.protocol import HostRole
+from ktbench.run.messages import RecordIds
 from ktbench.run.serve import open_system
 from ktbench.run.session import Session
 from ktbench.spec.record import Cell, Outcome, RoofSample
@@ -37,16 +39,23 @@ class NotedRoofs(FakeRoofs):
 
 
 def turns(specs: list[RunSpec], count: int = 2) -> tuple[list[Outcome], NotedRoofs]:
-    roofs = NotedRoofs()
-    sitting = Session(system=open_system(specs, [0]), roofs=roofs, code_id="code", env_id="env", sitting="here")
-    records = [sitting.turn(cell(spec), number) for number in range(count) for spec in specs]
+    roofs, ids = NotedRoofs(), RecordIds(code_id="code", env_id="env")
+    session = Session(system=open_system(specs, HostRole(cores=1, cpus=(0,))), roofs=roofs, ids=ids)
+    records = [session.trial(cell(spec), number) for number in range(count) for spec in specs]
     assert all(len(record.samples_s) == 3 for record in records), [record.why for record in records]
     return [record.outcome for record in records], roofs
 
 
+@pytest.fixture
+def avx512() -> None:
+    kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built")
+    if missing := kernels.grants()["avx512"]:
+        pytest.skip(f"avx512: {missing}")
+
+
 def test_the_phase_decides_the_system() -> None:
-    assert isinstance(open_system([layer_spec()], [0]), LayerSystem)
-    assert isinstance(open_system([tiny_spec()], [0]), HybridEngine)
+    assert isinstance(open_system([layer_spec()], HostRole(cores=1, cpus=(0,))), LayerSystem)
+    assert isinstance(open_system([tiny_spec()], HostRole(cores=1, cpus=(0,))), HybridEngine)
 
 
 def test_a_layer_of_base_is_measured_and_proved() -> None:
@@ -56,27 +65,21 @@ def test_a_layer_of_base_is_measured_and_proved() -> None:
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("bf16", "bf16"), ("int8", "int8"), ("int4_g32", "int8")])
-def test_a_fused_layer_is_held_against_the_roof_of_its_numbers(precision: str, dtype: str) -> None:
-    kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built")
-    if missing := kernels.grants()["avx512"]:
-        pytest.skip(f"avx512: {missing}")
+@pytest.mark.usefixtures("avx512")
+def test_a_fused_layer_uses_the_roof_of_its_arithmetic(precision: str, dtype: str) -> None:
     specs = [layer_spec(precision, avx512=True), layer_spec(precision, avx512=True, dynamic=True)]
     outcomes, roofs = turns(specs)
     assert outcomes == [Outcome.OK] * 4
     assert set(roofs.asked) == {("avx512", dtype)}
 
 
+@pytest.mark.usefixtures("avx512")
 def test_base_and_fused_of_one_worker_share_a_system() -> None:
-    kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built")
-    if missing := kernels.grants()["avx512"]:
-        pytest.skip(f"avx512: {missing}")
     outcomes, _ = turns([layer_spec(), layer_spec(avx512=True)])
     assert outcomes == [Outcome.OK] * 4
 
 
+@pytest.mark.usefixtures("avx512")
 def test_many_nodes_are_domains() -> None:
-    kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built")
-    if missing := kernels.grants()["avx512"]:
-        pytest.skip(f"avx512: {missing}")
     with pytest.raises(ValueError, match="domains=2: intermediate=32 has room for 1"):
-        open_system([layer_spec(avx512=True)], [0, 1], 0, (0, 1))
+        open_system([layer_spec(avx512=True)], HostRole(cores=2, cpus=(0, 1), nodes=(0, 1)))

@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import venv
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from ktbench.engine.protocol import Unsupported
-from ktbench.run.messages import Open
-from ktbench.run.worker import Worker, WorkerDied
+from ktbench.host.software import FoundPeer
+from ktbench.run import worker as worker_module
+from ktbench.run.child import OomCount, killed_reason, oom_count
+from ktbench.run.messages import OpenSession, RecordIds
+from ktbench.run.worker import SERVE, Worker, WorkerDied, serve_command
+from ktbench.spec.peers import PeerSpec
 from ktbench.spec.record import Outcome
 from ktbench.spec.timeline import Timeline
-from tests.tiny import tiny_cell
+from tests.tiny import tiny_cell, tiny_spec
 
 ROOT = Path(__file__).parents[2]
 FUSED = tiny_cell("+v", avx512=True)
@@ -28,7 +33,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
     def start_with(script: str) -> Worker:
         command = (sys.executable, str(Path(__file__).parent / "fake_worker.py"), json.dumps({"+v": script}))
-        opened = Open(cells=(FUSED,), code_id="code", env_id="env", sitting="here")
+        opened = OpenSession(cells=(FUSED,), ids=RecordIds(code_id="code", env_id="env", sitting="here"))
         started.append(Worker.start(opened, tmp_path / "worker.log", 60, command))
         return started[-1]
 
@@ -46,7 +51,7 @@ def test_a_timeline_comes_back_as_it_was_and_turns_go_on(start: Callable[[str], 
         ("device", 0.0, 0),
         ("host", 0.001, 0),
     ]
-    assert worker.turn(FUSED, 0, 10).outcome is Outcome.OK
+    assert worker.trial(FUSED, 0, 10).outcome is Outcome.OK
 
 
 @pytest.mark.parametrize(("script", "why"), [("unsupported", "no such feature"), ("no timeline", "keeps no time")])
@@ -85,3 +90,62 @@ print(os.sched_getaffinity(0) == {cpus[0]})
     if done.stdout == "one core\n":
         pytest.skip("one core: the roles share it")
     assert done.stdout.split() == ["True", "1", "True", "True"], done.stderr
+
+
+def test_our_engine_and_what_is_installed_here_run_under_this_interpreter() -> None:
+    assert serve_command(tiny_spec()) == SERVE
+    assert serve_command(tiny_spec(system="transformers")) == SERVE
+
+
+def test_a_bare_environment_finds_everything_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    venv.create(tmp_path / "bare", with_pip=False)
+    python = str(tmp_path / "bare" / "bin" / "python")
+    monkeypatch.setattr(worker_module, "find_peer", lambda peer, spec: FoundPeer(python=python, version="1"))
+    command = serve_command(tiny_spec(system="kt-kernel", phase="layer", peer=PeerSpec(python=python)))
+    assert command[0] == python != sys.executable
+    imports = command[2].replace("sys.exit(main())", "import torch, msgspec; print(main.__module__, sys.executable)")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # where the tests run from a checkout that is not installed
+    done = subprocess.run([python, "-c", imports], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.split() == ["ktbench.run.serve", python], done.stderr
+
+
+V1 = "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"
+V2 = "low 0\nhigh 0\nmax 7\noom 5\noom_kill 4\noom_group_kill 0\n"
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "kills"),
+    [
+        ("0::/job/1\n", {"job/1/memory.events": V2}, 4),
+        ("0::/elsewhere\n", {"memory.events": V2}, 4),
+        ("4:cpu,memory:/job\n0::/\n", {"memory/job/memory.oom_control": V1}, 3),
+        ("4:memory:/outside\n", {"memory/memory.oom_control": V1}, 3),
+        ("0::/\n", {}, 9),
+        ("nonsense", {}, 9),
+        ("4:memory:/old\n", {"memory/old/memory.oom_control": "under_oom 0\n"}, 9),
+    ],
+)
+def test_the_nearest_counter_is_read(tmp_path: Path, own: str, files: dict[str, str], kills: int) -> None:
+    for name, text in {**files, "own": own, "vmstat": "pgfault 1\noom_kill 9\n"}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert oom_count(tmp_path, tmp_path / "own", tmp_path / "vmstat").kills == kills
+
+
+def test_nothing_is_guessed_where_nobody_counts(tmp_path: Path) -> None:
+    unknown = oom_count(tmp_path, tmp_path / "own", tmp_path / "vmstat")
+    assert unknown.kills is None
+    no_memory, by = killed_reason(unknown, unknown)
+    assert not no_memory and "does not report which" in by
+
+
+def test_an_ending_is_put_down_to_memory_only_where_the_counter_moved() -> None:
+    before, after = (OomCount(kills=kills, where="in this cgroup") for kills in (1, 2))
+    assert killed_reason(before, after) == (
+        True,
+        "the kernel because memory ran out (it counted an oom_kill in this cgroup)",
+    )
+    assert killed_reason(before, before) == (
+        False,
+        "SIGKILL from outside: the kernel counted no oom_kill in this cgroup",
+    )

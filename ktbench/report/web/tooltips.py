@@ -138,7 +138,7 @@ def _card_of_result(row: AccuracyRow, result: Result, settings: Sequence[str]) -
 def _of_result(row: AccuracyRow, result: Result) -> Facts:
     change = result.change
     yield "score (% ± SE [95 % interval])", score_interval_text(result.score)
-    yield "graded/asked (questions)", f"{result.graded}/{result.asked}" if result.score else DASH
+    yield "graded/asked (questions)", f"{result.graded}/{result.questions}" if result.score else DASH
     yield "difference (points)", change_text(change.difference if change else None)
     yield "relative change (%)", change_text(change.relative if change else None)
     yield "flips (questions)", flips_text(change)

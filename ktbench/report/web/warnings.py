@@ -67,7 +67,7 @@ def _of_controls(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _of_turns(rows: Sequence[Row]) -> Iterator[str]:
-    placements = [place for row in rows for place in row.placements.values()]
+    placements = [place for row in rows for place in row.core_layouts.values()]
     if moved := sum(place == "moved" for place in placements):
         yield f"The cores were moved during {moved} of {len(placements)} turns; these are not compared."
     rough = [row.shown for row in rows if row.roof and not row.roof.steady]
