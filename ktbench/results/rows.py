@@ -82,14 +82,14 @@ def _speed(cell: Cell, records: Sequence[Record]) -> dict[str, Any]:
 
 
 def _missing(row: Row) -> Iterator[tuple[str, str]]:
-    """Why measured fields are None, apart from the speed-up."""
+    """Why measured fields other than the speed-up are None."""
     reasons = {
         "step_s": row.ending,
         "tokens_per_s": row.ending,
         "read_bytes_per_s": "the system does not report its work per step",
         "flops_per_s": "the system does not report its work per step",
         "roof": _no_roof(row.records),
-        **({"roles": "the system does not report the times of its roles"} if row.spec.engine.apart else {}),
+        **({"roles": "the system does not report the times of its roles"} if row.spec.engine.roles_concurrent else {}),
         "evidence": "the simulation counts nothing" if row.simulated else "the system counts nothing",
         "error": unchecked_reason(row.spec, row.agreement),
         "energy": "a simulated step takes none" if row.simulated else unmetered_reason(row.records),
@@ -110,7 +110,7 @@ def _settled(row: Row, group: Sequence[Row]) -> Row:
 
 
 def ending_of(records: Sequence[Record]) -> tuple[Outcome | None, str]:
-    """Outcome and reason over all rounds, precision apart; None before the first trial.
+    """Outcome and reason over all rounds, whatever the precision reached; None before the first trial.
 
     One round that failed decides, the latest of them where there are several.
     """
