@@ -17,10 +17,9 @@ from ktbench.results.run import Facts, environments_of, machines_of
 from ktbench.results.settings import varying
 from ktbench.results.usage import MAX_DISAGREEMENT, are_alike, most, peak_spreads, read_spread, unmetered_reason
 from ktbench.spec.core_layout import CORE_LAYOUTS
-from ktbench.spec.machine_health import MACHINE_CHECKS, Check, warnings
+from ktbench.spec.health import MACHINE_CHECKS, TRIAL_CHECKS, Check, warnings
 from ktbench.spec.record import Record
 from ktbench.spec.system_metrics import READ_BUFFER_BYTES, PeakMemory
-from ktbench.spec.turn_health import TURN_CHECKS
 
 _phrase = partial(phrase, "health.txt.j2")
 
@@ -106,7 +105,7 @@ def machine_warnings(run: Run) -> tuple[str, ...]:
     """What was wrong with a machine whenever a worker session began, each thing once, with its effect."""
     every = [environment.facts for environment in environments_of(run)]
     found = {warned.check.name: warned for facts in every for warned in warnings(MACHINE_CHECKS, facts)}
-    return tuple(f"Warning: {warned.said}; {warned.check.harm}." for warned in found.values())
+    return tuple(f"Warning: {warned.text}; {warned.check.harm}." for warned in found.values())
 
 
 def unreadable_sentence(run: Run) -> str:
@@ -155,13 +154,13 @@ def _roof_warning(name: str, unit: str, scale: float, samples: _Samples) -> str:
 def turn_warnings(rows: Sequence[Row], name: Callable[[Row], str]) -> tuple[str, ...]:
     """What happened to timed steps: for each check that found something the cells affected, and the worst of it."""
     watched = [(row, facts) for row in measured(rows) if (facts := _watched(row))]
-    return tuple(line for check in TURN_CHECKS if (line := _trial_line(check, watched, name)))
+    return tuple(line for check in TRIAL_CHECKS if (line := _trial_line(check, watched, name)))
 
 
 def disturbed_rounds(row: Row) -> dict[str, tuple[int, ...]]:
     """Name of each check that found something -> the rounds in which it did."""
     watched = _watched(row)  # once, not for every check: a run may have ten thousand rows
-    found = {check.name: tuple(facts["round"] for facts, _ in _found(check, watched)) for check in TURN_CHECKS}
+    found = {check.name: tuple(facts["round"] for facts, _ in _found(check, watched)) for check in TRIAL_CHECKS}
     return {name: rounds for name, rounds in found.items() if rounds}
 
 
@@ -187,7 +186,7 @@ def _trial_line(check: Check, watched: Sequence[_Watched], name: Callable[[Row],
 
 def _found(check: Check, watched: Sequence[_Facts]) -> list[tuple[_Facts, str]]:
     """Facts and finding of each trial in which the check found something."""
-    return [(facts, one.said) for facts in watched for one in warnings([check], facts)]
+    return [(facts, one.text) for facts in watched for one in warnings([check], facts)]
 
 
 def _watched(row: Row) -> list[_Facts]:
