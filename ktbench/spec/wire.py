@@ -21,7 +21,7 @@ def digest(content: Any) -> str:
 
 
 def spec_id(spec: RunSpec) -> str:
-    """Identity of what was asked. Left out: labels of model and machine, how long to measure, where a peer is found."""
+    """Identity of the request. Left out: labels of model and machine, how long to measure, where a peer is found."""
     content = to_wire(spec)
     del content["measure"]
     content["peer"] = content["peer"]["implementation"] if spec.system == "transformers" else None
