@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from ktbench.engine.protocol import Observation, Unsupported
+from ktbench.engine.protocol import ExpertsObservation, Unsupported
 from ktbench.spec.features import FEATURES
 from ktbench.spec.record import RoofSample, Work
 from ktbench.spec.run_spec import RunSpec
@@ -58,7 +58,7 @@ class FakeSystem:
                 self.counts[feature.counter] += 1
         if self.script == "sneak":
             self.counts["amx_tiles"] += 1
-        if self.spec.engine.apart:
+        if self.spec.engine.roles_concurrent:
             self._count_roles()
 
     def _count_roles(self) -> None:
@@ -70,7 +70,7 @@ class FakeSystem:
         tokens = np.linspace(0, 3, 8, dtype=np.float32)[None]
         return (tokens[:, ::-1] if self.script == "other weights" else tokens) + (1 + self.at + jitter)
 
-    def observe(self) -> tuple[Observation, ...]:
+    def observe(self) -> tuple[ExpertsObservation, ...]:
         if self.script == "blind":
             return ()
         self.steps += 1
@@ -78,17 +78,17 @@ class FakeSystem:
         hidden = random.normal(size=(TOKENS, HIDDEN)).astype(np.float32)
         ids = np.array([random.permutation(EXPERTS)[:TOP_K] for _ in range(TOKENS)])
         gates = np.tile(np.array([0.7, 0.3], dtype=np.float32), (TOKENS, 1))
-        seen = Observation(layer=0, hidden=hidden, ids=ids, gates=gates, output=np.zeros_like(hidden))
+        seen = ExpertsObservation(layer=0, hidden=hidden, ids=ids, gates=gates, output=np.zeros_like(hidden))
         return (self._output(seen),)
 
-    def _output(self, seen: Observation) -> Observation:
+    def _output(self, seen: ExpertsObservation) -> ExpertsObservation:
         right = self.reference(seen)
         self.first = right if self.first is None else self.first
         wrong = {"zeros": np.zeros_like(right), "stale": self.first, "nan": right * np.float32("nan")}
         output = wrong.get(self.script, right)
-        return Observation(layer=0, hidden=seen.hidden, ids=seen.ids, gates=seen.gates, output=output)
+        return ExpertsObservation(layer=0, hidden=seen.hidden, ids=seen.ids, gates=seen.gates, output=output)
 
-    def reference(self, seen: Observation) -> NDArray[np.float32]:
+    def reference(self, seen: ExpertsObservation) -> NDArray[np.float32]:
         if self.script == "vacuous":
             return np.ones_like(seen.hidden)
         chosen = self.weights[seen.ids]

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-import numpy as np
-from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from ktbench.engine.decode.program import ProgramRecording, Recording
-from ktbench.engine.decode.step import DecodeState, ReplayDecoder, StepAttending
-from ktbench.engine.device_placement import DeviceExperts, MakeDeviceExperts, SameMemory
+from ktbench.engine.decode.program import ProgramRecording, StepRecording
+from ktbench.engine.decode.step import DecodeState, ReplayDecoder
+from ktbench.engine.device_placement import MakeDeviceExperts, SameMemory
 from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
-from ktbench.engine.roles import Threads
+from ktbench.engine.roles import split_cpus, use_threads
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import RunSpec
 
 if TYPE_CHECKING:
-    from ktbench.engine.cuda.role import CudaRole
+    from ktbench.engine.cuda.role import CudaRole, MaskedAttention
+    from ktbench.engine.decode.attention import StepAttention
     from ktbench.engine.dense import DenseHost
-    from ktbench.engine.fused import FusedHost
+    from ktbench.engine.fused import FusedExperts, FusedHost
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,7 +29,7 @@ class EngineComponents:
 
     `host` has the packed experts, `device` the packed linear layers, `attention` that of recorded steps; `cuda` is
     there where the device role is a CUDA device.
-    `dense_params` counts the weights that every token meets.
+    `cpus` has one cpu of every core of both roles, `dense_params` counts the weights that every token meets.
     """
 
     network: PreTrainedModel
@@ -38,14 +37,14 @@ class EngineComponents:
     state: MoERuntimeState
     host: FusedHost | None
     device: DenseHost | None
-    attention: StepAttending | None
+    attention: StepAttention | MaskedAttention | None
     cuda: CudaRole | None
-    threads: Threads
+    cpus: tuple[int, ...]
     dense_params: int
 
     def prepare(self, spec: RunSpec) -> None:
         """Threads for a cell. Raises Unsupported, and ValueError for a layout or thread count that is not there."""
-        self.threads.use(spec.engine, self.host, self.device)
+        use_threads(self.cpus, spec.engine, self.host, self.device)
         if self.host is not None and spec.engine.fused:
             self.host.require(spec)
 
@@ -57,7 +56,7 @@ class EngineComponents:
         return counted
 
     def finish(self) -> None:
-        """Return when the device is done with all it was given."""
+        """Return when the device has finished all its work."""
         if self.cuda is not None:
             self.cuda.stream.finish()
 
@@ -69,7 +68,7 @@ class EngineComponents:
     def switch(self, engine: EngineSpec, deferral: int, skipping: int) -> None:
         """From now on the experts run as `engine` says; raises ValueError where their weights were not kept at load."""
         state, host = self.state, self.host
-        state.fused, state.apart = engine.fused, engine.fused and host is not None and host.apart
+        state.fused, state.concurrent = engine.fused, engine.fused and host is not None and host.concurrent
         state.deferral, state.skipping = deferral, skipping
         _ = self.operators[0].backend
         if host is not None and state.fused:
@@ -77,34 +76,23 @@ class EngineComponents:
         if self.device is not None:
             self.device.lean = engine.packed_dense
 
-    def _recording(self) -> Recording:
-        """How decode steps are recorded."""
-        if self.cuda is not None:
-            return self.cuda.recording(self.state.counted)
-        assert self.attention is not None
-        return ProgramRecording(self.network, self.state.recorder, self.attention.lower)
-
     def decoder(self, state: DecodeState, room: int) -> ReplayDecoder:
         """Recorded decode steps from `state` on, for up to `room` positions; raises ValueError, see `ReplayDecoder`."""
         assert self.attention is not None
-        return ReplayDecoder(self.network, self.attention, self._recording(), self.state, state, room)
+        recording: StepRecording
+        if self.cuda is not None:
+            recording = self.cuda.recording(self.state.counted)
+        else:
+            recording = ProgramRecording(self.network, self.state.recorder, self.attention.lower)
+        return ReplayDecoder(self.network, self.attention, recording, self.state, state, room)
 
     def device_experts_for(self, engine: EngineSpec) -> MakeDeviceExperts:
         """Who runs a layer's experts that live with the device role."""
         if self.cuda is not None:
-            return self._cuda_home
-        threads = len(self.threads.roles(engine).device)
-        return lambda operator, _at_device: self._cpu_home(operator, threads)
+            from ktbench.engine.cuda.experts import CudaDeviceExperts
 
-    def _cuda_home(self, operator: ExpertsOperator, at_device: NDArray[np.bool_]) -> DeviceExperts:
-        from ktbench.engine.cuda.experts import CudaDeviceExperts
-
-        assert self.cuda is not None
-        return CudaDeviceExperts(operator.backend.matrices, at_device, self.cuda.device)
-
-    def _cpu_home(self, operator: ExpertsOperator, threads: int) -> DeviceExperts:
-        from ktbench.engine.fused import FusedExperts
-
+            device = self.cuda.device
+            return lambda operator, at_device: CudaDeviceExperts(operator.backend.matrices, at_device, device)
         assert self.host is not None
-        assert isinstance(operator.fused, FusedExperts)
-        return SameMemory(self.host.at_device(operator.fused, threads))
+        host, threads = self.host, len(split_cpus(self.cpus, engine).device)
+        return lambda operator, _: SameMemory(host.at_device(cast("FusedExperts", operator.fused), threads))

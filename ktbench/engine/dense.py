@@ -152,7 +152,7 @@ class PackedLinear(nn.Module):
         self.weight = nn.Parameter(torch.empty_like(module.weight, device="meta"), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., N] bf16 of `x` [..., K] bf16. Raises ValueError where the original is wanted and was not kept."""
+        """[..., N] bf16 of `x` [..., K] bf16. Raises ValueError where the original is needed and was not kept."""
         if self.projection.matrix.host.lean:
             return self.projection(self._number, settled(x))
         if self.original is None:

@@ -5,7 +5,7 @@ Letters: T tokens of a call, k experts of a token, E experts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -53,11 +53,10 @@ class Residence:
         self.served[1].add_((devices >= 0).sum())
         return hosts, devices
 
-    def move(self, moves: Iterable[Move]) -> None:
-        """Carry out moves of this layer."""
-        for move in moves:
-            self.at_device[move.come] = True
-            self.at_device[move.go] = False
+    def move(self, move: Move) -> None:
+        """Carry out a move of this layer."""
+        self.at_device[move.come] = True
+        self.at_device[move.go] = False
 
 
 class DeviceExperts(Protocol):
@@ -71,7 +70,7 @@ class DeviceExperts(Protocol):
         """An expert comes and another goes; called between steps."""
 
 
-# The home of a layer's experts, which are marked in [E].
+# Makes what runs the experts of a layer that are marked in [E].
 MakeDeviceExperts = Callable[["ExpertsOperator", NDArray[np.bool_]], DeviceExperts]
 
 
@@ -83,23 +82,23 @@ class DevicePlacement:
         placement: PlacementSpec,
         model: ModelSpec,
         operators: Sequence[ExpertsOperator],
-        settle: MakeDeviceExperts,
+        make: MakeDeviceExperts,
         device: torch.device,
     ) -> None:
         profile = None if placement.profile is None else read_profile(placement.profile, model)
         at_device = place_experts(placement, model.shape, profile)
         self._residences = [Residence(torch.from_numpy(layer).to(device)) for layer in at_device]
-        self._homes: dict[int, DeviceExperts] = {}
+        self._device_experts: dict[int, DeviceExperts] = {}
         self._dynamic = DynamicPlacement(at_device, every=placement.every) if placement.policy == "dynamic" else None
         self._steps = self._moved = 0
         for number in np.flatnonzero(at_device.any(axis=1)).tolist():
-            self._homes[number] = settle(operators[number], at_device[number])
+            self._device_experts[number] = make(operators[number], at_device[number])
 
     def enter(self, operators: Sequence[ExpertsOperator]) -> None:
-        """From now on experts live where they lived when this placement was left."""
+        """From now on experts live where they lived when this placement was last used."""
         detach(operators)
-        for number, home in self._homes.items():
-            operators[number].residence, operators[number].at_device = self._residences[number], home.backend
+        for number, experts in self._device_experts.items():
+            operators[number].residence, operators[number].at_device = self._residences[number], experts.backend
 
     def after_step(self, routing: Sequence[PassRouting]) -> None:
         """What was selected in a step's passes moves experts, where the placement is dynamic."""
@@ -110,8 +109,8 @@ class DevicePlacement:
                 self._dynamic.note(layer, selected.ids.numpy(force=True))
         self._steps += 1
         for move in self._dynamic.moves(self._steps):
-            self._residences[move.layer].move([move])
-            self._homes[move.layer].move(move)
+            self._residences[move.layer].move(move)
+            self._device_experts[move.layer].move(move)
             self._moved += 1
 
     def counters(self) -> Mapping[str, int]:
@@ -127,7 +126,7 @@ def detach(operators: Sequence[ExpertsOperator]) -> None:
 
 
 class SameMemory:
-    """A home on CPU cores: both roles read the same weights, so nothing is carried when an expert moves."""
+    """`DeviceExperts` on CPU cores: both roles read the same weights, so nothing is copied when an expert moves."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend

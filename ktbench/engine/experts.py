@@ -28,23 +28,16 @@ class Backend(Protocol):
         """The gate-weighted sum over each token's experts. An id of -1 selects no expert."""
 
     def start(self, hidden: Tensor, routing: Routing, /) -> Fetch:
-        """Begins the same; what is given back waits for it. Where the roles share cores it is done already."""
+        """Begins the same; what is returned waits for it.
+
+        By default the whole call, which is done when it returns or has put its work into the device's own order.
+        """
+        output = self(hidden, routing)
+        return lambda: output
 
     def matrices(self, i: int, /) -> ExpertMatrices:
         """The weights of expert `i`."""
-
-
-class AtOnce:
-    """A backend whose call returns when it is done, or has put its work into the device's own order."""
-
-    def __call__(self, hidden: Tensor, routing: Routing, /) -> Tensor:
-        """See `Backend`."""
         raise NotImplementedError
-
-    def start(self, hidden: Tensor, routing: Routing, /) -> Fetch:
-        """See `Backend`: the whole call."""
-        output = self(hidden, routing)
-        return lambda: output
 
 
 Tap = Callable[[int, Tensor, Routing, Tensor], None]
@@ -55,13 +48,13 @@ class MoERuntimeState:
     """How the current forward pass treats the experts; one object, shared by the operators of all layers.
 
     `routing` is that of the pass, in place of the routers', where it is not None; `record` collects the routing of
-    calls where it is not None. `apart` is whether host and device role work at the same time. `carried` is what a layer
-    deferred and the next one adds, `tap` sees every call of a backend.
+    calls where it is not None. `concurrent` is whether host and device role work at the same time. `carried` is what a
+    layer deferred and the next one adds, `tap` sees every call of a backend.
     """
 
     recorder: CallRecorder = field(default_factory=CallRecorder)
     fused: bool = False
-    apart: bool = False
+    concurrent: bool = False
     deferral: int = 0
     skipping: int = 0
     routing: PassRouting | None = None
@@ -80,7 +73,7 @@ class ExpertsOperator(nn.Module):
 
     With Expert Deferral layer l gives R_imm[l](x_l) + R_def[l-1](x_[l-1]); residual and shared expert are added by the
     block around it (KTransformers, section 4.1). The last MoE layer defers nothing. Neither deferral nor skipping
-    renormalises. With the roles apart the result is a tensor that is waited for when it is first used.
+    renormalises. With concurrent roles the result is a tensor that is waited for when it is first used.
     """
 
     def __init__(
@@ -107,7 +100,7 @@ class ExpertsOperator(nn.Module):
         if state.record is not None:
             state.record.append(routing)
         fetch = self._begin(hidden, routing)
-        if not state.apart:
+        if not state.concurrent:
             return fetch()
         return LazyTensor(fetch, hidden.shape, hidden.dtype, hidden.device)
 
@@ -166,8 +159,8 @@ class SharedExpert(nn.Module):
         self._where = Where("shared", layer)
 
     def forward(self, hidden: Tensor, *others: Any, **named: Any) -> Tensor:
-        """What the original gives; with the roles apart a tensor that is computed when it is first used."""
-        if not self.state.apart:
+        """What the original gives; with concurrent roles a tensor that is computed when it is first used."""
+        if not self.state.concurrent:
             return self._run(hidden, *others, **named)
         run = partial(self._run, hidden, *others, **named)
         return LazyTensor(run, hidden.shape, hidden.dtype, hidden.device, waits=False)
@@ -180,7 +173,7 @@ class SharedExpert(nn.Module):
         return output
 
 
-class OriginalExperts(AtOnce):
+class OriginalExperts(Backend):
     """The module of Transformers: runs the experts one after the other through PyTorch (the base of the breakdown).
 
     Raises ValueError for a module that `read_form` refuses.

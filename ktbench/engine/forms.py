@@ -9,7 +9,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -44,23 +44,35 @@ class Glu:
         return gate * torch.sigmoid(self.alpha * gate) * (up + self.offset)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ExpertMatrices:
-    """One expert: `gate` and `up` [I, H], `down` [H, I]; biases [I], [I], [H] where the family has them, else None."""
+class Biases(NamedTuple):
+    """Biases of one expert: `gate` and `up` [I], `down` [H]."""
 
     gate: Tensor
     up: Tensor
     down: Tensor
-    gate_bias: Tensor | None = None
-    up_bias: Tensor | None = None
-    down_bias: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExpertMatrices:
+    """One expert: `gate` and `up` [I, H], `down` [H, I]; `biases` where the family has them."""
+
+    gate: Tensor
+    up: Tensor
+    down: Tensor
+    biases: Biases | None = None
     glu: Glu = Glu()
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Matrices, then biases, each as gate, up and down."""
+        return (self.gate, self.up, self.down, *(self.biases or ()))
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """[T, H] float32 of `hidden` [T, H] float32."""
-        gate = linear(hidden, self.gate.float(), _float(self.gate_bias))
-        up = linear(hidden, self.up.float(), _float(self.up_bias))
-        return linear(self.glu(gate, up), self.down.float(), _float(self.down_bias))
+        gate_bias, up_bias, down_bias = (None, None, None) if self.biases is None else map(Tensor.float, self.biases)
+        gate = linear(hidden, self.gate.float(), gate_bias)
+        up = linear(hidden, self.up.float(), up_bias)
+        return linear(self.glu(gate, up), self.down.float(), down_bias)
 
 
 # Rows of weights as blocks of a quantised type lie in a GGUF file: [N, K / 32 · bytes of a block].
@@ -74,9 +86,7 @@ class ExpertBlocks:
     gate: Blocks
     up: Blocks
     down: Blocks
-    gate_bias: Tensor | None = None
-    up_bias: Tensor | None = None
-    down_bias: Tensor | None = None
+    biases: Biases | None = None
 
 
 # Gives the matrices of expert i; to be packed, its blocks do as well.
@@ -84,10 +94,6 @@ ExpertStore = Callable[[int], ExpertMatrices]
 PackableStore = Callable[[int], ExpertMatrices | ExpertBlocks]
 # Gives the blocks of a linear layer, in the precision that linear layers are packed in; None where it has others.
 LinearBlocks = Callable[[nn.Module], Blocks | None]
-
-
-def _float(bias: Tensor | None) -> Tensor | None:
-    return None if bias is None else bias.float()
 
 
 _CALL = 3  # (hidden, ids, weights)
@@ -126,15 +132,13 @@ class ExpertsForm:
     def split(self, parameters: dict[str, Tensor]) -> ExpertMatrices:
         """Views of one expert's part of the parameters, by their names in the module."""
         gate_up, down = parameters["gate_up_proj"], parameters["down_proj"]
-        gate, up = self._halves(gate_up.T if self.transposed else gate_up)
-        down = down.T if self.transposed else down
-        if not self.biases:
-            return ExpertMatrices(gate=gate, up=up, down=down, glu=self.glu)
-        gate_bias, up_bias = self._halves(parameters["gate_up_proj_bias"])
-        down_bias = parameters["down_proj_bias"]
-        return ExpertMatrices(
-            gate=gate, up=up, down=down, gate_bias=gate_bias, up_bias=up_bias, down_bias=down_bias, glu=self.glu
-        )
+        if self.transposed:
+            gate_up, down = gate_up.T, down.T
+        gate, up = self._halves(gate_up)
+        biases = None
+        if self.biases:
+            biases = Biases(*self._halves(parameters["gate_up_proj_bias"]), parameters["down_proj_bias"])
+        return ExpertMatrices(gate=gate, up=up, down=down, biases=biases, glu=self.glu)
 
     def _halves(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         return (rows[::2], rows[1::2]) if self.interleaved else (rows[: self.ffn], rows[self.ffn :])
@@ -149,7 +153,8 @@ def read_form(module: nn.Module) -> ExpertsForm:
     if differs := next(_differences(module), ""):
         raise ValueError(f"{type(module).__name__}: {differs}")
     down = module.get_parameter("down_proj")
-    transposed, interleaved = bool(_declared(module, "is_transposed")), _declared(module, "is_concatenated") is False
+    transposed = bool(getattr(module, "is_transposed", None))
+    interleaved = getattr(module, "is_concatenated", None) is False
     form = ExpertsForm(
         experts=len(down),
         hidden=down.shape[2 if transposed else 1],
@@ -178,9 +183,9 @@ def _differences(module: nn.Module) -> Iterator[str]:
     """What keeps a module from being experts of `ExpertsForm`, before its shapes and its activation are looked at."""
     if not takes_routing(module):
         yield f"is called with ({', '.join(_arguments(module))}), not with (hidden, ids, weights)"
-    if _declared(module, "has_gate") is False:
+    if getattr(module, "has_gate", None) is False:
         yield "has no gate: up and down projection only"
-    if _declared(module, "has_post_expert_norm"):
+    if getattr(module, "has_post_expert_norm", None):
         yield "norms the output of each expert"
     for name in _MATRICES:
         parameter = getattr(module, name, None)
@@ -192,11 +197,6 @@ def _differences(module: nn.Module) -> Iterator[str]:
         yield f"has {idle} experts that pass their input on"
     if unknown := sorted({name for name, _ in module.named_parameters()} - {*_MATRICES, *_BIASES}):
         yield f"has parameters of unknown meaning: {', '.join(unknown)}"
-
-
-def _declared(module: nn.Module, name: str) -> Any:
-    """An attribute of the decorator, None where a class goes without it."""
-    return getattr(module, name, None)
 
 
 def _glu(module: nn.Module, interleaved: bool) -> Glu:
@@ -230,14 +230,13 @@ def _agreeing(module: nn.Module, candidates: list[Glu], interleaved: bool, reach
     return [one for one in candidates if torch.allclose(one(gate, up), own, rtol=_TOLERANCE, atol=_TOLERANCE)]
 
 
-def _own_activation(module: nn.Module, gate: Tensor, up: Tensor, interleaved: bool) -> Tensor:
+def _own_activation(module: Any, gate: Tensor, up: Tensor, interleaved: bool) -> Tensor:
     """What the module itself makes of them; without `_apply_gate` it is act_fn(gate) · up."""
-    whole: Any = module
-    if not hasattr(module, "_apply_gate"):
-        plain: Tensor = whole.act_fn(gate) * up
-        return plain
-    both = torch.stack([gate, up], dim=-1).flatten(-2) if interleaved else torch.cat([gate, up], dim=-1)
-    own: Tensor = whole._apply_gate(both)
+    if hasattr(module, "_apply_gate"):
+        both = torch.stack([gate, up], dim=-1).flatten(-2) if interleaved else torch.cat([gate, up], dim=-1)
+        own: Tensor = module._apply_gate(both)
+    else:
+        own = module.act_fn(gate) * up
     return own
 
 
@@ -270,11 +269,9 @@ def expert_positions(network: PreTrainedModel) -> list[tuple[str, ExpertsPositio
     experts at all.
     """
     names = list(_checked(network))
-    layers = [layer_of(name) or 0 for name in names]
-    last = len(names) - 1
     return [
-        (name, ExpertsPosition(layer=layer, number=number, is_last=number == last))
-        for number, (name, layer) in enumerate(zip(names, layers, strict=True))
+        (name, ExpertsPosition(layer=layer_of(name) or 0, number=number, is_last=name == names[-1]))
+        for number, name in enumerate(names)
     ]
 
 

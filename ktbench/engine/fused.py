@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -15,7 +14,8 @@ from torch import Tensor
 from ktbench._kernels import HostCall, MoE, OpenMPTeam, PackedExperts, Prepared, Team, ThreadPool
 from ktbench.engine.decode.lazy import Fetch
 from ktbench.engine.decode.program import CallRecorder
-from ktbench.engine.forms import ExpertBlocks, ExpertMatrices, ExpertsForm, PackableStore
+from ktbench.engine.experts import Backend
+from ktbench.engine.forms import Biases, ExpertBlocks, ExpertMatrices, ExpertsForm, PackableStore
 from ktbench.engine.protocol import Unsupported
 from ktbench.engine.roles import reach
 from ktbench.engine.routing import Routing
@@ -25,38 +25,25 @@ from ktbench.spec.run_spec import RunSpec
 
 # How long a thread of the host role looks for the next call before it sleeps: longer than attention takes.
 _SPIN_US = 2000
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KernelChoice:
-    """Which kernels run. With both, an expert of at least `amx_min_tokens` tokens runs on AMX, others on AVX-512."""
-
-    avx512: bool = False
-    amx: bool = False
-    amx_min_tokens: int = 1
-    dynamic: bool = False
-    numa: bool = False
-
-    @classmethod
-    def of(cls, engine: EngineSpec) -> KernelChoice:
-        """The kernels behind +v, +m, +d and +n."""
-        return cls(**{one.name: getattr(engine, one.name) for one in fields(cls)})
+# Fields of `EngineSpec` that a call of the kernels takes. With both instruction sets, an expert of at least
+# `amx_min_tokens` tokens runs on AMX, others on AVX-512.
+_KERNEL_ARGUMENTS = ("avx512", "amx", "amx_min_tokens", "dynamic", "numa")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExpertExecutor:
-    """Who runs experts: `apart` is a pool that works on while its caller does something else."""
+    """Who runs experts: `concurrent` is a pool that works on while its caller does something else."""
 
     team: Team
     recorder: CallRecorder
-    apart: bool = False
+    concurrent: bool = False
 
 
-class FusedExperts:
+class FusedExperts(Backend):
     """Backend and store of one decoder layer: runs and gives back what was packed."""
 
     def __init__(self, packed: PackedExperts, form: ExpertsForm, layer: int, executor: ExpertExecutor) -> None:
-        self.choice = KernelChoice(avx512=True)
+        self.kernels: dict[str, Any] = {"avx512": True}
         self.form = form
         self._packed, self._layer, self._executor = packed, layer, executor
         self._moe = MoE(packed, executor.team, tag=layer)
@@ -71,9 +58,8 @@ class FusedExperts:
 
     def start(self, hidden: Tensor, routing: Routing) -> Fetch:
         """Submits the same; on shared cores it is done here, as no thread is free to run it meanwhile."""
-        if not self._executor.apart:
-            output = self(hidden, routing)
-            return lambda: output
+        if not self._executor.concurrent:
+            return super().start(hidden, routing)
         hidden = hidden.contiguous()
         output = torch.empty_like(hidden)
         prepared = self._prepared(hidden, routing, output)
@@ -99,16 +85,16 @@ class FusedExperts:
         return call
 
     def _prepared(self, hidden: Tensor, routing: Routing, output: Tensor) -> Prepared:
-        return self._moe.prepare(*_arrays(hidden, routing, output), **asdict(self.choice))
+        return self._moe.prepare(*_arrays(hidden, routing, output), **self.kernels)
 
     @property
     def settings(self) -> object:
         """What a prepared call keeps using, whatever is chosen later."""
-        return self.choice, self._executor.team
+        return self.kernels, self._executor.team
 
     def host_call(self, hidden: Tensor, routing: Routing, output: Tensor) -> HostCall:
         """The call as C functions, on memory of the host: `hidden` and `output` [T, H] bf16 and contiguous."""
-        return self._moe.host_call(*_arrays(hidden, routing, output), **asdict(self.choice))
+        return self._moe.host_call(*_arrays(hidden, routing, output), **self.kernels)
 
     def move_to(self, executor: ExpertExecutor) -> None:
         """Run on other threads from now on; counts continue."""
@@ -128,21 +114,20 @@ class FusedExperts:
     def matrices(self, i: int) -> ExpertMatrices:
         """The weights of expert `i` as they are stored, float32."""
         gate, up, down = (torch.from_numpy(matrix) for matrix in self._packed.read_expert(i, self._executor.team))
-        expert = ExpertMatrices(gate=gate, up=up, down=down, glu=self.form.glu)
-        if not self.form.biases:
-            return expert
-        gate_bias, up_bias, down_bias = (torch.from_numpy(bias) for bias in self._packed.read_biases(i))
-        return replace(expert, gate_bias=gate_bias, up_bias=up_bias, down_bias=down_bias)
+        biases = Biases(*map(torch.from_numpy, self._packed.read_biases(i))) if self.form.biases else None
+        return ExpertMatrices(gate=gate, up=up, down=down, biases=biases, glu=self.form.glu)
 
 
 class FusedHost:
     """The fused layers of a model, packed alike, and the threads that they share.
 
-    On shared cores those are PyTorch's own; `apart` gives the host role a pool, with a thread on each of `cpus`.
+    On shared cores those are PyTorch's own; `concurrent` gives the host role a pool, with a thread on each of `cpus`.
     """
 
-    def __init__(self, cpus: tuple[int, ...], packing: Packing, recorder: CallRecorder, *, apart: bool = False) -> None:
-        self.packing, self.apart = packing, apart
+    def __init__(
+        self, cpus: tuple[int, ...], packing: Packing, recorder: CallRecorder, *, concurrent: bool = False
+    ) -> None:
+        self.packing, self.concurrent = packing, concurrent
         self._cpus, self._recorder = cpus, recorder
         self._executor = self._new_executor()
         self._layers: list[FusedExperts] = []
@@ -154,27 +139,16 @@ class FusedHost:
         return self._executor.team
 
     def _new_executor(self) -> ExpertExecutor:
-        if not self.apart:
+        if not self.concurrent:
             return ExpertExecutor(team=OpenMPTeam(len(self._cpus)), recorder=self._recorder)
         with reach(self._cpus):
             pool = ThreadPool(list(self._cpus), _SPIN_US, own=True)
-        return ExpertExecutor(team=pool, recorder=self._recorder, apart=True)
+        return ExpertExecutor(team=pool, recorder=self._recorder, concurrent=True)
 
     def pack(self, store: PackableStore, form: ExpertsForm, layer: int = 0) -> FusedExperts:
         """Packs the experts of one decoder layer, one after the other: `store` need not hold more than one."""
-        packing, glu = self.packing, form.glu
         packed = PackedExperts(
-            form.experts,
-            form.hidden,
-            form.ffn,
-            precision=packing.precision,
-            domains=packing.domains,
-            nodes=packing.nodes,
-            activation=glu.activation,
-            alpha=glu.alpha,
-            limit=glu.limit,
-            offset=glu.offset,
-            biases=form.biases,
+            form.experts, form.hidden, form.ffn, biases=form.biases, **asdict(self.packing), **asdict(form.glu)
         )
         for i in range(form.experts):
             _write(packed, i, store(i), self.team)
@@ -196,9 +170,9 @@ class FusedHost:
 
     def choose(self, engine: EngineSpec) -> None:
         """Kernels of all layers from the next call on."""
-        choice = KernelChoice.of(engine)
+        kernels = {name: getattr(engine, name) for name in _KERNEL_ARGUMENTS}
         for layer in (*self._layers, *self._at_device.values()):
-            layer.choice = choice
+            layer.kernels = kernels
 
     def run_on(self, cpus: tuple[int, ...]) -> None:
         """Run on these from now on."""
@@ -229,8 +203,9 @@ def bits(tensor: Tensor) -> NDArray[Any]:
 
 
 def _write(packed: PackedExperts, i: int, expert: ExpertMatrices | ExpertBlocks, team: Team) -> None:
-    """Rows may lie apart, their elements may not: what is held transposed is copied here."""
-    biases = {name: _floats(getattr(expert, name)) for name in ("gate_bias", "up_bias", "down_bias")}
+    """Rows may have gaps between them, elements of a row may not: what is held transposed is copied here."""
+    parts = {} if expert.biases is None else expert.biases._asdict()
+    biases = {f"{name}_bias": bias.detach().float().contiguous().numpy() for name, bias in parts.items()}
     if isinstance(expert, ExpertBlocks):
         packed.write_expert_blocks(i, expert.gate, expert.up, expert.down, team, **biases)
     else:
@@ -240,7 +215,3 @@ def _write(packed: PackedExperts, i: int, expert: ExpertMatrices | ExpertBlocks,
 
 def _arrays(hidden: Tensor, routing: Routing, output: Tensor) -> tuple[NDArray[Any], ...]:
     return bits(hidden), routing.ids.numpy(), routing.gates.numpy(), bits(output)
-
-
-def _floats(bias: Tensor | None) -> NDArray[np.float32] | None:
-    return None if bias is None else bias.detach().float().contiguous().numpy()

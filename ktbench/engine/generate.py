@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ktbench.engine.components import EngineComponents
-from ktbench.engine.decode.batch import Batch, RunnerPool
+from ktbench.engine.decode.batch import GenerationBatch, RunnerPool
 from ktbench.engine.decode.step import Forward
 from ktbench.engine.device_placement import detach
 from ktbench.engine.load import load_components
@@ -145,14 +145,14 @@ class Generator:
 
     @property
     def max_positions(self) -> int | None:
-        """Positions that the model was made for; None where its configuration does not say."""
+        """Positions that the model was made for; None where its configuration has no such limit."""
         return getattr(self.network.config.get_text_config(), "max_position_embeddings", None)
 
     def close(self) -> None:
         """Release weights and threads."""
         del self._components, self._forward, self._pool
 
-    def _begin(self, prompts: Sequence[Ids], room: int) -> tuple[Tensor, Batch]:
+    def _begin(self, prompts: Sequence[Ids], room: int) -> tuple[Tensor, GenerationBatch]:
         """Logits [B, V] after one pass over prompts, padded in front, and their batch with `room` for more tokens."""
         lengths = _lengths(prompts, "prompt")
         padding = torch.tensor([max(lengths) - one for one in lengths], device=self._device)
@@ -164,7 +164,7 @@ class Generator:
         logits = self._checked(forward.onward(ids))
         self._switch(acts=True)
         runner = self._pool.begin(room, recorded=room > 1 and (engine.packed_dense or engine.cuda_graph))
-        return logits, Batch(self._pool, runner, len(prompts))
+        return logits, GenerationBatch(self._pool, runner, len(prompts))
 
     def _switch(self, *, acts: bool) -> None:
         """A pass begins, in which deferral and skipping act or do not."""
@@ -179,7 +179,7 @@ class Generator:
         self._switch(acts=configured(self._engine).defer_prefill)
         return self._checked(self.network(input_ids=ids, use_cache=False, logits_to_keep=kept).logits)
 
-    def _step(self, batch: Batch, ids: Ids) -> Tensor:
+    def _step(self, batch: GenerationBatch, ids: Ids) -> Tensor:
         return self._checked(batch.step(torch.tensor(ids, device=self._device)))
 
     def _checked(self, logits: Tensor) -> Tensor:
@@ -195,7 +195,7 @@ class Generator:
 def _require_plain(engine: EngineSpec) -> None:
     """Raises Unsupported for what is about speed alone and would have to be done in timed steps."""
     if engine.deferral == "auto":
-        raise Unsupported("engine.deferral=auto watches timed steps: set the number that answers are wanted for")
+        raise Unsupported("engine.deferral=auto watches timed steps: set the number that answers are needed for")
     if engine.placement.policy != "host":
         policy = engine.placement.policy
         raise Unsupported(
@@ -245,7 +245,11 @@ class Chooser:
 
     def __init__(self, samplings: Sequence[Sampling], room: int) -> None:
         self._samplings = samplings
-        self._drawn = {i: _uniform(one.seed, room) for i, one in enumerate(samplings) if one.temperature}
+        self._drawn = {
+            i: torch.rand(room, generator=torch.Generator().manual_seed(one.seed), dtype=torch.float64)
+            for i, one in enumerate(samplings)
+            if one.temperature
+        }
 
     def choose(self, logits: Tensor, answers: Sequence[int], number: int) -> list[int]:
         """Token `number` of each of `answers`, whose logits are the rows of `logits` [R, V]."""
@@ -266,7 +270,3 @@ def draw(logits: Tensor, sampling: Sampling, uniform: float) -> int:
     left = int((reached - chances < sampling.top_p).sum())
     at = int(torch.searchsorted(reached[:left], uniform * float(reached[left - 1]), right=True))
     return int(tokens[min(at, left - 1)])
-
-
-def _uniform(seed: int, count: int) -> Tensor:
-    return torch.rand(count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

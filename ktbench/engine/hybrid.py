@@ -13,15 +13,16 @@ import torch
 from numpy.typing import NDArray
 
 from ktbench.engine.components import EngineComponents
-from ktbench.engine.decode.step import Forward, StepRunner
+from ktbench.engine.decode.step import StepRunner
 from ktbench.engine.decode.timeline import timeline
 from ktbench.engine.device_placement import DevicePlacement, detach
 from ktbench.engine.experts import Tap
-from ktbench.engine.observe import Observer, Reference
-from ktbench.engine.protocol import Observation, configured, require
-from ktbench.engine.routing import PassRouting, Routing
+from ktbench.engine.forms import ExpertStore
+from ktbench.engine.protocol import require
+from ktbench.engine.replay import ReplaySystem, TraceReplay
+from ktbench.engine.routing import PassRouting
 from ktbench.engine.work import DenseWork, ExpertsWork, mean_work, step_work
-from ktbench.engine.workload_trace import TraceCache, TraceReplay, TraceWriter, WorkloadTrace, pass_runner
+from ktbench.engine.workload_trace import TraceWriter, WorkloadTrace, pass_runner
 from ktbench.spec.engine import EngineSpec, PlacementSpec, choose_deferral, deferral_candidates
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec
@@ -30,21 +31,15 @@ from ktbench.spec.timeline import Timeline
 _TRIED_STEPS = 6
 
 
-class HybridEngine:
-    """Implements `ktbench.engine.protocol.System`; made by `ktbench.engine.load.load`."""
+class HybridEngine(ReplaySystem):
+    """Implements `ktbench.engine.protocol.System`; made by `ktbench.engine.load.load_engine`."""
 
     def __init__(self, model: ModelSpec, components: EngineComponents) -> None:
-        self.model, self._components = model, components
-        self._forward = Forward(components.network)
-        self._replay: TraceReplay | None = None
-        self._trace: WorkloadTrace | None = None
-        self._traces = TraceCache()
+        super().__init__(model, components.network)
+        self._components = components
         self._engine = EngineSpec()
-        self._notes: list[str] = []
-        self._residents: DevicePlacement | None = None
+        self._placement: DevicePlacement | None = None
         self._placements: dict[PlacementSpec, DevicePlacement] = {}
-        self._done = self._observed = 0
-        self._logits = torch.empty(0)
 
     def configure(self, spec: RunSpec) -> None:
         """See `System`. Raises Unsupported, and ValueError for a model, layout or thread count that is not there."""
@@ -68,7 +63,7 @@ class HybridEngine:
 
     def _set_up(self, engine: EngineSpec, deferral: int) -> None:
         self._use(engine, deferral)
-        self._settle(engine)
+        self._place(engine)
         self._replay = TraceReplay(self._traced, self._runner(engine))
         self.start()
 
@@ -78,19 +73,19 @@ class HybridEngine:
         acts = engine.defer_prefill or self._trace is None or self._trace.workload.phase == "decode"
         self._components.switch(engine, deferral if acts else 0, engine.skipping if acts else 0)
 
-    def _settle(self, engine: EngineSpec) -> None:
-        """Puts experts where the placement says; a dynamic one continues from where its last turn ended."""
+    def _place(self, engine: EngineSpec) -> None:
+        """Puts experts where the placement says; a dynamic one continues from where its last trial ended."""
         components, placement = self._components, engine.placement
         if placement.policy == "host" or components.host is None:
             detach(components.operators)
-            self._residents = None
+            self._placement = None
             return
         if placement not in self._placements:
             device = torch.device("cpu") if components.cuda is None else components.cuda.device
-            homes = components.device_experts_for(engine)
-            self._placements[placement] = DevicePlacement(placement, self.model, components.operators, homes, device)
-        self._residents = self._placements[placement]
-        self._residents.enter(components.operators)
+            make = components.device_experts_for(engine)
+            self._placements[placement] = DevicePlacement(placement, self.model, components.operators, make, device)
+        self._placement = self._placements[placement]
+        self._placement.enter(components.operators)
         components.host.choose(engine)
 
     def _runner(self, engine: EngineSpec) -> StepRunner:
@@ -132,32 +127,18 @@ class HybridEngine:
         self.step()
         return (team.busy_ns - busy) / (perf_counter_ns() - began)
 
-    def start(self) -> None:
-        """See `System`."""
-        self._done = 0
-        self._replayed.start()
-
     def step(self) -> None:
         """See `System`. Raises ValueError past the last step of the workload."""
-        if self._done == len(self._traced.ids):
-            raise ValueError(f"workload.steps={self._done}: all were done, start again")
-        self._logits = self._replayed.step(self._done)
+        replay = self._replayed
+        replay.step()
         self._components.finish()
-        if self._residents is not None:
-            self._residents.after_step(self._traced.routing[self._done])
-        self._done += 1
+        if self._placement is not None:
+            self._placement.after_step(replay.trace.routing[replay.done - 1])
 
     def logits(self) -> NDArray[np.float32]:
         """See `System`."""
         self._components.check()
-        return self._logits.float().numpy(force=True)
-
-    def observe(self) -> tuple[Observation, ...]:
-        """See `System`."""
-        self._observed += 1  # other tokens each time
-        observer = Observer(self._traced.workload.seed, self._observed)
-        self._logits = self._replayed.again(self._done - 1, self._tapped(observer))
-        return tuple(observer.seen)
+        return super().logits()
 
     @contextmanager
     def _tapped(self, tap: Tap) -> Iterator[None]:
@@ -167,29 +148,24 @@ class HybridEngine:
         finally:
             self._components.state.tap = None
 
-    def reference(self, observation: Observation) -> NDArray[np.float32]:
-        """See `System`."""
-        operator = next(o for o in self._components.operators if o.position.layer == observation.layer)
-        routing = Routing(ids=torch.from_numpy(observation.ids), gates=torch.from_numpy(observation.gates))
-        return Reference(operator.backend.matrices, torch.from_numpy(observation.hidden))(routing).numpy()
+    def _experts_of(self, layer: int) -> ExpertStore:
+        return next(one.backend.matrices for one in self._components.operators if one.position.layer == layer)
 
     def timeline(self) -> Timeline:
         """See `System`."""
         host = self._components.host
         if host is not None:
             host.team.spans()  # of the steps before
-        segments = self._replayed.watched(self._done - 1)
-        jobs = host.team.spans() if host is not None and self._components.state.apart else np.empty((0, 3), np.int64)
+        segments = self._replayed.watched()
+        jobs = (
+            host.team.spans() if host is not None and self._components.state.concurrent else np.empty((0, 3), np.int64)
+        )
         on_time = self._components.state.deferral < self.model.shape.top_k
         return timeline(self._engine.label, segments, jobs, on_time=on_time)
 
     def chosen(self) -> Mapping[str, int]:
         """See `System`."""
         return {"deferral": self._components.state.deferral} if self._engine.deferral == "auto" else {}
-
-    def notes(self) -> tuple[str, ...]:
-        """See `System`."""
-        return tuple(self._notes)
 
     def recorded_routing(self) -> tuple[PassRouting, ...]:
         """The routing of every pass of the workload that was configured."""
@@ -198,8 +174,8 @@ class HybridEngine:
     def counters(self) -> Mapping[str, int]:
         """See `System`."""
         components = self._components
-        counted = components.counters() | ({} if self._residents is None else dict(self._residents.counters()))
-        if components.state.apart and components.host is not None:
+        counted = components.counters() | ({} if self._placement is None else dict(self._placement.counters()))
+        if components.state.concurrent and components.host is not None:
             counted["host_busy_ns"] = components.host.team.busy_ns
             if components.cuda is None:  # a CUDA device waits unseen
                 counted["device_wait_ns"] = components.state.recorder.waited_ns
@@ -218,14 +194,5 @@ class HybridEngine:
 
     def close(self) -> None:
         """See `System`."""
-        del self._components, self._forward
-        self._trace = self._replay = None
-        self._traces = TraceCache()
-
-    @property
-    def _traced(self) -> WorkloadTrace:
-        return configured(self._trace)
-
-    @property
-    def _replayed(self) -> TraceReplay:
-        return configured(self._replay)
+        super().close()
+        del self._components

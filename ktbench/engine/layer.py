@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ktbench.engine.experts import Backend
-from ktbench.engine.observe import Observer, Reference
-from ktbench.engine.protocol import Observation, Unsupported, configured, require
+from ktbench.engine.observe import ExpertsReference, Observer
+from ktbench.engine.protocol import ExpertsObservation, Unsupported, configured, require
 from ktbench.engine.routing import Routing
 from ktbench.engine.work import ExpertsWork, layer_work, mean_work
 from ktbench.engine.workload.routing import layer_selections
@@ -39,11 +39,6 @@ class LayerStep:
     ranks: NDArray[np.int64]
     active: int
 
-    @property
-    def ranked(self) -> Routing:
-        """The routing, experts by rank."""
-        return Routing(ids=torch.from_numpy(self.ranks), gates=self.gates)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerTrace:
@@ -55,10 +50,13 @@ class LayerTrace:
 
 
 def write_layer_trace(workload: WorkloadSpec, shape: MoEShape) -> LayerTrace:
-    """Seeded steps, other tokens in each. Raises ValueError for routing that cannot be had, see `layer_selections`."""
+    """Seeded steps, other tokens in each. Raises ValueError as `layer_selections`."""
     selections = layer_selections(workload, shape)
     size = (workload.batch, shape.hidden)
-    numbers = _normal(workload.batch * shape.hidden + _AHEAD * len(selections), workload.seed)
+    count = workload.batch * shape.hidden + _AHEAD * len(selections)
+    # What a norm before the experts gives.
+    normal = np.random.default_rng(workload.seed).standard_normal(count, dtype=np.float32)
+    numbers = torch.from_numpy(normal).bfloat16()
     steps = []
     for number, (ids, gates) in enumerate(selections):
         chosen, ranks = np.unique(ids, return_inverse=True)
@@ -66,12 +64,6 @@ def write_layer_trace(workload: WorkloadSpec, shape: MoEShape) -> LayerTrace:
         ranks = ranks.reshape(ids.shape).astype(np.int64)
         steps.append(LayerStep(hidden=hidden, gates=torch.from_numpy(gates), ranks=ranks, active=len(chosen)))
     return LayerTrace(workload=workload, steps=tuple(steps), output=torch.empty(size, dtype=torch.bfloat16))
-
-
-def _normal(count: int, seed: int) -> Tensor:
-    """Normal numbers in bf16: what a norm before the experts gives."""
-    numbers = np.random.default_rng(seed).standard_normal(count, dtype=np.float32)
-    return torch.from_numpy(numbers).bfloat16()
 
 
 Call = Callable[[], Tensor]
@@ -123,7 +115,7 @@ class HeldLayer(Protocol):
     def choose(self, spec: RunSpec, trial: Trial, /) -> CacheColdReplicas:
         """The copies that run from now on, set up as `spec` asks.
 
-        Raises Unsupported, and ValueError for what was not kept at load or a thread count that is not to be had.
+        Raises Unsupported, and ValueError for what was not kept at load or a thread count that is not available.
         """
 
     def counters(self) -> Mapping[str, int]:
@@ -133,7 +125,7 @@ class HeldLayer(Protocol):
         """See `System`, of a spec that was chosen before."""
 
     def close(self) -> None:
-        """Let go of weights and threads."""
+        """Release weights and threads."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,12 +153,12 @@ class LayerSystem:
         self._notes: tuple[str, ...] = ()
         self._steps: list[_Prepared] = []
         self._output = torch.empty(0)
-        self._reference: Reference | None = None
-        self._observed: Observation | None = None
+        self._reference: ExpertsReference | None = None
+        self._observed: ExpertsObservation | None = None
         self._done = self._observations = 0
 
     def configure(self, spec: RunSpec) -> None:
-        """See `System`. Raises Unsupported, and ValueError for a model, layout, thread count or trace not to be had."""
+        """See `System`. Raises Unsupported, and ValueError for an unavailable model, layout, thread count or trace."""
         require(spec, self.model)
         if spec.workload not in self._traces:
             self._traces[spec.workload] = write_layer_trace(spec.workload, self.model.shape)
@@ -215,7 +207,7 @@ class LayerSystem:
         """See `System`."""
         return self._output.float().numpy()
 
-    def observe(self) -> tuple[Observation, ...]:
+    def observe(self) -> tuple[ExpertsObservation, ...]:
         """See `System`."""
         self._observations += 1  # other tokens each time
         last = self._steps[self._done - 1]
@@ -224,15 +216,14 @@ class LayerSystem:
         observer = Observer(self._traced.workload.seed, self._observations, most_experts=2 * self.model.shape.top_k)
         observer(self._number, last.hidden, last.routing, self._output)
         self._observed = observer.seen[0]
-        self._reference = Reference(last.backend.matrices, torch.from_numpy(self._observed.hidden))
+        self._reference = ExpertsReference(last.backend.matrices, torch.from_numpy(self._observed.hidden))
         return tuple(observer.seen)
 
-    def reference(self, observation: Observation) -> NDArray[np.float32]:
+    def reference(self, observation: ExpertsObservation) -> NDArray[np.float32]:
         """See `System`. Raises ValueError for tokens that are not those of the last observation."""
         if self._reference is None or self._observed is None or observation.hidden is not self._observed.hidden:
             raise ValueError("a layer has a reference for the tokens of its last observation alone")
-        routing = Routing(ids=torch.from_numpy(observation.ids), gates=torch.from_numpy(observation.gates))
-        return self._reference(routing).numpy()
+        return self._reference.of(observation)
 
     def timeline(self) -> Timeline:
         """See `System`. Raises Unsupported: a layer alone has no device role."""
@@ -253,7 +244,8 @@ class LayerSystem:
     def work(self) -> Work:
         """See `System`."""
         experts = ExpertsWork(shape=self.model.shape, precision=self._replicas_in_turn.precision)
-        return mean_work([layer_work(experts, step.ranked) for step in self._traced.steps])
+        ranked = [Routing(ids=torch.from_numpy(step.ranks), gates=step.gates) for step in self._traced.steps]
+        return mean_work([layer_work(experts, routing) for routing in ranked])
 
     def close(self) -> None:
         """See `System`."""

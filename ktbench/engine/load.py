@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -22,9 +21,9 @@ from ktbench.engine.gguf.reading import GgufModel
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.inject.match import Replacement, match_rules
 from ktbench.engine.protocol import HostRole
-from ktbench.engine.roles import Threads
+from ktbench.engine.roles import split_cpus
 from ktbench.engine.synthetic import PassingExperts, WeightPool, materialise, materialise_experts, skeleton
-from ktbench.engine.weight_plan import Packing, WeightPlan
+from ktbench.engine.weight_plan import WeightPlan
 from ktbench.engine.work import dense_params
 from ktbench.spec.inject import InjectSpec
 from ktbench.spec.run_spec import ModelSpec
@@ -36,24 +35,7 @@ if TYPE_CHECKING:
     from ktbench.engine.fused import FusedHost
 
 # Linear layers of a block that get the same input, in the order in which their weights lie.
-_SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
-
-
-def load(
-    model: ModelSpec,
-    *,
-    cores: int | None = None,
-    keep_original: bool = True,
-    packing: Packing | None = None,
-) -> HybridEngine:
-    """The engine with its weights in memory, its roles on shared cores.
-
-    `keep_original` holds the experts as Transformers does, for `base`; `packing` holds them packed, for the fused
-    operator. `cores` is how many cores the engine may use (None: all that this thread may run on). Raises ValueError
-    for a checkpoint that is not whole.
-    """
-    host = HostRole(cores=cores or len(os.sched_getaffinity(0)))
-    return load_engine(model, WeightPlan(original=keep_original, packing=packing), host)
+_SIBLINGS: tuple[tuple[str, ...], ...] = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
 def load_engine(model: ModelSpec, plan: WeightPlan, host: HostRole) -> HybridEngine:
@@ -69,8 +51,8 @@ def load_components(model: ModelSpec, plan: WeightPlan, host: HostRole) -> Engin
     """
     network, store_of, blocks_of = _weights(model, plan)
     network.requires_grad_(False)
-    threads, state, params = Threads.of(host), MoERuntimeState(), dense_params(network)
-    roles = threads.roles(plan.engine)
+    cpus, state, params = host.usable_cpus, MoERuntimeState(), dense_params(network)
+    roles = split_cpus(cpus, plan.engine)
     experts = None if plan.packing is None else open_host(roles.host, plan, state.recorder)
     device, attention = inject(network, plan, len(roles.device), state, blocks_of)
     cuda = open_cuda(state.recorder) if plan.engine.device == "cuda" else None
@@ -85,7 +67,7 @@ def load_components(model: ModelSpec, plan: WeightPlan, host: HostRole) -> Engin
         device=device,
         attention=attention if cuda is None else cuda.attention,
         cuda=cuda,
-        threads=threads,
+        cpus=cpus,
         dense_params=params,
     )
 
@@ -108,7 +90,7 @@ def open_host(cpus: tuple[int, ...], plan: WeightPlan, recorder: CallRecorder) -
     from ktbench.engine.fused import FusedHost  # needs the kernel extension, base does not
 
     assert plan.packing is not None
-    return FusedHost(cpus, plan.packing, recorder, apart=plan.engine.apart)
+    return FusedHost(cpus, plan.packing, recorder, concurrent=plan.engine.roles_concurrent)
 
 
 def open_cuda(recorder: CallRecorder) -> CudaRole:
@@ -134,7 +116,7 @@ def _place_operators(
         packed = host.pack(store, read_form(module), position.layer) if host is not None else None
         original, fused = (kept, packed) if cuda is None else cuda.backends(kept, packed, position.layer)
         operators.append(ExpertsOperator(position, state, original=original, fused=fused))
-        # What is not kept is let go here, before the next layer.
+        # What is not kept is released here, before the next layer.
         network.set_submodule(name, operators[-1])
         del module, store
     return operators
@@ -163,7 +145,7 @@ def inject(
 ) -> tuple[DenseHost | None, StepAttention | None]:
     """Who runs the dense operators on so many threads, and attention; None where no cell is lean.
 
-    For `blocks_of` see `DenseHost`. Inner modules come first, so that names stay what they are until their turn. Raises
+    For `blocks_of` see `DenseHost`. Inner modules are replaced first, while their names are still valid. Raises
     ValueError for rules that do not fit the network.
     """
     found = match_rules(network, _needed(plan))
@@ -224,14 +206,12 @@ def _pack_linears(network: PreTrainedModel, found: Sequence[Replacement], device
 
 def _groups(names: Sequence[str]) -> list[list[str]]:
     """Names of linear layers, those of one input together."""
-    groups: dict[tuple[str, int], list[str]] = defaultdict(list)
-    for number, name in enumerate(names):
+    groups: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
+    for name in names:
         block, _, last = name.rpartition(".")
-        kind = next((kind for kind, words in enumerate(_SIBLINGS) if last in words), None)
-        groups[(block, kind) if kind is not None else (name, -1 - number)].append(name)
-    return [sorted(group, key=_rank) for group in groups.values()]
-
-
-def _rank(name: str) -> int:
-    last = name.rpartition(".")[2]
-    return next((words.index(last) for words in _SIBLINGS if last in words), 0)
+        siblings = next((words for words in _SIBLINGS if last in words), (last,))
+        groups[block, siblings].append(name)
+    return [
+        sorted(group, key=lambda name: siblings.index(name.rpartition(".")[2]))
+        for (_, siblings), group in groups.items()
+    ]

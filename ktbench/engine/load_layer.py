@@ -16,7 +16,7 @@ from ktbench.engine.forms import ExpertsForm, expert_positions, read_form
 from ktbench.engine.layer import BindableBackend, CacheColdReplicas, LayerSystem, Trial
 from ktbench.engine.load import open_host
 from ktbench.engine.protocol import HostRole
-from ktbench.engine.roles import Threads
+from ktbench.engine.roles import use_threads
 from ktbench.engine.synthetic import PassingExperts, WeightPool, materialise_experts, skeleton
 from ktbench.engine.weight_plan import Packing, WeightPlan
 from ktbench.spec.cells import layer_copies
@@ -35,16 +35,16 @@ def load_layer(
     `keep_original` holds the experts as Transformers does, for `base`; `packing` holds them packed, for the fused
     operator. Raises ValueError where neither is wanted and for a checkpoint: a layer alone has synthetic weights.
     """
-    plan, threads = WeightPlan(original=keep_original, packing=packing), Threads.of(host)
+    plan, cpus = WeightPlan(original=keep_original, packing=packing), host.usable_cpus
     weights = LayerWeights.of(model)
     original = packed = fused = None
     if keep_original:
         original = weights.copies(weights.original, "bf16", host)
     if packing is not None:
-        fused = open_host(threads.cpus, plan, CallRecorder())
+        fused = open_host(cpus, plan, CallRecorder())
         pack, form = fused.pack, weights.form
         packed = weights.copies(lambda number: pack(weights.passing(number), form), packing.precision, host)
-    held = OwnLayer(original=original, packed=packed, host=fused, threads=threads)
+    held = OwnLayer(original=original, packed=packed, host=fused, cpus=cpus)
     return LayerSystem(model, weights.number, held)
 
 
@@ -103,11 +103,11 @@ class OwnLayer:
     original: CacheColdReplicas | None
     packed: CacheColdReplicas | None
     host: FusedHost | None
-    threads: Threads
+    cpus: tuple[int, ...]
 
     def choose(self, spec: RunSpec, _trial: Trial) -> CacheColdReplicas:
         """See `HeldLayer`."""
-        self.threads.use(spec.engine, self.host, None)
+        use_threads(self.cpus, spec.engine, self.host, None)
         fused = spec.engine.fused
         copies = self.packed if fused else self.original
         if copies is None:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ktbench.engine.forms import ExpertStore
-from ktbench.engine.protocol import Observation
+from ktbench.engine.protocol import ExpertsObservation
 from ktbench.engine.routing import Routing
 
 # The reference widens every expert that these tokens went to: more of them would cost more than the timed step.
@@ -23,12 +23,12 @@ class Observer:
 
     def __init__(self, *seed: int, most_experts: int | None = None) -> None:
         self.seed, self.most_experts = seed, most_experts
-        self.seen: list[Observation] = []
+        self.seen: list[ExpertsObservation] = []
 
     def __call__(self, layer: int, hidden: Tensor, routing: Routing, output: Tensor) -> None:
         """Take down one call of `layer`: `hidden` and `output` [T, H]."""
         rows = self._sample(routing)
-        observation = Observation(
+        observation = ExpertsObservation(
             layer=layer,
             hidden=hidden[rows].float().numpy(force=True),
             ids=routing.ids[rows].numpy(force=True),
@@ -59,7 +59,7 @@ def _sharing(ids: NDArray[np.int64], most_experts: int) -> list[int]:
     return rows
 
 
-class Reference:
+class ExpertsReference:
     """The experts' output in float32 arithmetic for `hidden` [T, H] float32.
 
     Each expert is run once, whatever the number of routings. An id of -1 selects no expert.
@@ -77,6 +77,10 @@ class Reference:
             token, column = (routing.ids == i).nonzero(as_tuple=True)
             total.index_add_(0, token, self._output(i)[token] * routing.gates[token, column, None])
         return total
+
+    def of(self, observation: ExpertsObservation) -> NDArray[np.float32]:
+        """The same for the routing of an observation of these tokens."""
+        return self(Routing(ids=torch.from_numpy(observation.ids), gates=torch.from_numpy(observation.gates))).numpy()
 
     def _output(self, i: int) -> Tensor:
         if i not in self._outputs:

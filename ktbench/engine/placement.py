@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from math import sqrt
 from typing import Any
 
@@ -41,7 +40,7 @@ def place_experts(placement: PlacementSpec, shape: MoEShape, profile: Activation
         )
     if placement.policy == "frequency":
         return _frequency(count, shape, profile)
-    return _BLIND[placement.policy](count, shape, np.random.default_rng(placement.seed))
+    return _drawn(placement.policy, count, shape, np.random.default_rng(placement.seed))
 
 
 def _frequency(count: int, shape: MoEShape, profile: ActivationProfile | None) -> Placed:
@@ -55,32 +54,16 @@ def _frequency(count: int, shape: MoEShape, profile: ActivationProfile | None) -
     return placed
 
 
-def _uniform(count: int, shape: MoEShape, rng: np.random.Generator) -> Placed:
-    each, more = divmod(count, shape.moe_layers)
-    return _draw([each + (layer < more) for layer in range(shape.moe_layers)], shape, rng)
-
-
-def _front_loading(count: int, shape: MoEShape, rng: np.random.Generator) -> Placed:
-    left = count - shape.experts * np.arange(shape.moe_layers)
-    return _draw(np.clip(left, 0, shape.experts).tolist(), shape, rng)
-
-
-def _random(count: int, shape: MoEShape, rng: np.random.Generator) -> Placed:
-    placed = np.arange(shape.moe_layers * shape.experts) < count
-    return rng.permutation(placed).reshape(shape.moe_layers, shape.experts)
-
-
-def _draw(counts: list[int], shape: MoEShape, rng: np.random.Generator) -> Placed:
-    """`counts[layer]` experts of each layer."""
-    return np.stack([rng.permutation(np.arange(shape.experts) < count) for count in counts])
-
-
-_BLIND: dict[str, Callable[[int, MoEShape, np.random.Generator], Placed]] = {
-    "uniform": _uniform,
-    "front_loading": _front_loading,
-    "random": _random,
-    "dynamic": _uniform,
-}
+def _drawn(policy: str, count: int, shape: MoEShape, rng: np.random.Generator) -> Placed:
+    """Any `count` experts, of each layer as many as the policy says."""
+    layers, experts = shape.moe_layers, shape.experts
+    if policy == "random":
+        return rng.permutation(np.arange(layers * experts) < count).reshape(layers, experts)
+    if policy == "front_loading":
+        counts = np.clip(count - experts * np.arange(layers), 0, experts)
+    else:
+        counts = count // layers + (np.arange(layers) < count % layers)
+    return np.stack([rng.permutation(np.arange(experts) < of_layer) for of_layer in counts])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,11 +84,10 @@ class DynamicPlacement:
     of chance, and the way back needs as much again, so that equally hot experts stay where they are.
     """
 
-    def __init__(self, at_device: Placed, *, every: int, most: int | None = None) -> None:
-        """From the placement `at_device` [MoE layers, experts] on; `most` moves at a time, None for one per layer."""
+    def __init__(self, at_device: Placed, *, every: int) -> None:
+        """From the placement `at_device` [MoE layers, experts] on; at most as many moves at a time as layers."""
         self.at_device = at_device.copy()
         self.every = every
-        self.most = len(at_device) if most is None else most
         self._heat = np.zeros(at_device.shape)
 
     def note(self, layer: int, ids: NDArray[np.integer[Any]]) -> None:
@@ -123,7 +105,7 @@ class DynamicPlacement:
         if now % self.every:
             return []
         gains = sorted(self._swaps(), key=lambda swap: -swap[0])
-        chosen = [move for _, move in islice(gains, self.most)]
+        chosen = [move for _, move in gains[: len(self.at_device)]]
         for move in chosen:
             self.at_device[move.layer, move.come] = True
             self.at_device[move.layer, move.go] = False

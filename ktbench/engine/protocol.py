@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
@@ -36,13 +37,18 @@ class HostRole:
         if self.cpus and len(self.cpus) != self.cores:
             raise ValueError(f"host role: {len(self.cpus)} cpus for {self.cores} cores, one of each core is needed")
 
+    @property
+    def usable_cpus(self) -> tuple[int, ...]:
+        """`cpus`; where there are none, as many as `cores` of those that this thread may run on."""
+        return self.cpus or tuple(sorted(os.sched_getaffinity(0)) * self.cores)[: self.cores]
+
 
 class Unsupported(Exception):
     """The system cannot run the cell; the text is the reason."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Observation:
+class ExpertsObservation:
     """One call of the routed experts of one layer: a seeded sample of its tokens (T).
 
     `layer` counts the decoder layers from 0. `hidden` and `output` are [T, hidden], `ids` and `gates` [T, k]; under
@@ -74,10 +80,10 @@ class System(Protocol):
     def logits(self) -> NDArray[np.float32]:
         """[batch, vocab] at the last position of the last step; of a layer its output [batch, hidden]."""
 
-    def observe(self) -> tuple[Observation, ...]:
+    def observe(self) -> tuple[ExpertsObservation, ...]:
         """Repeat the last step, untimed, with a tap on every experts call; empty where a peer shows none."""
 
-    def reference(self, observation: Observation) -> NDArray[np.float32]:
+    def reference(self, observation: ExpertsObservation) -> NDArray[np.float32]:
         """[T, hidden]: the experts' output for the very inputs of an observation, in float32.
 
         The weights are those that are stored: quantised ones count as what they stand for. Of a layer only the last
@@ -87,7 +93,7 @@ class System(Protocol):
     def counters(self) -> Mapping[str, int]:
         """Cumulative counts by counter name: those of the feature table and others. What is not counted is absent.
 
-        Where the roles are apart `host_busy_ns` is the time in which routed experts ran on the host and
+        Where the roles are concurrent, `host_busy_ns` is the time in which routed experts ran on the host and
         `device_wait_ns` that in which the device role did nothing but wait for them.
         """
 

@@ -74,7 +74,8 @@ def materialise(network: PreTrainedModel, pool: WeightPool, is_experts: Callable
         module.to_empty(device="cpu", recurse=False)
         for key, parameter in module.named_parameters(prefix=name, recurse=False):
             if parameter.dim() >= 2:
-                _fill(parameter, key, pool)
+                pool.fill(parameter, key)
+                parameter._is_hf_initialized = True
     for name, module in experts.items():
         _widen_router(network.get_submodule(name.rpartition(".")[0]), read_form(module).experts, pool.std)
     with torch.random.fork_rng(devices=[]):
@@ -90,11 +91,6 @@ def materialise_experts(module: nn.Module, name: str, pool: WeightPool) -> None:
     for key, parameter in module.named_parameters(recurse=False):
         for i in range(len(parameter)):
             pool.fill(parameter[i], f"{name}.{i}.{key}")
-
-
-def _fill(parameter: nn.Parameter, name: str, pool: WeightPool) -> None:
-    pool.fill(parameter, name)
-    parameter._is_hf_initialized = True  # type: ignore[attr-defined]
 
 
 def _widen_router(block: nn.Module, experts: int, std: float) -> None:

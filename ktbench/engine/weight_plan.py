@@ -25,12 +25,10 @@ class Packing:
 
     @classmethod
     def of(cls, spec: RunSpec, host: HostRole) -> Packing:
-        """As the spec asks: `engine.domains` logical domains, or one on each NUMA node where there are several."""
-        if spec.engine.domains is not None:
-            return cls(precision=spec.precision, domains=spec.engine.domains)
-        if len(host.nodes) > 1:
+        """As the spec requests: `engine.domains` logical domains, or one on each NUMA node where there are several."""
+        if spec.engine.domains is None and len(host.nodes) > 1:
             return cls(precision=spec.precision, domains=len(host.nodes), nodes=host.nodes)
-        return cls(precision=spec.precision)
+        return cls(precision=spec.precision, domains=spec.engine.domains or 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

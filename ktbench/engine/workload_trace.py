@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ktbench.engine.decode.step import DecodeState, Forward, PassRunner, StepRunner
-from ktbench.engine.decode.timeline import Segment
+from ktbench.engine.decode.step import DecodeState, Forward, PassRunner
 from ktbench.engine.routing import PassRouting, Routing, synthetic
 from ktbench.engine.workload.routing import prompt_ids, prompt_padding
 from ktbench.spec.run_spec import WorkloadSpec
@@ -35,39 +33,6 @@ class WorkloadTrace:
     ids: tuple[Tensor, ...]
     routing: tuple[tuple[PassRouting, ...], ...]
     start: DecodeState
-
-
-class TraceReplay:
-    """Feeds the steps of a trace, which are counted from 0, to a runner; logits are [batch, vocab]."""
-
-    def __init__(self, trace: WorkloadTrace, runner: StepRunner) -> None:
-        self.trace, self.runner = trace, runner
-
-    def start(self) -> None:
-        """Back to the state before step 0."""
-        self.runner.begin(self.trace.start)
-
-    def step(self, number: int) -> Tensor:
-        """The next step: what is timed."""
-        return self.runner.step(self.trace.ids[number], self.trace.routing[number])
-
-    def again(self, number: int, during: AbstractContextManager[object] | None = None) -> Tensor:
-        """The last step once more, through the modelling code and inside `during`."""
-        self._rewind(number)
-        with during or nullcontext():
-            return self.runner.run_model(self.trace.ids[number], self.trace.routing[number])
-
-    def watched(self, number: int) -> list[Segment]:
-        """The last step once more, with the times of what the device role does."""
-        self._rewind(number)
-        return self.runner.watched(self.trace.ids[number], self.trace.routing[number])
-
-    def _rewind(self, number: int) -> None:
-        """Back to the state before the last step; where that cannot be undone, the steps before it are repeated."""
-        if not self.runner.undo(self.trace.ids[number].shape[1]):
-            self.start()
-            for earlier in range(number):
-                self.step(earlier)
 
 
 class TraceCache:
@@ -110,10 +75,6 @@ class TraceWriter:
         routing = tuple(route(step_ids, number) for number, step_ids in enumerate(ids, start=1))
         return WorkloadTrace(workload=work, ids=ids, routing=routing, start=start)
 
-    def runner(self) -> PassRunner:
-        """Runs the steps of this workload, and its prompt, through the modelling code."""
-        return pass_runner(self.workload, self.forward, self.state)
-
     @property
     def _device(self) -> torch.device:
         return self.forward.network.device
@@ -132,7 +93,8 @@ class TraceWriter:
         """Routing of the passes of a step that is run, recorded where it is the routers' own."""
         recorded: list[Routing] = []
         self.state.record = recorded
-        self.runner().step(ids, None if self.workload.routing == "model" else self._drawn(ids, number))
+        runner = pass_runner(self.workload, self.forward, self.state)
+        runner.step(ids, None if self.workload.routing == "model" else self._drawn(ids, number))
         self.state.record = None
         layers = self.shape.moe_layers
         return tuple(PassRouting.of(recorded[first : first + layers]) for first in range(0, len(recorded), layers))

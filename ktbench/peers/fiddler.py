@@ -12,6 +12,7 @@ from ktbench.engine.cuda.stream import CudaHostMemory, Pins
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.load import load_engine
 from ktbench.engine.protocol import HostRole, Unsupported
+from ktbench.engine.roles import use_threads
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec
@@ -49,7 +50,7 @@ class Fiddler(HybridEngine):
         super().configure(spec)
 
     def _costs_of(self, engine: EngineSpec) -> Costs:
-        self._components.threads.use(engine, None, None)
+        use_threads(self._components.cpus, engine, None, None)
         threads = torch.get_num_threads()
         if threads not in self._costs:
             self._costs[threads] = measure_costs(self._layers[0])

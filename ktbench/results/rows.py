@@ -89,7 +89,7 @@ def _missing(row: Row) -> Iterator[tuple[str, str]]:
         "read_bytes_per_s": "the system does not report its work per step",
         "flops_per_s": "the system does not report its work per step",
         "roof": _no_roof(row.records),
-        **({"roles": "the system does not report the times of its roles"} if row.spec.engine.apart else {}),
+        **({"roles": "the system does not report the times of its roles"} if row.spec.engine.roles_concurrent else {}),
         "evidence": "the simulation counts nothing" if row.simulated else "the system counts nothing",
         "error": unchecked_reason(row.spec, row.agreement),
         "energy": "a simulated step takes none" if row.simulated else unmetered_reason(row.records),

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ktbench.engine.protocol import Observation
+from ktbench.engine.protocol import ExpertsObservation
 from ktbench.spec.record import Outcome
 
-Reference = Callable[[Observation], NDArray[np.float32]]
+Reference = Callable[[ExpertsObservation], NDArray[np.float32]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +36,7 @@ def _norm(values: NDArray[np.float32] | NDArray[np.float64]) -> float:
     return float(np.sqrt(np.square(values, dtype=np.float64).sum()))
 
 
-def check(observations: Sequence[Observation], reference: Reference, tolerance: float) -> CheckResult:
+def check(observations: Sequence[ExpertsObservation], reference: Reference, tolerance: float) -> CheckResult:
     """Compares the output of each experts call with the reference on the same inputs."""
     if not observations:
         return CheckResult(outcome=Outcome.VACUOUS, why="no experts call was observed")
@@ -49,14 +49,14 @@ def check(observations: Sequence[Observation], reference: Reference, tolerance: 
     return CheckResult(outcome=Outcome.OK, error=worst)
 
 
-def _wrong(seen: Observation, error: float, tolerance: float) -> CheckResult:
+def _wrong(seen: ExpertsObservation, error: float, tolerance: float) -> CheckResult:
     finite = np.isfinite(error)
     problem = f"relative error {error:.3g}" if finite else "output is not finite"
     why = f"layer {seen.layer}: {problem}, tolerance {tolerance:g}"
     return CheckResult(outcome=Outcome.WRONG, why=why, error=error if finite else None)
 
 
-def check_the_check(observations: Sequence[Observation], reference: Reference, tolerance: float) -> str:
+def check_the_check(observations: Sequence[ExpertsObservation], reference: Reference, tolerance: float) -> str:
     """A mutant that `check` would pass on any of these observations; empty where it rejects them all."""
     for seen in observations:
         truth = reference(seen)
@@ -67,7 +67,7 @@ def check_the_check(observations: Sequence[Observation], reference: Reference, t
 
 
 def mutants(
-    seen: Observation, truth: NDArray[np.float32], reference: Reference
+    seen: ExpertsObservation, truth: NDArray[np.float32], reference: Reference
 ) -> Iterator[tuple[str, NDArray[np.float32]]]:
     """Wrong outputs that the check must reject, each with its name."""
     by_weight = np.argsort(np.abs(seen.gates).sum(axis=0))
@@ -83,7 +83,7 @@ def mutants(
         yield "two swapped experts", reference(replace(seen, ids=swapped))
 
 
-def _distinct(seen: Observation, by_weight: NDArray[np.intp]) -> bool:
+def _distinct(seen: ExpertsObservation, by_weight: NDArray[np.intp]) -> bool:
     """Swapping two experts changes something only where their weights differ."""
     light, heavy = (np.abs(seen.gates[:, by_weight[i]]).sum() for i in (0, -1))
     return bool(heavy > 1.2 * light)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import uuid4
@@ -53,14 +53,15 @@ class Sweep:
         round_number = 0
         while True:
             self._round(cells, round_number)
-            yield self._records_of(keys, round_number)
+            yield self._records_of(cells, round_number)
             if self._lost.issuperset(keys):
                 return
             round_number += 1
 
-    def _records_of(self, keys: Collection[str], round_number: int) -> tuple[Record, ...]:
+    def _records_of(self, cells: Sequence[Cell], round_number: int) -> tuple[Record, ...]:
         """The records of a round of these cells, each handed out once."""
-        kept = [record for (key, number), record in self.kept.items() if number == round_number and key in keys]
+        keys = dict.fromkeys(cell.key for cell in cells)
+        kept = [self.kept[key, round_number] for key in keys if (key, round_number) in self.kept]
         new = [record for record in self._new if record.cell in keys]
         self._new = [record for record in self._new if record.cell not in keys]
         return (*kept, *new)

@@ -101,14 +101,14 @@ class EngineSpec:
             raise ValueError("engine.roles=split: with engine.device=cuda the roles are separate, leave it shared")
         if self.device_threads is not None and self.roles == "shared":
             raise ValueError(f"engine.device_threads={self.device_threads}: needs engine.roles=split")
-        if self.placement.policy != "host" and not self.apart:
+        if self.placement.policy != "host" and not self.roles_concurrent:
             raise ValueError(
                 f"engine.placement.policy={self.placement.policy}: on shared cores nothing is gained, "
                 "set engine.roles=split or engine.device=cuda"
             )
 
     @property
-    def apart(self) -> bool:
+    def roles_concurrent(self) -> bool:
         """Whether host and device role work at the same time."""
         return self.device == "cuda" or self.roles == "split"
 

@@ -69,7 +69,7 @@ def _engine_rules(spec: RunSpec) -> Iterator[Reason]:
         yield Reason(
             f"engine.deferral={engine.deferral}", f"needs 2 MoE layers or more, {name} has {shape.moe_layers} here"
         )
-    if engine.deferral == "auto" and not (engine.apart and engine.fused):
+    if engine.deferral == "auto" and not (engine.roles_concurrent and engine.fused):
         yield Reason("engine.deferral=auto", "needs engine.roles=split or engine.device=cuda, and +v or +m")
     if engine.deferral == "auto" and shape.top_k <= MIN_IMMEDIATE_EXPERTS:
         least = MIN_IMMEDIATE_EXPERTS
@@ -94,7 +94,7 @@ def _device_rules(spec: RunSpec) -> Iterator[Reason]:
 
 def _layer_rules(spec: RunSpec) -> Iterator[Reason]:
     engine = spec.engine
-    if engine.deferral or engine.skipping or engine.packed_dense or engine.apart:
+    if engine.deferral or engine.skipping or engine.packed_dense or engine.roles_concurrent:
         yield Reason(
             "workload.phase=layer", "runs the routed experts alone, without deferral, skipping, +l and separate roles"
         )

@@ -30,15 +30,20 @@ LEAN = read_rules(data_folder("conf") / "inject" / "lean.yaml")
 # within 0.02 of float32.
 TOLERANCE = 0.03
 CPUS = tuple(sorted(os.sched_getaffinity(0)))[:2]
-TWO_CORES = pytest.mark.skipif(len(CPUS) < 2, reason="roles apart need a core each, this process may use one")
+TWO_CORES = pytest.mark.skipif(len(CPUS) < 2, reason="concurrent roles need a core each, this process may use one")
 PACKED_DENSE = pytest.mark.parametrize("lean", [False, True], ids=["+v", "+v+l"])
 
 
-def needs_avx512() -> Any:
+def granted(isa: str) -> Any:
     """Skips a module where the kernels are not built, its tests where the machine does not run them."""
     kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
-    missing = kernels.grants()["avx512"]
-    return pytest.mark.skipif(bool(missing), reason=f"avx512: {missing}")
+    missing = kernels.grants()[isa]
+    return pytest.mark.skipif(bool(missing), reason=f"{isa}: {missing}")
+
+
+def needs_avx512() -> Any:
+    """`granted` of the instruction set that most kernels are tested with."""
+    return granted("avx512")
 
 
 def changed(name: str, **changes: Any) -> ModelSpec:
@@ -91,16 +96,21 @@ def cell(
     )
 
 
+def split_cell(model: ModelSpec, workload: WorkloadSpec, **engine: Any) -> RunSpec:
+    """A cell of the fused operator whose roles have cores of their own."""
+    return cell(model, workload, threads=None, avx512=True, roles="split", **engine)
+
+
 def engine_for(*cells: RunSpec, cpus: tuple[int, ...] = ()) -> HybridEngine:
     """An engine for these cells, which share their weights; on one core, or on `cpus`."""
     host = HostRole(cores=len(cpus) or 1, cpus=cpus)
     return load_engine(cells[0].model, WeightPlan.of(cells, host), host)
 
 
-def logits(system: HybridEngine, asked: RunSpec) -> list[Tensor]:
+def logits(system: HybridEngine, requested: RunSpec) -> list[Tensor]:
     """Logits of every step of a cell."""
-    system.configure(asked)
-    return run(system, asked.workload.steps)
+    system.configure(requested)
+    return run(system, requested.workload.steps)
 
 
 def relative(seen: list[Tensor], truth: list[Tensor]) -> float:

@@ -26,10 +26,13 @@ def together(
 ) -> list[Tensor]:
     """Logits [B, vocab] of every step; prompts of unequal length behind a mask, as a tokenizer would pad them."""
     ids, padding = drawn(network.config.vocab_size, work)
-    if work.phase == "prefill":
-        return [_last(network, part, padding, use_cache=False) for part in ids.split(work.prompt, dim=1)]
-    cache = network(ids[:, : work.prompt], use_cache=True, **_masks(padding, 0, work.prompt)).past_key_values
     logits = []
+    if work.phase == "prefill":
+        for step, part in enumerate(ids.split(work.prompt, dim=1)):
+            before_step(step)
+            logits.append(_last(network, part, padding, use_cache=False))
+        return logits
+    cache = network(ids[:, : work.prompt], use_cache=True, **_masks(padding, 0, work.prompt)).past_key_values
     for step, i in enumerate(range(work.prompt, work.prompt + work.steps)):
         before_step(step)
         logits.append(_last(network, ids[:, i : i + 1], padding, seen=i, past_key_values=cache, use_cache=True))

@@ -27,6 +27,7 @@ from tests.engine.engines import (
     logits,
     needs_avx512,
     relative,
+    split_cell,
 )
 from tests.engine.families.plain import build
 from tests.engine.prompts import together
@@ -49,7 +50,7 @@ class Split:
         return PlacementSpec(policy=policy, ratio=ratio, profile=profile, **options)  # type: ignore[arg-type]
 
     def cell(self, workload: WorkloadSpec, **engine: Any) -> RunSpec:
-        return cell(self.model, workload, threads=None, avx512=True, roles="split", **engine)
+        return split_cell(self.model, workload, **engine)
 
     def logits(self, workload: WorkloadSpec, **engine: Any) -> list[Tensor]:
         return logits(self.system, self.cell(workload, **engine))
@@ -66,10 +67,7 @@ def write_profile(path: Path, model: ModelSpec, seed: int = 0) -> Path:
 @pytest.fixture(scope="module", params=["qwen3_moe", "deepseek_v3"])
 def split(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Split]:
     model = changed(request.param)
-    cells = [
-        cell(model, decode(), threads=None, avx512=True, packed_dense=lean, roles="split") for lean in (False, True)
-    ]
-    system = engine_for(*cells, cpus=CPUS)
+    system = engine_for(*(split_cell(model, decode(), packed_dense=lean) for lean in (False, True)), cpus=CPUS)
     yield Split(model, system, write_profile(tmp_path_factory.mktemp("profile") / "tiny.npz", model))
     system.close()
 
@@ -98,11 +96,11 @@ def test_deferral_and_skipping_act_on_both_sides(split: Split, feature: str, lea
     assert relative(split.logits(decode(batch=3), packed_dense=lean), at_host) > 0
 
 
-def moved(system: HybridEngine, asked: RunSpec) -> dict[str, int]:
+def moved(system: HybridEngine, requested: RunSpec) -> dict[str, int]:
     """Counts of the steps alone."""
-    system.configure(asked)
+    system.configure(requested)
     before = dict(system.counters())
-    run(system, asked.workload.steps)
+    run(system, requested.workload.steps)
     return {name: count - before.get(name, 0) for name, count in system.counters().items()}
 
 
@@ -112,7 +110,7 @@ def test_the_device_serves_what_was_selected_of_its_experts(split: Split, ratio:
     placement = split.placed("front_loading", ratio)
     workload = decode(batch=3, steps=4, routing="zipf")
     counted = moved(split.system, split.cell(workload, packed_dense=lean, placement=placement))
-    residents = split.system._residents
+    residents = split.system._placement
     assert residents is not None
     expected = sum(
         int(residence.at_device[selected.ids].sum())
@@ -152,11 +150,11 @@ def test_workloads_change_under_a_placement(split: Split) -> None:
 def test_base_is_transformers_where_another_cell_with_a_placement_came_first() -> None:
     """The prompt's cache and routing are part of the script, which the first cell of a workload has written."""
     model, workload = changed("qwen3_moe"), decode(batch=2)
-    apart: dict[str, Any] = {"threads": None, "roles": "split"}
     placement = PlacementSpec(policy="uniform", ratio=0.5)
-    base, placed = cell(model, workload, **apart), cell(model, workload, avx512=True, placement=placement, **apart)
+    base = cell(model, workload, threads=None, roles="split")
+    placed = split_cell(model, workload, placement=placement)
     system = engine_for(base, placed, cpus=CPUS)
-    logits(system, cell(model, prefill(), avx512=True, placement=placement, **apart))
+    logits(system, split_cell(model, prefill(), placement=placement))
     system.configure(placed)
     assert all(map(torch.equal, logits(system, base), together(build(model), workload)))
 
@@ -178,7 +176,7 @@ def test_a_profile_of_another_model_is_refused(split: Split, tmp_path: Path) -> 
 def test_frequency_places_what_was_counted_most(split: Split) -> None:
     split.system.configure(split.cell(decode(), placement=split.placed("frequency", 0.25)))
     counts = np.load(split.profile)["counts"]
-    residents = split.system._residents
+    residents = split.system._placement
     assert residents is not None
     at_device = torch.stack([residence.at_device for residence in residents._residences]).numpy()
     assert counts[at_device].min() >= counts[~at_device].max()

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
-from ktbench.engine.load import load
 from ktbench.engine.weight_plan import Packing
-from tests.engine.tiny import PACKABLE, decode, logits_of_steps, prefill, run, spec, tiny_model
-
-kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built")
+from tests.engine.engines import granted, relative
+from tests.engine.tiny import PACKABLE, decode, load, logits_of_steps, prefill, run, spec, tiny_model
 
 # bf16 rounds at 2^-9; base rounds after each of some ten operations, the fused kernel once.
 _LOGITS_TOLERANCE = 0.02
 
 
-def granted(isa: str) -> Any:
-    missing = kernels.grants()[isa]
-    return pytest.mark.skipif(bool(missing), reason=f"{isa}: {missing}")
-
-
 AVX512, AMX = granted("avx512"), granted("amx")
-
-
-def relative(seen: torch.Tensor, truth: torch.Tensor) -> float:
-    return float((seen - truth).norm() / truth.norm())
 
 
 @AVX512
@@ -35,7 +22,7 @@ def test_fused_logits_agree_with_base(name: str) -> None:
     model = tiny_model(name)
     for workload in (decode(batch=3), prefill(batch=2)):
         base, fused = logits_of_steps(model, workload), logits_of_steps(model, workload, avx512=True)
-        assert all(relative(f, b) < _LOGITS_TOLERANCE for f, b in zip(fused, base, strict=True))
+        assert relative(fused, base) < _LOGITS_TOLERANCE
 
 
 @AVX512

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ktbench.engine.decode.program import Program
+from ktbench.engine.decode.program import StepRecorder
 from ktbench.engine.generate import Generator, Sampling, open_generator
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.run_spec import ModelSpec
-from tests.engine.engines import TOLERANCE, cell, changed, needs_avx512
-from tests.engine.families.plain import build, experts_of
+from tests.engine.engines import TOLERANCE, cell, changed, needs_avx512, split_cell
+from tests.engine.families.plain import Late, build
 from tests.engine.families.zoo import ALL, VOCAB, tiny
 from tests.engine.tiny import decode
 
@@ -66,7 +66,7 @@ def stepped(engine: Generator, prompts: Ids, given: Ids, ends: tuple[int, ...]) 
         return [given[i][number] for i in left]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ktbench.engine.generate.Chooser.choose", lambda self, *asked: choose(*asked))
+        patch.setattr("ktbench.engine.generate.Chooser.choose", lambda self, *given: choose(*given))
         answers = engine.generate(
             prompts, [Sampling()] * len(prompts), room=max(ends), ended=lambda i, tokens: len(tokens) == ends[i]
         )
@@ -122,8 +122,8 @@ def test_one_recording_serves_batch_after_batch(
     answering: Generator, network: PreTrainedModel, model: ModelSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replays: list[int] = []
-    replay = Program.replay
-    monkeypatch.setattr(Program, "replay", lambda self: (replays.append(id(self)), replay(self))[1])
+    replay = StepRecorder.replay
+    monkeypatch.setattr(StepRecorder, "replay", lambda self: (replays.append(id(self)), replay(self))[1])
     answering.use(cell(model, WORK))
     answering.use(cell(model, WORK, avx512=True, packed_dense=True))
     for seed, lengths in enumerate(((12, 9, 5), (3, 4, 6), (7, 1), (2, 11, 8))):
@@ -150,7 +150,7 @@ def test_facts_of_the_model(answering: Generator) -> None:
     answering.network.generation_config.eos_token_id = None  # type: ignore[union-attr]
 
 
-def test_what_cannot_be_asked(answering: Generator, model: ModelSpec) -> None:
+def test_requests_that_cannot_be_answered(answering: Generator, model: ModelSpec) -> None:
     answering.use(cell(model, WORK, avx512=True))
     never: Any = partial(answering.generate, samplings=[Sampling()] * 2, room=3, ended=lambda i, tokens: False)
     with pytest.raises(ValueError, match="prompt 1 of 2: has no tokens"):
@@ -162,7 +162,7 @@ def test_what_cannot_be_asked(answering: Generator, model: ModelSpec) -> None:
 
 
 def test_cells_that_cannot_answer(answering: Generator, model: ModelSpec) -> None:
-    split = cell(model, WORK, avx512=True, threads=None, roles="split")
+    split = split_cell(model, WORK)
     with pytest.raises(Unsupported, match="deferral=auto"):
         answering.use(replace(split, engine=replace(split.engine, deferral="auto")))
     placed = replace(split.engine, placement=PlacementSpec(policy="uniform", ratio=0.5))
@@ -195,36 +195,18 @@ def answering(model: ModelSpec) -> Iterator[Generator]:
     opened_here.close()
 
 
-def late(number: int, count: int, network: PreTrainedModel, drop: bool) -> Callable[..., Tensor]:
-    """A stand-in for the experts of MoE layer `number`: R_imm[l](x_l) + R_def[l-1](x_[l-1])."""
-    modules = experts_of(network)
-    whole, is_last = modules[number].forward, number == len(modules) - 1
-
-    def forward(hidden: Tensor, ids: Tensor, gates: Tensor) -> Tensor:
-        lowest = gates.argsort(dim=-1, descending=True, stable=True)[:, -count:]
-        is_late = torch.zeros_like(gates, dtype=torch.bool).scatter(1, lowest, value=True)
-        before = 0 if number == 0 else modules[number - 1].carried
-        if is_last and not drop:
-            return whole(hidden, ids, gates) + before
-        modules[number].carried = 0 if drop else whole(hidden, ids, gates.masked_fill(~is_late, 0))
-        return whole(hidden, ids, gates.masked_fill(is_late, 0)) + before
-
-    return forward
-
-
 @torch.inference_mode()
-def forced_late(model: ModelSpec, prompt: list[int], given: list[int], count: int, drop: bool) -> Tensor:
-    """Logits [N, V], all steps but the pass over the prompt with the lowest experts late or dropped."""
-    network = build(model)
+def decoded(
+    network: PreTrainedModel, prompt: list[int], given: list[int], before_step: Callable[[int], None]
+) -> list[Tensor]:
+    """Logits [1, V] before each given token, from one decode step each."""
     output = network(torch.tensor([prompt]), use_cache=True)
     seen = [output.logits[:, -1]]
-    stand_ins = [late(number, count, network, drop) for number in range(len(experts_of(network)))]
-    for module, stand_in in zip(experts_of(network), stand_ins, strict=True):
-        module.forward = stand_in  # type: ignore[method-assign]
-    for token in given[:-1]:
+    for step, token in enumerate(given[:-1]):
+        before_step(step)
         output = network(torch.tensor([[token]]), past_key_values=output.past_key_values, use_cache=True)
         seen.append(output.logits[:, -1])
-    return torch.cat(seen).float()
+    return seen
 
 
 @pytest.fixture(scope="module", params=["deferral", "skipping"])
@@ -235,7 +217,8 @@ def what(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def late_truth(model: ModelSpec, what: str) -> Tensor:
     (prompt,), (given,) = drawn((7,)), drawn((5,), seed=6)
-    return forced_late(model, prompt, given, 5, drop=what == "skipping")
+    late = Late(build(model), 5, drop=what == "skipping", anew=True)
+    return torch.cat(late.run(lambda begin: decoded(late.network, prompt, given, begin))).float()
 
 
 @pytest.mark.parametrize("features", ARMS.values(), ids=ARMS)
@@ -257,7 +240,7 @@ def test_deferral_and_skipping_act_in_decode(
     assert answering.counters()[counter] > before[counter]
 
 
-def test_passes_over_prompts_defer_only_where_asked(answering: Generator, model: ModelSpec) -> None:
+def test_passes_over_prompts_defer_only_on_request(answering: Generator, model: ModelSpec) -> None:
     row = drawn((9,))
     seen = {}
     for name, features in {

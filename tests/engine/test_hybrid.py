@@ -1,4 +1,4 @@
-"""What the engine replays, observes and counts."""
+"""What the engine computes (for base the logits of Transformers, bit for bit), replays, observes and counts."""
 
 from __future__ import annotations
 
@@ -9,13 +9,49 @@ import pytest
 import torch
 
 from ktbench.engine.hybrid import HybridEngine
-from ktbench.engine.load import load
-from ktbench.engine.protocol import Observation, Unsupported
+from ktbench.engine.protocol import ExpertsObservation, Unsupported
 from ktbench.engine.routing import Routing as Selected
-from ktbench.engine.work import active_experts
+from ktbench.engine.work import ExpertsWork, active_experts, layer_work, mean_work
+from ktbench.spec.record import Work
 from ktbench.spec.run_spec import Routing, WorkloadSpec
+from ktbench.spec.shape import moe_shape
 from tests.engine.arrays import relative
-from tests.engine.tiny import NAMES, decode, prefill, run, spec, tiny_model
+from tests.engine.families.plain import build
+from tests.engine.prompts import together
+from tests.engine.tiny import NAMES, decode, facts, load, logits_of_steps, prefill, run, spec, tiny_model
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("name", NAMES)
+def test_base_gives_the_logits_of_transformers(name: str, batch: int) -> None:
+    model = tiny_model(name)
+    network = build(model)
+    for workload in (decode(batch), prefill(batch)):
+        for seen, expected in zip(logits_of_steps(model, workload), together(network, workload), strict=True):
+            assert torch.isfinite(seen).all()
+            assert seen.std() > 0
+            assert torch.equal(seen, expected)
+
+
+QWEN = moe_shape(facts("qwen3_30b_a3b")["config"])  # 2048 x 768
+WEIGHTS = 3 * 2048 * 768
+ROWS = 768 + 768 + 2048
+
+
+def test_work_of_a_layer() -> None:
+    """Two tokens share expert 3: three experts are read, four run."""
+    routing = Selected(ids=torch.tensor([[3, 5], [3, 9]]), gates=torch.full((2, 2), 0.5))
+    work = layer_work(ExpertsWork(shape=QWEN, precision="int8"), routing)
+    assert work == Work(weight_bytes=3 * (WEIGHTS + 8 * ROWS), flops=2 * 4 * WEIGHTS, tokens=2)
+    skipping = layer_work(ExpertsWork(shape=QWEN, precision="bf16", skipping=1), routing)
+    assert skipping.flops == 2 * 2 * WEIGHTS
+
+
+def test_mean_of_steps() -> None:
+    works = [Work(weight_bytes=bytes_, flops=10, tokens=2) for bytes_ in (100, 103, 110)]
+    assert mean_work(works) == Work(weight_bytes=104, flops=10, tokens=2)
+
 
 TOLERANCE = 0.01  # the default of MeasureSpec
 
@@ -57,13 +93,13 @@ def test_observations_sample_other_tokens_each_time_and_the_same_in_every_layer(
         assert not np.array_equal(one.hidden, other.hidden)
 
 
-def dropped(seen: Observation) -> Observation:
+def dropped(seen: ExpertsObservation) -> ExpertsObservation:
     gates = seen.gates.copy()
     gates[:, 0] = 0
     return replace(seen, gates=gates)
 
 
-def swapped(seen: Observation) -> Observation:
+def swapped(seen: ExpertsObservation) -> ExpertsObservation:
     return replace(seen, ids=seen.ids[:, [1, 0, 2, 3]])
 
 
@@ -73,20 +109,6 @@ def test_reference_tells_mutants(mutate: object) -> None:
     run(system, 3)
     for seen in system.observe():
         assert relative(seen.output, system.reference(mutate(seen))) > 5 * TOLERANCE  # type: ignore[operator]
-
-
-def test_start_and_observe_leave_no_trace() -> None:
-    workload = decode(batch=2, steps=4)
-    plain = run(ready(workload), 4)
-    system = ready(workload)
-    system.start()
-    seen = []
-    for _ in range(4):
-        system.step()
-        system.observe()
-        seen.append(torch.from_numpy(system.logits().copy()))
-    assert all(map(torch.equal, seen, plain))
-    assert all(map(torch.equal, run(system, 4), plain))
 
 
 def test_logits_of_a_step_outlive_the_next() -> None:

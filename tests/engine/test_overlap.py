@@ -15,7 +15,17 @@ from ktbench.engine.fused import FusedExperts
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.spec.timeline import Span, Timeline
-from tests.engine.engines import CPUS, PACKED_DENSE, TWO_CORES, cell, changed, engine_for, logits, needs_avx512
+from tests.engine.engines import (
+    CPUS,
+    PACKED_DENSE,
+    TWO_CORES,
+    cell,
+    changed,
+    engine_for,
+    logits,
+    needs_avx512,
+    split_cell,
+)
 from tests.engine.families.zoo import LAYERS, TOP_K
 from tests.engine.tiny import decode, prefill, run
 
@@ -34,7 +44,7 @@ class Pair:
     split: HybridEngine
 
     def cell(self, workload: WorkloadSpec, **engine: Any) -> RunSpec:
-        return cell(self.model, workload, threads=None, avx512=True, roles="split", **engine)
+        return split_cell(self.model, workload, **engine)
 
     def of_shared(self, workload: WorkloadSpec, **engine: Any) -> list[Tensor]:
         return logits(self.shared, cell(self.model, workload, avx512=True, **engine))
@@ -51,9 +61,7 @@ class Pair:
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     model = changed(request.param)
     shared = [cell(model, decode(), avx512=True, packed_dense=lean) for lean in (False, True)]
-    split = [
-        cell(model, decode(), threads=None, avx512=True, packed_dense=lean, roles="split") for lean in (False, True)
-    ]
+    split = [split_cell(model, decode(), packed_dense=lean) for lean in (False, True)]
     pair = Pair(model, engine_for(*shared), engine_for(*split, cpus=CPUS))
     yield pair
     pair.split.close()

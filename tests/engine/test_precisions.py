@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from ktbench.engine.load import load
 from ktbench.engine.load_layer import OwnLayer, load_layer
 from ktbench.engine.protocol import HostRole, System, Unsupported
 from ktbench.engine.weight_plan import Packing
@@ -21,7 +20,7 @@ from ktbench.spec.weights import Precision, expert_bytes
 from tests.engine.arrays import relative
 from tests.engine.test_fused import AMX, AVX512
 from tests.engine.test_layer import exact
-from tests.engine.tiny import decode, layer, prefill, run, spec, tiny_model
+from tests.engine.tiny import decode, layer, load, prefill, run, spec, tiny_model
 
 kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built")
 
@@ -46,12 +45,19 @@ def cell(model: ModelSpec, workload: WorkloadSpec, precision: Precision, **engin
     return replace(spec(model, workload, **engine), precision=precision)
 
 
-def evidence_of(system: System, asked: RunSpec) -> str:
+def opened(model: ModelSpec, workload: WorkloadSpec, **held: Any) -> System:
+    """A system for the workload on two cores."""
+    if workload.phase == "layer":
+        return load_layer(model, host=HostRole(cores=2), **held)
+    return load(model, cores=2, **held)
+
+
+def evidence_of(system: System, requested: RunSpec) -> str:
     """What is dishonest about the steps of a workload."""
     before = dict(system.counters())
-    run(system, asked.workload.steps)
+    run(system, requested.workload.steps)
     moved = {name: count - before[name] for name, count in system.counters().items()}
-    return dishonest(collect(asked.engine.features, moved))
+    return dishonest(collect(requested.engine.features, moved))
 
 
 @pytest.mark.parametrize("engine", SETTINGS)
@@ -63,13 +69,13 @@ def test_layer_agrees_with_float64_and_passes_the_check(precision: Precision, en
     packing = Packing(precision=precision)
     system = load_layer(model, host=HostRole(cores=1), keep_original=False, packing=packing)
     for workload in (layer(batch=1), layer(batch=40), layer(batch=9, routing="zipf")):
-        asked = cell(model, workload, precision, **engine)
-        system.configure(asked)
+        requested = cell(model, workload, precision, **engine)
+        system.configure(requested)
         for output, prepared in zip(run(system, 3), system._steps, strict=True):
             assert relative(output.numpy(), exact(model, prepared)) < TOLERANCE[precision]
         seen = system.observe()
-        assert check(seen, system.reference, asked.tolerance).outcome is Outcome.OK
-        assert check_the_check(seen, system.reference, asked.tolerance) == ""
+        assert check(seen, system.reference, requested.tolerance).outcome is Outcome.OK
+        assert check_the_check(seen, system.reference, requested.tolerance) == ""
 
 
 @AVX512
@@ -104,10 +110,10 @@ def test_reference_takes_the_weights_as_stored(precision: Precision, step: float
 def test_the_whole_engine_runs_in_every_precision(precision: Precision, workload: WorkloadSpec) -> None:
     model = tiny_model()
     system = load(model, keep_original=False, packing=Packing(precision=precision))
-    asked = cell(model, workload, precision, avx512=True)
-    system.configure(asked)
-    assert evidence_of(system, asked) == ""
-    verdict = check(system.observe(), system.reference, asked.tolerance)
+    requested = cell(model, workload, precision, avx512=True)
+    system.configure(requested)
+    assert evidence_of(system, requested) == ""
+    verdict = check(system.observe(), system.reference, requested.tolerance)
     assert verdict.outcome is Outcome.OK, verdict.why
 
 
@@ -133,28 +139,20 @@ def test_bytes_of_a_step_follow_the_precision() -> None:
 @pytest.mark.parametrize("workload", [decode(batch=3), layer(batch=20)], ids=["decode", "layer"])
 def test_domains_give_the_same_output_and_their_own_evidence(precision: Precision, workload: WorkloadSpec) -> None:
     model = tiny_model(moe_intermediate_size=256)
-    packing = Packing(precision=precision, domains=2)
-    if workload.phase == "layer":
-        system: System = load_layer(model, host=HostRole(cores=2), keep_original=False, packing=packing)
-    else:
-        system = load(model, cores=2, keep_original=False, packing=packing)
+    system = opened(model, workload, keep_original=False, packing=Packing(precision=precision, domains=2))
     on, off = (cell(model, workload, precision, avx512=True, numa=n, domains=2, threads=2) for n in (True, False))
-    for asked in (on, off, on):
-        system.configure(asked)
-        assert evidence_of(system, asked) == ""
-        verdict = check(system.observe(), system.reference, asked.tolerance)
+    for requested in (on, off, on):
+        system.configure(requested)
+        assert evidence_of(system, requested) == ""
+        verdict = check(system.observe(), system.reference, requested.tolerance)
         assert verdict.outcome is Outcome.OK, verdict.why
 
 
 @AVX512
-@pytest.mark.parametrize("phase", ["decode", "layer"])
-def test_packed_weights_that_a_cell_does_not_ask_for_are_refused(phase: str) -> None:
-    model, packing = tiny_model(), Packing(precision="int8")
-    system: System
-    if phase == "layer":
-        system, workload = load_layer(model, host=HostRole(cores=2), packing=packing), layer()
-    else:
-        system, workload = load(model, cores=2, packing=packing), decode()
+@pytest.mark.parametrize("workload", [decode(), layer()], ids=["decode", "layer"])
+def test_packed_weights_of_another_cell_are_refused(workload: WorkloadSpec) -> None:
+    model = tiny_model()
+    system = opened(model, workload, packing=Packing(precision="int8"))
     with pytest.raises(ValueError, match="precision=bf16 .*packed with int8"):
         system.configure(cell(model, workload, "bf16", avx512=True))
     with pytest.raises(ValueError, match=r"engine\.domains=2 .*packed with 1"):
@@ -188,11 +186,11 @@ def test_every_copy_has_run_before_a_step_is_timed() -> None:
     model = tiny_model()
     host = HostRole(cores=1, cache_bytes=5 * model.shape.experts * expert_bytes(model.shape, "int8"))
     system = load_layer(model, host=host, keep_original=False, packing=Packing(precision="int8"))
-    asked = cell(model, layer(steps=2), "int8", avx512=True)
-    system.configure(asked)
+    requested = cell(model, layer(steps=2), "int8", avx512=True)
+    system.configure(requested)
     copies = system._replicas_in_turn
     assert copies.count == 7
     assert all(backend.counters()["avx512_calls"] for backend in copies._backends)  # type: ignore[attr-defined]
     before = dict(system.counters())
-    system.configure(asked)
+    system.configure(requested)
     assert system.counters() == before

@@ -1,17 +1,37 @@
-"""Which cores the roles get, and threads that are started from a pinned one."""
+"""Which cores the roles get, how experts are packed for them, and threads that are started from a pinned one."""
 
 from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ktbench.engine.protocol import HostRole
 from ktbench.engine.roles import RoleCpus, reach, split_cpus
+from ktbench.engine.weight_plan import Packing
 from ktbench.spec.engine import EngineSpec
+from tests.engine.tiny import decode, spec, tiny_model
+
+
+@pytest.mark.parametrize(
+    ("nodes", "engine", "packing"),
+    [
+        ((0,), {}, Packing(precision="int8")),
+        ((0, 2), {}, Packing(precision="int8", domains=2, nodes=(0, 2))),
+        ((0,), {"domains": 3}, Packing(precision="int8", domains=3)),
+        ((0, 1), {"domains": 4}, Packing(precision="int8", domains=4)),
+    ],
+)
+def test_experts_are_split_as_requested_or_over_the_nodes(
+    nodes: tuple[int, ...], engine: dict[str, Any], packing: Packing
+) -> None:
+    requested = replace(spec(tiny_model(), decode(), avx512=True, threads=8, **engine), precision="int8")
+    assert Packing.of(requested, HostRole(cores=8, nodes=nodes)) == packing
 
 
 def split(cpus: list[int], **engine: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -52,7 +52,7 @@ def test_shares_are_those_of_the_distribution() -> None:
         assert drawn.count(token) / len(drawn) == pytest.approx(chance, abs=1e-3)
 
 
-def test_what_is_drawn_does_not_know_of_the_batch() -> None:
+def test_what_is_drawn_does_not_depend_on_the_batch() -> None:
     logits = torch.randn(3, 40, generator=torch.Generator().manual_seed(0))
     samplings = [Sampling(temperature=1.0, seed=seed) for seed in (5, 6, 7)]
     together = [Chooser(samplings, 6).choose(logits, [0, 1, 2], number) for number in range(6)]
@@ -75,9 +75,9 @@ def test_greedy_beside_drawn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "named"),
     [({"temperature": -0.1}, "temperature=-0.1"), ({"top_p": 0.0}, "top_p=0.0"), ({"top_p": 1.5}, "top_p=1.5")],
 )
-def test_wrong_values_are_refused(wrong: dict[str, float], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_wrong_values_are_refused(wrong: dict[str, float], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
         Sampling(**wrong)  # type: ignore[arg-type]

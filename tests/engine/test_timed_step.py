@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from ktbench.engine.decode.step import Forward
-from ktbench.engine.load import load
 from ktbench.engine.protocol import HostRole, System
 from ktbench.peers.transformers.system import open_transformers
 from ktbench.spec.peers import PeerSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from tests.engine.families.zoo import tiny
-from tests.engine.tiny import decode, prefill
+from tests.engine.tiny import decode, load, prefill
 
 pytestmark = pytest.mark.peers
 

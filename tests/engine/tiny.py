@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
 
-from ktbench.engine.load import load
-from ktbench.engine.weight_plan import Packing
+from ktbench.engine.hybrid import HybridEngine
+from ktbench.engine.load import load_engine
+from ktbench.engine.protocol import HostRole
+from ktbench.engine.weight_plan import Packing, WeightPlan
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 
@@ -91,6 +94,14 @@ def layer(batch: int = 2, steps: int = 3, **options: Any) -> WorkloadSpec:
     """One MoE layer alone."""
     options = {"routing": "balanced"} | options
     return WorkloadSpec(phase="layer", prompt=1, batch=batch, steps=steps, **options)
+
+
+def load(
+    model: ModelSpec, *, cores: int | None = None, keep_original: bool = True, packing: Packing | None = None
+) -> HybridEngine:
+    """The engine with its roles on shared cores, as many as `cores` (None: all that this thread may run on)."""
+    host = HostRole(cores=cores or len(os.sched_getaffinity(0)))
+    return load_engine(model, WeightPlan(original=keep_original, packing=packing), host)
 
 
 def logits_of_steps(model: ModelSpec, workload: WorkloadSpec, **engine: Any) -> list[torch.Tensor]:

@@ -10,7 +10,6 @@ import torch
 
 from ktbench.engine.cuda.fiddler import Copier, Costs, measure_costs
 from ktbench.engine.cuda.stream import CudaHostMemory, CurrentStream, Pins
-from ktbench.engine.load import load
 from ktbench.engine.protocol import HostRole
 from ktbench.engine.routing import Routing
 from ktbench.peers import fiddler as module
@@ -18,7 +17,7 @@ from ktbench.peers.fiddler import open_fiddler
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import RunSpec
 from tests.engine.cuda.test_fiddler import DEVICE, FAMILIES, HOST, call, copied_at, drawn, error, original
-from tests.engine.tiny import decode, prefill, run, spec, tiny_model
+from tests.engine.tiny import decode, load, prefill, run, spec, tiny_model
 
 pytestmark = pytest.mark.gpu
 # bf16 sums in another order; a router may choose another expert where two scores are alike.

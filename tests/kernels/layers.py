@@ -7,10 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from ktbench import _kernels
-from tests.kernels.tables import COUNTERS, sizes_of
+from tests.kernels.tables import BLOCK, COUNTERS, sizes_of
+
+torch = pytest.importorskip("torch")
 
 Bits = NDArray[np.uint16]
 Floats = NDArray[np.float64]
@@ -28,8 +31,51 @@ def widen(x: Bits) -> Floats:
     return (x.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
 
 
+def tensor(bits: Bits) -> "torch.Tensor":
+    """A copy, as PyTorch's bfloat16."""
+    return torch.from_numpy(bits.copy()).view(torch.bfloat16)
+
+
+def bits_of(t: "torch.Tensor") -> Bits:
+    return t.detach().contiguous().view(torch.uint16).numpy()
+
+
 def random_bits(rng: np.random.Generator, *shape: int) -> Bits:
     return to_bf16(rng.standard_normal(shape))
+
+
+def weights_of(kind: str, rng: np.random.Generator, rows: int, columns: int) -> Bits:
+    """Weights that are hard to quantise: a kind of KINDS or OF_BLOCKS."""
+    w = rng.standard_normal((rows, columns))
+    match kind:
+        case "subnormal":
+            w *= 1e-38  # in float32
+        case "tiny":
+            w *= 1e-35  # half scales of zero
+        case "subnormal scales":
+            w *= 1e-5
+        case "huge":
+            w *= 1e30  # beyond half precision
+        case "outlier":
+            w[np.arange(rows), rng.integers(0, columns, rows)] = 1000
+        case "zeros":
+            w[rng.random(rows) < 0.5] = 0
+        case "one sign":
+            w = np.abs(w)
+        case "ties":  # scales of 1: every other number lies between two steps
+            w = rng.integers(-15, 16, (rows, columns)) / 2
+            w[:, ::BLOCK] = rng.choice([-127.0, 127.0, -8.0, 8.0], (rows, 1))
+    return to_bf16(w)
+
+
+KINDS = ("gaussian", "subnormal", "huge", "outlier", "zeros", "one sign")
+OF_BLOCKS = ("gaussian", "tiny", "subnormal scales", "huge", "outlier", "zeros", "one sign", "ties")
+
+
+def expert_of(kind: str, rng: np.random.Generator, hidden: int, intermediate: int) -> list[Bits]:
+    """gate, up [I, H], down [H, I]."""
+    shapes = [(intermediate, hidden), (intermediate, hidden), (hidden, intermediate)]
+    return [weights_of(kind, rng, *shape) for shape in shapes]
 
 
 @dataclass(frozen=True)

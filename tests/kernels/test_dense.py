@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ktbench import _kernels
-from tests.kernels.layers import Bits, random_bits, to_bf16, widen
+from tests.kernels.layers import Bits, bits_of, random_bits, tensor, to_bf16, widen
 from tests.kernels.tables import needs
 
 torch = pytest.importorskip("torch")
@@ -18,14 +18,6 @@ qwen3_next = pytest.importorskip("transformers.models.qwen3_next.modeling_qwen3_
 
 EPS = 1e-6
 ISAS = [pytest.param(isa, marks=needs(isa), id=isa) for isa in ("reference", "avx2", "avx512")]
-
-
-def tensor(bits: Bits) -> "torch.Tensor":
-    return torch.from_numpy(bits.copy()).view(torch.bfloat16)
-
-
-def bits_of(t: "torch.Tensor") -> Bits:
-    return t.detach().contiguous().view(torch.uint16).numpy()
 
 
 def exact_bits(rng: np.random.Generator, *shape: int) -> Bits:

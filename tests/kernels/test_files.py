@@ -3,6 +3,7 @@
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -99,70 +100,45 @@ def test_who_has_it_mapped_keeps_it_when_it_is_replaced_or_removed(int8_file):
     assert all((was == wrote).all() for was, wrote in zip(mapped.read_expert(1), before, strict=True))
 
 
-@pytest.mark.parametrize("kept", [1, 100, 4095, 4096, -1])
-def test_a_truncated_file_is_refused_by_name(int8_file, kept):
-    int8_file.write_bytes(int8_file.read_bytes()[:kept])
-    with pytest.raises(
-        RuntimeError, match=f"{int8_file} (holds no packed experts|has [0-9]+ bytes, its .* need [0-9]+)"
-    ):
-        _kernels.PackedExperts.map(str(int8_file))
-
-
-def test_a_longer_file_is_refused_by_name(int8_file):
-    int8_file.write_bytes(int8_file.read_bytes() + b"\0")
-    with pytest.raises(RuntimeError, match=f"{int8_file} has [0-9]+ bytes"):
-        _kernels.PackedExperts.map(str(int8_file))
-
-
-@pytest.mark.parametrize("content", [b"\0" * 9000, b"GGUF" * 3000, np.arange(5000).tobytes()])
-def test_a_foreign_file_is_refused_by_name(tmp_path, content):
-    (tmp_path / "foreign").write_bytes(content)
-    with pytest.raises(RuntimeError, match=f"{tmp_path / 'foreign'} holds no packed experts"):
-        _kernels.PackedExperts.map(str(tmp_path / "foreign"))
-
-
 LARGE = 2**31 - 1
+NONE, SIZE, EITHER = "holds no packed experts", "has [0-9]+ bytes", "(holds no packed experts|has [0-9]+ bytes)"
+# Bytes of the file: all from or up to a place, or a head with other numbers at a place.
+TRUNCATED = [(lambda whole, kept=kept: whole[:kept], EITHER) for kept in (1, 100, 4095, 4096, -1)]
+FOREIGN = [
+    (lambda _, content=content: content, NONE) for content in (b"\0" * 9000, b"GGUF" * 3000, np.arange(5000).tobytes())
+]
+SIZES = [  # experts, hidden, intermediate, precision, group
+    *[(0, 64, 64, 1, 0), (-3, 64, 64, 1, 0), (3, 0, 64, 1, 0), (3, 64, -1, 1, 0)],
+    *[(3, 64, 64, 3, 0), (3, 64, 64, -1, 0), (3, 64, 64, 1, 32), (3, 64, 64, 2, 0), (3, 64, 64, 2, 7)],
+    *[(LARGE, LARGE, LARGE, 1, 0), (LARGE, 100, 72, 1, 0), (3, LARGE, 72, 0, 0), (3, 100, LARGE, 2, 128)],
+]
+ACTIVATIONS = [  # biases, activation, alpha, limit, offset
+    *[(2, 0, 1, np.inf, 0), (-1, 0, 1, np.inf, 0), (0, 2, 1, np.inf, 0), (0, -1, 1, np.inf, 0)],
+    *[(0, 0, 0, np.inf, 0), (0, 0, np.nan, 7, 0), (0, 1, 1.702, 7, 0), (0, 0, 1, -7, 0), (0, 0, 1, 7, np.nan)],
+    (1, 0, 1, np.inf, 0),  # whose file would be longer
+]
+
+
+def with_bytes(at: int, content: bytes) -> Callable[[bytes], bytes]:
+    return lambda whole: whole[:at] + content + whole[at + len(content) :]
 
 
 @pytest.mark.parametrize(
-    "sizes",  # experts, hidden, intermediate, precision, group
+    ("change", "message"),
     [
-        *[(0, 64, 64, 1, 0), (-3, 64, 64, 1, 0), (3, 0, 64, 1, 0), (3, 64, -1, 1, 0)],
-        *[(3, 64, 64, 3, 0), (3, 64, 64, -1, 0), (3, 64, 64, 1, 32), (3, 64, 64, 2, 0), (3, 64, 64, 2, 7)],
-        *[(LARGE, LARGE, LARGE, 1, 0), (LARGE, 100, 72, 1, 0), (3, LARGE, 72, 0, 0), (3, 100, LARGE, 2, 128)],
+        *TRUNCATED,
+        (lambda whole: whole + b"\0", SIZE),
+        *FOREIGN,
+        *[(with_bytes(16, struct.pack("<5i", *sizes)), EITHER) for sizes in SIZES],
+        *[(with_bytes(36, struct.pack("<2h3d", *numbers)), EITHER) for numbers in ACTIVATIONS],
+        *[(with_bytes(15, bytes([v])), f"holds packed experts of file version {v}, not 1") for v in (0, 2, 255)],
     ],
 )
-def test_a_head_that_does_not_fit_is_refused_by_name(int8_file, sizes):
-    head = bytearray(int8_file.read_bytes())
-    head[16:36] = struct.pack("<5i", *sizes)
-    int8_file.write_bytes(head)
-    with pytest.raises(RuntimeError, match=f"{int8_file} (holds no packed experts|has [0-9]+ bytes)"):
-        _kernels.PackedExperts.map(str(int8_file))
-
-
-@pytest.mark.parametrize("version", [0, 2, 255])
-def test_another_version_is_refused_by_name(int8_file, version):
-    head = bytearray(int8_file.read_bytes())
-    assert head[15] == 1
-    head[15] = version
-    int8_file.write_bytes(head)
-    with pytest.raises(RuntimeError, match=f"{int8_file} holds packed experts of file version {version}, not 1"):
-        _kernels.PackedExperts.map(str(int8_file))
-
-
-@pytest.mark.parametrize(
-    ("biases", "act", "alpha", "limit", "offset"),
-    [
-        *[(2, 0, 1, np.inf, 0), (-1, 0, 1, np.inf, 0), (0, 2, 1, np.inf, 0), (0, -1, 1, np.inf, 0)],
-        *[(0, 0, 0, np.inf, 0), (0, 0, np.nan, 7, 0), (0, 1, 1.702, 7, 0), (0, 0, 1, -7, 0), (0, 0, 1, 7, np.nan)],
-        (1, 0, 1, np.inf, 0),  # whose file would be longer
-    ],
-)
-def test_an_activation_that_cannot_be_is_refused_by_name(int8_file, biases, act, alpha, limit, offset):
-    head = bytearray(int8_file.read_bytes())
-    head[36:64] = struct.pack("<2h3d", biases, act, alpha, limit, offset)
-    int8_file.write_bytes(head)
-    with pytest.raises(RuntimeError, match=f"{int8_file} (holds no packed experts|has [0-9]+ bytes)"):
+def test_what_is_no_such_file_is_refused_by_name(int8_file, change, message):
+    whole = int8_file.read_bytes()
+    assert whole[15] == 1
+    int8_file.write_bytes(change(whole))
+    with pytest.raises(RuntimeError, match=f"{int8_file} {message}"):
         _kernels.PackedExperts.map(str(int8_file))
 
 

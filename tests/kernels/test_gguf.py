@@ -10,14 +10,25 @@ from numpy.typing import NDArray
 
 from ktbench import _kernels
 from tests.kernels.arithmetic import int8_of
-from tests.kernels.layers import Bits, forward, named, random_batch, random_biases, random_layer, to_bf16, widen
+from tests.kernels.layers import (
+    OF_BLOCKS,
+    Bits,
+    expert_of,
+    forward,
+    named,
+    random_batch,
+    random_biases,
+    random_layer,
+    to_bf16,
+    weights_of,
+    widen,
+)
 from tests.kernels.tables import BLOCK, FORMATS, GGUF, granted_isas_of
 
 gguf = pytest.importorskip("gguf", reason="the truth about GGUF's formats is its own package")
 
 Blocks = NDArray[np.uint8]
 BLOCK_BYTES = {precision: FORMATS[precision]["block_bytes"] for precision in GGUF}
-KINDS = ("gaussian", "tiny", "subnormal scales", "beyond half", "outlier", "zeros", "one sign", "ties")
 
 
 def type_of(precision: str) -> object:
@@ -34,32 +45,6 @@ def dequantised(blocks: Blocks, precision: str) -> NDArray[np.float32]:
         return gguf.quants.dequantize(blocks, type_of(precision))
 
 
-def weights_of(kind: str, rng: np.random.Generator, rows: int, columns: int) -> Bits:
-    w = rng.standard_normal((rows, columns))
-    match kind:
-        case "tiny":
-            w *= 1e-35  # half scales of zero
-        case "subnormal scales":
-            w *= 1e-5
-        case "beyond half":
-            w *= 1e30
-        case "outlier":
-            w[np.arange(rows), rng.integers(0, columns, rows)] = 1000
-        case "zeros":
-            w[rng.random(rows) < 0.5] = 0
-        case "one sign":
-            w = np.abs(w)
-        case "ties":  # scales of 1: every other number lies between two steps
-            w = rng.integers(-15, 16, (rows, columns)) / 2
-            w[:, ::BLOCK] = rng.choice([-127.0, 127.0, -8.0, 8.0], (rows, 1))
-    return to_bf16(w)
-
-
-def random_expert(kind: str, rng: np.random.Generator, hidden: int, intermediate: int) -> list[Bits]:
-    shapes = [(intermediate, hidden), (intermediate, hidden), (hidden, intermediate)]
-    return [weights_of(kind, rng, *shape) for shape in shapes]
-
-
 def random_blocks(rng: np.random.Generator, precision: str, rows: int, columns: int) -> Blocks:
     """Any bytes at all, but scales of ordinary size."""
     blocks = rng.integers(0, 256, (rows, columns // BLOCK, BLOCK_BYTES[precision]), np.uint8)
@@ -74,11 +59,13 @@ def saved(packed: _kernels.PackedExperts, path: Path) -> bytes:
 
 @pytest.mark.parametrize("precision", GGUF)
 @settings(max_examples=40, deadline=None)
-@given(kind=st.sampled_from(KINDS), sizes=st.tuples(st.integers(1, 5), st.integers(1, 5)), seed=st.integers(0, 2**16))
+@given(
+    kind=st.sampled_from(OF_BLOCKS), sizes=st.tuples(st.integers(1, 5), st.integers(1, 5)), seed=st.integers(0, 2**16)
+)
 def test_quantising_is_that_of_gguf_bit_for_bit(precision, tmp_path_factory, kind, sizes, seed):
     """The same file from bf16 weights as from blocks that GGUF's package made of them."""
     hidden, intermediate = (BLOCK * size for size in sizes)
-    matrices = random_expert(kind, np.random.default_rng(seed), hidden, intermediate)
+    matrices = expert_of(kind, np.random.default_rng(seed), hidden, intermediate)
     ours, theirs = (_kernels.PackedExperts(1, hidden, intermediate, precision) for _ in range(2))
     ours.write_expert(0, *matrices)
     theirs.write_expert_blocks(0, *(quantised(matrix, precision) for matrix in matrices))

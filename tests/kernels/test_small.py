@@ -11,20 +11,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ktbench._kernels import SmallCall
-from tests.kernels.layers import Bits, to_bf16, widen
+from tests.kernels.layers import Bits, bits_of, tensor, to_bf16, widen
 
 torch = pytest.importorskip("torch")
 
 SEEDS = st.integers(0, 2**32 - 1)
 UNWRITTEN = 0x7FC0
-
-
-def tensor(bits: Bits) -> Any:
-    return torch.from_numpy(bits.copy()).view(torch.bfloat16)
-
-
-def bits_of(t: Any) -> Bits:
-    return t.contiguous().view(torch.uint16).numpy()
 
 
 def any_bits(rng: np.random.Generator, *shape: int) -> Bits:

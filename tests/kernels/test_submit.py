@@ -1,4 +1,4 @@
-"""Calls that are submitted and waited for, in order of submission: from Python and as C functions for cudaLaunchHostFunc."""
+"""Calls submitted and waited for, in order of submission: from Python and as C functions for cudaLaunchHostFunc."""
 
 import gc
 import itertools

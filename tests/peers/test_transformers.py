@@ -16,7 +16,6 @@ from transformers import PreTrainedModel
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from ktbench.engine.forms import is_experts
-from ktbench.engine.load import load
 from ktbench.engine.protocol import HostRole, System, Unsupported
 from ktbench.engine.workload.routing import prompt_ids
 from ktbench.peers.transformers.system import PlainTransformers, open_transformers
@@ -28,7 +27,7 @@ from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.spec.support import unsupported
 from ktbench.spec.wire import spec_id
 from tests.engine.families.plain import build
-from tests.engine.tiny import decode, logits_of_steps, prefill, run, spec, tiny_model
+from tests.engine.tiny import decode, load, logits_of_steps, prefill, run, spec, tiny_model
 from tests.fake import FakeRoofs
 
 pytestmark = pytest.mark.peers

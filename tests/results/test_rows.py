@@ -1,3 +1,5 @@
+"""Rows of runs written here, and of runs kept from real hardware, whose numbers stay what they were."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -7,7 +9,8 @@ from statistics import median
 import pytest
 
 from ktbench.report.terminal import row_line
-from ktbench.results import Run
+from ktbench.resources import data_folder
+from ktbench.results import Run, read_run
 from ktbench.results.row import Row, groups_of
 from ktbench.results.rows import rows_of
 from ktbench.results.speedups import Verdict
@@ -227,3 +230,21 @@ def test_row_lines_fit_one_line_and_align(tmp_path: Path) -> None:
     assert "~" in timed[3]
     assert lines[4] == f"{'+v+d+n':<16} UNSUPPORTED: {NO_NUMA}"
     assert not any("\n" in line for line in lines)
+
+
+RECORDED = sorted(log.parent for log in data_folder("reports").glob("recorded/*/*/log.jsonl"))
+
+
+@pytest.mark.parametrize("folder", RECORDED, ids=lambda folder: f"{folder.parent.name}-{folder.name}")
+def test_every_planned_cell_has_a_speed_or_a_reason(folder: Path) -> None:
+    for row in rows_of(read_run(folder)):
+        assert row.provenance == "measured"
+        assert row.timed or row.why
+
+
+def test_the_speed_ups_that_the_readme_shows() -> None:
+    (decode,) = (folder for folder in RECORDED if folder.name == "decode")
+    shown = {row.label: row.speedup.mid for row in rows_of(read_run(decode)) if row.speedup}
+    readme = (data_folder("reports").parent / "README.md").read_text()
+    for label in ("+v", "+m", "+v+d"):
+        assert f"{shown[label]:.3f}x" in readme

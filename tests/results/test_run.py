@@ -1,10 +1,14 @@
-"""Which answers of a run count: those of tasks that ended well, each as it was last given."""
+"""Runs are found by folder and by name; answers count of tasks that ended well, each as it was last given."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from ktbench.results import Log, Run, read_run
+import pytest
+
+from ktbench.results import LOG_NAME, Log, Run, read_run
+from ktbench.results.find import find_run
+from ktbench.spec.errors import RequestError
 from ktbench.spec.record import Environment, Header, Outcome, Part, SampleResult, TaskResult
 from ktbench.spec.run_spec import MeasureSpec
 from ktbench.spec.suite import SuiteSpec, TaskSpec
@@ -57,3 +61,28 @@ def test_a_task_that_failed_later_counts_no_more_and_one_asked_again_counts_as_l
     )  # fmt: skip
     assert run.answers() == {(CELL.key, "sum"): (again, other)}
     assert run.ends()[CELL.key, "sort"].outcome is Outcome.CRASHED
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a run below `runs/`, which has a folder of its own."""
+    (tmp_path / "runs" / "decode" / "report").mkdir(parents=True)
+    (tmp_path / "runs" / "decode" / LOG_NAME).touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_run_is_found_by_its_name_and_by_its_folder(home: Path) -> None:
+    for name in ("decode", "runs/decode", "./runs/decode/", "latest"):
+        assert find_run(name) == Path("runs/decode")
+    with pytest.raises(RequestError, match="decoed: no such run, did you mean decode"):
+        find_run("decoed")
+
+
+@pytest.mark.parametrize(("here", "name"), [("runs/decode", "."), ("runs/decode", "./"), ("runs/decode/report", "..")])
+def test_the_run_that_one_stands_in_has_its_name(
+    home: Path, monkeypatch: pytest.MonkeyPatch, here: str, name: str
+) -> None:
+    monkeypatch.chdir(home / here)
+    found = find_run(name)
+    assert found.name == "decode" and found.samefile(home / "runs" / "decode")

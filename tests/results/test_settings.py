@@ -1,18 +1,23 @@
-"""The settings of a spec, flat, and the name of its injection rules."""
+"""The settings of a spec, flat, and the name of its injection rules; points of a plan are groups of its report."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 import yaml
 
+from ktbench.config import compose, freeze
+from ktbench.config.compose import ablation_names
 from ktbench.resources import data_folder
-from ktbench.results.settings import Setting, alike, settings_of, varying
+from ktbench.results.settings import Setting, alike, by_key, precision_word, settings_of, varying
+from ktbench.spec.cells import plan_cells, points_of
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.inject import InjectRule, InjectSpec
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.peers import PeerSpec
+from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.wire import from_plain
 from tests.tiny import tiny_spec
@@ -86,3 +91,24 @@ def test_beside_simulated_cells_measured_ones_are_here() -> None:
     assert list(a100) == list(here)
     measured = settings_of(tiny_spec())
     assert alike([measured, measured]) == [measured, measured]
+
+
+MODELS = {"evals/nano": json.loads((data_folder("evals") / "nano" / "config.json").read_text())}
+
+
+def compared(cells: list[Cell]) -> list[list[str]]:
+    """Keys of the cells that the report puts into one group."""
+    worded = {cell.part for cell in cells if precision_word(cell.label)}
+
+    def group_of(cell: Cell) -> tuple[object, ...]:
+        settings = settings_of(cell.spec).items()
+        return cell.part, *(item for item in settings if cell.part not in worded or item[0] != "precision")
+
+    return list(by_key((group_of(cell), cell.key) for cell in cells).values())
+
+
+@pytest.mark.parametrize("ablation", ablation_names())
+def test_the_points_of_a_plan_are_the_groups_of_its_report(ablation: str) -> None:
+    parts = freeze(compose([f"+ablation={ablation}"]), MODELS).parts
+    cells = [cell for part in parts for cell in plan_cells(part.spec, part.sweep, part.name)]
+    assert [[cell.key for cell in point] for point in points_of(cells)] == compared(cells)

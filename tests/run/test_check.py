@@ -8,28 +8,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ktbench.engine.protocol import Observation
+from ktbench.engine.protocol import ExpertsObservation
 from ktbench.run.check import check, check_the_check, mutants, relative_error, stale
 from ktbench.spec.record import Outcome
 
 EXPERTS, HIDDEN = 5, 12
 
 
-def reference(seen: Observation) -> NDArray[np.float32]:
+def reference(seen: ExpertsObservation) -> NDArray[np.float32]:
     weights = np.random.default_rng(7).normal(size=(EXPERTS, HIDDEN, HIDDEN))
     result: NDArray[np.float32] = np.einsum("tk,tkhi,ti->th", seen.gates, weights[seen.ids], seen.hidden)
     return result.astype(np.float32)
 
 
-def observed(seed: int, tokens: int, top_k: int, noise: float = 0.0) -> Observation:
+def observed(seed: int, tokens: int, top_k: int, noise: float = 0.0) -> ExpertsObservation:
     random = np.random.default_rng(seed)
     gates = np.sort(random.dirichlet(np.full(top_k, 4.0), size=tokens), axis=1)[:, ::-1].astype(np.float32)
     ids = np.array([random.permutation(EXPERTS)[:top_k] for _ in range(tokens)])
     hidden = random.normal(size=(tokens, HIDDEN)).astype(np.float32)
-    seen = Observation(layer=3, hidden=hidden, ids=ids, gates=gates, output=hidden)
+    seen = ExpertsObservation(layer=3, hidden=hidden, ids=ids, gates=gates, output=hidden)
     truth = reference(seen)
     output = truth + noise * np.linalg.norm(truth) / np.sqrt(truth.size) * random.normal(size=truth.shape)
-    return Observation(layer=3, hidden=hidden, ids=ids, gates=gates, output=output.astype(np.float32))
+    return ExpertsObservation(layer=3, hidden=hidden, ids=ids, gates=gates, output=output.astype(np.float32))
 
 
 @given(st.integers(0, 999), st.integers(1, 6), st.integers(1, 4))
@@ -39,7 +39,7 @@ def test_rounding_passes_and_every_mutant_fails(seed: int, tokens: int, top_k: i
     assert check_the_check([seen], reference, tolerance=0.01) == ""
     truth = reference(seen)
     for name, mutant in mutants(seen, truth, reference):
-        wrong = Observation(layer=3, hidden=seen.hidden, ids=seen.ids, gates=seen.gates, output=mutant)
+        wrong = ExpertsObservation(layer=3, hidden=seen.hidden, ids=seen.ids, gates=seen.gates, output=mutant)
         assert check([wrong], reference, tolerance=0.01).outcome is Outcome.WRONG, name
 
 

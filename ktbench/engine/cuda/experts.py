@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import grouped_mm
 
-from ktbench.engine.experts import AtOnce
-from ktbench.engine.forms import ExpertMatrices, ExpertStore
+from ktbench.engine.experts import Backend
+from ktbench.engine.forms import Biases, ExpertMatrices, ExpertStore
 from ktbench.engine.placement import Move
 from ktbench.engine.routing import Routing
 
@@ -40,7 +40,7 @@ class CudaDeviceExperts:
         self.backend.move(move.come, move.go, self._store(move.come))
 
 
-class SlotExperts(AtOnce):
+class SlotExperts(Backend):
     """Backend of the experts of one layer that live with the device, bf16. Other ids are ignored.
 
     Nothing waits for the device or has a shape that depends on data, so calls can be captured, and a captured call sees
@@ -61,7 +61,7 @@ class SlotExperts(AtOnce):
 
         self._gate_up, self._down = room(2 * ffn, hidden), room(hidden, ffn)
         self._biases: tuple[Tensor, Tensor] | None = None
-        if first.down_bias is not None:
+        if first.biases is not None:
             self._biases = room(2 * ffn, dtype=torch.float32), room(hidden, dtype=torch.float32)
         # One more than there are experts: -1, which is no expert, finds the last one.
         self._slot_of = torch.full((experts + 1,), len(placed), dtype=torch.int64, device=device)
@@ -111,28 +111,18 @@ class SlotExperts(AtOnce):
             raise ValueError(f"expert {i} is not at the device: there are {sorted(self._slots)}")
         slot = self._slots[i]
         gate, up = self._gate_up[slot].chunk(2)
-        if self._biases is None:
-            return ExpertMatrices(gate=gate, up=up, down=self._down[slot], glu=self._glu)
-        gate_bias, up_bias = self._biases[0][slot].chunk(2)
-        return ExpertMatrices(
-            gate=gate,
-            up=up,
-            down=self._down[slot],
-            gate_bias=gate_bias,
-            up_bias=up_bias,
-            down_bias=self._biases[1][slot],
-            glu=self._glu,
-        )
+        biases = None
+        if self._biases is not None:
+            gate_bias, up_bias = self._biases[0][slot].chunk(2)
+            biases = Biases(gate_bias, up_bias, self._biases[1][slot])
+        return ExpertMatrices(gate=gate, up=up, down=self._down[slot], biases=biases, glu=self._glu)
 
     def _write(self, slot: int, matrices: ExpertMatrices) -> None:
         _fill(self._gate_up[slot], matrices.gate, matrices.up)
         _fill(self._down[slot], matrices.down)
-        if self._biases is not None:
-            assert matrices.gate_bias is not None
-            assert matrices.up_bias is not None
-            assert matrices.down_bias is not None
-            _fill(self._biases[0][slot], matrices.gate_bias, matrices.up_bias)
-            _fill(self._biases[1][slot], matrices.down_bias)
+        if self._biases is not None and matrices.biases is not None:
+            _fill(self._biases[0][slot], matrices.biases.gate, matrices.biases.up)
+            _fill(self._biases[1][slot], matrices.biases.down)
 
     @property
     def nbytes(self) -> int:

@@ -20,7 +20,7 @@ from torch.nn.functional import linear
 
 from ktbench.engine.cuda.stream import Pins, Stream
 from ktbench.engine.device_placement import NO_EXPERT
-from ktbench.engine.experts import AtOnce, OriginalExperts
+from ktbench.engine.experts import Backend, OriginalExperts
 from ktbench.engine.forms import ExpertMatrices, ExpertsForm
 from ktbench.engine.routing import Routing
 
@@ -145,7 +145,7 @@ class Copier:
         return self._slots[experts.form].fill(experts, i, self.stream)
 
 
-class FiddlerExperts(AtOnce):
+class FiddlerExperts(Backend):
     """Backend of the experts of one layer: each where it is faster by `copier.costs`, one after the other."""
 
     def __init__(self, original: OriginalExperts, copier: Copier) -> None:
@@ -203,8 +203,9 @@ class FiddlerExperts(AtOnce):
 
 def run_expert(expert: ExpertMatrices, rows: Tensor) -> Tensor:
     """[P, H] float32 of `rows` [P, H]: products in the type of the weights, the activation in float32."""
-    gate, up = linear(rows, expert.gate, expert.gate_bias), linear(rows, expert.up, expert.up_bias)
-    return linear(expert.glu(gate.float(), up.float()).to(rows.dtype), expert.down, expert.down_bias).float()
+    gate_bias, up_bias, down_bias = expert.biases or (None, None, None)
+    gate, up = linear(rows, expert.gate, gate_bias), linear(rows, expert.up, up_bias)
+    return linear(expert.glu(gate.float(), up.float()).to(rows.dtype), expert.down, down_bias).float()
 
 
 def measure_costs(experts: FiddlerExperts, clock: Callable[[], float] = perf_counter, tries: int = _TRIES) -> Costs:

@@ -70,7 +70,7 @@ class _Counting:
 
 
 class GraphRecording:
-    """Implements `ktbench.engine.decode.program.Recording`. `counted["graph_replays"]` counts."""
+    """Implements `ktbench.engine.decode.program.StepRecording`. `counted["graph_replays"]` counts."""
 
     def __init__(self, recorder: CallRecorder, stream: Stream, capturing: Capturing, counted: dict[str, int]) -> None:
         self.watch = recorder.watch

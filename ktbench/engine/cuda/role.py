@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -19,13 +19,10 @@ from ktbench.engine.cuda.stream import CurrentStream, Stream
 from ktbench.engine.decode.inputs import StepInputs
 from ktbench.engine.decode.lazy import Fetch
 from ktbench.engine.decode.program import CallRecorder
-from ktbench.engine.decode.timeline import Watch, Where
-from ktbench.engine.experts import AtOnce, OriginalExperts
+from ktbench.engine.decode.timeline import ModuleWatch, Where
+from ktbench.engine.experts import Backend, OriginalExperts
 from ktbench.engine.forms import ExpertMatrices
 from ktbench.engine.routing import Routing
-
-if TYPE_CHECKING:
-    from ktbench.engine.experts import Backend
 
 
 class HostCallback(Protocol):
@@ -120,7 +117,7 @@ class HostOffloadBackend:
     Submit and wait are host functions in the stream, so Python never blocks and a captured call needs none of it.
     """
 
-    def __init__(self, experts: HostExperts, stream: Stream, staging: Staging, watch: Watch, layer: int) -> None:
+    def __init__(self, experts: HostExperts, stream: Stream, staging: Staging, watch: ModuleWatch, layer: int) -> None:
         self._experts, self._stream, self._staging = experts, stream, staging
         self._watch, self._where = watch, Where("wait", layer)
         self._settings: object = None
@@ -171,7 +168,7 @@ class HostOffloadBackend:
         return self._experts.matrices(i)
 
 
-class CudaOriginal(AtOnce):
+class CudaOriginal(Backend):
     """Backend of base: everything is copied and waited for, the experts run through PyTorch on the host (Fiddler)."""
 
     def __init__(self, original: Backend) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ktbench.engine.decode.operators import RotaryTable
 
 _NAME = "ktbench_decode"
-# Arguments of an attention call that the kernel does not need to know.
+# Arguments of an attention call that the kernel does not need.
 _NEUTRAL = {
     "position_ids",
     "use_cache",

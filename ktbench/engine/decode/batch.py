@@ -97,7 +97,7 @@ class RunnerPool:
         return kept
 
 
-class Batch:
+class GenerationBatch:
     """The sequences of a batch that still need tokens: the first `count` of `runner`'s."""
 
     def __init__(self, pool: RunnerPool, runner: StepRunner, count: int) -> None:

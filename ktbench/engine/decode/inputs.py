@@ -59,15 +59,10 @@ def fixed_cache(layers: Sequence[CacheLayerMixin], room: int, slot: Tensor) -> C
 
 
 def _fixed(layer: CacheLayerMixin, room: int, slot: Tensor) -> FixedLayer:
-    if type(layer).__name__ not in _PLAIN or layer.keys is None:
+    if type(layer).__name__ not in _PLAIN or layer.keys is None or layer.values is None:
         raise ValueError(f"a {type(layer).__name__} is not plain keys and values")
-    return FixedLayer(_roomy(layer.keys, room), _roomy(layer.values, room), slot)
-
-
-def _roomy(held: Tensor | None, room: int) -> Tensor:
-    assert held is not None
-    batch, heads, _, width = held.shape
-    return torch.zeros(batch, heads, room, width, dtype=held.dtype, device=held.device)
+    keys, values = (held.new_zeros(*held.shape[:2], room, held.shape[3]) for held in (layer.keys, layer.values))
+    return FixedLayer(keys, values, slot)
 
 
 def fill(cache: Cache, layers: Sequence[Any]) -> None:
@@ -85,14 +80,14 @@ FULL = "full_attention"
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
+class AttentionWindows:
     """How far layers look back: `width` positions where they look at a window, `mixed` where only some do."""
 
     width: int | None
     mixed: bool
 
     @classmethod
-    def of(cls, config: Any) -> Windows:
+    def of(cls, config: Any) -> AttentionWindows:
         """As its configuration says."""
         kinds = set(getattr(config, "layer_types", None) or ())
         width = getattr(config, "sliding_window", None)
@@ -115,7 +110,7 @@ class StepInputs:
     reads masks. All lie where `padding` does.
     """
 
-    def __init__(self, padding: Tensor, room: int, windows: Windows, dtype: torch.dtype | None) -> None:
+    def __init__(self, padding: Tensor, room: int, windows: AttentionWindows, dtype: torch.dtype | None) -> None:
         batch = len(padding)
         self.ids = padding.new_zeros(batch, 1)
         self.positions = padding.new_zeros(batch, 1)

@@ -37,7 +37,10 @@ class HeadsAttention(nn.Module):
         self._output: nn.Module = original.get_submodule("o_proj")
         self._width = int(original.head_dim)  # type: ignore[arg-type]
         self._heads = self._projections.out_features // self._width
-        self._norms: list[FusedNorm | None] = [getattr(original, name, None) for name in ("q_norm", "k_norm")]
+        norms: list[FusedNorm | None] = [getattr(original, name, None) for name in ("q_norm", "k_norm")]
+        self._query_weight, self._key_weight = (None if norm is None else bits(norm.weight) for norm in norms)
+        form = next((norm.form for norm in norms if norm is not None), None)
+        self._epsilon, self._offset = (0.0, 0.0) if form is None else (form.epsilon, float(form.offset))
         self._near = attends_near(original)
 
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
@@ -60,27 +63,14 @@ class HeadsAttention(nn.Module):
         keys, values = bits(layer.keys), bits(layer.values)
         recorder, team = self._device.recorder, self._device.team
         arrays = (bits(cos), bits(sin), inputs.slots.numpy(), bits(queries), keys, values)
-        prepare = partial(prepare_heads, bits(qkv), *self._weights, self._epsilon, *arrays, offset=self._offset)
+        weights = self._query_weight, self._key_weight
+        prepare = partial(prepare_heads, bits(qkv), *weights, self._epsilon, *arrays, offset=self._offset)
         recorder.do(prepare, qkv, arrays)
         first = inputs.first_near if self._near else inputs.first
         arrays = (bits(queries), keys, values, first.numpy(), inputs.length.numpy(), bits(out))
         scale = float(self.original.scaling)  # type: ignore[arg-type]
         recorder.do(partial(DecodeAttention(team).forward, *arrays, scale=scale), arrays)
         return out
-
-    @property
-    def _weights(self) -> tuple[Any, Any]:
-        """Those of the norms of queries and keys, None where there is none."""
-        query, key = (None if norm is None else bits(norm.weight) for norm in self._norms)
-        return query, key
-
-    @property
-    def _epsilon(self) -> float:
-        return next((norm.form.epsilon for norm in self._norms if norm is not None), 0.0)
-
-    @property
-    def _offset(self) -> float:
-        return next((float(norm.form.offset) for norm in self._norms if norm is not None), 0.0)
 
 
 def _differs(attention: nn.Module) -> str:
@@ -89,10 +79,9 @@ def _differs(attention: nn.Module) -> str:
     packed = [one.projection for one in projections if isinstance(one, PackedLinear)]
     if len(packed) < len(projections) or len(set(map(id, packed))) > 1:
         return "q_proj, k_proj and v_proj that are packed by the operator linear and share a matrix"
-    norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
-    return (
-        "" if all(norm is None or isinstance(norm, FusedNorm) for norm in norms) else "norms of the operator rms_norm"
-    )
+    if not all(isinstance(getattr(attention, name, None), FusedNorm | None) for name in ("q_norm", "k_norm")):
+        return "norms of the operator rms_norm"
+    return ""
 
 
 def attends_near(attention: nn.Module) -> bool:

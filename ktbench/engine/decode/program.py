@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ktbench.engine.decode.lazy import is_pending, settled
-from ktbench.engine.decode.timeline import Segment, Watch, Where, timed
+from ktbench.engine.decode.timeline import ModuleWatch, Segment, Where, timed
 
 
 class CallSink(Protocol):
@@ -32,7 +32,7 @@ class CallRecorder:
     """One for all operators of an engine. `waited_ns` is how long the device role has waited for the host so far."""
 
     def __init__(self) -> None:
-        self.watch = Watch()
+        self.watch = ModuleWatch()
         self.sink: CallSink | None = None
         self.waited_ns = 0
 
@@ -54,10 +54,10 @@ class CallRecorder:
         self.waited_ns += perf_counter_ns() - began
 
 
-class Recording(Protocol):
+class StepRecording(Protocol):
     """One step, recorded once and again where it changes; `watch` follows the modules that run."""
 
-    watch: Watch
+    watch: ModuleWatch
 
     def record(self, run: Callable[[], Tensor]) -> Tensor:
         """Record what `run` does, maybe several times; gives its result, which every replay writes anew.
@@ -75,12 +75,12 @@ class Recording(Protocol):
 class ProgramRecording:
     """Steps of a device role on CPU cores."""
 
-    def __init__(self, network: nn.Module, recorder: CallRecorder, lower: Lowering | None) -> None:
+    def __init__(self, network: nn.Module, recorder: CallRecorder, lower: Lower | None) -> None:
         self._network, self._recorder, self._lower, self.watch = network, recorder, lower, recorder.watch
-        self.program = Program([], [], [])
+        self._steps = StepRecorder(self.watch)
 
     def record(self, run: Callable[[], Tensor]) -> Tensor:
-        """See `Recording`."""
+        """See `StepRecording`."""
         constants = [*self._network.parameters(), *self._network.buffers()]
         recorder = self._recorder.sink = StepRecorder(self.watch, constants, self._lower)
         try:
@@ -88,16 +88,16 @@ class ProgramRecording:
                 result = run()
         finally:
             self._recorder.sink = None
-        self.program = recorder.program()
+        self._steps = recorder
         return result
 
     def replay(self) -> None:
-        """See `Recording`."""
-        self.program.replay()
+        """See `StepRecording`."""
+        self._steps.replay()
 
     def replay_timed(self) -> list[Segment]:
-        """See `Recording`."""
-        return self.program.replay_timed()
+        """See `StepRecording`."""
+        return self._steps.replay_timed()
 
 
 Call = Callable[[], object]
@@ -121,15 +121,25 @@ class NotRecordable(Exception):
     """The step does something that a replay would not do again; the text is the reason."""
 
 
-class Program:
-    """A recorded step."""
+# Whether all tensors in a nest of arguments stay as they are in every replay.
+IsConstant = Callable[[Any], bool]
+# A better way to do an operation that was recorded with these arguments and this result; None where there is none.
+Lower = Callable[[Any, tuple[Any, ...], dict[str, Any], Tensor, IsConstant], Call | None]
 
-    def __init__(self, calls: Sequence[Call], positions: Sequence[Where], kept: Sequence[object]) -> None:
-        self._calls, self._positions = tuple(calls), tuple(positions)
-        self._kept = tuple(kept)  # the memory that the calls read and write
 
-    def __len__(self) -> int:
-        return len(self._calls)
+class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records the operations that run inside it, in order, and where; they are carried out as well. Replays them.
+
+    What is computed from `constants` alone stays as it is. `lower` may give a faster way to do an operation.
+    """
+
+    def __init__(self, watch: ModuleWatch, constants: Iterable[Tensor] = (), lower: Lower | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._watch, self._lower = watch, lower
+        self._constant = _storages(list(constants))
+        self._calls: list[Call] = []
+        self._positions: list[Where] = []
+        self._kept: list[object] = []  # the memory that the calls read and write
 
     def replay(self) -> None:
         """Do the step once more on whatever its inputs hold now."""
@@ -138,32 +148,7 @@ class Program:
 
     def replay_timed(self) -> list[Segment]:
         """The same, with the time of every stretch of calls that belong together."""
-        return timed(list(zip(self._calls, self._positions, strict=True)))
-
-
-# Whether all tensors in a nest of arguments stay as they are in every replay.
-IsConstant = Callable[[Any], bool]
-# A better way to do an operation that was recorded with these arguments and this result; None where there is none.
-Lowering = Callable[[Any, tuple[Any, ...], dict[str, Any], Tensor, IsConstant], Call | None]
-
-
-class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records the operations that run inside it, in order, and where; they are carried out as well.
-
-    What is computed from `constants` alone stays as it is. `lower` may give a faster way to do an operation.
-    """
-
-    def __init__(self, watch: Watch, constants: Iterable[Tensor] = (), lower: Lowering | None = None) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._watch, self._lower = watch, lower
-        self._constant = _storages(list(constants))
-        self._calls: list[Call] = []
-        self._positions: list[Where] = []
-        self._kept: list[object] = []
-
-    def program(self) -> Program:
-        """What was recorded so far."""
-        return Program(self._calls, self._positions, self._kept)
+        return timed(zip(self._calls, self._positions, strict=True))
 
     def note(self, call: Call, *memory: object) -> None:
         """Record a call that PyTorch does not see and that was made already; `memory` is kept alive for it."""
@@ -253,12 +238,12 @@ def _again(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
 @cache
 def _out_variant(func: Any) -> tuple[Any, tuple[str, ...]] | None:
     """The overload that takes the same arguments and memory for the results, with the names of the latter."""
-    wanted = _signature(func._schema.arguments)
+    expected = _signature(func._schema.arguments)
     for name in func.overloadpacket.overloads():
         overload = getattr(func.overloadpacket, name)
         arguments = overload._schema.arguments
         outs = tuple(argument.name for argument in arguments if argument.is_out)
-        if outs and _signature(argument for argument in arguments if not argument.is_out) == wanted:
+        if outs and _signature(argument for argument in arguments if not argument.is_out) == expected:
             return overload, outs
     return None
 

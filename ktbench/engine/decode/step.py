@@ -10,7 +10,7 @@ A step puts one token of every sequence into the key-value cache and gives the l
 
 `PassRunner` runs the modelling code every time. `ReplayDecoder` records a step once, as a list of native calls on CPU
 cores or as a CUDA graph, and replays it. Measurements feed them the steps of a trace
-(`ktbench.engine.workload_trace.TraceReplay`), generation feeds them sampled tokens (`ktbench.engine.decode.batch`).
+(`ktbench.engine.replay.TraceReplay`), generation feeds them sampled tokens (`ktbench.engine.decode.batch`).
 
 Letters: B sequences, T tokens. Shorter sequences are padded on the left.
 """
@@ -19,9 +19,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -33,11 +32,13 @@ from transformers.cache_utils import (
     DynamicSlidingWindowLayer,
 )
 
-from ktbench.engine.decode.inputs import StepInputs, Windows, fill, fixed_cache
-from ktbench.engine.decode.program import Lowering, NotRecordable, Recording
+from ktbench.engine.decode.inputs import AttentionWindows, StepInputs, fill, fixed_cache
+from ktbench.engine.decode.program import NotRecordable, StepRecording
 from ktbench.engine.decode.timeline import Segment, joined
 
 if TYPE_CHECKING:
+    from ktbench.engine.cuda.role import MaskedAttention
+    from ktbench.engine.decode.attention import StepAttention
     from ktbench.engine.experts import MoERuntimeState
     from ktbench.engine.routing import PassRouting
 
@@ -58,29 +59,6 @@ class DecodeState:
     cache: Cache | None
     seen: int
     padding: Tensor
-
-
-class StepRunner(Protocol):
-    """Runs the steps of `width` sequences. Token ids are int64 [B, T], logits [B, vocab] at the last position."""
-
-    @property
-    def width(self) -> int:
-        """B."""
-
-    def begin(self, state: DecodeState) -> None:
-        """The next step continues from `state`, which is left as it is."""
-
-    def step(self, ids: Tensor, routing: StepRouting) -> Tensor:
-        """One step; the next one may overwrite its logits. This is what is timed: it copies no cache."""
-
-    def undo(self, tokens: int) -> bool:
-        """Drop the tokens of the last step; False, and nothing done, where the cache does not hold what was before."""
-
-    def run_model(self, ids: Tensor, routing: StepRouting) -> Tensor:
-        """One step through the modelling code, whatever `step` runs."""
-
-    def watched(self, ids: Tensor, routing: StepRouting) -> list[Segment]:
-        """One step as `step` runs it, with the times of its parts."""
 
 
 class Forward:
@@ -174,7 +152,8 @@ def _copied(cache: Cache | None) -> Cache | None:
 class PassRunner:
     """Every step runs the modelling code: one pass over all of its tokens, or one for every `chunk` of them.
 
-    With `prefill` each step is a prompt of its own, else it continues the cache of `forward`.
+    Token ids are int64 [B, T], logits [B, vocab] at the last position. With `prefill` each step is a prompt of its own,
+    else it continues the cache of `forward`.
     """
 
     def __init__(
@@ -184,15 +163,15 @@ class PassRunner:
 
     @property
     def width(self) -> int:
-        """See `StepRunner`."""
+        """B."""
         return len(self._forward.padding)
 
     def begin(self, state: DecodeState) -> None:
-        """See `StepRunner`."""
+        """The next step continues from `state`, which is left as it is."""
         self._forward.restore(state)
 
     def step(self, ids: Tensor, routing: StepRouting) -> Tensor:
-        """See `StepRunner`."""
+        """One step; the next one may overwrite its logits. This is what is timed: it copies no cache."""
         parts = torch.split(ids, self._chunk or ids.shape[1], dim=1)
         of_passes: Sequence[PassRouting | None] = routing or [None] * len(parts)
         run = self._forward.onward
@@ -205,34 +184,21 @@ class PassRunner:
         return logits
 
     def undo(self, tokens: int) -> bool:
-        """See `StepRunner`. A sliding window or the state of a linear attention cannot be cropped."""
+        """Drop the tokens of the last step; False, and nothing done, where the cache does not hold what was before.
+
+        A sliding window or the state of a linear attention cannot be cropped.
+        """
         return self._prefill or self._forward.crop(tokens)
 
     def run_model(self, ids: Tensor, routing: StepRouting) -> Tensor:
-        """See `StepRunner`."""
+        """One step through the modelling code, whatever `step` runs."""
         return self.step(ids, routing)
 
     def watched(self, ids: Tensor, routing: StepRouting) -> list[Segment]:
-        """See `StepRunner`."""
+        """One step as `step` runs it, with the times of its parts."""
         with self._state.recorder.watch.on(self._forward.network) as segments:
             self.step(ids, routing)
         return joined(segments)
-
-
-class StepAttending(Protocol):
-    """Attention of one new token a sequence."""
-
-    by_mask: int  # calls that needed a mask so far
-
-    @property
-    def lower(self) -> Lowering | None:
-        """Better ways to do what a recorder finds."""
-
-    def make_room(self, room: int) -> None:
-        """Prepare what depends on a token's position for the first `room` of them."""
-
-    def of_step(self, inputs: StepInputs) -> AbstractContextManager[None]:
-        """Inside, attention reads the cache up to the token of these inputs."""
 
 
 class ReplayDecoder:
@@ -246,8 +212,8 @@ class ReplayDecoder:
     def __init__(
         self,
         network: PreTrainedModel,
-        attention: StepAttending,
-        recording: Recording,
+        attention: StepAttention | MaskedAttention,
+        recording: StepRecording,
         moe: MoERuntimeState,
         state: DecodeState,
         room: int,
@@ -256,7 +222,7 @@ class ReplayDecoder:
         self.room, self.recorded, self.why = room, False, ""
         config = network.config
         additive = torch.bfloat16 if config._attn_implementation == "eager" else None
-        self._inputs = StepInputs(state.padding, room, Windows.of(config), additive)
+        self._inputs = StepInputs(state.padding, room, AttentionWindows.of(config), additive)
         self._routing: PassRouting | None = None
         attention.make_room(room)
         layers: list[Any] = [] if state.cache is None else list(state.cache.layers)
@@ -268,11 +234,11 @@ class ReplayDecoder:
 
     @property
     def width(self) -> int:
-        """See `StepRunner`."""
+        """See `PassRunner`."""
         return len(self._inputs.first)
 
     def begin(self, state: DecodeState) -> None:
-        """See `StepRunner`."""
+        """See `PassRunner`."""
         assert state.cache is not None
         self._inputs.first.copy_(state.padding)
         self._slot = state.seen
@@ -292,7 +258,7 @@ class ReplayDecoder:
 
     @torch.inference_mode()
     def step(self, ids: Tensor, routing: StepRouting) -> Tensor:
-        """See `StepRunner`. The first step is recorded before, unless `record` was called."""
+        """See `PassRunner`. The first step is recorded before, unless `record` was called."""
         if not self.recorded and not self.why:
             self.record(ids, routing)
         self._set(ids, routing)
@@ -304,20 +270,20 @@ class ReplayDecoder:
         return self._logits
 
     def undo(self, tokens: int) -> bool:
-        """See `StepRunner`."""
+        """See `PassRunner`."""
         self._slot -= tokens
         return True
 
     @torch.inference_mode()
     def run_model(self, ids: Tensor, routing: StepRouting) -> Tensor:
-        """See `StepRunner`."""
+        """See `PassRunner`."""
         self._set(ids, routing)
         self._slot += 1
         return self._run()
 
     @torch.inference_mode()
     def watched(self, ids: Tensor, routing: StepRouting) -> list[Segment]:
-        """See `StepRunner`."""
+        """See `PassRunner`."""
         self._set(ids, routing)
         self._slot += 1
         if self.recorded:
@@ -370,3 +336,7 @@ def _dynamic(keys: Tensor, values: Tensor) -> DynamicLayer:
     layer = DynamicLayer()  # type: ignore[no-untyped-call]
     layer.keys, layer.values, layer.is_initialized = keys, values, True
     return layer
+
+
+# Runs the steps of `width` sequences, whatever they come from.
+StepRunner = PassRunner | ReplayDecoder

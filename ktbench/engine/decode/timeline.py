@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +54,7 @@ class Segment:
 _OUTSIDE = Where("other")
 
 
-class Watch:
+class ModuleWatch:
     """Follows the modules of a network while they run.
 
     `clock` gives nanoseconds of `time.perf_counter_ns`; a device that works on its own is finished with first.
@@ -115,16 +116,11 @@ class Watch:
 
 def joined(segments: list[Segment]) -> list[Segment]:
     """Neighbours that are the same work become one."""
-    merged: list[Segment] = []
-    for segment in segments:
-        if merged and merged[-1].where == segment.where:
-            merged[-1] = Segment(segment.where, merged[-1].begin_ns, segment.end_ns)
-        else:
-            merged.append(segment)
-    return merged
+    runs = [list(run) for _, run in groupby(segments, key=lambda segment: segment.where)]
+    return [Segment(run[0].where, run[0].begin_ns, run[-1].end_ns) for run in runs]
 
 
-def timed(calls: list[tuple[Callable[[], object], Where]]) -> list[Segment]:
+def timed(calls: Iterable[tuple[Callable[[], object], Where]]) -> list[Segment]:
     """Make calls one after the other and take their times."""
     segments = []
     for call, where in calls:
@@ -140,40 +136,25 @@ def timeline(title: str, device: Sequence[Segment], host: NDArray[np.int64], *, 
     `on_time` is whether a layer has experts that are not deferred.
     """
     began, ended = device[0].begin_ns, device[-1].end_ns
-    spans = [*_device_spans(device, began), *_host_spans(host, (began, ended), on_time)]
-    return Timeline(
-        title=title, spans=tuple(sorted(spans, key=lambda span: span.begin_s)), step_s=(ended - began) / 1e9
-    )
+
+    def span(resource: Literal["device", "host"], name: str, one: Segment) -> Span:
+        begin_s, end_s = (one.begin_ns - began) / 1e9, (one.end_ns - began) / 1e9
+        kind, layer = one.where.kind, one.where.layer
+        return Span(resource=resource, name=name, kind=kind, begin_s=begin_s, end_s=end_s, layer=layer)
+
+    spans = [span("device", one.where.kind, one) for one in device]
+    jobs = _host_jobs(host, (began, ended), on_time)
+    spans += [span("host", f"{one.where.kind} of layer {one.where.layer}", one) for one in jobs]
+    spans.sort(key=lambda one: one.begin_s)
+    return Timeline(title=title, spans=tuple(spans), step_s=(ended - began) / 1e9)
 
 
-def _device_spans(segments: Iterable[Segment], began: int) -> Iterator[Span]:
-    for segment in segments:
-        where = segment.where
-        yield Span(
-            resource="device",
-            name=where.kind,
-            kind=where.kind,
-            begin_s=(segment.begin_ns - began) / 1e9,
-            end_s=(segment.end_ns - began) / 1e9,
-            layer=where.layer,
-        )
-
-
-def _host_spans(jobs: NDArray[np.int64], step: tuple[int, int], on_time: bool) -> Iterator[Span]:
+def _host_jobs(jobs: NDArray[np.int64], step: tuple[int, int], on_time: bool) -> Iterator[Segment]:
     """Of two jobs of one layer the second is what it deferred; the last layer defers nothing."""
     began, ended = step
     last = max((layer for layer, *_ in jobs.tolist()), default=-1)
     seen: set[int] = set() if on_time else set(range(last))
     for layer, begin, end in jobs.tolist():
-        if layer < 0 or begin < began or end > ended:
-            continue
-        kind = "deferred" if layer in seen else "experts"
-        seen.add(layer)
-        yield Span(
-            resource="host",
-            name=f"{kind} of layer {layer}",
-            kind=kind,
-            begin_s=(begin - began) / 1e9,
-            end_s=(end - began) / 1e9,
-            layer=layer,
-        )
+        if layer >= 0 and began <= begin and end <= ended:
+            yield Segment(Where("deferred" if layer in seen else "experts", layer), begin, end)
+            seen.add(layer)

@@ -157,6 +157,6 @@ def _write(file: TensorFile, plan: Plan, source: Source, config: Mapping[str, An
         store = source.experts(part.name)
         for i in range(part.count):
             expert = store(i)
-            for field, name in part.names.items():
-                file.put_expert(name, i, getattr(expert, field))
+            for name, tensor in zip(part.names.values(), expert.tensors, strict=True):
+                file.put_expert(name, i, tensor)
         say(f"wrote {part.name}")

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ktbench.engine.forms import (
+    Biases,
     Blocks,
     ExpertBlocks,
     ExpertMatrices,
@@ -183,15 +184,17 @@ class StoredExperts:
     def matrices(self, i: int) -> ExpertMatrices:
         """Expert `i` in bf16."""
         gate, up, down = (self._weights.read(self.names[field], i) for field in _MATRICES)
-        return ExpertMatrices(gate=gate, up=up, down=down, glu=self.form.glu, **self._biases(i))
+        return ExpertMatrices(gate=gate, up=up, down=down, biases=self._biases(i), glu=self.form.glu)
 
     def blocks(self, i: int) -> ExpertBlocks:
         """Expert `i` as it lies in the file, for matrices that `are_in` a precision."""
         gate, up, down = (self._weights.rows(self.names[field])[i] for field in _MATRICES)
-        return ExpertBlocks(gate=gate, up=up, down=down, **self._biases(i))
+        return ExpertBlocks(gate=gate, up=up, down=down, biases=self._biases(i))
 
-    def _biases(self, i: int) -> dict[str, Tensor]:
-        return {field: self._weights.read(name, i) for field, name in self.names.items() if field not in _MATRICES}
+    def _biases(self, i: int) -> Biases | None:
+        if not self.form.biases:
+            return None
+        return Biases(*(self._weights.read(self.names[f"{field}_bias"], i) for field in _MATRICES))
 
     def are_in(self, precision: Precision | None) -> bool:
         """Whether all matrices are blocks of `precision`."""
@@ -201,9 +204,8 @@ class StoredExperts:
         """Give memory and content to the module."""
         module.to_empty(device="cpu", recurse=False)
         for i in range(self.form.experts):
-            stored, held = self.matrices(i), self.form.matrices(module, i)
-            for field in self.names:
-                getattr(held, field).data.copy_(getattr(stored, field))
+            for stored, held in zip(self.matrices(i).tensors, self.form.matrices(module, i).tensors, strict=True):
+                held.data.copy_(stored)
 
 
 class GgufModel:

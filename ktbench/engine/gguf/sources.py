@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
 
 from ktbench.engine.checkpoint import inspect_checkpoint
-from ktbench.engine.forms import ExpertMatrices, ExpertStore, is_experts, read_form
+from ktbench.engine.forms import ExpertMatrices, ExpertStore, Glu, is_experts, read_form
 from ktbench.engine.synthetic import PassingExperts, WeightPool, materialise
 from ktbench.resources import checkpoint_folder
 from ktbench.spec.run_spec import ModelSpec
@@ -92,21 +92,22 @@ class CheckpointSource:
         form, keys = read_form(module), [key for key, _ in module.named_parameters()]
         if f"{name}.{keys[0]}" in self._file_of:
             return lambda i: form.split({key: self._slice(f"{name}.{key}", i) for key in keys})
-        return lambda i: ExpertMatrices(**self._projections(name, i), glu=form.glu)
+        return lambda i: self._separate(name, i, form.glu)
 
     def _slice(self, name: str, i: int) -> Tensor:
         """The part of a stacked tensor that belongs to expert `i`."""
         part: Tensor = self._file_of[self._stored(name)].get_slice(name)[i]
         return part.to(torch.bfloat16)
 
-    def _projections(self, name: str, i: int) -> dict[str, Tensor]:
-        """Gate, up and down of expert `i` where each lies for itself."""
+    def _separate(self, name: str, i: int, glu: Glu) -> ExpertMatrices:
+        """Expert `i` where each of its matrices lies for itself."""
         blocks = (name, name.replace(_BLOCK, _OTHER_BLOCK))
         found = {
             field: self._stored(*(f"{block}.{i}.{word}.weight" for block in blocks for word in words))
             for field, words in _PROJECTIONS.items()
         }
-        return {field: self._read(stored).to(torch.bfloat16) for field, stored in found.items()}
+        gate, up, down = (self._read(found[field]).to(torch.bfloat16) for field in ("gate", "up", "down"))
+        return ExpertMatrices(gate=gate, up=up, down=down, glu=glu)
 
     def _stored(self, *names: str) -> str:
         """The first of the names that the files have."""

@@ -13,7 +13,6 @@ from ktbench.engine.forms import Glu
 from ktbench.engine.layer import CacheColdReplicas, LayerSystem, Trial
 from ktbench.engine.load_layer import LayerWeights
 from ktbench.engine.protocol import HostRole, Unsupported
-from ktbench.engine.roles import Threads
 from ktbench.peers.kt_kernel.library import (
     KtExperts,
     Library,
@@ -52,7 +51,7 @@ class KtLoader:
 
     def settings(self, cores: int) -> dict[Setting, CacheColdReplicas]:
         """The copies for each setting that may be tried on so many cores: weights belong to the pools of one."""
-        cpus = Threads.of(self.host).cpus[:cores]
+        cpus = self.host.usable_cpus[:cores]
         copies_bytes = self.weights.count(self.precision, self.host) * self.weights.nbytes(self.precision)
         found = settings_for(cores, self.host.nodes, copies_bytes)
         return {setting: self._copies(setting, cpus) for setting in found}

@@ -11,7 +11,7 @@ from typing import ClassVar, NoReturn
 from ktbench.engine.gguf.export import KeptFile, kept_file
 from ktbench.engine.gguf.families import OUR_WEIGHTS
 from ktbench.engine.gguf.header import Header, TensorInfo, read_header
-from ktbench.engine.protocol import HostRole, Observation, Unsupported
+from ktbench.engine.protocol import ExpertsObservation, HostRole, Unsupported
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from ktbench.spec.shape import MoEShape
@@ -26,11 +26,11 @@ class BlackBoxMixin:
 
     name: ClassVar[str]
 
-    def observe(self) -> tuple[Observation, ...]:
+    def observe(self) -> tuple[ExpertsObservation, ...]:
         """None: the outputs of its experts cannot be read."""
         return ()
 
-    def reference(self, observation: Observation) -> NoReturn:
+    def reference(self, observation: ExpertsObservation) -> NoReturn:
         """Raises ValueError: nothing was observed."""
         raise ValueError(f"{self.name}: layer {observation.layer} was not observed")
 

@@ -12,7 +12,7 @@ from ktbench.engine.experts import OriginalExperts
 from ktbench.engine.layer import CacheColdReplicas, LayerSystem, Trial
 from ktbench.engine.load_layer import LayerWeights
 from ktbench.engine.protocol import HostRole, Unsupported
-from ktbench.engine.roles import Threads
+from ktbench.engine.roles import use_threads
 from ktbench.spec.peers import Implementation
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from ktbench.spec.support import unsupported
@@ -28,7 +28,7 @@ class TransformersLayer:
     """Implements `HeldLayer`: a family's own experts module, run by whichever of Transformers' ways a cell names."""
 
     def __init__(self, weights: LayerWeights, host: HostRole) -> None:
-        self._threads = Threads.of(host)
+        self._cpus = host.usable_cpus
         count = weights.count("bf16", host)
         self._experts = [weights.original(number) for number in range(count)]
         self._copies: CacheColdReplicas | None = CacheColdReplicas(self._experts, weights.form.experts)
@@ -39,7 +39,7 @@ class TransformersLayer:
             raise Unsupported(why)
         if self._copies is None:
             raise ValueError("the expert weights were released")
-        self._threads.use(spec.engine, None, None)
+        use_threads(self._cpus, spec.engine, None, None)
         for experts in self._experts:
             _run_as(experts, spec.peer.implementation)
         _try(trial, self._copies, spec.peer.implementation)

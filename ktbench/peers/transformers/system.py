@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 import transformers
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ktbench.engine.checkpoint import read_checkpoint
-from ktbench.engine.decode.step import Forward
 from ktbench.engine.experts import MoERuntimeState, OriginalExperts, Tap
-from ktbench.engine.forms import expert_positions, is_experts
+from ktbench.engine.forms import ExpertStore, expert_positions, is_experts
 from ktbench.engine.gguf.inspecting import is_gguf
 from ktbench.engine.gguf.reading import GgufModel
-from ktbench.engine.observe import Observer, Reference
-from ktbench.engine.protocol import HostRole, Observation, System, Unsupported, configured
+from ktbench.engine.protocol import HostRole, System, Unsupported
+from ktbench.engine.replay import ReplaySystem, TraceReplay
 from ktbench.engine.routing import Routing, from_router
 from ktbench.engine.synthetic import WeightPool, materialise, materialise_experts, skeleton
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.engine.work import DenseWork, ExpertsWork, dense_params, mean_work, step_work
-from ktbench.engine.workload_trace import TraceCache, TraceReplay, TraceWriter, WorkloadTrace, pass_runner
+from ktbench.engine.workload_trace import TraceWriter, WorkloadTrace, pass_runner
 from ktbench.peers.transformers.layer import open_layer
 from ktbench.peers.tuning import ThreadCount, Tuned, Tuner, thread_counts, vary
 from ktbench.spec.peers import Implementation
@@ -150,21 +147,16 @@ class _Bench:
         """Nothing to release."""
 
 
-class PlainTransformers:
+class PlainTransformers(ReplaySystem):
     """Implements `ktbench.engine.protocol.System`; made by `ktbench.peers.transformers.system.open_transformers`."""
 
     def __init__(self, model: ModelSpec, network: PreTrainedModel, host: HostRole) -> None:
-        self.model, self.network, self._host = model, network, host
+        super().__init__(model, network)
+        self.network, self._host = network, host
         self._experts = PlainExperts(network, model.shape.top_k)
         self._params = dense_params(network)
-        self._forward, self._state = Forward(network), MoERuntimeState()
-        self._traces = TraceCache()
+        self._state = MoERuntimeState()
         self._tunings: dict[tuple[WorkloadSpec, Implementation, int], Tuned[ThreadCount]] = {}
-        self._trace: WorkloadTrace | None = None
-        self._replay: TraceReplay | None = None
-        self._notes: tuple[str, ...] = ()
-        self._done = self._observed = 0
-        self._logits = torch.empty(0)
 
     def configure(self, spec: RunSpec) -> None:
         """See `System`. Raises Unsupported, and ValueError for a model or a thread count that is not there."""
@@ -176,7 +168,7 @@ class PlainTransformers:
         tuned = self._tuned(spec)
         threads = tuned.settings.threads
         self._use(threads)
-        self._notes = (tuned.explain(spec.label), self._describe(spec, threads))
+        self._notes = [tuned.explain(spec.label), self._describe(spec, threads)]
         self.start()
 
     def _require(self, spec: RunSpec) -> None:
@@ -220,8 +212,8 @@ class PlainTransformers:
     def _endless_steps(self) -> Iterator[None]:
         while True:
             self._replayed.start()
-            for number in range(len(self._traced.ids)):
-                self._replayed.step(number)
+            for _ in self._traced.ids:
+                self._replayed.step()
                 yield
 
     def _use(self, threads: int) -> None:
@@ -241,34 +233,11 @@ class PlainTransformers:
             f"on PyTorch {torch.__version__} with {threads} threads"
         )
 
-    def start(self) -> None:
-        """See `System`."""
-        self._done = 0
-        self._replayed.start()
+    def _tapped(self, tap: Tap) -> AbstractContextManager[None]:
+        return self._experts.tapped(tap)
 
-    def step(self) -> None:
-        """See `System`. Raises ValueError past the last step of the workload."""
-        if self._done == len(self._traced.ids):
-            raise ValueError(f"workload.steps={self._done}: all were done, start again")
-        self._logits = self._replayed.step(self._done)
-        self._done += 1
-
-    def logits(self) -> NDArray[np.float32]:
-        """See `System`."""
-        return self._logits.float().numpy(force=True)
-
-    def observe(self) -> tuple[Observation, ...]:
-        """See `System`."""
-        self._observed += 1  # other tokens each time
-        observer = Observer(self._traced.workload.seed, self._observed)
-        self._logits = self._replayed.again(self._done - 1, self._experts.tapped(observer))
-        return tuple(observer.seen)
-
-    def reference(self, observation: Observation) -> NDArray[np.float32]:
-        """See `System`."""
-        experts = self._experts.layers[observation.layer]
-        routing = Routing(ids=torch.from_numpy(observation.ids), gates=torch.from_numpy(observation.gates))
-        return Reference(experts.matrices, torch.from_numpy(observation.hidden))(routing).numpy()
+    def _experts_of(self, layer: int) -> ExpertStore:
+        return self._experts.layers[layer].matrices
 
     def counters(self) -> Mapping[str, int]:
         """See `System`. None: it has no feature of ours."""
@@ -282,10 +251,6 @@ class PlainTransformers:
         """See `System`."""
         return {}
 
-    def notes(self) -> tuple[str, ...]:
-        """See `System`: how it was tuned, and what it runs as."""
-        return self._notes
-
     def work(self) -> Work:
         """See `System`."""
         batch = self._traced.workload.batch
@@ -295,14 +260,5 @@ class PlainTransformers:
 
     def close(self) -> None:
         """See `System`."""
-        del self.network, self._experts, self._forward
-        self._trace = self._replay = None
-        self._traces = TraceCache()
-
-    @property
-    def _traced(self) -> WorkloadTrace:
-        return configured(self._trace)
-
-    @property
-    def _replayed(self) -> TraceReplay:
-        return configured(self._replay)
+        super().close()
+        del self.network, self._experts

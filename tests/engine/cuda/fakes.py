@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from ktbench.engine.cuda.graph import Graph
-from ktbench.engine.decode.program import Program, StepRecorder
-from ktbench.engine.decode.timeline import Watch
+from ktbench.engine.decode.program import StepRecorder
+from ktbench.engine.decode.timeline import ModuleWatch
 from ktbench.engine.forms import ExpertMatrices
 from ktbench.engine.routing import Routing
 
@@ -53,7 +53,7 @@ class _Recorded:
     """A graph whose stream is the program of a recorder."""
 
     def __init__(self) -> None:
-        self.program = Program([], [], [])
+        self.program = StepRecorder(ModuleWatch())
 
     def replay(self) -> None:
         self.program.replay()
@@ -85,11 +85,11 @@ class FakeDevice:
     @contextmanager
     def captured(self) -> Iterator[Graph]:
         graph = _Recorded()
-        self._recorder = StepRecorder(Watch())
+        self._recorder = StepRecorder(ModuleWatch())
         try:
             with self._recorder:
                 yield graph
-            graph.program = self._recorder.program()
+            graph.program = self._recorder
         finally:
             self._recorder = None
 

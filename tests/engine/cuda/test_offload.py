@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ktbench.engine.cuda.role import CudaOriginal, CudaRole, HostOffloadBackend, Staging
 from ktbench.engine.decode.program import CallRecorder
-from ktbench.engine.decode.timeline import Watch, Where
+from ktbench.engine.decode.timeline import ModuleWatch, Where
 from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
 from ktbench.engine.forms import ExpertsPosition
 from ktbench.engine.routing import Routing
@@ -28,7 +28,7 @@ def call(seed: int, k: int = K) -> tuple[Tensor, Routing]:
 
 
 def offload(experts: FakeExperts, stream: Any, staging: Staging | None = None) -> HostOffloadBackend:
-    return HostOffloadBackend(experts, stream, staging or Staging(), Watch(), layer=0)
+    return HostOffloadBackend(experts, stream, staging or Staging(), ModuleWatch(), layer=0)
 
 
 def test_the_order_in_the_stream() -> None:
@@ -99,7 +99,7 @@ def test_errors_of_c_functions_come_with_the_next_check_and_once() -> None:
 
 
 def test_waiting_shows_in_a_timeline() -> None:
-    watch, seen = Watch(), []
+    watch, seen = ModuleWatch(), []
     stream = FakeDevice()
     backend = HostOffloadBackend(FakeExperts(), stream, Staging(), watch, layer=5)
     stream.call = lambda *_: seen.append(watch.here)  # type: ignore[method-assign]
@@ -112,7 +112,7 @@ def test_operators_give_the_same_through_a_stream(n: int) -> None:
     """Three layers with deferral, each on the output of the one before, on Later tensors as with the roles apart."""
 
     def outputs(apart: bool, backends: list[Any]) -> list[Tensor]:
-        state = MoERuntimeState(fused=True, apart=apart, deferral=n)
+        state = MoERuntimeState(fused=True, concurrent=apart, deferral=n)
         seen = []
         for number, backend in enumerate(backends):
             place = ExpertsPosition(layer=number, number=number, is_last=number == 2)

@@ -11,7 +11,7 @@ from ktbench.engine.cuda.role import HostOffloadBackend, Staging
 from ktbench.engine.device_placement import Residence
 from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
 from ktbench.engine.forms import ExpertMatrices, ExpertsPosition
-from ktbench.engine.observe import Reference
+from ktbench.engine.observe import ExpertsReference
 from ktbench.engine.placement import Move
 from ktbench.engine.routing import Routing
 from tests.engine.cuda.fakes import FakeCall, FakeDevice, FakeExperts
@@ -32,7 +32,7 @@ MATRICES = [
 def reference(hidden: Tensor, routing: Routing) -> Tensor:
     """All experts in float32; -1 is nobody."""
     known = Routing(ids=routing.ids.clamp(min=0), gates=routing.gates * (routing.ids >= 0))
-    return Reference(MATRICES.__getitem__, hidden.float())(known)
+    return ExpertsReference(MATRICES.__getitem__, hidden.float())(known)
 
 
 class HostExperts(FakeExperts):
@@ -54,7 +54,7 @@ def call(seed: int) -> tuple[Tensor, Routing]:
 @pytest.fixture
 def operator() -> ExpertsOperator:
     """Experts 1 and 4 live with the device."""
-    state = MoERuntimeState(fused=True, apart=True)
+    state = MoERuntimeState(fused=True, concurrent=True)
     offload = HostOffloadBackend(HostExperts(), FakeDevice(), Staging(), state.recorder.watch, layer=0)
     made = ExpertsOperator(ExpertsPosition(layer=0, number=0, is_last=True), state, original=None, fused=offload)
     made.residence = Residence(torch.isin(torch.arange(E), torch.tensor([1, 4])))
@@ -79,7 +79,7 @@ def test_the_roles_add_up(operator: ExpertsOperator, seed: int) -> None:
 def test_moves_change_who_serves_and_not_what(operator: ExpertsOperator) -> None:
     assert isinstance(operator.at_device, SlotExperts)
     assert operator.residence is not None
-    operator.residence.move([Move(layer=0, come=0, go=4)])
+    operator.residence.move(Move(layer=0, come=0, go=4))
     operator.at_device.move(0, 4, MATRICES[0])
     assert_adds_up(operator, 0)
     only_moved = Routing(ids=torch.zeros(T, 1, dtype=torch.int64), gates=torch.ones(T, 1))

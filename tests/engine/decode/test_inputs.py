@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +11,9 @@ from hypothesis import strategies as st
 from transformers import AutoConfig, DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from ktbench.engine.decode.inputs import FULL, SLIDING, FixedLayer, StepInputs, Windows, fill, fixed_cache
+from ktbench.engine.decode.inputs import FULL, SLIDING, AttentionWindows, FixedLayer, StepInputs, fill, fixed_cache
+
+pytestmark = pytest.mark.usefixtures("inference")
 
 ROOM = 12
 
@@ -33,7 +34,7 @@ def seen(slot: int, pad: int, window: int | None) -> list[bool]:
 def test_limits_and_masks_say_the_same(
     padding: list[int], slot: int, width: int | None, mixed: bool, dtype: torch.dtype | None
 ) -> None:
-    inputs = StepInputs(torch.tensor(padding), ROOM, Windows(width, mixed and width is not None), dtype)
+    inputs = StepInputs(torch.tensor(padding), ROOM, AttentionWindows(width, mixed and width is not None), dtype)
     inputs.set(torch.arange(len(padding))[:, None], slot)
     inputs.show_masks()
     assert inputs.ids[:, 0].tolist() == list(range(len(padding)))
@@ -53,7 +54,7 @@ def test_limits_and_masks_say_the_same(
 
 
 def test_memory_stays_where_it_is() -> None:
-    inputs = StepInputs(torch.tensor([0, 2]), ROOM, Windows(4, True), torch.bfloat16)
+    inputs = StepInputs(torch.tensor([0, 2]), ROOM, AttentionWindows(4, True), torch.bfloat16)
     tensors = [inputs.ids, inputs.positions, inputs.slot, inputs.slots, inputs.length, inputs.first, inputs.first_near]
     tensors += list(inputs.masks.values())
     before = [tensor.data_ptr() for tensor in tensors]
@@ -65,7 +66,7 @@ def test_memory_stays_where_it_is() -> None:
 
 def test_padding_is_left_alone() -> None:
     padding = torch.tensor([0, 2])
-    inputs = StepInputs(padding, ROOM, Windows(4, False), None)
+    inputs = StepInputs(padding, ROOM, AttentionWindows(4, False), None)
     inputs.set(torch.zeros(2, 1, dtype=torch.int64), 10)
     assert padding.tolist() == [0, 2]
     assert inputs.first.tolist() == [0, 2]
@@ -74,33 +75,32 @@ def test_padding_is_left_alone() -> None:
 @pytest.mark.parametrize(
     ("family", "changes", "expected"),
     [
-        ("mixtral", {"sliding_window": None}, Windows(None, False)),
-        ("mixtral", {"sliding_window": 8}, Windows(8, False)),
-        ("gpt_oss", {"sliding_window": 8}, Windows(8, True)),
-        ("gpt_oss", {"sliding_window": 8, "layer_types": [FULL] * 36}, Windows(None, False)),
-        ("qwen3_moe", {}, Windows(None, False)),
-        ("deepseek_v3", {}, Windows(None, False)),
+        ("mixtral", {"sliding_window": None}, AttentionWindows(None, False)),
+        ("mixtral", {"sliding_window": 8}, AttentionWindows(8, False)),
+        ("gpt_oss", {"sliding_window": 8}, AttentionWindows(8, True)),
+        ("gpt_oss", {"sliding_window": 8, "layer_types": [FULL] * 36}, AttentionWindows(None, False)),
+        ("qwen3_moe", {}, AttentionWindows(None, False)),
+        ("deepseek_v3", {}, AttentionWindows(None, False)),
     ],
 )
-def test_windows_are_those_of_the_configuration(family: str, changes: dict[str, Any], expected: Windows) -> None:
-    assert Windows.of(AutoConfig.for_model(family, **changes)) == expected
+def test_windows_are_those_of_the_configuration(
+    family: str, changes: dict[str, Any], expected: AttentionWindows
+) -> None:
+    assert AttentionWindows.of(AutoConfig.for_model(family, **changes)) == expected
 
 
 def test_layers_of_two_kinds_get_a_mask_each() -> None:
     padding = torch.zeros(2, dtype=torch.int64)
-    one, two = (StepInputs(padding, ROOM, windows, None).arguments for windows in (Windows(4, False), Windows(4, True)))
+    one, two = (
+        StepInputs(padding, ROOM, windows, None).arguments
+        for windows in (AttentionWindows(4, False), AttentionWindows(4, True))
+    )
     assert one["attention_mask"].shape == (2, 1, 1, ROOM)
     assert set(two["attention_mask"]) == {FULL, SLIDING}
     assert set(one) == {"input_ids", "position_ids", "attention_mask"}
 
 
 BATCH, HEADS, WIDTH = 2, 3, 4
-
-
-@pytest.fixture(autouse=True)
-def _inference() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
 
 
 def drawn(tokens: int, seed: int = 0) -> torch.Tensor:

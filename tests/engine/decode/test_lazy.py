@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,26 +10,22 @@ from torch import Tensor
 
 from ktbench.engine.decode.lazy import LazyTensor, is_pending, settled
 
-
-@pytest.fixture(autouse=True)
-def _inference() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
+pytestmark = pytest.mark.usefixtures("inference")
 
 
 class Source:
-    """Numbers that are given when asked for, and how often they were."""
+    """Numbers that are computed on request, and how often they were."""
 
     def __init__(self, log: list[str] | None = None, name: str = "") -> None:
         self.value = torch.randn(4, 6)
-        self.asked = 0
+        self.fetches = 0
         self._log, self._name = log, name
 
     def later(self, *, waits: bool = True) -> LazyTensor:
         return LazyTensor(self._give, self.value.shape, self.value.dtype, self.value.device, waits=waits)
 
     def _give(self) -> Tensor:
-        self.asked += 1
+        self.fetches += 1
         if self._log is not None:
             self._log.append(self._name)
         return self.value.clone()
@@ -40,7 +36,7 @@ def test_shape_and_type_are_known_before_the_value() -> None:
     pending = source.later()
     assert (pending.shape, pending.dtype, pending.device) == ((4, 6), torch.float32, torch.device("cpu"))
     assert is_pending([{"x": pending}]) and not is_pending([source.value])
-    assert source.asked == 0
+    assert source.fetches == 0
 
 
 @pytest.mark.parametrize(
@@ -55,10 +51,10 @@ def test_shape_and_type_are_known_before_the_value() -> None:
 def test_views_wait_too(view: Callable[[Tensor], Tensor]) -> None:
     source = Source()
     seen = view(source.later())
-    assert source.asked == 0
+    assert source.fetches == 0
     assert seen.shape == view(source.value).shape
     assert torch.equal(seen + 0, view(source.value))
-    assert source.asked == 1
+    assert source.fetches == 1
 
 
 @pytest.mark.parametrize(
@@ -78,14 +74,14 @@ def test_operations_fetch_and_give_plain_tensors(use: Callable[[Tensor, Tensor],
     given = use(source.later(), other)
     assert not isinstance(given, LazyTensor)
     assert torch.equal(given, use(source.value, other))
-    assert source.asked == 1
+    assert source.fetches == 1
 
 
 def test_is_fetched_once_however_often_it_is_used() -> None:
     source = Source()
     pending = source.later()
     _ = pending + 1, pending.view(24) * 2, pending.sum()
-    assert source.asked == 1
+    assert source.fetches == 1
 
 
 def test_in_place_addition_ends_up_in_the_name_it_was_done_to() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -13,32 +13,27 @@ from torch.nn.functional import embedding, linear
 pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
 
 from ktbench.engine.decode.lowering import Lowering
-from ktbench.engine.decode.program import CallRecorder, NotRecordable, Program, StepRecorder
-from ktbench.engine.decode.timeline import Watch
+from ktbench.engine.decode.program import CallRecorder, NotRecordable, StepRecorder
+from ktbench.engine.decode.timeline import ModuleWatch
 from ktbench.engine.dense import DenseHost
 from tests.engine.engines import needs_avx512
+
+pytestmark = pytest.mark.usefixtures("inference")
 
 AVX512 = needs_avx512()
 BF16 = torch.bfloat16
 TOLERANCE = 0.005  # bf16 rounds at 2^-9
 
 
-@pytest.fixture(autouse=True)
-def _inference() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
-
-
-@pytest.fixture
 def lowering() -> Lowering:
     return Lowering(DenseHost(1, "bf16", CallRecorder(), keeps_original=True))
 
 
-def recorded(code: Callable[[], Tensor], lower: Lowering | None, *constants: Tensor) -> tuple[Program, Tensor]:
-    recorder = StepRecorder(Watch(), constants, lower)
+def recorded(code: Callable[[], Tensor], lower: Lowering | None, *constants: Tensor) -> tuple[StepRecorder, Tensor]:
+    recorder = StepRecorder(ModuleWatch(), constants, lower)
     with recorder:
         result = code()
-    return recorder.program(), result
+    return recorder, result
 
 
 def is_near(seen: Tensor, truth: Tensor) -> bool:
@@ -49,28 +44,27 @@ def drawn(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).bfloat16()
 
 
-def is_native(program: Program) -> bool:
+def is_native(program: StepRecorder) -> bool:
     """Whether the only call is no operation of PyTorch."""
     [call] = program._calls
     called = call.func if isinstance(call, partial) else call
     return not isinstance(called, torch._ops.OpOverload) and "_compute_and_copy" not in str(called)
 
 
-def record(code: Callable[[], Tensor], *constants: Tensor) -> tuple[Program, Tensor, bool]:
+def record(code: Callable[[], Tensor], *constants: Tensor) -> tuple[StepRecorder, Tensor, bool]:
     """The program, its result, and whether its only call is native."""
-    lowering = Lowering(DenseHost(1, "bf16", CallRecorder(), keeps_original=False))
-    program, result = recorded(code, lowering, *constants)
+    program, result = recorded(code, lowering(), *constants)
     return program, result, is_native(program)
 
 
 @pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
 @pytest.mark.parametrize("tokens", [1, 3])
 @pytest.mark.parametrize("rows", [1, 8, 40])
-def test_products_with_a_constant_matrix(lowering: Lowering, tokens: int, rows: int, bias: bool) -> None:
+def test_products_with_a_constant_matrix(tokens: int, rows: int, bias: bool) -> None:
     x, weight, offset = drawn(tokens, 64), drawn(rows, 64), drawn(rows) if bias else None
     constants = [weight] if offset is None else [weight, offset]
-    program, result = recorded(lambda: linear(x, weight, offset), lowering, *constants)
-    assert is_native(program)
+    program, result, native = record(lambda: linear(x, weight, offset), *constants)
+    assert native
     for _ in range(2):
         x.copy_(torch.randn(tokens, 64))
         program.replay()
@@ -78,26 +72,11 @@ def test_products_with_a_constant_matrix(lowering: Lowering, tokens: int, rows: 
         assert is_near(result, truth)
 
 
-def test_a_matrix_is_packed_once(lowering: Lowering) -> None:
-    x, weight = drawn(1, 64), drawn(8, 64)
+def test_a_matrix_is_packed_once() -> None:
+    x, weight, lower = drawn(1, 64), drawn(8, 64), lowering()
     for _ in range(2):
-        recorded(lambda: linear(x, weight), lowering, weight)
-    assert len(lowering._packed) == 1
-
-
-def test_others_are_left_to_pytorch(lowering: Lowering) -> None:
-    x, weight, wide = drawn(1, 64), drawn(8, 64), drawn(1025, 64)
-    codes: list[tuple[Callable[[], Tensor], list[Tensor]]] = [
-        (lambda: linear(x, weight), []),  # which may change
-        (lambda: linear(x, wide), [wide]),
-        (lambda: x * x, []),
-    ]
-    for code, constants in codes:
-        program, result = recorded(code, lowering, *constants)
-        assert not is_native(program)
-        x.copy_(torch.randn(1, 64))
-        program.replay()
-        assert torch.equal(result, code())
+        recorded(lambda: linear(x, weight), lower, weight)
+    assert len(lower._packed) == 1
 
 
 def test_what_parameters_alone_decide_may_not_change() -> None:
@@ -120,34 +99,6 @@ def test_bf16_sums_are_native() -> None:
     program.replay()
     assert native
     assert torch.equal(result, a + b)
-
-
-@AVX512
-@pytest.mark.parametrize(
-    "code",
-    [
-        lambda x: x + 1,
-        lambda x: x + x[:1],
-        lambda x: x.T + x.T,
-        lambda x: torch.add(x, x, alpha=2),
-        lambda x: x[:, :2] + x[:, 2:],
-    ],
-    ids=["a number", "broadcast", "transposed", "alpha", "strided"],
-)
-def test_other_sums_are_left(code: Callable[[Tensor], Tensor]) -> None:
-    x = torch.randn(4, 4, dtype=BF16)
-    program, result, native = record(lambda: code(x))
-    x.copy_(torch.randn(4, 4))
-    program.replay()
-    assert not native
-    assert torch.equal(result, code(x))
-
-
-@AVX512
-@pytest.mark.parametrize(("size", "dtype"), [(16_385, BF16), (4, torch.float32), (4, torch.int64)])
-def test_long_sums_and_other_types_are_left(size: int, dtype: torch.dtype) -> None:
-    x = torch.ones(size, dtype=dtype)
-    assert not record(lambda: x + x)[2]
 
 
 @AVX512
@@ -174,33 +125,40 @@ def test_rows_of_a_table_that_is_no_parameter_are_native() -> None:
         program.replay()
 
 
-OTHER_LOOK_UPS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Tensor, Tensor]] = {
-    "columns": (lambda table, ids: table[:, ids], torch.randn(50, 24), torch.tensor([3, 2])),
-    "two indices": (lambda table, ids: table[ids, ids], torch.randn(50, 24), torch.tensor([3, 2])),
-    "transposed": (lambda table, ids: table.T[ids], torch.randn(50, 24), torch.tensor([3, 2])),
-    "three axes": (lambda table, ids: table[ids], torch.randn(5, 10, 24), torch.tensor([3, 2])),
-    "doubles": (lambda table, ids: table[ids], torch.randn(50, 24).double(), torch.tensor([3, 2])),
-    "int32": (lambda table, ids: table[ids], torch.randn(50, 24), torch.tensor([3, 2]).int()),
-    "strided ids": (lambda table, ids: table[ids[::2]], torch.randn(50, 24), torch.tensor([3, 2, 1])),
+SQUARE, TABLE, IDS = drawn(4, 4), drawn(50, 24), torch.tensor([3, 2])
+# Code, what it reads, and how many of that, from the end, are constants.
+LEFT: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...], int]] = {
+    "product": (lambda x: x * x, (SQUARE,), 0),
+    "product with a wide matrix": (linear, (drawn(1, 64), drawn(1025, 64)), 1),
+    "sum with a number": (lambda x: x + 1, (SQUARE,), 0),
+    "sum that broadcasts": (lambda x: x + x[:1], (SQUARE,), 0),
+    "sum of transposed": (lambda x: x.T + x.T, (SQUARE,), 0),
+    "sum with a factor": (lambda x: torch.add(x, x, alpha=2), (SQUARE,), 0),
+    "sum of strided": (lambda x: x[:, :2] + x[:, 2:], (SQUARE,), 0),
+    "long sum": (lambda x: x + x, (torch.ones(16_385, dtype=BF16),), 0),
+    "float32 sum": (lambda x: x + x, (torch.ones(4),), 0),
+    "int64 sum": (lambda x: x + x, (torch.ones(4, dtype=torch.int64),), 0),
+    "columns": (lambda table, ids: table[:, ids], (TABLE, IDS), 0),
+    "two indices": (lambda table, ids: table[ids, ids], (TABLE, IDS), 0),
+    "rows of transposed": (lambda table, ids: table.T[ids], (TABLE, IDS), 0),
+    "rows of three axes": (lambda table, ids: table[ids], (drawn(5, 10, 24), IDS), 0),
+    "rows of doubles": (lambda table, ids: table[ids], (TABLE.double(), IDS), 0),
+    "rows by int32": (lambda table, ids: table[ids], (TABLE, IDS.int()), 0),
+    "rows by strided ids": (lambda table, ids: table[ids[::2]], (TABLE, torch.tensor([3, 2, 1])), 0),
+    "rows from the end": (lambda table, ids: table[ids], (TABLE, torch.tensor([-1, 2])), 0),
 }
 
 
 @AVX512
-@pytest.mark.parametrize("name", OTHER_LOOK_UPS)
-def test_other_look_ups_are_left(name: str) -> None:
-    code, table, ids = OTHER_LOOK_UPS[name]
-    program, result, native = record(lambda: code(table, ids))
+@pytest.mark.parametrize("name", LEFT)
+def test_other_operations_are_left_to_pytorch(name: str) -> None:
+    code, given, constants = LEFT[name]
+    inputs = [one.clone() for one in given]
+    program, result, native = record(lambda: code(*inputs), *inputs[len(inputs) - constants :])
+    inputs[0].neg_()
     program.replay()
     assert not native
-    assert torch.equal(result, code(table, ids))
-
-
-@AVX512
-def test_an_id_below_zero_counts_from_the_end() -> None:
-    table, ids = torch.randn(50, 24), torch.tensor([-1, 2])
-    _, result, native = record(lambda: table[ids])
-    assert not native
-    assert torch.equal(result, table[ids])
+    assert torch.equal(result, code(*inputs))
 
 
 @AVX512

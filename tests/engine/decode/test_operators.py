@@ -112,12 +112,12 @@ OTHER = "computes something other than the largest of the softmax"
         (nn.LayerNorm(16, bias=False), "has no 2-D weight as all that it holds"),
     ],
 )
-def test_what_is_no_softmax_router_is_told_apart(module: nn.Module, says: str) -> None:
+def test_what_is_no_softmax_router_is_refused(module: nn.Module, says: str) -> None:
     assert OPERATORS["router"].fits(module).startswith(says)
 
 
 @NATIVE
-def test_a_router_with_a_correction_of_its_choice_is_told_apart() -> None:
+def test_a_router_with_a_correction_of_its_choice_is_refused() -> None:
     from transformers import DeepseekV3Config
 
     assert OPERATORS["router"].fits(DeepseekV3TopkRouter(DeepseekV3Config())) != ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,23 +11,19 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ktbench.engine.decode.lazy import LazyTensor
-from ktbench.engine.decode.program import CallRecorder, NotRecordable, Program, StepRecorder
-from ktbench.engine.decode.timeline import Watch, Where
+from ktbench.engine.decode.program import CallRecorder, NotRecordable, StepRecorder
+from ktbench.engine.decode.timeline import ModuleWatch, Where
+
+pytestmark = pytest.mark.usefixtures("inference")
 
 Code = Callable[[Tensor], Tensor]
 
 
-@pytest.fixture(autouse=True)
-def _inference() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
-
-
-def _record(code: Code, inputs: Tensor) -> tuple[Program, Tensor]:
-    recorder = StepRecorder(Watch())
+def _record(code: Code, inputs: Tensor) -> tuple[StepRecorder, Tensor]:
+    recorder = StepRecorder(ModuleWatch())
     with recorder:
         result = code(inputs)
-    return recorder.program(), result
+    return recorder, result
 
 
 CODES: dict[str, Code] = {
@@ -80,7 +76,7 @@ def test_any_sequence_replays(names: list[str]) -> None:
 
 def test_views_and_memory_alone_are_no_calls() -> None:
     program, _ = _record(lambda x: torch.empty_like(x).view(8, 4).T.detach(), torch.randn(4, 8))
-    assert len(program) == 0
+    assert len(program._calls) == 0
 
 
 @pytest.mark.parametrize("code", [lambda x: x * x.sum().item(), lambda x: x[x[:, 0] > 0], torch.nonzero])
@@ -99,27 +95,8 @@ def test_pending_tensors_are_fetched_inside_the_recording() -> None:
     assert torch.equal(result, (x * 3).view(8, 4))
 
 
-def test_calls_that_pytorch_does_not_see_are_replayed_in_their_place() -> None:
-    x, out, order = torch.randn(4), torch.zeros(4), []
-    recorder = StepRecorder(Watch())
-    with recorder:
-        doubled = x * 2
-
-        def native() -> None:
-            order.append("native")
-            out.numpy()[:] = doubled.numpy() + 1
-
-        native()
-        recorder.note(native, doubled, out)
-        result = out * 3
-    x.fill_(5)
-    recorder.program().replay()
-    assert torch.equal(result, torch.full((4,), 33.0))
-    assert order == ["native", "native"]
-
-
 def test_timed_replay_says_where_time_went() -> None:
-    watch, x = Watch(), torch.randn(64, 64)
+    watch, x = ModuleWatch(), torch.randn(64, 64)
     recorder = StepRecorder(watch)
     with recorder:
         watch.enter(Where("attention", 0))
@@ -128,7 +105,7 @@ def test_timed_replay_says_where_time_went() -> None:
         watch.enter(Where("head"))
         _ = y.sum()
         watch.leave()
-    segments = recorder.program().replay_timed()
+    segments = recorder.replay_timed()
     assert [segment.where for segment in segments] == [Where("attention", 0), Where("head")]
     assert all(segment.begin_ns <= segment.end_ns for segment in segments)
     assert segments[0].end_ns <= segments[1].begin_ns
@@ -157,7 +134,7 @@ def test_a_call_is_made_once_whether_it_is_recorded_or_not() -> None:
     assert made == ["alone", "recorded", "recorded"]
 
 
-def test_waiting_is_timed_and_told_apart_from_work() -> None:
+def test_waiting_is_timed_and_recorded_beside_work() -> None:
     call_recorder, waits = CallRecorder(), []
     book = call_recorder.sink = Notebook(call_recorder)
     call_recorder.do(lambda: None)
@@ -182,7 +159,7 @@ def test_a_call_that_fails_is_not_taken_down() -> None:
 
 
 @torch.inference_mode()
-def test_a_recorder_replays_what_the_tape_did_in_its_place() -> None:
+def test_a_recorder_replays_what_it_recorded_in_its_place() -> None:
     call_recorder, x, out = CallRecorder(), torch.ones(3), torch.zeros(3)
     recorder = call_recorder.sink = StepRecorder(call_recorder.watch)
     with recorder:
@@ -190,5 +167,5 @@ def test_a_recorder_replays_what_the_tape_did_in_its_place() -> None:
         call_recorder.do(lambda: out.numpy().__setitem__(slice(None), doubled.numpy()), doubled, out)
         result = out + 1
     x.fill_(5)
-    recorder.program().replay()
+    recorder.replay()
     assert result.tolist() == [11, 11, 11]

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ktbench.engine.decode.timeline import Segment, Watch, Where, joined, layer_of, timed
+from ktbench.engine.decode.timeline import ModuleWatch, Segment, Where, joined, layer_of, timed
 
 
-class Ticking(Watch):
+class Ticking(ModuleWatch):
     """Every look at the clock is a nanosecond later than the one before."""
 
     def __init__(self) -> None:

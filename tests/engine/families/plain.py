@@ -38,27 +38,34 @@ def experts_of(network: PreTrainedModel) -> list[nn.Module]:
 class Late:
     """Runs a network with each token's `late` lowest experts deferred to the next MoE layer, or dropped.
 
-    The routing of every step is that of the network as it is. `last_defers` is a mutant: the last layer defers as well.
+    The routing of every step is that of the network as it is, or with `anew` its own. `last_defers` is a mutant: the
+    last layer defers as well.
     """
 
     network: PreTrainedModel
     late: int
     drop: bool = False
     last_defers: bool = False
-    step: int = -1  # of decode; before its first step nothing is late
+    anew: bool = False
+    step: int = -1  # before the first step, when decode runs its prompt, nothing is late
     chosen: list[list[Chosen]] = field(default_factory=list)
     deferred: Tensor | None = None
 
     def logits(self, work: WorkloadSpec) -> list[Tensor]:
-        """Logits of each step of decode."""
+        """Logits of each step."""
+        return self.run(lambda begin: together(self.network, work, begin))
+
+    def run(self, decode: Callable[[Callable[[int], None]], list[Tensor]]) -> list[Tensor]:
+        """What `decode` gives, which runs the network and calls its argument with the number of each step before it."""
         modules = experts_of(self.network)
         whole = [module.forward for module in modules]
         try:
-            self._patch(modules, self._watched, whole)
-            together(self.network, work, self._begin)
+            if not self.anew:
+                self._patch(modules, self._watched, whole)
+                decode(self._begin)
             self.step = -1
             self._patch(modules, self._split, whole)
-            return together(self.network, work, self._begin)
+            return decode(self._begin)
         finally:
             for module in modules:
                 del module.forward
@@ -85,7 +92,8 @@ class Late:
         """R_imm[l](x_l) + R_def[l-1](x_[l-1]); the last layer runs all: R_all[L](x_L) + R_def[L-1](x_[L-1])."""
         if self.step < 0:
             return experts(hidden, ids, gates)
-        ids, gates = self.chosen[self.step][number]
+        if not self.anew:
+            ids, gates = self.chosen[self.step][number]
         is_late = torch.zeros_like(gates, dtype=torch.bool)
         for token, weights in enumerate(gates.tolist()):
             worst_first = sorted(range(len(weights)), key=lambda column, w=weights: (w[column], -column))

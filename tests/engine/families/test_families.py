@@ -15,16 +15,15 @@ from transformers import PreTrainedModel
 from ktbench.engine.experts import ExpertsOperator
 from ktbench.engine.forms import is_experts
 from ktbench.engine.hybrid import HybridEngine
-from ktbench.engine.load import load
 from ktbench.engine.weight_plan import Packing
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import WorkloadSpec
+from tests.engine.engines import granted, relative
 from tests.engine.families.plain import Late, build
 from tests.engine.families.zoo import FAMILIES, TOP_K, VOCAB, tiny
 from tests.engine.prompts import together
-from tests.engine.tiny import decode, prefill, run, spec
+from tests.engine.tiny import decode, load, prefill, run, spec
 
-kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
 pytestmark = pytest.mark.peers
 
 # Base runs the experts of Transformers: late ones are only summed in another order. The fused ones round once where
@@ -36,9 +35,7 @@ MAIN = ("deepseek_v3", "gpt_oss", "mixtral", "qwen3_next", "gemma4_text")
 
 SEQUENCES = 8
 
-_MISSING = kernels.grants()["avx512"]
-_FUSED = pytest.param("fused", marks=pytest.mark.skipif(bool(_MISSING), reason=f"avx512: {_MISSING}"))
-EITHER = pytest.mark.parametrize("experts", ["base", _FUSED])
+EITHER = pytest.mark.parametrize("experts", ["base", pytest.param("fused", marks=granted("avx512"))])
 EVERY_FAMILY = pytest.mark.parametrize("name", FAMILIES)
 MAIN_FAMILIES = pytest.mark.parametrize("name", MAIN)
 
@@ -66,16 +63,10 @@ def steps(name: str, work: WorkloadSpec, experts: str, **engine: Any) -> list[Te
     return run(under_test, work.steps)
 
 
-def error(seen: list[Tensor], truth: list[Tensor]) -> float:
-    """The largest of a step, relative to its logits."""
-    assert all(torch.isfinite(logits).all() and logits.std() > 0 for logits in seen)
-    return max(float((s - t).norm() / t.norm()) for s, t in zip(seen, truth, strict=True))
-
-
 def agrees(name: str, work: WorkloadSpec, experts: str) -> None:
     truth = together(plain(name), work)
     seen = steps(name, work, experts)
-    assert error(seen, truth) < TOLERANCE[experts]
+    assert relative(seen, truth) < TOLERANCE[experts]
     assert experts != "base" or all(map(torch.equal, seen, truth))
 
 
@@ -98,14 +89,14 @@ def test_logits_of_other_batches_are_those_of_transformers(name: str, experts: s
 def test_deferral_follows_the_formula(name: str, experts: str) -> None:
     work = decode(batch=3)
     seen = steps(name, work, experts, deferral=1)
-    assert error(seen, Late(plain(name), 1).logits(work)) < TOLERANCE[experts]
+    assert relative(seen, Late(plain(name), 1).logits(work)) < TOLERANCE[experts]
 
 
 @EVERY_FAMILY
 def test_skipping_drops_the_lowest(name: str) -> None:
     work = decode(batch=3)
     seen = steps(name, work, "base", skipping=1)
-    assert error(seen, Late(plain(name), 1, drop=True).logits(work)) < TOLERANCE["base"]
+    assert relative(seen, Late(plain(name), 1, drop=True).logits(work)) < TOLERANCE["base"]
 
 
 @EVERY_FAMILY
@@ -114,7 +105,7 @@ def test_the_formula_is_not_nearly_met_by_others(name: str) -> None:
     work = decode(batch=3)
     truth = Late(plain(name), 1).logits(work)
     mutants = [Late(plain(name), 0), Late(plain(name), 1, drop=True), Late(plain(name), 1, last_defers=True)]
-    assert min(error(mutant.logits(work), truth) for mutant in mutants) > 10 * TOLERANCE["base"]
+    assert min(relative(mutant.logits(work), truth) for mutant in mutants) > 10 * TOLERANCE["base"]
 
 
 @EITHER
@@ -125,7 +116,7 @@ def test_any_number_may_be_late(name: str, n: int, experts: str) -> None:
     on_time = steps(name, work, experts)
     for drop, feature in ((False, "deferral"), (True, "skipping")):
         seen = steps(name, work, experts, **{feature: n})
-        assert error(seen, Late(plain(name), n, drop=drop).logits(work)) < TOLERANCE[experts]
+        assert relative(seen, Late(plain(name), n, drop=drop).logits(work)) < TOLERANCE[experts]
         assert all(map(torch.equal, seen, on_time)) == (n == 0)
 
 

@@ -66,10 +66,3 @@ def test_a_family_that_does_not_fit_is_named_with_what_differs(name: str) -> Non
 
 def test_the_committed_table_is_the_one_that_is_generated() -> None:
     assert FILE.read_text(encoding="utf-8") == table(), "write it anew: python -m tests.engine.families.table"
-
-
-def test_every_family_has_its_line() -> None:
-    words = table()
-    for name in (*FAMILIES, *REFUSED):
-        assert f"| `{name}` |" in words
-    assert all(f"| `{name}` |" in words for name in ABSENT)

@@ -17,7 +17,7 @@ LAYERS, HIDDEN, EXPERTS, TOP_K, VOCAB = 4, 64, 8, 2, 256
 # Where every token goes to all experts, the last bits of a hidden state do not decide which experts it meets.
 ALL: dict[str, Any] = {"num_experts_per_tok": EXPERTS, "n_group": 1, "topk_group": 1}
 
-# Sizes by the keys that families know them under; a family takes those that its configuration sets.
+# Sizes by the keys of the families; a family takes those that its configuration sets.
 _SIZES: dict[str, Any] = {
     "vocab_size": VOCAB,
     "hidden_size": HIDDEN,

@@ -78,4 +78,4 @@ def stacked(name: str, module: Any) -> Iterator[tuple[str, Tensor]]:
     for one in ("gate", "up", "down"):
         yield f"{name}.{one}_proj.weight", torch.stack([getattr(expert, one) for expert in experts])
         if form.biases:
-            yield f"{name}.{one}_proj.bias", torch.stack([getattr(expert, f"{one}_bias") for expert in experts])
+            yield f"{name}.{one}_proj.bias", torch.stack([getattr(expert.biases, one) for expert in experts])

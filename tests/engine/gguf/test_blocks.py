@@ -14,7 +14,6 @@ from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.dense import DenseHost
 from ktbench.engine.gguf.export import export_gguf
 from ktbench.engine.hybrid import HybridEngine
-from ktbench.engine.load import load
 from ktbench.engine.weight_plan import Packing
 from ktbench.run.check import check, check_the_check
 from ktbench.spec.record import Outcome, collect, dishonest
@@ -26,7 +25,7 @@ from tests.engine.gguf.rounding import MATRICES, PRECISIONS, UNQUANTISED, blocks
 from tests.engine.gguf.tinies import FAMILIES, tiny_of
 from tests.engine.prompts import together
 from tests.engine.test_packed_dense import packed_layers, stored
-from tests.engine.tiny import decode, prefill, run, spec
+from tests.engine.tiny import decode, load, prefill, run, spec
 
 pytestmark = needs_avx512()
 
@@ -49,8 +48,8 @@ def test_experts_are_those_of_the_file_bit_for_bit(name: str, kind: Any, exporte
             seen, expected = operator.fused.matrices(i), stored_experts(module, i)
             for field in MATRICES:
                 assert torch.equal(getattr(seen, field), quantised(getattr(expected, field), kind))
-            if expected.gate_bias is not None:
-                assert torch.equal(seen.gate_bias, expected.gate_bias.float())
+            for one, other in zip(seen.biases or (), expected.biases or (), strict=True):
+                assert torch.equal(one, other.float())
 
 
 @pytest.mark.parametrize("kind", KINDS)

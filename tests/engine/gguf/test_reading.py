@@ -20,7 +20,6 @@ from ktbench.engine.checkpoint import inspect_checkpoint
 from ktbench.engine.forms import ExpertBlocks, ExpertMatrices, is_experts, read_form
 from ktbench.engine.gguf.export import export_gguf
 from ktbench.engine.gguf.reading import GgufModel, numbers
-from ktbench.engine.load import load
 from ktbench.engine.weight_plan import Packing, WeightPlan
 from ktbench.spec.run_spec import ModelSpec
 from tests.engine.gguf.rounding import (
@@ -36,7 +35,7 @@ from tests.engine.gguf.rounding import (
 from tests.engine.gguf.tinies import FAMILIES, tiny_of
 from tests.engine.gguf.written import METADATA, Written
 from tests.engine.prompts import together
-from tests.engine.tiny import decode, prefill, run, spec
+from tests.engine.tiny import decode, load, prefill, run, spec
 
 
 @pytest.mark.parametrize("kind", ["BF16", "Q8_0", "Q4_0"])
@@ -107,9 +106,8 @@ def require_expert(expert: ExpertMatrices | ExpertBlocks, expected: ExpertMatric
             assert np.array_equal(seen, blocks_of(original, kind))
         else:
             assert torch.equal(seen, quantised(original, kind).bfloat16())
-    if expected.gate_bias is not None:
-        for field in MATRICES:
-            assert torch.equal(getattr(expert, f"{field}_bias"), getattr(expected, f"{field}_bias").float())
+    for one, other in zip(expert.biases or (), expected.biases or (), strict=True):
+        assert torch.equal(one, other.float())
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from ktbench.engine.load import is_experts, load
+from ktbench.engine.load import is_experts
 from ktbench.engine.routing import PassRouting, Routing
 from ktbench.engine.workload import recorded as profiles
 from ktbench.engine.workload.recorded import (
@@ -30,7 +30,7 @@ from ktbench.engine.workload.recorded import (
 from ktbench.engine.workload.routing import prompt_ids
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from tests.engine.families.plain import build
-from tests.engine.tiny import EXPERTS, decode, prefill, spec, tiny_model
+from tests.engine.tiny import EXPERTS, decode, load, prefill, spec, tiny_model
 from tests.tiny import CONFIG
 
 TRACES = Path(__file__).parents[4] / "shared" / "data" / "routing_traces"
