@@ -85,7 +85,7 @@ def test_show_is_asked_for_with_one_cell_only() -> None:
         ("text", "unknown key 'text'"),
         ("3", "is not YAML of rules (AssertionError)"),
         ("[]", "must be a mapping with the keys name, rules"),
-        ("a: [", "is no YAML"),
+        ("a: [", "is not YAML"),
         ("name: a\nname: b\nrules: []", "found duplicate key name"),
         ("x: !!timestamp y", "is not YAML of rules (AttributeError)"),
         ({"name": "mine"}, "the key rules is missing"),
