@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from ktbench.spec.errors import BAD_REQUEST, FAILED, INTERRUPTED, RequestError, did_you_mean, said
+from ktbench.spec.errors import BAD_REQUEST, FAILED, INTERRUPTED, RequestError, did_you_mean, error_text
 
 # Each verb, a module of this package with a function `run`, and what it does. Listing them imports none.
 VERBS = {
@@ -65,7 +65,7 @@ def _write_failed(error: OSError) -> int:
     """The exit code where a file or a pipe cannot be written, which one line explains."""
     if isinstance(error, BrokenPipeError):
         return UNREAD
-    print(f"ktbench: {said(error)}", file=sys.stderr)
+    print(f"ktbench: {error_text(error)}", file=sys.stderr)
     return FAILED
 
 

@@ -22,7 +22,7 @@ from ktbench.host.topology import read_topology
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.errors import RequestError
 from ktbench.spec.features import BY_NAME, FEATURES
-from ktbench.spec.machine_health import MACHINE_CHECKS, Warned, unknown, warnings
+from ktbench.spec.health import MACHINE_CHECKS, Finding, unknown, warnings
 from ktbench.spec.peers import PEERS, Peer, PeerSpec
 
 Line = tuple[str, str]
@@ -168,8 +168,8 @@ def health_lines() -> list[Line]:
     ]
 
 
-def _warning(warned: Warned) -> list[Line]:
-    return [("warning", f"{warned.said}; {warned.check.harm}"), ("  fix", warned.check.cure)]
+def _warning(warned: Finding) -> list[Line]:
+    return [("warning", f"{warned.text}; {warned.check.harm}"), ("  fix", warned.check.cure)]
 
 
 def _unreadable(missing: Mapping[str, str]) -> list[Line]:

@@ -1,4 +1,4 @@
-"""Facts of this machine for the checks of `ktbench.spec.machine_health`, and why some are unknown."""
+"""Facts of this machine for the checks of `ktbench.spec.health`, and why some are unknown."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from ktbench.host.memory import read_cpu_quota, read_filling, read_memory
 from ktbench.host.noise import disturbance, others_running, read_clock_hz, read_counters
 from ktbench.host.sysfs import parse_cpu_list, read_int, read_text
 from ktbench.host.topology import Topology
-from ktbench.spec.machine_health import MACHINE_CHECKS, Check, Facts, unknown
+from ktbench.spec.health import MACHINE_CHECKS, TRIAL_CHECKS, Check, Facts, unknown
 from ktbench.spec.system_metrics import InterferenceCounters
-from ktbench.spec.turn_health import TURN_CHECKS
 
 _CPU = Path("sys/devices/system/cpu")
 _CLOCKS = Path("sys/devices/system/clocksource/clocksource0")
@@ -159,7 +158,7 @@ def _sharing_facts(topology: Topology, root: Path) -> dict[str, Any]:
 
 
 def _missing(facts: Facts, cpus: tuple[int, ...], root: Path) -> dict[str, str]:
-    checks = [*unknown(MACHINE_CHECKS, facts), *unknown(TURN_CHECKS, asdict(_nothing(cpus, root)))]
+    checks = [*unknown(MACHINE_CHECKS, facts), *unknown(TRIAL_CHECKS, asdict(_nothing(cpus, root)))]
     return {check.name: _why_unknown(check, root) for check in checks if check.name != "core placement"}
 
 

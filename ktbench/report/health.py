@@ -16,10 +16,9 @@ from ktbench.results.settings import varying
 from ktbench.results.speedups import Verdict
 from ktbench.results.usage import MAX_DISAGREEMENT, Spread, are_alike, most, peak_spreads, read_spread, unmetered_reason
 from ktbench.spec.core_layout import CORE_LAYOUTS
-from ktbench.spec.machine_health import MACHINE_CHECKS, Check, Warned, warnings
+from ktbench.spec.health import MACHINE_CHECKS, TRIAL_CHECKS, Check, Finding, warnings
 from ktbench.spec.record import Record
 from ktbench.spec.system_metrics import READ_BUFFER_BYTES, PeakMemory
-from ktbench.spec.turn_health import TURN_CHECKS
 
 
 def controls_sentence(rows: Sequence[Row]) -> str:
@@ -212,13 +211,13 @@ def roof_warnings(rows: Sequence[Row]) -> tuple[str, ...]:
 def turn_warnings(rows: Sequence[Row], name: Callable[[Row], str]) -> tuple[str, ...]:
     """What happened to timed steps: for each check that found something the cells affected, and the worst of it."""
     watched = [(row, facts) for row in measured(rows) if (facts := _watched(row))]
-    return tuple(line for check in TURN_CHECKS if (line := _turn_line(check, watched, name)))
+    return tuple(line for check in TRIAL_CHECKS if (line := _turn_line(check, watched, name)))
 
 
 def disturbed_rounds(row: Row) -> dict[str, tuple[int, ...]]:
     """Name of each check that found something -> the rounds in which it did."""
     watched = _watched(row)  # once, not for every check: a run may have ten thousand rows
-    found = {check.name: tuple(facts["round"] for facts, _ in _found(check, watched)) for check in TURN_CHECKS}
+    found = {check.name: tuple(facts["round"] for facts, _ in _found(check, watched)) for check in TRIAL_CHECKS}
     return {name: rounds for name, rounds in found.items() if rounds}
 
 
@@ -229,8 +228,8 @@ def listed(names: Sequence[str]) -> str:
     return f"{'; '.join(names[:_MOST_NAMES])}{more}"
 
 
-def _line(warned: Warned) -> str:
-    return f"Warning: {warned.said}; {warned.check.harm}."
+def _line(warned: Finding) -> str:
+    return f"Warning: {warned.text}; {warned.check.harm}."
 
 
 def _turn_line(check: Check, watched: Sequence[_Watched], name: Callable[[Row], str]) -> str:
@@ -248,7 +247,7 @@ def _turn_line(check: Check, watched: Sequence[_Watched], name: Callable[[Row], 
 
 def _found(check: Check, watched: Sequence[_Facts]) -> list[tuple[_Facts, str]]:
     """Facts and finding of each turn in which the check found something."""
-    return [(facts, one.said) for facts in watched for one in warnings([check], facts)]
+    return [(facts, one.text) for facts in watched for one in warnings([check], facts)]
 
 
 def _watched(row: Row) -> list[_Facts]:

@@ -102,7 +102,7 @@ class Comparison:
 
     @property
     def is_worse(self) -> bool:
-        """Whether any cell, controls apart, is slower, or scores lower on average."""
+        """Whether any cell but controls is slower, or scores lower on average."""
         lower = (
             one.change and one.change.verdict is ScoreVerdict.LOWER for one in self.answers if one.kind == "average"
         )
@@ -110,7 +110,7 @@ class Comparison:
 
     @property
     def verdicts(self) -> Counter[Verdict]:
-        """How many of the cells that both runs have timed, controls apart, have which verdict."""
+        """How many of the cells that both runs have timed, without controls, have which verdict."""
         return Counter(cell.verdict for cell in self.cells if cell.held and not cell.is_control)
 
 

@@ -82,7 +82,7 @@ def _speed(cell: Cell, records: Sequence[Record]) -> dict[str, Any]:
 
 
 def _missing(row: Row) -> Iterator[tuple[str, str]]:
-    """Why measured fields are None, apart from the speed-up."""
+    """Why measured fields other than the speed-up are None."""
     reasons = {
         "step_s": row.ending,
         "tokens_per_s": row.ending,
@@ -110,7 +110,7 @@ def _settled(row: Row, group: Sequence[Row]) -> Row:
 
 
 def ending_of(records: Sequence[Record]) -> tuple[Outcome | None, str]:
-    """Outcome and reason over all rounds, precision apart; None before the first trial.
+    """Outcome and reason over all rounds, whatever the precision reached; None before the first trial.
 
     One round that failed decides, the latest of them where there are several.
     """

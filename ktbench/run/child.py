@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from ktbench.spec.errors import said
+from ktbench.spec.errors import error_text
 from ktbench.spec.record import Outcome
 
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -88,7 +88,7 @@ def run_subprocess(command: Sequence[str], request: object, say: Callable[[str],
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, start_new_session=True
             )
         except OSError as error:
-            raise ChildFailed(1, said(error)) from None
+            raise ChildFailed(1, error_text(error)) from None
         try:
             ended = _follow(child, request, say)
         finally:

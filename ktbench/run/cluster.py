@@ -30,7 +30,7 @@ from ktbench.run.shards import (
     withdraw,
     write_shard,
 )
-from ktbench.spec.errors import RequestError, said
+from ktbench.spec.errors import RequestError, error_text
 from ktbench.spec.record import Cell, Environment, Record
 from ktbench.spec.run_spec import MeasureSpec
 
@@ -159,7 +159,7 @@ class SpreadSweep:
                 self._follow(folders, ended)
             except Exception as error:  # raised below, in the main thread
                 failed.append(error)
-                say(f"{said(error)}; shards are withdrawn, their nodes end after the current trial")
+                say(f"{error_text(error)}; shards are withdrawn, their nodes end after the current trial")
                 with suppress(OSError):
                     withdraw(*folders)
 
@@ -184,9 +184,9 @@ class SpreadSweep:
             except NotKept:
                 raise
             except OSError as error:
-                if said(error) != why:
-                    say(f"{said(error)}; progress of the nodes is shown once their logs are readable again")
-                why = said(error)
+                if error_text(error) != why:
+                    say(f"{error_text(error)}; progress of the nodes is shown once their logs are readable again")
+                why = error_text(error)
 
     def _gather(self, folders: Sequence[Path]) -> None:
         """Append new records of the nodes to the run's log."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ktbench.run.shards import Shard, is_wanted, read_shard, whole_rounds, withdraw
-from ktbench.spec.errors import BAD_REQUEST, INTERRUPTED, RequestError, said
+from ktbench.spec.errors import BAD_REQUEST, INTERRUPTED, RequestError, error_text
 from ktbench.spec.record import Environment, Record
 
 _OUTPUT = "output.txt"
@@ -37,7 +37,7 @@ def run_shard(job: Any) -> str:
     try:
         code = _run(folder, shard.home)
     except OSError as error:
-        return said(error)
+        return error_text(error)
     return why_ended(code, folder) if code else ""
 
 
@@ -180,7 +180,7 @@ def main() -> int:
         die_with_parent()
         carry_out_shard(Path(sys.argv[1]))
     except (RequestError, OSError) as error:
-        print(f"ktbench: {said(error)}", file=sys.stderr)
+        print(f"ktbench: {error_text(error)}", file=sys.stderr)
         return BAD_REQUEST
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -21,7 +21,7 @@ from ktbench.engine.protocol import Unsupported
 from ktbench.host.software import find_peer
 from ktbench.run.child import OomCount, ending_of, oom_count
 from ktbench.run.messages import OpenSession, Response, TraceRequest, TrialRequest, WorkerRequest, encoded
-from ktbench.spec.errors import said
+from ktbench.spec.errors import error_text
 from ktbench.spec.peers import BY_NAME
 from ktbench.spec.record import Cell, Outcome, Record
 from ktbench.spec.run_spec import RunSpec
@@ -79,7 +79,7 @@ class Worker:
             process = _started([*command, str(writing)], log, writing)
         except OSError as error:
             os.close(reading)
-            raise WorkerDied(Outcome.CRASHED, f"the worker could not be started: {said(error)}") from None
+            raise WorkerDied(Outcome.CRASHED, f"the worker could not be started: {error_text(error)}") from None
         finally:
             os.close(writing)
         worker = cls(process=process, responses=reading, log=log, oom_before=oom_count())

@@ -88,13 +88,14 @@ def rebased(calibration: Calibration, base: Calibration) -> Calibration:
     return replace(calibration, constants=base.constants | own)
 
 
-def own_constants(calibration: Calibration) -> dict[str, Any]:
-    """Plain content as its file keeps it, with the values that the calibration has now."""
+def calibration_yaml(calibration: Calibration) -> str:
+    """The calibration as its file in `conf/calibration` keeps it, with the values of now: its own constants alone."""
     content = _content(calibration.name)
     constants = {
         name: constant | {"value": float(f"{calibration[name]:.4g}")} for name, constant in content["constants"].items()
     }
-    return content | {"constants": constants}
+    content |= {"constants": constants}
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
 
 
 def _content(name: str) -> dict[str, Any]:

@@ -47,8 +47,8 @@ class Team:
 def cpu_graph(spec: RunSpec, calibration: Calibration) -> Graph:
     """The tasks of one step, on resources `host` and `device`; deferral must be a number.
 
-    With shared roles they run one after the other; apart, both read the same memory, and a task takes longer while the
-    other role works. Raises ValueError in one line for what is not simulated on cores.
+    With shared roles they run one after the other; separate ones read the same memory, and a task takes longer while
+    the other role works. Raises ValueError in one line for what is not simulated on cores.
     """
     policy = spec.engine.placement.policy
     if spec.system != "ktbench":
@@ -156,12 +156,12 @@ class CpuCosts:
 
     def dense(self, work: Pass) -> DeviceTask:
         """See `CostModel`."""
-        return DeviceTask(name="dense", kind="other", seconds=self._mlp_s(self._sizes.dense_params, work))
+        return DeviceTask(name="dense", kind="other", seconds=self._linear_s(self._sizes.dense_params, work.rows))
 
     def shared(self, work: Pass) -> DeviceTask | None:
         """See `CostModel`."""
         params = self._sizes.shared_params
-        return DeviceTask(name="shared", kind="shared", seconds=self._mlp_s(params, work)) if params else None
+        return DeviceTask(name="shared", kind="shared", seconds=self._linear_s(params, work.rows)) if params else None
 
     def head(self, work: Pass) -> DeviceTask:
         """See `CostModel`."""
@@ -220,9 +220,6 @@ class CpuCosts:
     def _replays(self) -> bool:
         """Whether a step is replayed without the modelling code."""
         return self.spec.engine.packed_dense and self.spec.workload.phase == "decode"
-
-    def _mlp_s(self, params: int, work: Pass) -> float:
-        return self._linear_s(params, work.rows)
 
     def _linear_s(self, params: int, rows: int) -> float:
         """One linear layer of the device role; 0 for one without weights."""

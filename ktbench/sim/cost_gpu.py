@@ -90,7 +90,7 @@ class GpuCosts:
         pairs = work.tokens * work.context + (work.tokens**2 / 2 if sizes.latent else work.tokens**2)
         seconds = (
             self._dense_s(params, read, work.rows)
-            + work.batch * pairs * sizes.score_flops / (self._attention_rate * self._peak)
+            + work.batch * pairs * sizes.score_flops / self._flops_per_s("attention")
             + self._moved_s(work.rows)
         )
         return self._task("attention", "attention", seconds, self.layer_kernels - shared)
@@ -120,7 +120,7 @@ class GpuCosts:
     def experts(self, count: float, tokens: float) -> DeviceTask:
         """`count` routed experts on the device for `tokens` selections."""
         read = count * self.sizes.expert_bytes
-        flops_s = tokens * self.sizes.expert_flops / (self._gemm * self._peak)
+        flops_s = tokens * self.sizes.expert_flops / self._flops_per_s("gemm")
         return self._task("device experts", "experts", max(read / self._stream, flops_s), _SHARED_KERNELS)
 
     def routed_s(self, work: Pass, layer: int, first: int, last: int) -> float:
@@ -174,24 +174,19 @@ class GpuCosts:
     def _dense_s(self, params: int, read_bytes: float, tokens: int) -> float:
         """Products of `tokens` rows: the weights are read, or their arithmetic takes longer."""
         flops = 2.0 * params * tokens
-        return max(read_bytes / self._stream, flops / (self._gemm * self._peak) if tokens > 1 else 0.0)
+        return max(read_bytes / self._stream, flops / self._flops_per_s("gemm") if tokens > 1 else 0.0)
 
     def _moved_s(self, tokens: int) -> float:
         rate = self.cost["elementwise"] * self._of(self.machine.gpu_gb_per_s) * 1e9
         return tokens * self.sizes.elementwise_bytes / rate if tokens > 1 else 0.0
 
-    @property
-    def _gemm(self) -> float:
-        return self.cost["gemm_consumer" if self._is_consumer else "gemm"]
+    def _flops_per_s(self, kernel: str) -> float:
+        """What a kind of kernel reaches of the peak.
 
-    @property
-    def _attention_rate(self) -> float:
-        return self.cost["attention_consumer" if self._is_consumer else "attention"]
-
-    @property
-    def _is_consumer(self) -> bool:
-        """Their tensor cores accumulate in float32 at half rate, so that kernels come closer to the peak."""
-        return str(self.machine.gpu).startswith("RTX")
+        Tensor cores of consumer devices accumulate in float32 at half rate, so that kernels come closer to it.
+        """
+        name = f"{kernel}_consumer" if str(self.machine.gpu).startswith("RTX") else kernel
+        return self.cost[name] * self._peak
 
     @property
     def _peak(self) -> float:

@@ -12,11 +12,13 @@ from scipy.optimize import least_squares
 
 from ktbench.sim.calibration import Calibration, base_of, rebased
 from ktbench.sim.measured import MeasuredCell
-from ktbench.sim.observation import Observation, residual
+from ktbench.sim.observation import PublishedCell, of, residual
 from ktbench.sim.simulation import step_seconds
+from ktbench.spec.errors import RequestError
 from ktbench.spec.run_spec import RunSpec
 
 FITTED_MODEL = "deepseek_v3"
+_WHOLE = ("fig10", "fig11", "fig12", "fig14")  # figures about whole steps
 # Residuals beyond it count less: single cells of the published data are off by more.
 _OUTLIER = 0.1
 _MOST_EVALUATIONS = 15
@@ -34,43 +36,11 @@ class Stage:
 
     name: str
     constants: tuple[str, ...]
-    selects: Callable[[Observation], bool]
+    selects: Callable[[PublishedCell], bool]
     usual: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
-def _kernels(one: Observation) -> bool:
-    return one.figure == "fig3" and not one.is_base
-
-
-def _torch_kernels(one: Observation) -> bool:
-    return one.figure == "fig3" and one.is_base and _has_amx(one)
-
-
-def _torch_vector_kernels(one: Observation) -> bool:
-    return one.figure == "fig3" and one.is_base and not _has_amx(one)
-
-
-def _has_amx(one: Observation) -> bool:
-    return one.spec.machine is not None and one.spec.machine.amx_tflops is not None
-
-
-def _few_tokens(one: Observation) -> bool:
-    return one.figure == "fig7" and one.model == FITTED_MODEL
-
-
-def _whole(one: Observation) -> bool:
-    return one.model == FITTED_MODEL and one.figure in ("fig10", "fig11", "fig12", "fig14")
-
-
-def _prefill(one: Observation) -> bool:
-    return _whole(one) and one.spec.workload.phase == "prefill"
-
-
-def _decode(one: Observation) -> bool:
-    return _whole(one) and one.spec.workload.phase == "decode" and not one.is_base
-
-
-def _is_placed(one: Observation) -> bool:
+def _is_placed(one: PublishedCell) -> bool:
     """Both ends of the table, and half of the experts at random and by frequency."""
     placed = one.spec.engine.placement
     at_end = placed.policy == "host" or placed.ratio == 1
@@ -79,20 +49,26 @@ def _is_placed(one: Observation) -> bool:
 
 
 _KTRANSFORMERS: tuple[Stage, ...] = (
-    Stage(name="AMX kernel", constants=("amx_stream_one", "amx_peak", "amx_overlap"), selects=_kernels),
+    Stage(name="AMX kernel", constants=("amx_stream_one", "amx_peak", "amx_overlap"), selects=of("fig3")),
     Stage(
-        name="PyTorch's AMX kernel", constants=("base_stream", "base_expert_ms", "base_peak"), selects=_torch_kernels
+        name="PyTorch's AMX kernel",
+        constants=("base_stream", "base_expert_ms", "base_peak"),
+        selects=of("fig3", base=True, amx=True),
     ),
-    Stage(name="PyTorch's AVX-512 kernel", constants=("base_vector_peak",), selects=_torch_vector_kernels),
+    Stage(
+        name="PyTorch's AVX-512 kernel",
+        constants=("base_vector_peak",),
+        selects=of("fig3", base=True, amx=False),
+    ),
     Stage(
         name="few tokens, both sockets",
         constants=("vector_stream", "vector_peak", "vector_serial", "amx_stream"),
-        selects=_few_tokens,
+        selects=of("fig7", model=FITTED_MODEL, base=None),
     ),
     Stage(
         name="decode",
         constants=("decode_stream", "call_ms", "gpu_stream", "kernel_us", "launch_us", "apart_ms", "decode_static"),
-        selects=_decode,
+        selects=of(*_WHOLE, phase="decode", model=FITTED_MODEL),
         usual={"gpu_stream": (0.75, 0.2), "call_ms": (0.06, 0.5), "kernel_us": (2.7, 0.5)},
     ),
     Stage(
@@ -101,13 +77,13 @@ _KTRANSFORMERS: tuple[Stage, ...] = (
             "skew_deepseek_v3", "skew_decay", "attention", "fresh_ms_per_mb", "apart", "prefill_stream",
             "prefill_call_ms", "int4_arithmetic", "gemm_consumer", "attention_consumer", "quantised_vector",
         ),
-        selects=lambda one: _prefill(one) and not one.is_base,
+        selects=of(*_WHOLE, phase="prefill", model=FITTED_MODEL),
         usual={"attention": (0.42, 0.07), "fresh_ms_per_mb": (0.4, 0.07)},
     ),
     Stage(
         name="base in prefill",
         constants=("base_new_ms", "base_moved_ms_per_mb"),
-        selects=lambda one: _prefill(one) and one.is_base,
+        selects=of(*_WHOLE, phase="prefill", model=FITTED_MODEL, base=True),
     ),
 )  # fmt: skip
 _KT_SGLANG = (
@@ -127,7 +103,7 @@ class Fitted:
 
     stage: Stage
     calibration: Calibration
-    observations: tuple[Observation, ...]
+    observations: tuple[PublishedCell, ...]
     residuals: tuple[float, ...]
 
     @property
@@ -136,7 +112,7 @@ class Fitted:
         return float(np.sqrt(np.mean(np.square(self.residuals))))
 
 
-def fit(observations: Sequence[Observation], start: Calibration) -> Iterator[Fitted]:
+def fit(observations: Sequence[PublishedCell], start: Calibration) -> Iterator[Fitted]:
     """The stages of a calibration one after the other, each with what the ones before have found."""
     calibration = start
     for stage in STAGES[start.name]:
@@ -146,7 +122,7 @@ def fit(observations: Sequence[Observation], start: Calibration) -> Iterator[Fit
         yield fitted
 
 
-def fit_all(observations: Sequence[Observation], start: Mapping[str, Calibration]) -> Iterator[Fitted]:
+def fit_all(observations: Sequence[PublishedCell], start: Mapping[str, Calibration]) -> Iterator[Fitted]:
     """The stages of all calibrations; one that is based on another starts from what that has become."""
     found: dict[str, Calibration] = {}
     for name, calibration in start.items():
@@ -156,13 +132,13 @@ def fit_all(observations: Sequence[Observation], start: Mapping[str, Calibration
             yield one
 
 
-def fitted_ids(observations: Sequence[Observation]) -> frozenset[str]:
+def fitted_ids(observations: Sequence[PublishedCell]) -> frozenset[str]:
     """The observations of any stage."""
     stages = [stage for group in STAGES.values() for stage in group]
     return frozenset(one.id for one in observations if any(stage.selects(one) for stage in stages))
 
 
-def _fit(stage: Stage, seen: Sequence[Observation], start: Calibration) -> Fitted:
+def _fit(stage: Stage, seen: Sequence[PublishedCell], start: Calibration) -> Fitted:
     limits = [_limits(start, name) for name in stage.constants]
     low, high = (np.array(side) for side in zip(*limits, strict=True))
     first = np.clip([start[name] for name in stage.constants], low + 1e-9, high - 1e-9)
@@ -200,7 +176,7 @@ def _changed(calibration: Calibration, stage: Stage, values: NDArray[np.float64]
     return calibration.changed({name: float(value) for name, value in zip(stage.constants, values, strict=True)})
 
 
-def _residuals(seen: Sequence[Observation], calibration: Calibration) -> list[float]:
+def _residuals(seen: Sequence[PublishedCell], calibration: Calibration) -> list[float]:
     return [residual(one, calibration) for one in seen]
 
 
@@ -237,12 +213,14 @@ def fit_measured(measured: Sequence[MeasuredCell], cost: Calibration) -> Calibra
     """The constants that come nearest to the cells of the fitting set among `measured`: least squares of log ratios.
 
     Those move whose origin is `fitted`, each within its bounds. The prior values pull a little, so that a constant that
-    no cell tells apart stays where it was.
+    no cell tells apart stays where it was. Raises RequestError where no cell is of the fitting set.
     """
     cells = [one for one in measured if is_fitted(one.spec)]
     names = [name for name, constant in cost.constants.items() if constant.origin == "fitted"]
     low, high = (np.log(side) for side in zip(*(_limits(cost, name) for name in names), strict=True))
     before = np.log([cost[name] for name in names])
+    if not cells:
+        raise RequestError("validate fit=true: the runs have no cell of the fitting set")
 
     def residuals(logs: NDArray[np.float64]) -> NDArray[np.float64]:
         tried = cost.changed(dict(zip(names, np.exp(logs).tolist(), strict=True)))

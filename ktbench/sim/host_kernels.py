@@ -28,7 +28,7 @@ _WRITE = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HostExperts:
+class HostKernel:
     """One layer's routed experts on the cores of a machine."""
 
     spec: RunSpec
@@ -55,11 +55,11 @@ class Times:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TorchExperts(HostExperts):
+class TorchExperts(HostKernel):
     """Fiddler's scheme, the paper's baseline: one expert after the other through PyTorch, at one domain's bandwidth."""
 
     def seconds(self, loads: NDArray[np.int64], covered: Coverage = ALL_ON_HOST) -> float:
-        """See `HostExperts`; placement has no effect.
+        """See `HostKernel`; placement has no effect.
 
         In prefill numbers of rows are new to oneDNN, and activations are gathered and added up.
         """
@@ -84,19 +84,20 @@ class TorchExperts(HostExperts):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PrefillExperts(HostExperts):
+class PrefillExperts(HostKernel):
     """The fused kernel for many tokens, on all domains."""
 
     def seconds(self, loads: NDArray[np.int64], covered: Coverage = ALL_ON_HOST) -> float:
-        """See `HostExperts`."""
+        """See `HostKernel`."""
         active = loads[loads > 0].astype(np.float64)
         if not len(active):
             return 0.0
         tokens = float(active.sum()) / self.sizes.top_k
         fixed = 0.0 if self.spec.workload.phase == "layer" else self.cost["prefill_call_ms"] * 1e-3
-        total = (
-            fixed + self._serial(tokens) + self._tokens(active, tokens) + self._products(active) + self._packing(active)
-        )
+        select = (
+            tokens * self.sizes.top_k * self.cost["select_ns"] * 1e-9
+        )  # one thread counts the tokens of each expert
+        total = fixed + select + self._tokens(active, tokens) + self._products(active) + self._packing(active)
         return total * (1.0 if self.threads_are_bound else self.cost["apart"]) * (1.0 - covered.device)
 
     def _products(self, active: NDArray[np.float64]) -> float:
@@ -174,10 +175,6 @@ class PrefillExperts(HostExperts):
     def _own_flops(self) -> float:
         return self.sizes.expert_flops / self.machine.domains
 
-    def _serial(self, tokens: float) -> float:
-        """One thread counts the tokens of each expert."""
-        return tokens * self.sizes.top_k * self.cost["select_ns"] * 1e-9
-
     def _tokens(self, active: NDArray[np.float64], tokens: float) -> float:
         """Gathering inputs, adding up outputs by gate weight, and adding up the domains: shared evenly by token."""
         hidden, picks = self.sizes.hidden, float(active.sum())
@@ -213,15 +210,15 @@ class PrefillExperts(HostExperts):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DecodeExperts(HostExperts):
+class DecodeExperts(HostKernel):
     """The fused kernel for a few tokens, on all domains: weights are read, and a call has a fixed cost."""
 
     def seconds(self, loads: NDArray[np.int64], covered: Coverage = ALL_ON_HOST) -> float:
-        """See `HostExperts`. What the device serves is not read here, and where it serves all there is no call."""
+        """See `HostKernel`. What the device serves is not read here, and where it serves all there is no call."""
         active = loads[loads > 0].astype(np.float64)
         if not len(active):
             return 0.0
-        busy = self._expert_s(active) * self._schedule
+        busy = self._expert_s(active) * (1.0 if self.spec.engine.dynamic else self.cost["decode_static"])
         call_s = (self.cost["call_ms"] + (0.0 if self.threads_are_bound else self.cost["apart_ms"])) * 1e-3
         return float(busy * (1.0 - covered.device) + call_s * covered.any_on_host)
 
@@ -232,20 +229,14 @@ class DecodeExperts(HostExperts):
         each = near if self.threads_are_bound else 2 / (1 / near + 1 / far)
         return self.cost["decode_stream"] * self.machine.domains * each * 1e9
 
-    @property
-    def _kernel(self) -> float:
-        """AMX alone takes longer at one token than AVX-512, which the hybrid uses there (section 3.2)."""
-        engine = self.spec.engine
-        return self.cost["amx_one_token"] if engine.amx and not engine.avx512 else 1.0
-
-    @property
-    def _schedule(self) -> float:
-        return 1.0 if self.spec.engine.dynamic else self.cost["decode_static"]
-
     def _expert_s(self, loads: NDArray[np.float64]) -> float:
-        """All experts: their weights are read, and arithmetic of more than one token overlaps with that in part."""
-        read_s = self.sizes.expert_bytes / self._read_bytes_per_s
+        """All experts: their weights are read, and arithmetic of more than one token overlaps with that in part.
+
+        AMX alone takes longer at one token than AVX-512, which the hybrid uses there (section 3.2).
+        """
+        engine, read_s = self.spec.engine, self.sizes.expert_bytes / self._read_bytes_per_s
+        slower = self.cost["amx_one_token"] if engine.amx and not engine.avx512 else 1.0
         if loads.max() <= 1:
-            return len(loads) * read_s * self._kernel
+            return len(loads) * read_s * slower
         many = PrefillExperts(spec=self.spec, machine=self.machine, cost=self.cost, sizes=self.sizes)
-        return float(np.maximum(read_s * self._kernel, many.times(loads, read_s).expert_s).sum())
+        return float(np.maximum(read_s * slower, many.times(loads, read_s).expert_s).sum())

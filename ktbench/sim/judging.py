@@ -11,9 +11,8 @@ import numpy as np
 from ktbench.sim.calibration import Calibration
 from ktbench.sim.fitting import FITTED_MODEL, fitted_ids, is_fitted
 from ktbench.sim.measured import MeasuredCell
-from ktbench.sim.observation import Observation, residual
+from ktbench.sim.observation import PublishedCell, of, residual
 from ktbench.sim.simulation import resolved_deferral, step_seconds, with_deferral
-from ktbench.spec.run_spec import RunSpec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,55 +52,49 @@ class PublishedError:
     `error` is simulated over published throughput, less 1; where a share of busy time was published, of that share.
     """
 
-    observation: Observation
+    observation: PublishedCell
     error: float
     fitted: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Group:
+class Target:
     """Cells that are judged together, with the most that their errors should be at the median and at 90 %."""
 
     name: str
-    holds: Callable[[PublishedError], bool]
+    holds: Callable[[PublishedCell], bool]
     median: float | None = None
     p90: float | None = None
 
 
-def _of(figure: str, phase: str, *, base: bool = False) -> Callable[[PublishedError], bool]:
-    def holds(one: PublishedError) -> bool:
-        seen = one.observation
-        return seen.figure == figure and seen.spec.workload.phase == phase and seen.is_base == base
-
-    return holds
+_EVALUATION = ("fig11", "fig12", "fig14")
 
 
-def _is_held_out(one: PublishedError) -> bool:
-    """The other models' cells of Fig. 11, 12 and 14."""
-    seen = one.observation
-    return seen.figure in ("fig11", "fig12", "fig14") and seen.model != FITTED_MODEL
+def _is_placed(one: PublishedCell) -> bool:
+    return one.spec.engine.placement.policy in STATIC_POLICIES
 
 
-def _is_placed(one: PublishedError) -> bool:
-    return one.observation.spec.engine.placement.policy in STATIC_POLICIES
-
-
-GROUPS: tuple[Group, ...] = (
-    Group(name="Fig. 3, kernels at 1 to 1024 tokens", holds=_of("fig3", "layer")),
-    Group(name="Fig. 3, PyTorch's kernels", holds=_of("fig3", "layer", base=True)),
-    Group(name="Fig. 7, kernels at 1 to 8 tokens", holds=_of("fig7", "layer")),
-    Group(name="Fig. 12, decode with and without deferral", holds=_of("fig12", "decode"), median=0.05, p90=0.12),
-    Group(name="Fig. 12, decode of base", holds=_of("fig12", "decode", base=True)),
-    Group(name="Fig. 14, decode breakdown", holds=_of("fig14", "decode"), median=0.07, p90=0.15),
-    Group(name="Fig. 11, prefill, nine lengths, both GPUs", holds=_of("fig11", "prefill"), median=0.10, p90=0.22),
-    Group(name="Fig. 11, prefill of base", holds=_of("fig11", "prefill", base=True)),
-    Group(name="Fig. 14, prefill breakdown", holds=_of("fig14", "prefill")),
-    Group(name="all of Fig. 11, 12 and 14 on the other two models", holds=_is_held_out, median=0.09, p90=0.24),
-    Group(name="expert placement, four static strategies", holds=_is_placed, median=0.04, p90=0.10),
+GROUPS: tuple[Target, ...] = (
+    Target(name="Fig. 3, kernels at 1 to 1024 tokens", holds=of("fig3", phase="layer")),
+    Target(name="Fig. 3, PyTorch's kernels", holds=of("fig3", phase="layer", base=True)),
+    Target(name="Fig. 7, kernels at 1 to 8 tokens", holds=of("fig7", phase="layer")),
+    Target(name="Fig. 12, decode with and without deferral", holds=of("fig12", phase="decode"), median=0.05, p90=0.12),
+    Target(name="Fig. 12, decode of base", holds=of("fig12", phase="decode", base=True)),
+    Target(name="Fig. 14, decode breakdown", holds=of("fig14", phase="decode"), median=0.07, p90=0.15),
+    Target(name="Fig. 11, prefill, nine lengths, both GPUs", holds=of("fig11", phase="prefill"), median=0.10, p90=0.22),
+    Target(name="Fig. 11, prefill of base", holds=of("fig11", phase="prefill", base=True)),
+    Target(name="Fig. 14, prefill breakdown", holds=of("fig14", phase="prefill")),
+    Target(
+        name="all of Fig. 11, 12 and 14 on the other two models",
+        holds=lambda one: one.figure in _EVALUATION and one.model != FITTED_MODEL,
+        median=0.09,
+        p90=0.24,
+    ),
+    Target(name="expert placement, four static strategies", holds=_is_placed, median=0.04, p90=0.10),
 )
 
 
-def judge(observations: Sequence[Observation], calibrations: Mapping[str, Calibration]) -> tuple[PublishedError, ...]:
+def judge(observations: Sequence[PublishedCell], calibrations: Mapping[str, Calibration]) -> tuple[PublishedError, ...]:
     """Every observation simulated, under the calibration that its machine names."""
     fitted = fitted_ids(observations)
     return tuple(
@@ -110,24 +103,24 @@ def judge(observations: Sequence[Observation], calibrations: Mapping[str, Calibr
     )
 
 
-def _error(one: Observation, calibration: Calibration) -> float:
+def _error(one: PublishedCell, calibration: Calibration) -> float:
     """A longer step is less throughput; a larger share is a larger share."""
     off = residual(one, calibration)
     return exp(off if one.kind == "host_busy" else -off) - 1
 
 
-def _of_machine(one: Observation, calibrations: Mapping[str, Calibration]) -> Calibration:
+def _of_machine(one: PublishedCell, calibrations: Mapping[str, Calibration]) -> Calibration:
     machine = one.spec.machine
     if machine is None or machine.calibration not in calibrations:
         raise ValueError(f"{one.id}: no calibration for its machine")
     return calibrations[machine.calibration]
 
 
-def qualities(errors: Sequence[PublishedError]) -> Iterator[tuple[Group, bool, Quality]]:
-    """Quality of every group, of its fitted cells (True) and of the others apart; those without cells are left out."""
+def qualities(errors: Sequence[PublishedError]) -> Iterator[tuple[Target, bool, Quality]]:
+    """Quality of every group, of its fitted cells (True) and of the others; those without cells are left out."""
     for group in GROUPS:
         for fitted in (True, False):
-            if found := [one.error for one in errors if group.holds(one) and one.fitted == fitted]:
+            if found := [one.error for one in errors if group.holds(one.observation) and one.fitted == fitted]:
                 yield group, fitted, quality_of(found)
 
 
@@ -155,7 +148,7 @@ def saturation(errors: Sequence[PublishedError], calibration: Calibration) -> Cl
 
 def placement_order(errors: Sequence[PublishedError], least: float = 0.03) -> Claim:
     """Of pairs of strategies at one ratio, published at speeds more than `least` apart: is the same one faster."""
-    placed = [one for one in errors if one.observation.figure == "placement" and _is_placed(one)]
+    placed = [one for one in errors if one.observation.figure == "placement" and _is_placed(one.observation)]
     pairs = [
         (one, other)
         for place, one in enumerate(placed)
@@ -190,7 +183,7 @@ _OVER: Mapping[str, Mapping[str, str]] = {
 
 def gains(errors: Sequence[PublishedError], worth: float = 0.005) -> Claim:
     """Of gains of the breakdown more than `worth` from 1: is the simulated one on the same side."""
-    cells = {_place(one): one for one in errors if one.observation.figure in ("fig11", "fig12", "fig14")}
+    cells = {_place(one): one for one in errors if one.observation.figure in _EVALUATION}
     found = [
         (one, cells[over])
         for (phase, model, arm), one in cells.items()
@@ -211,27 +204,22 @@ def _place(one: PublishedError) -> tuple[str, str, str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasuredError:
-    """A measured cell, simulated; `fitted` where the constants were fitted on it."""
+    """A measured cell, and its step simulated."""
 
-    spec: RunSpec
-    measured_s: float
+    cell: MeasuredCell
     simulated_s: float
-    fitted: bool
+
+    @property
+    def fitted(self) -> bool:
+        """Whether the constants were fitted on it."""
+        return is_fitted(self.cell.spec)
 
     @property
     def error(self) -> float:
         """Simulated over measured time, less 1."""
-        return self.simulated_s / self.measured_s - 1
+        return self.simulated_s / self.cell.step_s - 1
 
 
 def judge_measured(cells: Sequence[MeasuredCell], cost: Calibration) -> list[MeasuredError]:
     """Every cell simulated on its machine. Raises ValueError for a cell that cannot be, as `step_graph`."""
-    return [
-        MeasuredError(
-            spec=one.spec,
-            measured_s=one.step_s,
-            simulated_s=step_seconds(one.spec, cost),
-            fitted=is_fitted(one.spec),
-        )
-        for one in cells
-    ]
+    return [MeasuredError(cell=one, simulated_s=step_seconds(one.spec, cost)) for one in cells]

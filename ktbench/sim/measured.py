@@ -33,6 +33,11 @@ class MeasuredCell:
     spec: RunSpec
     step_s: float
 
+    @property
+    def summary(self) -> str:
+        """One line that names its arm, model and work."""
+        return f"{self.spec.label}, {replace(self.spec, machine=None).summary}"
+
 
 def measured_cell(spec: RunSpec, records: Sequence[Record], machine: MachineSpec) -> MeasuredCell | None:
     """The cell in its usual trials, on `machine` with the limits that were sampled next to them.

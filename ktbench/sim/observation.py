@@ -32,7 +32,7 @@ _CONTEXT = 288  # of a number about decode that has none: as Fig. 12
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Observation:
+class PublishedCell:
     """`value` is what was published of a cell, as `kind` says; `id` and `figure` are those of the published number."""
 
     id: str
@@ -52,9 +52,26 @@ class Observation:
         return not self.spec.engine.fused
 
 
+def of(
+    *figures: str,
+    phase: str | None = None,
+    model: str | None = None,
+    base: bool | None = False,
+    amx: bool | None = None,
+) -> Callable[[PublishedCell], bool]:
+    """Whether a number is of one of the figures, and of that phase and model, on AMX, and base's; None: any."""
+
+    def selects(one: PublishedCell) -> bool:
+        has_amx = one.spec.machine is not None and one.spec.machine.amx_tflops is not None
+        found = ((phase, one.spec.workload.phase), (model, one.model), (base, one.is_base), (amx, has_amx))
+        return one.figure in figures and all(wanted in (None, has) for wanted, has in found)
+
+    return selects
+
+
 def observations_of(
     numbers: Sequence[Published], compose: Callable[[Sequence[str]], RunSpec]
-) -> tuple[Observation, ...]:
+) -> tuple[PublishedCell, ...]:
     """Those of the numbers that are about a step of a cell, without repeats.
 
     `compose` returns the cell of some overrides of the configuration.
@@ -63,9 +80,9 @@ def observations_of(
     return tuple(_observation(number, compose_once) for number in numbers if _is_of_a_cell(number))
 
 
-def _observation(number: Published, compose: Callable[..., RunSpec]) -> Observation:
+def _observation(number: Published, compose: Callable[..., RunSpec]) -> PublishedCell:
     spec = _spec(number, compose)
-    return Observation(
+    return PublishedCell(
         id=number.id, figure=number.figure, spec=spec, kind=_KINDS[number.metric], value=_value(number, spec)
     )
 
@@ -108,8 +125,8 @@ def _value(number: Published, spec: RunSpec) -> float:
     return number.value / 100
 
 
-def simulated_value(observation: Observation, cost: Calibration) -> float:
-    """The simulator's value for `Observation.value`."""
+def simulated_value(observation: PublishedCell, cost: Calibration) -> float:
+    """The simulator's value for `PublishedCell.value`."""
     spec = observation.spec
     if observation.kind == "host_busy":
         return busy_share(step_graph(spec, cost).tasks, "host")
@@ -117,7 +134,7 @@ def simulated_value(observation: Observation, cost: Calibration) -> float:
     return step_s if observation.kind == "step_s" else 1 - step_s / step_seconds(with_deferral(spec, 0), cost)
 
 
-def residual(observation: Observation, cost: Calibration) -> float:
+def residual(observation: PublishedCell, cost: Calibration) -> float:
     """Natural logarithm of simulated over published: of what is left of a step, where it is a share saved."""
     mine, theirs = simulated_value(observation, cost), observation.value
     return log((1 - mine) / (1 - theirs)) if observation.kind == "time_saved" else log(mine / theirs)

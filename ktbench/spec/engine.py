@@ -86,8 +86,7 @@ class EngineSpec:
             raise ValueError("engine.deferral and engine.skipping exclude each other: set one of them to 0")
         at_least("engine.amx_min_tokens", self.amx_min_tokens, 1)
         for name, least in (("threads", 1), ("domains", 2), ("device_threads", 1)):
-            if getattr(self, name) is not None:
-                at_least(f"engine.{name}", getattr(self, name), least)
+            at_least(f"engine.{name}", getattr(self, name), least)
         self._check_roles()
 
     def _check_requires(self, name: str) -> None:

@@ -1,15 +1,20 @@
-"""Errors that are the user's to mend, and what errors say in one line."""
+"""Errors that the user can mend, checks shared by specs, and messages of one line."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 
-def at_least(key: str, value: float, least: float) -> None:
-    """Raises ValueError where `value` is below `least`."""
-    if value < least:
+def at_least(key: str, value: float | None, least: float) -> None:
+    """Raises ValueError where `value` is below `least`; None is allowed."""
+    if value is not None and value < least:
         raise ValueError(f"{key}={value}: must be at least {least}")
+
+
+def repeated(names: Sequence[str]) -> str | None:
+    """The first name that is there more than once; None where all differ."""
+    return next((name for name in names if names.count(name) > 1), None)
 
 
 def did_you_mean(word: str, allowed: Iterable[str], cutoff: float = 0.5) -> str:
@@ -26,8 +31,8 @@ class RequestError(ValueError):
     """The request cannot be carried out as written: one line that says what, where and what is allowed."""
 
 
-def said(error: Exception) -> str:
-    """What an error says, in the words of the system and with the file, where it is about one."""
+def error_text(error: Exception) -> str:
+    """The message of an error; of a system call the system's own, with the file that it is about."""
     if not isinstance(error, OSError) or not error.strerror:
         return str(error)
     return f"{error.filename}: {error.strerror}" if error.filename else error.strerror

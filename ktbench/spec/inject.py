@@ -7,6 +7,8 @@ import warnings
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from ktbench.spec.errors import repeated
+
 Argument: TypeAlias = bool | int | float | str | None
 
 _WORD = r"[A-Za-z0-9_.-]+"
@@ -81,8 +83,7 @@ class InjectSpec:
 
     def __post_init__(self) -> None:
         _check_word("inject", self.name)
-        names = [rule.name for rule in self.rules]
-        if twice := next((name for name in names if names.count(name) > 1), None):
+        if twice := repeated([rule.name for rule in self.rules]):
             raise ValueError(f"inject={self.name}: two rules are called {twice}")
 
 

@@ -93,8 +93,7 @@ class WorkloadSpec:
     def _check_prompts(self) -> None:
         if self.shortest is not None and not 1 <= self.shortest <= self.prompt:
             raise ValueError(f"workload.shortest={self.shortest}: allowed are 1 to workload.prompt={self.prompt}")
-        if self.chunk is not None:
-            at_least("workload.chunk", self.chunk, 1)
+        at_least("workload.chunk", self.chunk, 1)
         if self.phase == "layer" and (self.shortest is not None or self.chunk is not None):
             raise ValueError("workload.phase=layer: has no prompts, leave workload.shortest and workload.chunk null")
 
@@ -103,10 +102,9 @@ class WorkloadSpec:
             raise ValueError(f"workload.prompt={self.prompt}: must be 1 with workload.phase=layer, set workload.batch")
         if self.routing == "model":
             raise ValueError("workload.routing=model: a layer alone has no router, set balanced, zipf, ... instead")
-        if self.active_experts is not None:
-            at_least("workload.active_experts", self.active_experts, 1)
-            if self.routing != "balanced":
-                raise ValueError(f"workload.active_experts={self.active_experts}: needs workload.routing=balanced")
+        at_least("workload.active_experts", self.active_experts, 1)
+        if self.active_experts is not None and self.routing != "balanced":
+            raise ValueError(f"workload.active_experts={self.active_experts}: needs workload.routing=balanced")
 
     @property
     def tokens_per_step(self) -> int:

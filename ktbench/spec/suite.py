@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ktbench.spec.errors import at_least
+from ktbench.spec.errors import at_least, repeated
 
 # How the score of a suite is made of its tasks'. `categories`: questions → task → category → average, each the plain
 # mean of the ones below it (LiveBench). `tasks`: the mean over tasks. `questions`: the mean over all questions (MMLU).
@@ -39,8 +39,7 @@ class TaskSpec:
         where = f"suite.tasks.{self.name}"
         at_least(f"{where}.shots", self.shots, 0)
         at_least(f"{where}.samples", self.samples, 1)
-        if self.max_new_tokens is not None:
-            at_least(f"{where}.max_new_tokens", self.max_new_tokens, 1)
+        at_least(f"{where}.max_new_tokens", self.max_new_tokens, 1)
         if self.temperature < 0:
             raise ValueError(f"{where}.temperature={self.temperature}: must be 0 or above")
         if not 0 < self.top_p <= 1:
@@ -84,12 +83,10 @@ class SuiteSpec:
     def __post_init__(self) -> None:
         if not self.tasks:
             raise ValueError(f"suite={self.name}: has no tasks")
-        names = [task.name for task in self.tasks]
-        if twice := next((name for name in names if names.count(name) > 1), None):
+        if twice := repeated([task.name for task in self.tasks]):
             raise ValueError(f"suite={self.name}: two tasks are called {twice}")
         at_least("suite.batch", self.batch, 1)
-        if self.limit is not None:
-            at_least("limit", self.limit, 1)
+        at_least("limit", self.limit, 1)
 
     def task(self, name: str) -> TaskSpec:
         """The task of that name. Raises KeyError."""

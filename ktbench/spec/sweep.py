@@ -8,6 +8,7 @@ from itertools import combinations, product
 from typing import Any, Literal, get_args
 
 from ktbench.spec.engine import EngineSpec
+from ktbench.spec.errors import repeated
 from ktbench.spec.features import BY_NAME, FeatureValue, features_label, parse_features
 from ktbench.spec.peers import IMPLEMENTATIONS, PEERS
 from ktbench.spec.weights import Precision
@@ -198,8 +199,8 @@ class SweepSpec:
         self._check_design()
         for arm in self.arms:
             arm_changes(arm)
-            if self.arms.count(arm) > 1:
-                raise ValueError(f"sweep.arms: {arm!r} is there twice")
+        if twice := repeated(self.arms):
+            raise ValueError(f"sweep.arms: {twice!r} is there twice")
         if self.arms and self.baseline not in self.arms:
             raise ValueError(f"sweep.baseline={self.baseline!r} is none of sweep.arms={list(self.arms)}")
         for key, values in self.axes.items():
@@ -222,8 +223,7 @@ class SweepSpec:
             raise ValueError("sweep.parts: each part has arms and axes of its own, leave out sweep.arms and sweep.axes")
         if self.axes and not self.arms and not self.parts:
             raise ValueError(f"sweep.axes={list(self.axes)}: needs sweep.arms, such as [base,+v]")
-        names = [part_name(part) for part in self.parts]
-        if twice := next((name for name in names if names.count(name) > 1), None):
+        if twice := repeated([part_name(part) for part in self.parts]):
             raise ValueError(f"sweep.parts: two parts are called {twice}")
 
     @property

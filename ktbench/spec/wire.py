@@ -51,10 +51,10 @@ def from_plain(content: Any, kind: type[T]) -> T:
     except msgspec.ValidationError as error:
         if isinstance(error.__cause__, ValueError):
             raise ValueError(str(error.__cause__)) from None
-        raise ValueError(_said(str(error), kind)) from None
+        raise ValueError(_message(str(error), kind)) from None
 
 
-def _said(message: str, kind: type[Any]) -> str:
+def _message(message: str, kind: type[Any]) -> str:
     """`engine.avx512: expected bool, got str`, with the allowed values of an enumeration."""
     what, _, where = message.replace("`", "").partition(" - at $.")
     where = where.removeprefix("spec.")

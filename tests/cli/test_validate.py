@@ -6,6 +6,7 @@ import csv
 from pathlib import Path
 
 import pytest
+import yaml
 
 from ktbench.cli import main
 from ktbench.results import published_names, read_published
@@ -34,12 +35,18 @@ def test_judges_a_measured_run(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "Measured: medians over rounds." in out
 
 
+def test_constants_that_are_fitted_on_a_run_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ktbench.sim.fitting.fit_measured", lambda cells, cost: cost.changed({"fused_call_us": 12.5}))
+    assert main(["validate", "fit=true", f"run={RECORDED / 'lean'}", f"out={tmp_path}"]) == 0
+    written = yaml.safe_load((tmp_path / "ktbench.yaml").read_text())
+    assert written["constants"]["fused_call_us"]["value"] == 12.5
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["frob=1"], "validate frob=1: unknown argument; allowed are fit=true, run=RUN and out=FOLDER"),
         (["fit=maybe"], "validate fit=maybe: allowed are true and false"),
-        (["fit=true", "run=latest"], "constants are fitted on published numbers"),
         (["run=nosuchrun"], "nosuchrun: no such run"),
     ],
 )

@@ -9,8 +9,7 @@ import pytest
 from ktbench.host.health import health_facts
 from ktbench.host.memory import read_filling, read_quota_stops
 from ktbench.host.topology import read_topology
-from ktbench.spec.machine_health import MACHINE_CHECKS, unknown, warnings
-from ktbench.spec.turn_health import TURN_CHECKS
+from ktbench.spec.health import MACHINE_CHECKS, TRIAL_CHECKS, unknown, warnings
 from tests.host.conftest import CPU, Grow
 
 MEMINFO = {
@@ -56,7 +55,7 @@ def test_what_cannot_be_judged_says_which_file_lacks(two_sockets: Path, grow: Gr
 def test_every_check_of_this_machine_is_judged_or_has_a_reason() -> None:
     facts = health_facts(read_topology())
     lacking = {check.name for check in unknown(MACHINE_CHECKS, facts)} - {"core placement"}
-    assert lacking <= facts["missing"].keys() <= {check.name for check in (*MACHINE_CHECKS, *TURN_CHECKS)}
+    assert lacking <= facts["missing"].keys() <= {check.name for check in (*MACHINE_CHECKS, *TRIAL_CHECKS)}
     assert all(facts["missing"].values())
 
 

@@ -250,7 +250,7 @@ def forward_proven(moe: _kernels.MoE, batch: Batch, isa: str, **options: object)
 
 def moved(before: Mapping[str, int], after: Mapping[str, int]) -> set[str]:
     """Counters of kernels that went up."""
-    return {counter for counter in COUNTERS.values() if after[counter] > before[counter]}
+    return {counter for counter in COUNTERS.values() if after.get(counter, 0) > before.get(counter, 0)}
 
 
 @dataclass(frozen=True)

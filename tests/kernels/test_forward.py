@@ -25,7 +25,7 @@ from tests.kernels.layers import (
     to_bf16,
     widen,
 )
-from tests.kernels.tables import COUNTERS, EXPECTED, PRECISIONS, QUANTISED, TILED, kernels, needs, sizes_of, unit_of
+from tests.kernels.tables import EXPECTED, PRECISIONS, QUANTISED, TILED, kernels, needs, sizes_of, unit_of
 
 
 def outputs_of_mutants(
@@ -204,7 +204,7 @@ def test_both_features_are_split_by_tokens_per_expert(precision, dynamic, pool, 
     moe = _kernels.MoE(layer.packed(precision), pool)
     options = {"avx512": True, "dynamic": dynamic}
     hybrid = forward(moe, batch, amx=True, amx_min_tokens=5, **options)
-    assert moved(dict.fromkeys(COUNTERS.values(), 0), moe.counters()) == {"avx512_calls", "amx_tiles"}
+    assert moved({}, moe.counters()) == {"avx512_calls", "amx_tiles"}
     assert (hybrid[:4] == forward(moe, batch, **options)[:4]).all()
     assert (hybrid[4:] == forward(moe, batch, isa="amx", dynamic=dynamic)[4:]).all()
 

@@ -15,7 +15,7 @@ from ktbench.run.request import read_request
 from ktbench.sim.calibration import Calibration, read_calibration
 from ktbench.sim.fitting import STAGES, Stage, _fit, fitted_ids
 from ktbench.sim.judging import GROUPS, PublishedError, gains, judge, placement_order, qualities, quality_of
-from ktbench.sim.observation import Observation, observations_of, residual, simulated_value
+from ktbench.sim.observation import PublishedCell, observations_of, residual, simulated_value
 
 ERRORS = st.lists(st.floats(min_value=-0.99, max_value=5), min_size=1, max_size=40)
 
@@ -40,7 +40,7 @@ FIGURES = ("fig3", "fig7", "fig10", "fig11", "fig12", "fig14", "placement")
 
 
 @pytest.fixture(scope="module")
-def observations() -> tuple[Observation, ...]:
+def observations() -> tuple[PublishedCell, ...]:
     return observations_of(read_published(*FIGURES), lambda words: read_request(words).parts[0].spec)
 
 
@@ -50,11 +50,11 @@ def calibrations() -> dict[str, Calibration]:
 
 
 @pytest.fixture(scope="module")
-def errors(observations: Sequence[Observation], calibrations: dict[str, Calibration]) -> tuple[PublishedError, ...]:
+def errors(observations: Sequence[PublishedCell], calibrations: dict[str, Calibration]) -> tuple[PublishedError, ...]:
     return judge(observations, calibrations)
 
 
-def test_held_out_cells_are_those_of_two_models(observations: Sequence[Observation]) -> None:
+def test_held_out_cells_are_those_of_two_models(observations: Sequence[PublishedCell]) -> None:
     """120 cells of Fig. 11, 12 and 14 without repeats, 40 of them of the model that constants are fitted on."""
     fitted = fitted_ids(observations)
     whole = [one for one in observations if one.figure in ("fig11", "fig12", "fig14")]
@@ -85,7 +85,7 @@ def test_placements_are_in_the_published_order(errors: Sequence[PublishedError])
 
 
 def test_a_perfect_simulator_is_judged_perfect(
-    observations: Sequence[Observation], calibrations: dict[str, Calibration]
+    observations: Sequence[PublishedCell], calibrations: dict[str, Calibration]
 ) -> None:
     few = [one for one in observations if one.figure in ("fig10", "fig12")]
     ideal = [replace(one, value=simulated_value(one, calibrations["ktransformers"])) for one in few]
@@ -96,7 +96,9 @@ def test_every_group_has_cells(errors: Sequence[PublishedError]) -> None:
     assert {group.name for group, _, _ in qualities(errors)} == {group.name for group in GROUPS}
 
 
-def test_a_fit_finds_constants_again(observations: Sequence[Observation], calibrations: dict[str, Calibration]) -> None:
+def test_a_fit_finds_constants_again(
+    observations: Sequence[PublishedCell], calibrations: dict[str, Calibration]
+) -> None:
     stage: Stage = next(one for one in STAGES["ktransformers"] if one.name == "PyTorch's AVX-512 kernel")
     true = calibrations["ktransformers"].changed({"base_vector_peak": 0.31})
     seen = [replace(one, value=simulated_value(one, true)) for one in observations if stage.selects(one)]
@@ -106,7 +108,7 @@ def test_a_fit_finds_constants_again(observations: Sequence[Observation], calibr
 
 
 def test_twice_as_slow_is_half_the_throughput(
-    observations: Sequence[Observation], calibrations: dict[str, Calibration]
+    observations: Sequence[PublishedCell], calibrations: dict[str, Calibration]
 ) -> None:
     one = next(one for one in observations if one.figure == "fig12")
     mine = simulated_value(one, calibrations["ktransformers"])
@@ -115,6 +117,6 @@ def test_twice_as_slow_is_half_the_throughput(
     assert residual(replace(one, value=mine), calibrations["ktransformers"]) == pytest.approx(0.0)
 
 
-def test_a_machine_without_its_calibration_is_named(observations: Sequence[Observation]) -> None:
+def test_a_machine_without_its_calibration_is_named(observations: Sequence[PublishedCell]) -> None:
     with pytest.raises(ValueError, match="fig3-001: no calibration"):
         judge(observations[:1], {})

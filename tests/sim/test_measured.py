@@ -19,6 +19,7 @@ from ktbench.sim.judging import judge_measured, quality_of
 from ktbench.sim.measured import MeasuredCell, machine_at, measured_cell, recorded_machine
 from ktbench.sim.simulation import resolved_deferral, with_deferral
 from ktbench.sim.work import step_counters, step_work
+from ktbench.spec.errors import RequestError
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.record import Cell, Record, RoofSample
 from tests.sim.testbed import testbed
@@ -128,6 +129,11 @@ def test_a_constant_without_bounds_is_not_fitted() -> None:
     unbound = {**COST.constants, "vector_read": replace(COST.constants["vector_read"], low=None)}
     with pytest.raises(ValueError, match="vector_read is fitted and needs low and high"):
         fit_measured([], replace(COST, constants=unbound))
+
+
+def test_nothing_is_fitted_without_a_cell_of_the_fitting_set() -> None:
+    with pytest.raises(RequestError, match="no cell of the fitting set"):
+        fit_measured([], COST)
 
 
 def roof(gb_per_s: float, hop_ns: float = 30.0, **changes: Any) -> RoofSample:

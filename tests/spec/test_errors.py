@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ktbench.results import NotKept
-from ktbench.spec.errors import RequestError, said
+from ktbench.spec.errors import RequestError, error_text
 
 
 @pytest.mark.parametrize(
@@ -22,10 +22,10 @@ from ktbench.spec.errors import RequestError, said
     ],
 )
 def test_a_file_is_named_where_an_error_is_about_one(error: Exception, says: str) -> None:
-    assert said(error) == says
+    assert error_text(error) == says
 
 
 def test_what_the_system_says_is_said(tmp_path: Path) -> None:
     with pytest.raises(OSError) as missing:
         (tmp_path / "gone").read_bytes()
-    assert said(missing.value) == f"{tmp_path / 'gone'}: No such file or directory"
+    assert error_text(missing.value) == f"{tmp_path / 'gone'}: No such file or directory"

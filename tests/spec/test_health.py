@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from ktbench.spec.machine_health import MACHINE_CHECKS, Facts, unknown, warnings
+from ktbench.spec.health import MACHINE_CHECKS, TRIAL_CHECKS, Facts, unknown, warnings
 from ktbench.spec.system_metrics import Energy, InterferenceCounters
-from ktbench.spec.turn_health import TURN_CHECKS
 
 GIB = 2**30
 QUIET: dict[str, Any] = {
@@ -89,21 +88,21 @@ BAD_TURNS = [
 
 
 def test_a_quiet_machine_and_a_calm_turn_have_no_warning() -> None:
-    assert warnings(MACHINE_CHECKS, QUIET) == warnings(TURN_CHECKS, CALM) == ()
-    assert unknown(MACHINE_CHECKS, QUIET) == unknown(TURN_CHECKS, CALM) == ()
+    assert warnings(MACHINE_CHECKS, QUIET) == warnings(TRIAL_CHECKS, CALM) == ()
+    assert unknown(MACHINE_CHECKS, QUIET) == unknown(TRIAL_CHECKS, CALM) == ()
 
 
 @pytest.mark.parametrize(("bad", "said", "cure"), BAD)
 def test_each_bad_fact_is_one_warning_with_its_cure(bad: dict[str, Any], said: str, cure: str) -> None:
     (warned,) = warnings(MACHINE_CHECKS, QUIET | bad)
-    assert said in warned.said
+    assert said in warned.text
     assert cure in warned.check.cure
 
 
 @pytest.mark.parametrize(("bad", "said"), BAD_TURNS)
 def test_each_disturbance_is_one_warning(bad: dict[str, Any], said: str) -> None:
-    (warned,) = warnings(TURN_CHECKS, CALM | bad)
-    assert said in warned.said
+    (warned,) = warnings(TRIAL_CHECKS, CALM | bad)
+    assert said in warned.text
 
 
 def test_every_check_is_tried_above() -> None:
@@ -111,13 +110,13 @@ def test_every_check_is_tried_above() -> None:
         {warned.check.name for bad in many for warned in warnings(checks, facts | bad)}
         for checks, facts, many in (
             (MACHINE_CHECKS, QUIET, [bad for bad, _, _ in BAD]),
-            (TURN_CHECKS, CALM, [bad for bad, _ in BAD_TURNS]),
+            (TRIAL_CHECKS, CALM, [bad for bad, _ in BAD_TURNS]),
         )
     ]
-    assert found == [{check.name for check in checks} for checks in (MACHINE_CHECKS, TURN_CHECKS)]
-    every = (*MACHINE_CHECKS, *TURN_CHECKS)
+    assert found == [{check.name for check in checks} for checks in (MACHINE_CHECKS, TRIAL_CHECKS)]
+    every = (*MACHINE_CHECKS, *TRIAL_CHECKS)
     assert len({check.name for check in every}) == len(every)
-    assert all(check.harm and check.cure and check.reads and check.good for check in every)
+    assert all(check.harm and check.cure and check.reads for check in every)
 
 
 @pytest.mark.parametrize("facts", [{}, dict.fromkeys(QUIET), {"load": 0.5, "cores": 2}])
@@ -135,7 +134,7 @@ def test_settings_that_cannot_act_are_fine(fine: dict[str, Any]) -> None:
 
 def test_ticks_that_cannot_tell_from_nothing_are_no_warning() -> None:
     """In a turn of 20 ms one tick of 10 ms is a quarter of the time of two cpus, and nobody knows whose."""
-    assert warnings(TURN_CHECKS, CALM | {"seconds": 0.02, "preemptions": 1, "others_s": 0.01, "stolen_s": 0.01}) == ()
+    assert warnings(TRIAL_CHECKS, CALM | {"seconds": 0.02, "preemptions": 1, "others_s": 0.01, "stolen_s": 0.01}) == ()
 
 
 def test_the_platforms_meter_counts_only_where_it_is_the_only_one() -> None:

@@ -10,34 +10,18 @@ import pytest
 from ktbench.spec.machine import CONSTANTS, MachineSpec, with_constant
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.wire import from_plain, spec_id, to_plain
+from tests.sim.testbed import DEVICE, HOST
 from tests.tiny import tiny_spec
 
-HOST: dict[str, Any] = {
-    "domains": 2,
-    "cores": 4,
-    "memory_gib": 64.0,
-    "read_gb_per_s": 100.0,
-    "remote_gb_per_s": 50.0,
-    "vector_tflops": 1.0,
-    "vector_int8_tops": 2.0,
-}
-AMX = {"amx_tflops": 8.0, "amx_int8_tops": 16.0}
-GPU = {
-    "gpus": 1,
-    "gpu_memory_gib": 24.0,
-    "gpu_gb_per_s": 1000.0,
-    "gpu_tflops": 100.0,
-    "gpu_ghz": 2.0,
-    "link_gb_per_s": 32.0,
-}
+GPU = {name: value for name, value in DEVICE.items() if name != "gpu"}
+AMX = ("amx_tflops", "amx_int8_tops")
+REQUIRED = [constant.name for constant in CONSTANTS if constant.of == "host" and not constant.optional]
 
 
 def content(**changes: Any) -> dict[str, Any]:
     """Plain content of a machine with AMX and a GPU, and a source for every constant."""
-    constants = HOST | AMX | GPU
-    sources = {name: f"data sheet, {name}" for name in constants}
-    words = {"name": "box", "title": "A box", "vector": "avx512", "gpu": "GPU"}
-    return words | constants | {"sources": sources} | changes
+    sources = {constant.name: f"data sheet, {constant.name}" for constant in CONSTANTS}
+    return {"name": "box", "title": "A box", "sources": sources} | HOST | DEVICE | changes
 
 
 def machine(**changes: Any) -> MachineSpec:
@@ -69,7 +53,7 @@ def test_a_constant_without_a_source_is_refused_by_name(name: str, source: str |
         machine(sources=sources)
 
 
-@pytest.mark.parametrize("name", HOST)
+@pytest.mark.parametrize("name", REQUIRED)
 def test_a_missing_constant_of_the_host_is_refused_by_name(name: str) -> None:
     with pytest.raises(ValueError, match=name):
         from_plain({key: value for key, value in content().items() if key != name}, MachineSpec)
@@ -77,7 +61,7 @@ def test_a_missing_constant_of_the_host_is_refused_by_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", GPU)
 def test_a_gpu_needs_all_its_constants_and_they_need_the_gpu(name: str) -> None:
-    with pytest.raises(ValueError, match=rf"machine\.{name}: missing, machine\.gpu=GPU needs it"):
+    with pytest.raises(ValueError, match=rf"machine\.{name}: missing, machine\.gpu=RTX 4080 needs it"):
         machine(**{name: None})
     alone = dict.fromkeys(GPU) | {name: GPU[name]}
     with pytest.raises(ValueError, match=rf"machine\.{name}=.*: name the GPU with machine\.gpu"):
@@ -109,8 +93,8 @@ def test_a_changed_constant_says_what_it_was() -> None:
     before = content()
     after = with_constant(with_constant(before, "read_gb_per_s", 300.0), "cores", 8)
     assert (after["read_gb_per_s"], after["cores"]) == (300.0, 8)
-    assert after["sources"]["read_gb_per_s"] == "changed by the request (box: 100 GB/s)"
-    assert after["sources"]["cores"] == "changed by the request (box: 4)"
+    assert after["sources"]["read_gb_per_s"] == "changed by the request (box: 220 GB/s)"
+    assert after["sources"]["cores"] == "changed by the request (box: 36)"
     assert after["sources"]["gpu_ghz"] == before["sources"]["gpu_ghz"]
     assert before == content()
     none = content(amx_tflops=None)
@@ -118,7 +102,7 @@ def test_a_changed_constant_says_what_it_was() -> None:
 
 
 def test_the_value_that_a_constant_has_already_keeps_its_source() -> None:
-    assert with_constant(content(), "cores", 4) == content()
+    assert with_constant(content(), "cores", 36) == content()
 
 
 def test_a_machine_survives_json_and_is_asked_for_by_its_constants() -> None:

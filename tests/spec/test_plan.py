@@ -1,4 +1,4 @@
-"""Cells of a plan and their order."""
+"""Cells of a plan, their order, and the copies of a layer that read past the cache."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ktbench.resources import data_folder
-from ktbench.spec.cells import plan_cells, turn_order, worker_groups
+from ktbench.spec.cells import layer_copies, plan_cells, turn_order, worker_groups
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.errors import RequestError
 from ktbench.spec.sweep import SweepSpec
@@ -182,3 +182,16 @@ def test_cells_that_share_weights_share_a_worker() -> None:
 
 def _other_seed():  # type: ignore[no-untyped-def]
     return replace(tiny_spec().model, seed=1)
+
+
+@given(expert_bytes=st.integers(1, 10**10), cache_bytes=st.integers(0, 10**10))
+def test_one_round_exceeds_the_cache_by_a_quarter_unless_the_layer_is_tiny(expert_bytes: int, cache_bytes: int) -> None:
+    copies = layer_copies(expert_bytes, cache_bytes)
+    assert 1 <= copies <= 64
+    assert copies == 64 or 4 * copies * expert_bytes > 5 * cache_bytes
+    assert copies == 1 or 4 * (copies - 1) * expert_bytes <= 5 * cache_bytes
+
+
+def test_a_layer_without_weights_is_refused() -> None:
+    with pytest.raises(ValueError, match="expert_bytes=0: must be at least 1"):
+        layer_copies(0, 1)
