@@ -8,9 +8,8 @@ from functools import partial
 
 from ktbench.report.accuracy_table import accuracy_table, grids_below
 from ktbench.report.conditions import UNPROVEN, conditions_of, kl_text, top1_text
-from ktbench.report.documents import Document, documents_of
+from ktbench.report.documents import NUMERIC, Document, documents_of, overview
 from ktbench.report.markdown import common_to, grid, grid_of, table_grid
-from ktbench.report.paper_suite.overview import HEADINGS, NUMERIC, overview
 from ktbench.report.terminal import accuracy_line, name_width, row_line
 from ktbench.report.write import write_report
 from ktbench.results import Run
@@ -65,7 +64,7 @@ def _text(run: Run) -> Iterator[str]:
             yield from (*own, "")
     yield from common
     if papers := [one.paper for one in shown if one.paper]:
-        yield from ("", *grid([HEADINGS, *overview(papers)], NUMERIC))
+        yield from ("", *grid([*overview(papers)], NUMERIC))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

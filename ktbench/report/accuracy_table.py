@@ -82,14 +82,14 @@ def accuracy_columns(
 ) -> tuple[AccuracyColumn, ...]:
     """All columns of a table of `rows`, with one for each setting that varies, and the speed where it was measured."""
     return (
-        Column(heading="arm", write=lambda row: row.row.shown, numeric=False),
+        Column("arm", lambda row: row.row.shown, numeric=False),
         *setting_columns(settings, lambda row: row.row.settings),
-        Column(heading="outcome", write=lambda row: str(row.outcome or "not evaluated"), movable=True, numeric=False),
+        Column("outcome", lambda row: str(row.outcome or "not evaluated"), movable=True, numeric=False),
         *(_speed(rows) if figure == "frontier" else ()),
         *_SCORES,
         *_measures(rows),
-        Column(heading="evidence (counter)", write=lambda row: row.evidence or DASH, numeric=False),
-        Column(heading="provenance", write=lambda row: row.provenance or DASH, movable=True, numeric=False),
+        Column("evidence (counter)", lambda row: row.evidence or DASH, numeric=False),
+        Column("provenance", lambda row: row.provenance or DASH, movable=True, numeric=False),
     )
 
 
@@ -99,8 +99,8 @@ def _speed(rows: Sequence[AccuracyRow]) -> Iterator[AccuracyColumn]:
     def pareto(row: AccuracyRow) -> str:
         return dashed(points.get(row.row.cell), lambda point: "yes" if point.is_pareto else "no")
 
-    yield Column(heading="speed (tokens/s)", write=lambda row: dashed(row.row.tokens_per_s, interval))
-    yield Column(heading="Pareto", write=pareto, numeric=False)
+    yield Column("speed (tokens/s)", lambda row: dashed(row.row.tokens_per_s, interval))
+    yield Column("Pareto", pareto, numeric=False)
 
 
 def _of_average(write: Callable[[Result], str]) -> Write:
@@ -119,30 +119,22 @@ def _verdict(row: AccuracyRow) -> str:
 
 
 _SCORES = (
+    AccuracyColumn("score (% ± SE [95 % interval])", _of_average(lambda result: score_interval_text(result.score))),
     AccuracyColumn(
-        heading="score (% ± SE [95 % interval])", write=_of_average(lambda result: score_interval_text(result.score))
-    ),
-    AccuracyColumn(
-        heading="graded/total (questions)",
-        write=_of_average(lambda result: f"{result.graded}/{result.questions}" if result.score else DASH),
+        "graded/total (questions)",
+        _of_average(lambda result: f"{result.graded}/{result.questions}" if result.score else DASH),
         movable=True,
     ),
+    AccuracyColumn("difference (points)", _of_change(lambda c: dashed(c, lambda c: change_text(c.difference)))),
+    AccuracyColumn("relative change (%)", _of_change(lambda c: dashed(c, lambda c: change_text(c.relative)))),
+    AccuracyColumn("flips (questions)", _of_change(flips_text)),
+    AccuracyColumn("p (exact McNemar)", _of_change(p_text)),
+    AccuracyColumn("verdict", _verdict, numeric=False),
     AccuracyColumn(
-        heading="difference (points)", write=_of_change(lambda c: dashed(c, lambda c: change_text(c.difference)))
+        "answer length (tokens)",
+        _of_average(lambda result: dashed(result.tokens, lambda tokens: number(tokens, 3))),
     ),
-    AccuracyColumn(
-        heading="relative change (%)", write=_of_change(lambda c: dashed(c, lambda c: change_text(c.relative)))
-    ),
-    AccuracyColumn(heading="flips (questions)", write=_of_change(flips_text)),
-    AccuracyColumn(heading="p (exact McNemar)", write=_of_change(p_text)),
-    AccuracyColumn(heading="verdict", write=_verdict, numeric=False),
-    AccuracyColumn(
-        heading="answer length (tokens)",
-        write=_of_average(lambda result: dashed(result.tokens, lambda tokens: number(tokens, 3))),
-    ),
-    AccuracyColumn(
-        heading="length (× baseline's)", write=_of_average(lambda result: dashed(result.longer, "{:.2f}".format))
-    ),
+    AccuracyColumn("length (× baseline's)", _of_average(lambda result: dashed(result.longer, "{:.2f}".format))),
 )
 
 
@@ -153,7 +145,7 @@ def _measures(rows: Sequence[AccuracyRow]) -> Iterator[AccuracyColumn]:
     for task, metric in found:
         of = f"{task}: " if several else ""
         for heading, write in _METRICS[metric].items():
-            yield Column(heading=of + heading, write=_of_measure(task, metric, write))
+            yield Column(of + heading, _of_measure(task, metric, write))
 
 
 def _of_measure(task: str, metric: str, write: Callable[[Measure], str]) -> Write:

@@ -11,8 +11,8 @@ from ktbench.report.conditions import conditions_of
 from ktbench.report.data import csv_of, ends_of, json_of_table, reasons_text
 from ktbench.report.methods import methods_of
 from ktbench.report.table import Column, Table, build_table, notes_of, setting_columns
-from ktbench.report.template import sentences
-from ktbench.report.text import DASH, dashed, percent, ratio
+from ktbench.report.template import phrase, sentences
+from ktbench.report.text import DASH, dashed, extremes, percent, ratio
 from ktbench.results import Run
 from ktbench.results.attribution import Attribution, FeatureAttribution, FeaturePair
 from ktbench.results.intervals import Interval, is_exact
@@ -42,28 +42,21 @@ def context_text(one: Attribution, pair: FeaturePair) -> str:
 def attribution_notes(one: Attribution, settings: Sequence[str]) -> Iterator[str]:
     """What has no share, then why cells of columns that show anything are empty, each reason once."""
     yield from absences(one, settings)
-    at, measured = _at(one, settings), any(pair.is_measured for pair in one.pairs)
-    gaps = [*_gaps(one), *(_no_interactions(one) if measured else ())]
-    yield from (f"{at}{note}" for note in notes_of(gaps))
+    at, pairs = _at(one, settings), [pair for pair in one.pairs if pair.factor is None]
+    measured = any(pair.is_measured for pair in one.pairs)
+    reasons = [(f"{pair.one} with {pair.other}", f"no interaction: {pair.why}") for pair in pairs if measured]
+    yield from (f"{at}{note}" for note in notes_of([*_gaps(one), *reasons]))
     if one.pairs and not measured:
-        yield f"{at}no interactions: no two features were measured both, each and neither beside the same others"
+        yield f"{at}no interactions: no two features were both measured, each and neither beside the same others"
 
 
 def _gaps(one: Attribution) -> Iterator[tuple[str, str]]:
+    names = {"part": "share in %", "first": "value added first", "last": "value added last"}
     shown = {name for share in one.shares for name in ("first", "last") if share.missing.get(name) is None}
     for share in one.shares:
         for name, why in share.missing.items():
-            if name in shown or name == "factor" or (name == "part" and share.factor):
-                yield share.feature, f"no {_NAMES[name]}: {why}"
-
-
-def _no_interactions(one: Attribution) -> Iterator[tuple[str, str]]:
-    for pair in one.pairs:
-        if pair.factor is None:
-            yield f"{pair.one} with {pair.other}", f"no interaction: {pair.why}"
-
-
-_NAMES = {"factor": "share", "part": "share in %", "first": "value added first", "last": "value added last"}
+            if name in shown or (name == "part" and share.factor):
+                yield share.feature, f"no {names[name]}: {why}"
 
 
 def absences(one: Attribution, settings: Sequence[str]) -> Iterator[str]:
@@ -95,36 +88,27 @@ def attribution_methods(attributions: Sequence[Attribution]) -> tuple[str, ...]:
 def _rounds(attributions: Sequence[Attribution]) -> str:
     """How many rounds the shares are formed in; those of the total where there are no shares."""
     found = [share.factor or share.last for one in attributions for share in one.shares if not one.simulated]
-    counts = sorted({value.n for value in found if value})
-    if not counts:
-        return "rounds"
-    few = "" if all(value.sound for value in found if value) else ", too few for an interval of 95%,"
-    return f"{counts[0]}{f' to {counts[-1]}' if len(counts) > 1 else ''} round{'' if counts == [1] else 's'}{few}"
+    values = [value for value in found if value]
+    counts = extremes(value.n for value in values)
+    few = "" if all(value.sound for value in values) else ", too few for an interval of 95%,"
+    return f"{' to '.join(map(str, counts))} round{'' if counts == [1] else 's'}{few}".lstrip()
 
 
 def attribution_caption(run: Run, attributions: Sequence[Attribution]) -> str:
     """What the figure shows."""
-    simulated = all(one.simulated for one in attributions)
-    ends = "" if simulated else "; whiskers: interval of the values inside rounds"
-    bars = [bars_text(one) for one in attributions if one.shares]
-    what = "; ".join(dict.fromkeys(bars)) or "no shares"
-    matrix = ""
-    if the_part(run).figure == "interactions" and any(one.pairs for one in attributions):
-        bold = "" if simulated else " (bold: the interval does not hold 1)"
-        matrix = (
-            "; right: by which factor two features together differ from the product of each alone, beside the features "
-            f"below the number{bold}"
-        )
-    return f"{run.header.title}{', simulated' if simulated else ''}: {what}{ends}{matrix}."
+    return phrase(
+        "captions.txt.j2",
+        "attribution",
+        title=run.header.title,
+        is_simulated=all(one.simulated for one in attributions),
+        bars=dict.fromkeys(bars_text(one) for one in attributions if one.shares),
+        has_matrix=the_part(run).figure == "interactions" and any(one.pairs for one in attributions),
+    )
 
 
 def bars_text(one: Attribution) -> str:
     """What the bars of a waterfall stand for."""
-    if one.orders == 1:
-        return f"what each step adds to the speed-up of {one.whole} over {one.baseline}"
-    if one.orders:
-        return f"order-free shares of the speed-up of {one.whole} over {one.baseline}"
-    return f"what the speed-up of {one.whole} over {one.baseline} loses without each feature"
+    return phrase("captions.txt.j2", "bars", one=one)
 
 
 TOTAL = "all together"
@@ -176,14 +160,14 @@ def attribution_table(run: Run, rows: Sequence[Row], attributions: Sequence[Attr
 
 
 def _columns(attributions: Sequence[Attribution], settings: Sequence[str]) -> Iterator[Column[AttributionLine]]:
-    yield Column(heading="feature", write=lambda line: line.share.feature if line.share else TOTAL, numeric=False)
+    yield Column("feature", lambda line: line.share.feature if line.share else TOTAL, numeric=False)
     yield from setting_columns(settings, lambda line: line.of.settings)
-    yield Column(heading="share (×)", write=lambda line: dashed(line.value("factor"), ratio))
-    yield Column(heading="share of the log speed-up (%)", write=_percent)
-    yield Column(heading="added first (×)", write=lambda line: dashed(line.value("first"), ratio))
-    yield Column(heading="added last (×)", write=lambda line: dashed(line.value("last"), ratio))
+    yield Column("share (×)", lambda line: dashed(line.value("factor"), ratio))
+    yield Column("share of the log speed-up (%)", _percent)
+    yield Column("added first (×)", lambda line: dashed(line.value("first"), ratio))
+    yield Column("added last (×)", lambda line: dashed(line.value("last"), ratio))
     for feature in dict.fromkeys(feature for one in attributions for feature in one.features):
-        yield Column(heading=f"with {feature} (×)", write=_interaction(feature))
+        yield Column(f"with {feature} (×)", _interaction(feature))
 
 
 def _interaction(feature: str) -> Callable[[AttributionLine], str]:
@@ -209,25 +193,19 @@ def attribution_csv_text(run: Run, attributions: Sequence[Attribution]) -> str:
 
 
 def _lines(one: Attribution) -> Iterator[dict[str, Any]]:
-    yield from map(_share, one.shares)
-    yield {
-        "kind": "total",
-        "feature": one.whole,
-        **ends_of("factor", one.total),
-        "rounds": _rounds_of(one.total),
-        "missing": one.why,
-    }
-    yield from map(_pair, one.pairs)
+    yield from (_share(share) for share in one.shares)
+    yield {"kind": "total", "feature": one.whole, **_factor(one.total), "missing": one.why}
+    for pair in one.pairs:
+        names = {"feature": pair.one, "other": pair.other, "context": " ".join(pair.context)}
+        yield {"kind": "interaction", **names, **_factor(pair.factor), "missing": pair.why}
 
 
 def _share(share: FeatureAttribution) -> dict[str, Any]:
+    names = {"feature": share.feature, "other": None, "context": None}
     return {
         "kind": "share",
-        "feature": share.feature,
-        "other": None,
-        "context": None,
-        **ends_of("factor", share.factor),
-        "rounds": _rounds_of(share.factor or share.last),
+        **names,
+        **_factor(share.factor, share.last),
         **ends_of("part", share.part),
         **ends_of("first", share.first),
         **ends_of("last", share.last),
@@ -235,20 +213,10 @@ def _share(share: FeatureAttribution) -> dict[str, Any]:
     }
 
 
-def _pair(pair: FeaturePair) -> dict[str, Any]:
-    return {
-        "kind": "interaction",
-        "feature": pair.one,
-        "other": pair.other,
-        "context": " ".join(pair.context),
-        **ends_of("factor", pair.factor),
-        "rounds": _rounds_of(pair.factor),
-        "missing": pair.why,
-    }
-
-
-def _rounds_of(value: Interval | None) -> int | None:
-    return None if value is None or is_exact(value) else value.n
+def _factor(value: Interval | None, other: Interval | None = None) -> dict[str, Any]:
+    """A factor with the rounds that it was formed in, or those of `other` where there is none."""
+    counted = value or other
+    return {**ends_of("factor", value), "rounds": None if counted is None or is_exact(counted) else counted.n}
 
 
 def _origin(run: Run, one: Attribution) -> dict[str, Any]:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ktbench.report.conditions import machine_sentence
-from ktbench.report.data import csv_of, json_of
+from ktbench.report.data import csv_of, ends_of, json_of
 from ktbench.report.health import controls_sentence
 from ktbench.report.markdown import grid
 from ktbench.report.table import Column, cells_of, notes_of
 from ktbench.report.template import render, sentences
-from ktbench.report.text import DASH, change_text, dashed, flips_text, interval, p_text, ratio
+from ktbench.report.text import DASH, change_text, counted, dashed, extremes, flips_text, interval, p_text, ratio
 from ktbench.results import Run
 from ktbench.results.between_runs import RunSpeedup, are_of_different_machines, software_changes
 from ktbench.results.comparison import ComparedAnswers, ComparedCell, Comparison
-from ktbench.results.intervals import Interval, is_exact
+from ktbench.results.intervals import is_exact
 from ktbench.results.row import Row, measured
 from ktbench.results.run import each_machine, facts_of
 from ktbench.results.scores import Change
@@ -33,71 +34,56 @@ def conditions(comparison: Comparison) -> tuple[str, ...]:
     here = any(measured([cell.before]) for cell in comparison.cells)
     return sentences(
         "comparison_methods.txt.j2",
-        origins=[_origin(run) for run in runs],
+        runs=[(run.folder, run.header, facts_of(run)) for run in runs],
         tolerance=comparison.tolerance,
         methods={cell.held.method for cell in comparison.cells if cell.held and cell.held.speedup},
         machines=dict.fromkeys(machine_sentence(facts) for run in runs if here for facts in each_machine(run)),
     )
 
 
-def warnings(comparison: Comparison) -> Iterator[str]:
+def warnings(comparison: Comparison) -> tuple[str, ...]:
     """Changes of the machine and the software between the runs, and what noise alone did in either."""
-    yield from _machine_moved(comparison)
-    for name, rows in (("A", comparison.before_rows), ("B", comparison.after_rows)):
-        yield from (f"In {name}: {said}" for said in _noise(rows))
-    if changed := list(software_changes(comparison.before, comparison.after)):
-        yield f"The software is not the same: {'; '.join(changed)}."
-    if are_of_different_machines(comparison.before, comparison.after):
-        yield "A and B are of different machines: a ratio does not show the effect of the code alone."
-    there, here = comparison.before.header, comparison.after.header
-    if there.code_id == here.code_id and comparison.before.records != comparison.after.records:
-        yield f"A and B ran the same code ({here.code_id}): what differs between them is not the code."
+    before, after = comparison.before, comparison.after
+    return sentences(
+        "comparison_warnings.txt.j2",
+        moved=list(_machine_moved(comparison)),
+        noise={"A": _noise(comparison.before_rows), "B": _noise(comparison.after_rows)},
+        software=list(software_changes(before, after)),
+        is_elsewhere=are_of_different_machines(before, after),
+        same_code=after.header.code_id if before.header.code_id == after.header.code_id else "",
+        is_same_run=before.records == after.records,
+    )
 
 
 def summary(comparison: Comparison) -> str:
     """`1 faster, 0 slower, 3 same, 1 unsure of 5 cells timed in both`."""
     counts = comparison.verdicts
     order = (Verdict.FASTER, Verdict.SLOWER, Verdict.SAME, Verdict.UNSURE)
-    total = counts.total()
-    cells = "cell" if total == 1 else "cells"
-    return f"{', '.join(f'{counts[one]} {one}' for one in order)} of {total} {cells} timed in both"
+    return f"{', '.join(f'{counts[one]} {one}' for one in order)} of {counted(counts.total(), 'cell')} timed in both"
 
 
-def _origin(run: Run) -> str:
-    facts, header = facts_of(run), run.header
-    commit = str(facts.get("commit") or "")[:12]
-    words = [
-        str(run.folder),
-        f"commit {commit}{' with changes' if facts.get('dirty') else ''}" if commit else "commit not known",
-        f"code {header.code_id}",
-        f"begun {header.created}",
-    ]
-    return ", ".join(words)
-
-
-def _machine_moved(comparison: Comparison) -> Iterator[str]:
-    """Where the roofs next to the turns differ by more than a comparison tolerates."""
+def _machine_moved(comparison: Comparison) -> Iterator[dict[str, Any]]:
+    """Where the roofs next to the trials differ by more than a comparison tolerates."""
     found = [cell.roof for cell in comparison.cells if cell.roof and not cell.after.simulated]
-    for limit in ("read", "arithmetic"):
-        ratios = [roof.ratio for roof in found if roof.limit == limit and roof.is_beyond(comparison.tolerance)]
-        for word, moved in (("slower", [r for r in ratios if r < 1]), ("faster", [r for r in ratios if r > 1])):
-            if moved:
-                ends = " to ".join(dict.fromkeys(f"{ratio:.2f}×" for ratio in (min(moved), max(moved))))
-                cells = f"{len(moved)} of {len(found)} cells"
-                yield f"The machine itself was {word} in B: its {limit} roof next to {cells} is {ends} that in A."
+    beyond = [roof for roof in found if roof.is_beyond(comparison.tolerance)]
+    for limit, word in product(("read", "arithmetic"), ("slower", "faster")):
+        ratios = [one.ratio for one in beyond if one.limit == limit and (one.ratio < 1) == (word == "slower")]
+        if ratios:
+            ends = dict.fromkeys(f"{ratio:.2f}×" for ratio in extremes(ratios))
+            yield {"limit": limit, "word": word, "cells": len(ratios), "all": len(found), "ends": ends}
 
 
-def _noise(rows: Sequence[Row]) -> Iterator[str]:
+def _noise(rows: Sequence[Row]) -> Iterable[str]:
     """What the control of each part showed."""
     parts = dict.fromkeys(row.part for row in rows)
     found = (controls_sentence([row for row in rows if row.part == part]) for part in parts)
-    yield from dict.fromkeys(filter(None, found))
+    return dict.fromkeys(filter(None, found))
 
 
 def comparison_csv(comparison: Comparison) -> str:
     """One line for each cell of either run, `side` names it; times in seconds, empty where a value is missing."""
     blank = dict.fromkeys(_FIELDS)
-    lines = [blank | _cell(cell) for cell in comparison.cells]
+    lines = [_cell(cell) for cell in comparison.cells]
     for side, names in (("A", comparison.only_before), ("B", comparison.only_after)):
         lines += [blank | {"cell": name, "side": side, "why": f"only in {side}"} for name in names]
     return csv_of(lines)
@@ -115,18 +101,14 @@ def comparison_json(comparison: Comparison) -> str:
         "only_in_a": comparison.only_before,
         "only_in_b": comparison.only_after,
         "answers": [to_plain(one) for one in comparison.answers],
-        "warnings": [*warnings(comparison)],
+        "warnings": warnings(comparison),
         "conditions": conditions(comparison),
     }
     return json_of(content)
 
 
 _FIELDS = (
-    "cell",
-    "side",
-    "role",
-    "spec_id",
-    "provenance",
+    *("cell", "side", "role", "spec_id", "provenance"),
     *(f"{side}_{what}" for side in "ab" for what in ("outcome", "step_s", "turns")),
     *("speedup_low", "speedup", "speedup_high", "coverage", "method", "verdict"),
     *("roof_ratio", "roof_limit", "why"),
@@ -135,15 +117,18 @@ _FIELDS = (
 
 def _cell(cell: ComparedCell) -> dict[str, Any]:
     held, roof = cell.held, cell.roof
+    speedup = held.speedup if held else None
+    trials = held.trials if held else (None, None)
     return {
         "cell": cell.name,
         "side": "both",
         "role": cell.after.role,
         "spec_id": cell.after.spec_id,
         "provenance": cell.after.provenance or cell.before.provenance,
-        **_side("a", cell.before, held.trials[0] if held else None),
-        **_side("b", cell.after, held.trials[1] if held else None),
-        **_speedup(held.speedup if held else None),
+        **_side("a", cell.before, trials[0]),
+        **_side("b", cell.after, trials[1]),
+        **ends_of("speedup", speedup),
+        "coverage": None if speedup is None or is_exact(speedup) else speedup.coverage,
         "method": held and held.method,
         "verdict": cell.verdict if held else None,
         "roof_ratio": roof and roof.ratio,
@@ -152,20 +137,9 @@ def _cell(cell: ComparedCell) -> dict[str, Any]:
     }
 
 
-def _side(name: str, row: Row, turns: int | None) -> dict[str, Any]:
-    return {
-        f"{name}_outcome": row.outcome,
-        f"{name}_step_s": row.step_s and row.step_s.mid,
-        f"{name}_turns": turns,
-    }
-
-
-def _speedup(value: Interval | None) -> dict[str, float | None]:
-    """The ends of the interval are empty where it has none."""
-    if value is None:
-        return dict.fromkeys(("speedup_low", "speedup", "speedup_high", "coverage"))
-    ends = (None, None, None) if is_exact(value) else (value.low, value.high, value.coverage)
-    return {"speedup_low": ends[0], "speedup": value.mid, "speedup_high": ends[1], "coverage": ends[2]}
+def _side(name: str, row: Row, trials: int | None) -> dict[str, Any]:
+    time = row.step_s and row.step_s.mid
+    return {f"{name}_outcome": row.outcome, f"{name}_step_s": time, f"{name}_turns": trials}
 
 
 def _run(run: Run) -> dict[str, Any]:
@@ -189,7 +163,7 @@ def comparison_markdown(comparison: Comparison) -> str:
         only_before=comparison.only_before,
         only_after=comparison.only_after,
         notes=notes_of(_reasons(comparison)),
-        warnings=[*warnings(comparison)],
+        warnings=warnings(comparison),
         conditions=conditions(comparison),
     )
     return f"{text.rstrip()}\n"
@@ -224,31 +198,28 @@ def _of_change(write: Callable[[Change], str]) -> Callable[[ComparedAnswers], st
 
 
 _CELLS: tuple[Column[ComparedCell], ...] = (
-    Column(heading="cell", write=lambda cell: cell.name, numeric=False),
-    Column(heading="A (ms/step)", write=lambda cell: _time(cell.before)),
-    Column(heading="B (ms/step)", write=lambda cell: _time(cell.after)),
-    Column(heading="B over A", write=_of_held(lambda _, held: dashed(held.speedup, ratio))),
+    Column("cell", lambda cell: cell.name, numeric=False),
+    Column("A (ms/step)", lambda cell: _time(cell.before)),
+    Column("B (ms/step)", lambda cell: _time(cell.after)),
+    Column("B over A", _of_held(lambda _, held: dashed(held.speedup, ratio))),
     Column(
-        heading="verdict",
-        write=_of_held(lambda cell, _: f"{cell.verdict}{' (machine too)' if cell.machine_too else ''}"),
+        "verdict",
+        _of_held(lambda cell, _: f"{cell.verdict}{' (machine too)' if cell.machine_too else ''}"),
         numeric=False,
     ),
-    Column(
-        heading="roof, B over A",
-        write=lambda cell: dashed(cell.roof, lambda roof: f"{roof.ratio:.2f} ({roof.limit})"),
-    ),
-    Column(heading="turns A, B", write=_of_held(lambda _, held: f"{held.trials[0]}, {held.trials[1]}")),
-    Column(heading="provenance", write=_provenance, numeric=False),
+    Column("roof, B over A", lambda cell: dashed(cell.roof, lambda roof: f"{roof.ratio:.2f} ({roof.limit})")),
+    Column("trials A, B", _of_held(lambda _, held: f"{held.trials[0]}, {held.trials[1]}")),
+    Column("provenance", _provenance, numeric=False),
 )
 _ANSWERS: tuple[Column[ComparedAnswers], ...] = (
-    Column(heading="cell", write=lambda one: one.name, numeric=False),
-    Column(heading="subject", write=lambda one: one.subject, numeric=False),
-    Column(heading="questions", write=lambda one: str(one.questions)),
-    Column(heading="A (%)", write=_of_change(lambda change: f"{100 * change.base:.1f}")),
-    Column(heading="B - A (points)", write=_of_change(lambda change: change_text(change.difference))),
-    Column(heading="flips", write=_of_change(flips_text)),
-    Column(heading="p", write=_of_change(p_text)),
-    Column(heading="verdict", write=_of_change(lambda change: str(change.verdict)), numeric=False),
+    Column("cell", lambda one: one.name, numeric=False),
+    Column("subject", lambda one: one.subject, numeric=False),
+    Column("questions", lambda one: str(one.questions)),
+    Column("A (%)", _of_change(lambda change: f"{100 * change.base:.1f}")),
+    Column("B - A (points)", _of_change(lambda change: change_text(change.difference))),
+    Column("flips", _of_change(flips_text)),
+    Column("p", _of_change(p_text)),
+    Column("verdict", _of_change(lambda change: str(change.verdict)), numeric=False),
 )
 
 
@@ -258,7 +229,11 @@ def write_comparison(comparison: Comparison) -> list[Path]:
     Raises RequestError where nothing can be written there.
     """
     folder, name = comparison.after.folder / "report", f"compare-{comparison.before.folder.name}"
-    texts = {folder / f"{name}.{ending}": text(comparison) for ending, text in _TEXTS.items()}
+    texts = {
+        folder / f"{name}.md": comparison_markdown(comparison),
+        folder / f"{name}.csv": comparison_csv(comparison),
+        folder / f"{name}.json": comparison_json(comparison),
+    }
     try:
         folder.mkdir(exist_ok=True)
         for path, text in texts.items():
@@ -266,10 +241,3 @@ def write_comparison(comparison: Comparison) -> list[Path]:
     except OSError as error:
         raise RequestError(f"compare: nothing can be written to {folder}: {error.strerror}") from None
     return [*texts]
-
-
-_TEXTS: Mapping[str, Callable[[Comparison], str]] = {
-    "md": comparison_markdown,
-    "csv": comparison_csv,
-    "json": comparison_json,
-}

@@ -12,13 +12,36 @@ from ktbench.report.markdown import page_of_tables
 from ktbench.report.paper_table import paper_table
 from ktbench.report.speed_table import table_of
 from ktbench.report.table import Table, named
+from ktbench.report.text import DASH
 from ktbench.results import Run
 from ktbench.results.accuracy import AccuracyRow, accuracy_rows
 from ktbench.results.attribution import ATTRIBUTED, Attribution, attributions_of
-from ktbench.results.paper import PaperLine, paper_lines
+from ktbench.results.paper import PaperLine, error_summary, paper_lines
 from ktbench.results.row import Row
 from ktbench.results.rows import rows_of
 from ktbench.results.run import parts_of, the_part
+
+# Which columns of the overview hold numbers.
+NUMERIC = (False, *[True] * 6)
+
+
+def overview(papers: Sequence[Document]) -> Iterator[tuple[str, ...]]:
+    """Headings, then cells: a row for each part, and where there are several one for all; repeats count once."""
+    yield "part", "published", "simulated", "median error (%)", "90 % within (%)", "largest (%)", "bias (%)"
+    for paper in papers:
+        yield _row(paper.table.title, paper.lines)
+    if len(papers) > 1:
+        yield _row("all parts", [line for paper in papers for line in paper.lines])
+
+
+def _row(title: str, lines: Sequence[PaperLine]) -> tuple[str, ...]:
+    published = str(len({line.id for line in lines if line.id}))
+    errors = error_summary(lines)
+    if errors is None:
+        return (title, published, *[DASH] * 5)
+    sizes = (errors.median, errors.p90, errors.largest)
+    return (title, published, str(errors.n), *(f"{100 * size:.1f}" for size in sizes), f"{100 * errors.bias:+.1f}")
+
 
 if TYPE_CHECKING:
     from ktbench.report.figures.sheet import Sheet

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from ktbench.report.documents import Document, titles_of
 from ktbench.report.latex import figure_lines, short_table_lines, text_lines
 from ktbench.report.markdown import common_to
-from ktbench.report.table import Table
-from ktbench.report.text import DASH
+from ktbench.report.text import DASH, extremes
 from ktbench.results import Run
 from ktbench.results.intervals import CONFIDENCE
 
@@ -38,7 +36,7 @@ def write_paper_bundle(folder: Path, run: Run, documents: Sequence[Document]) ->
     lines = [*_head(run)]
     for document in documents:
         lines.append(rf"\input{{{_WHERE}/{document.name}}}")
-        yield _write(folder / f"{document.name}.tex", short_table_lines(short(document.table)))
+        yield _write(folder / f"{document.name}.tex", short_table_lines(document.table.short()))
         if document.has_figure:
             figure = document.draw()
             lines += figure_lines(f"{_WHERE}/{document.table.figure_name}.pdf", _caption(document, figure.caption))
@@ -61,25 +59,12 @@ def _caption(document: Document, sentences: Sequence[str]) -> str:
     return " ".join([*(one for one in sentences if one not in of_all), origin_sentence(document)])
 
 
-def short(table: Table) -> Table:
-    """A table of its key columns; all of them where none is."""
-    kept = [number for number, column in enumerate(table.columns) if column.key]
-    if not kept:
-        return table
-    return replace(
-        table,
-        columns=tuple(table.columns[number] for number in kept),
-        cells=tuple(tuple(line[number] for number in kept) for line in table.cells),
-        control_cells=tuple(tuple(line[number] for number in kept) for line in table.control_cells),
-    )
-
-
 def _conditions(documents: Sequence[Document]) -> Iterator[str]:
-    """What no caption has room for: what all documents say, of each the rest, why cells are empty, its commands."""
-    said = [(*one.table.conditions, *one.table.methods) for one in documents]
-    if common := common_to(said):
+    """What no caption has room for: sentences of all documents, those of each, why cells are empty, its commands."""
+    texts = [(*one.table.conditions, *one.table.methods) for one in documents]
+    if common := common_to(texts):
         yield from text_lines("Conditions.", common)
-    for document, title, mine in zip(documents, titles_of(documents), said, strict=True):
+    for document, title, mine in zip(documents, titles_of(documents), texts, strict=True):
         own = [sentence for sentence in mine if sentence not in common]
         notes = [f"{note}." for note in (*document.table.notes, *document.table.remarks)]
         if own or notes:
@@ -89,8 +74,8 @@ def _conditions(documents: Sequence[Document]) -> Iterator[str]:
 
 def origin_sentence(document: Document) -> str:
     """How many rounds stand behind a figure, what its intervals are, and where its numbers are from."""
-    counts = sorted({row.rounds for row in document.rows if row.timed and not row.simulated})
-    rounds = f" over {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} rounds" if counts else ""
+    counts = extremes(row.rounds for row in document.rows if row.timed and not row.simulated)
+    rounds = f" over {' to '.join(map(str, counts))} rounds" if counts else ""
     spread = f" Intervals hold the median{rounds} with at least {CONFIDENCE:.0%}." if counts else ""
     header = document.run.header
     return f"Numbers: {' and '.join(document.origins) or DASH}.{spread} Run {header.run}, code {header.code_id}."

@@ -109,7 +109,7 @@ def _fields(line: PaperLine) -> dict[str, Any]:
 def _columns(lines: Sequence[PaperLine]) -> Iterator[Column[PaperLine]]:
     metrics = {line.metric for line in lines}
     unit = f" ({metrics.pop()})" if len(metrics) == 1 else ""
-    yield Column(heading="arm", write=lambda line: line.arm or DASH, numeric=False)
+    yield Column("arm", lambda line: line.arm or DASH, numeric=False)
     for name in ("machine", "model", "precision", "phase"):
         yield _shared(name, _text(name))
     yield _shared(_tokens_heading(lines), lambda line: _plain(line.tokens), numeric=True)
@@ -119,12 +119,12 @@ def _columns(lines: Sequence[PaperLine]) -> Iterator[Column[PaperLine]]:
     if not unit:
         yield _shared("unit", lambda line: line.metric)
     for heading, write in _VALUES.items():
-        yield Column(heading=heading if heading == "error (%)" else heading + unit, write=write)
+        yield Column(heading if heading == "error (%)" else heading + unit, write)
 
 
 def _shared(heading: str, write: Callable[[PaperLine], str], *, numeric: bool = False) -> Column[PaperLine]:
     """A column that becomes a condition where all lines read the same."""
-    return Column(heading=heading, write=write, movable=True, with_dashes=True, numeric=numeric)
+    return Column(heading, write, movable=True, with_dashes=True, numeric=numeric)
 
 
 def _text(name: str) -> Callable[[PaperLine], str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from ktbench.report.conditions import MARK, UNPROVEN, conditions_of, kl_text, top1_text
-from ktbench.report.health import in_gib, turn_warnings
+from ktbench.report.health import turn_warnings
 from ktbench.report.methods import figure_caption, methods_of
 from ktbench.report.table import Column, Table, build_table, notes_of, setting_columns
-from ktbench.report.text import DASH, dashed, interval, number, percent, rate, ratio, unit_of
+from ktbench.report.text import DASH, dashed, in_gib, interval, number, percent, rate, ratio, unit_of
 from ktbench.results import Run
 from ktbench.results.intervals import Interval
 from ktbench.results.row import Row, groups_of, place
@@ -51,38 +51,30 @@ def table_of(run: Run, rows: Sequence[Row]) -> Table:
 def columns(settings: Sequence[str], rows: Sequence[Row]) -> tuple[RowColumn, ...]:
     """All columns of a table of `rows`, with one for each setting that varies."""
     return (
-        Column(heading="arm", write=lambda row: row.shown, numeric=False, key=True),
+        Column("arm", lambda row: row.shown, numeric=False, key=True),
         *setting_columns(settings, lambda row: row.settings, key=True),
-        Column(
-            heading="outcome",
-            write=lambda row: str(row.outcome or "not measured"),
-            movable=True,
-            numeric=False,
-            key=True,
-        ),
+        Column("outcome", lambda row: str(row.outcome or "not measured"), movable=True, numeric=False, key=True),
         *(_layer_speed(rows) if rows[0].is_layer else _model_speed(rows)),
         *_ROLES,
         *_ENERGY,
         *_peak(rows),
-        Column(heading="evidence (counter/step)", write=lambda row: row.evidence or DASH, numeric=False),
-        Column(heading="error (relative)", write=lambda row: dashed(row.error, "{:.1e}".format)),
+        Column("evidence (counter/step)", lambda row: row.evidence or DASH, numeric=False),
+        Column("error (relative)", lambda row: dashed(row.error, "{:.1e}".format)),
         *_ANSWERS,
-        Column(heading="rounds", write=lambda row: _count(row, row.rounds), movable=True),
-        Column(heading="samples", write=lambda row: _count(row, row.samples), movable=True),
-        Column(heading="provenance", write=lambda row: row.provenance or DASH, movable=True, numeric=False),
+        Column("rounds", lambda row: _count(row, row.rounds), movable=True),
+        Column("samples", lambda row: _count(row, row.samples), movable=True),
+        Column("provenance", lambda row: row.provenance or DASH, movable=True, numeric=False),
     )
 
 
 def _model_speed(rows: Sequence[Row]) -> tuple[RowColumn, ...]:
     return (
-        Column(heading="time (ms/step)", write=_milliseconds, key=True),
-        Column(heading="speed (tokens/s)", write=lambda row: dashed(row.tokens_per_s, interval), key=True),
+        Column("time (ms/step)", _milliseconds, key=True),
+        Column("speed (tokens/s)", lambda row: dashed(row.tokens_per_s, interval), key=True),
         *_COMPARED,
         _READ,
         _arithmetic(rows),
-        Column(
-            heading="of roof (%)", write=lambda row: dashed(row.roof, lambda r: number(r.share.mid * 100, 2)), key=True
-        ),
+        Column("of roof (%)", lambda row: dashed(row.roof, lambda r: number(r.share.mid * 100, 2)), key=True),
         _LIMIT,
     )
 
@@ -90,10 +82,10 @@ def _model_speed(rows: Sequence[Row]) -> tuple[RowColumn, ...]:
 def _layer_speed(rows: Sequence[Row]) -> tuple[RowColumn, ...]:
     """The arithmetic of a kernel comes first; tokens per second of a single layer mean nothing."""
     return (
-        Column(heading="time (ms/layer)", write=_milliseconds, key=True),
+        Column("time (ms/layer)", _milliseconds, key=True),
         _arithmetic(rows),
         _READ,
-        Column(heading="of roof (%)", write=lambda row: dashed(row.roof, lambda r: percent(r.share)), key=True),
+        Column("of roof (%)", lambda row: dashed(row.roof, lambda r: percent(r.share)), key=True),
         _LIMIT,
         *_COMPARED,
     )
@@ -107,11 +99,8 @@ def _arithmetic(rows: Sequence[Row]) -> RowColumn:
     """Integer operations are no FLOPS: where a table has both each cell names its unit."""
     units = sorted({unit_of(row.spec.dtype) for row in rows})
     if len(units) == 1:
-        return Column(heading=f"arithmetic ({units[0]})", write=lambda row: _scaled(row.flops_per_s, 1e-12))
-    return Column(
-        heading="arithmetic (TFLOPS, TOPS)",
-        write=lambda row: dashed(row.flops_per_s, lambda f: rate(f, row.spec.dtype)),
-    )
+        return Column(f"arithmetic ({units[0]})", lambda row: _scaled(row.flops_per_s, 1e-12))
+    return Column("arithmetic (TFLOPS, TOPS)", lambda row: dashed(row.flops_per_s, lambda f: rate(f, row.spec.dtype)))
 
 
 def _scaled(value: float | None, scale: float, digits: int = 3) -> str:
@@ -145,7 +134,7 @@ def _peak(rows: Sequence[Row]) -> tuple[RowColumn, ...]:
     peaks = [row.peak for row in rows if row.peak]
     if not peaks or are_alike(peaks):
         return ()
-    return (Column(heading="peak memory (GiB)", write=lambda row: dashed(row.peak, lambda p: in_gib(p.process_bytes))),)
+    return (Column("peak memory (GiB)", lambda row: dashed(row.peak, lambda p: in_gib(p.process_bytes))),)
 
 
 def _limit(row: Row) -> str:
@@ -158,29 +147,27 @@ def _count(row: Row, value: int) -> str:
     return str(value) if value and not row.simulated else DASH
 
 
-_READ = RowColumn(heading="weights read (GB/s)", write=lambda row: _scaled(row.read_bytes_per_s, 1e-9))
-_LIMIT = RowColumn(heading="nearer roof", write=_limit, movable=True, numeric=False)
+_READ = RowColumn("weights read (GB/s)", lambda row: _scaled(row.read_bytes_per_s, 1e-9))
+_LIMIT = RowColumn("nearer roof", _limit, movable=True, numeric=False)
 _ROLES = (
-    RowColumn(heading="host busy (%)", write=_busy(lambda roles: roles.host_busy)),
-    RowColumn(heading="device busy (%)", write=_busy(lambda roles: roles.device_busy)),
-    RowColumn(heading="overlap (%)", write=_busy(lambda roles: roles.overlap)),
+    RowColumn("host busy (%)", _busy(lambda roles: roles.host_busy)),
+    RowColumn("device busy (%)", _busy(lambda roles: roles.device_busy)),
+    RowColumn("overlap (%)", _busy(lambda roles: roles.overlap)),
 )
 _ENERGY = (
     RowColumn(
-        heading="energy (J/token)",
-        write=lambda row: dashed(row.energy, lambda energy: interval(energy.joules_per_token)),
-        key=True,
+        "energy (J/token)", lambda row: dashed(row.energy, lambda energy: interval(energy.joules_per_token)), key=True
     ),
-    RowColumn(heading="power (W)", write=lambda row: dashed(row.energy, lambda energy: number(energy.watts.mid, 3))),
+    RowColumn("power (W)", lambda row: dashed(row.energy, lambda energy: number(energy.watts.mid, 3))),
 )
 _ANSWERS = (
-    RowColumn(heading="top-1 agreement (%)", write=top1_text, key=True),
-    RowColumn(heading="KL (nats)", write=kl_text, key=True),
+    RowColumn("top-1 agreement (%)", top1_text, key=True),
+    RowColumn("KL (nats)", kl_text, key=True),
 )
 _COMPARED = (
-    RowColumn(heading="speed-up (×)", write=_speedup, key=True),
-    RowColumn(heading="verdict", write=_verdict, numeric=False),
-    RowColumn(heading="gain of the last feature (×)", write=_gain, numeric=False, blanks=(DASH, AS_SPEEDUP)),
+    RowColumn("speed-up (×)", _speedup, key=True),
+    RowColumn("verdict", _verdict, numeric=False),
+    RowColumn("gain of the last feature (×)", _gain, numeric=False, blanks=(DASH, AS_SPEEDUP)),
 )
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from ktbench.report.text import DASH
+from ktbench.report.text import DASH, names_by
 from ktbench.results import Run
 from ktbench.results.run import the_part
 from ktbench.results.settings import Setting, setting_text
@@ -15,7 +15,7 @@ from ktbench.spec.sweep import FigureKind
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True)  # with slots `Column[Row](...)` fails
+@dataclass(frozen=True)  # with slots `Column[Row](...)` fails
 class Column(Generic[T]):
     """A heading with its unit, and how a line reads below it.
 
@@ -26,6 +26,7 @@ class Column(Generic[T]):
 
     heading: str
     write: Callable[[T], str]
+    _: KW_ONLY
     movable: bool = False
     with_dashes: bool = False
     numeric: bool = True
@@ -78,14 +79,13 @@ class Table:
     def short(self) -> Table:
         """The table of its key columns; all of them where none is."""
         kept = [number for number, column in enumerate(self.columns) if column.key]
-        return self._of(kept) if kept else self
 
-    def _of(self, kept: Sequence[int]) -> Table:
         def only(lines: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]:
             return tuple(tuple(line[number] for number in kept) for line in lines)
 
         columns = tuple(self.columns[number] for number in kept)
-        return replace(self, columns=columns, cells=only(self.cells), control_cells=only(self.control_cells))
+        short = replace(self, columns=columns, cells=only(self.cells), control_cells=only(self.control_cells))
+        return short if kept else self
 
 
 def build_table(
@@ -117,10 +117,10 @@ def setting_columns(
 ) -> tuple[Column[T], ...]:
     """A column for each setting that varies between lines."""
 
-    def column(name: str) -> Column[T]:
-        return Column(heading=name, write=lambda line: setting_text(settings(line).get(name)), key=key)
+    def write(name: str) -> Callable[[T], str]:
+        return lambda line: setting_text(settings(line).get(name))
 
-    return tuple(map(column, keys))
+    return tuple(Column(name, write(name), key=key) for name in keys)
 
 
 def cells_of(columns: Sequence[Column[T]], lines: Iterable[T]) -> tuple[tuple[str, ...], ...]:
@@ -143,10 +143,7 @@ def split_columns(columns: Iterable[Column[T]], lines: Sequence[T]) -> tuple[tup
 
 def grouped(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """Of (name, sentence) each sentence once, with all names that it holds for: (`a; b`, sentence)."""
-    holders: dict[str, dict[str, None]] = {}
-    for name, sentence in pairs:
-        holders.setdefault(sentence, {})[name] = None
-    yield from (("; ".join(names), sentence) for sentence, names in holders.items())
+    yield from (("; ".join(names), sentence) for sentence, names in names_by(pairs).items())
 
 
 def notes_of(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from ktbench.report.text import counted, in_gib, number, ratio, span, unit_of
+
 if TYPE_CHECKING:
     from jinja2 import Environment
 
@@ -20,20 +22,39 @@ def render(name: str, **values: Any) -> str:
 
 def sentences(name: str, **values: Any) -> tuple[str, ...]:
     """The lines of a template that holds one sentence a line, empty ones left out."""
-    return tuple(line for line in map(str.strip, render(name, **values).splitlines()) if line)
+    return _lines(render(name, **values))
+
+
+def phrase(template: str, macro: str, **values: Any) -> str:
+    """What a macro of a template says, on one line; empty where it says nothing."""
+    return " ".join(_lines(getattr(_environment().get_template(template).module, macro)(**values)))
+
+
+def _lines(text: str) -> tuple[str, ...]:
+    return tuple(line for line in map(str.strip, text.splitlines()) if line)
 
 
 @cache
 def _environment() -> Environment:
     from jinja2 import Environment, FunctionLoader, StrictUndefined  # takes 50 ms to load
 
-    return Environment(
+    environment = Environment(
         loader=FunctionLoader(_source),
         autoescape=lambda name: name is not None and name.endswith(".html.j2"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters |= {
+        "comma_joined": lambda text: ", ".join(_lines(text)),
+        "counted": counted,
+        "gib": in_gib,
+        "number": number,
+        "ratio": ratio,
+        "unit_of": unit_of,
+    }
+    environment.globals["span"] = span
+    return environment
 
 
 def _source(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import floor, log10
 from typing import TypeVar
 
@@ -77,6 +77,31 @@ DASH = "—"
 
 
 T = TypeVar("T")
+K = TypeVar("K")
+
+
+def counted(count: int, word: str) -> str:
+    """`1 core`, `2 cores`."""
+    return f"{count} {word}{'' if count == 1 else 's'}"
+
+
+def in_gib(nbytes: int) -> str:
+    """`5.3`."""
+    return f"{nbytes / 2**30:.1f}"
+
+
+def names_by(pairs: Iterable[tuple[str, K]]) -> dict[K, list[str]]:
+    """Of (name, value) for each value all names that have it, each name once."""
+    found: dict[K, dict[str, None]] = {}
+    for name, value in pairs:
+        found.setdefault(value, {})[name] = None
+    return {value: [*names] for value, names in found.items()}
+
+
+def extremes(values: Iterable[float]) -> list[float]:
+    """The least and the most of some values, or the one that all are; nothing without values."""
+    found = {*values}
+    return sorted({min(found), max(found)}) if found else []
 
 
 def dashed(value: T | None, write: Callable[[T], str]) -> str:

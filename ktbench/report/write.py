@@ -15,32 +15,21 @@ from ktbench.report.paper_table import paper_csv_text
 from ktbench.results import Run
 from ktbench.spec.errors import RequestError
 
-# Of a table, of published numbers, whose CSV holds all that there is of them, and of answers.
-_TEXTS: Mapping[str, Callable[[Document], str]] = {
-    "md": lambda document: markdown(document.table),
-    "csv": lambda document: csv_text(document.run, document.rows),
-    "json": lambda document: json_text(document.run, document.rows, document.table),
-    "tex": lambda document: latex(document.table),
+# Of published numbers the CSV holds all that there is: they have no JSON.
+_CSV: Mapping[Kind, Callable[[Document], str]] = {
+    "table": lambda document: csv_text(document.run, document.rows),
+    "paper": lambda document: paper_csv_text(document.lines),
+    "accuracy": lambda document: accuracy_csv_text(document.run, document.answers),
+    "attribution": lambda document: attribution_csv_text(document.run, document.attributions),
 }
-_PAPER_TEXTS = {name: text for name, text in _TEXTS.items() if name != "json"} | {
-    "csv": lambda document: paper_csv_text(document.lines)
+_JSON: Mapping[Kind, Callable[[Document], str]] = {
+    "table": lambda document: json_text(document.run, document.rows, document.table),
+    "accuracy": lambda document: accuracy_json_text(document.run, document.answers, document.table),
+    "attribution": lambda document: attribution_json_text(document.run, document.attributions, document.table),
 }
-_ACCURACY_TEXTS = {
-    **_TEXTS,
-    "csv": lambda document: accuracy_csv_text(document.run, document.answers),
-    "json": lambda document: accuracy_json_text(document.run, document.answers, document.table),
-}
-_ATTRIBUTION_TEXTS = {
-    **_TEXTS,
-    "csv": lambda document: attribution_csv_text(document.run, document.attributions),
-    "json": lambda document: attribution_json_text(document.run, document.attributions, document.table),
-}
-_TEXTS_OF: Mapping[Kind, Mapping[str, Callable[[Document], str]]] = {
-    "table": _TEXTS,
-    "paper": _PAPER_TEXTS,
-    "accuracy": _ACCURACY_TEXTS,
-    "attribution": _ATTRIBUTION_TEXTS,
-}
+_MARKDOWN = dict.fromkeys(KINDS, lambda document: markdown(document.table))
+_LATEX = dict.fromkeys(KINDS, lambda document: latex(document.table))
+_TEXTS = {"md": _MARKDOWN, "csv": _CSV, "json": _JSON, "tex": _LATEX}
 _OF_SUITES = ("html", "pdf")  # a page of any run; of published numbers more than that
 FORMATS = (*_TEXTS, "figure", *_OF_SUITES)
 _ON_REQUEST = ("kit",)
@@ -75,7 +64,7 @@ def _written(folder: Path, run: Run, documents: Sequence[Document], name: str) -
     for document in documents:
         if name == "figure":
             yield from _figures(folder, document)
-        elif text := _TEXTS_OF[document.kind].get(name):
+        elif text := _TEXTS.get(name, {}).get(document.kind):
             yield _write(folder / f"{document.name}.{name}", text(document))
     if name == "html":
         from ktbench.report.web.page import page_html

@@ -74,7 +74,7 @@ def test_columns_name_the_reference_and_how_near_the_others_are(tmp_path: Path) 
     }
     assert column(found, KL)["llama.cpp"] == "0.041" and column(found, KL)["+v+d"] == "2.1e-03"
     (said,) = (sentence for sentence in found.conditions if sentence.startswith("Logits "))
-    assert "held against those of transformers grouped_mm at 32 positions" in said
+    assert "compared with those of transformers grouped_mm at 32 positions" in said
     assert "KL(reference ‖ row) by the natural logarithm" in said
     assert "Equal for all systems: token ids, context depth, layers, 16-bit key-value caches and cores." in (
         found.conditions
@@ -112,7 +112,7 @@ def test_a_system_alone_needs_no_proof_and_says_nothing_new(tmp_path: Path) -> N
 def test_a_layer_is_held_against_float32_which_is_proof_enough(tmp_path: Path) -> None:
     run = KERNELS.write(tmp_path)
     assert not any(one.unproven for one in rows_of(run))
-    assert any("each output is held against float32" in sentence for sentence in table(run).conditions)
+    assert any("each output is compared with float32" in sentence for sentence in table(run).conditions)
 
 
 def test_logits_stand_in_for_outputs_that_nobody_can_see(tmp_path: Path) -> None:

@@ -242,7 +242,7 @@ def test_orders_whose_cells_have_no_round_in_common_have_no_bar_and_say_why(tmp_
 
 def test_features_that_were_never_told_apart_have_no_interactions(tmp_path: Path) -> None:
     run = Store(arms=(FACTORIAL[0], FACTORIAL[1], FACTORIAL[3]), figure="interactions").write(tmp_path)
-    said = "no interactions: no two features were measured both, each and neither beside the same others"
+    said = "no interactions: no two features were both measured, each and neither beside the same others"
     assert said in shares_document(run).table.notes
 
 

@@ -1,4 +1,4 @@
-"""Two runs held against each other: which turns are compared, what is said of them, what is left to doubt."""
+"""Comparison of two runs: which trials are compared, what is reported of them, what remains in doubt."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_run_against_itself_is_the_same_whatever_its_noise(tmp_path: Path) -> 
     comparison = compare_runs(run, run)
     assert verdicts(comparison) == dict.fromkeys(("base", "+v", "+v+d", "base (A/A)"), Verdict.SAME)
     assert not comparison.is_worse
-    assert "the very same turns" in comparison_markdown(comparison)
+    assert "the very same trials" in comparison_markdown(comparison)
 
 
 def test_what_is_slower_faster_and_the_same_is_found(slowed: Comparison) -> None:

@@ -70,7 +70,7 @@ def described(run: Run, *facts: dict[str, Any]) -> Run:
 
 def test_a_run_that_recorded_nothing_has_no_new_sentence_and_no_new_column(run: Run) -> None:
     text = markdown(table(run))
-    assert not any(word in text for word in ("Warning", "Energy", "Peak memory", "Not to be read", "J/token"))
+    assert not any(word in text for word in ("Warning", "Energy", "Peak memory", "Not readable", "J/token"))
     assert lines(run)[0]["joules_per_token"] == lines(run)[0]["peak_memory_bytes"] == lines(run)[0]["disturbed"] == ""
     assert "energy: no energy meter was read during these steps" in lines(run)[0]["missing"]
 
@@ -106,7 +106,7 @@ def test_health_is_that_of_the_nodes_that_measured(run: Run) -> None:
         "Warning: transparent huge pages are off",
     ]
     assert {*machine_warnings(found)} <= {*warnings_of_run(found)}
-    assert unreadable_sentence(found) == "Not to be read here: heat (no counters)."
+    assert unreadable_sentence(found) == "Not readable here: heat (no counters)."
     (described,) = json.loads(json_text(found, rows_of(found), table(found)))["environments"]
     assert (described["env_id"], described["facts"]["governor"]) == ("abcdefabcdef", "powersave")
 
@@ -119,9 +119,9 @@ def test_a_planner_that_did_not_measure_is_neither_judged_nor_counted(run: Run) 
     assert machine_warnings(found) == ()
     assert warnings_of_run(found) == ()
     both = replace(found, records=(*run.records[:6], *node.records[6:]))
-    assert [one for one in warnings_of_run(both) if one.startswith("Turns")] == [
-        f"Turns ran 2 versions of the code: {MACHINE.code_id}, 0123456789ab.",
-        f"Turns ran on 2 machines: {MACHINE.env_id}, abcdefabcdef.",
+    assert [one for one in warnings_of_run(both) if one.startswith("Trials")] == [
+        f"Trials ran 2 versions of the code: {MACHINE.code_id}, 0123456789ab.",
+        f"Trials ran on 2 machines: {MACHINE.env_id}, abcdefabcdef.",
     ]
     assert any("governor powersave" in one for one in warnings_of_run(both))
 
@@ -134,16 +134,16 @@ def test_what_is_all_simulated_has_no_machine_to_distrust(run: Run) -> None:
 
 def test_what_cannot_be_read_is_said_once_for_each_reason(run: Run) -> None:
     found = described(run, {"missing": {"governor": "no cpufreq", "heat": "no counters", "clock": "no cpufreq"}})
-    assert unreadable_sentence(found) == "Not to be read here: governor, clock (no cpufreq); heat (no counters)."
+    assert unreadable_sentence(found) == "Not readable here: governor, clock (no cpufreq); heat (no counters)."
     assert unreadable_sentence(run) == ""
 
 
 def test_what_cannot_be_read_on_some_nodes_alone_names_them(run: Run) -> None:
     node = on_a_node(run, missing={"heat": "no counters"})
     both = replace(node, environments=(MACHINE, *node.environments), records=(*run.records[:6], *node.records[6:]))
-    assert unreadable_sentence(both) == "Not to be read on abcdefabcdef: heat (no counters)."
+    assert unreadable_sentence(both) == "Not readable on abcdefabcdef: heat (no counters)."
     alike = [replace(one, facts=one.facts | {"missing": {"heat": "no counters"}}) for one in both.environments]
-    assert unreadable_sentence(replace(both, environments=tuple(alike))) == "Not to be read here: heat (no counters)."
+    assert unreadable_sentence(replace(both, environments=tuple(alike))) == "Not readable here: heat (no counters)."
 
 
 def test_disturbed_turns_are_one_line_for_each_thing_with_the_cells_affected(run: Run) -> None:
@@ -152,9 +152,9 @@ def test_disturbed_turns_are_one_line_for_each_thing_with_the_cells_affected(run
     found = watched(run, **{"base": busy, "+v": stolen})
     notes = [note for note in table(found).notes if "at worst" in note]
     assert notes == [
-        "base in 6 of 6 turns — others' work: at worst, in 1.0 s of steps, 10.0% of the cpus' time went to other "
+        "base in 6 of 6 trials — others' work: at worst, in 1.0 s of steps, 10.0% of the cpus' time went to other "
         "programs; they took cores, caches and memory bandwidth",
-        "+v in 6 of 6 turns — stolen time: at worst, in 1.0 s of steps, 25.0% of the cpus' time was given to "
+        "+v in 6 of 6 trials — stolen time: at worst, in 1.0 s of steps, 25.0% of the cpus' time was given to "
         "other machines by the hypervisor; steps stopped while another machine ran",
     ]
     assert lines(found)[0]["disturbed"] == "others' work: rounds 0 1 2 3 4 5"
@@ -170,7 +170,7 @@ def test_an_arm_at_several_points_is_one_cell_with_all_its_turns(tmp_path: Path)
     records = tuple(replace(one, conduct=busy.get((one.cell, one.round), one.conduct)) for one in found.records)
     said = [doubt for doubt in warnings_of(rows_of(replace(found, records=records))) if "at worst" in doubt]
     assert len(said) == 1
-    assert said[0].startswith("base in 7 of 12 turns — others' work: at worst, in 1.0 s of steps, 50.0% of")
+    assert said[0].startswith("base in 7 of 12 trials — others' work: at worst, in 1.0 s of steps, 50.0% of")
 
 
 @pytest.mark.parametrize(
@@ -252,8 +252,8 @@ def test_rows_of_different_meters_are_named_and_rounds_of_different_meters_are_n
 def test_memory_is_said_once_where_it_is_the_same_and_a_column_where_not(run: Run) -> None:
     found = watched(run)
     said = (
-        "Peak memory of the worker during a turn: 5.0 GiB, by place at most node 0 4.0 GiB, node 1 1.0 GiB; 1.0 GiB of "
-        "it is the buffer that the read roof is sampled from."
+        "Peak memory of the worker during a trial: 5.0 GiB, by place at most node 0 4.0 GiB, node 1 1.0 GiB; 1.0 GiB "
+        "of it is the buffer that the read roof is sampled from."
     )
     assert said in table(found).conditions
     assert lines(found)[0]["peak_memory_by_place"] == f"node 0: {4 * GIB}; node 1: {GIB}"

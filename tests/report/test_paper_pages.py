@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.report.documents import Document, documents_of, page_of
+from ktbench.report.documents import Document, documents_of, overview, page_of
 from ktbench.report.paper_suite.html import html
-from ktbench.report.paper_suite.overview import overview
 from ktbench.report.paper_suite.pdf import write_pdf
 from ktbench.report.write import write_report
 from ktbench.results import Run, read_published
@@ -94,7 +93,7 @@ def test_the_page_says_every_number_and_escapes_what_it_says() -> None:
 
 
 def test_the_overview_counts_each_part_and_all_of_them() -> None:
-    first, second, every = overview(papers())
+    _, first, second, every = overview(papers())
     assert first == ("Decode & more", "21", "1", "2.2", "2.2", "2.2", "+2.2")
     assert second[:3] == ("Accuracy", "119", "—")
     assert every[:3] == ("all parts", "140", "1")

@@ -216,7 +216,8 @@ def test_what_a_layer_did_is_in_the_conditions(run: Run) -> None:
         "Model: the routed experts of one MoE layer of qwen3_30b_a3b, 64 experts of 2048×768, top-8 "
         "(synthetic weights, seed 0)."
     )
-    assert said[1] == "Workload: layer, 2 to 16 steps a turn, balanced routing to 8 experts, others every step, seed 0."
+    work = "Workload: layer, 2 to 16 steps a trial, balanced routing to 8 experts, others every step, seed 0."
+    assert said[1] == work
     assert "1 tokens per expert" in table(parts_of(run)[1]).conditions[1]
 
 

@@ -1,4 +1,4 @@
-"""Only turns with the cores in the same place are held against each other; what that leaves out is said."""
+"""Only trials with the cores in the same place are compared; what that leaves out is reported."""
 
 from __future__ import annotations
 
@@ -131,16 +131,16 @@ def test_a_known_place_is_not_compared_with_an_unknown_one(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("where", "said"),
     [
-        (lambda r: NEAR, "Cores: near in 36 turns (60 ns from core to core)."),
+        (lambda r: NEAR, "Cores: near in 36 trials (60 ns from core to core)."),
         (
             lambda r: {0: FAR, 1: MOVED, 2: (10.0, 11.0)}.get(r.round, NEAR),
-            "Cores: same core in 3 turns, near in 27, far in 3, moved in 3 (10 to 190 ns from core to core); "
-            "only turns with the cores in the same place are compared.",
+            "Cores: same core in 3 trials, near in 27, far in 3, moved in 3 (10 to 190 ns from core to core); "
+            "only trials with the cores in the same place are compared.",
         ),
         (
             lambda r: (None, None) if r.label == "+v" else NEAR,
-            "Cores: near in 24 turns, unknown in 12 (60 ns from core to core); "
-            "only turns with the cores in the same place are compared.",
+            "Cores: near in 24 trials, unknown in 12 (60 ns from core to core); "
+            "only trials with the cores in the same place are compared.",
         ),
     ],
 )
@@ -169,7 +169,7 @@ def test_a_roof_share_leaves_out_turns_that_moved_or_whose_roofs_disagree(tmp_pa
     assert share is not None and share.steady
     assert (share.share.n, share.left_out) == (7, 5)
     assert share.share.low == pytest.approx(0.5, rel=0.01)
-    assert any("leave out 15 of 36 turns" in sentence for sentence in table(run).methods)
+    assert any("leave out 15 of 36 trials" in sentence for sentence in table(run).methods)
 
 
 @pytest.mark.parametrize(("ratio", "left_out"), [(1.19, 0), (1.21, 6)])

@@ -27,12 +27,12 @@ from ktbench.results.speedups import Verdict
 from ktbench.spec.record import Agreement, Outcome
 from ktbench.spec.sweep import FigureKind
 from ktbench.spec.timeline import Span, Timeline
+from tests.report.drawn import texts
 from tests.report.layers import LayerPart, LayerStore
 from tests.report.peer_stores import PEERS
 from tests.report.role_stores import DEFERRAL
 from tests.report.simulated_runs import MACHINE, OTHER, simulated
 from tests.report.synthetic import NO_CUDA, Arm, Store
-from tests.report.test_figure import texts
 
 # Without noise and drift the first round of a measured arm takes what it is given.
 ARMS = (
@@ -135,7 +135,7 @@ def test_beside_measured_rows_a_column_tells_them_apart(tmp_path: Path) -> None:
     assert {cells[headings(run).index("machine")] for cells in table(run).cells} == {"here", "testbed"}
     assert "Machine: Intel(R) Xeon(R)" in said(run) and "Simulated on A machine for tests (testbed) by" in said(run)
     assert "medians over rounds" in said(run) and "Control (base against itself)" in said(run)
-    assert "Cores: near in 30 turns" in said(run) and "unknown" not in said(run)
+    assert "Cores: near in 30 trials" in said(run) and "unknown" not in said(run)
 
 
 def test_measured_and_simulated_rows_are_never_compared(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_agreement_of_measured_peers_is_still_told(tmp_path: Path) -> None:
     agreed = Agreement(against="+v", top1=1.0, kl_nats=0.0, positions=4)
     arms = (replace(ARMS[1], agreement=replace(agreed, against="")), Arm(label="llama.cpp", agreement=agreed))
     run = simulated(Store(arms=arms, rounds=6).write(tmp_path), beside=True)
-    assert "Logits are held against those of +v" in said(run)
+    assert "Logits are compared with those of +v" in said(run)
 
 
 @pytest.mark.parametrize("kind", ["bars", "roles", "depth"])

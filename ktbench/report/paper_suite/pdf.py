@@ -11,11 +11,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import PdfPages
 from matplotlib.figure import Figure
 
-from ktbench.report.documents import Document
+from ktbench.report.documents import NUMERIC, Document, overview
 from ktbench.report.figures.sheet import PAGE_IN, STYLE
 from ktbench.report.figures.text_metrics import wrapped
 from ktbench.report.markdown import grid, table_grid
-from ktbench.report.paper_suite.overview import HEADINGS, NUMERIC, overview
 from ktbench.results import Run
 
 _PAGE_IN = (8.27, 11.69)  # A4
@@ -35,34 +34,33 @@ def write_pdf(path: Path, run: Run, papers: Sequence[Document]) -> Path:
 
 
 def _sheets(run: Run, papers: Sequence[Document]) -> Iterator[Figure]:
-    cells = [HEADINGS, *overview(papers)]
     command = f"Made by: {' '.join(run.header.command)}"
-    yield from _Sheets(run.header.title).with_text([command]).with_table([*grid(cells, NUMERIC)]).done()
+    yield from _Sheets(run.header.title).with_text([command]).with_table(grid([*overview(papers)], NUMERIC)).pages
     for paper in papers:
         table = paper.table
-        said, lines = [*table.conditions, *table.notes], [*table_grid(table, table.cells)]
-        yield from _Sheets(table.title, paper.draw()).with_text(said).with_table(lines).done()
+        sheets = _Sheets(table.title, paper.draw()).with_text([*table.conditions, *table.notes])
+        yield from sheets.with_table(table_grid(table, table.cells)).pages
 
 
 class _Sheets:
-    """Pages of one part, filled from the top; a table that is longer goes on on further pages."""
+    """Pages of one part, filled from the top; longer tables continue on further pages."""
 
     def __init__(self, title: str, figure: Figure | None = None) -> None:
         self._title = title
-        self._pages: list[Figure] = []
+        self.pages: list[Figure] = []
         self._top = 0.0
         self._begin(figure)
 
     def _begin(self, figure: Figure | None = None) -> None:
         page = Figure(figsize=_PAGE_IN) if figure is None else figure
         FigureCanvasAgg(page)
-        tall = 0.0 if figure is None else figure.get_figheight()
-        head = _MARGIN_IN + _line_in(_TITLE_PT) + _GAP_IN
+        self.pages.append(page)
+        self._top = _MARGIN_IN + _line_in(_TITLE_PT) + _GAP_IN
         if figure is not None:
-            _repage(page, head)
-        self._pages.append(page)
+            tall = figure.get_figheight()
+            _repage(page, self._top)
+            self._top += tall + _GAP_IN
         self._write(self._title, _MARGIN_IN, _TITLE_PT, weight="bold")
-        self._top = head + (tall + _GAP_IN if tall else 0.0)
 
     def with_text(self, sentences: Sequence[str]) -> _Sheets:
         """Sentences, each a paragraph."""
@@ -80,10 +78,6 @@ class _Sheets:
             self._add(line, size, family="DejaVu Sans Mono")
         return self
 
-    def done(self) -> list[Figure]:
-        """The pages."""
-        return self._pages
-
     def _add(self, line: str, size_pt: float, **look: str) -> None:
         if self._top + _line_in(size_pt) > _PAGE_IN[1] - _MARGIN_IN:
             self._begin()
@@ -92,7 +86,7 @@ class _Sheets:
 
     def _write(self, text: str, top: float, size_pt: float, **look: Any) -> None:
         width, height = _PAGE_IN
-        self._pages[-1].text(_MARGIN_IN / width, 1 - top / height, text, fontsize=size_pt, va="top", **look)
+        self.pages[-1].text(_MARGIN_IN / width, 1 - top / height, text, fontsize=size_pt, va="top", **look)
 
 
 def _line_in(size_pt: float) -> float:

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
-from ktbench.report.documents import Document, titles_of
-from ktbench.report.paper_suite.overview import HEADINGS, overview
+from ktbench.report.documents import Document, overview, titles_of
 from ktbench.report.template import render
 from ktbench.report.web.origin import facts_by_machine, origin_of
 from ktbench.report.web.section import Figures, section_of
@@ -30,7 +29,7 @@ def page_html(run: Run, documents: Sequence[Document]) -> str:
         header=run.header,
         sections=sections,
         warnings=warnings_of_run(run),
-        overview=(HEADINGS, *overview(papers)) if papers else (),
+        overview=tuple(overview(papers)) if papers else (),
         origin=origin_of(run),
         machines=facts_by_machine(run),
         cards=index.cards,
