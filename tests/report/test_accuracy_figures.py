@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
-import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from matplotlib.text import Text
-from matplotlib.transforms import Bbox
 
 from ktbench.report.documents import documents_of
 from ktbench.results import Run
@@ -29,7 +25,14 @@ from tests.report.accuracy_stores import (
     deferring,
     skipping,
 )
-from tests.report.test_curves import caption
+from tests.report.drawn import (
+    assert_readable,
+    caption,
+    legend,
+    titles,
+    x_names,
+    y_names,
+)
 
 BROKEN = replace(BASE, label="+v+d deferral=3", ends={"math_1": (Outcome.CRASHED, "signal 9")})
 NOTHING = replace(BASE, ends={"": (Outcome.UNSUPPORTED, "no memory for it")})
@@ -61,42 +64,14 @@ def figures(runs: dict[str, Run]) -> dict[str, Figure]:
     return {name: documents_of(run)[0].draw() for name, run in runs.items()}
 
 
-def panels(figure: Figure) -> list[str]:
-    return [axes.get_title() for axes in figure.axes]
-
-
-def ticks(labels: Sequence[Text]) -> list[str]:
-    return [label.get_text() for label in labels]
-
-
-def boxes(sheet: Figure) -> Iterator[tuple[str, Bbox]]:
-    """What every text covers, in pixels."""
-    found = [*sheet.texts, *(text for legend in sheet.legends for text in legend.get_texts())]
-    for axes in (axes for axes in sheet.axes if axes.axison):
-        found += [*axes.texts, axes.title, axes.xaxis.label, axes.yaxis.label]
-        for axis in (axes.xaxis, axes.yaxis):
-            low, high = sorted(axis.get_view_interval())
-            found += [tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
-    yield from ((text.get_text(), text.get_window_extent()) for text in found if text.get_text())
-
-
 @pytest.mark.parametrize("name", STORES)
-def test_no_text_lies_over_another_or_leaves_the_page(figures: dict[str, Figure], name: str) -> None:
-    sheet = figures[name]
-    sheet.draw_without_rendering()
-    width, height = sheet.canvas.get_width_height()
-    found = list(boxes(sheet))
-    for text, box in found:
-        assert box.x0 >= 0 and box.x1 <= width and box.y0 >= 0 and box.y1 <= height, text
-    ends = np.array([box.extents for _, box in found])
-    wide = np.minimum(ends[:, None, 2:], ends[None, :, 2:]) - np.maximum(ends[:, None, :2], ends[None, :, :2])
-    over = np.argwhere(np.triu(wide.min(axis=2) > 2, k=1))
-    assert not len(over), [(found[one][0], found[other][0]) for one, other in over]
+def test_all_text_can_be_read(figures: dict[str, Figure], name: str) -> None:
+    assert_readable(figures[name])
 
 
 def test_the_heat_map_holds_scores_and_changes(runs: dict[str, Run], figures: dict[str, Figure]) -> None:
     figure, rows = figures["heat"], accuracy_rows(runs["heat"])
-    assert panels(figure)[:4] == [
+    assert titles(figure)[:4] == [
         "Deferral, measured (nano): relative change, %",
         "Skipping, measured (nano): relative change, %",
         "Deferral, published (deepseek_v3): relative change, %",
@@ -106,8 +81,8 @@ def test_the_heat_map_holds_scores_and_changes(runs: dict[str, Run], figures: di
     average = rows[0].result()
     assert average is not None and average.score is not None
     assert deferral.texts[6].get_text() == f"{100 * average.score.mid:.1f}"
-    assert ticks(deferral.get_xticklabels()) == ["score", "2", "3"]
-    assert ticks(skipped.get_xticklabels()) == ["score", "8"]
+    assert x_names(deferral) == ["score", "2", "3"]
+    assert x_names(skipped) == ["score", "8"]
     assert deferral.texts[-1].get_text() == "—"  # its average lacks a task
     lost = skipped.texts[-1]
     assert float(lost.get_text()) < -50 and lost.get_fontweight() == "bold"
@@ -120,13 +95,14 @@ def test_the_column_of_scores_holds_no_change(runs: dict[str, Run], figures: dic
     found = [axes.texts[2].get_text() for axes in figures["formats of heat"].axes[:4:2]]
     assert found == [f"{100 * score.mid:.1f}" for score in scores]
     (unchanged,) = (axes for axes in figures["no score"].axes if axes.get_title().startswith("Deferral"))
-    assert ticks(unchanged.get_xticklabels()) == ["2", "3"]
+    assert x_names(unchanged) == ["2", "3"]
 
 
 def test_the_curves_show_ours_and_the_published(figures: dict[str, Figure]) -> None:
     figure = figures["heat"]
-    legend = [text.get_text() for one in figure.legends for text in one.get_texts()]
-    assert legend == ["deferral", "skipping", "deferral, published (deepseek_v3)", "skipping, published (deepseek_v3)"]
+    assert legend(figure) == [
+        "deferral", "skipping", "deferral, published (deepseek_v3)", "skipping, published (deepseek_v3)",
+    ]  # fmt: skip
     assert "and as published of deepseek_v3; below" in caption(figure)
     whole, near = figure.axes[4:]
     assert whole.get_ylim()[0] < -80 < near.get_ylim()[0]
@@ -138,7 +114,7 @@ def test_dots_stand_at_scores_and_differences(runs: dict[str, Run], figures: dic
     figure, rows = figures["dots"], accuracy_rows(runs["dots"])
     scores, differences = figure.axes
     assert scores.get_xlabel() == "score, %" and differences.get_xlabel() == "difference, points"
-    assert ticks(scores.get_yticklabels()) == [
+    assert y_names(scores) == [
         "humaneval", "mbpp", "gsm8k", "strategyqa", "average",
     ]  # fmt: skip
     assert len(scores.containers) == 10 and len(differences.containers) == 5
@@ -148,7 +124,7 @@ def test_dots_stand_at_scores_and_differences(runs: dict[str, Run], figures: dic
 
 def test_of_many_arms_the_average_alone_is_drawn(figures: dict[str, Figure]) -> None:
     scores, differences = figures["many"].axes
-    assert ticks(scores.get_yticklabels()) == [cell.label for cell in STORES["many"].cells()]
+    assert y_names(scores) == [cell.label for cell in STORES["many"].cells()]
     assert len(scores.containers) == 18 and len(differences.containers) == 17
     assert "scores on average, and their paired difference to +v+d" in caption(figures["many"])
 
@@ -161,8 +137,8 @@ def test_one_arm_alone_has_no_differences(figures: dict[str, Figure]) -> None:
 
 def test_formats_are_a_grid(figures: dict[str, Figure]) -> None:
     scores, changes = figures["formats"].axes
-    assert ticks(scores.get_yticklabels()) == ["bf16", "int8", "int4_g32", "q8_0", "q4_0"]
-    assert ticks(changes.get_xticklabels()) == ["bf16", "int8", "int4_g32"]
+    assert y_names(scores) == ["bf16", "int8", "int4_g32", "q8_0", "q4_0"]
+    assert x_names(changes) == ["bf16", "int8", "int4_g32"]
     assert changes.texts[0].get_text() == "baseline"
     assert len(scores.texts) == len(changes.texts) == 15
 
@@ -172,8 +148,7 @@ def test_pareto_points_are_filled_and_all_are_numbered(figures: dict[str, Figure
     filled = [one for one in axes.containers if one.lines[0].get_markerfacecolor() != "white"]
     assert len(axes.containers) == 27 and 0 < len(filled) < 27
     assert sorted(text.get_text() for text in axes.texts) == sorted([*"012345678"] * 3)
-    legend = [text.get_text() for one in figure.legends for text in one.get_texts()]
-    assert legend == ["bf16", "int8", "int4_g32", "Pareto, filled", "numbers: deferral"]
+    assert legend(figure) == ["bf16", "int8", "int4_g32", "Pareto, filled", "numbers: deferral"]
 
 
 def test_cells_without_a_speed_are_named(figures: dict[str, Figure]) -> None:
@@ -182,7 +157,7 @@ def test_cells_without_a_speed_are_named(figures: dict[str, Figure]) -> None:
 
 def test_drift_has_a_panel_for_each_metric(figures: dict[str, Figure]) -> None:
     figure = figures["drift"]
-    assert panels(figure) == ["decode"] * 3 + ["prefill"] * 3
+    assert titles(figure) == ["decode"] * 3 + ["prefill"] * 3
     assert [axes.get_xlabel() for axes in figure.axes[:3]] == [
         "change of perplexity, %", "KL to the baseline, nats", "top-1 agreement, %",
     ]  # fmt: skip

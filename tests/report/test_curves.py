@@ -10,20 +10,14 @@ from statistics import median
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.text import Text
-from numpy.typing import NDArray
 
-from ktbench.report.figures.draw import draw_speeds
 from ktbench.report.figures.frame import decades
-from ktbench.report.speed_table import table_of
 from ktbench.report.write import write_report
-from ktbench.results import Run
 from ktbench.results.rows import rows_of
 from ktbench.spec.record import Outcome
+from tests.report.drawn import assert_readable, caption, curve, ink, legend, speed_figure, titles, x_names
 from tests.report.layers import (
     EXPERT_WEIGHTS,
     KERNELS,
@@ -68,60 +62,19 @@ STORES = {
 }
 
 
-def figure(run: Run) -> Figure:
-    rows = rows_of(run)
-    return draw_speeds(rows, table_of(run, rows))
-
-
-def texts(drawn: Figure) -> list[Text]:
-    found = [*drawn.texts, *(text for legend in drawn.legends for text in legend.get_texts())]
-    for axes in drawn.axes:
-        ticks = [*axes.get_xticklabels(), *axes.get_yticklabels()]
-        found += [*axes.texts, *ticks, axes.xaxis.label, axes.yaxis.label, axes.title]
-    return [text for text in found if text.get_text()]
-
-
-def ink(text: Text, drawn: Figure) -> NDArray[np.bool_]:
-    """The pixels that a text covers, drawn alone and without its halo."""
-    width, height = drawn.canvas.get_width_height()
-    renderer = RendererAgg(width, height, drawn.dpi)  # type: ignore[no-untyped-call]
-    text.set_path_effects([])
-    text.draw(renderer)
-    return np.asarray(renderer.buffer_rgba())[:, :, 3] > 0  # type: ignore[no-untyped-call]
-
-
-def caption(drawn: Figure) -> str:
-    return " ".join(text.get_text() for text in drawn.texts)
-
-
-def curve(axes: Axes, number: int) -> Line2D:
-    """A line with markers, in the order of drawing."""
-    return [container.lines[0] for container in axes.containers][number]  # type: ignore[attr-defined,no-any-return]
-
-
 def dashed(axes: Axes) -> list[Line2D]:
     return [line for line in axes.lines if line.get_linestyle() == "--"]
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_no_text_lies_over_another_or_leaves_the_page(tmp_path: Path, name: str) -> None:
-    drawn = figure(STORES[name].write(tmp_path))
-    drawn.canvas.draw()
-    width, height = drawn.canvas.get_width_height()
-    covered = np.zeros((height, width), dtype=bool)
-    for text in texts(drawn):
-        box = text.get_window_extent()
-        assert box.x0 >= 0 and box.x1 <= width and box.y0 >= 0 and box.y1 <= height, text.get_text()
-        mine = ink(text, drawn)
-        assert mine.any()
-        assert not (covered & mine).any(), f"{text.get_text()!r} lies over another text"
-        covered |= mine
+def test_all_text_can_be_read(tmp_path: Path, name: str) -> None:
+    assert_readable(speed_figure(STORES[name].write(tmp_path)))
 
 
 @pytest.mark.parametrize("name", ["kernels", "bf16", "without AMX", "few tokens, all"])
 def test_labels_cover_no_marker(tmp_path: Path, name: str) -> None:
     """Labels are drawn under curves, so one that a marker lies over could not be read."""
-    drawn = figure(STORES[name].write(tmp_path))
+    drawn = speed_figure(STORES[name].write(tmp_path))
     drawn.canvas.draw()
     for axes in drawn.axes:
         points = [xy for container in axes.containers for xy in container.lines[0].get_xydata()]  # type: ignore[attr-defined]
@@ -132,20 +85,20 @@ def test_labels_cover_no_marker(tmp_path: Path, name: str) -> None:
 
 
 def test_a_panel_for_each_precision_in_order(tmp_path: Path) -> None:
-    drawn = figure(STORES["kernels"].write(tmp_path))
-    assert [axes.get_title() for axes in drawn.axes] == [
+    drawn = speed_figure(STORES["kernels"].write(tmp_path))
+    assert titles(drawn) == [
         "bf16 weights (TFLOPS)",
         "int8 weights (TOPS)",
         "int4_g32 weights (TOPS)",
         "int4_g64 weights (TOPS)",
     ]
     assert len({axes.get_ylim() for axes in drawn.axes}) == len({axes.get_xlim() for axes in drawn.axes}) == 1
-    assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["base", "+v+d", "+m+d", "roof, measured"]
+    assert legend(drawn) == ["base", "+v+d", "+m+d", "roof, measured"]
 
 
 def test_points_are_operations_over_the_median_step(tmp_path: Path) -> None:
     run = STORES["kernels"].write(tmp_path)
-    line = curve(figure(run).axes[1], 0)
+    line = curve(speed_figure(run).axes[1], 0)
     cells = [cell for cell in run.header.cells if cell.label == "+v+d int8"]
     step_s = {
         cell.spec.tokens_per_expert: median(median(r.samples_s) for r in run.records if r.cell == cell.key)
@@ -160,7 +113,7 @@ def test_whiskers_are_the_interval(tmp_path: Path) -> None:
     run = STORES["loud"].write(tmp_path)
     row = next(row for row in rows_of(run) if row.label == "base" and row.spec.tokens_per_expert == 1)
     assert row.step_s is not None
-    _, _, (bars,) = figure(run).axes[0].containers[0].lines  # type: ignore[attr-defined]
+    _, _, (bars,) = speed_figure(run).axes[0].containers[0].lines  # type: ignore[attr-defined]
     (_, low), (_, high) = bars.get_segments()[0]
     flops = work_of(row.spec).flops
     assert (low, high) == pytest.approx((flops / row.step_s.high / 1e12, flops / row.step_s.low / 1e12))
@@ -169,7 +122,7 @@ def test_whiskers_are_the_interval(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("panel", "dtype", "stored"), [(0, "bf16", 2.0), (1, "int8", 1.0), (2, "int8", 0.5625)])
 def test_roofs_are_the_measured_peaks_and_the_read_slope(tmp_path: Path, panel: int, dtype: str, stored: float) -> None:
     """A token adds two operations for each weight, which has `stored` bytes: 25 GB/s allow 50 / stored GFLOPS."""
-    axes = figure(replace(STORES["kernels"], roof_noise=0.0).write(tmp_path)).axes[panel]
+    axes = speed_figure(replace(STORES["kernels"], roof_noise=0.0).write(tmp_path)).axes[panel]
     slope, *peaks = dashed(axes)
     xs, ys = slope.get_xdata(), slope.get_ydata()
     assert [y / x for x, y in zip(xs, ys, strict=True)] == pytest.approx([READ * 2 / stored / 1e12] * 2)
@@ -189,7 +142,7 @@ def test_the_band_reaches_from_the_least_to_the_most_sampled(tmp_path: Path) -> 
     roofs = [roof for record in run.records for roof in record.roofs]
     reads = [roof.read_bytes_per_s / 1e12 for roof in roofs]
     peaks = [roof.peak_flops / 1e12 for roof in roofs if roof.peak_flops and roof.peak_isa == "amx"]
-    axes = figure(run).axes[0]
+    axes = speed_figure(run).axes[0]
     corners = axes.collections[0].get_paths()[0].vertices
     left, right = axes.get_xlim()
     at_left = {round(y / x, 9) for x, y in corners if x == pytest.approx(left)}
@@ -199,7 +152,7 @@ def test_the_band_reaches_from_the_least_to_the_most_sampled(tmp_path: Path) -> 
 
 
 def test_base_is_a_thin_line_in_the_panels_of_other_precisions(tmp_path: Path) -> None:
-    bf16, int8, *_ = figure(STORES["kernels"].write(tmp_path)).axes
+    bf16, int8, *_ = speed_figure(STORES["kernels"].write(tmp_path)).axes
     base = curve(bf16, 0)
     (reference,) = (line for line in int8.lines if line.get_linestyle() == "-" and line.get_marker() == "None")
     assert list(reference.get_ydata()) == list(base.get_ydata())
@@ -209,9 +162,9 @@ def test_base_is_a_thin_line_in_the_panels_of_other_precisions(tmp_path: Path) -
 
 
 def test_x_ticks_are_the_tokens_measured(tmp_path: Path) -> None:
-    axes = figure(STORES["bf16"].write(tmp_path)).axes[0]
-    assert [text.get_text() for text in axes.get_xticklabels()] == [str(2**n) for n in range(11)]
-    narrow = figure(replace(STORES["kernels"], run="b").write(tmp_path)).axes[0]
+    axes = speed_figure(STORES["bf16"].write(tmp_path)).axes[0]
+    assert x_names(axes) == [str(2**n) for n in range(11)]
+    narrow = speed_figure(replace(STORES["kernels"], run="b").write(tmp_path)).axes[0]
     assert list(narrow.get_xticks()) == [2.0**n for n in range(11)]
     assert [text.get_text() for text in narrow.get_xticklabels() if text.get_text()] == [
         "1",
@@ -236,7 +189,7 @@ def test_decades_or_finer_where_those_are_few(low: float, high: float, shown: li
 
 
 def test_arms_that_did_not_run_are_named_with_their_reason(tmp_path: Path) -> None:
-    said = caption(figure(STORES["without AMX"].write(tmp_path)))
+    said = caption(speed_figure(STORES["without AMX"].write(tmp_path)))
     assert f"Not drawn: +m+d, +m+d int8, +m+d int4_g32 (UNSUPPORTED, {NO_AMX})." in said
 
 
@@ -250,35 +203,35 @@ def test_single_points_that_failed_are_named_by_their_tokens(tmp_path: Path) -> 
         why="layer 0: relative error 0.4",
         samples_s=(),
     )
-    drawn = figure(replace(run, records=(*run.records, failed)))
+    drawn = speed_figure(replace(run, records=(*run.records, failed)))
     assert "Not drawn: +v+d int8 at 16 (WRONG, layer 0: relative error 0.4)." in caption(drawn)
     assert list(curve(drawn.axes[1], 0).get_xdata()) == [1, 4, 64, 256]
 
 
 def test_a_noisy_point_is_ringed(tmp_path: Path) -> None:
     arms = (KERNELS[0], replace(KERNELS[1], noise=0.3))
-    drawn = figure(part(arms=arms, tokens=(1, 4)).write(tmp_path))
-    assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["base", "+v+d", "NOISY", "roof, measured"]
+    drawn = speed_figure(part(arms=arms, tokens=(1, 4)).write(tmp_path))
+    assert legend(drawn) == ["base", "+v+d", "NOISY", "roof, measured"]
     (ring,) = (line for line in drawn.axes[0].lines if line.get_linestyle() == "None" and line.get_marker() == "o")
     assert list(ring.get_ydata()) == list(curve(drawn.axes[0], 1).get_ydata())
     assert "A ringed value is NOISY" in caption(drawn)
-    quiet = figure(replace(STORES["bf16"], run="b").write(tmp_path))
-    assert "NOISY" not in [text.get_text() for text in quiet.legends[0].get_texts()]
+    quiet = speed_figure(replace(STORES["bf16"], run="b").write(tmp_path))
+    assert "NOISY" not in legend(quiet)
 
 
 def test_the_latency_figure_starts_from_zero(tmp_path: Path) -> None:
     run = STORES["few tokens"].write(tmp_path)
-    axes = figure(run).axes[0]
+    axes = speed_figure(run).axes[0]
     assert axes.get_xlim()[0] == axes.get_ylim()[0] == 0
     assert (axes.get_xscale(), axes.get_yscale()) == ("linear", "linear")
-    assert [text.get_text() for text in axes.get_xticklabels()] == [str(n) for n in EIGHT]
+    assert x_names(axes) == [str(n) for n in EIGHT]
     ms = [row.step_s.mid * 1e3 for row in rows_of(run) if row.label == "+m+d" and row.step_s]
     assert list(curve(axes, 1).get_ydata()) == pytest.approx(ms)
 
 
 def test_the_read_roof_of_a_layer_is_a_time(tmp_path: Path) -> None:
     """Eight experts of 3 × 2048 × 768 bf16 weights at 25 GB/s."""
-    axes = figure(replace(STORES["few tokens"], roof_noise=0.0).write(tmp_path)).axes[0]
+    axes = speed_figure(replace(STORES["few tokens"], roof_noise=0.0).write(tmp_path)).axes[0]
     (line,) = dashed(axes)
     assert list(line.get_ydata()) == pytest.approx([8 * 3 * 2048 * 768 * 2 / 25e9 * 1e3] * 8)
     assert [text.get_text() for text in axes.texts] == ["read 25 GB/s"]
@@ -286,21 +239,21 @@ def test_the_read_roof_of_a_layer_is_a_time(tmp_path: Path) -> None:
 
 def test_a_curve_far_above_is_named_instead_of_flattening_the_others(tmp_path: Path) -> None:
     run = STORES["few tokens, all"].write(tmp_path)
-    drawn = figure(run)
+    drawn = speed_figure(run)
     base = [row.step_s.mid * 1e3 for row in rows_of(run) if row.label == "base" and row.step_s]
     assert f"Beyond the axis of bf16: base, {min(base):.1f} to {max(base):.1f} ms." in caption(drawn)
     assert drawn.axes[0].get_ylim()[1] < 6
-    assert "base" not in [text.get_text() for text in drawn.legends[0].get_texts()]
+    assert "base" not in legend(drawn)
 
 
 @pytest.mark.parametrize(("name", "width"), [("bf16", 3.5), ("few tokens", 3.5), ("kernels", 7.0), ("deepseek", 7.0)])
 def test_sized_for_a_column_or_a_page(tmp_path: Path, name: str, width: float) -> None:
-    assert figure(STORES[name].write(tmp_path)).get_figwidth() == width
+    assert speed_figure(STORES[name].write(tmp_path)).get_figwidth() == width
 
 
 def test_curves_differ_in_grey_and_in_shape(tmp_path: Path) -> None:
     arms = tuple(LayerArm(label=label) for label in ("base", "+v", "+m", "+v+d", "+m+d", "+v+m", "+v+m+d"))
-    axes = figure(part(arms=arms, tokens=(1, 2)).write(tmp_path)).axes[0]
+    axes = speed_figure(part(arms=arms, tokens=(1, 2)).write(tmp_path)).axes[0]
     lines = [curve(axes, n) for n in range(len(arms))]
     assert len({line.get_marker() for line in lines}) == len(arms)
     grey = [np.dot(to_rgb(line.get_color()), (0.299, 0.587, 0.114)) for line in lines]
@@ -309,7 +262,7 @@ def test_curves_differ_in_grey_and_in_shape(tmp_path: Path) -> None:
 
 def test_an_arm_looks_the_same_with_and_without_base(tmp_path: Path) -> None:
     with_base, without = (
-        figure(part(arms=arms, tokens=(1, 2), figure="throughput").write(tmp_path / name)).axes[0]
+        speed_figure(part(arms=arms, tokens=(1, 2), figure="throughput").write(tmp_path / name)).axes[0]
         for name, arms in (("a", KERNELS[:3]), ("b", KERNELS[1:3]))
     )
     assert curve(with_base, 1).get_marker() == curve(without, 0).get_marker()
@@ -330,11 +283,11 @@ def test_every_part_gets_its_own_figure_and_the_same_bytes_again(tmp_path: Path)
 
 def test_bars_of_a_layer_say_its_time(tmp_path: Path) -> None:
     run = part(figure="bars", arms=FEW, tokens=(1, 2)).write(tmp_path)
-    drawn = figure(run)
+    drawn = speed_figure(run)
     times = [row.step_s.mid * 1e3 for row in rows_of(run) if row.role == "arm" and row.step_s]
     assert [text.get_text() for text in drawn.axes[0].texts] == [f"{ms:.2f}" for ms in times]
     assert "numbers on bars: ms a layer" in caption(drawn)
-    assert [text.get_text() for text in drawn.axes[0].get_xticklabels()] == [
+    assert x_names(drawn.axes[0]) == [
         "tokens per expert 1",
         "tokens per expert 2",
     ]

@@ -1,24 +1,19 @@
 from __future__ import annotations
 
-from itertools import combinations, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 from matplotlib import image
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
-from matplotlib.text import Text
 
 from ktbench.report.figures.bars import slots_of
-from ktbench.report.figures.draw import draw_speeds
-from ktbench.report.figures.text_metrics import VALUE_PT, width_in, wrapped
-from ktbench.report.speed_table import table_of
+from ktbench.report.figures.text_metrics import width_in, wrapped
 from ktbench.report.write import write_report
-from ktbench.results import Run
 from ktbench.results.rows import rows_of
 from ktbench.spec.record import Outcome
+from tests.report.drawn import assert_readable, bar_heights, caption, speed_figure, x_names
 from tests.report.synthetic import DECODE, NO_CUDA, NO_NUMA, Arm, Store
 
 MESSY = (
@@ -41,52 +36,37 @@ STORES = {
 }
 
 
-def figure(run: Run) -> Figure:
-    rows = rows_of(run)
-    return draw_speeds(rows, table_of(run, rows))
-
-
-def texts(drawn: Figure) -> list[Text]:
-    found = [*drawn.texts, *(t for legend in drawn.legends for t in legend.get_texts())]
-    for axes in drawn.axes:
-        found += [*axes.texts, *axes.get_xticklabels(), axes.xaxis.label, axes.yaxis.label]
-    return [text for text in found if text.get_text()]
-
-
 @pytest.mark.parametrize("name", STORES)
-def test_no_text_overlaps_another_or_leaves_the_page(tmp_path: Path, name: str) -> None:
-    drawn = figure(STORES[name].write(tmp_path))
-    renderer = FigureCanvasAgg(drawn).get_renderer()  # type: ignore[no-untyped-call]
-    drawn.draw(renderer)
-    boxes = [(text.get_text(), text.get_window_extent(renderer)) for text in texts(drawn)]
-    page = drawn.bbox
-    for text, box in boxes:
-        assert page.x0 <= box.x0 and box.x1 <= page.x1 and page.y0 <= box.y0 and box.y1 <= page.y1, text
-    for (one, a), (other, b) in combinations(boxes, 2):
-        width = min(a.x1, b.x1) - max(a.x0, b.x0)
-        height = min(a.y1, b.y1) - max(a.y0, b.y0)
-        # A box has the height of its tallest possible letters: a pixel or two in common is still white.
-        assert width < 3 or height < 3, f"{one!r} lies over {other!r}"
+def test_all_text_can_be_read(tmp_path: Path, name: str) -> None:
+    assert_readable(speed_figure(STORES[name].write(tmp_path)))
+
+
+def test_names_below_bars_do_not_touch(tmp_path: Path) -> None:
+    drawn = speed_figure(Store().write(tmp_path))
+    drawn.canvas.draw()
+    boxes = [label.get_window_extent() for label in drawn.axes[0].get_xticklabels()]
+    assert all(right.x0 - left.x1 > 0.04 * drawn.dpi for left, right in pairwise(boxes))
+    assert x_names(drawn.axes[0])[-1] == "+v+d+n\n+c"
 
 
 def test_bars_are_the_paired_speedups(tmp_path: Path) -> None:
     run = Store().write(tmp_path)
-    axes = figure(run).axes[0]
+    axes = speed_figure(run).axes[0]
     expected = [1.0, *(row.speedup.mid for row in rows_of(run)[1:4] if row.speedup)]
-    assert [bar.get_height() for bar in axes.patches] == pytest.approx(expected)  # type: ignore[attr-defined]
+    assert bar_heights(axes) == pytest.approx(expected)
 
 
 def test_the_control_is_not_a_bar_but_in_the_caption(tmp_path: Path) -> None:
-    groups, _ = slots_of(rows_of(Store().write(tmp_path)), 1.8, VALUE_PT)
+    groups, _ = slots_of(rows_of(Store().write(tmp_path)), 1.8)
     assert [slot.arm for slot in groups[0].slots] == [arm.label for arm in DECODE]
-    caption = " ".join(text.get_text() for text in figure(Store(run="b").write(tmp_path)).texts)
-    assert "The control is not drawn." in caption
-    assert "Control (base against itself): " in caption
+    words = caption(speed_figure(Store(run="b").write(tmp_path)))
+    assert "The control is not drawn." in words
+    assert "Control (base against itself): " in words
 
 
 def test_slots_without_a_bar_name_their_reason(tmp_path: Path) -> None:
     arms = (*MESSY[:4], Arm(label="+v+d+n", outcome=Outcome.UNSUPPORTED, why="one NUMA node"), MESSY[5])
-    groups, notes = slots_of(rows_of(Store(arms=arms).write(tmp_path)), 1.8, VALUE_PT)
+    groups, notes = slots_of(rows_of(Store(arms=arms).write(tmp_path)), 1.8)
     said = {slot.arm: slot.text for slot in groups[0].slots if slot.height is None}
     assert said == {
         "+m": "n/a: WRONG (1)",
@@ -99,27 +79,27 @@ def test_slots_without_a_bar_name_their_reason(tmp_path: Path) -> None:
 
 
 def test_a_noisy_value_is_marked(tmp_path: Path) -> None:
-    groups, _ = slots_of(rows_of(Store(arms=MESSY).write(tmp_path)), 1.8, VALUE_PT)
+    groups, _ = slots_of(rows_of(Store(arms=MESSY).write(tmp_path)), 1.8)
     assert [slot.noisy for slot in groups[0].slots] == [False, True, False, False, False, False]
     assert groups[0].slots[1].text.startswith("~")
 
 
 def test_the_caption_names_what_was_run(tmp_path: Path) -> None:
     run = Store().write(tmp_path)
-    caption = " ".join(text.get_text() for text in figure(run).texts)
+    words = caption(speed_figure(run))
     for part in ("4 of 48 layers", "context from 64 tokens", "bf16", "all 2 cores", "Xeon", "Provenance: measured"):
-        assert part in caption
+        assert part in words
     for part in (run.header.code_id, run.header.env_id, run.header.cells[0].spec_id):
-        assert part in caption
+        assert part in words
 
 
 @pytest.mark.parametrize(("name", "width"), [("plain", 3.5), ("two", 7.0), ("many", 7.0)])
 def test_sized_for_a_column_or_a_page(tmp_path: Path, name: str, width: float) -> None:
-    assert figure(STORES[name].write(tmp_path)).get_figwidth() == width
+    assert speed_figure(STORES[name].write(tmp_path)).get_figwidth() == width
 
 
 def test_fills_differ_in_grey(tmp_path: Path) -> None:
-    axes = figure(STORES["deferral"].write(tmp_path)).axes[0]
+    axes = speed_figure(STORES["deferral"].write(tmp_path)).axes[0]
     grey = [np.dot(to_rgb(bar.get_facecolor()), (0.299, 0.587, 0.114)) for bar in axes.patches]
     assert all(lighter - darker > 0.06 for lighter, darker in pairwise(grey[:7]))
     assert len({(bar.get_facecolor(), bar.get_hatch()) for bar in axes.patches}) == len(axes.patches) == 8

@@ -10,10 +10,8 @@ from ktbench.report.figures.frame import Frame
 
 @pytest.mark.parametrize("log", [True, False])
 def test_one_value_alone_lies_in_the_middle(log: bool) -> None:
-    axes = Figure().add_subplot()
-    frame = Frame(
-        axes=axes, width_in=2.0, height_in=1.0, x=(64.0, 64.0), y=(5.0, 5.0), x_name="tokens", log_x=log, log_y=log
-    )
+    axes = Figure(figsize=(4.0, 2.0)).add_axes((0.25, 0.25, 0.5, 0.5))
+    frame = Frame(axes=axes, x=(64.0, 64.0), y=(5.0, 5.0), x_name="tokens", log_x=log, log_y=log)
     assert frame.place((64.0, 5.0)) == pytest.approx((1.0, 0.5))
     frame.ticks([64.0], [5.0])
     low, high = axes.get_xlim()

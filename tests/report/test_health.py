@@ -119,9 +119,9 @@ def test_a_planner_that_did_not_measure_is_neither_judged_nor_counted(run: Run) 
     assert machine_warnings(found) == ()
     assert warnings_of_run(found) == ()
     both = replace(found, records=(*run.records[:6], *node.records[6:]))
-    assert [one for one in warnings_of_run(both) if one.startswith("Turns")] == [
-        f"Turns ran 2 versions of the code: {MACHINE.code_id}, 0123456789ab.",
-        f"Turns ran on 2 machines: {MACHINE.env_id}, abcdefabcdef.",
+    assert [one for one in warnings_of_run(both) if one.startswith("Trials")] == [
+        f"Trials ran 2 versions of the code: {MACHINE.code_id}, 0123456789ab.",
+        f"Trials ran on 2 machines: {MACHINE.env_id}, abcdefabcdef.",
     ]
     assert any("governor powersave" in one for one in warnings_of_run(both))
 

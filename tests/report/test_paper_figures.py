@@ -16,9 +16,16 @@ from ktbench.report.figures.paper_panels import form_of, namer, panels_of
 from ktbench.report.paper_table import paper_table
 from ktbench.results.paper import PaperLine, paper_lines
 from ktbench.results.rows import rows_of
+from tests.report.drawn import (
+    assert_readable,
+    bar_heights,
+    caption,
+    legend,
+    titles,
+    x_names,
+    y_names,
+)
 from tests.report.paper_cells import KT, cell, record, run_of
-from tests.report.test_curves import caption, ink
-from tests.report.test_figure import texts
 
 OTHER = cell("base", of="qwen3_30b_a3b", prompt=7)  # no number is about it
 FORMS = {
@@ -51,17 +58,8 @@ def test_the_form_is_what_the_numbers_ask_for(figure: str) -> None:
 
 
 @pytest.mark.parametrize("figure", FORMS)
-def test_no_text_lies_over_another_or_leaves_the_page(figure: str) -> None:
-    sheet = drawn(figure, lines_of(figure, 1.07))
-    sheet.canvas.draw()
-    width, height = sheet.canvas.get_width_height()
-    covered = np.zeros((height, width), dtype=bool)
-    for text in texts(sheet):
-        box = text.get_window_extent()
-        assert box.x0 >= 0 and box.x1 <= width and box.y0 >= 0 and box.y1 <= height, text.get_text()
-        mine = ink(text, sheet)
-        assert not (covered & mine).any(), f"{text.get_text()!r} lies over another text"
-        covered |= mine
+def test_all_text_can_be_read(figure: str) -> None:
+    assert_readable(drawn(figure, lines_of(figure, 1.07)))
 
 
 @pytest.mark.parametrize("figure", ["fig7", "fig12", "fig13"])
@@ -77,9 +75,9 @@ def test_the_same_lines_give_the_same_bytes(figure: str) -> None:
 def test_bars_are_as_high_as_the_values_and_published_ones_are_hollow() -> None:
     lines = lines_of("fig14b", 0.5)
     sheet = drawn("fig14b", lines)
-    assert [axes.get_title() for axes in sheet.axes] == ["deepseek_v3", "deepseek_v2", "qwen2_57b_a14b"]
+    assert titles(sheet) == ["deepseek_v3", "deepseek_v2", "qwen2_57b_a14b"]
     for panel, axes in zip(panels_of(lines), sheet.axes, strict=True):
-        heights = [bar.get_height() for bar in axes.patches]  # type: ignore[attr-defined]
+        heights = bar_heights(axes)
         assert heights == pytest.approx([value for one in panel.lines for value in (one.published, one.simulated)])
         looks = {(bar.get_facecolor(), bar.get_hatch()) for bar in axes.patches[::2]}
         assert looks == {((1.0, 1.0, 1.0, 1.0), "//////")}
@@ -94,7 +92,7 @@ def test_base_comes_first_and_other_systems_last() -> None:
 def test_curves_run_through_the_values() -> None:
     lines = lines_of("fig11", 2.0)
     sheet = drawn("fig11", lines)
-    assert [axes.get_title() for axes in sheet.axes] == [
+    assert titles(sheet) == [
         "deepseek_v3, bf16", "deepseek_v2, bf16", "qwen2_57b_a14b, bf16",
         "deepseek_v3, int4_g32", "deepseek_v2, int8", "qwen2_57b_a14b, int8",
     ]  # fmt: skip
@@ -132,7 +130,7 @@ def test_settings_tell_curves_of_one_arm_apart() -> None:
 def test_many_curves_of_one_model_have_a_panel_each() -> None:
     sheet = drawn("placement", lines_of("placement", 0.9))
     policies = ["random", "uniform", "front_loading", "frequency", "dynamic"]
-    assert [axes.get_title() for axes in sheet.axes] == [f"policy {policy}" for policy in policies]
+    assert titles(sheet) == [f"policy {policy}" for policy in policies]
     for axes in sheet.axes:
         places = {x for line in axes.lines for x in np.atleast_1d(line.get_xdata())}
         assert sorted(places) == pytest.approx([n / 10 for n in range(11)])  # with what has nothing at the device
@@ -141,7 +139,7 @@ def test_many_curves_of_one_model_have_a_panel_each() -> None:
 def test_the_map_of_accuracy_shows_every_number_once() -> None:
     lines = lines_of("fig13")
     deferral, skipping = drawn("fig13", lines).axes
-    assert [label.get_text() for label in deferral.get_yticklabels()][:2] == ["Coding", "Data Analysis"]
+    assert y_names(deferral)[:2] == ["Coding", "Data Analysis"]
     assert len(deferral.patches) == len(skipping.patches) == 7 * 9
     shown = {text.get_text() for text in skipping.texts}
     assert {"-100.0", "68.8", "+1.5"} <= shown and "-13.4" not in shown
@@ -150,8 +148,8 @@ def test_the_map_of_accuracy_shows_every_number_once() -> None:
 
 def test_scores_are_grouped_by_benchmark() -> None:
     axes = drawn("table2", lines_of("table2")).axes[0]
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["HumanEval", "MBPP", "GSM8K", "StrategyQA"]
-    assert [bar.get_height() for bar in axes.patches][:2] == [83.0488, 82.9878]  # type: ignore[attr-defined]
+    assert x_names(axes) == ["HumanEval", "MBPP", "GSM8K", "StrategyQA"]
+    assert bar_heights(axes)[:2] == [83.0488, 82.9878]
 
 
 def test_a_list_has_a_dot_for_each_score() -> None:
@@ -162,7 +160,3 @@ def test_a_list_has_a_dot_for_each_score() -> None:
 
 def handles(sheet: Figure) -> list[Line2D]:
     return [one for legend in sheet.legends for one in legend.legend_handles if isinstance(one, Line2D)]
-
-
-def legend(sheet: Figure) -> list[str]:
-    return [text.get_text() for legend in sheet.legends for text in legend.get_texts()]

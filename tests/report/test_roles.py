@@ -6,23 +6,17 @@ import csv
 import io
 import json
 from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
-from matplotlib.figure import Figure
-from matplotlib.text import Text
 
 from ktbench.report.documents import page_of
 from ktbench.report.figures.curves import axis_of
-from ktbench.report.figures.draw import draw_speeds
-from ktbench.report.speed_table import table_of
 from ktbench.report.write import write_report
-from ktbench.results import Run
 from ktbench.results.rows import rows_of
 from ktbench.spec.record import Outcome
+from tests.report.drawn import assert_readable, caption, speed_figure, x_names
 from tests.report.role_stores import DEFERRAL, DEPTH, LADDER, PLACEMENT, POLICIES
 from tests.report.synthetic import Arm, Store
 
@@ -42,34 +36,9 @@ STORES = {
 }
 
 
-def figure(run: Run) -> Figure:
-    rows = rows_of(run)
-    return draw_speeds(rows, table_of(run, rows))
-
-
-def caption(drawn: Figure) -> str:
-    return " ".join(text.get_text() for text in drawn.texts)
-
-
-def texts(drawn: Figure) -> list[Text]:
-    found = [*drawn.texts, *(text for legend in drawn.legends for text in legend.get_texts())]
-    for axes in drawn.axes:
-        ticks = [*axes.get_xticklabels(), *axes.get_yticklabels()]
-        found += [*axes.texts, *ticks, axes.xaxis.label, axes.yaxis.label, axes.title]
-    return [text for text in found if text.get_text()]
-
-
 @pytest.mark.parametrize("name", STORES)
-def test_no_text_lies_over_another_or_leaves_the_page(tmp_path: Path, name: str) -> None:
-    drawn = figure(STORES[name].write(tmp_path))
-    renderer = FigureCanvasAgg(drawn).get_renderer()  # type: ignore[no-untyped-call]
-    drawn.draw(renderer)
-    boxes = [(text.get_text(), text.get_window_extent(renderer)) for text in texts(drawn)]
-    for text, box in boxes:
-        assert box.x0 >= 0 and box.x1 <= drawn.bbox.x1 and box.y0 >= 0 and box.y1 <= drawn.bbox.y1, text
-    for (one, a), (other, b) in combinations(boxes, 2):
-        width, height = min(a.x1, b.x1) - max(a.x0, b.x0), min(a.y1, b.y1) - max(a.y0, b.y0)
-        assert width < 3 or height < 3, f"{one!r} lies over {other!r}"
+def test_all_text_can_be_read(tmp_path: Path, name: str) -> None:
+    assert_readable(speed_figure(STORES[name].write(tmp_path)))
 
 
 def test_shares_are_those_of_the_steps(tmp_path: Path) -> None:
@@ -111,15 +80,15 @@ def test_remarks_of_the_system_are_shown_with_the_row(tmp_path: Path) -> None:
 
 
 def test_the_caption_says_who_ran_what(tmp_path: Path) -> None:
-    said = caption(figure(DEFERRAL.write(tmp_path)))
+    said = caption(speed_figure(DEFERRAL.write(tmp_path)))
     assert "half of the cores for the device role and the others for the host role, linear layers in bf16." in said
 
 
 def test_the_figure_of_roles_has_speeds_above_shares(tmp_path: Path) -> None:
     run = DEFERRAL.write(tmp_path)
     rows = [row for row in rows_of(run) if row.role == "arm"]
-    speed, busy = figure(run).axes
-    assert [tick.get_text() for tick in busy.get_xticklabels()] == [*map(str, range(9)), "auto"]
+    speed, busy = speed_figure(run).axes
+    assert x_names(busy) == [*map(str, range(9)), "auto"]
     assert busy.get_xlabel() == "experts deferred, of 8 a token"
     ys = speed.containers[0].lines[0].get_ydata()  # type: ignore[attr-defined]
     assert list(ys) == pytest.approx([row.tokens_per_s.mid for row in rows if row.tokens_per_s])
@@ -130,15 +99,15 @@ def test_the_figure_of_roles_has_speeds_above_shares(tmp_path: Path) -> None:
 
 
 def test_arms_that_differ_in_more_than_deferral_are_named(tmp_path: Path) -> None:
-    drawn = figure(STORES["mixed"].write(tmp_path))
-    ticks = [tick.get_text() for tick in drawn.axes[1].get_xticklabels()]
+    drawn = speed_figure(STORES["mixed"].write(tmp_path))
+    ticks = x_names(drawn.axes[1])
     assert ticks[0] == "+v+d+l" and ticks[3] == "+v+d+l\nskipping=2"
     assert "No shares of +v+d+l skipping=2: the system does not report the times of its roles." in caption(drawn)
     assert "Not drawn: +v+d+l deferral=6 (WRONG, layer 3: relative error 0.2)." in caption(drawn)
 
 
 def test_every_group_has_its_two_plots(tmp_path: Path) -> None:
-    drawn = figure(STORES["batches"].write(tmp_path))
+    drawn = speed_figure(STORES["batches"].write(tmp_path))
     assert [axes.get_title() for axes in drawn.axes[::2]] == [f"batch {n}" for n in (1, 2, 4, 8)]
 
 
@@ -150,9 +119,9 @@ def test_depth_is_the_axis_that_varies_most(tmp_path: Path) -> None:
 
 def test_a_line_for_each_arm_over_the_context(tmp_path: Path) -> None:
     run = DEPTH.write(tmp_path)
-    axes = figure(run).axes[0]
+    axes = speed_figure(run).axes[0]
     assert (axes.get_xscale(), axes.get_ylim()[0]) == ("log", 0)
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["64", "512", "2048", "8192"]
+    assert x_names(axes) == ["64", "512", "2048", "8192"]
     rows = [row for row in rows_of(run) if row.label == "+v+d+l" and row.tokens_per_s]
     line = axes.containers[1].lines[0]  # type: ignore[attr-defined]
     assert list(line.get_ydata()) == pytest.approx([row.tokens_per_s.mid for row in rows if row.tokens_per_s])
@@ -162,7 +131,7 @@ def test_a_line_for_each_arm_over_the_context(tmp_path: Path) -> None:
 
 
 def test_a_line_for_each_policy_over_the_share_at_the_device(tmp_path: Path) -> None:
-    drawn = figure(PLACEMENT.write(tmp_path))
+    drawn = speed_figure(PLACEMENT.write(tmp_path))
     said = [text.get_text() for legend in drawn.legends for text in legend.get_texts()]
     assert said == ["policy host", *(f"policy {name}" for name in POLICIES)]
     lines = [container.lines[0].get_xdata() for container in drawn.axes[0].containers]  # type: ignore[attr-defined]

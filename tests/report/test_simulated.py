@@ -27,12 +27,12 @@ from ktbench.results.speedups import Verdict
 from ktbench.spec.record import Agreement, Outcome
 from ktbench.spec.sweep import FigureKind
 from ktbench.spec.timeline import Span, Timeline
+from tests.report.drawn import texts
 from tests.report.layers import LayerPart, LayerStore
 from tests.report.peer_stores import PEERS
 from tests.report.role_stores import DEFERRAL
 from tests.report.simulated_runs import MACHINE, OTHER, simulated
 from tests.report.synthetic import NO_CUDA, Arm, Store
-from tests.report.test_figure import texts
 
 # Without noise and drift the first round of a measured arm takes what it is given.
 ARMS = (

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
-from itertools import combinations, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.text import Text
 
 from ktbench.report.chrome_trace import chrome_trace
 from ktbench.report.figures.output import save
 from ktbench.report.figures.timeline import shares, timeline_figure
 from ktbench.spec.timeline import Span, Timeline
+from tests.report.drawn import (
+    assert_readable,
+    caption,
+    legend,
+)
 from tests.report.timelines import decode_step
 
 STEPS = {
@@ -40,25 +43,9 @@ def drawn_ms(figure: Figure, lane: int) -> float:
     return sum(box.get_width() for axes in figure.axes for box in boxes(axes) if int(box.get_y()) == lane)
 
 
-def texts(figure: Figure) -> list[Text]:
-    found = [*figure.texts, *(text for legend in figure.legends for text in legend.get_texts())]
-    for axes in figure.axes:
-        found += [*axes.texts, *axes.get_xticklabels(), *axes.get_yticklabels(), axes.xaxis.label]
-    return [text for text in found if text.get_text()]
-
-
 @pytest.mark.parametrize("name", STEPS)
-def test_no_text_lies_over_another_or_leaves_the_page(name: str) -> None:
-    figure = timeline_figure(STEPS[name], ["Machine: two cores."])
-    renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
-    figure.draw(renderer)
-    found = [(text.get_text(), text.get_window_extent(renderer)) for text in texts(figure)]
-    for text, box in found:
-        assert box.x0 >= 0 and box.x1 <= figure.bbox.x1 and box.y0 >= 0 and box.y1 <= figure.bbox.y1, text
-    for (one, a), (other, b) in combinations(found, 2):
-        width, height = min(a.x1, b.x1) - max(a.x0, b.x0), min(a.y1, b.y1) - max(a.y0, b.y0)
-        # A box has the height of its tallest possible letters: a pixel or two in common is still white.
-        assert width < 3 or height < 3, f"{one!r} lies over {other!r}"
+def test_all_text_can_be_read(name: str) -> None:
+    assert_readable(timeline_figure(STEPS[name], ["Machine: two cores."]))
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -93,7 +80,7 @@ def test_layers_are_numbered_in_order() -> None:
 
 def test_kinds_differ_in_grey_or_hatch_and_stand_in_the_legend() -> None:
     figure = timeline_figure(STEPS["deferred"])
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+    assert legend(figure) == [
         "attention", "shared", "experts", "deferred", "other", "wait",
     ]  # fmt: skip
     looks = {
@@ -106,7 +93,7 @@ def test_kinds_differ_in_grey_or_hatch_and_stand_in_the_legend() -> None:
 def test_an_unknown_kind_looks_like_any_other() -> None:
     span = Span(resource="device", name="norm", kind="norm", begin_s=0.0, end_s=1e-3)
     figure = timeline_figure(Timeline(title="norm", spans=(span,), step_s=1e-3))
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["other"]
+    assert legend(figure) == ["other"]
 
 
 def test_shares_say_busy_waiting_and_both_with_the_provenance() -> None:
@@ -114,8 +101,7 @@ def test_shares_say_busy_waiting_and_both_with_the_provenance() -> None:
     opening, said = shares(STEPS["one layer"])
     assert opening == "Decode step of 1 layers: one step of 2.90 ms, measured."
     assert said == "Of the step: host busy 55%; device busy 59% and waiting 41%; host and device at once 14%."
-    caption = " ".join(text.get_text() for text in timeline_figure(STEPS["one layer"], ["Ids: none."]).texts)
-    assert caption == f"{opening} {said} Ids: none."
+    assert caption(timeline_figure(STEPS["one layer"], ["Ids: none."])) == f"{opening} {said} Ids: none."
 
 
 def test_a_simulated_timeline_says_so() -> None:

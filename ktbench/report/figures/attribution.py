@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from ktbench.report.attribution_table import TOTAL, absences, context_text, group_name, settings_shown
 from ktbench.report.figures.frame import decades
+from ktbench.report.figures.heat import HeatCell, draw_cells
 from ktbench.report.figures.sheet import (
     COLUMN_IN,
     LEFT_IN,
@@ -22,48 +22,40 @@ from ktbench.report.figures.sheet import (
     PLOT_IN,
     RIGHT_IN,
     TOP_IN,
+    WHISKER,
     Key,
     Mark,
     Sheet,
-    axes_at,
     mark,
-    sheet,
+    reach,
+    scaled,
 )
-from ktbench.report.figures.text_metrics import INK, LABEL_PT, PAD_IN, TICK_PT, VALUE_PT, line_in, text_above, width_in
+from ktbench.report.figures.text_metrics import INK, PAD_IN, folded, line_in, text_above, width_in
 from ktbench.report.table import Table
 from ktbench.report.text import DASH
 from ktbench.results.attribution import Attribution, FeatureAttribution, FeaturePair
 from ktbench.results.intervals import Interval, is_exact
+from ktbench.results.usage import Spread
 
 Kind = Literal["base", "gain", "loss", "whole"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bar:
-    """A bar from one factor to another; `whisker` is where its end may lie. Without `end` the text says why.
-
-    `factor` is the step that it makes, `part` that step's share of the log speed-up.
-    """
+    """A bar from one factor to another; `whisker` is where its end may lie. Without `end` the text says why."""
 
     name: str
     kind: Kind
-    start: float
-    end: float | None
-    text: str
-    factor: Interval | None = None
-    part: Interval | None = None
-    whisker: Interval | None = None
+    start: float = 1.0
+    end: float | None = None
+    text: str = DASH
+    whisker: Spread | None = None
 
     @property
-    def top(self) -> float:
-        """Where bar and whisker end above."""
-        ends = [self.start, self.end or self.start, self.whisker.high if self.whisker else self.start]
-        return max(ends)
-
-    @property
-    def bottom(self) -> float:
-        """Where bar and whisker end below."""
-        return min(self.start, self.end or self.start, self.whisker.low if self.whisker else self.start)
+    def reached(self) -> list[float]:
+        """Factors that bar and whisker reach."""
+        whisker = [self.whisker.low, self.whisker.high] if self.whisker else []
+        return [self.start, self.end or self.start, *whisker]
 
 
 def bars_of(one: Attribution) -> tuple[Bar, ...]:
@@ -71,7 +63,8 @@ def bars_of(one: Attribution) -> tuple[Bar, ...]:
 
     Shares lead from 1 to the total. Without them each feature hangs from the total down to the speed-up without it.
     """
-    return (Bar(name=one.baseline, kind="base", start=1.0, end=1.0, text="1"), *_steps(one), _total(one))
+    total = Bar(name=TOTAL, kind="whole") if one.total is None else _bar(TOTAL, "whole", 1.0, one.total)
+    return (Bar(name=one.baseline, kind="base", end=1.0, text="1"), *_steps(one), total)
 
 
 def _steps(one: Attribution) -> Iterator[Bar]:
@@ -83,41 +76,25 @@ def _steps(one: Attribution) -> Iterator[Bar]:
         elif not one.orders and one.total is not None and share.last is not None:
             yield _step(share, one.total.mid / share.last.mid, share.last)
         else:
-            yield Bar(name=share.feature, kind="base", start=1.0, end=None, text=DASH)
+            yield Bar(name=share.feature, kind="base")
 
 
 def _step(share: FeatureAttribution, start: float, factor: Interval) -> Bar:
-    whisker = Interval(
-        low=start * factor.low, mid=start * factor.mid, high=start * factor.high, coverage=factor.coverage, n=factor.n
-    )
     part = f"\n{100 * share.part.mid:.0f} %" if share.part else ""
-    return Bar(
-        name=share.feature,
-        kind="gain" if factor.mid >= 1 else "loss",
-        start=start,
-        end=whisker.mid,
-        text=f"×{factor.mid:.{3 if factor.mid < 2 else 2}f}{part}",
-        factor=factor,
-        part=share.part,
-        whisker=None if is_exact(factor) else whisker,
-    )
+    return _bar(share.feature, "gain" if factor.mid >= 1 else "loss", start, factor, part)
 
 
-def _total(one: Attribution) -> Bar:
-    if one.total is None:
-        return Bar(name=TOTAL, kind="whole", start=1.0, end=None, text=DASH)
-    mid = one.total.mid
-    text = f"×{mid:.{3 if mid < 2 else 2}f}"
-    whisker = None if is_exact(one.total) else one.total
-    return Bar(name=TOTAL, kind="whole", start=1.0, end=mid, text=text, factor=one.total, whisker=whisker)
+def _bar(name: str, kind: Kind, start: float, factor: Interval, part: str = "") -> Bar:
+    text = f"×{factor.mid:.{3 if factor.mid < 2 else 2}f}{part}"
+    whisker = None if is_exact(factor) else scaled(factor, start)
+    return Bar(name=name, kind=kind, start=start, end=start * factor.mid, text=text, whisker=whisker)
 
 
 _CELL_IN, _TALL_IN = 0.44, 0.3
-# From what features lose together to what they gain together: light in between, and told apart in grey by the numbers.
+# From what features lose together to what they gain together: light in between; numbers distinguish the two in grey.
 _SIGNED = LinearSegmentedColormap.from_list("signed", ["#c98a4b", "#f3e3d2", "#ffffff", "#dde9f3", "#4a76a3"])
 _FULL = log(1.25)  # at least, so that noise does not look like an effect
 _DARK = 0.75  # of the full colour, from which letters are white
-_NOTHING = "#eeeeee"
 
 
 def matrix_in(one: Attribution) -> tuple[float, float]:
@@ -128,36 +105,25 @@ def matrix_in(one: Attribution) -> tuple[float, float]:
 
 def _cell_in(one: Attribution) -> float:
     texts = [_below(one, pair) for pair in one.pairs] + list(one.features)
-    return max(_CELL_IN, *(width_in(text, TICK_PT) + 0.06 for text in texts))
+    return max(_CELL_IN, *(width_in(text) + 0.06 for text in texts))
 
 
 def draw_matrix(axes: Axes, one: Attribution, group: str) -> None:
     """Pairs below the diagonal: the later feature names the line, the earlier one the column."""
     columns, lines = one.features[:-1], one.features[1:]
     full = max([_FULL, *(abs(log(pair.factor.mid)) for pair in one.pairs if pair.factor)])
-    for pair in one.pairs:
-        box = _cell(axes, columns.index(pair.one), lines.index(pair.other), one, pair, full)
-        mark(box, Mark(key=(group, pair.one, pair.other)))
-    axes.set_xlim(-0.5, len(columns) - 0.5)
-    axes.set_ylim(len(lines) - 0.5, -0.5)
-    axes.set_xticks(range(len(columns)), list(columns))
-    axes.set_yticks(range(len(lines)), list(lines))
-    axes.tick_params(length=0, labelsize=TICK_PT, pad=2)
-    axes.set_title("interaction (×)", fontsize=LABEL_PT, pad=3)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
+    cells = {(columns.index(pair.one), lines.index(pair.other)): _cell(one, pair, full, group) for pair in one.pairs}
+    draw_cells(axes, cells, columns, len(lines), edge="#cccccc")
+    axes.set_yticks(range(len(lines)), lines)
 
 
-def _cell(axes: Axes, x: int, y: int, one: Attribution, pair: FeaturePair, full: float) -> Patch:
-    depth = 0.0 if pair.factor is None else log(pair.factor.mid) / full
-    face = _NOTHING if pair.factor is None else _SIGNED((1 + depth) / 2)
-    box = axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=face, edgecolor="#cccccc", linewidth=0.5))
-    color = "white" if depth > _DARK else INK
-    text = DASH if pair.factor is None else f"{pair.factor.mid:.3f}"
-    weight = "bold" if pair.is_sure else "normal"
-    axes.text(x, y - 0.16, text, fontsize=TICK_PT, ha="center", va="center", color=color, weight=weight)
-    axes.text(x, y + 0.24, _below(one, pair), fontsize=TICK_PT - 1, ha="center", va="center", color=color)
-    return box
+def _cell(one: Attribution, pair: FeaturePair, full: float, group: str) -> HeatCell:
+    at = Mark(key=(group, pair.one, pair.other))
+    if pair.factor is None:
+        return HeatCell(text=DASH, mark=at)
+    depth = log(pair.factor.mid) / full
+    text, note = f"{pair.factor.mid:.3f}", _below(one, pair)
+    return HeatCell(text=text, mark=at, face=_SIGNED((1 + depth) / 2), dark=depth > _DARK, sure=pair.is_sure, note=note)
 
 
 def _below(one: Attribution, pair: FeaturePair) -> str:
@@ -171,7 +137,7 @@ _LOOKS: Mapping[Kind, Mapping[str, Any]] = {
     "whole": {"facecolor": "#4a76a3"},
 }
 _WIDTH = 0.7  # of a slot
-_LEAST_SPAN = 1.1  # of the axis, so that equal cells do not look far apart
+_LEAST_SPAN = 1.1  # of the axis, so that equal cells look equal
 
 
 def draw_waterfall(axes: Axes, one: Attribution, width_in_: float, group: str) -> None:
@@ -187,13 +153,12 @@ def draw_waterfall(axes: Axes, one: Attribution, width_in_: float, group: str) -
     for x, (bar, following) in enumerate(pairwise(bars)):
         if bar.end is not None and one.orders and following.end is not None:
             axes.plot([x + _WIDTH / 2, x + 1 - _WIDTH / 2], [bar.end, bar.end], color=INK, linewidth=0.5, zorder=1.5)
-    axes.set_ylabel(f"speed-up over {one.baseline} (×)", fontsize=LABEL_PT, labelpad=2)
+    axes.set_ylabel(f"speed-up over {one.baseline} (×)")
     axes.yaxis.set_major_locator(FixedLocator(_ticks(low, high)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_locator(NullLocator())
-    axes.tick_params(axis="y", labelsize=TICK_PT, width=0.6, length=2.5, pad=2)
-    axes.set_xticks(range(len(bars)), [_folded(bar.name, width_in_ / len(bars)) for bar in bars], fontsize=TICK_PT)
-    axes.tick_params(axis="x", length=0, pad=2)
+    axes.set_xticks(range(len(bars)), _names(bars, width_in_))
+    axes.tick_params(axis="x", length=0)
 
 
 def _draw(axes: Axes, x: int, bar: Bar, key: Key) -> None:
@@ -204,24 +169,23 @@ def _draw(axes: Axes, x: int, bar: Bar, key: Key) -> None:
         if x:
             mark(box, Mark(key=key))
     if bar.whisker is not None:
-        reach = [[bar.whisker.mid - bar.whisker.low], [bar.whisker.high - bar.whisker.mid]]
-        axes.errorbar(x, bar.whisker.mid, reach, ecolor="black", elinewidth=0.8, capsize=1.8, capthick=0.8, zorder=4)
-    text = text_above(axes, x, bar.top, bar.text, upright=False)
+        axes.errorbar(x, bar.whisker.mid, reach([bar.whisker]), ecolor="black", zorder=4, **WHISKER)
+    text = text_above(axes, x, max(bar.reached), bar.text, upright=False)
     if bar.end is None:
         mark(text, Mark(key=key))
 
 
 def _limits(bars: tuple[Bar, ...]) -> tuple[float, float]:
     """Ends of the axis, so that whiskers and the text above them fit."""
-    low, high = min(bar.bottom for bar in bars), max(*(bar.top for bar in bars), _LEAST_SPAN)
+    low, high = min(min(bar.reached) for bar in bars), max(*(max(bar.reached) for bar in bars), _LEAST_SPAN)
     low = low / (high / low) ** 0.04
     lines = max(bar.text.count("\n") + 1 for bar in bars)
-    free = 1 - (lines * line_in(VALUE_PT) + 3 * PAD_IN) / PLOT_IN
+    free = 1 - (lines * line_in() + 3 * PAD_IN) / PLOT_IN
     return low, low * (high / low) ** (1 / free)
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Decades with what is between them; in less than one as many round factors as tell them apart."""
+    """Decades with what is between them; in less than one as many round factors as are needed to read it."""
     coarse = decades(low, high)
     if len(coarse) >= 3:
         return coarse
@@ -232,15 +196,14 @@ def _ticks(low: float, high: float) -> list[float]:
     return [1.0]
 
 
-def _folded(name: str, room_in: float) -> str:
-    return name if width_in(name, TICK_PT) <= 0.9 * room_in else name.replace(" ", "\n")
+def _names(bars: Sequence[Bar], width: float) -> list[str]:
+    return [folded(bar.name, 0.9 * width / len(bars)) for bar in bars]
 
 
 def names_in(one: Attribution, width: float) -> float:
     """Room that the names below the axis take, in inches, where bars share `width` inches."""
-    names = [bar.name for bar in bars_of(one)]
-    lines = max(_folded(name, width / len(names)).count("\n") + 1 for name in names)
-    return (lines + 0.6) * line_in(TICK_PT)
+    lines = max(name.count("\n") + 1 for name in _names(bars_of(one), width))
+    return (lines + 0.6) * line_in()
 
 
 _BARS_IN_COLUMN = 8
@@ -257,19 +220,17 @@ def draw_attribution(attributions: Sequence[Attribution], table: Table) -> Sheet
     plot = width - LEFT_IN - RIGHT_IN - aside
     heads = [_TITLE_IN if group_name(one, settings) or aside else 0.0 for one in attributions]
     talls = [
-        head + max(PLOT_IN + names_in(one, plot), tall + 2 * line_in(TICK_PT)) + TOP_IN
+        head + max(PLOT_IN + names_in(one, plot), tall + 2 * line_in()) + TOP_IN
         for one, head, (_, tall) in zip(attributions, heads, matrices, strict=True)
     ]
     missing = [f"{note}." for one in attributions for note in absences(one, settings)]
-    figure = sheet(width, TOP_IN + sum(talls), [table.figure_caption, *missing, *table.conditions])
-    top = TOP_IN
+    figure = Sheet(width, sum(talls), [table.figure_caption, *missing, *table.conditions])
+    top = 0.0
     for n, (one, head, tall, (wide, high)) in enumerate(zip(attributions, heads, talls, matrices, strict=True)):
-        axes = axes_at(figure, LEFT_IN, top + head, plot)
-        axes.set_title(group_name(one, settings), fontsize=LABEL_PT, pad=3)
+        axes = figure.axes_at(LEFT_IN, top + head, plot, title=group_name(one, settings))
         draw_waterfall(axes, one, plot, str(n))
         if wide:
-            left = width - RIGHT_IN - wide
-            matrix = axes_at(figure, left, top + head + max(0.0, (PLOT_IN - high) / 2), wide, high)
-            draw_matrix(matrix, one, str(n))
+            left, middle = width - RIGHT_IN - wide, top + head + max(0.0, (PLOT_IN - high) / 2)
+            draw_matrix(figure.axes_at(left, middle, wide, high, "interaction (×)"), one, str(n))
         top += tall
     return figure

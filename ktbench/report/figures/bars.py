@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,19 +14,24 @@ from ktbench.report.conditions import MARK
 from ktbench.report.figures.sheet import (
     COLUMN_IN,
     LEFT_IN,
-    LEGEND_LINE_IN,
     PAGE_IN,
     PLOT_IN,
     RIGHT_IN,
-    TOP_IN,
+    WHISKER,
     Sheet,
-    axes_at,
-    draw_legend,
-    legend_lines,
     mark_cells,
-    sheet,
+    reach,
 )
-from ktbench.report.figures.text_metrics import INK, LABEL_PT, PAD_IN, TICK_PT, VALUE_PT, line_in, text_above, width_in
+from ktbench.report.figures.text_metrics import (
+    INK,
+    LABEL_PT,
+    PAD_IN,
+    TICK_PT,
+    folded,
+    line_in,
+    text_above,
+    width_in,
+)
 from ktbench.report.table import Table
 from ktbench.report.text import number
 from ktbench.results.intervals import Interval
@@ -36,7 +41,7 @@ from ktbench.spec.record import Outcome
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Slot:
+class BarSlot:
     """One arm in one group: a bar as high as its speed-up, or as its speed where systems are compared, with its
     interval, which the baseline's speed-up and what is simulated have none of; or why there is no bar.
     """
@@ -55,27 +60,23 @@ class Slot:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Group:
-    """Slots that share a baseline. `name` tells the group from the others, or says what the only one is."""
+class BarGroup:
+    """Slots that share a baseline. `name` distinguishes the group from the others, or describes the only one."""
 
     name: str
-    slots: tuple[Slot, ...]
+    slots: tuple[BarSlot, ...]
 
 
-def slots_of(rows: Sequence[Row], room_in: float, size_pt: float) -> tuple[tuple[Group, ...], tuple[str, ...]]:
+def slots_of(rows: Sequence[Row], room_in: float) -> tuple[tuple[BarGroup, ...], tuple[str, ...]]:
     """Groups of slots, and the notes for reasons too long for a slot, in which upright text has `room_in` inches."""
-    arms = [group for group in (_arms(rows) for rows in groups_of(rows)) if group]
+    arms = [found for group in groups_of(rows) if (found := [row for row in group if row.role == "arm"])]
     free = varying([group[0].settings for group in arms])
     notes: dict[str, int] = {}
-    groups, slot = [], _speed_slot if shows_speeds(rows) else _speedup_slot
+    groups, speeds = [], shows_speeds(rows)
     for group in arms:
-        slots = tuple(slot(row) or _empty(row, notes, room_in, size_pt) for row in group)
-        groups.append(Group(name=_name(group[0], free), slots=slots))
-    return tuple(groups), _numbered(notes)
-
-
-def _arms(rows: Sequence[Row]) -> tuple[Row, ...]:
-    return tuple(row for row in rows if row.role == "arm")
+        slots = tuple(_slot(row, speeds=speeds) or _unfilled(row, notes, room_in) for row in group)
+        groups.append(BarGroup(name=_name(group[0], free), slots=slots))
+    return tuple(groups), tuple(f"({mark}) {reason}." for reason, mark in notes.items())
 
 
 def _name(row: Row, free: Sequence[str]) -> str:
@@ -91,51 +92,38 @@ def _named(key: str, row: Row) -> str:
     return str(value) if isinstance(value, str) else f"{key.rpartition('.')[2]} {value}"
 
 
-def _speedup_slot(row: Row) -> Slot | None:
-    ratio = None if row.speedup is None else row.speedup.mid
-    return _slot(row, 1.0 if row.is_baseline else ratio, row.speedup)
-
-
-def _speed_slot(row: Row) -> Slot | None:
-    return _slot(row, None if row.tokens_per_s is None else row.tokens_per_s.mid, row.tokens_per_s)
-
-
-def _empty(row: Row, notes: dict[str, int], room_in: float, size_pt: float) -> Slot:
-    return Slot(arm=row.shown, cell=row.cell, text=_absence(row, notes, room_in, size_pt))
-
-
-def _slot(row: Row, height: float | None, whisker: Interval | None) -> Slot | None:
+def _slot(row: Row, *, speeds: bool) -> BarSlot | None:
+    value = row.tokens_per_s if speeds else row.speedup
+    middle = None if value is None else value.mid
+    height = 1.0 if row.is_baseline and not speeds else middle
     if row.step_s is None or row.tokens_per_s is None or height is None:
         return None
     noisy = row.outcome is Outcome.NOISY
     shown = row.step_s.mid * 1e3 if row.is_layer else row.tokens_per_s.mid
     text = f"{'~' if noisy else ''}{number(shown, 3)}{MARK if row.unproven else ''}"
-    spread = None if row.simulated else whisker
-    return Slot(arm=row.shown, cell=row.cell, text=text, height=height, whisker=spread, noisy=noisy)
+    whisker = None if row.simulated else value
+    return BarSlot(arm=row.shown, cell=row.cell, text=text, height=height, whisker=whisker, noisy=noisy)
 
 
-def _absence(row: Row, notes: dict[str, int], room_in: float, size_pt: float) -> str:
+def _unfilled(row: Row, notes: dict[str, int], room_in: float) -> BarSlot:
     """`n/a: reason`, or the outcome and the numbers of notes below the figure where the reason is too long."""
     word = "no speed-up" if row.timed else str(row.outcome or "not measured")
     reason = row.missing["speedup"] if row.timed else row.why
     lacking = row.outcome is Outcome.UNSUPPORTED
     short = f"n/a: {reason}" if lacking else f"n/a: {word}: {reason}"
-    if width_in(short, size_pt) <= room_in:
-        return short
+    if width_in(short) <= room_in:
+        return BarSlot(arm=row.shown, cell=row.cell, text=short)
     # A cell that asks for several features may lack something for each: rows that share a reason share its note.
     parts = reason.split("; ") if lacking else [reason]
     marks = [str(notes.setdefault(part, len(notes) + 1)) for part in parts]
-    return f"n/a: {word} ({', '.join(marks)})"
+    return BarSlot(arm=row.shown, cell=row.cell, text=f"n/a: {word} ({', '.join(marks)})")
 
 
-def _numbered(notes: Mapping[str, int]) -> tuple[str, ...]:
-    return tuple(f"({mark}) {reason}." for reason, mark in notes.items())
-
-
-# From light to dark in steps that a grey print keeps; hatches tell neighbours apart once more.
+# From light to dark in steps that a grey print keeps; hatches also distinguish neighbours.
 _FILLS = ("#ffffff", "#dde9f3", "#c0d5e8", "#a0bfdb", "#80a8cd", "#628fbb", "#4a76a3")
 _HATCHES = ("", "/////", "|||||", "\\\\\\\\\\", "xxxxx", "-----", "+++++")
 _BAR = 0.8  # of a slot
+_BETWEEN_IN = 0.06  # two names below the axis
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,7 +133,7 @@ class Panel:
     Bars are speed-ups over `baseline`, speeds where that is None.
     """
 
-    groups: tuple[Group, ...]
+    groups: tuple[BarGroup, ...]
     arms: tuple[str, ...]
     baseline: str | None
     width_in: float
@@ -154,7 +142,7 @@ class Panel:
     @property
     def span(self) -> int:
         """Slots, with one left free between groups."""
-        return sum(len(group.slots) + 1 for group in self.groups) - 1
+        return _slots(self.groups)
 
     @property
     def slot_in(self) -> float:
@@ -164,10 +152,10 @@ class Panel:
     @property
     def starts(self) -> list[int]:
         """Position of each group's first slot."""
-        return [sum(len(group.slots) + 1 for group in self.groups[:n]) for n in range(len(self.groups))]
+        return [_slots(self.groups[:n]) + 1 for n in range(len(self.groups))]
 
     @property
-    def placed(self) -> list[tuple[int, Slot]]:
+    def placed(self) -> list[tuple[int, BarSlot]]:
         """Slots with their positions."""
         return [
             (start + n, slot)
@@ -186,21 +174,26 @@ class Panel:
     @property
     def upright(self) -> bool:
         """Whether values must stand upright to fit over their bars."""
-        return any(width_in(s.text, VALUE_PT) > 0.98 * self.slot_in for _, s in self.placed if s.height is not None)
+        return any(width_in(s.text) > 0.98 * self.slot_in for _, s in self.placed if s.height is not None)
 
     def ticks(self) -> list[tuple[float, str]]:
         """Positions and names below the axis: arms of the only group, else groups."""
         if len(self.groups) == 1:
-            return [(x, _folded(slot.arm, self.slot_in)) for x, slot in self.placed]
+            return [(x, folded(slot.arm, self.slot_in - _BETWEEN_IN)) for x, slot in self.placed]
         middles = [start + (len(group.slots) - 1) / 2 for start, group in zip(self.starts, self.groups, strict=True)]
         widths = [len(group.slots) * self.slot_in for group in self.groups]
-        names = [_folded(group.name, room) for group, room in zip(self.groups, widths, strict=True)]
+        names = [folded(group.name, room) for group, room in zip(self.groups, widths, strict=True)]
         return list(zip(middles, names, strict=True))
 
     def below_in(self) -> float:
         """Room that the names below the axis take, in inches."""
         lines = max(name.count("\n") + 1 for _, name in self.ticks())
-        return (lines + (1.5 if len(self.groups) == 1 else 0.6)) * line_in(TICK_PT)
+        return (lines + (1.8 if len(self.groups) == 1 else 0.6)) * line_in()
+
+
+def _slots(groups: Sequence[BarGroup]) -> int:
+    """Slots with one left free between groups."""
+    return sum(len(group.slots) + 1 for group in groups) - 1
 
 
 def draw_panel(axes: Axes, panel: Panel) -> None:
@@ -216,13 +209,11 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
             _bar(axes, x, slot, panel.arms.index(slot.arm))
             text_above(axes, x, slot.top, slot.text, upright=panel.upright)
     _whiskers(axes, panel.placed)
-    axes.set_ylabel(panel.name, fontsize=LABEL_PT, labelpad=2)
-    axes.tick_params(axis="y", labelsize=TICK_PT, width=0.6, length=2.5, pad=2)
-    positions, names = zip(*panel.ticks(), strict=True)
-    axes.set_xticks(positions, names, fontsize=TICK_PT)
-    axes.tick_params(axis="x", length=0, pad=2)
+    axes.set_ylabel(panel.name)
+    axes.set_xticks(*zip(*panel.ticks(), strict=True))
+    axes.tick_params(axis="x", length=0)
     if len(panel.groups) == 1:
-        axes.set_xlabel(panel.groups[0].name, fontsize=TICK_PT, labelpad=1)
+        axes.set_xlabel(panel.groups[0].name, fontsize=TICK_PT, labelpad=3)
 
 
 def swatches(arms: Sequence[str]) -> list[Artist]:
@@ -238,33 +229,27 @@ def _fill(number: int) -> dict[str, Any]:
     }
 
 
-def _folded(name: str, room_in: float) -> str:
-    """A name in two lines where one is too long."""
-    return name if width_in(name, TICK_PT) <= room_in else name.replace(", ", ",\n").replace(" ", "\n")
-
-
 def _ceiling(panel: Panel) -> float:
     """Upper end of the axis, so that the text over the highest bar fits below it."""
     bars = [slot for _, slot in panel.placed if slot.height is not None]
-    texts = [width_in(s.text, VALUE_PT) if panel.upright else line_in(VALUE_PT) for s in bars]
+    texts = [width_in(s.text) if panel.upright else line_in() for s in bars]
     tops = [s.top / (1 - (text + 2 * PAD_IN) / panel.height_in) for s, text in zip(bars, texts, strict=True)]
     return max(tops, default=1.2)
 
 
-def _bar(axes: Axes, x: int, slot: Slot, number: int) -> None:
+def _bar(axes: Axes, x: int, slot: BarSlot, number: int) -> None:
     style = "--" if slot.noisy else "-"
     (box,) = axes.bar(x, slot.height or 0, _BAR, **_fill(number), linewidth=0.6, linestyle=style, zorder=2)
     mark_cells(box, [slot.cell])
 
 
-def _whiskers(axes: Axes, placed: Sequence[tuple[int, Slot]]) -> None:
+def _whiskers(axes: Axes, placed: Sequence[tuple[int, BarSlot]]) -> None:
     """All whiskers of a panel at once, which takes a tenth of the time of one by one."""
     found = [(x, slot.whisker) for x, slot in placed if slot.height is not None and slot.whisker is not None]
     if found:
-        mids = [whisker.mid for _, whisker in found]
-        below, above = [one.mid - one.low for _, one in found], [one.high - one.mid for _, one in found]
-        look: dict[str, Any] = {"color": "black", "elinewidth": 0.8, "capsize": 1.8, "capthick": 0.8, "zorder": 4}
-        axes.errorbar([x for x, _ in found], mids, [below, above], linestyle="", **look)
+        xs, whiskers = zip(*found, strict=True)
+        mids = [whisker.mid for whisker in whiskers]
+        axes.errorbar(xs, mids, reach(whiskers), linestyle="", color="black", zorder=4, **WHISKER)
 
 
 # The arms of one group are named below their bars, those of several in the legend.
@@ -273,7 +258,7 @@ _SLOTS_IN_COLUMN, _SLOTS_OF_GROUPS_IN_COLUMN, _SLOTS_IN_PANEL = 6, 8, 64
 
 def draw_breakdown(rows: Sequence[Row], table: Table) -> Sheet:
     """A slot for every arm: a bar where it was timed, its reason where it was not."""
-    groups, notes = slots_of(rows, 0.95 * PLOT_IN, VALUE_PT)
+    groups, notes = slots_of(rows, 0.95 * PLOT_IN)
     fitting = _SLOTS_IN_COLUMN if len(groups) == 1 else _SLOTS_OF_GROUPS_IN_COLUMN
     width = COLUMN_IN if _slots(groups) <= fitting else PAGE_IN
     inner = width - LEFT_IN - RIGHT_IN
@@ -282,25 +267,17 @@ def draw_breakdown(rows: Sequence[Row], table: Table) -> Sheet:
     panels = [
         Panel(groups=part, arms=arms, baseline=baseline, width_in=inner, height_in=PLOT_IN) for part in _parts(groups)
     ]
-    legend = legend_lines(swatches(arms), inner) if len(groups) > 1 else []
-    top = TOP_IN + len(legend) * LEGEND_LINE_IN
-    plots_in = top + sum(PLOT_IN + panel.below_in() for panel in panels)
-    figure = sheet(width, plots_in, [table.figure_caption, *notes, *table.conditions])
-    draw_legend(figure, legend, TOP_IN)
-    for panel in panels:
-        draw_panel(axes_at(figure, LEFT_IN, top, inner), panel)
-        top += PLOT_IN + panel.below_in()
+    talls = [PLOT_IN + panel.below_in() for panel in panels]
+    legend = swatches(arms) if len(groups) > 1 else ()
+    figure = Sheet(width, sum(talls), [table.figure_caption, *notes, *table.conditions], legend)
+    for n, panel in enumerate(panels):
+        draw_panel(figure.axes_at(LEFT_IN, sum(talls[:n]), inner), panel)
     return figure
 
 
-def _slots(groups: Sequence[Group]) -> int:
-    """Slots with one left free between groups."""
-    return sum(len(group.slots) + 1 for group in groups) - 1
-
-
-def _parts(groups: Sequence[Group]) -> Iterator[tuple[Group, ...]]:
+def _parts(groups: Sequence[BarGroup]) -> Iterator[tuple[BarGroup, ...]]:
     """Groups one after the other, a new row of them where a page is too narrow for more."""
-    part: tuple[Group, ...] = ()
+    part: tuple[BarGroup, ...] = ()
     for group in groups:
         if part and _slots((*part, group)) > _SLOTS_IN_PANEL:
             yield part

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import ceil
 from typing import Any
 
 from matplotlib.artist import Artist
@@ -16,19 +15,17 @@ from ktbench.report.figures.roofs import roof_handle
 from ktbench.report.figures.sheet import (
     COLUMN_IN,
     LEFT_IN,
-    LEGEND_LINE_IN,
     PAGE_IN,
     PLOT_IN,
-    RIGHT_IN,
-    TOP_IN,
+    WHISKER,
+    Layout,
+    Mark,
     Sheet,
-    axes_at,
-    draw_legend,
-    legend_lines,
-    mark_cells,
-    sheet,
+    balanced,
+    mark,
+    reach,
 )
-from ktbench.report.figures.text_metrics import INK, LABEL_PT
+from ktbench.report.figures.text_metrics import INK
 from ktbench.results.row import Row, groups_of, roof_rows
 from ktbench.results.settings import TOKENS, varying, without_precision
 from ktbench.results.usage import Spread
@@ -64,12 +61,12 @@ TOKENS_AXIS = Axis(key=TOKENS, name=TOKENS)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """A row at `x` of the axis."""
+    """What `mark` shows at `x` of the axis; where it has no interval, the ends of `y` are its middle."""
 
     x: float
     y: Spread
-    noisy: bool
-    cell: str
+    mark: Mark
+    noisy: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,7 +125,7 @@ def _curves(rows: Sequence[Row], names: _Names, value: Value, suffix: str = "") 
     for row in rows:
         y = value(row)
         if y is not None:
-            point = Point(x=names.axis.of(row), y=y, noisy=row.outcome is Outcome.NOISY, cell=row.cell)
+            point = Point(x=names.axis.of(row), y=y, mark=Mark(key=(row.cell,)), noisy=row.outcome is Outcome.NOISY)
             found.setdefault(names.short(row) + suffix, []).append(point)
     for name, points in found.items():
         yield Curve(name=name, points=tuple(sorted(points, key=lambda point: point.x)))
@@ -136,9 +133,9 @@ def _curves(rows: Sequence[Row], names: _Names, value: Value, suffix: str = "") 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Names:
-    """What tells curves apart: their arm, unless there is only one, and the settings `free` that vary beside it.
+    """What distinguishes curves: their arm, unless there is only one, and the settings `free` that vary beside it.
 
-    Where the precision varies that is said (`precise`) only where no panel says it.
+    A precision that varies is named (`precise`) only where no panel names it.
     """
 
     axis: Axis
@@ -216,12 +213,11 @@ def draw_curves(frame: Frame, panel: CurvePanel, names: Sequence[str], *, bands:
         alone = "_" if len(xs) == 1 else "None"
         (line,) = frame.axes.plot(xs, ys, color=REFERENCE, linewidth=0.6, marker=alone, markersize=_RING, zorder=2)
         if alone == "_":
-            mark_cells(line, [point.cell for point in curve.points])
+            mark(line, *(point.mark for point in curve.points))
         frame.take_line(list(zip(xs, ys, strict=True)))
+    look_of = looks(names)
     for curve in panel.curves:
-        if bands:
-            _shade(frame, curve, looks(names)[curve.name]["color"])
-        _draw(frame, curve, looks(names)[curve.name])
+        draw_curve(frame.axes, curve.points, look_of[curve.name], bands=bands)
         frame.take_line([(point.x, point.y.mid) for point in curve.points], _CURVE_IN)
         for point in curve.points:
             frame.take_marker((point.x, point.y.mid))
@@ -253,27 +249,17 @@ def looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     return {name: _look(0 if name == base else others.index(name) + 1) for name in names}
 
 
-def _shade(frame: Frame, curve: Curve, color: str) -> None:
-    xs = [point.x for point in curve.points]
-    lows, highs = [point.y.low for point in curve.points], [point.y.high for point in curve.points]
-    frame.axes.fill_between(xs, lows, highs, color=color, alpha=0.14, linewidth=0, zorder=1.5)
-
-
-def _draw(frame: Frame, curve: Curve, look: dict[str, Any]) -> None:
-    xs, ys = [point.x for point in curve.points], [point.y.mid for point in curve.points]
-    drawn = frame.axes.errorbar(xs, ys, _reach(curve), elinewidth=0.7, capsize=1.6, capthick=0.7, zorder=3, **look)
-    mark_cells(drawn.lines[0], [point.cell for point in curve.points])
-    ringed = [point for point in curve.points if point.noisy]
+def draw_curve(axes: Axes, points: Sequence[Point], look: dict[str, Any], *, bands: bool) -> None:
+    """Draw a marker for each point, its whiskers, a ring where it is NOISY, and with `bands` the shaded intervals."""
+    xs, ys = [point.x for point in points], [point.y.mid for point in points]
+    if bands:
+        lows, highs = [point.y.low for point in points], [point.y.high for point in points]
+        axes.fill_between(xs, lows, highs, color=look["color"], alpha=0.14, linewidth=0, zorder=1.5)
+    drawn = axes.errorbar(xs, ys, reach([point.y for point in points]), zorder=3, **WHISKER, **look)
+    mark(drawn.lines[0], *(point.mark for point in points))
+    ringed = [(point.x, point.y.mid) for point in points if point.noisy]
     if ringed:
-        where = [point.x for point in ringed], [point.y.mid for point in ringed]
-        frame.axes.plot(*where, linestyle="", zorder=4, **_RINGED)
-
-
-def _reach(curve: Curve) -> list[list[float]] | None:
-    """How far whiskers reach below and above the points; None where no point has an interval."""
-    below = [point.y.mid - point.y.low for point in curve.points]
-    above = [point.y.high - point.y.mid for point in curve.points]
-    return [below, above] if any(below) or any(above) else None
+        axes.plot(*zip(*ringed, strict=True), linestyle="", zorder=4, **_RINGED)
 
 
 def _look(number: int) -> dict[str, Any]:
@@ -298,8 +284,6 @@ _RINGED: dict[str, Any] = {
 
 
 _ABREAST = 4
-_TITLE_IN, _BELOW_IN = 0.15, 0.34
-_GAP_IN = 0.12
 
 
 def place_panels(
@@ -307,30 +291,27 @@ def place_panels(
     rows: Sequence[Row],
     caption: Sequence[str],
     titles: Sequence[str],
+    y_name: str,
     *,
     shared: bool,
-    roofs: bool = True,
-) -> tuple[Sheet, list[tuple[Axes, float]]]:
-    """A figure with titled axes for each panel and their width in inches.
+) -> tuple[Sheet, list[Axes]]:
+    """A figure with titled axes for each panel; `y_name` stands beside the leftmost ones.
 
-    `shared`: one y axis for panels abreast; `roofs`: those of `rows` are drawn and stand in the legend.
+    `shared`: one y axis for panels abreast. The roofs of `rows` stand in the legend.
     """
-    columns = min(len(panels), ceil(len(panels) / ceil(len(panels) / _ABREAST)))
-    width = COLUMN_IN if len(panels) == 1 else PAGE_IN
-    gap = _GAP_IN if shared else LEFT_IN - 0.1
-    each = (width - LEFT_IN - RIGHT_IN - (columns - 1) * gap) / columns
-    legend = legend_lines(_entries(panels, rows if roofs else ()), width - 2 * RIGHT_IN)
-    head = TOP_IN + len(legend) * LEGEND_LINE_IN
-    tall = _TITLE_IN + PLOT_IN + _BELOW_IN
-    figure = sheet(width, head + ceil(len(panels) / columns) * tall, caption)
-    draw_legend(figure, legend, TOP_IN)
-    placed = []
-    for n, title in enumerate(titles):
-        top = head + n // columns * tall + _TITLE_IN
-        axes = axes_at(figure, LEFT_IN + n % columns * (each + gap), top, each)
-        axes.set_title(title, fontsize=LABEL_PT, pad=2)
-        placed.append((axes, each))
-    return figure, placed
+    layout = Layout(
+        count=len(panels),
+        columns=balanced(len(panels), _ABREAST),
+        tall_in=PLOT_IN,
+        above_in=0.15,
+        below_in=0.34,
+        width_in=COLUMN_IN if len(panels) == 1 else PAGE_IN,
+        gap_in=0.12 if shared else LEFT_IN - 0.1,
+    )
+    figure, every = layout.draw(titles, caption, _entries(panels, rows))
+    for n, axes in enumerate(every):
+        axes.set_ylabel(y_name if layout.is_leftmost(n) else "")
+    return figure, every
 
 
 def _entries(panels: Sequence[CurvePanel], rows: Sequence[Row]) -> list[Artist]:
@@ -338,8 +319,3 @@ def _entries(panels: Sequence[CurvePanel], rows: Sequence[Row]) -> list[Artist]:
     entries = handles(names_of(panels), noisy=noisy)
     provenance = next((row.provenance for row in roof_rows(rows) if row.provenance and row.roof), None)
     return [*entries, roof_handle(provenance)] if provenance else entries
-
-
-def is_leftmost(number: int, count: int) -> bool:
-    """Whether a panel begins a row of panels."""
-    return number % min(count, ceil(count / ceil(count / _ABREAST))) == 0

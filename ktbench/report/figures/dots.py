@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -15,20 +14,17 @@ from ktbench.report.accuracy_text import MOST_DOTS, measured_text
 from ktbench.report.figures.curves import REFERENCE, looks
 from ktbench.report.figures.sheet import (
     COLUMN_IN,
-    LEGEND_LINE_IN,
     PAGE_IN,
     RIGHT_IN,
-    TOP_IN,
+    WHISKER,
+    Layout,
     Mark,
     Sheet,
-    axes_at,
-    draw_legend,
-    legend_lines,
     mark,
-    sheet,
-    style_ticks,
+    reach,
+    scaled,
 )
-from ktbench.report.figures.text_metrics import LABEL_PT, TICK_PT, width_in
+from ktbench.report.figures.text_metrics import width_in
 from ktbench.results.accuracy import AccuracyRow, Result, parts_of_average
 from ktbench.results.answers import AVERAGE, KL, LOSSES, PERPLEXITIES, TOP1, SubjectKind
 from ktbench.results.row import place
@@ -86,7 +82,7 @@ def _panel(task: str, metric: str, dots: tuple[Dot, ...], *, paired: bool) -> Do
 
 
 _ABREAST = 3
-_DOT_IN, _SPACE_IN, _TITLE_IN, _FOOT_IN, _GAP_IN = 0.11, 0.08, 0.15, 0.34, 0.14
+_DOT_IN, _SPACE_IN = 0.11, 0.08
 _ROOM = 0.06
 
 _Placed = tuple[int, str, Result | None, Mark]  # line, name of the look
@@ -143,19 +139,21 @@ def draw_dots(lines: Sequence[str], panels: Sequence[DotPanel], names: Sequence[
     """Panels over the same `lines`, three abreast; in each line the looks of `names` one below the other."""
     look_of = looks(names)
     shown = [Line2D([], [], label=name, **look_of[name] | {"linestyle": ""}) for name in names if len(names) > 1]
-    width = COLUMN_IN if len(panels) == 1 else PAGE_IN
-    legend = legend_lines(shown, width - 2 * RIGHT_IN)
-    left, abreast = max(width_in(line, TICK_PT) for line in lines) + 3 * RIGHT_IN, min(_ABREAST, len(panels))
-    each = (width - left - 2 * RIGHT_IN - (abreast - 1) * _GAP_IN) / abreast
-    head, tall = TOP_IN + len(legend) * LEGEND_LINE_IN, len(lines) * (len(names) * _DOT_IN + _SPACE_IN)
-    above = _TITLE_IN if any(panel.title for panel in panels) else 0.0
-    figure = sheet(width, head + ceil(len(panels) / abreast) * (above + tall + _FOOT_IN), caption)
-    draw_legend(figure, legend, TOP_IN)
-    for n, panel in enumerate(panels):
-        top = head + above + n // abreast * (above + tall + _FOOT_IN)
-        axes = axes_at(figure, left + n % abreast * (each + _GAP_IN), top, each, tall)
+    layout = Layout(
+        count=len(panels),
+        columns=min(_ABREAST, len(panels)),
+        tall_in=len(lines) * (len(names) * _DOT_IN + _SPACE_IN),
+        above_in=0.15 if any(panel.title for panel in panels) else 0.0,
+        below_in=0.34,
+        width_in=COLUMN_IN if len(panels) == 1 else PAGE_IN,
+        left_in=max(width_in(line) for line in lines) + 3 * RIGHT_IN,
+        gap_in=0.14,
+        right_in=2 * RIGHT_IN,
+    )
+    figure, every = layout.draw([panel.title for panel in panels], caption, shown)
+    for n, (panel, axes) in enumerate(zip(panels, every, strict=True)):
         _draw(axes, panel, names, len(lines))
-        axes.set_yticks(range(len(lines)), lines if n % abreast == 0 else [""] * len(lines))
+        axes.set_yticks(range(len(lines)), lines if layout.is_leftmost(n) else [""] * len(lines))
     return figure
 
 
@@ -168,29 +166,19 @@ def _draw(axes: Axes, panel: DotPanel, names: Sequence[str], lines: int) -> None
         axes.axvline(0, color=REFERENCE, linewidth=0.6, zorder=1.5)
     for dot in panel.dots:
         y = dot.line + (names.index(dot.name) - (len(names) - 1) / 2) * step
-        mid, low, high = (panel.scale * end for end in _ends(dot.value))
-        look = look_of[dot.name] | {"linestyle": ""}
-        drawn = axes.errorbar(
-            [mid], [y], xerr=[[mid - low], [high - mid]], elinewidth=0.7, capsize=1.6, zorder=3, **look
-        )
+        value, look = scaled(dot.value, panel.scale), look_of[dot.name] | {"linestyle": ""}
+        drawn = axes.errorbar([value.mid], [y], xerr=reach([value]), zorder=3, **WHISKER, **look)
         mark(drawn.lines[0], dot.mark)
     axes.set_ylim(lines - 0.5, -0.5)
     axes.set_xlim(*_limits(panel))
     axes.xaxis.set_major_locator(MaxNLocator(6))
-    style_ticks(axes)
     axes.tick_params(axis="y", length=0)
-    axes.set_xlabel(panel.x_name, fontsize=LABEL_PT, labelpad=1.5)
-    axes.set_title(panel.title, fontsize=LABEL_PT, pad=2)
-
-
-def _ends(value: Estimate) -> tuple[float, float, float]:
-    """The middle and the ends of the interval, the middle again where it has none."""
-    low, high = (value.mid if end is None else end for end in (value.low, value.high))
-    return value.mid, low, high
+    axes.set_xlabel(panel.x_name)
 
 
 def _limits(panel: DotPanel) -> tuple[float, float]:
-    ends = [panel.scale * end for dot in panel.dots for end in _ends(dot.value)]
+    values = [scaled(dot.value, panel.scale) for dot in panel.dots]
+    ends = [end for value in values for end in (value.low, value.high)]
     ends += [0.0] if panel.zero or not ends else []
     room = _ROOM * (max(ends) - min(ends)) or 1.0
     return min(ends) - room, max(ends) + room

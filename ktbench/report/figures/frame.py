@@ -6,13 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import ceil, degrees, floor, log10
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLocator
 
-from ktbench.report.figures.label_placement import XY, Box, along, around, clearest, spots_beside
-from ktbench.report.figures.text_metrics import INK, LABEL_PT, TICK_PT, line_in, width_in
+from ktbench.report.figures.label_placement import (
+    XY,
+    Box,
+    Spot,
+    along,
+    around,
+    clearest,
+    spots_around,
+    spots_beside,
+)
+from ktbench.report.figures.text_metrics import INK, line_in, width_in
 
 _LETTER = 0.8  # of a line's height: capitals and digits without the space between lines
 _GAP_IN = 0.04
@@ -28,14 +38,13 @@ class Frame:
     """
 
     axes: Axes
-    width_in: float
-    height_in: float
     x: XY
     y: XY
     x_name: str
     log_x: bool = False
     log_y: bool = False
     taken: list[Box] = field(default_factory=list)
+    size_in: XY = field(init=False)
 
     def __post_init__(self) -> None:
         self.x, self.y = _opened(self.x, self.log_x), _opened(self.y, self.log_y)
@@ -45,11 +54,15 @@ class Frame:
             self.axes.set_yscale("log", base=10)
         self.axes.set_xlim(self.x)
         self.axes.set_ylim(self.y)
+        self.axes.set_xlabel(self.x_name)
+        figure = self.axes.get_figure(root=True)
+        assert figure is not None
+        self.size_in = self.axes.bbox.width / figure.dpi, self.axes.bbox.height / figure.dpi
 
     def place(self, point: XY) -> XY:
         """Inches from the lower left corner."""
-        x, y = _share(point[0], self.x, self.log_x), _share(point[1], self.y, self.log_y)
-        return self.width_in * x, self.height_in * y
+        across, up = (self.axes.transScale + self.axes.transLimits).transform(point)
+        return self.size_in[0] * float(across), self.size_in[1] * float(up)
 
     def take_line(self, points: Sequence[XY], reach_in: float = _LINE_IN) -> None:
         """Keep labels `reach_in` inches off a line."""
@@ -62,24 +75,30 @@ class Frame:
     def label(self, text: str, start: XY, end: XY, color: str = INK, also: Sequence[tuple[XY, XY]] = ()) -> None:
         """Write along a straight line between two points of data, on the side and at the place that cover least.
 
-        The lines `also` are taken where all of the first would cover more.
+        The lines `also` are taken where all of the first would cover more. Labels lie over roofs and references,
+        which their halo may cut, and under curves, which it must not.
         """
-        length, height = width_in(text, TICK_PT), line_in(TICK_PT) * _LETTER
         ends = [(self.place(one), self.place(other)) for one, other in ((start, end), *also)]
-        spots = [spot for one, other in ends for spot in spots_beside(one, other, length, height)]
-        spot = clearest(spots, self.taken, self.width_in, self.height_in)
+        spots = [spot for one, other in ends for spot in spots_beside(one, other, *_size(text))]
+        halo = [withStroke(linewidth=_HALO_PT, foreground="white")]
+        self._write(text, spots, color=color, path_effects=halo, zorder=2.5)
+
+    def label_marker(self, text: str, point: XY) -> None:
+        """Write at a marker, where that covers least."""
+        self._write(text, list(spots_around(self.place(point), *_size(text))), color=INK, zorder=4)
+
+    def _write(self, text: str, spots: Sequence[Spot], **look: Any) -> None:
+        width, height = self.size_in
+        spot = clearest(spots, self.taken, width, height)
         self.taken += spot.boxes
         self.axes.text(
-            spot.corner[0] / self.width_in,
-            spot.corner[1] / self.height_in,
+            spot.corner[0] / width,
+            spot.corner[1] / height,
             text,
             transform=self.axes.transAxes,
-            fontsize=TICK_PT,
             rotation=degrees(spot.angle),
             rotation_mode="anchor",
-            color=color,
-            path_effects=[withStroke(linewidth=_HALO_PT, foreground="white")],
-            zorder=2.5,  # over roofs and references, which its halo may cut, under curves, which it must not
+            **look,
         )
 
     def ticks(self, x: Sequence[float], y: Sequence[float], *, named: bool = True) -> None:
@@ -90,8 +109,6 @@ class Frame:
         self.axes.yaxis.set_major_formatter(FixedFormatter([f"{value:g}" if named else "" for value in y]))
         for axis in (self.axes.xaxis, self.axes.yaxis):
             axis.set_minor_locator(NullLocator())
-        self.axes.tick_params(labelsize=TICK_PT, width=0.6, length=2.5, pad=2)
-        self.axes.set_xlabel(self.x_name, fontsize=LABEL_PT, labelpad=1.5)
 
     def _names(self, values: Sequence[float]) -> list[str]:
         """Names of every value, or of every second, third ... from the first where they would touch."""
@@ -100,7 +117,7 @@ class Frame:
 
     def _fits(self, values: Sequence[float], names: Sequence[str]) -> bool:
         named = [(self.place((value, self.y[1]))[0], name) for value, name in zip(values, names, strict=True) if name]
-        spans = [(x - width_in(name, TICK_PT) / 2, x + width_in(name, TICK_PT) / 2) for x, name in named]
+        spans = [(x - width_in(name) / 2, x + width_in(name) / 2) for x, name in named]
         return all(right[0] - left[1] >= _GAP_IN for left, right in pairwise(spans))
 
 
@@ -112,6 +129,12 @@ def decades(low: float, high: float) -> list[float]:
     return shown if len(shown) > 2 else finer
 
 
+def round_ticks(top: float, most: int = 6) -> list[float]:
+    """At most `most` steps of round numbers from 0 up to `top`."""
+    ticks = MaxNLocator(most, steps=[1, 2, 5, 10]).tick_values(0, top)
+    return [float(tick) for tick in ticks if tick <= top]
+
+
 def _opened(limits: XY, log: bool) -> XY:
     low, high = limits
     if low < high:
@@ -119,9 +142,8 @@ def _opened(limits: XY, log: bool) -> XY:
     return (low / 2, high * 2) if log else (low - 1, high + 1)
 
 
-def _share(value: float, limits: XY, log: bool) -> float:
-    low, high = limits
-    return log10(value / low) / log10(high / low) if log else (value - low) / (high - low)
+def _size(text: str) -> XY:
+    return width_in(text), line_in() * _LETTER
 
 
 def _thinned(values: Sequence[float], step: int) -> list[str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from math import atan2, ceil, cos, hypot, sin, sqrt
 
 XY = tuple[float, float]
 
 _STEP_IN = 0.02
-_PAD_IN, _EDGE_IN = 0.04, 0.02
+_PAD_IN, _EDGE_IN, _ROUNDING_IN = 0.04, 0.02, 1e-6
+_CLEAR_IN, _APART_IN = 0.05, 0.02  # of labels from their marker and from each other
 _TRIES = 15
 # Square inches: less than the first is not seen; a spot further off must save a crossing with a curve.
 _NOTHING_IN2, _FAR_IN2 = 1e-3, 3e-3
@@ -33,7 +34,8 @@ class Box:
 
     def within(self, width: float, height: float) -> bool:
         """Whether a plot of this size holds it, clear of its axes."""
-        return self.left >= _EDGE_IN and self.bottom >= _EDGE_IN and self.right <= width and self.top <= height
+        right, top = width + _ROUNDING_IN, height + _ROUNDING_IN
+        return self.left >= _EDGE_IN and self.bottom >= _EDGE_IN and self.right <= right and self.top <= top
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,6 +82,15 @@ def spots_beside(start: XY, end: XY, length: float, height: float) -> Iterator[S
             x = x0 + (x1 - x0 - length * across) * share - side * up
             y = y0 + (y1 - y0 - length * up) * share + side * across
             yield Spot(corner=(x, y), angle=angle, boxes=_slanted(x, y, length, height, angle), far=side in far)
+
+
+def spots_around(center: XY, length: float, height: float) -> Iterator[Spot]:
+    """Places for a level line of text around a marker: right above first, each further off once."""
+    for reach, (right, up) in product((_CLEAR_IN, 2.5 * _CLEAR_IN), product((1, -1, 0), (1, -1, 0))):
+        x = center[0] + (reach if right > 0 else -reach - length if right < 0 else -length / 2)
+        y = center[1] + (reach if up > 0 else -reach - height if up < 0 else -height / 2)
+        box = Box(left=x - _APART_IN, bottom=y, right=x + length + _APART_IN, top=y + height)
+        yield Spot(corner=(x, y), angle=0.0, boxes=(box,), far=reach > _CLEAR_IN)
 
 
 def clearest(spots: Sequence[Spot], taken: Sequence[Box], width: float, height: float) -> Spot:

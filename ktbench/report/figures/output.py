@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib import style
 from matplotlib.text import Text
 
@@ -137,40 +137,31 @@ def dark_colour(colour: str) -> str:
 
     Hue and chroma are kept in OKLab (Ottosson 2020); white becomes the dark paper, #14171b.
     """
-    lightness, a, b = _oklab([_linear(int(colour[n : n + 2], 16) / 255) for n in (0, 2, 4)])
-    turned = _PAPER[0] + (1 - lightness) ** _LIFT * (1 - _PAPER[0])
-    return "".join(
-        f"{_byte(value):02x}" for value in _rgb(turned, a + lightness * _PAPER[1], b + lightness * _PAPER[2])
-    )
+    rgb = [_linear(int(colour[n : n + 2], 16) / 255) for n in (0, 2, 4)]
+    lightness, a, b = _LAB_OF_LMS @ np.cbrt(_LMS_OF_RGB @ rgb)
+    lifted = (1 - lightness) ** _LIFT
+    turned = [_PAPER[0] + lifted * (1 - _PAPER[0]), a + lightness * _PAPER[1], b + lightness * _PAPER[2]]
+    linear = np.linalg.solve(_LMS_OF_RGB, np.linalg.solve(_LAB_OF_LMS, turned) ** 3)
+    return "".join(f"{_byte(value):02x}" for value in linear)
 
 
 _PAPER = (0.204, -0.002, -0.009)  # #14171b in OKLab
 _LIFT = 0.8  # below 1: greys become lighter, as letters on dark paper need more contrast
-
-
-def _oklab(rgb: Sequence[float]) -> tuple[float, float, float]:
-    """OKLab of linear sRGB."""
-    red, green, blue = rgb
-    long = (0.4122214708 * red + 0.5363325363 * green + 0.0514459929 * blue) ** (1 / 3)
-    middle = (0.2119034982 * red + 0.6806995451 * green + 0.1073969566 * blue) ** (1 / 3)
-    short = (0.0883024619 * red + 0.2817188376 * green + 0.6299787005 * blue) ** (1 / 3)
-    return (
-        0.2104542553 * long + 0.7936177850 * middle - 0.0040720468 * short,
-        1.9779984951 * long - 2.4285922050 * middle + 0.4505937099 * short,
-        0.0259040371 * long + 0.7827717662 * middle - 0.8086757660 * short,
-    )
-
-
-def _rgb(lightness: float, a: float, b: float) -> tuple[float, float, float]:
-    """Linear sRGB of OKLab."""
-    long = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3
-    middle = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3
-    short = (lightness - 0.0894841775 * a - 1.2914855480 * b) ** 3
-    return (
-        4.0767416621 * long - 3.3077115913 * middle + 0.2309699292 * short,
-        -1.2684380046 * long + 2.6097574011 * middle - 0.3413193965 * short,
-        -0.0041960863 * long - 0.7034186147 * middle + 1.7076147010 * short,
-    )
+# From linear sRGB to what cones see, and from the cube roots of that to OKLab.
+_LMS_OF_RGB = np.array(
+    [
+        [0.4122214708, 0.5363325363, 0.0514459929],
+        [0.2119034982, 0.6806995451, 0.1073969566],
+        [0.0883024619, 0.2817188376, 0.6299787005],
+    ]
+)
+_LAB_OF_LMS = np.array(
+    [
+        [0.2104542553, 0.7936177850, -0.0040720468],
+        [1.9779984951, -2.4285922050, 0.4505937099],
+        [0.0259040371, 0.7827717662, -0.8086757660],
+    ]
+)
 
 
 def _linear(value: float) -> float:

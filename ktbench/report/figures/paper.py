@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from ktbench.report.figures.curves import looks
-from ktbench.report.figures.frame import Frame, decades
+from ktbench.report.figures.frame import Frame, decades, round_ticks
 from ktbench.report.figures.label_placement import XY
 from ktbench.report.figures.paper_panels import (
     BAR_LOOKS,
@@ -23,26 +23,24 @@ from ktbench.report.figures.paper_panels import (
     PANEL_IN,
     RATIO,
     SCORED,
-    Grid,
     PaperPanel,
     bar_namer,
     by_benchmark,
     left_out,
     line_mark,
     namer,
-    panels_apart,
+    panel_layout,
     panels_of,
+    split_panels,
     values_of,
     x_name,
     x_of,
 )
-from ktbench.report.figures.sheet import PAGE_IN, RIGHT_IN, TOP_IN, Mark, Sheet, axes_at, mark, sheet
+from ktbench.report.figures.sheet import PAGE_IN, RIGHT_IN, Mark, Sheet, mark
 from ktbench.report.figures.text_metrics import (
     INK,
-    LABEL_PT,
     PAD_IN,
     TICK_PT,
-    VALUE_PT,
     line_in,
     text_above,
     width_in,
@@ -61,7 +59,7 @@ _SCORES: Mapping[str, Mapping[str, Any]] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Group:
+class _PaperGroup:
     """Bars side by side: heights, with what they show, by the name of their look."""
 
     name: str
@@ -73,7 +71,7 @@ def draw_paper_bars(lines: Sequence[PaperLine], caption: Sequence[str]) -> Sheet
     drawn = [line for line in lines if values_of(line)]
     panels = panels_of(drawn)
     name = bar_namer(drawn)
-    groups = [[_Group(name=name(line), heights=_heights(line)) for line in panel.lines] for panel in panels]
+    groups = [[_PaperGroup(name=name(line), heights=_heights(line)) for line in panel.lines] for panel in panels]
     return _drawn(panels, groups, BAR_LOOKS, caption)
 
 
@@ -87,44 +85,45 @@ def _heights(line: PaperLine) -> dict[str, tuple[float, Mark]]:
     return {look: (value, line_mark(line)) for look, value in values_of(line).items()}
 
 
-def _benchmarks(panel: PaperPanel) -> list[_Group]:
+def _benchmarks(panel: PaperPanel) -> list[_PaperGroup]:
     found = by_benchmark(panel)
     return [
-        _Group(name=name, heights={look: (line.published or 0.0, line_mark(line)) for look, line in lines.items()})
+        _PaperGroup(name=name, heights={look: (line.published or 0.0, line_mark(line)) for look, line in lines.items()})
         for name, lines in found.items()
     ]
 
 
 def _drawn(
     panels: Sequence[PaperPanel],
-    groups: Sequence[Sequence[_Group]],
+    groups: Sequence[Sequence[_PaperGroup]],
     looks: Mapping[str, Mapping[str, Any]],
     caption: Sequence[str],
 ) -> Sheet:
     shown = [look for look in looks if any(look in one.heights for panel in groups for one in panel)]
     most = max(map(len, groups))
-    grid = Grid(count=len(panels), narrow=len(panels) == 1 and most * len(shown) <= _NARROW)
-    folded = [_folded([one.name for one in panel], grid.panel_in) for panel in groups]
+    layout = panel_layout(len(panels), narrow=len(panels) == 1 and most * len(shown) <= _NARROW)
+    folded = [_folded([one.name for one in panel], layout.each_in) for panel in groups]
     upright = not all(folded)
     labels = [[_broken(one.name) for one in panel] if upright else folded[n] or [] for n, panel in enumerate(groups)]
     below_in = _below_in([label for panel in labels for label in panel], upright=upright)
     legend = [Patch(**looks[look], **EDGE, label=look) for look in shown]
-    placed = grid.place([panel.title for panel in panels], below_in, legend, caption)
+    layout = replace(layout, below_in=layout.below_in + below_in)
+    figure, every = layout.draw([panel.title for panel in panels], caption, legend)
     units = {panel.metric for panel in panels}
-    for n, (panel, axes) in enumerate(zip(panels, placed.axes, strict=True)):
-        _draw(axes, groups[n], [(look, looks[look]) for look in shown], grid.panel_in)
+    for n, (panel, axes) in enumerate(zip(panels, every, strict=True)):
+        _draw(axes, groups[n], {look: looks[look] for look in shown}, layout.each_in)
         axes.set_xticks(range(len(groups[n])), labels[n])
         axes.tick_params(axis="x", length=0, rotation=90 if upright else 0)
-        if n % grid.columns == 0 or len(units) > 1:
-            axes.set_ylabel(panel.metric, fontsize=LABEL_PT, labelpad=2)
-    return placed.figure
+        if layout.is_leftmost(n) or len(units) > 1:
+            axes.set_ylabel(panel.metric)
+    return figure
 
 
 def _folded(names: Sequence[str], room_in: float) -> list[str] | None:
     """Names in lines that fit below their groups; None where they do not."""
     each = 0.97 * room_in / len(names)
-    folded = [name if width_in(name, TICK_PT) <= each else _broken(name) for name in names]
-    return folded if all(width_in(line, TICK_PT) <= each for name in folded for line in name.split("\n")) else None
+    folded = [name if width_in(name) <= each else _broken(name) for name in names]
+    return folded if all(width_in(line) <= each for name in folded for line in name.split("\n")) else None
 
 
 def _broken(name: str) -> str:
@@ -135,21 +134,21 @@ def _broken(name: str) -> str:
 def _below_in(labels: Sequence[str], *, upright: bool) -> float:
     """Room that labels take below an axis."""
     if upright:
-        return max(width_in(line, TICK_PT) for label in labels for line in label.split("\n")) + 2 * PAD_IN
-    return (1.4 + max(label.count("\n") for label in labels)) * line_in(TICK_PT)
+        return max(width_in(line) for label in labels for line in label.split("\n")) + 2 * PAD_IN
+    return (1.4 + max(label.count("\n") for label in labels)) * line_in()
 
 
-def _draw(axes: Axes, groups: Sequence[_Group], looks: Sequence[tuple[str, Mapping[str, Any]]], room_in: float) -> None:
+def _draw(axes: Axes, groups: Sequence[_PaperGroup], looks: Mapping[str, Mapping[str, Any]], room_in: float) -> None:
     slots = max(len(groups), 2)
     each = _BAR_SHARE / len(looks)
     texts = [number(height, 3) for group in groups for height, _ in group.heights.values()]
-    upright = max(width_in(text, VALUE_PT) for text in texts) > 0.9 * each * room_in / slots
-    tall = max(width_in(text, VALUE_PT) for text in texts) if upright else line_in(VALUE_PT)
+    upright = max(width_in(text) for text in texts) > 0.9 * each * room_in / slots
+    tall = max(width_in(text) for text in texts) if upright else line_in()
     least, most = _span(groups)
     axes.set_ylim(least * 1.1, most / (1 - (tall + 2 * PAD_IN) / PANEL_IN))
     axes.set_xlim(-0.5 - (slots - len(groups)) / 2, len(groups) - 0.5 + (slots - len(groups)) / 2)
     for n, group in enumerate(groups):
-        there = [(*group.heights[look], style) for look, style in looks if look in group.heights]
+        there = [(*group.heights[look], style) for look, style in looks.items() if look in group.heights]
         for place, (height, at, style) in enumerate(there):
             x = n + (place - (len(there) - 1) / 2) * each
             (box,) = axes.bar(x, height, each, zorder=2, **style, **EDGE)
@@ -157,7 +156,7 @@ def _draw(axes: Axes, groups: Sequence[_Group], looks: Sequence[tuple[str, Mappi
             text_above(axes, x, max(height, 0.0), number(height, 3), upright=upright)
 
 
-def _span(groups: Sequence[_Group]) -> tuple[float, float]:
+def _span(groups: Sequence[_PaperGroup]) -> tuple[float, float]:
     heights = [height for group in groups for height, _ in group.heights.values()]
     return min(0.0, *heights), max(0.0, *heights)
 
@@ -188,18 +187,18 @@ def draw_paper_curves(lines: Sequence[PaperLine], caption: Sequence[str]) -> She
     assert x is not None
     drawn = [line for line in lines if isfinite(x(line)) and values_of(line)]
     name = namer(drawn, skip=(RATIO,))
-    panels = panels_apart(panels_of(drawn), name, x)
+    panels = split_panels(panels_of(drawn), name, x)
     styles = looks(list(dict.fromkeys(name(line) for panel in panels for line in panel.lines)))
-    grid = Grid(count=len(panels), narrow=len(panels) == 1 and len(styles) <= MOST_CURVES)
-    said = (*caption, *left_out(lines, drawn))
-    placed = grid.place([panel.title for panel in panels], _BELOW_IN, _legend(styles, drawn), said)
-    for n, (panel, axes) in enumerate(zip(panels, placed.axes, strict=True)):
-        frame = _frame(axes, grid.panel_in, panel, x)
+    narrow = len(panels) == 1 and len(styles) <= MOST_CURVES
+    layout = panel_layout(len(panels), narrow=narrow, below_in=_BELOW_IN)
+    titles = [panel.title for panel in panels]
+    figure, every = layout.draw(titles, (*caption, *left_out(lines, drawn)), _legend(styles, drawn))
+    for n, (panel, axes) in enumerate(zip(panels, every, strict=True)):
+        frame = _frame(axes, panel, x)
         for label, style in styles.items():
             _draw_paper_curves(frame, [line for line in panel.lines if name(line) == label], x, style)
-        if n % grid.columns == 0:
-            axes.set_ylabel(panel.metric, fontsize=LABEL_PT, labelpad=2)
-    return placed.figure
+        axes.set_ylabel(panel.metric if layout.is_leftmost(n) else "")
+    return figure
 
 
 def _legend(styles: Mapping[str, Look], lines: Sequence[PaperLine]) -> list[Artist]:
@@ -214,22 +213,19 @@ def _legend(styles: Mapping[str, Look], lines: Sequence[PaperLine]) -> list[Arti
     ]
 
 
-def _frame(axes: Any, width_in: float, panel: PaperPanel, x: Callable[[PaperLine], float]) -> Frame:
+def _frame(axes: Axes, panel: PaperPanel, x: Callable[[PaperLine], float]) -> Frame:
     xs = sorted({x(line) for line in panel.lines})
     ys = [value for line in panel.lines for value in values_of(line).values()]
     log_x, log_y = xs[0] > 0 and xs[-1] > _WIDE * xs[0], max(ys) > _TALL * min(ys)
     frame = Frame(
         axes=axes,
-        width_in=width_in,
-        height_in=PANEL_IN,
         x=_limits_x(xs, log=log_x),
         y=(min(ys) / _MARGIN, max(ys) * _MARGIN) if log_y else (0.0, max(ys) * _ROOM_ABOVE),
         x_name=x_name(panel, x),
         log_x=log_x,
         log_y=log_y,
     )
-    top = frame.y[1]
-    frame.ticks(xs, decades(*frame.y) if log_y else [t for t in MaxNLocator(5).tick_values(0, top) if t <= top])
+    frame.ticks(xs, decades(*frame.y) if log_y else round_ticks(frame.y[1], 5))
     return frame
 
 
@@ -252,11 +248,11 @@ def draw_paper_list(lines: Sequence[PaperLine], caption: Sequence[str]) -> Sheet
     """One dot for each score beside the words of its conditions."""
     shown = [line for line in lines if line.published is not None]
     texts = [wrapped(_words(line), TICK_PT, _TEXT_IN) for line in shown]
-    heights = [(len(text) + 0.5) * line_in(TICK_PT) for text in texts]
+    heights = [(len(text) + 0.5) * line_in() for text in texts]
     tall = sum(heights)
-    figure = sheet(PAGE_IN, TOP_IN + tall + _LIST_FOOT_IN, caption)
+    figure = Sheet(PAGE_IN, tall + _LIST_FOOT_IN, caption)
     left = _TEXT_IN + 2 * RIGHT_IN
-    axes = axes_at(figure, left, TOP_IN, PAGE_IN - left - 3 * RIGHT_IN, tall)
+    axes = figure.axes_at(left, 0.0, PAGE_IN - left - 3 * RIGHT_IN, tall)
     places = [sum(heights[:n]) + heights[n] / 2 for n in range(len(shown))]
     _draw_paper_list(axes, shown, places, tall)
     axes.set_yticks(places, ["\n".join(text) for text in texts], ha="left")
@@ -274,12 +270,11 @@ def _draw_paper_list(axes: Axes, lines: Sequence[PaperLine], places: Sequence[fl
     mark(points, *map(line_mark, lines))
     for value, place in zip(values, places, strict=True):
         axes.annotate(
-            number(value, 3), (value, place), xytext=(4, 0), textcoords="offset points", fontsize=VALUE_PT, va="center",
+            number(value, 3), (value, place), xytext=(4, 0), textcoords="offset points", va="center",
             color=INK, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4}, zorder=2,
         )  # fmt: skip
     axes.xaxis.set_major_locator(MaxNLocator(6))
-    axes.tick_params(labelsize=TICK_PT, width=0.6, pad=2)
-    axes.set_xlabel(f"{lines[0].metric}, published", fontsize=LABEL_PT, labelpad=1.5)
+    axes.set_xlabel(f"{lines[0].metric}, published")
 
 
 def _words(line: PaperLine) -> str:

@@ -1,39 +1,21 @@
-"""What figures of published numbers show: lines in panels, the names that tell them apart, and room for the panels."""
+"""What figures of published numbers show: lines in panels, the names that distinguish them, and room for the panels."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from math import ceil, inf
+from math import inf
 from typing import Any, Literal
 
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
-
-from ktbench.report.figures.sheet import (
-    COLUMN_IN,
-    LEFT_IN,
-    LEGEND_LINE_IN,
-    PAGE_IN,
-    RIGHT_IN,
-    TOP_IN,
-    Mark,
-    Sheet,
-    axes_at,
-    draw_legend,
-    legend_lines,
-    sheet,
-    style_ticks,
-)
-from ktbench.report.figures.text_metrics import INK, LABEL_PT
+from ktbench.report.figures.sheet import COLUMN_IN, PAGE_IN, RIGHT_IN, Layout, Mark, balanced
+from ktbench.report.figures.text_metrics import INK
 from ktbench.results.paper import PaperLine
 from ktbench.results.settings import varying
 from ktbench.spec.published import NOT_OURS, Metric
 from ktbench.spec.sweep import arm_peer
 
 _ABREAST = 3
-_TITLE_IN, _GAP_IN = 0.17, 0.08
 PANEL_IN = 1.5
 
 # Of each provenance, in the order of a table: published is hollow, what is ours is filled.
@@ -45,50 +27,17 @@ BAR_LOOKS: dict[str, dict[str, Any]] = {
 EDGE: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Grid:
-    """Room for `count` panels, on a sheet as wide as a page, or as a column where `narrow`."""
-
-    count: int
-    narrow: bool = False
-
-    @property
-    def columns(self) -> int:
-        """Panels abreast, so many that their rows are equally long or nearly so."""
-        return ceil(self.count / ceil(self.count / _ABREAST))
-
-    @property
-    def sheet_in(self) -> float:
-        """Width of the sheet."""
-        return COLUMN_IN if self.narrow else PAGE_IN
-
-    @property
-    def panel_in(self) -> float:
-        """Width of a panel's axes."""
-        return (self.sheet_in - 2 * RIGHT_IN - self.columns * LEFT_IN) / self.columns
-
-    def place(self, titles: Sequence[str], below_in: float, legend: Sequence[Artist], caption: Sequence[str]) -> Placed:
-        """A figure with titled axes for each panel, below each of which there are `below_in` inches."""
-        lines = legend_lines(legend, self.sheet_in - 2 * RIGHT_IN)
-        head, tall = TOP_IN + len(lines) * LEGEND_LINE_IN, _TITLE_IN + PANEL_IN + below_in + _GAP_IN
-        figure = sheet(self.sheet_in, head + ceil(self.count / self.columns) * tall, caption)
-        draw_legend(figure, lines, TOP_IN)
-        found = []
-        for n, title in enumerate(titles):
-            left = LEFT_IN + n % self.columns * (self.panel_in + LEFT_IN)
-            axes = axes_at(figure, left, head + n // self.columns * tall + _TITLE_IN, self.panel_in, PANEL_IN)
-            axes.set_title(title, fontsize=LABEL_PT, pad=3)
-            style_ticks(axes)
-            found.append(axes)
-        return Placed(figure=figure, axes=tuple(found))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Placed:
-    """A figure with the axes of its panels."""
-
-    figure: Sheet
-    axes: tuple[Axes, ...]
+def panel_layout(count: int, *, narrow: bool, below_in: float = 0.0) -> Layout:
+    """Panels on a sheet as wide as a page, or as a column where `narrow`, with room for the names below each."""
+    return Layout(
+        count=count,
+        columns=balanced(count, _ABREAST),
+        tall_in=PANEL_IN,
+        above_in=0.17,
+        below_in=below_in + 0.08,
+        width_in=COLUMN_IN if narrow else PAGE_IN,
+        right_in=2 * RIGHT_IN,
+    )
 
 
 Form = Literal["curves", "bars", "scores", "heat", "list"]
@@ -100,7 +49,7 @@ _FEWEST = 3  # places on an axis that make a curve
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PaperPanel:
-    """Lines side by side, in the unit `metric`; `title` says what tells their panel from the others."""
+    """Lines side by side, in the unit `metric`; `title` is what distinguishes their panel from the others."""
 
     title: str
     metric: Metric
@@ -144,7 +93,7 @@ def panels_of(lines: Sequence[PaperLine]) -> tuple[PaperPanel, ...]:
     for line in sorted(lines, key=lambda line: machines.index(line.machine)):
         found.setdefault((line.model, line.machine, line.metric), []).append(line)
     facts = [_facts(group) for group in found.values()]
-    keys = _telling(facts)
+    keys = _distinguishing(facts)
     return tuple(
         PaperPanel(
             title=", ".join(filter(None, (one[key] for key in keys))),
@@ -161,8 +110,8 @@ def _facts(group: Sequence[PaperLine]) -> Mapping[str, str]:
     return {"model": ours.model, "precision": ours.precision, "machine": ours.machine, "metric": ours.metric}
 
 
-def _telling(facts: Sequence[Mapping[str, str]]) -> list[str]:
-    """The model, and as much more as tells all panels apart; their axes say the unit."""
+def _distinguishing(facts: Sequence[Mapping[str, str]]) -> list[str]:
+    """The model, and as much more as distinguishes all panels; their axes name the unit."""
     every = ["model", "precision", "machine"]
     counts = [len({(*(one[key] for key in every[:n]), one["metric"]) for one in facts}) for n in (1, 2, 3)]
     return every[: counts.index(counts[-1]) + 1]
@@ -175,9 +124,9 @@ def _rank(line: PaperLine) -> int:
 
 
 def namer(lines: Sequence[PaperLine], skip: Sequence[str] = ()) -> Callable[[PaperLine], str]:
-    """What tells lines apart beside their panel: the arm unless it is one alone, and the settings that vary.
+    """What distinguishes lines beside their panel: the arm unless there is only one, and the settings that vary.
 
-    Settings in `skip` are said otherwise. A cell without a published number has no settings of its own.
+    Settings in `skip` are named elsewhere. A cell without a published number has no settings of its own.
     """
     settings = [conditions(line) for line in lines if line.id]
     keys = [key for key in varying(settings) if key not in skip]
@@ -204,16 +153,9 @@ def values_of(line: PaperLine) -> dict[str, float]:
 
 def tasks_named(lines: Sequence[PaperLine]) -> list[str]:
     """Tasks in order of appearance, without the words that all begin and end with."""
-    tasks = list(dict.fromkeys(line.what for line in lines))
-    named = _stripped(tasks)
-    return [named[task] for task in tasks]
-
-
-def _stripped(texts: Sequence[str]) -> dict[str, str]:
-    """Texts by themselves, without the words that all begin and end with."""
-    words = [text.split() for text in texts]
-    head, tail = _alike(words), _alike([found[::-1] for found in words])
-    return {text: " ".join(text.split()[head : len(text.split()) - tail]).strip(",") for text in texts}
+    tasks = [task.split() for task in dict.fromkeys(line.what for line in lines)]
+    head, tail = _alike(tasks), _alike([task[::-1] for task in tasks])
+    return [" ".join(task[head : len(task) - tail]).strip(",") for task in tasks]
 
 
 def _alike(texts: Sequence[Sequence[str]]) -> int:
@@ -253,7 +195,7 @@ def x_name(panel: PaperPanel, x: Callable[[PaperLine], float]) -> str:
     return _NAMES[first.phase] if x(first) == first.tokens else "share of the experts at the device"
 
 
-def panels_apart(
+def split_panels(
     panels: Sequence[PaperPanel], name: Callable[[PaperLine], str], x: Callable[[PaperLine], float]
 ) -> Sequence[PaperPanel]:
     """One panel with more curves than it has room for as a panel for each; what is no curve stands in all of them."""

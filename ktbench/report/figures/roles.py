@@ -1,10 +1,9 @@
-"""Speed over how busy the roles were, arm beside arm: what KTransformers (SOSP'25) tells of Fig. 10, in numbers."""
+"""Speed over how busy the roles were, arm beside arm: the numbers that KTransformers (SOSP'25) gives with Fig. 10."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from math import ceil
+from dataclasses import dataclass, replace
 from typing import Any
 
 from matplotlib.artist import Artist
@@ -15,23 +14,17 @@ from matplotlib.patches import Patch
 from ktbench.report.figures.curves import reason_of
 from ktbench.report.figures.sheet import (
     COLUMN_IN,
-    LEFT_IN,
-    LEGEND_LINE_IN,
     PAGE_IN,
-    RIGHT_IN,
-    TOP_IN,
+    WHISKER,
+    Layout,
     Sheet,
-    axes_at,
-    draw_legend,
-    legend_lines,
     mark_cells,
-    sheet,
-    style_ticks,
+    reach,
 )
-from ktbench.report.figures.text_metrics import INK, LABEL_PT, TICK_PT, VALUE_PT, line_in, width_in
+from ktbench.report.figures.text_metrics import INK, folded, line_in, text_above, width_in
 from ktbench.report.table import Table
 from ktbench.report.text import number
-from ktbench.results.intervals import Interval, is_exact
+from ktbench.results.intervals import Interval
 from ktbench.results.row import Row, groups_of
 from ktbench.results.settings import varying
 from ktbench.results.usage import RoleShares
@@ -51,7 +44,7 @@ _SPEED: dict[str, Any] = {"color": "#000000", "marker": "o", "markersize": 3.4, 
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Group:
+class _RoleGroup:
     """Arms side by side in axes `width_in` inches wide."""
 
     title: str
@@ -70,40 +63,39 @@ class _Group:
         if self.ladder:
             return [str(row.features["deferral"]) for row in self.rows]
         room_in = self.width_in / len(self.rows)
-        names = [row.shown for row in self.rows]
-        return [name if width_in(name, TICK_PT) <= room_in else name.replace(" ", "\n") for name in names]
+        return [folded(row.shown, room_in) for row in self.rows]
 
     @property
     def below_in(self) -> float:
         """Room for the lines of the ticks' names and the name of the axis."""
-        return (max(tick.count("\n") for tick in self.ticks) + 2.8) * line_in(TICK_PT)
+        return (max(tick.count("\n") for tick in self.ticks) + 2.8) * line_in()
 
 
 def draw_roles(rows: Sequence[Row], table: Table) -> Sheet:
     """Two plots for each group of rows: tokens/s with intervals, below it the shares of the steps as bars."""
     found = [arms for group in groups_of(rows) if (arms := tuple(row for row in group if row.role == "arm"))]
-    abreast = min(len(found), _MOST_ABREAST)
-    width = COLUMN_IN if abreast == 1 and len(found[0]) <= _IN_COLUMN else PAGE_IN
-    each = (width - abreast * LEFT_IN - RIGHT_IN) / abreast
     free = varying([arms[0].settings for arms in found])
-    groups = [_group(arms, free, each) for arms in found]
-    legend = legend_lines(_swatches(), width - 2 * RIGHT_IN)
-    head = TOP_IN + len(legend) * LEGEND_LINE_IN + _GAP_IN
-    titles = _TITLE_IN if free else 0.0
-    tall = titles + _SPEED_IN + _BETWEEN_IN + _BUSY_IN + max(group.below_in for group in groups)
-    caption = [table.figure_caption, *_absent(rows), *table.conditions]
-    figure = sheet(width, head + ceil(len(groups) / abreast) * tall, caption)
-    draw_legend(figure, legend, TOP_IN)
+    layout = Layout(
+        count=len(found),
+        columns=min(len(found), _MOST_ABREAST),
+        tall_in=_SPEED_IN + _BETWEEN_IN + _BUSY_IN,
+        above_in=_GAP_IN + (_TITLE_IN if free else 0.0),
+        below_in=0.0,
+        width_in=COLUMN_IN if len(found) == 1 and len(found[0]) <= _IN_COLUMN else PAGE_IN,
+    )
+    groups = [_group(arms, free, layout.each_in) for arms in found]
+    layout = replace(layout, below_in=max(group.below_in for group in groups))
+    figure = layout.sheet([table.figure_caption, *_absent(rows), *table.conditions], _swatches())
     for n, group in enumerate(groups):
-        left, top = LEFT_IN + n % abreast * (each + LEFT_IN), head + n // abreast * tall + titles
-        _draw_speed(axes_at(figure, left, top, each, _SPEED_IN), group)
-        _draw_shares(axes_at(figure, left, top + _SPEED_IN + _BETWEEN_IN, each, _BUSY_IN), group)
+        left, top = layout.place(n)
+        _draw_speed(figure.axes_at(left, top, layout.each_in, _SPEED_IN, group.title), group)
+        _draw_shares(figure.axes_at(left, top + _SPEED_IN + _BETWEEN_IN, layout.each_in, _BUSY_IN), group)
     return figure
 
 
-def _group(rows: tuple[Row, ...], free: Sequence[str], width_in: float) -> _Group:
+def _group(rows: tuple[Row, ...], free: Sequence[str], width_in: float) -> _RoleGroup:
     title = ", ".join(f"{key.rpartition('.')[2]} {rows[0].settings.get(key)}" for key in free)
-    return _Group(title=title, rows=rows, width_in=width_in)
+    return _RoleGroup(title=title, rows=rows, width_in=width_in)
 
 
 def _swatches() -> list[Artist]:
@@ -111,45 +103,26 @@ def _swatches() -> list[Artist]:
     return [Line2D([], [], label="tokens/s", **_SPEED), *bars]
 
 
-def _draw_speed(axes: Axes, group: _Group) -> None:
+def _draw_speed(axes: Axes, group: _RoleGroup) -> None:
     """Medians with their intervals from zero up, each with its number where that has room."""
     drawn = [(n, row, row.tokens_per_s) for n, row in enumerate(group.rows) if row.tokens_per_s is not None]
     xs, mids = [n for n, _, _ in drawn], [speed.mid for _, _, speed in drawn]
-    points = axes.errorbar(
-        xs,
-        mids,
-        _reach([speed for _, _, speed in drawn]),
-        elinewidth=0.7,
-        capsize=1.6,
-        capthick=0.7,
-        zorder=3,
-        **_SPEED | {"linestyle": ""},
-    )
+    whiskers = reach([speed for _, _, speed in drawn])
+    points = axes.errorbar(xs, mids, whiskers, zorder=3, **WHISKER, **_SPEED | {"linestyle": ""})
     mark_cells(points.lines[0], [row.cell for _, row, _ in drawn])
     numbered = [(n, speed.mid) for n, row, speed in drawn if group.ladder and row.features["deferral"] != "auto"]
     axes.plot([n for n, _ in numbered], [mid for _, mid in numbered], zorder=2, **_SPEED | {"marker": ""})
-    _limits(axes, group)
+    axes.set_xlim(-0.6, len(group.rows) - 0.4)
     axes.set_ylim(0, max((speed.high for _, _, speed in drawn), default=1.0) * 1.22)
     axes.set_xticks(range(len(group.rows)), [""] * len(group.rows))
-    axes.set_ylabel("tokens/s", fontsize=LABEL_PT, labelpad=2)
-    axes.set_title(group.title, fontsize=LABEL_PT, pad=2)
+    axes.set_ylabel("tokens/s")
     for n, row, speed in drawn:
         text = f"{'~' if row.outcome is Outcome.NOISY else ''}{number(speed.mid, 3)}"
-        if width_in(text, VALUE_PT) <= 0.95 * group.width_in / len(group.rows):
-            axes.annotate(
-                text, (n, speed.high), xytext=(0, 2.5), textcoords="offset points", fontsize=VALUE_PT,
-                ha="center", va="bottom", color=INK,
-            )  # fmt: skip
+        if width_in(text) <= 0.95 * group.width_in / len(group.rows):
+            text_above(axes, n, speed.high, text, upright=False)
 
 
-def _reach(speeds: Sequence[Interval]) -> list[list[float]] | None:
-    """How far whiskers reach below and above the medians; None where nothing has an interval."""
-    if all(map(is_exact, speeds)):
-        return None
-    return [[speed.mid - speed.low for speed in speeds], [speed.high - speed.mid for speed in speeds]]
-
-
-def _draw_shares(axes: Axes, group: _Group) -> None:
+def _draw_shares(axes: Axes, group: _RoleGroup) -> None:
     for place, (_, share, look) in enumerate(_SHARES):
         for n, row in enumerate(group.rows):
             if row.roles is not None:
@@ -157,20 +130,15 @@ def _draw_shares(axes: Axes, group: _Group) -> None:
                 x = n + (place - 1) * _BAR
                 (box,) = axes.bar(x, height, _BAR, edgecolor=INK, linewidth=0.6, zorder=2, **look)
                 mark_cells(box, [row.cell])
-    _limits(axes, group)
+    axes.set_xlim(-0.6, len(group.rows) - 0.4)
     axes.set_ylim(0, 105)
     axes.set_yticks([0, 50, 100])
     axes.set_xticks(range(len(group.rows)), group.ticks)
     axes.tick_params(axis="x", length=0)
-    axes.set_ylabel("% of the step", fontsize=LABEL_PT, labelpad=2)
+    axes.set_ylabel("% of the step")
     if group.ladder:
         top_k = group.rows[0].spec.model.shape.top_k
-        axes.set_xlabel(f"experts deferred, of {top_k} a token", fontsize=LABEL_PT, labelpad=1)
-
-
-def _limits(axes: Axes, group: _Group) -> None:
-    axes.set_xlim(-0.6, len(group.rows) - 0.4)
-    style_ticks(axes)
+        axes.set_xlabel(f"experts deferred, of {top_k} a token")
 
 
 def _absent(rows: Sequence[Row]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The roofs that a panel of curves runs against: medians of what was sampled next to its turns, and their range."""
+"""The roofs that a panel of curves runs against: medians of the samples next to its trials, and their range."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 
 from ktbench.report.figures.frame import Frame
 from ktbench.report.figures.label_placement import XY
+from ktbench.report.figures.sheet import scaled
 from ktbench.report.text import number
 from ktbench.results.row import Row, roof_rows
 from ktbench.results.usage import Spread, peak_spreads, read_spread
@@ -42,12 +43,11 @@ class Rooflines:
         """Operations/s that the read bandwidth allows at one token per expert."""
         if self.read is None or self.intensity is None:
             return None
-        low, mid, high = (value * self.intensity for value in (self.read.low, self.read.mid, self.read.high))
-        return Spread(low=low, mid=mid, high=high)
+        return scaled(self.read, self.intensity)
 
 
 def rooflines(panel: Sequence[Row], part: Sequence[Row]) -> Rooflines:
-    """Roofs of rows whose weights have one precision, as all turns of their part saw them."""
+    """Roofs of rows whose weights have one precision, as sampled in all trials of their part."""
     drawn = roof_rows(part)
     peaks = peak_spreads(_records(drawn))
     own = peak_spreads(_records([row for row in panel if row in drawn]))
@@ -66,8 +66,8 @@ def draw_rooflines(frame: Frame, roofs: Rooflines) -> list[tuple[str, XY, XY]]:
     Each peak begins where the read roof reaches it; one that lies beyond the frame is no roof in it and not drawn.
     """
     left, right = frame.x
-    slope = _scaled(roofs.slope, 1e-12) if roofs.slope else None
-    peaks = {key: _scaled(peak, 1e-12) for key, peak in roofs.peaks.items()}
+    slope = scaled(roofs.slope, 1e-12) if roofs.slope else None
+    peaks = {key: scaled(peak, 1e-12) for key, peak in roofs.peaks.items()}
     names = []
     for peak in peaks.values() or ([_ENDLESS] if slope else []):
         _band(frame, slope or _ENDLESS, peak)
@@ -112,10 +112,6 @@ def _band(frame: Frame, slope: Spread, peak: Spread) -> None:
 def _dash(frame: Frame, line: Sequence[XY]) -> None:
     frame.axes.plot([x for x, _ in line], [y for _, y in line], zorder=1, **DASHED)
     frame.take_line(line)
-
-
-def _scaled(value: Spread, factor: float) -> Spread:
-    return Spread(low=value.low * factor, mid=value.mid * factor, high=value.high * factor)
 
 
 def _records(rows: Sequence[Row]) -> list[Record]:

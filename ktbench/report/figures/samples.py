@@ -13,22 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from ktbench.report.figures.curves import REFERENCE, looks
-from ktbench.report.figures.sheet import (
-    LEFT_IN,
-    LEGEND_LINE_IN,
-    PAGE_IN,
-    RIGHT_IN,
-    TOP_IN,
-    Mark,
-    Sheet,
-    axes_at,
-    draw_legend,
-    legend_lines,
-    mark,
-    sheet,
-    style_ticks,
-)
-from ktbench.report.figures.text_metrics import LABEL_PT
+from ktbench.report.figures.sheet import LEFT_IN, PAGE_IN, RIGHT_IN, Mark, Sheet, mark
 from ktbench.results.row import Row
 from ktbench.spec.record import Record
 
@@ -74,28 +59,23 @@ def draw_samples(rows: Sequence[Row]) -> Sheet | None:
         return None
     names = list(dict.fromkeys(row.shown for row in timed if row.role == "arm"))
     look_of = {name: look | {"linestyle": "", "markersize": 2.4} for name, look in looks(names).items()}
-    legend = legend_lines(
-        [Line2D([], [], label=name, **look) for name, look in look_of.items()], PAGE_IN - 2 * RIGHT_IN
-    )
-    head = TOP_IN + len(legend) * LEGEND_LINE_IN
+    legend = [Line2D([], [], label=name, **look) for name, look in look_of.items()]
     roofs_in = _BETWEEN_IN + _ROOF_IN if any(trial.read for trial in trials) else 0.0
     limit = _limit([trial.off for trial in trials])
-    figure = sheet(PAGE_IN, head + _TALL_IN + roofs_in + _BELOW_IN, _caption(trials, limit))
-    draw_legend(figure, legend, TOP_IN)
+    figure = Sheet(PAGE_IN, _TALL_IN + roofs_in + _BELOW_IN, _caption(trials, limit), legend)
     width = PAGE_IN - LEFT_IN - RIGHT_IN
     minutes = by_clock and trials[-1].at > 3 * _MINUTE_S
     unit = _MINUTE_S if minutes else 1.0
-    lowest = axes_at(figure, LEFT_IN, head, width, _TALL_IN)
+    lowest = figure.axes_at(LEFT_IN, 0.0, width, _TALL_IN)
     lowest.axhline(0, color=REFERENCE, linewidth=0.6, zorder=1)
     for name in dict.fromkeys(trial.row.shown for trial in trials):
         _draw_trials(lowest, [trial for trial in trials if trial.row.shown == name], unit, limit, look_of.get(name, {}))
     _finish(lowest, trials, unit, (-100 * limit, 100 * limit), "% off the cell's median")
     if roofs_in:
         lowest.tick_params(labelbottom=False)
-        lowest = axes_at(figure, LEFT_IN, head + _TALL_IN + _BETWEEN_IN, width, _ROOF_IN)
+        lowest = figure.axes_at(LEFT_IN, _TALL_IN + _BETWEEN_IN, width, _ROOF_IN)
         _draw_roofs(lowest, trials, unit)
-    words = f"{'minutes' if minutes else 'seconds'} since the first trial" if by_clock else "trial"
-    lowest.set_xlabel(words, fontsize=LABEL_PT, labelpad=1.5)
+    lowest.set_xlabel(f"{'minutes' if minutes else 'seconds'} since the first trial" if by_clock else "trial")
     return figure
 
 
@@ -169,5 +149,4 @@ def _finish(axes: Axes, trials: Sequence[_Trial], unit: float, y: tuple[float, f
     axes.set_xlim(-0.01 * last, 1.01 * last)
     axes.set_ylim(*y)
     axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-    style_ticks(axes)
-    axes.set_ylabel(name, fontsize=LABEL_PT, labelpad=2)
+    axes.set_ylabel(name)

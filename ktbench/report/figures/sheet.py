@@ -1,9 +1,10 @@
-"""The sheet that a figure is drawn on: style, size, caption, legend, and the marks that tooltips are attached to."""
+"""The sheet that a figure is drawn on: style, size, caption, legend, axes, and the marks that have tooltips."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 from matplotlib.artist import Artist
@@ -13,6 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
 from ktbench.report.figures.text_metrics import CAPTION_PT, LABEL_PT, TICK_PT, line_in, width_in, wrapped
+from ktbench.results.intervals import Interval
+from ktbench.results.scores import Estimate
+from ktbench.results.usage import Spread
 
 DPI = 300
 COLUMN_IN, PAGE_IN = 3.5, 7.0
@@ -23,10 +27,14 @@ _HANDLE_IN = 0.36  # a handle with the space around it
 # Fixed salt, no dates, fonts inside the file, no matplotlibrc of the user: the same rows give the same bytes.
 _OURS: Any = {
     "font.family": "DejaVu Sans",
-    "font.size": 7.0,
+    "font.size": TICK_PT,
+    "axes.labelpad": 2.0,
+    "axes.labelsize": LABEL_PT,
     "axes.linewidth": 0.6,
     "axes.spines.top": False,
     "axes.spines.right": False,
+    "axes.titlepad": 3.0,
+    "axes.titlesize": LABEL_PT,
     "hatch.linewidth": 0.5,
     "pdf.fonttype": 42,
     "svg.fonttype": "path",
@@ -34,6 +42,7 @@ _OURS: Any = {
     "text.parse_math": False,
 }
 STYLE: Any = ["default", _OURS]
+WHISKER: Any = {"elinewidth": 0.7, "capsize": 1.6, "capthick": 0.7}
 
 Key = tuple[str, ...]
 
@@ -51,14 +60,27 @@ class Mark:
 
 
 class Sheet(Figure):
-    """A figure with the sentences of its caption, and its marks by the id of their SVG element."""
+    """A figure with the sentences of its caption, and its marks by the id of their SVG element.
 
-    def __init__(self, size_in: tuple[float, float], caption: Sequence[str]) -> None:
-        super().__init__(figsize=size_in, dpi=DPI)
+    Everything is placed in inches from the top, so that text keeps its size whatever the figure holds.
+    """
+
+    def __init__(self, width: float, plots_in: float, caption: Sequence[str], legend: Sequence[Artist] = ()) -> None:
+        """`width` inches with the entries of the `legend`, `plots_in` inches for plots, and below them the caption."""
+        lines = legend_lines(legend, width - 2 * RIGHT_IN)
+        wrapped_caption = wrapped(" ".join(caption), CAPTION_PT, width - 2 * RIGHT_IN)
+        self.head_in = TOP_IN + len(lines) * LEGEND_LINE_IN
+        above_in = self.head_in + plots_in
+        height = above_in + (len(wrapped_caption) + 0.5) * line_in(CAPTION_PT)
+        super().__init__(figsize=(width, height), dpi=DPI)
         FigureCanvasAgg(self)
         self.caption = tuple(caption)
         self.caption_lines: list[Artist] = []
         self.marks: dict[str, tuple[Mark, ...]] = {}
+        self.draw_legend(lines, TOP_IN)
+        for number, line in enumerate(wrapped_caption, start=1):
+            y = 1 - (above_in + number * line_in(CAPTION_PT)) / height
+            self.caption_lines.append(self.text(RIGHT_IN / width, y, line, fontsize=CAPTION_PT))
 
     @property
     def plots_box(self) -> Bbox:
@@ -71,19 +93,105 @@ class Sheet(Figure):
         for line in self.caption_lines:
             line.set_visible(visible)
 
+    def axes_at(self, left: float, top: float, width: float, height: float = PLOT_IN, title: str = "") -> Axes:
+        """Axes of `width` by `height` inches, `left` inches from the left edge and `top` inches below the legend."""
+        wide, high = self.get_figwidth(), self.get_figheight()
+        bottom = 1 - (self.head_in + top + height) / high
+        axes = self.add_axes((left / wide, bottom, width / wide, height / high))
+        axes.tick_params(labelsize=TICK_PT, width=0.6, length=2.5, pad=2)
+        axes.set_title(title)
+        return axes
 
-def sheet(width: float, plots_in: float, caption: Sequence[str]) -> Sheet:
-    """A figure of `width` inches with `plots_in` inches for plots and, below them, the sentences of the caption.
+    def draw_legend(self, lines: Sequence[Sequence[Artist]], top_in: float) -> None:
+        """Legend lines, the first `top_in` inches below the top edge."""
+        for number, line in enumerate(lines):
+            self.legend(
+                handles=list(line),
+                loc="upper center",
+                bbox_to_anchor=(0.5, 1 - (top_in + number * LEGEND_LINE_IN) / self.get_figheight()),
+                ncols=len(line),
+                fontsize=LABEL_PT,
+                frameon=False,
+                borderpad=0,
+                borderaxespad=0,
+                handlelength=1.6,
+                handletextpad=0.4,
+                columnspacing=1.0,
+            )
 
-    Everything is placed in inches from the top, so that text keeps its size whatever the figure holds.
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """Cells for axes of one size, `columns` abreast on a sheet `width_in` inches wide.
+
+    A cell has `above_in` inches for a title, `tall_in` for axes and `below_in` for the names of ticks and axis;
+    `left_in` inches are free before the first cell of a line, `gap_in` between two.
     """
-    lines = wrapped(" ".join(caption), CAPTION_PT, width - 2 * RIGHT_IN)
-    height = plots_in + (len(lines) + 0.5) * line_in(CAPTION_PT)
-    figure = Sheet((width, height), caption)
-    for number, line in enumerate(lines, start=1):
-        y = 1 - (plots_in + number * line_in(CAPTION_PT)) / height
-        figure.caption_lines.append(figure.text(RIGHT_IN / width, y, line, fontsize=CAPTION_PT))
-    return figure
+
+    count: int
+    columns: int
+    tall_in: float
+    above_in: float
+    below_in: float
+    width_in: float = PAGE_IN
+    left_in: float = LEFT_IN
+    gap_in: float = LEFT_IN
+    right_in: float = RIGHT_IN
+
+    @property
+    def each_in(self) -> float:
+        """Width of axes."""
+        return (self.width_in - self.left_in - self.right_in - (self.columns - 1) * self.gap_in) / self.columns
+
+    @property
+    def line_in(self) -> float:
+        """Height of a line of cells."""
+        return self.above_in + self.tall_in + self.below_in
+
+    def place(self, n: int) -> tuple[float, float]:
+        """Left and upper edge of the axes of cell `n`, for `Sheet.axes_at`."""
+        line, column = divmod(n, self.columns)
+        return self.left_in + column * (self.each_in + self.gap_in), line * self.line_in + self.above_in
+
+    def is_leftmost(self, n: int) -> bool:
+        """Whether cell `n` begins a line."""
+        return n % self.columns == 0
+
+    def sheet(self, caption: Sequence[str], legend: Sequence[Artist] = ()) -> Sheet:
+        """A sheet with room for all cells."""
+        return Sheet(self.width_in, ceil(self.count / self.columns) * self.line_in, caption, legend)
+
+    def draw(
+        self, titles: Sequence[str], caption: Sequence[str], legend: Sequence[Artist] = ()
+    ) -> tuple[Sheet, list[Axes]]:
+        """A sheet with titled axes in each cell."""
+        figure = self.sheet(caption, legend)
+        return figure, self.axes(figure, titles)
+
+    def axes(self, figure: Sheet, titles: Sequence[str], top_in: float = 0.0) -> list[Axes]:
+        """Titled axes in each cell, the first line of cells `top_in` inches below the legend of a sheet."""
+        found = []
+        for n, title in enumerate(titles):
+            left, top = self.place(n)
+            found.append(figure.axes_at(left, top_in + top, self.each_in, self.tall_in, title))
+        return found
+
+
+def balanced(count: int, most: int) -> int:
+    """Columns, at most `most`, for `count` cells in as few lines as possible that are equally long or nearly so."""
+    return ceil(count / ceil(count / most))
+
+
+def scaled(value: Spread | Interval | Estimate, factor: float = 1.0) -> Spread:
+    """A value and its ends times a factor; where it has no interval, the ends are its middle."""
+    low, high = (value.mid if end is None else end for end in (value.low, value.high))
+    return Spread(low=factor * low, mid=factor * value.mid, high=factor * high)
+
+
+def reach(values: Sequence[Spread | Interval]) -> list[list[float]] | None:
+    """How far whiskers reach below and above values, as `errorbar` takes it; None where no value has an interval."""
+    below, above = [one.mid - one.low for one in values], [one.high - one.mid for one in values]
+    return [below, above] if any(below) or any(above) else None
 
 
 def mark(artist: Artist, *marks: Mark) -> None:
@@ -100,17 +208,6 @@ def mark_cells(artist: Artist, cells: Sequence[str]) -> None:
     mark(artist, *(Mark(key=(cell,)) for cell in cells))
 
 
-def axes_at(figure: Figure, left: float, top: float, width: float, height: float = PLOT_IN) -> Axes:
-    """Axes of `width` by `height` inches, `left` and `top` inches from the upper left corner."""
-    wide, high = figure.get_figwidth(), figure.get_figheight()
-    return figure.add_axes((left / wide, 1 - (top + height) / high, width / wide, height / high))
-
-
-def style_ticks(axes: Axes) -> None:
-    """Ticks and their names as all figures have them."""
-    axes.tick_params(labelsize=TICK_PT, width=0.6, length=2.5, pad=2)
-
-
 def legend_lines(entries: Sequence[Artist], width: float) -> list[list[Artist]]:
     """Labelled artists in lines that fit into `width` inches."""
     lines: list[list[Artist]] = [[]]
@@ -119,25 +216,6 @@ def legend_lines(entries: Sequence[Artist], width: float) -> list[list[Artist]]:
             lines.append([])
         lines[-1].append(entry)
     return lines if entries else []
-
-
-def draw_legend(figure: Figure, lines: Sequence[Sequence[Artist]], top_in: float) -> None:
-    """Legend lines, the first `top_in` inches below the top edge."""
-    height = figure.get_figheight()
-    for number, line in enumerate(lines):
-        figure.legend(
-            handles=list(line),
-            loc="upper center",
-            bbox_to_anchor=(0.5, 1 - (top_in + number * LEGEND_LINE_IN) / height),
-            ncols=len(line),
-            fontsize=LABEL_PT,
-            frameon=False,
-            borderpad=0,
-            borderaxespad=0,
-            handlelength=1.6,
-            handletextpad=0.4,
-            columnspacing=1.0,
-        )
 
 
 def _entry_in(entry: Artist) -> float:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
 
 from ktbench.report.figures.curves import (
     Curve,
@@ -16,17 +15,15 @@ from ktbench.report.figures.curves import (
     absences,
     axis_of,
     draw_curves,
-    is_leftmost,
     name_references,
     names_of,
     panels_of,
     place_panels,
 )
-from ktbench.report.figures.frame import Frame, decades
+from ktbench.report.figures.frame import Frame, decades, round_ticks
 from ktbench.report.figures.label_placement import XY
 from ktbench.report.figures.roofs import Rooflines, draw_read_time, draw_rooflines, rooflines
-from ktbench.report.figures.sheet import PLOT_IN, Sheet
-from ktbench.report.figures.text_metrics import LABEL_PT
+from ktbench.report.figures.sheet import Sheet, scaled
 from ktbench.report.table import Table
 from ktbench.report.text import number, unit_of
 from ktbench.results.row import Row, roof_rows
@@ -43,14 +40,13 @@ def draw_throughput(rows: Sequence[Row], table: Table) -> Sheet:
     roofs = [rooflines(panel.rows, rows) for panel in panels]
     x, y = _throughput_range_x(panels), _throughput_range_y(panels, roofs)
     caption = [table.figure_caption, *absences(rows, _throughput), *table.conditions]
-    figure, placed = place_panels(panels, rows, caption, [_precision_title(panel) for panel in panels], shared=True)
-    for n, (panel, (axes, width)) in enumerate(zip(panels, placed, strict=True)):
-        first = is_leftmost(n, len(panels))
-        frame = Frame(axes=axes, width_in=width, height_in=PLOT_IN, x=x, y=y, x_name=TOKENS, log_x=True, log_y=True)
-        frame.ticks(sorted({point.x for panel in panels for point in panel.points}), decades(*y), named=first)
-        if first:
-            axes.set_ylabel("10¹² operations per second", fontsize=LABEL_PT, labelpad=2)
-        _draw_throughput(frame, panel, roofs[n], names_of(panels))
+    titles = [_precision_title(panel) for panel in panels]
+    figure, every = place_panels(panels, rows, caption, titles, "10¹² operations per second", shared=True)
+    xs = sorted({point.x for panel in panels for point in panel.points})
+    for panel, roof, axes in zip(panels, roofs, every, strict=True):
+        frame = Frame(axes=axes, x=x, y=y, x_name=TOKENS, log_x=True, log_y=True)
+        frame.ticks(xs, decades(*y), named=bool(axes.get_ylabel()))
+        _draw_throughput(frame, panel, roof, names_of(panels))
     return figure
 
 
@@ -67,8 +63,7 @@ def _throughput(row: Row) -> Spread | None:
     """10¹² operations/s."""
     if row.step_s is None or row.work is None:
         return None
-    rate = row.step_s.per(row.work.flops / 1e12)
-    return Spread(low=rate.low, mid=rate.mid, high=rate.high)
+    return scaled(row.step_s.per(row.work.flops / 1e12))
 
 
 def _precision_title(panel: CurvePanel) -> str:
@@ -106,21 +101,19 @@ def draw_latency(rows: Sequence[Row], table: Table) -> Sheet:
     notes = [_beyond(panel, near) for panel, near in zip(every, panels, strict=True)]
     caption = [table.figure_caption, *absences(rows, _ms), *filter(None, notes), *table.conditions]
     titles = [f"{panel.precision} weights" for panel in panels]
-    figure, placed = place_panels(panels, rows, caption, titles, shared=False)
+    figure, every_axes = place_panels(panels, rows, caption, titles, "ms per layer", shared=False)
     read = read_spread(record for row in roof_rows(rows) for record in row.records)
-    for n, (panel, (axes, width)) in enumerate(zip(panels, placed, strict=True)):
-        if is_leftmost(n, len(panels)):
-            axes.set_ylabel("ms per layer", fontsize=LABEL_PT, labelpad=2)
-        _draw_latency(_latency_frame(axes, width, panel), panel, names_of(panels), read)
+    for panel, axes in zip(panels, every_axes, strict=True):
+        _draw_latency(_latency_frame(axes, panel), panel, names_of(panels), read)
     return figure
 
 
-def _latency_frame(axes: Axes, width: float, panel: CurvePanel) -> Frame:
+def _latency_frame(axes: Axes, panel: CurvePanel) -> Frame:
     xs = sorted({point.x for point in panel.points})
     right = max(xs, default=1.0) * _LATENCY_RIGHT
     top = max((point.y.high for point in panel.points), default=1.0) * _LATENCY_ABOVE
-    frame = Frame(axes=axes, width_in=width, height_in=PLOT_IN, x=(0.0, right), y=(0.0, top), x_name=TOKENS)
-    frame.ticks(xs, [tick for tick in MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(0, top) if tick <= top])
+    frame = Frame(axes=axes, x=(0.0, right), y=(0.0, top), x_name=TOKENS)
+    frame.ticks(xs, round_ticks(top))
     return frame
 
 
@@ -135,8 +128,7 @@ def _draw_latency(frame: Frame, panel: CurvePanel, names: Sequence[str], read: S
 
 
 def _ms(row: Row) -> Spread | None:
-    step = row.step_s
-    return None if step is None else Spread(low=step.low * 1e3, mid=step.mid * 1e3, high=step.high * 1e3)
+    return None if row.step_s is None else scaled(row.step_s, 1e3)
 
 
 def _weights(panel: CurvePanel) -> list[tuple[float, int]]:
@@ -182,33 +174,29 @@ def draw_depth(rows: Sequence[Row], table: Table) -> Sheet:
     caption = [table.figure_caption, *absences(rows, _speed, axis), *table.conditions]
     titles = [f"{panel.precision} weights" if len(panels) > 1 else "" for panel in panels]
     log_y = all(map(_is_tall, panels))  # one kind of scale, so that the panels look as they compare
-    figure, placed = place_panels(panels, rows, caption, titles, shared=False, roofs=False)
-    for n, (panel, (axes, width)) in enumerate(zip(panels, placed, strict=True)):
-        if is_leftmost(n, len(panels)):
-            axes.set_ylabel("tokens/s", fontsize=LABEL_PT, labelpad=2)
-        frame = _depth_frame(axes, width, panel, axis.name, log_y)
+    figure, every = place_panels(panels, (), caption, titles, "tokens/s", shared=False)
+    for panel, axes in zip(panels, every, strict=True):
+        frame = _depth_frame(axes, panel, axis.name, log_y)
         draw_curves(frame, panel, names_of(panels), bands=True)
         name_references(frame, panel)
     return figure
 
 
 def _speed(row: Row) -> Spread | None:
-    speed = row.tokens_per_s
-    return None if speed is None else Spread(low=speed.low, mid=speed.mid, high=speed.high)
+    return None if row.tokens_per_s is None else scaled(row.tokens_per_s)
 
 
 def _is_tall(panel: CurvePanel) -> bool:
     return bool(panel.points) and _is_wide([p.y.low for p in panel.points], [p.y.high for p in panel.points])
 
 
-def _depth_frame(axes: Axes, width: float, panel: CurvePanel, name: str, log_y: bool) -> Frame:
+def _depth_frame(axes: Axes, panel: CurvePanel, name: str, log_y: bool) -> Frame:
     xs = sorted({point.x for point in panel.points}) or [1.0]
     log_x, x = _depth_range_x(xs)
     lows, highs = [point.y.low for point in panel.points] or [1.0], [point.y.high for point in panel.points] or [1.0]
     y = (min(lows) / _DEPTH_ABOVE, max(highs) * _DEPTH_ABOVE) if log_y else (0.0, max(highs) * _DEPTH_ABOVE)
-    frame = Frame(axes=axes, width_in=width, height_in=PLOT_IN, x=x, y=y, x_name=name, log_x=log_x, log_y=log_y)
-    linear = [tick for tick in MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(*y) if tick <= y[1]]
-    frame.ticks(xs, decades(*y) if log_y else linear)
+    frame = Frame(axes=axes, x=x, y=y, x_name=name, log_x=log_x, log_y=log_y)
+    frame.ticks(xs, decades(*y) if log_y else round_ticks(y[1]))
     return frame
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.font_manager import FontProperties
 from matplotlib.text import Text
-from matplotlib.transforms import ScaledTranslation
 
-LABEL_PT, VALUE_PT, TICK_PT, CAPTION_PT = 6.5, 6.2, 6.0, 5.6
+LABEL_PT, TICK_PT, CAPTION_PT = 6.5, 6.0, 5.6
 INK = "#222222"
 PAD_IN = 0.03  # between a bar and the text above it
 
@@ -21,13 +21,13 @@ _LEADING = 1.3
 _RENDERER: Any = RendererAgg(1, 1, _DPI)  # type: ignore[no-untyped-call]
 
 
-def width_in(text: str, size_pt: float) -> float:
+def width_in(text: str, size_pt: float = TICK_PT) -> float:
     """Width of a line of text in inches, in the figure's font."""
     font = FontProperties(size=size_pt)
     return float(_RENDERER.get_text_width_height_descent(text, font, ismath=False)[0]) / _DPI
 
 
-def line_in(size_pt: float) -> float:
+def line_in(size_pt: float = TICK_PT) -> float:
     """Distance between lines in inches."""
     return size_pt * _LEADING / _POINTS_PER_INCH
 
@@ -54,20 +54,36 @@ def _fitting(word: str, size_pt: float, limit_in: float) -> int:
     return max(1, *(n for n in range(1, len(word)) if width_in(word[:n], size_pt) <= limit_in))
 
 
+def folded(name: str, room_in: float) -> str:
+    """The name of a tick, broken at spaces, then before pluses, where one line is wider than `room_in`."""
+    if width_in(name) <= room_in:
+        return name
+    words = name.replace(", ", ",\n").replace(" ", "\n").split("\n")
+    return "\n".join(line for word in words for line in _at_pluses(word, room_in))
+
+
+def _at_pluses(word: str, room_in: float) -> list[str]:
+    """Features of an arm in as many lines as they need."""
+    lines = [""]
+    for part in re.split(r"(?=\+)", word):
+        if lines[-1] and width_in(lines[-1] + part) > room_in:
+            lines.append("")
+        lines[-1] += part
+    return lines
+
+
 def text_above(axes: Axes, x: float, y: float, text: str, *, upright: bool) -> Text:
     """Write text that starts just above y, on white where a line or a neighbour would cross it."""
-    root = axes.get_figure(root=True)
-    assert root is not None
-    return axes.text(
-        x,
-        y,
+    return axes.annotate(
         text,
-        transform=axes.transData + ScaledTranslation(0, PAD_IN, root.dpi_scale_trans),
-        fontsize=VALUE_PT,
+        (x, y),
+        xytext=(0, PAD_IN * _POINTS_PER_INCH),
+        textcoords="offset points",
         rotation=90 if upright else 0,
         ha="center",
         va="bottom",
         color=INK,
         bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4},
         zorder=3,
+        annotation_clip=False,
     )

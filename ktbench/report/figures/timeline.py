@@ -15,23 +15,11 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from ktbench.report.figures.sheet import (
-    LEFT_IN,
-    LEGEND_LINE_IN,
-    PAGE_IN,
-    RIGHT_IN,
-    STYLE,
-    TOP_IN,
-    Sheet,
-    axes_at,
-    draw_legend,
-    legend_lines,
-    sheet,
-)
-from ktbench.report.figures.text_metrics import INK, LABEL_PT, TICK_PT, VALUE_PT, line_in, width_in
+from ktbench.report.figures.sheet import LEFT_IN, PAGE_IN, RIGHT_IN, STYLE, Layout, Sheet
+from ktbench.report.figures.text_metrics import INK, LABEL_PT, line_in, width_in
 from ktbench.spec.timeline import WAIT, Resource, Span, Timeline
 
-# Fills that a grey print keeps apart, hatches where two are next to each other in a lane. Kinds without a row here look
+# Fills that differ in a grey print, hatches where two are next to each other in a lane. Kinds without a row here look
 # like `other`.
 _LOOKS: dict[str, dict[str, Any]] = {
     "attention": {"facecolor": "#dde9f3"},
@@ -94,16 +82,12 @@ def shares(timeline: Timeline) -> Iterator[str]:
 
 def _figure(timeline: Timeline, caption: Sequence[str]) -> Sheet:
     lanes, rows = timeline.resources, _rows(timeline)
-    legend = legend_lines(_swatches(timeline), PAGE_IN - 2 * RIGHT_IN)
-    head = TOP_IN + len(legend) * LEGEND_LINE_IN
-    lanes_in = len(lanes) * _LANE_IN
-    tall = _HEAD_IN + lanes_in + _FOOT_IN
-    figure = sheet(PAGE_IN, head + len(rows) * tall + _NAME_IN, caption)
-    draw_legend(figure, legend, TOP_IN)
-    for number, row in enumerate(rows):
-        axes = axes_at(figure, LEFT_IN, head + number * tall + _HEAD_IN, PAGE_IN - LEFT_IN - RIGHT_IN, lanes_in)
+    layout = Layout(count=len(rows), columns=1, tall_in=len(lanes) * _LANE_IN, above_in=_HEAD_IN, below_in=_FOOT_IN)
+    figure = Sheet(PAGE_IN, len(rows) * layout.line_in + _NAME_IN, caption, _swatches(timeline))
+    every = layout.axes(figure, ["" for _ in rows])
+    for axes, row in zip(every, rows, strict=True):
         _draw(axes, row, timeline, lanes)
-    axes.set_xlabel("ms from the begin of the step", fontsize=LABEL_PT, labelpad=1.5)
+    every[-1].set_xlabel("ms from the begin of the step")
     return figure
 
 
@@ -135,7 +119,6 @@ def _draw(axes: Axes, row: _Row, timeline: Timeline, lanes: Sequence[Resource]) 
     axes.set_ylim(len(lanes), 0)
     axes.set_yticks([n + 0.5 for n in range(len(lanes))], list(lanes), fontsize=LABEL_PT)
     axes.set_xticks(_ticks(row))
-    axes.tick_params(axis="x", labelsize=TICK_PT, width=0.6, length=2.5, pad=2)
     axes.tick_params(axis="y", length=0, pad=3)
     _draw_layers(axes, row, timeline)
     for span in timeline.spans:
@@ -145,7 +128,7 @@ def _draw(axes: Axes, row: _Row, timeline: Timeline, lanes: Sequence[Resource]) 
 def _ticks(row: _Row) -> list[float]:
     """Round milliseconds whose numbers stay on the page."""
     first, last = row.begin_s * 1e3, row.end_s * 1e3
-    beyond = (width_in("000.0", TICK_PT) / 2 - RIGHT_IN) / row.per_s * 1e3
+    beyond = (width_in("000.0") / 2 - RIGHT_IN) / row.per_s * 1e3
     ticks = MaxNLocator(10, steps=[1, 2, 5, 10]).tick_values(first, last)
     return [float(tick) for tick in ticks if first <= tick <= last - beyond]
 
@@ -159,20 +142,12 @@ def _draw_span(axes: Axes, row: _Row, span: Span, lane: int) -> None:
     corner = (begin_s * 1e3, lane + (1 - _BAR) / 2)
     box = Rectangle(corner, (end_s - begin_s) * 1e3, _BAR, linewidth=0.5, zorder=2, **_look(kind))
     axes.add_patch(box)
-    if width_in(span.name, VALUE_PT) + 2 * _PAD_IN <= (end_s - begin_s) * row.per_s:
+    if width_in(span.name) + 2 * _PAD_IN <= (end_s - begin_s) * row.per_s:
         backing = {"facecolor": _LOOKS[kind]["facecolor"], "edgecolor": "none", "pad": 0.8}
         color = "white" if kind in _DARK else INK
         middle = (begin_s + end_s) / 2 * 1e3, lane + 0.5
-        axes.text(
-            *middle,
-            span.name,
-            fontsize=VALUE_PT,
-            ha="center",
-            va="center_baseline",
-            color=color,
-            bbox=backing,
-            zorder=3,
-        )
+        look: dict[str, Any] = {"ha": "center", "va": "center_baseline", "color": color, "bbox": backing}
+        axes.text(*middle, span.name, zorder=3, **look)
 
 
 def _draw_layers(axes: Axes, row: _Row, timeline: Timeline) -> None:
@@ -184,13 +159,13 @@ def _draw_layers(axes: Axes, row: _Row, timeline: Timeline) -> None:
         cut, text = row.cut(begin_s, end_s), f"layer {layer}"
         if cut is None:
             continue
-        if width_in(text, TICK_PT) > (cut[1] - cut[0]) * row.per_s:
+        if width_in(text) > (cut[1] - cut[0]) * row.per_s:
             text = str(layer)
-        half_s = width_in(text, TICK_PT) / 2 / row.per_s
+        half_s = width_in(text) / 2 / row.per_s
         middle_s = min(max(sum(cut) / 2, row.begin_s + half_s), row.end_s - half_s)
         if middle_s - half_s >= taken_s:
-            above = (middle_s * 1e3, -line_in(TICK_PT) * 0.3 / _LANE_IN)
-            axes.text(*above, text, fontsize=TICK_PT, ha="center", va="bottom", color=INK)
+            above = (middle_s * 1e3, -line_in() * 0.3 / _LANE_IN)
+            axes.text(*above, text, ha="center", va="bottom", color=INK)
             taken_s = middle_s + half_s + _PAD_IN / row.per_s
 
 

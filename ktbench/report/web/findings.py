@@ -1,14 +1,14 @@
-"""What answers say in words: which arms lost, which gained, of which no difference was shown."""
+"""The findings of a part in sentences: which arms gained, which lost, which did not differ or could not run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ktbench.report.attribution_table import context_text, group_name, settings_shown
 from ktbench.report.text import change_text, number, percent, ratio, score_interval_text
 from ktbench.results.accuracy import AccuracyRow
-from ktbench.results.attribution import Attribution, FeaturePair
+from ktbench.results.attribution import Attribution
 from ktbench.results.intervals import Interval, is_exact
 from ktbench.results.row import Row, groups_of, place
 from ktbench.results.scores import ScoreVerdict
@@ -36,16 +36,21 @@ class Finding:
 
 
 def findings_of(rows: Sequence[Row]) -> tuple[Finding, ...]:
-    """What the rows of a part say; headings without a sentence are left out."""
+    """Findings about speeds; headings without a sentence are left out."""
     arms = _by_arm([row for row in rows if row.role == "arm" and not row.is_baseline])
-    found = (
-        Finding(kind="faster", heading="What helped", statements=_judged(arms, Verdict.FASTER)),
-        Finding(kind="slower", heading="What was slower", statements=_judged(arms, Verdict.SLOWER)),
-        Finding(kind="same", heading="What made no difference", statements=_judged(arms, Verdict.SAME)),
-        Finding(kind="unsure", heading="What is within the noise", statements=_judged(arms, Verdict.UNSURE)),
-        Finding(kind="absent", heading="What could not run, and why", statements=tuple(_absent(rows))),
+    return _stated(
+        ("faster", "What helped", _judged(arms, Verdict.FASTER)),
+        ("slower", "What was slower", _judged(arms, Verdict.SLOWER)),
+        ("same", "What made no difference", _judged(arms, Verdict.SAME)),
+        ("unsure", "What is within the noise", _judged(arms, Verdict.UNSURE)),
+        ("absent", "What could not run, and why", _absent(rows)),
     )
-    return tuple(finding for finding in found if finding.statements)
+
+
+def _stated(*found: tuple[str, str, Iterator[Statement]]) -> tuple[Finding, ...]:
+    """Findings of a kind, a heading and statements, without those that state nothing."""
+    every = (Finding(kind=kind, heading=heading, statements=tuple(each)) for kind, heading, each in found)
+    return tuple(finding for finding in every if finding.statements)
 
 
 def best_sentence(rows: Sequence[Row]) -> Statement | None:
@@ -61,24 +66,22 @@ def best_sentence(rows: Sequence[Row]) -> Statement | None:
 
 
 def _by_arm(rows: Sequence[Row]) -> dict[tuple[str, Provenance | None], list[Row]]:
-    """Measured and simulated rows of an arm are apart."""
+    """Measured and simulated rows of an arm are separate."""
     found: dict[tuple[str, Provenance | None], list[Row]] = {}
     for row in rows:
         found.setdefault((row.shown, row.provenance), []).append(row)
     return found
 
 
-def _judged(arms: dict[tuple[str, Provenance | None], list[Row]], verdict: Verdict) -> tuple[Statement, ...]:
+def _judged(arms: dict[tuple[str, Provenance | None], list[Row]], verdict: Verdict) -> Iterator[Statement]:
     """A sentence for each arm that has the verdict anywhere."""
-    said = []
     for (name, provenance), rows in arms.items():
         compared = [(row, row.speedup) for row in rows if row.speedup is not None]
         mine = [(row, speedup) for row, speedup in compared if row.verdict is verdict]
         if len(mine) == 1 and len(compared) == 1:
-            said.append(Statement(subject=name, text=_one(*mine[0]), provenance=provenance))
+            yield Statement(subject=name, text=_one(*mine[0]), provenance=provenance)
         elif mine:
-            said.append(Statement(subject=name, text=_several(mine, len(compared)), provenance=provenance))
-    return tuple(said)
+            yield Statement(subject=name, text=_several(mine, len(compared)), provenance=provenance)
 
 
 def _one(row: Row, speedup: Interval) -> str:
@@ -89,9 +92,8 @@ def _several(found: Sequence[tuple[Row, Interval]], of: int) -> str:
     """How often, and from the least to the most, each with its interval."""
     ordered = sorted((speedup for _, speedup in found), key=lambda speedup: speedup.mid)
     where = f"at all {of} points" if len(found) == of else f"at {len(found)} of {of} points"
-    if len(ordered) == 1:
-        return f"{where}, {_times(ordered[0])} the speed of {found[0][0].baseline}"
-    return f"{where}, {_times(ordered[0])} to {_times(ordered[-1])} the speed of {found[0][0].baseline}"
+    ends = " to ".join(map(_times, dict.fromkeys((ordered[0], ordered[-1]))))
+    return f"{where}, {ends} the speed of {found[0][0].baseline}"
 
 
 def _times(value: Interval) -> str:
@@ -130,13 +132,12 @@ def _absent(rows: Sequence[Row]) -> Iterator[Statement]:
 
 def findings_of_shares(attributions: Sequence[Attribution]) -> tuple[Finding, ...]:
     """Findings about the shares of groups; headings without a sentence are left out."""
-    found = (
-        Finding(kind="same", heading="Whose the speed-up is", statements=tuple(_shares(attributions))),
-        Finding(kind="faster", heading="Gain together, beyond noise", statements=_together(attributions, _gains)),
-        Finding(kind="slower", heading="Lose together, beyond noise", statements=_together(attributions, _loses)),
-        Finding(kind="absent", heading="Without shares, and why", statements=tuple(_absent_shares(attributions))),
+    return _stated(
+        ("same", "How the speed-up divides", _shares(attributions)),
+        ("faster", "Gain together, beyond noise", _together(attributions, gain=True)),
+        ("slower", "Lose together, beyond noise", _together(attributions, gain=False)),
+        ("absent", "Without shares, and why", _absent_shares(attributions)),
     )
-    return tuple(finding for finding in found if finding.statements)
 
 
 def _shares(attributions: Sequence[Attribution]) -> Iterator[Statement]:
@@ -150,24 +151,13 @@ def _shares(attributions: Sequence[Attribution]) -> Iterator[Statement]:
                 yield _statement(one, share.feature, f"×{ratio(share.last)} beside all others", settings)
 
 
-def _together(attributions: Sequence[Attribution], held: Callable[[FeaturePair], bool]) -> tuple[Statement, ...]:
+def _together(attributions: Sequence[Attribution], *, gain: bool) -> Iterator[Statement]:
     settings = settings_shown(attributions)
-    return tuple(
-        _statement(
-            one, f"{pair.one} with {pair.other}", f"×{ratio(pair.factor)} at {context_text(one, pair)}", settings
-        )
-        for one in attributions
-        for pair in one.pairs
-        if pair.factor is not None and held(pair)
-    )
-
-
-def _gains(pair: FeaturePair) -> bool:
-    return pair.is_sure and pair.factor is not None and pair.factor.mid > 1
-
-
-def _loses(pair: FeaturePair) -> bool:
-    return pair.is_sure and pair.factor is not None and pair.factor.mid < 1
+    for one in attributions:
+        for pair in one.pairs:
+            if pair.factor is not None and pair.is_sure and (pair.factor.mid > 1) is gain:
+                text = f"×{ratio(pair.factor)} at {context_text(one, pair)}"
+                yield _statement(one, f"{pair.one} with {pair.other}", text, settings)
 
 
 def _absent_shares(attributions: Sequence[Attribution]) -> Iterator[Statement]:
@@ -189,14 +179,13 @@ def _placed(subject: str, one: Attribution, settings: Sequence[str]) -> str:
 
 def findings_of_answers(rows: Sequence[AccuracyRow]) -> tuple[Finding, ...]:
     """Findings about the averages of cells; headings without a sentence are left out."""
-    found = (
-        Finding(kind="same", heading="The baseline", statements=tuple(_baselines(rows))),
-        Finding(kind="slower", heading="Lower scores, beyond noise", statements=_changed(rows, ScoreVerdict.LOWER)),
-        Finding(kind="faster", heading="Higher scores, beyond noise", statements=_changed(rows, ScoreVerdict.HIGHER)),
-        Finding(kind="unsure", heading="No difference shown", statements=_changed(rows, ScoreVerdict.NONE_SHOWN)),
-        Finding(kind="absent", heading="Without a score, and why", statements=tuple(_absent_scores(rows))),
+    return _stated(
+        ("same", "The baseline", _baselines(rows)),
+        ("slower", "Lower scores, beyond noise", _changed(rows, ScoreVerdict.LOWER)),
+        ("faster", "Higher scores, beyond noise", _changed(rows, ScoreVerdict.HIGHER)),
+        ("unsure", "No difference shown", _changed(rows, ScoreVerdict.NONE_SHOWN)),
+        ("absent", "Without a score, and why", _absent_scores(rows)),
     )
-    return tuple(finding for finding in found if finding.statements)
 
 
 def _baselines(rows: Sequence[AccuracyRow]) -> Iterator[Statement]:
@@ -207,13 +196,12 @@ def _baselines(rows: Sequence[AccuracyRow]) -> Iterator[Statement]:
             yield Statement(subject=row.row.shown, text=text, provenance=row.provenance)
 
 
-def _changed(rows: Sequence[AccuracyRow], verdict: ScoreVerdict) -> tuple[Statement, ...]:
-    found = [(row, result.change) for row in rows if (result := row.result()) and result.change]
-    return tuple(
-        Statement(subject=_name(row), text=f"{change_text(change.difference)} points", provenance=row.provenance)
-        for row, change in found
-        if change.verdict is verdict
-    )
+def _changed(rows: Sequence[AccuracyRow], verdict: ScoreVerdict) -> Iterator[Statement]:
+    for row in rows:
+        result = row.result()
+        if result and result.change and result.change.verdict is verdict:
+            text = f"{change_text(result.change.difference)} points"
+            yield Statement(subject=_name(row), text=text, provenance=row.provenance)
 
 
 def _absent_scores(rows: Sequence[AccuracyRow]) -> Iterator[Statement]:
@@ -223,8 +211,7 @@ def _absent_scores(rows: Sequence[AccuracyRow]) -> Iterator[Statement]:
 
 
 def _name(row: AccuracyRow) -> str:
+    """The arm, with the formats of experts and device role unless both are bf16."""
     spec = row.row.spec
-    formats = (
-        "" if spec.precision == spec.device_precision == "bf16" else f" ({spec.precision}/{spec.device_precision})"
-    )
-    return f"{row.row.shown}{formats}"
+    plain = spec.precision == spec.device_precision == "bf16"
+    return row.row.shown if plain else f"{row.row.shown} ({spec.precision}/{spec.device_precision})"

@@ -26,7 +26,7 @@ def origin_of(run: Run) -> Pairs:
         ("planned with", " ".join(header.command)),
         ("ablation", header.ablation or DASH),
         ("planned at", header.created),
-        ("turns", f"{len(records)}, begun from {starts[0]} to {starts[-1]}" if starts else "none"),
+        ("trials", f"{len(records)}, begun from {starts[0]} to {starts[-1]}" if starts else "none"),
         ("cells", f"{len(header.cells)} in {len(header.parts)} part{'' if len(header.parts) == 1 else 's'}"),
         ("commit", _on_each(machines, lambda facts: facts.get("commit") or None)),
         ("uncommitted changes", _on_each(machines, lambda facts: facts.get("dirty"))),
@@ -59,7 +59,7 @@ def _on_each(machines: Mapping[str, Facts], fact: Callable[[Facts], object]) -> 
 
 
 def facts_by_machine(run: Run) -> dict[str, Pairs]:
-    """All facts about each machine whose turns count, by its id; none where no sitting described one."""
+    """All facts about each machine whose trials count, by its id; none where no worker session described one."""
     return {
         env_id: tuple(_flat({name: fact for name, fact in facts.items() if name not in _CODE}))
         for env_id, facts in machines_of(run).items()

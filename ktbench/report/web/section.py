@@ -28,7 +28,7 @@ from ktbench.report.web.warnings import warnings_of
 
 _INSIDE = re.compile(r", (?=[^\[\]]*\])")  # in the brackets of an interval, which stays on one line
 _UPRIGHT = 148  # letters
-_LOOKS = {"faster": "good", "higher": "good", "slower": "bad", "lower": "bad", "NOISY": "doubt"}
+_CLASSES = {"faster": "good", "higher": "good", "slower": "bad", "lower": "bad", "NOISY": "doubt"}
 _PX_PER_IN = 122.0  # figures are lettered for print: 6.5 points are 11 pixels at their full size
 _PAGE_IN = 9.5  # height of a printed page
 
@@ -87,7 +87,7 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Grid:
+class PageGrid:
     """A grid below the table; a broad one is printed on a page of its own."""
 
     of: tables.Grid
@@ -109,7 +109,7 @@ class Section:
     figures: tuple[PageFigure, ...]
     lines: tuple[Line, ...]
     controls: tuple[Line, ...]
-    grids: tuple[Grid, ...]
+    grids: tuple[PageGrid, ...]
     commands: tuple[tuple[int, str, str], ...]
 
 
@@ -165,9 +165,9 @@ def _controls(document: Document, numbers: Mapping[Key, int]) -> Iterator[Line]:
         yield _line(document.table, numbers[row.cell,], cells)
 
 
-def _grids(document: Document) -> Iterator[Grid]:
+def _grids(document: Document) -> Iterator[PageGrid]:
     for grid in grids_below(document.run, document.answers) if document.kind == "accuracy" else ():
-        yield Grid(of=grid, is_broad=_is_broad([grid.headings, *grid.lines]))
+        yield PageGrid(of=grid, is_broad=_is_broad([grid.headings, *grid.lines]))
 
 
 def _texts(table: Table) -> list[Sequence[str]]:
@@ -185,5 +185,5 @@ def _longest(text: str) -> int:
 
 def _line(table: Table, card: int, cells: tuple[str, ...]) -> Line:
     numeric = ("number" if column.numeric else "" for column in table.columns)
-    looks = (f"{right} {_LOOKS.get(cell, '')}".strip() for right, cell in zip(numeric, cells, strict=True))
+    looks = (f"{right} {_CLASSES.get(cell, '')}".strip() for right, cell in zip(numeric, cells, strict=True))
     return Line(card=card, cells=tuple(_INSIDE.sub(",\u00a0", cell) for cell in cells), looks=tuple(looks))

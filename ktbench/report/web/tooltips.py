@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ktbench.report.accuracy_table import accuracy_columns, settings_shown
 from ktbench.report.attribution_table import TOTAL, AttributionLine, context_text, group_name, lines_of
@@ -11,7 +12,7 @@ from ktbench.report.attribution_table import settings_shown as settings_of_group
 from ktbench.report.documents import Document
 from ktbench.report.figures.sheet import Key
 from ktbench.report.speed_table import columns
-from ktbench.report.table import Table
+from ktbench.report.table import Column, Table
 from ktbench.report.text import DASH, change_text, flips_text, p_text, ratio, score_interval_text
 from ktbench.results.accuracy import AccuracyRow, Result
 from ktbench.results.attribution import Attribution, FeaturePair
@@ -74,15 +75,14 @@ def cards_of(document: Document) -> dict[Key, Card]:
 def _cards_of_rows(rows: Sequence[Row]) -> dict[Key, Card]:
     """All that a table could say of each row, what is the same for all rows included."""
     settings = varying([group[0].settings for group in groups_of(rows)])
-    written = [column for column in columns(settings, rows) if column.heading not in ("arm", *settings)]
-    return {
-        (row.cell,): _card(
-            place(row, settings),
-            iter([*((column.heading, column.write(row)) for column in written), ("why", row.why)]),
-            row.command,
-        )
-        for row in rows
-    }
+    every = columns(settings, rows)
+    return {(row.cell,): _card_of_row(row, row, every, settings) for row in rows}
+
+
+def _card_of_row(row: Row | AccuracyRow, cell: Row, every: Sequence[Column[Any]], settings: Sequence[str]) -> Card:
+    """All columns other than those that name the row."""
+    facts = [(column.heading, column.write(row)) for column in every if column.heading not in ("arm", *settings)]
+    return _card(place(cell, settings), [*facts, ("why", row.why)], row.command)
 
 
 def _cards_of_lines(document: Document) -> list[Card]:
@@ -90,7 +90,8 @@ def _cards_of_lines(document: Document) -> list[Card]:
     table = document.table
     if document.kind == "accuracy":
         settings = settings_shown(document.answers)
-        return [_card_of_answers(row, settings, document) for row in document.answers]
+        every = accuracy_columns(settings, document.answers, table.figure)
+        return [_card_of_row(row, row.row, every, settings) for row in document.answers]
     if document.kind == "attribution":
         lines = zip(lines_of(document.attributions), _written(table), strict=True)
         return [_card_of_share(line, cells, document) for line, cells in lines]
@@ -120,15 +121,8 @@ def _written(table: Table) -> list[list[tuple[str, str]]]:
     return [list(zip(headings, cells, strict=True)) for cells in table.cells]
 
 
-def _card(name: str, facts: Facts, command: str) -> Card:
+def _card(name: str, facts: Iterable[tuple[str, str]], command: str) -> Card:
     return Card(name=name, facts=tuple((key, text) for key, text in facts if text not in ("", DASH)), command=command)
-
-
-def _card_of_answers(row: AccuracyRow, settings: Sequence[str], document: Document) -> Card:
-    """All that the table could say of a cell, what is the same for all cells included."""
-    every = accuracy_columns(settings, document.answers, document.table.figure)
-    facts = ((column.heading, column.write(row)) for column in every if column.heading not in ("arm", *settings))
-    return _card(place(row.row, settings), iter([*facts, ("why", row.why)]), row.command)
 
 
 def _card_of_result(row: AccuracyRow, result: Result, settings: Sequence[str]) -> Card:
@@ -138,7 +132,7 @@ def _card_of_result(row: AccuracyRow, result: Result, settings: Sequence[str]) -
 def _of_result(row: AccuracyRow, result: Result) -> Facts:
     change = result.change
     yield "score (% ± SE [95 % interval])", score_interval_text(result.score)
-    yield "graded/asked (questions)", f"{result.graded}/{result.questions}" if result.score else DASH
+    yield "graded/total (questions)", f"{result.graded}/{result.questions}" if result.score else DASH
     yield "difference (points)", change_text(change.difference if change else None)
     yield "relative change (%)", change_text(change.relative if change else None)
     yield "flips (questions)", flips_text(change)
@@ -154,8 +148,7 @@ def _card_of_share(line: AttributionLine, cells: Sequence[tuple[str, str]], docu
     missing = line.share.missing.items() if line.share else ()
     of = line.share.factor or line.share.last if line.share else line.of.total
     lacking = [(f"no {name}", why) for name, why in missing]
-    every = iter([*facts, *lacking, *_of_attribution(line.of, of, document)])
-    return _card(feature, every, _command(document))
+    return _card(feature, [*facts, *lacking, *_of_attribution(line.of, of, document)], _command(document))
 
 
 def _card_of_pair(one: Attribution, pair: FeaturePair, settings: Sequence[str], document: Document) -> Card:
@@ -167,7 +160,7 @@ def _card_of_pair(one: Attribution, pair: FeaturePair, settings: Sequence[str], 
         ("why", pair.why),
         *_of_attribution(one, pair.factor, document),
     ]
-    return _card(f"{pair.one} with {pair.other}", iter(facts), _command(document))
+    return _card(f"{pair.one} with {pair.other}", facts, _command(document))
 
 
 def _of_attribution(one: Attribution, value: Interval | None, document: Document) -> Facts:
@@ -191,7 +184,7 @@ def _card_of_number(line: PaperLine, cells: Sequence[tuple[str, str]]) -> Card:
     name = line.arm or line.what or line.id
     facts = [(key, text) for key, text in cells if text != name]
     lacking = [(f"not {key}", why) for key, why in line.missing.items()]
-    return _card(name, iter([*facts, *lacking, ("published in", line.source)]), line.command)
+    return _card(name, [*facts, *lacking, ("published in", line.source)], line.command)
 
 
 def _number_facts(line: PaperLine) -> list[tuple[str, str]]:

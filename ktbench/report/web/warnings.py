@@ -17,21 +17,21 @@ from ktbench.spec.record import Outcome
 def warnings_of(rows: Sequence[Row]) -> tuple[str, ...]:
     """What the rows of a part give reason to doubt."""
     here = measured(rows)
-    measured_ones = (*_of_noise(here), *_of_controls(here), *_of_turns(here), *_of_answers(here))
+    measured_ones = (*_of_noise(here), *_of_controls(here), *_of_trials(here), *_of_answers(here))
     return (*measured_ones, *roof_warnings(here), *trial_warnings(here, lambda row: row.shown))
 
 
 def warnings_of_run(run: Run) -> tuple[str, ...]:
     """What holds for the run as a whole."""
-    turns = [record for record in run.latest().values() if record.samples_s]
-    codes = dict.fromkeys(record.code_id for record in turns)
-    machines = dict.fromkeys(record.env_id for record in turns if record.provenance == "measured")
+    trials = [record for record in run.latest().values() if record.samples_s]
+    codes = dict.fromkeys(record.code_id for record in trials)
+    machines = dict.fromkeys(record.env_id for record in trials if record.provenance == "measured")
     dirty = any(environment.facts.get("dirty") for environment in environments_of(run))
     here = any(cell.spec.machine is None for cell in run.header.cells)
     return (
         *(["The code had changes that no commit holds."] if dirty else []),
-        *([f"Turns ran {len(codes)} versions of the code: {', '.join(codes)}."] if len(codes) > 1 else []),
-        *([f"Turns ran on {len(machines)} machines: {', '.join(machines)}."] if len(machines) > 1 else []),
+        *([f"Trials ran {len(codes)} versions of the code: {', '.join(codes)}."] if len(codes) > 1 else []),
+        *([f"Trials ran on {len(machines)} machines: {', '.join(machines)}."] if len(machines) > 1 else []),
         *(machine_warnings(run) if here else ()),
         *filter(None, [damage_sentence(run)]),
     )
@@ -66,14 +66,14 @@ def _of_controls(rows: Sequence[Row]) -> Iterator[str]:
         yield f"So did {len(moved) - 3} more of {len(controls)} controls."
 
 
-def _of_turns(rows: Sequence[Row]) -> Iterator[str]:
+def _of_trials(rows: Sequence[Row]) -> Iterator[str]:
     placements = [place for row in rows for place in row.core_layouts.values()]
     if moved := sum(place == "moved" for place in placements):
-        yield f"The cores were moved during {moved} of {len(placements)} turns; these are not compared."
+        yield f"The cores were moved during {moved} of {len(placements)} trials; these are not compared."
     rough = [row.shown for row in rows if row.roof and not row.roof.steady]
     if rough:
         names = ", ".join(dict.fromkeys(rough))
-        yield f"Shares of roofs are rough for {names}: in every turn the machine changed."
+        yield f"Shares of roofs are rough for {names}: the machine changed in every trial."
 
 
 def _of_answers(rows: Sequence[Row]) -> Iterator[str]:

@@ -1,0 +1,89 @@
+"""What a drawn figure says, and whether all of it can be read."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import RendererAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
+from numpy.typing import NDArray
+
+from ktbench.report.figures.draw import draw_speeds
+from ktbench.report.speed_table import table_of
+from ktbench.results import Run
+from ktbench.results.rows import rows_of
+
+
+def speed_figure(run: Run) -> Figure:
+    """The first figure of the speeds of a run of one part."""
+    rows = rows_of(run)
+    return draw_speeds(rows, table_of(run, rows))
+
+
+def texts(drawn: Figure) -> list[Text]:
+    """All texts that are seen, names of ticks among them."""
+    found = [*drawn.texts, *(text for legend in drawn.legends for text in legend.get_texts())]
+    for axes in (axes for axes in drawn.axes if axes.axison):
+        found += [*axes.texts, axes.title, axes.xaxis.label, axes.yaxis.label]
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            found += [tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+    return [text for text in found if text.get_text()]
+
+
+def assert_readable(drawn: Figure) -> None:
+    """No text lies over another or leaves the page."""
+    drawn.canvas.draw()
+    page = drawn.bbox
+    found = [(text, text.get_window_extent()) for text in texts(drawn)]
+    for text, box in found:
+        assert box.x0 >= 0 and box.x1 <= page.x1 and box.y0 >= 0 and box.y1 <= page.y1, text.get_text()
+    for (one, box), (other, below) in combinations(found, 2):
+        if box.overlaps(below):
+            covered = ink(one, drawn) & ink(other, drawn)
+            assert not covered.any(), f"{one.get_text()!r} lies over {other.get_text()!r}"
+
+
+def ink(text: Text, drawn: Figure) -> NDArray[np.bool_]:
+    """The pixels that a text covers, drawn alone and without its halo or background."""
+    width, height = drawn.canvas.get_width_height()
+    renderer = RendererAgg(width, height, drawn.dpi)  # type: ignore[no-untyped-call]
+    text.set_path_effects([])
+    text.set_bbox(None)  # type: ignore[arg-type]
+    text.draw(renderer)
+    return np.asarray(renderer.buffer_rgba())[:, :, 3] > 0  # type: ignore[no-untyped-call]
+
+
+def caption(drawn: Figure) -> str:
+    return " ".join(text.get_text() for text in drawn.texts)
+
+
+def legend(drawn: Figure) -> list[str]:
+    return [text.get_text() for one in drawn.legends for text in one.get_texts()]
+
+
+def titles(drawn: Figure) -> list[str]:
+    return [axes.get_title() for axes in drawn.axes]
+
+
+def x_names(axes: Axes) -> list[str]:
+    """Names of the ticks below axes."""
+    return [label.get_text() for label in axes.get_xticklabels()]
+
+
+def y_names(axes: Axes) -> list[str]:
+    """Names of the ticks beside axes."""
+    return [label.get_text() for label in axes.get_yticklabels()]
+
+
+def bar_heights(axes: Axes) -> list[float]:
+    return [bar.get_height() for bar in axes.patches]  # type: ignore[attr-defined]
+
+
+def curve(axes: Axes, number: int) -> Line2D:
+    """A line with markers, in the order of drawing."""
+    return axes.containers[number].lines[0]  # type: ignore[attr-defined,no-any-return]
