@@ -1,4 +1,4 @@
-"""Hydra overrides in, frozen specs out; the only room that imports Hydra."""
+"""From Hydra overrides to frozen specs; the only room that imports Hydra."""
 
 from ktbench.config.compose import Composed, ablation_names, compose
 from ktbench.config.freeze import Request, RequestPart, freeze

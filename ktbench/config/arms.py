@@ -1,4 +1,4 @@
-"""The arms of a sweep that names none: those of its design, or of a sweep that is made of lists alone."""
+"""The arms of a sweep that names none: those of its design, or of its lists."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _OF_ARMS = ("system", "peer.implementation", *(feature.key for feature in FEATUR
 def give_arms(sweep: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
     """The plain content of a sweep with arms, a baseline, a title and a figure where it has axes and no arms.
 
-    A design makes its arms of features. Else lists of systems and of features name arms; without any the one arm is the
-    label of `spec`, the plain content of a RunSpec. Raises ValueError where arms and axes say the same, and with what a
-    design or a spec refuses.
+    A design makes arms of its features. Otherwise lists of systems and of features do; without any, the only arm is the
+    label of `spec`, the plain content of a RunSpec. Raises ValueError where arms and axes set the same key, and for an
+    invalid design or spec.
     """
     sweep = _designed(sweep)
     axes = sweep["axes"]
@@ -38,7 +38,7 @@ def give_arms(sweep: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, An
 
 
 def _designed(sweep: Mapping[str, Any]) -> Mapping[str, Any]:
-    """With the arms of the design; what is none, or has arms already, is left for the spec to refuse."""
+    """The sweep with the arms of its design; an invalid one, or one with arms, is left for the spec to refuse."""
     kind, features, baseline = (sweep[key] for key in ("design", "features", "baseline"))
     words = [*features, baseline] if isinstance(features, list) else [None]
     if kind not in get_args(DesignKind) or sweep["arms"] or not all(isinstance(word, str) for word in words):
@@ -62,7 +62,7 @@ def _label(spec: Mapping[str, Any], changes: Mapping[str, Any]) -> str:
 
 
 def _shown(sweep: Mapping[str, Any], arms: Sequence[str], axes: Mapping[str, Any], spec: Any) -> dict[str, str]:
-    """Baseline, title and figure, each where the overrides say none; bars of one arm alone would all be as high."""
+    """Baseline, title and figure unless overridden; bars of a single arm would all have the same height."""
     plain = to_plain(SweepSpec())
     over = f" over {', '.join(key.rpartition('.')[2] for key in axes)}" if axes else ""
     numbers = any(all(type(value) in (int, float) for value in values) for values in axes.values())

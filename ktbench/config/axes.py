@@ -1,6 +1,6 @@
-"""The axes of a sweep once overrides have had their say: lists replace them, single values end them.
+"""The axes of a sweep after overrides: lists replace axes, single values remove them.
 
-Models and machines stand on axes by their names until `with_nodes` puts their nodes in place.
+Models and machines are on axes by name until `with_nodes` replaces the names by their nodes.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ NodeOf = Callable[[str, str], Any]
 
 
 def overridden(content: Content, keys: Collection[str], lists: Lists) -> Content:
-    """The content with the axes that are left: the lists in their order, then those whose key is none of `keys`.
+    """The content with the remaining axes: the lists in their order, then those whose key is not one of `keys`.
 
-    Where a value of an axis sets several keys that go together, a list or an override of that value keeps them, less
-    those that are overridden themselves. What is no axis is left for the spec to refuse.
+    Where a value of an axis sets several keys together, a list or an override of that value keeps those of the
+    others that are not overridden. Invalid axes are left for the spec to refuse.
     """
     axes = content["sweep"]["axes"]
     if not isinstance(axes, dict):
@@ -36,7 +36,7 @@ def overridden(content: Content, keys: Collection[str], lists: Lists) -> Content
 
 
 def _together(key: str, value: Any, values: Any, keys: Collection[str]) -> Any:
-    """What goes with a value of an axis, as a mapping; the value itself where nothing does."""
+    """A value of an axis with the keys that it sets together, as a mapping; the value itself without others."""
     entries = values if isinstance(values, list) else []
     entry = next((one for one in entries if isinstance(one, Mapping) and one.get(key) == value), {})
     others = {name: one for name, one in entry.items() if name not in keys}
@@ -44,7 +44,7 @@ def _together(key: str, value: Any, values: Any, keys: Collection[str]) -> Any:
 
 
 def _without(values: Any, keys: Collection[str]) -> Any:
-    """Values of an axis, where one sets several keys without those that are overridden."""
+    """Values of an axis, without overridden keys where one sets several."""
     if not isinstance(values, list):
         return values
     return [
@@ -80,7 +80,7 @@ def with_nodes(content: Content, node_of: NodeOf) -> Content:
 
 
 def mapped_axes(axes: Any, make: Callable[[Content], Content]) -> Any:
-    """Axes with what `make` makes of the spec changes of each value; what is no axis is left for the spec to refuse."""
+    """Axes with what `make` makes of the spec changes of each value; invalid axes are left for the spec to refuse."""
     if not isinstance(axes, dict):
         return axes
     return {
@@ -90,7 +90,7 @@ def mapped_axes(axes: Any, make: Callable[[Content], Content]) -> Any:
 
 
 def _mapped(axis: str, value: Any, make: Callable[[Content], Content]) -> Any:
-    """Models and machines are mappings themselves, so that they are always said by their keys."""
+    """Models and machines are mappings themselves, and are therefore always set by their keys."""
     changes = make(axis_changes(axis, value))
     return changes if isinstance(value, Mapping) or axis in WHOLE_GROUPS else changes[axis]
 
@@ -98,12 +98,12 @@ def _mapped(axis: str, value: Any, make: Callable[[Content], Content]) -> Any:
 _DEVICE = "engine.device"
 
 
-# With a GPU the roles are apart anyway: what an ablation says of cores for each is for machines without one.
+# With a GPU the roles are separate anyway: cores for each role are for machines without one.
 _WITH_GPU = {"device": "cuda", "roles": "shared", "device_threads": None}
 
 
 def give_device(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The content with a device at every machine, which is plain content of a MachineSpec or None, on axes too.
+    """The content with a device for every machine (plain content of a MachineSpec or None), on axes too.
 
     A device that is set, or varied by an axis, stays.
     """

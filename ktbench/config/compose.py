@@ -1,4 +1,4 @@
-"""One composition of Hydra overrides into plain content; what Hydra would answer with a page is said in one line."""
+"""Composes Hydra overrides into plain content, with errors in one line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ktbench.config.axes import overridden, with_nodes
 from ktbench.config.launcher import is_launching
-from ktbench.config.lists import Words, key_of, split_lists
+from ktbench.config.lists import SplitOverrides, key_of, split_lists
 from ktbench.config.machine import BESIDE_PRESETS, ReadLocal, is_own, no_local, preset, register_own
 from ktbench.resources import data_folder
 from ktbench.spec.engine import EngineSpec
@@ -49,13 +49,13 @@ _DEFAULTS: dict[str, Any] = {
 }
 # What a suite leaves open can be overridden all the same.
 _SUITE = {field.name: field.default for field in fields(SuiteSpec) if field.default is not MISSING}
-# Folders of `conf` whose files are no options.
+# Folders of `conf` that are not groups.
 _NO_GROUPS = ("calibration",)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Composed:
-    """Plain content: what holds for the run as a whole, and each part by its name, "" where it is the only one."""
+    """Plain content of the run as a whole, and of each part by its name, "" for a single one."""
 
     run: dict[str, Any]
     parts: dict[str, dict[str, Any]]
@@ -66,8 +66,7 @@ def compose(overrides: Sequence[str], read_local: ReadLocal = no_local) -> Compo
 
     Every part is composed with the same overrides, which win over what the part sets: an axis whose key is overridden
     is not varied, and a list of values for a key is an axis before all others. Raises RequestError in one line for an
-    override that does not parse, an unknown group option or key, a list that makes no axis, and a part that has parts
-    itself.
+    override that does not parse, an unknown group option or key, an invalid list, and a part that has parts itself.
     """
     words = split_lists(overrides, group_names())
     run = compose_once([word for word in words.overrides if not _is_for_parts(word)], read_local)
@@ -80,7 +79,7 @@ def compose(overrides: Sequence[str], read_local: ReadLocal = no_local) -> Compo
     return Composed(run=run, parts={part_name(str(name)): _part(str(name), words, read_local) for name in ablations})
 
 
-def _part(ablation: str, words: Words, read_local: ReadLocal) -> dict[str, Any]:
+def _part(ablation: str, words: SplitOverrides, read_local: ReadLocal) -> dict[str, Any]:
     own = [word for word in words.overrides if key_of(word) not in ("ablation", *_OF_THE_RUN)]
     content = _content([f"+ablation={ablation}", *own], words, read_local)
     if content["sweep"]["parts"]:
@@ -88,8 +87,8 @@ def _part(ablation: str, words: Words, read_local: ReadLocal) -> dict[str, Any]:
     return content
 
 
-def _content(overrides: Sequence[str], words: Words, read_local: ReadLocal) -> dict[str, Any]:
-    """What overrides compose to, with the axes that are left, and models and machines on them by their nodes."""
+def _content(overrides: Sequence[str], words: SplitOverrides, read_local: ReadLocal) -> dict[str, Any]:
+    """The composed content of overrides with the remaining axes, and models and machines on them as nodes."""
 
     @cache
     def node_of(group: str, name: str) -> Any:
@@ -187,7 +186,7 @@ def _check_group(word: str, groups: Mapping[str, Iterable[str]]) -> None:
     if not equals or key.startswith("~"):
         raise RequestError(f"override {word!r}: expected KEY=VALUE")
     if is_launching(word):
-        raise RequestError(f"{word}: `sweep` alone spreads its cells over nodes, leave it out")
+        raise RequestError(f"{word}: only `sweep` uses launchers, leave it out")
     if key.startswith("+") and group not in groups:
         raise RequestError(f"{group}: unknown key{did_you_mean(group, known_keys())}")
     options = list(groups.get(group, []))

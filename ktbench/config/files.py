@@ -1,4 +1,4 @@
-"""YAML files that a request names: read as the shipped ones are, with what is wrong in one line."""
+"""YAML files that a request names, with errors in one line."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from yaml import YAMLError
 
 from ktbench.spec.errors import did_you_mean
 
-# By PyYAML's constructors for a scalar that is not what its tag says, by OmegaConf for a document that is a number.
-_LET_THROUGH = (
+# Raised by PyYAML for a scalar that does not match its tag, by OmegaConf for a document that is a number.
+_PARSE_ERRORS = (
     ArithmeticError,
     AssertionError,
     AttributeError,
@@ -31,7 +31,7 @@ def read_text(file: Any, where: str) -> str:
     except OSError as error:
         raise ValueError(f"{where}: {error.strerror}") from None
     except ValueError:
-        raise ValueError(f"{where}: is no text in UTF-8") from None
+        raise ValueError(f"{where}: is not UTF-8 text") from None
 
 
 def parse_yaml(text: str, where: str, of: str) -> Any:
@@ -39,9 +39,9 @@ def parse_yaml(text: str, where: str, of: str) -> Any:
     try:
         return OmegaConf.to_container(OmegaConf.create(text))
     except (OmegaConfBaseException, YAMLError) as error:
-        raise ValueError(f"{where}: is no YAML of {of}: {' '.join(str(error).split())}") from None
-    except _LET_THROUGH as error:
-        raise ValueError(f"{where}: is no YAML of {of} ({type(error).__name__})") from None
+        raise ValueError(f"{where}: is not YAML of {of}: {' '.join(str(error).split())}") from None
+    except _PARSE_ERRORS as error:
+        raise ValueError(f"{where}: is not YAML of {of} ({type(error).__name__})") from None
 
 
 def check_keys(content: Any, allowed: Collection[str], needed: Collection[str], where: str) -> None:

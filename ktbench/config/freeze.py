@@ -10,7 +10,7 @@ from typing import Any
 from ktbench.config.arms import give_arms
 from ktbench.config.axes import give_device, mapped_axes
 from ktbench.config.compose import Composed
-from ktbench.config.inject import freeze_inject, wants_show
+from ktbench.config.inject import freeze_inject, show_only
 from ktbench.config.lists import PRECISION_KEYS, WHOLE_GROUPS, precision_name
 from ktbench.config.machine import freeze_machine
 from ktbench.resources import checkpoint_name
@@ -38,15 +38,15 @@ class RequestPart:
 
     @property
     def title(self) -> str:
-        """What the ablation calls itself; without a title its name, or the features of a single cell."""
+        """The title of the ablation; without one its name, or the features of a single cell."""
         return self.sweep.title or (self.sweep.name if self.sweep.arms else self.spec.label)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """Everything a command line asks for. `sweep` has the run's name, title and parts, which are measured together.
+    """A complete request. `sweep` has the run's name, title and parts, which are measured together.
 
-    `suite` is what is asked of the cells, if anything; `show`: only show what the injection rules replace.
+    `suite` is the suite to evaluate, if any; `show`: only show what the injection rules replace.
     """
 
     sweep: SweepSpec
@@ -69,12 +69,12 @@ class Request:
 
     @property
     def is_timed(self) -> bool:
-        """Whether steps are timed; cells that answer questions are where their speed is shown beside the score."""
+        """Whether steps are timed; in an evaluation only where the figure shows speed beside the score."""
         return self.suite is None or any(part.sweep.figure == "frontier" for part in self.parts)
 
     @property
     def is_sweep(self) -> bool:
-        """Whether more than a single cell is asked for."""
+        """Whether the request has more than a single cell."""
         return bool(self.sweep.parts) or any(part.sweep.arms or part.sweep.published for part in self.parts)
 
 
@@ -89,7 +89,7 @@ def freeze(composed: Composed, checkpoints: Checkpoints = MappingProxyType({})) 
         contents = give_trace(composed.parts)
         parts = tuple(_part(name, content, run["measure"], checkpoints) for name, content in contents.items())
         run["sweep"] = composed.run["sweep"] if composed.run["sweep"]["parts"] else parts[0].sweep
-        run |= {"suite": suite_of(composed), "show": wants_show(composed.run["inject"])}
+        run |= {"suite": suite_of(composed), "show": show_only(composed.run["inject"])}
         return from_plain(run | {"parts": parts}, Request)
     except ValueError as error:
         raise RequestError(str(error)) from None
@@ -101,7 +101,7 @@ def _part(name: str, content: Mapping[str, Any], measure: Any, checkpoints: Chec
     plain = {"measure": measure, "inject": freeze_inject(content["inject"])} | given
     sweep = give_arms(content["sweep"], plain)
     if sweep["arms"] and not content["sweep"]["arms"]:
-        plain["system"] = "ktbench"  # each arm names its own, and features are those of ours
+        plain["system"] = "ktbench"  # each arm names its own, and features belong to ktbench
     return from_plain({"name": name, "spec": from_plain(plain, RunSpec), "sweep": sweep}, RequestPart)
 
 
@@ -132,7 +132,7 @@ def freeze_model(model: Mapping[str, Any], checkpoint: Mapping[str, Any] | None,
     shape = moe_shape(full)
     layers = _layers(model, shape, phase)
     if checkpoint is not None and layers != shape.layers:
-        raise ValueError(f"model.layers={layers}: a checkpoint is run whole, leave model.layers=null")
+        raise ValueError(f"model.layers={layers}: a checkpoint is not sliced, leave model.layers=null")
     config = _sliced(full, shape.layers, layers, _vocab(model, shape.vocab, layers / shape.layers))
     return {
         "name": model["name"] if checkpoint is None else checkpoint_name(str(model["path"])),
@@ -154,12 +154,12 @@ def _layers(model: Mapping[str, Any], shape: MoEShape, phase: str) -> int:
 
 
 def _experts(model: Mapping[str, Any], shape: MoEShape, phase: str) -> int:
-    """As many experts as asked for, all where the model has fewer."""
+    """The requested number of experts, at most those of the model."""
     experts = model["experts"]
     if phase != "layer":
         raise ValueError(f"model.experts={experts}: is for workload.phase=layer, leave it null with phase={phase}")
     if model["path"] is not None:
-        raise ValueError(f"model.experts={experts}: a checkpoint is run whole, leave model.experts=null")
+        raise ValueError(f"model.experts={experts}: a checkpoint is not sliced, leave model.experts=null")
     if not isinstance(experts, int) or experts < shape.top_k:
         raise ValueError(
             f"model.experts={experts}: {model['name']} routes a token to {shape.top_k} experts, "
@@ -180,7 +180,7 @@ def _sliced(config: Mapping[str, Any], full_layers: int, layers: int, vocab: int
 
 
 def _vocab(model: Mapping[str, Any], full: int, depth: float) -> int:
-    """`auto`: the output head keeps its share of the work, so that a slice is the whole model on a smaller scale."""
+    """`auto`: the output head keeps its part of the work, so that a slice resembles the whole model."""
     if model["path"] is not None or model["vocab"] == "full":
         return full
     if model["vocab"] == "auto":
@@ -191,19 +191,19 @@ def _vocab(model: Mapping[str, Any], full: int, depth: float) -> int:
     return int(model["vocab"])
 
 
-# Keys of a command line by which a suite is fitted to what is at hand.
+# Keys of a command line that adapt a suite.
 KEYS = ("data_dir", "limit", "confirm_unsafe")
 
 
 def suite_of(composed: Composed) -> SuiteSpec | None:
-    """What is asked of the cells; None where nothing is.
+    """The suite to evaluate; None without one.
 
-    Raises ValueError for a value that a suite refuses, for a task that it has not, for a part that asks questions, and
-    for keys of suites where there is none.
+    Raises ValueError for an invalid value of a suite, an unknown task, a part that is an evaluation, and keys of suites
+    without a suite.
     """
-    asking = [name for name, content in composed.parts.items() if name and content["suite"] is not None]
-    if asking:
-        raise ValueError(f"sweep.parts: {asking[0]} is an evaluation, run it by itself")
+    evaluations = [name for name, content in composed.parts.items() if name and content["suite"] is not None]
+    if evaluations:
+        raise ValueError(f"sweep.parts: {evaluations[0]} is an evaluation, run it by itself")
     given = {key: value for key in KEYS if (value := composed.run[key]) is not None and value is not False}
     names, content = composed.run["tasks"], composed.run["suite"]
     if content is None:

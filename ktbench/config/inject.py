@@ -1,4 +1,4 @@
-"""Injection rules out of the composed node `inject`, or out of the file that `inject.file` names."""
+"""Injection rules of the composed node `inject`, or of the file that `inject.file` names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NEEDED = tuple(f.name for f in fields(InjectRule) if f.default is MISSING and f
 
 
 def freeze_inject(node: Mapping[str, Any]) -> InjectSpec:
-    """The rules of the composed node {name, rules, file, show}; those of `file` in their place where it is set.
+    """The rules of the composed node {name, rules, file, show}; those of `file` instead where it is set.
 
     Raises ValueError in one line that names the file, the rule and the key.
     """
@@ -31,7 +31,7 @@ def freeze_inject(node: Mapping[str, Any]) -> InjectSpec:
     return spec
 
 
-def wants_show(node: Mapping[str, Any]) -> bool:
+def show_only(node: Mapping[str, Any]) -> bool:
     """`inject.show`. Raises ValueError where it is no bool."""
     show = node["show"]
     if not isinstance(show, bool):

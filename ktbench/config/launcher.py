@@ -1,4 +1,4 @@
-"""Launchers of Hydra's: which one a command line names, and jobs handed to it with all its own keys."""
+"""Hydra launchers: the one that a command line names, and running jobs with it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ktbench.config.lists import key_of
 from ktbench.spec.errors import RequestError, did_you_mean
 
 _LAUNCHER, _KEYS, _JOBS = "hydra/launcher", "hydra.launcher", "spread.jobs"
-_JOB = "ktbench_job"  # the configuration of one job: the words that it is told
+_JOB = "ktbench_job"  # the name of a job's configuration
 # Each launcher with the extra of ours that installs it, and the module that it needs.
 _EXTRAS = {
     "joblib": ("joblib", "joblib"),
@@ -47,19 +47,19 @@ class Launch:
     jobs: int | None
 
     def with_default(self, key: str, value: object) -> Launch:
-        """With a value for a key of the launcher where the command line sets none."""
+        """The launch with a value for a key of the launcher that the command line does not set."""
         if any(key_of(word) == f"{_KEYS}.{key}" for word in self.words):
             return self
         return Launch(name=self.name, words=(f"{_KEYS}.{key}={value}", *self.words), jobs=self.jobs)
 
     def value(self, key: str) -> Any:
-        """What a key of the launcher is set to. Raises RequestError in one line for keys that it does not have."""
+        """The value of a key of the launcher. Raises RequestError in one line for unknown keys."""
         with _composed(self, Path()) as config:
             return OmegaConf.select(config, f"{_KEYS}.{key}")
 
 
 def split_launcher(overrides: Sequence[str]) -> tuple[Launch | None, list[str]]:
-    """The launcher that overrides name, if any, and the overrides that say what is to be run.
+    """The launcher that overrides name, if any, and the other overrides.
 
     Raises RequestError for a launcher that is unknown or not installed, and for its keys where none is named.
     """
@@ -102,22 +102,22 @@ def _require_installed(name: str) -> None:
 
 
 def is_installed(name: str) -> bool:
-    """Whether a launcher and what it launches with are there."""
+    """Whether a launcher and the library that it uses are installed."""
     module = _EXTRAS[name][1]
     try:
         return all(find_spec(one) is not None for one in (module, f"hydra_plugins.hydra_{module}_launcher"))
-    except ModuleNotFoundError:  # there is no plugin of Hydra's at all
+    except ModuleNotFoundError:  # Hydra has no plugins here
         return False
 
 
 def launch_jobs(launch: Launch, folder: Path, task: Task, jobs: Sequence[str]) -> list[str]:
-    """Run `task` once for each of `jobs`, wherever the launcher does; what each said, in order.
+    """Run `task` once for each of `jobs` with the launcher; their results in order.
 
-    `task` is found by its name where it runs, and given one of the jobs as `shard`. The launcher keeps its own files in
-    `folder`. Raises RequestError for keys that it does not have, and whatever it raises where a job is lost.
+    `task` is imported by its name where it runs, and gets one of the jobs as `shard`. The launcher keeps its files in
+    `folder`. Raises RequestError for unknown keys, and whatever the launcher raises where a job is lost.
     """
     if launch.name == "ray":
-        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # Ray would report to its makers otherwise
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # or Ray sends usage reports
     with _composed(launch, folder) as config:
         context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=Callbacks())
         launcher = Plugins.instance().instantiate_launcher(context, task, config)
@@ -147,7 +147,7 @@ def _composed(launch: Launch, folder: Path) -> Iterator[DictConfig]:
 
 
 def _one_line(launch: Launch, plain: DictConfig, error: Exception) -> str:
-    """Which override a launcher refuses, by the keys that its `plain` configuration has."""
+    """The override with an unknown key of the launcher, whose `plain` configuration has all keys."""
     known = [str(key) for key in plain.hydra.launcher if key != "_target_"]
     for word in launch.words:
         key = key_of(word).removeprefix(f"{_KEYS}.").partition(".")[0]

@@ -1,4 +1,4 @@
-"""Comma lists on a command line, in Hydra's own syntax for sweeps: each makes an axis of its key."""
+"""Comma lists on a command line, in Hydra's syntax for sweeps: each is an axis of its key."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from ktbench.spec.errors import RequestError
 from ktbench.spec.sweep import part_name
 
 PRECISION_KEYS = ("precision", "device_precision")
-# What an axis can vary: keys of a run's spec, and groups as wholes.
+# What an axis can vary: keys of a run's spec, and whole groups.
 _ROOTS = ("workload", "engine", "system", "peer", *PRECISION_KEYS, "machine")
 WHOLE_GROUPS = ("model", "machine")
-_MOST = 256
+_MAX_VALUES = 256
 Lists = dict[str, list[Any]]
 _SHORT = {"int4": "int4_g32"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Words:
-    """Overrides that compose, each list in them by its first value, and all values of the lists by their keys."""
+class SplitOverrides:
+    """Overrides that compose, each list replaced by its first value, and all values of the lists by their keys."""
 
     overrides: tuple[str, ...]
     lists: Lists
 
 
-def split_lists(overrides: Sequence[str], groups: Container[str]) -> Words:
-    """Overrides with their lists taken apart; of `groups`, which are Hydra's, few can be several at once.
+def split_lists(overrides: Sequence[str], groups: Container[str]) -> SplitOverrides:
+    """Overrides with their lists split off; of `groups`, those of Hydra, only a few can be on an axis.
 
-    Raises RequestError for a list that makes no axis. What does not parse is left for Hydra to refuse.
+    Raises RequestError for an invalid list. Overrides that do not parse are left for Hydra to refuse.
     """
     words: list[str] = []
     lists: Lists = {}
@@ -48,7 +48,7 @@ def split_lists(overrides: Sequence[str], groups: Container[str]) -> Words:
             _require_axis(override, groups, overrides)
             lists[override.key_or_group] = _values(override)
             words.append(f"{override.get_key_element()}={next(override.sweep_string_iterator())}")
-    return Words(overrides=tuple(words), lists=lists)
+    return SplitOverrides(overrides=tuple(words), lists=lists)
 
 
 def key_of(word: str) -> str:
@@ -72,18 +72,18 @@ def _require_axis(override: Override, groups: Container[str], overrides: Sequenc
             f"lists are for keys of {', '.join(_ROOTS)}, for model and for ablations"
         )
     if sum(key_of(word) == key for word in overrides) > 1:
-        raise RequestError(f"{override.input_line}: {key} is there twice")
+        raise RequestError(f"{override.input_line}: {key} is set twice")
 
 
 def _values(override: Override) -> list[Any]:
-    """Raises RequestError for what cannot be counted up, for nothing and for too much."""
+    """The values of a list. Raises RequestError for a list that is invalid, empty or too long."""
     try:
-        values = [_plain(value) for value in islice(override.sweep_iterator(), _MOST + 1)]
+        values = [_plain(value) for value in islice(override.sweep_iterator(), _MAX_VALUES + 1)]
     except HydraException:
-        raise RequestError(f"{override.input_line}: is no list; allowed are A,B,C and range(START,STOP,STEP)") from None
-    if not 1 <= len(values) <= _MOST:
-        count = f"more than {_MOST}" if values else "no"
-        raise RequestError(f"{override.input_line}: has {count} values, allowed are 1 to {_MOST}")
+        raise RequestError(f"{override.input_line}: not a list; allowed are A,B,C and range(START,STOP,STEP)") from None
+    if not 1 <= len(values) <= _MAX_VALUES:
+        count = f"more than {_MAX_VALUES}" if values else "no"
+        raise RequestError(f"{override.input_line}: has {count} values, allowed are 1 to {_MAX_VALUES}")
     return [precision_name(value) for value in values] if override.key_or_group in PRECISION_KEYS else values
 
 
@@ -98,7 +98,7 @@ def _plain(value: Any) -> Any:
 
 
 def _parts(override: Override, overrides: Sequence[str]) -> list[str]:
-    """`+ablation=decode,prefill`: both as parts of one sweep, which is called after them."""
+    """`+ablation=decode,prefill`: both as parts of one sweep, which is named after them."""
     names = [str(name) for name in _values(override)]
     parts = [f"sweep.parts=[{','.join(names)}]"]
     named = any(key_of(word) == "sweep.name" for word in overrides)

@@ -1,4 +1,4 @@
-"""Machine descriptions as nodes of the group `machine`: presets, files of one's own, and what `probe` wrote."""
+"""Machine descriptions as nodes of the group `machine`: presets, files, and the output of `probe`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Node = dict[str, Any]
 # Plain content of the MachineSpec that `probe` wrote.
 ReadLocal = Callable[[], Mapping[str, Any]]
 
-# What `machine=` takes beside the names of presets.
+# Values of `machine=` besides the names of presets.
 BESIDE_PRESETS = ("local", "FILE.yaml")
 _HERE, _LOCAL, _OWN = "here", "local", "own"
 _FIELDS = tuple(f.name for f in fields(MachineSpec))
@@ -30,19 +30,19 @@ _DEFAULTS = {f.name: f.default for f in fields(MachineSpec) if f.default is not 
 
 
 def no_local() -> Mapping[str, Any]:
-    """Where nobody has described this machine."""
+    """The default of `read_local`: there is no description of this machine."""
     raise RequestError("machine=local: run `python -m ktbench probe` first")
 
 
 def is_own(value: str) -> bool:
-    """Whether a word names a description that is no preset: a file, or what `probe` wrote."""
+    """Whether a value names a description that is not a preset: a file, or the output of `probe`."""
     return value == _LOCAL or value.strip("'\"").endswith(".yaml")
 
 
 def register_own(words: Sequence[str], read_local: ReadLocal) -> list[str]:
-    """The words, `machine=` with an option of Hydra's in place of a description that is no preset.
+    """The words, with a registered option in place of a description that is not a preset.
 
-    Raises ValueError in one line that names the file, and the constant that is missing, wrong or without a source.
+    Raises ValueError in one line that names the file, and the constant that is missing, invalid or without a source.
     """
     return [_registered(word, read_local) if key_of(word) == "machine" else word for word in words]
 
@@ -63,12 +63,12 @@ def _read(value: str, read_local: ReadLocal) -> Node:
     node = _node(parse_yaml(read_text(value, where), where, "a machine"), where)
     shipped = _preset_file(str(node["name"]))
     if shipped.is_file() and preset(node["name"]) != node:
-        raise ValueError(f"{where}: {node['name']} is the name of another machine, which ktbench comes with, change it")
+        raise ValueError(f"{where}: {node['name']} is a shipped machine with other constants, change the name")
     return node
 
 
 def _node(content: Any, where: str) -> Node:
-    """Every field of a MachineSpec that content stands for."""
+    """All fields of the MachineSpec in a file's content."""
     check_keys(content, _FIELDS, [name for name in _FIELDS if name not in _DEFAULTS], where)
     sources = content["sources"] or {}
     if isinstance(sources, dict):
@@ -82,7 +82,7 @@ def _node(content: Any, where: str) -> Node:
 
 
 def preset(option: str) -> Node:
-    """The node of an option as it is written, before any override."""
+    """The node of an option before any override."""
     if option == _OWN:
         return _plain(ConfigStore.instance().load(f"machine/{_OWN}.yaml").node)
     return dict(_shipped(option))
@@ -104,8 +104,8 @@ def _plain(node: Any) -> Node:
 def freeze_machine(node: Mapping[str, Any], varied: Collection[str] = ()) -> Node | None:
     """Plain content of a MachineSpec, None for the machine that this runs on.
 
-    `node["preset"]` has the fields as they were before overrides. A constant that overrides changed says so in its
-    source; those that axes vary, by key in `varied`, stay as they were. Raises ValueError for a change of `here`.
+    `node["preset"]` has the fields as they were before overrides. The source of an overridden constant says so;
+    constants that axes vary, by key in `varied`, keep theirs. Raises ValueError for a change of `here`.
     """
     was = node["preset"]
     now = {name: was[name] if f"machine.{name}" in varied else node[name] for name in _FIELDS}
@@ -117,11 +117,11 @@ def freeze_machine(node: Mapping[str, Any], varied: Collection[str] = ()) -> Nod
     content = dict(was)
     for name in BY_NAME:
         content = with_constant(content, name, now[name])
-    said = {name: source for name, source in now["sources"].items() if source != was["sources"].get(name)}
-    return {**now, "sources": content["sources"] | said}
+    given = {name: source for name, source in now["sources"].items() if source != was["sources"].get(name)}
+    return {**now, "sources": content["sources"] | given}
 
 
 def _require_unchanged(was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     for name, value in now.items():
         if value != was[name]:
-            raise ValueError(f"machine.{name}={value}: here is measured as it is, describe a machine with machine=NAME")
+            raise ValueError(f"machine.{name}={value}: only described machines can change, name one with machine=NAME")

@@ -1,4 +1,4 @@
-"""What this machine can run, each capability with the reason where it is missing."""
+"""Capabilities of this machine, with the reason for each that is missing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ISAS = tuple(dict.fromkeys(need for feature in FEATURES for need in feature.nee
 
 
 def machine_capabilities() -> dict[str, str]:
-    """Capability -> "" when this machine has it, else one line with what is missing and what to do.
+    """Capability -> "" when this machine has it, else one line with what is missing and how to get it.
 
     The names are those that `Feature.needs` uses: avx512, amx, numa, cuda.
     """

@@ -38,7 +38,7 @@ def isa_reasons(extension: Extension) -> dict[str, str]:
     return {} if extension.module is None else dict(extension.module.grants())
 
 
-# Reports are left out: they show what was measured and change nothing about it.
+# Reports are left out: they do not affect measurements.
 _DATA_FOLDERS = ("conf", "ablations", "evals")
 _PACKAGE = Path(ktbench.__file__).parent
 _BUILD = "_build.json"  # kernels/cmake/build_info.cmake writes it
@@ -57,7 +57,7 @@ class Commit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Build:
-    """What the kernels were built from and with; no commit where git had none, as in an unpacked sdist."""
+    """Commit and tools of the kernel build; no commit without git, as in an unpacked sdist."""
 
     commit: Commit | None
     tools: str
@@ -71,7 +71,7 @@ def code_id(extension: Extension) -> str:
 
 
 def code_files() -> Iterator[tuple[str, Path]]:
-    """(name, path) of every file that the identity covers; names do not depend on where the package lies."""
+    """(name, path) of every file that the identity covers; names do not depend on the location of the package."""
     for path in _PACKAGE.rglob("*.py"):
         if path.relative_to(_PACKAGE).parts[0] not in (*_DATA_FOLDERS, "reports"):
             yield path.relative_to(_PACKAGE).as_posix(), path
@@ -81,7 +81,7 @@ def code_files() -> Iterator[tuple[str, Path]]:
 
 
 def read_commit(checkout: Path = _PACKAGE.parent) -> Commit | None:
-    """The commit of a checkout, of a wheel the one it was built from; None where git is missing or knows none."""
+    """The commit of a checkout, or the one a wheel was built from; None without git or a commit."""
     if not (checkout / ".git").exists():
         build = read_build(checkout / _PACKAGE.name)
         return build.commit if build else None
@@ -93,7 +93,7 @@ def read_commit(checkout: Path = _PACKAGE.parent) -> Commit | None:
 
 
 def read_build(folder: Path) -> Build | None:
-    """How the extension in that folder was built; None where no record lies beside it."""
+    """How the extension in that folder was built; None without a record of it."""
     try:
         fields = json.loads((folder / _BUILD).read_bytes())
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""NVIDIA devices as the driver library lists them, asked through ctypes so that nothing heavy loads."""
+"""NVIDIA devices that the driver library lists, read through ctypes, so that nothing heavy is imported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BUS_ID_BYTES = 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpu:
-    """One CUDA device: its name, bytes of memory, and where it is on the PCI bus (`0000:3b:00.0`)."""
+    """One CUDA device: its name, bytes of memory, and address on the PCI bus (`0000:3b:00.0`)."""
 
     name: str
     memory_bytes: int
@@ -30,7 +30,7 @@ class CudaDevices:
 
 
 def read_cuda_devices(load: Callable[[str], Any] = ctypes.CDLL) -> CudaDevices:
-    """Ask the CUDA driver for its devices; `load` opens a shared library and raises OSError where there is none."""
+    """List the devices of the CUDA driver; `load` opens a shared library and raises OSError where there is none."""
     try:
         library = load(_LIBRARY)
     except OSError:
@@ -56,7 +56,7 @@ def _gpu(library: Any, index: int) -> Gpu:
 
 
 def _check(library: Any, call: str, code: int) -> None:
-    """Raise OSError with the driver's own words unless the code is CUDA_SUCCESS."""
+    """Raise OSError with the driver's message unless the code is CUDA_SUCCESS."""
     if code:
         text = ctypes.c_char_p()
         library.cuGetErrorString(code, ctypes.byref(text))

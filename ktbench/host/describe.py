@@ -1,4 +1,4 @@
-"""A described machine: constants that each carry unit, source and samples, kept as YAML that people can read."""
+"""A described machine: constants with unit, source and samples, saved as readable YAML."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _NAMES = {
     "vector": {"bf16": "vector_tflops", "int8": "vector_int8_tops"},
     "amx": {"bf16": "amx_tflops", "int8": "amx_int8_tops"},
 }
-# A value and where it comes from.
+# A value and its source.
 _Sourced = tuple[float, str]
 
 
 def read_local_machine(folder: Path = Path("runs")) -> dict[str, Any]:
-    """Plain content of the `MachineSpec` of this machine, by the description that `probe` wrote into `folder`.
+    """Plain content of the `MachineSpec` of this machine, from the description that `probe` wrote into `folder`.
 
-    Raises ValueError in one line where there is none of this machine, and where it is no machine to simulate on.
+    Raises ValueError in one line where it is missing or lacks constants that a simulation needs.
     """
     env_id = environment().env_id
     path = folder / f"machine-{env_id}.yaml"
@@ -38,9 +38,9 @@ def read_local_machine(folder: Path = Path("runs")) -> dict[str, Any]:
 
 
 def machine_content(machine: MachineDescription, path: Path) -> dict[str, Any]:
-    """Plain content of the `MachineSpec` that a description amounts to; GPUs are not probed, so it has none.
+    """Plain content of the `MachineSpec` of a description; it has no GPU, as GPUs are not probed.
 
-    Values are medians at the placement of the cores that `probe` saw most. Raises ValueError in one line for a machine
+    Values are medians at the most frequent core placement. Raises ValueError in one line for a machine
     without measured read bandwidth or without AVX-512 and AVX2.
     """
     where = f"{path.name}, {machine.created}"
@@ -59,7 +59,7 @@ def machine_content(machine: MachineDescription, path: Path) -> dict[str, Any]:
 
 
 def _counts(machine: MachineDescription) -> Iterator[tuple[str, _Sourced]]:
-    """What the kernel shows, divided evenly over the domains."""
+    """Counts from the kernel, divided evenly over the domains."""
     facts, domains = machine.facts, _domains(machine)
     yield "domains", (domains, "NUMA nodes that the kernel shows")
     yield "cores", (facts["cores"] // domains, "cores that the process may use, evenly over the domains")
@@ -97,13 +97,13 @@ def _peak(machine: MachineDescription, isa: str, dtype: str) -> _Sourced | None:
 
 
 def _mean(constants: list[Constant], scale: float) -> _Sourced | None:
-    """Of those that have a value, in a unit `scale` times as large, with the source of the first; None without any."""
+    """Mean of the known values, in a unit `scale` times as large, with the source of the first; None without any."""
     measured = [(one.value, one.source) for one in constants if one.value is not None]
     return (mean(value for value, _ in measured) / scale, measured[0][1]) if measured else None
 
 
 def _domains(machine: MachineDescription) -> int:
-    """The nodes that have cpus: others are memory alone."""
+    """The number of nodes with cpus."""
     return max(1, sum(bool(cpus) for cpus in machine.facts["numa_nodes"]))
 
 
@@ -111,8 +111,8 @@ def _domains(machine: MachineDescription) -> int:
 class Constant:
     """One number of a machine, with all its `samples` in order of measuring.
 
-    `source` says where it comes from: a measurement with its date, a data sheet, a paper. A `value` of None needs a
-    `why`. `placements` says for each sample where the cores were; it is empty on a machine with one core. Raises
+    `source` is a measurement with its date, a data sheet, or a paper. A `value` of None needs a `why`. `placements` has
+    the core placement of each sample; it is empty on a machine with one core. Raises
     ValueError for a number without a source, a gap without a reason, and placements that do not match the samples.
     """
 
@@ -133,7 +133,7 @@ class Constant:
             raise ValueError(f"{self.title}: {len(self.placements)} placements for {len(self.samples)} samples")
 
     def samples_at(self, placement: CoreLayout | None) -> tuple[float, ...]:
-        """The samples taken while the cores were there; None, on a machine with one core, for all."""
+        """The samples with this core placement; all for None, on a machine with one core."""
         pairs = zip(self.samples, self.placements or [None] * len(self.samples), strict=True)
         return tuple(sample for sample, placed in pairs if placed == placement)
 
@@ -142,8 +142,8 @@ class Constant:
 class MachineDescription:
     """A machine by its constants.
 
-    `placement` says where its first two cores were most often (None with one core): the placement at which the values
-    of measured constants hold, as medians of the samples taken there.
+    `placement` is the most frequent placement of its first two cores (None with one core): values of measured constants
+    are medians of the samples at this placement.
     """
 
     name: str
@@ -157,13 +157,13 @@ class MachineDescription:
 def save_description(machine: MachineDescription, path: Path) -> None:
     """Write the description, making the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Without a flow style the innermost lists, which are the samples, go on lines of their own width.
+    # Without a flow style the innermost lists, which are the samples, are wrapped at the width.
     text = yaml.safe_dump(to_plain(machine), default_flow_style=None, sort_keys=False, allow_unicode=True, width=120)
     path.write_text(text)
 
 
 def load_description(path: Path) -> MachineDescription:
-    """Read a description. Raises ValueError naming the file and what is wrong in it."""
+    """Read a description. Raises ValueError naming the file and the error."""
     try:
         return from_plain(yaml.safe_load(path.read_text()), MachineDescription)
     except OSError as error:

@@ -1,6 +1,6 @@
-"""Energy by the meters of the machine: RAPL of processors and their memory, NVML of GPUs; or why there is none.
+"""Energy meters: RAPL of processors and their memory, NVML of GPUs; or why there are none.
 
-Meters count joules of whole chips, idle power and other programs included.
+Meters count joules of whole chips, including idle power and other programs.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from ktbench.spec.system_metrics import WHOLE_PLATFORM, Energy, added_up
 # AMD's processors are read through the same driver; intel-rapl-mmio:* would count packages a second time.
 _ZONES = "sys/class/powercap"
 _PATTERN = "intel-rapl:*"
-# What cores and graphics take is in their package already.
+# Cores and graphics are part of their package.
 _MEMORY = "dram"
-# More than one chip takes: a meter that this could have carried round once or more tells nothing.
+# An upper bound for one chip: a meter that could have wrapped around more than once at this power is not used.
 _MOST_W = 2_000.0
-_TOO_LONG = "may have begun again more than once, the turn took so long"
-_FELL_BACK = "fell back, and is not known to begin again"
+_TOO_LONG = "may have wrapped around more than once in this long trial"
+_DECREASED = "decreased, and has no known range"
 _INSTALL = "nvidia-ml-py is not installed (pip install 'ktbench[energy]')"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Meter:
-    """One counter. `read` gives the joules since some moment; past `range_j` they begin at 0 again (None: never)."""
+    """One counter. `read` gives the joules since some moment; past `range_j` they wrap around to 0 (None: never)."""
 
     name: str
     read: Callable[[], float]
@@ -74,8 +74,8 @@ def energy_between(
 ) -> Energy | str:
     """Joules by meter between two readings that lie `seconds` apart, or why they are not known; "" without any meter.
 
-    A meter may have begun again once. Where one may have done so more often, as it could at 2 kW, or fell back without
-    a range, nothing is known: the others would be the energy of fewer chips. A meter that is not added up to them is
+    A meter may wrap around once. Where one may have done so more often, as it could at 2 kW, or decreased without a
+    range, the energy is unknown: the others would be the energy of fewer chips. A meter that is not part of the sum is
     left out then.
     """
     joules = {meter.name: _counted(meter, before[meter.name], after[meter.name], seconds) for meter in meters}
@@ -87,9 +87,9 @@ def energy_between(
 
 
 def joules_between(before: float, after: float, range_j: float | None) -> float | None:
-    """What a counter has counted that begins at 0 again past `range_j`, at most once in between.
+    """The increase of a counter that wraps around past `range_j`, at most once in between.
 
-    None where it counts less than before and has no range.
+    None where it decreased and has no range.
     """
     if after >= before:
         return after - before
@@ -101,7 +101,7 @@ def _counted(meter: Meter, before: float, after: float, seconds: float) -> float
     if meter.range_j is not None and seconds * _MOST_W >= meter.range_j:
         return _TOO_LONG
     joules = joules_between(before, after, meter.range_j)
-    return _FELL_BACK if joules is None else joules
+    return _DECREASED if joules is None else joules
 
 
 def _processors(root: Path) -> tuple[tuple[Meter, ...], str]:
@@ -126,7 +126,7 @@ def _zone_meters(zones: Sequence[Path]) -> Iterator[Meter]:
 
 
 def _zone_name(zone: Path) -> str:
-    """`package-0`, `dram-0`, `psys`; empty for what other zones count already.
+    """`package-0`, `dram-0`, `psys`; empty for zones that others include.
 
     Zone intel-rapl:1 is a package or the platform, intel-rapl:1:0 a part of it.
     """

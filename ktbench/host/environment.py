@@ -1,4 +1,4 @@
-"""The machine and the code behind records, in plain content that reports show as it is."""
+"""The machine and the code of records, as plain content for reports."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from ktbench.host.topology import read_topology
 from ktbench.spec.record import Environment
 from ktbench.spec.wire import digest
 
-# What must match for a run to go on. Left out on purpose: load, free memory, kernel release, versions, settings.
+# What must match to resume a run. Deliberately left out: load, free memory, kernel release, versions, settings.
 _IDENTITY = ("cpu_model", "cpus", "cores", "numa_nodes", "memory_total_gib", "granted", "gpus")
 
 
 def environment() -> Environment:
-    """Everything known about this machine, its software and this code, now."""
+    """Facts about this machine, its software and this code, now."""
     extension = load_extension()
     facts = {**_machine_facts(extension), **_software_facts()}
     return Environment(env_id=env_id(facts), code_id=code_id(extension), facts=facts)
 
 
 def env_id(facts: dict[str, Any]) -> str:
-    """Identity of the machine: equal where measurements may be put side by side."""
+    """Identity of the machine: equal where measurements are comparable."""
     return digest({key: facts[key] for key in _IDENTITY})
 
 

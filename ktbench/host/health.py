@@ -1,4 +1,4 @@
-"""Facts of this machine that the checks of `ktbench.spec.health` judge, and why some cannot be had."""
+"""Facts of this machine for the checks of `ktbench.spec.health`, and why some are unknown."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _CLOCKS = Path("sys/devices/system/clocksource/clocksource0")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """None where the machine does not say, as virtual machines often do not.
+    """Settings; None where the machine does not report one, as virtual machines often do not.
 
     `thp` is the mode of transparent huge pages, `load` the 1-minute load average, `hypervisor` "none" on bare metal.
-    Where cpus differ `governor` and `energy_preference` list what there is, as `performance, powersave`.
+    Where cpus differ, `governor` and `energy_preference` list all values, as `performance, powersave`.
     """
 
     cpu_model: str | None
@@ -108,15 +108,15 @@ def _chosen(modes: str | None) -> str | None:
 
 
 _GIB = 2**30
-# Who runs at all of these moments was not there by chance.
+# A thread that runs at all of these moments is not there by chance.
 _LOOKS, _BETWEEN_S = 4, 0.005
 
 
 def health_facts(topology: Topology, root: Path = Path("/")) -> dict[str, Any]:
-    """What `MACHINE_CHECKS` need but where cores lie, which is measured; None where the machine does not say.
+    """Facts for `MACHINE_CHECKS` except the core placement, which is measured; None where unknown.
 
-    `missing` has the name of each check of a machine or a turn that can therefore not be made, with the reason. Raises
-    ValueError where the kernel does not say how much memory there is.
+    `missing` has the name of each check of a machine or a trial that cannot be made, with the reason. Raises ValueError
+    where the kernel does not report how much memory there is.
     """
     facts = {
         **asdict(read_settings(root, topology.cpus)),
@@ -146,7 +146,7 @@ def _memory_facts(root: Path) -> dict[str, Any]:
 
 
 def _sharing_facts(topology: Topology, root: Path) -> dict[str, Any]:
-    """Who else has the cores."""
+    """Other users of the cores."""
     counters = read_counters(topology.cpus, root)
     return {
         "cpu_quota": read_cpu_quota(root),
@@ -176,7 +176,7 @@ def _why_unknown(check: Check, root: Path) -> str:
 
 
 def _first_absent(name: str, root: Path) -> str:
-    """The path as far as its first folder that is not there: many files lack with one."""
+    """The path up to its first missing folder: many files are missing with one."""
     parts = name.split("/")
     tops = ("/".join(parts[:length]) for length in range(1, len(parts)))
     return next((top for top in tops if next(root.glob(top), None) is None), name)
@@ -192,7 +192,7 @@ def _steadily_running(root: Path) -> int | None:
 
 
 def _foreign_siblings(topology: Topology, root: Path) -> list[int] | None:
-    """Cpus that share a core with ours and are not ours to use; None where the kernel lists no siblings."""
+    """Cpus that share a core with ours but are not usable; None where the kernel lists no siblings."""
     folder = root / "sys/devices/system/cpu"
     listed = [read_text(folder / f"cpu{cpu}/topology/thread_siblings_list") for cpu in topology.cpus]
     known = [parse_cpu_list(text) for text in listed if text is not None]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ktbench.host.sysfs import read_int, read_text
+from ktbench.host.sysfs import parse_counts, read_int, read_text, sum_known
 
 _CGROUPS = Path("sys/fs/cgroup")
 
@@ -23,9 +23,9 @@ class Memory:
 def read_memory(root: Path = Path("/")) -> Memory:
     """Memory under a root folder that holds `proc` and `sys`; the tightest control group above us counts.
 
-    Raises ValueError where the kernel does not say how much memory there is.
+    Raises ValueError where the kernel does not report how much memory there is.
     """
-    meminfo = _fields(read_text(root / "proc/meminfo") or "")
+    meminfo = parse_counts(read_text(root / "proc/meminfo") or "")
     if not {"MemTotal", "MemAvailable"} <= meminfo.keys():
         raise ValueError(f"{root / 'proc/meminfo'}: no MemTotal and MemAvailable")
     memory = Memory(
@@ -41,11 +41,11 @@ def read_memory(root: Path = Path("/")) -> Memory:
 
 
 def read_filling(root: Path = Path("/")) -> dict[str, int]:
-    """Bytes by what the whole machine's memory holds: free, page cache, what waits to be written, swap.
+    """Bytes of the whole machine's memory by use: free, page cache, dirty pages, swap.
 
-    What the kernel does not say is left out.
+    Values that the kernel does not report are left out.
     """
-    meminfo = _fields(read_text(root / "proc/meminfo") or "")
+    meminfo = parse_counts(read_text(root / "proc/meminfo") or "")
     sums = {
         "installed_bytes": ("MemTotal",),
         "free_bytes": ("MemFree",),
@@ -72,9 +72,8 @@ def read_cpu_quota(root: Path = Path("/")) -> float | None:
 
 def read_quota_stops(root: Path = Path("/")) -> int | None:
     """Periods in which a control group's CPU quota has stopped threads of it; None where no group counts them."""
-    counts = [_fields(read_text(folder / "cpu.stat") or "").get("nr_throttled") for folder in _groups(root, "cpu")]
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None
+    stats = (parse_counts(read_text(folder / "cpu.stat") or "") for folder in _groups(root, "cpu"))
+    return sum_known(stat.get("nr_throttled") for stat in stats)
 
 
 def _memory_limits(root: Path) -> Iterator[tuple[int, int]]:
@@ -83,8 +82,8 @@ def _memory_limits(root: Path) -> Iterator[tuple[int, int]]:
         limit = read_int(folder / "memory.max") or read_int(folder / "memory.limit_in_bytes")
         if limit:
             used = read_int(folder / "memory.current") or read_int(folder / "memory.usage_in_bytes") or 0
-            stat = _fields(read_text(folder / "memory.stat") or "")
-            cached = stat.get("total_inactive_file", stat.get("inactive_file", 0))  # reclaimed before anyone is killed
+            stat = parse_counts(read_text(folder / "memory.stat") or "")
+            cached = stat.get("total_inactive_file", stat.get("inactive_file", 0))  # reclaimed before any kill
             yield limit, max(0, limit - used + cached)
 
 
@@ -105,9 +104,3 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
         top = root / _CGROUPS / ("" if hierarchy == "0" else controllers)
         group = top / path.strip("/")
         yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(top) and folder.is_dir())
-
-
-def _fields(text: str) -> dict[str, int]:
-    """Name and first number of every line, colons dropped."""
-    pairs = (line.split()[:2] for line in text.splitlines())
-    return {pair[0].rstrip(":"): int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}

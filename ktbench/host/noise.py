@@ -1,4 +1,4 @@
-"""What else happens on the cpus that do the work: the kernel's counters before and after, and their difference."""
+"""Interference on the measured cpus: the kernel's counters before and after, and their difference."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from time import perf_counter
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ktbench.host.memory import read_quota_stops
-from ktbench.host.sysfs import read_int, read_text
+from ktbench.host.sysfs import parse_counts, read_int, read_text, sum_known
 from ktbench.spec.system_metrics import InterferenceCounters
 
 _CPU = Path("sys/devices/system/cpu")
@@ -20,11 +20,14 @@ _CPU = Path("sys/devices/system/cpu")
 _BUSY, _STEAL = (0, 1, 2, 5, 6), 7
 _Number = TypeVar("_Number", int, float)
 _SWAPPED, _MIGRATED = ("pswpin", "pswpout"), ("numa_pages_migrated",)
+# Fields of `InterferenceCounters` that are differences of those of `Usage` and of `Counters`.
+_OF_PROCESS = ("preemptions", "minor_faults", "major_faults")
+_OF_MACHINE = ("stolen_s", "quota_stops", "thermal_stops", "swapped_pages", "migrated_pages")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Usage:
-    """Of this process and the ended programs that it had started: CPU seconds, and counts since they began."""
+    """CPU seconds and counts of this process and of its ended children since they started."""
 
     cpu_s: float
     preemptions: int
@@ -34,7 +37,7 @@ class Usage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counters:
-    """Counts since the machine or the process began; None where the kernel does not say.
+    """Counts since the machine or the process started; None where the kernel does not report them.
 
     `busy_s` and `stolen_s` are CPU seconds of some cpus, `stolen_share` is the second's part of all their time.
     """
@@ -58,7 +61,7 @@ def read_counters(
 ) -> Counters:
     """The counters of `cpus` and of this process, under a root folder that holds `proc` and `sys`."""
     ticks = cpu_ticks(read_text(root / "proc/stat") or "", cpus)
-    vmstat = vmstat_counts(read_text(root / "proc/vmstat") or "")
+    vmstat = parse_counts(read_text(root / "proc/vmstat") or "")
     tick_s, total = 1 / os.sysconf("SC_CLK_TCK"), sum(map(sum, ticks))
     stolen = sum(of[_STEAL] for of in ticks)
     return Counters(
@@ -80,25 +83,20 @@ def disturbance(
     """What happened between two readings of the counters of `cpus`."""
     then, now = before.usage, after.usage
     busy_s = _less(after.busy_s, before.busy_s)
+    differences: dict[str, Any] = {name: getattr(now, name) - getattr(then, name) for name in _OF_PROCESS}
+    differences |= {name: _less(getattr(after, name), getattr(before, name)) for name in _OF_MACHINE}
     return InterferenceCounters(
         seconds=after.at_s - before.at_s,
         cpus=len(cpus),
-        preemptions=now.preemptions - then.preemptions,
-        minor_faults=now.minor_faults - then.minor_faults,
-        major_faults=now.major_faults - then.major_faults,
-        # Ticks are coarser than what is known of ourselves.
+        # Ticks are coarser than our own times.
         others_s=None if busy_s is None else max(0.0, busy_s - (now.cpu_s - then.cpu_s)),
-        stolen_s=_less(after.stolen_s, before.stolen_s),
-        quota_stops=_less(after.quota_stops, before.quota_stops),
-        thermal_stops=_less(after.thermal_stops, before.thermal_stops),
-        swapped_pages=_less(after.swapped_pages, before.swapped_pages),
-        migrated_pages=_less(after.migrated_pages, before.migrated_pages),
         clock_hz=clock_hz,
+        **differences,
     )
 
 
 def own_usage() -> Usage:
-    """What the kernel has counted of this process."""
+    """The kernel's counters of this process and its ended children."""
     both = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return Usage(
         cpu_s=sum(of.ru_utime + of.ru_stime for of in both),
@@ -109,14 +107,14 @@ def own_usage() -> Usage:
 
 
 def read_clock_hz(cpus: Sequence[int], root: Path = Path("/")) -> float | None:
-    """Mean clock of `cpus` as cpufreq says it; None where it does not."""
+    """Mean clock of `cpus` as cpufreq reports it; None where it does not."""
     found = (read_int(root / _CPU / f"cpu{cpu}/cpufreq/scaling_cur_freq") for cpu in cpus)
     known = [1e3 * khz for khz in found if khz is not None]
     return mean(known) if known else None
 
 
 def others_running(root: Path = Path("/")) -> int | None:
-    """Threads that run or wait for a core at this moment, without the one that asks."""
+    """Threads that run or wait for a core at this moment, without the calling one."""
     words = (read_text(root / "proc/loadavg") or "").split()
     running = words[3].partition("/")[0] if len(words) > 3 else ""
     return max(0, int(running) - 1) if running.isdecimal() else None
@@ -130,16 +128,8 @@ def cpu_ticks(stat: str, cpus: Iterable[int]) -> list[list[int]]:
     return [[*map(int, row)] for row in rows if len(row) == _STEAL + 1 and all(word.isdecimal() for word in row)]
 
 
-def vmstat_counts(vmstat: str) -> dict[str, int]:
-    """Name and count of every line of /proc/vmstat."""
-    pairs = (line.split() for line in vmstat.splitlines())
-    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
-
-
 def _thermal_stops(root: Path, cpus: Sequence[int]) -> int | None:
-    counts = [read_int(root / _CPU / f"cpu{cpu}/thermal_throttle/core_throttle_count") for cpu in cpus]
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None
+    return sum_known(read_int(root / _CPU / f"cpu{cpu}/thermal_throttle/core_throttle_count") for cpu in cpus)
 
 
 def _sum(counts: dict[str, int], names: Sequence[str]) -> int | None:

@@ -1,4 +1,4 @@
-"""Reads every gauge in turn, round after round, and puts the machine into words and numbers."""
+"""Reads every gauge in alternating rounds, and makes a machine description of the readings."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ class Gauge:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Instruments:
-    """The gauges of a machine, and by key those that it does not have.
+    """The gauges of a machine, and by key those that it lacks.
 
-    `hop` is the gauge that tells where the cores are, one of `gauges`; None with one core.
+    `hop` is the one of `gauges` that shows the core placement; None with one core.
     """
 
     gauges: tuple[Gauge, ...]
@@ -91,7 +91,7 @@ def buffers_needed(topology: Topology) -> int:
 def open_instruments(
     kernels: ModuleType, topology: Topology, cuda: CudaDevices, buffer_bytes: int = READ_BUFFER_BYTES
 ) -> Instruments:
-    """Everything that this machine lets us measure. Takes `buffer_bytes` for each of `buffers_needed`."""
+    """All gauges of this machine. Takes `buffer_bytes` for each of `buffers_needed`."""
     every = _pinned(kernels, topology.core_cpus, buffer_bytes)
     one = _pinned(kernels, topology.core_cpus[:1], buffer_bytes)
     sets = (("all", f"all {len(topology.cores)} cores", every), ("one", "1 core", one))
@@ -124,7 +124,7 @@ def _own_gauges(kernels: ModuleType, topology: Topology, buffer_bytes: int) -> l
 
 
 def _cross_gauges(kernels: ModuleType, topology: Topology, buffer_bytes: int) -> Iterator[Gauge]:
-    """The first domain reading each other's memory. Raises OSError where the kernel does not let us place it there."""
+    """The first domain reading each other's memory. Raises OSError where the kernel refuses the placement."""
     reader, *owners = topology.domains
     for owner in owners:
         with memory_on_node(owner.id):
@@ -150,7 +150,7 @@ def _peak_gauge(isa: str, dtype: str, name: str, who: str, roofs: Roofs) -> Gaug
 
 
 def _peak_title(isa: str, dtype: str) -> str:
-    """AVX2 is said to multiply float32, since bf16 weights are all that it has of bf16."""
+    """The title of a peak; AVX2 has no bf16 arithmetic and multiplies float32."""
     return f"{isa} {dtype}{' (as float32)' if (isa, dtype) == ('avx2', 'bf16') else ''} peak"
 
 
@@ -174,7 +174,7 @@ def _gap(title: str, unit: str, why: str) -> Constant:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """What a gauge said, in its unit, and where the cores were right before and right after; None with one core."""
+    """A value in the unit of its gauge, and the core placement right before and after; None with one core."""
 
     value: float
     placement: CoreLayout | None
@@ -188,7 +188,7 @@ def read_rounds(
 ) -> Iterator[Readings]:
     """Readings by gauge key, one round at a time, for at least so many rounds and so many seconds.
 
-    Odd rounds walk back, so that drift falls on all alike.
+    Odd rounds are reversed, so that drift affects all gauges alike.
     """
     began, number = clock(), 0
     while number < rounds or clock() - began < seconds:
@@ -200,7 +200,7 @@ def read_rounds(
 def describe(
     instruments: Instruments, rounds: Sequence[Readings], machine: Environment, day: date
 ) -> MachineDescription:
-    """The description that rounds of readings amount to: values hold where the cores were most often."""
+    """The description of a machine from rounds of readings: values are those at the most frequent core placement."""
     usual = _usual_placement(rounds)
     return MachineDescription(
         name=machine.facts["cpu_model"] or "unnamed cpu",
@@ -214,7 +214,7 @@ def describe(
 
 
 def _read_round(order: Sequence[Gauge], hop: Gauge | None) -> Readings:
-    """The time from core to core is taken between gauges too: each reading lies between two of them."""
+    """The time from core to core is also read between gauges, right before and after each reading."""
     readings = {}
     before = None if hop is None else hop.read()
     for gauge in order:
@@ -244,5 +244,5 @@ def _constant(gauge: Gauge, rounds: Sequence[Readings], usual: CoreLayout | None
         source=source,
         samples=tuple(reading.value for reading in readings),
         placements=tuple(reading.placement for reading in readings if reading.placement),
-        why="" if typical else f"never measured{where}, as the cores were most often",
+        why="" if typical else f"never measured{where}, the most frequent placement",
     )

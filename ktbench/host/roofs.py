@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from time import perf_counter, sleep
 from types import ModuleType
 from typing import Any
@@ -22,18 +23,27 @@ _READ_CHUNK_BYTES = 2**27
 _READ_S = 0.010
 _PEAK_S = 0.010
 _HOP_TRIES = 5
-# Memory that nobody has read for a while may have been set aside by kernel or hypervisor: on a virtual machine that
-# does so, its first reading ran at 1 to 15 GB/s where every later one reached 33.
+# Kernel or hypervisor may reclaim memory that is not read for a while: on such a virtual machine the first reading ran
+# at 1 to 15 GB/s, every later one at 33.
 _IDLE_S = 1.0
 # Long enough to stay awake between two chunks, short enough not to steal time from the work that follows.
 _SPIN_US = 50
 
 
 class Roofs:
-    """Limits of one team of threads, an `OpenMPTeam` or `ThreadPool` of the extension. Opening takes 1 GiB."""
+    """Limits of one team of threads, an `OpenMPTeam` or `ThreadPool` of the extension. Opening takes 1 GiB.
 
-    def __init__(self, team: Any, kernels: ModuleType, buffer_bytes: int = READ_BUFFER_BYTES) -> None:
-        self._kernels, self._team = kernels, team
+    `prepare` is called before each sample.
+    """
+
+    def __init__(
+        self,
+        team: Any,
+        kernels: ModuleType,
+        buffer_bytes: int = READ_BUFFER_BYTES,
+        prepare: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._kernels, self._team, self._prepare = kernels, team, prepare
         self._read = kernels.ReadRoof(team, buffer_bytes)
         self._chunk_bytes = min(_READ_CHUNK_BYTES, buffer_bytes)
         self._buffer_bytes, self._read_at_s = buffer_bytes, float("-inf")
@@ -47,6 +57,7 @@ class Roofs:
         """
         if dtype not in PEAK_DTYPES:
             raise ValueError(f"roof of dtype {dtype!r}: allowed are {', '.join(PEAK_DTYPES)}")
+        self._prepare()
         isa = isa or self.peak_isa
         return RoofSample(
             read_bytes_per_s=self.read_bytes_per_s(),
@@ -80,41 +91,12 @@ class Roofs:
         return ping_pong_ns(self._kernels, self._team)
 
 
-class PinnedRoofs(Roofs):
-    """Of PyTorch's threads, each put on its cpu before a sample.
-
-    Work on fewer threads ends the others; those that start in their place may run where the one that started them may.
-    """
-
-    def __init__(self, team: Any, kernels: ModuleType, cpus: Sequence[int]) -> None:
-        self._cpus = list(cpus)
-        super().__init__(team, kernels)
-
-    def sample(self, isa: str | None = None, dtype: str = "bf16") -> RoofSample:
-        """See `Roofs`."""
-        self._team.pin(self._cpus)
-        return super().sample(isa, dtype)
-
-
-class RestedRoofs(Roofs):
-    """Of a team that shares its cores with threads which go on for `rest_s` seconds after their work."""
-
-    def __init__(self, team: Any, kernels: ModuleType, rest_s: float) -> None:
-        self._rest_s = rest_s
-        super().__init__(team, kernels)
-
-    def sample(self, isa: str | None = None, dtype: str = "bf16") -> RoofSample:
-        """See `Roofs`."""
-        sleep(self._rest_s)
-        return super().sample(isa, dtype)
-
-
 def ping_pong_ns(kernels: ModuleType, team: Any) -> float:
     """Nanoseconds that a cache line takes between the team's first two cores, one way; takes about 1 ms.
 
     Raises ValueError for a team of one.
     """
-    # The least of a few: whatever else runs on these cores can only make it longer.
+    # The minimum: other work on these cores can only make it longer.
     return min(float(kernels.ping_pong_ns(team)) for _ in range(_HOP_TRIES))
 
 
@@ -148,22 +130,25 @@ def pin_openmp(cpus: Sequence[int]) -> None:
 def open_roofs(cpus: Sequence[int]) -> Roofs:
     """Roofs of the threads that do the work: PyTorch's, one on each of `cpus`.
 
-    PyTorch must be loaded already. Threads of our own would be slowed by PyTorch's, which spin for a while after each
-    piece of work. Raises RuntimeError without the extension or PyTorch's threads, ValueError as `pin_openmp`.
+    PyTorch must be loaded already. Our own threads would be slowed by PyTorch's, which spin for a while after their
+    work. These are pinned again before each sample: work on fewer threads ends the others, and those that replace
+    them inherit the affinity of the thread that starts them. Raises RuntimeError without the extension or PyTorch's
+    threads, ValueError as `pin_openmp`.
     """
     kernels = _loaded()
-    return PinnedRoofs(kernels.OpenMPTeam(len(cpus)), kernels, cpus)
+    team = kernels.OpenMPTeam(len(cpus))
+    return Roofs(team, kernels, prepare=partial(team.pin, list(cpus)))
 
 
 def open_pool_roofs(cpus: Sequence[int], rest_s: float = 0.0) -> Roofs:
-    """Roofs of all `cpus` together, for work on threads that are not PyTorch's or sit on cores of their own.
+    """Roofs of all `cpus` together, for work on threads that are not PyTorch's or have their own cores.
 
-    The pool sleeps whenever it is not sampled, so that it takes nothing from that work; a sample waits `rest_s` seconds
-    for threads that look for more work before they sleep. Raises RuntimeError without the extension, ValueError as
+    The pool sleeps between samples, so that it takes no time from that work; a sample first waits `rest_s` seconds for
+    threads that spin before they sleep. Raises RuntimeError without the extension, ValueError as
     `pinned_team`.
     """
     kernels = _loaded()
-    return RestedRoofs(pinned_team(kernels, cpus, spin_us=0), kernels, rest_s)
+    return Roofs(pinned_team(kernels, cpus, spin_us=0), kernels, prepare=partial(sleep, rest_s))
 
 
 def _loaded() -> ModuleType:

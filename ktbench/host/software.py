@@ -36,14 +36,14 @@ def package_version(name: str) -> str | None:
 def program_versions(names: tuple[str, ...]) -> dict[str, str | None]:
     """Program -> the version it prints, None where it is not on the PATH; all run at the same time."""
     running = {name: _start(path) if (path := shutil.which(name)) else None for name in names}
-    return {name: None if process is None else _answer(process) for name, process in running.items()}
+    return {name: None if process is None else _printed_version(process) for name, process in running.items()}
 
 
 def _start(path: str) -> subprocess.Popen[str]:
     return subprocess.Popen([path, "--version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def _answer(process: subprocess.Popen[str]) -> str:
+def _printed_version(process: subprocess.Popen[str]) -> str:
     with process:
         try:
             text, _ = process.communicate(timeout=_PROGRAM_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""One timing at a time on a host: a lock that the kernel frees when its holder ends, however that ends."""
+"""One timing at a time on a host: a lock that the kernel releases when its holder ends, however it ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _POLL_S = 0.5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holder:
-    """The process that is timing: `what` it does, in which `run` (empty without one), since when (UTC)."""
+    """The process that is timing: `what` it does, its `run` (empty without one), and since when (UTC)."""
 
     pid: int
     user: str
@@ -37,7 +37,7 @@ class Holder:
 
 
 def lock_file() -> Path:
-    """The file whose lock all users of this host share. It lies in memory, so that it goes with the host."""
+    """The file whose lock all users of this host share. It is in memory, so that it does not outlive the host."""
     shared = Path("/dev/shm")
     return (shared if shared.is_dir() else Path("/tmp")) / _NAME
 
@@ -46,8 +46,8 @@ def lock_file() -> Path:
 def timing(what: str, run: str = "", on_wait: Callable[[Holder | None], None] | None = None) -> Iterator[None]:
     """Hold the lock while cells are timed. Children do not inherit it, so it ends with this process.
 
-    With `on_wait`, which is told the holder once, it is waited for where it is held for the same `run`: shares of one
-    sweep that meet on a host take turns. Raises RequestError naming the holder otherwise.
+    With `on_wait`, which is called once with the holder, wait where the holder times the same `run`: shards of a sweep
+    on one host run one after the other. Raises RequestError naming the holder otherwise.
     """
     file = _open(lock_file())
     try:
@@ -62,7 +62,7 @@ def timing(what: str, run: str = "", on_wait: Callable[[Holder | None], None] | 
 
 
 def _open(path: Path) -> IO[bytes]:
-    """A file that everybody may lock. Opened before it is made: of another's file the kernel may refuse to make it."""
+    """A file that every user may lock. One that exists is opened without O_CREAT, which other users may be refused."""
     try:
         with suppress(FileNotFoundError):
             return os.fdopen(os.open(path, os.O_RDWR | os.O_NOFOLLOW), "r+b", buffering=0)
@@ -75,17 +75,17 @@ def _open(path: Path) -> IO[bytes]:
 
 
 def _take(file: IO[bytes], what: str, run: str, on_wait: Callable[[Holder | None], None] | None) -> None:
-    told = False
+    has_waited = False
     while not _try(file):
         holder = _read(file)
         if on_wait is None or (holder is not None and holder.run != run):
             raise RequestError(
                 f"{what}: this host is timing already: {holder or 'another process of ktbench'}; "
-                "two timings at once would disturb each other, wait until it has ended"
+                "two timings disturb each other, wait until it has ended"
             )
-        if not told:
+        if not has_waited:
             on_wait(holder)
-        told = True
+        has_waited = True
         time.sleep(_POLL_S)
 
 
@@ -98,13 +98,13 @@ def _try(file: IO[bytes]) -> bool:
 
 
 def _write(file: IO[bytes], note: str) -> None:
-    with suppress(OSError):  # for others to read; the lock holds without it
+    with suppress(OSError):  # information for others; the lock works without it
         os.ftruncate(file.fileno(), 0)
         os.pwrite(file.fileno(), note.encode(), 0)
 
 
 def _read(file: IO[bytes]) -> Holder | None:
-    """None in the moment between another's taking the lock and saying so; a killed holder's note may still be there."""
+    """None between another's taking the lock and writing its note; the note of a killed holder may still be there."""
     try:
         holder = Holder(**json.loads(os.pread(file.fileno(), 1 << 16, 0)))
     except (OSError, ValueError, TypeError):

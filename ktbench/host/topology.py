@@ -15,7 +15,7 @@ _NODES = Path("sys/devices/system/node")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Core:
-    """A physical core: its usable logical cpus (SMT siblings) in ascending order, and where it sits."""
+    """A physical core: its usable logical cpus (SMT siblings) in ascending order, and its package and NUMA node."""
 
     cpus: tuple[int, ...]
     package: int
@@ -71,14 +71,14 @@ class Topology:
 
     @property
     def domain_core_cpus(self) -> tuple[tuple[int, ...], ...]:
-        """One cpu of every core, domain by domain: firmware may number the cores of two sockets in turns."""
+        """One cpu of every core, domain by domain: firmware may number the cores of two sockets alternately."""
         return tuple(self.node_core_cpus(node.id) for node in self.domains)
 
     @property
     def last_level_cache_bytes(self) -> int | None:
         """Bytes of all last-level caches within reach together; None where the kernel lists no caches.
 
-        More than this must be read in between for bytes to come from memory again, whichever core read them.
+        Bytes come from memory again after more than this has been read, by whichever core.
         """
         last = max((cache.level for cache in self.caches), default=None)
         return None if last is None else sum(cache.size_bytes for cache in self.caches if cache.level == last)
@@ -87,7 +87,7 @@ class Topology:
 def read_topology(root: Path = Path("/"), usable: Iterable[int] | None = None) -> Topology:
     """The topology under a root folder that holds `sys`; `usable` defaults to this process's affinity mask.
 
-    Where the kernel shows no nodes, all cpus form one; where it shows no siblings, each cpu is a core.
+    Without nodes in sysfs, all cpus form one; without siblings, each cpu is a core.
     Raises ValueError where no usable cpu is online.
     """
     wanted = os.sched_getaffinity(0) if usable is None else set(usable)
@@ -147,6 +147,6 @@ def _cache(folder: Path, size: str, cpus: tuple[int, ...]) -> Cache:
 
 
 def _sharing(path: Path, cpu: int, cpus: tuple[int, ...]) -> tuple[int, ...]:
-    """Usable cpus that the file lists; the cpu alone where the kernel does not say."""
+    """Usable cpus in the file; the cpu alone where the file is missing."""
     listed = set(parse_cpu_list(read_text(path) or "")) | {cpu}
     return tuple(each for each in cpus if each in listed)

@@ -1,4 +1,4 @@
-"""Watches the machine during a turn: what disturbs the timed steps, what energy they take, how much memory."""
+"""Watches the machine during a trial: interference, energy and memory of the timed steps."""
 
 from __future__ import annotations
 
@@ -22,45 +22,45 @@ _RESET = "5"
 _FIELD = re.compile(r"^(VmHWM|VmRSS):\s+(\d+) kB$", re.MULTILINE)
 _ON_NODE = re.compile(r" N(\d+)=(\d+)")
 _PAGE_KIB = re.compile(r" kernelpagesize_kB=(\d+)")
-# The walk over all pages takes long where there are many: it is done again only where so much has changed.
-_MUCH = 0.01
+# Reading numa_maps is slow for many pages: it is repeated only after a change by this part of the resident bytes.
+_WALK_AGAIN = 0.01
 
 
 class MemoryPeaks:
-    """Peaks since the last `reset`, of the process that asks. NUMA nodes are looked at by the way, at each `read`."""
+    """Memory peaks of this process since the last `reset`; NUMA nodes are sampled at each `read`."""
 
     def __init__(self, root: Path = Path("/")) -> None:
-        self._root, self._of_turn = root, False
+        self._root, self._of_trial = root, False
         self._walked_at_bytes = 0
         self._nodes: dict[str, int] = {}
         self.missing = "" if os.access(root / _NUMA_MAPS, os.R_OK) else f"no /{_NUMA_MAPS}, as in kernels without NUMA"
 
     def reset(self) -> None:
-        """Peaks count from now on."""
+        """Start new peaks."""
         try:
             (self._root / _CLEAR).write_text(_RESET)
-            self._of_turn = True
+            self._of_trial = True
         except OSError:
-            self._of_turn = False
+            self._of_trial = False
         if cuda := _cuda():
             for index in range(cuda.device_count()):
                 cuda.reset_peak_memory_stats(index)
 
     def read(self) -> PeakMemory | None:
-        """The peaks; None where the kernel does not say."""
+        """The peaks; None where the kernel does not report them."""
         held = {name: 1024 * int(kib) for name, kib in _FIELD.findall(read_text(self._root / _STATUS) or "")}
         if len(held) < 2:
             return None
         self._walk(held["VmRSS"])
         return PeakMemory(
             process_bytes=held["VmHWM"],
-            of_turn=self._of_turn,
+            of_turn=self._of_trial,
             node_bytes=dict(self._nodes),
             device_bytes=_device_bytes(),
         )
 
     def _walk(self, resident_bytes: int) -> None:
-        if self.missing or abs(resident_bytes - self._walked_at_bytes) <= _MUCH * self._walked_at_bytes:
+        if self.missing or abs(resident_bytes - self._walked_at_bytes) <= _WALK_AGAIN * self._walked_at_bytes:
             return
         self._walked_at_bytes = resident_bytes
         found = node_bytes(read_text(self._root / _NUMA_MAPS) or "")
@@ -89,7 +89,7 @@ def _device_bytes() -> dict[str, int]:
 
 
 def _cuda() -> Any:
-    """PyTorch's `cuda` where it is loaded and has been used: it is never loaded for this."""
+    """PyTorch's `cuda` if it is loaded and was used: it is never loaded for this."""
     torch: Any = sys.modules.get("torch")
     return torch.cuda if torch is not None and torch.cuda.is_initialized() else None
 

@@ -19,6 +19,7 @@ from ktbench.results.intervals import Interval, is_exact
 from ktbench.results.row import Row
 from ktbench.results.run import environments_of
 from ktbench.results.scores import Change, Estimate
+from ktbench.spec.record import Record, TaskResult
 from ktbench.spec.wire import to_plain
 
 
@@ -100,7 +101,9 @@ def _flat(run: Run, row: Row) -> dict[str, Any]:
         "round_median_s": " ".join(f"{number}:{seconds!r}" for number, seconds in row.round_s.items()),
         "missing": reasons_text(row.missing),
         "remarks": "; ".join(row.remarks),
-        **_origin_of_row(run, row),
+        "provenance": row.provenance,
+        **_origin(run, row, row.records),
+        "command": row.command,
     }
 
 
@@ -165,15 +168,15 @@ def _numbers_of(row: Row) -> dict[str, Any]:
     return {"precision": spec.precision, "dtype": spec.dtype, "tokens_per_expert": spec.tokens_per_expert}
 
 
-def _origin_of_row(run: Run, row: Row) -> dict[str, Any]:
+def _origin(run: Run, row: Row, facts: Iterable[Record | TaskResult]) -> dict[str, Any]:
+    """Which run, code and machines `facts` of a row are from."""
+    facts = [*facts]
     return {
-        "provenance": row.provenance,
         "run": run.header.run,
         "spec_id": row.spec_id,
         "cell": row.cell,
-        "code_id": _each_once(record.code_id for record in row.records),
-        "env_id": _each_once(record.env_id for record in row.records),
-        "command": row.command,
+        "code_id": _each_once(fact.code_id for fact in facts),
+        "env_id": _each_once(fact.env_id for fact in facts),
     }
 
 
@@ -206,7 +209,7 @@ def accuracy_csv_text(run: Run, rows: Sequence[AccuracyRow]) -> str:
 
 def _lines(run: Run, row: AccuracyRow) -> Iterator[dict[str, Any]]:
     for content in _contents(row):
-        yield {**_cell(row), **content, **_origin(run, row)}
+        yield {**_cell(row), **content, **_origin_of_answers(run, row)}
 
 
 def _contents(row: AccuracyRow) -> Iterator[dict[str, Any]]:
@@ -281,17 +284,9 @@ def _ends(name: str, value: Estimate | None) -> dict[str, float | None]:
     return dict(zip(names, found, strict=True))
 
 
-def _origin(run: Run, row: AccuracyRow) -> dict[str, Any]:
-    return {
-        "evidence": row.evidence,
-        "provenance": row.provenance,
-        "run": run.header.run,
-        "spec_id": row.row.spec_id,
-        "cell": row.row.cell,
-        "code_id": _each_once(end.code_id for end in row.ends.values()),
-        "env_id": _each_once(end.env_id for end in row.ends.values()),
-        "command": row.command,
-    }
+def _origin_of_answers(run: Run, row: AccuracyRow) -> dict[str, Any]:
+    origin = _origin(run, row.row, row.ends.values())
+    return {"evidence": row.evidence, "provenance": row.provenance, **origin, "command": row.command}
 
 
 def accuracy_json_text(run: Run, rows: Sequence[AccuracyRow], table: Table) -> str:
@@ -309,5 +304,5 @@ def _plain(run: Run, row: AccuracyRow, rows: Sequence[AccuracyRow]) -> dict[str,
         "measures": [{**to_plain(one), "metric": _named(one)} for one in row.measures],
         "ungraded": [{"task": task, "why": why, "answers": count} for (task, why), count in row.ungraded.items()],
         "ends": to_plain(row.ends),
-        **_origin(run, row),
+        **_origin_of_answers(run, row),
     }

@@ -151,7 +151,7 @@ def _roof_warning(name: str, unit: str, scale: float, samples: _Samples) -> str:
     )
 
 
-def turn_warnings(rows: Sequence[Row], name: Callable[[Row], str]) -> tuple[str, ...]:
+def trial_warnings(rows: Sequence[Row], name: Callable[[Row], str]) -> tuple[str, ...]:
     """What happened to timed steps: for each check that found something the cells affected, and the worst of it."""
     watched = [(row, facts) for row in measured(rows) if (facts := _watched(row))]
     return tuple(line for check in TRIAL_CHECKS if (line := _trial_line(check, watched, name)))

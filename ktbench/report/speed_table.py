@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from ktbench.report.conditions import MARK, UNPROVEN, conditions_of, kl_text, top1_text
-from ktbench.report.health import turn_warnings
+from ktbench.report.health import trial_warnings
 from ktbench.report.methods import figure_caption, methods_of
 from ktbench.report.table import Column, Table, build_table, notes_of, setting_columns
 from ktbench.report.text import DASH, dashed, in_gib, interval, number, percent, rate, ratio, unit_of
@@ -40,7 +40,7 @@ def table_of(run: Run, rows: Sequence[Row]) -> Table:
         notes=(
             *notes_of((place(row, settings), why) for row in rows for why in _reasons(row)),
             *format_notes(rows),
-            *turn_warnings(rows, lambda row: place(row, settings)),
+            *trial_warnings(rows, lambda row: place(row, settings)),
         ),
         remarks=notes_of((place(row, settings), remark) for row in rows for remark in row.remarks),
         figure_caption=figure_caption(run, rows),

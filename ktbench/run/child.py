@@ -121,7 +121,7 @@ def _follow(child: subprocess.Popen[bytes], request: object, say: Callable[[str]
 def _failed(code: int, output: str, before: OomCount) -> ChildFailed:
     lines = output.strip().splitlines()
     outcome, why = ending_of(code, lines[-1] if lines else "", before)
-    return ChildFailed(code, lines[-1] if code > 0 and lines else why, outcome)
+    return ChildFailed(code, lines[-1] if code > 0 and lines else f"the subprocess {why}", outcome)
 
 
 def ending_of(code: int | None, last_line: str, before: OomCount) -> tuple[Outcome, str]:

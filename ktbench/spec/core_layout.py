@@ -1,4 +1,4 @@
-"""Where a hypervisor has placed the cores of a turn, by the time that a cache line takes between two of them."""
+"""Where a hypervisor has placed the cores of a trial, by the time that a cache line takes between two of them."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ def core_layout_during(ping_pongs_ns: Sequence[float | None]) -> CoreLayout | No
 
 
 def core_layout_of(roofs: Sequence[RoofSample]) -> CoreLayout | None:
-    """Where the cores were during the turn whose roofs these are; see `core_layout_during`."""
+    """Where the cores were during the trial whose roofs these are; see `core_layout_during`."""
     return core_layout_during([roof.ping_pong_ns for roof in roofs])

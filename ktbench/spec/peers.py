@@ -114,7 +114,7 @@ class PeerSpec:
     `implementation` is that of plain Transformers' experts. `python` is the interpreter of the environment that holds
     the peer (None: this one, else that of the session `peers`), `llama_bench` the program of system=llama-bench,
     `exports` the folder where GGUF files of our models are kept, `tune_s` how many seconds a peer may try its own
-    settings (threads, batch sizes) before its first turn at a workload.
+    settings (threads, batch sizes) before its first trial of a workload.
     """
 
     implementation: Implementation = "grouped_mm"

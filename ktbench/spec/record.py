@@ -1,4 +1,4 @@
-"""The record: one turn of one cell, with every sample and everything needed to trust and repeat it."""
+"""The record: one trial of one cell, with every sample and everything needed to trust and repeat it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ktbench.spec.system_metrics import SystemMetrics
 
 
 class Outcome(StrEnum):
-    """End of one turn of a cell, or of the cell as a whole."""
+    """End of one trial of a cell, or of the cell as a whole."""
 
     OK = "OK"
     NOISY = "NOISY"  # the ceiling on rounds or time was hit before the interval closed
-    IDLE = "IDLE"  # a feature asked for did not engage, or one not asked for did
+    IDLE = "IDLE"  # a requested feature did not engage, or one not requested did
     UNSUPPORTED = "UNSUPPORTED"  # this machine or engine cannot run it; the reason says what is missing
     WRONG = "WRONG"  # the output differs from the float32 reference
     VACUOUS = "VACUOUS"  # the check could not have failed: it let a mutant pass
@@ -35,7 +35,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """One feature of one turn. `seen` is None where the engine keeps no such counter."""
+    """One feature of one trial. `seen` is None where the engine keeps no such counter."""
 
     feature: str
     asked: FeatureValue
@@ -44,7 +44,7 @@ class Evidence:
 
     @property
     def wanted(self) -> bool:
-        """Whether the feature was asked to be on."""
+        """Whether the feature was requested to be on."""
         return bool(self.asked)
 
     @property
@@ -59,15 +59,16 @@ class Evidence:
         return f"{BY_NAME[self.feature].mark}: {self.counter} {seen}, requested {'on' if self.wanted else 'off'}"
 
 
-def collect(asked: Mapping[str, FeatureValue], counted: Mapping[str, int]) -> tuple[Evidence, ...]:
-    """Evidence for every feature: `asked` by feature name, `counted` by counter name over the timed work alone."""
+def collect(requested: Mapping[str, FeatureValue], counted: Mapping[str, int]) -> tuple[Evidence, ...]:
+    """Evidence for every feature: `requested` by feature name, `counted` by counter name over the timed work alone."""
     return tuple(
-        Evidence(feature=f.name, asked=asked[f.name], counter=f.counter, seen=counted.get(f.counter)) for f in FEATURES
+        Evidence(feature=f.name, asked=requested[f.name], counter=f.counter, seen=counted.get(f.counter))
+        for f in FEATURES
     )
 
 
 def dishonest(evidence: tuple[Evidence, ...]) -> str:
-    """Why this evidence contradicts what was asked; empty when it does not."""
+    """Why this evidence contradicts what was requested; empty when it does not."""
     return "; ".join(str(e) for e in evidence if not e.honest)
 
 
@@ -149,7 +150,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoofSample:
-    """The machine's limits next to a turn: read bandwidth in bytes/s, arithmetic peak in FLOP/s.
+    """The machine's limits next to a trial: read bandwidth in bytes/s, arithmetic peak in FLOP/s.
 
     `peak_flops` is None where `peak_isa` is `reference`: portable code has no peak worth comparing with.
     `peak_dtype` names the numbers that the peak multiplies, `ping_pong_ns` is the time a cache line takes from core to
@@ -174,7 +175,7 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoleTimes:
-    """What the roles did during the timed steps of a turn, in seconds over all of them together.
+    """What the roles did during the timed steps of a trial, in seconds over all of them together.
 
     `host_busy_s` is the time in which routed experts ran on the host, `device_wait_s` that in which the device role
     had nothing to do but wait for them, `total_s` from the begin of the first step to the end of the last.
@@ -212,14 +213,14 @@ class Agreement:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """One turn. `samples_s` holds the seconds of every timed step, never a mean; empty unless the outcome is timed.
+    """One trial. `samples_s` holds the seconds of every timed step, never a mean; empty unless the outcome is timed.
 
     `error` is the relative Frobenius error of the expert outputs against the float32 reference on the very inputs,
     `sitting` names the worker process, `roofs` were sampled right before and right after the timed steps, `took_s` is
-    the whole turn with warm-up and checks in seconds. `roles` is there where the roles are concurrent; `notes` are the
+    the whole trial with warm-up and checks in seconds. `roles` is there where the roles are concurrent; `notes` are the
     system's own remarks, such as what `deferral=auto` chose and why. `agreement` is there where systems are compared,
     `own_step_s` the mean step in seconds by the clock of a system that has one. `conduct` is what was seen of the
-    machine meanwhile, None where nobody looked.
+    machine meanwhile, None where it was not monitored.
     """
 
     cell: str

@@ -58,12 +58,12 @@ class ModelSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkloadSpec:
-    """One timed unit of work and how often a turn repeats it.
+    """One timed unit of work and how often a trial repeats it.
 
     prefill: a step is one forward pass over `batch` prompts of `prompt` tokens. decode: a step is one token for each of
     `batch` sequences, the first at context depth `prompt`. layer: a step is one call of the routed experts of one MoE
     layer over `batch` tokens, routed to `active_experts` of them (None: to all) that change from step to step; `prompt`
-    is 1. A turn times `steps` steps. `trace` is the file behind routing=recorded. With `shortest` the prompts of a
+    is 1. A trial times `steps` steps. `trace` is the file behind routing=recorded. With `shortest` the prompts of a
     batch have from so many to `prompt` tokens, evenly spread and padded on the left. `chunk` tokens of a prompt are
     put through at a time (None: all).
     """

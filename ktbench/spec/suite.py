@@ -1,4 +1,4 @@
-"""What is asked of a model, frozen: a suite of tasks, and how their questions are put."""
+"""The questions for a model, frozen: a suite of tasks, and how their questions are put."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class TaskSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SuiteSpec:
-    """Tasks that are asked and reported together.
+    """Tasks that are run and reported together.
 
     `limit` questions are asked of each task, chosen with `seed` (None: all). `data_dir` is the folder of local files
     (None: from the hub, or what ships). `release` picks the questions of a dated benchmark. `chat` puts questions into

@@ -1,4 +1,4 @@
-"""How the machine behaved during the timed steps of a turn, as kernel, meters and allocators count it."""
+"""How the machine behaved during the timed steps of a trial, as kernel, meters and allocators count it."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class Energy:
 class PeakMemory:
     """Bytes that the worker held at most: `process_bytes` of memory, `device_bytes` by CUDA device (`cuda:0`).
 
-    `process_bytes` is the peak of the turn where `of_turn`, else of the worker so far. `node_bytes` by NUMA node
-    (`node 0`) is the most that was seen at the end of a turn of this worker. READ_BUFFER_BYTES of the process, and of
+    `process_bytes` is the peak of the trial where `of_turn`, else of the worker so far. `node_bytes` by NUMA node
+    (`node 0`) is the most that was seen at the end of a trial of this worker. READ_BUFFER_BYTES of the process, and of
     its nodes together, are the harness's own.
     """
 
@@ -79,7 +79,7 @@ class PeakMemory:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SystemMetrics:
-    """What was seen of the machine during one turn. `missing` says why `energy`, `memory` or `nodes` are not known."""
+    """What was seen of the machine during one trial. `missing` says why `energy`, `memory` or `nodes` are not known."""
 
     disturbance: InterferenceCounters
     energy: Energy | None = None

@@ -21,7 +21,7 @@ def digest(content: Any) -> str:
 
 
 def spec_id(spec: RunSpec) -> str:
-    """Identity of what was asked. Left out: labels of model and machine, how long to measure, where a peer is found."""
+    """Identity of the request. Left out: labels of model and machine, how long to measure, where a peer is found."""
     content = to_wire(spec)
     del content["measure"]
     content["peer"] = content["peer"]["implementation"] if spec.system == "transformers" else None
@@ -69,10 +69,13 @@ def _allowed(kind: Any, path: list[str]) -> tuple[Any, ...]:
     return tuple(one for option in get_args(kind) for one in _options(option))
 
 
+_KINDS = {int: "any integer", float: "any number", str: "any text", bool: "true, false"}
+
+
 def _options(option: Any) -> tuple[Any, ...]:
     """A value of an enumeration; of a union what each member allows."""
     if isinstance(option, type):
-        return () if option is type(None) else (f"every {option.__name__}",)
+        return () if option is type(None) else (_KINDS.get(option, option.__name__),)
     return get_args(option) or (option,)
 
 

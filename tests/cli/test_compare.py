@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from ktbench import resources
 from ktbench.cli import compare, main
 from tests.report.comparison_runs import ARMS, HOUR_S, at_commit, kept, on_machine, run_of
 
@@ -125,7 +124,7 @@ def test_commits_without_runs_lead_to_the_session_that_measures_them(
 
 
 def test_commits_are_resolved_by_git_or_taken_for_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "checkout", lambda: tmp_path)
+    monkeypatch.setattr(compare, "checkout", lambda: tmp_path)
     assert compare._commit("0123456") == "0123456"
     assert compare._commit("HEAD") is None
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]

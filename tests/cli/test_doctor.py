@@ -16,8 +16,8 @@ from ktbench.spec.peers import PEERS, Peer, PeerSpec
 @pytest.mark.parametrize(
     ("cpus", "says"),
     [
-        ((0, 1), "device role on cpu 0; host role on cpu 1 (engine.device_threads moves the border)"),
-        ((4, 2, 0), "device role on cpu 4; host role on cpu 2, 0 (engine.device_threads moves the border)"),
+        ((0, 1), "device role on cpu 0; host role on cpu 1 (change with engine.device_threads)"),
+        ((4, 2, 0), "device role on cpu 4; host role on cpu 2, 0 (change with engine.device_threads)"),
         ((0,), "- (engine.roles=split: needs a core for each role, there is 1)"),
     ],
 )
@@ -52,10 +52,11 @@ def test_a_peer_that_is_installed_has_its_version_and_place(
     def found(peer: Peer, spec: PeerSpec) -> FoundPeer:
         return FoundPeer(python=python, version="0.3.36")
 
+    monkeypatch.setattr(doctor, "find_peer", found)
     monkeypatch.setattr(software, "find_peer", found)
     assert lines_of_peers()["llama.cpp"].endswith(said)
 
 
 def test_a_program_on_the_path_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(software, "program_versions", lambda names: dict.fromkeys(names, "5581"))
+    monkeypatch.setattr(doctor, "program_versions", lambda names: dict.fromkeys(names, "5581"))
     assert lines_of_peers()["llama-bench"].endswith(": 5581 (peer.llama_bench=llama-bench)")

@@ -83,11 +83,11 @@ def test_show_is_asked_for_with_one_cell_only() -> None:
     [
         ("", "the key name is missing"),
         ("text", "unknown key 'text'"),
-        ("3", "is no YAML of rules (AssertionError)"),
+        ("3", "is not YAML of rules (AssertionError)"),
         ("[]", "must be a mapping with the keys name, rules"),
-        ("a: [", "is no YAML"),
+        ("a: [", "is not YAML"),
         ("name: a\nname: b\nrules: []", "found duplicate key name"),
-        ("x: !!timestamp y", "is no YAML of rules (AttributeError)"),
+        ("x: !!timestamp y", "is not YAML of rules (AttributeError)"),
         ({"name": "mine"}, "the key rules is missing"),
         ({"name": "mine", "rules": 3}, "rules must be a list"),
         ({"name": 3, "rules": []}, "name: expected str, got int"),
@@ -135,7 +135,7 @@ def test_wrong_override_is_one_line(overrides: list[str], says: str) -> None:
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_bytes(b"\xff\xfe\xff")
-    with pytest.raises(ValueError, match="is no text in UTF-8"):
+    with pytest.raises(ValueError, match="is not UTF-8 text"):
         read_rules(file)
 
 

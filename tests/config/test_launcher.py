@@ -64,5 +64,5 @@ def test_a_launcher_that_lacks_says_what_to_install(
 
 @pytest.mark.parametrize("word", ["hydra/launcher=ray", "hydra.launcher.n_jobs=2", "spread.jobs=2"])
 def test_only_a_sweep_takes_a_launcher(word: str) -> None:
-    with pytest.raises(RequestError, match="`sweep` alone spreads its cells over nodes"):
+    with pytest.raises(RequestError, match="only `sweep` uses launchers"):
         compose([word])

@@ -150,7 +150,7 @@ def test_any_values_come_back_in_order(values: list[Any]) -> None:
         (["workload.prompt=glob(*)"], "allowed are A,B,C and range(START,STOP,STEP)"),
         (["workload.prompt=range(2,2)"], "has no values, allowed are 1 to 256"),
         (["workload.prompt=range(0,1000)"], "has more than 256 values"),
-        (["workload.prompt=1,2", "workload.prompt=3"], "workload.prompt is there twice"),
+        (["workload.prompt=1,2", "workload.prompt=3"], "workload.prompt is set twice"),
         (["workload.prompt=0,1"], "workload.prompt=0: must be at least 1"),
         (["workload.prompt=1,1"], "are the same cell"),
         (["workload.prompt=1,two"], "workload.prompt: expected int, got str"),

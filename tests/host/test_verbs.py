@@ -67,8 +67,8 @@ def test_doctor_tells_which_instruction_sets_the_kernels_use(
     module: Any = ModuleType("_kernels")
     module.grants = lambda: {isa: f"the CPU has no {isa}" if isa in refused else "" for isa in real.grants()}
     module.formats, module.isas = real.formats, real.isas
-    monkeypatch.setattr("ktbench.host.code.load_extension", lambda: Extension(module=module))
-    monkeypatch.setattr("ktbench.host.roofs.core_to_core_ns", lambda kernels, cpus: 10.0)
+    monkeypatch.setattr("ktbench.cli.doctor.load_extension", lambda: Extension(module=module))
+    monkeypatch.setattr("ktbench.cli.doctor.core_to_core_ns", lambda kernels, cpus: 10.0)
     assert doctor.run([]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert set(said) <= set(lines)
@@ -87,7 +87,7 @@ def test_doctor_answers_without_the_extension(
 ) -> None:
     missing = Extension(module=None, reason="the kernel extension is not built: run pip install -e .")
     monkeypatch.setattr("ktbench.host.capabilities.load_extension", lambda: missing)
-    monkeypatch.setattr("ktbench.host.code.load_extension", lambda: missing)
+    monkeypatch.setattr("ktbench.cli.doctor.load_extension", lambda: missing)
     assert doctor.run([]) == 0
     out = capsys.readouterr().out
     assert f"AVX-512: {missing.reason}" in out

@@ -80,9 +80,9 @@ def test_energy_is_what_the_meters_moved(tmp_path: Path) -> None:
     ("meters", "why"),
     [
         (metered(1.0, OSError("NVML says lost")), "NVML says lost"),
-        (metered(1.0, 2.0, range_j=1e-9), "package-0 may have begun again more than once"),
-        (beside_a_gpu(metered(1.0, 2.0, range_j=1e-9)), "package-0 may have begun again more than once"),
-        (beside_a_gpu(metered(2.0, 1.0)), "package-0 fell back"),
+        (metered(1.0, 2.0, range_j=1e-9), "package-0 may have wrapped around more than once"),
+        (beside_a_gpu(metered(1.0, 2.0, range_j=1e-9)), "package-0 may have wrapped around more than once"),
+        (beside_a_gpu(metered(2.0, 1.0)), "package-0 decreased"),
     ],
 )
 def test_energy_that_is_lost_has_a_reason(meters: Meters, why: str, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from ktbench.report.health import (
     disturbed_rounds,
     machine_warnings,
     roof_warnings,
-    turn_warnings,
+    trial_warnings,
     unreadable_sentence,
 )
 from ktbench.report.markdown import markdown
@@ -183,7 +183,7 @@ def test_an_arm_at_several_points_is_one_cell_with_all_its_turns(tmp_path: Path)
 def test_the_worst_turn_is_not_the_longest(run: Run, long: dict[str, Any], short: dict[str, Any], worst: str) -> None:
     slow, fast = (conduct(disturbance=replace(CALM, seconds=s, **more)) for s, more in ((10.0, long), (1.0, short)))
     rows = rows_of(watched(run, **{"base": slow, "+v": fast}))
-    (said,) = turn_warnings(rows, lambda row: row.shown)
+    (said,) = trial_warnings(rows, lambda row: row.shown)
     assert f"at worst, {worst}" in said
 
 

@@ -53,7 +53,7 @@ def test_specs_survive_json() -> None:
 def test_wrong_type_is_named_with_its_path() -> None:
     content = to_plain(tiny_spec())
     content["engine"]["deferral"] = "many"
-    with pytest.raises(ValueError, match="engine.deferral: invalid enum value 'many'; allowed are every int, auto"):
+    with pytest.raises(ValueError, match="engine.deferral: invalid enum value 'many'; allowed are any integer, auto"):
         from_plain(content, RunSpec)
 
 

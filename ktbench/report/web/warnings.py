@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ktbench.report.conditions import UNPROVEN, damage_sentence
-from ktbench.report.health import machine_warnings, roof_warnings, turn_warnings
+from ktbench.report.health import machine_warnings, roof_warnings, trial_warnings
 from ktbench.report.text import ratio
 from ktbench.results import Run
 from ktbench.results.row import Row, measured
@@ -18,7 +18,7 @@ def warnings_of(rows: Sequence[Row]) -> tuple[str, ...]:
     """What the rows of a part give reason to doubt."""
     here = measured(rows)
     measured_ones = (*_of_noise(here), *_of_controls(here), *_of_trials(here), *_of_answers(here))
-    return (*measured_ones, *roof_warnings(here), *turn_warnings(here, lambda row: row.shown))
+    return (*measured_ones, *roof_warnings(here), *trial_warnings(here, lambda row: row.shown))
 
 
 def warnings_of_run(run: Run) -> tuple[str, ...]:
