@@ -7,7 +7,7 @@
 //
 // Measured on a Granite Rapids core, as a share of the peak multiply rate: B from L1 with A from L1 or L2, 100 %; both
 // from L2, 76 %; with sums loaded from L1 and stored every eight tiles of k, 82 %; only stored, 91 %. While it
-// multiplies, a core prefetches 8 to 11 GB/s, limited by its line fill buffers: with weights in memory that is the bound.
+// multiplies, a core prefetches 8 to 11 GB/s, limited by its line fill buffers: the bound for weights in memory.
 #include <type_traits>
 
 #include "amx/tiles.h"
