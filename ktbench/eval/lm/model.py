@@ -85,7 +85,10 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
         return open_lm(arg_dict, additional_config or {})
 
     def use(self, spec: RunSpec, cache: AnswerCache | None = None) -> None:
-        """Switch to this cell and reset the tally; `cache` has to be that of its `identity_of`. Raises as the engine's `use`."""
+        """Switch to this cell and reset the tally. `cache` has to be that of its `identity_of`.
+
+        Raises as the engine's `use`.
+        """
         self.answering.use(spec)
         self._cache, self.tally = cache, Tally()
 
