@@ -8,17 +8,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal, Protocol
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ktbench.eval.grade import GradedAnswer
-from ktbench.eval.texts import Document, Tokenizer, Window, Windows, cut_windows, drawn
+from ktbench.eval.evaluate import GradedAnswer
+from ktbench.eval.texts import TextDocument, Window, Windows, cut_windows, drawn
 from ktbench.spec.errors import at_least
 from ktbench.spec.wire import digest, from_plain, to_plain
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from ktbench.engine.generate import Generator
 
 _LARGEST_BYTES = 4 << 30
 _ALIGNED = 64  # bytes that the header is filled up to, as in .npy files
@@ -149,20 +154,6 @@ _POSITIONS = 8  # at once in float64
 _NOT_FINITE = "its logits are not finite"
 
 
-class PredictingModel(Protocol):
-    """What this needs of a loaded engine (`ktbench.engine.generate.Generator`)."""
-
-    @property
-    def max_positions(self) -> int | None:
-        """Positions that the model was made for, where it has a limit."""
-
-    def passed(self, rows: Sequence[Sequence[int]], last: Sequence[int]) -> Iterator[Tensor]:
-        """Logits [last, vocab] of the last positions of each row, all of it in one prefill pass."""
-
-    def forced(self, prompts: Sequence[Sequence[int]], given: Sequence[Sequence[int]]) -> Tensor:
-        """Logits [B, N, vocab] that predict each given token: the first by the prefill, the others by decode steps."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DriftPlan:
     """What is predicted: in running text `given` tokens after each `prompt` tokens, elsewhere continuations.
@@ -204,9 +195,9 @@ class DriftPlan:
 
 
 def measure_drift(
-    answering: PredictingModel,
-    tokenizer: Tokenizer,
-    documents: Sequence[Document],
+    answering: Generator,
+    tokenizer: PreTrainedTokenizerBase,
+    documents: Sequence[TextDocument],
     *,
     plan: DriftPlan,
     reference: Path,
@@ -254,7 +245,7 @@ def _divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
     return torch.where(d.abs() < 1, p * (d + torch.expm1(-d)), far).sum(dim=1).clamp(min=0.0)
 
 
-def _predicted(answering: PredictingModel, rows: Sequence[Window], plan: DriftPlan) -> Iterator[Tensor]:
+def _predicted(answering: Generator, rows: Sequence[Window], plan: DriftPlan) -> Iterator[Tensor]:
     """Log-probabilities [positions, vocab] float32 of one window after the other.
 
     The batch depends on plan and text alone: a window must be in the same batch in all cells.
@@ -267,7 +258,7 @@ def _predicted(answering: PredictingModel, rows: Sequence[Window], plan: DriftPl
             yield logits.float().log_softmax(dim=-1)
 
 
-def _decoded(answering: PredictingModel, rows: Sequence[Window]) -> Iterator[Tensor]:
+def _decoded(answering: Generator, rows: Sequence[Window]) -> Iterator[Tensor]:
     """The prompt's last token goes into the first decode step, so that none of the predictions is the prefill's."""
     longest = max(len(row.given) for row in rows)
     given = [(row.prompt[-1], *row.given, *row.given[-1:] * (longest - len(row.given))) for row in rows]
@@ -276,7 +267,7 @@ def _decoded(answering: PredictingModel, rows: Sequence[Window]) -> Iterator[Ten
         yield own[1 : 1 + len(row.given)]
 
 
-def _prefilled(answering: PredictingModel, rows: Sequence[Window]) -> Iterator[Tensor]:
+def _prefilled(answering: Generator, rows: Sequence[Window]) -> Iterator[Tensor]:
     tokens = [(*row.prompt, *row.given[:-1]) for row in rows]
     return answering.passed(tokens, [len(row.given) for row in rows])
 

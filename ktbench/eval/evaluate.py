@@ -10,9 +10,9 @@ from math import isfinite
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from ktbench.eval.grade import Grade, GradedAnswer
-from ktbench.eval.tasks.harness import LoadedTask, templates_compiled_once
-from ktbench.eval.texts import Document
+from ktbench.eval.tasks.harness import Grade, LoadedTask, templates_compiled_once
+from ktbench.eval.texts import TextDocument
+from ktbench.spec.record import SCORE
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 
 if TYPE_CHECKING:
@@ -21,6 +21,20 @@ if TYPE_CHECKING:
 
 _KEPT = 4000  # characters of an answer
 _SHOTS_SEED = 1234  # lm-eval's own, for the choice of worked examples
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GradedAnswer:
+    """One answer to a question with its value; the fields are those of `ktbench.spec.record.SampleResult`."""
+
+    question: str
+    metric: str = SCORE
+    value: float | None
+    weight: float = 1.0
+    sample: int = 0
+    tokens: int | None = None
+    answer: str = ""
+    why: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,13 +171,10 @@ def _text(instances: Sequence[Instance]) -> str:
     return str(max(instances, key=lambda one: one.resps[0][0]).args[-1]).strip()
 
 
-if TYPE_CHECKING:
-    from lm_eval.api.model import TemplateLM
-
 _NOT_FINITE = "its log-likelihood is not finite"
 
 
-def measure_perplexity(lm: TemplateLM, documents: Sequence[Document]) -> Iterator[GradedAnswer]:
+def measure_perplexity(lm: TemplateLM, documents: Sequence[TextDocument]) -> Iterator[GradedAnswer]:
     """Three answers to each document: `nll_nats` a token, `nll_nats_per_word` and `nll_nats_per_byte`.
 
     Each is weighted by the tokens, words and bytes that it is a mean over, so that exp(Σ wv / Σ w) over documents is
@@ -183,7 +194,7 @@ def measure_perplexity(lm: TemplateLM, documents: Sequence[Document]) -> Iterato
         yield from _perplexity_answers(document, len(lm.tok_encode(text)), float(nats))
 
 
-def _perplexity_answers(document: Document, tokens: int, loglikelihood_nats: float) -> Iterator[GradedAnswer]:
+def _perplexity_answers(document: TextDocument, tokens: int, loglikelihood_nats: float) -> Iterator[GradedAnswer]:
     from lm_eval.tasks.wikitext.preprocess_wikitext import process_results
 
     results = process_results({"page": document.text}, (loglikelihood_nats,))

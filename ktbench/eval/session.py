@@ -14,8 +14,7 @@ from transformers import AutoTokenizer
 from ktbench.engine.generate import open_generator
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.eval.drift import DriftPlan, measure_drift
-from ktbench.eval.evaluate import evaluate_task, measure_perplexity
-from ktbench.eval.grade import GradedAnswer
+from ktbench.eval.evaluate import GradedAnswer, evaluate_task, measure_perplexity
 from ktbench.eval.lm.cache import AnswerCache, identity_of, weights_id
 from ktbench.eval.lm.model import EngineLM
 from ktbench.eval.tasks.harness import LoadedTask
@@ -84,7 +83,7 @@ class EvalSession:
         if why := inactive_feature(cell.spec, task):
             return replace(blank, why=why), ()
         try:
-            self._use(cell.spec)
+            self._lm.use(cell.spec, self._cache(cell.spec))
         except Unsupported as error:
             return replace(blank, why=str(error)), ()
         before, began_s = dict(self._lm.answering.counters()), perf_counter()
@@ -103,7 +102,9 @@ class EvalSession:
         if why := dishonest(ended.evidence):
             self._cache(cell.spec).forget()
             return replace(ended, outcome=Outcome.IDLE, why=why), ()
-        return replace(ended, outcome=Outcome.OK), tuple(_scored(cell, name, answer) for answer in answers)
+        return replace(ended, outcome=Outcome.OK), tuple(
+            SampleResult(cell=cell.key, task=name, **asdict(answer)) for answer in answers
+        )
 
     def _blank(self, cell: Cell, task: str) -> TaskResult:
         return TaskResult(
@@ -116,11 +117,6 @@ class EvalSession:
             env_id=self._ids.env,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
         )
-
-    def _use(self, spec: RunSpec) -> None:
-        """GradedAnswer as a cell from now on, by what was answered before where that was by the same."""
-        self._lm.use(spec, self._cache(spec))
-        self._lm.reset_tally()
 
     def _cache(self, spec: RunSpec) -> AnswerCache:
         """What was answered before by the same engine on the same machine."""
@@ -151,14 +147,8 @@ class EvalSession:
             seed=suite.seed,
             batch=suite.batch,
         )
-        answers = measure_drift(
-            lm.answering,
-            lm.tokenizer,
-            corpus.documents,
-            plan=plan,
-            reference=reference.path,
-            is_reference=reference.is_this,
-        )
+        path, is_this, texts = reference.path, reference.is_this, corpus.documents
+        answers = measure_drift(lm.answering, lm.tokenizer, texts, plan=plan, reference=path, is_reference=is_this)
         return tuple(answers), f"{corpus.title}; {plan.setting}"
 
     def _evidence(self, spec: RunSpec, task: TaskSpec, before: Mapping[str, int]) -> tuple[Evidence, ...]:
@@ -183,19 +173,4 @@ def inactive_feature(spec: RunSpec, task: TaskSpec) -> str:
     feature = "Expert Deferral" if engine.deferral else "Expert Skipping"
     return (
         f"{feature} acts in decode steps, of which this task has none: engine.defer_prefill=true has it act in prefill"
-    )
-
-
-def _scored(cell: Cell, task: str, answer: GradedAnswer) -> SampleResult:
-    return SampleResult(
-        cell=cell.key,
-        task=task,
-        question=answer.question,
-        value=answer.value,
-        metric=answer.metric,
-        weight=answer.weight,
-        sample=answer.sample,
-        tokens=answer.tokens,
-        answer=answer.answer,
-        why=answer.why,
     )

@@ -6,7 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _HUB = ("EleutherAI/wikitext_document_level", "wikitext-2-raw-v1")
 _FILES = ("test.txt", "wiki.test.raw", "wiki.test.tokens")
@@ -17,19 +20,8 @@ _QUESTIONS_A_TASK = 40
 T = TypeVar("T")
 
 
-class Tokenizer(Protocol):
-    """What cutting a text into tokens needs of a tokenizer of Transformers."""
-
-    @property
-    def bos_token_id(self) -> int | None:
-        """The token that texts begin with, where the model has one."""
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Token ids of a text."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Document:
+class TextDocument:
     """One text, and its continuation where only that is to be predicted.
 
     `name` is the same wherever the text is read from.
@@ -45,7 +37,7 @@ class Corpus:
     """Documents and what they are, in the words of a caption."""
 
     title: str
-    documents: tuple[Document, ...]
+    documents: tuple[TextDocument, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +69,7 @@ def wikitext2(data_dir: str | None) -> Corpus:
         raise ValueError(f"data_dir={data_dir}: WikiText-2 has no text here")
     known = f"words not in its vocabulary are {_UNKNOWN_WORD}"
     words = known if any(_UNKNOWN_WORD in page for page in pages) else "raw"
-    documents = tuple(Document(name=f"wikitext2/{index:03d}", text=page) for index, page in enumerate(pages))
+    documents = tuple(TextDocument(name=f"wikitext2/{index:03d}", text=page) for index, page in enumerate(pages))
     return Corpus(title=f"WikiText-2 test ({words})", documents=documents)
 
 
@@ -136,7 +128,7 @@ def nano_answers() -> Corpus:
     from ktbench.eval.tasks.nano import STOP, questions
 
     documents = tuple(
-        Document(
+        TextDocument(
             name=f"nano/{one.task}/{index % _QUESTIONS_A_TASK}", text=one.prompt, continuation=f"{one.answer}{STOP}"
         )
         for index, one in enumerate(questions(_QUESTIONS_A_TASK))
@@ -156,7 +148,9 @@ def drawn(items: Sequence[T], limit: int | None, seed: int) -> tuple[T, ...]:
     return tuple(items[index] for index in sorted(Random(seed).sample(range(len(items)), limit)))
 
 
-def cut_windows(documents: Sequence[Document], tokenizer: Tokenizer, prompt: int, given: int) -> Windows:
+def cut_windows(
+    documents: Sequence[TextDocument], tokenizer: PreTrainedTokenizerBase, prompt: int, given: int
+) -> Windows:
     """Windows of `prompt` and `given` tokens, end to end through each text; what is left at its end is dropped.
 
     A document with a continuation is one window, of whatever lengths from two tokens of prompt up. Every prompt begins
@@ -170,7 +164,7 @@ def cut_windows(documents: Sequence[Document], tokenizer: Tokenizer, prompt: int
     return Windows(rows=rows, short=tuple(name for name, windows in cut.items() if not windows))
 
 
-def _windows(document: Document, tokenizer: Tokenizer, prompt: int, given: int) -> list[Window]:
+def _windows(document: TextDocument, tokenizer: PreTrainedTokenizerBase, prompt: int, given: int) -> list[Window]:
     begin = () if tokenizer.bos_token_id is None else (tokenizer.bos_token_id,)
     tokens = (*begin, *tokenizer.encode(document.text, add_special_tokens=False))
     if document.continuation:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ktbench.eval.drift import DriftPlan, divergence_nats, measure_drift
-from ktbench.eval.grade import GradedAnswer
-from ktbench.eval.texts import Document
+from ktbench.eval.evaluate import GradedAnswer
+from ktbench.eval.texts import TextDocument
 
 VOCAB = 128
 RANDOM = np.random.default_rng(3)
@@ -24,9 +24,9 @@ TABLE = RANDOM.normal(size=(VOCAB, VOCAB)).astype(np.float32)
 NOISE = RANDOM.normal(size=(VOCAB, VOCAB)).astype(np.float32)
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom."
 DOCUMENTS = [
-    Document(name="text", text=TEXT),
-    Document(name="short", text="brief"),
-    Document(name="asked", text="1+1=", continuation="2\n"),
+    TextDocument(name="text", text=TEXT),
+    TextDocument(name="short", text="brief"),
+    TextDocument(name="asked", text="1+1=", continuation="2\n"),
 ]
 PLAN = DriftPlan(phase="decode", model="abc", vocab=VOCAB, prompt=8, given=6, batch=2)
 

@@ -13,15 +13,15 @@ import torch
 from ktbench.engine.generate import Generator, open_generator
 from ktbench.engine.protocol import HostRole
 from ktbench.eval.drift import DriftPlan, Phase, measure_drift
-from ktbench.eval.grade import GradedAnswer
-from ktbench.eval.texts import Document
+from ktbench.eval.evaluate import GradedAnswer
+from ktbench.eval.texts import TextDocument
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from tests.engine.engines import cell, changed, needs_avx512, plain, saved
 from tests.engine.tiny import decode
 
 pytestmark = needs_avx512()
 TEXT = "Mister Verloc, going out in the morning, left his shop nominally in charge of his brother-in-law."
-DOCUMENTS = [Document(name="text", text=TEXT), Document(name="asked", text="12+34=", continuation="46\n")]
+DOCUMENTS = [TextDocument(name="text", text=TEXT), TextDocument(name="asked", text="12+34=", continuation="46\n")]
 PLAN = DriftPlan(phase="decode", model="tiny", vocab=256, prompt=12, given=6)
 ARMS: dict[str, dict[str, Any]] = {
     "base": {},

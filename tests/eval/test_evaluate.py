@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from lm_eval.evaluator import evaluate
 
-from ktbench.eval.evaluate import evaluate_task, sampling_seed
-from ktbench.eval.grade import Grade, GradedAnswer
-from ktbench.eval.tasks.harness import LoadedTask
+from ktbench.eval.evaluate import GradedAnswer, evaluate_task, sampling_seed
+from ktbench.eval.tasks.harness import Grade, LoadedTask
 from ktbench.eval.tasks.sources import load_task
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 from tests.eval.tasks.local import write_all

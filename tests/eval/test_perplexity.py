@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from ktbench.eval.evaluate import measure_perplexity
-from ktbench.eval.texts import Document
+from ktbench.eval.texts import TextDocument
 
 model = pytest.importorskip("lm_eval.api.model")
 metrics = pytest.importorskip("lm_eval.api.metrics")
 PAGES = (" = One = \n \n Some 1 @,@ 000 words , twice . \n", " = Two = \n \n It 's ünlike the first @-@ rate one . \n")
-DOCUMENTS = [Document(name=f"wikitext2/{index:03d}", text=page) for index, page in enumerate(PAGES)]
+DOCUMENTS = [TextDocument(name=f"wikitext2/{index:03d}", text=page) for index, page in enumerate(PAGES)]
 NATS_A_LETTER = 0.5
 
 

@@ -143,7 +143,7 @@ def test_a_task_that_cannot_be_asked_costs_itself_alone(
 
 
 def test_a_task_with_nothing_to_ask_is_not_idle(session: EvalSession, cells: list[Cell]) -> None:
-    session._use(cells[1].spec)
+    session._lm.use(cells[1].spec)
     assert session._evidence(cells[1].spec, SORT, session._lm.answering.counters()) == ()
 
 

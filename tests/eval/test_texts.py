@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ktbench.eval.tasks.harness import hub_rows
-from ktbench.eval.texts import Document, cut_windows, drawn, nano_answers, wikitext2
+from ktbench.eval.texts import TextDocument, cut_windows, drawn, nano_answers, wikitext2
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 REAL = pytest.mark.skipif(not (SHARED / "wikitext2").is_dir(), reason="no shared data folder next to this checkout")
@@ -137,8 +137,8 @@ def test_seeds_draw_differently() -> None:
 @settings(max_examples=40)
 @given(st.text(alphabet="abc", max_size=60), st.integers(2, 8), st.integers(1, 8), st.sampled_from([None, 7]))
 def test_windows_go_end_to_end_through_a_text(text: str, prompt: int, answer: int, bos: int | None) -> None:
-    long = Document(name="long", text="x" * 16)
-    found = cut_windows([Document(name="text", text=text), long], Letters(bos), prompt, answer)
+    long = TextDocument(name="long", text="x" * 16)
+    found = cut_windows([TextDocument(name="text", text=text), long], Letters(bos), prompt, answer)
     rows = [row for row in found.rows if row.question.startswith("text/")]
     assert all((len(row.prompt), len(row.given)) == (prompt, answer) for row in rows)
     begin = 0 if bos is None else 1
@@ -152,7 +152,10 @@ def test_windows_go_end_to_end_through_a_text(text: str, prompt: int, answer: in
 
 
 def test_a_continuation_is_what_is_predicted() -> None:
-    asked = [Document(name="a", text="1+1=", continuation="2\n"), Document(name="b", text="", continuation="no prompt")]
+    asked = [
+        TextDocument(name="a", text="1+1=", continuation="2\n"),
+        TextDocument(name="b", text="", continuation="no prompt"),
+    ]
     found = cut_windows(asked, Letters(7), 64, 64)
     (row,) = found.rows
     assert (row.question, row.prompt, row.given) == ("a", (7, *b"1+1="), tuple(b"2\n"))
@@ -161,4 +164,4 @@ def test_a_continuation_is_what_is_predicted() -> None:
 
 def test_texts_that_are_all_too_short_are_refused() -> None:
     with pytest.raises(ValueError, match="no text has the 128 tokens of a window"):
-        cut_windows([Document(name="a", text="short")], Letters(), 64, 64)
+        cut_windows([TextDocument(name="a", text="short")], Letters(), 64, 64)

@@ -7,7 +7,7 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from io import StringIO
 from typing import TYPE_CHECKING
 
@@ -86,6 +86,7 @@ if TYPE_CHECKING:
 
 LENIENT = "2025-04-25"  # questions released from then on are read by version 2 of the rules
 SAME = 1e-6
+FORMATS = ("csv", "tsv", "json", "jsonl", "html", "markdown")
 
 
 def tablereformat(question: LiveQuestion, answer: str) -> float:
@@ -119,70 +120,42 @@ def target_format(prompt: str) -> str:
     """The format that a prompt requires, in lower case. Raises ValueError where it names none."""
     found = re.search(r"\bto (\w+) format|Target Format:\s*(\w+)", prompt, flags=re.IGNORECASE)
     form = (found[1] or found[2]).lower() if found else "no format"
-    if form not in READERS:
-        raise ValueError(f"the prompt requires {form}; tables are read as {', '.join(READERS)}")
+    if form not in FORMATS:
+        raise ValueError(f"the prompt requires {form}; tables are read as {', '.join(FORMATS)}")
     return form
 
 
 def read_table(text: str, form: str, *, lenient: bool) -> pandas.DataFrame:
-    """The table of a text in a format of `READERS`, with pandas. Raises ValueError for what is none."""
+    """The table of a text in one of `FORMATS`. Raises ValueError for what is none."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pandas' guesses about an answer do not matter
         try:
-            return READERS[form](text, lenient)
+            return _parsed(text, form, lenient)
         except (AttributeError, TypeError, KeyError, SyntaxError, RecursionError, OverflowError) as error:
             raise ValueError(f"no table as {form}: {error}") from None
 
 
-def _csv(text: str, lenient: bool) -> pandas.DataFrame:
+def _parsed(text: str, form: str, lenient: bool) -> pandas.DataFrame:
+    """JSON holds rows by index, `{"7": {"column": cell}}`, where `lenient` also a list of rows."""
     import pandas
 
-    return pandas.read_csv(StringIO(text))
+    file = StringIO(_unframed(text) if form == "markdown" else text)
+    match form:
+        case "jsonl":
+            return pandas.read_json(file, orient="records", lines=True, convert_dates=False)
+        case "json":
+            orient = "records" if lenient and text.startswith("[") else "index"
+            return pandas.read_json(file, orient=orient, convert_dates=False, convert_axes=False)
+        case "html":
+            return pandas.concat(pandas.read_html(file, flavor="lxml"), axis=0)
+    separator = {"csv": ",", "tsv": "\t", "markdown": "|"}[form]
+    return pandas.read_csv(file, sep=separator, skipinitialspace=form == "markdown")
 
 
-def _tsv(text: str, lenient: bool) -> pandas.DataFrame:
-    import pandas
-
-    return pandas.read_csv(StringIO(text), sep="\t")
-
-
-def _json_lines(text: str, lenient: bool) -> pandas.DataFrame:
-    import pandas
-
-    return pandas.read_json(StringIO(text), orient="records", lines=True, convert_dates=False)
-
-
-def _json(text: str, lenient: bool) -> pandas.DataFrame:
-    """Rows under their index, `{"7": {"column": cell}}`; where that is allowed a list of rows, too."""
-    import pandas
-
-    orient = "records" if lenient and text.startswith("[") else "index"
-    return pandas.read_json(StringIO(text), orient=orient, convert_dates=False, convert_axes=False)
-
-
-def _html(text: str, lenient: bool) -> pandas.DataFrame:
-    import pandas
-
-    return pandas.concat(pandas.read_html(StringIO(text), flavor="lxml"), axis=0)
-
-
-def _markdown(text: str, lenient: bool) -> pandas.DataFrame:
-    """Without the outer bars and the line below the header."""
-    import pandas
-
+def _unframed(text: str) -> str:
+    """The rows of a Markdown table without the outer bars and the line below the header."""
     lines = [line.strip().strip("|") for line in text.splitlines() if "|" in line]
-    rows = [line for line in lines if not re.fullmatch(r"[\s|:-]+", line)]
-    return pandas.read_csv(StringIO("\n".join(rows)), sep="|", skipinitialspace=True)
-
-
-READERS: Mapping[str, Callable[[str, bool], pandas.DataFrame]] = {
-    "csv": _csv,
-    "tsv": _tsv,
-    "json": _json,
-    "jsonl": _json_lines,
-    "html": _html,
-    "markdown": _markdown,
-}
+    return "\n".join(line for line in lines if not re.fullmatch(r"[\s|:-]+", line))
 
 
 def _cells(table: pandas.DataFrame) -> list[tuple[str, list[object]]]:

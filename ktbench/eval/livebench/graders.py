@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ktbench.eval.grade import Grade
 from ktbench.eval.livebench.data_analysis import consecutive_events, cta, tablejoin, tablereformat, unreadable
 from ktbench.eval.livebench.extraction import last_solution, without_thoughts
 from ktbench.eval.livebench.language import connections, plot_unscrambling, typos
@@ -23,6 +22,7 @@ from ktbench.eval.livebench.reasoning import (
     zebra_puzzle,
 )
 from ktbench.eval.sandbox.running import SandboxUnavailable
+from ktbench.eval.tasks.harness import Grade
 from ktbench.eval.tasks.ifeval import check_arguments, detector, follow, following_score
 
 IN_SOLUTION = "2025-11-25"  # questions released from then on want the text in a solution

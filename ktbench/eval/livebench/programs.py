@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from ktbench.eval.grade import Grade
 from ktbench.eval.livebench.question import LiveQuestion, ProgramTest
 from ktbench.eval.sandbox.running import Limits, call_program, run_program
+from ktbench.eval.tasks.harness import Grade
 
 LIMITS = Limits(seconds=6)  # LiveBench's limit, there on the clock
 

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from ktbench.eval.grade import Grade
 from ktbench.eval.livebench.graders import GRADERS, grade_answer, why_ungradable
 from ktbench.eval.livebench.loading import RELEASE, absent, checked_release, is_in_release, read_questions
 from ktbench.eval.livebench.question import LiveQuestion, read_row
-from ktbench.eval.tasks.harness import GRADED, BuiltTask, Source, build, hub_rows
+from ktbench.eval.tasks.harness import GRADED, BuiltTask, Grade, QuestionSource, build, hub_rows
 from ktbench.eval.tasks.rows import Row, Rows, Splits
 from ktbench.spec.record import SCORE
 from ktbench.spec.suite import SuiteSpec
@@ -88,4 +87,4 @@ def _grade(row: Row, answers: Sequence[str], *, unsafe: bool) -> dict[str, Grade
     return {SCORE: grade_answer(row["question"], answers[0], confirm_unsafe=unsafe)}
 
 
-SOURCES = (Source(prefix="livebench", names=None, read=_read, build=_build),)
+SOURCES = (QuestionSource(prefix="livebench", names=None, read=_read, build=_build),)

@@ -38,7 +38,7 @@ _Pair = tuple[Any, list[int], list[int]]
 
 @dataclass(kw_only=True, slots=True)
 class Tally:
-    """Work since it was set to nothing. Of `requests`, those `cached` took none, and their tokens are not counted."""
+    """Work since the last `use`. Of `requests`, those `cached` took none, and their tokens are not counted."""
 
     requests: int = 0
     cached: int = 0
@@ -85,13 +85,12 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
         return open_lm(arg_dict, additional_config or {})
 
     def use(self, spec: RunSpec, cache: AnswerCache | None = None) -> None:
-        """Switch to this cell; `cache` has to be that of its `identity_of`. Raises as the engine's `use`."""
-        self.answering.use(spec)
-        self._cache = cache
+        """Switch to this cell and reset the tally. `cache` has to be that of its `identity_of`.
 
-    def reset_tally(self) -> None:
-        """Count from 0 on."""
-        self.tally = Tally()
+        Raises as the engine's `use`.
+        """
+        self.answering.use(spec)
+        self._cache, self.tally = cache, Tally()
 
     @property
     def eot_token_id(self) -> int:

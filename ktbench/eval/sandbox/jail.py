@@ -11,36 +11,23 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import ModuleType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from ktbench.eval.sandbox.job import Job, Program
 from ktbench.eval.sandbox.restrictions import restrict_process
 
-_WORDS = {
-    "socket": "tried to use the network",
-    "subprocess": "tried to start a process",
-    "pty": "tried to start a process",
-    "os.fork": "tried to start a process",
-    "os.forkpty": "tried to start a process",
-    "os.posix_spawn": "tried to start a process",
-    "os.spawn": "tried to start a process",
-    "os.exec": "tried to start a process",
-    "os.system": "tried to start a process",
-    "os.kill": "tried to signal a process",
-    "os.killpg": "tried to signal a process",
-    "os.chmod": "tried to change files",
-    "os.chown": "tried to change files",
-    "os.link": "tried to change files",
-    "os.mkdir": "tried to change files",
-    "os.remove": "tried to change files",
-    "os.rename": "tried to change files",
-    "os.rmdir": "tried to change files",
-    "os.symlink": "tried to change files",
-    "os.truncate": "tried to change files",
-    "os.utime": "tried to change files",
-    "tempfile": "tried to change files",
-    "shutil": "tried to change files",
+if TYPE_CHECKING:
+    from ktbench.eval.sandbox.running import Job, PythonProgram
+
+_ATTEMPTS = {
+    "tried to use the network": "socket",
+    "tried to start a process": "subprocess pty os.fork os.forkpty os.posix_spawn os.spawn os.exec os.system",
+    "tried to signal a process": "os.kill os.killpg",
+    "tried to change files": (
+        "os.chmod os.chown os.link os.mkdir os.remove os.rename os.rmdir os.symlink os.truncate os.utime "
+        "tempfile shutil"
+    ),
 }
+_WORDS = {event: words for words, events in _ATTEMPTS.items() for event in events.split()}
 _LISTING = {"os.listdir", "os.scandir"}
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
@@ -144,7 +131,7 @@ def _tidy(root: str, libraries: Sequence[str]) -> None:
     vars(builtins).update(exit=sys.exit, quit=sys.exit)  # as `site` would
 
 
-def _run(program: Program, token: str, report: Report) -> Line:
+def _run(program: PythonProgram, token: str, report: Report) -> Line:
     """The last line of the report."""
     reserve = bytearray(_RESERVE_BYTES)
     try:
@@ -162,7 +149,7 @@ def _run(program: Program, token: str, report: Report) -> Line:
     return {"end": token}
 
 
-def _execute(program: Program, report: Report) -> None:
+def _execute(program: PythonProgram, report: Report) -> None:
     module = ModuleType(program["name"])
     sys.modules[program["name"]] = module
     for source in program["sources"]:

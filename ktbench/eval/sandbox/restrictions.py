@@ -15,8 +15,7 @@ import stat
 import struct
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-
-from ktbench.eval.sandbox.job import Restrictions
+from typing import TypedDict
 
 PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 1, 22, 38
 _SYS_CAPSET, _SYS_UNSHARE = 126, 272  # x86-64
@@ -177,6 +176,16 @@ def _if_argument(number: int, place: int, values: tuple[int, ...]) -> list[bytes
 def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
     """A struct sock_filter."""
     return struct.pack("HBBI", code, if_true, if_false, value)
+
+
+class Restrictions(TypedDict):
+    """What the child is held to: files below `readable` may be read, and it dies with `parent`."""
+
+    parent: int
+    cpu_s: int
+    memory_bytes: int
+    output_bytes: int
+    readable: Sequence[str]
 
 
 _STACK_BYTES = 64 * 2**20  # deep recursion is no error

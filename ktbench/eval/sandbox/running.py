@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from time import monotonic
+from typing import TypedDict
 
-from ktbench.eval.sandbox.job import Job, Program
+from ktbench.eval.sandbox.restrictions import Restrictions
 
 
 class SandboxUnavailable(RuntimeError):
@@ -57,6 +58,32 @@ class ProgramResult:
     stdout: str
     values: tuple[object, ...] = ()
     why: str = ""
+
+
+class PythonProgram(TypedDict):
+    """What to run: `sources` one after the other in one namespace, then `function` with each of `arguments`.
+
+    `function` is '' for none, and a method where there is a class Solution. The program sees `name` as `__name__`.
+    `may_exit` allows sys.exit as an end.
+    """
+
+    sources: Sequence[str]
+    name: str
+    function: str
+    arguments: Sequence[Sequence[object]]
+    may_exit: bool
+
+
+class Job(TypedDict):
+    """What the parent gives the child, as JSON.
+
+    `token` comes back from a program that has come to its end; `libraries` are folders that it may import from.
+    """
+
+    program: PythonProgram
+    restrictions: Restrictions
+    libraries: Sequence[str]
+    token: str
 
 
 def in_bytes(count: int) -> str:
@@ -196,7 +223,7 @@ def run_program(source: str, *, stdin: str = "", tests: str = "", limits: Limits
     """
     sources = [source, tests] if tests else [source]
     name = "solution" if tests else "__main__"
-    return _run(Program(sources=sources, name=name, function="", arguments=(), may_exit=not tests), stdin, limits)
+    return _run(PythonProgram(sources=sources, name=name, function="", arguments=(), may_exit=not tests), stdin, limits)
 
 
 def call_program(
@@ -207,14 +234,14 @@ def call_program(
     `function` is a method where the program has a class Solution. Arguments and values are JSON.
     Raises SandboxUnavailable.
     """
-    program = Program(sources=[source], name="solution", function=function, arguments=arguments, may_exit=False)
+    program = PythonProgram(sources=[source], name="solution", function=function, arguments=arguments, may_exit=False)
     return _run(program, "", limits)
 
 
 @cache
 def sandbox_mechanisms() -> tuple[str, ...]:
     """What keeps a program in on this machine, in words. Raises SandboxUnavailable where nothing may be run."""
-    program = Program(sources=["import decimal"], name="solution", function="", arguments=(), may_exit=False)
+    program = PythonProgram(sources=["import decimal"], name="solution", function="", arguments=(), may_exit=False)
     if not sys.platform.startswith("linux"):
         raise SandboxUnavailable(f"{_REFUSED}: what keeps them in is Linux's (seccomp, Landlock)")
     job = _job(program, _DEFAULT)
@@ -227,7 +254,7 @@ def sandbox_mechanisms() -> tuple[str, ...]:
     return tuple(map(str, words)) if isinstance(words, list) else ()
 
 
-def _run(program: Program, stdin: str, limits: Limits) -> ProgramResult:
+def _run(program: PythonProgram, stdin: str, limits: Limits) -> ProgramResult:
     sandbox_mechanisms()  # refuses here: the report of a program may be forged by it
     job = _job(program, limits)
     left = run_child(job, stdin, limits)
@@ -237,7 +264,7 @@ def _run(program: Program, stdin: str, limits: Limits) -> ProgramResult:
     return ProgramResult(finished=not why, stdout=left.stdout.decode(errors="replace"), values=values, why=why)
 
 
-def _job(program: Program, limits: Limits) -> Job:
+def _job(program: PythonProgram, limits: Limits) -> Job:
     return {
         "program": program,
         "restrictions": {

@@ -9,7 +9,7 @@ import re
 from functools import partial
 from pathlib import Path
 
-from ktbench.eval.tasks.harness import BuiltTask, Config, Source, build, hub_rows, shipped_config
+from ktbench.eval.tasks.harness import BuiltTask, Config, QuestionSource, build, hub_rows, shipped_config
 from ktbench.eval.tasks.rows import Row, Rows, Splits, csv_rows, find_file, find_folder, json_lines, json_list
 from ktbench.spec.suite import SuiteSpec
 
@@ -187,14 +187,14 @@ def _build_strategyqa(name: str, splits: Splits, suite: SuiteSpec) -> BuiltTask:
 
 
 SOURCES = (
-    Source(prefix="mmlu", names=None, read=_read_mmlu, build=_build_mmlu, decodes=False),
-    Source(prefix="mmlu_pro", names=None, read=_read_pro, build=_build_pro),
-    Source(
+    QuestionSource(prefix="mmlu", names=None, read=_read_mmlu, build=_build_mmlu, decodes=False),
+    QuestionSource(prefix="mmlu_pro", names=None, read=_read_pro, build=_build_pro),
+    QuestionSource(
         prefix="gsm8k",
         read=partial(_read_gsm8k, splits=("train", "test")),
         build=partial(_build_gsm8k, config="gsm8k"),
     ),
-    Source(prefix="gsm8k_cot", read=_read_gsm8k, build=partial(_build_gsm8k, config="gsm8k_cot")),
-    Source(prefix="paper/gsm8k", read=_read_gsm8k, build=_build_paper_gsm8k),
-    Source(prefix="strategyqa", read=_read_strategyqa, build=_build_strategyqa),
+    QuestionSource(prefix="gsm8k_cot", read=_read_gsm8k, build=partial(_build_gsm8k, config="gsm8k_cot")),
+    QuestionSource(prefix="paper/gsm8k", read=_read_gsm8k, build=_build_paper_gsm8k),
+    QuestionSource(prefix="strategyqa", read=_read_strategyqa, build=_build_strategyqa),
 )

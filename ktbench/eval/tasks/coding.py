@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ktbench.eval.grade import Grade
 from ktbench.eval.sandbox.running import ProgramResult, run_program
-from ktbench.eval.tasks.harness import BuiltTask, Source, build, hub_rows, shipped_config
+from ktbench.eval.tasks.harness import BuiltTask, Grade, QuestionSource, build, hub_rows, shipped_config
 from ktbench.eval.tasks.rows import Row, Rows, Splits, find_file, json_lines
 from ktbench.spec.record import SCORE
 from ktbench.spec.suite import SuiteSpec
@@ -136,7 +135,7 @@ def _grader(grade: Callable[..., Grade], suite: SuiteSpec) -> Callable[[Row, Seq
 
 
 SOURCES = (
-    Source(prefix="humaneval", read=_read_humaneval, build=_build_humaneval, programs=True),
-    Source(prefix="mbpp", read=_read_mbpp, build=_build_mbpp, programs=True),
-    Source(prefix="paper/mbpp", read=_read_mbpp, build=_build_paper_mbpp, programs=True),
+    QuestionSource(prefix="humaneval", read=_read_humaneval, build=_build_humaneval, programs=True),
+    QuestionSource(prefix="mbpp", read=_read_mbpp, build=_build_mbpp, programs=True),
+    QuestionSource(prefix="paper/mbpp", read=_read_mbpp, build=_build_paper_mbpp, programs=True),
 )

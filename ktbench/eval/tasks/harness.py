@@ -19,7 +19,7 @@ from ktbench.spec.suite import SuiteSpec, TaskSpec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
+class QuestionSource:
     """Where the questions of some tasks come from, and how they are worded and graded.
 
     A task's source is `prefix`, or `prefix/name` with one of `names` (None: any). `read(name, suite)` gives the rows by
@@ -35,6 +35,14 @@ class Source:
     decodes: bool = True
     programs: bool = False
     ships: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """The value of an answer, 0 to 1. None is one that cannot be graded here; `why` is the reason it is not 1."""
+
+    value: float | None
+    why: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -262,4 +270,4 @@ def _places() -> Mapping[str, Path]:
     return found
 
 
-SOURCES = (Source(prefix=REGISTERED_PREFIX, names=None, read=_read_registered, build=_build_registered),)
+SOURCES = (QuestionSource(prefix=REGISTERED_PREFIX, names=None, read=_read_registered, build=_build_registered),)

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from itertools import zip_longest
 from typing import Any
 
-from ktbench.eval.tasks.harness import BuiltTask, Source, build, hub_rows, quiet, shipped_config
+from ktbench.eval.tasks.harness import BuiltTask, QuestionSource, build, hub_rows, quiet, shipped_config
 from ktbench.eval.tasks.rows import Row, Splits, find_file, json_lines
 from ktbench.spec.record import SCORE
 from ktbench.spec.suite import SuiteSpec
@@ -294,4 +294,4 @@ def _build(name: str, splits: Splits, suite: SuiteSpec) -> BuiltTask:
     return BuiltTask(task=build(config, splits), identity="key", setting=setting)
 
 
-SOURCES = (Source(prefix="ifeval", read=_read, build=_build, question_split="train"),)
+SOURCES = (QuestionSource(prefix="ifeval", read=_read, build=_build, question_split="train"),)

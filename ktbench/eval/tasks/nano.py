@@ -9,7 +9,7 @@ from itertools import pairwise
 from random import Random
 from string import ascii_lowercase
 
-from ktbench.eval.tasks.harness import GRADED, BuiltTask, Source, build
+from ktbench.eval.tasks.harness import GRADED, BuiltTask, QuestionSource, build
 from ktbench.eval.tasks.rows import Row, Rows, Splits
 from ktbench.spec.record import SCORE
 from ktbench.spec.suite import SuiteSpec
@@ -56,7 +56,7 @@ def grade(question: Question, answer: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class NanoTask:
     """A task of a category; `generate` draws a prompt and its answer."""
 
     category: str
@@ -194,18 +194,18 @@ def _people(names: list[str], honest: list[bool]) -> str:
 
 
 TASKS = (
-    Task("coding", "brackets", brackets),
-    Task("coding", "trace", trace),
-    Task("data_analysis", "lookup", lookup),
-    Task("data_analysis", "sort", sort),
-    Task("instruction_following", "edit", edit),
-    Task("instruction_following", "repeat", repeat),
-    Task("language", "typos", typos),
-    Task("language", "cipher", cipher),
-    Task("math", "addition", addition),
-    Task("math", "products", products),
-    Task("reasoning", "chain", chain),
-    Task("reasoning", "liars", liars),
+    NanoTask("coding", "brackets", brackets),
+    NanoTask("coding", "trace", trace),
+    NanoTask("data_analysis", "lookup", lookup),
+    NanoTask("data_analysis", "sort", sort),
+    NanoTask("instruction_following", "edit", edit),
+    NanoTask("instruction_following", "repeat", repeat),
+    NanoTask("language", "typos", typos),
+    NanoTask("language", "cipher", cipher),
+    NanoTask("math", "addition", addition),
+    NanoTask("math", "products", products),
+    NanoTask("reasoning", "chain", chain),
+    NanoTask("reasoning", "liars", liars),
 )
 
 
@@ -220,7 +220,7 @@ def questions(per_task: int, seed: int = SEED) -> tuple[Question, ...]:
     return tuple(question for task in TASKS for question in _first(task, per_task, f"evaluation/{seed}"))
 
 
-def _first(task: Task, count: int, namespace: str) -> list[Question]:
+def _first(task: NanoTask, count: int, namespace: str) -> list[Question]:
     random = Random(f"{namespace}/{task.category}/{task.name}")
     found: dict[str, Question] = {}
     while len(found) < count:
@@ -259,4 +259,6 @@ def _graded(row: Row, answers: Sequence[str]) -> dict[str, float]:
     return {SCORE: float(grade(row["question"], answers[0]))}
 
 
-SOURCES = (Source(prefix="nano", names=tuple(task.name for task in TASKS), read=_read, build=_build, ships=True),)
+SOURCES = (
+    QuestionSource(prefix="nano", names=tuple(task.name for task in TASKS), read=_read, build=_build, ships=True),
+)

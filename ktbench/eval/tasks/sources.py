@@ -10,13 +10,13 @@ from ktbench.eval.livebench import task as livebench_task
 from ktbench.eval.livebench.loading import checked_release
 from ktbench.eval.sandbox.running import SandboxUnavailable, sandbox_mechanisms
 from ktbench.eval.tasks import benchmarks, coding, harness, ifeval, nano
-from ktbench.eval.tasks.harness import REGISTERED_PREFIX, BuiltTask, LoadedTask, Source, registered_decodes
+from ktbench.eval.tasks.harness import REGISTERED_PREFIX, BuiltTask, LoadedTask, QuestionSource, registered_decodes
 from ktbench.eval.tasks.rows import Splits
 from ktbench.eval.texts import drawn, drift_texts, wikitext2
 from ktbench.spec.suite import MEASURED, SuiteSpec, TaskSpec
 
 _MODULES = (nano, livebench_task, benchmarks, coding, ifeval, harness)
-SOURCES: Mapping[str, Source] = {source.prefix: source for module in _MODULES for source in module.SOURCES}
+SOURCES: Mapping[str, QuestionSource] = {source.prefix: source for module in _MODULES for source in module.SOURCES}
 
 
 def load_task(task: TaskSpec, suite: SuiteSpec) -> LoadedTask:
@@ -54,7 +54,7 @@ def require_permission(task: TaskSpec, suite: SuiteSpec) -> None:
         _require_sandbox()
 
 
-def find_source(task: TaskSpec) -> tuple[Source, str]:
+def find_source(task: TaskSpec) -> tuple[QuestionSource, str]:
     """The source of a task's questions, and the task's name there. Raises ValueError."""
     where = f"suite.tasks.{task.name}.source={task.source}"
     prefix, name = (task.source, "") if task.source in SOURCES else _parted(task.source)
@@ -81,7 +81,7 @@ def _parted(source: str) -> tuple[str, str]:
     return prefix, name
 
 
-def _written(source: Source) -> str:
+def _written(source: QuestionSource) -> str:
     return source.prefix if source.names == () else f"{source.prefix}/TASK"
 
 

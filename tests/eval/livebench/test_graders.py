@@ -10,11 +10,11 @@ from functools import cache
 
 import pytest
 
-from ktbench.eval.grade import Grade
 from ktbench.eval.livebench.graders import ELSEWHERE, GRADERS, Grader, grade_answer, why_ungradable
 from ktbench.eval.livebench.loading import read_questions
 from ktbench.eval.livebench.question import LiveQuestion, ProgramTest
 from ktbench.eval.sandbox.running import SandboxUnavailable
+from ktbench.eval.tasks.harness import Grade
 from tests.eval.livebench.asked import LIVEBENCH, REAL, asked
 
 RELEASES = ("2024-07-26", "2024-08-31", "2024-11-25")

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ktbench.eval.grade import Grade
 from ktbench.eval.livebench import programs
 from ktbench.eval.livebench.loading import read_questions
 from ktbench.eval.livebench.programs import grade_program, program_of, same_output, untestable
 from ktbench.eval.livebench.question import LiveQuestion, ProgramTest
 from ktbench.eval.sandbox.running import Limits
+from ktbench.eval.tasks.harness import Grade
 from tests.eval.livebench.asked import LIVEBENCH, REAL
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ktbench.eval.lm.cache import AnswerCache, identity_of
-from ktbench.eval.lm.model import EngineLM
+from ktbench.eval.lm.model import EngineLM, Tally
 from tests.engine.engines import needs_avx512
 from tests.eval.lm.checkpoints import Checkpoint, asked_cell, engine_lm, put
 
@@ -38,7 +38,6 @@ def opened(checkpoint: Checkpoint) -> Iterator[EngineLM]:
 @pytest.fixture
 def lm(opened: EngineLM, checkpoint: Checkpoint) -> EngineLM:
     opened.use(asked_cell(checkpoint, avx512=True))
-    opened.reset_tally()
     return opened
 
 
@@ -62,7 +61,6 @@ def test_answers_are_kept(lm: EngineLM, checkpoint: Checkpoint, tmp_path: Path) 
 
     def answers() -> tuple[list[Any], list[Any]]:
         lm.use(spec, AnswerCache(tmp_path, identity))
-        lm.reset_tally()
         return put(lm, "generate_until", GENERATED), put(lm, "loglikelihood", PAIRS)
 
     first = answers()
@@ -74,7 +72,7 @@ def test_answers_are_kept(lm: EngineLM, checkpoint: Checkpoint, tmp_path: Path) 
     assert (lm.tally.requests, lm.tally.cached, lm.tally.prompt_tokens, lm.tally.new_tokens) == (7, 7, 0, 0)
     lm.use(spec)
     assert put(lm, "generate_until", GENERATED) == first[0]
-    assert lm.tally.cached == 7
+    assert (lm.tally.requests, lm.tally.cached) == (len(GENERATED), 0)
 
 
 def test_an_interrupted_run_goes_on(
@@ -97,7 +95,6 @@ def test_an_interrupted_run_goes_on(
         put(lm, "generate_until", asked)
     monkeypatch.setattr(lm.answering, "generate", generate)
     lm.use(spec, AnswerCache(tmp_path, "one"))
-    lm.reset_tally()
     assert [len(one) > 0 for one in put(lm, "generate_until", asked)] == [len(one) > 0 for one in truth]
     assert (lm.tally.requests, lm.tally.cached) == (7, 4)
 
@@ -114,7 +111,7 @@ def test_samples_of_a_prompt_differ_and_come_again(lm: EngineLM) -> None:
     assert first == again
     assert first != second
     greedy = [(CONTEXT, arguments | {"temperature": 0.0})] * 2
-    lm.reset_tally()
+    lm.tally = Tally()
     assert len(set(put(lm, "generate_until", greedy))) == 1
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ktbench.eval.evaluate import evaluate_task
-from ktbench.eval.grade import GradedAnswer
+from ktbench.eval.evaluate import GradedAnswer, evaluate_task
 from ktbench.eval.tasks.harness import LoadedTask
 from ktbench.eval.tasks.sources import load_task
 from ktbench.spec.suite import SuiteSpec, TaskSpec

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ktbench.eval.grade import Grade
 from ktbench.eval.tasks.coding import HUMANEVAL_STOPS, grade_humaneval, grade_mbpp, until
+from ktbench.eval.tasks.harness import Grade
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
 REAL = pytest.mark.skipif(not SHARED.is_dir(), reason="no shared data folder next to this checkout")

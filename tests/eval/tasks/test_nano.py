@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ktbench.eval.tasks.nano import HELD_OUT, TASKS, Question, Task, grade, questions
+from ktbench.eval.tasks.nano import HELD_OUT, TASKS, NanoTask, Question, grade, questions
 from tests.eval.tasks.nano_solvers import SOLVERS
 
 CATEGORIES = ["coding", "data_analysis", "instruction_following", "language", "math", "reasoning"]
@@ -22,7 +22,7 @@ def asked(answer: str) -> Question:
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
 @given(seed=st.integers(0, 2**64))
 @settings(max_examples=60, deadline=None)
-def test_answer_is_what_a_second_solution_finds(task: Task, seed: int) -> None:
+def test_answer_is_what_a_second_solution_finds(task: NanoTask, seed: int) -> None:
     question = task.draw(Random(seed))
     assert (question.category, question.task) == (task.category, task.name)
     assert question.answer == SOLVERS[task.name](question.prompt)
