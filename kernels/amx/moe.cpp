@@ -211,7 +211,9 @@ class GroupProduct {
   void multiply(const Operands& o, const std::byte* next, int b, int blocks, int rows, float* c) {
     constexpr int lines = P::lines_per_tile;
     constexpr int fewest = 8;  // half the lines of a tile of bf16 or int8, all of one of int4
-    if (blocks == 1) return multiply(o, Prefetched<lines, 2>{next, w_.bytes}, rows, c);
+    const bool streams = rows <= tile_rows && lines == tile_lines;  // as fast as memory: the hardware prefetches
+    if (blocks == 1 && !streams) return multiply(o, Prefetched<lines, 2>{next, w_.bytes}, rows, c);
+    if (blocks == 1) return multiply(o, Prefetched<0, 0>{}, rows, c);
     if (blocks < 4 || lines == fewest) {
       if (b < 2) return multiply(o, Prefetched<lines, 1>{next + b * w_.bytes, 0}, rows, c);
     } else if (b < 4) {
