@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -215,14 +216,25 @@ def test_closed_output_is_no_harm() -> None:
 
 
 def test_a_program_dies_with_us() -> None:
-    script = "from ktbench.eval.sandbox.running import run_program; run_program('import time; time.sleep(60)')"
-    parent = subprocess.Popen([sys.executable, "-c", script])
-    children_file = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
-    child = until(lambda: children_file.read_text().strip())
-    until(lambda: "Seccomp:\t2" in Path(f"/proc/{child}/status").read_text())
-    os.kill(parent.pid, signal.SIGKILL)
-    parent.wait()
-    until(lambda: not Path(f"/proc/{child}").exists() or "zombie" in Path(f"/proc/{child}/status").read_text())
+    script = (
+        "from ktbench.eval.sandbox.running import run_program, sandbox_mechanisms; sandbox_mechanisms();"
+        "print(flush=True); run_program('import time; time.sleep(60)')"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        parent.stdout.readline()  # the child that tests the sandbox has ended
+        children_file = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
+        child = until(lambda: children_file.read_text().strip())
+        until(lambda: "Seccomp:\t2" in status(child))
+        os.kill(parent.pid, signal.SIGKILL)
+    until(lambda: not (left := status(child)) or "zombie" in left)
+
+
+def status(process: str) -> str:
+    """What the kernel reports of a process; '' where it has ended."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{process}/status").read_text()
+    return ""
 
 
 def until(seen: object) -> str:
