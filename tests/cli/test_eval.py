@@ -80,7 +80,7 @@ def test_other_verbs_do_not_ask(verb: str, capsys: pytest.CaptureFixture[str]) -
 
 def test_a_plan_says_what_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "+suite=nano", "limit=5", "engine.deferral=1"]) == 0
-    assert "suite nano: 12 tasks of at most 5 questions each, asked of 2 cells" in capsys.readouterr().out
+    assert "suite nano: 12 tasks of at most 5 questions each" in capsys.readouterr().out
 
 
 def test_questions_that_training_may_have_shown_are_not_asked_by_mistake(capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,7 +75,7 @@ def test_a_cell_that_cannot_run_here_loads_nothing(traced: Verb, capsys: pytest.
     ("words", "says"),
     [
         (["sweep.arms=[base]"], "trace: takes one cell"),
-        (["resume=first"], "trace: resume=first: a trace is made anew each time, leave it out"),
+        (["resume=first"], "trace: resume=first"),
         (["workload.steps=0"], "workload.steps=0: must be at least 1"),
         (["engine.vv=true"], "engine.vv: unknown key"),
     ],
@@ -88,7 +88,7 @@ def test_bad_input_is_refused_before_anything_loads(traced: Verb, words: list[st
 
 def test_a_folder_that_is_there_is_not_written_into(traced: Verb) -> None:
     Path("runs/seen").mkdir(parents=True)
-    with pytest.raises(RequestError, match="run_name=seen: runs/seen is there already"):
+    with pytest.raises(RequestError, match="run_name=seen: runs/seen"):
         traced("")
 
 

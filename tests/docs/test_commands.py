@@ -21,7 +21,7 @@ import yaml
 from docs.gen.ablations import ablations
 from docs.gen.repository import DOCS, ROOT
 from ktbench.cli import VERBS, main
-from ktbench.cli.what_if import read_question
+from ktbench.cli.what_if import read_what_if
 from ktbench.config import split_launcher
 from ktbench.run.export import read_export
 from ktbench.run.feasibility import Machine, feasibility
@@ -153,9 +153,9 @@ def _really(verb: str, *codes: int) -> Callable[[tuple[str, ...]], None]:
 
 def _plan(words: tuple[str, ...]) -> None:
     """What-ifs simulate a price list, in the long form; here list and cell are read."""
-    if question := read_question(words):
-        read_prices(question.prices)
-        read_request(question.overrides)
+    if request := read_what_if(words):
+        read_prices(request.prices)
+        read_request(request.overrides)
         return
     assert main(["plan", *words]) == 0
 
@@ -175,10 +175,10 @@ def _probe(words: tuple[str, ...]) -> None:
 
 def _compare(words: tuple[str, ...]) -> None:
     """Commits are looked up in a history that a test has none of; their runs are compared in tests/cli."""
-    from ktbench.cli.compare import read_asked
+    from ktbench.cli.compare import read_comparison
 
-    asked = read_asked(words)
-    if {asked.before, asked.after} <= {"run", "latest"}:
+    request = read_comparison(words)
+    if {request.before, request.after} <= {"run", "latest"}:
         assert main(["compare", *words]) == 0
 
 

@@ -16,14 +16,14 @@ from typing import Any
 from unittest.mock import patch
 
 from ktbench import cli
-from ktbench.cli import show
+from ktbench.cli import show, sweep
 from ktbench.config import Request
 from ktbench.host.environment import environment
 from ktbench.report.speed_table import table_of
 from ktbench.report.write import write_report
 from ktbench.results import LOG_NAME, Run, StoreError, read_run
 from ktbench.results.rows import rows_of
-from ktbench.run import execute, request, worker
+from ktbench.run import execute, worker
 from ktbench.run.request import Planned, plan_request, read_request
 from ktbench.run.sweep import Sweep
 from ktbench.spec.record import Record
@@ -130,8 +130,8 @@ class Life:
                 stack.enter_context(_to(2, "stderr"))
                 stack.enter_context(patch.object(worker, "_started", forked_worker(self.scripts)))
                 stack.enter_context(patch.object(execute, "environment", machine))
-                stack.enter_context(patch.object(request, "read_request", partial(_read, self.timeout_s)))
-                stack.enter_context(patch.object(request, "plan_request", lambda asked: planned(self.timeout_s)[1]))
+                stack.enter_context(patch.object(sweep, "read_request", partial(_read, self.timeout_s)))
+                stack.enter_context(patch.object(sweep, "plan_request", lambda asked: planned(self.timeout_s)[1]))
                 stack.enter_context(patch.object(show, "write_report", partial(write_report, formats=FORMATS)))
                 if hasattr(execute, "timing"):  # sweeps that time nothing need not wait for others of this host
                     stack.enter_context(patch.object(execute, "timing", lambda *words, **options: nullcontext()))

@@ -10,8 +10,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from ktbench.results import find, read_run
-from ktbench.run import open_run, session
-from ktbench.run import sweep as sweeping
+from ktbench.run import messages, open_run
 from ktbench.spec.record import Outcome
 from tests.faults.findings import Finding
 from tests.faults.kills import Undisturbed
@@ -70,7 +69,7 @@ def clock_back(folder: Path, undisturbed: Undisturbed) -> Finding:
                 cls.looks += 1
                 return datetime(2030, 1, 1, tzinfo=tz) - cls.looks * timedelta(hours=1)  # type: ignore[arg-type]
 
-        for module in (open_run, sweeping, session):
+        for module in (open_run, messages):
             patch.object(module, "datetime", Back).start()
 
     folder.mkdir(parents=True)

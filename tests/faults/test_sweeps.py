@@ -27,11 +27,11 @@ FAULTS: dict[str, tuple[Callable[[Path, Undisturbed], Finding], str]] = {
     "two": (two_sweeps, " is writing to this run; wait until it has ended"),
 }
 SAYS = {
-    "deaf": "the trial took more than 3 s",
-    "eats": "the turn: out of memory",
-    "killed": "the turn: the worker was ended by SIGKILL",
-    "dies": "the turn: the worker was ended by SIGSEGV",
-    "babbles": "the turn: the worker's answer is none: JSON is malformed",
+    "deaf": "more than 3 s",
+    "eats": "out of memory",
+    "killed": "ended by SIGKILL",
+    "dies": "ended by SIGSEGV",
+    "babbles": "JSON is malformed",
     "unplugged": "No such file or directory: 'peer/model.gguf' (see worker.log)",
 }
 

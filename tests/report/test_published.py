@@ -137,7 +137,7 @@ def test_anywhere_leaves_machines_out() -> None:
     [
         ("fig13-001", "only speeds are"),
         ("testbed-001", "only speeds are"),
-        ("fig12-016", "our own engine alone"),
+        ("fig12-016", "only our own engine"),
         ("concurrency-003", "does not name the machine"),
         ("concurrency-004", "does not give the number of tokens"),
         ("fig12-001", "no cell at its settings was planned"),
