@@ -25,6 +25,19 @@ if TYPE_CHECKING:
 NO_EXPERT = -1
 
 
+def split_ids(ids: Tensor, at_device: Tensor, out: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+    """Host's and device's ids of `ids` [T, k] int64: [T, k], -1 where the other serves or none is selected.
+
+    `at_device` is bool [E]. Gate weights stay as they are: a pair of id -1 adds nothing. Always the same operations,
+    none of which waits for the device or has a shape that depends on data; `out` are buffers for the two.
+    """
+    hosts, devices = out or (torch.empty_like(ids), torch.empty_like(ids))
+    here = at_device.take(ids.clamp(min=0))
+    hosts.copy_(ids).masked_fill_(here, NO_EXPERT)
+    devices.copy_(ids).masked_fill_(~here, NO_EXPERT)
+    return hosts, devices
+
+
 class Residence:
     """Where the experts of one layer live: `at_device` bool [E], and `served` int64 [2], pairs of host and device.
 
@@ -37,18 +50,10 @@ class Residence:
             raise ValueError(f"at_device is {at_device.dtype} {list(at_device.shape)}, must be bool [experts]")
         self.at_device = at_device.clone()
         self.served = torch.zeros(2, dtype=torch.int64, device=at_device.device)
-        self._no_expert = torch.full((), NO_EXPERT, dtype=torch.int64, device=at_device.device)
 
     def split(self, ids: Tensor, out: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        """Host's and device's ids of `ids` [T, k] int64: [T, k], -1 where the other serves or none is selected.
-
-        Gate weights stay as they are: a pair of id -1 adds nothing. Always the same operations, none of which waits
-        for the device or has a shape that depends on data; `out` are buffers for the two.
-        """
-        hosts, devices = out or (torch.empty_like(ids), torch.empty_like(ids))
-        here = self.at_device.take(ids.clamp(min=0))
-        torch.where(here, self._no_expert, ids, out=hosts)
-        torch.where(here, ids, self._no_expert, out=devices)
+        """See `split_ids`; counts the pairs that each serves."""
+        hosts, devices = split_ids(ids, self.at_device, out)
         self.served[0].add_((hosts >= 0).sum())
         self.served[1].add_((devices >= 0).sum())
         return hosts, devices

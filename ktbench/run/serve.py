@@ -7,8 +7,9 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import msgspec
 
@@ -20,7 +21,6 @@ from ktbench.host.energy import open_meters
 from ktbench.host.roofs import Roofs, open_pool_roofs, open_roofs, pin_openmp
 from ktbench.host.topology import Topology, read_topology
 from ktbench.host.watch import MachineWatch
-from ktbench.peers.opening import open_peer
 from ktbench.run.messages import OpenSession, Response, TrialRequest, WorkerRequest, send
 from ktbench.run.session import Session
 from ktbench.spec.peers import BY_NAME
@@ -31,6 +31,17 @@ def host_role(topology: Topology) -> HostRole:
     """The host role on all cores of a machine: one cpu of each, their NUMA nodes, and the last-level cache."""
     cpus, nodes = topology.core_cpus, tuple(node.id for node in topology.domains)
     return HostRole(cores=len(cpus), cpus=cpus, nodes=nodes, cache_bytes=topology.last_level_cache_bytes or 0)
+
+
+def open_peer(specs: Sequence[RunSpec], host: HostRole) -> System:
+    """The peer of cells that share weights, which are loaded; calls `open_peer(specs, host)` of its module.
+
+    Raises Unsupported for a phase that the peer does not run, and what its own function raises.
+    """
+    peer, phase = BY_NAME[specs[0].system], specs[0].workload.phase
+    if phase not in peer.phases:
+        raise Unsupported(f"{peer.name} runs {' and '.join(peer.phases)}, not workload.phase={phase}")
+    return cast("System", import_module(peer.opener).open_peer(specs, host))
 
 
 def open_system(specs: Sequence[RunSpec], host: HostRole) -> System:

@@ -175,11 +175,6 @@ def test_predictions_of_something_else_are_refused(change: dict[str, object], me
         ask(Bigrams(TABLE), reference, own=False, plan=replace(PLAN, **change))  # type: ignore[arg-type]
 
 
-def test_another_vocabulary_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="predictions are of 128 tokens, the model's vocabulary has 200"):
-        ask(Bigrams(TABLE), tmp_path / "kept", own=True, plan=replace(PLAN, vocab=200))
-
-
 @pytest.mark.parametrize("change", [{"prompt": 1}, {"given": 0}, {"batch": 0}])
 def test_a_plan_refuses_what_cannot_be_asked(change: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"drift\.(prompt|given|batch)=\d: must be at least"):

@@ -19,9 +19,9 @@ from ktbench.engine.load_layer import LayerWeights, load_layer
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.peers.kt_kernel.layer import KtLayer
 from ktbench.peers.kt_kernel.library import KtExperts, as_stored, settings_for
-from ktbench.peers.opening import open_peer
 from ktbench.peers.tuning import Tuned
 from ktbench.run.check import check, check_the_check
+from ktbench.run.serve import open_peer
 from ktbench.spec.peers import PeerSpec
 from ktbench.spec.record import Outcome
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec

@@ -11,9 +11,9 @@ import torch
 from ktbench.engine.layer import LayerSystem
 from ktbench.engine.load_layer import load_layer
 from ktbench.engine.protocol import HostRole, Unsupported
-from ktbench.peers.opening import open_peer
 from ktbench.peers.transformers.layer import TransformersLayer, open_layer
 from ktbench.run.check import check, check_the_check
+from ktbench.run.serve import open_peer
 from ktbench.spec.peers import IMPLEMENTATIONS, PeerSpec
 from ktbench.spec.record import Outcome
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from ktbench.engine.cuda.stream import Pins, Stream
-from ktbench.engine.device_placement import NO_EXPERT
+from ktbench.engine.device_placement import NO_EXPERT, split_ids
 from ktbench.engine.experts import Backend, OriginalExperts
 from ktbench.engine.forms import ExpertMatrices, ExpertsForm
 from ktbench.engine.routing import Routing
@@ -84,11 +84,9 @@ def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.3g} ms"
 
 
-def split_ids(ids: Tensor, costs: Costs) -> tuple[Tensor, Tensor]:
-    """The host's and the device's ids of `ids` [T, k] int64: both [T, k], -1 where the other serves or neither."""
-    at_device = [runs_at_device(tokens, costs) for tokens in _tokens(ids).tolist()]
-    here = torch.tensor([*at_device, False])[ids]  # -1 finds the last
-    return ids.masked_fill(here, NO_EXPERT), ids.masked_fill(~here, NO_EXPERT)
+def faster_at_device(ids: Tensor, costs: Costs) -> Tensor:
+    """Bool [highest id + 2]: which experts of `ids` [T, k] int64 run on the device; the last, beyond all ids, never."""
+    return torch.tensor([*(runs_at_device(tokens, costs) for tokens in _tokens(ids).tolist()), False])
 
 
 def _tokens(ids: Tensor) -> Tensor:
@@ -159,7 +157,8 @@ class FiddlerExperts(Backend):
         if self.copier.costs is None:
             raise ValueError("fiddler: the costs of host and device are measured before the first call")
         gates = routing.gates.cpu()
-        hosts, devices = split_ids(routing.ids.cpu(), self.copier.costs)
+        ids = routing.ids.cpu()
+        hosts, devices = split_ids(ids, faster_at_device(ids, self.copier.costs))
         on_host, copied = self._count("experts_on_host", hosts), self._count("experts_copied", devices)
         if not copied:
             return self._on_host(hidden.cpu(), hosts, gates).to(hidden.device)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from ktbench.eval.livebench.data_analysis import consecutive_events, cta, tablejoin, tablereformat, unreadable
 from ktbench.eval.livebench.extraction import last_solution, without_thoughts
@@ -53,12 +52,10 @@ def _without_truth(question: LiveQuestion) -> str:
 class Grader:
     """How the answers of a task are graded.
 
-    `exact` scores are 0 or 1, `partial` ones between, too. `grade` takes an answer without its thoughts. `lacks` is
-    what a question needs for it and does not have, '' for nothing. An `unsafe` grader runs generated programs.
-    `setting` describes what the task's name leaves open.
+    `grade` gives an answer without its thoughts 0 to 1. `lacks` is what a question needs for it and does not have, ''
+    for nothing. An `unsafe` grader runs generated programs. `setting` describes what the task's name leaves open.
     """
 
-    kind: Literal["exact", "partial"]
     grade: Callable[[LiveQuestion, str], float | Grade]
     lacks: Callable[[LiveQuestion], str] = _without_truth
     unsafe: bool = False
@@ -66,37 +63,34 @@ class Grader:
 
 
 _FOLLOWING = Grader(
-    kind="partial",
     grade=instruction_following,
     lacks=uncheckable,
     setting=lambda: f"instructions checked strictly, languages detected by {detector()}",
 )
-_CODING = Grader(kind="exact", grade=grade_program, lacks=untestable, unsafe=True)
+_CODING = Grader(grade=grade_program, lacks=untestable, unsafe=True)
 
 # By LiveBench's names. Where a task has changed with a release, its grader looks at the question's date.
 GRADERS: Mapping[str, Grader] = {
-    "web_of_lies_v2": Grader(kind="exact", grade=web_of_lies),
-    "web_of_lies_v3": Grader(kind="partial", grade=web_of_lies_in_parts),
-    "zebra_puzzle": Grader(kind="partial", grade=zebra_puzzle),
-    "spatial": Grader(kind="exact", grade=spatial),
-    "theory_of_mind": Grader(kind="exact", grade=theory_of_mind),
-    "sudoku": Grader(kind="exact", grade=sudoku),
-    "logic_with_navigation": Grader(kind="exact", grade=logic_with_navigation),
-    "math_comp": Grader(kind="exact", grade=math_comp),
-    "olympiad": Grader(kind="partial", grade=olympiad),
-    "AMPS_Hard": Grader(
-        kind="exact", grade=amps_hard, setting=lambda: "formulae agree where their values do, no model judges"
-    ),
-    "integrals_with_game": Grader(kind="exact", grade=integrals_with_game),
+    "web_of_lies_v2": Grader(grade=web_of_lies),
+    "web_of_lies_v3": Grader(grade=web_of_lies_in_parts),
+    "zebra_puzzle": Grader(grade=zebra_puzzle),
+    "spatial": Grader(grade=spatial),
+    "theory_of_mind": Grader(grade=theory_of_mind),
+    "sudoku": Grader(grade=sudoku),
+    "logic_with_navigation": Grader(grade=logic_with_navigation),
+    "math_comp": Grader(grade=math_comp),
+    "olympiad": Grader(grade=olympiad),
+    "AMPS_Hard": Grader(grade=amps_hard, setting=lambda: "formulae agree where their values do, no model judges"),
+    "integrals_with_game": Grader(grade=integrals_with_game),
     "LCB_generation": _CODING,
     "coding_completion": _CODING,
-    "cta": Grader(kind="exact", grade=cta),
-    "tablejoin": Grader(kind="partial", grade=tablejoin),
-    "tablereformat": Grader(kind="exact", grade=tablereformat, lacks=unreadable),
-    "consecutive_events": Grader(kind="partial", grade=consecutive_events),
-    "typos": Grader(kind="exact", grade=typos),
-    "connections": Grader(kind="partial", grade=connections),
-    "plot_unscrambling": Grader(kind="partial", grade=plot_unscrambling),
+    "cta": Grader(grade=cta),
+    "tablejoin": Grader(grade=tablejoin),
+    "tablereformat": Grader(grade=tablereformat, lacks=unreadable),
+    "consecutive_events": Grader(grade=consecutive_events),
+    "typos": Grader(grade=typos),
+    "connections": Grader(grade=connections),
+    "plot_unscrambling": Grader(grade=plot_unscrambling),
     "paraphrase": _FOLLOWING,
     "simplify": _FOLLOWING,
     "story_generation": _FOLLOWING,

@@ -17,10 +17,11 @@ from ktbench.engine.cuda.fiddler import (
     Costs,
     FiddlerExperts,
     copied_from,
+    faster_at_device,
     measure_costs,
     runs_at_device,
-    split_ids,
 )
+from ktbench.engine.device_placement import split_ids
 from ktbench.engine.experts import OriginalExperts
 from ktbench.engine.forms import expert_positions
 from ktbench.engine.observe import ExpertsReference
@@ -121,7 +122,7 @@ def test_costs_are_seconds(name: str, seconds: float) -> None:
 @given(ROWS, COSTS)
 def test_every_expert_has_one_side(rows: list[list[int]], decided_by: Costs) -> None:
     ids = torch.tensor(rows)
-    hosts, devices = split_ids(ids, decided_by)
+    hosts, devices = split_ids(ids, faster_at_device(ids, decided_by))
     assert torch.equal(torch.where(hosts >= 0, hosts, devices), ids)
     assert ((hosts == -1) | (devices == -1)).all()
     for expert in range(EXPERTS):

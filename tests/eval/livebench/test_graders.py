@@ -147,7 +147,7 @@ def test_a_grader_that_fails_makes_the_answer_0_and_says_so(monkeypatch: pytest.
     def fail(question: LiveQuestion, answer: str) -> float:
         raise RuntimeError("what?")
 
-    monkeypatch.setitem(GRADERS, "sudoku", Grader(kind="exact", grade=fail))
+    monkeypatch.setitem(GRADERS, "sudoku", Grader(grade=fail))
     graded = grade_answer(asked("sudoku", "1"), "1")
     assert (graded.value, graded.why) == (0, "the grader failed: RuntimeError: what?")
 
@@ -157,7 +157,7 @@ def test_what_this_machine_lacks_is_no_zero(error: Exception, monkeypatch: pytes
     def fail(question: LiveQuestion, answer: str) -> float:
         raise error
 
-    monkeypatch.setitem(GRADERS, "sudoku", Grader(kind="exact", grade=fail))
+    monkeypatch.setitem(GRADERS, "sudoku", Grader(grade=fail))
     assert grade_answer(asked("sudoku", "1"), "1") == Grade(None, f"the grader failed: {error}")
 
 

@@ -52,7 +52,6 @@ CASES = {
         ({"language": "de"}, "This is the answer to the question that you have asked of me.", False),
         ({"language": "hi"}, "यह एक अच्छा उत्तर है और मैं इसे हिन्दी में लिख रहा हूँ।", True),
         ({"language": "en"}, "यह एक अच्छा उत्तर है और मैं इसे हिन्दी में लिख रहा हूँ।", False),
-        ({"language": "fr"}, "42", True),  # in no language that could be told
     ],
     "length_constraints:number_sentences": [
         ({"num_sentences": 2, "relation": AT_LEAST}, "One. Two?", True),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ktbench.engine.gguf.header import Header
 from ktbench.engine.protocol import HostRole, SelfTimed, Unsupported
 from ktbench.peers.llama.bench import Lists, LlamaBench, Program, options, read_rows
-from ktbench.peers.opening import open_peer
+from ktbench.run.serve import open_peer
 from ktbench.spec.peers import PeerSpec
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from tests.tiny import tiny_spec
