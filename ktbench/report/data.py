@@ -240,7 +240,7 @@ def _of_result(one: Result) -> dict[str, Any]:
         "metric": "score",
         **_ends("value", one.score),
         "graded": one.graded,
-        "asked": one.questions,
+        "questions": one.questions,
         **_of_change(one.change),
         "tokens": one.tokens,
         "longer": one.longer,
