@@ -17,7 +17,7 @@ from ktbench.report.figures.frame import decades
 from ktbench.report.write import write_report
 from ktbench.results.rows import rows_of
 from ktbench.spec.record import Outcome
-from tests.report.drawn import assert_readable, caption, curve, ink, legend, speed_figure, titles, x_names
+from tests.report.drawn import assert_inks_apart, caption, curve, ink, legend, speed_figure, titles, x_names
 from tests.report.layers import (
     EXPERT_WEIGHTS,
     KERNELS,
@@ -68,7 +68,7 @@ def dashed(axes: Axes) -> list[Line2D]:
 
 @pytest.mark.parametrize("name", STORES)
 def test_all_text_can_be_read(tmp_path: Path, name: str) -> None:
-    assert_readable(speed_figure(STORES[name].write(tmp_path)))
+    assert_inks_apart(speed_figure(STORES[name].write(tmp_path)))
 
 
 @pytest.mark.parametrize("name", ["kernels", "bf16", "without AMX", "few tokens, all"])

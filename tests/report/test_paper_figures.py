@@ -17,7 +17,7 @@ from ktbench.report.paper_table import paper_table
 from ktbench.results.paper import PaperLine, paper_lines
 from ktbench.results.rows import rows_of
 from tests.report.drawn import (
-    assert_readable,
+    assert_inks_apart,
     bar_heights,
     caption,
     legend,
@@ -59,7 +59,7 @@ def test_the_form_is_what_the_numbers_ask_for(figure: str) -> None:
 
 @pytest.mark.parametrize("figure", FORMS)
 def test_all_text_can_be_read(figure: str) -> None:
-    assert_readable(drawn(figure, lines_of(figure, 1.07)))
+    assert_inks_apart(drawn(figure, lines_of(figure, 1.07)))
 
 
 @pytest.mark.parametrize("figure", ["fig7", "fig12", "fig13"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ktbench.results.rows import rows_of
-from tests.report.drawn import assert_readable, bar_heights, caption, curve, legend, speed_figure, titles, x_names
+from tests.report.drawn import assert_inks_apart, bar_heights, caption, curve, legend, speed_figure, titles, x_names
 from tests.report.peer_stores import DECODE, KERNELS, PEERS, PREFILL, UNPROVEN
 from tests.report.synthetic import Store
 
@@ -25,7 +25,7 @@ STORES = {
 
 @pytest.mark.parametrize("name", STORES)
 def test_all_text_can_be_read(tmp_path: Path, name: str) -> None:
-    assert_readable(speed_figure(STORES[name].write(tmp_path)))
+    assert_inks_apart(speed_figure(STORES[name].write(tmp_path)))
 
 
 def test_bars_of_systems_are_speeds_so_that_no_system_has_to_be_there(tmp_path: Path) -> None:
