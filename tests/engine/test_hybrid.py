@@ -111,6 +111,20 @@ def test_reference_tells_mutants(mutate: object) -> None:
         assert relative(seen.output, system.reference(mutate(seen))) > 5 * TOLERANCE  # type: ignore[operator]
 
 
+def test_start_and_observe_leave_no_trace() -> None:
+    workload = decode(batch=2, steps=4)
+    plain = run(ready(workload), 4)
+    system = ready(workload)
+    system.start()
+    seen = []
+    for _ in range(4):
+        system.step()
+        system.observe()
+        seen.append(torch.from_numpy(system.logits().copy()))
+    assert all(map(torch.equal, seen, plain))
+    assert all(map(torch.equal, run(system, 4), plain))
+
+
 def test_logits_of_a_step_outlive_the_next() -> None:
     system = ready(decode())
     system.step()
