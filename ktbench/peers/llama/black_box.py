@@ -10,7 +10,7 @@ from typing import ClassVar, NoReturn
 
 from ktbench.engine.gguf.export import KeptFile, kept_file
 from ktbench.engine.gguf.families import OUR_WEIGHTS
-from ktbench.engine.gguf.header import Header, TensorInfo, read_header
+from ktbench.engine.gguf.header import GgufHeader, TensorInfo, read_header
 from ktbench.engine.protocol import ExpertsObservation, HostRole, Unsupported
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
@@ -91,7 +91,7 @@ def _share(tensor: TensorInfo, shape: MoEShape, tied: bool) -> Fraction:
     return Fraction(1)
 
 
-def read_weights(path: Path, weights: str | None) -> Header:
+def read_weights(path: Path, weights: str | None) -> GgufHeader:
     """The header of a file that names `weights`, a digest, as its own (None: any).
 
     Raises ValueError in one line for other weights, and as `read_header` for a file that is not whole.
