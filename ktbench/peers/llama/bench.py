@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from ktbench.engine.gguf.header import GgufHeader
 from ktbench.engine.protocol import HostRole, Unsupported, configured
-from ktbench.peers.llama.black_box import BlackBoxMixin, cores_of, file_of, read_weights, require, work_of
+from ktbench.peers.llama.black_box import BlackBoxMixin, file_of, read_weights, require, work_of
 from ktbench.peers.llama.settings import LlamaSettings, first_settings, walks
 from ktbench.peers.tuning import Trial, Tuned, search
 from ktbench.spec.record import Work
@@ -195,7 +195,7 @@ class LlamaBench(BlackBoxMixin):
     def configure(self, spec: RunSpec) -> None:
         """See `System`. The first trial of a workload tries its settings for `peer.tune_s` seconds."""
         require(spec, most_sequences=1)
-        key = spec.workload, cores_of(spec, self._host)
+        key = spec.workload, self._host.threads_of(spec.engine)
         if key not in self._tuned:
             self._tuned[key] = tune(self._program, spec, key[1])
         self._settings, self._spec, self._row = self._tuned[key], spec, None
@@ -254,8 +254,8 @@ def tune(program: Program, spec: RunSpec, cores: int) -> Tuned[LlamaSettings]:
     def measure(
         best: Trial[LlamaSettings] | None, candidates: Sequence[LlamaSettings], left_s: float
     ) -> list[Trial[LlamaSettings]]:
-        first = best is None
-        rows = program.run(work, candidates, spec.measure.turn_timeout_s if first else left_s, whole=first)
+        limit_s = spec.measure.turn_timeout_s if best is None else left_s
+        rows = program.run(work, candidates, limit_s, whole=best is None)
         return [Trial(settings=row.settings, step_s=median(_step_samples_s(row, work))) for row in rows]
 
     first = first_settings(cores, work.prompt)

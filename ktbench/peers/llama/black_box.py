@@ -11,7 +11,7 @@ from typing import ClassVar, NoReturn
 from ktbench.engine.gguf.export import KeptFile, kept_file
 from ktbench.engine.gguf.families import OUR_WEIGHTS
 from ktbench.engine.gguf.header import GgufHeader, TensorInfo, read_header
-from ktbench.engine.protocol import ExpertsObservation, HostRole, Unsupported
+from ktbench.engine.protocol import ExpertsObservation, Unsupported
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from ktbench.spec.shape import MoEShape
@@ -53,14 +53,6 @@ def require(spec: RunSpec, most_sequences: int) -> None:
         raise Unsupported(why)
     if spec.workload.batch > most_sequences:
         raise Unsupported(f"workload.batch={spec.workload.batch}: {spec.system} runs at most {most_sequences} here")
-
-
-def cores_of(spec: RunSpec, host: HostRole) -> int:
-    """How many threads it may use at most. Raises ValueError for more than `host` has cores."""
-    threads = spec.engine.threads or host.cores
-    if threads > host.cores:
-        raise ValueError(f"engine.threads={threads}: allowed are 1 to {host.cores} here")
-    return threads
 
 
 def work_of(workload: WorkloadSpec, shape: MoEShape, tensors: Iterable[TensorInfo]) -> Work | None:

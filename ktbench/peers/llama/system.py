@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ktbench.engine.gguf.header import GgufHeader
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.peers.llama.api import Batch, LlamaLibrary, Model
-from ktbench.peers.llama.black_box import BlackBoxMixin, cores_of, file_of, read_weights, require, work_of
+from ktbench.peers.llama.black_box import BlackBoxMixin, file_of, read_weights, require, work_of
 from ktbench.peers.llama.script import Script, TokenLayout, write_script
 from ktbench.peers.llama.settings import LlamaSettings, first_settings, walks
 from ktbench.peers.tuning import Tuned, Tuner
@@ -183,7 +183,7 @@ class LlamaSystem(BlackBoxMixin):
     def configure(self, spec: RunSpec) -> None:
         """See `System`. The first trial of a workload tries llama.cpp's settings for `peer.tune_s` seconds."""
         require(spec, self._loaded.library.most_sequences)
-        key = spec.workload, cores_of(spec, self._host)
+        key = spec.workload, self._host.threads_of(spec.engine)
         ready = self._ready.pop(key, None)
         if ready is None:
             calls = Calls(self._loaded.library, write_script(spec.workload, self.model.shape.vocab))

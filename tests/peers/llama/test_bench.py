@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -234,11 +235,13 @@ def test_options_come_in_pairs() -> None:
     given_options = dict(zip(words[::2], words[1::2], strict=True))
     assert given_options["-t"] == "1,2"
     assert given_options["-fa"] == "1"
+    assert ("-fa", "1,0") in pairwise(options(DECODE, [LlamaSettings(threads=1, flash=on) for on in (True, False)]))
     assert given_options["-b"] == "4096"
 
 
 WORKER = """
 import sys
+from itertools import pairwise
 from pathlib import Path
 from tests.peers.llama.test_bench import DECODE, LlamaSettings, Program
 Program(program=sys.argv[1], file=Path("model.gguf")).run(DECODE, [LlamaSettings(threads=1)], 600.0)
