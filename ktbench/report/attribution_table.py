@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ktbench.report.conditions import conditions_of
-from ktbench.report.data import csv_of, ends_of, json_of_table, reasons_text
+from ktbench.report.data import csv_of, ends_of, json_of_table, pairs_text
 from ktbench.report.methods import methods_of
 from ktbench.report.table import Column, Table, build_table, notes_of, setting_columns
 from ktbench.report.template import phrase, sentences
@@ -209,7 +209,7 @@ def _share(share: FeatureAttribution) -> dict[str, Any]:
         **ends_of("part", share.part),
         **ends_of("first", share.first),
         **ends_of("last", share.last),
-        "missing": reasons_text(share.missing),
+        "missing": pairs_text(share.missing),
     }
 
 

@@ -255,7 +255,7 @@ def test_colours_of_figures_follow_the_page(pages: Pages) -> None:
     (document,) = documents_of(in_memory(DECODE))
     section_of(document, TooltipIndex(), figures, "")
     for colour in figures.styles.colours:
-        assert f"--c-{colour}:light-dark(#{colour},#" in text
+        assert f"--c-{colour}:light-dark(#{colour},oklab(from #{colour} " in text
     for svg in re.findall(r"<svg viewBox.*?</svg>", text, re.DOTALL):
         assert not re.search(r"#[0-9a-f]{6}\b|style=|DejaVu", svg)
 
