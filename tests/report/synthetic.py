@@ -28,6 +28,7 @@ from ktbench.spec.record import (
 )
 from ktbench.spec.run_spec import MeasureSpec, ModelSpec, RunSpec, WorkloadSpec
 from ktbench.spec.sweep import FigureKind, arm_features, arm_peer
+from ktbench.spec.system_metrics import Energy, InterferenceCounters, PeakMemory, SystemMetrics
 from ktbench.spec.weights import Precision
 from ktbench.spec.wire import spec_id
 
@@ -257,3 +258,29 @@ def _role_times(arm: Arm, total_s: float) -> RoleTimes | None:
         return None
     host, wait = arm.roles
     return RoleTimes(host_busy_s=host * total_s, device_wait_s=wait * total_s, total_s=total_s)
+
+
+def watched_run(folder: Path) -> Run:
+    """A run whose trials were watched on a machine with bad settings: other programs, energy, memory, a slower roof."""
+    run = Store(arms=DECODE[:2], rounds=6, drift=0.0, run="watched").write(folder)
+    calm = InterferenceCounters(
+        seconds=1.0, cpus=2, preemptions=3, minor_faults=0, major_faults=0, others_s=0.0, clock_hz=3e9
+    )
+    found = {
+        "base": SystemMetrics(
+            disturbance=replace(calm, others_s=0.2),
+            memory=PeakMemory(process_bytes=8 << 30, of_turn=False),
+            energy=Energy(joules={"package-0": 6.0, "dram-0": 2.0, "psys": 20.0}, seconds=0.5),
+        ),
+        "+v": SystemMetrics(
+            disturbance=replace(calm, stolen_s=0.5),
+            memory=PeakMemory(process_bytes=5 << 30, of_turn=True, node_bytes={"node 0": 4 << 30, "node 1": 1 << 30}),
+            missing={"energy": "processors: no RAPL in /sys/class/powercap"},
+        ),
+    }
+    records = [replace(one, conduct=found[one.label.removesuffix(" (A/A)")]) for one in run.records]
+    slow = [replace(one, roofs=tuple(replace(r, read_bytes_per_s=19.7e9) for r in one.roofs)) for one in records]
+    facts = {"governor": "powersave", "thp": "never", "missing": {"clock": "no cpufreq", "heat": "no counters"}}
+    described = replace(MACHINE, facts=MACHINE.facts | facts)
+    every = tuple(late if one.round in (2, 5) else one for one, late in zip(records, slow, strict=True))
+    return replace(run, environments=(described,), records=every)
