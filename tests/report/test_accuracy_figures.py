@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from io import BytesIO
-from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
@@ -168,12 +167,3 @@ def test_the_same_run_gives_the_same_bytes(runs: dict[str, Run], figures: dict[s
     for figure, file in zip((figures["frontier"], documents_of(runs["frontier"])[0].draw()), files, strict=True):
         figure.savefig(file, format="png", dpi=50, metadata={"Software": None})
     assert files[0].getvalue() == files[1].getvalue()
-
-
-def test_all_files_are_written(tmp_path: Path) -> None:
-    from ktbench.report.write import write_report
-
-    run = AnswerStore(arms=(BASE, deferring(2)), suite=FOUR, questions=3).write(tmp_path)
-    formats = ("md", "csv", "json", "tex")
-    assert [path.name for path in write_report(run, formats)] == [f"accuracy.{suffix}" for suffix in formats]
-    assert [(one.name, one.has_figure) for one in documents_of(run)] == [("accuracy", True)]

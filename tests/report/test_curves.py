@@ -14,14 +14,12 @@ from matplotlib.colors import to_rgb
 from matplotlib.lines import Line2D
 
 from ktbench.report.figures.frame import decades
-from ktbench.report.write import write_report
 from ktbench.results.rows import rows_of
 from ktbench.spec.record import Outcome
 from tests.report.drawn import assert_inks_apart, caption, curve, ink, legend, speed_figure, titles, x_names
 from tests.report.layers import (
     EXPERT_WEIGHTS,
     KERNELS,
-    NEAR,
     PEAKS,
     READ,
     TOP_K,
@@ -246,11 +244,6 @@ def test_a_curve_far_above_is_named_instead_of_flattening_the_others(tmp_path: P
     assert "base" not in legend(drawn)
 
 
-@pytest.mark.parametrize(("name", "width"), [("bf16", 3.5), ("few tokens", 3.5), ("kernels", 7.0), ("deepseek", 7.0)])
-def test_sized_for_a_column_or_a_page(tmp_path: Path, name: str, width: float) -> None:
-    assert speed_figure(STORES[name].write(tmp_path)).get_figwidth() == width
-
-
 def test_curves_differ_in_grey_and_in_shape(tmp_path: Path) -> None:
     arms = tuple(LayerArm(label=label) for label in ("base", "+v", "+m", "+v+d", "+m+d", "+v+m", "+v+m+d"))
     axes = speed_figure(part(arms=arms, tokens=(1, 2)).write(tmp_path)).axes[0]
@@ -269,18 +262,6 @@ def test_an_arm_looks_the_same_with_and_without_base(tmp_path: Path) -> None:
     assert curve(with_base, 1).get_color() == curve(without, 0).get_color()
 
 
-def test_every_part_gets_its_own_figure_and_the_same_bytes_again(tmp_path: Path) -> None:
-    parts = (
-        LayerPart(name="fast", arms=KERNELS[:3], tokens=(1, 64)),
-        LayerPart(name="few", figure="latency", arms=FEW, tokens=(1, 2)),
-        LayerPart(name="bars", figure="bars", arms=FEW, tokens=(1, 2)),
-    )
-    run = LayerStore(parts=parts, rounds=6, places=((NEAR, NEAR),)).write(tmp_path)
-    first = {path.name: path.read_bytes() for path in write_report(run, ["figure"])}
-    assert set(first) == {f"figure-{p.name}.{suffix}" for p in parts for suffix in ("pdf", "svg", "png")}
-    assert {path.name: path.read_bytes() for path in write_report(run, ["figure"])} == first
-
-
 def test_bars_of_a_layer_say_its_time(tmp_path: Path) -> None:
     run = part(figure="bars", arms=FEW, tokens=(1, 2)).write(tmp_path)
     drawn = speed_figure(run)
@@ -291,3 +272,8 @@ def test_bars_of_a_layer_say_its_time(tmp_path: Path) -> None:
         "tokens per expert 1",
         "tokens per expert 2",
     ]
+
+
+@pytest.mark.parametrize(("name", "width"), [("bf16", 3.5), ("few tokens", 3.5), ("kernels", 7.0), ("deepseek", 7.0)])
+def test_sized_for_a_column_or_a_page(tmp_path: Path, name: str, width: float) -> None:
+    assert speed_figure(STORES[name].write(tmp_path)).get_figwidth() == width

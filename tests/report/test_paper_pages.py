@@ -8,8 +8,6 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
-import pytest
-
 from ktbench.report.documents import Document, documents_of, overview, page_of
 from ktbench.report.paper_suite.html import html
 from ktbench.report.paper_suite.pdf import write_pdf
@@ -130,9 +128,3 @@ def test_nothing_is_said_of_measuring_where_it_was_done() -> None:
     here = cell(KT, on=None)
     run = run_of([(FULL, record(FULL, 1 / 6.0)), (here, record(here, 1.0))], "fig12")
     assert not any("Nothing was measured" in one for one in documents_of(run)[1].table.conditions)
-
-
-@pytest.mark.parametrize("formats", [["html"], ["pdf"], ["tex"]])
-def test_formats_alone(tmp_path: Path, formats: list[str]) -> None:
-    run = replace(run_of([(FULL, record(FULL, 1 / 6.0))], "fig12"), folder=tmp_path)
-    assert all(path.suffix == f".{formats[0]}" for path in write_report(run, formats))
