@@ -8,13 +8,14 @@ from itertools import pairwise
 from math import ceil, degrees, floor, log10
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLocator
 
 from ktbench.report.figures.label_placement import (
     XY,
-    Box,
+    Boxes,
     Spot,
     along,
     around,
@@ -43,7 +44,7 @@ class Frame:
     x_name: str
     log_x: bool = False
     log_y: bool = False
-    taken: list[Box] = field(default_factory=list)
+    taken: Boxes = field(default_factory=lambda: np.empty((0, 4)))
     size_in: XY = field(init=False)
 
     def __post_init__(self) -> None:
@@ -66,11 +67,15 @@ class Frame:
 
     def take_line(self, points: Sequence[XY], reach_in: float = _LINE_IN) -> None:
         """Keep labels `reach_in` inches off a line."""
-        self.taken += along([self.place(point) for point in points], reach_in)
+        self.take(along([self.place(point) for point in points], reach_in))
 
     def take_marker(self, point: XY) -> None:
         """Keep labels off a marker."""
-        self.taken.append(around(self.place(point), _MARKER_IN))
+        self.take(around(self.place(point), _MARKER_IN))
+
+    def take(self, boxes: Boxes) -> None:
+        """Keep labels off boxes, in inches."""
+        self.taken = np.vstack([self.taken, boxes])
 
     def label(self, text: str, start: XY, end: XY, color: str = INK, also: Sequence[tuple[XY, XY]] = ()) -> None:
         """Write along a straight line between two points of data, on the side and at the place that cover least.
@@ -90,7 +95,7 @@ class Frame:
     def _write(self, text: str, spots: Sequence[Spot], **look: Any) -> None:
         width, height = self.size_in
         spot = clearest(spots, self.taken, width, height)
-        self.taken += spot.boxes
+        self.take(spot.boxes)
         self.axes.text(
             spot.corner[0] / width,
             spot.corner[1] / height,
