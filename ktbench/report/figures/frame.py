@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import ceil, degrees, floor, log10
@@ -29,6 +29,8 @@ _LETTER = 0.8  # of a line's height: capitals and digits without the space betwe
 _GAP_IN = 0.04
 _LINE_IN, _MARKER_IN = 0.012, 0.045
 _HALO_PT = 1.2
+_WIDE = 8.0  # above this ratio of largest to least a linear axis loses the small values
+_MARGIN, _ABOVE = 0.06, 1.12  # room beside the outermost values and above the largest
 
 
 @dataclass(kw_only=True, slots=True)
@@ -124,6 +126,25 @@ class Frame:
         named = [(self.place((value, self.y[1]))[0], name) for value, name in zip(values, names, strict=True) if name]
         spans = [(x - width_in(name) / 2, x + width_in(name) / 2) for x, name in named]
         return all(right[0] - left[1] >= _GAP_IN for left, right in pairwise(spans))
+
+
+def fitted(
+    axes: Axes, xs: Iterable[float], lows: Sequence[float], highs: Sequence[float], x_name: str, *, log_y: bool
+) -> Frame:
+    """Axes around values from `lows` to `highs`: logarithmic in x where `xs` are wide, in y from 0 unless `log_y`."""
+    ticks, bottom, top = sorted({*xs}) or [1.0], min(lows, default=1.0), max(highs, default=1.0)
+    left, right, log_x = ticks[0], ticks[-1], is_wide(ticks, ticks)
+    room = (right / left) ** _MARGIN if log_x else _MARGIN * (right - left) or 1.0
+    x = (left / room, right * room) if log_x else (left - room, right + room)
+    y = (bottom / _ABOVE if log_y else 0.0, top * _ABOVE)
+    frame = Frame(axes=axes, x=x, y=y, x_name=x_name, log_x=log_x, log_y=log_y)
+    frame.ticks(ticks, decades(*y) if log_y else round_ticks(y[1]))
+    return frame
+
+
+def is_wide(lows: Sequence[float], highs: Sequence[float]) -> bool:
+    """Whether a linear axis would lose the smallest of these values."""
+    return min(lows) > 0 and max(highs) > _WIDE * min(lows)
 
 
 def decades(low: float, high: float) -> list[float]:
