@@ -22,7 +22,8 @@ def _conditions(run: Run, rows: Sequence[Row], lines: Sequence[PaperLine]) -> tu
     """Sources; why no line has a measured value: what models need, what this machine has, and how to measure."""
     simulated = [row.spec for row in rows if row.spec.machine] if all(row.simulated for row in rows) else []
     return sentences(
-        "paper_conditions.txt.j2",
+        "paper.txt.j2",
+        "conditions",
         sources=dict.fromkeys(line.source for line in lines if line.source),
         is_measured=any(line.measured is not None for line in lines),
         is_accuracy=any(line.phase == "accuracy" for line in lines),
@@ -60,7 +61,8 @@ def paper_table(run: Run, rows: Sequence[Row], lines: Sequence[PaperLine]) -> Ta
         figure="paper",
         conditions=(*shared, *_conditions(run, rows, lines)),
         methods=sentences(
-            "paper_methods.txt.j2",
+            "paper.txt.j2",
+            "methods",
             summary=error_summary(lines),
             repeats=sum(line.error is not None and line.repeats is not None for line in lines),
         ),

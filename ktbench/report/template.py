@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _DELIMITERS = tuple(f"{what}_{end}_string" for what in ("block", "variable", "comment") for end in ("start", "end"))
 
 
-def render(name: str, **values: Any) -> str:
+def render(name: str, /, **values: Any) -> str:
     """The text of a template; values are escaped in `.html.j2` alone.
 
     Raises jinja2.UndefinedError for a name without a value.
@@ -22,14 +22,14 @@ def render(name: str, **values: Any) -> str:
     return _template(name).render(values)
 
 
-def sentences(name: str, **values: Any) -> tuple[str, ...]:
-    """The lines of a template that holds one sentence a line, empty ones left out."""
-    return _lines(render(name, **values))
+def sentences(name: str, macro: str = "", /, **values: Any) -> tuple[str, ...]:
+    """The lines of a template, or of one of its macros, that holds one sentence a line; empty ones left out."""
+    return _lines(getattr(_template(name).module, macro)(**values) if macro else render(name, **values))
 
 
-def phrase(template: str, macro: str, **values: Any) -> str:
-    """What a macro of a template says, on one line; empty where it says nothing."""
-    return " ".join(_lines(getattr(_template(template).module, macro)(**values)))
+def phrase(template: str, macro: str, /, **values: Any) -> str:
+    """The text of a macro on one line; may be empty."""
+    return " ".join(sentences(template, macro, **values))
 
 
 def _lines(text: str) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ def warnings_of(rows: Sequence[Row]) -> tuple[str, ...]:
     """What the rows of a part give reason to doubt."""
     here = measured(rows)
     layouts = [layout for row in here for layout in row.core_layouts.values()]
-    found = sentences("warnings.txt.j2", rows=here, layouts=layouts, doubt=UNPROVEN)
+    found = sentences("warnings.txt.j2", "of_rows", rows=here, layouts=layouts, doubt=UNPROVEN)
     return (*found, *roof_warnings(here), *trial_warnings(here, lambda row: row.shown))
 
 
@@ -24,7 +24,8 @@ def warnings_of_run(run: Run) -> tuple[str, ...]:
     """What holds for the run as a whole."""
     trials = [record for record in run.latest().values() if record.samples_s]
     found = sentences(
-        "run_warnings.txt.j2",
+        "warnings.txt.j2",
+        "of_run",
         is_dirty=any(environment.facts.get("dirty") for environment in environments_of(run)),
         codes=dict.fromkeys(record.code_id for record in trials),
         machines=dict.fromkeys(record.env_id for record in trials if record.provenance == "measured"),
