@@ -24,7 +24,7 @@ from ktbench.engine.forms import (
     read_form,
 )
 from ktbench.engine.gguf.families import Family, Mapped, expert_tensors, family_of
-from ktbench.engine.gguf.header import Header, TensorInfo, TensorType, read_header
+from ktbench.engine.gguf.header import GgufHeader, TensorInfo, TensorType, read_header
 from ktbench.engine.synthetic import skeleton
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.run_spec import ModelSpec
@@ -43,7 +43,7 @@ _PIECE = 1 << 18
 class MappedWeights:
     """The tensors of a file; only the requested parts are read."""
 
-    def __init__(self, header: Header) -> None:
+    def __init__(self, header: GgufHeader) -> None:
         self.path, self.tensors = header.path, header.tensors
         self._bytes = np.asarray(np.memmap(header.path, np.uint8, "r"))
 

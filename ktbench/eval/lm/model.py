@@ -24,7 +24,7 @@ from ktbench.eval.lm.cache import AnswerCache, request_key
 from ktbench.eval.lm.generation import Encoder, GeneratedText, Generation, GenerationRequest, Stops
 from ktbench.spec.run_spec import RunSpec
 
-_ROOM = 256  # for new tokens, where a task does not say; lm-eval's own
+_ROOM = 256  # for new tokens, where a task sets no limit; lm-eval's own
 _LOGITS_BYTES = 1 << 30  # of a pass at once
 _LOGIT_BYTES = 6  # in bf16, and then in float32
 _SCORES_BYTES = 1 << 31  # of attention over the prompts of a batch
@@ -49,7 +49,7 @@ class Tally:
 class EngineLM(TemplateLM):  # type: ignore[misc]
     """Answers lm-eval's requests, `batch` of them at a time, or as many as long prompts leave memory for.
 
-    `max_length` is the longest context with its continuation (None: as the model's configuration says);
+    `max_length` is the longest context with its continuation (None: that of the model's configuration);
     `progress(done, of)` is called after every batch. `use` comes before the first request.
     """
 

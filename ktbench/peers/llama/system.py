@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ktbench.engine.gguf.header import Header
+from ktbench.engine.gguf.header import GgufHeader
 from ktbench.engine.protocol import HostRole, Unsupported
-from ktbench.peers.llama.api import Batch, Library, Model, Room
-from ktbench.peers.llama.black_box import BlackBoxMixin, cores_of, file_of, read_weights, require, work_of
-from ktbench.peers.llama.script import Layout, Script, write_script
-from ktbench.peers.llama.settings import Settings, first_settings, walks
+from ktbench.peers.llama.api import Batch, LlamaLibrary, Model
+from ktbench.peers.llama.black_box import BlackBoxMixin, file_of, read_weights, require, work_of
+from ktbench.peers.llama.script import Script, TokenLayout, write_script
+from ktbench.peers.llama.settings import LlamaSettings, first_settings, walks
 from ktbench.peers.tuning import Tuned, Tuner
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
@@ -28,24 +28,24 @@ _MOST_CELLS = 16_384
 class Calls:
     """A script with its batches prepared, for every context that runs it."""
 
-    def __init__(self, library: Library, script: Script) -> None:
+    def __init__(self, library: LlamaLibrary, script: Script) -> None:
         self.script = script
         self.prompt = _batches(library, script.prompt)
         self.steps = tuple(_batches(library, calls) for calls in script.steps)
 
 
-def _batches(library: Library, calls: tuple[Layout, ...]) -> tuple[Batch, ...]:
+def _batches(library: LlamaLibrary, calls: tuple[TokenLayout, ...]) -> tuple[Batch, ...]:
     return tuple(Batch(library, layout) for layout in calls)
 
 
 class Runner:
     """Opens a context and runs the prompt of a decode workload through it. Raises as `Model.open` and `Context`."""
 
-    def __init__(self, model: Model, calls: Calls, settings: Settings) -> None:
+    def __init__(self, model: Model, calls: Calls, settings: LlamaSettings) -> None:
         script = calls.script
         self.cells = script.cells
         self._calls, self._prompt = calls, script.workload.prompt if script.prompt else 0
-        self._context = model.open(room(script, model.vocab), settings)
+        self._context = model.open(script, settings)
         self.done = 0
         for batch in calls.prompt:
             self._context.decode(batch)
@@ -93,13 +93,8 @@ class Runner:
         self._context.close()
 
 
-def room(script: Script, vocab: int) -> Room:
-    """What a context needs for a script."""
-    return Room(cells=script.cells, call_tokens=script.call_tokens, sequences=script.workload.batch, vocab=vocab)
-
-
 class Trials:
-    """Implements `ktbench.peers.tuning.Bench[Settings]`: at most two contexts are open at a time.
+    """Implements `ktbench.peers.tuning.Bench[LlamaSettings]`: at most two contexts are open at a time.
 
     `runner` is the one that was prepared last.
     """
@@ -108,7 +103,7 @@ class Trials:
         self._model, self._calls = model, calls
         self._runners: dict[tuple[int, bool], Runner] = {}
 
-    def prepare(self, settings: Settings) -> None:
+    def prepare(self, settings: LlamaSettings) -> None:
         """See `Bench`."""
         if settings.context not in self._runners:
             self._runners[settings.context] = Runner(self._model, self._calls, settings)
@@ -122,12 +117,12 @@ class Trials:
             self.runner.start()
         self.runner.step()
 
-    def keep(self, settings: Settings) -> None:
+    def keep(self, settings: LlamaSettings) -> None:
         """See `Bench`."""
         self._close_all_but(settings.context)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close every context."""
         self._close_all_but(None)
 
     def _close_all_but(self, kept: tuple[int, bool] | None) -> None:
@@ -151,7 +146,7 @@ def open_llama(path: Path, model: ModelSpec, host: HostRole, weights: str | None
     header = read_weights(path, weights)
     if len(os.sched_getaffinity(0)) < host.cores:
         raise ValueError(f"llama.cpp: this thread may run on {len(os.sched_getaffinity(0))} of {host.cores} cores")
-    loaded = Model(Library.load(), path)
+    loaded = Model(LlamaLibrary.load(), path)
     try:
         _require_same(path, "layers", loaded.layers, model.shape.layers)
         _require_same(path, "tokens in its vocabulary", loaded.vocab, model.shape.vocab)
@@ -171,7 +166,7 @@ class Ready:
     """A workload that is tuned and can be run."""
 
     runner: Runner
-    tuned: Tuned[Settings]
+    tuned: Tuned[LlamaSettings]
 
 
 class LlamaSystem(BlackBoxMixin):
@@ -179,16 +174,16 @@ class LlamaSystem(BlackBoxMixin):
 
     name = "llama.cpp"
 
-    def __init__(self, loaded: Model, model: ModelSpec, host: HostRole, header: Header) -> None:
+    def __init__(self, loaded: Model, model: ModelSpec, host: HostRole, header: GgufHeader) -> None:
         self.model, self._loaded, self._host, self._header = model, loaded, host, header
-        self._tuned: dict[tuple[WorkloadSpec, int], Tuned[Settings]] = {}
+        self._tuned: dict[tuple[WorkloadSpec, int], Tuned[LlamaSettings]] = {}
         self._ready: dict[tuple[WorkloadSpec, int], Ready] = {}  # last used last
         self._workload: WorkloadSpec | None = None
 
     def configure(self, spec: RunSpec) -> None:
-        """See `System`. The first turn at a workload tries llama.cpp's settings for `peer.tune_s` seconds."""
+        """See `System`. The first trial of a workload tries llama.cpp's settings for `peer.tune_s` seconds."""
         require(spec, self._loaded.library.most_sequences)
-        key = spec.workload, cores_of(spec, self._host)
+        key = spec.workload, self._host.threads_of(spec.engine)
         ready = self._ready.pop(key, None)
         if ready is None:
             calls = Calls(self._loaded.library, write_script(spec.workload, self.model.shape.vocab))
@@ -199,7 +194,7 @@ class LlamaSystem(BlackBoxMixin):
         self.start()
 
     def _make_room(self, cells: int) -> None:
-        """Lets go of the contexts that were used longest ago; their settings stay known."""
+        """Closes the contexts that were used longest ago; their settings are kept."""
         while self._ready and (len(self._ready) >= _MOST_RUNNERS or self._cells + cells > _MOST_CELLS):
             self._ready.pop(next(iter(self._ready))).runner.close()
 
@@ -207,7 +202,7 @@ class LlamaSystem(BlackBoxMixin):
     def _cells(self) -> int:
         return sum(ready.runner.cells for ready in self._ready.values())
 
-    def _prepare(self, calls: Calls, cores: int, tuned: Tuned[Settings] | None, budget_s: float) -> Ready:
+    def _prepare(self, calls: Calls, cores: int, tuned: Tuned[LlamaSettings] | None, budget_s: float) -> Ready:
         trials, script = Trials(self._loaded, calls), calls.script
         try:
             if tuned is None:

@@ -14,7 +14,7 @@ import pytest
 
 from ktbench.eval.livebench.graders import why_ungradable
 from ktbench.eval.livebench.loading import RELEASE, absent, read_questions
-from tests.eval.livebench.asked import LIVEBENCH, REAL
+from tests.eval.livebench.questions import LIVEBENCH, REAL
 
 ROW: dict[str, Any] = {
     "question_id": "a",

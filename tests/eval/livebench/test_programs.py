@@ -12,7 +12,7 @@ from ktbench.eval.livebench.programs import grade_program, program_of, same_outp
 from ktbench.eval.livebench.question import LiveQuestion, ProgramTest
 from ktbench.eval.sandbox.running import Limits
 from ktbench.eval.tasks.harness import Grade
-from tests.eval.livebench.asked import LIVEBENCH, REAL
+from tests.eval.livebench.questions import LIVEBENCH, REAL
 
 
 def question(*tests: tuple[str, str], function: str = "", partial: str = "") -> LiveQuestion:

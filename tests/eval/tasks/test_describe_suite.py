@@ -60,7 +60,7 @@ def test_questions_are_counted_without_asking(data: Path) -> None:
             "strategyqa/strategyqa_train.json",
             '[\n{"question": "q", "answer": "yes"}]',
             "strategyqa",
-            ":2: answer: expected bool",
+            ": row 1: answer: expected bool",
         ),
         (
             "ifeval/input_data.jsonl",

@@ -53,11 +53,11 @@ def test_a_malformed_line_is_refused_with_file_and_line(tmp_path: Path, line: by
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (f"[{GOOD},\n{GOOD}", ":2: expected , or ]"),
-        (f"[{GOOD},\n\n{{}}]", ":3: no field question"),
-        (f"[{GOOD},\n1]", ":2: expected a JSON object, got int"),
+        (f"[{GOOD},\n{GOOD}", ":2: is no JSON: "),
+        (f"[{GOOD},\n\n{{}}]", ": row 2: no field question"),
+        (f"[{GOOD},\n1]", ": row 2: expected a JSON object, got int"),
         (f"[{GOOD},\n{{]", ":2: is no JSON: "),
-        (GOOD, ":1: expected a JSON list"),
+        (GOOD, ": expected a JSON list, got dict"),
         ("[]", ": holds no questions"),
         (f"[{GOOD}] more", ":1: "),
     ],

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from ktbench.engine.protocol import Unsupported
-from ktbench.peers.llama.api import Library
+from ktbench.peers.llama.api import LlamaLibrary
 
 DEBUG, INFO, WARN, ERROR, CONTINUED = 1, 2, 3, 4, 5
 
 
-def library(**changes: Any) -> Library:
+def library(**changes: Any) -> LlamaLibrary:
     """A library that does nothing but what is asked of it here."""
     calls = ModuleType("llama_cpp")
     names = {
@@ -26,10 +26,10 @@ def library(**changes: Any) -> Library:
         "llama_log_set": lambda heard, _data: setattr(calls, "heard", heard),
     }
     vars(calls).update({name: value for name, value in (names | changes).items() if value != "missing"})
-    return Library(calls)
+    return LlamaLibrary(calls)
 
 
-def hear(heard: Library, *lines: tuple[int, str]) -> str:
+def hear(heard: LlamaLibrary, *lines: tuple[int, str]) -> str:
     for level, text in lines:
         heard.calls.heard(level, text.encode(), None)
     return heard.log.last_lines
