@@ -185,7 +185,7 @@ class DriftPlan:
 
 
 def measure_drift(
-    answering: Generator,
+    generator: Generator,
     tokenizer: PreTrainedTokenizerBase,
     documents: Sequence[TextDocument],
     *,
@@ -203,10 +203,10 @@ def measure_drift(
     """
     cut = cut_windows(documents, tokenizer, plan.prompt, plan.given)
     windows = Windows(rows=drawn(cut.rows, plan.limit, plan.seed), short=cut.short)
-    _require_room(windows.rows, answering.max_positions)
+    _require_room(windows.rows, generator.max_positions)
     subject = plan.subject(windows)
     yield from (_too_short(name, plan) for name in windows.short)
-    predictions = zip(windows.rows, _predicted(answering, windows.rows, plan), strict=True)
+    predictions = zip(windows.rows, _predicted(generator, windows.rows, plan), strict=True)
     if is_reference:
         with write_reference(reference, subject) as keep:
             for window, log_q in predictions:
@@ -235,7 +235,7 @@ def _divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
     return torch.where(d.abs() < 1, p * (d + torch.expm1(-d)), far).sum(dim=1).clamp(min=0.0)
 
 
-def _predicted(answering: Generator, rows: Sequence[Window], plan: DriftPlan) -> Iterator[Tensor]:
+def _predicted(generator: Generator, rows: Sequence[Window], plan: DriftPlan) -> Iterator[Tensor]:
     """Log-probabilities [positions, vocab] float32 of one window after the other.
 
     The batch depends on plan and text alone: a window must be in the same batch in all cells.
@@ -244,22 +244,22 @@ def _predicted(answering: Generator, rows: Sequence[Window], plan: DriftPlan) ->
     window_bytes = (1 + max(len(row.given) for row in rows)) * plan.vocab * 4
     batch = max(1, min(plan.batch, _BATCH_BYTES // window_bytes))
     for start in range(0, len(rows), batch):
-        for logits in forward(answering, rows[start : start + batch]):
+        for logits in forward(generator, rows[start : start + batch]):
             yield logits.float().log_softmax(dim=-1)
 
 
-def _decoded(answering: Generator, rows: Sequence[Window]) -> Iterator[Tensor]:
+def _decoded(generator: Generator, rows: Sequence[Window]) -> Iterator[Tensor]:
     """The prompt's last token goes into the first decode step, so that none of the predictions is the prefill's."""
     longest = max(len(row.given) for row in rows)
     given = [(row.prompt[-1], *row.given, *row.given[-1:] * (longest - len(row.given))) for row in rows]
-    logits = answering.forced([row.prompt[:-1] for row in rows], given)
+    logits = generator.forced([row.prompt[:-1] for row in rows], given)
     for row, own in zip(rows, logits, strict=True):
         yield own[1 : 1 + len(row.given)]
 
 
-def _prefilled(answering: Generator, rows: Sequence[Window]) -> Iterator[Tensor]:
+def _prefilled(generator: Generator, rows: Sequence[Window]) -> Iterator[Tensor]:
     tokens = [(*row.prompt, *row.given[:-1]) for row in rows]
-    return answering.passed(tokens, [len(row.given) for row in rows])
+    return generator.passed(tokens, [len(row.given) for row in rows])
 
 
 def _answers(window: Window, log_p: Tensor, log_q: Tensor) -> Iterator[GradedAnswer]:

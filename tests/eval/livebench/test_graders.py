@@ -52,7 +52,7 @@ def questions(task: str) -> tuple[LiveQuestion, ...]:
 
 @REAL
 @pytest.mark.parametrize("task", IDEAL)
-def test_the_truth_in_the_form_asked_for_is_worth_1_and_nothing_0(task: str) -> None:
+def test_the_truth_in_the_requested_form_is_worth_1_and_nothing_0(task: str) -> None:
     for question in questions(task):
         assert why_ungradable(question) == ""
         assert grade_answer(question, IDEAL[task](question)).value == 1, question.question_id
@@ -61,7 +61,7 @@ def test_the_truth_in_the_form_asked_for_is_worth_1_and_nothing_0(task: str) -> 
 
 
 def alike(a: LiveQuestion, b: LiveQuestion) -> bool:
-    """Whether both are asked, and so to be answered, in the same form."""
+    """Whether both have the same form."""
     return (a.subtask, a.released) == (b.subtask, b.released)
 
 
@@ -75,7 +75,7 @@ def test_the_truth_of_another_question_is_worth_less(task: str) -> None:
 
 
 @REAL
-def test_every_question_that_is_held_can_be_graded_or_says_why_not() -> None:
+def test_every_question_that_is_held_can_be_graded_or_has_a_reason() -> None:
     for release in RELEASES:
         for question in read_questions(LIVEBENCH, release):
             assert question.task in GRADERS
@@ -143,7 +143,7 @@ def test_a_program_that_nothing_keeps_in_is_not_graded(monkeypatch: pytest.Monke
     assert grade_answer(question, "print(4)", confirm_unsafe=True) == Grade(None, "nothing keeps it in")
 
 
-def test_a_grader_that_fails_makes_the_answer_0_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_grader_that_fails_makes_the_answer_0_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(question: LiveQuestion, answer: str) -> float:
         raise RuntimeError("what?")
 
