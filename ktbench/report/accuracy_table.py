@@ -61,11 +61,11 @@ Write = Callable[[AccuracyRow], str]
 
 def accuracy_table(run: Run, rows: Sequence[AccuracyRow]) -> Table:
     """The table of `rows`, which are those of `run`, a run of one part, with the grids below it."""
-    asked, settings = the_part(run).figure, settings_shown(rows)
-    reasons = ((place(row.row, settings), why) for row in rows for why in _reasons(row, timed=asked == "frontier"))
+    figure, settings = the_part(run).figure, settings_shown(rows)
+    reasons = ((place(row.row, settings), why) for row in rows for why in _reasons(row, timed=figure == "frontier"))
     return build_table(
         run,
-        accuracy_columns(settings, rows, asked),
+        accuracy_columns(settings, rows, figure),
         rows,
         figure=drawn_kind(run, rows),
         conditions=accuracy_conditions(run, rows, settings),
@@ -109,7 +109,7 @@ def _verdict(result: Result, is_baseline: bool) -> str:
     return dashed(result.change, lambda change: str(change.verdict))
 
 
-# What is said of a result, with whether it is the baseline's, and whether all lines may say the same.
+# What is written of a result, with whether it is the baseline's, and whether all lines may say the same.
 _SCORES: tuple[tuple[str, Callable[[Result, bool], str], dict[str, Any]], ...] = (
     ("score (% ± SE [95 % interval])", lambda one, _: score_interval_text(one.score), {}),
     (

@@ -139,7 +139,7 @@ STORES: dict[str, tuple[Callable[[Path], Run], tuple[str, ...]]] = {
         ("md", "tex", "csv"),
     ),
     "answers_timed": (replace(FRONTIER, arms=FRONTIER.arms[::4], questions=20).write, ("md",)),
-    "answers_drift": (DriftStore(arms=(BASE, deferring(2), skipping(6))).write, ("md",)),
+    "answers_drift": (DriftStore(arms=(BASE, deferring(2), skipping(6))).write, ("md", "csv")),
     "answers_table2": (
         AnswerStore(arms=(BASE, deferring(6)), suite=TABLE2, questions=4, figure="accuracy").write,
         ("md",),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -60,15 +59,26 @@ def json_lines(path: Path, fields: Fields, check: Check = lambda row: None) -> R
 
 
 def json_list(path: Path, fields: Fields, check: Check = lambda row: None) -> Rows:
-    """The JSON objects of a file that is one list, checked as those of `json_lines`; lines are those they begin on."""
+    """The JSON objects of a file that is one list, checked as those of `json_lines`.
+
+    Raises ValueError as `file:line: what` for what is no JSON, as `file: row number: what` for a malformed row.
+    """
     with at(path, 1):
         text = path.read_bytes().decode()
-    rows = Rows()
-    for begin, end in _items(path, text):
-        with at(path, _line(text, begin)):
-            rows.append(read_object(text[begin:end]))
-            check_row(rows[-1], fields, check)
-    return some(rows, path)
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}:{error.lineno}: is no JSON: {error.msg}") from None
+    except RecursionError:
+        raise ValueError(f"{path}: is no JSON: nested too deeply") from None
+    if not isinstance(found, list):
+        raise ValueError(f"{path}: expected a JSON list, got {type(found).__name__}")
+    for number, row in enumerate(found, start=1):
+        try:
+            check_row(require_object(row), fields, check)
+        except ValueError as error:
+            raise ValueError(f"{path}: row {number}: {error}") from None
+    return some(Rows(found), path)
 
 
 def csv_rows(path: Path, fields: Sequence[str], check: Check = lambda row: None) -> Rows:
@@ -121,34 +131,6 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise ValueError(f"{path}: is no whole gzip file") from None
 
 
-def _items(path: Path, text: str) -> Iterator[tuple[int, int]]:
-    """Where the items of a JSON list begin and end."""
-    decoder = json.JSONDecoder()
-    place = _after(r"\s*\[\s*", path, text, 0, "a JSON list")
-    while not re.compile(r"\]\s*\Z").match(text, place):
-        with at(path, _line(text, place)):
-            end = _end(decoder, text, place)
-        yield place, end
-        place = _after(r"\s*(,\s*|(?=\]))", path, text, end, ", or ]")
-
-
-def _end(decoder: json.JSONDecoder, text: str, begin: int) -> int:
-    try:
-        return decoder.raw_decode(text, begin)[1]
-    except json.JSONDecodeError as error:
-        raise ValueError(f"is no JSON: {error.msg}") from None
-
-
-def _after(pattern: str, path: Path, text: str, begin: int, wanted: str) -> int:
-    if found := re.compile(pattern).match(text, begin):
-        return found.end()
-    raise ValueError(f"{path}:{_line(text, begin)}: expected {wanted}")
-
-
-def _line(text: str, place: int) -> int:
-    return text.count("\n", 0, place) + 1
-
-
 def read_object(text: str | bytes) -> Row:
     """The JSON object of a text. Raises ValueError."""
     try:
@@ -157,9 +139,14 @@ def read_object(text: str | bytes) -> Row:
         raise ValueError(f"is no JSON: {error.msg} at column {error.colno}") from None
     except RecursionError:
         raise ValueError("is no JSON: nested too deeply") from None
-    if not isinstance(row, dict):
-        raise ValueError(f"expected a JSON object, got {type(row).__name__}")
-    return row
+    return require_object(row)
+
+
+def require_object(value: object) -> Row:
+    """The value. Raises ValueError where it is no JSON object."""
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a JSON object, got {type(value).__name__}")
+    return value
 
 
 def _records(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, Row]]:

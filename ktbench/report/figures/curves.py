@@ -18,8 +18,8 @@ from ktbench.report.figures.sheet import (
     PAGE_IN,
     PLOT_IN,
     WHISKER,
-    Layout,
     Mark,
+    PanelGrid,
     Sheet,
     balanced,
     mark,
@@ -298,7 +298,7 @@ def place_panels(
 
     `shared`: one y axis for panels abreast. The roofs of `rows` stand in the legend.
     """
-    layout = Layout(
+    layout = PanelGrid(
         count=len(panels),
         columns=balanced(len(panels), _ABREAST),
         tall_in=PLOT_IN,

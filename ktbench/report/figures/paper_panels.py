@@ -8,7 +8,7 @@ from itertools import takewhile
 from math import inf
 from typing import Any, Literal
 
-from ktbench.report.figures.sheet import COLUMN_IN, PAGE_IN, RIGHT_IN, Layout, Mark, balanced
+from ktbench.report.figures.sheet import COLUMN_IN, PAGE_IN, RIGHT_IN, Mark, PanelGrid, balanced
 from ktbench.report.figures.text_metrics import INK
 from ktbench.results.paper import PaperLine
 from ktbench.results.settings import by_key, varying
@@ -27,9 +27,9 @@ BAR_LOOKS: dict[str, dict[str, Any]] = {
 EDGE: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6}
 
 
-def panel_layout(count: int, *, narrow: bool, below_in: float = 0.0) -> Layout:
+def panel_layout(count: int, *, narrow: bool, below_in: float = 0.0) -> PanelGrid:
     """Panels on a sheet as wide as a page, or as a column where `narrow`, with room for the names below each."""
-    return Layout(
+    return PanelGrid(
         count=count,
         columns=balanced(count, _ABREAST),
         tall_in=PANEL_IN,

@@ -16,7 +16,7 @@ from ktbench.report.figures.sheet import (
     COLUMN_IN,
     PAGE_IN,
     WHISKER,
-    Layout,
+    PanelGrid,
     Sheet,
     mark_cells,
     reach,
@@ -75,7 +75,7 @@ def draw_roles(rows: Sequence[Row], table: Table) -> Sheet:
     """Two plots for each group of rows: tokens/s with intervals, below it the shares of the steps as bars."""
     found = [arms for group in groups_of(rows) if (arms := tuple(row for row in group if row.role == "arm"))]
     free = varying([arms[0].settings for arms in found])
-    layout = Layout(
+    layout = PanelGrid(
         count=len(found),
         columns=min(len(found), _MOST_ABREAST),
         tall_in=_SPEED_IN + _BETWEEN_IN + _BUSY_IN,

@@ -121,7 +121,7 @@ class Sheet(Figure):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Layout:
+class PanelGrid:
     """Cells for axes of one size, `columns` abreast on a sheet `width_in` inches wide.
 
     A cell has `above_in` inches for a title, `tall_in` for axes and `below_in` for the names of ticks and axis;

@@ -28,7 +28,7 @@ class Statement:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
+class FindingGroup:
     """Sentences below one heading. `kind` decides how it looks."""
 
     kind: str
@@ -36,7 +36,7 @@ class Finding:
     statements: tuple[Statement, ...]
 
 
-def findings_of(rows: Sequence[Row]) -> tuple[Finding, ...]:
+def findings_of(rows: Sequence[Row]) -> tuple[FindingGroup, ...]:
     """Findings about speeds; headings without a sentence are left out."""
     # Measured and simulated rows of an arm are separate.
     arms = by_key(((row.shown, row.provenance), row) for row in rows if row.role == "arm" and not row.is_baseline)
@@ -49,9 +49,9 @@ def findings_of(rows: Sequence[Row]) -> tuple[Finding, ...]:
     )
 
 
-def _stated(*found: tuple[str, str, Iterator[Statement]]) -> tuple[Finding, ...]:
+def _stated(*found: tuple[str, str, Iterator[Statement]]) -> tuple[FindingGroup, ...]:
     """Findings of a kind, a heading and statements, without those that state nothing."""
-    every = (Finding(kind=kind, heading=heading, statements=tuple(each)) for kind, heading, each in found)
+    every = (FindingGroup(kind=kind, heading=heading, statements=tuple(each)) for kind, heading, each in found)
     return tuple(finding for finding in every if finding.statements)
 
 
@@ -122,7 +122,7 @@ def _absent(rows: Sequence[Row]) -> Iterator[Statement]:
         yield Statement(subject=", ".join(listed), text=f"{outcome}: {why}")
 
 
-def findings_of_shares(attributions: Sequence[Attribution]) -> tuple[Finding, ...]:
+def findings_of_shares(attributions: Sequence[Attribution]) -> tuple[FindingGroup, ...]:
     """Findings about the shares of groups; headings without a sentence are left out."""
     return _stated(
         ("same", "How the speed-up divides", _shares(attributions)),
@@ -169,7 +169,7 @@ def _placed(subject: str, one: Attribution, settings: Sequence[str]) -> str:
     return ", ".join(filter(None, (subject, group_name(one, settings))))
 
 
-def findings_of_answers(rows: Sequence[AccuracyRow]) -> tuple[Finding, ...]:
+def findings_of_answers(rows: Sequence[AccuracyRow]) -> tuple[FindingGroup, ...]:
     """Findings about the averages of cells; headings without a sentence are left out."""
     return _stated(
         ("same", "The baseline", _baselines(rows)),

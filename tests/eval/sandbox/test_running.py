@@ -1,4 +1,4 @@
-"""Programs that mean no harm: how they run, and what is said of how they ended."""
+"""Harmless programs: how they run, and the reason where they fail."""
 
 from __future__ import annotations
 

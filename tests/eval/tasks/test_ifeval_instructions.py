@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.eval.tasks.ifeval import INSTRUCTIONS, check_arguments, follow, following_score
+from ktbench.eval.tasks.ifeval import argument_names, check_arguments, follow
 
 SHARED = Path(__file__).parents[4] / "shared" / "data" / "livebench" / "questions"
 
@@ -196,8 +196,10 @@ CASES = {
 
 
 def test_every_instruction_has_cases_of_both_outcomes() -> None:
-    assert CASES.keys() == INSTRUCTIONS.keys()
-    assert len(INSTRUCTIONS) == 25
+    with pytest.raises(ValueError) as error:
+        check_arguments(["no:such"], [{}])
+    assert set(str(error.value).partition("allowed are ")[2].split(", ")) == CASES.keys()
+    assert all(argument_names(name) == tuple(cases[0][0]) for name, cases in CASES.items())
     assert all({follows for *_, follows in cases} == {True, False} for cases in CASES.values())
 
 
@@ -216,19 +218,6 @@ def test_a_blank_answer_follows_nothing(name: str, answer: str) -> None:
 def test_instructions_are_judged_one_by_one() -> None:
     ids = ["punctuation:no_comma", "startend:quotation", "detectable_format:title"]
     assert follow(ids, [{}, {"num_words": None}, {}], '"a, <<b>>"') == (False, True, True)
-
-
-@pytest.mark.parametrize(
-    ("followed", "score"),
-    [((True, True), 1.0), ((True, False), 0.25), ((False,) * 3, 0.0), ((True, True, False), 1 / 3)],
-)
-def test_score_is_between_all_and_the_fraction(followed: tuple[bool, ...], score: float) -> None:
-    assert following_score(followed) == pytest.approx(score)
-
-
-def test_no_instructions_have_no_score() -> None:
-    with pytest.raises(ValueError, match="no instructions"):
-        following_score(())
 
 
 WORDS = "length_constraints:number_words"

@@ -14,7 +14,7 @@ LIVEBENCH = Path(__file__).parents[4] / "shared" / "data" / "livebench"
 REAL = pytest.mark.skipif(not LIVEBENCH.is_dir(), reason="no shared data folder next to this checkout")
 
 
-def asked(
+def live_question(
     task: str, truth: str | None, *, prompt: str = "?", released: str = "2024-06-24", **rest: Any
 ) -> LiveQuestion:
     return LiveQuestion(
