@@ -146,8 +146,8 @@ def test_without_a_budget_or_a_choice_nothing_is_tried(budget_s: float, counts: 
 
 def test_the_choice_is_explained_with_units() -> None:
     bench = ScriptedBench(lambda settings: 0.25 if settings.flash else 0.5)
-    told = bench.tune(cores=1, tokens=1, budget_s=100).explain("llama.cpp 1")
-    assert told == (
+    text = bench.tune(cores=1, tokens=1, budget_s=100).explain("llama.cpp 1")
+    assert text == (
         "llama.cpp 1 tuned in 3.0 s over 2 settings: threads 1, ubatch 64, flash attention on "
         "(250 ms a step; slowest 500 ms with threads 1, ubatch 64, flash attention off)"
     )

@@ -1,4 +1,4 @@
-"""A device of CPU tensors: streams that work at once or when they are asked, experts that a test can follow."""
+"""A device of CPU tensors: streams that work at once or on request, experts that a test can follow."""
 
 from __future__ import annotations
 
