@@ -16,7 +16,7 @@ from ktbench.results.speedups import Verdict
 from ktbench.spec.errors import RequestError
 from ktbench.spec.record import Outcome
 from tests.report.accuracy_stores import FOUR, Answering, AnswerStore
-from tests.report.comparison_runs import ARMS, HOUR_S, at_commit, kept, on_machine, run_of, with_roofs
+from tests.report.comparison_runs import ARMS, HOUR_S, doubtful, kept, on_machine, run_of, with_roofs
 from tests.report.simulated_runs import simulated
 from tests.report.synthetic import Arm
 
@@ -133,8 +133,6 @@ def test_cells_that_did_not_end_well_keep_their_reason(tmp_path: Path) -> None:
     comparison = compare_runs(before, run_of(tmp_path, "after", arms=(ARMS[0], wrong, ARMS[2]), begun_s=HOUR_S))
     found = cell_of(comparison, "+v")
     assert (found.held, found.verdict, found.why) == (None, Verdict.UNSURE, "in B WRONG: output differs from float32")
-    line = _line(comparison, "+v")
-    assert line[2] == "WRONG" and line[3:5] == ["—", "—"]
     both = compare_runs(comparison.after, comparison.after)
     assert cell_of(both, "+v").why == "in both WRONG: output differs from float32"
 
@@ -149,8 +147,6 @@ def test_cells_of_one_run_alone_are_listed(tmp_path: Path) -> None:
     after = run_of(tmp_path, "after", arms=(ARMS[0], ARMS[2]), begun_s=HOUR_S)
     comparison = compare_runs(before, after)
     assert (comparison.only_before, comparison.only_after) == (("+v",), ("+v+d",))
-    text = comparison_markdown(comparison)
-    assert "Only in A:\n\n- +v\n" in text and "Only in B:\n\n- +v+d\n" in text
 
 
 def test_a_part_of_a_sweep_is_joined_with_the_sweep_alone(tmp_path: Path) -> None:
@@ -176,9 +172,6 @@ def test_a_machine_that_changed_as_much_is_said(tmp_path: Path) -> None:
     found = cell_of(comparison, "+v")
     assert found.verdict is Verdict.SLOWER and found.machine_too
     assert found.roof is not None and found.roof.ratio == pytest.approx(0.5)
-    text = comparison_markdown(comparison)
-    assert "slower (machine too)" in text
-    assert "The machine itself was slower in B: its read roof next to 4 of 4 cells is 0.50× that in A." in text
     steady = compare_runs(before, run_of(tmp_path, "steady", arms=arms, begun_s=HOUR_S))
     assert not cell_of(steady, "+v").machine_too
     assert "The machine itself" not in comparison_markdown(steady)
@@ -199,11 +192,7 @@ def test_what_equal_cells_differ_by_widens_what_counts_as_a_change(tmp_path: Pat
 
 def test_the_same_code_is_said(slowed: Comparison, tmp_path: Path) -> None:
     assert "A and B ran the same code (38e7737d2451)" in comparison_markdown(slowed)
-    one = at_commit(run_of(tmp_path, "one"), "a" * 40)
-    other = at_commit(run_of(tmp_path, "other", begun_s=HOUR_S), "b" * 40, dirty=True)
-    text = comparison_markdown(compare_runs(one, other))
-    assert "the same code" not in text
-    assert f"commit {'a' * 12}, code" in text and f"commit {'b' * 12} with changes, code" in text
+    assert "the same code" not in comparison_markdown(doubtful(tmp_path))
 
 
 def test_simulated_cells_are_compared_as_they_are(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def numbers(rows: NDArray[np.uint8], kind: TensorType) -> Tensor:
 
     A block of Q8_0 or Q4_0 has a scale d in half precision and 32 integers q, which stand for d·q (ggml-quants.c).
     """
-    return _WAYS[kind](torch.from_numpy(rows.copy()))
+    return _DECODERS[kind](torch.from_numpy(rows.copy()))
 
 
 def _q8_0(rows: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ def _scaled(blocks: Tensor, integers: Tensor) -> Tensor:
     return integers.float() * blocks[:, :_SCALE_BYTES].contiguous().view(torch.float16).float()
 
 
-_WAYS: Mapping[TensorType, Callable[[Tensor], Tensor]] = {
+_DECODERS: Mapping[TensorType, Callable[[Tensor], Tensor]] = {
     "F32": lambda rows: rows.view(torch.float32),
     "F16": lambda rows: rows.view(torch.float16).float(),
     "BF16": lambda rows: rows.view(torch.bfloat16),

@@ -14,7 +14,7 @@ from ktbench.engine.gguf.header import GgufHeader
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.peers.llama.api import Batch, LlamaLibrary, Model
 from ktbench.peers.llama.black_box import BlackBoxMixin, file_of, read_weights, require, work_of
-from ktbench.peers.llama.script import Script, TokenLayout, write_script
+from ktbench.peers.llama.script import Script, write_script
 from ktbench.peers.llama.settings import LlamaSettings, first_settings, walks
 from ktbench.peers.tuning import Tuned, Tuner
 from ktbench.spec.record import Work
@@ -30,39 +30,31 @@ class Calls:
 
     def __init__(self, library: LlamaLibrary, script: Script) -> None:
         self.script = script
-        self.prompt = _batches(library, script.prompt)
-        self.steps = tuple(_batches(library, calls) for calls in script.steps)
-
-
-def _batches(library: LlamaLibrary, calls: tuple[TokenLayout, ...]) -> tuple[Batch, ...]:
-    return tuple(Batch(library, layout) for layout in calls)
+        self.prompt = tuple(Batch(library, layout) for layout in script.prompt)
+        self.steps = tuple(tuple(Batch(library, layout) for layout in calls) for calls in script.steps)
 
 
 class Runner:
-    """Opens a context and runs the prompt of a decode workload through it. Raises as `Model.open` and `Context`."""
+    """Opens a `context` and runs the prompt of a decode workload through it. Raises as `Model.open` and `Context`."""
 
     def __init__(self, model: Model, calls: Calls, settings: LlamaSettings) -> None:
         script = calls.script
         self.cells = script.cells
         self._calls, self._prompt = calls, script.workload.prompt if script.prompt else 0
-        self._context = model.open(script, settings)
+        self.context = model.open(script, settings)
         self.done = 0
         for batch in calls.prompt:
-            self._context.decode(batch)
-        self._context.finish()
-
-    def use(self, threads: int) -> None:
-        """From now on steps run on so many threads."""
-        self._context.use(threads)
+            self.context.decode(batch)
+        self.context.finish()
 
     def start(self) -> None:
         """Back to step 0: decode has the prompt in its memory and nothing after it.
 
         Raises Unsupported for a model whose memory cannot go back, such as a recurrent state.
         """
-        if not self._context.keep(self._prompt):
+        if not self.context.keep(self._prompt):
             raise Unsupported("llama.cpp cannot take this model's memory back to where its prompt ended")
-        self._context.restart_clock()
+        self.context.restart_clock()
         self.done = 0
 
     def step(self) -> None:
@@ -73,24 +65,16 @@ class Runner:
         if self.done == len(self._calls.steps):
             raise ValueError(f"workload.steps={self.done}: all were done, start again")
         if not self._prompt:
-            self._context.forget()
+            self.context.forget()
         for batch in self._calls.steps[self.done]:
-            self._context.decode(batch)
-        self._context.finish()
+            self.context.decode(batch)
+        self.context.finish()
         self.done += 1
-
-    def logits(self) -> NDArray[np.float32]:
-        """[batch, vocab] at the last position of the last step."""
-        return self._context.logits()
 
     @property
     def own_step_s(self) -> float:
         """Mean seconds of the steps since `start` by llama.cpp's own clock."""
-        return self._context.own_s / self.done
-
-    def close(self) -> None:
-        """Release the context."""
-        self._context.close()
+        return self.context.own_s / self.done
 
 
 class Trials:
@@ -108,7 +92,7 @@ class Trials:
         if settings.context not in self._runners:
             self._runners[settings.context] = Runner(self._model, self._calls, settings)
         self.runner = self._runners[settings.context]
-        self.runner.use(settings.threads)
+        self.runner.context.use(settings.threads)
         self.runner.start()
 
     def step(self) -> None:
@@ -127,7 +111,7 @@ class Trials:
 
     def _close_all_but(self, kept: tuple[int, bool] | None) -> None:
         for other in [key for key in self._runners if key != kept]:
-            self._runners.pop(other).close()
+            self._runners.pop(other).context.close()
 
 
 def open_peer(specs: Sequence[RunSpec], host: HostRole) -> LlamaSystem:
@@ -196,7 +180,7 @@ class LlamaSystem(BlackBoxMixin):
     def _make_room(self, cells: int) -> None:
         """Closes the contexts that were used longest ago; their settings are kept."""
         while self._ready and (len(self._ready) >= _MOST_RUNNERS or self._cells + cells > _MOST_CELLS):
-            self._ready.pop(next(iter(self._ready))).runner.close()
+            self._ready.pop(next(iter(self._ready))).runner.context.close()
 
     @property
     def _cells(self) -> int:
@@ -225,7 +209,7 @@ class LlamaSystem(BlackBoxMixin):
 
     def logits(self) -> NDArray[np.float32]:
         """See `System`."""
-        return self._current.runner.logits()
+        return self._current.runner.context.logits()
 
     def notes(self) -> tuple[str, ...]:
         """How it was tuned; what it was built for and holds."""
@@ -248,5 +232,5 @@ class LlamaSystem(BlackBoxMixin):
     def close(self) -> None:
         """See `System`."""
         while self._ready:
-            self._ready.popitem()[1].runner.close()
+            self._ready.popitem()[1].runner.context.close()
         self._loaded.close()

@@ -15,7 +15,7 @@ from ktbench.engine.gguf.families import (
     FAMILIES,
     LatentHeads,
     RotaryRows,
-    Row,
+    VectorRow,
     expert_tensors,
     family_in,
     family_of,
@@ -161,8 +161,8 @@ def test_latent_heads_come_apart_and_together(heads: int, keys: int, values: int
 
 def test_a_single_row_is_a_vector_in_the_file() -> None:
     row = torch.arange(5)[None]
-    assert tuple(Row().split(row, {})[0].shape) == (5,)
-    assert torch.equal(Row().join(Row().split(row, {}), {}), row)
+    assert tuple(VectorRow().split(row, {})[0].shape) == (5,)
+    assert torch.equal(VectorRow().join(VectorRow().split(row, {}), {}), row)
 
 
 @given(st.floats(1e-9, 1e9), st.integers(1, 6))

@@ -169,17 +169,10 @@ def test_it_is_no_step_and_shows_no_logits(tmp_path: Path) -> None:
     assert isinstance(system, SelfTimed)
 
 
-@pytest.mark.parametrize(
-    ("workload", "says"),
-    [
-        (WorkloadSpec(phase="decode", prompt=4, steps=1, batch=2), "workload.batch=2: llama-bench runs at most 1"),
-        (WorkloadSpec(phase="prefill", prompt=4, steps=1, chunk=2), "chunk"),
-        (WorkloadSpec(phase="prefill", prompt=4, steps=1, routing="balanced"), "routing"),
-    ],
-)
-def test_what_it_cannot_run_is_said(tmp_path: Path, workload: WorkloadSpec, says: str) -> None:
-    with pytest.raises(Unsupported, match=says):
-        bench(tmp_path).configure(spec(workload))
+def test_what_it_cannot_run_is_named(tmp_path: Path) -> None:
+    for batch, chunk, why in ((2, None, "workload.batch=2: llama-bench runs at most 1"), (1, 2, "chunk")):
+        with pytest.raises(Unsupported, match=why):
+            bench(tmp_path).configure(spec(WorkloadSpec(phase="prefill", prompt=4, steps=1, batch=batch, chunk=chunk)))
 
 
 def test_a_file_that_is_not_there_is_refused() -> None:
