@@ -15,6 +15,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_all(tmp_path_factory.mktemp("data"))
 
 
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+needs_shared_data = pytest.mark.skipif(not SHARED.is_dir(), reason="no shared data folder next to this checkout")
+
+
 class ByteTokenizer:
     """A token for each byte; texts begin with `bos_token_id` where there is one."""
 

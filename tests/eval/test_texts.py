@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 
 from ktbench.eval.tasks.harness import hub_rows
 from ktbench.eval.texts import TextDocument, cut_windows, drawn, nano_answers, wikitext2
-from tests.eval.conftest import ByteTokenizer
+from tests.eval.conftest import SHARED, ByteTokenizer, needs_shared_data
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
-REAL = pytest.mark.skipif(not (SHARED / "wikitext2").is_dir(), reason="no shared data folder next to this checkout")
 LINES = (
     "",
     "= First =",
@@ -91,7 +89,7 @@ def test_the_hub_is_read_where_no_folder_is_named(monkeypatch: pytest.MonkeyPatc
     hub_rows.cache_clear()
 
 
-@REAL
+@needs_shared_data
 @pytest.mark.parametrize("folder", [SHARED, SHARED / "wikitext2"])
 def test_the_real_test_set(folder: Path) -> None:
     """The data set has 60 articles and 245,569 tokens, a mark at the end of each line being one."""

@@ -86,14 +86,7 @@ class Job(TypedDict):
     token: str
 
 
-def in_bytes(count: int) -> str:
-    """A number of bytes in words."""
-    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if count >= unit:
-            return f"{count / unit:g} {name}"
-    return f"{count} bytes"
-
-
+_MIB = 2**20
 _POLL_S = 0.02
 _ROOT = str(Path(__file__).parents[3])
 _START = f"import sys; sys.path.insert(0, {_ROOT!r}); from ktbench.eval.sandbox.jail import main; main({_ROOT!r})"
@@ -309,9 +302,9 @@ def _why(left: ChildResult, lines: Sequence[Line], token: str, limits: Limits) -
     if left.stopped:
         return left.stopped
     if max(len(left.stdout), len(left.report)) >= limits.output_bytes:
-        return f"printed or returned more than {in_bytes(limits.output_bytes)}"
+        return f"printed or returned more than {limits.output_bytes / _MIB:g} MiB"
     if why := last.get("why"):
-        return f"used more than {in_bytes(limits.memory_bytes)}" if why == "memory" else str(why)
+        return f"used more than {limits.memory_bytes / _MIB:g} MiB" if why == "memory" else str(why)
     if left.status < 0:
         return _of_signal(-left.status, limits)
     return "" if last.get("end") == token else "ended before it was through"

@@ -87,10 +87,20 @@ def csv_rows(path: Path, fields: Sequence[str], check: Check = lambda row: None)
     Raises ValueError as `file:line: what`, with the line on which the row begins, and for a file without rows.
     """
     rows = Rows()
-    for number, row in _records(path, fields):
-        with at(path, number):
-            check(row)
-            rows.append(row)
+    with path.open(newline="", encoding="utf-8") as file:
+        reader = csv.reader(file, strict=True)
+        filled = filter(None, reader)  # without blank lines
+        with at(path, 1):
+            if next(filled, None) != list(fields):
+                raise ValueError(f"the first line must be {','.join(fields)}")
+        while True:
+            with at(path, reader.line_num + 1):
+                if (cells := next(filled, None)) is None:
+                    break
+                if len(cells) != len(fields):
+                    raise ValueError(f"expected {len(fields)} fields, got {len(cells)}")
+                rows.append(dict(zip(fields, cells, strict=True)))
+                check(rows[-1])
     return some(rows, path)
 
 
@@ -113,11 +123,13 @@ def some(rows: Rows, path: Path) -> Rows:
 
 @contextmanager
 def at(path: Path, line: int) -> Iterator[None]:
-    """Puts file and line before the message of a ValueError."""
+    """Errors of the reader, and ValueErrors, as a ValueError that begins with file and line."""
     try:
         yield
     except UnicodeDecodeError:
         raise ValueError(f"{path}:{line}: is not UTF-8 text") from None
+    except csv.Error as error:
+        raise ValueError(f"{path}:{line}: is no CSV: {error}") from None
     except ValueError as error:
         raise ValueError(f"{path}:{line}: {error}") from None
 
@@ -147,33 +159,3 @@ def require_object(value: object) -> Row:
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, got {type(value).__name__}")
     return value
-
-
-def _records(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, Row]]:
-    """The rows of a CSV file and the lines on which they begin."""
-    with path.open(newline="", encoding="utf-8") as file:
-        reader = csv.reader(file, strict=True)
-        with at(path, 1):
-            if _next(reader) != list(fields):
-                raise ValueError(f"the first line must be {','.join(fields)}")
-        while True:
-            begin = reader.line_num + 1
-            with at(path, begin):
-                if (cells := _next(reader)) is None:
-                    return
-                row = dict(zip(fields, _as_many(cells, fields), strict=True))
-            yield begin, row
-
-
-def _next(reader: Iterator[list[str]]) -> list[str] | None:
-    """The next row that is not blank, None at the end."""
-    try:
-        return next(filter(None, reader), None)
-    except csv.Error as error:
-        raise ValueError(f"is no CSV: {error}") from None
-
-
-def _as_many(cells: Sequence[str], fields: Sequence[str]) -> Sequence[str]:
-    if len(cells) != len(fields):
-        raise ValueError(f"expected {len(fields)} fields, got {len(cells)}")
-    return cells

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from ktbench.eval.livebench.graders import grade_answer
 from ktbench.eval.livebench.question import LiveQuestion
+from tests.eval.conftest import SHARED
 
-LIVEBENCH = Path(__file__).parents[4] / "shared" / "data" / "livebench"
-REAL = pytest.mark.skipif(not LIVEBENCH.is_dir(), reason="no shared data folder next to this checkout")
+LIVEBENCH = SHARED / "livebench"
 
 
 def live_question(

@@ -15,7 +15,8 @@ from ktbench.eval.livebench.loading import read_questions
 from ktbench.eval.livebench.question import LiveQuestion, ProgramTest
 from ktbench.eval.sandbox.running import SandboxUnavailable
 from ktbench.eval.tasks.harness import Grade
-from tests.eval.livebench.questions import LIVEBENCH, REAL, live_question
+from tests.eval.conftest import needs_shared_data
+from tests.eval.livebench.questions import LIVEBENCH, live_question
 
 RELEASES = ("2024-07-26", "2024-08-31", "2024-11-25")
 
@@ -50,7 +51,7 @@ def questions(task: str) -> tuple[LiveQuestion, ...]:
     return tuple(found.values())
 
 
-@REAL
+@needs_shared_data
 @pytest.mark.parametrize("task", IDEAL)
 def test_the_truth_in_the_requested_form_is_worth_1_and_nothing_0(task: str) -> None:
     for question in questions(task):
@@ -65,7 +66,7 @@ def alike(a: LiveQuestion, b: LiveQuestion) -> bool:
     return (a.subtask, a.released) == (b.subtask, b.released)
 
 
-@REAL
+@needs_shared_data
 @pytest.mark.parametrize("task", IDEAL)
 def test_the_truth_of_another_question_is_worth_less(task: str) -> None:
     for question in questions(task):
@@ -74,7 +75,7 @@ def test_the_truth_of_another_question_is_worth_less(task: str) -> None:
         assert grade_answer(question, answer).value != 1, (question.truth, other.truth)
 
 
-@REAL
+@needs_shared_data
 def test_every_question_that_is_held_can_be_graded_or_has_a_reason() -> None:
     for release in RELEASES:
         for question in read_questions(LIVEBENCH, release):

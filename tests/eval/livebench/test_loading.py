@@ -14,7 +14,8 @@ import pytest
 
 from ktbench.eval.livebench.graders import why_ungradable
 from ktbench.eval.livebench.loading import RELEASE, absent, read_questions
-from tests.eval.livebench.questions import LIVEBENCH, REAL
+from tests.eval.conftest import needs_shared_data
+from tests.eval.livebench.questions import LIVEBENCH
 
 ROW: dict[str, Any] = {
     "question_id": "a",
@@ -195,7 +196,7 @@ def test_what_an_index_lists_and_no_row_has_is_counted(tmp_path: Path) -> None:
         absent(tmp_path, "2024-08-31", "math", "olympiad")
 
 
-@REAL
+@needs_shared_data
 def test_the_release_of_2024_08_31_has_its_1000_questions() -> None:
     held = read_questions(LIVEBENCH, "2024-08-31")
     places = Counter((question.category, question.task) for question in held)
@@ -210,7 +211,7 @@ def test_the_release_of_2024_08_31_has_its_1000_questions() -> None:
     assert sum(question.is_partly_tested for question in held) == 58
 
 
-@REAL
+@needs_shared_data
 def test_the_release_of_2024_11_25_has_the_new_puzzles_and_instructions() -> None:
     old, new = (Counter(q.task for q in read_questions(LIVEBENCH, release)) for release in ("2024-08-31", "2024-11-25"))
     assert old == new

@@ -12,7 +12,8 @@ from ktbench.eval.livebench.programs import grade_program, program_of, same_outp
 from ktbench.eval.livebench.question import LiveQuestion, ProgramTest
 from ktbench.eval.sandbox.running import Limits
 from ktbench.eval.tasks.harness import Grade
-from tests.eval.livebench.questions import LIVEBENCH, REAL
+from tests.eval.conftest import needs_shared_data
+from tests.eval.livebench.questions import LIVEBENCH
 
 
 def question(*tests: tuple[str, str], function: str = "", partial: str = "") -> LiveQuestion:
@@ -139,7 +140,7 @@ FREQUENCY = """                middle = (left + right) // 2
         return len(nums) - left"""
 
 
-@REAL
+@needs_shared_data
 @pytest.mark.parametrize(
     ("start", "code", "spoilt"),
     [("03741bca", BAT, ">"), ("01c73e7f", STRONG, "<="), ("a902525e", FREQUENCY, "+= 1")],

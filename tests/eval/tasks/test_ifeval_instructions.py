@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from ktbench.eval.tasks.ifeval import argument_names, check_arguments, follow
-
-SHARED = Path(__file__).parents[4] / "shared" / "data" / "livebench" / "questions"
+from tests.eval.conftest import SHARED, needs_shared_data
 
 AT_LEAST, LESS_THAN = "at least", "less than"
 TWO_BULLETS = {"num_bullets": 2}
@@ -260,10 +258,13 @@ def test_malformed_arguments_are_refused(ids: list[str], kwargs: list[dict[str, 
         follow(ids, kwargs, "")
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason=f"no LiveBench files in {SHARED}")
+@needs_shared_data
 @pytest.mark.parametrize("task", ["paraphrase", "simplify", "story_generation", "summarize"])
-def test_livebench_asks_nothing_that_is_unknown(task: str) -> None:
-    rows = [json.loads(line) for line in (SHARED / f"instruction_following__{task}.jsonl").read_bytes().splitlines()]
+def test_instructions_of_livebench_are_known(task: str) -> None:
+    rows = [
+        json.loads(line)
+        for line in (SHARED / f"livebench/questions/instruction_following__{task}.jsonl").read_bytes().splitlines()
+    ]
     assert rows
     for row in rows:
         check_arguments(row["instruction_id_list"], row["kwargs"])

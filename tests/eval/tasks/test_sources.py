@@ -11,6 +11,7 @@ import pytest
 from ktbench.eval.tasks import harness
 from ktbench.eval.tasks.sources import SOURCES, needs_decode
 from ktbench.spec.suite import TaskSpec
+from tests.eval.conftest import SHARED
 from tests.eval.tasks.evaluation import evaluated, loaded, replying, values
 from tests.eval.tasks.local import OWN, write_lines
 from tests.eval.tasks.scripted import ScriptedLM
@@ -109,12 +110,6 @@ def test_strategyqa_leaves_out_what_it_shows_and_grades_the_last_yes_or_no(data:
     assert lm.prompts[0].endswith("at some commencements. So the answer is yes.\n\nQuestion: Is 0 even?\nAnswer:")
 
 
-def test_ifeval_wants_every_instruction_followed(data: Path) -> None:
-    lm = ScriptedLM(lambda prompt, generation: "well, no" if "2." in prompt else "nothing")
-    answers = evaluated("ifeval", data, lm)
-    assert {one.question: one.value for one in answers} == {"1000": 1.0, "1001": 1.0, "1002": 0.0, "1003": 1.0}
-
-
 def test_livebench_asks_its_release_and_leaves_what_cannot_be_graded(data: Path) -> None:
     lm = replying("<solution>yes, no, yes</solution>")
     answers = evaluated("livebench/reasoning/web_of_lies_v2", data, lm, release="2024-11-25")
@@ -179,7 +174,7 @@ def test_our_worked_examples_of_mbpp_are_those_of_lm_eval() -> None:
     )
     shots = ast.literal_eval(found.value)  # type: ignore[arg-type]
     assert [shot["task_id"] for shot in shots] == [2, 3, 4]
-    held = Path(__file__).parents[4] / "shared" / "data" / "mbpp" / "mbpp.jsonl"
+    held = SHARED / "mbpp" / "mbpp.jsonl"
     if held.is_file():
         rows = {row["task_id"]: row for row in map(json.loads, held.read_text().splitlines())}
         for shot in shots:
