@@ -37,7 +37,7 @@ def wants_last_only(calls: tuple[TokenLayout, ...], batch: int) -> bool:
     marked = [
         (int(s), int(p)) for c in calls for s, p, w in zip(c.sequences, c.positions, c.wanted, strict=True) if w
     ]
-    return requested == [(sequence, last) for sequence in range(batch)]
+    return marked == [(sequence, last) for sequence in range(batch)]
 
 
 @given(**SIZES, chunk=CHUNKS)
