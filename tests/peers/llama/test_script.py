@@ -34,9 +34,7 @@ def cells_of(ids: np.ndarray, first: int = 0) -> dict[tuple[int, int], int]:
 def wants_last_only(calls: tuple[TokenLayout, ...], batch: int) -> bool:
     """Whether logits are requested at the last position of each sequence, in their order, and nowhere else."""
     last = max(int(call.positions.max()) for call in calls)
-    marked = [
-        (int(s), int(p)) for c in calls for s, p, w in zip(c.sequences, c.positions, c.wanted, strict=True) if w
-    ]
+    marked = [(int(s), int(p)) for c in calls for s, p, w in zip(c.sequences, c.positions, c.wanted, strict=True) if w]
     return marked == [(sequence, last) for sequence in range(batch)]
 
 
