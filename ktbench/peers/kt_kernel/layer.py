@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from time import sleep
 
-import torch
-
-from ktbench.engine.forms import Glu
 from ktbench.engine.layer import CacheColdReplicas, LayerSystem, Trial
 from ktbench.engine.load_layer import LayerWeights
 from ktbench.engine.protocol import HostRole, Unsupported
@@ -23,6 +20,7 @@ from ktbench.peers.kt_kernel.library import (
     settings_for,
 )
 from ktbench.peers.tuning import StepsBench, Tuned, Tuner
+from ktbench.peers.weights import other_form, output_lost
 from ktbench.spec.peers import BY_NAME
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from ktbench.spec.support import unsupported
@@ -30,7 +28,6 @@ from ktbench.spec.weights import Precision
 
 # By then the workers of other settings sleep; until then they would disturb the next ones.
 _ASLEEP_S = BY_NAME["kt-kernel"].spin_s + 0.01
-_SAMPLE_TOKENS = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,13 +66,9 @@ class KtLoader:
         )
 
     def lost(self) -> float:
-        """Relative Frobenius error of an expert's output for what it is stored as, in float32 arithmetic."""
+        """See `output_lost`."""
         expert = self.weights.passing(0)(0)
-        hidden = torch.randn(
-            _SAMPLE_TOKENS, self.weights.model.shape.hidden, generator=torch.Generator().manual_seed(0)
-        )
-        whole = expert(hidden)
-        return float((as_stored(expert, self.kind, 1)(hidden) - whole).norm() / whole.norm())
+        return output_lost(expert, as_stored(expert, self.kind, 1))
 
 
 class KtLayer:
@@ -135,7 +128,7 @@ def open_peer(specs: Sequence[RunSpec], host: HostRole) -> LayerSystem:
     ValueError for more threads than cores.
     """
     weights = LayerWeights.of(specs[0].model)
-    if why := unsupported(specs[0]) or _other_form(weights):
+    if why := unsupported(specs[0]) or other_form(weights, "kt-kernel"):
         raise Unsupported(why)
     loader = KtLoader(
         library=KtLibrary.load(),
@@ -149,10 +142,3 @@ def open_peer(specs: Sequence[RunSpec], host: HostRole) -> LayerSystem:
         loader, {cores: loader.settings(cores) for cores in {host.threads_of(spec.engine) for spec in specs}}
     )
     return LayerSystem(weights.model, weights.number, layer)
-
-
-def _other_form(weights: LayerWeights) -> str:
-    form = weights.form
-    if form.biases or form.glu != Glu():
-        return "kt-kernel runs experts without biases, activated by silu(gate) · up, and this family's are others"
-    return ""

@@ -22,6 +22,7 @@ from ktbench.engine.layer import Call
 from ktbench.engine.protocol import Unsupported
 from ktbench.engine.roles import reach
 from ktbench.engine.routing import Routing
+from ktbench.peers.weights import Rounding
 from ktbench.spec.peers import BY_NAME, KT_MOST_BYTES
 from ktbench.spec.shape import MoEShape
 
@@ -96,27 +97,18 @@ def as_stored(expert: ExpertMatrices, kind: str, pools: int) -> ExpertMatrices:
     return replace(expert, gate=stored(expert.gate.float()), up=stored(expert.up.float()), down=down)
 
 
-def _int8(matrix: Tensor) -> Tensor:
-    scale = _largest(matrix) / 127
-    return torch.round(matrix * _inverse(scale)).clamp(-128, 127) * scale
-
-
 def _int4(matrix: Tensor) -> Tensor:
     """An int8 of up to 112 in magnitude, rounded to a multiple of 16, ties away from 0: -7 to 7 of them."""
-    scale = _largest(matrix) / 112
-    fine = torch.round(matrix * _inverse(scale))
-    return torch.sign(fine) * torch.floor((fine.abs() + 8) / 16) * 16 * scale
+    fine, scales = Rounding(most=112).numbers(matrix)
+    coarse = torch.sign(fine) * torch.floor((fine.float().abs() + 8) / 16) * 16
+    return coarse * scales
 
 
-def _largest(matrix: Tensor) -> Tensor:
-    return matrix.abs().amax(dim=1, keepdim=True)
-
-
-def _inverse(scale: Tensor) -> Tensor:
-    return torch.where(scale > 0, 1 / scale, 0.0)
-
-
-_STORED: Mapping[str, Callable[[Tensor], Tensor]] = {"bf16": lambda matrix: matrix, "int8": _int8, "int4": _int4}
+_STORED: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "bf16": lambda matrix: matrix,
+    "int8": Rounding(most=127),
+    "int4": _int4,
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,53 @@
+"""Weights of a layer as peers take them: which experts they run, and how these are rounded where a peer quantises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ktbench.engine.forms import ExpertMatrices, Glu
+from ktbench.engine.load_layer import LayerWeights
+
+_SAMPLE_TOKENS = 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rounding:
+    """Whole numbers of at most `most` in magnitude, one more below 0; `group` columns share a scale, 0 for the row."""
+
+    most: int
+    group: int = 0
+    scale_type: torch.dtype = torch.float32
+
+    def numbers(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
+        """Numbers [N, K] int8 and scales [N, G] float32 of `matrix` [N, K]: the nearest, ties to even."""
+        groups = self._groups(matrix.float())
+        scales = (groups.abs().amax(dim=-1, keepdim=True) / self.most).to(self.scale_type).float()
+        inverse = torch.where(scales > 0, 1 / scales, 0.0)
+        numbers = torch.round(groups * inverse).clamp(-self.most - 1, self.most)
+        return numbers.flatten(1).to(torch.int8), scales.squeeze(-1)
+
+    def __call__(self, matrix: Tensor) -> Tensor:
+        """`matrix` [N, K] as it counts once rounded, float32."""
+        numbers, scales = self.numbers(matrix)
+        return (self._groups(numbers.float()) * scales[..., None]).flatten(1)
+
+    def _groups(self, matrix: Tensor) -> Tensor:
+        return matrix.unflatten(-1, (-1, self.group or matrix.shape[-1]))
+
+
+def other_form(weights: LayerWeights, name: str) -> str:
+    """Why a peer that runs plain experts alone cannot run these; empty where it can."""
+    form = weights.form
+    if form.biases or form.glu != Glu():
+        return f"{name} runs experts without biases, activated by silu(gate) · up, and this family's are others"
+    return ""
+
+
+def output_lost(expert: ExpertMatrices, stored: ExpertMatrices) -> float:
+    """Relative Frobenius error of an expert's output for what it is stored as, in float32 arithmetic."""
+    hidden = torch.randn(_SAMPLE_TOKENS, expert.gate.shape[1], generator=torch.Generator().manual_seed(0))
+    whole = expert(hidden)
+    return float((stored(hidden) - whole).norm() / whole.norm())
