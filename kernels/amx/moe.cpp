@@ -295,7 +295,7 @@ void down_amx(const Down& job, Counters& counters) {
 
 template <class P>
 constexpr Kernels kernels_on{P::activation, tiles_enter, tiles_leave, gate_up_amx<P>, down_amx<P>, prepare_row,
-                             round_all};
+                             round_all, {1, 5}};
 
 // A tile spans two blocks, whose scales differ: no kernels for formats with block scales.
 struct Amx {
@@ -310,6 +310,6 @@ struct Amx {
 
 }  // namespace
 
-const KernelSet KTBENCH_AMX_KERNELS = kernel_set<Amx>();
+constinit KernelSet KTBENCH_AMX_KERNELS = kernel_set<Amx>();
 
 }  // namespace ktbench

@@ -102,16 +102,30 @@ struct Panel {
   int count;  // lines of each strip
 };
 
-// Weights to bring into L2 meanwhile: so many lines with every turn of `turn_lines` lines of the panel.
-struct Prefetch {
-  const std::byte* from;
-  int lines;
+// Lines of a panel after which its loops begin anew, and those with which some of the weights that follow are prefetched.
+constexpr int turn_lines = 16, fetch_lines = 2;
+
+// Weights to bring into L2 meanwhile, nearly as evenly as the lines of the panel pass: a burst waits for the core's line
+// fill buffers, and the hardware prefetcher cannot run ahead of it. A thread of Granite Rapids, int8, 16, 24, 32 and 64
+// rows: 0.38, 0.49, 0.60 and 0.67 TOPS, with one burst a turn 0.34, 0.43, 0.51 and 0.64.
+class Prefetch {
+ public:
+  Prefetch(const std::byte* from, int lines_per_turn) : next_(from), per_turn_(lines_per_turn) {}
+
+  // Part `n` of those of a turn.
+  void fetch(int n) {
+    constexpr int parts = turn_lines / fetch_lines;
+    for (int i = (per_turn_ + n) / parts; i > 0; --i, next_ += line_bytes) __builtin_prefetch(next_, 0, 2);
+  }
+
+ private:
+  const std::byte* next_;
+  unsigned per_turn_;
 };
-constexpr int turn_lines = 16;
 
 // Adds the products of `rows` rows from `x` on to c, or begins with them. c holds sums as P keeps them.
 template <class P, int rows, int strips, int c_stride>
-void block(const Panel& w, const std::byte* x, std::size_t stride, const Prefetch& ahead, bool begins, float* c) {
+void block(const Panel& w, const std::byte* x, std::size_t stride, Prefetch& ahead, bool begins, float* c) {
   typename P::Sum sums[rows * strips * P::parts];
   constexpr int per_row = strips * P::parts;
   if (begins) {
@@ -121,18 +135,19 @@ void block(const Panel& w, const std::byte* x, std::size_t stride, const Prefetc
     for (int i = 0; i < rows * per_row; ++i) sums[i] = P::get(c + i / per_row * c_stride + i % per_row * part_rows<P>);
   }
   const std::byte* line = w.lines;
-  const std::byte* next = ahead.from;
+  Prefetch following = ahead;
   RowPointers<rows> row(x, stride);
   for (int i = 0; i < w.count; i += turn_lines) {
-    for (int n = 0; n < ahead.lines; ++n, next += line_bytes) __builtin_prefetch(next, 0, 2);
 #pragma GCC unroll 6
     for (int r = 0; r < rows; ++r) __builtin_prefetch(row[r] + rows * stride, 0, 3);  // of the block that follows
-#pragma GCC unroll 4
+#pragma GCC unroll 16
     for (int n = 0; n < turn_lines; ++n, line += line_bytes, row.advance(P::step)) {
+      if (n % fetch_lines == 0) following.fetch(n / fetch_lines);
       add_products<P, 0, rows, strips>(sums, line, w.strip_bytes, row);
       if constexpr (P::halves == 2) add_products<P, 1, rows, strips>(sums, line, w.strip_bytes, row);
     }
   }
+  ahead = following;
 #pragma GCC unroll 32
   for (int i = 0; i < rows * per_row; ++i) P::put(sums[i], c + i / per_row * c_stride + i % per_row * part_rows<P>);
 }
