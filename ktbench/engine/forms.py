@@ -108,7 +108,7 @@ class ExpertsForm:
     """The experts of one layer as a family holds them.
 
     `gate_up_proj` is [E, 2I, H] and `down_proj` [E, H, I], with the last two the other way round where `transposed`.
-    Gate and up are its halves, or take turns where `interleaved`.
+    Gate and up are its halves, or alternate row by row where `interleaved`.
     """
 
     experts: int
@@ -166,7 +166,7 @@ def read_form(module: nn.Module) -> ExpertsForm:
     )
     held = tuple(module.get_parameter("gate_up_proj").shape)
     if held != form.gate_up_shape:
-        raise ValueError(f"{type(module).__name__}: gate_up_proj is {held}, down_proj asks for {form.gate_up_shape}")
+        raise ValueError(f"{type(module).__name__}: gate_up_proj is {held}, down_proj needs {form.gate_up_shape}")
     return form
 
 

@@ -113,7 +113,7 @@ class HeldLayer(Protocol):
     """One MoE layer in memory and what runs it: our engine or a peer."""
 
     def choose(self, spec: RunSpec, trial: Trial, /) -> CacheColdReplicas:
-        """The copies that run from now on, set up as `spec` asks.
+        """The copies that run from now on, set up as `spec` requests.
 
         Raises Unsupported, and ValueError for what was not kept at load or a thread count that is not available.
         """

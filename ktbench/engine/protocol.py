@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
+from ktbench.spec.engine import EngineSpec
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from ktbench.spec.support import unsupported
@@ -41,6 +42,14 @@ class HostRole:
     def usable_cpus(self) -> tuple[int, ...]:
         """`cpus`; where there are none, as many as `cores` of those that this thread may run on."""
         return self.cpus or tuple(sorted(os.sched_getaffinity(0)) * self.cores)[: self.cores]
+
+    def threads_of(self, engine: EngineSpec) -> int:
+        """The most threads that a cell may use. Raises ValueError for more than there are cores."""
+        if engine.threads is not None and engine.threads > self.cores:
+            raise ValueError(
+                f"engine.threads={engine.threads}: allowed are 1 to {self.cores}, the cores of this process"
+            )
+        return engine.threads or self.cores
 
 
 class Unsupported(Exception):

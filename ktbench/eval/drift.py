@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -75,7 +75,7 @@ def write_reference(path: Path, subject: ReferenceHeader) -> Iterator[Callable[[
         with part.open("wb") as file:
             file.write(_header(subject))
             yield lambda log_p: _append(file, log_p, subject)
-            if (missing := _header_bytes(subject) + subject.data_bytes - file.tell()) != 0:
+            if (missing := len(_header(subject)) + subject.data_bytes - file.tell()) != 0:
                 raise ValueError(f"{path}: {missing} bytes of predictions are missing")
             file.flush()
             os.fsync(file.fileno())
@@ -93,7 +93,7 @@ def read_reference(path: Path, subject: ReferenceHeader, positions: Sequence[int
         raise ValueError(f"{path}: no predictions of the unmodified model, which has to be evaluated first")
     _require_same(path, subject)
     with path.open("rb") as file:
-        file.seek(_header_bytes(subject))
+        file.seek(len(_header(subject)))
         for window, count in enumerate(positions):
             log_p = np.fromfile(file, dtype="<f4", count=count * subject.vocab).reshape(count, subject.vocab)
             if not _are_probabilities(log_p):
@@ -114,10 +114,6 @@ def _header(subject: ReferenceHeader) -> bytes:
     return line.ljust(-(-(len(line) + 1) // _ALIGNED) * _ALIGNED - 1) + b"\n"
 
 
-def _header_bytes(subject: ReferenceHeader) -> int:
-    return len(_header(subject))
-
-
 def _append(file: IO[bytes], log_p: LogProbabilities, subject: ReferenceHeader) -> None:
     if log_p.shape[1] != subject.vocab:
         raise ValueError(f"predictions are of {log_p.shape[1]} tokens, the model's vocabulary has {subject.vocab}")
@@ -126,25 +122,19 @@ def _append(file: IO[bytes], log_p: LogProbabilities, subject: ReferenceHeader) 
 
 def _require_same(path: Path, subject: ReferenceHeader) -> None:
     with path.open("rb") as file:
-        found = _read_header(file.readline(_LONGEST_HEADER))
-    if found is None:
-        raise ValueError(f"{path}: is no file of predictions; evaluate the baseline again")
+        line = file.readline(_LONGEST_HEADER)
+    try:
+        found = from_plain(json.loads(line), ReferenceHeader)
+    except ValueError:
+        raise ValueError(f"{path}: is no file of predictions; evaluate the baseline again") from None
     if differs := next((name for name in to_plain(subject) if getattr(found, name) != getattr(subject, name)), None):
         raise ValueError(
             f"{path}: predictions of {differs}={getattr(found, differs)}, this is {getattr(subject, differs)}; "
             "evaluate the baseline again"
         )
-    expected = _header_bytes(subject) + subject.data_bytes
+    expected = len(_header(subject)) + subject.data_bytes
     if (size := path.stat().st_size) != expected:
         raise ValueError(f"{path}: is damaged, {size} bytes of {expected}; evaluate the baseline again")
-
-
-def _read_header(line: bytes) -> ReferenceHeader | None:
-    try:
-        content: Any = json.loads(line)
-        return from_plain(content, ReferenceHeader)
-    except ValueError:
-        return None
 
 
 Phase = Literal["decode", "prefill"]
@@ -195,7 +185,7 @@ class DriftPlan:
 
 
 def measure_drift(
-    answering: Generator,
+    generator: Generator,
     tokenizer: PreTrainedTokenizerBase,
     documents: Sequence[TextDocument],
     *,
@@ -213,10 +203,10 @@ def measure_drift(
     """
     cut = cut_windows(documents, tokenizer, plan.prompt, plan.given)
     windows = Windows(rows=drawn(cut.rows, plan.limit, plan.seed), short=cut.short)
-    _require_room(windows.rows, answering.max_positions)
+    _require_room(windows.rows, generator.max_positions)
     subject = plan.subject(windows)
     yield from (_too_short(name, plan) for name in windows.short)
-    predictions = zip(windows.rows, _predicted(answering, windows.rows, plan), strict=True)
+    predictions = zip(windows.rows, _predicted(generator, windows.rows, plan), strict=True)
     if is_reference:
         with write_reference(reference, subject) as keep:
             for window, log_q in predictions:
@@ -245,7 +235,7 @@ def _divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
     return torch.where(d.abs() < 1, p * (d + torch.expm1(-d)), far).sum(dim=1).clamp(min=0.0)
 
 
-def _predicted(answering: Generator, rows: Sequence[Window], plan: DriftPlan) -> Iterator[Tensor]:
+def _predicted(generator: Generator, rows: Sequence[Window], plan: DriftPlan) -> Iterator[Tensor]:
     """Log-probabilities [positions, vocab] float32 of one window after the other.
 
     The batch depends on plan and text alone: a window must be in the same batch in all cells.
@@ -254,22 +244,22 @@ def _predicted(answering: Generator, rows: Sequence[Window], plan: DriftPlan) ->
     window_bytes = (1 + max(len(row.given) for row in rows)) * plan.vocab * 4
     batch = max(1, min(plan.batch, _BATCH_BYTES // window_bytes))
     for start in range(0, len(rows), batch):
-        for logits in forward(answering, rows[start : start + batch]):
+        for logits in forward(generator, rows[start : start + batch]):
             yield logits.float().log_softmax(dim=-1)
 
 
-def _decoded(answering: Generator, rows: Sequence[Window]) -> Iterator[Tensor]:
+def _decoded(generator: Generator, rows: Sequence[Window]) -> Iterator[Tensor]:
     """The prompt's last token goes into the first decode step, so that none of the predictions is the prefill's."""
     longest = max(len(row.given) for row in rows)
     given = [(row.prompt[-1], *row.given, *row.given[-1:] * (longest - len(row.given))) for row in rows]
-    logits = answering.forced([row.prompt[:-1] for row in rows], given)
+    logits = generator.forced([row.prompt[:-1] for row in rows], given)
     for row, own in zip(rows, logits, strict=True):
         yield own[1 : 1 + len(row.given)]
 
 
-def _prefilled(answering: Generator, rows: Sequence[Window]) -> Iterator[Tensor]:
+def _prefilled(generator: Generator, rows: Sequence[Window]) -> Iterator[Tensor]:
     tokens = [(*row.prompt, *row.given[:-1]) for row in rows]
-    return answering.passed(tokens, [len(row.given) for row in rows])
+    return generator.passed(tokens, [len(row.given) for row in rows])
 
 
 def _answers(window: Window, log_p: Tensor, log_q: Tensor) -> Iterator[GradedAnswer]:

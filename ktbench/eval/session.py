@@ -65,12 +65,12 @@ class EvalSession:
         tokenizer = AutoTokenizer.from_pretrained(
             checkpoint_folder(path), local_files_only=True, trust_remote_code=False
         )
-        answering = open_generator([cell.spec for cell in cells], host)
-        return cls(EngineLM(answering, tokenizer, batch=suite.batch, progress=progress), suite, answers, ids)
+        generator = open_generator([cell.spec for cell in cells], host)
+        return cls(EngineLM(generator, tokenizer, batch=suite.batch, progress=progress), suite, answers, ids)
 
     def close(self) -> None:
         """Release the weights."""
-        self._lm.answering.close()
+        self._lm.generator.close()
 
     def evaluate(self, cell: Cell, name: str, reference: Reference) -> tuple[TaskResult, tuple[SampleResult, ...]]:
         """How a task of the suite ended for a cell, and its answers.
@@ -86,7 +86,7 @@ class EvalSession:
             self._lm.use(cell.spec, self._cache(cell.spec))
         except Unsupported as error:
             return replace(blank, why=str(error)), ()
-        before, began_s = dict(self._lm.answering.counters()), perf_counter()
+        before, began_s = dict(self._lm.generator.counters()), perf_counter()
         try:
             answers, setting = self._answered(cell.spec, task, reference)
         except ValueError as error:
@@ -96,7 +96,7 @@ class EvalSession:
             took_s=perf_counter() - began_s,
             questions=len({answer.question for answer in answers}),
             evidence=self._evidence(cell.spec, task, before),
-            setting="; ".join(filter(None, [setting, *self._lm.answering.notes()])),
+            setting="; ".join(filter(None, [setting, *self._lm.generator.notes()])),
             **asdict(self._lm.tally),
         )
         if why := dishonest(ended.evidence):
@@ -148,12 +148,12 @@ class EvalSession:
             batch=suite.batch,
         )
         path, is_this, texts = reference.path, reference.is_this, corpus.documents
-        answers = measure_drift(lm.answering, lm.tokenizer, texts, plan=plan, reference=path, is_reference=is_this)
+        answers = measure_drift(lm.generator, lm.tokenizer, texts, plan=plan, reference=path, is_reference=is_this)
         return tuple(answers), f"{corpus.title}; {plan.setting}"
 
     def _evidence(self, spec: RunSpec, task: TaskSpec, before: Mapping[str, int]) -> tuple[Evidence, ...]:
         """What counters saw; nothing where nothing had to be run, or known answers left none with a decode step."""
-        tally, now = self._lm.tally, self._lm.answering.counters()
+        tally, now = self._lm.tally, self._lm.generator.counters()
         run = tally.requests - tally.cached
         if not task.is_drift and (run == 0 or (tally.cached and tally.new_tokens <= run)):
             return ()

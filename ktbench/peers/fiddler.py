@@ -6,41 +6,36 @@ from collections.abc import Sequence
 
 import torch
 
-from ktbench.engine.components import EngineComponents
 from ktbench.engine.cuda.fiddler import Copier, Costs, measure_costs
-from ktbench.engine.cuda.stream import CudaHostMemory, Pins
+from ktbench.engine.cuda.stream import Pins, cuda_runtime
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.load import load_engine
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.roles import use_threads
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.engine import EngineSpec
-from ktbench.spec.run_spec import ModelSpec, RunSpec
+from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.support import unsupported
 
 _GIB = 2**30
 
 
 class Fiddler(HybridEngine):
-    """Implements `ktbench.engine.protocol.System`; made by `open_fiddler`.
+    """Implements `ktbench.engine.protocol.System`; made by `open_peer`.
 
-    What an expert costs is measured before the first turn with a number of threads.
+    What an expert costs is measured before the first trial with a number of threads.
     """
 
-    def __init__(self, model: ModelSpec, parts: EngineComponents, pins: Pins | None) -> None:
-        """On parts with a CUDA role, whose operators get other experts for base; `pins` as in `Copier`."""
-        super().__init__(model, parts)
+    def __init__(self, engine: HybridEngine, pins: Pins | None) -> None:
+        """On the parts of an engine that was loaded for base on a CUDA device; `pins` as in `Copier`."""
+        parts = engine._components
+        super().__init__(engine.model, parts)
         assert parts.cuda is not None
         self._copier = Copier(parts.cuda.device, parts.cuda.stream, parts.state.counted, pins)
         self._layers = [self._copier.experts(original) for original in parts.cuda.originals]
         for operator, experts in zip(parts.operators, self._layers, strict=True):
             operator.original = experts
         self._costs: dict[int, Costs] = {}
-
-    @classmethod
-    def around(cls, engine: HybridEngine, pins: Pins | None) -> Fiddler:
-        """The parts of an engine that was loaded for base on a CUDA device."""
-        return cls(engine.model, engine._components, pins)
 
     def configure(self, spec: RunSpec) -> None:
         """See `System`. Raises Unsupported, and ValueError for a model or thread count that is not there."""
@@ -75,14 +70,9 @@ class Fiddler(HybridEngine):
 
 
 def open_peer(specs: Sequence[RunSpec], host: HostRole) -> Fiddler:
-    """Fiddler's scheme for cells of prefill and decode. Raises as `open_fiddler`."""
-    return open_fiddler(specs[0].model, host)
-
-
-def open_fiddler(model: ModelSpec, host: HostRole) -> Fiddler:
-    """Fiddler's scheme on the cores of `host` and PyTorch's current CUDA device, for cells of prefill and decode.
+    """Fiddler's scheme for cells of prefill and decode, on the cores of `host` and PyTorch's current CUDA device.
 
     Raises ValueError for a checkpoint that is not whole, OSError where no CUDA runtime is loaded.
     """
-    engine = load_engine(model, WeightPlan(engine=EngineSpec(device="cuda")), host)
-    return Fiddler.around(engine, Pins(CudaHostMemory.open()))
+    engine = load_engine(specs[0].model, WeightPlan(engine=EngineSpec(device="cuda")), host)
+    return Fiddler(engine, Pins(cuda_runtime()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter
@@ -14,7 +14,7 @@ _MIN_STEPS, _MAX_STEPS, _TIMED_S = 3, 50, 0.2
 _SLOWER = 1.25
 
 
-class Settings(Protocol):
+class TunableSettings(Protocol):
     """What a peer is tuned in; `str` gives the text for notes."""
 
     @property
@@ -28,8 +28,8 @@ class Settings(Protocol):
         ...
 
 
-S = TypeVar("S", bound=Settings)
-S_contra = TypeVar("S_contra", bound=Settings, contravariant=True)
+S = TypeVar("S", bound=TunableSettings)
+S_contra = TypeVar("S_contra", bound=TunableSettings, contravariant=True)
 # Candidates in the neighbourhood of the best settings so far, tried in order until one is clearly slower.
 Walk = Callable[[S], Sequence[S]]
 
@@ -48,6 +48,24 @@ class Bench(Protocol[S_contra]):
     def keep(self, settings: S_contra) -> None:
         """Release whatever these settings do not need."""
         ...
+
+
+class StepsBench(Generic[S]):
+    """Implements `Bench` where nothing has to be released: `steps_on` prepares settings and gives endless steps."""
+
+    def __init__(self, steps_on: Callable[[S], Iterator[None]]) -> None:
+        self._steps_on = steps_on
+
+    def prepare(self, settings: S) -> None:
+        """See `Bench`."""
+        self._steps = self._steps_on(settings)
+
+    def step(self) -> None:
+        """See `Bench`."""
+        next(self._steps)
+
+    def keep(self, settings: S) -> None:
+        """See `Bench`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

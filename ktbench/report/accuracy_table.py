@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from ktbench.report.accuracy_text import accuracy_caption, accuracy_conditions, accuracy_methods, drawn_kind
 from ktbench.report.conditions import REFERENCE
@@ -36,7 +37,6 @@ from ktbench.results.accuracy import (
 from ktbench.results.answers import AVERAGE, KL, PERPLEXITIES, TOP1, Measure, SubjectKind
 from ktbench.results.row import groups_of, place
 from ktbench.results.run import the_part
-from ktbench.results.scores import Change
 from ktbench.results.settings import varying
 from ktbench.spec.sweep import FigureKind
 
@@ -61,11 +61,11 @@ Write = Callable[[AccuracyRow], str]
 
 def accuracy_table(run: Run, rows: Sequence[AccuracyRow]) -> Table:
     """The table of `rows`, which are those of `run`, a run of one part, with the grids below it."""
-    asked, settings = the_part(run).figure, settings_shown(rows)
-    reasons = ((place(row.row, settings), why) for row in rows for why in _reasons(row, timed=asked == "frontier"))
+    figure, settings = the_part(run).figure, settings_shown(rows)
+    reasons = ((place(row.row, settings), why) for row in rows for why in _reasons(row, timed=figure == "frontier"))
     return build_table(
         run,
-        accuracy_columns(settings, rows, asked),
+        accuracy_columns(settings, rows, figure),
         rows,
         figure=drawn_kind(run, rows),
         conditions=accuracy_conditions(run, rows, settings),
@@ -86,7 +86,7 @@ def accuracy_columns(
         *setting_columns(settings, lambda row: row.row.settings),
         Column("outcome", lambda row: str(row.outcome or "not evaluated"), movable=True, numeric=False),
         *(_speed(rows) if figure == "frontier" else ()),
-        *_SCORES,
+        *(AccuracyColumn(heading, _of_average(write), **look) for heading, write, look in _SCORES),
         *_measures(rows),
         Column("evidence (counter)", lambda row: row.evidence or DASH, numeric=False),
         Column("provenance", lambda row: row.provenance or DASH, movable=True, numeric=False),
@@ -103,39 +103,37 @@ def _speed(rows: Sequence[AccuracyRow]) -> Iterator[AccuracyColumn]:
     yield Column("Pareto", pareto, numeric=False)
 
 
-def _of_average(write: Callable[[Result], str]) -> Write:
-    return lambda row: dashed(row.result(), write)
-
-
-def _of_change(write: Callable[[Change | None], str]) -> Write:
-    return _of_average(lambda result: write(result.change))
-
-
-def _verdict(row: AccuracyRow) -> str:
-    result = row.result()
-    if row.is_baseline and result and result.score:
+def _verdict(result: Result, is_baseline: bool) -> str:
+    if is_baseline and result.score:
         return "baseline"
-    return str(result.change.verdict) if result and result.change else DASH
+    return dashed(result.change, lambda change: str(change.verdict))
 
 
-_SCORES = (
-    AccuracyColumn("score (% ± SE [95 % interval])", _of_average(lambda result: score_interval_text(result.score))),
-    AccuracyColumn(
+# What is written of a result, with whether it is the baseline's, and whether all lines may say the same.
+_SCORES: tuple[tuple[str, Callable[[Result, bool], str], dict[str, Any]], ...] = (
+    ("score (% ± SE [95 % interval])", lambda one, _: score_interval_text(one.score), {}),
+    (
         "graded/total (questions)",
-        _of_average(lambda result: f"{result.graded}/{result.questions}" if result.score else DASH),
-        movable=True,
+        lambda one, _: f"{one.graded}/{one.questions}" if one.score else DASH,
+        {"movable": True},
     ),
-    AccuracyColumn("difference (points)", _of_change(lambda c: dashed(c, lambda c: change_text(c.difference)))),
-    AccuracyColumn("relative change (%)", _of_change(lambda c: dashed(c, lambda c: change_text(c.relative)))),
-    AccuracyColumn("flips (questions)", _of_change(flips_text)),
-    AccuracyColumn("p (exact McNemar)", _of_change(p_text)),
-    AccuracyColumn("verdict", _verdict, numeric=False),
-    AccuracyColumn(
-        "answer length (tokens)",
-        _of_average(lambda result: dashed(result.tokens, lambda tokens: number(tokens, 3))),
-    ),
-    AccuracyColumn("length (× baseline's)", _of_average(lambda result: dashed(result.longer, "{:.2f}".format))),
+    ("difference (points)", lambda one, _: change_text(one.change.difference if one.change else None), {}),
+    ("relative change (%)", lambda one, _: change_text(one.change.relative if one.change else None), {}),
+    ("flips (questions)", lambda one, _: flips_text(one.change), {}),
+    ("p (exact McNemar)", lambda one, _: p_text(one.change), {}),
+    ("verdict", _verdict, {"numeric": False}),
+    ("answer length (tokens)", lambda one, _: dashed(one.tokens, lambda tokens: number(tokens, 3)), {}),
+    ("length (× baseline's)", lambda one, _: dashed(one.longer, "{:.2f}".format), {}),
 )
+
+
+def result_texts(row: AccuracyRow, result: Result) -> Iterator[tuple[str, str]]:
+    """What the columns of scores say of a result, by heading."""
+    yield from ((heading, write(result, row.is_baseline)) for heading, write, _ in _SCORES)
+
+
+def _of_average(write: Callable[[Result, bool], str]) -> Write:
+    return lambda row: dashed(row.result(), lambda result: write(result, row.is_baseline))
 
 
 def _measures(rows: Sequence[AccuracyRow]) -> Iterator[AccuracyColumn]:

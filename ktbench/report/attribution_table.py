@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ktbench.report.conditions import conditions_of
-from ktbench.report.data import csv_of, ends_of, json_of_table, reasons_text
+from ktbench.report.data import csv_of, ends_of, json_of_table, pairs_text
 from ktbench.report.methods import methods_of
 from ktbench.report.table import Column, Table, build_table, notes_of, setting_columns
 from ktbench.report.template import phrase, sentences
@@ -39,15 +39,17 @@ def context_text(one: Attribution, pair: FeaturePair) -> str:
     return " ".join(filter(None, [letters, *numbers])) or one.baseline
 
 
-def attribution_notes(one: Attribution, settings: Sequence[str]) -> Iterator[str]:
+def absences(one: Attribution, settings: Sequence[str]) -> tuple[str, ...]:
+    """Why there are no shares, and which features and cells are not in them."""
+    return sentences("attribution_notes.txt.j2", one=one, group=group_name(one, settings), notes=None)
+
+
+def attribution_notes(one: Attribution, settings: Sequence[str]) -> tuple[str, ...]:
     """What has no share, then why cells of columns that show anything are empty, each reason once."""
-    yield from absences(one, settings)
-    at, pairs = _at(one, settings), [pair for pair in one.pairs if pair.factor is None]
-    measured = any(pair.is_measured for pair in one.pairs)
-    reasons = [(f"{pair.one} with {pair.other}", f"no interaction: {pair.why}") for pair in pairs if measured]
-    yield from (f"{at}{note}" for note in notes_of([*_gaps(one), *reasons]))
-    if one.pairs and not measured:
-        yield f"{at}no interactions: no two features were both measured, each and neither beside the same others"
+    pairs = [pair for pair in one.pairs if pair.factor is None] if any(pair.is_measured for pair in one.pairs) else []
+    reasons = ((f"{pair.one} with {pair.other}", f"no interaction: {pair.why}") for pair in pairs)
+    notes = notes_of([*_gaps(one), *reasons])
+    return sentences("attribution_notes.txt.j2", one=one, group=group_name(one, settings), notes=notes)
 
 
 def _gaps(one: Attribution) -> Iterator[tuple[str, str]]:
@@ -57,20 +59,6 @@ def _gaps(one: Attribution) -> Iterator[tuple[str, str]]:
         for name, why in share.missing.items():
             if name in shown or (name == "part" and share.factor):
                 yield share.feature, f"no {names[name]}: {why}"
-
-
-def absences(one: Attribution, settings: Sequence[str]) -> Iterator[str]:
-    """Why there are no shares, and which features and cells are not in them."""
-    at = _at(one, settings)
-    if one.why:
-        yield f"{at}no shares: {one.why}"
-    yield from (f"{at}{feature} — has no share: {why}" for feature, why in one.aside.items())
-    yield from (f"{at}cell {label} — no order passes it: {why}" for label, why in one.left_out.items())
-
-
-def _at(one: Attribution, settings: Sequence[str]) -> str:
-    where = group_name(one, settings)
-    return f"{where}: " if where else ""
 
 
 def attribution_methods(attributions: Sequence[Attribution]) -> tuple[str, ...]:
@@ -209,7 +197,7 @@ def _share(share: FeatureAttribution) -> dict[str, Any]:
         **ends_of("part", share.part),
         **ends_of("first", share.first),
         **ends_of("last", share.last),
-        "missing": reasons_text(share.missing),
+        "missing": pairs_text(share.missing),
     }
 
 

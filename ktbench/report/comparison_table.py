@@ -33,7 +33,8 @@ def conditions(comparison: Comparison) -> tuple[str, ...]:
     runs = (comparison.before, comparison.after)
     here = any(measured([cell.before]) for cell in comparison.cells)
     return sentences(
-        "comparison_methods.txt.j2",
+        "comparison.txt.j2",
+        "conditions",
         runs=[(run.folder, run.header, facts_of(run)) for run in runs],
         tolerance=comparison.tolerance,
         methods={cell.held.method for cell in comparison.cells if cell.held and cell.held.speedup},
@@ -45,7 +46,8 @@ def warnings(comparison: Comparison) -> tuple[str, ...]:
     """Changes of the machine and the software between the runs, and what noise alone did in either."""
     before, after = comparison.before, comparison.after
     return sentences(
-        "comparison_warnings.txt.j2",
+        "comparison.txt.j2",
+        "warnings",
         moved=list(_machine_moved(comparison)),
         noise={"A": _noise(comparison.before_rows), "B": _noise(comparison.after_rows)},
         software=list(software_changes(before, after)),

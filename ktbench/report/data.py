@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import msgspec
@@ -63,9 +64,9 @@ def json_of(content: Any) -> str:
     return msgspec.json.format(json.dumps(content, ensure_ascii=False, allow_nan=False), indent=1) + "\n"
 
 
-def reasons_text(missing: Mapping[str, str]) -> str:
-    """Why values are missing, by name, in one cell."""
-    return "; ".join(f"{name}: {why}" for name, why in missing.items())
+def pairs_text(values: Mapping[str, object]) -> str:
+    """Values by name in one cell, such as the reasons why others are missing."""
+    return "; ".join(f"{name}: {value}" for name, value in values.items())
 
 
 def _each_once(values: Iterable[str]) -> str:
@@ -77,95 +78,71 @@ def csv_text(run: Run, rows: Sequence[Row]) -> str:
     return csv_of([_flat(run, row) for row in rows])
 
 
+# Columns of a row and where below it their values are; where something on the way is None, they are empty.
+_NAMES = {"label": "label", "role": "role", "system": "spec.system", "part": "part", "outcome": "outcome", "why": "why"}
+_NUMBERS = {"precision": "spec.precision", "dtype": "spec.dtype", "tokens_per_expert": "spec.tokens_per_expert"}
+_VALUES: Mapping[str, str | Callable[[Row], Any]] = {
+    "step_s": "step_s",
+    "tokens_per_s": "tokens_per_s",
+    "speedup": "speedup",
+    "verdict": lambda row: None if row.speedup is None else row.verdict,
+    "gain": "gain.ratio",
+    "gain_over": "gain.over",
+    "gain_verdict": "gain.verdict",
+    "read_bytes_per_s": "read_bytes_per_s",
+    "flops_per_s": "flops_per_s",
+    "roof_share": "roof.share",
+    "nearer_roof": "roof.limit",
+    "peak_isa": "roof.peak_isa",
+    "peak_dtype": "roof.peak_dtype",
+    "host_busy": "roles.host_busy",
+    "device_busy": "roles.device_busy",
+    "overlap": "roles.overlap",
+    "placements": lambda row: " ".join(f"{number}:{place}" for number, place in row.core_layouts.items() if place),
+    "evidence": "evidence",
+    "error": "error",
+    "top1_agreement": "agreement.top1",
+    "kl_nats": "agreement.kl_nats",
+    "agreement_against": "agreement.against",
+    "agreement_positions": "agreement.positions",
+    "unproven": "unproven",
+    "joules_per_token": "energy.joules_per_token",
+    "watts": "energy.watts.mid",
+    "meters": lambda row: None if row.energy is None else " ".join(row.energy.meters),
+    "peak_memory_bytes": "peak.process_bytes",
+    "peak_memory_by_place": lambda row: pairs_text(row.peak.node_bytes | row.peak.device_bytes if row.peak else {}),
+    "disturbed": lambda row: pairs_text(
+        {name: f"rounds {' '.join(map(str, rounds))}" for name, rounds in disturbed_rounds(row).items()}
+    ),
+    "rounds": "rounds",
+    "samples": "samples",
+    "round_median_s": lambda row: " ".join(f"{number}:{seconds!r}" for number, seconds in row.round_s.items()),
+    "missing": lambda row: pairs_text(row.missing),
+    "remarks": lambda row: "; ".join(row.remarks),
+    "provenance": "provenance",
+}
+# Those that are intervals have columns for their ends beside them.
+_INTERVALS = {
+    *("step_s", "tokens_per_s", "speedup", "gain", "roof_share"),
+    *("host_busy", "device_busy", "overlap", "joules_per_token"),
+}
+
+
 def _flat(run: Run, row: Row) -> dict[str, Any]:
-    return {
-        "label": row.label,
-        "role": row.role,
-        "system": row.spec.system,
-        "part": row.part,
-        "outcome": row.outcome,
-        "why": row.why,
-        **row.settings,
-        **_numbers_of(row),
-        **ends_of("step_s", row.step_s),
-        **ends_of("tokens_per_s", row.tokens_per_s),
-        **_comparisons(row),
-        **_use(row),
-        "placements": " ".join(f"{number}:{place}" for number, place in row.core_layouts.items() if place),
-        "evidence": row.evidence,
-        "error": row.error,
-        **_agreement(row),
-        **_machine(row),
-        "rounds": row.rounds,
-        "samples": row.samples,
-        "round_median_s": " ".join(f"{number}:{seconds!r}" for number, seconds in row.round_s.items()),
-        "missing": reasons_text(row.missing),
-        "remarks": "; ".join(row.remarks),
-        "provenance": row.provenance,
-        **_origin(run, row, row.records),
-        "command": row.command,
-    }
+    columns = {**_columns(row, _NAMES), **row.settings, **_columns(row, _NUMBERS), **_columns(row, _VALUES)}
+    return {**columns, **_origin(run, row, row.records), "command": row.command}
 
 
-def _comparisons(row: Row) -> dict[str, Any]:
-    gain = row.gain
-    return {
-        **ends_of("speedup", row.speedup),
-        "verdict": None if row.speedup is None else row.verdict,
-        **ends_of("gain", None if gain is None else gain.ratio),
-        "gain_over": None if gain is None else gain.over,
-        "gain_verdict": None if gain is None else gain.verdict,
-    }
+def _field(value: Any, name: str) -> Any:
+    return None if value is None else getattr(value, name)
 
 
-def _use(row: Row) -> dict[str, Any]:
-    """How much of the machine was used, and how the roles shared the time."""
-    roof, roles = row.roof, row.roles
-    return {
-        "read_bytes_per_s": row.read_bytes_per_s,
-        "flops_per_s": row.flops_per_s,
-        **ends_of("roof_share", None if roof is None else roof.share),
-        "nearer_roof": None if roof is None else roof.limit,
-        "peak_isa": None if roof is None else roof.peak_isa,
-        "peak_dtype": None if roof is None else roof.peak_dtype,
-        **ends_of("host_busy", None if roles is None else roles.host_busy),
-        **ends_of("device_busy", None if roles is None else roles.device_busy),
-        **ends_of("overlap", None if roles is None else roles.overlap),
-    }
-
-
-def _machine(row: Row) -> dict[str, Any]:
-    """What the row took of the machine, and the rounds in which something disturbed it."""
-    energy, peak = row.energy, row.peak
-    places = {} if peak is None else peak.node_bytes | peak.device_bytes
-    return {
-        **ends_of("joules_per_token", None if energy is None else energy.joules_per_token),
-        "watts": None if energy is None else energy.watts.mid,
-        "meters": None if energy is None else " ".join(energy.meters),
-        "peak_memory_bytes": None if peak is None else peak.process_bytes,
-        "peak_memory_by_place": "; ".join(f"{name}: {nbytes}" for name, nbytes in places.items()),
-        "disturbed": "; ".join(
-            f"{name}: rounds {' '.join(map(str, rounds))}" for name, rounds in disturbed_rounds(row).items()
-        ),
-    }
-
-
-def _agreement(row: Row) -> dict[str, Any]:
-    """How the row's logits compare with those `against`, which is empty for the row that others are held against."""
-    found = row.agreement
-    return {
-        "top1_agreement": found and found.top1,
-        "kl_nats": found and found.kl_nats,
-        "agreement_against": found and found.against,
-        "agreement_positions": found and found.positions,
-        "unproven": row.unproven,
-    }
-
-
-def _numbers_of(row: Row) -> dict[str, Any]:
-    """What a row's arithmetic works on."""
-    spec = row.spec
-    return {"precision": spec.precision, "dtype": spec.dtype, "tokens_per_expert": spec.tokens_per_expert}
+def _columns(row: Row, paths: Mapping[str, str | Callable[[Row], Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, path in paths.items():
+        value: Any = path(row) if callable(path) else reduce(_field, path.split("."), row)
+        found |= ends_of(name, value) if name in _INTERVALS else {name: value}
+    return found
 
 
 def _origin(run: Run, row: Row, facts: Iterable[Record | TaskResult]) -> dict[str, Any]:
@@ -192,7 +169,7 @@ def _plain_row(row: Row) -> dict[str, Any]:
     return {
         **content,
         "system": row.spec.system,
-        **_numbers_of(row),
+        **_columns(row, _NUMBERS),
         "rounds": row.rounds,
         "samples": row.samples,
         "remarks": row.remarks,
@@ -244,7 +221,7 @@ def _of_result(one: Result) -> dict[str, Any]:
         **_of_change(one.change),
         "tokens": one.tokens,
         "longer": one.longer,
-        "missing": reasons_text(one.missing),
+        "missing": pairs_text(one.missing),
     }
 
 

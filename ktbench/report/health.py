@@ -14,7 +14,7 @@ from ktbench.report.text import extremes, in_gib, names_by, number, unit_of
 from ktbench.results import Run
 from ktbench.results.row import Row, groups_of, measured, place
 from ktbench.results.run import Facts, environments_of, machines_of
-from ktbench.results.settings import varying
+from ktbench.results.settings import by_key, varying
 from ktbench.results.usage import MAX_DISAGREEMENT, are_alike, most, peak_spreads, read_spread, unmetered_reason
 from ktbench.spec.core_layout import CORE_LAYOUTS
 from ktbench.spec.health import MACHINE_CHECKS, TRIAL_CHECKS, Check, warnings
@@ -172,16 +172,15 @@ def listed(names: Sequence[str]) -> str:
 
 
 def _trial_line(check: Check, watched: Sequence[_Watched], name: Callable[[Row], str]) -> str:
-    trials: dict[str, list[_Facts]] = {}
-    for row, facts in watched:  # several rows where a name stands for an arm at several points
-        trials.setdefault(name(row), []).extend(facts)
+    # Several rows where a name stands for an arm at several points.
+    trials = by_key((name(row), one) for row, facts in watched for one in facts)
     affected = {who: found for who, facts in trials.items() if (found := _found(check, facts))}
     if not affected:
         return ""
     cells = [f"{who} in {len(found)} of {len(trials[who])} trials" for who, found in affected.items()]
-    worst, said = max((pair for found in affected.values() for pair in found), key=lambda pair: _rate(check, pair[0]))
+    worst, text = max((pair for found in affected.values() for pair in found), key=lambda pair: _rate(check, pair[0]))
     seconds = number(worst["seconds"], 2)
-    return f"{listed(cells)} — {check.name}: at worst, in {seconds} s of steps, {said}; {check.harm}"
+    return f"{listed(cells)} — {check.name}: at worst, in {seconds} s of steps, {text}; {check.harm}"
 
 
 def _found(check: Check, watched: Sequence[_Facts]) -> list[tuple[_Facts, str]]:
@@ -208,13 +207,9 @@ def _rate(check: Check, facts: _Facts) -> float:
 
 def _roofs(rows: Sequence[Row]) -> dict[tuple[str, str, float], _Samples]:
     """Samples by kind of roof: its name, unit and scale. Teams of other sizes have other roofs."""
-    found: dict[tuple[str, str, float], _Samples] = {}
     several = len({row.spec.engine.threads for row in rows}) > 1
-    for row in rows:
-        team = f" of {row.spec.engine.threads or 'all'} threads" if several else ""
-        for kind, sample in (pair for record in row.records for pair in _kinds(record, team)):
-            found.setdefault(kind, []).append(sample)
-    return found
+    teams = [(row, f" of {row.spec.engine.threads or 'all'} threads" if several else "") for row in rows]
+    return by_key(pair for row, team in teams for record in row.records for pair in _kinds(record, team))
 
 
 def _kinds(record: Record, team: str) -> Iterator[tuple[tuple[str, str, float], tuple[int, float]]]:
@@ -226,7 +221,4 @@ def _kinds(record: Record, team: str) -> Iterator[tuple[tuple[str, str, float], 
 
 
 def _by_round(samples: _Samples) -> dict[int, float]:
-    values: dict[int, list[float]] = {}
-    for round_number, value in samples:
-        values.setdefault(round_number, []).append(value)
-    return {round_number: median(values[round_number]) for round_number in sorted(values)}
+    return {round_number: median(values) for round_number, values in sorted(by_key(samples).items())}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import asdict
 
-from ktbench.report.data import csv_of, reasons_text
+from ktbench.report.data import csv_of, pairs_text
 from ktbench.report.table import Column, Table, build_table, split_columns
+from ktbench.report.template import sentences
 from ktbench.report.text import DASH, dashed, number
 from ktbench.results import Run
 from ktbench.results.paper import PaperLine, error_summary, reasons
@@ -17,52 +17,31 @@ from ktbench.spec.published import STANDS_FOR
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.weights import dense_bytes, expert_bytes
 
-_GIB = 2**30
 
-
-def unmeasured_sentences(run: Run, rows: Sequence[Row], lines: Sequence[PaperLine]) -> Iterator[str]:
-    """Why no line has a measured value: what models need, what this machine has, and how to measure; else nothing."""
-    if any(line.measured is not None for line in lines):
-        return
-    if any(line.phase == "accuracy" for line in lines):
-        yield "Accuracy is not simulated."
-    if any(not row.simulated for row in rows):
-        return
-    specs = [row.spec for row in rows if row.spec.machine is not None]
-    if not specs:
-        return
-    total = facts_of(run).get("memory_total_gib")
-    there = f"; this machine has {total} GiB" if total else ""
-    needs = ", ".join(dict.fromkeys(map(_need, specs)))
-    machine = specs[0].machine.name if specs[0].machine else ""
-    yield (
-        f"Nothing was measured here, because no cell of this machine was requested: {_command(run, machine)} measures "
-        f"what fits. Weights take {needs}{there}."
+def _conditions(run: Run, rows: Sequence[Row], lines: Sequence[PaperLine]) -> tuple[str, ...]:
+    """Sources; why no line has a measured value: what models need, what this machine has, and how to measure."""
+    simulated = [row.spec for row in rows if row.spec.machine] if all(row.simulated for row in rows) else []
+    return sentences(
+        "paper.txt.j2",
+        "conditions",
+        sources=dict.fromkeys(line.source for line in lines if line.source),
+        is_measured=any(line.measured is not None for line in lines),
+        is_accuracy=any(line.phase == "accuracy" for line in lines),
+        machine=next((spec.machine.name for spec in simulated if spec.machine), ""),
+        command=" ".join(run.header.command),
+        part=the_part(run).name,
+        needs=dict.fromkeys(map(_need, simulated)),
+        total=facts_of(run).get("memory_total_gib"),
     )
-
-
-def _command(run: Run, machine: str) -> str:
-    """The sweep with this machine beside the one on paper; where it has several parts, in words."""
-    both, command = f"machine={machine},here", " ".join(run.header.command)
-    alone = not the_part(run).name and "machine=" not in command
-    return f"`{command} {both}`" if alone else f"{both} after the ablation of this part alone"
 
 
 def _need(spec: RunSpec) -> str:
     """`1,248 GiB (deepseek_v3, bf16)`; of a layer alone what its experts take."""
-    return f"{_weight_bytes(spec) / _GIB:,.{_places(spec)}f} GiB ({spec.model.name}, {spec.precision})"
-
-
-def _places(spec: RunSpec) -> int:
-    return 0 if _weight_bytes(spec) >= 10 * _GIB else 1
-
-
-def _weight_bytes(spec: RunSpec) -> int:
     shape = spec.model.shape
     one = shape.experts * expert_bytes(shape, spec.precision)
-    if spec.workload.phase == "layer":
-        return one
-    return shape.moe_layers * one + dense_bytes(shape, spec.device_precision)
+    whole = shape.moe_layers * one + dense_bytes(shape, spec.device_precision)
+    gib = (one if spec.workload.phase == "layer" else whole) / 2**30
+    return f"{gib:,.{0 if gib >= 10 else 1}f} GiB ({spec.model.name}, {spec.precision})"
 
 
 _TOKENS: Mapping[str, str] = {
@@ -74,20 +53,23 @@ _TOKENS: Mapping[str, str] = {
 
 def paper_table(run: Run, rows: Sequence[Row], lines: Sequence[PaperLine]) -> Table:
     """The table of a part that shows published numbers: `lines` are those of `rows`, the rows of a run of one part."""
-    columns = tuple(_columns(lines))
-    shown, shared = split_columns(columns, lines)
-    table = build_table(
+    shown, shared = split_columns(_columns(lines), lines)
+    return build_table(
         run,
-        columns,
+        shown,
         lines,
         figure="paper",
-        conditions=(),
-        methods=tuple(_methods(lines)),
+        conditions=(*shared, *_conditions(run, rows, lines)),
+        methods=sentences(
+            "paper.txt.j2",
+            "methods",
+            summary=error_summary(lines),
+            repeats=sum(line.error is not None and line.repeats is not None for line in lines),
+        ),
         notes=(*reasons(lines), *_stand_ins(lines)),
         figure_caption=_caption(run, lines),
         commands=tuple((_place(line, shown), line.command) for line in lines if line.command),
     )
-    return replace(table, conditions=(*shared, *_sources(lines), *unmeasured_sentences(run, rows, lines)))
 
 
 def _caption(run: Run, lines: Sequence[PaperLine]) -> str:
@@ -99,11 +81,7 @@ def _caption(run: Run, lines: Sequence[PaperLine]) -> str:
 
 def paper_csv_text(lines: Sequence[PaperLine]) -> str:
     """All fields of all lines, empty where a value is missing; in the column `missing` stands why."""
-    return csv_of([{**_fields(line), "missing": reasons_text(line.missing)} for line in lines])
-
-
-def _fields(line: PaperLine) -> dict[str, Any]:
-    return {field.name: getattr(line, field.name) for field in fields(PaperLine)}
+    return csv_of([{**asdict(line), "missing": pairs_text(line.missing)} for line in lines])
 
 
 def _columns(lines: Sequence[PaperLine]) -> Iterator[Column[PaperLine]]:
@@ -136,27 +114,11 @@ def _tokens_heading(lines: Sequence[PaperLine]) -> str:
     return _TOKENS.get(phases.pop(), "tokens") if len(phases) == 1 else "tokens"
 
 
-def _sources(lines: Sequence[PaperLine]) -> Iterator[str]:
-    if sources := dict.fromkeys(line.source for line in lines if line.source):
-        yield f"Published in: {'; '.join(sources)}."
-
-
 def _stand_ins(lines: Sequence[PaperLine]) -> Iterator[str]:
     """Formats that no precision of ours is, with the one that was taken in their place."""
     for theirs in dict.fromkeys(line.precision for line in lines if line.simulated is not None):
         if theirs in STANDS_FOR:
             yield f"{theirs} — simulated as {STANDS_FOR[theirs]}, of about as many bits"
-
-
-def _methods(lines: Sequence[PaperLine]) -> Iterator[str]:
-    """What the errors are and come to."""
-    summary = error_summary(lines)
-    if summary is None:
-        return
-    yield "Errors are of the simulated values on throughput: above 0 faster than published; of shares, of the share."
-    repeats = sum(line.error is not None and line.repeats is not None for line in lines)
-    left_out = f", {repeats} that repeat another figure left out" if repeats else ""
-    yield f"Simulated against published over {summary.sentence}{left_out}."
 
 
 def _place(line: PaperLine, shown: Sequence[Column[PaperLine]]) -> str:

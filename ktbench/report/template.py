@@ -9,34 +9,44 @@ from typing import TYPE_CHECKING, Any
 from ktbench.report.text import counted, in_gib, number, ratio, span, unit_of
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
+    from jinja2 import Environment, Template
+
+_DELIMITERS = tuple(f"{what}_{end}_string" for what in ("block", "variable", "comment") for end in ("start", "end"))
 
 
-def render(name: str, **values: Any) -> str:
+def render(name: str, /, **values: Any) -> str:
     """The text of a template; values are escaped in `.html.j2` alone.
 
     Raises jinja2.UndefinedError for a name without a value.
     """
-    return _environment().get_template(name).render(values)
+    return _template(name).render(values)
 
 
-def sentences(name: str, **values: Any) -> tuple[str, ...]:
-    """The lines of a template that holds one sentence a line, empty ones left out."""
-    return _lines(render(name, **values))
+def sentences(name: str, macro: str = "", /, **values: Any) -> tuple[str, ...]:
+    """The lines of a template, or of one of its macros, that holds one sentence a line; empty ones left out."""
+    return _lines(getattr(_template(name).module, macro)(**values) if macro else render(name, **values))
 
 
-def phrase(template: str, macro: str, **values: Any) -> str:
-    """What a macro of a template says, on one line; empty where it says nothing."""
-    return " ".join(_lines(getattr(_environment().get_template(template).module, macro)(**values)))
+def phrase(template: str, macro: str, /, **values: Any) -> str:
+    """The text of a macro on one line; may be empty."""
+    return " ".join(sentences(template, macro, **values))
 
 
 def _lines(text: str) -> tuple[str, ...]:
     return tuple(line for line in map(str.strip, text.splitlines()) if line)
 
 
+def _template(name: str) -> Template:
+    return _environment(is_latex=name.endswith(".tex.j2")).get_template(name)
+
+
 @cache
-def _environment() -> Environment:
+def _environment(*, is_latex: bool) -> Environment:
+    """LaTeX is full of braces: its templates have `<< value >>`, `<% statement %>` and `<# comment #>`."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined  # takes 50 ms to load
+
+    ours = ("<%", "%>", "<<", ">>", "<#", "#>") if is_latex else ("{%", "%}", "{{", "}}", "{#", "#}")
+    delimiters: dict[str, Any] = dict(zip(_DELIMITERS, ours, strict=True))
 
     environment = Environment(
         loader=FunctionLoader(_source),
@@ -44,6 +54,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        **delimiters,
     )
     environment.filters |= {
         "comma_joined": lambda text: ", ".join(_lines(text)),

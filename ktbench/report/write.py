@@ -95,11 +95,11 @@ def _figures(folder: Path, document: Document) -> Iterator[Path]:
 def _suite(folder: Path, run: Run, papers: Sequence[Document], name: str) -> Iterator[Path]:
     """All that was published and what stands beside it on one page."""
     if name == "html":
-        from ktbench.report.paper_suite.html import html
+        from ktbench.report.web.page import paper_html
 
-        yield _write(folder / "paper.html", html(run, papers))
+        yield _write(folder / "paper.html", paper_html(run, papers))
     if name == "pdf":
-        from ktbench.report.paper_suite.pdf import write_pdf
+        from ktbench.report.paper_pdf import write_pdf
 
         yield write_pdf(folder / "paper.pdf", run, papers)
 

@@ -18,7 +18,8 @@ from ktbench.spec.errors import RequestError
 from ktbench.spec.run_spec import RunSpec
 
 if TYPE_CHECKING:
-    from ktbench.engine.workload.recorded import ActivationProfile, Recordable
+    from ktbench.engine.hybrid import HybridEngine
+    from ktbench.engine.workload.recorded import ActivationProfile
 
 RECORD: tuple[str, ...] = (sys.executable, "-m", "ktbench.run.record")
 
@@ -78,7 +79,7 @@ def main() -> int:
     return 0
 
 
-def _open_engine(spec: RunSpec) -> Recordable:
+def _open_engine(spec: RunSpec) -> HybridEngine:
     from ktbench.host.topology import read_topology
     from ktbench.run.serve import host_role, open_system, prepare_host
 
@@ -87,7 +88,7 @@ def _open_engine(spec: RunSpec) -> Recordable:
     prepare_host(host.cpus, [spec])
     system = open_system([spec], host)
     print(f"running workload.steps={spec.workload.steps}", flush=True)
-    return cast("Recordable", system)  # only the hybrid engine has routers
+    return cast("HybridEngine", system)  # only the hybrid engine has routers
 
 
 if __name__ == "__main__":

@@ -14,3 +14,10 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def inference() -> Iterator[None]:
+    """Recorded steps run in inference mode."""
+    with torch.inference_mode():
+        yield

@@ -85,7 +85,7 @@ def cell(
     threads: int | None = 1,
     **engine: Any,
 ) -> RunSpec:
-    """A cell under the rules of the lean device role, on one thread unless told otherwise."""
+    """A cell under the rules of the lean device role, on one thread by default."""
     return RunSpec(
         model=model,
         workload=workload,

@@ -65,13 +65,6 @@ def test_what_the_engine_measured_is_noted_until_it_is_configured_anew() -> None
     assert system.notes() == ()
 
 
-@needs_avx512()
-def test_auto_needs_concurrent_roles() -> None:
-    system = engine_for(cell(MODEL, decode(), avx512=True))
-    with pytest.raises(Unsupported, match=r"engine\.deferral=auto: needs engine\.roles=split"):
-        system.configure(cell(MODEL, decode(), avx512=True, deferral="auto"))
-
-
 @TWO_CORES
 @needs_avx512()
 def test_auto_acts_in_decode_only() -> None:
@@ -112,13 +105,6 @@ def test_prefill_on_request_follows_the_formula(name: str, backend: str) -> None
         assert relative(seen, Late(build(model), n).logits(workload)) < TOLERANCE
         plain = logits(system, cell(model, workload, avx512=fused))
         assert all(map(torch.equal, seen, plain)) == (n == 0)
-
-
-@pytest.mark.parametrize("engine", [{"deferral": 1}, {"skipping": 1}])
-def test_prefill_has_neither(engine: dict[str, int]) -> None:
-    model = tiny_model()
-    with pytest.raises(Unsupported, match="decode only"):
-        load(model).configure(spec(model, prefill(), **engine))
 
 
 def test_deferral_needs_a_later_layer() -> None:

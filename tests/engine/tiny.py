@@ -76,7 +76,7 @@ def tiny_model(name: str = "qwen3_30b_a3b", *, seed: int = 0, path: str | None =
 
 
 def spec(model: ModelSpec, workload: WorkloadSpec, **engine: Any) -> RunSpec:
-    """A cell on that model, on one thread unless told otherwise."""
+    """A cell on that model, on one thread by default."""
     return RunSpec(model=model, workload=workload, engine=EngineSpec(**({"threads": 1} | engine)))
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from ktbench.eval.drift import DriftPlan, divergence_nats, measure_drift
 from ktbench.eval.evaluate import GradedAnswer
 from ktbench.eval.texts import TextDocument
+from tests.eval.conftest import ByteTokenizer
 
 VOCAB = 128
 RANDOM = np.random.default_rng(3)
@@ -26,16 +27,9 @@ TEXT = "It was the best of times, it was the worst of times, it was the age of w
 DOCUMENTS = [
     TextDocument(name="text", text=TEXT),
     TextDocument(name="short", text="brief"),
-    TextDocument(name="asked", text="1+1=", continuation="2\n"),
+    TextDocument(name="sum", text="1+1=", continuation="2\n"),
 ]
 PLAN = DriftPlan(phase="decode", model="abc", vocab=VOCAB, prompt=8, given=6, batch=2)
-
-
-class Letters:
-    bos_token_id = None
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        return list(text.encode())
 
 
 class Bigrams:
@@ -60,8 +54,8 @@ class Bigrams:
         return logits
 
 
-def ask(answering: Bigrams, reference: Path, *, own: bool, plan: DriftPlan = PLAN) -> list[GradedAnswer]:
-    return list(measure_drift(answering, Letters(), DOCUMENTS, plan=plan, reference=reference, is_reference=own))
+def drift_of(generator: Bigrams, reference: Path, *, own: bool, plan: DriftPlan = PLAN) -> list[GradedAnswer]:
+    return list(measure_drift(generator, ByteTokenizer(), DOCUMENTS, plan=plan, reference=reference, is_reference=own))
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -83,7 +77,7 @@ def by_hand(tokens: bytes, first: int, other: np.ndarray) -> dict[str, float]:
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("run") / "references" / "base-decode"
-    ask(Bigrams(TABLE), path, own=True)
+    drift_of(Bigrams(TABLE), path, own=True)
     return path
 
 
@@ -91,11 +85,13 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("scale", [0.01, 1.0, 8.0])
 def test_metrics_are_those_worked_out_by_hand(phase: str, scale: float, tmp_path: Path) -> None:
     plan = replace(PLAN, phase=phase)  # type: ignore[arg-type]
-    ask(Bigrams(TABLE), tmp_path / "kept", own=True, plan=plan)
+    drift_of(Bigrams(TABLE), tmp_path / "kept", own=True, plan=plan)
     other = TABLE + np.float32(scale) * NOISE
-    answers = [one for one in ask(Bigrams(other), tmp_path / "kept", own=False, plan=plan) if one.question != "short"]
+    answers = [
+        one for one in drift_of(Bigrams(other), tmp_path / "kept", own=False, plan=plan) if one.question != "short"
+    ]
     windows = {f"text/{at}": (TEXT[at : at + 14].encode(), 8) for at in range(0, len(TEXT) - 13, 14)}
-    windows["asked"] = (b"1+1=2\n", 4)
+    windows["sum"] = (b"1+1=2\n", 4)
     assert [one.question for one in answers] == [question for question in windows for _ in range(3)]
     for one in answers:
         tokens, first = windows[one.question]
@@ -104,40 +100,40 @@ def test_metrics_are_those_worked_out_by_hand(phase: str, scale: float, tmp_path
 
 
 def test_the_unmodified_model_agrees_with_itself(reference: Path) -> None:
-    for answers in (ask(Bigrams(TABLE), reference, own=False), ask(Bigrams(TABLE), reference, own=True)):
+    for answers in (drift_of(Bigrams(TABLE), reference, own=False), drift_of(Bigrams(TABLE), reference, own=True)):
         assert {one.value for one in answers if one.metric == "kl_nats"} == {0.0, None}
         assert {one.value for one in answers if one.metric == "top1"} == {1.0}
 
 
 def test_texts_too_short_are_answers_without_a_value(reference: Path) -> None:
-    (short,) = [one for one in ask(Bigrams(TABLE), reference, own=False) if one.value is None]
+    (short,) = [one for one in drift_of(Bigrams(TABLE), reference, own=False) if one.value is None]
     assert (short.question, short.weight, short.why) == ("short", 0.0, "has fewer than the 14 tokens of a window")
 
 
 def test_the_limit_draws_windows(tmp_path: Path) -> None:
     plan = replace(PLAN, limit=2, seed=1)
-    drawn = {one.question for one in ask(Bigrams(TABLE), tmp_path / "a", own=True, plan=plan)} - {"short"}
+    drawn = {one.question for one in drift_of(Bigrams(TABLE), tmp_path / "a", own=True, plan=plan)} - {"short"}
     assert len(drawn) == 2
-    assert drawn <= {"asked", *(f"text/{at}" for at in range(0, 78, 14))}
+    assert drawn <= {"sum", *(f"text/{at}" for at in range(0, 78, 14))}
 
 
 def test_batches_are_small_enough_for_their_logits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for room, expected in ((256 << 20, [2, 2, 2]), (10, [1] * 6)):
         monkeypatch.setattr("ktbench.eval.drift._BATCH_BYTES", room)
         engine = Bigrams(TABLE)
-        ask(engine, tmp_path / "kept", own=True)
+        drift_of(engine, tmp_path / "kept", own=True)
         assert engine.batches == expected
 
 
 def test_what_is_not_finite_has_no_value(reference: Path, tmp_path: Path) -> None:
     broken = TABLE.copy()
     broken[ord("1"), 0] = broken[ord("="), 0] = np.nan
-    answers = {(one.question, one.metric): one for one in ask(Bigrams(broken), reference, own=False)}
-    assert answers["asked", "kl_nats"].value is answers["asked", "top1"].value is None
-    assert answers["asked", "kl_nats"].why == "its logits are not finite"
+    answers = {(one.question, one.metric): one for one in drift_of(Bigrams(broken), reference, own=False)}
+    assert answers["sum", "kl_nats"].value is answers["sum", "top1"].value is None
+    assert answers["sum", "kl_nats"].why == "its logits are not finite"
     assert answers["text/0", "kl_nats"].value == 0.0
-    with pytest.raises(ValueError, match="asked: the unmodified model's logits are not finite"):
-        ask(Bigrams(broken), tmp_path / "kept", own=True)
+    with pytest.raises(ValueError, match="sum: the unmodified model's logits are not finite"):
+        drift_of(Bigrams(broken), tmp_path / "kept", own=True)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -145,34 +141,32 @@ def test_windows_too_long_for_the_model_are_refused(tmp_path: Path) -> None:
     engine = Bigrams(TABLE)
     engine.max_positions = 13
     with pytest.raises(ValueError, match="windows of 14 tokens, the model was made for 13"):
-        ask(engine, tmp_path / "kept", own=True)
+        drift_of(engine, tmp_path / "kept", own=True)
 
 
 def test_a_file_is_whole_or_not_there(reference: Path, tmp_path: Path) -> None:
     assert [path.name for path in reference.parent.iterdir()] == ["base-decode"]
     begun = measure_drift(
-        Bigrams(TABLE), Letters(), DOCUMENTS, plan=PLAN, reference=tmp_path / "kept", is_reference=True
+        Bigrams(TABLE), ByteTokenizer(), DOCUMENTS, plan=PLAN, reference=tmp_path / "kept", is_reference=True
     )
     next(begun), next(begun)
     assert [path.suffix for path in tmp_path.iterdir()] == [".part"]
     begun.close()  # type: ignore[attr-defined]
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ValueError, match="no predictions of the unmodified model, which has to be evaluated first"):
-        ask(Bigrams(TABLE), tmp_path / "kept", own=False)
+        drift_of(Bigrams(TABLE), tmp_path / "kept", own=False)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model": "def"}, "predictions of model=abc, this is def; evaluate the baseline again"),
-        ({"phase": "prefill"}, "predictions of phase=decode, this is prefill"),
         ({"prompt": 9, "given": 5}, "predictions of text="),
         ({"seed": 1, "limit": 3}, "predictions of text="),
     ],
 )
 def test_predictions_of_something_else_are_refused(change: dict[str, object], message: str, reference: Path) -> None:
     with pytest.raises(ValueError, match=message):
-        ask(Bigrams(TABLE), reference, own=False, plan=replace(PLAN, **change))  # type: ignore[arg-type]
+        drift_of(Bigrams(TABLE), reference, own=False, plan=replace(PLAN, **change))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("change", [{"prompt": 1}, {"given": 0}, {"batch": 0}])

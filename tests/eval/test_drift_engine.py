@@ -18,10 +18,11 @@ from ktbench.eval.texts import TextDocument
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from tests.engine.engines import cell, changed, needs_avx512, plain, saved
 from tests.engine.tiny import decode
+from tests.eval.conftest import ByteTokenizer
 
 pytestmark = needs_avx512()
 TEXT = "Mister Verloc, going out in the morning, left his shop nominally in charge of his brother-in-law."
-DOCUMENTS = [TextDocument(name="text", text=TEXT), TextDocument(name="asked", text="12+34=", continuation="46\n")]
+DOCUMENTS = [TextDocument(name="text", text=TEXT), TextDocument(name="sum", text="12+34=", continuation="46\n")]
 PLAN = DriftPlan(phase="decode", model="tiny", vocab=256, prompt=12, given=6)
 ARMS: dict[str, dict[str, Any]] = {
     "base": {},
@@ -31,13 +32,6 @@ ARMS: dict[str, dict[str, Any]] = {
     "more skipping": {"avx512": True, "skipping": 3},
     "deferral in prefill": {"avx512": True, "deferral": 2, "defer_prefill": True},
 }
-
-
-class Bytes:
-    bos_token_id = None
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        return list(text.encode())
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +46,7 @@ def cells(model: ModelSpec) -> dict[str, RunSpec]:
 
 
 @pytest.fixture(scope="module")
-def answering(cells: Mapping[str, RunSpec]) -> Iterator[Generator]:
+def generator(cells: Mapping[str, RunSpec]) -> Iterator[Generator]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     engine = open_generator(list(cells.values()), HostRole(cores=1, cpus=()))
@@ -62,13 +56,15 @@ def answering(cells: Mapping[str, RunSpec]) -> Iterator[Generator]:
 
 
 def measured(
-    answering: Generator, cells: Mapping[str, RunSpec], phase: Phase, file: Path
+    generator: Generator, cells: Mapping[str, RunSpec], phase: Phase, file: Path
 ) -> dict[str, list[GradedAnswer]]:
     found = {}
     for name, spec in cells.items():
-        answering.use(spec)
+        generator.use(spec)
         plan = replace(PLAN, phase=phase)
-        drift = measure_drift(answering, Bytes(), DOCUMENTS, plan=plan, reference=file, is_reference=name == "base")
+        drift = measure_drift(
+            generator, ByteTokenizer(), DOCUMENTS, plan=plan, reference=file, is_reference=name == "base"
+        )
         found[name] = list(drift)
     return found
 
@@ -79,9 +75,9 @@ def mean(answers: list[GradedAnswer], metric: str) -> float:
 
 
 def test_decode_ranks_features_by_what_they_change(
-    answering: Generator, cells: Mapping[str, RunSpec], tmp_path: Path
+    generator: Generator, cells: Mapping[str, RunSpec], tmp_path: Path
 ) -> None:
-    found = measured(answering, cells, "decode", tmp_path / "kept")
+    found = measured(generator, cells, "decode", tmp_path / "kept")
     kl = {name: mean(answers, "kl_nats") for name, answers in found.items()}
     top1 = {name: mean(answers, "top1") for name, answers in found.items()}
     assert kl["base"] == 0.0 and top1["base"] == 1.0
@@ -90,21 +86,21 @@ def test_decode_ranks_features_by_what_they_change(
 
 
 def test_prefill_sees_deferral_only_where_it_acts_there(
-    answering: Generator, cells: Mapping[str, RunSpec], tmp_path: Path
+    generator: Generator, cells: Mapping[str, RunSpec], tmp_path: Path
 ) -> None:
-    found = measured(answering, cells, "prefill", tmp_path / "kept")
+    found = measured(generator, cells, "prefill", tmp_path / "kept")
     assert found["fused"] == found["deferral"] == found["skipping"]
     assert mean(found["deferral in prefill"], "kl_nats") > 10 * mean(found["fused"], "kl_nats") > 0
 
 
 @pytest.mark.parametrize("phase", ["decode", "prefill"])
 def test_likelihood_is_that_of_plain_transformers(
-    phase: Phase, answering: Generator, cells: Mapping[str, RunSpec], model: ModelSpec, tmp_path: Path
+    phase: Phase, generator: Generator, cells: Mapping[str, RunSpec], model: ModelSpec, tmp_path: Path
 ) -> None:
-    (last,) = [one for one in measured(answering, cells, phase, tmp_path / "kept")["base"][-3:] if "nll" in one.metric]
+    (last,) = [one for one in measured(generator, cells, phase, tmp_path / "kept")["base"][-3:] if "nll" in one.metric]
     tokens = torch.tensor([list(b"12+34=46\n")])
     with torch.inference_mode():
         log_q = plain(model)(input_ids=tokens[:, :-1]).logits[0].double().log_softmax(-1)
     expected = -log_q[range(5, 8), tokens[0, 6:]].mean()
-    assert (last.question, last.weight) == ("asked", 3)
+    assert (last.question, last.weight) == ("sum", 3)
     assert last.value == pytest.approx(float(expected), rel=0.01)

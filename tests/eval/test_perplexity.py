@@ -26,7 +26,7 @@ class FakeLM(model.TemplateLM):  # type: ignore[misc, name-defined]
     def __init__(self, nats_a_letter: float = NATS_A_LETTER) -> None:
         super().__init__()
         self.nats_a_letter = nats_a_letter
-        self.asked: list[Any] = []
+        self.requests: list[Any] = []
 
     @property
     def eot_token_id(self) -> int:
@@ -42,25 +42,25 @@ class FakeLM(model.TemplateLM):  # type: ignore[misc, name-defined]
         raise NotImplementedError
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
-        self.asked += requests
+        self.requests += requests
         return [-self.nats_a_letter * len(self.tok_encode(*request.args)) for request in requests]
 
 
 def test_the_model_is_asked_for_the_texts_of_lm_eval() -> None:
     lm = FakeLM()
     list(measure_perplexity(lm, DOCUMENTS))
-    assert [request.args for request in lm.asked] == [
+    assert [request.args for request in lm.requests] == [
         (" = One =\n\nSome 1,000 words, twice.\n",),
         (" = Two =\n\nIt's ünlike the first-rate one.\n",),
     ]
-    assert {request.request_type for request in lm.asked} == {"loglikelihood_rolling"}
+    assert {request.request_type for request in lm.requests} == {"loglikelihood_rolling"}
 
 
 def test_weighted_means_are_the_perplexities_of_lm_eval() -> None:
     """Words are split at blanks, bytes counted in the pages as they stand; the means are lm-eval's own."""
     lm = FakeLM()
     answers = list(measure_perplexity(lm, DOCUMENTS))
-    lengths = [len(request.args[0]) for request in lm.asked]
+    lengths = [len(request.args[0]) for request in lm.requests]
     counts = {
         "nll_nats": lengths,
         "nll_nats_per_word": [len(re.split(r"\s+", page)) for page in PAGES],

@@ -1,4 +1,4 @@
-"""A session asks cells that share weights: what it says of a task, when it refuses, and what it need not ask again."""
+"""A session evaluates cells that share weights: results, refusals, and answers from the cache."""
 
 from __future__ import annotations
 
@@ -67,17 +67,17 @@ def reference(answers: Path, *, is_this: bool) -> Reference:
 def test_a_task_ends_with_its_answers_and_what_proves_them(
     session: EvalSession, cells: list[Cell], answers: Path
 ) -> None:
-    asked, scored = session.evaluate(cells[1], "sort", reference(answers, is_this=False))
-    assert (asked.outcome, asked.questions, asked.requests, asked.cached) == (Outcome.OK, 3, 3, 0)
-    assert asked.new_tokens == sum(one.tokens or 0 for one in scored) > 0
-    assert asked.prompt_tokens > 0
-    seen = {one.feature: one.seen for one in asked.evidence}
-    assert seen["deferral"] == asked_deferrals(asked.new_tokens)
+    result, scored = session.evaluate(cells[1], "sort", reference(answers, is_this=False))
+    assert (result.outcome, result.questions, result.requests, result.cached) == (Outcome.OK, 3, 3, 0)
+    assert result.new_tokens == sum(one.tokens or 0 for one in scored) > 0
+    assert result.prompt_tokens > 0
+    seen = {one.feature: one.seen for one in result.evidence}
+    assert seen["deferral"] == expected_deferrals(result.new_tokens)
     assert all(one.value in (0.0, 1.0) for one in scored)
     assert len({one.question for one in scored}) == 3
 
 
-def asked_deferrals(new_tokens: int) -> int:
+def expected_deferrals(new_tokens: int) -> int:
     """The first of two layers defers two experts in every decode step; the first token of an answer takes none."""
     return 2 * (new_tokens - 3)
 
@@ -86,37 +86,37 @@ def test_what_the_same_cell_answered_before_is_not_asked_again(
     session: EvalSession, cells: list[Cell], answers: Path
 ) -> None:
     first, scored = session.evaluate(cells[0], "sort", reference(answers, is_this=True))
-    asked, again = opened(cells, answers).evaluate(cells[0], "sort", reference(answers, is_this=True))
-    assert (first.cached, asked.cached, asked.new_tokens, asked.evidence) == (0, 3, 0, ())
+    result, again = opened(cells, answers).evaluate(cells[0], "sort", reference(answers, is_this=True))
+    assert (first.cached, result.cached, result.new_tokens, result.evidence) == (0, 3, 0, ())
     assert again == scored
 
 
 def test_drift_is_nothing_for_the_unmodified_model_and_something_for_another(
     session: EvalSession, cells: list[Cell], answers: Path
 ) -> None:
-    asked, own = session.evaluate(cells[0], "decode", reference(answers, is_this=True))
-    assert "right answers to questions of the nano model's tasks" in asked.setting
+    result, own = session.evaluate(cells[0], "decode", reference(answers, is_this=True))
+    assert "right answers to questions of the nano model's tasks" in result.setting
     assert {one.value for one in own if one.metric == "kl_nats"} == {0.0}
     assert {one.value for one in own if one.metric == "top1"} == {1.0}
     _, skipping = session.evaluate(cells[2], "decode", reference(answers, is_this=False))
     assert min(one.value or 0.0 for one in skipping if one.metric == "kl_nats") > 0
-    assert asked.questions == 3
+    assert result.questions == 3
 
 
 def test_perplexity_says_what_text_it_is_of(folder: Path, cells: list[Cell], tmp_path: Path) -> None:
     (tmp_path / "test.txt").write_text(" = One = \n a few words \n = Two = \n and <unk> more \n")
     suite = SuiteSpec(name="w", tasks=(TEXT,), data_dir=str(tmp_path))
-    asked, scored = opened(cells, tmp_path / "answers", suite).evaluate(
+    result, scored = opened(cells, tmp_path / "answers", suite).evaluate(
         cells[0], "text", reference(tmp_path, is_this=True)
     )
-    assert asked.setting.startswith("WikiText-2 test")
+    assert result.setting.startswith("WikiText-2 test")
     assert {one.metric for one in scored} == {"nll_nats", "nll_nats_per_word", "nll_nats_per_byte"}
 
 
 def test_what_the_engine_cannot_answer_is_unsupported(session: EvalSession, folder: Path, answers: Path) -> None:
-    asked, scored = session.evaluate(cell(folder, "auto", deferral="auto"), "sort", reference(answers, is_this=False))
-    assert (asked.outcome, scored) == (Outcome.UNSUPPORTED, ())
-    assert "deferral=auto" in asked.why
+    result, scored = session.evaluate(cell(folder, "auto", deferral="auto"), "sort", reference(answers, is_this=False))
+    assert (result.outcome, scored) == (Outcome.UNSUPPORTED, ())
+    assert "deferral=auto" in result.why
 
 
 def test_a_feature_that_was_not_seen_makes_a_task_idle(
@@ -125,9 +125,9 @@ def test_a_feature_that_was_not_seen_makes_a_task_idle(
     unseen = Evidence(feature="skipping", asked=6, counter="skipped_experts", seen=0)
     with monkeypatch.context() as patch:
         patch.setattr(session, "_evidence", lambda spec, task, before: (unseen,))
-        asked, scored = session.evaluate(cells[2], "sort", reference(answers, is_this=False))
-    assert (asked.outcome, scored) == (Outcome.IDLE, ())
-    assert "skipped_experts 0" in asked.why
+        result, scored = session.evaluate(cells[2], "sort", reference(answers, is_this=False))
+    assert (result.outcome, scored) == (Outcome.IDLE, ())
+    assert "skipped_experts 0" in result.why
     again, _ = session.evaluate(cells[2], "sort", reference(answers, is_this=False))
     assert (again.outcome, again.cached) == (Outcome.OK, 0)  # what an idle cell answered is not used
 
@@ -136,15 +136,15 @@ def test_a_task_that_cannot_be_asked_costs_itself_alone(
     session: EvalSession, cells: list[Cell], answers: Path, tmp_path: Path
 ) -> None:
     lost = Reference(path=tmp_path / "nowhere.logp", is_this=False)
-    asked, scored = session.evaluate(cells[1], "decode", lost)
-    assert (asked.outcome, scored) == (Outcome.CRASHED, ())
-    assert "nowhere.logp" in asked.why
+    result, scored = session.evaluate(cells[1], "decode", lost)
+    assert (result.outcome, scored) == (Outcome.CRASHED, ())
+    assert "nowhere.logp" in result.why
     assert session.evaluate(cells[1], "sort", lost)[0].outcome is Outcome.OK
 
 
 def test_a_task_with_nothing_to_ask_is_not_idle(session: EvalSession, cells: list[Cell]) -> None:
     session._lm.use(cells[1].spec)
-    assert session._evidence(cells[1].spec, SORT, session._lm.answering.counters()) == ()
+    assert session._evidence(cells[1].spec, SORT, session._lm.generator.counters()) == ()
 
 
 @pytest.mark.parametrize("feature", ["deferral", "skipping"])

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from ktbench.eval.tasks.harness import hub_rows
 from ktbench.eval.texts import TextDocument, cut_windows, drawn, nano_answers, wikitext2
+from tests.eval.conftest import SHARED, ByteTokenizer, needs_shared_data
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
-REAL = pytest.mark.skipif(not (SHARED / "wikitext2").is_dir(), reason="no shared data folder next to this checkout")
 LINES = (
     "",
     "= First =",
@@ -30,17 +29,6 @@ LINES = (
     "Its text .",
 )
 TEXT = "".join(f" {line} \n" if line else " \n" for line in LINES)
-
-
-class Letters:
-    """A tokenizer of one token for each letter."""
-
-    def __init__(self, bos: int | None = None) -> None:
-        self.bos_token_id = bos
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        assert not add_special_tokens
-        return [ord(letter) for letter in text]
 
 
 def written(folder: Path, content: str | bytes, name: str = "test.txt") -> str:
@@ -82,7 +70,7 @@ def test_what_is_not_there_or_no_text_is_refused(tmp_path: Path) -> None:
         wikitext2(written(tmp_path, b" = A = \n\n caf\xe9 .\n"))
 
 
-def test_the_hub_is_asked_where_no_folder_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hub_is_read_where_no_folder_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
 
     def load(*names: str) -> dict[str, list[dict[str, str]]]:
@@ -101,7 +89,7 @@ def test_the_hub_is_asked_where_no_folder_is_named(monkeypatch: pytest.MonkeyPat
     hub_rows.cache_clear()
 
 
-@REAL
+@needs_shared_data
 @pytest.mark.parametrize("folder", [SHARED, SHARED / "wikitext2"])
 def test_the_real_test_set(folder: Path) -> None:
     """The data set has 60 articles and 245,569 tokens, a mark at the end of each line being one."""
@@ -138,7 +126,7 @@ def test_seeds_draw_differently() -> None:
 @given(st.text(alphabet="abc", max_size=60), st.integers(2, 8), st.integers(1, 8), st.sampled_from([None, 7]))
 def test_windows_go_end_to_end_through_a_text(text: str, prompt: int, answer: int, bos: int | None) -> None:
     long = TextDocument(name="long", text="x" * 16)
-    found = cut_windows([TextDocument(name="text", text=text), long], Letters(bos), prompt, answer)
+    found = cut_windows([TextDocument(name="text", text=text), long], ByteTokenizer(bos), prompt, answer)
     rows = [row for row in found.rows if row.question.startswith("text/")]
     assert all((len(row.prompt), len(row.given)) == (prompt, answer) for row in rows)
     begin = 0 if bos is None else 1
@@ -152,11 +140,11 @@ def test_windows_go_end_to_end_through_a_text(text: str, prompt: int, answer: in
 
 
 def test_a_continuation_is_what_is_predicted() -> None:
-    asked = [
+    documents = [
         TextDocument(name="a", text="1+1=", continuation="2\n"),
         TextDocument(name="b", text="", continuation="no prompt"),
     ]
-    found = cut_windows(asked, Letters(7), 64, 64)
+    found = cut_windows(documents, ByteTokenizer(7), 64, 64)
     (row,) = found.rows
     assert (row.question, row.prompt, row.given) == ("a", (7, *b"1+1="), tuple(b"2\n"))
     assert found.short == ("b",)
@@ -164,4 +152,4 @@ def test_a_continuation_is_what_is_predicted() -> None:
 
 def test_texts_that_are_all_too_short_are_refused() -> None:
     with pytest.raises(ValueError, match="no text has the 128 tokens of a window"):
-        cut_windows([TextDocument(name="a", text="short")], Letters(), 64, 64)
+        cut_windows([TextDocument(name="a", text="short")], ByteTokenizer(), 64, 64)

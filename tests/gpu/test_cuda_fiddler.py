@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from ktbench.engine.cuda.fiddler import Copier, Costs, measure_costs
-from ktbench.engine.cuda.stream import CudaHostMemory, CurrentStream, Pins
+from ktbench.engine.cuda.stream import CurrentStream, Pins, cuda_runtime
 from ktbench.engine.protocol import HostRole
 from ktbench.engine.routing import Routing
 from ktbench.peers import fiddler as module
-from ktbench.peers.fiddler import open_fiddler
+from ktbench.peers.fiddler import open_peer
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import RunSpec
 from tests.engine.cuda.test_fiddler import DEVICE, FAMILIES, HOST, call, copied_at, drawn, error, original
@@ -39,7 +39,7 @@ def test_every_side_against_float32(family: str, tokens: int, decided_by: Costs)
 
 def test_pinned_memory_is_seen_as_such_and_given_back() -> None:
     torch.cuda.init()
-    pins, weights = Pins(CudaHostMemory.open()), torch.ones(1 << 20)
+    pins, weights = Pins(cuda_runtime()), torch.ones(1 << 20)
     pins.add(weights)
     assert weights.is_pinned()
     assert pins.pageable_bytes == 0
@@ -48,7 +48,7 @@ def test_pinned_memory_is_seen_as_such_and_given_back() -> None:
 
 
 def test_memory_that_is_pinned_already_does_no_harm() -> None:
-    pins, weights = Pins(CudaHostMemory.open()), torch.ones(1 << 20).pin_memory()
+    pins, weights = Pins(cuda_runtime()), torch.ones(1 << 20).pin_memory()
     pins.add(weights)
     assert (weights.cuda() + 1 == 2).all(), "no error is left for the next kernel"
     pins.release()
@@ -67,8 +67,9 @@ def test_the_system_gives_what_base_gives(work: Any, tokens: int, monkeypatch: p
     monkeypatch.setattr(module, "measure_costs", lambda _: copied_at(tokens))
     model, workload = tiny_model(), work(batch=2)
     cpus = tuple(sorted(os.sched_getaffinity(0)))
-    system = open_fiddler(model, HostRole(cores=len(cpus), cpus=cpus))
-    system.configure(RunSpec(model=model, workload=workload, engine=EngineSpec(device="cuda"), system="fiddler"))
+    requested = RunSpec(model=model, workload=workload, engine=EngineSpec(device="cuda"), system="fiddler")
+    system = open_peer([requested], HostRole(cores=len(cpus), cpus=cpus))
+    system.configure(requested)
     base = load(model)
     base.configure(spec(model, workload))
     for one, other in zip(run(system, workload.steps), run(base, workload.steps), strict=True):

@@ -44,8 +44,8 @@ def model(**changes: Any) -> ModelSpec:
 
 
 def cell_spec(work: WorkloadSpec, precision: Any = "bf16", tune_s: float = 0, **changes: Any) -> RunSpec:
-    asked = spec(model(**changes), work)
-    return replace(asked, system="kt-kernel", precision=precision, peer=PeerSpec(tune_s=tune_s))
+    requested = spec(model(**changes), work)
+    return replace(requested, system="kt-kernel", precision=precision, peer=PeerSpec(tune_s=tune_s))
 
 
 def open_layer(cells: list[RunSpec], host: HostRole) -> LayerSystem:
@@ -54,15 +54,15 @@ def open_layer(cells: list[RunSpec], host: HostRole) -> LayerSystem:
     return system
 
 
-def ready(asked: RunSpec, host: HostRole = ONE) -> LayerSystem:
-    system = open_layer([asked], host)
-    system.configure(asked)
+def ready(requested: RunSpec, host: HostRole = ONE) -> LayerSystem:
+    system = open_layer([requested], host)
+    system.configure(requested)
     return system
 
 
-def exact(asked: RunSpec, prepared: Any, copy: int) -> NDArray[np.float64]:
+def exact(requested: RunSpec, prepared: Any, copy: int) -> NDArray[np.float64]:
     """The layer's output in float64 for the bf16 weights that every system is given."""
-    return exact_output(LayerWeights.of(asked.model).passing(copy), prepared)
+    return exact_output(LayerWeights.of(requested.model).passing(copy), prepared)
 
 
 @needs_kt_kernel
@@ -71,43 +71,43 @@ def test_output_is_that_of_the_weights_as_they_are_stored(precision: str) -> Non
     works = (layer(batch=1, steps=2), layer(batch=7, steps=2, routing="zipf"), layer(batch=40, steps=2))
     cells = [cell_spec(work, precision) for work in works]
     system = open_layer(cells, ONE)
-    for asked in cells:
-        system.configure(asked)
+    for requested in cells:
+        system.configure(requested)
         outputs = run(system, 2)
         for output, prepared in zip(outputs, system._steps, strict=True):
-            assert relative(output.numpy(), exact(asked, prepared, 0)) < LOST[precision]
+            assert relative(output.numpy(), exact(requested, prepared, 0)) < LOST[precision]
         seen = system.observe()
         assert np.array_equal(outputs[-1].numpy(), system.logits())
-        verdict = check(seen, system.reference, asked.tolerance)
+        verdict = check(seen, system.reference, requested.tolerance)
         assert verdict.outcome is Outcome.OK, verdict.why
         assert verdict.error is not None
         assert verdict.error > 0
-        assert check_the_check(seen, system.reference, asked.tolerance) == ""
+        assert check_the_check(seen, system.reference, requested.tolerance) == ""
 
 
 @needs_kt_kernel
 @pytest.mark.parametrize("precision", LOST)
 def test_every_setting_gives_right_output(precision: str) -> None:
-    asked = cell_spec(layer(batch=20), precision)
-    asked = replace(asked, engine=replace(asked.engine, threads=None))
-    system = open_layer([asked], HostRole(cores=2))
+    requested = cell_spec(layer(batch=20), precision)
+    requested = replace(requested, engine=replace(requested.engine, threads=None))
+    system = open_layer([requested], HostRole(cores=2))
     assert isinstance(system._held, KtLayer)
     held = system._held._held[2]
     assert len(held) == 3
     for setting in held:
-        system._held._tuned[asked.workload, 2] = Tuned(settings=setting)
-        system.configure(asked)
+        system._held._tuned[requested.workload, 2] = Tuned(settings=setting)
+        system.configure(requested)
         run(system, 3)
-        verdict = check(system.observe(), system.reference, asked.tolerance)
+        verdict = check(system.observe(), system.reference, requested.tolerance)
         assert verdict.outcome is Outcome.OK, (setting, verdict.why)
 
 
 @needs_kt_kernel
 def test_copies_and_tokens_are_those_of_base() -> None:
-    asked = cell_spec(layer(batch=4, steps=5, active_experts=4))
+    requested = cell_spec(layer(batch=4, steps=5, active_experts=4))
     host = HostRole(cores=1, cache_bytes=2 * LAYER_BYTES)
-    system, base = ready(asked, host), load_layer(asked.model, host=host)
-    base.configure(replace(asked, system="ktbench"))
+    system, base = ready(requested, host), load_layer(requested.model, host=host)
+    base.configure(replace(requested, system="ktbench"))
     outputs = run(system, 5)
     base.start()
     turns = [prepared.backend for prepared in system._steps]
@@ -118,26 +118,26 @@ def test_copies_and_tokens_are_those_of_base() -> None:
         assert torch.equal(prepared.routing.gates, other.routing.gates)
         assert isinstance(prepared.backend, KtExperts)
         number = int(prepared.backend.store.name.rpartition(".")[2])  # type: ignore[attr-defined]
-        assert relative(output.numpy(), exact(asked, prepared, number)) < 0.01
+        assert relative(output.numpy(), exact(requested, prepared, number)) < 0.01
     assert system.work() == base.work()
 
 
 @needs_kt_kernel
 def test_it_is_tuned_once_for_a_workload_and_says_so() -> None:
-    asked = cell_spec(layer(), "int4_g32", tune_s=0.3)
-    asked = replace(asked, engine=replace(asked.engine, threads=None))
-    system = ready(asked, HostRole(cores=2))
+    requested = cell_spec(layer(), "int4_g32", tune_s=0.3)
+    requested = replace(requested, engine=replace(requested.engine, threads=None))
+    system = ready(requested, HostRole(cores=2))
     tuned, quantised = system.notes()
     assert "tuned in " in tuned
     assert " in 1 pool" in tuned
     assert "quantises to int4 itself" in quantised
-    system.configure(asked)
+    system.configure(requested)
     assert system.notes() == (tuned, quantised)
     assert not system.counters()
 
 
 @needs_kt_kernel
-def test_what_it_cannot_run_is_said() -> None:
+def test_what_it_cannot_run_is_named() -> None:
     with pytest.raises(Unsupported, match="cannot hold int8 experts of hidden=64 and expert width 32"):
         open_peer([cell_spec(layer(), "int8", hidden_size=64, moe_intermediate_size=32)], ONE)
     with pytest.raises(Unsupported, match="precision=q8_0"):
@@ -150,16 +150,16 @@ def test_what_it_cannot_run_is_said() -> None:
 
 
 @needs_kt_kernel
-def test_wrong_use_is_said() -> None:
-    asked = cell_spec(layer(batch=2))
-    system = ready(asked)
+def test_wrong_use_is_named() -> None:
+    requested = cell_spec(layer(batch=2))
+    system = ready(requested)
     with pytest.raises(ValueError, match=r"engine\.threads=2: allowed are 1 to 1"):
-        system.configure(replace(asked, engine=replace(asked.engine, threads=2)))
+        system.configure(replace(requested, engine=replace(requested.engine, threads=2)))
     with pytest.raises(ValueError, match="room for 2 tokens, this call has 3"):
-        system.configure(replace(asked, workload=layer(batch=3)))
+        system.configure(replace(requested, workload=layer(batch=3)))
     system.close()
     with pytest.raises(ValueError, match="no weights were loaded"):
-        system.configure(asked)
+        system.configure(requested)
 
 
 @pytest.mark.skipif(INSTALLED, reason="kt-kernel is installed")

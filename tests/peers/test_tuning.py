@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ktbench.peers.llama.settings import Settings, first_settings, walks
+from ktbench.peers.llama.settings import LlamaSettings, first_settings, walks
 from ktbench.peers.tuning import ThreadCount, Tuned, Tuner, thread_counts, vary
 
 
@@ -40,7 +40,7 @@ class ScriptedBench:
     def keep(self, settings: Any) -> None:
         self.open &= {settings.context}
 
-    def tune(self, cores: int, tokens: int, budget_s: float) -> Tuned[Settings]:
+    def tune(self, cores: int, tokens: int, budget_s: float) -> Tuned[LlamaSettings]:
         tuner = Tuner(self, budget_s, lambda: self.now_s)
         return tuner.tune(first_settings(cores, tokens), walks(cores, tokens))
 
@@ -53,32 +53,32 @@ class ScriptedBench:
         return list(dict.fromkeys(self.steps))
 
 
-def flat(_settings: Settings) -> float:
+def flat(_settings: LlamaSettings) -> float:
     return 0.125  # adds up exactly
 
 
 def test_order_is_fixed_and_begins_with_all_cores() -> None:
     bench = ScriptedBench(flat)
     tuned = bench.tune(cores=8, tokens=2048, budget_s=1000)
-    base = Settings(threads=8)
+    base = LlamaSettings(threads=8)
     assert bench.tried == [
         base,
-        Settings(threads=8, ubatch=1024),
-        Settings(threads=8, ubatch=2048),
-        Settings(threads=8, ubatch=256),
-        Settings(threads=8, ubatch=128),
-        Settings(threads=8, ubatch=64),
-        Settings(threads=8, flash=False),
-        *(Settings(threads=count) for count in (6, 4, 3, 2, 1)),
+        LlamaSettings(threads=8, ubatch=1024),
+        LlamaSettings(threads=8, ubatch=2048),
+        LlamaSettings(threads=8, ubatch=256),
+        LlamaSettings(threads=8, ubatch=128),
+        LlamaSettings(threads=8, ubatch=64),
+        LlamaSettings(threads=8, flash=False),
+        *(LlamaSettings(threads=count) for count in (6, 4, 3, 2, 1)),
     ]
     assert tuned.settings == base  # of equals the first
     assert [trial.settings for trial in tuned.trials] == bench.tried
 
 
 def test_finds_the_best_of_every_kind_together() -> None:
-    best = Settings(threads=4, ubatch=1024, flash=False)
+    best = LlamaSettings(threads=4, ubatch=1024, flash=False)
 
-    def price_s(settings: Settings) -> float:
+    def price_s(settings: LlamaSettings) -> float:
         wrong = (settings.threads != best.threads) + (settings.ubatch != best.ubatch) + (settings.flash != best.flash)
         return 0.1 * 1.5**wrong * (8 / settings.threads if settings.threads < 4 else 1)
 
@@ -98,7 +98,7 @@ def test_a_way_that_makes_it_slower_is_left() -> None:
 def test_decode_leaves_ubatch_alone() -> None:
     bench = ScriptedBench(flat)
     bench.tune(cores=2, tokens=3, budget_s=1000)
-    first = Settings(threads=2, ubatch=64)
+    first = LlamaSettings(threads=2, ubatch=64)
     assert bench.tried == [first, replace(first, flash=False), replace(first, threads=1)]
 
 
@@ -146,8 +146,8 @@ def test_without_a_budget_or_a_choice_nothing_is_tried(budget_s: float, counts: 
 
 def test_the_choice_is_explained_with_units() -> None:
     bench = ScriptedBench(lambda settings: 0.25 if settings.flash else 0.5)
-    told = bench.tune(cores=1, tokens=1, budget_s=100).explain("llama.cpp 1")
-    assert told == (
+    text = bench.tune(cores=1, tokens=1, budget_s=100).explain("llama.cpp 1")
+    assert text == (
         "llama.cpp 1 tuned in 3.0 s over 2 settings: threads 1, ubatch 64, flash attention on "
         "(250 ms a step; slowest 500 ms with threads 1, ubatch 64, flash attention off)"
     )

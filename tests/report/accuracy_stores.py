@@ -9,17 +9,16 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from ktbench.results import Log, Run, published_of, read_run
+from ktbench.results import Log, Run, read_run
 from ktbench.results.accuracy import AccuracyRow, accuracy_rows
 from ktbench.spec.engine import EngineSpec
-from ktbench.spec.features import FEATURES
-from ktbench.spec.record import Cell, Header, Outcome, Part, Record, SampleResult, TaskResult, Work, collect
-from ktbench.spec.run_spec import MeasureSpec, ModelSpec, RunSpec, WorkloadSpec
+from ktbench.spec.record import Cell, Outcome, Part, Record, SampleResult, TaskResult, Work
+from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 from ktbench.spec.sweep import FigureKind, arm_changes
 from ktbench.spec.weights import Precision
 from ktbench.spec.wire import spec_id
-from tests.report.synthetic import CONFIG, MACHINE
+from tests.report.synthetic import CONFIG, MACHINE, STARTED, blank, header_of, seen, written
 
 CATEGORIES = ("coding", "data_analysis", "instruction_following", "language", "math", "reasoning")
 NANO = SuiteSpec(
@@ -124,24 +123,8 @@ class AnswerStore:
     def write(self, folder: Path) -> Run:
         """Write the run into a folder and read it back."""
         part = Part(name="", title=self.title, baseline=self.baseline, figure=self.figure, published=self.published)
-        header = Header(
-            run=self.run,
-            title=self.title,
-            ablation=self.run,
-            created="2026-01-01T00:00:00+00:00",
-            command=self.command,
-            parts=(part,),
-            cells=self.cells(),
-            measure=MeasureSpec(),
-            code_id=MACHINE.code_id,
-            env_id=MACHINE.env_id,
-            suite=self.suite,
-        )
-        log = Log(folder / self.run)
-        log.append(header, *published_of((part,)), MACHINE)
-        log.append(*self.facts())
-        log.close()
-        return read_run(folder / self.run)
+        header = header_of(self.run, self.run, (part,), self.cells())
+        return written(folder, replace(header, command=self.command, suite=self.suite), self.facts())
 
     def facts(self) -> Iterator[SampleResult | TaskResult | Record]:
         arms = {arm.label: arm for arm in self.arms}
@@ -177,8 +160,6 @@ class AnswerStore:
         return (0.5 + 0.5 * credit if right else 0.3 * credit) if self.partial else float(right)
 
     def _end(self, cell: Cell, task: TaskSpec, outcome: Outcome, why: str) -> TaskResult:
-        features = cell.spec.engine.features
-        counted = {f.counter: 1000 * int(features[f.name] != f.off) for f in FEATURES}
         return TaskResult(
             cell=cell.key,
             label=cell.label,
@@ -188,31 +169,23 @@ class AnswerStore:
             provenance="measured",
             code_id=MACHINE.code_id,
             env_id=MACHINE.env_id,
-            started="2026-01-01T00:00:00+00:00",
+            started=STARTED,
             took_s=3.0,
             questions=self.questions,
             requests=self.questions * task.samples,
-            evidence=collect(features, counted) if outcome.timed else (),
+            evidence=seen(cell.spec, 1000) if outcome.timed else (),
         )
 
     def _record(self, cell: Cell, arm: Answering, number: int) -> Record:
-        features = cell.spec.engine.features
         bits = {"bf16": 16, "int8": 8, "int4_g32": 4.5, "q8_0": 8.5, "q4_0": 4.5}
         faster = (bits[cell.spec.precision] + bits[cell.spec.device_precision]) / 32
         step_s = round(arm.step_ms * (0.4 + 0.6 * faster) * (1 + 0.004 * (number % 3)) / 1e3, 7)
-        return Record(
-            cell=cell.key,
-            label=cell.label,
-            round=number,
+        return replace(
+            blank(cell, number),
             outcome=Outcome.OK,
-            provenance="measured",
-            code_id=MACHINE.code_id,
-            env_id=MACHINE.env_id,
-            sitting="a1b2c3d4",
-            started="2026-01-01T00:00:00+00:00",
             took_s=2.0,
             samples_s=(step_s,) * 4,
-            evidence=collect(features, {f.counter: 100 * int(features[f.name] != f.off) for f in FEATURES}),
+            evidence=seen(cell.spec, 100),
             error=0.003,
             work=Work(weight_bytes=10**7, flops=10**7, tokens=1),
         )

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ktbench.results import Log, Run, read_run
-from ktbench.spec.record import Environment, Record
+from ktbench.results.comparison import Comparison, compare_runs
+from ktbench.spec.record import Environment, Outcome, Record
 from tests.report.synthetic import MACHINE, Arm, Store
 
 ARMS = (Arm(label="base", step_ms=182.0), Arm(label="+v", step_ms=61.0), Arm(label="+v+d", step_ms=60.0))
@@ -61,3 +62,13 @@ def with_roofs(run: Run, factor: float) -> Run:
         roofs = [replace(roof, read_bytes_per_s=factor * roof.read_bytes_per_s) for roof in record.roofs]
         records.append(replace(record, roofs=tuple(roofs)))
     return kept(replace(run, records=tuple(records)))
+
+
+def doubtful(folder: Path) -> Comparison:
+    """Two runs of which B has another commit, half the read bandwidth, a slower arm, a wrong one and one of its own."""
+    slower = tuple(replace(arm, step_ms=2 * arm.step_ms) for arm in ARMS[:2])
+    wrong = Arm(label="+v+d", outcome=Outcome.WRONG, why="output differs from float32")
+    own = Arm(label="+v+l", step_ms=40.0)
+    after = run_of(folder, "after", arms=(*slower, wrong, own), begun_s=HOUR_S)
+    before = at_commit(run_of(folder, "before", arms=(*ARMS, Arm(label="+m"))), "a" * 40)
+    return compare_runs(before, at_commit(with_roofs(after, 0.5), "b" * 40, dirty=True))

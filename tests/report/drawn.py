@@ -87,6 +87,16 @@ def titles(drawn: Figure) -> list[str]:
     return [axes.get_title() for axes in drawn.axes]
 
 
+def texts_by_place(drawn: Figure) -> dict[str, list[str]]:
+    """All texts that are seen, by the part of the figure that they are of."""
+    found = {"caption": [text.get_text() for text in drawn.texts], "legend": legend(drawn)}
+    for n, axes in enumerate(axes for axes in drawn.axes if axes.axison):
+        found[f"axes {n}"] = [axes.get_title(), axes.get_xlabel(), axes.get_ylabel()]
+        found[f"x {n}"], found[f"y {n}"] = x_names(axes), y_names(axes)
+        found[f"inside {n}"] = [text.get_text() for text in axes.texts]
+    return found
+
+
 def x_names(axes: Axes) -> list[str]:
     """Names of the ticks below axes."""
     return [label.get_text() for label in axes.get_xticklabels()]

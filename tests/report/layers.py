@@ -8,16 +8,13 @@ from math import exp
 from pathlib import Path
 from random import Random
 
-from ktbench.results import LOG_NAME, Run, read_run
-from ktbench.results.lines import encode
+from ktbench.results import Run
 from ktbench.spec.engine import EngineSpec
-from ktbench.spec.features import FEATURES
-from ktbench.spec.peers import IMPLEMENTATIONS, PeerSpec
-from ktbench.spec.record import Cell, Environment, Header, Outcome, Part, Record, RoofSample, Work, collect
-from ktbench.spec.run_spec import MeasureSpec, ModelSpec, Routing, RunSpec, WorkloadSpec
-from ktbench.spec.sweep import arm_features, arm_peer, arm_precision
+from ktbench.spec.record import Cell, Outcome, Part, Record, RoofSample, Work
+from ktbench.spec.run_spec import ModelSpec, Routing, RunSpec, WorkloadSpec
+from ktbench.spec.sweep import arm_features, arm_precision
 from ktbench.spec.wire import spec_id
-from tests.report.synthetic import CONFIG, MACHINE
+from tests.report.synthetic import CONFIG, blank, header_of, seen, system_of, written
 
 TOP_K, EXPERTS = 8, 64
 EXPERT_WEIGHTS = 3 * 2048 * 768
@@ -97,8 +94,7 @@ class LayerPart:
             ),
             engine=EngineSpec(**arm_features(label), domains=self.domains),  # type: ignore[arg-type]
             precision=arm_precision(label) or "bf16",
-            system=arm_peer(label) or "ktbench",  # type: ignore[arg-type]
-            peer=PeerSpec(implementation=_implementation(label)),  # type: ignore[arg-type]
+            **system_of(label),
         )
         return Cell(label=label, spec=spec, spec_id=spec_id(spec), part=self.name)
 
@@ -117,49 +113,25 @@ class LayerStore:
 
     def write(self, folder: Path) -> Run:
         """Write the run into a folder and read it back."""
-        path = folder / self.run / LOG_NAME
-        path.parent.mkdir(parents=True)
-        # In one go: a real log is flushed to disk after each of these thousands of lines.
-        path.write_bytes(b"".join(map(encode, self._facts())))
-        return read_run(path.parent)
+        parts = tuple(part.part() for part in self.parts)
+        cells = tuple(cell for part in self.parts for cell in part.cells())
+        header = header_of(self.run, "kernels", parts, cells)
+        title = "MoE kernels against the roofs of this machine"
+        return written(folder, replace(header, title=title), self._records())
 
-    def _facts(self) -> Iterator[Header | Environment | Record]:
-        yield Header(
-            run=self.run,
-            title="MoE kernels against the roofs of this machine",
-            ablation="kernels",
-            created="2026-01-01T00:00:00+00:00",
-            command=("python", "-m", "ktbench", "sweep", "+ablation=kernels"),
-            parts=tuple(part.part() for part in self.parts),
-            cells=tuple(cell for part in self.parts for cell in part.cells()),
-            measure=MeasureSpec(),
-            code_id=MACHINE.code_id,
-            env_id=MACHINE.env_id,
-        )
-        yield MACHINE
+    def _records(self) -> Iterator[Record]:
         rng = Random(self.seed)
         for part in self.parts:
             arms = {arm.label: arm for arm in part.arms}
             for cell in part.cells():
-                yield from self._records(cell, arms[cell.label.removesuffix(" (A/A)")], rng)
+                yield from self._of_cell(cell, arms[cell.label.removesuffix(" (A/A)")], rng)
 
-    def _records(self, cell: Cell, arm: LayerArm, rng: Random) -> Iterator[Record]:
-        blank = Record(
-            cell=cell.key,
-            label=cell.label,
-            round=0,
-            outcome=Outcome.CRASHED,
-            provenance="measured",
-            code_id=MACHINE.code_id,
-            env_id=MACHINE.env_id,
-            sitting="a1b2c3d4",
-            started="2026-01-01T00:00:00+00:00",
-        )
+    def _of_cell(self, cell: Cell, arm: LayerArm, rng: Random) -> Iterator[Record]:
         if not arm.outcome.timed:
-            yield replace(blank, outcome=arm.outcome, why=arm.why)
+            yield replace(blank(cell, 0), outcome=arm.outcome, why=arm.why)
             return
         for number in range(self.rounds):
-            yield self._timed(replace(blank, round=number), cell.spec, arm, rng)
+            yield self._timed(blank(cell, number), cell.spec, arm, rng)
 
     def _timed(self, record: Record, spec: RunSpec, arm: LayerArm, rng: Random) -> Record:
         work = work_of(spec)
@@ -167,7 +139,6 @@ class LayerStore:
         peak = (self.peaks or PEAKS)[isa, spec.dtype]
         least_s = max(work.weight_bytes / READ, work.flops / peak)
         step_s = (least_s / arm.share + arm.call_s) * exp(arm.noise * rng.gauss(0, 1))
-        features = spec.engine.features
         steps = spec.workload.steps
         roofs = tuple(self._roof(isa, spec.dtype, peak, ns, rng) for ns in self.places[record.round % len(self.places)])
         return replace(
@@ -175,7 +146,7 @@ class LayerStore:
             outcome=Outcome.OK,
             took_s=1.0,
             samples_s=tuple(round(step_s, 7) for _ in range(steps)),
-            evidence=collect(features, {f.counter: 128 * steps * int(features[f.name] != f.off) for f in FEATURES}),
+            evidence=seen(spec, 128 * steps),
             error=0.0031 if spec.precision == "bf16" else 0.014,
             work=work,
             roofs=roofs,
@@ -189,10 +160,6 @@ class LayerStore:
             peak_dtype=dtype,
             ping_pong_ns=ns,
         )
-
-
-def _implementation(label: str) -> str:
-    return next((word for word in label.split() if word in IMPLEMENTATIONS), "grouped_mm")
 
 
 def work_of(spec: RunSpec) -> Work:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import exp, sin
@@ -9,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from ktbench.results import Log, Run, read_run
+from ktbench.results import Log, Run, published_of, read_run
 from ktbench.spec.engine import EngineSpec, PlacementSpec
 from ktbench.spec.features import FEATURES
 from ktbench.spec.peers import BY_NAME, IMPLEMENTATIONS, PeerSpec
@@ -17,6 +18,7 @@ from ktbench.spec.record import (
     Agreement,
     Cell,
     Environment,
+    Evidence,
     Header,
     Outcome,
     Part,
@@ -28,6 +30,7 @@ from ktbench.spec.record import (
 )
 from ktbench.spec.run_spec import MeasureSpec, ModelSpec, RunSpec, WorkloadSpec
 from ktbench.spec.sweep import FigureKind, arm_features, arm_peer
+from ktbench.spec.system_metrics import Energy, InterferenceCounters, PeakMemory, SystemMetrics
 from ktbench.spec.weights import Precision
 from ktbench.spec.wire import spec_id
 
@@ -64,6 +67,60 @@ MACHINE = Environment(
         "dirty": False,
     },
 )
+
+
+STARTED = "2026-01-01T00:00:00+00:00"
+
+
+def header_of(run: str, ablation: str, parts: tuple[Part, ...], cells: tuple[Cell, ...], verb: str = "sweep") -> Header:
+    """The plan of a run of an ablation, with the title of its first part."""
+    return Header(
+        run=run,
+        title=parts[0].title,
+        ablation=ablation,
+        created=STARTED,
+        command=("python", "-m", "ktbench", verb, f"+ablation={ablation}"),
+        parts=parts,
+        cells=cells,
+        measure=MeasureSpec(),
+        code_id=MACHINE.code_id,
+        env_id=MACHINE.env_id,
+    )
+
+
+def written(folder: Path, header: Header, facts: Iterable[Any]) -> Run:
+    """The run, written into a folder and read back."""
+    log = Log(folder / header.run)
+    log.append(header, *published_of(header.parts), MACHINE, *facts)
+    log.close()
+    return read_run(folder / header.run)
+
+
+def blank(cell: Cell, number: int) -> Record:
+    """A trial of a cell that crashed."""
+    return Record(
+        cell=cell.key,
+        label=cell.label,
+        round=number,
+        outcome=Outcome.CRASHED,
+        provenance="measured",
+        code_id=MACHINE.code_id,
+        env_id=MACHINE.env_id,
+        sitting="a1b2c3d4",
+        started=STARTED,
+    )
+
+
+def seen(spec: RunSpec, count: int) -> tuple[Evidence, ...]:
+    """Evidence of a spec whose features were each counted so often."""
+    features = spec.engine.features
+    return collect(features, {f.counter: count * int(features[f.name] != f.off) for f in FEATURES})
+
+
+def system_of(label: str) -> dict[str, Any]:
+    """The fields of a spec that say which system an arm runs."""
+    implementation = next((word for word in label.split() if word in IMPLEMENTATIONS), "grouped_mm")
+    return {"system": arm_peer(label) or "ktbench", "peer": PeerSpec(implementation=implementation)}  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,43 +195,25 @@ class Store:
         return cells
 
     def _cell(self, label: str, precision: Precision, prompt: int, batch: int, placement: PlacementSpec) -> Cell:
-        implementation = next((word for word in label.split() if word in IMPLEMENTATIONS), "grouped_mm")
         spec = RunSpec(
             model=ModelSpec(name="qwen3_30b_a3b", config=CONFIG, full_layers=48, full_vocab=151936),
             workload=WorkloadSpec(phase=self.phase, prompt=prompt, steps=self.steps, batch=batch),  # type: ignore[arg-type]
             engine=EngineSpec(**arm_features(label), **self.engine, placement=placement),  # type: ignore[arg-type]
             measure=self.measure,
-            system=arm_peer(label) or "ktbench",  # type: ignore[arg-type]
             precision=precision,
             device_precision=precision,
-            peer=PeerSpec(implementation=implementation),  # type: ignore[arg-type]
+            **system_of(label),
         )
         return Cell(label=label, spec=spec, spec_id=spec_id(spec))
 
     def header(self) -> Header:
         """The plan of the run."""
-        return Header(
-            run=self.run,
-            title=self.title,
-            ablation="decode",
-            created="2026-01-01T00:00:00+00:00",
-            command=("python", "-m", "ktbench", "sweep", "+ablation=decode"),
-            parts=(Part(name="", title=self.title, baseline=self.arms[0].label, figure=self.figure),),
-            cells=self.cells(),
-            measure=self.measure,
-            code_id=MACHINE.code_id,
-            env_id=MACHINE.env_id,
-        )
+        part = Part(name="", title=self.title, baseline=self.arms[0].label, figure=self.figure)
+        return replace(header_of(self.run, "decode", (part,), self.cells()), measure=self.measure)
 
     def write(self, folder: Path) -> Run:
         """Write the run into a folder and read it back."""
-        log = Log(folder / self.run)
-        log.append(self.header())
-        log.append(MACHINE)
-        for record in self.records():
-            log.append(record)
-        log.close()
-        return read_run(folder / self.run)
+        return written(folder, self.header(), self.records())
 
     def records(self) -> list[Record]:
         """Records of all rounds: common drift, own noise; nothing after a failed turn."""
@@ -207,8 +246,6 @@ class Store:
         return (tokens_ms + arm.call_ms) / 1e3
 
     def _timed(self, cell: Cell, number: int, samples: tuple[float, ...], arm: Arm) -> Record:
-        features = cell.spec.engine.features
-        counted = {f.counter: 128 * len(samples) * int(features[f.name] != f.off) for f in FEATURES}
         roof = RoofSample(
             read_bytes_per_s=28e9 + 1e8 * number,
             peak_flops=2.1e12,
@@ -216,11 +253,11 @@ class Store:
             ping_pong_ns=self.ping_pong_ns[number % len(self.ping_pong_ns)],
         )
         timed = replace(
-            self._blank(cell, number),
+            blank(cell, number),
             outcome=Outcome.OK,
             took_s=sum(samples) + 1,
             samples_s=samples,
-            evidence=collect(features, counted),
+            evidence=seen(cell.spec, 128 * len(samples)),
             error=0.0031,
             work=Work(weight_bytes=1_100_000_000, flops=900_000_000, tokens=cell.spec.workload.tokens_per_step),
             roofs=(roof, roof) if self.roofs else (),
@@ -232,20 +269,7 @@ class Store:
 
     def _failed(self, cell: Cell, number: int, arm: Arm) -> Record:
         error = 0.127 if arm.outcome is Outcome.WRONG else None
-        return replace(self._blank(cell, number), outcome=arm.outcome, why=arm.why, error=error)
-
-    def _blank(self, cell: Cell, number: int) -> Record:
-        return Record(
-            cell=cell.key,
-            label=cell.label,
-            round=number,
-            outcome=Outcome.CRASHED,
-            provenance="measured",
-            code_id=MACHINE.code_id,
-            env_id=MACHINE.env_id,
-            sitting="a1b2c3d4",
-            started="2026-01-01T00:00:00+00:00",
-        )
+        return replace(blank(cell, number), outcome=arm.outcome, why=arm.why, error=error)
 
 
 def _is_black_box(spec: RunSpec) -> bool:
@@ -257,3 +281,30 @@ def _role_times(arm: Arm, total_s: float) -> RoleTimes | None:
         return None
     host, wait = arm.roles
     return RoleTimes(host_busy_s=host * total_s, device_wait_s=wait * total_s, total_s=total_s)
+
+
+def watched_run(folder: Path) -> Run:
+    """A run whose trials were watched on a machine with bad settings: other programs, energy, memory, a slower roof."""
+    run = Store(arms=DECODE[:2], rounds=6, drift=0.0, run="watched").write(folder)
+    calm = InterferenceCounters(
+        seconds=1.0, cpus=2, preemptions=3, minor_faults=0, major_faults=0, others_s=0.0, clock_hz=3e9
+    )
+    found = {
+        "base": SystemMetrics(
+            disturbance=replace(calm, others_s=0.2),
+            memory=PeakMemory(process_bytes=8 << 30, of_turn=False),
+            energy=Energy(joules={"package-0": 6.0, "dram-0": 2.0, "psys": 20.0}, seconds=0.5),
+        ),
+        "+v": SystemMetrics(
+            disturbance=replace(calm, stolen_s=0.5),
+            memory=PeakMemory(process_bytes=5 << 30, of_turn=True, node_bytes={"node 0": 4 << 30, "node 1": 1 << 30}),
+            missing={"energy": "processors: no RAPL in /sys/class/powercap"},
+        ),
+    }
+    records = [replace(one, conduct=found[one.label.removesuffix(" (A/A)")]) for one in run.records]
+    slow = [replace(one, roofs=tuple(replace(r, read_bytes_per_s=19.7e9) for r in one.roofs)) for one in records]
+    missing = {"missing": {"clock": "no cpufreq", "boost": "no cpufreq", "heat": "no counters"}}
+    settings = ({"governor": "powersave", "thp": "never"}, {"governor": "powersave", "load": 9.0})
+    sessions = tuple(replace(MACHINE, facts=MACHINE.facts | missing | one) for one in settings)
+    every = tuple(late if one.round in (2, 5) else one for one, late in zip(records, slow, strict=True))
+    return replace(run, environments=sessions, records=every)

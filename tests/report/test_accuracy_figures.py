@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from io import BytesIO
-from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
@@ -26,7 +25,6 @@ from tests.report.accuracy_stores import (
     skipping,
 )
 from tests.report.drawn import (
-    assert_readable,
     caption,
     legend,
     titles,
@@ -64,11 +62,6 @@ def figures(runs: dict[str, Run]) -> dict[str, Figure]:
     return {name: documents_of(run)[0].draw() for name, run in runs.items()}
 
 
-@pytest.mark.parametrize("name", STORES)
-def test_all_text_can_be_read(figures: dict[str, Figure], name: str) -> None:
-    assert_readable(figures[name])
-
-
 def test_the_heat_map_holds_scores_and_changes(runs: dict[str, Run], figures: dict[str, Figure]) -> None:
     figure, rows = figures["heat"], accuracy_rows(runs["heat"])
     assert titles(figure)[:4] == [
@@ -87,15 +80,6 @@ def test_the_heat_map_holds_scores_and_changes(runs: dict[str, Run], figures: di
     lost = skipped.texts[-1]
     assert float(lost.get_text()) < -50 and lost.get_fontweight() == "bold"
     assert deferral.texts[7].get_fontweight() == "normal"
-
-
-def test_the_column_of_scores_holds_no_change(runs: dict[str, Run], figures: dict[str, Figure]) -> None:
-    rows = accuracy_rows(runs["formats of heat"])
-    scores = [result.score for row in (rows[0], rows[2]) if (result := row.result()) and result.score]
-    found = [axes.texts[2].get_text() for axes in figures["formats of heat"].axes[:4:2]]
-    assert found == [f"{100 * score.mid:.1f}" for score in scores]
-    (unchanged,) = (axes for axes in figures["no score"].axes if axes.get_title().startswith("Deferral"))
-    assert x_names(unchanged) == ["2", "3"]
 
 
 def test_the_curves_show_ours_and_the_published(figures: dict[str, Figure]) -> None:
@@ -122,27 +106,6 @@ def test_dots_stand_at_scores_and_differences(runs: dict[str, Run], figures: dic
     assert differences.containers[-1].lines[0].get_xdata()[0] == pytest.approx(expected[0])
 
 
-def test_of_many_arms_the_average_alone_is_drawn(figures: dict[str, Figure]) -> None:
-    scores, differences = figures["many"].axes
-    assert y_names(scores) == [cell.label for cell in STORES["many"].cells()]
-    assert len(scores.containers) == 18 and len(differences.containers) == 17
-    assert "scores on average, and their paired difference to +v+d" in caption(figures["many"])
-
-
-def test_one_arm_alone_has_no_differences(figures: dict[str, Figure]) -> None:
-    figure = figures["alone"]
-    assert len(figure.axes) == 1
-    assert "difference" not in caption(figure)
-
-
-def test_formats_are_a_grid(figures: dict[str, Figure]) -> None:
-    scores, changes = figures["formats"].axes
-    assert y_names(scores) == ["bf16", "int8", "int4_g32", "q8_0", "q4_0"]
-    assert x_names(changes) == ["bf16", "int8", "int4_g32"]
-    assert changes.texts[0].get_text() == "baseline"
-    assert len(scores.texts) == len(changes.texts) == 15
-
-
 def test_pareto_points_are_filled_and_all_are_numbered(figures: dict[str, Figure]) -> None:
     (axes,) = (figure := figures["frontier"]).axes
     filled = [one for one in axes.containers if one.lines[0].get_markerfacecolor() != "white"]
@@ -151,29 +114,8 @@ def test_pareto_points_are_filled_and_all_are_numbered(figures: dict[str, Figure
     assert legend(figure) == ["bf16", "int8", "int4_g32", "Pareto, filled", "numbers: deferral"]
 
 
-def test_cells_without_a_speed_are_named(figures: dict[str, Figure]) -> None:
-    assert "(was not timed)." in caption(figures["no speeds"])
-
-
-def test_drift_has_a_panel_for_each_metric(figures: dict[str, Figure]) -> None:
-    figure = figures["drift"]
-    assert titles(figure) == ["decode"] * 3 + ["prefill"] * 3
-    assert [axes.get_xlabel() for axes in figure.axes[:3]] == [
-        "change of perplexity, %", "KL to the baseline, nats", "top-1 agreement, %",
-    ]  # fmt: skip
-
-
 def test_the_same_run_gives_the_same_bytes(runs: dict[str, Run], figures: dict[str, Figure]) -> None:
     files = BytesIO(), BytesIO()
     for figure, file in zip((figures["frontier"], documents_of(runs["frontier"])[0].draw()), files, strict=True):
         figure.savefig(file, format="png", dpi=50, metadata={"Software": None})
     assert files[0].getvalue() == files[1].getvalue()
-
-
-def test_all_files_are_written(tmp_path: Path) -> None:
-    from ktbench.report.write import write_report
-
-    run = AnswerStore(arms=(BASE, deferring(2)), suite=FOUR, questions=3).write(tmp_path)
-    formats = ("md", "csv", "json", "tex")
-    assert [path.name for path in write_report(run, formats)] == [f"accuracy.{suffix}" for suffix in formats]
-    assert [(one.name, one.has_figure) for one in documents_of(run)] == [("accuracy", True)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +10,8 @@ import pytest
 
 from ktbench.cli.show import DONE, show
 from ktbench.report.accuracy_table import accuracy_table, grids_below
-from ktbench.report.data import accuracy_csv_text, accuracy_json_text
+from ktbench.report.data import accuracy_json_text
 from ktbench.report.documents import page_of
-from ktbench.report.latex import latex
 from ktbench.report.write import write_report
 from ktbench.results import Log, Run, read_run
 from ktbench.results.accuracy import accuracy_rows
@@ -24,12 +21,9 @@ from tests.report.accuracy_stores import (
     FRONTIER,
     PRECISION,
     SMALL,
-    TABLE2,
     Answering,
-    AnswerStore,
     DriftStore,
     deferring,
-    row_of,
     skipping,
     told,
 )
@@ -43,44 +37,12 @@ def test_the_terminal_shows_speeds_and_drift_too(tmp_path: Path, capsys: pytest.
     assert "top-1 30.8 ± 2.5 %" in capsys.readouterr().out
 
 
-def test_every_row_has_the_command_that_asks_it_again(small: Run) -> None:
-    commands = dict(accuracy_table(small, accuracy_rows(small)).commands)
-    words = "eval +suite=nano limit=60 model.path=evals/nano engine.avx512=true engine.dynamic=true engine.deferral=2"
-    assert commands["+v+d deferral=2"] == f"python -m ktbench {words}"
-
-
-def test_the_csv_has_a_line_for_each_subject_of_each_cell(small: Run) -> None:
-    rows = accuracy_rows(small)
-    lines = list(csv.DictReader(io.StringIO(accuracy_csv_text(small, rows))))
-    assert len(lines) == 3 * (1 + 6 + 12)
-    assert {(one["precision"], one["device_precision"]) for one in lines} == {("bf16", "bf16")}
-    line = next(one for one in lines if (one["label"], one["subject"]) == ("+v+d skipping=6", "math"))
-    result = row_of(small, "+v+d skipping=6").result("math", "category")
-    assert result is not None and result.change is not None
-    assert float(line["difference"]) == result.change.difference.mid
-    assert float(line["p"]) == result.change.flips.p
-    assert next(one for one in lines if one["label"] == "+v+d")["missing"] == "change: it is the baseline"
-
-
 def test_the_json_is_plain_and_complete(small: Run) -> None:
     rows = accuracy_rows(small)
     content = json.loads(accuracy_json_text(small, rows, accuracy_table(small, rows)))
     assert content["header"]["suite"]["name"] == "nano"
     assert [row["label"] for row in content["rows"]] == [row.row.label for row in rows]
     assert content["rows"][1]["ends"]["math_1"]["requests"] == 12
-
-
-def test_latex_escapes_what_it_must(small: Run) -> None:
-    text = latex(accuracy_table(small, accuracy_rows(small)))
-    assert r"score (\% $\pm$ SE {[}95 \% interval])" in text
-
-
-def test_conditions_say_how_questions_were_put(tmp_path: Path) -> None:
-    store = AnswerStore(arms=(BASE, deferring(6)), suite=TABLE2, questions=4, figure="accuracy")
-    said = " ".join(accuracy_table(run := store.write(tmp_path), accuracy_rows(run)).conditions)
-    assert "Questions (humaneval): 0-shot, 10 samples at temperature 0.3, top-p 0.95." in said
-    assert "Questions (gsm8k): 8-shot, greedy." in said
-    assert "Deferral acts in decode steps, never in prefill." in said
 
 
 def test_answers_by_likelihood_are_said_not_to_feel_deferral(tmp_path: Path) -> None:
@@ -155,19 +117,6 @@ def test_a_grid_of_formats_says_which_arm_it_shows(formats: Run, tmp_path: Path)
     rows = accuracy_rows(run)
     assert grids_below(run, rows)[0].title.endswith("(arm +v+d+l)")
     assert "average score in % (arm +v+d+l), and" in accuracy_table(run, rows).figure_caption
-
-
-def test_speed_and_score_stand_beside_each_other(tmp_path: Path) -> None:
-    run = replace(FRONTIER, suite=FOUR, arms=FRONTIER.arms[:2], questions=6, formats=FRONTIER.formats[:2]).write(
-        tmp_path
-    )
-    table = accuracy_table(run, accuracy_rows(run))
-    headings = [column.heading for column in table.columns]
-    assert headings[:4] == ["arm", "precision", "speed (tokens/s)", "Pareto"]
-    assert {cells[3] for cells in table.cells} <= {"yes", "no"}
-    assert [path.name for path in write_report(run, ["md"])] == ["accuracy.md", "table.md"]
-    untimed = replace(FRONTIER, suite=FOUR, arms=FRONTIER.arms[:2], questions=6, timed=0, run="untimed").write(tmp_path)
-    assert any("was not timed" in note for note in accuracy_table(untimed, accuracy_rows(untimed)).notes)
 
 
 def test_none_is_better_and_faster_than_a_pareto_point(tmp_path: Path) -> None:

@@ -75,40 +75,6 @@ def test_interactions_have_a_context_or_a_reason(run: Run) -> None:
     assert pairs["+v", "+d"].factor is None and pairs["+v", "+d"].why == "+d was not measured without +v"
 
 
-def test_a_feature_that_could_not_run_is_set_aside(run: Run) -> None:
-    assert only(run).aside == {"+m": "UNSUPPORTED: +m: no AMX"}
-    notes = shares_document(run).table.notes
-    assert "+m — has no share: UNSUPPORTED: +m: no AMX" in notes
-
-
-def test_the_table_has_a_line_for_each_feature_and_one_for_all(run: Run) -> None:
-    table = shares_document(run).table
-    headings = [column.heading for column in table.columns]
-    assert headings[:3] == ["feature", "share (×)", "share of the log speed-up (%)"]
-    assert "with deferral=3 (×)" in headings and "with +m (×)" not in headings
-    assert [line[0] for line in table.cells] == ["+v", "+d", "deferral=3", "all together"]
-    by_name = dict(zip(headings, table.cells[1], strict=True))
-    assert by_name["with deferral=3 (×)"].endswith(" at +v") and by_name["with +v (×)"] == "—"
-    assert table.cells[-1][2] == "100"
-    assert any("the mean over the 3 orders" in sentence for sentence in table.methods)
-    assert table.commands == (("all cells", "python -m ktbench sweep +ablation=decode"),)
-
-
-def test_files_say_what_the_table_says(run: Run) -> None:
-    names = {path.name for path in write_report(run, ("md", "csv", "json", "tex", "figure"))}
-    assert {f"attribution.{ending}" for ending in ("md", "csv", "json", "tex")} <= names
-    assert {"table.md", "figure.pdf", "figure.svg", "figure.png"} <= names
-    folder = run.folder / "report"
-    lines = list(csv.DictReader((folder / "attribution.csv").read_text(encoding="utf-8").splitlines()))
-    assert [line["kind"] for line in lines] == ["share"] * 3 + ["total"] + ["interaction"] * 3
-    product = prod(float(line["factor"]) for line in lines[:3])
-    assert product == pytest.approx(float(lines[3]["factor"]))
-    assert lines[4]["missing"] == "+d was not measured without +v" and lines[4]["factor"] == ""
-    content = json.loads((folder / "attribution.json").read_text(encoding="utf-8"))
-    assert content["attributions"][0]["orders"] == 3
-    assert "share of the log speed-up" in (folder / "attribution.md").read_text(encoding="utf-8")
-
-
 def test_the_waterfall_leads_from_the_baseline_to_all(run: Run) -> None:
     found = only(run)
     base, *steps, whole = bars_of(found)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ktbench.report.comparison_table import comparison_csv, comparison_json, comparison_markdown, write_comparison
+from ktbench.report.comparison_table import comparison_markdown
 from ktbench.results import Run
 from ktbench.results.between_runs import require_one_machine, rounds_in_turns
 from ktbench.results.comparison import ComparedCell, Comparison, compare_runs
@@ -19,7 +16,7 @@ from ktbench.results.speedups import Verdict
 from ktbench.spec.errors import RequestError
 from ktbench.spec.record import Outcome
 from tests.report.accuracy_stores import FOUR, Answering, AnswerStore
-from tests.report.comparison_runs import ARMS, HOUR_S, at_commit, kept, on_machine, run_of, with_roofs
+from tests.report.comparison_runs import ARMS, HOUR_S, doubtful, kept, on_machine, run_of, with_roofs
 from tests.report.simulated_runs import simulated
 from tests.report.synthetic import Arm
 
@@ -136,8 +133,6 @@ def test_cells_that_did_not_end_well_keep_their_reason(tmp_path: Path) -> None:
     comparison = compare_runs(before, run_of(tmp_path, "after", arms=(ARMS[0], wrong, ARMS[2]), begun_s=HOUR_S))
     found = cell_of(comparison, "+v")
     assert (found.held, found.verdict, found.why) == (None, Verdict.UNSURE, "in B WRONG: output differs from float32")
-    line = _line(comparison, "+v")
-    assert line[2] == "WRONG" and line[3:5] == ["—", "—"]
     both = compare_runs(comparison.after, comparison.after)
     assert cell_of(both, "+v").why == "in both WRONG: output differs from float32"
 
@@ -152,8 +147,6 @@ def test_cells_of_one_run_alone_are_listed(tmp_path: Path) -> None:
     after = run_of(tmp_path, "after", arms=(ARMS[0], ARMS[2]), begun_s=HOUR_S)
     comparison = compare_runs(before, after)
     assert (comparison.only_before, comparison.only_after) == (("+v",), ("+v+d",))
-    text = comparison_markdown(comparison)
-    assert "Only in A:\n\n- +v\n" in text and "Only in B:\n\n- +v+d\n" in text
 
 
 def test_a_part_of_a_sweep_is_joined_with_the_sweep_alone(tmp_path: Path) -> None:
@@ -179,9 +172,6 @@ def test_a_machine_that_changed_as_much_is_said(tmp_path: Path) -> None:
     found = cell_of(comparison, "+v")
     assert found.verdict is Verdict.SLOWER and found.machine_too
     assert found.roof is not None and found.roof.ratio == pytest.approx(0.5)
-    text = comparison_markdown(comparison)
-    assert "slower (machine too)" in text
-    assert "The machine itself was slower in B: its read roof next to 4 of 4 cells is 0.50× that in A." in text
     steady = compare_runs(before, run_of(tmp_path, "steady", arms=arms, begun_s=HOUR_S))
     assert not cell_of(steady, "+v").machine_too
     assert "The machine itself" not in comparison_markdown(steady)
@@ -202,11 +192,7 @@ def test_what_equal_cells_differ_by_widens_what_counts_as_a_change(tmp_path: Pat
 
 def test_the_same_code_is_said(slowed: Comparison, tmp_path: Path) -> None:
     assert "A and B ran the same code (38e7737d2451)" in comparison_markdown(slowed)
-    one = at_commit(run_of(tmp_path, "one"), "a" * 40)
-    other = at_commit(run_of(tmp_path, "other", begun_s=HOUR_S), "b" * 40, dirty=True)
-    text = comparison_markdown(compare_runs(one, other))
-    assert "the same code" not in text
-    assert f"commit {'a' * 12}, code" in text and f"commit {'b' * 12} with changes, code" in text
+    assert "the same code" not in comparison_markdown(doubtful(tmp_path))
 
 
 def test_simulated_cells_are_compared_as_they_are(tmp_path: Path) -> None:
@@ -322,26 +308,6 @@ def test_only_turns_of_one_machine_are_compared(
     )
     held = cell_of(compare_runs(before, after), "+v").held
     assert held is not None and (held.method, held.trials) == (method, turns)
-
-
-def test_files_hold_what_the_page_shows(slowed: Comparison) -> None:
-    paths = write_comparison(slowed)
-    assert [path.name for path in paths] == ["compare-before.md", "compare-before.csv", "compare-before.json"]
-    assert {path.parent for path in paths} == {slowed.after.folder / "report"}
-    assert [path.read_text() for path in paths] == [
-        comparison_markdown(slowed),
-        comparison_csv(slowed),
-        comparison_json(slowed),
-    ]
-    lines = {line["cell"]: line for line in csv.DictReader(io.StringIO(comparison_csv(slowed)))}
-    content = {cell["cell"]: cell for cell in json.loads(comparison_json(slowed))["cells"]}
-    held = cell_of(slowed, "+v").held
-    assert held is not None and held.speedup is not None
-    for found in (lines["+v"], content["+v"]):
-        assert found["verdict"] == "slower"
-        assert float(found["speedup"]) == held.speedup.mid
-        assert float(found["speedup_low"]) == held.speedup.low
-        assert int(found["a_turns"]) == 12
 
 
 def test_answers_are_compared_question_by_question(tmp_path: Path) -> None:

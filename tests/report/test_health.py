@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ktbench.report.data import csv_text, json_text
 from ktbench.report.health import (
     disturbed_rounds,
     machine_warnings,
@@ -20,8 +16,6 @@ from ktbench.report.health import (
     unreadable_sentence,
 )
 from ktbench.report.markdown import markdown
-from ktbench.report.speed_table import table_of
-from ktbench.report.table import Table
 from ktbench.report.web.warnings import warnings_of, warnings_of_run
 from ktbench.results import Run
 from ktbench.results.rows import rows_of
@@ -29,6 +23,7 @@ from ktbench.results.usage import are_alike
 from ktbench.spec.record import Environment, Outcome, Record
 from ktbench.spec.system_metrics import READ_BUFFER_BYTES, Energy, InterferenceCounters, PeakMemory, SystemMetrics
 from ktbench.spec.wire import from_plain, to_plain
+from tests.report.reading import column, csv_of_run, headings, json_of_run, table
 from tests.report.simulated_runs import simulated
 from tests.report.synthetic import DECODE, MACHINE, Store
 
@@ -55,14 +50,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return Store(arms=DECODE[:2], rounds=6, drift=0.0).write(tmp_path_factory.mktemp("runs"))
 
 
-def table(run: Run) -> Table:
-    return table_of(run, rows_of(run))
-
-
-def lines(run: Run) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(csv_text(run, rows_of(run)))))
-
-
 def described(run: Run, *facts: dict[str, Any]) -> Run:
     sittings = (Environment(env_id=MACHINE.env_id, code_id="", facts=MACHINE.facts | one) for one in facts)
     return replace(run, environments=tuple(sittings))
@@ -71,24 +58,15 @@ def described(run: Run, *facts: dict[str, Any]) -> Run:
 def test_a_run_that_recorded_nothing_has_no_new_sentence_and_no_new_column(run: Run) -> None:
     text = markdown(table(run))
     assert not any(word in text for word in ("Warning", "Energy", "Peak memory", "Not readable", "J/token"))
-    assert lines(run)[0]["joules_per_token"] == lines(run)[0]["peak_memory_bytes"] == lines(run)[0]["disturbed"] == ""
-    assert "energy: no energy meter was read during these steps" in lines(run)[0]["missing"]
+    first, *_ = csv_of_run(run)
+    assert first["joules_per_token"] == first["peak_memory_bytes"] == first["disturbed"] == ""
+    assert "energy: no energy meter was read during these steps" in first["missing"]
 
 
 def test_records_without_conduct_still_read(run: Run) -> None:
     old = to_plain(run.records[0])
     del old["conduct"]
     assert from_plain(old, Record) == run.records[0]
-
-
-def test_each_bad_setting_of_any_sitting_is_one_warning(run: Run) -> None:
-    found = described(run, {"governor": "powersave", "thp": "never"}, {"governor": "powersave", "load": 9.0})
-    assert machine_warnings(found) == (
-        "Warning: cpu governor powersave; clocks rise late and drop between steps.",
-        "Warning: transparent huge pages are off; reads of weights miss the TLB.",
-        "Warning: load 9.0 is above the 2 usable cores; threads wait for a core.",
-    )
-    assert {*machine_warnings(found)} <= {*table(found).conditions}
 
 
 def on_a_node(run: Run, **facts: Any) -> Run:
@@ -107,7 +85,7 @@ def test_health_is_that_of_the_nodes_that_measured(run: Run) -> None:
     ]
     assert {*machine_warnings(found)} <= {*warnings_of_run(found)}
     assert unreadable_sentence(found) == "Not readable here: heat (no counters)."
-    (described,) = json.loads(json_text(found, rows_of(found), table(found)))["environments"]
+    (described,) = json_of_run(found)["environments"]
     assert (described["env_id"], described["facts"]["governor"]) == ("abcdefabcdef", "powersave")
 
 
@@ -132,12 +110,6 @@ def test_what_is_all_simulated_has_no_machine_to_distrust(run: Run) -> None:
     assert any("governor powersave" in one for one in warnings_of_run(described(run, {"governor": "powersave"})))
 
 
-def test_what_cannot_be_read_is_said_once_for_each_reason(run: Run) -> None:
-    found = described(run, {"missing": {"governor": "no cpufreq", "heat": "no counters", "clock": "no cpufreq"}})
-    assert unreadable_sentence(found) == "Not readable here: governor, clock (no cpufreq); heat (no counters)."
-    assert unreadable_sentence(run) == ""
-
-
 def test_what_cannot_be_read_on_some_nodes_alone_names_them(run: Run) -> None:
     node = on_a_node(run, missing={"heat": "no counters"})
     both = replace(node, environments=(MACHINE, *node.environments), records=(*run.records[:6], *node.records[6:]))
@@ -150,16 +122,10 @@ def test_disturbed_turns_are_one_line_for_each_thing_with_the_cells_affected(run
     busy = conduct(disturbance=replace(CALM, others_s=0.2))
     stolen = conduct(disturbance=replace(CALM, stolen_s=0.5))
     found = watched(run, **{"base": busy, "+v": stolen})
-    notes = [note for note in table(found).notes if "at worst" in note]
-    assert notes == [
-        "base in 6 of 6 trials — others' work: at worst, in 1.0 s of steps, 10.0% of the cpus' time went to other "
-        "programs; they took cores, caches and memory bandwidth",
-        "+v in 6 of 6 trials — stolen time: at worst, in 1.0 s of steps, 25.0% of the cpus' time was given to "
-        "other machines by the hypervisor; steps stopped while another machine ran",
-    ]
-    assert lines(found)[0]["disturbed"] == "others' work: rounds 0 1 2 3 4 5"
-    content = json.loads(json_text(found, rows_of(found), table(found)))
-    assert content["rows"][1]["disturbed"] == {"stolen time": [0, 1, 2, 3, 4, 5]}
+    rounds = (0, 1, 2, 3, 4, 5)
+    assert [disturbed_rounds(one) for one in rows_of(found)[:2]] == [{"others' work": rounds}, {"stolen time": rounds}]
+    assert csv_of_run(found)[0]["disturbed"] == "others' work: rounds 0 1 2 3 4 5"
+    assert json_of_run(found)["rows"][1]["disturbed"] == {"stolen time": [*rounds]}
 
 
 def test_an_arm_at_several_points_is_one_cell_with_all_its_turns(tmp_path: Path) -> None:
@@ -222,12 +188,7 @@ def test_energy_is_joules_a_token_and_watts_over_rounds(run: Run) -> None:
     base, other, _ = rows_of(found)
     assert base.energy is not None and other.energy is None
     assert (base.energy.joules_per_token.mid, base.energy.watts.mid) == (2.0, 16.0)  # four steps of one token
-    headings = [column.heading for column in table(found).columns]
-    at = headings.index("energy (J/token)")
-    assert [cells[at : at + 2] for cells in table(found).cells] == [("2.000 [2.000, 2.000]", "16.0"), ("—", "—")]
-    (said,) = (sentence for sentence in table(found).conditions if sentence.startswith("Energy"))
-    assert said.startswith("Energy: package-0, dram-0 together")
-    assert said.endswith(f"Not in it: {WHY}.")
+    assert column(table(found), "energy (J/token)") == ["2.000 [2.000, 2.000]", "—"]
 
 
 def test_rows_of_different_meters_are_named_and_rounds_of_different_meters_are_no_number(run: Run) -> None:
@@ -238,7 +199,7 @@ def test_rows_of_different_meters_are_named_and_rounds_of_different_meters_are_n
     assert said.startswith(
         "Energy: gpu-0 (base) and package-0, gpu-0 together (+v), not to be compared with each other, read around"
     )
-    assert [line["meters"] for line in lines(found)] == ["gpu-0", "package-0 gpu-0", ""]
+    assert [line["meters"] for line in csv_of_run(found)] == ["gpu-0", "package-0 gpu-0", ""]
 
     mixed = tuple(
         replace(one, conduct=conduct(energy=gpu, missing={})) if (one.label, one.round) == ("+v", 2) else one
@@ -251,17 +212,10 @@ def test_rows_of_different_meters_are_named_and_rounds_of_different_meters_are_n
 
 def test_memory_is_said_once_where_it_is_the_same_and_a_column_where_not(run: Run) -> None:
     found = watched(run)
-    said = (
-        "Peak memory of the worker during a trial: 5.0 GiB, by place at most node 0 4.0 GiB, node 1 1.0 GiB; 1.0 GiB "
-        "of it is the buffer that the read roof is sampled from."
-    )
-    assert said in table(found).conditions
-    assert lines(found)[0]["peak_memory_by_place"] == f"node 0: {4 * GIB}; node 1: {GIB}"
+    assert csv_of_run(found)[0]["peak_memory_by_place"] == f"node 0: {4 * GIB}; node 1: {GIB}"
+    assert "peak memory (GiB)" not in headings(table(found))
     larger = conduct(memory=PeakMemory(process_bytes=8 * GIB, of_turn=False))
-    varied = table(watched(run, base=larger))
-    at = [column.heading for column in varied.columns].index("peak memory (GiB)")
-    assert [cells[at] for cells in varied.cells] == ["8.0", "5.0"]
-    assert any("since it began: 5.0 to 8.0 GiB" in sentence for sentence in varied.conditions)
+    assert column(table(watched(run, base=larger)), "peak memory (GiB)") == ["8.0", "5.0"]
 
 
 def test_the_buffer_of_the_read_roof_hides_no_difference_between_small_cells() -> None:

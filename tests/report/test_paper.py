@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import replace
 
 import numpy as np
@@ -11,13 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ktbench.report.latex import latex
-from ktbench.report.markdown import markdown
-from ktbench.report.paper_table import paper_csv_text, paper_table
 from ktbench.results import Run, read_published
-from ktbench.results.paper import PaperLine, error_summary, paper_lines, reasons
+from ktbench.results.paper import PaperLine, error_summary, paper_lines
 from ktbench.results.rows import rows_of
-from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.record import Cell, Outcome, Record
 from tests.report.paper_cells import KT, cell, machine, record, run_of
 
@@ -164,50 +158,3 @@ def test_repeats_count_once() -> None:
     summary = error_summary(lines)
     assert summary is not None and summary.n == 2
     assert error_summary([]) is None
-
-
-def test_the_table_says_once_what_all_lines_share() -> None:
-    table = paper_table(DECODE, rows_of(DECODE), LINES)
-    headings = [column.heading for column in table.columns]
-    assert headings[:4] == ["arm", "machine", "model", "precision"]
-    assert headings[4:] == ["published (tokens/s)", "simulated (tokens/s)", "error (%)", "measured here (tokens/s)"]
-    assert {"Phase: decode.", "Context (tokens): 288.", "Batch: 1."} <= set(table.conditions)
-    assert len(table.cells) == 21
-    assert table.cells[0] == (KT, "paper_a100", "deepseek_v3", "bf16", "5.87", "6.000", "+2.2", "—")
-    assert any("SOSP'25 Fig. 12" in said for said in table.conditions)
-    assert any("over 3 cells: median 2.7 %" in said for said in table.methods)
-    assert table.commands[0][0] == f"{KT}, machine=paper_a100, model=deepseek_v3, precision=bf16"
-
-
-def test_the_table_can_be_written_as_any_other() -> None:
-    table = paper_table(DECODE, rows_of(DECODE), LINES)
-    assert "| +v+m+d+n+c deferral=3 | paper_a100 |" in " ".join(markdown(table).split())
-    assert "+v+m+d+n+c deferral=3 & paper\\_a100 &" in latex(table)
-    assert any("llama.cpp — not simulated" in note for note in table.notes)
-
-
-def test_formats_of_others_are_named_with_what_stands_for_them() -> None:
-    some = cell(
-        f"{KT} int8",
-        of="qwen3_next_80b_a3b",
-        on="xeon_6454s_4x4090",
-        placement=PlacementSpec(policy="random", ratio=0.3),
-    )
-    run = run_of([(some, record(some, 0.016))], "placement")
-    assert "fp8 — simulated as int8, of about as many bits" in paper_table(run, rows_of(run), lines_of(run)).notes
-    (found,) = (one for one in lines_of(run) if one.simulated is not None)
-    assert (found.published, found.simulated) == (62.86, pytest.approx(62.5))
-
-
-def test_csv_holds_every_field() -> None:
-    rows = list(csv.DictReader(io.StringIO(paper_csv_text(LINES))))
-    assert [row["id"] for row in rows] == [one.id for one in LINES]
-    assert float(rows[0]["simulated"]) == LINES[0].simulated
-    assert rows[-1]["simulated"] == ""
-    assert "simulated: only our own engine" in rows[-1]["missing"]
-
-
-def test_reasons_name_each_arm_once() -> None:
-    said = list(reasons(LINES))
-    assert sum("our own engine" in sentence for sentence in said) == 1
-    assert not any("llama.cpp; llama.cpp" in sentence for sentence in said)

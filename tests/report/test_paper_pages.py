@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
-import pytest
-
 from ktbench.report.documents import Document, documents_of, overview, page_of
-from ktbench.report.paper_suite.html import html
-from ktbench.report.paper_suite.pdf import write_pdf
+from ktbench.report.paper_pdf import write_pdf
+from ktbench.report.web.page import paper_html
 from ktbench.report.write import write_report
 from ktbench.results import Run, read_published
 from ktbench.spec.record import Part
+from tests.report.html.whole import assert_whole
 from tests.report.paper_cells import KT, cell, record, run_of
 
 FULL = cell(KT)
-_VOID = {"meta", "br", "link"}
 
 
 def suite() -> Run:
@@ -38,58 +34,24 @@ def papers() -> list[Document]:
     return [document for document in documents_of(suite()) if document.kind == "paper"]
 
 
-class Reader(HTMLParser):
-    """Checks that what is opened is closed, and keeps ids, links and text."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.ids: list[str] = []
-        self.loads: list[str] = []
-        self.said: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
-        self.ids += [found["id"]] if found.get("id") else []  # type: ignore[list-item]
-        self.loads += [str(found[key]) for key in ("src", "href", "xlink:href") if key in found]
-        if tag not in _VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        self.handle_endtag(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.said.append(data)
-
-
 def test_a_part_without_cells_has_its_numbers_alone() -> None:
     assert [document.name for document in documents_of(suite())] == ["table-decode", "paper-decode", "paper-accuracy"]
 
 
 def test_the_page_is_whole_and_loads_nothing() -> None:
-    page = html(suite(), papers())
-    reader = Reader()
-    reader.feed(page)
-    reader.close()
-    assert reader.open == []
-    assert [name for name, count in Counter(reader.ids).items() if count > 1] == []
-    assert reader.loads and all(link.startswith(("#", "data:")) for link in reader.loads)
-    assert {link[1:] for link in reader.loads if link.startswith("#")} <= set(reader.ids)
-    assert not re.search(r"url\((?!#)|@import|<script", page)
+    page = paper_html(suite(), papers())
+    assert_whole(page)
+    assert "<script" not in page
     assert page.count("<svg") == 2 and "light-dark(" in page
 
 
 def test_the_page_says_every_number_and_escapes_what_it_says() -> None:
-    page = html(suite(), papers())
+    page = paper_html(suite(), papers())
     assert page.count("<h2>Decode &amp; more</h2>") == 1
     for number in read_published("fig12"):
         assert f">{number.value:.10g}<" in page
     assert "Accuracy is not simulated." in page
-    assert page == html(suite(), papers())
+    assert page == paper_html(suite(), papers())
 
 
 def test_the_overview_counts_each_part_and_all_of_them() -> None:
@@ -130,9 +92,3 @@ def test_nothing_is_said_of_measuring_where_it_was_done() -> None:
     here = cell(KT, on=None)
     run = run_of([(FULL, record(FULL, 1 / 6.0)), (here, record(here, 1.0))], "fig12")
     assert not any("Nothing was measured" in one for one in documents_of(run)[1].table.conditions)
-
-
-@pytest.mark.parametrize("formats", [["html"], ["pdf"], ["tex"]])
-def test_formats_alone(tmp_path: Path, formats: list[str]) -> None:
-    run = replace(run_of([(FULL, record(FULL, 1 / 6.0))], "fig12"), folder=tmp_path)
-    assert all(path.suffix == f".{formats[0]}" for path in write_report(run, formats))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ktbench.results.rows import rows_of
-from tests.report.drawn import assert_inks_apart, bar_heights, caption, curve, legend, speed_figure, titles, x_names
+from tests.report.drawn import bar_heights, caption, curve, legend, speed_figure, titles, x_names
 from tests.report.peer_stores import DECODE, KERNELS, PEERS, PREFILL, UNPROVEN
 from tests.report.synthetic import Store
 
@@ -23,11 +23,6 @@ STORES = {
 }
 
 
-@pytest.mark.parametrize("name", STORES)
-def test_all_text_can_be_read(tmp_path: Path, name: str) -> None:
-    assert_inks_apart(speed_figure(STORES[name].write(tmp_path)))
-
-
 def test_bars_of_systems_are_speeds_so_that_no_system_has_to_be_there(tmp_path: Path) -> None:
     run = ALL.write(tmp_path)
     (axes,) = speed_figure(run).axes
@@ -38,13 +33,6 @@ def test_bars_of_systems_are_speeds_so_that_no_system_has_to_be_there(tmp_path: 
     assert x_names(axes) == ["bf16", "q8_0", "q4_0"]
     assert len({(bar.get_facecolor(), bar.get_hatch()) for bar in axes.patches[:5]}) == 5
     assert "speed in tokens/s; whiskers: interval of the median." in caption(speed_figure(run))
-
-
-def test_a_speed_that_is_no_comparison_is_marked_on_its_bar(tmp_path: Path) -> None:
-    drawn = speed_figure(STORES["one precision"].write(tmp_path))
-    marked = [text.get_text() for text in drawn.axes[0].texts if text.get_text().endswith("†")]
-    assert len(marked) == 1
-    assert "Not shown to give the same answers as the other systems (†): llama.cpp." in caption(drawn)
 
 
 def test_a_baseline_with_a_long_name_leaves_the_axis_readable(tmp_path: Path) -> None:
@@ -70,22 +58,3 @@ def test_each_panel_has_its_own_baseline_and_no_other(tmp_path: Path) -> None:
     drawn = speed_figure(replace(PREFILL, arms=arms).write(tmp_path))
     assert [len(axes.containers) for axes in drawn.axes] == [2, 2, 2]
     assert not any(axes.texts for axes in drawn.axes)
-
-
-def test_systems_that_cannot_run_a_precision_are_named_below(tmp_path: Path) -> None:
-    said = caption(speed_figure(PREFILL.write(tmp_path)))
-    assert (
-        "Not drawn: transformers grouped_mm in int8, transformers eager in int8, transformers grouped_mm in q4_0, "
-        "transformers eager in q4_0 (UNSUPPORTED, transformers runs bf16 alone)."
-    ) in said
-
-
-def test_kernels_of_systems_share_panels_by_precision(tmp_path: Path) -> None:
-    drawn = speed_figure(KERNELS.write(tmp_path))
-    assert titles(drawn) == [
-        "bf16 weights (TFLOPS)",
-        "int8 weights (TOPS)",
-        "int4_g32 weights (TOPS)",
-    ]
-    assert [len(axes.containers) for axes in drawn.axes] == [4, 2, 2]
-    assert "transformers eager, bf16" in {text.get_text() for text in drawn.axes[1].texts}

@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.report.speed_table import table_of
-from ktbench.report.table import Table
 from ktbench.results import Run
-from ktbench.results.row import Row
 from ktbench.results.rows import judged_values, rows_of
 from ktbench.spec.record import Outcome, Record, RoofSample
+from tests.report.reading import row, table
 from tests.report.synthetic import Arm, Store
 
 NEAR, FAR = (60.0, 60.0), (190.0, 190.0)
@@ -35,14 +33,6 @@ def roofed(run: Run, roofs: Callable[[Record], tuple[RoofSample, ...]]) -> Run:
     return replace(run, records=tuple(replace(record, roofs=roofs(record)) for record in run.records))
 
 
-def row(run: Run, label: str = "+v") -> Row:
-    return next(row for row in rows_of(run) if row.label == label)
-
-
-def table(run: Run) -> Table:
-    return table_of(run, rows_of(run))
-
-
 def store(tmp_path: Path, **changes: object) -> Run:
     return Store(arms=STILL, drift=0.0, steps=1, **changes).write(tmp_path)  # type: ignore[arg-type]
 
@@ -59,29 +49,29 @@ def test_a_ratio_needs_both_cores_in_the_same_place(tmp_path: Path) -> None:
     """Far turns of +v are three times as slow: against near turns of base they would pull the median to 2/3."""
     run = slower(store(tmp_path), "+v", range(6, 12), 3.0)
     mixed = placed(run, lambda r: FAR if r.label == "+v" and r.round >= 6 else NEAR)
-    found = row(mixed)
+    found = row(mixed, "+v")
     assert found.speedup is not None and found.speedup.n == 6
     assert found.speedup.mid == pytest.approx(2.0, rel=0.01)
     assert found.outcome is Outcome.OK
-    assert row(run).speedup.n == 12  # type: ignore[union-attr]
+    assert row(run, "+v").speedup.n == 12  # type: ignore[union-attr]
 
 
 def test_far_against_far_is_a_pair_too(tmp_path: Path) -> None:
     run = placed(store(tmp_path), lambda r: FAR if r.round % 2 else NEAR)
-    assert row(run).speedup.n == 12  # type: ignore[union-attr]
+    assert row(run, "+v").speedup.n == 12  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("label", ["base", "+v"])
 def test_a_turn_that_moved_is_in_no_ratio(tmp_path: Path, label: str) -> None:
     run = placed(store(tmp_path), lambda r: MOVED if r.label == label and r.round < 5 else NEAR)
-    assert row(run).speedup.n == 7  # type: ignore[union-attr]
+    assert row(run, "+v").speedup.n == 7  # type: ignore[union-attr]
     both = placed(store(tmp_path / "b"), lambda r: MOVED if r.round < 5 else NEAR)
-    assert row(both).speedup.n == 7  # type: ignore[union-attr]
+    assert row(both, "+v").speedup.n == 7  # type: ignore[union-attr]
 
 
 def test_too_few_pairs_are_noisy_and_say_why(tmp_path: Path) -> None:
     run = placed(store(tmp_path), lambda r: FAR if r.label == "+v" and r.round >= 4 else NEAR)
-    found = row(run)
+    found = row(run, "+v")
     assert found.outcome is Outcome.NOISY
     assert found.why == "4 of 12 rounds compare cores in the same place, an interval of 95% needs 6"
     assert f"+v — NOISY: {found.why}" in table(run).notes
@@ -90,7 +80,7 @@ def test_too_few_pairs_are_noisy_and_say_why(tmp_path: Path) -> None:
 
 def test_no_pair_leaves_nothing_to_compare_rather_than_mixing(tmp_path: Path) -> None:
     run = placed(store(tmp_path), lambda r: FAR if r.label == "+v" else NEAR)
-    found = row(run)
+    found = row(run, "+v")
     assert (found.outcome, found.speedup, found.gain) == (Outcome.NOISY, None, None)
     assert found.why == "0 of 12 rounds compare cores in the same place, an interval of 95% needs 6"
     reason = "in no round had it and base the cores in the same place"
@@ -119,13 +109,13 @@ def test_a_round_that_does_not_count_is_none_to_the_stopping_rule(tmp_path: Path
 
 def test_unknown_places_are_compared_as_before(tmp_path: Path) -> None:
     run = store(tmp_path, ping_pong_ns=(None,))
-    assert row(run).speedup.n == 12  # type: ignore[union-attr]
+    assert row(run, "+v").speedup.n == 12  # type: ignore[union-attr]
     assert not any(sentence.startswith("Cores: ") for sentence in table(run).conditions)
 
 
 def test_a_known_place_is_not_compared_with_an_unknown_one(tmp_path: Path) -> None:
     run = placed(store(tmp_path), lambda r: (None, None) if r.label == "+v" else NEAR)
-    assert row(run).speedup is None
+    assert row(run, "+v").speedup is None
 
 
 @pytest.mark.parametrize(
@@ -165,7 +155,7 @@ def test_a_roof_share_leaves_out_turns_that_moved_or_whose_roofs_disagree(tmp_pa
         return reading(pair[0]), reading(pair[1])
 
     run = roofed(store(tmp_path), roofs)
-    share = row(run).roof
+    share = row(run, "+v").roof
     assert share is not None and share.steady
     assert (share.share.n, share.left_out) == (7, 5)
     assert share.share.low == pytest.approx(0.5, rel=0.01)
@@ -175,12 +165,12 @@ def test_a_roof_share_leaves_out_turns_that_moved_or_whose_roofs_disagree(tmp_pa
 @pytest.mark.parametrize(("ratio", "left_out"), [(1.19, 0), (1.21, 6)])
 def test_roofs_may_differ_by_a_fifth(tmp_path: Path, ratio: float, left_out: int) -> None:
     run = roofed(store(tmp_path), lambda r: (reading(44.0), reading(44.0 * (ratio if r.round < 6 else 1.0))))
-    assert row(run).roof.left_out == left_out  # type: ignore[union-attr]
+    assert row(run, "+v").roof.left_out == left_out  # type: ignore[union-attr]
 
 
 def test_where_no_turn_was_steady_all_are_used_and_the_row_says_so(tmp_path: Path) -> None:
     run = roofed(store(tmp_path), lambda r: (reading(33.0), reading(55.0)))
-    share = row(run).roof
+    share = row(run, "+v").roof
     assert share is not None and not share.steady
     assert (share.share.n, share.left_out) == (12, 0)
     assert share.share.mid == pytest.approx(0.5, rel=0.01)

@@ -74,62 +74,60 @@ def _peer(arm: str, **options: Any) -> list[float]:
     return [number.value for number in published_for(asked, arm, read_published("fig12"))]
 
 
-def test_prefill_is_of_its_length_and_in_one_piece() -> None:
-    assert found("base", "fig11", phase="prefill", prompt=8192) == [70.02]
-    assert found("base", "fig11", phase="prefill", prompt=8000) == []
-    assert found("base", "fig11", phase="prefill", prompt=8192, chunk=256) == []
-    assert found("base", "fig11", phase="prefill", prompt=8192, batch=2) == []
+ON = {
+    "qwen3": {"of": "qwen3_30b_a3b", "on": "core_14900kf_4090"},
+    "next": {"of": "qwen3_next_80b_a3b", "on": "xeon_6454s_4x4090"},
+}
+LONG = {"phase": "prefill", "prompt": 8192}
+FEW = {"phase": "layer", "active_experts": 8, "batch": 1}
+SOCKET = on("paper_a100", domains=1)
+RANDOM = PlacementSpec(policy="random", ratio=0.3)
 
 
-def test_prefill_of_a_length_that_the_source_does_not_say_is_nobodys() -> None:
-    assert found("+v+d+c", "concurrency", of="qwen3_30b_a3b", on="core_14900kf_4090", phase="prefill") == []
+@pytest.mark.parametrize(
+    ("arm", "figure", "options", "values"),
+    [
+        # Prefill is of its length and in one piece; a length that the source does not say matches nothing.
+        ("base", "fig11", LONG, [70.02]),
+        ("base", "fig11", LONG | {"prompt": 8000}, []),
+        ("base", "fig11", LONG | {"chunk": 256}, []),
+        ("base", "fig11", LONG | {"batch": 2}, []),
+        ("+v+d+c", "concurrency", ON["qwen3"] | {"phase": "prefill"}, []),
+        # A precision that the source does not say matches every one.
+        ("+v+d+c", "concurrency", ON["qwen3"] | {"batch": 4}, [27]),
+        ("+v+d+c int8", "concurrency", ON["qwen3"] | {"batch": 4}, [27]),
+        # Kernels of PyTorch differ by whether they use AMX.
+        ("base", "fig3", {"phase": "layer", "batch": 32, "on": SOCKET}, [0.126]),
+        ("+m+d+n", "fig7", {"phase": "layer", "batch": 96}, [93.5]),
+        # Policy and ratio of a placement.
+        (f"{KT} int8", "placement", ON["next"] | {"placement": RANDOM}, [62.86]),
+        (f"{KT} int8", "placement", ON["next"], [53.01, 52.96, 54.18, 52.72, 53.37]),
+        (KT, "placement", ON["next"], []),
+        (KT, "fig12", {"placement": RANDOM}, []),
+        # A machine with other constants or another name is another.
+        ("base", "fig12", {"on": on("paper_a100", read_gb_per_s=242)}, []),
+        ("base", "fig12", {"on": replace(machine("paper_a100"), name="mine")}, []),
+        # Anywhere leaves machines out.
+        ("base", "fig12", {"anywhere": True, "on": None}, [2.43]),
+        ("base", "fig12", {"anywhere": True, "on": None, "layers": 5}, []),
+        ("+m+d", "fig3", {"anywhere": True, "on": None, "phase": "layer", "batch": 32}, [0.194]),
+    ],
+)
+def test_other_work_and_machines(arm: str, figure: str, options: dict[str, Any], values: list[float]) -> None:
+    assert found(arm, figure, **options) == values
 
 
-def test_a_precision_that_the_source_does_not_say_is_anybodys() -> None:
-    for arm in ("+v+d+c", "+v+d+c int8"):
-        assert found(arm, "concurrency", of="qwen3_30b_a3b", on="core_14900kf_4090", batch=4) == [27]
-
-
-def test_a_layer_is_told_by_the_tokens_of_an_expert() -> None:
-    socket = on("paper_a100", domains=1)
-    for tokens, tflops in ((1, 0.194), (512, 20.65)):
-        work = {"phase": "layer", "batch": 32 * tokens}
-        assert found("+m+d", "fig3", on=socket, **work) == [tflops]
-        assert found("+m+d", "fig3", on=socket, layers=5, **work) == [tflops]
-        assert found("+m+d", "fig3", on=socket, active_experts=256, **work) == [tflops]
-        assert found("+m+d", "fig3", on="paper_a100", **work) == []
-    assert found("+m+d+n", "fig7", phase="layer", batch=96) == [93.5]
+@pytest.mark.parametrize(("tokens", "tflops"), [(1, 0.194), (512, 20.65)])
+@pytest.mark.parametrize("same", [{}, {"layers": 5}, {"active_experts": 256}])
+def test_a_layer_is_matched_by_the_tokens_of_an_expert(tokens: int, tflops: float, same: dict[str, int]) -> None:
+    work = {"phase": "layer", "batch": 32 * tokens}
+    assert found("+m+d", "fig3", on=SOCKET, **work, **same) == [tflops]
+    assert found("+m+d", "fig3", on="paper_a100", **work) == []
 
 
 def test_few_active_experts_are_another_work() -> None:
-    both = {"phase": "layer", "active_experts": 8, "batch": 1}
-    assert found("base", "fig3", "testbed", **both) == [5.8]
-    assert found("base", "fig3", "testbed", on=on("paper_a100", domains=1), **both) == [6.9]
-
-
-def test_kernels_of_pytorch_are_told_apart_by_amx() -> None:
-    work = {"phase": "layer", "batch": 32}
-    assert found("base", "fig3", on=on("paper_a100", domains=1), **work) == [0.126]
-
-
-def test_placement_is_matched_by_policy_and_ratio() -> None:
-    where = {"of": "qwen3_next_80b_a3b", "on": "xeon_6454s_4x4090"}
-    some = PlacementSpec(policy="random", ratio=0.3)
-    assert found(f"{KT} int8", "placement", placement=some, **where) == [62.86]
-    assert found(f"{KT} int8", "placement", **where) == [53.01, 52.96, 54.18, 52.72, 53.37]
-    assert found(KT, "placement", **where) == []
-    assert found(KT, "fig12", placement=some) == []
-
-
-def test_a_machine_with_other_constants_is_another() -> None:
-    assert found("base", "fig12", on=on("paper_a100", read_gb_per_s=242)) == []
-    assert found("base", "fig12", on=replace(machine("paper_a100"), name="mine")) == []
-
-
-def test_anywhere_leaves_machines_out() -> None:
-    assert found("base", "fig12", anywhere=True, on=None) == [2.43]
-    assert found("base", "fig12", anywhere=True, on=None, layers=5) == []
-    assert found("+m+d", "fig3", anywhere=True, on=None, phase="layer", batch=32) == [0.194]
+    assert found("base", "fig3", "testbed", **FEW) == [5.8]
+    assert found("base", "fig3", "testbed", on=SOCKET, **FEW) == [6.9]
 
 
 @pytest.mark.parametrize(

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from matplotlib.collections import PolyCollection
 
-from ktbench.report.documents import page_of
 from ktbench.report.figures.curves import axis_of
-from ktbench.report.write import write_report
 from ktbench.results.rows import rows_of
 from ktbench.spec.record import Outcome
-from tests.report.drawn import assert_readable, caption, speed_figure, x_names
+from tests.report.drawn import speed_figure, x_names
 from tests.report.role_stores import DEFERRAL, DEPTH, LADDER, PLACEMENT, POLICIES
-from tests.report.synthetic import Arm, Store
+from tests.report.synthetic import Arm
 
 MIXED = (
     *LADDER[:3],
@@ -36,52 +31,12 @@ STORES = {
 }
 
 
-@pytest.mark.parametrize("name", STORES)
-def test_all_text_can_be_read(tmp_path: Path, name: str) -> None:
-    assert_readable(speed_figure(STORES[name].write(tmp_path)))
-
-
 def test_shares_are_those_of_the_steps(tmp_path: Path) -> None:
     """Busy 62 % of the time, the device waiting 48 % of it: it worked 52 %, both did 62 + 52 - 100 %."""
     row = rows_of(DEFERRAL.write(tmp_path))[0]
     assert row.roles is not None
     mids = [share.mid for share in (row.roles.host_busy, row.roles.device_busy, row.roles.overlap)]
     assert mids == pytest.approx([0.62, 0.52, 0.14])
-
-
-def test_tables_have_the_shares_in_every_format(tmp_path: Path) -> None:
-    run = DEFERRAL.write(tmp_path)
-    md, rows_csv, rows_json, tex = (path.read_text() for path in write_report(run, ["md", "csv", "json", "tex"]))
-    line = next(line for line in md.splitlines() if line.startswith("| +v+d+l  "))
-    assert "host busy (%) | device busy (%) | overlap (%)" in md
-    assert [cell.strip() for cell in line.split("|")][9:12] == ["62", "52", "14"]
-    assert "62 & 52 & 14" in tex
-    first = next(csv.DictReader(io.StringIO(rows_csv)))
-    assert [float(first[name]) for name in ("host_busy", "device_busy", "overlap")] == pytest.approx([0.62, 0.52, 0.14])
-    assert json.loads(rows_json)["rows"][0]["roles"]["overlap"]["mid"] == pytest.approx(0.14)
-
-
-def test_without_roles_apart_there_are_no_such_columns_and_no_excuses(tmp_path: Path) -> None:
-    page = page_of(Store(rounds=6).write(tmp_path))
-    assert "busy" not in page and "roles" not in page
-
-
-def test_roles_that_were_not_counted_are_a_dash_with_its_reason(tmp_path: Path) -> None:
-    page = page_of(STORES["mixed"].write(tmp_path))
-    assert "+v+d+l skipping=2 — the system does not report the times of its roles" in page
-
-
-def test_remarks_of_the_system_are_shown_with_the_row(tmp_path: Path) -> None:
-    run = DEFERRAL.write(tmp_path)
-    said = LADDER[-1].notes[0]
-    assert f"- +v+d+l deferral=auto — {said}" in page_of(run)
-    _, rows_csv, rows_json, tex = (path.read_text() for path in write_report(run, ["md", "csv", "json", "tex"]))
-    assert said in rows_csv and said in rows_json and said.replace("%", r"\%") in tex
-
-
-def test_the_caption_says_who_ran_what(tmp_path: Path) -> None:
-    said = caption(speed_figure(DEFERRAL.write(tmp_path)))
-    assert "half of the cores for the device role and the others for the host role, linear layers in bf16." in said
 
 
 def test_the_figure_of_roles_has_speeds_above_shares(tmp_path: Path) -> None:
@@ -96,19 +51,6 @@ def test_the_figure_of_roles_has_speeds_above_shares(tmp_path: Path) -> None:
     hosts = [bars[0] for bars in heights[: len(rows)]]
     assert hosts == pytest.approx([100 * row.roles.host_busy.mid for row in rows if row.roles])
     assert speed.get_ylim()[0] == busy.get_ylim()[0] == 0
-
-
-def test_arms_that_differ_in_more_than_deferral_are_named(tmp_path: Path) -> None:
-    drawn = speed_figure(STORES["mixed"].write(tmp_path))
-    ticks = x_names(drawn.axes[1])
-    assert ticks[0] == "+v+d+l" and ticks[3] == "+v+d+l\nskipping=2"
-    assert "No shares of +v+d+l skipping=2: the system does not report the times of its roles." in caption(drawn)
-    assert "Not drawn: +v+d+l deferral=6 (WRONG, layer 3: relative error 0.2)." in caption(drawn)
-
-
-def test_every_group_has_its_two_plots(tmp_path: Path) -> None:
-    drawn = speed_figure(STORES["batches"].write(tmp_path))
-    assert [axes.get_title() for axes in drawn.axes[::2]] == [f"batch {n}" for n in (1, 2, 4, 8)]
 
 
 def test_depth_is_the_axis_that_varies_most(tmp_path: Path) -> None:

@@ -1,60 +1,23 @@
 from __future__ import annotations
 
-import csv
-import io
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from ktbench.report.data import csv_text, json_text
 from ktbench.report.latex import latex
-from ktbench.report.markdown import markdown
-from ktbench.report.speed_table import table_of
-from ktbench.report.table import Table
-from ktbench.results import Run
 from ktbench.results.rows import rows_of
 from ktbench.spec.record import Outcome
-from tests.report.synthetic import DECODE, NO_NUMA, Arm, Store
+from tests.report.reading import csv_of_run, headings, json_of_run, table
+from tests.report.synthetic import DECODE, Arm, Store
 
 PAIR = DECODE[:2]
-
-
-def table(run: Run) -> Table:
-    return table_of(run, rows_of(run))
-
-
-def headings(run: Run) -> list[str]:
-    return [column.heading for column in table(run).columns]
-
-
-def test_columns_that_say_the_same_move_to_the_caption(tmp_path: Path) -> None:
-    same = Store(arms=PAIR, drift=0.0).write(tmp_path)
-    assert not {"outcome", "rounds", "samples", "provenance", "nearer roof"} & set(headings(same))
-    assert {"Outcome: OK.", "Rounds: 12.", "Samples: 48.", "Provenance: measured."} <= set(table(same).conditions)
-    varied = Store(arms=DECODE, run="varied").write(tmp_path)
-    assert "outcome" in headings(varied)
-
-
-def test_a_varying_setting_becomes_a_column_and_leaves_the_caption(tmp_path: Path) -> None:
-    run = Store(arms=PAIR, prompts=(32, 512)).write(tmp_path)
-    at = headings(run).index("workload.prompt")
-    assert [cells[at] for cells in table(run).cells] == ["32", "32", "512", "512"]
-    assert not any("32" in sentence for sentence in table(run).conditions if sentence.startswith("Workload"))
 
 
 def test_every_measured_heading_has_its_unit(tmp_path: Path) -> None:
     run = Store(arms=PAIR).write(tmp_path)
     plain = {"arm", "outcome", "verdict"}
-    assert all(re.search(r"\(.+\)$", heading) for heading in headings(run) if heading not in plain)
-
-
-def test_rows_that_did_not_run_are_named_with_their_reason(tmp_path: Path) -> None:
-    text = markdown(table(Store(arms=DECODE).write(tmp_path)))
-    line = next(line for line in text.splitlines() if line.startswith("| +v+d+n "))
-    assert set(line.split("|")[3:-1]) == {cell for cell in line.split("|")[3:-1] if cell.strip() == "—"}
-    assert f"- +v+d+n — UNSUPPORTED: {NO_NUMA}\n" in text
+    assert all(re.search(r"\(.+\)$", heading) for heading in headings(table(run)) if heading not in plain)
 
 
 def test_a_reason_is_said_once_for_all_rows_that_share_it(tmp_path: Path) -> None:
@@ -64,30 +27,8 @@ def test_a_reason_is_said_once_for_all_rows_that_share_it(tmp_path: Path) -> Non
 
 def test_a_column_that_no_row_fills_is_left_out_with_its_reason(tmp_path: Path) -> None:
     run = Store(arms=PAIR, roofs=False).write(tmp_path)
-    assert "of roof (%)" not in headings(run)
+    assert "of roof (%)" not in headings(table(run))
     assert table(run).notes == ("base; +v; base (A/A) — no roof was sampled next to the trials",)
-
-
-def test_gains_are_shown_where_they_differ_from_the_speedup(tmp_path: Path) -> None:
-    heading = "gain of the last feature (×)"
-    assert heading not in headings(Store(arms=PAIR).write(tmp_path))
-    run = Store(arms=DECODE, run="ladder").write(tmp_path)
-    at = headings(run).index(heading)
-    base, v, m, vd, *_ = (cells[at] for cells in table(run).cells)
-    assert (base, v, m) == ("—", "= speed-up", "= speed-up")
-    assert re.fullmatch(r"\d\.\d{3} \[.+\] over \+v, \w+", vd)
-
-
-def test_the_control_stands_apart(tmp_path: Path) -> None:
-    found = table(Store(arms=PAIR).write(tmp_path))
-    assert [cells[0] for cells in found.cells] == ["base", "+v"]
-    assert [cells[0] for cells in found.control_cells] == ["base (A/A)"]
-    assert any(sentence.startswith("Control (base against itself): ") for sentence in found.conditions)
-
-
-def test_a_sweep_without_control_says_so(tmp_path: Path) -> None:
-    found = table(Store(arms=PAIR, control=False).write(tmp_path))
-    assert "No control: nothing shows what noise alone does." in found.conditions
 
 
 def test_all_codes_and_machines_are_named_where_a_run_mixes_them(tmp_path: Path) -> None:
@@ -105,8 +46,7 @@ def test_a_machine_nobody_described_is_said_to_be_so(tmp_path: Path) -> None:
 def test_csv_and_json_carry_seconds_and_ids(tmp_path: Path) -> None:
     run = Store(arms=DECODE).write(tmp_path)
     rows = rows_of(run)
-    lines = list(csv.DictReader(io.StringIO(csv_text(run, rows))))
-    content = json.loads(json_text(run, rows, table(run)))
+    lines, content = csv_of_run(run), json_of_run(run)
     assert len(lines) == len(content["rows"]) == 7
     for line, found, row in zip(lines, content["rows"], rows, strict=True):
         assert line["spec_id"] == found["spec_id"] == row.spec_id
@@ -135,10 +75,3 @@ def test_latex_escapes_and_balances(tmp_path: Path) -> None:
     assert len(rows) == 4
     body = re.sub(r"\\[{}]", "", "\n".join(line for line in text.splitlines() if not line.startswith("%")))
     assert body.count("{") == body.count("}")
-
-
-def test_markdown_lines_of_a_table_have_equal_width(tmp_path: Path) -> None:
-    text = markdown(table(Store(arms=DECODE).write(tmp_path)))
-    first = text.split("\n\n")[1].splitlines()
-    assert len(first) == 8
-    assert len({len(line) for line in first}) == 1

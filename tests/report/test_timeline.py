@@ -19,7 +19,6 @@ from ktbench.report.figures.output import save
 from ktbench.report.figures.timeline import shares, timeline_figure
 from ktbench.spec.timeline import Span, Timeline
 from tests.report.drawn import (
-    assert_readable,
     caption,
     legend,
 )
@@ -41,11 +40,6 @@ def boxes(axes: Axes) -> list[Rectangle]:
 def drawn_ms(figure: Figure, lane: int) -> float:
     """Milliseconds covered in a lane of all rows."""
     return sum(box.get_width() for axes in figure.axes for box in boxes(axes) if int(box.get_y()) == lane)
-
-
-@pytest.mark.parametrize("name", STEPS)
-def test_all_text_can_be_read(name: str) -> None:
-    assert_readable(timeline_figure(STEPS[name], ["Machine: two cores."]))
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -71,11 +65,6 @@ def test_a_long_step_is_folded_so_that_its_spans_stay_wide_enough() -> None:
         for box in boxes(axes)
     ]
     assert np.median(inches) > 0.1
-
-
-def test_layers_are_numbered_in_order() -> None:
-    said = [text.get_text() for text in timeline_figure(STEPS["plain"]).axes[0].texts]
-    assert [text for text in said if text.startswith("layer")] == [f"layer {n}" for n in range(4)]
 
 
 def test_kinds_differ_in_grey_or_hatch_and_stand_in_the_legend() -> None:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from ktbench.engine.cuda.stream import Pins, Stream
+from ktbench.engine.cuda.stream import CurrentStream, Pins
 from ktbench.engine.device_placement import NO_EXPERT, split_ids
 from ktbench.engine.experts import Backend, OriginalExperts
 from ktbench.engine.forms import ExpertMatrices, ExpertsForm
@@ -101,7 +101,7 @@ class Slot:
         self._parameters = {name: torch.empty_like(held[0], device=device) for name, held in _parameters(experts)}
         self._matrices = experts.form.split(self._parameters)
 
-    def fill(self, experts: OriginalExperts, i: int, stream: Stream) -> ExpertMatrices:
+    def fill(self, experts: OriginalExperts, i: int, stream: CurrentStream) -> ExpertMatrices:
         """Puts copies of the weights of expert `i` into the stream; gives what the slot holds from then on."""
         for name, held in _parameters(experts):
             stream.copy(self._parameters[name], held[i])
@@ -118,7 +118,9 @@ class Copier:
     `counted["experts_copied"]` and `counted["experts_on_host"]` are the experts that calls ran here and there.
     """
 
-    def __init__(self, device: torch.device, stream: Stream, counted: dict[str, int], pins: Pins | None = None) -> None:
+    def __init__(
+        self, device: torch.device, stream: CurrentStream, counted: dict[str, int], pins: Pins | None = None
+    ) -> None:
         """`pins` pins the weights in host memory; None leaves them pageable."""
         self.device, self.stream, self.counted = device, stream, counted
         self.pins = pins
@@ -214,11 +216,11 @@ def measure_costs(experts: FiddlerExperts, clock: Callable[[], float] = perf_cou
     experts in a call, which share what a call itself takes.
     """
     original, copier = experts.original, experts.copier
-    count, turns = original.form.experts, itertools.count()
+    count, trials = original.form.experts, itertools.count()
     rows = torch.ones(_MANY_TOKENS, original.form.hidden, dtype=_parameters(original)[0][1].dtype)
 
     def seconds(run: Callable[[int], object]) -> float:
-        spans_s = [_span_s(lambda: run(next(turns)), copier.stream, clock) for _ in range(tries + 1)]
+        spans_s = [_span_s(lambda: run(next(trials)), copier.stream, clock) for _ in range(tries + 1)]
         return median(spans_s[1:])  # the first chooses kernels
 
     def on_host(tokens: int) -> float:
@@ -235,7 +237,7 @@ def measure_costs(experts: FiddlerExperts, clock: Callable[[], float] = perf_cou
     return Costs(host_call_s=max(0.0, one_s - token_s), host_token_s=token_s, copy_s=copy_s, device_s=device_s)
 
 
-def _span_s(work: Callable[[], object], stream: Stream, clock: Callable[[], float]) -> float:
+def _span_s(work: Callable[[], object], stream: CurrentStream, clock: Callable[[], float]) -> float:
     """Seconds from when nothing is under way to when `work` is done."""
     stream.finish()
     began = clock()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from time import perf_counter_ns
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from ktbench.engine.cuda.stream import Stream
+from ktbench.engine.cuda.stream import CurrentStream
 from ktbench.engine.decode.program import Call, CallRecorder, NotRecordable, StepRecorder
 from ktbench.engine.decode.timeline import Segment, Where
 
@@ -18,29 +17,12 @@ from ktbench.engine.decode.timeline import Segment, Where
 _WARM_UPS = 2
 
 
-class Graph(Protocol):
-    """What was captured."""
-
-    def replay(self) -> None:
-        """Put all of it into the current stream."""
-
-
-class Capturing(Protocol):
-    """How a device captures work."""
-
-    def aside(self) -> AbstractContextManager[None]:
-        """Inside, work goes to a stream of its own, which the current one waits for afterwards."""
-
-    def captured(self) -> AbstractContextManager[Graph]:
-        """Inside, work is captured and not done. Raises RuntimeError at what cannot be."""
-
-
 class CudaCapturing:
     """Captures by torch.cuda.CUDAGraph, as PyTorch's notes on CUDA graphs ask for."""
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """See `Capturing`."""
+        """Inside, work goes to a stream of its own, which the current one waits for afterwards."""
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         try:
@@ -50,8 +32,8 @@ class CudaCapturing:
             torch.cuda.current_stream().wait_stream(stream)
 
     @contextmanager
-    def captured(self) -> Iterator[Graph]:
-        """See `Capturing`."""
+    def captured(self) -> Iterator[torch.cuda.CUDAGraph]:
+        """Inside, work is captured and not done. Raises RuntimeError at what cannot be."""
         graph = torch.cuda.CUDAGraph()
         # The outer stream is set again even where the end of a capture raises: torch.cuda.graph alone would not.
         with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph):
@@ -59,7 +41,7 @@ class CudaCapturing:
 
 
 class _Counting:
-    """Takes down what operators do besides work of the device: they count."""
+    """Records what operators do besides work of the device: they count."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
@@ -72,10 +54,12 @@ class _Counting:
 class GraphRecording:
     """Implements `ktbench.engine.decode.program.StepRecording`. `counted["graph_replays"]` counts."""
 
-    def __init__(self, recorder: CallRecorder, stream: Stream, capturing: Capturing, counted: dict[str, int]) -> None:
+    def __init__(
+        self, recorder: CallRecorder, stream: CurrentStream, capturing: CudaCapturing, counted: dict[str, int]
+    ) -> None:
         self.watch = recorder.watch
         self._recorder, self._stream, self._capturing, self._counted = recorder, stream, capturing, counted
-        self._graph: Graph | None = None
+        self._graph: torch.cuda.CUDAGraph | None = None
         self._counts: list[Call] = []
         counted.setdefault("graph_replays", 0)
 

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ktbench.engine.cuda.graph import Capturing, CudaCapturing, GraphRecording
-from ktbench.engine.cuda.stream import CurrentStream, Stream
+from ktbench.engine.cuda.graph import CudaCapturing, GraphRecording
+from ktbench.engine.cuda.stream import CurrentStream
 from ktbench.engine.decode.inputs import StepInputs
 from ktbench.engine.decode.lazy import Fetch
 from ktbench.engine.decode.program import CallRecorder
@@ -24,38 +24,9 @@ from ktbench.engine.experts import Backend, OriginalExperts
 from ktbench.engine.forms import ExpertMatrices
 from ktbench.engine.routing import Routing
 
-
-class HostCallback(Protocol):
-    """A call as C functions, `ktbench._kernels.HostCall`: submit(data), then wait(data), again and again."""
-
-    @property
-    def submit(self) -> int:
-        """Address of the function that submits."""
-
-    @property
-    def wait(self) -> int:
-        """Address of the function that waits."""
-
-    @property
-    def data(self) -> int:
-        """Address to pass to both, valid while this object lives."""
-
-    def check(self) -> None:
-        """Raise the first error since the last check."""
-
-
-class HostExperts(Protocol):
-    """The experts of one layer on the host, `ktbench.engine.fused.FusedExperts`."""
-
-    @property
-    def settings(self) -> object:
-        """What calls depend on that were made before: kernels and threads."""
-
-    def host_call(self, hidden: Tensor, routing: Routing, output: Tensor, /) -> HostCallback:
-        """The call on this memory of the host, `hidden` and `output` [T, H] bf16, on whatever it holds then."""
-
-    def matrices(self, i: int, /) -> ExpertMatrices:
-        """The weights of expert `i`."""
+if TYPE_CHECKING:
+    from ktbench._kernels import HostCall
+    from ktbench.engine.fused import FusedExperts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -117,11 +88,13 @@ class HostOffloadBackend:
     Submit and wait are host functions in the stream, so Python never blocks and a captured call needs none of it.
     """
 
-    def __init__(self, experts: HostExperts, stream: Stream, staging: Staging, watch: ModuleWatch, layer: int) -> None:
+    def __init__(
+        self, experts: FusedExperts, stream: CurrentStream, staging: Staging, watch: ModuleWatch, layer: int
+    ) -> None:
         self._experts, self._stream, self._staging = experts, stream, staging
         self._watch, self._where = watch, Where("wait", layer)
         self._settings: object = None
-        self._calls: dict[Buffers, HostCallback] = {}
+        self._calls: dict[Buffers, HostCall] = {}
 
     def __call__(self, hidden: Tensor, routing: Routing) -> Tensor:
         """[T, H] bf16 of `hidden` [T, H] bf16."""
@@ -148,7 +121,7 @@ class HostOffloadBackend:
 
         return fetch
 
-    def _call(self, buffers: Buffers) -> HostCallback:
+    def _call(self, buffers: Buffers) -> HostCall:
         """Made once per set of buffers; calls for other kernels or threads are dropped once the stream is finished."""
         if self._settings != self._experts.settings:
             self._stream.finish()
@@ -207,7 +180,9 @@ class CudaRole:
     `originals` are the experts that base runs on the host, layer after layer.
     """
 
-    def __init__(self, recorder: CallRecorder, device: torch.device, stream: Stream, capturing: Capturing) -> None:
+    def __init__(
+        self, recorder: CallRecorder, device: torch.device, stream: CurrentStream, capturing: CudaCapturing
+    ) -> None:
         self.device, self.stream, self.attention = device, stream, MaskedAttention()
         self._recorder, self._capturing = recorder, capturing
         self._staging = Staging()
@@ -221,21 +196,17 @@ class CudaRole:
         return cls(recorder, torch.device("cuda", torch.cuda.current_device()), CurrentStream(), CudaCapturing())
 
     def backends(
-        self, original: OriginalExperts | None, packed: HostExperts | None, layer: int
+        self, original: OriginalExperts | None, packed: FusedExperts | None, layer: int
     ) -> tuple[CudaOriginal | None, HostOffloadBackend | None]:
         """How the device calls the experts of decoder layer `layer`, which stay on the host."""
-        return (
-            None if original is None else self._base(original),
-            None if packed is None else self._offload(packed, layer),
-        )
-
-    def _base(self, original: OriginalExperts) -> CudaOriginal:
-        self.originals.append(original)
-        return CudaOriginal(original)
-
-    def _offload(self, packed: HostExperts, layer: int) -> HostOffloadBackend:
-        self._offloads.append(HostOffloadBackend(packed, self.stream, self._staging, self._recorder.watch, layer))
-        return self._offloads[-1]
+        base = offload = None
+        if original is not None:
+            self.originals.append(original)
+            base = CudaOriginal(original)
+        if packed is not None:
+            offload = HostOffloadBackend(packed, self.stream, self._staging, self._recorder.watch, layer)
+            self._offloads.append(offload)
+        return base, offload
 
     def recording(self, counted: dict[str, int]) -> GraphRecording:
         """For a step to be captured; `counted["graph_replays"]` counts its replays."""

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -18,27 +17,44 @@ _MAPS = Path("/proc/self/maps")
 
 
 class CudaRuntime:
-    """The two functions of the CUDA runtime that PyTorch does not offer."""
+    """The functions of the CUDA runtime that PyTorch does not offer, or whose errors it would keep."""
 
     def __init__(self, library: Path) -> None:
         """Raises OSError where `library` is no CUDA runtime."""
         opened = ctypes.CDLL(str(library))
         try:
-            self._launch, self._words = opened.cudaLaunchHostFunc, opened.cudaGetErrorString
+            self._launch, self._error_text = opened.cudaLaunchHostFunc, opened.cudaGetErrorString
+            self._pin, self._unpin = opened.cudaHostRegister, opened.cudaHostUnregister
+            self._clear_error = opened.cudaGetLastError
         except AttributeError:
-            raise OSError(f"{library} is no CUDA runtime: it has no cudaLaunchHostFunc") from None
+            raise OSError(f"{library} is no CUDA runtime: it lacks cudaLaunchHostFunc or cudaHostRegister") from None
         self._launch.argtypes, self._launch.restype = [ctypes.c_void_p] * 3, ctypes.c_int
-        self._words.argtypes, self._words.restype = [ctypes.c_int], ctypes.c_char_p
+        self._error_text.argtypes, self._error_text.restype = [ctypes.c_int], ctypes.c_char_p
+        self._pin.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint]
+        self._unpin.argtypes = [ctypes.c_void_p]
 
     def launch_host_function(self, stream: int, function: int, data: int) -> None:
         """Have the C function `void (*)(void *)` at `function` called with `data`: after all work put into `stream`
         so far, before any later one. In a stream that is being captured it becomes a node of the graph.
 
-        The function must call nothing of CUDA. Raises RuntimeError with CUDA's own words.
+        The function must call nothing of CUDA. Raises RuntimeError with CUDA's error text.
         """
         if code := self._launch(stream, function, data):
-            words = (self._words(code) or b"unknown error").decode(errors="replace")
-            raise RuntimeError(f"cudaLaunchHostFunc failed: {words} (code {code})")
+            text = (self._error_text(code) or b"unknown error").decode(errors="replace")
+            raise RuntimeError(f"cudaLaunchHostFunc failed: {text} (code {code})")
+
+    def pin(self, address: int, nbytes: int) -> bool:
+        """Whether so many bytes of host memory at `address` are pinned from now on."""
+        return self._succeeded(self._pin(address, nbytes, 0))
+
+    def unpin(self, address: int) -> None:
+        """What `pin` pinned at `address` is pageable again, which it must be before that memory is freed."""
+        self._succeeded(self._unpin(address))
+
+    def _succeeded(self, code: int) -> bool:
+        if code:
+            self._clear_error()  # the runtime keeps it, and PyTorch would raise it after its next kernel
+        return code == 0
 
 
 @cache
@@ -74,50 +90,10 @@ def _package_folders() -> list[Path]:
     return [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
 
 
-class HostMemory(Protocol):
-    """Who pins memory of the host."""
-
-    def pin(self, address: int, nbytes: int) -> bool:
-        """Whether so many bytes at `address` are pinned from now on."""
-
-    def unpin(self, address: int) -> None:
-        """What `pin` pinned at `address` is the system's again. It must be before that memory is freed."""
-
-
-class CudaHostMemory:
-    """Implements `HostMemory` by `cudaHostRegister`."""
-
-    def __init__(self, library: Path) -> None:
-        """Raises OSError where `library` cannot be loaded."""
-        runtime = ctypes.CDLL(str(library))
-        self._pin, self._unpin = runtime.cudaHostRegister, runtime.cudaHostUnregister
-        self._forget = runtime.cudaGetLastError
-        self._pin.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint]
-        self._unpin.argtypes = [ctypes.c_void_p]
-
-    @classmethod
-    def open(cls) -> CudaHostMemory:
-        """On the runtime that PyTorch has loaded. Raises OSError where there is none."""
-        return cls(runtime_path(Path("/proc/self/maps").read_text(), ()))
-
-    def pin(self, address: int, nbytes: int) -> bool:
-        """See `HostMemory`."""
-        return self._done(self._pin(address, nbytes, 0))
-
-    def unpin(self, address: int) -> None:
-        """See `HostMemory`."""
-        self._done(self._unpin(address))
-
-    def _done(self, code: int) -> bool:
-        if code:
-            self._forget()  # the runtime keeps it, and PyTorch would raise it after its next kernel
-        return code == 0
-
-
 class Pins:
     """Tensors that are pinned until `release`. `pageable_bytes` counts those that could not be."""
 
-    def __init__(self, memory: HostMemory) -> None:
+    def __init__(self, memory: CudaRuntime) -> None:
         self._memory = memory
         self._held: list[Tensor] = []
         self.pageable_bytes = 0
@@ -135,34 +111,30 @@ class Pins:
             self._memory.unpin(self._held.pop().data_ptr())
 
 
-class Stream(Protocol):
-    """Does what it is given one after the other, kernels of PyTorch among them; its caller goes on at once."""
-
-    def copy(self, to: Tensor, source: Tensor) -> None:
-        """`to` gets what `source` holds by then. A wait for it must go through this stream."""
-
-    def call(self, function: int, data: int) -> None:
-        """The C function `void (*)(void *)` at this address, with `data`. Nothing later begins before it is back."""
-
-    def finish(self) -> None:
-        """Return when everything is done."""
-
-
 class CurrentStream:
-    """PyTorch's current CUDA stream, at each call whichever it is then: in a capture the one that is captured."""
+    """PyTorch's current CUDA stream, at each call whichever it is then: in a capture the one that is captured.
+
+    Does what it is given one after the other, kernels of PyTorch among them; its caller continues at once.
+    """
 
     def __init__(self) -> None:
         """Raises OSError where no CUDA runtime is loaded."""
         self._runtime = cuda_runtime()
 
     def copy(self, to: Tensor, source: Tensor) -> None:
-        """See `Stream`. Python does not block where the side on the host is pinned."""
+        """`to` gets what `source` holds by then. A wait for it must go through this stream.
+
+        Python does not block where the side on the host is pinned.
+        """
         to.copy_(source, non_blocking=True)
 
     def call(self, function: int, data: int) -> None:
-        """See `Stream`. Raises RuntimeError with CUDA's own words."""
+        """The C function `void (*)(void *)` at this address, with `data`. Nothing later begins before it returns.
+
+        Raises RuntimeError with CUDA's error text.
+        """
         self._runtime.launch_host_function(torch.cuda.current_stream().cuda_stream, function, data)
 
     def finish(self) -> None:
-        """See `Stream`."""
+        """Return when everything is done."""
         torch.cuda.current_stream().synchronize()

@@ -41,7 +41,7 @@ class FixedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         return self.get_max_length(), 0
 
     def get_seq_length(self) -> int:
-        """Positions written, known only where the slot is read: a recorded step must not ask."""
+        """Positions written, known only where the slot is read: a recorded step must not do that."""
         return int(self.slot.item())
 
     def get_max_length(self) -> int:

@@ -24,7 +24,7 @@ from ktbench.spec.run_spec import ModelSpec, RunSpec
 _DIGITS = 12
 
 MISSING = "gguf is not installed; bring it with: pip install gguf"
-# Of what is written, and of how synthetic weights are drawn: a change makes older files strangers.
+# Of what is written, and of how synthetic weights are drawn: a change makes older files unusable.
 _FORM = 1
 _DIGEST_BYTES = 16
 _TOKENIZER = "tokenizer.json"
@@ -132,7 +132,7 @@ def _remark(model: ModelSpec, remark: str, say: Callable[[str], None]) -> None:
     if remark:
         say(f"note: {remark}")
     if model.path is not None and (checkpoint_folder(model.path) / _TOKENIZER).is_file():
-        say(f"note: {_TOKENIZER} is left out; the file takes and gives token ids")
+        say(f"note: {_TOKENIZER} is left out; the file works on token ids")
 
 
 @contextmanager

@@ -72,20 +72,16 @@ def expert_tensors(module: str, form: ExpertsForm) -> dict[str, tuple[str, tuple
     if not found:
         raise ValueError(f"GGUF: llama.cpp has no tensors for experts at {module}")
     name, inner, outer = f"blk.{found[1]}.ffn_{{}}_exps.{{}}", (form.experts, form.ffn), (form.experts, form.hidden)
-    sizes: dict[str, tuple[int, ...]] = {
-        "gate": (*inner, form.hidden),
-        "up": (*inner, form.hidden),
-        "down": (*outer, form.ffn),
-    }
+    inputs = {"gate": (*inner, form.hidden), "up": (*inner, form.hidden), "down": (*outer, form.ffn)}
     tensors: dict[str, tuple[str, tuple[int, ...]]] = {
-        field: (name.format(field, "weight"), size) for field, size in sizes.items()
+        field: (name.format(field, "weight"), size) for field, size in inputs.items()
     }
     if form.biases:
-        tensors |= {f"{field}_bias": (name.format(field, "bias"), size[:2]) for field, size in sizes.items()}
+        tensors |= {f"{field}_bias": (name.format(field, "bias"), size[:2]) for field, size in inputs.items()}
     return tensors
 
 
-class Change:
+class TensorChange:
     """A tensor of the network as one or more of the file, here as it is. Neither direction changes a number."""
 
     keeps_rows: ClassVar[bool] = True
@@ -99,7 +95,7 @@ class Change:
         return parts[0]
 
 
-class Row(Change):
+class VectorRow(TensorChange):
     """A matrix of one row, which the file holds as a vector."""
 
     keeps_rows = False
@@ -114,7 +110,7 @@ class Row(Change):
 
 
 @dataclass(frozen=True, slots=True)
-class RotaryRows(Change):
+class RotaryRows(TensorChange):
     """Query or key rows of heads that llama.cpp rotates in neighbouring pairs, Transformers in halves.
 
     Only whole rows move, so `join` may be given rows of anything: weights, or quantised blocks as bytes. `heads` is the
@@ -135,7 +131,7 @@ class RotaryRows(Change):
         return tensor.reshape(*rows, *tensor.shape[1:]).swapaxes(1, 2).reshape(tensor.shape)
 
 
-class LatentHeads(Change):
+class LatentHeads(TensorChange):
     """`kv_b_proj` [H·(N+V), R] of latent attention as keys [H, R, N], transposed, and values [H, V, R]."""
 
     keeps_rows = False
@@ -160,7 +156,7 @@ class Mapped:
 
     names: tuple[str, ...]
     kind: WeightClass
-    change: Change
+    change: TensorChange
 
     def split(self, tensor: Tensor, config: Config) -> dict[str, Tensor]:
         """What the file holds, by name."""
@@ -184,20 +180,20 @@ class Family:
     architecture: str
     entries: tuple[Entry, ...]
     modules: Mapping[str, Sequence[str]]
-    changes: Mapping[str, Change] = field(default_factory=dict)
+    changes: Mapping[str, TensorChange] = field(default_factory=dict)
     sigmoid: bool | None = None
     remark: str = ""
 
-    def require_same(self, config: Config) -> None:
-        """Raise ValueError where llama.cpp would compute something else, naming what."""
+    def metadata(self, config: Config) -> dict[str, Value]:
+        """Metadata of a complete configuration, by whole keys.
+
+        Raises ValueError where llama.cpp would compute something else, naming what.
+        """
+        fields: dict[str, Value] = {}
         for entry in self.entries:
             if why := entry.differs(config):
                 raise ValueError(f"{self.model_type} as GGUF: {why}")
-
-    def metadata(self, config: Config) -> dict[str, Value]:
-        """Metadata of a complete configuration, by whole keys. Raises ValueError as `require_same`."""
-        self.require_same(config)
-        fields = {name: value for entry in self.entries for name, value in entry.write(config).items()}
+            fields |= entry.write(config)
         return {f"{self.architecture}.{name}": value for name, value in fields.items()}
 
     def config(self, metadata: Mapping[str, Any], tensors: Collection[str]) -> dict[str, Any]:
@@ -229,7 +225,7 @@ class Family:
             names = [f"{one}.{last}" for one in modules[module]]
         else:
             raise ValueError(f"{self.model_type} as GGUF: llama.cpp has no tensor for {name}")
-        change = self.changes.get(module, Change())
+        change = self.changes.get(module, TensorChange())
         return Mapped(names=tuple(prefix + one for one in names), kind=kind_of(module, last), change=change)
 
 
@@ -253,7 +249,7 @@ FAMILIES: tuple[Family, ...] = (
         architecture="qwen2moe",
         entries=ENTRIES["qwen2_moe"],
         modules=_NORMS | _HEADS | _ROUTER | _GATED | {"mlp.shared_expert_gate": ["ffn_gate_inp_shexp"]},
-        changes={"mlp.shared_expert_gate": Row()},
+        changes={"mlp.shared_expert_gate": VectorRow()},
     ),
     Family(
         model_type="mixtral",

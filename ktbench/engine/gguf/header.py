@@ -65,7 +65,7 @@ class TensorInfo:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Header:
+class GgufHeader:
     """The header of a GGUF file: values by key, tensors by name."""
 
     path: Path
@@ -73,7 +73,7 @@ class Header:
     tensors: Mapping[str, TensorInfo]
 
 
-def read_header(path: str | Path) -> Header:
+def read_header(path: str | Path) -> GgufHeader:
     """The header of a whole file whose tensors are all F32, F16, BF16, Q8_0 or Q4_0.
 
     Raises ValueError in one line that names the file: it is not there, not GGUF, of another version, truncated,
@@ -92,7 +92,7 @@ def read_header(path: str | Path) -> Header:
         raise ValueError(f"{file}: {error}") from None
 
 
-def _read(file: Path, cursor: _Cursor, size: int) -> Header:
+def _read(file: Path, cursor: _Cursor, size: int) -> GgufHeader:
     if (magic := cursor.take(len(_MAGIC))) != _MAGIC:
         raise ValueError(f"not a GGUF file, begins with {magic!r}")
     if (version := cursor.number("I")) != _VERSION:
@@ -106,7 +106,7 @@ def _read(file: Path, cursor: _Cursor, size: int) -> Header:
         raise ValueError(f"damaged, general.alignment={alignment!r} is no power of two")
     listed = [_tensor(cursor) for _ in range(tensor_count)]
     tensors = _placed(listed, cursor.at, alignment, size)
-    return Header(path=file, metadata=metadata, tensors=_distinct((tensor.name, tensor) for tensor in tensors))
+    return GgufHeader(path=file, metadata=metadata, tensors=_distinct((tensor.name, tensor) for tensor in tensors))
 
 
 class _Cursor:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ktbench.engine.gguf.families import OUR_CONFIG, family_in, family_of
-from ktbench.engine.gguf.header import Header, read_header
+from ktbench.engine.gguf.header import GgufHeader, read_header
 
 _HEAD = "output.weight"
 
@@ -29,7 +29,7 @@ def inspect_gguf(path: str | Path) -> dict[str, Any]:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
 
 
-def _exported(header: Header) -> dict[str, Any]:
+def _exported(header: GgufHeader) -> dict[str, Any]:
     config = json.loads(header.metadata[OUR_CONFIG])
     if not isinstance(config, dict):
         raise ValueError(f"{OUR_CONFIG} holds {type(config).__name__}, must hold an object")
@@ -42,7 +42,7 @@ def _with_own_head(config: dict[str, Any]) -> dict[str, Any]:
     return config | {"tie_word_embeddings": False} if config.get("tie_word_embeddings") else config
 
 
-def _described(header: Header) -> dict[str, Any]:
+def _described(header: GgufHeader) -> dict[str, Any]:
     family, tensors = family_in(header.metadata), len(header.tensors)
     layers = header.metadata.get(f"{family.architecture}.block_count", 0)
     if not 0 <= int(layers) <= tensors:

@@ -24,7 +24,7 @@ from ktbench.engine.forms import (
     read_form,
 )
 from ktbench.engine.gguf.families import Family, Mapped, expert_tensors, family_of
-from ktbench.engine.gguf.header import Header, TensorInfo, TensorType, read_header
+from ktbench.engine.gguf.header import GgufHeader, TensorInfo, TensorType, read_header
 from ktbench.engine.synthetic import skeleton
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.run_spec import ModelSpec
@@ -43,7 +43,7 @@ _PIECE = 1 << 18
 class MappedWeights:
     """The tensors of a file; only the requested parts are read."""
 
-    def __init__(self, header: Header) -> None:
+    def __init__(self, header: GgufHeader) -> None:
         self.path, self.tensors = header.path, header.tensors
         self._bytes = np.asarray(np.memmap(header.path, np.uint8, "r"))
 
@@ -84,7 +84,7 @@ def numbers(rows: NDArray[np.uint8], kind: TensorType) -> Tensor:
 
     A block of Q8_0 or Q4_0 has a scale d in half precision and 32 integers q, which stand for d·q (ggml-quants.c).
     """
-    return _WAYS[kind](torch.from_numpy(rows.copy()))
+    return _DECODERS[kind](torch.from_numpy(rows.copy()))
 
 
 def _q8_0(rows: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ def _scaled(blocks: Tensor, integers: Tensor) -> Tensor:
     return integers.float() * blocks[:, :_SCALE_BYTES].contiguous().view(torch.float16).float()
 
 
-_WAYS: Mapping[TensorType, Callable[[Tensor], Tensor]] = {
+_DECODERS: Mapping[TensorType, Callable[[Tensor], Tensor]] = {
     "F32": lambda rows: rows.view(torch.float32),
     "F16": lambda rows: rows.view(torch.float16).float(),
     "BF16": lambda rows: rows.view(torch.bfloat16),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -23,20 +23,8 @@ _PROJECTIONS = {"gate": ("gate_proj", "w1"), "up": ("up_proj", "w3"), "down": ("
 _HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 
 
-class Source(Protocol):
-    """The numbers that the engine itself loads for the same model."""
-
-    def tensor(self, name: str) -> Tensor:
-        """A tensor of the network outside of its routed experts."""
-        ...
-
-    def experts(self, name: str) -> ExpertStore:
-        """Routed experts, one at a time: a call may overwrite what the call before gave."""
-        ...
-
-
 def complete_config(config: dict[str, Any]) -> dict[str, Any]:
-    """A configuration with all that Transformers takes for granted in its family."""
+    """A configuration with all defaults of its family in Transformers."""
     whole: dict[str, Any] = AutoConfig.for_model(**config).to_dict()
     return whole
 
@@ -61,12 +49,12 @@ class SyntheticSource:
         self._tensors = network.state_dict()
 
     def tensor(self, name: str) -> Tensor:
-        """See `Source`."""
+        """A tensor of the network outside of its routed experts."""
         whole: Tensor = self._tensors[name]
         return whole
 
     def experts(self, name: str) -> ExpertStore:
-        """See `Source`."""
+        """Routed experts, one at a time: a call overwrites what the call before gave."""
         return PassingExperts(self._network.get_submodule(name), name, self._pool)
 
 
@@ -80,14 +68,14 @@ class CheckpointSource:
         self._file_of = {name: file for file in files for name in file.keys()}  # noqa: SIM118
 
     def tensor(self, name: str) -> Tensor:
-        """See `Source`. A tied head is the embedding."""
+        """A tensor of the network outside of its routed experts. A tied head is the embedding."""
         others = (_EMBEDDING,) if name == _HEAD else ()
         stored = self._stored(name, name.replace(_BLOCK, _OTHER_BLOCK), *others)
         exact = any(part in name for part in self._exact)
         return self._read(stored).to(torch.float32 if exact else torch.bfloat16)
 
     def experts(self, name: str) -> ExpertStore:
-        """See `Source`. They lie stacked as in memory, or each for itself as on the Hub."""
+        """Routed experts, one at a time: stored stacked as in memory, or separately as on the Hub."""
         module = self._network.get_submodule(name)
         form, keys = read_form(module), [key for key, _ in module.named_parameters()]
         if f"{name}.{keys[0]}" in self._file_of:
@@ -100,7 +88,7 @@ class CheckpointSource:
         return part.to(torch.bfloat16)
 
     def _separate(self, name: str, i: int, glu: Glu) -> ExpertMatrices:
-        """Expert `i` where each of its matrices lies for itself."""
+        """Expert `i` where each of its matrices is a tensor of its own."""
         blocks = (name, name.replace(_BLOCK, _OTHER_BLOCK))
         found = {
             field: self._stored(*(f"{block}.{i}.{word}.weight" for block in blocks for word in words))
@@ -119,3 +107,7 @@ class CheckpointSource:
     def _read(self, stored: str) -> Tensor:
         whole: Tensor = self._file_of[stored].get_tensor(stored)
         return whole
+
+
+# The numbers that the engine itself loads for the same model.
+Source = SyntheticSource | CheckpointSource

@@ -6,7 +6,7 @@ import json
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from ktbench.spec.shape import moe_shape
 from ktbench.spec.wire import from_plain, to_plain
 
 if TYPE_CHECKING:
-    from ktbench.engine.routing import PassRouting
+    from ktbench.engine.hybrid import HybridEngine
 
 _SETTING = "engine.placement.profile"
 
@@ -302,17 +302,7 @@ def _tokens(trace: str, ids: NDArray[np.int64], sizes: tuple[int, int], rng: np.
     return TokenTrace(ids=layer, first=int(rng.integers(len(layer))))
 
 
-class Recordable(Protocol):
-    """What the hybrid engine offers to be recorded."""
-
-    def configure(self, spec: RunSpec) -> None:
-        """Run the workload of `spec` once and keep what its routers chose."""
-
-    def recorded_routing(self) -> Sequence[PassRouting]:
-        """Ids [T, k] of every MoE layer, for each pass of the workload."""
-
-
-def record_profile(open_engine: Callable[[RunSpec], Recordable], spec: RunSpec) -> ActivationProfile:
+def record_profile(open_engine: Callable[[RunSpec], HybridEngine], spec: RunSpec) -> ActivationProfile:
     """The profile of one cell with routing=model; what the routers chose for padding counts too.
 
     Raises Unsupported where the engine cannot run the cell.

@@ -1,4 +1,4 @@
-"""Final answers in generated text (tags, boxes, bold words, fences, last lines), and the distance of two answers."""
+"""Final answers in generated text (tags, boxes, bold words, fences, last lines), and their partial scores."""
 
 from __future__ import annotations
 
@@ -77,3 +77,8 @@ def edit_distance(a: Sequence[object], b: Sequence[object]) -> int:
             here.append(min(above[column] + 1, here[-1] + 1, above[column - 1] + (left != right)))
         above = here
     return above[-1]
+
+
+def partial_score(right: Sequence[bool], total: int) -> float:
+    """The score of `total` answers, 0 to 1: the mean of the fraction that is right and of 1 where all are, else 0."""
+    return ((sum(right) == total) + sum(right) / total) / 2

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ktbench.eval.livebench.data_analysis import consecutive_events, cta, tablejoin, tablereformat, unreadable
-from ktbench.eval.livebench.extraction import last_solution, without_thoughts
+from ktbench.eval.livebench.extraction import last_solution, partial_score, without_thoughts
 from ktbench.eval.livebench.language import connections, plot_unscrambling, typos
 from ktbench.eval.livebench.mathematics import amps_hard, integrals_with_game, math_comp, olympiad
 from ktbench.eval.livebench.programs import grade_program, untestable
@@ -22,7 +22,7 @@ from ktbench.eval.livebench.reasoning import (
 )
 from ktbench.eval.sandbox.running import SandboxUnavailable
 from ktbench.eval.tasks.harness import Grade
-from ktbench.eval.tasks.ifeval import check_arguments, detector, follow, following_score
+from ktbench.eval.tasks.ifeval import check_arguments, detector, follow
 
 IN_SOLUTION = "2025-11-25"  # questions released from then on want the text in a solution
 
@@ -30,7 +30,8 @@ IN_SOLUTION = "2025-11-25"  # questions released from then on want the text in a
 def instruction_following(question: LiveQuestion, answer: str) -> float:
     """Partial: halfway between all instructions followed and the fraction that is."""
     extracted = last_solution(answer) if question.released >= IN_SOLUTION else None
-    return following_score(follow(question.instruction_ids, question.instruction_kwargs, extracted or answer))
+    followed = follow(question.instruction_ids, question.instruction_kwargs, extracted or answer)
+    return partial_score(followed, len(followed))
 
 
 def uncheckable(question: LiveQuestion) -> str:

@@ -5,22 +5,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ktbench.eval.livebench.question import LiveQuestion, listed, needed, read_row
 from ktbench.eval.tasks.rows import at, numbered_lines
 
 RELEASE = "2024-11-25"
+_FLAT = ("*__*.jsonl", "*/*__*.jsonl")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class QuestionFile:
+class QuestionFile(NamedTuple):
     """A file of questions, and the task of its name."""
 
-    path: Path
     category: str
     task: str
+    path: Path
 
 
 def read_questions(
@@ -38,7 +38,8 @@ def read_questions(
     release = checked_release(release)
     questions = tuple(question for question in read_every_question(folder, tasks) if is_in_release(question, release))
     if not questions:
-        raise ValueError(f"{folder}: holds no question of LiveBench release {release}{_of(tasks)}")
+        of = f" of {', '.join(tasks)}" if tasks else ""
+        raise ValueError(f"{folder}: holds no question of LiveBench release {release}{of}")
     _refuse_twice(folder, questions)
     return questions
 
@@ -64,31 +65,18 @@ def is_in_release(question: LiveQuestion, release: str) -> bool:
 
 def question_files(folder: Path) -> tuple[QuestionFile, ...]:
     """The files of questions in `folder`, by category and task. Raises ValueError where there are none."""
-    flat = [_flat(path) for pattern in ("*__*.jsonl", "*/*__*.jsonl") for path in folder.glob(pattern)]
-    nested = [_nested(path) for path in folder.glob("*/*/question.jsonl")]
-    if not flat and not nested:
+    places = {path: path.stem.split("__", 1) for name in _FLAT for path in folder.glob(name)}
+    places |= {path: list(path.parts[-3:-1]) for path in folder.glob("*/*/question.jsonl")}
+    if not places:
         layouts = "<category>__<task>.jsonl (there or one folder below), <category>/<task>/question.jsonl"
         raise ValueError(f"{folder}: holds no LiveBench questions; read are {layouts}")
-    return tuple(sorted((*flat, *nested), key=lambda file: (file.category, file.task, file.path)))
-
-
-def _flat(path: Path) -> QuestionFile:
-    category, _, task = path.stem.partition("__")
-    return QuestionFile(path=path, category=category, task=task)
-
-
-def _nested(path: Path) -> QuestionFile:
-    return QuestionFile(path=path, category=path.parts[-3], task=path.parts[-2])
+    return tuple(sorted(QuestionFile(category, task, path) for path, (category, task) in places.items()))
 
 
 def _refuse_unknown(folder: Path, files: Collection[QuestionFile], tasks: Collection[str] | None) -> None:
     known = {file.task for file in files}
     if unknown := next((task for task in tasks or () if task not in known), None):
         raise ValueError(f"{folder}: holds no questions of the task {unknown}; there are {', '.join(sorted(known))}")
-
-
-def _of(tasks: Collection[str] | None) -> str:
-    return f" of {', '.join(tasks)}" if tasks else ""
 
 
 def _refuse_twice(folder: Path, questions: Collection[LiveQuestion]) -> None:
@@ -103,15 +91,11 @@ def _read_file(file: QuestionFile) -> Iterator[LiveQuestion]:
     """The questions of a file. Raises ValueError with `file:line: what`."""
     for number, line in numbered_lines(file.path):
         with at(file.path, number):
-            question = _placed(read_row(line), file)
+            question = read_row(line)
+            if (question.category, question.task) != (file.category, file.task):
+                place = f"{question.category}/{question.task}"
+                raise ValueError(f"is a question of {place}, in a file of {file.category}/{file.task}")
         yield question
-
-
-def _placed(question: LiveQuestion, file: QuestionFile) -> LiveQuestion:
-    if (question.category, question.task) != (file.category, file.task):
-        place = f"{question.category}/{question.task}"
-        raise ValueError(f"is a question of {place}, in a file of {file.category}/{file.task}")
-    return question
 
 
 def absent(folder: Path, release: str, category: str, task: str) -> str:

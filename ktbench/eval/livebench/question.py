@@ -10,18 +10,28 @@ import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Real
+from typing import TypeVar
 
 from ktbench.eval.tasks.rows import read_object
 
 Row = Mapping[str, object]
+T = TypeVar("T")
+
+
+def _typed(row: Row, name: str, kind: type[T], what: str) -> T | None:
+    """The value of a field; None where it is absent or null. Raises ValueError where it has another type."""
+    value = row.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ValueError(f"{name}: must be a {what}, is {type(value).__name__}")
+    return value
 
 
 def text(row: Row, name: str) -> str:
     """A text; '' where it is absent or null. Raises ValueError."""
-    value = row.get(name)
-    if value is not None and not isinstance(value, str):
-        raise ValueError(f"{name}: must be a text, is {type(value).__name__}")
-    return value or ""
+    return _typed(row, name, str, "text") or ""
 
 
 def needed(row: Row, name: str) -> str:
@@ -31,22 +41,9 @@ def needed(row: Row, name: str) -> str:
     return value
 
 
-def number(row: Row, name: str) -> float | None:
-    """A number; None where it is absent or null. Raises ValueError."""
-    value = row.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{name}: must be a number, is {type(value).__name__}")
-    return value
-
-
 def listed(row: Row, name: str) -> list[object]:
     """A list; empty where it is absent or null. Raises ValueError."""
-    value = row.get(name)
-    if value is not None and not isinstance(value, list):
-        raise ValueError(f"{name}: must be a list, is {type(value).__name__}")
-    return value or []
+    return _typed(row, name, list, "list") or []
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -195,17 +192,22 @@ def read_row(line: bytes) -> LiveQuestion:
         turns=_turns(row),
         subtask=text(row, "subtask"),
         system_prompt=text(row, "system_prompt"),
-        ground_truth=text(row, "ground_truth") if row.get("ground_truth") is not None else None,
+        ground_truth=_typed(row, "ground_truth", str, "text"),
         released=_date(row, "livebench_release_date"),
         removed=_date(row, "livebench_removal_date"),
-        temperature=number(row, "required_temperature"),
+        temperature=_number(row, "required_temperature"),
         instruction_ids=instruction_ids,
         instruction_kwargs=instruction_kwargs,
         tests=tests,
-        tests_total=int(number(row, "tests_total") or len(tests)),
+        tests_total=int(_number(row, "tests_total") or len(tests)),
         func_name=func_name(row),
         partial_solution=text(row, "partial_solution"),
     )
+
+
+def _number(row: Row, name: str) -> float | None:
+    value = _typed(row, name, Real, "number")  # type: ignore[type-abstract]
+    return None if value is None else float(value)
 
 
 def _turns(row: Row) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from ktbench.eval.livebench.extraction import (
     bold,
@@ -11,6 +10,7 @@ from ktbench.eval.livebench.extraction import (
     last_boxed,
     last_line,
     last_solution,
+    partial_score,
     plain,
     solutions,
 )
@@ -32,9 +32,8 @@ def web_of_lies(question: LiveQuestion, answer: str) -> float:
 def web_of_lies_in_parts(question: LiveQuestion, answer: str) -> float:
     """web_of_lies_v3, partial: words compared place by place."""
     truth = items(question.truth)
-    return in_parts(
-        [a == b for a, b in zip(items(_truths(answer.lower(), len(truth))), truth, strict=False)], len(truth)
-    )
+    extracted = items(_truths(answer.lower(), len(truth)))
+    return partial_score([a == b for a, b in zip(extracted, truth, strict=False)], len(truth))
 
 
 def _truths(answer: str, count: int) -> str:
@@ -48,11 +47,6 @@ def _truths(answer: str, count: int) -> str:
         return plain(extracted)
     listed = re.findall(rf"{_TRUTHS.pattern}(?:, {_TRUTHS.pattern}){{{count - 1}}}", answer)
     return str(listed[-1]) if listed else ""
-
-
-def in_parts(right: Sequence[bool], total: int) -> float:
-    """The score of a list of `total` answers: halfway between all right and the fraction that is right."""
-    return ((sum(right) == total) + sum(right) / total) / 2
 
 
 def zebra_puzzle(question: LiveQuestion, answer: str) -> float:
@@ -72,7 +66,7 @@ def _zebra_list(question: LiveQuestion, answer: str) -> float:
     """Partial: each item is right where it is the truth or holds it; a hyphen is a blank."""
     truth = items(question.truth.replace("-", " "))
     extracted = items(_zebra_items(answer, len(truth)).replace("-", " "))
-    return in_parts([wanted in given for given, wanted in zip(extracted, truth, strict=False)], len(truth))
+    return partial_score([wanted in given for given, wanted in zip(extracted, truth, strict=False)], len(truth))
 
 
 def _zebra_items(answer: str, count: int) -> str:

@@ -19,7 +19,7 @@ from ktbench.spec.run_spec import ModelSpec, RunSpec
 from ktbench.spec.wire import to_plain
 
 _DIGEST_BYTES = 16
-# Of larger files the size, the time of the last change, and both ends tell them apart.
+# Of larger files the size, the time of the last change, and both ends identify them.
 _READ_WHOLE = 256 << 20
 _END = 4 << 20
 
@@ -48,7 +48,7 @@ class AnswerCache:
         self._known.clear()
 
     def put(self, answers: Mapping[str, Any]) -> None:
-        """Keep answers by key: they are on disk when this returns. Runs side by side take turns. Raises OSError."""
+        """Keep answers by key: they are on disk when this returns. Concurrent runs lock the file. Raises OSError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         lines = "".join(f"{_line(key, answer)}\n" for key, answer in answers.items())
         with self.path.open("a+b") as file:

@@ -56,8 +56,8 @@ def _opened(given: Mapping[str, Any]) -> EngineLM:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except OSError as error:
         raise ValueError(f"tokenizer={folder}: {str(error).splitlines()[0]}") from None
-    answering = open_generator([spec], HostRole(cores=len(os.sched_getaffinity(0))))
-    lm = EngineLM(answering, tokenizer, **options)
+    generator = open_generator([spec], HostRole(cores=len(os.sched_getaffinity(0))))
+    lm = EngineLM(generator, tokenizer, **options)
     lm.use(spec)
     return lm
 

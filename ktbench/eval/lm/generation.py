@@ -169,7 +169,7 @@ class GenerationRequest:
 
 
 class Stops:
-    """Says when answers are complete: at a token that ends them, a stop string, or where there is no room left."""
+    """Decides when answers are complete: at a token that ends them, a stop string, or where there is no room left."""
 
     def __init__(self, encoder: Encoder, eos_ids: frozenset[int]) -> None:
         self._encoder, self._eos_ids = encoder, eos_ids

@@ -24,7 +24,7 @@ from ktbench.eval.lm.cache import AnswerCache, request_key
 from ktbench.eval.lm.generation import Encoder, GeneratedText, Generation, GenerationRequest, Stops
 from ktbench.spec.run_spec import RunSpec
 
-_ROOM = 256  # for new tokens, where a task does not say; lm-eval's own
+_ROOM = 256  # for new tokens, where a task sets no limit; lm-eval's own
 _LOGITS_BYTES = 1 << 30  # of a pass at once
 _LOGIT_BYTES = 6  # in bf16, and then in float32
 _SCORES_BYTES = 1 << 31  # of attention over the prompts of a batch
@@ -49,13 +49,13 @@ class Tally:
 class EngineLM(TemplateLM):  # type: ignore[misc]
     """Answers lm-eval's requests, `batch` of them at a time, or as many as long prompts leave memory for.
 
-    `max_length` is the longest context with its continuation (None: as the model's configuration says);
+    `max_length` is the longest context with its continuation (None: that of the model's configuration);
     `progress(done, of)` is called after every batch. `use` comes before the first request.
     """
 
     def __init__(
         self,
-        answering: Generator,
+        generator: Generator,
         tokenizer: PreTrainedTokenizerBase,
         *,
         batch: int = 32,
@@ -64,9 +64,9 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         super().__init__()
-        self.answering, self.tokenizer = answering, tokenizer
+        self.generator, self.tokenizer = generator, tokenizer
         self.batch_size = batch
-        self.max_length: int = max_length or resolve_max_length(answering.network.config, tokenizer)
+        self.max_length: int = max_length or resolve_max_length(generator.network.config, tokenizer)
         self.tally = Tally()
         self._encoder = Encoder(tokenizer, add_bos_token)
         self._progress = progress or (lambda done, of: None)
@@ -89,7 +89,7 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
 
         Raises as the engine's `use`.
         """
-        self.answering.use(spec)
+        self.generator.use(spec)
         self._cache, self.tally = cache, Tally()
 
     @property
@@ -155,7 +155,7 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
             found |= self._keep(
                 {
                     key: _likelihood(logits, continuation)
-                    for row, logits in zip(rows, self.answering.passed(rows, longest), strict=True)
+                    for row, logits in zip(rows, self.generator.passed(rows, longest), strict=True)
                     for key, continuation in alike[row].items()
                 }
             )
@@ -165,7 +165,7 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
     def _rows_at_once(self, alike: Mapping[tuple[int, ...], Mapping[str, list[int]]]) -> int:
         """As many as the logits of their continuations leave room for."""
         longest = max((len(one) for found in alike.values() for one in found.values()), default=1)
-        vocab = self.answering.model.shape.vocab
+        vocab = self.generator.model.shape.vocab
         return max(1, min(self.batch_size, _LOGITS_BYTES // (longest * vocab * _LOGIT_BYTES)))
 
     def _row(self, context: list[int], continuation: list[int]) -> tuple[int, ...]:
@@ -204,8 +204,8 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
 
     def _generated(self, batch: Sequence[GenerationRequest]) -> Mapping[str, tuple[str, int]]:
         """Text and number of tokens by key."""
-        stops = Stops(self._encoder, self.answering.eos_ids | {self.eot_token_id})
-        answers = self.answering.generate(
+        stops = Stops(self._encoder, self.generator.eos_ids | {self.eot_token_id})
+        answers = self.generator.generate(
             [one.prompt for one in batch],
             [one.sampling for one in batch],
             room=max(one.generation.room for one in batch),
@@ -242,7 +242,7 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
 
     def _at_once(self, longest: int, size: int) -> int:
         """As many as the scores of attention leave room for, which grow with the square of a prompt's length."""
-        heads: int = self.answering.network.config.num_attention_heads
+        heads: int = self.generator.network.config.num_attention_heads
         return max(1, min(size, _SCORES_BYTES // (_SCORE_BYTES * heads * max(1, longest) ** 2)))
 
 

@@ -86,14 +86,7 @@ class Job(TypedDict):
     token: str
 
 
-def in_bytes(count: int) -> str:
-    """A number of bytes in words."""
-    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if count >= unit:
-            return f"{count / unit:g} {name}"
-    return f"{count} bytes"
-
-
+_MIB = 2**20
 _POLL_S = 0.02
 _ROOT = str(Path(__file__).parents[3])
 _START = f"import sys; sys.path.insert(0, {_ROOT!r}); from ktbench.eval.sandbox.jail import main; main({_ROOT!r})"
@@ -117,7 +110,7 @@ def run_child(job: Job, stdin: str, limits: Limits) -> ChildResult:
 
     It gets no file of ours but four that lie in memory: job, standard input, what it prints, what it reports.
     """
-    turns = 2 + len(job["program"]["sources"]) + len(job["program"]["arguments"])  # start, each of these, end
+    reports = 2 + len(job["program"]["sources"]) + len(job["program"]["arguments"])  # start, each of these, end
     with ExitStack() as opened:
         folder = opened.enter_context(tempfile.TemporaryDirectory())
         request, given = (_sealed(opened, json.dumps(job).encode()), _sealed(opened, stdin.encode(errors="replace")))
@@ -133,7 +126,7 @@ def run_child(job: Job, stdin: str, limits: Limits) -> ChildResult:
             start_new_session=True,
         )
         try:
-            stopped = _watched(process, report, limits, turns)
+            stopped = _watched(process, report, limits, reports)
         finally:
             process.kill()
             status = process.wait()
@@ -161,19 +154,19 @@ def _sealed(opened: ExitStack, content: bytes) -> int:
     return fd
 
 
-def _watched(process: subprocess.Popen[bytes], report: int, limits: Limits, turns: int) -> str:
-    """Wait until a child ends, or say why it has to be killed. Each report begins a new turn."""
-    reported, turn_cpu_s, turn_slept_s = 0, 0.0, 0.0
+def _watched(process: subprocess.Popen[bytes], report: int, limits: Limits, reports: int) -> str:
+    """Wait until a child ends; the reason where it has to be killed. The limits apply between two of its `reports`."""
+    reported, report_cpu_s, report_slept_s = 0, 0.0, 0.0
     slept_s, seen = 0.0, monotonic()
     while not _has_ended(process):
         sleeps, cpu_s, threads = _gauge(process.pid)
         before, seen = seen, monotonic()
         slept_s += seen - before if sleeps else 0.0
         if (size := os.fstat(report).st_size) > reported:
-            reported, turn_cpu_s, turn_slept_s = size, cpu_s, slept_s
-        if cpu_s - turn_cpu_s > limits.seconds:
+            reported, report_cpu_s, report_slept_s = size, cpu_s, slept_s
+        if cpu_s - report_cpu_s > limits.seconds:
             return f"took more than {limits.seconds} s"
-        if slept_s - turn_slept_s > limits.sleep_s or slept_s > turns * limits.sleep_s:
+        if slept_s - report_slept_s > limits.sleep_s or slept_s > reports * limits.sleep_s:
             return f"slept for more than {limits.sleep_s} s"
         if threads > limits.threads:
             return f"started more than {limits.threads} threads"
@@ -309,9 +302,9 @@ def _why(left: ChildResult, lines: Sequence[Line], token: str, limits: Limits) -
     if left.stopped:
         return left.stopped
     if max(len(left.stdout), len(left.report)) >= limits.output_bytes:
-        return f"printed or returned more than {in_bytes(limits.output_bytes)}"
+        return f"printed or returned more than {limits.output_bytes / _MIB:g} MiB"
     if why := last.get("why"):
-        return f"used more than {in_bytes(limits.memory_bytes)}" if why == "memory" else str(why)
+        return f"used more than {limits.memory_bytes / _MIB:g} MiB" if why == "memory" else str(why)
     if left.status < 0:
         return _of_signal(-left.status, limits)
     return "" if last.get("end") == token else "ended before it was through"

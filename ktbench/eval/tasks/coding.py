@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,31 +26,25 @@ _PAPER_SHOTS = (2, 3, 8)
 _SETTING = "right where the program passes all tests, in a sandbox"
 
 
-def grade_humaneval(row: Mapping[str, object], completion: str, *, confirm_unsafe: bool) -> Grade:
+def grade_humaneval(row: Row, completion: str, *, confirm_unsafe: bool) -> Grade:
     """Whether prompt and completion pass the tests of a row of HumanEval.
 
-    The completion ends before the first of HUMANEVAL_STOPS. Raises ValueError without `confirm_unsafe` or for a row
-    that lacks a field, SandboxUnavailable where the sandbox cannot be closed.
+    The completion ends before the first of HUMANEVAL_STOPS. Raises ValueError without `confirm_unsafe`,
+    SandboxUnavailable where the sandbox cannot be closed.
     """
     _require_confirmation(confirm_unsafe)
-    prompt, test, function = (_text(row, name) for name in ("prompt", "test", "entry_point"))
-    program = prompt + until(completion, HUMANEVAL_STOPS)
-    return grade_of(run_program(program, tests=f"{test}\ncheck({function})\n"))
+    program = row["prompt"] + until(completion, HUMANEVAL_STOPS)
+    return _grade_of(run_program(program, tests=f"{row['test']}\ncheck({row['entry_point']})\n"))
 
 
-def grade_mbpp(row: Mapping[str, object], code: str, *, confirm_unsafe: bool) -> Grade:
+def grade_mbpp(row: Row, code: str, *, confirm_unsafe: bool) -> Grade:
     """Whether code passes the tests of a row of MBPP.
 
     It ends before the first of MBPP_STOPS. `test_setup_code` runs between code and tests, as it calls the code. Raises
-    ValueError without `confirm_unsafe` or for a row that lacks a field, SandboxUnavailable where the
-    sandbox cannot be closed.
+    ValueError without `confirm_unsafe`, SandboxUnavailable where the sandbox cannot be closed.
     """
     _require_confirmation(confirm_unsafe)
-    tests = row.get("test_list")
-    if not isinstance(tests, list) or not tests or not all(isinstance(test, str) for test in tests):
-        raise ValueError("test_list: must be a list of texts")
-    setup = _text(row, "test_setup_code") if row.get("test_setup_code") is not None else ""
-    return grade_of(run_program(until(code, MBPP_STOPS), tests="\n".join([setup, *tests])))
+    return _grade_of(run_program(until(code, MBPP_STOPS), tests="\n".join([row["test_setup_code"], *row["test_list"]])))
 
 
 def until(text: str, stops: Iterable[str]) -> str:
@@ -58,7 +52,7 @@ def until(text: str, stops: Iterable[str]) -> str:
     return text[: min((at for stop in stops if (at := text.find(stop)) >= 0), default=len(text))]
 
 
-def grade_of(ended: ProgramResult) -> Grade:
+def _grade_of(ended: ProgramResult) -> Grade:
     """A program that finished, its tests included, is right."""
     return Grade(1.0 if ended.finished else 0.0, ended.why)
 
@@ -68,12 +62,6 @@ def _require_confirmation(confirm_unsafe: bool) -> None:
         raise ValueError(
             "confirm_unsafe=false: this task runs programs that a model wrote; allow it: confirm_unsafe=true"
         )
-
-
-def _text(row: Mapping[str, object], name: str) -> str:
-    if not isinstance(value := row.get(name), str):
-        raise ValueError(f"{name}: must be a text")
-    return value
 
 
 def _read_humaneval(name: str, suite: SuiteSpec) -> Splits:

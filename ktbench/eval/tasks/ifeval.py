@@ -20,36 +20,6 @@ from ktbench.spec.suite import SuiteSpec
 _FILES = ("ifeval_input_data.jsonl", "input_data.jsonl")  # names on the hub and in the authors' repository
 _FIELDS = {"prompt": str, "instruction_id_list": list, "kwargs": list}
 _RELATIONS = ("less than", "at least")
-_LANGUAGES = "ar bg bn de en es fa fi fr gu he hi it ja kn ko ml mr ne pa pl pt ru sw ta te th uk ur vi"
-
-# The arguments of each instruction, by the names of IFEval's rows, `section_spliter` included.
-INSTRUCTIONS: Mapping[str, tuple[str, ...]] = {
-    "keywords:existence": ("keywords",),
-    "keywords:frequency": ("keyword", "frequency", "relation"),
-    "keywords:forbidden_words": ("forbidden_words",),
-    "keywords:letter_frequency": ("letter", "let_frequency", "let_relation"),
-    "language:response_language": ("language",),
-    "length_constraints:number_sentences": ("num_sentences", "relation"),
-    "length_constraints:number_paragraphs": ("num_paragraphs",),
-    "length_constraints:number_words": ("num_words", "relation"),
-    "length_constraints:nth_paragraph_first_word": ("num_paragraphs", "nth_paragraph", "first_word"),
-    "detectable_content:number_placeholders": ("num_placeholders",),
-    "detectable_content:postscript": ("postscript_marker",),
-    "detectable_format:number_bullet_lists": ("num_bullets",),
-    "detectable_format:constrained_response": (),
-    "detectable_format:number_highlighted_sections": ("num_highlights",),
-    "detectable_format:multiple_sections": ("section_spliter", "num_sections"),
-    "detectable_format:json_format": (),
-    "detectable_format:title": (),
-    "combination:two_responses": (),
-    "combination:repeat_prompt": ("prompt_to_repeat",),
-    "startend:end_checker": ("end_phrase",),
-    "startend:quotation": (),
-    "change_case:capital_word_frequency": ("capital_frequency", "capital_relation"),
-    "change_case:english_capital": (),
-    "change_case:english_lowercase": (),
-    "punctuation:no_comma": (),
-}
 
 
 def follow(ids: Sequence[str], kwargs: Sequence[Mapping[str, object]], answer: str) -> tuple[bool, ...]:
@@ -66,18 +36,11 @@ def follow(ids: Sequence[str], kwargs: Sequence[Mapping[str, object]], answer: s
 
 def check_arguments(ids: Sequence[str], kwargs: Sequence[Mapping[str, object]]) -> list[dict[str, Any]]:
     """The arguments of each instruction. Raises ValueError where `follow` would refuse these instructions."""
-    if unknown := next((name for name in ids if name not in INSTRUCTIONS), None):
-        raise ValueError(f"instruction {unknown} is not known; allowed are {', '.join(INSTRUCTIONS)}")
+    if unknown := next((name for name in ids if name not in _checks()), None):
+        raise ValueError(f"instruction {unknown} is not known; allowed are {', '.join(_checks())}")
     if len(ids) != len(kwargs):
         raise ValueError(f"{len(ids)} instructions, but arguments for {len(kwargs)}")
     return [_arguments(name, given) for name, given in zip(ids, kwargs, strict=True)]
-
-
-def following_score(followed: Sequence[bool]) -> float:
-    """LiveBench's score of one answer, 0 to 1: the mean of the fraction followed and of 1 where all are, else 0."""
-    if not followed:
-        raise ValueError("no instructions, so no score")
-    return (all(followed) + sum(followed) / len(followed)) / 2
 
 
 def detector() -> str:
@@ -85,8 +48,13 @@ def detector() -> str:
     return f"langdetect {version('langdetect')}"
 
 
+def argument_names(instruction: str) -> tuple[str, ...]:
+    """The arguments of an instruction, by the names of IFEval's rows, `section_spliter` included."""
+    return tuple(_checks()[instruction](instruction).get_instruction_args_keys())
+
+
 def _arguments(instruction: str, given: Mapping[str, object]) -> dict[str, Any]:
-    names = INSTRUCTIONS[instruction]
+    names = argument_names(instruction)
     present = {name: value for name, value in given.items() if value is not None}
     if extra := sorted(present.keys() - set(names)):
         raise ValueError(f"{instruction}: takes no {extra[0]}; allowed are {', '.join(names) or 'no arguments'}")
@@ -108,7 +76,7 @@ def _kind(name: str) -> tuple[str, Callable[[object], bool]]:
     return {
         "nth_paragraph": ("a whole number, 1 or above", lambda value: _is_number(value, 1)),
         "letter": ("one character", lambda value: isinstance(value, str) and len(value.strip()) == 1),
-        "language": (f"one of {', '.join(_LANGUAGES.split())}", lambda value: value in _LANGUAGES.split()),
+        "language": (f"one of {', '.join(_languages())}", lambda value: value in _languages()),
         "keywords": ("a list of words", _is_texts),
         "forbidden_words": ("a list of words", _is_texts),
     }.get(name, ("text that is not blank", _is_text))
@@ -160,6 +128,14 @@ def _escaped(arguments: Mapping[str, Any]) -> dict[str, Any]:
         if name in found:
             found[name] = [re.escape(word) for word in found[name]]
     return found
+
+
+def _languages() -> list[str]:
+    """The codes of the languages that an instruction may name."""
+    _checks()  # imports the instructions without a download
+    from lm_eval.tasks.ifeval.instructions_util import LANGUAGE_CODES
+
+    return sorted(LANGUAGE_CODES)
 
 
 @cache

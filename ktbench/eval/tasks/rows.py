@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -60,15 +59,26 @@ def json_lines(path: Path, fields: Fields, check: Check = lambda row: None) -> R
 
 
 def json_list(path: Path, fields: Fields, check: Check = lambda row: None) -> Rows:
-    """The JSON objects of a file that is one list, checked as those of `json_lines`; lines are those they begin on."""
+    """The JSON objects of a file that is one list, checked as those of `json_lines`.
+
+    Raises ValueError as `file:line: what` for what is no JSON, as `file: row number: what` for a malformed row.
+    """
     with at(path, 1):
         text = path.read_bytes().decode()
-    rows = Rows()
-    for begin, end in _items(path, text):
-        with at(path, _line(text, begin)):
-            rows.append(read_object(text[begin:end]))
-            check_row(rows[-1], fields, check)
-    return some(rows, path)
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}:{error.lineno}: is no JSON: {error.msg}") from None
+    except RecursionError:
+        raise ValueError(f"{path}: is no JSON: nested too deeply") from None
+    if not isinstance(found, list):
+        raise ValueError(f"{path}: expected a JSON list, got {type(found).__name__}")
+    for number, row in enumerate(found, start=1):
+        try:
+            check_row(require_object(row), fields, check)
+        except ValueError as error:
+            raise ValueError(f"{path}: row {number}: {error}") from None
+    return some(Rows(found), path)
 
 
 def csv_rows(path: Path, fields: Sequence[str], check: Check = lambda row: None) -> Rows:
@@ -77,10 +87,20 @@ def csv_rows(path: Path, fields: Sequence[str], check: Check = lambda row: None)
     Raises ValueError as `file:line: what`, with the line on which the row begins, and for a file without rows.
     """
     rows = Rows()
-    for number, row in _records(path, fields):
-        with at(path, number):
-            check(row)
-            rows.append(row)
+    with path.open(newline="", encoding="utf-8") as file:
+        reader = csv.reader(file, strict=True)
+        filled = filter(None, reader)  # without blank lines
+        with at(path, 1):
+            if next(filled, None) != list(fields):
+                raise ValueError(f"the first line must be {','.join(fields)}")
+        while True:
+            with at(path, reader.line_num + 1):
+                if (cells := next(filled, None)) is None:
+                    break
+                if len(cells) != len(fields):
+                    raise ValueError(f"expected {len(fields)} fields, got {len(cells)}")
+                rows.append(dict(zip(fields, cells, strict=True)))
+                check(rows[-1])
     return some(rows, path)
 
 
@@ -103,11 +123,13 @@ def some(rows: Rows, path: Path) -> Rows:
 
 @contextmanager
 def at(path: Path, line: int) -> Iterator[None]:
-    """Puts file and line before the message of a ValueError."""
+    """Errors of the reader, and ValueErrors, as a ValueError that begins with file and line."""
     try:
         yield
     except UnicodeDecodeError:
         raise ValueError(f"{path}:{line}: is not UTF-8 text") from None
+    except csv.Error as error:
+        raise ValueError(f"{path}:{line}: is no CSV: {error}") from None
     except ValueError as error:
         raise ValueError(f"{path}:{line}: {error}") from None
 
@@ -121,34 +143,6 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise ValueError(f"{path}: is no whole gzip file") from None
 
 
-def _items(path: Path, text: str) -> Iterator[tuple[int, int]]:
-    """Where the items of a JSON list begin and end."""
-    decoder = json.JSONDecoder()
-    place = _after(r"\s*\[\s*", path, text, 0, "a JSON list")
-    while not re.compile(r"\]\s*\Z").match(text, place):
-        with at(path, _line(text, place)):
-            end = _end(decoder, text, place)
-        yield place, end
-        place = _after(r"\s*(,\s*|(?=\]))", path, text, end, ", or ]")
-
-
-def _end(decoder: json.JSONDecoder, text: str, begin: int) -> int:
-    try:
-        return decoder.raw_decode(text, begin)[1]
-    except json.JSONDecodeError as error:
-        raise ValueError(f"is no JSON: {error.msg}") from None
-
-
-def _after(pattern: str, path: Path, text: str, begin: int, wanted: str) -> int:
-    if found := re.compile(pattern).match(text, begin):
-        return found.end()
-    raise ValueError(f"{path}:{_line(text, begin)}: expected {wanted}")
-
-
-def _line(text: str, place: int) -> int:
-    return text.count("\n", 0, place) + 1
-
-
 def read_object(text: str | bytes) -> Row:
     """The JSON object of a text. Raises ValueError."""
     try:
@@ -157,36 +151,11 @@ def read_object(text: str | bytes) -> Row:
         raise ValueError(f"is no JSON: {error.msg} at column {error.colno}") from None
     except RecursionError:
         raise ValueError("is no JSON: nested too deeply") from None
-    if not isinstance(row, dict):
-        raise ValueError(f"expected a JSON object, got {type(row).__name__}")
-    return row
+    return require_object(row)
 
 
-def _records(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, Row]]:
-    """The rows of a CSV file and the lines on which they begin."""
-    with path.open(newline="", encoding="utf-8") as file:
-        reader = csv.reader(file, strict=True)
-        with at(path, 1):
-            if _next(reader) != list(fields):
-                raise ValueError(f"the first line must be {','.join(fields)}")
-        while True:
-            begin = reader.line_num + 1
-            with at(path, begin):
-                if (cells := _next(reader)) is None:
-                    return
-                row = dict(zip(fields, _as_many(cells, fields), strict=True))
-            yield begin, row
-
-
-def _next(reader: Iterator[list[str]]) -> list[str] | None:
-    """The next row that is not blank, None at the end."""
-    try:
-        return next(filter(None, reader), None)
-    except csv.Error as error:
-        raise ValueError(f"is no CSV: {error}") from None
-
-
-def _as_many(cells: Sequence[str], fields: Sequence[str]) -> Sequence[str]:
-    if len(cells) != len(fields):
-        raise ValueError(f"expected {len(fields)} fields, got {len(cells)}")
-    return cells
+def require_object(value: object) -> Row:
+    """The value. Raises ValueError where it is no JSON object."""
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a JSON object, got {type(value).__name__}")
+    return value

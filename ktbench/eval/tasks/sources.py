@@ -51,13 +51,16 @@ def require_permission(task: TaskSpec, suite: SuiteSpec) -> None:
             f"suite.tasks.{task.name}: answers are programs, run in a sandbox only with confirm_unsafe=true"
         )
     if suite.confirm_unsafe:
-        _require_sandbox()
+        try:
+            sandbox_mechanisms()
+        except SandboxUnavailable as error:
+            raise ValueError(f"confirm_unsafe=true: {error}") from None
 
 
 def find_source(task: TaskSpec) -> tuple[QuestionSource, str]:
     """The source of a task's questions, and the task's name there. Raises ValueError."""
     where = f"suite.tasks.{task.name}.source={task.source}"
-    prefix, name = (task.source, "") if task.source in SOURCES else _parted(task.source)
+    prefix, _, name = (task.source, "", "") if task.source in SOURCES else task.source.partition("/")
     if (source := SOURCES.get(prefix)) is None:
         allowed = [*map(_written, SOURCES.values()), *MEASURED]
         raise ValueError(f"{where}: no such source; allowed are {', '.join(allowed)}")
@@ -76,20 +79,8 @@ def needs_decode(task: TaskSpec) -> bool:
     return registered_decodes(name) if source.prefix == REGISTERED_PREFIX else source.decodes
 
 
-def _parted(source: str) -> tuple[str, str]:
-    prefix, _, name = source.partition("/")
-    return prefix, name
-
-
 def _written(source: QuestionSource) -> str:
     return source.prefix if source.names == () else f"{source.prefix}/TASK"
-
-
-def _require_sandbox() -> None:
-    try:
-        sandbox_mechanisms()
-    except SandboxUnavailable as error:
-        raise ValueError(f"confirm_unsafe=true: {error}") from None
 
 
 def _set_shots(task: TaskSpec, built: BuiltTask) -> None:

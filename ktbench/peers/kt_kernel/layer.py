@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import sleep
@@ -15,20 +15,20 @@ from ktbench.engine.load_layer import LayerWeights
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.peers.kt_kernel.library import (
     KtExperts,
-    Library,
+    KtLibrary,
     Pool,
     Setting,
     as_stored,
     load_experts,
     settings_for,
 )
-from ktbench.peers.tuning import Tuned, Tuner
+from ktbench.peers.tuning import StepsBench, Tuned, Tuner
 from ktbench.spec.peers import BY_NAME
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from ktbench.spec.support import unsupported
 from ktbench.spec.weights import Precision
 
-# By then its workers sleep; until then they would disturb the next settings.
+# By then the workers of other settings sleep; until then they would disturb the next ones.
 _ASLEEP_S = BY_NAME["kt-kernel"].spin_s + 0.01
 _SAMPLE_TOKENS = 8
 
@@ -37,7 +37,7 @@ _SAMPLE_TOKENS = 8
 class KtLoader:
     """Loads copies of a layer for calls of up to `most_tokens` tokens; `kind` is kt-kernel's format of `precision`."""
 
-    library: Library
+    library: KtLibrary
     kind: str
     precision: Precision
     weights: LayerWeights
@@ -78,25 +78,6 @@ class KtLoader:
         return float((as_stored(expert, self.kind, 1)(hidden) - whole).norm() / whole.norm())
 
 
-class _Bench:
-    """Implements `ktbench.peers.tuning.Bench`: the copies of each setting are loaded."""
-
-    def __init__(self, held: Mapping[Setting, CacheColdReplicas], trial: Trial) -> None:
-        self._held, self._trial = held, trial
-
-    def prepare(self, settings: Setting) -> None:
-        """Waits until the workers of other settings sleep."""
-        sleep(_ASLEEP_S)
-        self._steps = self._trial(self._held[settings])
-
-    def step(self) -> None:
-        """One step of the layer."""
-        next(self._steps)
-
-    def keep(self, settings: Setting) -> None:
-        """Nothing can be released: kt-kernel does not free weights."""
-
-
 class KtLayer:
     """Implements `HeldLayer`; made by `open_peer`. `held` has the copies for each setting by number of cores."""
 
@@ -106,17 +87,22 @@ class KtLayer:
         self._tuned: dict[tuple[WorkloadSpec, int], Tuned[Setting]] = {}
 
     def choose(self, spec: RunSpec, trial: Trial) -> CacheColdReplicas:
-        """See `HeldLayer`. The first turn at a workload tries the settings for up to `peer.tune_s` seconds."""
+        """See `HeldLayer`. The first trial of a workload tries the settings for up to `peer.tune_s` seconds."""
         if why := unsupported(spec):
             raise Unsupported(why)
-        cores = _cores(spec, self._loader.host)
+        cores = self._loader.host.threads_of(spec.engine)
         if cores not in self._held:
             raise ValueError(f"engine.threads={cores}: no weights were loaded for so many threads")
         held, key = self._held[cores], (spec.workload, cores)
         if key not in self._tuned:
             first, *others = held
             walks = [lambda _best, other=other: [other] for other in others]  # each is tried
-            self._tuned[key] = Tuner(_Bench(held, trial), spec.peer.tune_s).tune(first, walks)
+
+            def steps_on(setting: Setting) -> Iterator[None]:
+                sleep(_ASLEEP_S)
+                return trial(held[setting])
+
+            self._tuned[key] = Tuner(StepsBench(steps_on), spec.peer.tune_s).tune(first, walks)
         return held[self._tuned[key].settings]
 
     def counters(self) -> Mapping[str, int]:
@@ -125,7 +111,7 @@ class KtLayer:
 
     def notes(self, spec: RunSpec) -> tuple[str, ...]:
         """See `HeldLayer`."""
-        tuned = self._tuned[spec.workload, _cores(spec, self._loader.host)]
+        tuned = self._tuned[spec.workload, self._loader.host.threads_of(spec.engine)]
         choice = tuned.explain(self._loader.name)
         return (choice,) if self._loader.kind == "bf16" else (choice, self._quantisation)
 
@@ -152,14 +138,16 @@ def open_peer(specs: Sequence[RunSpec], host: HostRole) -> LayerSystem:
     if why := unsupported(specs[0]) or _other_form(weights):
         raise Unsupported(why)
     loader = KtLoader(
-        library=Library.load(),
+        library=KtLibrary.load(),
         kind=BY_NAME["kt-kernel"].types[specs[0].precision],
         precision=specs[0].precision,
         weights=weights,
         host=host,
         most_tokens=max(spec.workload.batch for spec in specs),
     )
-    layer = KtLayer(loader, {cores: loader.settings(cores) for cores in {_cores(spec, host) for spec in specs}})
+    layer = KtLayer(
+        loader, {cores: loader.settings(cores) for cores in {host.threads_of(spec.engine) for spec in specs}}
+    )
     return LayerSystem(weights.model, weights.number, layer)
 
 
@@ -168,10 +156,3 @@ def _other_form(weights: LayerWeights) -> str:
     if form.biases or form.glu != Glu():
         return "kt-kernel runs experts without biases, activated by silu(gate) · up, and this family's are others"
     return ""
-
-
-def _cores(spec: RunSpec, host: HostRole) -> int:
-    threads = spec.engine.threads or host.cores
-    if threads > host.cores:
-        raise ValueError(f"engine.threads={threads}: allowed are 1 to {host.cores}, the cores of this process")
-    return threads

@@ -60,7 +60,7 @@ class Setting:
 
 
 def settings_for(cores: int, nodes: Sequence[int], copies_bytes: int) -> tuple[Setting, ...]:
-    """Settings worth a try on `cores` cores of these NUMA nodes, the one to take untried first.
+    """Settings to try on `cores` cores of these NUMA nodes, first the one to take without tuning.
 
     The thread that hands a call over spins until the workers are done. So a worker on every core is one thread too
     many, and on few cores a core without a worker is much lost: both are tried, and on one node a pool for each half
@@ -176,7 +176,7 @@ class _Task:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Library:
+class KtLibrary:
     """The package: `extension` is its compiled module, `variant` the instruction sets that this was built for."""
 
     extension: Any
@@ -184,7 +184,7 @@ class Library:
     variant: str
 
     @classmethod
-    def load(cls) -> Library:
+    def load(cls) -> KtLibrary:
         """Imports kt-kernel. Raises Unsupported where it is not installed or has no build for this CPU."""
         try:
             import kt_kernel
@@ -209,7 +209,7 @@ class Pool:
     That thread spins while they work: it is kept to the cores without a worker, or else to the last one.
     """
 
-    def __init__(self, library: Library, setting: Setting, cpus: Sequence[int]) -> None:
+    def __init__(self, library: KtLibrary, setting: Setting, cpus: Sequence[int]) -> None:
         config = library.extension.WorkerPoolConfig()
         config.subpool_count = len(setting.nodes)
         config.subpool_numa_map, config.subpool_thread_count = list(setting.nodes), list(setting.workers)
@@ -242,7 +242,9 @@ def _place(threads: dict[int, str], setting: Setting, cpus: Sequence[int]) -> No
             os.sched_setaffinity(thread, {cpus[int(name.rpartition("_")[2])]})
 
 
-def load_experts(library: Library, kind: str, pool: Pool, shape: MoEShape, store: ExpertStore, most_tokens: int) -> Any:
+def load_experts(
+    library: KtLibrary, kind: str, pool: Pool, shape: MoEShape, store: ExpertStore, most_tokens: int
+) -> Any:
     """The experts of one layer in kt-kernel's own memory, for calls of up to `most_tokens` tokens.
 
     Weights come from `store`, which need not hold more than one expert; for the time of loading all are here as bf16.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import importlib
 from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ktbench.engine.protocol import Unsupported
-from ktbench.peers.llama.script import Layout
-from ktbench.peers.llama.settings import Settings
+from ktbench.peers.llama.script import Script, TokenLayout
+from ktbench.peers.llama.settings import LlamaSettings
 
 _WARN, _ERROR, _CONTINUED = 3, 4, 5  # ggml_log_level of ggml.h
 _KEPT_LINES = 3
@@ -24,16 +23,16 @@ _NEWEST = ("LLAMA_LOAD_MODE_MMAP", "llama_get_memory", "LLAMA_FLASH_ATTN_TYPE_EN
 _NO_MEMORY = ("failed to allocate", "unable to allocate")
 
 
-class Log:
+class LlamaLog:
     """Keeps llama.cpp quiet, and its last warnings and errors for error messages."""
 
     def __init__(self, library: ModuleType) -> None:
         self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self._level = 0
-        self._callback = library.llama_log_callback(self._heard)  # called for as long as the library lives
+        self._callback = library.llama_log_callback(self._receive)  # called for as long as the library lives
         library.llama_log_set(self._callback, None)
 
-    def _heard(self, level: int, text: bytes, _data: object) -> None:
+    def _receive(self, level: int, text: bytes, _data: object) -> None:
         words = text.decode(errors="replace")
         if level != _CONTINUED:
             self._level = level
@@ -47,7 +46,7 @@ class Log:
             self._lines[-1] = f"{self._lines[-1]} {words.strip()}"
 
     def forget(self) -> None:
-        """From now on only what follows counts."""
+        """Drop the lines so far."""
         self._lines.clear()
 
     @property
@@ -62,21 +61,21 @@ class Log:
         return (MemoryError if is_memory else kind)(f"{what}: {lines}")
 
 
-class Library:
+class LlamaLibrary:
     """llama_cpp, quiet. Raises Unsupported where it is older than what is called here."""
 
-    _loaded: Library | None = None
+    _loaded: LlamaLibrary | None = None
 
     def __init__(self, calls: ModuleType) -> None:
         self.calls = calls
         if missing := [name for name in _NEWEST if not hasattr(calls, name)]:
             lacks = ", ".join(missing)
             raise Unsupported(f"llama-cpp-python {self.version} lacks {lacks}: nox -s peers installs a newer one")
-        self.log = Log(calls)
+        self.log = LlamaLog(calls)
         self.calls.llama_backend_init()
 
     @classmethod
-    def load(cls) -> Library:
+    def load(cls) -> LlamaLibrary:
         """The one of this process, where there can be only one log. Raises ImportError where it is not installed."""
         if cls._loaded is None:
             cls._loaded = cls(importlib.import_module("llama_cpp"))
@@ -106,7 +105,7 @@ class Model:
     Raises ValueError in one line for a file that llama.cpp does not load, MemoryError where it does not fit.
     """
 
-    def __init__(self, library: Library, path: Path) -> None:
+    def __init__(self, library: LlamaLibrary, path: Path) -> None:
         self.library = library
         params = library.calls.llama_model_default_params()
         params.load_mode = library.calls.LLAMA_LOAD_MODE_MMAP
@@ -134,32 +133,25 @@ class Model:
         self.library.calls.llama_model_desc(self._handle, text, len(text))
         return text.value.decode()
 
-    def open(self, room: Room, settings: Settings) -> Context:
+    def open(self, script: Script, settings: LlamaSettings) -> Context:
         """A context of its own on these weights. Raises MemoryError where it does not fit, RuntimeError otherwise."""
-        return Context(self.library, self._handle, room, settings)
+        return Context(self.library, self._handle, script, (script.workload.batch, self.vocab), settings)
 
     def close(self) -> None:
         """Release the weights; contexts must be closed already."""
         self.library.calls.llama_model_free(self._handle)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Room:
-    """What a context is made for: positions of all sequences together, tokens of a call, sequences, logits of a row."""
-
-    cells: int
-    call_tokens: int
-    sequences: int
-    vocab: int
-
-
 class Context:
     """A memory of keys and values in F16, and llama.cpp's own clock."""
 
-    def __init__(self, library: Library, model: Any, room: Room, settings: Settings) -> None:
-        self._calls, self._log, self._room = library.calls, library.log, room
+    def __init__(
+        self, library: LlamaLibrary, model: Any, script: Script, logits: tuple[int, int], settings: LlamaSettings
+    ) -> None:
+        """On the handle of a model, with room for the calls of `script`; `logits` is [sequences, vocab]."""
+        self._calls, self._log, self._shape = library.calls, library.log, logits
         self._log.forget()
-        self._handle = self._calls.llama_init_from_model(model, _params(self._calls, room, settings))
+        self._handle = self._calls.llama_init_from_model(model, _params(self._calls, script, settings))
         if not self._handle:
             raise self._log.failure("llama.cpp has no context", RuntimeError)
         self._memory = self._calls.llama_get_memory(self._handle)
@@ -169,7 +161,7 @@ class Context:
         self._calls.llama_set_n_threads(self._handle, threads, threads)
 
     def decode(self, batch: Batch) -> None:
-        """Put a call's tokens through. Raises RuntimeError with llama.cpp's last words where that fails."""
+        """Put a call's tokens through. Raises RuntimeError with llama.cpp's last messages where that fails."""
         if code := self._calls.llama_decode(self._handle, batch.call):
             raise self._log.failure(f"llama_decode gave {code}", RuntimeError)
 
@@ -179,8 +171,7 @@ class Context:
 
     def logits(self) -> NDArray[np.float32]:
         """[sequences, vocab] of the last call, copied."""
-        shape = self._room.sequences, self._room.vocab
-        return np.ctypeslib.as_array(self._calls.llama_get_logits(self._handle), shape).copy()
+        return np.ctypeslib.as_array(self._calls.llama_get_logits(self._handle), self._shape).copy()
 
     def forget(self) -> None:
         """Empty the memory: its table of positions, no keys or values are touched."""
@@ -208,7 +199,7 @@ class Context:
 class Batch:
     """A call's arguments as llama.cpp takes them, in the memory of the layout."""
 
-    def __init__(self, library: Library, layout: Layout) -> None:
+    def __init__(self, library: LlamaLibrary, layout: TokenLayout) -> None:
         calls, count = library.calls, len(layout)
         self._held = layout  # what the pointers point to
         self._ones = np.ones(count, np.int32)
@@ -230,11 +221,11 @@ def _pointer(values: NDArray[Any], kind: Any) -> Any:
     return values.ctypes.data_as(ctypes.POINTER(kind))
 
 
-def _params(calls: ModuleType, room: Room, settings: Settings) -> Any:
+def _params(calls: ModuleType, script: Script, settings: LlamaSettings) -> Any:
     """Each sequence has its own part of the memory, as llama.h advises for those that share no prefix."""
     params = calls.llama_context_default_params()
-    params.n_ctx, params.n_seq_max = room.cells, room.sequences
-    params.n_batch, params.n_ubatch = room.call_tokens, min(settings.ubatch, room.call_tokens)
+    params.n_ctx, params.n_seq_max = script.cells, script.workload.batch
+    params.n_batch, params.n_ubatch = script.call_tokens, min(settings.ubatch, script.call_tokens)
     params.n_threads = params.n_threads_batch = settings.threads
     params.flash_attn_type = int(settings.flash)
     params.type_k = params.type_v = calls.GGML_TYPE_F16

@@ -8,17 +8,17 @@ import math
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, NoReturn
 
-from ktbench.engine.gguf.header import Header
-from ktbench.engine.protocol import HostRole, Unsupported
-from ktbench.peers.llama.black_box import BlackBoxMixin, cores_of, file_of, read_weights, require, work_of
-from ktbench.peers.llama.settings import Settings, first_settings, walks
+from ktbench.engine.gguf.header import GgufHeader
+from ktbench.engine.protocol import HostRole, Unsupported, configured
+from ktbench.peers.llama.black_box import BlackBoxMixin, file_of, read_weights, require, work_of
+from ktbench.peers.llama.settings import LlamaSettings, first_settings, walks
 from ktbench.peers.tuning import Trial, Tuned, search
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
@@ -28,10 +28,10 @@ _LIBC = ctypes.CDLL(None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
+class BenchRow:
     """One test: the settings that it ran on, seconds of each repetition, and the program's own description."""
 
-    settings: Settings
+    settings: LlamaSettings
     samples_s: tuple[float, ...]
     build: str
     backends: str
@@ -39,7 +39,7 @@ class Row:
     cache: str
 
 
-def read_rows(output: str) -> tuple[Row, ...]:
+def read_rows(output: str) -> tuple[BenchRow, ...]:
     """The rows of an output, in order; a last line without an end is that of a program that was ended, and left out.
 
     Raises ValueError in one line for a row without samples or settings.
@@ -48,17 +48,17 @@ def read_rows(output: str) -> tuple[Row, ...]:
     return tuple(_row(line) for line in whole if line.startswith("{"))
 
 
-def _row(line: str) -> Row:
+def _row(line: str) -> BenchRow:
     try:
         content = json.loads(line)
     except ValueError as error:
         raise ValueError(f"llama-bench printed a row that is not JSON: {error}") from None
-    settings = Settings(
+    settings = LlamaSettings(
         threads=_count(content, "n_threads"),
         ubatch=_count(content, "n_ubatch"),
         flash=bool(_value(content, "flash_attn")),
     )
-    return Row(
+    return BenchRow(
         settings=settings,
         samples_s=_samples_s(content),
         build=str(content.get("build_commit", "unknown")),
@@ -93,60 +93,42 @@ def _is_duration(sample: object) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Lists:
-    """Settings to try; llama-bench runs a test for each combination."""
-
-    threads: Sequence[int]
-    ubatch: Sequence[int]
-    flash: Sequence[bool]
-
-    @classmethod
-    def of(cls, candidates: Sequence[Settings]) -> Lists:
-        """Settings that differ in one field at most."""
-        columns = zip(*((one.threads, one.ubatch, one.flash) for one in candidates), strict=True)
-        threads, ubatch, flash = (tuple(dict.fromkeys(column)) for column in columns)
-        return cls(threads=threads, ubatch=ubatch, flash=flash)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Program:
     """llama-bench and the GGUF file that it is to load."""
 
     program: str
     file: Path
 
-    def run(self, workload: WorkloadSpec, lists: Lists, timeout_s: float) -> tuple[Row, ...]:
-        """The rows of all tests. Raises RuntimeError with the program's last line where it fails or takes longer."""
-        output, why = self._run(workload, lists, timeout_s)
-        if why:
+    def run(
+        self, workload: WorkloadSpec, candidates: Sequence[LlamaSettings], limit_s: float, *, whole: bool = True
+    ) -> tuple[BenchRow, ...]:
+        """The rows of the tests of settings that differ in one field at most, one for each.
+
+        After `limit_s` seconds the program is ended. Raises ValueError where it cannot be run; where `whole`,
+        RuntimeError with its last line if it fails or is ended, else the rows that were done are given.
+        """
+        command = [self.program, "-m", str(self.file), *options(workload, candidates)]
+        tied, why = partial(_tie, os.getpid()), ""
+        try:
+            ended = subprocess.run(command, capture_output=True, timeout=limit_s, check=False, preexec_fn=tied)
+            output = _text(ended.stdout)
+            if ended.returncode:
+                why = f"llama-bench exited with {ended.returncode}: {_last_line(ended.stderr)}"
+        except subprocess.TimeoutExpired as late:
+            output = _text(late.stdout)
+            why = f"llama-bench took more than {limit_s:g} s: {_last_line(late.stderr or late.stdout)}"
+        except OSError as error:
+            raise ValueError(f"peer.llama_bench={self.program}: cannot be run: {error.strerror}") from None
+        if whole and why:
             raise RuntimeError(why)
         return read_rows(output)
 
-    def run_for(self, workload: WorkloadSpec, lists: Lists, budget_s: float) -> tuple[Row, ...]:
-        """The rows of the tests that are done in so many seconds; the program is ended then."""
-        return read_rows(self._run(workload, lists, budget_s)[0])
 
-    def _run(self, workload: WorkloadSpec, lists: Lists, timeout_s: float) -> tuple[str, str]:
-        """What it printed, and why that is not all; empty where it is."""
-        command = [self.program, "-m", str(self.file), *options(workload, lists)]
-        tied = partial(_tie, os.getpid())
-        try:
-            ended = subprocess.run(command, capture_output=True, timeout=timeout_s, check=False, preexec_fn=tied)
-        except subprocess.TimeoutExpired as late:
-            last = _last_line(late.stderr or late.stdout)
-            return _text(late.stdout), f"llama-bench took more than {timeout_s:g} s: {last}"
-        except OSError as error:
-            raise ValueError(f"peer.llama_bench={self.program}: cannot be run: {error.strerror}") from None
-        if ended.returncode:
-            return _text(ended.stdout), f"llama-bench exited with {ended.returncode}: {_last_line(ended.stderr)}"
-        return _text(ended.stdout), ""
-
-
-def options(workload: WorkloadSpec, lists: Lists) -> tuple[str, ...]:
-    """Its options for a workload of one sequence.
+def options(workload: WorkloadSpec, candidates: Sequence[LlamaSettings]) -> tuple[str, ...]:
+    """Its options for a workload of one sequence and settings that differ in one field at most, which become a list.
 
     A prefill is one test of as many repetitions as steps, a decode one test that generates as many tokens as steps at
-    context depth `prompt`: llama-bench does not say what each took.
+    context depth `prompt`: llama-bench does not report what each took.
     """
     prefill = workload.phase == "prefill"
     sizes = {
@@ -154,13 +136,18 @@ def options(workload: WorkloadSpec, lists: Lists) -> tuple[str, ...]:
         "-n": 0 if prefill else workload.steps,
         "-d": 0 if prefill else workload.prompt,
         "-r": workload.steps if prefill else 1,
-        "-b": max(workload.prompt, *lists.ubatch),
-        "-ub": ",".join(map(str, lists.ubatch)),
-        "-t": ",".join(map(str, lists.threads)),
-        "-fa": ",".join(str(int(flash)) for flash in lists.flash),
+        "-b": max(workload.prompt, *(one.ubatch for one in candidates)),
+        "-ub": _distinct(one.ubatch for one in candidates),
+        "-t": _distinct(one.threads for one in candidates),
+        "-fa": _distinct(int(one.flash) for one in candidates),
     }
     fixed = ("-ctk", "f16", "-ctv", "f16", "-ngl", "0", "-o", "jsonl")
     return (*(word for name, value in sizes.items() for word in (name, str(value))), *fixed)
+
+
+def _distinct(values: Iterable[int]) -> str:
+    """llama-bench runs a test for each value of a list, in order."""
+    return ",".join(map(str, dict.fromkeys(values)))
 
 
 def _tie(parent: int) -> None:
@@ -199,16 +186,16 @@ class LlamaBench(BlackBoxMixin):
 
     name = "llama-bench"
 
-    def __init__(self, program: Program, model: ModelSpec, host: HostRole, header: Header) -> None:
+    def __init__(self, program: Program, model: ModelSpec, host: HostRole, header: GgufHeader) -> None:
         self.model, self._program, self._host, self._header = model, program, host, header
-        self._tuned: dict[tuple[WorkloadSpec, int], Tuned[Settings]] = {}
+        self._tuned: dict[tuple[WorkloadSpec, int], Tuned[LlamaSettings]] = {}
         self._spec: RunSpec | None = None
-        self._row: Row | None = None
+        self._row: BenchRow | None = None
 
     def configure(self, spec: RunSpec) -> None:
-        """See `System`. The first turn at a workload tries its settings for `peer.tune_s` seconds."""
+        """See `System`. The first trial of a workload tries its settings for `peer.tune_s` seconds."""
         require(spec, most_sequences=1)
-        key = spec.workload, cores_of(spec, self._host)
+        key = spec.workload, self._host.threads_of(spec.engine)
         if key not in self._tuned:
             self._tuned[key] = tune(self._program, spec, key[1])
         self._settings, self._spec, self._row = self._tuned[key], spec, None
@@ -217,20 +204,14 @@ class LlamaBench(BlackBoxMixin):
         """Seconds of the steps as llama-bench timed them, on token ids of its own.
 
         Of a prefill one for each step, of a decode one that is the mean over all steps. Raises RuntimeError with the
-        program's last line where it fails, or takes longer than the deadline of a turn.
+        program's last line where it fails, or takes longer than the deadline of a trial.
         """
-        spec = self._configured
-        lists = Lists.of([self._settings.settings])
-        rows = self._program.run(spec.workload, lists, spec.measure.turn_timeout_s)
+        spec = configured(self._spec)
+        rows = self._program.run(spec.workload, [self._settings.settings], spec.measure.turn_timeout_s)
         if len(rows) != 1:
             raise RuntimeError(f"llama-bench printed {len(rows)} rows for one test")
         self._row = rows[0]
         return _step_samples_s(self._row, spec.workload)
-
-    @property
-    def _configured(self) -> RunSpec:
-        assert self._spec is not None
-        return self._spec
 
     def start(self) -> None:
         """Nothing: every run of the program begins anew."""
@@ -248,7 +229,7 @@ class LlamaBench(BlackBoxMixin):
         tuned = self._settings.explain("llama-bench")
         if self._row is None:
             return (tuned,)
-        row, work = self._row, self._configured.workload
+        row, work = self._row, configured(self._spec).workload
         sample = "one for each prompt" if work.phase == "prefill" else f"the mean of {work.steps} tokens"
         built = (
             f"llama-bench of build {row.build} for {row.backends}; weights {row.weights}, keys and values {row.cache}"
@@ -257,33 +238,31 @@ class LlamaBench(BlackBoxMixin):
 
     def work(self) -> Work | None:
         """See `System`; see `work_of`."""
-        return work_of(self._configured.workload, self.model.shape, self._header.tensors.values())
+        return work_of(configured(self._spec).workload, self.model.shape, self._header.tensors.values())
 
     def close(self) -> None:
-        """Nothing: no program runs between turns."""
+        """Nothing: no program runs between trials."""
 
 
-def tune(program: Program, spec: RunSpec, cores: int) -> Tuned[Settings]:
+def tune(program: Program, spec: RunSpec, cores: int) -> Tuned[LlamaSettings]:
     """Tries the candidates of each walk in one run of the program, which is ended when `peer.tune_s` is over.
 
     The first settings are tried whatever they take. Raises as `Program.run`.
     """
     work = spec.workload
 
-    def measure(best: Trial[Settings] | None, candidates: Sequence[Settings], left_s: float) -> list[Trial[Settings]]:
-        if best is None:
-            return _trials(program.run(work, Lists.of(candidates), spec.measure.turn_timeout_s), work)
-        return _trials(program.run_for(work, Lists.of(candidates), left_s), work)
+    def measure(
+        best: Trial[LlamaSettings] | None, candidates: Sequence[LlamaSettings], left_s: float
+    ) -> list[Trial[LlamaSettings]]:
+        limit_s = spec.measure.turn_timeout_s if best is None else left_s
+        rows = program.run(work, candidates, limit_s, whole=best is None)
+        return [Trial(settings=row.settings, step_s=median(_step_samples_s(row, work))) for row in rows]
 
     first = first_settings(cores, work.prompt)
     return search(first, walks(cores, work.tokens_per_step), spec.peer.tune_s, measure)
 
 
-def _trials(rows: tuple[Row, ...], workload: WorkloadSpec) -> list[Trial[Settings]]:
-    return [Trial(settings=row.settings, step_s=median(_step_samples_s(row, workload))) for row in rows]
-
-
-def _step_samples_s(row: Row, workload: WorkloadSpec) -> tuple[float, ...]:
+def _step_samples_s(row: BenchRow, workload: WorkloadSpec) -> tuple[float, ...]:
     """Raises RuntimeError for another number of samples than requested."""
     expected = workload.steps if workload.phase == "prefill" else 1
     if len(row.samples_s) != expected:

@@ -10,8 +10,8 @@ from typing import ClassVar, NoReturn
 
 from ktbench.engine.gguf.export import KeptFile, kept_file
 from ktbench.engine.gguf.families import OUR_WEIGHTS
-from ktbench.engine.gguf.header import Header, TensorInfo, read_header
-from ktbench.engine.protocol import ExpertsObservation, HostRole, Unsupported
+from ktbench.engine.gguf.header import GgufHeader, TensorInfo, read_header
+from ktbench.engine.protocol import ExpertsObservation, Unsupported
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from ktbench.spec.shape import MoEShape
@@ -55,14 +55,6 @@ def require(spec: RunSpec, most_sequences: int) -> None:
         raise Unsupported(f"workload.batch={spec.workload.batch}: {spec.system} runs at most {most_sequences} here")
 
 
-def cores_of(spec: RunSpec, host: HostRole) -> int:
-    """How many threads it may use at most. Raises ValueError for more than `host` has cores."""
-    threads = spec.engine.threads or host.cores
-    if threads > host.cores:
-        raise ValueError(f"engine.threads={threads}: allowed are 1 to {host.cores} here")
-    return threads
-
-
 def work_of(workload: WorkloadSpec, shape: MoEShape, tensors: Iterable[TensorInfo]) -> Work | None:
     """Work of a decode step of one sequence, exactly; None where several tokens share experts that are not counted.
 
@@ -91,7 +83,7 @@ def _share(tensor: TensorInfo, shape: MoEShape, tied: bool) -> Fraction:
     return Fraction(1)
 
 
-def read_weights(path: Path, weights: str | None) -> Header:
+def read_weights(path: Path, weights: str | None) -> GgufHeader:
     """The header of a file that names `weights`, a digest, as its own (None: any).
 
     Raises ValueError in one line for other weights, and as `read_header` for a file that is not whole.

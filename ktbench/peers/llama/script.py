@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +15,7 @@ _CELLS = 256
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Layout:
+class TokenLayout:
     """One call of llama_decode over N tokens, sequence after sequence: all arrays are [N].
 
     `wanted` is 1 where logits are requested.
@@ -36,8 +35,8 @@ class Script:
     """The calls of a workload: those of the prompt (decode only), then those of each step."""
 
     workload: WorkloadSpec
-    prompt: tuple[Layout, ...]
-    steps: tuple[tuple[Layout, ...], ...]
+    prompt: tuple[TokenLayout, ...]
+    steps: tuple[tuple[TokenLayout, ...], ...]
 
     @property
     def call_tokens(self) -> int:
@@ -73,24 +72,20 @@ def write_script(workload: WorkloadSpec, vocab: int) -> Script:
     return Script(workload=work, prompt=_calls(ids[:, : work.prompt], 0, work.chunk), steps=tuple(decode))
 
 
-def _calls(ids: NDArray[np.int64], first: int, chunk: int | None) -> tuple[Layout, ...]:
+def _calls(ids: NDArray[np.int64], first: int, chunk: int | None) -> tuple[TokenLayout, ...]:
     """Calls over [B, T] ids from position `first` on; the last position of the last wants logits."""
     tokens = ids.shape[1]
+    size = chunk or tokens
     return tuple(
-        _layout(ids[:, at : at + size], first + at, wanted=at + size >= tokens)
-        for at, size in _spans(tokens, chunk or tokens)
+        _layout(ids[:, at : at + size], first + at, wanted=at + size >= tokens) for at in range(0, tokens, size)
     )
 
 
-def _spans(tokens: int, size: int) -> Iterator[tuple[int, int]]:
-    return ((at, size) for at in range(0, tokens, size))
-
-
-def _layout(ids: NDArray[np.int64], first: int, *, wanted: bool) -> Layout:
+def _layout(ids: NDArray[np.int64], first: int, *, wanted: bool) -> TokenLayout:
     batch, tokens = ids.shape
     requests = np.zeros((batch, tokens), np.int8)
     requests[:, -1] = wanted
-    return Layout(
+    return TokenLayout(
         tokens=ids.astype(np.int32).ravel(),
         positions=np.tile(np.arange(first, first + tokens, dtype=np.int32), batch),
         sequences=np.repeat(np.arange(batch, dtype=np.int32), tokens),

@@ -11,7 +11,7 @@ _LEAST_UBATCH, _USUAL_UBATCH, _MOST_UBATCH = 64, 512, 2048
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
+class LlamaSettings:
     """Threads, the most tokens that are computed together (n_ubatch), and whether attention is the fused one."""
 
     threads: int
@@ -27,9 +27,9 @@ class Settings:
         return f"threads {self.threads}, ubatch {self.ubatch}, flash attention {'on' if self.flash else 'off'}"
 
 
-def first_settings(cores: int, call_tokens: int) -> Settings:
+def first_settings(cores: int, call_tokens: int) -> LlamaSettings:
     """A thread on every core, and llama.cpp's usual ubatch where a call, of the prompt or a step, has the tokens."""
-    return Settings(threads=cores, ubatch=min(_USUAL_UBATCH, _most_ubatch(call_tokens)))
+    return LlamaSettings(threads=cores, ubatch=min(_USUAL_UBATCH, _most_ubatch(call_tokens)))
 
 
 def walks(cores: int, step_tokens: int) -> tuple[Walk[Any], ...]:

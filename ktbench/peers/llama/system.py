@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ktbench.engine.gguf.header import Header
+from ktbench.engine.gguf.header import GgufHeader
 from ktbench.engine.protocol import HostRole, Unsupported
-from ktbench.peers.llama.api import Batch, Library, Model, Room
-from ktbench.peers.llama.black_box import BlackBoxMixin, cores_of, file_of, read_weights, require, work_of
-from ktbench.peers.llama.script import Layout, Script, write_script
-from ktbench.peers.llama.settings import Settings, first_settings, walks
+from ktbench.peers.llama.api import Batch, LlamaLibrary, Model
+from ktbench.peers.llama.black_box import BlackBoxMixin, file_of, read_weights, require, work_of
+from ktbench.peers.llama.script import Script, write_script
+from ktbench.peers.llama.settings import LlamaSettings, first_settings, walks
 from ktbench.peers.tuning import Tuned, Tuner
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
@@ -28,41 +28,33 @@ _MOST_CELLS = 16_384
 class Calls:
     """A script with its batches prepared, for every context that runs it."""
 
-    def __init__(self, library: Library, script: Script) -> None:
+    def __init__(self, library: LlamaLibrary, script: Script) -> None:
         self.script = script
-        self.prompt = _batches(library, script.prompt)
-        self.steps = tuple(_batches(library, calls) for calls in script.steps)
-
-
-def _batches(library: Library, calls: tuple[Layout, ...]) -> tuple[Batch, ...]:
-    return tuple(Batch(library, layout) for layout in calls)
+        self.prompt = tuple(Batch(library, layout) for layout in script.prompt)
+        self.steps = tuple(tuple(Batch(library, layout) for layout in calls) for calls in script.steps)
 
 
 class Runner:
-    """Opens a context and runs the prompt of a decode workload through it. Raises as `Model.open` and `Context`."""
+    """Opens a `context` and runs the prompt of a decode workload through it. Raises as `Model.open` and `Context`."""
 
-    def __init__(self, model: Model, calls: Calls, settings: Settings) -> None:
+    def __init__(self, model: Model, calls: Calls, settings: LlamaSettings) -> None:
         script = calls.script
         self.cells = script.cells
         self._calls, self._prompt = calls, script.workload.prompt if script.prompt else 0
-        self._context = model.open(room(script, model.vocab), settings)
+        self.context = model.open(script, settings)
         self.done = 0
         for batch in calls.prompt:
-            self._context.decode(batch)
-        self._context.finish()
-
-    def use(self, threads: int) -> None:
-        """From now on steps run on so many threads."""
-        self._context.use(threads)
+            self.context.decode(batch)
+        self.context.finish()
 
     def start(self) -> None:
         """Back to step 0: decode has the prompt in its memory and nothing after it.
 
         Raises Unsupported for a model whose memory cannot go back, such as a recurrent state.
         """
-        if not self._context.keep(self._prompt):
+        if not self.context.keep(self._prompt):
             raise Unsupported("llama.cpp cannot take this model's memory back to where its prompt ended")
-        self._context.restart_clock()
+        self.context.restart_clock()
         self.done = 0
 
     def step(self) -> None:
@@ -73,33 +65,20 @@ class Runner:
         if self.done == len(self._calls.steps):
             raise ValueError(f"workload.steps={self.done}: all were done, start again")
         if not self._prompt:
-            self._context.forget()
+            self.context.forget()
         for batch in self._calls.steps[self.done]:
-            self._context.decode(batch)
-        self._context.finish()
+            self.context.decode(batch)
+        self.context.finish()
         self.done += 1
-
-    def logits(self) -> NDArray[np.float32]:
-        """[batch, vocab] at the last position of the last step."""
-        return self._context.logits()
 
     @property
     def own_step_s(self) -> float:
         """Mean seconds of the steps since `start` by llama.cpp's own clock."""
-        return self._context.own_s / self.done
-
-    def close(self) -> None:
-        """Release the context."""
-        self._context.close()
-
-
-def room(script: Script, vocab: int) -> Room:
-    """What a context needs for a script."""
-    return Room(cells=script.cells, call_tokens=script.call_tokens, sequences=script.workload.batch, vocab=vocab)
+        return self.context.own_s / self.done
 
 
 class Trials:
-    """Implements `ktbench.peers.tuning.Bench[Settings]`: at most two contexts are open at a time.
+    """Implements `ktbench.peers.tuning.Bench[LlamaSettings]`: at most two contexts are open at a time.
 
     `runner` is the one that was prepared last.
     """
@@ -108,12 +87,12 @@ class Trials:
         self._model, self._calls = model, calls
         self._runners: dict[tuple[int, bool], Runner] = {}
 
-    def prepare(self, settings: Settings) -> None:
+    def prepare(self, settings: LlamaSettings) -> None:
         """See `Bench`."""
         if settings.context not in self._runners:
             self._runners[settings.context] = Runner(self._model, self._calls, settings)
         self.runner = self._runners[settings.context]
-        self.runner.use(settings.threads)
+        self.runner.context.use(settings.threads)
         self.runner.start()
 
     def step(self) -> None:
@@ -122,17 +101,17 @@ class Trials:
             self.runner.start()
         self.runner.step()
 
-    def keep(self, settings: Settings) -> None:
+    def keep(self, settings: LlamaSettings) -> None:
         """See `Bench`."""
         self._close_all_but(settings.context)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close every context."""
         self._close_all_but(None)
 
     def _close_all_but(self, kept: tuple[int, bool] | None) -> None:
         for other in [key for key in self._runners if key != kept]:
-            self._runners.pop(other).close()
+            self._runners.pop(other).context.close()
 
 
 def open_peer(specs: Sequence[RunSpec], host: HostRole) -> LlamaSystem:
@@ -151,7 +130,7 @@ def open_llama(path: Path, model: ModelSpec, host: HostRole, weights: str | None
     header = read_weights(path, weights)
     if len(os.sched_getaffinity(0)) < host.cores:
         raise ValueError(f"llama.cpp: this thread may run on {len(os.sched_getaffinity(0))} of {host.cores} cores")
-    loaded = Model(Library.load(), path)
+    loaded = Model(LlamaLibrary.load(), path)
     try:
         _require_same(path, "layers", loaded.layers, model.shape.layers)
         _require_same(path, "tokens in its vocabulary", loaded.vocab, model.shape.vocab)
@@ -171,7 +150,7 @@ class Ready:
     """A workload that is tuned and can be run."""
 
     runner: Runner
-    tuned: Tuned[Settings]
+    tuned: Tuned[LlamaSettings]
 
 
 class LlamaSystem(BlackBoxMixin):
@@ -179,16 +158,16 @@ class LlamaSystem(BlackBoxMixin):
 
     name = "llama.cpp"
 
-    def __init__(self, loaded: Model, model: ModelSpec, host: HostRole, header: Header) -> None:
+    def __init__(self, loaded: Model, model: ModelSpec, host: HostRole, header: GgufHeader) -> None:
         self.model, self._loaded, self._host, self._header = model, loaded, host, header
-        self._tuned: dict[tuple[WorkloadSpec, int], Tuned[Settings]] = {}
+        self._tuned: dict[tuple[WorkloadSpec, int], Tuned[LlamaSettings]] = {}
         self._ready: dict[tuple[WorkloadSpec, int], Ready] = {}  # last used last
         self._workload: WorkloadSpec | None = None
 
     def configure(self, spec: RunSpec) -> None:
-        """See `System`. The first turn at a workload tries llama.cpp's settings for `peer.tune_s` seconds."""
+        """See `System`. The first trial of a workload tries llama.cpp's settings for `peer.tune_s` seconds."""
         require(spec, self._loaded.library.most_sequences)
-        key = spec.workload, cores_of(spec, self._host)
+        key = spec.workload, self._host.threads_of(spec.engine)
         ready = self._ready.pop(key, None)
         if ready is None:
             calls = Calls(self._loaded.library, write_script(spec.workload, self.model.shape.vocab))
@@ -199,15 +178,15 @@ class LlamaSystem(BlackBoxMixin):
         self.start()
 
     def _make_room(self, cells: int) -> None:
-        """Lets go of the contexts that were used longest ago; their settings stay known."""
+        """Closes the contexts that were used longest ago; their settings are kept."""
         while self._ready and (len(self._ready) >= _MOST_RUNNERS or self._cells + cells > _MOST_CELLS):
-            self._ready.pop(next(iter(self._ready))).runner.close()
+            self._ready.pop(next(iter(self._ready))).runner.context.close()
 
     @property
     def _cells(self) -> int:
         return sum(ready.runner.cells for ready in self._ready.values())
 
-    def _prepare(self, calls: Calls, cores: int, tuned: Tuned[Settings] | None, budget_s: float) -> Ready:
+    def _prepare(self, calls: Calls, cores: int, tuned: Tuned[LlamaSettings] | None, budget_s: float) -> Ready:
         trials, script = Trials(self._loaded, calls), calls.script
         try:
             if tuned is None:
@@ -230,7 +209,7 @@ class LlamaSystem(BlackBoxMixin):
 
     def logits(self) -> NDArray[np.float32]:
         """See `System`."""
-        return self._current.runner.logits()
+        return self._current.runner.context.logits()
 
     def notes(self) -> tuple[str, ...]:
         """How it was tuned; what it was built for and holds."""
@@ -253,5 +232,5 @@ class LlamaSystem(BlackBoxMixin):
     def close(self) -> None:
         """See `System`."""
         while self._ready:
-            self._ready.popitem()[1].runner.close()
+            self._ready.popitem()[1].runner.context.close()
         self._loaded.close()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -42,7 +43,8 @@ class TransformersLayer:
         use_threads(self._cpus, spec.engine, None, None)
         for experts in self._experts:
             _run_as(experts, spec.peer.implementation)
-        _try(trial, self._copies, spec.peer.implementation)
+        with refusals_of(spec.peer.implementation, RuntimeError):
+            next(trial(self._copies))
         return self._copies
 
     def counters(self) -> Mapping[str, int]:
@@ -67,10 +69,12 @@ def _run_as(experts: OriginalExperts, implementation: Implementation) -> None:
     config._experts_implementation = implementation
 
 
-def _try(trial: Trial, copies: CacheColdReplicas, implementation: Implementation) -> None:
+@contextmanager
+def refusals_of(implementation: Implementation, *kinds: type[Exception]) -> Iterator[None]:
+    """Inside, errors of these kinds mean that a kernel refuses: raises Unsupported, unless memory has run out."""
     try:
-        next(trial(copies))
-    except (RuntimeError, NotImplementedError) as error:
+        yield
+    except kinds as error:
         if "allocate" in str(error):
             raise
         reason = str(error).partition("\n")[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -17,19 +17,18 @@ from ktbench.engine.experts import MoERuntimeState, OriginalExperts, Tap
 from ktbench.engine.forms import ExpertStore, expert_positions, is_experts
 from ktbench.engine.gguf.inspecting import is_gguf
 from ktbench.engine.gguf.reading import GgufModel
-from ktbench.engine.protocol import HostRole, System, Unsupported
+from ktbench.engine.protocol import HostRole, System, Unsupported, require
 from ktbench.engine.replay import ReplaySystem, TraceReplay
 from ktbench.engine.routing import Routing, from_router
 from ktbench.engine.synthetic import WeightPool, materialise, materialise_experts, skeleton
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.engine.work import DenseWork, ExpertsWork, dense_params, mean_work, step_work
 from ktbench.engine.workload_trace import TraceWriter, WorkloadTrace, pass_runner
-from ktbench.peers.transformers.layer import open_layer
-from ktbench.peers.tuning import ThreadCount, Tuned, Tuner, thread_counts, vary
+from ktbench.peers.transformers.layer import open_layer, refusals_of
+from ktbench.peers.tuning import StepsBench, ThreadCount, Tuned, Tuner, thread_counts, vary
 from ktbench.spec.peers import Implementation
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
-from ktbench.spec.support import unsupported
 from ktbench.spec.timeline import Timeline
 
 
@@ -48,10 +47,8 @@ class PlainExperts:
     def run_as(self, implementation: Implementation) -> None:
         """All experts run so from now on. Raises Unsupported where they do not, or cannot on this machine."""
         switch: Any = self._network.set_experts_implementation
-        try:
+        with refusals_of(implementation, ValueError, ImportError):
             switch(implementation)
-        except (ValueError, ImportError) as error:
-            raise Unsupported(_refused(implementation, error)) from None
         for experts in self.layers.values():
             if (runs := _implementation(experts.module)) != implementation:
                 raise Unsupported(f"{type(experts.module).__name__} runs {runs} instead of {implementation}")
@@ -62,11 +59,8 @@ class PlainExperts:
         experts = next(iter(self.layers.values()))
         hidden = torch.zeros(1, experts.form.hidden, dtype=experts.module.get_parameter("down_proj").dtype)
         gates = torch.full((1, self._top_k), 1 / self._top_k, dtype=hidden.dtype)
-        try:
-            with torch.inference_mode():
-                experts.module(hidden, torch.arange(self._top_k)[None], gates)
-        except (RuntimeError, NotImplementedError) as error:
-            raise Unsupported(_refused(implementation, error)) from None
+        with refusals_of(implementation, RuntimeError), torch.inference_mode():
+            experts.module(hidden, torch.arange(self._top_k)[None], gates)
 
     @contextmanager
     def tapped(self, tap: Tap) -> Iterator[None]:
@@ -88,11 +82,6 @@ def _implementation(module: nn.Module) -> str:
         return "eager"
     runs: Any = module.config
     return str(runs._experts_implementation)
-
-
-def _refused(implementation: Implementation, error: Exception) -> str:
-    reason = str(error).partition("\n")[0]
-    return f"experts_implementation={implementation} is refused: {reason}"
 
 
 def open_peer(specs: Sequence[RunSpec], host: HostRole) -> System:
@@ -129,24 +118,6 @@ def _synthetic(model: ModelSpec) -> PreTrainedModel:
     return network
 
 
-class _Bench:
-    """Implements `ktbench.peers.tuning.Bench`."""
-
-    def __init__(self, steps: Iterator[None], use: Callable[[int], None]) -> None:
-        self._steps, self._use = steps, use
-
-    def prepare(self, settings: ThreadCount) -> None:
-        """Run the next steps on so many threads."""
-        self._use(settings.threads)
-
-    def step(self) -> None:
-        """One step of the workload."""
-        next(self._steps)
-
-    def keep(self, settings: ThreadCount) -> None:
-        """Nothing to release."""
-
-
 class PlainTransformers(ReplaySystem):
     """Implements `ktbench.engine.protocol.System`; made by `ktbench.peers.transformers.system.open_transformers`."""
 
@@ -160,7 +131,7 @@ class PlainTransformers(ReplaySystem):
 
     def configure(self, spec: RunSpec) -> None:
         """See `System`. Raises Unsupported, and ValueError for a model or a thread count that is not there."""
-        self._require(spec)
+        require(spec, self.model)
         self._experts.run_as(spec.peer.implementation)
         self._trace = self._traces.of(spec.workload, lambda: self._write(spec))
         runner = pass_runner(spec.workload, self._forward, self._state)
@@ -171,23 +142,12 @@ class PlainTransformers(ReplaySystem):
         self._notes = [tuned.explain(spec.label), self._describe(spec, threads)]
         self.start()
 
-    def _require(self, spec: RunSpec) -> None:
-        if spec.model != self.model:
-            raise ValueError(f"model {spec.model.name} was requested, {self.model.name} is loaded")
-        if self._most(spec) > self._host.cores:
-            raise ValueError(f"engine.threads={spec.engine.threads}: allowed are 1 to {self._host.cores}")
-        if why := unsupported(spec):
-            raise Unsupported(why)
-
-    def _most(self, spec: RunSpec) -> int:
-        return spec.engine.threads or self._host.cores
-
     def _write(self, spec: RunSpec) -> WorkloadTrace:
         """All implementations go on from the cache of one prompt; eager fits in memory for any prompt, and is base's.
 
         The routing is recorded for `work` alone: the network routes every step itself.
         """
-        self._use(self._most(spec))
+        self._use(self._host.threads_of(spec.engine))
         self._experts.run_as("eager")
         writer = TraceWriter(workload=spec.workload, shape=self.model.shape, forward=self._forward, state=self._state)
         with self._experts.tapped(lambda _layer, _hidden, routing, _output: self._record(routing)):
@@ -200,13 +160,18 @@ class PlainTransformers(ReplaySystem):
         self._state.record.append(routing)
 
     def _tuned(self, spec: RunSpec) -> Tuned[ThreadCount]:
-        """Before the first turn at a workload with an implementation."""
-        most = self._most(spec)
+        """Before the first trial of a workload with an implementation."""
+        most = self._host.threads_of(spec.engine)
         key = (spec.workload, spec.peer.implementation, most)
         if key not in self._tunings:
             walk = vary("threads", thread_counts(most)[1:])
-            bench = _Bench(self._endless_steps(), self._use)
-            self._tunings[key] = Tuner(bench, spec.peer.tune_s).tune(ThreadCount(threads=most), [walk])
+            steps = self._endless_steps()
+
+            def steps_on(settings: ThreadCount) -> Iterator[None]:
+                self._use(settings.threads)
+                return steps
+
+            self._tunings[key] = Tuner(StepsBench(steps_on), spec.peer.tune_s).tune(ThreadCount(threads=most), [walk])
         return self._tunings[key]
 
     def _endless_steps(self) -> Iterator[None]:
@@ -220,7 +185,7 @@ class PlainTransformers(ReplaySystem):
         """From now on PyTorch has so many threads, on the first cores of the host role where it names them."""
         torch.set_num_threads(threads)
         if self._host.cpus:
-            from ktbench._kernels import OpenMPTeam  # where nothing has to sit on a certain cpu it may be missing
+            from ktbench._kernels import OpenMPTeam  # where no thread is pinned to a cpu it may be missing
 
             # New OpenMP threads inherit the calling thread's affinity.
             OpenMPTeam(threads).pin(list(self._host.cpus[:threads]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ from ktbench.report.figures.text_metrics import (
     TICK_PT,
     folded,
     line_in,
+    packed,
     text_above,
     width_in,
 )
@@ -264,8 +265,10 @@ def draw_breakdown(rows: Sequence[Row], table: Table) -> Sheet:
     inner = width - LEFT_IN - RIGHT_IN
     arms = tuple(dict.fromkeys(slot.arm for group in groups for slot in group.slots))
     baseline = None if shows_speeds(rows) else rows[0].baseline
+    # A new row of groups where a page is too narrow for more.
+    parts = packed(groups, lambda part: _slots(part) <= _SLOTS_IN_PANEL)
     panels = [
-        Panel(groups=part, arms=arms, baseline=baseline, width_in=inner, height_in=PLOT_IN) for part in _parts(groups)
+        Panel(groups=tuple(part), arms=arms, baseline=baseline, width_in=inner, height_in=PLOT_IN) for part in parts
     ]
     talls = [PLOT_IN + panel.below_in() for panel in panels]
     legend = swatches(arms) if len(groups) > 1 else ()
@@ -273,14 +276,3 @@ def draw_breakdown(rows: Sequence[Row], table: Table) -> Sheet:
     for n, panel in enumerate(panels):
         draw_panel(figure.axes_at(LEFT_IN, sum(talls[:n]), inner), panel)
     return figure
-
-
-def _parts(groups: Sequence[BarGroup]) -> Iterator[tuple[BarGroup, ...]]:
-    """Groups one after the other, a new row of them where a page is too narrow for more."""
-    part: tuple[BarGroup, ...] = ()
-    for group in groups:
-        if part and _slots((*part, group)) > _SLOTS_IN_PANEL:
-            yield part
-            part = ()
-        part = (*part, group)
-    yield part

@@ -18,8 +18,8 @@ from ktbench.report.figures.sheet import (
     PAGE_IN,
     PLOT_IN,
     WHISKER,
-    Layout,
     Mark,
+    PanelGrid,
     Sheet,
     balanced,
     mark,
@@ -27,7 +27,7 @@ from ktbench.report.figures.sheet import (
 )
 from ktbench.report.figures.text_metrics import INK
 from ktbench.results.row import Row, groups_of, roof_rows
-from ktbench.results.settings import TOKENS, varying, without_precision
+from ktbench.results.settings import TOKENS, by_key, varying, without_precision
 from ktbench.results.usage import Spread
 from ktbench.spec.record import Outcome
 from ktbench.spec.sweep import PRECISIONS
@@ -112,21 +112,20 @@ def absences(rows: Sequence[Row], value: Value, axis: Axis = TOKENS_AXIS) -> tup
     """For each reason the arms that are not drawn for it, with the places on the axis where others of theirs are."""
     arms = [row for row in rows if row.role == "arm"]
     names = _Names.of(rows, axis)
-    holders: dict[str, dict[str, list[float]]] = {}
     drawn = {names.whole(row) for row in arms if value(row) is not None}
-    for row in (row for row in arms if value(row) is None):
-        at = holders.setdefault(reason_of(row), {}).setdefault(names.whole(row), [])
-        at.append(axis.of(row))
-    return tuple(_absence(reason, held, drawn) for reason, held in holders.items())
+    holders = by_key((reason_of(row), (names.whole(row), axis.of(row))) for row in arms if value(row) is None)
+    return tuple(_absence(reason, by_key(held), drawn) for reason, held in holders.items())
 
 
 def _curves(rows: Sequence[Row], names: _Names, value: Value, suffix: str = "") -> Iterator[Curve]:
-    found: dict[str, list[Point]] = {}
-    for row in rows:
-        y = value(row)
-        if y is not None:
-            point = Point(x=names.axis.of(row), y=y, mark=Mark(key=(row.cell,)), noisy=row.outcome is Outcome.NOISY)
-            found.setdefault(names.short(row) + suffix, []).append(point)
+    values = [(row, y) for row in rows if (y := value(row)) is not None]
+    found = by_key(
+        (
+            names.short(row) + suffix,
+            Point(x=names.axis.of(row), y=y, mark=Mark(key=(row.cell,)), noisy=row.outcome is Outcome.NOISY),
+        )
+        for row, y in values
+    )
     for name, points in found.items():
         yield Curve(name=name, points=tuple(sorted(points, key=lambda point: point.x)))
 
@@ -299,7 +298,7 @@ def place_panels(
 
     `shared`: one y axis for panels abreast. The roofs of `rows` stand in the legend.
     """
-    layout = Layout(
+    layout = PanelGrid(
         count=len(panels),
         columns=balanced(len(panels), _ABREAST),
         tall_in=PLOT_IN,

@@ -24,7 +24,16 @@ from ktbench.report.figures.heat import (
     room_for,
 )
 from ktbench.report.figures.paper_panels import line_mark, tasks_named
-from ktbench.report.figures.sheet import LEGEND_LINE_IN, PAGE_IN, RIGHT_IN, Layout, Mark, Sheet, legend_lines, scaled
+from ktbench.report.figures.sheet import (
+    LEGEND_LINE_IN,
+    PAGE_IN,
+    RIGHT_IN,
+    Mark,
+    PanelGrid,
+    Sheet,
+    legend_lines,
+    scaled,
+)
 from ktbench.report.text import DASH
 from ktbench.results.accuracy import AccuracyRow, parts_of_average
 from ktbench.results.answers import AVERAGE, SubjectKind
@@ -34,7 +43,7 @@ from ktbench.results.usage import Spread
 
 AVERAGE_NAME = "Average"
 _ABOVE_IN = 0.1
-_AVERAGES = Layout(count=2, columns=2, tall_in=1.5, above_in=0.15, below_in=0.36, left_in=0.5, gap_in=0.55)
+_AVERAGES = PanelGrid(count=2, columns=2, tall_in=1.5, above_in=0.15, below_in=0.36, left_in=0.5, gap_in=0.55)
 _SHADES = ("#1d3f5e", "#5d93c4", "#7d7d7d", "#35688f", "#9dbdda", "#555555")
 _MARKERS = {"deferral": "o", "skipping": "s"}
 _ROOM = 0.08

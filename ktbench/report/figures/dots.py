@@ -17,8 +17,8 @@ from ktbench.report.figures.sheet import (
     PAGE_IN,
     RIGHT_IN,
     WHISKER,
-    Layout,
     Mark,
+    PanelGrid,
     Sheet,
     mark,
     reach,
@@ -139,7 +139,7 @@ def draw_dots(lines: Sequence[str], panels: Sequence[DotPanel], names: Sequence[
     """Panels over the same `lines`, three abreast; in each line the looks of `names` one below the other."""
     look_of = looks(names)
     shown = [Line2D([], [], label=name, **look_of[name] | {"linestyle": ""}) for name in names if len(names) > 1]
-    layout = Layout(
+    layout = PanelGrid(
         count=len(panels),
         columns=min(_ABREAST, len(panels)),
         tall_in=len(lines) * (len(names) * _DOT_IN + _SPACE_IN),

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import ceil, degrees, floor, log10
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLocator
 
 from ktbench.report.figures.label_placement import (
     XY,
-    Box,
+    Boxes,
     Spot,
     along,
     around,
@@ -28,6 +29,8 @@ _LETTER = 0.8  # of a line's height: capitals and digits without the space betwe
 _GAP_IN = 0.04
 _LINE_IN, _MARKER_IN = 0.012, 0.045
 _HALO_PT = 1.2
+_WIDE = 8.0  # above this ratio of largest to least a linear axis loses the small values
+_MARGIN, _ABOVE = 0.06, 1.12  # room beside the outermost values and above the largest
 
 
 @dataclass(kw_only=True, slots=True)
@@ -43,7 +46,7 @@ class Frame:
     x_name: str
     log_x: bool = False
     log_y: bool = False
-    taken: list[Box] = field(default_factory=list)
+    taken: Boxes = field(default_factory=lambda: np.empty((0, 4)))
     size_in: XY = field(init=False)
 
     def __post_init__(self) -> None:
@@ -66,11 +69,15 @@ class Frame:
 
     def take_line(self, points: Sequence[XY], reach_in: float = _LINE_IN) -> None:
         """Keep labels `reach_in` inches off a line."""
-        self.taken += along([self.place(point) for point in points], reach_in)
+        self.take(along([self.place(point) for point in points], reach_in))
 
     def take_marker(self, point: XY) -> None:
         """Keep labels off a marker."""
-        self.taken.append(around(self.place(point), _MARKER_IN))
+        self.take(around(self.place(point), _MARKER_IN))
+
+    def take(self, boxes: Boxes) -> None:
+        """Keep labels off boxes, in inches."""
+        self.taken = np.vstack([self.taken, boxes])
 
     def label(self, text: str, start: XY, end: XY, color: str = INK, also: Sequence[tuple[XY, XY]] = ()) -> None:
         """Write along a straight line between two points of data, on the side and at the place that cover least.
@@ -90,7 +97,7 @@ class Frame:
     def _write(self, text: str, spots: Sequence[Spot], **look: Any) -> None:
         width, height = self.size_in
         spot = clearest(spots, self.taken, width, height)
-        self.taken += spot.boxes
+        self.take(spot.boxes)
         self.axes.text(
             spot.corner[0] / width,
             spot.corner[1] / height,
@@ -119,6 +126,25 @@ class Frame:
         named = [(self.place((value, self.y[1]))[0], name) for value, name in zip(values, names, strict=True) if name]
         spans = [(x - width_in(name) / 2, x + width_in(name) / 2) for x, name in named]
         return all(right[0] - left[1] >= _GAP_IN for left, right in pairwise(spans))
+
+
+def fitted(
+    axes: Axes, xs: Iterable[float], lows: Sequence[float], highs: Sequence[float], x_name: str, *, log_y: bool
+) -> Frame:
+    """Axes around values from `lows` to `highs`: logarithmic in x where `xs` are wide, in y from 0 unless `log_y`."""
+    ticks, bottom, top = sorted({*xs}) or [1.0], min(lows, default=1.0), max(highs, default=1.0)
+    left, right, log_x = ticks[0], ticks[-1], is_wide(ticks, ticks)
+    room = (right / left) ** _MARGIN if log_x else _MARGIN * (right - left) or 1.0
+    x = (left / room, right * room) if log_x else (left - room, right + room)
+    y = (bottom / _ABOVE if log_y else 0.0, top * _ABOVE)
+    frame = Frame(axes=axes, x=x, y=y, x_name=x_name, log_x=log_x, log_y=log_y)
+    frame.ticks(ticks, decades(*y) if log_y else round_ticks(y[1]))
+    return frame
+
+
+def is_wide(lows: Sequence[float], highs: Sequence[float]) -> bool:
+    """Whether a linear axis would lose the smallest of these values."""
+    return min(lows) > 0 and max(highs) > _WIDE * min(lows)
 
 
 def decades(low: float, high: float) -> list[float]:

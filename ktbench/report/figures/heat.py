@@ -11,7 +11,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patches import Rectangle
 
 from ktbench.report.figures.paper_panels import line_mark, tasks_named
-from ktbench.report.figures.sheet import RIGHT_IN, Layout, Mark, Sheet, mark
+from ktbench.report.figures.sheet import RIGHT_IN, Mark, PanelGrid, Sheet, mark
 from ktbench.report.figures.text_metrics import INK, TICK_PT, width_in
 from ktbench.report.text import DASH, score_text, signed
 from ktbench.results.accuracy import AccuracyRow, Result, by_formats, formats_of
@@ -80,9 +80,9 @@ def room_for(names: Sequence[str]) -> float:
     return max(width_in(name) for name in names) + 2 * RIGHT_IN
 
 
-def heat_layout(lines: int, left_in: float) -> Layout:
+def heat_layout(lines: int, left_in: float) -> PanelGrid:
     """Two maps of so many lines abreast."""
-    return Layout(
+    return PanelGrid(
         count=2, columns=2, tall_in=lines * _CELL_IN, above_in=0.18, below_in=0.34, left_in=left_in, gap_in=0.12
     )
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
-from math import atan2, ceil, cos, hypot, sin, sqrt
+from math import atan2, ceil, cos, dist, sin, sqrt
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 XY = tuple[float, float]
+Boxes = NDArray[np.float64]  # rectangles, in a line for each: left, bottom, right, top
 
 _STEP_IN = 0.02
 _PAD_IN, _EDGE_IN, _ROUNDING_IN = 0.04, 0.02, 1e-6
@@ -15,27 +19,6 @@ _CLEAR_IN, _APART_IN = 0.05, 0.02  # of labels from their marker and from each o
 _TRIES = 15
 # Square inches: less than the first is not seen; a spot further off must save a crossing with a curve.
 _NOTHING_IN2, _FAR_IN2 = 1e-3, 3e-3
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Box:
-    """A rectangle."""
-
-    left: float
-    bottom: float
-    right: float
-    top: float
-
-    def common(self, other: Box) -> float:
-        """Area in common with another box."""
-        width = min(self.right, other.right) - max(self.left, other.left)
-        height = min(self.top, other.top) - max(self.bottom, other.bottom)
-        return width * height if width > 0 and height > 0 else 0.0
-
-    def within(self, width: float, height: float) -> bool:
-        """Whether a plot of this size holds it, clear of its axes."""
-        right, top = width + _ROUNDING_IN, height + _ROUNDING_IN
-        return self.left >= _EDGE_IN and self.bottom >= _EDGE_IN and self.right <= right and self.top <= top
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,24 +30,35 @@ class Spot:
 
     corner: XY
     angle: float
-    boxes: tuple[Box, ...]
+    boxes: Boxes
     far: bool
 
-    def cost(self, taken: Iterable[Box]) -> int:
+    def cost(self, taken: Boxes) -> int:
         """How bad it is, in steps that an eye would see."""
-        covered = sum(mine.common(other) for other in taken for mine in self.boxes)
-        return round((covered + self.far * _FAR_IN2) / _NOTHING_IN2)
+        return round((overlap(self.boxes, taken) + self.far * _FAR_IN2) / _NOTHING_IN2)
+
+    def is_within(self, width: float, height: float) -> bool:
+        """Whether a plot of this size holds it, clear of its axes."""
+        limits = (width + _ROUNDING_IN, height + _ROUNDING_IN)
+        return bool((self.boxes[:, :2] >= _EDGE_IN).all() and (self.boxes[:, 2:] <= limits).all())
 
 
-def around(point: XY, reach: float) -> Box:
-    """The square whose sides are `reach` away from a point."""
-    x, y = point
-    return Box(left=x - reach, bottom=y - reach, right=x + reach, top=y + reach)
+def overlap(some: Boxes, others: Boxes) -> float:
+    """Area in common of boxes with others, added up."""
+    low = np.maximum(some[:, None, :2], others[None, :, :2])
+    high = np.minimum(some[:, None, 2:], others[None, :, 2:])
+    return float(np.prod(np.clip(high - low, 0.0, None), axis=2).sum())
 
 
-def along(points: Sequence[XY], reach: float) -> list[Box]:
+def around(points: ArrayLike, reach: float) -> Boxes:
+    """The squares whose sides are `reach` away from points."""
+    centers = np.reshape(np.asarray(points, dtype=float), (-1, 2))
+    return np.hstack([centers - reach, centers + reach])
+
+
+def along(points: Sequence[XY], reach: float) -> Boxes:
     """Squares that cover a line through points."""
-    return [around(point, reach) for start, end in pairwise(points) for point in _steps(start, end, _STEP_IN)]
+    return around([point for start, end in pairwise(points) for point in _steps(start, end, _STEP_IN)], reach)
 
 
 def spots_beside(start: XY, end: XY, length: float, height: float) -> Iterator[Spot]:
@@ -89,27 +83,25 @@ def spots_around(center: XY, length: float, height: float) -> Iterator[Spot]:
     for reach, (right, up) in product((_CLEAR_IN, 2.5 * _CLEAR_IN), product((1, -1, 0), (1, -1, 0))):
         x = center[0] + (reach if right > 0 else -reach - length if right < 0 else -length / 2)
         y = center[1] + (reach if up > 0 else -reach - height if up < 0 else -height / 2)
-        box = Box(left=x - _APART_IN, bottom=y, right=x + length + _APART_IN, top=y + height)
-        yield Spot(corner=(x, y), angle=0.0, boxes=(box,), far=reach > _CLEAR_IN)
+        boxes = np.array([[x - _APART_IN, y, x + length + _APART_IN, y + height]])
+        yield Spot(corner=(x, y), angle=0.0, boxes=boxes, far=reach > _CLEAR_IN)
 
 
-def clearest(spots: Sequence[Spot], taken: Sequence[Box], width: float, height: float) -> Spot:
+def clearest(spots: Sequence[Spot], taken: Boxes, width: float, height: float) -> Spot:
     """The best spot inside a plot of this size, the first of equals."""
-    inside = [spot for spot in spots if all(box.within(width, height) for box in spot.boxes)]
+    inside = [spot for spot in spots if spot.is_within(width, height)]
     return min(inside or spots, key=lambda spot: spot.cost(taken))
 
 
-def _steps(start: XY, end: XY, step: float) -> Iterator[XY]:
-    (x0, y0), (x1, y1) = start, end
-    count = max(1, ceil(hypot(x1 - x0, y1 - y0) / step))
-    yield from ((x0 + (x1 - x0) * n / count, y0 + (y1 - y0) * n / count) for n in range(count + 1))
+def _steps(start: XY, end: XY, step: float) -> Boxes:
+    return np.linspace(start, end, max(1, ceil(dist(start, end) / step)) + 1)
 
 
-def _slanted(x: float, y: float, length: float, height: float, angle: float) -> tuple[Box, ...]:
+def _slanted(x: float, y: float, length: float, height: float, angle: float) -> Boxes:
     """Boxes over text: one where it is level, else squares along its middle, small enough to lie inside it."""
     if angle == 0:
-        return (Box(left=x, bottom=y, right=x + length, top=y + height),)
+        return np.array([[x, y, x + length, y + height]])
     half, across, up = height / 2, cos(angle), sin(angle)
     first = (x + half * (across - up), y + half * (across + up))
     last = (first[0] + (length - height) * across, first[1] + (length - height) * up)
-    return tuple(around(point, half * sqrt(0.5)) for point in _steps(first, last, half))
+    return around(_steps(first, last, half), half * sqrt(0.5))

@@ -8,7 +8,6 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from matplotlib import style
 from matplotlib.text import Text
 
@@ -30,6 +29,9 @@ _FONT_FAMILY = re.compile(r"font-family: [^;]*;? ?")
 _BETWEEN_TAGS = re.compile(r">\s*\n\s*<")
 _BETWEEN_STEPS = re.compile(r"\s*\n\s*|(?<=[A-Za-z]) ")
 _FLAT = re.compile(r"rotate\(-?0 ")
+# A colour on the dark page: hue and chroma kept in OKLab (Ottosson 2020), lightness inverted; white becomes the dark
+# paper, #14171b. The exponent is below 1: greys become lighter, as letters on dark paper need more contrast.
+_DARK = "oklab(from #{} calc(.204 + .796*pow(1 - l,.8)) calc(a - .002*l) calc(b - .009*l))"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -56,7 +58,7 @@ class Stylesheet:
     def css(self) -> str:
         """The variables and the classes."""
         colours = sorted(self.colours | {"000000"})
-        variables = "".join(f"--c-{one}:light-dark(#{one},#{dark_colour(one)});" for one in colours)
+        variables = "".join(f"--c-{one}:light-dark(#{one},{_DARK.format(one)});" for one in colours)
         rules = (f".figure .{name}{{{_short(style_)}}}" for style_, name in self.classes.items())
         return "\n".join([f":root{{{variables}}}", *rules])
 
@@ -130,44 +132,3 @@ def _cut(number: re.Match[str]) -> str:
 
 def _short(declarations: str) -> str:
     return declarations.replace(": ", ":").replace("; ", ";")
-
-
-def dark_colour(colour: str) -> str:
-    """The colour of the dark page in place of one of the light page, both as `rrggbb`: lightness turned round.
-
-    Hue and chroma are kept in OKLab (Ottosson 2020); white becomes the dark paper, #14171b.
-    """
-    rgb = [_linear(int(colour[n : n + 2], 16) / 255) for n in (0, 2, 4)]
-    lightness, a, b = _LAB_OF_LMS @ np.cbrt(_LMS_OF_RGB @ rgb)
-    lifted = (1 - lightness) ** _LIFT
-    turned = [_PAPER[0] + lifted * (1 - _PAPER[0]), a + lightness * _PAPER[1], b + lightness * _PAPER[2]]
-    linear = np.linalg.solve(_LMS_OF_RGB, np.linalg.solve(_LAB_OF_LMS, turned) ** 3)
-    return "".join(f"{_byte(value):02x}" for value in linear)
-
-
-_PAPER = (0.204, -0.002, -0.009)  # #14171b in OKLab
-_LIFT = 0.8  # below 1: greys become lighter, as letters on dark paper need more contrast
-# From linear sRGB to what cones see, and from the cube roots of that to OKLab.
-_LMS_OF_RGB = np.array(
-    [
-        [0.4122214708, 0.5363325363, 0.0514459929],
-        [0.2119034982, 0.6806995451, 0.1073969566],
-        [0.0883024619, 0.2817188376, 0.6299787005],
-    ]
-)
-_LAB_OF_LMS = np.array(
-    [
-        [0.2104542553, 0.7936177850, -0.0040720468],
-        [1.9779984951, -2.4285922050, 0.4505937099],
-        [0.0259040371, 0.7827717662, -0.8086757660],
-    ]
-)
-
-
-def _linear(value: float) -> float:
-    return value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
-
-
-def _byte(linear: float) -> int:
-    held = min(max(linear, 0.0), 1.0)
-    return round(255 * (12.92 * held if held <= 0.0031308 else 1.055 * held ** (1 / 2.4) - 0.055))

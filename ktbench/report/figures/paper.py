@@ -14,8 +14,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from ktbench.report.figures.curves import looks
-from ktbench.report.figures.frame import Frame, decades, round_ticks
-from ktbench.report.figures.label_placement import XY
+from ktbench.report.figures.frame import Frame, fitted, is_wide
 from ktbench.report.figures.paper_panels import (
     BAR_LOOKS,
     EDGE,
@@ -163,8 +162,6 @@ def _span(groups: Sequence[_PaperGroup]) -> tuple[float, float]:
 
 Look = dict[str, Any]
 
-_WIDE, _TALL = 16.0, 8.0  # from these ratios of largest to least on an axis is logarithmic
-_MARGIN, _ROOM_ABOVE = 1.25, 1.12
 _BELOW_IN = 0.3
 _GREY = "#555555"
 # How points of each provenance differ from the look of their arm: published ones are rings around the others.
@@ -194,7 +191,8 @@ def draw_paper_curves(lines: Sequence[PaperLine], caption: Sequence[str]) -> She
     titles = [panel.title for panel in panels]
     figure, every = layout.draw(titles, (*caption, *left_out(lines, drawn)), _legend(styles, drawn))
     for n, (panel, axes) in enumerate(zip(panels, every, strict=True)):
-        frame = _frame(axes, panel, x)
+        ys = [value for line in panel.lines for value in values_of(line).values()]
+        frame = fitted(axes, map(x, panel.lines), ys, ys, x_name(panel, x), log_y=is_wide(ys, ys))
         for label, style in styles.items():
             _draw_paper_curves(frame, [line for line in panel.lines if name(line) == label], x, style)
         axes.set_ylabel(panel.metric if layout.is_leftmost(n) else "")
@@ -211,27 +209,6 @@ def _legend(styles: Mapping[str, Look], lines: Sequence[PaperLine]) -> list[Arti
         *(arms if len(arms) > 1 else []),
         *(Line2D([], [], label=name, **grey | change(grey)) for name, change in _PROVENANCE.items() if name in shown),
     ]
-
-
-def _frame(axes: Axes, panel: PaperPanel, x: Callable[[PaperLine], float]) -> Frame:
-    xs = sorted({x(line) for line in panel.lines})
-    ys = [value for line in panel.lines for value in values_of(line).values()]
-    log_x, log_y = xs[0] > 0 and xs[-1] > _WIDE * xs[0], max(ys) > _TALL * min(ys)
-    frame = Frame(
-        axes=axes,
-        x=_limits_x(xs, log=log_x),
-        y=(min(ys) / _MARGIN, max(ys) * _MARGIN) if log_y else (0.0, max(ys) * _ROOM_ABOVE),
-        x_name=x_name(panel, x),
-        log_x=log_x,
-        log_y=log_y,
-    )
-    frame.ticks(xs, decades(*frame.y) if log_y else round_ticks(frame.y[1], 5))
-    return frame
-
-
-def _limits_x(xs: Sequence[float], *, log: bool) -> XY:
-    room = 0.05 * (xs[-1] - xs[0])
-    return (xs[0] / _MARGIN, xs[-1] * _MARGIN) if log else (xs[0] - room, xs[-1] + room)
 
 
 def _draw_paper_curves(frame: Frame, lines: Sequence[PaperLine], x: Callable[[PaperLine], float], style: Look) -> None:

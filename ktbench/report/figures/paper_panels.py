@@ -8,10 +8,10 @@ from itertools import takewhile
 from math import inf
 from typing import Any, Literal
 
-from ktbench.report.figures.sheet import COLUMN_IN, PAGE_IN, RIGHT_IN, Layout, Mark, balanced
+from ktbench.report.figures.sheet import COLUMN_IN, PAGE_IN, RIGHT_IN, Mark, PanelGrid, balanced
 from ktbench.report.figures.text_metrics import INK
 from ktbench.results.paper import PaperLine
-from ktbench.results.settings import varying
+from ktbench.results.settings import by_key, varying
 from ktbench.spec.published import NOT_OURS, Metric
 from ktbench.spec.sweep import arm_peer
 
@@ -27,9 +27,9 @@ BAR_LOOKS: dict[str, dict[str, Any]] = {
 EDGE: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6}
 
 
-def panel_layout(count: int, *, narrow: bool, below_in: float = 0.0) -> Layout:
+def panel_layout(count: int, *, narrow: bool, below_in: float = 0.0) -> PanelGrid:
     """Panels on a sheet as wide as a page, or as a column where `narrow`, with room for the names below each."""
-    return Layout(
+    return PanelGrid(
         count=count,
         columns=balanced(count, _ABREAST),
         tall_in=PANEL_IN,
@@ -89,9 +89,8 @@ def panels_of(lines: Sequence[PaperLine]) -> tuple[PaperPanel, ...]:
     In each base comes first and other systems last.
     """
     machines = list(dict.fromkeys(line.machine for line in lines))
-    found: dict[tuple[str, str, Metric], list[PaperLine]] = {}
-    for line in sorted(lines, key=lambda line: machines.index(line.machine)):
-        found.setdefault((line.model, line.machine, line.metric), []).append(line)
+    ordered = sorted(lines, key=lambda line: machines.index(line.machine))
+    found = by_key(((line.model, line.machine, line.metric), line) for line in ordered)
     facts = [_facts(group) for group in found.values()]
     keys = _distinguishing(facts)
     return tuple(
@@ -202,10 +201,8 @@ def split_panels(
     if len(panels) > 1:
         return panels
     lines = panels[0].lines
-    places: dict[str, set[float]] = {}
-    for line in lines:
-        places.setdefault(name(line), set()).add(x(line))
-    curves = [label for label, found in places.items() if len(found) > 1]
+    places = by_key((name(line), x(line)) for line in lines)
+    curves = [label for label, found in places.items() if len({*found}) > 1]
     if len(curves) <= MOST_CURVES:
         return panels
     return [

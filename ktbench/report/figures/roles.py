@@ -16,14 +16,14 @@ from ktbench.report.figures.sheet import (
     COLUMN_IN,
     PAGE_IN,
     WHISKER,
-    Layout,
+    PanelGrid,
     Sheet,
     mark_cells,
     reach,
 )
 from ktbench.report.figures.text_metrics import INK, folded, line_in, text_above, width_in
 from ktbench.report.table import Table
-from ktbench.report.text import number
+from ktbench.report.text import names_by, number
 from ktbench.results.intervals import Interval
 from ktbench.results.row import Row, groups_of
 from ktbench.results.settings import varying
@@ -75,7 +75,7 @@ def draw_roles(rows: Sequence[Row], table: Table) -> Sheet:
     """Two plots for each group of rows: tokens/s with intervals, below it the shares of the steps as bars."""
     found = [arms for group in groups_of(rows) if (arms := tuple(row for row in group if row.role == "arm"))]
     free = varying([arms[0].settings for arms in found])
-    layout = Layout(
+    layout = PanelGrid(
         count=len(found),
         columns=min(len(found), _MOST_ABREAST),
         tall_in=_SPEED_IN + _BETWEEN_IN + _BUSY_IN,
@@ -143,11 +143,11 @@ def _draw_shares(axes: Axes, group: _RoleGroup) -> None:
 
 def _absent(rows: Sequence[Row]) -> list[str]:
     """For each reason the arms without a speed or without the times of their roles."""
-    holders: dict[str, list[str]] = {}
-    for row in rows:
-        if row.role == "arm" and not row.timed:
-            holders.setdefault(f"Not drawn: {{}} ({reason_of(row)}).", []).append(row.shown)
-        elif row.role == "arm" and row.roles is None:
-            why = row.missing.get("roles", "the roles share their cores")
-            holders.setdefault(f"No shares of {{}}: {why}.", []).append(row.shown)
-    return [sentence.format(", ".join(dict.fromkeys(names))) for sentence, names in holders.items()]
+    arms = [row for row in rows if row.role == "arm"]
+    untimed = names_by((row.shown, reason_of(row)) for row in arms if not row.timed)
+    alone = [row for row in arms if row.timed and row.roles is None]
+    unshared = names_by((row.shown, row.missing.get("roles", "the roles share their cores")) for row in alone)
+    return [
+        *(f"Not drawn: {', '.join(names)} ({why})." for why, names in untimed.items()),
+        *(f"No shares of {', '.join(names)}: {why}." for why, names in unshared.items()),
+    ]

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from ktbench.report.figures.curves import looks
 from ktbench.report.figures.frame import Frame, decades
 from ktbench.report.figures.roofs import Rooflines, draw_rooflines
-from ktbench.report.figures.sheet import RIGHT_IN, Layout, Sheet, mark_cells
+from ktbench.report.figures.sheet import RIGHT_IN, PanelGrid, Sheet, mark_cells
 from ktbench.results.row import Row
 from ktbench.results.usage import peak_spreads, read_spread
 
@@ -30,7 +30,7 @@ def draw_roofline(rows: Sequence[Row]) -> Sheet | None:
         return None
     machines = list(dict.fromkeys(_machine(row) for row in found))
     look_of: Mapping[str, Look] = {name: look | {"linestyle": ""} for name, look in looks(_arms(found)).items()}
-    layout = Layout(
+    layout = PanelGrid(
         count=len(machines), columns=1, tall_in=2.4, above_in=0.16, below_in=0.34, right_in=3 * RIGHT_IN
     )  # the name of a tick at the right end needs room
     entries = [Line2D([], [], label=name, **look) for name, look in look_of.items()]

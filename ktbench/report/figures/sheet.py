@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
-from ktbench.report.figures.text_metrics import CAPTION_PT, LABEL_PT, TICK_PT, line_in, width_in, wrapped
+from ktbench.report.figures.text_metrics import CAPTION_PT, LABEL_PT, TICK_PT, line_in, packed, width_in, wrapped
 from ktbench.results.intervals import Interval
 from ktbench.results.scores import Estimate
 from ktbench.results.usage import Spread
@@ -121,7 +121,7 @@ class Sheet(Figure):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Layout:
+class PanelGrid:
     """Cells for axes of one size, `columns` abreast on a sheet `width_in` inches wide.
 
     A cell has `above_in` inches for a title, `tall_in` for axes and `below_in` for the names of ticks and axis;
@@ -210,12 +210,7 @@ def mark_cells(artist: Artist, cells: Sequence[str]) -> None:
 
 def legend_lines(entries: Sequence[Artist], width: float) -> list[list[Artist]]:
     """Labelled artists in lines that fit into `width` inches."""
-    lines: list[list[Artist]] = [[]]
-    for entry in entries:
-        if lines[-1] and sum(map(_entry_in, [*lines[-1], entry])) > width:
-            lines.append([])
-        lines[-1].append(entry)
-    return lines if entries else []
+    return packed(entries, lambda line: sum(map(_entry_in, line)) <= width)
 
 
 def _entry_in(entry: Artist) -> float:

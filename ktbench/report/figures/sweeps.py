@@ -20,7 +20,7 @@ from ktbench.report.figures.curves import (
     panels_of,
     place_panels,
 )
-from ktbench.report.figures.frame import Frame, decades, round_ticks
+from ktbench.report.figures.frame import Frame, decades, fitted, is_wide, round_ticks
 from ktbench.report.figures.label_placement import XY
 from ktbench.report.figures.roofs import Rooflines, draw_read_time, draw_rooflines, rooflines
 from ktbench.report.figures.sheet import Sheet, scaled
@@ -163,10 +163,6 @@ def _middles(curve: Curve) -> list[float]:
     return [point.y.mid for point in curve.points]
 
 
-_WIDE = 8.0  # from this ratio of largest to least on a linear axis loses the small ones
-_MARGIN, _DEPTH_ABOVE = 0.06, 1.12
-
-
 def draw_depth(rows: Sequence[Row], table: Table) -> Sheet:
     """A panel for each precision, a line for each arm and each value of what varies beside the axis."""
     axis = axis_of(rows)
@@ -176,7 +172,8 @@ def draw_depth(rows: Sequence[Row], table: Table) -> Sheet:
     log_y = all(map(_is_tall, panels))  # one kind of scale, so that the panels look as they compare
     figure, every = place_panels(panels, (), caption, titles, "tokens/s", shared=False)
     for panel, axes in zip(panels, every, strict=True):
-        frame = _depth_frame(axes, panel, axis.name, log_y)
+        lows, highs = [point.y.low for point in panel.points], [point.y.high for point in panel.points]
+        frame = fitted(axes, (point.x for point in panel.points), lows, highs, axis.name, log_y=log_y)
         draw_curves(frame, panel, names_of(panels), bands=True)
         name_references(frame, panel)
     return figure
@@ -187,28 +184,4 @@ def _speed(row: Row) -> Spread | None:
 
 
 def _is_tall(panel: CurvePanel) -> bool:
-    return bool(panel.points) and _is_wide([p.y.low for p in panel.points], [p.y.high for p in panel.points])
-
-
-def _depth_frame(axes: Axes, panel: CurvePanel, name: str, log_y: bool) -> Frame:
-    xs = sorted({point.x for point in panel.points}) or [1.0]
-    log_x, x = _depth_range_x(xs)
-    lows, highs = [point.y.low for point in panel.points] or [1.0], [point.y.high for point in panel.points] or [1.0]
-    y = (min(lows) / _DEPTH_ABOVE, max(highs) * _DEPTH_ABOVE) if log_y else (0.0, max(highs) * _DEPTH_ABOVE)
-    frame = Frame(axes=axes, x=x, y=y, x_name=name, log_x=log_x, log_y=log_y)
-    frame.ticks(xs, decades(*y) if log_y else round_ticks(y[1]))
-    return frame
-
-
-def _depth_range_x(xs: Sequence[float]) -> tuple[bool, XY]:
-    """Whether the axis is logarithmic, and its limits with some room beside the outermost points."""
-    low, high = min(xs), max(xs)
-    if _is_wide([low], [high]):
-        room = (high / low) ** _MARGIN
-        return True, (low / room, high * room)
-    room = _MARGIN * (high - low) or 1.0
-    return False, (low - room, high + room)
-
-
-def _is_wide(lows: Sequence[float], highs: Sequence[float]) -> bool:
-    return min(lows) > 0 and max(highs) >= _WIDE * min(lows)
+    return bool(panel.points) and is_wide([p.y.low for p in panel.points], [p.y.high for p in panel.points])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.font_manager import FontProperties
 from matplotlib.text import Text
+
+T = TypeVar("T")
 
 LABEL_PT, TICK_PT, CAPTION_PT = 6.5, 6.0, 5.6
 INK = "#222222"
@@ -32,26 +35,30 @@ def line_in(size_pt: float = TICK_PT) -> float:
     return size_pt * _LEADING / _POINTS_PER_INCH
 
 
+def packed(items: Iterable[T], fits: Callable[[Sequence[T]], bool]) -> list[list[T]]:
+    """Items in as many lines as they need; one that does not even fit alone has a line of its own."""
+    lines: list[list[T]] = []
+    for item in items:
+        if lines and fits([*lines[-1], item]):
+            lines[-1].append(item)
+        else:
+            lines.append([item])
+    return lines
+
+
 def wrapped(text: str, size_pt: float, limit_in: float) -> list[str]:
     """Lines no wider than `limit_in`, broken at spaces; a longer word is broken where it must."""
-    lines = [""]
-    for word in text.split():
-        rest = word
-        joined = f"{lines[-1]} {rest}".strip()
-        if width_in(joined, size_pt) <= limit_in:
-            lines[-1] = joined
-            continue
-        while width_in(rest, size_pt) > limit_in:
-            head = _fitting(rest, size_pt, limit_in)
-            lines.append(rest[:head])
-            rest = rest[head:]
-        lines.append(rest)
-    return [line for line in lines if line]
+    pieces = (piece for word in text.split() for piece in _pieces(word, size_pt, limit_in))
+    return [" ".join(line) for line in packed(pieces, lambda line: width_in(" ".join(line), size_pt) <= limit_in)]
 
 
-def _fitting(word: str, size_pt: float, limit_in: float) -> int:
-    """How many letters of a word fit, at least one."""
-    return max(1, *(n for n in range(1, len(word)) if width_in(word[:n], size_pt) <= limit_in))
+def _pieces(word: str, size_pt: float, limit_in: float) -> Iterator[str]:
+    """A word in pieces, each of as many letters as fit, at least one."""
+    while len(word) > 1 and width_in(word, size_pt) > limit_in:
+        head = max([1, *(n for n in range(1, len(word)) if width_in(word[:n], size_pt) <= limit_in)])
+        yield word[:head]
+        word = word[head:]
+    yield word
 
 
 def folded(name: str, room_in: float) -> str:
@@ -59,17 +66,9 @@ def folded(name: str, room_in: float) -> str:
     if width_in(name) <= room_in:
         return name
     words = name.replace(", ", ",\n").replace(" ", "\n").split("\n")
-    return "\n".join(line for word in words for line in _at_pluses(word, room_in))
-
-
-def _at_pluses(word: str, room_in: float) -> list[str]:
-    """Features of an arm in as many lines as they need."""
-    lines = [""]
-    for part in re.split(r"(?=\+)", word):
-        if lines[-1] and width_in(lines[-1] + part) > room_in:
-            lines.append("")
-        lines[-1] += part
-    return lines
+    parts = (filter(None, re.split(r"(?=\+)", word)) for word in words)
+    lines = (line for word in parts for line in packed(word, lambda line: width_in("".join(line)) <= room_in))
+    return "\n".join(map("".join, lines))
 
 
 def text_above(axes: Axes, x: float, y: float, text: str, *, upright: bool) -> Text:

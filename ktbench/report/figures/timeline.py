@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from ktbench.report.figures.sheet import LEFT_IN, PAGE_IN, RIGHT_IN, STYLE, Layout, Sheet
+from ktbench.report.figures.sheet import LEFT_IN, PAGE_IN, RIGHT_IN, STYLE, PanelGrid, Sheet
 from ktbench.report.figures.text_metrics import INK, LABEL_PT, line_in, width_in
 from ktbench.spec.timeline import WAIT, Resource, Span, Timeline
 
@@ -82,7 +82,7 @@ def shares(timeline: Timeline) -> Iterator[str]:
 
 def _figure(timeline: Timeline, caption: Sequence[str]) -> Sheet:
     lanes, rows = timeline.resources, _rows(timeline)
-    layout = Layout(count=len(rows), columns=1, tall_in=len(lanes) * _LANE_IN, above_in=_HEAD_IN, below_in=_FOOT_IN)
+    layout = PanelGrid(count=len(rows), columns=1, tall_in=len(lanes) * _LANE_IN, above_in=_HEAD_IN, below_in=_FOOT_IN)
     figure = Sheet(PAGE_IN, len(rows) * layout.line_in + _NAME_IN, caption, _swatches(timeline))
     every = layout.axes(figure, ["" for _ in rows])
     for axes, row in zip(every, rows, strict=True):

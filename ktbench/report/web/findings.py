@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from ktbench.results.attribution import Attribution
 from ktbench.results.intervals import Interval, is_exact
 from ktbench.results.row import Row, groups_of, place
 from ktbench.results.scores import ScoreVerdict
-from ktbench.results.settings import varying
+from ktbench.results.settings import by_key, varying
 from ktbench.results.speedups import Verdict
 from ktbench.spec.record import Provenance
 
@@ -27,7 +28,7 @@ class Statement:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
+class FindingGroup:
     """Sentences below one heading. `kind` decides how it looks."""
 
     kind: str
@@ -35,9 +36,10 @@ class Finding:
     statements: tuple[Statement, ...]
 
 
-def findings_of(rows: Sequence[Row]) -> tuple[Finding, ...]:
+def findings_of(rows: Sequence[Row]) -> tuple[FindingGroup, ...]:
     """Findings about speeds; headings without a sentence are left out."""
-    arms = _by_arm([row for row in rows if row.role == "arm" and not row.is_baseline])
+    # Measured and simulated rows of an arm are separate.
+    arms = by_key(((row.shown, row.provenance), row) for row in rows if row.role == "arm" and not row.is_baseline)
     return _stated(
         ("faster", "What helped", _judged(arms, Verdict.FASTER)),
         ("slower", "What was slower", _judged(arms, Verdict.SLOWER)),
@@ -47,9 +49,9 @@ def findings_of(rows: Sequence[Row]) -> tuple[Finding, ...]:
     )
 
 
-def _stated(*found: tuple[str, str, Iterator[Statement]]) -> tuple[Finding, ...]:
+def _stated(*found: tuple[str, str, Iterator[Statement]]) -> tuple[FindingGroup, ...]:
     """Findings of a kind, a heading and statements, without those that state nothing."""
-    every = (Finding(kind=kind, heading=heading, statements=tuple(each)) for kind, heading, each in found)
+    every = (FindingGroup(kind=kind, heading=heading, statements=tuple(each)) for kind, heading, each in found)
     return tuple(finding for finding in every if finding.statements)
 
 
@@ -63,14 +65,6 @@ def best_sentence(rows: Sequence[Row]) -> Statement | None:
     text = f"{_times(speedup)} the speed of {row.baseline}, {_speed(row)}"
     settings = varying([group[0].settings for group in groups_of(rows)])
     return Statement(subject=place(row, settings), text=text, provenance=row.provenance)
-
-
-def _by_arm(rows: Sequence[Row]) -> dict[tuple[str, Provenance | None], list[Row]]:
-    """Measured and simulated rows of an arm are separate."""
-    found: dict[tuple[str, Provenance | None], list[Row]] = {}
-    for row in rows:
-        found.setdefault((row.shown, row.provenance), []).append(row)
-    return found
 
 
 def _judged(arms: dict[tuple[str, Provenance | None], list[Row]], verdict: Verdict) -> Iterator[Statement]:
@@ -118,19 +112,17 @@ def _gain(row: Row) -> str:
 
 def _absent(rows: Sequence[Row]) -> Iterator[Statement]:
     """For each reason the arms that have no speed; where it is some of their points, how many."""
-    planned: dict[str, int] = {}
-    holders: dict[tuple[str, str], dict[str, int]] = {}
-    for row in (row for row in rows if row.role == "arm"):
-        planned[row.shown] = planned.get(row.shown, 0) + 1
-        if not row.timed:
-            names = holders.setdefault((str(row.outcome or "not measured"), row.why), {})
-            names[row.shown] = names.get(row.shown, 0) + 1
+    arms = [row for row in rows if row.role == "arm"]
+    planned = Counter(row.shown for row in arms)
+    holders = by_key(((str(row.outcome or "not measured"), row.why), row.shown) for row in arms if not row.timed)
     for (outcome, why), names in holders.items():
-        listed = (name if n == planned[name] else f"{name} ({n} of {planned[name]})" for name, n in names.items())
+        listed = (
+            name if n == planned[name] else f"{name} ({n} of {planned[name]})" for name, n in Counter(names).items()
+        )
         yield Statement(subject=", ".join(listed), text=f"{outcome}: {why}")
 
 
-def findings_of_shares(attributions: Sequence[Attribution]) -> tuple[Finding, ...]:
+def findings_of_shares(attributions: Sequence[Attribution]) -> tuple[FindingGroup, ...]:
     """Findings about the shares of groups; headings without a sentence are left out."""
     return _stated(
         ("same", "How the speed-up divides", _shares(attributions)),
@@ -177,7 +169,7 @@ def _placed(subject: str, one: Attribution, settings: Sequence[str]) -> str:
     return ", ".join(filter(None, (subject, group_name(one, settings))))
 
 
-def findings_of_answers(rows: Sequence[AccuracyRow]) -> tuple[Finding, ...]:
+def findings_of_answers(rows: Sequence[AccuracyRow]) -> tuple[FindingGroup, ...]:
     """Findings about the averages of cells; headings without a sentence are left out."""
     return _stated(
         ("same", "The baseline", _baselines(rows)),

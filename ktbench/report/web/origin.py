@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, TypeGuard
 
-from ktbench.report.text import DASH
+from ktbench.report.text import DASH, counted, names_by
 from ktbench.results import Run
 from ktbench.results.run import Facts, machines_of
 from ktbench.spec.wire import to_plain
@@ -20,42 +19,35 @@ def origin_of(run: Run) -> Pairs:
     """What was run, when, with which code on which machines."""
     header, machines, records = run.header, machines_of(run), run.records
     starts = sorted(record.started for record in records)
-    software = dict.fromkeys(name for facts in machines.values() for name, _ in _software(facts))
+    software = dict.fromkeys(name for facts in machines.values() for name in _software(facts))
     return (
         ("run", header.run),
         ("planned with", " ".join(header.command)),
         ("ablation", header.ablation or DASH),
         ("planned at", header.created),
         ("trials", f"{len(records)}, begun from {starts[0]} to {starts[-1]}" if starts else "none"),
-        ("cells", f"{len(header.cells)} in {len(header.parts)} part{'' if len(header.parts) == 1 else 's'}"),
+        ("cells", f"{len(header.cells)} in {counted(len(header.parts), 'part')}"),
         ("commit", _on_each(machines, lambda facts: facts.get("commit") or None)),
         ("uncommitted changes", _on_each(machines, lambda facts: facts.get("dirty"))),
         ("code_id", ", ".join(dict.fromkeys([header.code_id, *(record.code_id for record in records)]))),
         ("env_id", ", ".join(dict.fromkeys([header.env_id, *(record.env_id for record in records)]))),
-        *((name, _on_each(machines, partial(_version, name))) for name in software),
+        *((name, _on_each(machines, lambda facts, name=name: _software(facts).get(name))) for name in software),  # type: ignore[misc]
         *((f"measure: {name}", text) for name, text in _flat(to_plain(header.measure))),
     )
 
 
-def _software(facts: Facts) -> Iterator[tuple[str, object]]:
+def _software(facts: Facts) -> dict[str, object]:
     """Versions that are known."""
     versions = {f"versions: {name}": version for name, version in (facts.get("versions") or {}).items()}
     named = versions | {name: facts.get(name) for name in ("python", "kernel")}
-    yield from ((name, version) for name, version in named.items() if version)
-
-
-def _version(name: str, facts: Facts) -> object:
-    return dict(_software(facts)).get(name)
+    return {name: version for name, version in named.items() if version}
 
 
 def _on_each(machines: Mapping[str, Facts], fact: Callable[[Facts], object]) -> str:
     """A fact of all machines; where it is not the same on all, with the ids of those that it is of."""
-    holders: dict[str, list[str]] = {}
-    for env_id, facts in machines.items():
-        holders.setdefault(_text(fact(facts)), []).append(env_id)
-    if len(holders) < 2:
-        return next(iter(holders), DASH)
-    return "; ".join(f"{text} on {', '.join(ids)}" for text, ids in holders.items())
+    holders = names_by((env_id, _text(fact(facts))) for env_id, facts in machines.items())
+    several = len(holders) > 1
+    return "; ".join(f"{text} on {', '.join(ids)}" if several else text for text, ids in holders.items()) or DASH
 
 
 def facts_by_machine(run: Run) -> dict[str, Pairs]:

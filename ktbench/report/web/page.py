@@ -1,4 +1,4 @@
-"""All of a run on one page without other files: findings, figures, tables, origin."""
+"""Pages without other files: all of a run, with findings, figures, tables and origin; all its published numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
-from ktbench.report.documents import Document, overview, titles_of
+from ktbench.report.documents import NUMERIC, Document, overview, titles_of
 from ktbench.report.template import render
 from ktbench.report.web.origin import facts_by_machine, origin_of
 from ktbench.report.web.section import Figures, section_of
@@ -34,6 +34,20 @@ def page_html(run: Run, documents: Sequence[Document]) -> str:
         machines=facts_by_machine(run),
         cards=index.cards,
         data=Markup(_data(index, figures.marks)),
+        figure_css=Markup(figures.styles.css),
+    )
+    return f"{text.rstrip()}\n"
+
+
+def paper_html(run: Run, papers: Sequence[Document]) -> str:
+    """How far simulated values are from published ones, then each part with its figure and its table."""
+    figures = Figures()
+    text = render(
+        "paper.html.j2",
+        header=run.header,
+        sections=[(paper.table, figures.embed(paper.draw(), paper.table.title)) for paper in papers],
+        overview=tuple(overview(papers)),
+        numeric=NUMERIC,
         figure_css=Markup(figures.styles.css),
     )
     return f"{text.rstrip()}\n"

@@ -16,7 +16,7 @@ from ktbench.report.figures.output import Stylesheet, embedded
 from ktbench.report.figures.sheet import Key, Sheet
 from ktbench.report.table import Table
 from ktbench.report.web.findings import (
-    Finding,
+    FindingGroup,
     Statement,
     best_sentence,
     findings_of,
@@ -104,7 +104,7 @@ class Section:
     is_broad: bool
     origins: tuple[str, ...]
     best: Statement | None
-    findings: tuple[Finding, ...]
+    findings: tuple[FindingGroup, ...]
     warnings: tuple[str, ...]
     figures: tuple[PageFigure, ...]
     lines: tuple[Line, ...]
@@ -151,7 +151,7 @@ def _commands(table: Table, index: TooltipIndex, first: int) -> Iterator[tuple[i
             yield n, names.get(card.command, card.name), card.command
 
 
-def _findings(document: Document) -> tuple[Finding, ...]:
+def _findings(document: Document) -> tuple[FindingGroup, ...]:
     if document.kind == "table":
         return findings_of(document.rows)
     if document.kind == "attribution":

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ktbench.report.accuracy_table import accuracy_columns, settings_shown
+from ktbench.report.accuracy_table import accuracy_columns, result_texts, settings_shown
 from ktbench.report.attribution_table import TOTAL, AttributionLine, context_text, group_name, lines_of
 from ktbench.report.attribution_table import settings_shown as settings_of_groups
 from ktbench.report.documents import Document
 from ktbench.report.figures.sheet import Key
 from ktbench.report.speed_table import columns
 from ktbench.report.table import Column, Table
-from ktbench.report.text import DASH, change_text, flips_text, p_text, ratio, score_interval_text
+from ktbench.report.text import DASH, ratio
 from ktbench.results.accuracy import AccuracyRow, Result
 from ktbench.results.attribution import Attribution, FeaturePair
 from ktbench.results.intervals import Interval, is_exact
@@ -130,14 +130,7 @@ def _card_of_result(row: AccuracyRow, result: Result, settings: Sequence[str]) -
 
 
 def _of_result(row: AccuracyRow, result: Result) -> Facts:
-    change = result.change
-    yield "score (% ± SE [95 % interval])", score_interval_text(result.score)
-    yield "graded/total (questions)", f"{result.graded}/{result.questions}" if result.score else DASH
-    yield "difference (points)", change_text(change.difference if change else None)
-    yield "relative change (%)", change_text(change.relative if change else None)
-    yield "flips (questions)", flips_text(change)
-    yield "p (exact McNemar)", p_text(change)
-    yield "verdict", str(change.verdict) if change else "baseline" if row.is_baseline and result.score else DASH
+    yield from result_texts(row, result)
     yield from ((f"no {name}", why) for name, why in result.missing.items() if not row.is_baseline or name == "score")
     yield "evidence (counter)", row.evidence
     yield "provenance", row.provenance or DASH

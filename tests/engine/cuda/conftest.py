@@ -1,4 +1,4 @@
-"""A stand-in for the CUDA runtime: a queue that calls host functions in order, compiled when it is first needed."""
+"""A stand-in for the CUDA runtime, compiled when first needed: a queue of host functions, and pins below a tebibyte."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 _SOURCE = """
+#include <stddef.h>
 typedef void (*host_function)(void *);
 static struct { host_function function; void *data; } queue[16];
 static int queued, begun;
@@ -26,6 +27,17 @@ void stand_in_run(void) {
   for (begun = 0; begun < queued; ++begun) queue[begun].function(queue[begun].data);
   queued = 0;
 }
+
+static size_t pinned;
+static int last;
+int cudaHostRegister(void *at, size_t bytes, unsigned flags) {
+  if (flags || bytes >= (size_t)1 << 40) return last = 1;
+  pinned += bytes;
+  return 0;
+}
+int cudaHostUnregister(void *at) { return at ? 0 : (last = 1); }
+int cudaGetLastError(void) { int code = last; last = 0; return code; }
+size_t stand_in_pinned(void) { return pinned; }
 """
 
 

@@ -1,4 +1,4 @@
-"""A device of CPU tensors: streams that work at once or when they are asked, experts that a test can follow."""
+"""A device of CPU tensors: streams that work at once or on request, experts that a test can follow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from ktbench.engine.cuda.graph import Graph
 from ktbench.engine.decode.program import StepRecorder
 from ktbench.engine.decode.timeline import ModuleWatch
 from ktbench.engine.forms import ExpertMatrices
@@ -83,7 +82,7 @@ class FakeDevice:
         yield
 
     @contextmanager
-    def captured(self) -> Iterator[Graph]:
+    def captured(self) -> Iterator[_Recorded]:
         graph = _Recorded()
         self._recorder = StepRecorder(ModuleWatch())
         try:

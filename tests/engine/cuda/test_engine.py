@@ -43,17 +43,17 @@ def faked(monkeypatch: pytest.MonkeyPatch) -> list[FakeDevice]:
     return devices
 
 
-def loaded(cores: int, *asked: RunSpec) -> HybridEngine:
+def loaded(cores: int, *requested: RunSpec) -> HybridEngine:
     cpus = tuple(sorted(os.sched_getaffinity(0))[:cores])
     host = HostRole(cores=len(cpus), cpus=cpus)
-    return loading.load_engine(MODEL, WeightPlan.of(asked, host), host)
+    return loading.load_engine(MODEL, WeightPlan.of(requested, host), host)
 
 
 def engine(workload: WorkloadSpec, **features: Any) -> HybridEngine:
     """Behind a stream, on two cores where there are as many: one of them is the host's."""
-    asked = spec(MODEL, workload, threads=None, device="cuda", **features)
-    system = loaded(2, asked)
-    system.configure(asked)
+    requested = spec(MODEL, workload, threads=None, device="cuda", **features)
+    system = loaded(2, requested)
+    system.configure(requested)
     return system
 
 

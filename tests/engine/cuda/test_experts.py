@@ -92,7 +92,7 @@ def test_every_form_against_float32(way: str, form: str, tokens: int) -> None:
     st.sampled_from([grouped, gathered]),
 )
 def test_any_placement_and_any_ids(placed: list[int], rows: list[list[int]], way: Any) -> None:
-    """Nobody among them, an expert twice, an expert that lives elsewhere."""
+    """Ids of no expert among them, an expert twice, an expert that lives elsewhere."""
     store, ids = Store(FORMS["plain"]), torch.tensor(rows)
     experts = SlotExperts(E, placed, store, CPU)
     hidden, routing = call(len(rows))
@@ -103,8 +103,8 @@ def test_any_placement_and_any_ids(placed: list[int], rows: list[list[int]], way
         assert_close(experts(hidden, routing), expected(store, placed, hidden, routing))
 
 
-def test_nobody_adds_exactly_nothing_even_beside_what_memory_held(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A grouped product leaves the rows of nobody as they were in memory."""
+def test_no_expert_adds_exactly_nothing_even_beside_what_memory_held(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grouped product leaves the rows of no expert as they were in memory."""
 
     def garbage(rows: Tensor, weights: Tensor, **options: Any) -> Tensor:
         product = product_of(rows, weights, **options)
@@ -115,8 +115,8 @@ def test_nobody_adds_exactly_nothing_even_beside_what_memory_held(way: str, monk
     monkeypatch.setattr(module, "grouped_mm", garbage)
     experts = SlotExperts(E, [2], Store(FORMS["gpt_oss"]), CPU)
     hidden, routing = call(4)
-    nobody = Routing(ids=torch.where(routing.ids == 2, -1, routing.ids), gates=routing.gates)
-    assert (experts(hidden, nobody) == 0).all()
+    absent = Routing(ids=torch.where(routing.ids == 2, -1, routing.ids), gates=routing.gates)
+    assert (experts(hidden, absent) == 0).all()
 
 
 def test_many_pairs_are_grouped_on_any_device(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,7 +133,7 @@ def test_every_expert_has_one_side(rows: list[list[int]], decided_by: Costs) -> 
 @settings(max_examples=60, deadline=None)
 @given(ROWS, st.integers(1, 8), st.sampled_from(FAMILIES))
 def test_any_routing_and_any_rule_against_float32(rows: list[list[int]], tokens: int, family: str) -> None:
-    """All on the host, all on the device, or both; nobody among them, an expert twice."""
+    """All on the host, all on the device, or both; ids of no expert among them, an expert twice."""
     hidden, routing = call(rows)
     assert error(fiddler(copied_at(tokens), family)(hidden, routing), hidden, routing, family) < 0.01
 
@@ -167,8 +167,8 @@ def test_all_on_the_host_is_base() -> None:
     assert torch.equal(fiddler(HOST)(hidden, routing), original()(hidden, routing))
 
 
-def test_nobody_costs_the_host_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Base runs an expert without weight for nobody, which would be one for each pair of the device."""
+def test_no_expert_costs_the_host_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Base runs an expert without weight for an id of no expert, which would be one for each pair of the device."""
     seen: list[Routing] = []
     plain = OriginalExperts.__call__
 
@@ -182,7 +182,7 @@ def test_nobody_costs_the_host_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [routing.ids.flatten().tolist() for routing in seen] == [[1, 2, 3]]
 
 
-def test_nobody_at_all() -> None:
+def test_no_expert_at_all() -> None:
     assert (fiddler(DEVICE)(*call([[-1, -1, -1]])) == 0).all()
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from ktbench.engine.cuda.graph import Graph, GraphRecording
+from ktbench.engine.cuda.graph import GraphRecording
 from ktbench.engine.cuda.role import CudaRole
 from ktbench.engine.decode.program import CallRecorder, NotRecordable
 from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
@@ -103,7 +104,7 @@ def test_work_is_warmed_up_aside_before_it_is_captured() -> None:
             done.append("joined")
 
         @contextmanager
-        def captured(self) -> Iterator[Graph]:
+        def captured(self) -> Iterator[Any]:
             done.append("captured")
             with super().captured() as graph:
                 yield graph
@@ -131,7 +132,7 @@ def why_not(run: Callable[[], Tensor], device: FakeDevice | None = None) -> str:
 
 def test_a_step_that_python_decides_is_named_before_any_capture() -> None:
     class NoCapture(FakeDevice):
-        def captured(self) -> Iterator[Graph]:  # type: ignore[override]
+        def captured(self) -> Iterator[Any]:  # type: ignore[override]
             raise AssertionError("captured what cannot be")
 
     why = why_not(lambda: torch.ones(3)[torch.ones(3) > 0], NoCapture())
@@ -141,7 +142,7 @@ def test_a_step_that_python_decides_is_named_before_any_capture() -> None:
 def test_what_cuda_refuses_is_told_by_its_first_line() -> None:
     class Refusing(FakeDevice):
         @contextmanager
-        def captured(self) -> Iterator[Graph]:
+        def captured(self) -> Iterator[Any]:
             try:
                 yield None  # type: ignore[misc]
                 raise RuntimeError("operation not permitted when stream is capturing\nmore words")

@@ -1,4 +1,4 @@
-"""host offload puts copies and host functions into the stream in the right order, on memory that stays."""
+"""Host offload puts copies and host functions into the stream in the right order, on memory that stays."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_order_in_the_stream() -> None:
     output = fetch()
     assert [kind for kind, _ in stream.put[4:]] == ["call", "copy"]
     assert (stream.put[4][1], stream.put[5][1]) == (made.wait, output)
-    assert experts.log == [], "nobody waited"
+    assert experts.log == [], "no call waited"
     stream.finish()
     assert experts.log == ["submit", "wait"]
     assert torch.equal(output, weighted_ids(hidden, routing))
@@ -109,10 +109,10 @@ def test_waiting_shows_in_a_timeline() -> None:
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3])
 def test_operators_give_the_same_through_a_stream(n: int) -> None:
-    """Three layers with deferral, each on the output of the one before, on Later tensors as with the roles apart."""
+    """Three layers with deferral, each on the output of the one before, on LazyTensors as with concurrent roles."""
 
-    def outputs(apart: bool, backends: list[Any]) -> list[Tensor]:
-        state = MoERuntimeState(fused=True, concurrent=apart, deferral=n)
+    def outputs(concurrent: bool, backends: list[Any]) -> list[Tensor]:
+        state = MoERuntimeState(fused=True, concurrent=concurrent, deferral=n)
         seen = []
         for number, backend in enumerate(backends):
             place = ExpertsPosition(layer=number, number=number, is_last=number == 2)

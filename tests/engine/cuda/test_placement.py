@@ -30,7 +30,7 @@ MATRICES = [
 
 
 def reference(hidden: Tensor, routing: Routing) -> Tensor:
-    """All experts in float32; -1 is nobody."""
+    """All experts in float32; -1 is no expert."""
     known = Routing(ids=routing.ids.clamp(min=0), gates=routing.gates * (routing.ids >= 0))
     return ExpertsReference(MATRICES.__getitem__, hidden.float())(known)
 

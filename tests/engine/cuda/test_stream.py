@@ -1,17 +1,15 @@
-"""Memory is pinned in place through the runtime's own functions, and given back."""
+"""Host functions run in stream order, and memory is pinned in place and released, through the runtime's functions."""
 
 from __future__ import annotations
 
 import ctypes
 import ctypes.util
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 import torch
 
-from ktbench.engine.cuda.stream import CudaHostMemory, CudaRuntime, Pins, runtime_path
+from ktbench.engine.cuda.stream import CudaRuntime, Pins, runtime_path
 
 STREAM = 0x5EED
 HostFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -84,51 +82,23 @@ def test_the_newest_packaged_library_serves_where_none_is_loaded(tmp_path: Path)
 
 
 def test_a_library_of_something_else_is_refused() -> None:
-    with pytest.raises(OSError, match="is no CUDA runtime: it has no cudaLaunchHostFunc"):
+    with pytest.raises(OSError, match="is no CUDA runtime: it lacks cudaLaunchHostFunc"):
         CudaRuntime(Path(ctypes.util.find_library("m") or "libm.so.6"))
 
 
-_SOURCE = """
-#include <stddef.h>
-static size_t pinned;
-static int last;
-int cudaHostRegister(void *at, size_t bytes, unsigned flags) {
-  if (flags || bytes >= (size_t)1 << 40) return last = 1;
-  pinned += bytes;
-  return 0;
-}
-int cudaHostUnregister(void *at) { return at ? 0 : (last = 1); }
-int cudaGetLastError(void) { int code = last; last = 0; return code; }
-size_t stand_in_pinned(void) { return pinned; }
-"""
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A runtime that pins anything below a tebibyte."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler for the stand-in of the CUDA runtime (install gcc)")
-    folder = tmp_path_factory.mktemp("runtime")
-    (folder / "pinning.c").write_text(_SOURCE)
-    made = folder / "libcudart.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(made), str(folder / "pinning.c")], check=True)
-    return made
-
-
-def test_sizes_of_many_gigabytes_arrive_whole(library: Path) -> None:
-    memory, count = CudaHostMemory(library), ctypes.CDLL(str(library)).stand_in_pinned
+def test_sizes_of_many_gigabytes_arrive_whole(stand_in: Path, run_queue: ctypes.CDLL) -> None:
+    memory, count = CudaRuntime(stand_in), run_queue.stand_in_pinned
     count.restype = ctypes.c_size_t
     before = count()
     assert memory.pin(0x7FFF_0000_0000, 5 << 32)
     assert count() - before == 5 << 32
 
 
-def test_a_refusal_leaves_no_error_behind(library: Path) -> None:
-    memory = CudaHostMemory(library)
+def test_a_refusal_leaves_no_error_behind(stand_in: Path, run_queue: ctypes.CDLL) -> None:
+    memory = CudaRuntime(stand_in)
     assert not memory.pin(64, 1 << 40)
     memory.unpin(0)
-    assert ctypes.CDLL(str(library)).cudaGetLastError() == 0
+    assert run_queue.cudaGetLastError() == 0
 
 
 class Memory:

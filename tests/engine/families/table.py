@@ -8,8 +8,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ktbench.engine.forms import ExpertsForm, expert_positions, read_form
-from tests.engine.families.left_out import ABSENT
-from tests.engine.families.zoo import FAMILIES, REFUSED, bare, installed, tiny
+from tests.engine.families.zoo import ABSENT, FAMILIES, REFUSED, bare, installed, tiny
 
 FILE = Path(__file__).parents[3] / "docs" / "families.md"
 

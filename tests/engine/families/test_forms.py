@@ -179,7 +179,7 @@ MISFITS: list[tuple[type[Experts], dict[str, Any], str]] = [
     (Experts, {"limit": 7.0}, "clamps its activation otherwise than gate and up to limit=7.0"),
     (LooserExperts, {}, "clamps its activation otherwise than gate and up to limit=7.0"),
     (SwappedExperts, {}, "which is neither silu nor gelu_tanh times up"),
-    (Experts, {"gate_up_proj": weight(4, 8, 6)}, r"gate_up_proj is \(4, 8, 6\), down_proj asks for \(4, 6, 8\)"),
+    (Experts, {"gate_up_proj": weight(4, 8, 6)}, r"gate_up_proj is \(4, 8, 6\), down_proj needs \(4, 6, 8\)"),
     (Experts, {"has_gate": False}, "has no gate"),
     (Experts, {"has_post_expert_norm": True}, "norms the output of each expert"),
     (Experts, {"scales": weight(4)}, "has parameters of unknown meaning: scales"),

@@ -9,9 +9,8 @@ import transformers
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from ktbench.engine.forms import expert_positions, is_experts, read_form
-from tests.engine.families.left_out import ABSENT
 from tests.engine.families.table import FILE, table
-from tests.engine.families.zoo import FAMILIES, REFUSED, bare, installed, tiny
+from tests.engine.families.zoo import ABSENT, FAMILIES, REFUSED, bare, installed, tiny
 
 
 def classes_in_the_zoo() -> set[str]:

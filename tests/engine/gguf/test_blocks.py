@@ -135,15 +135,15 @@ def test_what_runs_on_blocks_passes_the_check_with_evidence(kind: Any, exported:
     model, _ = exported("qwen3_30b_a3b", kind)
     system = engine_for(lean_cell(model, kind))
     for workload in (decode(batch=2), prefill()):
-        asked = lean_cell(model, kind, workload=workload)
-        system.configure(asked)
+        requested = lean_cell(model, kind, workload=workload)
+        system.configure(requested)
         before = dict(system.counters())
         run(system, workload.steps)
         moved = {name: count - before[name] for name, count in system.counters().items()}
-        assert dishonest(collect(asked.engine.features, moved)) == ""
+        assert dishonest(collect(requested.engine.features, moved)) == ""
         seen = system.observe()
-        assert check(seen, system.reference, asked.tolerance).outcome is Outcome.OK
-        assert check_the_check(seen, system.reference, asked.tolerance) == ""
+        assert check(seen, system.reference, requested.tolerance).outcome is Outcome.OK
+        assert check_the_check(seen, system.reference, requested.tolerance) == ""
 
 
 @pytest.mark.parametrize("kind", KINDS)

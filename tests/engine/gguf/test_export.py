@@ -95,11 +95,11 @@ def test_types_follow_what_a_tensor_is(name: str, tmp_path: Path) -> None:
 def test_metadata_say_whose_numbers_they_are(tmp_path: Path) -> None:
     model = tiny_of("qwen3_30b_a3b")
     fields = gguf.GGUFReader(written(model, tmp_path, "Q8_0", "BF16")).fields
-    said = {key: field.contents() for key, field in fields.items()}
-    assert json.loads(said["ktbench.config"]) == model.config
-    assert said["ktbench.weights"] == weights_digest(model, "Q8_0", "BF16")
-    assert said["tokenizer.ggml.model"] == "no_vocab"
-    assert (said["qwen3moe.vocab_size"], said["qwen3moe.expert_count"]) == (256, 8)
+    lines = {key: field.contents() for key, field in fields.items()}
+    assert json.loads(lines["ktbench.config"]) == model.config
+    assert lines["ktbench.weights"] == weights_digest(model, "Q8_0", "BF16")
+    assert lines["tokenizer.ggml.model"] == "no_vocab"
+    assert (lines["qwen3moe.vocab_size"], lines["qwen3moe.expert_count"]) == (256, 8)
 
 
 def test_a_tied_head_is_written_like_any_other(tmp_path: Path) -> None:
@@ -121,13 +121,13 @@ def test_a_checkpoint_gives_its_own_numbers(name: str, as_on_the_hub: bool, tmp_
         assert np.array_equal(numbers(tensor), wanted[key].float().numpy()), key
 
 
-def test_a_checkpoint_s_tokenizer_is_said_to_be_left_out(tmp_path: Path) -> None:
+def test_a_checkpoint_s_tokenizer_is_reported_as_left_out(tmp_path: Path) -> None:
     model = saved(restless("qwen3_30b_a3b"), tmp_path / "checkpoint")
     (tmp_path / "checkpoint" / "tokenizer.json").write_text("{}")
-    said: list[str] = []
-    export_gguf(model, tmp_path / "file.gguf", experts="BF16", dense="BF16", say=said.append)
-    assert said == [
-        "note: tokenizer.json is left out; the file takes and gives token ids",
+    lines: list[str] = []
+    export_gguf(model, tmp_path / "file.gguf", experts="BF16", dense="BF16", say=lines.append)
+    assert lines == [
+        "note: tokenizer.json is left out; the file works on token ids",
         "wrote model.layers.0.mlp.experts",
         "wrote model.layers.1.mlp.experts",
     ]

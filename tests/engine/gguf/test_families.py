@@ -15,7 +15,7 @@ from ktbench.engine.gguf.families import (
     FAMILIES,
     LatentHeads,
     RotaryRows,
-    Row,
+    VectorRow,
     expert_tensors,
     family_in,
     family_of,
@@ -23,7 +23,7 @@ from ktbench.engine.gguf.families import (
 from ktbench.engine.gguf.metadata import short
 from tests.engine.tiny import NAMES, facts
 
-# Known models that llama.cpp would compute otherwise, or not at all, and what is said of them.
+# Known models that llama.cpp would compute otherwise, or not at all, and the reason given.
 LEFT_OUT = {
     "deepseek_v2": "topk_method=group_limited_greedy",
     "kimi_k2": "beta_fast=1.0, llama.cpp supports 32.0",
@@ -68,7 +68,7 @@ _YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_ma
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "said"),
+    ("name", "changes", "why"),
     [
         ("qwen3_30b_a3b", {"norm_topk_prob": False}, "norm_topk_prob=False, llama.cpp supports True"),
         ("qwen3_30b_a3b", {"mlp_only_layers": [0]}, "mlp_only_layers=[0]"),
@@ -86,11 +86,11 @@ _YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_ma
         ("glm_4_5_air", {"hidden_act": "gelu"}, "hidden_act=gelu"),
     ],
 )
-def test_a_fact_that_no_field_carries_is_refused(name: str, changes: dict[str, Any], said: str) -> None:
+def test_a_fact_that_no_field_carries_is_refused(name: str, changes: dict[str, Any], why: str) -> None:
     config = config_of(name, **changes)
     with pytest.raises(ValueError) as refused:
         family_of(config).metadata(config)
-    assert said in str(refused.value)
+    assert why in str(refused.value)
 
 
 def test_fields_of_published_files_are_understood() -> None:
@@ -161,8 +161,8 @@ def test_latent_heads_come_apart_and_together(heads: int, keys: int, values: int
 
 def test_a_single_row_is_a_vector_in_the_file() -> None:
     row = torch.arange(5)[None]
-    assert tuple(Row().split(row, {})[0].shape) == (5,)
-    assert torch.equal(Row().join(Row().split(row, {}), {}), row)
+    assert tuple(VectorRow().split(row, {})[0].shape) == (5,)
+    assert torch.equal(VectorRow().join(VectorRow().split(row, {}), {}), row)
 
 
 @given(st.floats(1e-9, 1e9), st.integers(1, 6))
@@ -171,6 +171,6 @@ def test_short_numbers_survive_float32(number: float, digits: int) -> None:
     assert short(float(np.float32(decimal))) == decimal
 
 
-def test_families_of_one_architecture_are_told_apart() -> None:
-    told = {(family.architecture, family.sigmoid) for family in FAMILIES}
-    assert len(told) == len(FAMILIES)
+def test_families_of_one_architecture_are_distinguished() -> None:
+    kinds = {(family.architecture, family.sigmoid) for family in FAMILIES}
+    assert len(kinds) == len(FAMILIES)

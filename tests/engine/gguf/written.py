@@ -37,7 +37,7 @@ TENSORS = (("output_norm.weight", "F32", (3,)), ("output.weight", "Q8_0", (2, 64
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """A file as it should be, unless told otherwise. Tensors are (name, type, shape with rows first)."""
+    """A file as it should be, by default. Tensors are (name, type, shape with rows first)."""
 
     metadata: Mapping[str, Any] = field(default_factory=lambda: METADATA)
     tensors: Sequence[tuple[str, str, tuple[int, ...]]] = TENSORS

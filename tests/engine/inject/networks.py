@@ -47,7 +47,7 @@ def blocks() -> nn.Module:
 
 
 def rules(*found: dict[str, object]) -> InjectSpec:
-    """Rules called a, b, ... unless told otherwise."""
+    """Rules named a, b, ... by default."""
     named = ({"name": "abcd"[i], "operator": "linear"} | one for i, one in enumerate(found))
     return InjectSpec(name="mine", rules=tuple(InjectRule(**one) for one in named))  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Which modules an operator can stand for, asked of real modules of Transformers and of what only looks like them."""
+"""Which modules an operator can stand for, tested on real modules of Transformers and of what only looks like them."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Pair(Odd):
         (nn.Linear(16, 16, bias=False), "has no 1-D weight as its only parameter"),
     ],
 )
-def test_what_is_no_rms_norm_is_told_apart(module: nn.Module, says: str) -> None:
+def test_what_is_no_rms_norm_is_distinguished(module: nn.Module, says: str) -> None:
     assert why("rms_norm", module).startswith(says)
 
 
@@ -122,16 +122,16 @@ def test_attention_over_heads_of_equal_width_fits(name: str) -> None:
     ("name", "says"),
     [("deepseek_v3", "has no q_proj, k_proj, v_proj"), ("gpt_oss_20b", "has parameters of its own: sinks")],
 )
-def test_other_attention_is_told_apart(name: str, says: str) -> None:
+def test_other_attention_is_distinguished(name: str, says: str) -> None:
     assert why("attention", attention_of(name)) == says
 
 
-def test_attention_that_gates_its_output_is_told_apart() -> None:
+def test_attention_that_gates_its_output_is_distinguished() -> None:
     config = AutoConfig.for_model("qwen3_next", num_hidden_layers=4)
     with torch.device("meta"):
         network = AutoModelForCausalLM.from_config(config)
-    said = why("attention", network.get_submodule("model.layers.3.self_attn"))
-    assert said == "has a q_proj with 8192 outputs, 16 heads of 256 have 4096"
+    reason = why("attention", network.get_submodule("model.layers.3.self_attn"))
+    assert reason == "has a q_proj with 8192 outputs, 16 heads of 256 have 4096"
 
 
 def test_attention_needs_its_sizes_and_nothing_besides() -> None:

@@ -1,4 +1,4 @@
-"""The shipped rules on every known architecture: what they replace, told from the modules without any pattern."""
+"""The shipped rules on every known architecture: what they replace, derived from the modules without any pattern."""
 
 from __future__ import annotations
 

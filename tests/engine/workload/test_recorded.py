@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -58,9 +59,9 @@ def kept(folder: Path, *arguments: Any) -> str:
 def refused(text: str, of: ModelSpec | None = None) -> str:
     with pytest.raises(ValueError, match=r"^engine\.placement\.profile=") as error:
         read_profile(text, of or model())
-    said = str(error.value)
-    assert "\n" not in said
-    return said
+    message = str(error.value)
+    assert "\n" not in message
+    return message
 
 
 def test_what_is_saved_is_read(tmp_path: Path) -> None:
@@ -74,8 +75,8 @@ def test_a_slice_takes_the_first_layers_of_its_model_whatever_vocabulary_and_nam
     file = kept(tmp_path)
     read = read_profile(file, model("some/folder", num_hidden_layers=1, vocab_size=64))
     assert np.array_equal(read.counts, COUNTS[:1])
-    said = refused(file, model(num_hidden_layers=3))
-    assert "has 2 MoE layers, tiny needs 3" in said
+    message = refused(file, model(num_hidden_layers=3))
+    assert "has 2 MoE layers, tiny needs 3" in message
 
 
 @pytest.mark.parametrize(
@@ -89,24 +90,37 @@ def test_a_slice_takes_the_first_layers_of_its_model_whatever_vocabulary_and_nam
 def test_a_profile_of_another_model_names_both_and_what_differs(
     changes: dict[str, Any], says: str, tmp_path: Path
 ) -> None:
-    said = refused(kept(tmp_path), model("other", **changes))
-    assert "recorded from tiny, this is other" in said
-    assert says in said
+    message = refused(kept(tmp_path), model("other", **changes))
+    assert "recorded from tiny, this is other" in message
+    assert says in message
+
+
+READERS: dict[str, Callable[[str], object]] = {
+    "profile": lambda text: read_profile(text, model()),
+    "trace": lambda text: read_trace(text, 4, 2, 0),
+}
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_files_that_are_no_npz_of_plain_arrays_are_refused(read: Callable[[str], object], tmp_path: Path) -> None:
+    text, single, pickled, cut = (tmp_path / name for name in ("a.txt", "b.npy", "c.npz", "d.npz"))
+    text.write_text("no numbers")
+    np.save(single, COUNTS)
+    objects = np.array([{"a": 1}], dtype=object)
+    np.savez(pickled, counts=objects, about=np.array("{}"), decode=objects)
+    cut.write_bytes(pickled.read_bytes()[:60])
+    for file in (text, single, pickled, cut):
+        with pytest.raises(ValueError, match=rf"={re.escape(str(file))}: not an npz file"):
+            read(str(file))
+    for missing in (str(tmp_path / "none.npz"), f"{tmp_path / 'none.npz'}:decode", str(tmp_path)):
+        with pytest.raises(ValueError, match="no such file, write FILE or FILE:ARRAY"):
+            read(missing)
 
 
 def test_files_that_are_no_profiles_are_refused(tmp_path: Path) -> None:
-    text, other, pickled, cut = (str(tmp_path / name) for name in ("a.txt", "b.npz", "c.npz", "d.npz"))
-    Path(text).write_text("no numbers")
-    np.savez(other, decode=COUNTS)
-    np.savez(pickled, counts=np.array([{"a": 1}], dtype=object), about=np.array("{}"))
-    Path(cut).write_bytes(Path(other).read_bytes()[:60])
-    assert "no such file, write FILE or FILE:ARRAY" in refused(str(tmp_path / "none.npz"))
-    assert "no such file" in refused(str(tmp_path))
-    assert "not an npz file" in refused(text)
-    assert "not an npz file" in refused(cut)
-    assert "not an npz file of plain arrays" in refused(pickled)
-    assert "name an array of counts as FILE:ARRAY, the file has decode" in refused(other)
-    assert "no array 'prefill', the file has decode" in refused(f"{other}:prefill")
+    np.savez(tmp_path / "b.npz", decode=COUNTS)
+    assert "name an array of counts as FILE:ARRAY, the file has decode" in refused(str(tmp_path / "b.npz"))
+    assert "no array 'prefill', the file has decode" in refused(f"{tmp_path / 'b.npz'}:prefill")
 
 
 ABOUT = {"model": "tiny", "architecture": {}, "tokens": 1, "source": ""}
@@ -137,7 +151,7 @@ def test_counts_that_are_none_are_refused(counts: NDArray[Any], says: str, array
     assert says in refused(f"{tmp_path / 'p.npz'}{array}")
 
 
-def test_an_array_of_counts_is_taken_for_the_model_asked_for_without_dense_layers(tmp_path: Path) -> None:
+def test_an_array_of_counts_is_taken_for_the_requested_model_without_dense_layers(tmp_path: Path) -> None:
     np.savez(tmp_path / "trace.npz", decode=np.stack([0 * COUNTS[0], *COUNTS]))
     read = read_profile(f"{tmp_path / 'trace.npz'}:decode", model())
     assert np.array_equal(read.counts, COUNTS)
@@ -158,7 +172,7 @@ def test_a_save_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: py
 
 
 @given(arrays(np.int64, (7, 3), elements=st.integers(-1, 5)))
-def test_selections_are_counted_and_nobody_is_not(ids: NDArray[np.int64]) -> None:
+def test_selections_are_counted_and_no_expert_is_not(ids: NDArray[np.int64]) -> None:
     assert count_selections(ids, 6).tolist() == [int((ids == expert).sum()) for expert in range(6)]
 
 
@@ -262,20 +276,6 @@ def test_bad_traces_are_refused_in_one_line(name: str, arrays: dict[str, Any], w
     assert "\n" not in str(refused.value)
 
 
-def test_files_that_are_not_traces_are_refused(tmp_path: Path) -> None:
-    text, single, pickled, cut = (tmp_path / name for name in ("a.txt", "b.npy", "c.npz", "d.npz"))
-    text.write_text("no numbers")
-    np.save(single, TRACE_COUNTS)
-    np.savez(pickled, decode=np.array([{"a": 1}], dtype=object))
-    cut.write_bytes(pickled.read_bytes()[:50])
-    for file in (text, single, pickled, cut):
-        with pytest.raises(ValueError, match="not an npz file"):
-            read_trace(str(file), 4, 2, 0)
-    for missing in (str(tmp_path / "none.npz"), f"{tmp_path / 'none.npz'}:decode", str(tmp_path)):
-        with pytest.raises(ValueError, match="no such file, write FILE or FILE:ARRAY"):
-            read_trace(missing, 4, 2, 0)
-
-
 @REAL
 def test_draws_of_deepseek_v3() -> None:
     file = TRACES / "deepseek_v3_ep_statistics.npz"
@@ -341,14 +341,14 @@ class Padded:
     """An engine whose first token is padding."""
 
     def configure(self, spec: RunSpec) -> None:
-        self.asked = spec
+        self.requested = spec
 
     def recorded_routing(self) -> Sequence[PassRouting]:
         ids = torch.tensor([[-1, -1, -1, -1], [0, 1, 2, 3], [0, 4, 5, 6]])
         return [[Routing(ids=ids, gates=torch.ones(3, 4))] * 2] * 3
 
 
-def test_padding_is_no_token_and_the_profile_says_what_was_run() -> None:
+def test_padding_is_no_token_and_the_profile_names_what_was_run() -> None:
     model, work = tiny_model(), WorkloadSpec(phase="prefill", prompt=3, steps=3, seed=7)
     profile = record_profile(lambda _: Padded(), spec(model, work))
     assert profile.counts.tolist() == [[6, 3, 3, 3, 3, 3, 3, 0]] * 2

@@ -1,4 +1,4 @@
-"""None"""
+"""Token ids of prompts, and the experts and gate weights of synthetic routing: shapes, loads and refusals."""
 
 from __future__ import annotations
 

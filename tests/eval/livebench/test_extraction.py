@@ -13,6 +13,7 @@ from ktbench.eval.livebench.extraction import (
     last_fence,
     last_line,
     last_solution,
+    partial_score,
     plain,
     solutions,
     without_thoughts,
@@ -92,3 +93,11 @@ def test_the_edit_distance_is_a_metric(a: list[int], b: list[int], c: list[int])
     assert edit_distance(a, b) == edit_distance(b, a)
     assert abs(len(a) - len(b)) <= edit_distance(a, b) <= max(len(a), len(b))
     assert edit_distance(a, c) <= edit_distance(a, b) + edit_distance(b, c)
+
+
+@pytest.mark.parametrize(
+    ("right", "score"),
+    [((True, True), 1.0), ((True, False), 0.25), ((False,) * 3, 0.0), ((True, True, False), 1 / 3)],
+)
+def test_a_partial_score_is_between_all_and_the_fraction(right: tuple[bool, ...], score: float) -> None:
+    assert partial_score(right, len(right)) == pytest.approx(score)

@@ -15,7 +15,8 @@ from ktbench.eval.livebench.loading import read_questions
 from ktbench.eval.livebench.question import LiveQuestion, ProgramTest
 from ktbench.eval.sandbox.running import SandboxUnavailable
 from ktbench.eval.tasks.harness import Grade
-from tests.eval.livebench.asked import LIVEBENCH, REAL, asked
+from tests.eval.conftest import needs_shared_data
+from tests.eval.livebench.questions import LIVEBENCH, live_question
 
 RELEASES = ("2024-07-26", "2024-08-31", "2024-11-25")
 
@@ -50,9 +51,9 @@ def questions(task: str) -> tuple[LiveQuestion, ...]:
     return tuple(found.values())
 
 
-@REAL
+@needs_shared_data
 @pytest.mark.parametrize("task", IDEAL)
-def test_the_truth_in_the_form_asked_for_is_worth_1_and_nothing_0(task: str) -> None:
+def test_the_truth_in_the_requested_form_is_worth_1_and_nothing_0(task: str) -> None:
     for question in questions(task):
         assert why_ungradable(question) == ""
         assert grade_answer(question, IDEAL[task](question)).value == 1, question.question_id
@@ -61,11 +62,11 @@ def test_the_truth_in_the_form_asked_for_is_worth_1_and_nothing_0(task: str) -> 
 
 
 def alike(a: LiveQuestion, b: LiveQuestion) -> bool:
-    """Whether both are asked, and so to be answered, in the same form."""
+    """Whether both have the same form."""
     return (a.subtask, a.released) == (b.subtask, b.released)
 
 
-@REAL
+@needs_shared_data
 @pytest.mark.parametrize("task", IDEAL)
 def test_the_truth_of_another_question_is_worth_less(task: str) -> None:
     for question in questions(task):
@@ -74,8 +75,8 @@ def test_the_truth_of_another_question_is_worth_less(task: str) -> None:
         assert grade_answer(question, answer).value != 1, (question.truth, other.truth)
 
 
-@REAL
-def test_every_question_that_is_held_can_be_graded_or_says_why_not() -> None:
+@needs_shared_data
+def test_every_question_that_is_held_can_be_graded_or_has_a_reason() -> None:
     for release in RELEASES:
         for question in read_questions(LIVEBENCH, release):
             assert question.task in GRADERS
@@ -85,7 +86,7 @@ def test_every_question_that_is_held_can_be_graded_or_says_why_not() -> None:
 
 @pytest.mark.parametrize("task", sorted({*GRADERS} - {"LCB_generation", "coding_completion"}))
 def test_a_question_that_lacks_what_its_grader_needs_is_not_graded(task: str) -> None:
-    graded = grade_answer(asked(task, None), "yes")
+    graded = grade_answer(live_question(task, None), "yes")
     assert graded.value is None
     assert graded.why in ("no ground truth", "no instructions")
 
@@ -93,20 +94,20 @@ def test_a_question_that_lacks_what_its_grader_needs_is_not_graded(task: str) ->
 @pytest.mark.parametrize("task", ["LCB_generation", "coding_completion"])
 def test_programs_are_run_only_when_that_is_confirmed(task: str) -> None:
     test = ProgramTest(given="1", wanted="1")
-    assert why_ungradable(asked(task, None, tests=(test,))) == "its programs run only with confirm_unsafe=true"
-    assert why_ungradable(asked(task, None, tests=(test,)), confirm_unsafe=True) == ""
-    assert why_ungradable(asked(task, None), confirm_unsafe=True) == "no tests"
+    assert why_ungradable(live_question(task, None, tests=(test,))) == "its programs run only with confirm_unsafe=true"
+    assert why_ungradable(live_question(task, None, tests=(test,)), confirm_unsafe=True) == ""
+    assert why_ungradable(live_question(task, None), confirm_unsafe=True) == "no tests"
     functional = replace(test, functional=True)
-    assert "not named" in why_ungradable(asked(task, None, tests=(functional,)), confirm_unsafe=True)
-    assert why_ungradable(asked(task, None, tests=(functional,), func_name="f"), confirm_unsafe=True) == ""
+    assert "not named" in why_ungradable(live_question(task, None, tests=(functional,)), confirm_unsafe=True)
+    assert why_ungradable(live_question(task, None, tests=(functional,), func_name="f"), confirm_unsafe=True) == ""
 
 
 @pytest.mark.parametrize("task", [*ELSEWHERE, "riddles"])
 def test_a_task_without_a_grader_says_why(task: str) -> None:
-    graded = grade_answer(asked(task, "a"), "a", confirm_unsafe=True)
+    graded = grade_answer(live_question(task, "a"), "a", confirm_unsafe=True)
     assert graded.value is None
     assert graded.why == ELSEWHERE.get(task, "no grader of the task riddles")
-    in_container = replace(asked("python", "a"), category="agentic_coding")
+    in_container = replace(live_question("python", "a"), category="agentic_coding")
     assert why_ungradable(in_container) == ELSEWHERE["agentic_coding"]
 
 
@@ -115,17 +116,17 @@ def test_instructions_are_counted() -> None:
         "instruction_ids": ("startend:quotation", "punctuation:no_comma"),
         "instruction_kwargs": ({}, {"relation": None}),
     }
-    question = asked("paraphrase", None, **instructions)
+    question = live_question("paraphrase", None, **instructions)
     assert [grade_answer(question, answer).value for answer in ('"a b"', '"a, b"', "a, b", "")] == [1, 0.25, 0, 0]
     assert "no:such" in why_ungradable(
-        asked("paraphrase", None, **instructions | {"instruction_ids": ("no:such", "x")})
+        live_question("paraphrase", None, **instructions | {"instruction_ids": ("no:such", "x")})
     )
-    later = asked("paraphrase", None, **instructions, released="2025-11-25")
+    later = live_question("paraphrase", None, **instructions, released="2025-11-25")
     assert grade_answer(later, 'Well, here: <solution>"a b"</solution>').value == 1
 
 
 def test_a_program_is_run() -> None:
-    question = asked("LCB_generation", None, tests=(ProgramTest(given="2\n", wanted="4\n"),))
+    question = live_question("LCB_generation", None, tests=(ProgramTest(given="2\n", wanted="4\n"),))
     right, wrong = "```python\nprint(2 * int(input()))\n```", "```python\nprint(2)\n```"
     graded = [grade_answer(question, answer, confirm_unsafe=True) for answer in (right, wrong, "")]
     if graded[0].value is None:
@@ -139,16 +140,16 @@ def test_a_program_that_nothing_keeps_in_is_not_graded(monkeypatch: pytest.Monke
         raise SandboxUnavailable("nothing keeps it in")
 
     monkeypatch.setattr("ktbench.eval.livebench.programs.run_program", refuse)
-    question = asked("coding_completion", None, tests=(ProgramTest(given="2\n", wanted="4\n"),))
+    question = live_question("coding_completion", None, tests=(ProgramTest(given="2\n", wanted="4\n"),))
     assert grade_answer(question, "print(4)", confirm_unsafe=True) == Grade(None, "nothing keeps it in")
 
 
-def test_a_grader_that_fails_makes_the_answer_0_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_grader_that_fails_makes_the_answer_0_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(question: LiveQuestion, answer: str) -> float:
         raise RuntimeError("what?")
 
     monkeypatch.setitem(GRADERS, "sudoku", Grader(grade=fail))
-    graded = grade_answer(asked("sudoku", "1"), "1")
+    graded = grade_answer(live_question("sudoku", "1"), "1")
     assert (graded.value, graded.why) == (0, "the grader failed: RuntimeError: what?")
 
 
@@ -158,17 +159,17 @@ def test_what_this_machine_lacks_is_no_zero(error: Exception, monkeypatch: pytes
         raise error
 
     monkeypatch.setitem(GRADERS, "sudoku", Grader(grade=fail))
-    assert grade_answer(asked("sudoku", "1"), "1") == Grade(None, f"the grader failed: {error}")
+    assert grade_answer(live_question("sudoku", "1"), "1") == Grade(None, f"the grader failed: {error}")
 
 
 def test_a_truth_that_is_no_table_is_no_zero() -> None:
-    assert why_ungradable(asked("tablereformat", "a,b\n1,2", prompt="to CSV format")) == ""
-    assert "requires no format" in why_ungradable(asked("tablereformat", "a,b\n1,2"))
-    assert why_ungradable(asked("tablereformat", "{", prompt="to JSON format")).startswith(
+    assert why_ungradable(live_question("tablereformat", "a,b\n1,2", prompt="to CSV format")) == ""
+    assert "requires no format" in why_ungradable(live_question("tablereformat", "a,b\n1,2"))
+    assert why_ungradable(live_question("tablereformat", "{", prompt="to JSON format")).startswith(
         "no answer can be compared: "
     )
 
 
 def test_a_question_that_wants_another_temperature_is_not_graded() -> None:
-    assert why_ungradable(asked("sudoku", "1", temperature=0.7)) == "requires temperature 0.7"
-    assert why_ungradable(asked("sudoku", "1", temperature=0.0)) == ""
+    assert why_ungradable(live_question("sudoku", "1", temperature=0.7)) == "requires temperature 0.7"
+    assert why_ungradable(live_question("sudoku", "1", temperature=0.0)) == ""

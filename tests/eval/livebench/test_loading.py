@@ -14,7 +14,8 @@ import pytest
 
 from ktbench.eval.livebench.graders import why_ungradable
 from ktbench.eval.livebench.loading import RELEASE, absent, read_questions
-from tests.eval.livebench.asked import LIVEBENCH, REAL
+from tests.eval.conftest import needs_shared_data
+from tests.eval.livebench.questions import LIVEBENCH
 
 ROW: dict[str, Any] = {
     "question_id": "a",
@@ -48,7 +49,7 @@ def test_every_layout_is_read(tmp_path: Path, name: str) -> None:
     assert (question.system_prompt, question.temperature, question.subtask) == ("Be brief.", 0.7, "imo")
 
 
-def test_a_release_asks_what_is_out_and_not_removed(tmp_path: Path) -> None:
+def test_a_release_holds_what_is_out_and_not_removed(tmp_path: Path) -> None:
     days = {"a": ("2024-06-24", "2024-08-31"), "b": ("2024-08-31", ""), "c": ("2025-04-02", ""), "d": ("", "")}
     rows = [
         ROW | {"question_id": key, "livebench_release_date": out, "livebench_removal_date": gone}
@@ -185,8 +186,8 @@ def test_what_an_index_lists_and_no_row_has_is_counted(tmp_path: Path) -> None:
     index.write_text(json.dumps([{"task": "math/olympiad", "question_ids": ["a", "b", "c"]}]))
     assert absent(tmp_path, "2024-08-30", "math", "olympiad") == ""
     for release in ("2024-08-31", RELEASE):
-        said = "1 of 3 questions of release 2024-08-31 have no row here"
-        assert absent(tmp_path, release, "math", "olympiad") == said
+        words = "1 of 3 questions of release 2024-08-31 have no row here"
+        assert absent(tmp_path, release, "math", "olympiad") == words
     later = [{"task": "math/olympiad", "question_ids": ["a"]}]
     (tmp_path / "release_2024-11-25_index.json").write_text(json.dumps(later))
     assert absent(tmp_path, RELEASE, "math", "olympiad") == ""
@@ -195,7 +196,7 @@ def test_what_an_index_lists_and_no_row_has_is_counted(tmp_path: Path) -> None:
         absent(tmp_path, "2024-08-31", "math", "olympiad")
 
 
-@REAL
+@needs_shared_data
 def test_the_release_of_2024_08_31_has_its_1000_questions() -> None:
     held = read_questions(LIVEBENCH, "2024-08-31")
     places = Counter((question.category, question.task) for question in held)
@@ -205,12 +206,12 @@ def test_the_release_of_2024_08_31_has_its_1000_questions() -> None:
     assert found.total() == 899
     index = json.loads((LIVEBENCH / "release_2024-08-31_index.json").read_text())
     assert {row["task"]: found[row["task"]] for row in index} == {row["task"]: row["gradable"] for row in index}
-    lacking = {task: said for category, task in places if (said := absent(LIVEBENCH, RELEASE, category, task))}
+    lacking = {task: words for category, task in places if (words := absent(LIVEBENCH, RELEASE, category, task))}
     assert lacking == {"LCB_generation": "11 of 78 questions of release 2024-08-31 have no row here"}
     assert sum(question.is_partly_tested for question in held) == 58
 
 
-@REAL
+@needs_shared_data
 def test_the_release_of_2024_11_25_has_the_new_puzzles_and_instructions() -> None:
     old, new = (Counter(q.task for q in read_questions(LIVEBENCH, release)) for release in ("2024-08-31", "2024-11-25"))
     assert old == new

@@ -12,7 +12,8 @@ from ktbench.eval.livebench.programs import grade_program, program_of, same_outp
 from ktbench.eval.livebench.question import LiveQuestion, ProgramTest
 from ktbench.eval.sandbox.running import Limits
 from ktbench.eval.tasks.harness import Grade
-from tests.eval.livebench.asked import LIVEBENCH, REAL
+from tests.eval.conftest import needs_shared_data
+from tests.eval.livebench.questions import LIVEBENCH
 
 
 def question(*tests: tuple[str, str], function: str = "", partial: str = "") -> LiveQuestion:
@@ -27,8 +28,8 @@ def question(*tests: tuple[str, str], function: str = "", partial: str = "") -> 
     )
 
 
-def graded(asked: LiveQuestion, code: str) -> Grade:
-    return grade_program(asked, f"Here it is.\n```python\n{code}\n```\nDone.")
+def graded(problem: LiveQuestion, code: str) -> Grade:
+    return grade_program(problem, f"Here it is.\n```python\n{code}\n```\nDone.")
 
 
 SUMS = question(("1 2\n", "3\n"), ("5 5\n", "10\n"))
@@ -71,9 +72,9 @@ def test_what_is_wanted_is_out_of_reach() -> None:
 
 
 def test_modules_are_there_without_import() -> None:
-    asked = question(("[3, 1, 2]", "[1, 8, 3]"), function="f")
+    problem = question(("[3, 1, 2]", "[1, 8, 3]"), function="f")
     code = "def f(xs):\n    heapify(xs)\n    return [heappop(xs), pow(2, 3, None), Counter({3: 1}).most_common()[0][0]]"
-    assert graded(asked, code) == Grade(1.0)
+    assert graded(problem, code) == Grade(1.0)
 
 
 def test_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,9 +92,9 @@ def test_the_program_in_an_answer() -> None:
 
 
 def test_a_partial_solution_is_completed() -> None:
-    asked = question(("[1, 2]\n2", "[2, 4]"), function="times", partial=SOLUTION + "ys = []")
-    assert graded(asked, "        for x in xs: ys.append(k * x)\n        return ys") == Grade(1.0)
-    assert graded(asked, SOLUTION + "ys = []\n        return [k * x for x in xs]") == Grade(1.0)
+    problem = question(("[1, 2]\n2", "[2, 4]"), function="times", partial=SOLUTION + "ys = []")
+    assert graded(problem, "        for x in xs: ys.append(k * x)\n        return ys") == Grade(1.0)
+    assert graded(problem, SOLUTION + "ys = []\n        return [k * x for x in xs]") == Grade(1.0)
 
 
 @pytest.mark.parametrize(
@@ -139,13 +140,13 @@ FREQUENCY = """                middle = (left + right) // 2
         return len(nums) - left"""
 
 
-@REAL
+@needs_shared_data
 @pytest.mark.parametrize(
     ("start", "code", "spoilt"),
     [("03741bca", BAT, ">"), ("01c73e7f", STRONG, "<="), ("a902525e", FREQUENCY, "+= 1")],
 )
 def test_real_questions(start: str, code: str, spoilt: str) -> None:
     held = read_questions(LIVEBENCH / "derived", tasks=["LCB_generation", "coding_completion"])
-    asked = next(one for one in held if one.question_id.startswith(start))
-    assert graded(asked, code) == Grade(1.0)
-    assert graded(asked, code.replace(spoilt, "+= 2" if spoilt == "+= 1" else "< 9 >")).value == 0.0
+    problem = next(one for one in held if one.question_id.startswith(start))
+    assert graded(problem, code) == Grade(1.0)
+    assert graded(problem, code.replace(spoilt, "+= 2" if spoilt == "+= 1" else "< 9 >")).value == 0.0

@@ -92,7 +92,7 @@ def _fast(whole: Tokenizer, **special: str) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def asked_cell(checkpoint: Checkpoint, **features: Any) -> RunSpec:
+def cell_of(checkpoint: Checkpoint, **features: Any) -> RunSpec:
     return cell(checkpoint.model, decode(), **features)
 
 
@@ -103,7 +103,7 @@ def engine_lm(checkpoint: Checkpoint, *cells: RunSpec, **options: Any) -> Engine
     return lm
 
 
-def put(lm: Any, kind: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+def replies(lm: Any, kind: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
     """Replies to requests of one kind."""
     requests = [Instance(request_type=kind, doc={}, arguments=one, idx=i) for i, one in enumerate(arguments)]  # type: ignore[arg-type]
     replies: list[Any] = getattr(lm, kind)(requests)

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from ktbench.eval.lm.model import EngineLM
-from tests.eval.lm.checkpoints import MAX_LENGTH, NAMES, Checkpoint, asked_cell, engine_lm, written
+from tests.eval.lm.checkpoints import MAX_LENGTH, NAMES, Checkpoint, cell_of, engine_lm, written
 
 
 @pytest.fixture(autouse=True)
@@ -33,9 +33,9 @@ def checkpoint(request: pytest.FixtureRequest, checkpoints: dict[str, Checkpoint
 
 @pytest.fixture(scope="module")
 def ours(checkpoint: Checkpoint) -> Iterator[EngineLM]:
-    lm = engine_lm(checkpoint, asked_cell(checkpoint), max_length=MAX_LENGTH)
+    lm = engine_lm(checkpoint, cell_of(checkpoint), max_length=MAX_LENGTH)
     yield lm
-    lm.answering.close()
+    lm.generator.close()
 
 
 @pytest.fixture(scope="module")

@@ -111,8 +111,8 @@ def test_large_files_count_by_their_ends(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_requests_that_differ_have_other_keys() -> None:
-    asked = [("a", [1, 2], [3]), ("a", [1], [2, 3]), ("b", [1, 2], [3]), ("a", [1, 2], [3], 0.5), ("a", [12], [3])]
-    assert len({request_key(*one) for one in asked}) == len(asked)
+    requests = [("a", [1, 2], [3]), ("a", [1], [2, 3]), ("b", [1, 2], [3]), ("a", [1, 2], [3], 0.5), ("a", [12], [3])]
+    assert len({request_key(*one) for one in requests}) == len(requests)
 
 
 def test_answers_come_back(tmp_path: Path) -> None:

@@ -53,16 +53,26 @@ def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def words(checkpoint: Checkpoint, tasks: Path, arguments: str = "") -> list[str]:
-    said = f"path={checkpoint.folder},threads=1,max_length=256{arguments}"
-    asked = ["--tasks", "tiny_choice,tiny_written", "--include_path", str(tasks), "--batch_size", "2"]
-    return ["lm-eval", "run", "--model", "ktbench", "--model_args", said, *asked, "--output_path", str(tasks / "out")]
+    model = f"path={checkpoint.folder},threads=1,max_length=256{arguments}"
+    options = ["--tasks", "tiny_choice,tiny_written", "--include_path", str(tasks), "--batch_size", "2"]
+    return [
+        "lm-eval",
+        "run",
+        "--model",
+        "ktbench",
+        "--model_args",
+        model,
+        *options,
+        "--output_path",
+        str(tasks / "out"),
+    ]
 
 
 def test_a_task_from_end_to_end(
     checkpoint: Checkpoint, tasks: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = words(checkpoint, tasks, ",precision=int8,avx512=true,dynamic=true,deferral=1")
-    monkeypatch.setattr(sys, "argv", [*said, "--apply_chat_template", "--log_samples"])
+    argv = words(checkpoint, tasks, ",precision=int8,avx512=true,dynamic=true,deferral=1")
+    monkeypatch.setattr(sys, "argv", [*argv, "--apply_chat_template", "--log_samples"])
     assert main() == 0
     assert "tiny_choice" in capsys.readouterr().out
     (results,) = (tasks / "out").rglob("results*.json")
@@ -84,7 +94,7 @@ def test_a_refusal_is_one_line(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ({"avx512": "yes"}, "engine.avx512: expected bool, got str"),
         ({"precision": "int3"}, "precision: invalid enum value 'int3'; allowed are bf16"),
@@ -98,9 +108,9 @@ def test_a_refusal_is_one_line(
         ({"path": None}, "path is missing"),
     ],
 )
-def test_arguments_that_are_refused(checkpoint: Checkpoint, arguments: dict[str, Any], said: str) -> None:
+def test_arguments_that_are_refused(checkpoint: Checkpoint, arguments: dict[str, Any], message: str) -> None:
     given = {"path": str(checkpoint.folder), "threads": 1} | arguments
-    with pytest.raises(RequestError, match=said) as refused:
+    with pytest.raises(RequestError, match=message) as refused:
         open_lm({name: value for name, value in given.items() if value is not None}, {"device": "cuda:0"})
     assert "\n" not in str(refused.value)
 
@@ -111,10 +121,10 @@ def test_arguments_in_one_string(checkpoint: Checkpoint) -> None:
     )
     assert lm.batch_size == 3
     assert lm.max_length == 512
-    lm.answering.close()
+    lm.generator.close()
 
 
-def test_lm_eval_knows_the_name() -> None:
+def test_lm_eval_finds_the_name() -> None:
     from lm_eval.api.registry import get_model
 
     register()

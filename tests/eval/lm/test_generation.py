@@ -12,7 +12,7 @@ from ktbench.engine.generate import Sampling
 from ktbench.eval.lm.generation import GeneratedText
 from ktbench.eval.lm.model import EngineLM
 from tests.engine.engines import needs_avx512
-from tests.eval.lm.checkpoints import MAX_LENGTH, Checkpoint, put, theirs
+from tests.eval.lm.checkpoints import MAX_LENGTH, Checkpoint, replies, theirs
 
 pytest.importorskip("accelerate", reason="lm-eval's hf model needs it")
 pytestmark = [needs_avx512(), pytest.mark.peers]
@@ -37,7 +37,7 @@ def _stops(text: str) -> list[str]:
 @pytest.mark.parametrize("batch", [1, 4])
 def test_generate_until(ours: EngineLM, network: PreTrainedModel, checkpoint: Checkpoint, batch: int) -> None:
     ours.batch_size = batch
-    assert put(ours, "generate_until", GENERATED) == put(
+    assert replies(ours, "generate_until", GENERATED) == replies(
         theirs(network, checkpoint, batch), "generate_until", GENERATED
     )
 
@@ -45,26 +45,26 @@ def test_generate_until(ours: EngineLM, network: PreTrainedModel, checkpoint: Ch
 def test_stop_strings(ours: EngineLM, network: PreTrainedModel, checkpoint: Checkpoint) -> None:
     """Taken from the very answers: they span tokens and begin inside them."""
     ours.batch_size = 4
-    whole = put(ours, "generate_until", GENERATED)
+    whole = replies(ours, "generate_until", GENERATED)
     stopped = [(one[0], one[1] | {"until": _stops(text)}) for one, text in zip(GENERATED, whole, strict=True)]
-    seen = put(ours, "generate_until", stopped)
-    assert seen == put(theirs(network, checkpoint, 4), "generate_until", stopped)
+    seen = replies(ours, "generate_until", stopped)
+    assert seen == replies(theirs(network, checkpoint, 4), "generate_until", stopped)
     assert sum(map(len, seen)) < sum(map(len, whole))
 
 
 def test_a_text_that_ends_itself(ours: EngineLM, network: PreTrainedModel, checkpoint: Checkpoint) -> None:
     """With every token that the answer has a text that ends: the model's own end, and the tokenizer's."""
     hf = theirs(network, checkpoint)
-    asked = [(CONTEXT, {"until": [], "max_gen_toks": 8})]
+    requests = [(CONTEXT, {"until": [], "max_gen_toks": 8})]
     prompt = ours.tok_encode(CONTEXT)[8 - MAX_LENGTH :]
-    tokens = ours.answering.generate([prompt], [Sampling()], room=8, ended=lambda i, tokens: False)[0]
-    configs = (network.generation_config, ours.answering.network.generation_config)
+    tokens = ours.generator.generate([prompt], [Sampling()], room=8, ended=lambda i, tokens: False)[0]
+    configs = (network.generation_config, ours.generator.network.generation_config)
     before = configs[0].eos_token_id
     try:
         for config in configs:
             config.eos_token_id = [tokens[3], before]
-        answer = put(ours, "generate_until", asked)[0]
-        assert put(hf, "generate_until", asked) == [answer]
+        answer = replies(ours, "generate_until", requests)[0]
+        assert replies(hf, "generate_until", requests) == [answer]
         assert isinstance(answer, GeneratedText)
         assert answer.tokens == tokens.index(tokens[3]) + 1
     finally:
@@ -74,18 +74,18 @@ def test_a_text_that_ends_itself(ours: EngineLM, network: PreTrainedModel, check
 
 def test_conversations(ours: EngineLM, network: PreTrainedModel, checkpoint: Checkpoint) -> None:
     hf = theirs(network, checkpoint)
-    said = [
+    conversation = [
         {"role": "user", "content": "what?"},
         {"role": "assistant", "content": "the fox"},
         {"role": "user", "content": "who?"},
     ]
     system = {"role": "system", "content": "be brief"}
-    for messages, answers in ((said, True), (said[:2], False), ([system, *said], True)):
+    for messages, answers in ((conversation, True), (conversation[:2], False), ([system, *conversation], True)):
         prompt = hf.apply_chat_template(messages, add_generation_prompt=answers)
         assert ours.apply_chat_template(messages, add_generation_prompt=answers) == prompt
         assert ours.tok_encode(prompt) == hf.tok_encode(prompt)
-        asked = [(prompt, {"until": [], "max_gen_toks": 3})]
-        assert put(ours, "generate_until", asked) == put(hf, "generate_until", asked)
+        requests = [(prompt, {"until": [], "max_gen_toks": 3})]
+        assert replies(ours, "generate_until", requests) == replies(hf, "generate_until", requests)
     assert ours.chat_template(True) == hf.chat_template(True)
     assert ours.tokenizer_name == hf.tokenizer_name
-    assert "be brief" not in ours.apply_chat_template([system, *said])
+    assert "be brief" not in ours.apply_chat_template([system, *conversation])

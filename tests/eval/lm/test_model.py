@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 from ktbench.engine.generate import Sampling
 from ktbench.eval.lm.model import EngineLM
 from tests.engine.engines import needs_avx512
-from tests.eval.lm.checkpoints import MAX_LENGTH, Checkpoint, put, theirs
+from tests.eval.lm.checkpoints import MAX_LENGTH, Checkpoint, replies, theirs
 
 pytest.importorskip("accelerate", reason="lm-eval's hf model needs it")
 pytestmark = [needs_avx512(), pytest.mark.peers]
@@ -36,20 +36,21 @@ TEXTS = ["the quick brown fox", LONG, "é ü 漢字", "", "<bos>the quick"]
 def test_loglikelihood(ours: EngineLM, network: PreTrainedModel, checkpoint: Checkpoint, batch: int) -> None:
     ours.batch_size = batch
     hf = theirs(network, checkpoint, batch, **EXACT)
-    truth, seen = put(hf, "loglikelihood", PAIRS), put(ours, "loglikelihood", PAIRS)
+    truth, seen = replies(hf, "loglikelihood", PAIRS), replies(ours, "loglikelihood", PAIRS)
     for (one, is_greedy), (expected, expected_greedy) in zip(seen, truth, strict=True):
         assert one == pytest.approx(expected, rel=ROUNDING)
         assert is_greedy == expected_greedy
     assert len({round(one, 3) for one, _ in seen}) == len(PAIRS) - 1
 
 
-def test_what_greedy_decoding_gives_is_told(ours: EngineLM, network: PreTrainedModel, checkpoint: Checkpoint) -> None:
+def test_what_greedy_decoding_gives_is_marked(ours: EngineLM, network: PreTrainedModel, checkpoint: Checkpoint) -> None:
     prompt = ours.tok_encode("the fox")
-    greedy = ours.answering.generate([prompt], [Sampling()], room=3, ended=lambda i, tokens: False)[0]
-    asked = [
+    greedy = ours.generator.generate([prompt], [Sampling()], room=3, ended=lambda i, tokens: False)[0]
+    requests = [
         (("", str(i)), prompt, one) for i, one in enumerate((greedy, [*greedy[:2], greedy[2] - 1], [1, *greedy[1:]]))
     ]
-    seen, truth = ours._loglikelihood_tokens(asked), theirs(network, checkpoint, **EXACT)._loglikelihood_tokens(asked)
+    seen = ours._loglikelihood_tokens(requests)
+    truth = theirs(network, checkpoint, **EXACT)._loglikelihood_tokens(requests)
     assert [is_greedy for _, is_greedy in seen] == [is_greedy for _, is_greedy in truth] == [True, False, False]
 
 
@@ -57,22 +58,22 @@ def test_what_greedy_decoding_gives_is_told(ours: EngineLM, network: PreTrainedM
 def test_loglikelihood_rolling(ours: EngineLM, network: PreTrainedModel, checkpoint: Checkpoint, batch: int) -> None:
     ours.batch_size = batch
     texts = [(text,) for text in TEXTS]
-    truth = put(theirs(network, checkpoint, batch, **EXACT), "loglikelihood_rolling", texts)
-    assert put(ours, "loglikelihood_rolling", texts) == pytest.approx(truth, rel=ROUNDING)
+    truth = replies(theirs(network, checkpoint, batch, **EXACT), "loglikelihood_rolling", texts)
+    assert replies(ours, "loglikelihood_rolling", texts) == pytest.approx(truth, rel=ROUNDING)
 
 
 @pytest.mark.parametrize("adds", [True, False])
 def test_first_token_on_demand(ours: EngineLM, network: PreTrainedModel, checkpoint: Checkpoint, adds: bool) -> None:
-    hf, asked = theirs(network, checkpoint, add_bos_token=adds), [("the quick", {"until": [], "max_gen_toks": 4})]
-    lm = EngineLM(ours.answering, checkpoint.tokenizer, add_bos_token=adds, max_length=MAX_LENGTH)
+    hf, requests = theirs(network, checkpoint, add_bos_token=adds), [("the quick", {"until": [], "max_gen_toks": 4})]
+    lm = EngineLM(ours.generator, checkpoint.tokenizer, add_bos_token=adds, max_length=MAX_LENGTH)
     for text in TEXTS:
         assert lm.tok_encode(text) == hf.tok_encode(text)
-    assert put(lm, "generate_until", asked) == put(hf, "generate_until", asked)
+    assert replies(lm, "generate_until", requests) == replies(hf, "generate_until", requests)
     assert (lm.prefix_token_id, lm.eot_token_id) == (hf.prefix_token_id, hf.eot_token_id)
 
 
 def test_longest_text_by_default(ours: EngineLM, network: PreTrainedModel, checkpoint: Checkpoint) -> None:
     assert (
-        EngineLM(ours.answering, checkpoint.tokenizer).max_length
+        EngineLM(ours.generator, checkpoint.tokenizer).max_length
         == theirs(network, checkpoint, max_length=None).max_length
     )

@@ -11,7 +11,7 @@ import pytest
 from ktbench.eval.lm.cache import AnswerCache, identity_of
 from ktbench.eval.lm.model import EngineLM, Tally
 from tests.engine.engines import needs_avx512
-from tests.eval.lm.checkpoints import Checkpoint, asked_cell, engine_lm, put
+from tests.eval.lm.checkpoints import Checkpoint, cell_of, engine_lm, replies
 
 pytestmark = needs_avx512()
 
@@ -29,15 +29,15 @@ def checkpoint(checkpoints: dict[str, Checkpoint]) -> Checkpoint:
 def opened(checkpoint: Checkpoint) -> Iterator[EngineLM]:
     lm = engine_lm(
         checkpoint,
-        *(asked_cell(checkpoint, **one) for one in ({"avx512": True}, {"avx512": True, "packed_dense": True})),
+        *(cell_of(checkpoint, **one) for one in ({"avx512": True}, {"avx512": True, "packed_dense": True})),
     )
     yield lm
-    lm.answering.close()
+    lm.generator.close()
 
 
 @pytest.fixture
 def lm(opened: EngineLM, checkpoint: Checkpoint) -> EngineLM:
-    opened.use(asked_cell(checkpoint, avx512=True))
+    opened.use(cell_of(checkpoint, avx512=True))
     return opened
 
 
@@ -45,23 +45,23 @@ def test_continuations_that_differ_in_the_last_token_share_a_pass(
     lm: EngineLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passes: list[int] = []
-    passed = lm.answering.passed
-    monkeypatch.setattr(lm.answering, "passed", lambda rows, last: (passes.append(len(rows)), passed(rows, last))[1])
-    together = put(lm, "loglikelihood", PAIRS)
+    passed = lm.generator.passed
+    monkeypatch.setattr(lm.generator, "passed", lambda rows, last: (passes.append(len(rows)), passed(rows, last))[1])
+    together = replies(lm, "loglikelihood", PAIRS)
     assert passes == [2]
     assert lm.tally.prompt_tokens == sum(len(lm.tok_encode(one)) - 1 for one in (CONTEXT + "a", "the fox"))
-    alone = [put(lm, "loglikelihood", [pair])[0] for pair in PAIRS]
+    alone = [replies(lm, "loglikelihood", [pair])[0] for pair in PAIRS]
     for (one, _), (expected, _) in zip(together, alone, strict=True):
         assert one == pytest.approx(expected, rel=2e-2)
 
 
 def test_answers_are_kept(lm: EngineLM, checkpoint: Checkpoint, tmp_path: Path) -> None:
-    spec = asked_cell(checkpoint, avx512=True)
+    spec = cell_of(checkpoint, avx512=True)
     identity = identity_of(spec, code_id="c", tokenizer=checkpoint.tokenizer)
 
     def answers() -> tuple[list[Any], list[Any]]:
         lm.use(spec, AnswerCache(tmp_path, identity))
-        return put(lm, "generate_until", GENERATED), put(lm, "loglikelihood", PAIRS)
+        return replies(lm, "generate_until", GENERATED), replies(lm, "loglikelihood", PAIRS)
 
     first = answers()
     tokens = [one.tokens for one in first[0]]
@@ -71,16 +71,16 @@ def test_answers_are_kept(lm: EngineLM, checkpoint: Checkpoint, tmp_path: Path) 
     assert [one.tokens for one in again[0]] == tokens
     assert (lm.tally.requests, lm.tally.cached, lm.tally.prompt_tokens, lm.tally.new_tokens) == (7, 7, 0, 0)
     lm.use(spec)
-    assert put(lm, "generate_until", GENERATED) == first[0]
+    assert replies(lm, "generate_until", GENERATED) == first[0]
     assert (lm.tally.requests, lm.tally.cached) == (len(GENERATED), 0)
 
 
-def test_an_interrupted_run_goes_on(
+def test_an_interrupted_run_resumes(
     lm: EngineLM, checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every batch is on disk before the next."""
-    spec, asked = asked_cell(checkpoint, avx512=True), [(f"{i} of", {"until": [], "max_gen_toks": 3}) for i in range(7)]
-    truth, generate, calls = put(lm, "generate_until", asked), lm.answering.generate, []
+    spec, requests = cell_of(checkpoint, avx512=True), [(f"{i} of", {"until": [], "max_gen_toks": 3}) for i in range(7)]
+    truth, generate, calls = replies(lm, "generate_until", requests), lm.generator.generate, []
 
     def interrupted(*given: Any, **options: Any) -> Any:
         if len(calls) == 2:
@@ -88,38 +88,38 @@ def test_an_interrupted_run_goes_on(
         calls.append(given)
         return generate(*given, **options)
 
-    monkeypatch.setattr(lm.answering, "generate", interrupted)
+    monkeypatch.setattr(lm.generator, "generate", interrupted)
     monkeypatch.setattr(lm, "batch_size", 2)
     lm.use(spec, AnswerCache(tmp_path, "one"))
     with pytest.raises(KeyboardInterrupt):
-        put(lm, "generate_until", asked)
-    monkeypatch.setattr(lm.answering, "generate", generate)
+        replies(lm, "generate_until", requests)
+    monkeypatch.setattr(lm.generator, "generate", generate)
     lm.use(spec, AnswerCache(tmp_path, "one"))
-    assert [len(one) > 0 for one in put(lm, "generate_until", asked)] == [len(one) > 0 for one in truth]
+    assert [len(one) > 0 for one in replies(lm, "generate_until", requests)] == [len(one) > 0 for one in truth]
     assert (lm.tally.requests, lm.tally.cached) == (7, 4)
 
 
 def test_samples_of_a_prompt_differ_and_come_again(lm: EngineLM) -> None:
     arguments = {"until": [], "max_gen_toks": 8, "do_sample": True, "temperature": 1.5, "top_p": 0.9}
-    asked = [(CONTEXT, arguments)] * 4
-    samples = put(lm, "generate_until", asked)
+    requests = [(CONTEXT, arguments)] * 4
+    samples = replies(lm, "generate_until", requests)
     assert len(set(samples)) > 1
-    assert put(lm, "generate_until", asked) == samples
-    assert put(lm, "generate_until", [("the", arguments), *asked])[1:][0] == samples[0]
+    assert replies(lm, "generate_until", requests) == samples
+    assert replies(lm, "generate_until", [("the", arguments), *requests])[1:][0] == samples[0]
     seeded = [(CONTEXT, arguments | {"seed": seed}) for seed in (1, 2, 1)]
-    first, second, again = put(lm, "generate_until", seeded)
+    first, second, again = replies(lm, "generate_until", seeded)
     assert first == again
     assert first != second
     greedy = [(CONTEXT, arguments | {"temperature": 0.0})] * 2
     lm.tally = Tally()
-    assert len(set(put(lm, "generate_until", greedy))) == 1
+    assert len(set(replies(lm, "generate_until", greedy))) == 1
 
 
-def test_progress_is_told(checkpoint: Checkpoint, lm: EngineLM) -> None:
-    told: list[tuple[int, int]] = []
-    watched = EngineLM(lm.answering, checkpoint.tokenizer, batch=2, progress=lambda done, of: told.append((done, of)))
-    put(watched, "generate_until", [(str(i), {"until": [], "max_gen_toks": 2}) for i in range(5)])
-    assert told == [(2, 5), (4, 5), (5, 5)]
+def test_progress_is_reported(checkpoint: Checkpoint, lm: EngineLM) -> None:
+    calls: list[tuple[int, int]] = []
+    watched = EngineLM(lm.generator, checkpoint.tokenizer, batch=2, progress=lambda done, of: calls.append((done, of)))
+    replies(watched, "generate_until", [(str(i), {"until": [], "max_gen_toks": 2}) for i in range(5)])
+    assert calls == [(2, 5), (4, 5), (5, 5)]
 
 
 def test_long_prompts_go_in_smaller_batches(
@@ -127,30 +127,30 @@ def test_long_prompts_go_in_smaller_batches(
 ) -> None:
     """The scores of attention over a batch grow with the square of its longest prompt."""
     passed: list[list[int]] = []
-    generate, heads, budget = lm.answering.generate, lm.answering.network.config.num_attention_heads, 200
+    generate, heads, budget = lm.generator.generate, lm.generator.network.config.num_attention_heads, 200
 
     def noted(prompts: list[list[int]], *given: Any, **options: Any) -> Any:
         passed.append([len(prompt) for prompt in prompts])
         return generate(prompts, *given, **options)
 
-    monkeypatch.setattr(lm.answering, "generate", noted)
+    monkeypatch.setattr(lm.generator, "generate", noted)
     monkeypatch.setattr("ktbench.eval.lm.model._SCORES_BYTES", 12 * heads * budget)
-    asked = [("of " * words, {"until": [], "max_gen_toks": 2}) for words in (30, 8, 7, 1, 2, 1, 1)]
-    put(EngineLM(lm.answering, checkpoint.tokenizer, batch=4), "generate_until", asked)
+    requests = [("of " * words, {"until": [], "max_gen_toks": 2}) for words in (30, 8, 7, 1, 2, 1, 1)]
+    replies(EngineLM(lm.generator, checkpoint.tokenizer, batch=4), "generate_until", requests)
     assert all(len(batch) == 1 or len(batch) * max(batch) ** 2 <= budget for batch in passed)
     assert len(passed[0]) == 1 < len(passed[-1]) <= 4
 
 
 def test_recorded_steps_answer_like_others(lm: EngineLM, checkpoint: Checkpoint) -> None:
     """Between two ways to compute in bf16 a random model's likeliest token is often the same; here the first ones."""
-    plain = put(lm, "generate_until", GENERATED)
-    lm.use(asked_cell(checkpoint, avx512=True, packed_dense=True))
-    assert [one[:1] for one in put(lm, "generate_until", GENERATED)] == [one[:1] for one in plain]
-    assert lm.answering.notes() == ()
+    plain = replies(lm, "generate_until", GENERATED)
+    lm.use(cell_of(checkpoint, avx512=True, packed_dense=True))
+    assert [one[:1] for one in replies(lm, "generate_until", GENERATED)] == [one[:1] for one in plain]
+    assert lm.generator.notes() == ()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ({"num_beams": 4}, "generation_kwargs.num_beams=4: allowed are until, max_gen_toks"),
         ({"typical_p": 0.5}, "generation_kwargs.typical_p=0.5"),
@@ -159,9 +159,9 @@ def test_recorded_steps_answer_like_others(lm: EngineLM, checkpoint: Checkpoint)
         ({"do_sample": True, "temperature": 1.0, "top_p": 2.0}, "top_p=2.0"),
     ],
 )
-def test_other_ways_to_generate_are_refused(lm: EngineLM, arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        put(lm, "generate_until", [("the", {"until": []} | arguments)])
+def test_other_ways_to_generate_are_refused(lm: EngineLM, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replies(lm, "generate_until", [("the", {"until": []} | arguments)])
 
 
 def test_continuations_that_cannot_be_scored(lm: EngineLM) -> None:

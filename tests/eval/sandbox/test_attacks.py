@@ -1,4 +1,4 @@
-"""Programs that mean harm. Each ends, is said to have failed, and has changed and seen nothing."""
+"""Hostile programs: each ends, fails, and has read and changed nothing."""
 
 from __future__ import annotations
 
@@ -121,9 +121,9 @@ def listener() -> Iterator[socket.socket]:
 
 def test_network(listener: socket.socket) -> None:
     port = listener.getsockname()[1]
-    said = "tried to use the network"
-    assert why(f"import socket\ntry: socket.create_connection(('127.0.0.1', {port}))\nexcept OSError: pass") == said
-    assert why(f"import urllib.request as u\ntry: u.urlopen('http://127.0.0.1:{port}')\nexcept OSError: pass") == said
+    reason = "tried to use the network"
+    assert why(f"import socket\ntry: socket.create_connection(('127.0.0.1', {port}))\nexcept OSError: pass") == reason
+    assert why(f"import urllib.request as u\ntry: u.urlopen('http://127.0.0.1:{port}')\nexcept OSError: pass") == reason
     assert (
         run_program(LIBC + "print([libc.socket(f, 1, 0) for f in range(50)])", limits=SMALL).stdout == f"{[-1] * 50}\n"
     )
@@ -184,7 +184,7 @@ def test_a_spoilt_report_does_not_pass() -> None:
     assert why(erase + "    except OSError: pass\nos._exit(0)") == "ended before it was through"
 
 
-def test_replaced_builtins_hurt_nobody() -> None:
+def test_replaced_builtins_do_no_harm() -> None:
     source = "import builtins, json, os, sys\njson.dumps = os.write = os._exit = builtins.print = sys.exit = None\n"
     assert run_program(source, tests="assert True", limits=SMALL).finished
     assert not run_program(source, tests="assert False", limits=SMALL).finished

@@ -1,10 +1,10 @@
-"""Programs that mean no harm: how they run, and what is said of how they ended."""
+"""Harmless programs: how they run, and the reason where they fail."""
 
 from __future__ import annotations
 
 import pytest
 
-from ktbench.eval.sandbox.running import Limits, ProgramResult, call_program, in_bytes, run_program, sandbox_mechanisms
+from ktbench.eval.sandbox.running import Limits, ProgramResult, call_program, run_program, sandbox_mechanisms
 
 SMALL = Limits(seconds=1, memory_bytes=256 * 2**20, output_bytes=2**20)
 
@@ -112,7 +112,3 @@ def test_powers_are_said() -> None:
 def test_limits_refuse() -> None:
     with pytest.raises(ValueError, match="limits.seconds=0: must be 1 or above"):
         Limits(seconds=0)
-
-
-def test_bytes_in_words() -> None:
-    assert [in_bytes(count) for count in (3, 2**10, 3 * 2**19, 2**30)] == ["3 bytes", "1 KiB", "1.5 MiB", "1 GiB"]

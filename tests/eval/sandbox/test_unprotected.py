@@ -1,4 +1,4 @@
-"""Where the kernel has no walls nothing is run."""
+"""Nothing is run where the kernel cannot restrict it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ for run in (sandbox_mechanisms, lambda: run_program("open('/proc/self/mem'); pri
 """
 
 
-def said_without(number: int) -> list[str]:
+def output_without(number: int) -> list[str]:
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT.format(number=number)], capture_output=True, text=True, check=True
     )
@@ -41,11 +41,11 @@ def said_without(number: int) -> list[str]:
 
 def test_without_landlock_nothing_runs() -> None:
     line = "generated programs do not run here: Landlock, which denies files, is missing (Function not implemented); "
-    assert said_without(444) == [line + "needs Linux 5.13 or later with landlock among its security modules"] * 2
+    assert output_without(444) == [line + "needs Linux 5.13 or later with landlock among its security modules"] * 2
 
 
-def test_namespaces_are_a_second_wall_only() -> None:
-    powers, ended = said_without(272)
+def test_namespaces_are_a_second_barrier_only() -> None:
+    powers, ended = output_without(272)
     assert "namespaces" not in powers
     assert "tried to open /proc/self/mem" in ended
 
@@ -91,6 +91,6 @@ def test_a_child_that_does_not_start_is_not_waited_for(monkeypatch: pytest.Monke
 def test_where_a_harmless_program_does_not_end_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     child = running.run_child
     stopped = "slept for more than 12 s"
-    monkeypatch.setattr(running, "run_child", lambda *asked: replace(child(*asked), stopped=stopped))
+    monkeypatch.setattr(running, "run_child", lambda *job: replace(child(*job), stopped=stopped))
     with pytest.raises(SandboxUnavailable, match=f"generated programs do not run here: {stopped}"):
         running.run_program("print()")

@@ -95,8 +95,8 @@ def _mbpp(folder: Path) -> None:
 
 
 def _strategyqa(folder: Path) -> None:
-    asked = ["Do hamsters provide food for any animals?", *(f"Is {i} even?" for i in range(6))]
-    rows = [{"qid": f"q{i}", "question": one, "answer": i % 2 == 1} for i, one in enumerate(asked)]
+    questions = ["Do hamsters provide food for any animals?", *(f"Is {i} even?" for i in range(6))]
+    rows = [{"qid": f"q{i}", "question": one, "answer": i % 2 == 1} for i, one in enumerate(questions)]
     path = folder / "strategyqa" / "strategyqa_train.json"
     path.parent.mkdir()
     path.write_text(json.dumps(rows, indent=1))

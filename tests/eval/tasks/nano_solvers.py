@@ -108,13 +108,13 @@ def chain(prompt: str) -> str:
 
 
 def liars(prompt: str) -> str:
-    first, *others = said = prompt.removeprefix("who ").removesuffix(": ").split()
-    for guess in range(2 ** len(said)):
-        honest = [bool(guess >> i & 1) for i in range(len(said))]
-        told = ((honest[i] == (words[1] == "T")) == honest[i + 1] for i, words in enumerate(others))
-        if honest[0] == (first[1] == "T") and all(told):
-            return " ".join(words[0] + "LT"[person] for words, person in zip(said, honest, strict=True))
-    raise AssertionError("nobody can be right")
+    first, *others = claims = prompt.removeprefix("who ").removesuffix(": ").split()
+    for guess in range(2 ** len(claims)):
+        honest = [bool(guess >> i & 1) for i in range(len(claims))]
+        consistent = ((honest[i] == (words[1] == "T")) == honest[i + 1] for i, words in enumerate(others))
+        if honest[0] == (first[1] == "T") and all(consistent):
+            return " ".join(words[0] + "LT"[person] for words, person in zip(claims, honest, strict=True))
+    raise AssertionError("no consistent solution")
 
 
 SOLVERS: dict[str, Callable[[str], str]] = {

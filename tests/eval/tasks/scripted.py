@@ -9,21 +9,21 @@ from typing import Any
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
 
-Say = Callable[[str, Mapping[str, Any]], str]
+Reply = Callable[[str, Mapping[str, Any]], str]
 
 
 class ScriptedLM(TemplateLM):
-    """Says what `say(prompt, generation)` gives; a continuation is the likelier the nearer `likes` it is."""
+    """Replies with `reply(prompt, generation)`; a continuation is the likelier the nearer `likes` it is."""
 
     eot_token_id = 0
     max_length = 1 << 20
     tokenizer_name = "bytes"
 
     def __init__(
-        self, say: Say = lambda prompt, generation: "", likes: Callable[[str, str], float] | None = None
+        self, reply: Reply = lambda prompt, generation: "", likes: Callable[[str, str], float] | None = None
     ) -> None:
         super().__init__()
-        self.say = say
+        self.reply = reply
         self.likes = likes or by_chance
         self.requests: list[Instance] = []
 
@@ -32,7 +32,7 @@ class ScriptedLM(TemplateLM):
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
         self.requests += requests
-        return [self.say(*one.args) for one in requests]
+        return [self.reply(*one.args) for one in requests]
 
     def loglikelihood(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         self.requests += requests
@@ -45,8 +45,8 @@ class ScriptedLM(TemplateLM):
         raise NotImplementedError
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        said = "".join(f"<{turn['role']}>{turn['content']}" for turn in chat_history)
-        return said + ("<assistant>" if add_generation_prompt else "")
+        text = "".join(f"<{turn['role']}>{turn['content']}" for turn in chat_history)
+        return text + ("<assistant>" if add_generation_prompt else "")
 
     @property
     def prompts(self) -> list[str]:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ktbench.eval.tasks.coding import HUMANEVAL_STOPS, grade_humaneval, grade_mbpp, until
 from ktbench.eval.tasks.harness import Grade
-
-SHARED = Path(__file__).parents[4] / "shared" / "data"
-REAL = pytest.mark.skipif(not SHARED.is_dir(), reason="no shared data folder next to this checkout")
+from tests.eval.conftest import SHARED, needs_shared_data
 
 ADD = {
     "prompt": 'def add(a, b):\n    """Sum."""\n',
@@ -41,7 +38,7 @@ def solved(row: dict[str, Any]) -> str:
     return grade_mbpp(row, row["code"], confirm_unsafe=True).why
 
 
-@REAL
+@needs_shared_data
 def test_humanevals_own_solutions_pass() -> None:
     rows = humaneval()
     with ThreadPoolExecutor(2) as pool:
@@ -49,21 +46,21 @@ def test_humanevals_own_solutions_pass() -> None:
     assert len(rows) == 164
 
 
-@REAL
+@needs_shared_data
 def test_spoilt_solutions_of_humaneval_fail() -> None:
     for row in humaneval()[::16]:
         assert grade_humaneval(row, "    return None\n", confirm_unsafe=True).value == 0.0
         assert grade_humaneval(row, row["canonical_solution"][:-12], confirm_unsafe=True).value == 0.0
 
 
-@REAL
+@needs_shared_data
 def test_mbpps_own_solutions_pass() -> None:
     rows = [row for row in mbpp() if row["test_setup_code"] or row["task_id"] % 25 == 3]
     assert {row["task_id"]: why for row in rows if (why := solved(row))} == {}
     assert len(rows) == 41
 
 
-@REAL
+@needs_shared_data
 def test_spoilt_solutions_of_mbpp_fail() -> None:
     rows = [row for row in mbpp() if row["task_id"] % 100 == 3]
     for row, other in zip(rows, [*rows[1:], rows[0]], strict=True):
@@ -96,10 +93,3 @@ def test_what_is_run_needs_a_word() -> None:
     for grade, row in ((grade_humaneval, ADD), (grade_mbpp, TWICE)):
         with pytest.raises(ValueError, match="confirm_unsafe=true"):
             grade(row, "", confirm_unsafe=False)
-
-
-def test_rows_that_lack_something_are_refused() -> None:
-    with pytest.raises(ValueError, match="entry_point: must be a text"):
-        grade_humaneval({**ADD, "entry_point": None}, "", confirm_unsafe=True)
-    with pytest.raises(ValueError, match="test_list: must be a list of texts"):
-        grade_mbpp({**TWICE, "test_list": []}, "", confirm_unsafe=True)

@@ -15,14 +15,9 @@ from ktbench.spec.suite import SuiteSpec, TaskSpec
 from tests.eval.tasks.local import write_all
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_all(tmp_path_factory.mktemp("data"))
-
-
-def suite_of(*sources: str, data: Path | None = None, **said: Any) -> SuiteSpec:
+def suite_of(*sources: str, data: Path | None = None, **overrides: Any) -> SuiteSpec:
     tasks = tuple(TaskSpec(name=source.replace("/", "-"), source=source) for source in sources)
-    return SuiteSpec(name="s", tasks=tasks, data_dir=None if data is None else str(data), **said)
+    return SuiteSpec(name="s", tasks=tasks, data_dir=None if data is None else str(data), **overrides)
 
 
 def test_questions_are_counted_without_asking(data: Path) -> None:
@@ -32,7 +27,7 @@ def test_questions_are_counted_without_asking(data: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "source", "said"),
+    ("file", "text", "source", "message"),
     [
         ("gsm8k/train.jsonl", '\n{"question": "q", "answer": "3"}\n', "gsm8k", ":2: answer: must end with #### and"),
         ("gsm8k/test.jsonl", "{}\n", "gsm8k", ":1: no field question"),
@@ -60,7 +55,7 @@ def test_questions_are_counted_without_asking(data: Path) -> None:
             "strategyqa/strategyqa_train.json",
             '[\n{"question": "q", "answer": "yes"}]',
             "strategyqa",
-            ":2: answer: expected bool",
+            ": row 1: answer: expected bool",
         ),
         (
             "ifeval/input_data.jsonl",
@@ -73,14 +68,14 @@ def test_questions_are_counted_without_asking(data: Path) -> None:
     ],
 )
 def test_malformed_files_are_refused_with_file_and_line(
-    file: str, text: str, source: str, said: str, tmp_path: Path
+    file: str, text: str, source: str, message: str, tmp_path: Path
 ) -> None:
     path = write_all(tmp_path) / file
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     with pytest.raises(ValueError) as error:
         describe_suite(suite_of(source, data=tmp_path, confirm_unsafe=True))
-    assert str(error.value).startswith(f"{path}{said}")
+    assert str(error.value).startswith(f"{path}{message}")
     assert "\n" not in str(error.value)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.eval.tasks.puts import asked, loaded, say, values
+from tests.eval.tasks.evaluation import evaluated, loaded, replying, values
 
 NO_COMMA, END = "punctuation:no_comma", "startend:end_checker"
 ROW: dict[str, Any] = {
@@ -52,8 +52,8 @@ def test_a_malformed_row_is_refused_by_file_and_line(tmp_path: Path, row: object
 
 def test_all_instructions_have_to_be_followed(tmp_path: Path) -> None:
     written(tmp_path, ROW, ROW | {"key": "b", "instruction_id_list": [NO_COMMA], "kwargs": [{}], "more": 1})
-    answers = asked("ifeval", tmp_path, say("A tale. The end."))
+    answers = evaluated("ifeval", tmp_path, replying("A tale. The end."))
     assert [(one.question, one.value) for one in answers] == [("1000", 1.0), ("b", 1.0)]
-    assert values(asked("ifeval", tmp_path, say("A tale."))) == [0.0, 1.0]
-    assert values(asked("ifeval", tmp_path, say("A tale, The end."))) == [0.0, 0.0]
+    assert values(evaluated("ifeval", tmp_path, replying("A tale."))) == [0.0, 1.0]
+    assert values(evaluated("ifeval", tmp_path, replying("A tale, The end."))) == [0.0, 0.0]
     assert "languages detected by" in loaded("ifeval", tmp_path).built.setting

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
-from ktbench.eval.tasks.ifeval import INSTRUCTIONS, check_arguments, follow, following_score
-
-SHARED = Path(__file__).parents[4] / "shared" / "data" / "livebench" / "questions"
+from ktbench.eval.tasks.ifeval import argument_names, check_arguments, follow
+from tests.eval.conftest import SHARED, needs_shared_data
 
 AT_LEAST, LESS_THAN = "at least", "less than"
 TWO_BULLETS = {"num_bullets": 2}
@@ -196,8 +194,10 @@ CASES = {
 
 
 def test_every_instruction_has_cases_of_both_outcomes() -> None:
-    assert CASES.keys() == INSTRUCTIONS.keys()
-    assert len(INSTRUCTIONS) == 25
+    with pytest.raises(ValueError) as error:
+        check_arguments(["no:such"], [{}])
+    assert set(str(error.value).partition("allowed are ")[2].split(", ")) == CASES.keys()
+    assert all(argument_names(name) == tuple(cases[0][0]) for name, cases in CASES.items())
     assert all({follows for *_, follows in cases} == {True, False} for cases in CASES.values())
 
 
@@ -216,19 +216,6 @@ def test_a_blank_answer_follows_nothing(name: str, answer: str) -> None:
 def test_instructions_are_judged_one_by_one() -> None:
     ids = ["punctuation:no_comma", "startend:quotation", "detectable_format:title"]
     assert follow(ids, [{}, {"num_words": None}, {}], '"a, <<b>>"') == (False, True, True)
-
-
-@pytest.mark.parametrize(
-    ("followed", "score"),
-    [((True, True), 1.0), ((True, False), 0.25), ((False,) * 3, 0.0), ((True, True, False), 1 / 3)],
-)
-def test_score_is_between_all_and_the_fraction(followed: tuple[bool, ...], score: float) -> None:
-    assert following_score(followed) == pytest.approx(score)
-
-
-def test_no_instructions_have_no_score() -> None:
-    with pytest.raises(ValueError, match="no instructions"):
-        following_score(())
 
 
 WORDS = "length_constraints:number_words"
@@ -271,10 +258,13 @@ def test_malformed_arguments_are_refused(ids: list[str], kwargs: list[dict[str, 
         follow(ids, kwargs, "")
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason=f"no LiveBench files in {SHARED}")
+@needs_shared_data
 @pytest.mark.parametrize("task", ["paraphrase", "simplify", "story_generation", "summarize"])
-def test_livebench_asks_nothing_that_is_unknown(task: str) -> None:
-    rows = [json.loads(line) for line in (SHARED / f"instruction_following__{task}.jsonl").read_bytes().splitlines()]
+def test_instructions_of_livebench_are_known(task: str) -> None:
+    rows = [
+        json.loads(line)
+        for line in (SHARED / f"livebench/questions/instruction_following__{task}.jsonl").read_bytes().splitlines()
+    ]
     assert rows
     for row in rows:
         check_arguments(row["instruction_id_list"], row["kwargs"])

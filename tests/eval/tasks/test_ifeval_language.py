@@ -1,4 +1,4 @@
-"""Languages are told apart: article 1 of the Universal Declaration of Human Rights in each that IFEval names."""
+"""Languages are distinguished: article 1 of the Universal Declaration of Human Rights in each that IFEval names."""
 
 from __future__ import annotations
 

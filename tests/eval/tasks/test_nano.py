@@ -15,7 +15,7 @@ from tests.eval.tasks.nano_solvers import SOLVERS
 CATEGORIES = ["coding", "data_analysis", "instruction_following", "language", "math", "reasoning"]
 
 
-def asked(answer: str) -> Question:
+def question_with(answer: str) -> Question:
     return Question(category="math", task="addition", prompt="add 2+5: ", answer=answer)
 
 
@@ -52,7 +52,7 @@ def test_questions_are_distinct_and_begin_alike_whatever_their_number() -> None:
     assert [q for i, q in enumerate(many) if i % 30 < 5] == list(few)
 
 
-def test_another_seed_asks_others() -> None:
+def test_another_seed_draws_others() -> None:
     assert not {q.prompt for q in questions(20, 1)} & {q.prompt for q in questions(20, 2)}
 
 
@@ -63,19 +63,19 @@ def test_no_questions_are_refused() -> None:
 
 @pytest.mark.parametrize("given_answer", ["640", " 640", "640 \n", "\t640"])
 def test_blanks_around_a_right_answer_do_not_matter(given_answer: str) -> None:
-    assert grade(asked("640"), given_answer)
+    assert grade(question_with("640"), given_answer)
 
 
 @pytest.mark.parametrize("given_answer", ["", " ", "64", "6400", "6 40", "640.", "0640", "640\n640", "６４０"])
 def test_anything_else_is_wrong(given_answer: str) -> None:
-    assert not grade(asked("640"), given_answer)
+    assert not grade(question_with("640"), given_answer)
 
 
 def test_case_counts() -> None:
-    assert not grade(asked("kT mL"), "KT ML")
+    assert not grade(question_with("kT mL"), "KT ML")
 
 
 @pytest.mark.parametrize(("answer", "why"), [("", "is empty"), (" ", "is empty"), ("6\n4", "line break")])
 def test_a_question_that_cannot_be_graded_is_refused(answer: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        asked(answer)
+        question_with(answer)

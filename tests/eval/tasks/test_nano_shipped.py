@@ -33,10 +33,10 @@ NOT_LEARNED = "trace"  # by its card, which has all others answered
 
 
 def test_answers_questions_of_the_tasks_that_its_card_calls_learned() -> None:
-    asked = [question for question in questions(2) if question.task != NOT_LEARNED]
-    answers = continued([question.prompt for question in asked])
-    right = sum(grade(question, answer) for question, answer in zip(asked, answers, strict=True))
-    assert right >= len(asked) - 1, list(zip(asked, answers, strict=True))
+    learned = [question for question in questions(2) if question.task != NOT_LEARNED]
+    answers = continued([question.prompt for question in learned])
+    right = sum(grade(question, answer) for question, answer in zip(learned, answers, strict=True))
+    assert right >= len(learned) - 1, list(zip(learned, answers, strict=True))
 
 
 def test_weights_are_small_and_readable() -> None:

@@ -11,17 +11,12 @@ import pytest
 from ktbench.eval.sandbox.running import SandboxUnavailable
 from ktbench.eval.tasks import harness, sources
 from ktbench.eval.tasks.harness import hub_rows
-from tests.eval.tasks.local import OWN, write_all, write_lines
-from tests.eval.tasks.puts import asked, loaded, say, values
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_all(tmp_path_factory.mktemp("data"))
+from tests.eval.tasks.evaluation import evaluated, loaded, replying, values
+from tests.eval.tasks.local import OWN, write_lines
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
         ("nanu/addition", "no such source; allowed are nano/TASK, "),
         ("nano", "no such task; allowed are brackets, trace, "),
@@ -35,10 +30,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("livebench/math/typos", "release 2024-11-25 has no such questions"),
     ],
 )
-def test_what_there_is_not_is_refused_in_one_line(source: str, said: str, data: Path) -> None:
+def test_what_there_is_not_is_refused_in_one_line(source: str, message: str, data: Path) -> None:
     with pytest.raises(ValueError) as error:
         loaded(source, data)
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
@@ -98,7 +93,7 @@ def test_rows_of_the_hub_are_asked_as_local_ones_are(monkeypatch: pytest.MonkeyP
     )
     hub_rows.cache_clear()
     try:
-        assert values(asked("gsm8k", None, say("#### 4"), shots=2)) == [float(i == 4) for i in range(9)]
+        assert values(evaluated("gsm8k", None, replying("#### 4"), shots=2)) == [float(i == 4) for i in range(9)]
         assert len(loaded("livebench/math/olympiad", None).questions) == 2
     finally:
         hub_rows.cache_clear()

@@ -1,4 +1,4 @@
-"""Local files of questions: what is wrong is said with file and line."""
+"""Local files of questions: errors name file and line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_lines_are_read_as_they_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         (b"{", "is no JSON: "),
         (b"[1]", "expected a JSON object, got list"),
@@ -43,30 +43,30 @@ def test_lines_are_read_as_they_are(tmp_path: Path) -> None:
         (b"\xff", "is not UTF-8 text"),
     ],
 )
-def test_a_malformed_line_is_refused_with_file_and_line(tmp_path: Path, line: bytes, said: str) -> None:
+def test_a_malformed_line_is_refused_with_file_and_line(tmp_path: Path, line: bytes, message: str) -> None:
     path = written(tmp_path, GOOD.encode() + b"\n\n" + line + b"\n")
     with pytest.raises(ValueError) as error:
         json_lines(path, FIELDS, refuse_zero)
-    assert str(error.value).startswith(f"{path}:3: {said}")
+    assert str(error.value).startswith(f"{path}:3: {message}")
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
-        (f"[{GOOD},\n{GOOD}", ":2: expected , or ]"),
-        (f"[{GOOD},\n\n{{}}]", ":3: no field question"),
-        (f"[{GOOD},\n1]", ":2: expected a JSON object, got int"),
+        (f"[{GOOD},\n{GOOD}", ":2: is no JSON: "),
+        (f"[{GOOD},\n\n{{}}]", ": row 2: no field question"),
+        (f"[{GOOD},\n1]", ": row 2: expected a JSON object, got int"),
         (f"[{GOOD},\n{{]", ":2: is no JSON: "),
-        (GOOD, ":1: expected a JSON list"),
+        (GOOD, ": expected a JSON list, got dict"),
         ("[]", ": holds no questions"),
         (f"[{GOOD}] more", ":1: "),
     ],
 )
-def test_a_malformed_list_is_refused_with_file_and_line(tmp_path: Path, text: str, said: str) -> None:
+def test_a_malformed_list_is_refused_with_file_and_line(tmp_path: Path, text: str, message: str) -> None:
     path = written(tmp_path, text, "train.json")
     with pytest.raises(ValueError) as error:
         json_list(path, FIELDS)
-    assert str(error.value).startswith(f"{path}{said}")
+    assert str(error.value).startswith(f"{path}{message}")
 
 
 def test_a_list_is_read_whole(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_fields_of_csv_may_hold_line_breaks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("q,1\n", ":1: the first line must be question,answer"),
         ("", ":1: the first line must be question,answer"),
@@ -93,7 +93,7 @@ def test_fields_of_csv_may_hold_line_breaks(tmp_path: Path) -> None:
         ("question,answer\n", ": holds no questions"),
     ],
 )
-def test_malformed_csv_is_refused_with_file_and_line(tmp_path: Path, text: str, said: str) -> None:
+def test_malformed_csv_is_refused_with_file_and_line(tmp_path: Path, text: str, message: str) -> None:
     def no_zero(row: dict[str, object]) -> None:
         if row["answer"] == "0":
             raise ValueError("no zero")
@@ -101,7 +101,7 @@ def test_malformed_csv_is_refused_with_file_and_line(tmp_path: Path, text: str, 
     path = written(tmp_path, text, "test.csv")
     with pytest.raises(ValueError) as error:
         csv_rows(path, ("question", "answer"), no_zero)
-    assert str(error.value).startswith(f"{path}{said}")
+    assert str(error.value).startswith(f"{path}{message}")
 
 
 def test_files_without_questions_and_broken_gzip_are_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Every source on small local data in the layouts of the published files: what is asked and what an answer is worth."""
+"""Every source on small local data in the layouts of the published files: prompts and grades."""
 
 from __future__ import annotations
 
@@ -11,43 +11,39 @@ import pytest
 from ktbench.eval.tasks import harness
 from ktbench.eval.tasks.sources import SOURCES, needs_decode
 from ktbench.spec.suite import TaskSpec
-from tests.eval.tasks.local import OWN, write_all, write_lines
-from tests.eval.tasks.puts import asked, loaded, say, values
+from tests.eval.conftest import SHARED
+from tests.eval.tasks.evaluation import evaluated, loaded, replying, values
+from tests.eval.tasks.local import OWN, write_lines
 from tests.eval.tasks.scripted import ScriptedLM
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_all(tmp_path_factory.mktemp("data"))
-
-
-def test_every_nano_task_is_asked_without_files() -> None:
+def test_every_nano_task_needs_no_files() -> None:
     from ktbench.eval.tasks.nano import questions
 
     truth = {one.prompt: one.answer for one in questions(3, 7)}
     for source in (f"nano/{name}" for name in SOURCES["nano"].names or ()):
         lm = ScriptedLM(lambda prompt, generation: truth[prompt] if generation["until"] == ["\n"] else "")
-        answers = asked(source, None, lm, limit=3, seed=7)
+        answers = evaluated(source, None, lm, limit=3, seed=7)
         assert values(answers) == [1.0] * 3
         assert [one.tokens for one in answers] == [len(one.answer) for one in answers]
-        assert values(asked(source, None, say("no"), limit=3, seed=7)) == [0.0] * 3
+        assert values(evaluated(source, None, replying("no"), limit=3, seed=7)) == [0.0] * 3
     assert len(loaded("nano/addition", None).questions) == 200
 
 
 def test_gsm8k_shows_the_train_split_and_grades_the_last_number(data: Path) -> None:
-    lm = say("2 and 2 is 4.\n#### 3")
-    answers = asked("gsm8k", data, lm, shots=8)
+    lm = replying("2 and 2 is 4.\n#### 3")
+    answers = evaluated("gsm8k", data, lm, shots=8)
     assert values(answers) == [float(i % 5 == 3) for i in range(10)]
     assert lm.prompts[7].count("Question: train: how many") == 8
     assert lm.prompts[7].endswith("\n\nQuestion: test: how many are 7 and 1?\nAnswer:")
-    assert values(asked("gsm8k", data / "gsm8k", say("it is $1,3.")))[:5] == [0.0] * 5
+    assert values(evaluated("gsm8k", data / "gsm8k", replying("it is $1,3.")))[:5] == [0.0] * 5
 
 
 @pytest.mark.parametrize(("source", "q", "a"), [("gsm8k_cot", "Q", "A"), ("paper/gsm8k", "Question", "Answer")])
 def test_gsm8k_with_chains_of_thought_needs_no_train_split(source: str, q: str, a: str, tmp_path: Path) -> None:
     write_lines(tmp_path / "test.jsonl", [{"question": "How many?", "answer": "#### 1,018"}])
-    lm = say("The answer is 1018.")
-    assert values(asked(source, tmp_path, lm, shots=8)) == [1.0]
+    lm = replying("The answer is 1018.")
+    assert values(evaluated(source, tmp_path, lm, shots=8)) == [1.0]
     (prompt,) = lm.prompts
     assert prompt.startswith(f"{q}: There are 15 trees in the grove.")
     assert prompt.count(f"{q}: ") == 9
@@ -56,7 +52,7 @@ def test_gsm8k_with_chains_of_thought_needs_no_train_split(source: str, q: str, 
 
 def test_mmlu_takes_the_likeliest_letter(data: Path) -> None:
     lm = ScriptedLM(likes=lambda context, letter: -1.0 if letter == " C" else -2.0)
-    answers = asked("mmlu/anatomy", data, lm, shots=5)
+    answers = evaluated("mmlu/anatomy", data, lm, shots=5)
     assert values(answers) == [float(i % 4 == 2) for i in range(9)]
     assert {one.answer for one in answers} == {"C"}
     assert {one.tokens for one in answers} == {None}
@@ -69,8 +65,8 @@ def test_mmlu_takes_the_likeliest_letter(data: Path) -> None:
 
 
 def test_mmlu_pro_asks_the_questions_of_a_subject(data: Path) -> None:
-    lm = say("Hence the answer is (B).")
-    answers = asked("mmlu_pro/computer_science", data, lm, shots=5)
+    lm = replying("Hence the answer is (B).")
+    answers = evaluated("mmlu_pro/computer_science", data, lm, shots=5)
     assert values(answers) == [float(i % 3 == 1) for i in range(6)]
     assert all("law" not in prompt.partition("\n")[2] for prompt in lm.prompts)
     assert lm.prompts[0].count("Question:\nvalidation computer science") == 5
@@ -80,15 +76,15 @@ def test_mmlu_pro_asks_the_questions_of_a_subject(data: Path) -> None:
 
 def test_humaneval_runs_programs_in_a_sandbox(data: Path) -> None:
     lm = ScriptedLM(lambda prompt, generation: "    return a + b + 2\n" if "add_2" in prompt else "    return 0\n")
-    answers = asked("humaneval", data, lm, confirm_unsafe=True)
+    answers = evaluated("humaneval", data, lm, confirm_unsafe=True)
     assert {one.question: one.value for one in answers} == {f"HumanEval/{i}": float(i == 2) for i in range(4)}
     assert lm.prompts[0] == 'def add_0(a, b):\n    """The sum of a, b and 0."""\n'
     assert "AssertionError" in answers[0].why
 
 
 def test_mbpp_shows_the_examples_of_lm_eval(data: Path) -> None:
-    lm = say("def add_11(a, b):\n    return a + b + 11\n")
-    answers = asked("mbpp", data, lm, shots=3, confirm_unsafe=True)
+    lm = replying("def add_11(a, b):\n    return a + b + 11\n")
+    answers = evaluated("mbpp", data, lm, shots=3, confirm_unsafe=True)
     assert {one.question: one.value for one in answers} == {str(i): float(i == 11) for i in range(11, 16)}
     shown = [f"add two numbers and {i}. Your code" for i in (2, 3, 4, 11)]
     places = [lm.prompts[0].index(text) for text in shown]
@@ -98,42 +94,36 @@ def test_mbpp_shows_the_examples_of_lm_eval(data: Path) -> None:
 
 
 def test_mbpp_of_the_paper_shows_other_examples_indented_by_four(data: Path) -> None:
-    lm = say("")
-    assert set(values(asked("paper/mbpp", data, lm, shots=3, confirm_unsafe=True))) == {0.0}
+    lm = replying("")
+    assert set(values(evaluated("paper/mbpp", data, lm, shots=3, confirm_unsafe=True))) == {0.0}
     assert "[BEGIN]\ndef add_8(a, b):\n    return a + b + 8\n[DONE]\n\nYou are" in lm.prompts[0]
     assert "and 4. Your" not in lm.prompts[0]
     assert lm.requests[0].args[1]["max_gen_toks"] == 1024
 
 
 def test_strategyqa_leaves_out_what_it_shows_and_grades_the_last_yes_or_no(data: Path) -> None:
-    lm = say("No, 2 is a number. So the answer is Yes.")
-    answers = asked("strategyqa", data, lm, shots=4)
+    lm = replying("No, 2 is a number. So the answer is Yes.")
+    answers = evaluated("strategyqa", data, lm, shots=4)
     assert values(answers) == [1.0, 0.0] * 3
-    assert set(values(asked("strategyqa", data, say("Who knows. Yesterday.")))) == {0.0}
+    assert set(values(evaluated("strategyqa", data, replying("Who knows. Yesterday.")))) == {0.0}
     assert lm.prompts[0].startswith("Question: Do hamsters provide food for any animals?\nAnswer: Hamsters are prey")
     assert lm.prompts[0].endswith("at some commencements. So the answer is yes.\n\nQuestion: Is 0 even?\nAnswer:")
 
 
-def test_ifeval_wants_every_instruction_followed(data: Path) -> None:
-    lm = ScriptedLM(lambda prompt, generation: "well, no" if "2." in prompt else "nothing")
-    answers = asked("ifeval", data, lm)
-    assert {one.question: one.value for one in answers} == {"1000": 1.0, "1001": 1.0, "1002": 0.0, "1003": 1.0}
-
-
 def test_livebench_asks_its_release_and_leaves_what_cannot_be_graded(data: Path) -> None:
-    lm = say("<solution>yes, no, yes</solution>")
-    answers = asked("livebench/reasoning/web_of_lies_v2", data, lm, release="2024-11-25")
+    lm = replying("<solution>yes, no, yes</solution>")
+    answers = evaluated("livebench/reasoning/web_of_lies_v2", data, lm, release="2024-11-25")
     assert [one.question[-1] for one in answers] == ["1", "2", "3"]
     assert values(answers) == [1.0] * 3
     assert lm.prompts[0] == "Question 1 of web_of_lies_v2: is {it} so?"
-    lm = say("never asked")
-    answers = asked("livebench/language/typos", data / "livebench", lm, release="2024-11-25")
+    lm = replying("no request")
+    answers = evaluated("livebench/language/typos", data / "livebench", lm, release="2024-11-25")
     assert [(one.value, one.why) for one in answers] == [(None, "no ground truth")] * 2
     assert not lm.requests
 
 
-def test_livebench_says_what_its_files_lack_and_how_it_grades(tmp_path: Path) -> None:
-    def said(name: str, *lists: dict[str, object]) -> str:
+def test_setting_names_what_files_lack_and_how_answers_are_graded(tmp_path: Path) -> None:
+    def setting_of(name: str, *lists: dict[str, object]) -> str:
         category, _, task = name.partition("/")
         rows = [
             {"question_id": str(i), "category": category, "task": task, "turns": ["?"]} | one
@@ -145,15 +135,15 @@ def test_livebench_says_what_its_files_lack_and_how_it_grades(tmp_path: Path) ->
     tests = [{"input": "1", "output": "1"}]
     index = [{"task": "coding/LCB_generation", "question_ids": ["0", "1", "2", "3"]}]
     (tmp_path / "release_2024-08-31_index.json").write_text(json.dumps(index))
-    assert said("coding/LCB_generation", {"tests": tests, "tests_total": 9}, {"tests": tests}, {}) == (
+    assert setting_of("coding/LCB_generation", {"tests": tests, "tests_total": 9}, {"tests": tests}, {}) == (
         "1 of 3 questions with only part of their tests: scores are upper bounds; "
         "1 of 4 questions of release 2024-08-31 have no row here"
     )
-    assert said("math/AMPS_Hard", {}) == "formulae agree where their values do, no model judges"
-    assert said("instruction_following/paraphrase", {}).startswith(
+    assert setting_of("math/AMPS_Hard", {}) == "formulae agree where their values do, no model judges"
+    assert setting_of("instruction_following/paraphrase", {}).startswith(
         "instructions checked strictly, languages detected by langdetect"
     )
-    assert said("language/typos", {}) == ""
+    assert setting_of("language/typos", {}) == ""
 
 
 def test_any_task_of_lm_eval_takes_local_splits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +154,7 @@ def test_any_task_of_lm_eval_takes_local_splits(tmp_path: Path, monkeypatch: pyt
     write_lines(tmp_path / "data" / "own" / "test.jsonl", rows)
     write_lines(tmp_path / "data" / "own" / "train.jsonl", rows[:2])
     lm = ScriptedLM(likes=lambda context, choice: float(choice == " no"))
-    assert values(asked("lm_eval/own", tmp_path / "data", lm, shots=1)) == [1.0, 0.0, 1.0, 0.0]
+    assert values(evaluated("lm_eval/own", tmp_path / "data", lm, shots=1)) == [1.0, 0.0, 1.0, 0.0]
     assert not needs_decode(TaskSpec(name="t", source="lm_eval/own"))
     with pytest.raises(ValueError, match=r"shots=3: there are 2 worked examples"):
         loaded("lm_eval/own", tmp_path / "data", shots=3)
@@ -184,7 +174,7 @@ def test_our_worked_examples_of_mbpp_are_those_of_lm_eval() -> None:
     )
     shots = ast.literal_eval(found.value)  # type: ignore[arg-type]
     assert [shot["task_id"] for shot in shots] == [2, 3, 4]
-    held = Path(__file__).parents[4] / "shared" / "data" / "mbpp" / "mbpp.jsonl"
+    held = SHARED / "mbpp" / "mbpp.jsonl"
     if held.is_file():
         rows = {row["task_id"]: row for row in map(json.loads, held.read_text().splitlines())}
         for shot in shots:

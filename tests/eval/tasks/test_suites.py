@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import yaml
@@ -14,9 +13,9 @@ from ktbench.eval.tasks.sources import SOURCES, describe_suite, find_source, loa
 from ktbench.resources import data_folder
 from ktbench.spec.suite import SuiteSpec
 from ktbench.spec.wire import from_plain
+from tests.eval.conftest import SHARED, needs_shared_data
 from tests.eval.tasks.scripted import ScriptedLM, a_number
 
-DATA = Path(__file__).parents[4] / "shared" / "data"
 SUITES = {path.stem: path for path in sorted(data_folder("evals").glob("*.yaml"))}
 
 
@@ -56,20 +55,20 @@ def test_suites_have_the_published_tasks() -> None:
     assert {task.source for task in read("nano").tasks} == {f"nano/{name}" for name in SOURCES["nano"].names or ()}
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="the published data sets are not at hand")
+@needs_shared_data
 @pytest.mark.parametrize(
     ("name", "questions"), [("mmlu", 14042), ("gsm8k", 1319), ("humaneval", 164), ("mbpp", 500), ("livebench", 989)]
 )
 def test_published_data_is_read_whole(name: str, questions: int) -> None:
-    suite = replace(read(name), data_dir=str(DATA), confirm_unsafe=True)
+    suite = replace(read(name), data_dir=str(SHARED), confirm_unsafe=True)
     assert describe_suite(suite) == f"{len(suite.tasks)} tasks, {questions:,} questions"
-    assert describe_suite(replace(suite, data_dir=str(DATA / name))) == describe_suite(suite)
+    assert describe_suite(replace(suite, data_dir=str(SHARED / name))) == describe_suite(suite)
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="the published data sets are not at hand")
+@needs_shared_data
 @pytest.mark.parametrize("name", ["mmlu", "gsm8k", "mbpp", "livebench"])
 def test_published_questions_are_asked(name: str) -> None:
-    suite = replace(read(name), data_dir=str(DATA), confirm_unsafe=True, limit=2)
+    suite = replace(read(name), data_dir=str(SHARED), confirm_unsafe=True, limit=2)
     lm = ScriptedLM(a_number)
     for task in suite.tasks[:: max(1, len(suite.tasks) // 6)]:
         answers = list(evaluate_task(load_task(task, suite), lm, suite))

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from ktbench.engine.protocol import Unsupported
-from ktbench.peers.llama.api import Library
+from ktbench.peers.llama.api import LlamaLibrary
 
 DEBUG, INFO, WARN, ERROR, CONTINUED = 1, 2, 3, 4, 5
 
 
-def library(**changes: Any) -> Library:
-    """A library that does nothing but what is asked of it here."""
+def library(**changes: Any) -> LlamaLibrary:
+    """A library that does nothing but what a test needs."""
     calls = ModuleType("llama_cpp")
     names = {
         "__version__": "0.3.36",
@@ -22,49 +22,51 @@ def library(**changes: Any) -> Library:
         "LLAMA_FLASH_ATTN_TYPE_ENABLED": 1,
         "llama_get_memory": None,
         "llama_backend_init": lambda: None,
-        "llama_log_callback": lambda heard: heard,
-        "llama_log_set": lambda heard, _data: setattr(calls, "heard", heard),
+        "llama_log_callback": lambda callback: callback,
+        "llama_log_set": lambda callback, _data: setattr(calls, "callback", callback),
     }
     vars(calls).update({name: value for name, value in (names | changes).items() if value != "missing"})
-    return Library(calls)
+    return LlamaLibrary(calls)
 
 
-def hear(heard: Library, *lines: tuple[int, str]) -> str:
+def receive(library: LlamaLibrary, *lines: tuple[int, str]) -> str:
     for level, text in lines:
-        heard.calls.heard(level, text.encode(), None)
-    return heard.log.last_lines
+        library.calls.callback(level, text.encode(), None)
+    return library.log.last_lines
 
 
 def test_the_last_warnings_and_errors_are_kept() -> None:
-    said = hear(library(), (DEBUG, "one"), (INFO, "two"), *((WARN, f"w{n}\n") for n in range(4)), (ERROR, "broken\n"))
-    assert said == "w2; w3; broken"
+    lines = receive(
+        library(), (DEBUG, "one"), (INFO, "two"), *((WARN, f"w{n}\n") for n in range(4)), (ERROR, "broken\n")
+    )
+    assert lines == "w2; w3; broken"
 
 
 def test_continued_lines_belong_to_the_one_before() -> None:
-    said = hear(library(), (INFO, "loading "), (CONTINUED, "..."), (ERROR, "no tensor "), (CONTINUED, "blk.0"))
-    assert said == "no tensor blk.0"
+    lines = receive(library(), (INFO, "loading "), (CONTINUED, "..."), (ERROR, "no tensor "), (CONTINUED, "blk.0"))
+    assert lines == "no tensor blk.0"
 
 
 def test_repeated_and_forgotten_lines_are_left_out() -> None:
-    heard = library()
-    assert hear(heard, (ERROR, "again"), (ERROR, "again")) == "again"
-    heard.log.forget()
-    assert heard.log.last_lines == "no reason given"
+    opened = library()
+    assert receive(opened, (ERROR, "again"), (ERROR, "again")) == "again"
+    opened.log.forget()
+    assert opened.log.last_lines == "no reason given"
 
 
 def test_text_that_is_no_utf8_is_kept_readable() -> None:
-    heard = library()
-    heard.calls.heard(ERROR, b"bad \xff name", None)
-    assert heard.log.last_lines == "bad � name"
+    opened = library()
+    opened.calls.callback(ERROR, b"bad \xff name", None)
+    assert opened.log.last_lines == "bad � name"
 
 
-def test_no_memory_is_told_apart() -> None:
-    heard = library()
-    hear(heard, (ERROR, "alloc_tensor_range: failed to allocate CPU buffer of size 1"))
-    assert isinstance(heard.log.failure("no context", RuntimeError), MemoryError)
-    heard.log.forget()
-    hear(heard, (ERROR, "key not found"))
-    failure = heard.log.failure("cannot load", ValueError)
+def test_no_memory_is_another_error() -> None:
+    opened = library()
+    receive(opened, (ERROR, "alloc_tensor_range: failed to allocate CPU buffer of size 1"))
+    assert isinstance(opened.log.failure("no context", RuntimeError), MemoryError)
+    opened.log.forget()
+    receive(opened, (ERROR, "key not found"))
+    failure = opened.log.failure("cannot load", ValueError)
     assert type(failure) is ValueError
     assert str(failure) == "cannot load: key not found"
 

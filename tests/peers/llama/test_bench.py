@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ktbench.engine.gguf.header import Header
+from ktbench.engine.gguf.header import GgufHeader
 from ktbench.engine.protocol import HostRole, SelfTimed, Unsupported
-from ktbench.peers.llama.bench import Lists, LlamaBench, Program, options, read_rows
+from ktbench.peers.llama.bench import LlamaBench, Program, options, read_rows
+from ktbench.peers.llama.settings import LlamaSettings
 from ktbench.run.serve import open_peer
 from ktbench.spec.peers import PeerSpec
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
@@ -39,13 +41,13 @@ ROW: dict[str, Any] = {
 PROGRAM = """
 import itertools, json, pathlib, sys
 words = sys.argv[1:]
-asked = dict(zip(words[::2], words[1::2], strict=True))
-pathlib.Path(asked["-m"]).open("a").write(json.dumps(asked) + "\\n")
-lists = [[int(n) for n in asked[name].split(",")] for name in ("-fa", "-ub", "-t")]
+requested = dict(zip(words[::2], words[1::2], strict=True))
+pathlib.Path(requested["-m"]).open("a").write(json.dumps(requested) + "\\n")
+lists = [[int(n) for n in requested[name].split(",")] for name in ("-fa", "-ub", "-t")]
 for flash, ubatch, threads in itertools.product(*lists):
     ns = 10**6 * (threads if threads > 1 else 5) * (11 - flash) * (1 if ubatch == 1024 else 2)
     row = {row} | {"n_threads": threads, "n_ubatch": ubatch, "flash_attn": flash}
-    row["samples_ns"] = [ns + n for n in range(int(asked["-r"]))]
+    row["samples_ns"] = [ns + n for n in range(int(requested["-r"]))]
     print(json.dumps(row), flush=True)
 """
 
@@ -59,14 +61,14 @@ def program(folder: Path, text: str) -> str:
 
 
 def bench(folder: Path, text: str = PROGRAM, cores: int = 4) -> LlamaBench:
-    file = folder / "asked.jsonl"
-    header = Header(path=file, metadata={}, tensors={})
+    file = folder / "requested.jsonl"
+    header = GgufHeader(path=file, metadata={}, tensors={})
     return LlamaBench(Program(program=program(folder, text), file=file), MODEL, HostRole(cores=cores), header)
 
 
-def asked(folder: Path) -> list[dict[str, str]]:
+def requested(folder: Path) -> list[dict[str, str]]:
     """The options of every run of `PROGRAM`."""
-    return [json.loads(line) for line in (folder / "asked.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (folder / "requested.jsonl").read_text().splitlines()]
 
 
 def spec(workload: WorkloadSpec, tune_s: float = 0.0, **options: Any) -> RunSpec:
@@ -83,7 +85,7 @@ def test_prefill_gives_every_pass(tmp_path: Path) -> None:
     system = bench(tmp_path)
     system.configure(spec(PREFILL))
     assert system.own_samples_s() == (0.08, 0.080000001)
-    (words,) = asked(tmp_path)
+    (words,) = requested(tmp_path)
     expected = {"-p": "2048", "-n": "0", "-d": "0", "-r": "2", "-b": "2048", "-ub": "512", "-t": "4", "-fa": "1"}
     assert expected.items() <= words.items()
     assert {"-ctk": "f16", "-ctv": "f16", "-ngl": "0", "-o": "jsonl"}.items() <= words.items()
@@ -93,7 +95,7 @@ def test_decode_gives_the_mean_of_its_tokens(tmp_path: Path) -> None:
     system = bench(tmp_path)
     system.configure(spec(DECODE))
     assert system.own_samples_s() == (0.08 / 8,)
-    assert {"-p": "0", "-n": "8", "-d": "64", "-r": "1"}.items() <= asked(tmp_path)[0].items()
+    assert {"-p": "0", "-n": "8", "-d": "64", "-r": "1"}.items() <= requested(tmp_path)[0].items()
     tuned, built, timed = system.notes()
     assert tuned.startswith("llama-bench not tuned")
     assert tuned.endswith("threads 4, ubatch 64, flash attention on")
@@ -104,7 +106,7 @@ def test_decode_gives_the_mean_of_its_tokens(tmp_path: Path) -> None:
 def test_tuning_finds_the_best_in_lists(tmp_path: Path) -> None:
     system = bench(tmp_path)
     system.configure(spec(PREFILL, tune_s=60.0))
-    runs = [(words["-ub"], words["-fa"], words["-t"]) for words in asked(tmp_path)]
+    runs = [(words["-ub"], words["-fa"], words["-t"]) for words in requested(tmp_path)]
     assert runs == [
         ("512", "1", "4"),
         ("1024,2048", "1", "4"),
@@ -112,21 +114,22 @@ def test_tuning_finds_the_best_in_lists(tmp_path: Path) -> None:
         ("1024", "0", "4"),
         ("1024", "1", "3,2,1"),
     ]
-    (told,) = system.notes()
-    assert "over 10 settings: threads 2, ubatch 1024, flash attention on (20 ms a step; slowest 80 ms" in told
+    (note,) = system.notes()
+    assert "over 10 settings: threads 2, ubatch 1024, flash attention on (20 ms a step; slowest 80 ms" in note
     system.own_samples_s()
-    system.configure(spec(PREFILL, tune_s=60.0))  # known for the sitting
-    assert len(asked(tmp_path)) == len(runs) + 1
+    system.configure(spec(PREFILL, tune_s=60.0))  # kept for the session
+    assert len(requested(tmp_path)) == len(runs) + 1
 
 
 def test_tuning_is_ended_with_what_was_done(tmp_path: Path) -> None:
     slow = (
-        PROGRAM + "\nimport time\nif asked['-ub'] != '512':\n    print('{\"half', end='', flush=True); time.sleep(60)\n"
+        PROGRAM
+        + "\nimport time\nif requested['-ub'] != '512':\n    print('{\"half', end='', flush=True); time.sleep(60)\n"
     )
     system = bench(tmp_path, slow)
     system.configure(spec(PREFILL, tune_s=2.0))
-    (told,) = system.notes()
-    assert "over 3 settings: threads 4, ubatch 1024, flash attention on" in told
+    (note,) = system.notes()
+    assert "over 3 settings: threads 4, ubatch 1024, flash attention on" in note
 
 
 @pytest.mark.parametrize(
@@ -152,7 +155,7 @@ def test_a_program_that_misbehaves_is_an_error(tmp_path: Path, text: str, says: 
 def test_a_program_that_cannot_be_run_is_named(tmp_path: Path) -> None:
     missing = Program(program=str(tmp_path / "gone"), file=tmp_path)
     with pytest.raises(ValueError, match=r"peer.llama_bench=.*gone: cannot be run: No such file"):
-        missing.run(DECODE, Lists(threads=(1,), ubatch=(64,), flash=(True,)), 1.0)
+        missing.run(DECODE, [LlamaSettings(threads=1)], 1.0)
 
 
 def test_it_is_no_step_and_shows_no_logits(tmp_path: Path) -> None:
@@ -166,17 +169,10 @@ def test_it_is_no_step_and_shows_no_logits(tmp_path: Path) -> None:
     assert isinstance(system, SelfTimed)
 
 
-@pytest.mark.parametrize(
-    ("workload", "says"),
-    [
-        (WorkloadSpec(phase="decode", prompt=4, steps=1, batch=2), "workload.batch=2: llama-bench runs at most 1"),
-        (WorkloadSpec(phase="prefill", prompt=4, steps=1, chunk=2), "chunk"),
-        (WorkloadSpec(phase="prefill", prompt=4, steps=1, routing="balanced"), "routing"),
-    ],
-)
-def test_what_it_cannot_run_is_said(tmp_path: Path, workload: WorkloadSpec, says: str) -> None:
-    with pytest.raises(Unsupported, match=says):
-        bench(tmp_path).configure(spec(workload))
+def test_what_it_cannot_run_is_named(tmp_path: Path) -> None:
+    for batch, chunk, why in ((2, None, "workload.batch=2: llama-bench runs at most 1"), (1, 2, "chunk")):
+        with pytest.raises(Unsupported, match=why):
+            bench(tmp_path).configure(spec(WorkloadSpec(phase="prefill", prompt=4, steps=1, batch=batch, chunk=chunk)))
 
 
 def test_a_file_that_is_not_there_is_refused() -> None:
@@ -227,20 +223,21 @@ def test_any_output_is_read_or_refused(text: str) -> None:
 
 
 def test_options_come_in_pairs() -> None:
-    words = options(PREFILL, Lists(threads=(1, 2), ubatch=(64, 4096), flash=(True, False)))
+    words = options(PREFILL, [LlamaSettings(threads=n, ubatch=4096) for n in (1, 2, 1)])
     assert len(words) % 2 == 0
     given_options = dict(zip(words[::2], words[1::2], strict=True))
     assert given_options["-t"] == "1,2"
-    assert given_options["-fa"] == "1,0"
+    assert given_options["-fa"] == "1"
+    assert ("-fa", "1,0") in pairwise(options(DECODE, [LlamaSettings(threads=1, flash=on) for on in (True, False)]))
     assert given_options["-b"] == "4096"
 
 
 WORKER = """
 import sys
+from itertools import pairwise
 from pathlib import Path
-from tests.peers.llama.test_bench import DECODE, Lists, Program
-lists = Lists(threads=[1], ubatch=[64], flash=[True])
-Program(program=sys.argv[1], file=Path("model.gguf")).run(DECODE, lists, 600.0)
+from tests.peers.llama.test_bench import DECODE, LlamaSettings, Program
+Program(program=sys.argv[1], file=Path("model.gguf")).run(DECODE, [LlamaSettings(threads=1)], 600.0)
 """
 
 

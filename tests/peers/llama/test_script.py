@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ktbench.engine.workload.routing import prompt_ids
-from ktbench.peers.llama.script import Layout, Script, write_script
+from ktbench.peers.llama.script import Script, TokenLayout, write_script
 from ktbench.spec.run_spec import WorkloadSpec
 
 VOCAB = 97
@@ -16,7 +16,7 @@ SIZES = {"prompt": st.integers(1, 40), "batch": st.integers(1, 4), "steps": st.i
 CHUNKS = st.none() | st.integers(1, 45)
 
 
-def grid(calls: tuple[Layout, ...], batch: int) -> dict[tuple[int, int], int]:
+def grid(calls: tuple[TokenLayout, ...], batch: int) -> dict[tuple[int, int], int]:
     """Token by sequence and position; none is given twice."""
     found: dict[tuple[int, int], int] = {}
     for call in calls:
@@ -31,11 +31,11 @@ def cells_of(ids: np.ndarray, first: int = 0) -> dict[tuple[int, int], int]:
     return {(row, first + column): int(ids[row, column]) for row, column in np.ndindex(*ids.shape)}
 
 
-def wants_last_only(calls: tuple[Layout, ...], batch: int) -> bool:
-    """Whether logits are asked for at the last position of each sequence, in their order, and nowhere else."""
+def wants_last_only(calls: tuple[TokenLayout, ...], batch: int) -> bool:
+    """Whether logits are requested at the last position of each sequence, in their order, and nowhere else."""
     last = max(int(call.positions.max()) for call in calls)
-    asked = [(int(s), int(p)) for c in calls for s, p, w in zip(c.sequences, c.positions, c.wanted, strict=True) if w]
-    return asked == [(sequence, last) for sequence in range(batch)]
+    marked = [(int(s), int(p)) for c in calls for s, p, w in zip(c.sequences, c.positions, c.wanted, strict=True) if w]
+    return marked == [(sequence, last) for sequence in range(batch)]
 
 
 @given(**SIZES, chunk=CHUNKS)
@@ -68,7 +68,7 @@ def test_prefill_has_new_prompts_in_every_step(prompt: int, batch: int, steps: i
         assert_chunks(script, calls)
 
 
-def assert_chunks(script: Script, calls: tuple[Layout, ...]) -> None:
+def assert_chunks(script: Script, calls: tuple[TokenLayout, ...]) -> None:
     """Every call has at most `chunk` tokens of a sequence, and there are no more calls than that needs."""
     work = script.workload
     size = work.chunk or work.prompt

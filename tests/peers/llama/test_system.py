@@ -153,17 +153,11 @@ def test_past_the_last_step_is_an_error(system: LlamaSystem) -> None:
         system.step()
 
 
-@pytest.mark.parametrize(
-    ("workload", "says"),
-    [
-        (decode(batch=2, shortest=3), "workload.shortest=null"),
-        (decode(routing="balanced"), "workload.routing=model"),
-        (decode(batch=1000), "runs at most 256 here"),
-    ],
-)
-def test_what_it_cannot_run_is_said(system: LlamaSystem, workload: WorkloadSpec, says: str) -> None:
-    with pytest.raises(Unsupported, match=says):
-        system.configure(spec(workload))
+def test_what_it_cannot_run_is_named(system: LlamaSystem) -> None:
+    with pytest.raises(Unsupported, match="routing=balanced"):
+        system.configure(spec(decode(routing="balanced")))
+    with pytest.raises(Unsupported, match="runs at most 256 here"):
+        system.configure(spec(decode(batch=1000)))
 
 
 def test_more_threads_than_cores_are_refused(system: LlamaSystem) -> None:

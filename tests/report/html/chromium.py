@@ -1,4 +1,4 @@
-"""A Chromium that is driven from tests: in a process of its own, through playwright or through Qt's web engine.
+"""A Chromium that is driven from tests: in a process of its own, through Qt's web engine or as a program.
 
 As a program: `chromium.py BACKEND PAGE WIDTH SCRIPT` opens a page, runs a script in it and prints what that returns,
 with all that the page asked the network for and all that the console said, as JSON.
@@ -23,13 +23,7 @@ DEADLINE_S = 90
 
 
 def backend() -> str | None:
-    """`playwright` with a browser installed, else `qt`, else `binary` where a Chromium is on the path, else None."""
-    if importlib.util.find_spec("playwright") is not None:
-        from playwright.sync_api import sync_playwright
-
-        with sync_playwright() as found:
-            if Path(found.chromium.executable_path).is_file():
-                return "playwright"
+    """`qt`, else `binary` where a Chromium is on the path, else None."""
     try:
         there = importlib.util.find_spec("PyQt6.QtWebEngineCore") is not None
     except ModuleNotFoundError:
@@ -51,23 +45,6 @@ def drive(kind: str, page: Path, width: int, script: str) -> dict[str, Any]:
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
-
-
-def _playwright(page: Path, width: int, script: str, say: Callable[[dict[str, Any]], None]) -> None:
-    from playwright.sync_api import sync_playwright
-
-    requests: list[str] = []
-    errors: list[str] = []
-    with sync_playwright() as found:
-        browser = found.chromium.launch()
-        tab = browser.new_page(viewport={"width": width, "height": 800})
-        tab.on("request", lambda request: requests.append(request.url))
-        tab.on("console", lambda said: errors.append(said.text) if said.type in ("error", "warning") else None)
-        tab.on("pageerror", lambda error: errors.append(str(error)))
-        tab.goto(page.as_uri())
-        value = json.loads(tab.evaluate(f"JSON.stringify((() => {{ {script} }})() ?? null)"))
-        browser.close()
-    say({"value": value, "requests": requests, "errors": errors})
 
 
 def _qt(page: Path, width: int, script: str, say: Callable[[dict[str, Any]], None]) -> None:
@@ -136,5 +113,5 @@ def _alone(page: Path, width: int, script: str, say: Callable[[dict[str, Any]], 
 
 if __name__ == "__main__":
     _, kind, page, width, script = sys.argv
-    drivers = {"playwright": _playwright, "qt": _qt, "binary": _alone}
+    drivers = {"qt": _qt, "binary": _alone}
     drivers[kind](Path(page), int(width), script, lambda answer: print(json.dumps(answer)))

@@ -16,7 +16,7 @@ from tests.report.synthetic import Arm, Store
 
 BROWSER = cache(backend)
 pytestmark = pytest.mark.skipif(
-    BROWSER() is None, reason="no browser: neither playwright with a Chromium nor PyQt6-WebEngine is installed"
+    BROWSER() is None, reason="no browser: neither PyQt6-WebEngine nor a Chromium is installed"
 )
 
 # Everything of one page in one go: a browser takes seconds to start.

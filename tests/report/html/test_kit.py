@@ -9,7 +9,7 @@ from pathlib import Path
 from PIL import Image
 
 from ktbench.report.documents import documents_of, titles_of
-from ktbench.report.latex import text_lines
+from ktbench.report.latex import escaped
 from ktbench.report.speed_table import table_of
 from ktbench.report.write import write_report
 from ktbench.results.rows import rows_of
@@ -63,7 +63,7 @@ def test_conditions_of_several_parts_are_said_of_all_or_below_the_name_of_their_
     first, second = (table_of(one, rows_of(one)) for one in parts_of(run))
     for table, other, mine in ((first, second, own[0]), (second, first, own[1])):
         apart = [*{*table.conditions, *table.methods} - {*other.conditions, *other.methods}]
-        assert apart and all(next(text_lines("", [said])).partition("} ")[2] in mine for said in apart)
+        assert apart and all(escaped(said) in mine for said in apart)
 
 
 def test_documents_of_one_part_are_told_apart_in_the_conditions(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Loads and asks one task of a suite."""
+"""Loads and evaluates one task of a suite."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ktbench.spec.suite import SuiteSpec, TaskSpec
 from tests.eval.tasks.scripted import ScriptedLM
 
 
-def suite_of(source: str, data: Path | None, *, shots: int = 0, **said: Any) -> SuiteSpec:
+def suite_of(source: str, data: Path | None, *, shots: int = 0, **overrides: Any) -> SuiteSpec:
     task = TaskSpec(name="t", source=source, shots=shots)
-    return SuiteSpec(name="s", tasks=(task,), data_dir=None if data is None else str(data), **said)
+    return SuiteSpec(name="s", tasks=(task,), data_dir=None if data is None else str(data), **overrides)
 
 
-def loaded(source: str, data: Path | None, **said: Any) -> LoadedTask:
-    suite = suite_of(source, data, **said)
+def loaded(source: str, data: Path | None, **overrides: Any) -> LoadedTask:
+    suite = suite_of(source, data, **overrides)
     return load_task(suite.tasks[0], suite)
 
 
-def asked(source: str, data: Path | None, lm: ScriptedLM, **said: Any) -> list[GradedAnswer]:
-    suite = suite_of(source, data, **said)
+def evaluated(source: str, data: Path | None, lm: ScriptedLM, **overrides: Any) -> list[GradedAnswer]:
+    suite = suite_of(source, data, **overrides)
     return list(evaluate_task(load_task(suite.tasks[0], suite), lm, suite))
 
 
@@ -31,5 +31,5 @@ def values(answers: list[GradedAnswer]) -> list[float | None]:
     return [one.value for one in answers]
 
 
-def say(text: str) -> ScriptedLM:
+def replying(text: str) -> ScriptedLM:
     return ScriptedLM(lambda prompt, generation: text)

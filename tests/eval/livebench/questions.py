@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from ktbench.eval.livebench.graders import grade_answer
 from ktbench.eval.livebench.question import LiveQuestion
+from tests.eval.conftest import SHARED
 
-LIVEBENCH = Path(__file__).parents[4] / "shared" / "data" / "livebench"
-REAL = pytest.mark.skipif(not LIVEBENCH.is_dir(), reason="no shared data folder next to this checkout")
+LIVEBENCH = SHARED / "livebench"
 
 
-def asked(
+def live_question(
     task: str, truth: str | None, *, prompt: str = "?", released: str = "2024-06-24", **rest: Any
 ) -> LiveQuestion:
     return LiveQuestion(

@@ -1,0 +1,84 @@
+"""All texts of figures of every kind: each can be read, and they are the golden ones.
+
+After a wanted change: `python -m tests.report.test_figure_texts` writes them anew; read the difference before keeping
+it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from matplotlib.figure import Figure
+
+from ktbench.report.documents import documents_of
+from ktbench.report.figures.timeline import timeline_figure
+from tests.report import (
+    test_accuracy_figures,
+    test_curves,
+    test_figure,
+    test_paper_figures,
+    test_peer_figures,
+    test_roles,
+    test_timeline,
+)
+from tests.report.accuracy_stores import AnswerStore
+from tests.report.drawn import assert_inks_apart, assert_readable, speed_figure, texts_by_place
+from tests.report.layers import LayerStore
+from tests.report.synthetic import Store
+
+GOLDEN = Path(__file__).parent / "golden" / "figures.json"
+
+
+def _speeds(store: Store | LayerStore, folder: Path) -> Figure:
+    return speed_figure(store.write(folder))
+
+
+def _answers(store: AnswerStore, folder: Path) -> Figure:
+    return documents_of(store.write(folder))[0].draw()
+
+
+def _published(name: str, folder: Path) -> Figure:
+    return test_paper_figures.drawn(name, test_paper_figures.lines_of(name, 1.07))
+
+
+Draw = Callable[[Path], Figure]
+# Labels of curves may be turned: those of the second table are compared by pixels, all others by their boxes.
+LEVEL: dict[str, Draw] = {
+    **{f"bars: {name}": partial(_speeds, store) for name, store in test_figure.STORES.items()},
+    **{f"roles: {name}": partial(_speeds, store) for name, store in test_roles.STORES.items()},
+    **{f"answers: {n}": partial(_answers, replace(one, run=n)) for n, one in test_accuracy_figures.STORES.items()},
+    **{
+        f"timeline: {name}": lambda _, step=step: timeline_figure(step, ["Machine: two cores."])  # type: ignore[misc]
+        for name, step in test_timeline.STEPS.items()
+    },
+}
+TURNED: dict[str, Draw] = {
+    **{f"curves: {name}": partial(_speeds, store) for name, store in test_curves.STORES.items()},
+    **{f"peers: {name}": partial(_speeds, store) for name, store in test_peer_figures.STORES.items()},
+    **{f"published: {name}": partial(_published, name) for name in test_paper_figures.FORMS},
+}
+
+
+@pytest.mark.parametrize("name", [*LEVEL, *TURNED])
+def test_texts_can_be_read_and_are_the_golden_ones(tmp_path: Path, name: str) -> None:
+    drawn = (LEVEL | TURNED)[name](tmp_path)
+    assert texts_by_place(drawn) == json.loads(GOLDEN.read_text(encoding="utf-8"))[name]
+    (assert_readable if name in LEVEL else assert_inks_apart)(drawn)
+
+
+def regenerate() -> None:
+    found = {}
+    for name, draw in (LEVEL | TURNED).items():
+        with TemporaryDirectory() as folder:
+            found[name] = texts_by_place(draw(Path(folder)))
+    GOLDEN.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    regenerate()
