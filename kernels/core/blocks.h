@@ -80,7 +80,7 @@ struct BlockKernel {
     const int blocks = (x.count + block_rows - 1) / block_rows;
     const int turns = lines / turn_lines * blocks * (w.count == at_once ? 1 : w.count / narrow);
     // All of the group that follows, in equal parts.
-    Prefetch ahead(w.following, static_cast<int>(w.count * w.bytes / line_bytes / turns) + 1);
+    Prefetch ahead(w.following, w, turns);
     for (int piece = 0; piece < pieces; ++piece) {
       const int first = piece * Panels::piece_lines;
       const Panel panel = Panels::panel(w, first, smaller(Panels::piece_lines, lines - first), unpacked);

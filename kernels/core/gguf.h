@@ -135,7 +135,7 @@ void block_gguf(const Panel& w, const std::byte* x, std::size_t stride, Prefetch
       for (int s = 0; s < n; ++s) P::zero(sums[s]);
 #pragma GCC unroll 8
       for (int l = 0; l < turn_lines / blocks_per_record; ++l, line += line_bytes, row.advance(P::step)) {
-        if (l % fetch_lines == 0) following.fetch((b * turn_lines / blocks_per_record + l) / fetch_lines);
+        if (l % fetch_lines == 0) following.fetch_part((b * turn_lines / blocks_per_record + l) / fetch_lines);
         EightBits<P>::template add<rows, strips>(sums, line, w.strip_bytes, row);
       }
       add_scaled<P, strips, c_stride>(sums, scales, w.strip_bytes, floats, c);
