@@ -51,6 +51,25 @@ def isas() -> dict[str, Isa]:
 def grants() -> dict[str, str]:
     """ISA name to "" when this machine grants it, else the reason in one line."""
 
+def isa_of(feature: str, precision: str) -> str:
+    """The instruction set that a feature of the engine runs: the fastest granted one with kernels for the precision.
+
+    ValueError where there are none for it, RuntimeError with the reason where the machine grants none.
+    """
+
+def crossovers() -> dict[tuple[str, str], tuple[int, int]]:
+    """By granted instruction set and precision: from how many tokens per expert on other loops run.
+
+    Streams prefetch from the first on, register blocks multiply from the second on; of amx the second is where its
+    tiles are faster than vectors. They are those that ship for the CPU until `set_crossover` replaces them.
+    """
+
+def set_crossover(isa: str, precision: str, fetch_from: int, block_from: int) -> None:
+    """Replace a crossover, for calls that begin later.
+
+    ValueError for numbers below 1 and a precision without such kernels, RuntimeError where the isa is not granted.
+    """
+
 class Team:
     """Threads that run jobs, one after the other in the order of their submission, each on all threads together."""
 
@@ -273,9 +292,10 @@ class MoE:
         gates: NDArray[np.float32],
         out: NDArray[np.uint16],
         *,
+        avx2: bool = False,
         avx512: bool = False,
         amx: bool = False,
-        amx_min_tokens: int = 5,
+        amx_min_tokens: int | None = None,
         isa: str | None = None,
         dynamic: bool = False,
         numa: bool = False,
@@ -283,7 +303,8 @@ class MoE:
         """Write out [T, hidden] = sum over k of gates * expert(hidden); hidden [T, hidden], ids and gates [T, k].
 
         An id of -1 stands for no expert: its slot adds nothing, and a token without any expert gets zeros.
-        `avx512` and `amx` together: AMX for experts with at least `amx_min_tokens` tokens, AVX-512 for the others.
+        `avx512` and `amx` together: AMX for experts with at least `amx_min_tokens` tokens, by default from its
+        crossover on, and AVX-512 for the others.
         `isa` names one ISA outright instead. `numa`: each domain's threads compute its share of the experts, otherwise
         any thread any task. RuntimeError with the reason when an ISA is not granted, TypeError for a dtype, ValueError
         for a shape or an option, IndexError for an expert id out of range.
@@ -296,9 +317,10 @@ class MoE:
         gates: NDArray[np.float32],
         out: NDArray[np.uint16],
         *,
+        avx2: bool = False,
         avx512: bool = False,
         amx: bool = False,
-        amx_min_tokens: int = 5,
+        amx_min_tokens: int | None = None,
         isa: str | None = None,
         dynamic: bool = False,
         numa: bool = False,
@@ -312,9 +334,10 @@ class MoE:
         gates: NDArray[np.float32],
         out: NDArray[np.uint16],
         *,
+        avx2: bool = False,
         avx512: bool = False,
         amx: bool = False,
-        amx_min_tokens: int = 5,
+        amx_min_tokens: int | None = None,
         isa: str | None = None,
         dynamic: bool = False,
         numa: bool = False,
@@ -328,9 +351,10 @@ class MoE:
         gates: NDArray[np.float32],
         out: NDArray[np.uint16],
         *,
+        avx2: bool = False,
         avx512: bool = False,
         amx: bool = False,
-        amx_min_tokens: int = 5,
+        amx_min_tokens: int | None = None,
         isa: str | None = None,
         dynamic: bool = False,
         numa: bool = False,

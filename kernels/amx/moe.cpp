@@ -44,18 +44,20 @@ struct Operands {
   int tiles;
 };
 
-// Weights to prefetch into L2: `lines` of each of `strips` strips with every tile of k.
-template <int lines, int strips>
+// Weights to prefetch into L2: with every tile of k `lines` of each strip of a pair, of `of` that a tile has.
+template <int lines, int of>
 struct Prefetched {
   const std::byte* from;
   std::size_t strip_bytes;
 
-  void fetch(int tile) const {
-#pragma GCC unroll 2
-    for (int s = 0; s < strips; ++s)
+  // Half of them.
+  void fetch(int tile, int half) const {
+    constexpr int each = lines / 2;
 #pragma GCC unroll 16
-      for (int i = 0; i < lines; ++i)
-        __builtin_prefetch(from + s * strip_bytes + (tile * lines + i) * line_bytes, 0, 2);
+    for (int i = 0; i < each; ++i)
+#pragma GCC unroll 2
+      for (int s = 0; s < 2; ++s)
+        __builtin_prefetch(from + s * strip_bytes + (tile * of + half * each + i) * line_bytes, 0, 2);
   }
 };
 
@@ -70,8 +72,9 @@ void multiply_32(const Operands& o, const Ahead& ahead, float* c, Overlapped ove
     tile_load<7>(o.w1 + t * tile_bytes, line_bytes);
     tile_load_streaming<5>(lower + t * line_bytes, o.x_stride);
     Dot::template add<0, 4, 6>(), Dot::template add<1, 4, 7>();
-    ahead.fetch(t);
+    ahead.fetch(t, 0);
     Dot::template add<2, 5, 6>(), Dot::template add<3, 5, 7>();
+    ahead.fetch(t, 1);
     overlapped();
   }
   tile_store<0>(c, c_stride_bytes), tile_store<1>(c + strip_rows, c_stride_bytes);
@@ -88,8 +91,9 @@ void multiply_16(const Operands& o, const Ahead& ahead, float* c, Overlapped ove
     tile_load<6>(o.w0 + t * tile_bytes, line_bytes);
     Dot::template add<0, 4, 6>();
     tile_load<7>(o.w1 + t * tile_bytes, line_bytes);
-    ahead.fetch(t);
+    ahead.fetch(t, 0);
     Dot::template add<1, 4, 7>();
+    ahead.fetch(t, 1);
     overlapped();
   }
   tile_store<0>(c, c_stride_bytes), tile_store<1>(c + strip_rows, c_stride_bytes);
@@ -210,17 +214,16 @@ class GroupProduct {
   // The first blocks prefetch the next piece, equal parts each.
   void multiply(const Operands& o, const std::byte* next, int b, int blocks, int rows, float* c) {
     constexpr int lines = P::lines_per_tile;
-    constexpr int fewest = 8;  // half the lines of a tile of bf16 or int8, all of one of int4
     const bool streams = rows <= tile_rows && lines == tile_lines;  // as fast as memory: the hardware prefetches
-    if (blocks == 1 && !streams) return multiply(o, Prefetched<lines, 2>{next, w_.bytes}, rows, c);
-    if (blocks == 1) return multiply(o, Prefetched<0, 0>{}, rows, c);
-    if (blocks < 4 || lines == fewest) {
-      if (b < 2) return multiply(o, Prefetched<lines, 1>{next + b * w_.bytes, 0}, rows, c);
-    } else if (b < 4) {
-      const std::size_t half = static_cast<std::size_t>(o.tiles) * fewest * line_bytes;
-      return multiply(o, Prefetched<fewest, 1>{next + b / 2 * w_.bytes + b % 2 * half, 0}, rows, c);
-    }
-    multiply(o, Prefetched<0, 0>{}, rows, c);
+    if (blocks == 1 && !streams) return multiply(o, Prefetched<lines, lines>{next, w_.bytes}, rows, c);
+    if (blocks > 1 && blocks < 4 && b < 2) return multiply_fetching<lines / 2>(o, next, b, rows, c);
+    if (blocks >= 4 && b < 4) return multiply_fetching<lines / 4>(o, next, b, rows, c);
+    multiply(o, Prefetched<0, lines>{next, 0}, rows, c);
+  }
+
+  template <int lines>
+  void multiply_fetching(const Operands& o, const std::byte* next, int part, int rows, float* c) {
+    multiply(o, Prefetched<lines, P::lines_per_tile>{next + part * lines * line_bytes, w_.bytes}, rows, c);
   }
 
   template <class Ahead>
@@ -295,7 +298,7 @@ void down_amx(const Down& job, Counters& counters) {
 
 template <class P>
 constexpr Kernels kernels_on{P::activation, tiles_enter, tiles_leave, gate_up_amx<P>, down_amx<P>, prepare_row,
-                             round_all};
+                             round_all, {1, 5}};
 
 // A tile spans two blocks, whose scales differ: no kernels for formats with block scales.
 struct Amx {
@@ -310,6 +313,6 @@ struct Amx {
 
 }  // namespace
 
-const KernelSet KTBENCH_AMX_KERNELS = kernel_set<Amx>();
+constinit KernelSet KTBENCH_AMX_KERNELS = kernel_set<Amx>();
 
 }  // namespace ktbench

@@ -3,6 +3,6 @@
 
 namespace ktbench {
 
-const KernelSet avx2_kernels = kernel_set<KernelsByFormat<Loops, Loops::ByRow<FmaF32>, MaddS16>>();
+constinit KernelSet avx2_kernels = kernel_set<KernelsByFormat<Loops, Loops::ByRow<FmaF32>, MaddS16>>();
 
 }  // namespace ktbench

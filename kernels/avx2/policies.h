@@ -148,13 +148,13 @@ struct StreamsGguf {
 
 struct Loops {
   template <class P>
-  using ByRow = KernelsOf<P, StreamKernel<Streams<P>, 6>, StreamKernel<Streams<P>, 6>, 6, &Counters::avx2_calls>;
+  using ByRow = KernelsOf<P, StreamKernel<Streams<P>, 6>, StreamKernel<Streams<P>, 6>, Crossover{1, never}, &Counters::avx2_calls>;
   template <class P>
   using ByGroup =
-      KernelsOf<P, StreamKernel<StreamsInt4<P>, 3>, BlockKernel<P, UnpackedPanels>, 3, &Counters::avx2_calls>;
+      KernelsOf<P, StreamKernel<StreamsInt4<P>, 3>, BlockKernel<P, UnpackedPanels>, Crossover{1, 4}, &Counters::avx2_calls>;
   template <class P, class Lines, class Panels>
   using ByBlock =
-      KernelsOf<P, StreamKernel<StreamsGguf<P, Lines>, 3>, BlockKernel<P, Panels>, 3, &Counters::avx2_calls>;
+      KernelsOf<P, StreamKernel<StreamsGguf<P, Lines>, 3>, BlockKernel<P, Panels>, Crossover{1, 4}, &Counters::avx2_calls>;
 };
 
 }  // namespace

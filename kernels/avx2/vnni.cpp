@@ -30,7 +30,7 @@ struct Vnni : IntegerSums<true> {
 
 }  // namespace
 
-const KernelSet avx2_vnni_kernels = kernel_set<KernelsByFormat<Loops, NoKernels, Vnni>>();
+constinit KernelSet avx2_vnni_kernels = kernel_set<KernelsByFormat<Loops, NoKernels, Vnni>>();
 
 double burn_avx2_vnni(long rounds) {
   constexpr int sums_in_flight = 12;

@@ -21,7 +21,7 @@ struct DotBf16 : FloatSums {
 
 }  // namespace
 
-const KernelSet avx512_bf16_kernels = kernel_set<KernelsByFormat<Loops, Loops::ByRow<DotBf16>, void>>();
+constinit KernelSet avx512_bf16_kernels = kernel_set<KernelsByFormat<Loops, Loops::ByRow<DotBf16>, void>>();
 
 double burn_avx512_bf16(long rounds) {
   constexpr int sums_in_flight = 16;

@@ -3,7 +3,7 @@
 
 namespace ktbench {
 
-const KernelSet avx512_kernels =
+constinit KernelSet avx512_kernels =
     kernel_set<KernelsByFormat<Loops, Loops::ByRow<FmaF32, WideF32, WidenedPanels>, MaddS16>>();
 
 }  // namespace ktbench

@@ -47,13 +47,13 @@ struct Loops {
   // `Wide` multiplies many rows, on panels that `Panels` makes for it.
   template <class P, class Wide = P, class Panels = PackedPanels>
   using ByRow =
-      KernelsOf<P, StreamKernel<Streams<P>, tallest>, BlockKernel<Wide, Panels>, tallest, &Counters::avx512_calls>;
+      KernelsOf<P, StreamKernel<Streams<P>, tallest>, BlockKernel<Wide, Panels>, Crossover{1, tallest + 1}, &Counters::avx512_calls>;
   template <class P>
-  using ByGroup = KernelsOf<P, StreamKernel<StreamsInt4<P>, tallest / 2>, BlockKernel<P, UnpackedPanels>, tallest / 2,
-                            &Counters::avx512_calls>;
+  using ByGroup = KernelsOf<P, StreamKernel<StreamsInt4<P>, tallest / 2>, BlockKernel<P, UnpackedPanels>,
+                            Crossover{1, tallest / 2 + 1}, &Counters::avx512_calls>;
   template <class P, class Lines, class Panels>
-  using ByBlock = KernelsOf<P, StreamKernel<StreamsGguf<P, Lines>, few_gguf>, BlockKernel<P, Panels>, few_gguf,
-                            &Counters::avx512_calls>;
+  using ByBlock = KernelsOf<P, StreamKernel<StreamsGguf<P, Lines>, few_gguf>, BlockKernel<P, Panels>,
+                            Crossover{1, few_gguf + 1}, &Counters::avx512_calls>;
 };
 
 }  // namespace

@@ -107,14 +107,14 @@ std::uintptr_t address(T* pointer) {
 template <class Result, class Body, class Class>
 void define_call(Class& type, const char* name, Body body) {
   const auto function = [body](std::shared_ptr<MoE> moe, py::array hidden, py::array ids, py::array gates,
-                               py::array out, bool avx512, bool amx, int amx_min_tokens,
+                               py::array out, bool avx2, bool avx512, bool amx, std::optional<int> amx_min_tokens,
                                std::optional<std::string> isa, bool dynamic, bool numa) -> Result {
     return body(Request(std::move(moe), std::move(hidden), std::move(ids), std::move(gates), std::move(out),
-                        {avx512, amx, amx_min_tokens, std::move(isa), dynamic, numa}));
+                        {avx2, avx512, amx, amx_min_tokens, std::move(isa), dynamic, numa}));
   };
   type.def(name, function, py::arg("hidden").noconvert(), py::arg("ids").noconvert(), py::arg("gates").noconvert(),
-           py::arg("out").noconvert(), py::kw_only(), py::arg("avx512") = false, py::arg("amx") = false,
-           py::arg("amx_min_tokens") = 5, py::arg("isa") = py::none(), py::arg("dynamic") = false,
+           py::arg("out").noconvert(), py::kw_only(), py::arg("avx2") = false, py::arg("avx512") = false,
+           py::arg("amx") = false, py::arg("amx_min_tokens") = py::none(), py::arg("isa") = py::none(), py::arg("dynamic") = false,
            py::arg("numa") = false);
 }
 

@@ -75,6 +75,29 @@ py::dict isa_traits() {
   return all;
 }
 
+// By instruction set that is granted and precision.
+py::dict crossovers() {
+  py::dict all;
+  for (const Isa& isa : isas())
+    for (const FormatTraits& traits : format_table)
+      if (isa.feature && has_kernels(isa.name, traits.format)) {
+        const Crossover& of = kernels_of(isa.name, traits.format).crossover;
+        all[py::make_tuple(isa.name, traits.name)] = py::make_tuple(of.fetch_from, of.block_from);
+      }
+  return all;
+}
+
+void put_crossover(const std::string& isa, const std::string& precision, int fetch_from, int block_from) {
+  if (fetch_from < 1 || block_from < 1)
+    throw py::value_error("fetch_from=" + std::to_string(fetch_from) + ", block_from=" + std::to_string(block_from) +
+                          ": both must be at least 1");
+  set_crossover(isa, format_named(precision), {fetch_from, block_from});
+}
+
+const char* isa_of(const std::string& feature, const std::string& precision) {
+  return fastest_isa(feature, format_named(precision)).name;
+}
+
 // What the system refuses is an OSError, with its number.
 void translate(std::exception_ptr error) {
   try {
@@ -131,6 +154,9 @@ PYBIND11_MODULE(_kernels, module) {
   module.def("formats", formats);
   module.def("isas", isa_traits);
   module.def("grants", grants);
+  module.def("isa_of", isa_of, "feature"_a, "precision"_a);
+  module.def("crossovers", crossovers);
+  module.def("set_crossover", put_crossover, "isa"_a, "precision"_a, "fetch_from"_a, "block_from"_a);
   bind_teams(module);
   bind_moe(module);
   bind_calls(module);

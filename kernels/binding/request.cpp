@@ -29,15 +29,17 @@ ForwardInputs checked_inputs(const Geometry& g, const py::array& hidden, const p
 }  // namespace
 
 ForwardOptions KernelChoice::options(const Format& format) const {
-  if (isa && (avx512 || amx)) throw py::value_error("isa=" + *isa + " excludes avx512 and amx: set one or the other");
-  if (!isa && !avx512 && !amx) throw py::value_error("no kernels chosen: set avx512, amx or isa");
-  if (amx_min_tokens < 0)
-    throw py::value_error("amx_min_tokens=" + std::to_string(amx_min_tokens) + " must not be negative");
-  const Kernels* many = isa   ? &kernels_of(*isa, format)
-                        : amx ? &kernels_of("amx", format)
-                              : &fastest_avx512(format);
-  const Kernels* few = avx512 ? &fastest_avx512(format) : many;
-  return {few, many, amx_min_tokens, dynamic, numa};
+  const int vectors = avx2 + avx512;
+  if (isa && (vectors || amx))
+    throw py::value_error("isa=" + *isa + " excludes avx2, avx512 and amx: set one or the other");
+  if (!isa && !vectors && !amx) throw py::value_error("no kernels chosen: set avx2, avx512, amx or isa");
+  if (avx2 && (avx512 || amx)) throw py::value_error("avx2 excludes avx512 and amx: set one or the others");
+  const int many_from = amx_min_tokens.value_or(0);
+  if (many_from < 0) throw py::value_error("amx_min_tokens=" + std::to_string(many_from) + " must not be negative");
+  const char* feature = amx ? "amx" : avx512 ? "avx512" : "avx2";
+  const Kernels* many = isa ? &kernels_of(*isa, format) : &fastest_of_feature(feature, format);
+  const Kernels* few = avx512 ? &fastest_of_feature("avx512", format) : many;
+  return {few, many, amx_min_tokens.has_value() ? many_from : many->crossover.block_from, dynamic, numa};
 }
 
 Request::Request(std::shared_ptr<MoE> moe_, py::array hidden_, py::array ids_, py::array gates_, py::array out_,

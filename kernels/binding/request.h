@@ -10,11 +10,13 @@
 
 namespace ktbench::binding {
 
-// Which kernels run: avx512, amx, both (split by tokens per expert), or one ISA by name. There is no default.
+// Which kernels run: avx2, avx512, amx, the latter two (split by tokens per expert), or one ISA by name. There is no
+// default.
 struct KernelChoice {
+  bool avx2 = false;
   bool avx512 = false;
   bool amx = false;
-  int amx_min_tokens = 5;
+  std::optional<int> amx_min_tokens;  // none: from the crossover of AMX on
   std::optional<std::string> isa;
   bool dynamic = false;
   bool numa = false;

@@ -14,7 +14,7 @@ inline Strips strips_from(const Strips& all, int first, int at_most) {
   const int count = smaller(at_most, all.count - first);
   const std::byte* data = all.data + first * all.bytes;
   const std::byte* following = first + count < all.count ? data + count * all.bytes : all.following;
-  return {data, count, all.depth, all.bytes, all.format, all.paired, following};
+  return {data, count, all.depth, all.bytes, all.format, all.crossover, following};
 }
 
 inline Rows rows_from(const Rows& all, int first, int at_most) {

@@ -11,9 +11,9 @@ namespace {
 using Stream = void (*)(const Rows&, const Strips&, float*);
 
 // For few rows: pairs of strips, each multiplied with up to `n` rows at a time. The first rows read the pair from
-// memory, with more rows to hide the latency behind; the others find it in L2. Where pairs pay (`Strips::paired`),
-// Table::pairs[rows - 1] reads both strips at once; more rows than it has entries for read one after the other, with
-// prefetches.
+// memory, with more rows to hide the latency behind; the others find it in L2. From `Crossover::fetch_from` rows on
+// Table::pairs[rows - 1] reads both strips at once, with prefetches; more rows than it has entries for read one strip
+// after the other.
 template <class Table, int n>
 struct StreamKernel {
   static constexpr int strips = 2;
@@ -33,8 +33,9 @@ struct StreamKernel {
  private:
   static void multiply(const Rows& x, const Strips& w, float* c) {
     constexpr int paired_rows = sizeof Table::pairs / sizeof *Table::pairs;
-    if (w.paired && x.count <= paired_rows) return Table::pairs[x.count - 1](x, w, c);
-    const auto& singles = w.paired ? Table::fetching : Table::singles;
+    const bool fetches = x.count >= w.crossover.fetch_from;
+    if (fetches && x.count <= paired_rows) return Table::pairs[x.count - 1](x, w, c);
+    const auto& singles = fetches ? Table::fetching : Table::singles;
     for (int i = 0; i < w.count; ++i) singles[x.count - 1](x, strips_from(w, i, 1), c + i * strip_rows);
   }
 };
@@ -43,7 +44,7 @@ template <class P, class Panels, int strips, int stride, class Heights>
 struct BlockTable;
 template <class P, class Panels, int strips, int stride, int... r>
 struct BlockTable<P, Panels, strips, stride, std::integer_sequence<int, r...>> {
-  using Block = void (*)(const Panel&, const std::byte*, std::size_t, const Prefetch&, bool, float*);
+  using Block = void (*)(const Panel&, const std::byte*, std::size_t, Prefetch&, bool, float*);
   static constexpr Block of[] = {Panels::template block<P, r + 1, strips, stride>...};
 };
 
@@ -53,16 +54,18 @@ template <class P, class Panels>
 struct BlockKernel {
   static constexpr int strips = P::parts == 1 ? 4 : 2;
   static constexpr int at_once = P::parts == 1 ? 4 : 1;  // that a register block takes
+  static constexpr int narrow = P::parts == 1 ? 2 : 1;     // that it takes where a group has fewer
   static constexpr int stride = strips * strip_rows;
   static constexpr int chunk_rows = 192;  // their sums: 48 KiB
 
   template <class Epilogue>
   static void run(const Rows& x, const Strips& weights, std::byte* scratch, Epilogue epilogue) {
     auto* c = reinterpret_cast<float*>(scratch);
+    const int chunk = round_up(even_height(x.count, chunk_rows), block_rows);
     for (int s = 0; s < weights.count; s += strips)
-      for (int r = 0; r < x.count; r += chunk_rows) {
+      for (int r = 0; r < x.count; r += chunk) {
         const Strips w = strips_from(weights, s, strips);
-        const Rows rows = rows_from(x, r, chunk_rows);
+        const Rows rows = rows_from(x, r, chunk);
         multiply(rows, w, c, scratch + chunk_rows * stride * sizeof(float));
         epilogue(Products{c, stride, r, rows.count, s, w.count});
       }
@@ -74,16 +77,16 @@ struct BlockKernel {
 
   static void multiply(const Rows& x, const Strips& w, float* c, std::byte* unpacked) {
     const int lines = static_cast<int>(x.scale_at) / P::step, pieces = (lines + Panels::piece_lines - 1) / Panels::piece_lines;
-    const int height = even_height(x.count, block_rows), blocks = (x.count + height - 1) / height;
-    const int turns = lines / turn_lines * blocks;
+    const int blocks = (x.count + block_rows - 1) / block_rows;
+    const int turns = lines / turn_lines * blocks * (w.count == at_once ? 1 : w.count / narrow);
     // All of the group that follows, in equal parts.
-    Prefetch ahead{w.following, static_cast<int>(w.count * w.bytes / line_bytes / turns) + 1};
+    Prefetch ahead(w.following, w, turns);
     for (int piece = 0; piece < pieces; ++piece) {
       const int first = piece * Panels::piece_lines;
       const Panel panel = Panels::panel(w, first, smaller(Panels::piece_lines, lines - first), unpacked);
-      for (int r = 0; r < x.count; r += height) {
+      for (int b = 0; b < blocks; ++b) {
+        const int r = x.count * b / blocks, height = x.count * (b + 1) / blocks - r;
         multiply_rows(panel, rows_from(x, r, height), w.count, first, ahead, piece == 0, c + r * stride);
-        ahead.from += panel.count / turn_lines * ahead.lines * line_bytes;
       }
     }
     for (int r = 0; r < x.count; ++r)
@@ -91,9 +94,8 @@ struct BlockKernel {
         Panels::template finish<P>(w, i, row_scale(x, r), c + r * stride + i * part_rows<P>);
   }
 
-  static void multiply_rows(const Panel& panel, const Rows& x, int strip_count, int first_line, const Prefetch& ahead,
+  static void multiply_rows(const Panel& panel, const Rows& x, int strip_count, int first_line, Prefetch& ahead,
                             bool begins, float* c) {
-    constexpr int narrow = P::parts == 1 ? 2 : 1;
     const std::byte* row = x.data + first_line * P::step;
     if (strip_count == at_once)
       return BlockTable<P, Panels, at_once, stride, Heights>::of[x.count - 1](panel, row, x.stride, ahead, begins, c);
@@ -130,19 +132,24 @@ struct UnpackedPanels : PackedPanels {
   }
 };
 
-// `Few` multiplies up to `few_rows` rows, `Many` more.
-template <class P, class Few, class Many, int few_rows, std::uint64_t Counters::*calls>
+// `Few` multiplies fewer rows than the crossover to `Many`.
+template <class P, class Few, class Many, Crossover by_default, std::uint64_t Counters::*calls>
 struct KernelsOf {
   static void gate_up(const GateUp& job, Counters& counters) {
-    ++(counters.*calls);
-    job.x.count <= few_rows ? ktbench::gate_up<Few>(job) : ktbench::gate_up<Many>(job);
+    blocks(job.x, job.weights, counters) ? ktbench::gate_up<Many>(job) : ktbench::gate_up<Few>(job);
   }
   static void down(const Down& job, Counters& counters) {
+    blocks(job.h, job.weights, counters) ? ktbench::down<Many>(job) : ktbench::down<Few>(job);
+  }
+  static bool blocks(const Rows& x, const Strips& w, Counters& counters) {
+    const bool many = x.count >= w.crossover.block_from, fetches = x.count >= w.crossover.fetch_from;
     ++(counters.*calls);
-    job.h.count <= few_rows ? ktbench::down<Few>(job) : ktbench::down<Many>(job);
+    ++(many ? counters.block_calls : fetches ? counters.fetching_calls : counters.stream_calls);
+    return many;
   }
   static void nothing() {}
-  static constexpr Kernels kernels{P::activation, nothing, nothing, gate_up, down, prepare_row, round_all};
+  static constexpr Kernels kernels{P::activation, nothing, nothing, gate_up, down, prepare_row, round_all,
+                                   by_default};
 };
 
 struct NoKernels {

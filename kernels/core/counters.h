@@ -11,6 +11,9 @@ struct alignas(64) Counters {
   std::uint64_t avx512_calls = 0;
   std::uint64_t amx_tiles = 0;       // tile multiply instructions
   std::uint64_t emulated_tiles = 0;  // the same, done in plain C++
+  std::uint64_t stream_calls = 0;    // of avx2_calls and avx512_calls: few rows,
+  std::uint64_t fetching_calls = 0;  // few rows with prefetches,
+  std::uint64_t block_calls = 0;     // many rows
   std::uint64_t tasks_static = 0;
   std::uint64_t tasks_dynamic = 0;
   std::uint64_t tasks_stolen = 0;
@@ -32,6 +35,9 @@ inline constexpr CounterTraits counter_table[] = {
     {"avx512_calls", &Counters::avx512_calls},
     {"amx_tiles", &Counters::amx_tiles},
     {"emulated_tiles", &Counters::emulated_tiles},
+    {"stream_calls", &Counters::stream_calls},
+    {"fetching_calls", &Counters::fetching_calls},
+    {"block_calls", &Counters::block_calls},
     {"tasks_static", &Counters::tasks_static, true},
     {"tasks_dynamic", &Counters::tasks_dynamic, true},
     {"tasks_stolen", &Counters::tasks_stolen, true},

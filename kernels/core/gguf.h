@@ -114,7 +114,7 @@ inline void add_scaled(const typename P::Sum (&sums)[n], const std::byte* scales
 
 // A register block over records of int8 blocks, like core/lines.h's block() over lines; c holds floats.
 template <class P, int rows, int strips, int c_stride>
-void block_gguf(const Panel& w, const std::byte* x, std::size_t stride, const Prefetch& ahead, bool begins, float* c) {
+void block_gguf(const Panel& w, const std::byte* x, std::size_t stride, Prefetch& ahead, bool begins, float* c) {
   constexpr int n = rows * strips * P::parts;
   if (begins)
     for (int i = 0; i < n; ++i) P::put_floats(typename P::Floats{}, place<P, strips, c_stride>(c, i));
@@ -122,10 +122,9 @@ void block_gguf(const Panel& w, const std::byte* x, std::size_t stride, const Pr
 #pragma GCC unroll 32
   for (int i = 0; P::keeps_floats && i < n; ++i) floats[i] = P::get_floats(place<P, strips, c_stride>(c, i));
   const std::byte* line = w.lines;
-  const std::byte* next = ahead.from;
+  Prefetch following = ahead;
   RowPointers<rows> row(x, stride);
   for (int i = 0; i < w.count; i += turn_lines) {
-    for (int l = 0; l < ahead.lines; ++l, next += line_bytes) __builtin_prefetch(next, 0, 2);
 #pragma GCC unroll 6
     for (int r = 0; r < rows; ++r) __builtin_prefetch(row[r] + rows * stride, 0, 3);  // of the block that follows
     const std::byte* scales = line;
@@ -135,11 +134,14 @@ void block_gguf(const Panel& w, const std::byte* x, std::size_t stride, const Pr
 #pragma GCC unroll 32
       for (int s = 0; s < n; ++s) P::zero(sums[s]);
 #pragma GCC unroll 8
-      for (int l = 0; l < turn_lines / blocks_per_record; ++l, line += line_bytes, row.advance(P::step))
+      for (int l = 0; l < turn_lines / blocks_per_record; ++l, line += line_bytes, row.advance(P::step)) {
+        if (l % fetch_lines == 0) following.fetch_part((b * turn_lines / blocks_per_record + l) / fetch_lines);
         EightBits<P>::template add<rows, strips>(sums, line, w.strip_bytes, row);
+      }
       add_scaled<P, strips, c_stride>(sums, scales, w.strip_bytes, floats, c);
     }
   }
+  ahead = following;
 #pragma GCC unroll 32
   for (int i = 0; P::keeps_floats && i < n; ++i) P::put_floats(floats[i], place<P, strips, c_stride>(c, i));
 }

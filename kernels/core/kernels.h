@@ -34,6 +34,16 @@ struct Rows {
 
 inline constexpr int row_padding = 32;
 
+// From how many rows on which loop multiplies a format. Any numbers give right results; which are fastest depends on
+// the CPU (runtime/crossover.h).
+struct Crossover {
+  int fetch_from = 1;  // streams prefetch, and read two strips at once while their sums fit the registers
+  int block_from = 1;  // register blocks instead of streams; of AMX: its tiles instead of vectors
+
+  bool operator==(const Crossover&) const = default;
+};
+inline constexpr int never = 1 << 30;  // so many rows come together
+
 // Consecutive strips of packed weights, `bytes` apart, an even number of them.
 struct Strips {
   const std::byte* data;
@@ -41,7 +51,7 @@ struct Strips {
   int depth;  // padded
   std::size_t bytes;
   Format format;
-  bool paired;                // few rows read two strips at once
+  Crossover crossover;
   const std::byte* following;  // the strips that are needed next, anywhere
 };
 
@@ -87,6 +97,7 @@ struct Kernels {
   // `count` numbers become a row; the rest of its depth is filled with zeros.
   void (*prepare)(const bf16* from, int count, const RowFormat& format, std::byte* row) = nullptr;
   void (*round)(const float* from, bf16* to, int count) = nullptr;
+  Crossover crossover = {};
 };
 
 // By row of the format table.
@@ -104,14 +115,14 @@ consteval KernelSet kernel_set() {
   return kernel_set<Isa>(std::make_index_sequence<format_count>{});
 }
 
-extern const KernelSet reference_kernels;
-extern const KernelSet avx2_kernels;
-extern const KernelSet avx2_vnni_kernels;
-extern const KernelSet avx512_kernels;
-extern const KernelSet avx512_vnni_kernels;
-extern const KernelSet avx512_bf16_kernels;
-extern const KernelSet amx_kernels;
-extern const KernelSet amx_emulated_kernels;
+extern KernelSet reference_kernels;
+extern KernelSet avx2_kernels;
+extern KernelSet avx2_vnni_kernels;
+extern KernelSet avx512_kernels;
+extern KernelSet avx512_vnni_kernels;
+extern KernelSet avx512_bf16_kernels;
+extern KernelSet amx_kernels;
+extern KernelSet amx_emulated_kernels;
 
 // Roofs: bytes are read (64-byte aligned, a multiple of 512), nothing is kept. A burn returns the operations it did.
 using ReadLoop = void (*)(const void* data, std::size_t bytes);

@@ -102,16 +102,47 @@ struct Panel {
   int count;  // lines of each strip
 };
 
-// Weights to bring into L2 meanwhile: so many lines with every turn of `turn_lines` lines of the panel.
-struct Prefetch {
-  const std::byte* from;
-  int lines;
+// Lines of a panel after which its loops begin anew, and those with which some of the weights that follow are prefetched.
+constexpr int turn_lines = 16, fetch_lines = 2;
+
+// Weights to bring into L2 meanwhile, a line of each strip in turn: the hardware prefetcher runs ahead of several streams
+// sooner than of one. Where they are many they are prefetched as evenly as the lines of the panel pass, since a burst
+// waits for the core's line fill buffers; where they are few this would cost more than it gains. A thread of Granite
+// Rapids, int8, 16, 24, 32 and 64 rows: 0.48, 0.58, 0.60 and 0.65 TOPS; evenly one strip after the other 0.38, 0.48, 0.58
+// and 0.66, in one burst a turn 0.33, 0.43, 0.51 and 0.64.
+class Prefetch {
+ public:
+  // As much as `w` is, in so many turns.
+  Prefetch(const std::byte* from, const Strips& w, int turns)
+      : next_(from), strip_bytes_(w.bytes), end_(w.count * w.bytes),
+        per_turn_(static_cast<unsigned>(end_ / line_bytes / turns) + 1) {}
+
+  bool many() const { return per_turn_ >= parts; }
+
+  void fetch_turn() { fetch_next(per_turn_); }
+
+  // Part `n` of a turn's.
+  void fetch_part(unsigned n) { fetch_next((per_turn_ + n) / parts); }
+
+ private:
+  static constexpr unsigned parts = turn_lines / fetch_lines;
+
+  void fetch_next(unsigned count) {
+    for (; count > 0; --count) {
+      __builtin_prefetch(next_ + at_, 0, 2);
+      at_ += strip_bytes_;
+      if (at_ == end_) at_ = 0, next_ += line_bytes;
+    }
+  }
+
+  const std::byte* next_;
+  std::size_t strip_bytes_, end_, at_ = 0;
+  unsigned per_turn_;
 };
-constexpr int turn_lines = 16;
 
 // Adds the products of `rows` rows from `x` on to c, or begins with them. c holds sums as P keeps them.
 template <class P, int rows, int strips, int c_stride>
-void block(const Panel& w, const std::byte* x, std::size_t stride, const Prefetch& ahead, bool begins, float* c) {
+void block(const Panel& w, const std::byte* x, std::size_t stride, Prefetch& ahead, bool begins, float* c) {
   typename P::Sum sums[rows * strips * P::parts];
   constexpr int per_row = strips * P::parts;
   if (begins) {
@@ -121,18 +152,25 @@ void block(const Panel& w, const std::byte* x, std::size_t stride, const Prefetc
     for (int i = 0; i < rows * per_row; ++i) sums[i] = P::get(c + i / per_row * c_stride + i % per_row * part_rows<P>);
   }
   const std::byte* line = w.lines;
-  const std::byte* next = ahead.from;
+  Prefetch following = ahead;
   RowPointers<rows> row(x, stride);
-  for (int i = 0; i < w.count; i += turn_lines) {
-    for (int n = 0; n < ahead.lines; ++n, next += line_bytes) __builtin_prefetch(next, 0, 2);
+  const auto pass = [&]<bool evenly>() __attribute__((always_inline)) {
+    constexpr int unrolled = evenly ? turn_lines : 4;
+    for (int i = 0; i < w.count; i += turn_lines) {
+      if constexpr (!evenly) following.fetch_turn();
 #pragma GCC unroll 6
-    for (int r = 0; r < rows; ++r) __builtin_prefetch(row[r] + rows * stride, 0, 3);  // of the block that follows
-#pragma GCC unroll 4
-    for (int n = 0; n < turn_lines; ++n, line += line_bytes, row.advance(P::step)) {
-      add_products<P, 0, rows, strips>(sums, line, w.strip_bytes, row);
-      if constexpr (P::halves == 2) add_products<P, 1, rows, strips>(sums, line, w.strip_bytes, row);
+      for (int r = 0; r < rows; ++r) __builtin_prefetch(row[r] + rows * stride, 0, 3);  // of the block that follows
+      for (int turn = 0; turn < turn_lines; turn += unrolled)
+#pragma GCC unroll 16
+        for (int n = 0; n < unrolled; ++n, line += line_bytes, row.advance(P::step)) {
+          if (evenly && n % fetch_lines == 0) following.fetch_part(n / fetch_lines);
+          add_products<P, 0, rows, strips>(sums, line, w.strip_bytes, row);
+          if constexpr (P::halves == 2) add_products<P, 1, rows, strips>(sums, line, w.strip_bytes, row);
+        }
     }
-  }
+  };
+  following.many() ? pass.template operator()<true>() : pass.template operator()<false>();
+  ahead = following;
 #pragma GCC unroll 32
   for (int i = 0; i < rows * per_row; ++i) P::put(sums[i], c + i / per_row * c_stride + i % per_row * part_rows<P>);
 }

@@ -153,7 +153,7 @@ inline const std::byte* record_at(const Strips& w, int strip, int g) {
 inline Strips unpacked(const Strips& packed, std::byte* scratch) {
   const Format& from = packed.format;
   const Format format = from.widened();
-  const Strips w{scratch, packed.count, packed.depth, format.strip_bytes(packed.depth), format, false, nullptr};
+  const Strips w{scratch, packed.count, packed.depth, format.strip_bytes(packed.depth), format, {}, nullptr};
   const int groups = from.groups(packed.depth), head = from.head_bytes();
   for (int s = 0; s < packed.count; ++s) {
     const std::byte* strip = packed.data + s * packed.bytes;

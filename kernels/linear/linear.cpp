@@ -144,7 +144,7 @@ Rows Linear::rows_of(int first, int count, const Buffers& buffers) const {
 // What follows is the next task's: the blocks of tokens take turns on the same weights, in L2 from the second on.
 Strips Linear::strips_of(int first, int count, bool last_block) const {
   const std::byte* data = weights_->strip(first);
-  return {data, count, weights_->depth(), weights_->strip_bytes(), weights_->format(), reads_pairs(),
+  return {data, count, weights_->depth(), weights_->strip_bytes(), weights_->format(), call_.kernels->crossover,
           last_block ? weights_->strip(first + count) : data};
 }
 

@@ -219,7 +219,7 @@ void Call::gate_up_task(Part& part, int task, Worker& worker) {
   const int first = task % sizes_.tasks_per_expert * sizes_.gate_up_strips;
   const int strips = std::min(sizes_.gate_up_strips, 2 * g.gate_strips() - first);
   if (strips <= 0) return;  // a smaller shard than the one that the tasks were cut by
-  const Strips weights = gate_up_strips(part, group.expert, first, strips);
+  const Strips weights = gate_up_strips(part, group, first, strips);
   const std::size_t h_stride = h_format(Activation::bf16, part).bytes() / sizeof(bf16);
   const int column = first / 2 * strip_rows;
   bf16* h = part.h.as<bf16>() + group.first * h_stride + column;
@@ -234,10 +234,11 @@ void Call::gate_up_task(Part& part, int task, Worker& worker) {
 }
 
 // What follows is the next task's, which is most often this thread's, too.
-Strips Call::gate_up_strips(const Part& part, int expert, int first, int strips) const {
+Strips Call::gate_up_strips(const Part& part, const Group& group, int first, int strips) const {
   const Geometry& g = part.shard->geometry;
-  const std::byte* data = part.shard->gate_up(expert) + first * g.gate_strip_bytes();
-  return {data, strips, g.hidden_depth(), g.gate_strip_bytes(), g.format, reads_pairs(), data + strips * g.gate_strip_bytes()};
+  const std::byte* data = part.shard->gate_up(group.expert) + first * g.gate_strip_bytes();
+  return {data, strips, g.hidden_depth(), g.gate_strip_bytes(), g.format, kernels_for(group).crossover,
+          data + strips * g.gate_strip_bytes()};
 }
 
 // A down task goes from expert to expert, and from the last one to the first one's strips of the next task.
@@ -249,7 +250,7 @@ Strips Call::down_strips(const Part& part, int index, int first, int strips) con
   const std::byte* following = last ? part.shard->down(active.front().expert) + offset + strips * g.down_strip_bytes()
                                     : part.shard->down(active[index + 1].expert) + offset;
   return {part.shard->down(active[index].expert) + offset, strips, g.intermediate_depth(), g.down_strip_bytes(), g.format,
-          reads_pairs(), following};
+          kernels_for(active[index]).crossover, following};
 }
 
 // Each thread gathers for itself, into its own cache, when its tasks move on to the next expert.

@@ -64,7 +64,7 @@ class Call {
   void gate_up_task(Part& part, int task, Worker& worker);
   void down_task(Part& part, int task, Worker& worker);
   void begin_sums(const Part& part, int column, int columns, float* sums, std::size_t stride) const;
-  Strips gate_up_strips(const Part& part, int expert, int first, int strips) const;
+  Strips gate_up_strips(const Part& part, const Group& group, int first, int strips) const;
   Strips down_strips(const Part& part, int index, int first, int strips) const;
   Rows gathered_rows(int index, Worker& worker);
   Rows h_rows(const Part& part, const Group& group) const;

@@ -104,6 +104,6 @@ struct Reference {
 
 }  // namespace
 
-const KernelSet reference_kernels = kernel_set<Reference>();
+constinit KernelSet reference_kernels = kernel_set<Reference>();
 
 }  // namespace ktbench

@@ -13,6 +13,7 @@
 #include <stdexcept>
 
 #include "core/format_names.h"
+#include "runtime/crossover.h"
 
 namespace ktbench {
 namespace {
@@ -40,10 +41,14 @@ std::uint64_t saved_state() {
   return low | static_cast<std::uint64_t>(high) << 32;
 }
 
-bool made_by_intel() {
-  const Leaf zero = cpuid(0);
-  return zero.words[CpuFlag::ebx] == 0x756e6547 && zero.words[CpuFlag::edx] == 0x49656e69 &&
-         zero.words[CpuFlag::ecx] == 0x6c65746e;  // "GenuineIntel"
+Cpu read_cpu() {
+  const Leaf maker = cpuid(0), version = cpuid(1);
+  Cpu cpu;
+  for (const int word : {CpuFlag::ebx, CpuFlag::edx, CpuFlag::ecx})
+    cpu.maker.append(reinterpret_cast<const char*>(&maker.words[word]), sizeof(unsigned));
+  const unsigned base = version.words[CpuFlag::eax] >> 8 & 15, extended = version.words[CpuFlag::eax] >> 20 & 255;
+  cpu.family = static_cast<int>(base == 15 ? base + extended : base);
+  return cpu;
 }
 
 // Linux hands out the 8 KiB of tile state on request, once per process (Documentation/arch/x86/xstate.rst).
@@ -59,7 +64,7 @@ constexpr std::uint64_t avx_state = 0x6, avx512_state = 0xe6;
 
 bool present(const CpuFlag&) { return false; }
 std::uint64_t saved_state() { return 0; }
-bool made_by_intel() { return false; }
+Cpu read_cpu() { return {}; }
 
 #endif
 
@@ -146,7 +151,11 @@ std::string missing(const IsaTraits& isa) {
   return isa.permission ? isa.permission() : "";
 }
 
-bool is_faster_in_bf16() { return granted("avx512_bf16") && !made_by_intel(); }
+// vdpbf16ps runs at a quarter of the rate of FMA on Intel's cores, for twice the products (measured on Granite Rapids:
+// 0.21 against 0.42 TFLOPS); on AMD's at half the rate for twice (Zen 4: 0.45 against 0.23 TFLOPS).
+bool is_faster_in_bf16() {
+  return cpu().maker != intel;
+}
 
 // A kernel table of the row that is named, or of the last one that is granted.
 template <class Table>
@@ -172,15 +181,20 @@ std::string isas_with_kernels(int row) {
   return names;
 }
 
+bool serves(const Isa& isa, std::string_view feature, const Format& format) {
+  return isa.feature && isa.feature == feature && isa.missing.empty() && isa.kernels->of_row[row_of(format)].gate_up &&
+         (std::string_view(isa.name) != "avx512_bf16" || is_faster_in_bf16());
+}
+
 struct Fastest {
   const Kernels *few, *many;
 };
 
 Fastest fastest_of(const Format& format) {
   const auto few = [&]() -> const Kernels& {
-    if (granted("avx512")) return fastest_avx512(format);
-    for (const char* name : {"avx2_vnni", "avx2"})
-      if (has_kernels(name, format)) return kernels_of(name, format);
+    for (const char* feature : {"avx512", "avx2"})
+      if (std::ranges::any_of(isas(), [&](const Isa& isa) { return serves(isa, feature, format); }))
+        return fastest_of_feature(feature, format);
     return kernels_of("reference", format);
   };
   return {&few(), has_kernels("amx", format) ? &kernels_of("amx", format) : &few()};
@@ -188,10 +202,16 @@ Fastest fastest_of(const Format& format) {
 
 }  // namespace
 
+const Cpu& cpu() {
+  static const Cpu of = read_cpu();
+  return of;
+}
+
 const std::vector<Isa>& isas() {
   static const std::vector<Isa> all = [] {
     std::vector<Isa> found;
     for (const IsaTraits& traits : isa_table) found.push_back({traits, missing(traits)});
+    set_shipped_crossovers(found, cpu());
     return found;
   }();
   return all;
@@ -223,29 +243,32 @@ bool has_kernels(std::string_view name, const Format& format) {
   return granted(name) && granted_isa(name).kernels->of_row[row_of(format)].gate_up;
 }
 
-bool reads_pairs() {
-  static const bool pairs = made_by_intel();
-  return pairs;
+void set_crossover(std::string_view name, const Format& format, const Crossover& crossover) {
+  kernels_of(name, format);
+  granted_isa(name).kernels->of_row[row_of(format)].crossover = crossover;
 }
 
-// vdpbf16ps runs at a quarter of the rate of FMA on Intel's cores, for twice the products (measured on Granite Rapids:
-// 0.21 against 0.42 TFLOPS); on AMD's at half the rate for twice (Zen 4: 0.45 against 0.23 TFLOPS).
-const Kernels& fastest_avx512(const Format& format) {
-  static const bool prefers_bf16 = is_faster_in_bf16();
-  granted_isa("avx512");
-  if (format.numbers == Numbers::bf16) return kernels_of(prefers_bf16 ? "avx512_bf16" : "avx512", format);
-  return kernels_of(has_kernels("avx512_vnni", format) ? "avx512_vnni" : "avx512", format);
+const Isa& fastest_isa(std::string_view feature, const Format& format) {
+  granted_isa(feature);
+  const Isa* fastest = nullptr;
+  for (const Isa& isa : isas())
+    if (serves(isa, feature, format)) fastest = &isa;
+  if (!fastest) kernels_of(feature, format);  // throws the reason
+  return *fastest;
+}
+
+const Kernels& fastest_of_feature(std::string_view feature, const Format& format) {
+  return fastest_isa(feature, format).kernels->of_row[row_of(format)];
 }
 
 const Kernels& fastest_kernels(const Format& format, int tokens) {
-  constexpr int amx_min_tokens = 5;
   static const auto all = [] {
     std::array<Fastest, format_count> found;
     for (int row = 0; row < format_count; ++row) found[row] = fastest_of(format_table[row].format);
     return found;
   }();
   const Fastest& fastest = all[row_of(format)];
-  return tokens < amx_min_tokens ? *fastest.few : *fastest.many;
+  return tokens < fastest.many->crossover.block_from ? *fastest.few : *fastest.many;
 }
 
 const RowKernels& row_kernels(const std::optional<std::string>& isa) {

@@ -27,7 +27,7 @@ struct IsaTraits {
   const char* name = nullptr;
   const char* feature = nullptr;  // the engine's toggle that runs it and the name of its arithmetic roof; null: neither
   std::uint64_t Counters::*counter = nullptr;  // what its MoE kernels count
-  const KernelSet* kernels = nullptr;
+  KernelSet* kernels = nullptr;
   const RowKernels* rows = nullptr;  // null: none of its own
   const AttentionKernels* attention = nullptr;
   Burn burn_bf16 = nullptr, burn_int8 = nullptr;  // for the roofs of its feature; null: none
@@ -42,6 +42,15 @@ struct Isa : IsaTraits {
   std::string missing;  // empty when granted, else the reason in one line
 };
 
+// As CPUID names it; empty elsewhere.
+struct Cpu {
+  std::string maker;
+  int family = 0;
+};
+inline constexpr std::string_view intel = "GenuineIntel", amd = "AuthenticAMD";
+
+const Cpu& cpu();
+
 // All rows, slower ones before faster ones, found out once.
 const std::vector<Isa>& isas();
 
@@ -53,23 +62,22 @@ bool granted(std::string_view name);
 // Kernels of one ISA for a format. Throws as granted_isa does, and std::invalid_argument where it has none.
 const Kernels& kernels_of(std::string_view name, const Format& format);
 
+// From which numbers of rows on they use which loops, for all calls that begin later. Throws as kernels_of does.
+void set_crossover(std::string_view name, const Format& format, const Crossover& crossover);
+
 // Whether it is granted and has kernels for the format.
 bool has_kernels(std::string_view name, const Format& format);
 
-// Those of the fastest AVX-512 variant that is granted.
-const Kernels& fastest_avx512(const Format& format);
+// The fastest granted one of a feature that has kernels for the format. Throws as kernels_of does.
+const Isa& fastest_isa(std::string_view feature, const Format& format);
+const Kernels& fastest_of_feature(std::string_view feature, const Format& format);
 
-// Those of the fastest ISA that is granted for so many tokens: AMX from 5 tokens up, where it has any.
+// Those of the fastest ISA that is granted for so many tokens.
 const Kernels& fastest_kernels(const Format& format, int tokens);
 
 // Of a decode step's small operations: those of the ISA named, or of the fastest that is granted. Throw as granted_isa
 // does, and std::invalid_argument for an ISA without.
 const RowKernels& row_kernels(const std::optional<std::string>& isa);
 const AttentionKernels& attention_kernels(const std::optional<std::string>& isa);
-
-// Whether few rows should read two strips at once. Two streams of a thread with prefetches read 36 GB/s where one reads
-// 30 on Granite Rapids; on Zen 4 one stream without is the fastest (kernels of one token: 100 against 83 to 92 % of the
-// roof with four).
-bool reads_pairs();
 
 }  // namespace ktbench

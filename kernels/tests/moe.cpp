@@ -224,7 +224,7 @@ KTBENCH_TEST(both_features_split_by_tokens) {
     const Batch batch(numbers, moe.experts().geometry(), 23, 1);
     const std::vector<bf16> expected = expected_from(moe, batch);
     std::vector<bf16> out;
-    const Kernels &few = fastest_avx512(format), &many = kernels_of("amx", format);
+    const Kernels &few = fastest_of_feature("avx512", format), &many = kernels_of("amx", format);
     moe.forward(batch.into(out), {&few, &many, 6, true, false});
     check(worst_difference(out, expected) < 0.02, std::string("the hybrid differs in ") + traits_of(format).name);
   }

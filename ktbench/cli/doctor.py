@@ -12,6 +12,7 @@ from ktbench.engine.roles import split_cpus
 from ktbench.eval.sandbox.running import SandboxUnavailable, sandbox_mechanisms
 from ktbench.host.capabilities import feature_reasons, kernel_isas, machine_capabilities
 from ktbench.host.code import Extension, isa_reasons, load_extension, read_build, read_commit
+from ktbench.host.crossovers import crossover_lines, read_crossovers
 from ktbench.host.cuda import read_cuda_devices
 from ktbench.host.energy import open_meters
 from ktbench.host.health import health_facts, read_settings
@@ -95,7 +96,7 @@ def _grant_lines() -> list[Line]:
     isas = isa_reasons(extension)
     granted = [isa for isa, reason in isas.items() if not reason]
     refused = [(f"isa {isa}", dash(reason)) for isa, reason in isas.items() if reason]
-    return [("instruction sets", ", ".join(granted)), *refused, *_kernel_lines(extension)]
+    return [("instruction sets", ", ".join(granted)), *refused, *_kernel_lines(extension), *_loop_lines(extension)]
 
 
 def _kernel_lines(extension: Extension) -> list[Line]:
@@ -110,6 +111,12 @@ def _kernel_lines(extension: Extension) -> list[Line]:
         )
         for precision, features in kernel_isas(extension).items()
     ]
+
+
+def _loop_lines(extension: Extension) -> list[Line]:
+    """Which loops the kernels of each precision use, by tokens per expert."""
+    lines = crossover_lines(read_crossovers(extension.module, read_topology().core_cpus)) if extension.module else ()
+    return [(f"{precision} loops", text) for precision, text in lines]
 
 
 def _software() -> list[Line]:

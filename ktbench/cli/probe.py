@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ktbench.host.describe import save_description
 from ktbench.host.timing_lock import timing
-from ktbench.run.probe import measure_machine, table
+from ktbench.run.probe import loops_table, measure_machine, table
 from ktbench.spec.errors import RequestError
 
 
@@ -21,7 +21,7 @@ def run(overrides: Sequence[str]) -> int:
         machine = measure_machine()
     path = out or Path("runs") / f"machine-{machine.env_id}.yaml"
     save_description(machine, path)
-    print("\n".join(table(machine)))
+    print("\n".join([*table(machine), *loops_table()]))
     print(f"wrote {path}")
     return 0
 

@@ -25,9 +25,8 @@ from ktbench.spec.run_spec import RunSpec
 
 # How long a thread of the host role looks for the next call before it sleeps: longer than attention takes.
 _SPIN_US = 2000
-# Fields of `EngineSpec` that a call of the kernels takes. With both instruction sets, an expert of at least
-# `amx_min_tokens` tokens runs on AMX, others on AVX-512.
-_KERNEL_ARGUMENTS = ("avx512", "amx", "amx_min_tokens", "dynamic", "numa")
+# Fields of `EngineSpec` that a call of the kernels takes.
+_KERNEL_ARGUMENTS = ("avx2", "avx512", "amx", "amx_min_tokens", "dynamic", "numa")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,6 +170,8 @@ class FusedHost:
     def choose(self, engine: EngineSpec) -> None:
         """Kernels of all layers from the next call on."""
         kernels = {name: getattr(engine, name) for name in _KERNEL_ARGUMENTS}
+        if engine.amx_min_tokens == "auto":  # the kernels know
+            del kernels["amx_min_tokens"]
         for layer in (*self._layers, *self._at_device.values()):
             layer.kernels = kernels
 

@@ -56,7 +56,8 @@ class HybridEngine(ReplaySystem):
         kept = components.operators[0].original is not None
         lean = components.device is not None and not components.device.keeps_original
         detach(components.operators)
-        self._use(EngineSpec(avx512=not kept or lean, packed_dense=lean), 0)
+        fused, avx2 = not kept or lean, spec.engine.avx2
+        self._use(EngineSpec(avx2=fused and avx2, avx512=fused and not avx2, packed_dense=lean), 0)
         return TraceWriter(
             workload=spec.workload, shape=self.model.shape, forward=self._forward, state=components.state
         ).write()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterable
 from typing import Any
 
 from ktbench.host.capabilities import capabilities_of
@@ -37,11 +38,17 @@ def _machine_facts(extension: Extension) -> dict[str, Any]:
         **health_facts(topology),
         "smt": topology.smt,
         "last_level_cache_bytes": topology.last_level_cache_bytes,
-        "granted": sorted(name for name, reason in capabilities.items() if not reason),
+        "granted": sorted(_beyond_implied(name for name, reason in capabilities.items() if not reason)),
         "refused": {name: reason for name, reason in capabilities.items() if reason},
         "isa": isa_reasons(extension),
         "gpus": [gpu.name for gpu in cuda.gpus],
     }
+
+
+def _beyond_implied(granted: Iterable[str]) -> set[str]:
+    """AVX2 goes without saying where there is AVX-512: machines keep the identity that they have had."""
+    names = set(granted)
+    return names - {"avx2"} if "avx512" in names else names
 
 
 def _software_facts() -> dict[str, Any]:

@@ -83,12 +83,12 @@ def _own_stdout() -> IO[bytes]:
 
 def _evaluate(request: EvalRequest, topology: Topology, say: Callable[[EvalProgress], None]) -> None:
     from ktbench.eval.session import EvalSession, Ids, Reference
-    from ktbench.run.serve import host_role, pin_device_role
+    from ktbench.run.serve import host_role, prepare_host
 
     say(EvalProgress(doing=f"loading {request.cells[0].spec.summary}"))
     ids = Ids(code=request.code_id, env=request.env_id)
     host = host_role(topology)
-    pin_device_role(host.cpus, [cell.spec for cell in request.cells])
+    prepare_host(host.cpus, [cell.spec for cell in request.cells])
     session = EvalSession.open(request.cells, host, request.suite, Path(request.answers), ids, progress(say))
     for cell in request.cells:
         unmodified = request.references[cell.key]

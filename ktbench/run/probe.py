@@ -8,6 +8,7 @@ from statistics import median
 from time import monotonic
 
 from ktbench.host.code import load_extension
+from ktbench.host.crossovers import crossover_lines, read_crossovers, use_crossovers
 from ktbench.host.cuda import read_cuda_devices
 from ktbench.host.describe import Constant, MachineDescription
 from ktbench.host.environment import environment
@@ -43,6 +44,9 @@ def measure_machine() -> MachineDescription:
     need, free = buffers_needed(topology) * READ_BUFFER_BYTES, available_memory_bytes()
     if need > free:
         raise RequestError(f"probe: needs {need / _GIB:.1f} GiB of memory, {free / _GIB:.1f} GiB are free")
+    for precision in extension.module.formats():
+        say(f"probe: timing the loops of the {precision} kernels")
+        use_crossovers(extension.module, [precision], topology.core_cpus, anew=True)
     say(f"probe: filling {need / _GIB:.0f} GiB of buffers")
     machine = environment()
     instruments = open_instruments(extension.module, topology, read_cuda_devices())
@@ -59,6 +63,14 @@ def _announced(rounds: Iterable[Readings]) -> Iterator[Readings]:
             placed = f", cores {read.placement}" if read.placement else ""
             say(f"probe: round {number}, {second} s: read bandwidth {_figure(read.value, 'bytes/s')}{placed}")
         yield readings
+
+
+def loops_table() -> list[str]:
+    """Which loops the kernels use here, as lines of aligned text."""
+    kernels, cpus = load_extension().module, read_topology().core_cpus
+    lines = [] if kernels is None else list(crossover_lines(read_crossovers(kernels, cpus)))
+    width = max((len(precision) for precision, _ in lines), default=0)
+    return ["loops of the kernels, by tokens per expert", *(f"  {name:<{width}}  {text}" for name, text in lines)]
 
 
 def table(machine: MachineDescription) -> list[str]:

@@ -81,11 +81,11 @@ def main() -> int:
 
 def _open_engine(spec: RunSpec) -> HybridEngine:
     from ktbench.host.topology import read_topology
-    from ktbench.run.serve import host_role, open_system, pin_device_role
+    from ktbench.run.serve import host_role, open_system, prepare_host
 
     print(f"loading {spec.summary}", flush=True)
     host = host_role(read_topology())
-    pin_device_role(host.cpus, [spec])
+    prepare_host(host.cpus, [spec])
     system = open_system([spec], host)
     print(f"running workload.steps={spec.workload.steps}", flush=True)
     return cast("HybridEngine", system)  # only the hybrid engine has routers

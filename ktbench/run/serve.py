@@ -16,6 +16,8 @@ import msgspec
 from ktbench.engine.protocol import HostRole, System, Unsupported
 from ktbench.engine.roles import reach, split_cpus
 from ktbench.engine.weight_plan import WeightPlan
+from ktbench.host.code import load_extension
+from ktbench.host.crossovers import use_crossovers
 from ktbench.host.cuda import read_cuda_devices
 from ktbench.host.energy import open_meters
 from ktbench.host.roofs import Roofs, open_pool_roofs, open_roofs, pin_openmp
@@ -120,7 +122,7 @@ def main() -> int:
 def _load_session(opened: OpenSession, topology: Topology) -> Session:
     specs, host = [cell.spec for cell in opened.cells], host_role(topology)
     if not _brings_threads(specs):
-        pin_device_role(host.cpus, specs)
+        prepare_host(host.cpus, specs)
     system = open_system(specs, host)
     return Session(system=system, roofs=_roofs(specs, topology), watch=_watch(specs, topology), ids=opened.ids)
 
@@ -135,13 +137,18 @@ def _brings_threads(specs: Sequence[RunSpec]) -> bool:
     return specs[0].system != "ktbench" and BY_NAME[specs[0].system].own_threads
 
 
-def pin_device_role(cpus: Sequence[int], specs: Sequence[RunSpec]) -> None:
-    """Pin PyTorch's threads to the cores of the device role, all `cpus` where the roles share them.
+def prepare_host(cpus: Sequence[int], specs: Sequence[RunSpec]) -> None:
+    """Have the kernels use the loops that are fastest on `cpus`, and pin PyTorch's threads to those of the device role.
 
-    Otherwise the kernel often wakes two of them on one core. Raises ValueError where there are too few cores.
+    Which loops are is measured first where it has not been. Unpinned, two threads often wake on one core. Raises
+    ValueError where there are too few cores.
     """
     import torch
 
+    kernels = load_extension().module
+    precisions = [spec.precision for spec in specs if spec.system == "ktbench" and spec.engine.fused]
+    if kernels is not None:
+        use_crossovers(kernels, precisions, cpus)
     device = max((split_cpus(cpus, spec.engine).device for spec in specs), key=len)
     pin_openmp(device)
     torch.set_num_threads(len(device))

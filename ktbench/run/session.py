@@ -116,7 +116,11 @@ class Session:
         samples_s = self._samples_s(cell)
         moved = _moved(counted, self.system.counters())
         after = self.roofs.sample(cell.spec.engine.isa, cell.spec.dtype)
-        proof: dict[str, Any] = {"work": self.system.work(), "notes": self.system.notes(), "roofs": (before, after)}
+        proof: dict[str, Any] = {
+            "work": self.system.work(),
+            "notes": (*self.system.notes(), *_loops(moved)),
+            "roofs": (before, after),
+        }
         proof["conduct"] = None if self.watch is None else self.watch.metrics()
         proof["own_step_s"] = self.system.own_step_s() if isinstance(self.system, HasClock) else None
         error = None if _is_black_box(cell) else self._check_output(cell)
@@ -195,6 +199,16 @@ def _roles(moved: Mapping[str, int], samples_s: Sequence[float]) -> RoleTimes | 
         return None
     busy_s, wait_s = moved["host_busy_ns"] / 1e9, moved["device_wait_ns"] / 1e9
     return RoleTimes(host_busy_s=busy_s, device_wait_s=wait_s, total_s=sum(samples_s))
+
+
+# Counter of the expert kernels -> the loop that it counts the calls of.
+_LOOPS = {"stream_calls": "streams", "fetching_calls": "streams with prefetches", "block_calls": "register blocks"}
+
+
+def _loops(moved: Mapping[str, int]) -> tuple[str, ...]:
+    """Which loops of the vector kernels took which calls; empty where none did."""
+    taken = [f"{moved[counter]} by {loop}" for counter, loop in _LOOPS.items() if moved.get(counter)]
+    return (f"calls of the expert kernels: {', '.join(taken)}",) if taken else ()
 
 
 def _moved(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:

@@ -262,9 +262,11 @@ class CpuCosts:
     ) -> Seconds:
         """[N] seconds of our kernels on one packed set of weights with each number of rows (above 0)."""
         engine = self.spec.engine
-        few, many = (VECTOR if engine.avx512 else AMX), (AMX if engine.amx else VECTOR)
-        on_few, on_many = (self._on_unit(unit, team, precision, params, nbytes, rows) for unit in (few, many))
-        seconds: Seconds = np.where(rows >= engine.amx_min_tokens, on_many, on_few)
+        on_amx = rows >= engine.first_on_amx
+        seconds = np.zeros(len(rows))
+        for unit, on_it in ((AMX, on_amx), (VECTOR, ~on_amx)):
+            if on_it.any():
+                seconds[on_it] = self._on_unit(unit, team, precision, params, nbytes, rows[on_it])
         return seconds
 
     def _on_unit(

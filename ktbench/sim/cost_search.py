@@ -48,11 +48,12 @@ def with_all_features(spec: RunSpec) -> RunSpec:
     without a machine.
     """
     reasons = machine_of(spec).feature_reasons
-    avx512, numa, cuda_graph = (not reasons[name] for name in ("avx512", "numa", "cuda_graph"))
+    avx2, avx512, numa, cuda_graph = (not reasons[name] for name in ("avx2", "avx512", "numa", "cuda_graph"))
     amx = not reasons["amx"] and FORMATS[spec.precision].amx
-    fused = avx512 or amx
+    fused = avx2 or avx512 or amx
     engine = replace(
         spec.engine,
+        avx2=avx2 and not amx,
         avx512=avx512,
         amx=amx,
         dynamic=fused,

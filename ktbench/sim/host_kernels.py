@@ -130,7 +130,7 @@ class PrefillExperts(HostKernel):
         amx = self._amx(rows, read_s)
         if not engine.avx512:
             return amx
-        vector, many = self._vector(rows, read_s), rows >= engine.amx_min_tokens
+        vector, many = self._vector(rows, read_s), rows >= engine.first_on_amx
         return Times(
             expert_s=np.where(many, amx.expert_s, vector.expert_s),
             arithmetic_s=np.where(many, amx.arithmetic_s, vector.arithmetic_s),

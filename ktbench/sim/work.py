@@ -75,9 +75,10 @@ class _Calls:
 def _experts_counters(spec: RunSpec, calls: _Calls) -> dict[str, int]:
     """The counters of kernels and tasks, which count what the simulation schedules: about as many as the operator's."""
     engine, tokens = spec.engine, calls.tokens
-    on_amx = tokens[tokens >= (engine.amx_min_tokens if engine.avx512 else 0)] if engine.amx else tokens[:0]
+    on_amx = tokens[tokens >= engine.first_on_amx]
     tiles = float(np.ceil(on_amx / _TILE_ROWS).sum()) * calls.tile_bytes / _TILE_BYTES
     seen = {
+        "avx2_calls": calls.kernels * len(tokens) if engine.avx2 else 0,
         "avx512_calls": calls.kernels * (len(tokens) - len(on_amx)) if engine.avx512 else 0,
         "amx_tiles": tiles,
         "tasks_dynamic": len(tokens) * calls.tasks if engine.dynamic else 0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal
 
 from ktbench.spec.errors import at_least
@@ -12,6 +13,8 @@ from ktbench.spec.features import BY_NAME, FEATURES, FeatureValue, features_labe
 # At least so many of a token's experts stay immediate, for accuracy (KTransformers, section 4.2).
 MIN_IMMEDIATE_EXPERTS = 2
 _AS_BUSY = 0.97
+# Up to four tokens per expert run on AVX-512 (KTransformers, section 3.2).
+PAPER_AMX_MIN_TOKENS = 5
 Device = Literal["cpu", "cuda"]
 Roles = Literal["shared", "split"]
 Policy = Literal["host", "uniform", "frequency", "front_loading", "random", "dynamic"]
@@ -53,12 +56,14 @@ class EngineSpec:
 
     `threads` counts the cores of both roles together; None takes all that the process may use. With `roles=split` the
     device role has `device_threads` of them to itself (None: half) and the host role the others, with `roles=shared`
-    both have all. From `amx_min_tokens` tokens per expert up the hybrid of +v and +m runs AMX, below it AVX-512
-    (KTransformers, section 3.2). `domains` is how many parts +n splits the experts into: None for one per NUMA node, a
+    both have all. +a excludes +v and +m; the hybrid of +v and +m runs AMX
+    from `amx_min_tokens` tokens per expert up, below it AVX-512 (KTransformers, section 3.2), `auto` for what was
+    measured on the machine. `domains` is how many parts +n splits the experts into: None for one per NUMA node, a
     number for logical domains of equally many cores. `deferral=auto` lets the engine choose, `defer_prefill` has
     deferral and skipping act in prefill too.
     """
 
+    avx2: bool = False
     avx512: bool = False
     amx: bool = False
     dynamic: bool = False
@@ -68,7 +73,7 @@ class EngineSpec:
     deferral: int | Literal["auto"] = 0
     skipping: int = 0
     defer_prefill: bool = False
-    amx_min_tokens: int = 5
+    amx_min_tokens: int | Literal["auto"] = "auto"
     threads: int | None = None
     domains: int | None = None
     device: Device = "cpu"
@@ -77,6 +82,8 @@ class EngineSpec:
     placement: PlacementSpec = field(default_factory=PlacementSpec)
 
     def __post_init__(self) -> None:
+        if self.avx2 and (self.avx512 or self.amx):
+            raise ValueError("engine.avx2=true: excludes engine.avx512=true and engine.amx=true, set one or the others")
         for feature in FEATURES:
             self._check_requires(feature.name)
         if self.deferral != "auto":
@@ -84,7 +91,8 @@ class EngineSpec:
         at_least("engine.skipping", self.skipping, 0)
         if self.deferral and self.skipping:
             raise ValueError("engine.deferral and engine.skipping exclude each other: set one of them to 0")
-        at_least("engine.amx_min_tokens", self.amx_min_tokens, 1)
+        if self.amx_min_tokens != "auto":
+            at_least("engine.amx_min_tokens", self.amx_min_tokens, 1)
         for name, least in (("threads", 1), ("domains", 2), ("device_threads", 1)):
             at_least(f"engine.{name}", getattr(self, name), least)
         self._check_roles()
@@ -119,12 +127,21 @@ class EngineSpec:
     @property
     def fused(self) -> bool:
         """Whether the routed experts run in the fused operator."""
-        return self.avx512 or self.amx
+        return self.avx2 or self.avx512 or self.amx
+
+    @property
+    def first_on_amx(self) -> float:
+        """The least tokens of an expert that runs on AMX, infinite without +m; the paper's threshold for `auto`."""
+        if not self.amx:
+            return inf
+        if not self.avx512:
+            return 0
+        return PAPER_AMX_MIN_TOKENS if self.amx_min_tokens == "auto" else self.amx_min_tokens
 
     @property
     def isa(self) -> str | None:
         """The instruction set whose arithmetic peak bounds the experts; None where PyTorch chooses it."""
-        return "amx" if self.amx else "avx512" if self.avx512 else None
+        return next((name for name in ("amx", "avx512", "avx2") if getattr(self, name)), None)
 
     @property
     def label(self) -> str:

@@ -49,7 +49,10 @@ class Feature:
         return f"{self.name}={value}" if self.valued else self.mark
 
 
+FUSED = ("avx2", "avx512", "amx")  # one of them runs the fused operator
+
 FEATURES: tuple[Feature, ...] = (
+    Feature(name="avx2", letter="a", title="fused MoE kernel, AVX2", off=False, needs=("avx2",), counter="avx2_calls"),
     Feature(
         name="avx512",
         letter="v",
@@ -66,7 +69,7 @@ FEATURES: tuple[Feature, ...] = (
         letter="d",
         title="dynamic work scheduling",
         off=False,
-        requires=("avx512", "amx"),
+        requires=FUSED,
         counter="tasks_dynamic",
     ),
     Feature(
@@ -75,7 +78,7 @@ FEATURES: tuple[Feature, ...] = (
         title="NUMA-aware tensor parallelism",
         off=False,
         needs=("numa",),
-        requires=("avx512", "amx"),
+        requires=FUSED,
         counter="local_bytes",
     ),
     Feature(name="cuda_graph", letter="c", title="CUDA Graph", off=False, needs=("cuda",), counter="graph_replays"),
@@ -84,7 +87,7 @@ FEATURES: tuple[Feature, ...] = (
         letter="l",
         title="packed dense layers and recorded steps on the device role",
         off=False,
-        requires=("avx512", "amx"),
+        requires=FUSED,
         counter="linear_calls",
     ),
     Feature(name="deferral", letter="", title="Expert Deferral", off=0, counter="deferred_experts"),

@@ -107,6 +107,7 @@ class MachineSpec:
     def feature_reasons(self) -> dict[str, str]:
         """What the machine lacks of each feature that needs anything of it, by feature name; empty for nothing."""
         return {
+            "avx2": "" if self.vector == "avx2" else f"{self.name} is described by its AVX-512 rates, simulate +v",
             "avx512": "" if self.vector == "avx512" else f"{self.name} has no AVX-512",
             "amx": "" if self.amx_tflops is not None else f"{self.name} has no AMX",
             "numa": "" if self.domains > 1 else f"{self.name} has one NUMA domain",

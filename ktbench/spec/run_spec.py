@@ -191,7 +191,7 @@ class RunSpec:
         if self.system != "ktbench":
             return self.precision in BY_NAME[self.system].types
         if not FORMATS[self.precision].amx:
-            return self.engine.avx512 and not self.engine.amx
+            return self.engine.fused and not self.engine.amx
         return self.precision == "bf16" or self.engine.fused
 
     @property

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.errors import repeated
-from ktbench.spec.features import BY_NAME, FeatureValue, features_label, parse_features
+from ktbench.spec.features import BY_NAME, FUSED, FeatureValue, features_label, parse_features
 from ktbench.spec.peers import IMPLEMENTATIONS, PEERS
 from ktbench.spec.weights import Precision
 
@@ -63,8 +63,8 @@ def arm_precision(arm: str) -> Precision | None:
     if len(named) > 1:
         raise ValueError(f"arm {arm!r}: names {len(named)} precisions, allowed is one")
     features = arm_features(arm)
-    if named and named[0] != "bf16" and not (features["avx512"] or features["amx"] or arm_peer(arm)):
-        raise ValueError(f"arm {arm!r}: {named[0]} needs +v or +m, without them the experts run in bf16")
+    if named and named[0] != "bf16" and not (any(features[name] for name in FUSED) or arm_peer(arm)):
+        raise ValueError(f"arm {arm!r}: {named[0]} needs +a, +v or +m, without them the experts run in bf16")
     return named[0] if named else None
 
 

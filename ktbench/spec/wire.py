@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
@@ -82,13 +82,15 @@ def _options(option: Any) -> tuple[Any, ...]:
 _FEATURES = {feature.name: feature.letter for feature in FEATURES if feature.letter}
 # Field that holds a dataclass -> name of a field of it in the code -> on the wire.
 _FIELDS: Mapping[str, Mapping[str, str]] = {"engine": _FEATURES}
+# The number that every log held while it could not be `auto`.
+_AMX_MIN_TOKENS = 5
 # Field that holds a name -> the name in the code -> on the wire.
 _VALUES: Mapping[str, Mapping[str, str]] = {"feature": _FEATURES}
 
 
 def to_wire(value: Any) -> Any:
     """Plain content that stands for a dataclass, by the names of logs."""
-    return _renamed(to_plain(value), _FIELDS, _VALUES)
+    return _renamed(to_plain(value), _FIELDS, _VALUES, _as_before)
 
 
 def from_wire(content: Any, kind: type[T]) -> T:
@@ -100,13 +102,28 @@ def _inverse(names: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]
     return {field: {new: old for old, new in of_field.items()} for field, of_field in names.items()}
 
 
-def _renamed(content: Any, fields: Mapping[str, Mapping[str, str]], values: Mapping[str, Mapping[str, str]]) -> Any:
+def _as_before(engine: dict[str, Any]) -> dict[str, Any]:
+    """An engine's settings as logs held them before there were others: what does not matter has its old form."""
+    later = {name: value for name, value in engine.items() if name != "avx2" or value}
+    if later.get("amx_min_tokens") == "auto" and not (later.get("avx512") and later.get("amx")):
+        later["amx_min_tokens"] = _AMX_MIN_TOKENS
+    return later
+
+
+def _renamed(
+    content: Any,
+    fields: Mapping[str, Mapping[str, str]],
+    values: Mapping[str, Mapping[str, str]],
+    engine: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+) -> Any:
     if isinstance(content, (list, tuple)):
         # Samples are long lists of numbers.
-        return [_renamed(one, fields, values) for one in content] if _holds_dicts(content) else content
+        return [_renamed(one, fields, values, engine) for one in content] if _holds_dicts(content) else content
     if not isinstance(content, dict):
         return content
-    found = {key: _renamed(value, fields, values) for key, value in content.items()}
+    found = {key: _renamed(value, fields, values, engine) for key, value in content.items()}
+    if isinstance(found.get("engine"), dict):
+        found["engine"] = engine(found["engine"])
     for key in found.keys() & fields.keys():
         if isinstance(found[key], dict):
             found[key] = {fields[key].get(name, name): value for name, value in found[key].items()}

@@ -49,10 +49,12 @@ def _deaf() -> None:
 
 
 def _eats() -> None:
-    """Asks for more memory than it may have."""
+    """Asks for memory until it may have no more: the first requests may be served from what its parent had freed."""
     held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (held + _ROOM_BYTES, resource.RLIM_INFINITY))
-    bytearray(16 * _ROOM_BYTES)
+    eaten = []
+    while True:
+        eaten.append(bytearray(16 * _ROOM_BYTES))
 
 
 def _swells() -> None:

@@ -29,8 +29,10 @@ def extension(**reasons: str) -> Extension:
 
 
 def test_a_machine_that_grants_all(two_sockets: Path) -> None:
-    grants = capabilities_of(extension(avx512="", amx=""), read_topology(two_sockets, range(7)), H200, "2.13.0+cu130")
-    assert grants == {"avx512": "", "amx": "", "numa": "", "cuda": ""}
+    grants = capabilities_of(
+        extension(avx2="", avx512="", amx=""), read_topology(two_sockets, range(7)), H200, "2.13.0+cu130"
+    )
+    assert grants == {"avx2": "", "avx512": "", "amx": "", "numa": "", "cuda": ""}
     assert set(feature_reasons(grants).values()) == {""}
 
 
@@ -72,7 +74,7 @@ def test_kernels_run_on_the_granted_instruction_sets() -> None:
         "future": {"isas": ["reference"]},
     }
     assert kernel_isas(missing) == {
-        "bf16": {"avx512": ("avx512",)},
+        "bf16": {"avx2": ("avx2",), "avx512": ("avx512",)},
         "int8": {"avx512": ("avx512", "avx512_vnni")},
         "future": {},
     }
@@ -84,10 +86,10 @@ def test_every_need_in_the_feature_table_is_a_grant() -> None:
 
 
 def test_a_feature_lacks_what_it_needs_and_what_it_rides_on() -> None:
-    reasons = feature_reasons(ALL | {"avx512": "no avx512", "amx": "no amx", "numa": "one node"})
+    reasons = feature_reasons(ALL | {"avx2": "no avx2", "avx512": "no avx512", "amx": "no amx", "numa": "one node"})
     assert reasons["avx512"] == "no avx512"
-    assert reasons["dynamic"] == "needs +v or +m, of which none can run here"
-    assert reasons["numa"] == "one node; needs +v or +m, of which none can run here"
+    assert reasons["dynamic"] == "needs +a or +v or +m, of which none can run here"
+    assert reasons["numa"] == "one node; needs +a or +v or +m, of which none can run here"
     assert reasons["deferral"] == ""
 
 

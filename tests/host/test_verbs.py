@@ -37,9 +37,10 @@ def test_doctor_has_a_line_for_every_feature(capsys: pytest.CaptureFixture[str])
         (
             (),
             [
-                "bf16 kernels +v runs the faster of avx512 and avx512_bf16; +m runs amx",
-                "int8 kernels +v runs the faster of avx512 and avx512_vnni; +m runs amx",
-                "int4_g32 kernels +v runs the faster of avx512 and avx512_vnni; +m runs amx",
+                "bf16 kernels +a runs avx2; +v runs the faster of avx512 and avx512_bf16; +m runs amx",
+                "int4_g128 kernels "
+                "+a runs the faster of avx2 and avx2_vnni; +v runs the faster of avx512 and avx512_vnni; +m runs amx",
+                "q8_0 kernels +a runs the faster of avx2 and avx2_vnni; +v runs the faster of avx512 and avx512_vnni",
             ],
         ),
         (
@@ -47,15 +48,14 @@ def test_doctor_has_a_line_for_every_feature(capsys: pytest.CaptureFixture[str])
             [
                 "isa amx - (the CPU has no amx)",
                 "isa avx512_bf16 - (the CPU has no avx512_bf16)",
-                "bf16 kernels +v runs avx512",
-                "int8 kernels +v runs the faster of avx512 and avx512_vnni",
+                "bf16 kernels +a runs avx2; +v runs avx512",
             ],
         ),
         (
             ("amx", "avx512", "avx512_vnni", "avx512_bf16"),
             [
                 "instruction sets reference, avx2, avx2_vnni, amx_emulated",
-                "int4_g32 kernels - (no feature has any here)",
+                "int4_g32 kernels +a runs the faster of avx2 and avx2_vnni",
             ],
         ),
     ],
@@ -66,7 +66,8 @@ def test_doctor_tells_which_instruction_sets_the_kernels_use(
     real = pytest.importorskip("ktbench._kernels", reason="the extension is not built", exc_type=ImportError)
     module: Any = ModuleType("_kernels")
     module.grants = lambda: {isa: f"the CPU has no {isa}" if isa in refused else "" for isa in real.grants()}
-    module.formats, module.isas = real.formats, real.isas
+    module.formats, module.isas, module.isa_of = real.formats, real.isas, real.isa_of
+    module.crossovers, module.build_id = real.crossovers, real.build_id
     monkeypatch.setattr("ktbench.cli.doctor.load_extension", lambda: Extension(module=module))
     monkeypatch.setattr("ktbench.cli.doctor.core_to_core_ns", lambda kernels, cpus: 10.0)
     assert doctor.run([]) == 0

@@ -3,7 +3,8 @@
 import ctypes
 import functools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -19,6 +20,19 @@ Bits = NDArray[np.uint16]
 Floats = NDArray[np.float64]
 Expert = tuple[Floats, Floats, Floats]  # gate, up [I, H], down [H, I]
 Biases = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]  # gate, up [I], down [H]
+
+
+@contextmanager
+def crossover(isa: str, precision: str, pair: tuple[int, int]) -> Iterator[None]:
+    """Other numbers of rows from which on streams prefetch and register blocks multiply, where there are any."""
+    before = _kernels.crossovers().get((isa, precision))
+    if before is not None:
+        _kernels.set_crossover(isa, precision, *pair)
+    try:
+        yield
+    finally:
+        if before is not None:
+            _kernels.set_crossover(isa, precision, *before)
 
 
 def to_bf16(x: Floats) -> Bits:

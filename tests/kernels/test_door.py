@@ -70,8 +70,9 @@ def test_a_wrong_expert_id_is_named(moe, arguments, bad):
     ("options", "message"),
     [
         ({}, "no kernels chosen"),
-        ({"isa": "reference", "amx": True}, "isa=reference excludes avx512 and amx"),
+        ({"isa": "reference", "amx": True}, "isa=reference excludes avx2, avx512 and amx"),
         ({"isa": "reference", "avx512": True}, "isa=reference excludes"),
+        ({"avx2": True, "amx": True}, "avx2 excludes avx512 and amx"),
         ({"isa": "avx1024"}, f"unknown isa 'avx1024': one of {', '.join(COUNTERS)}"),
         ({"isa": "reference", "amx_min_tokens": -1}, "amx_min_tokens=-1 must not be negative"),
     ],

@@ -15,6 +15,7 @@ from tests.kernels.layers import (
     Bits,
     Case,
     case,
+    crossover,
     forward,
     forward_proven,
     moved,
@@ -86,6 +87,7 @@ SHAPES = st.fixed_dictionaries(
         "glu": st.sampled_from(GLUS),
         "with_biases": st.booleans(),
         "seed": st.integers(0, 2**32 - 1),
+        "crossover": st.tuples(st.integers(1, 40), st.integers(1, 40)),
     }
 )
 OPTIONS = st.fixed_dictionaries({"numa": st.booleans(), "dynamic": st.booleans()})
@@ -104,7 +106,8 @@ def test_any_shape_split_and_activation_agrees_with_float64(precision, isa, team
     biases = random_biases(rng, layer) if shape["with_biases"] else ()
     batch = random_batch(rng, layer, shape["tokens"], shape["per_token"])
     packed = layer.packed(precision, team, domains, glu, biases)
-    out = forward_proven(_kernels.MoE(packed, team), batch, isa, **options)
+    with crossover(isa, precision, shape["crossover"]):
+        out = forward_proven(_kernels.MoE(packed, team), batch, isa, **options)
     cuts = cuts_between(domains, intermediate, unit)
     assert accepts(out, precision, stored(packed), batch, cuts, glu=glu, biases=biases)
 
@@ -190,6 +193,37 @@ def test_activations_are_rounded_alike_on_every_isa(precision, isa, pool):
         steps[which] = (out[:, 1] / out[:, 0] * 127).round()
     assert set(steps["reference"]) <= {63, 64}
     assert (steps[isa] == steps["reference"]).all()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(
+    ("pair", "counter"), [((9, 9), "stream_calls"), ((8, 9), "fetching_calls"), ((1, 8), "block_calls")]
+)
+@pytest.mark.skipif(bool(_kernels.grants()["avx512"]), reason=f"avx512: {_kernels.grants()['avx512']}")
+def test_the_crossover_decides_which_loop_multiplies(precision, pair, counter, pool, rng):
+    layer = random_layer(rng, 1, 64, 64)
+    isa = _kernels.isa_of("avx512", precision)
+    moe, batch = _kernels.MoE(layer.packed(precision), pool), random_batch(rng, layer, 8, 1)
+    with crossover(isa, precision, pair):
+        forward(moe, batch, avx512=True)
+    counted = moe.counters()
+    assert counted[counter] == counted["avx512_calls"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "says"),
+    [
+        (("reference", "bf16", 0, 1), ValueError, "fetch_from=0"),
+        (("reference", "bf16", 1, 0), ValueError, "block_from=0"),
+        (("reference", "bf17", 1, 1), ValueError, "bf17"),
+        (("avx1024", "bf16", 1, 1), ValueError, "unknown isa 'avx1024'"),
+    ],
+)
+def test_no_other_crossover_can_be_set(arguments, error, says):
+    before = _kernels.crossovers()
+    with pytest.raises(error, match=says):
+        _kernels.set_crossover(*arguments)
+    assert _kernels.crossovers() == before
 
 
 @pytest.mark.parametrize("precision", TILED)

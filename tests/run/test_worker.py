@@ -72,14 +72,14 @@ def test_with_roles_apart_pytorch_stays_on_the_device_roles_cores() -> None:
 import os, torch
 from ktbench.engine.roles import reach
 from ktbench.host.topology import read_topology
-from ktbench.run.serve import pin_device_role
+from ktbench.run.serve import prepare_host
 from tests.tiny import tiny_spec
 cpus = read_topology().core_cpus
 if len(cpus) < 2: print("one core"); raise SystemExit
-pin_device_role(cpus, [tiny_spec(), tiny_spec(threads=1)])
+prepare_host(cpus, [tiny_spec(), tiny_spec(threads=1)])
 print(torch.get_num_threads() == len(cpus))
 specs = [tiny_spec(roles="split", device_threads=1)]
-pin_device_role(cpus, specs)
+prepare_host(cpus, specs)
 torch.ones(2048, 2048).sum()
 print(torch.get_num_threads(), os.sched_getaffinity(0) == {cpus[0]})
 from ktbench._kernels import ThreadPool

@@ -140,8 +140,8 @@ def test_a_cell_gets_every_feature_that_its_machine_and_precision_have() -> None
     assert label(amx_tflops=None, amx_int8_tops=None) == "+v+d+n+c"
     assert label("q4_0") == "+v+d+n+c"
     assert label(gpu=None) == "+v+m+d+n+l"
-    assert label(gpu=None, vector="avx2", amx_tflops=None, amx_int8_tops=None) == "base"
-    assert label(vector="avx2", amx_tflops=None, amx_int8_tops=None) == "base"
+    assert label(gpu=None, vector="avx2", amx_tflops=None, amx_int8_tops=None) == "+a+d+n+l"
+    assert label(vector="avx2", amx_tflops=None, amx_int8_tops=None) == "+a+d+n+c"
 
 
 def test_deferral_stays_as_asked() -> None:

@@ -28,7 +28,7 @@ def test_labels_read_as_in_the_paper() -> None:
 
 @pytest.mark.parametrize("label", ["+x", "deferral", "skipping=-1", "+deferral", "v=1", "bas"])
 def test_unknown_label_names_the_allowed_ones(label: str) -> None:
-    with pytest.raises(ValueError, match=r"allowed are \+v, \+m, .*deferral=N"):
+    with pytest.raises(ValueError, match=r"allowed are \+a, \+v, \+m, .*deferral=N"):
         parse_features(label)
 
 

@@ -85,17 +85,17 @@ def test_features_and_precision_of_an_arm() -> None:
     [
         (
             "+x",
-            r"arm '\+x': feature 'x' in '\+x': allowed are \+v, .*, one of bf16, int8, .*, llama.cpp, transformers",
+            r"arm '\+x': feature 'x' in '\+x': allowed are \+a, \+v, .*, one of bf16, .*, llama.cpp, transformers",
         ),
         ("+v int3", r"feature 'int3': allowed are .* one of bf16"),
         ("+v int8 bf16", "names 2 precisions, allowed is one"),
         ("+v int8 int8", "names 2 precisions"),
-        ("base int8", r"int8 needs \+v or \+m"),
+        ("base int8", r"int8 needs \+a, \+v or \+m"),
         ("llama.cpp +v", r"llama.cpp has none of our features, leave out \+v"),
         ("llama.cpp kt-kernel", "names 2 systems, allowed is one"),
         ("llama.cpp eager", "eager goes with transformers, once"),
         ("+v eager", "eager goes with transformers, once"),
-        ("deferral=1 int4_g32", r"int4_g32 needs \+v or \+m"),
+        ("deferral=1 int4_g32", r"int4_g32 needs \+a, \+v or \+m"),
     ],
 )
 def test_bad_arm_is_one_line(arm: str, says: str) -> None:
@@ -120,7 +120,7 @@ def test_what_needs_a_feature_is_dropped_without_it_and_says_why() -> None:
     assert design.arms == ("base", "+v", "+m", "+v+m", "+v+d", "+m+d", "+v+m+d")
     (lone,) = design.dropped
     assert lone.arm == "+d"
-    assert "dynamic work scheduling needs engine.avx512=true or engine.amx=true" in lone.why
+    assert "dynamic work scheduling needs engine.avx2=true or engine.avx512=true or engine.amx=true" in lone.why
 
 
 def test_a_factorial_has_every_combination_that_can_be_built() -> None:

@@ -1,0 +1,40 @@
+#include "runtime/crossover.h"
+
+namespace ktbench {
+namespace {
+
+constexpr int zen4 = 0x19, zen5 = 0x1a, xeon = 6;
+
+struct Shipped {
+  std::string_view maker;
+  int family;
+  std::string_view feature;
+  std::string_view precisions;  // that its name begins with
+  Crossover crossover;
+};
+
+// AMD: one row streams fastest without prefetches. With them bf16 on a Zen 5 takes, at 8, 16 and 24 rows, 16.8, 18.3 and
+// 22.4 ms, without 20.6, 43.5 and 58.0, in register blocks 19.4, 18.8 and 22.5; of other precisions it is assumed.
+// Intel: calibrated on two cores of a Granite Rapids; Sapphire Rapids is assumed to be like it.
+constexpr Shipped shipped[] = {
+    {amd, zen4, "avx512", "bf16", {2, 25}}, {amd, zen4, "avx512", "int8", {2, 25}},
+    {amd, zen4, "avx512", "int4", {2, 13}}, {amd, zen4, "avx512", "q", {2, 5}},
+    {amd, zen5, "avx512", "bf16", {2, 25}}, {amd, zen5, "avx512", "int8", {2, 25}},
+    {amd, zen5, "avx512", "int4", {2, 13}}, {amd, zen5, "avx512", "q", {2, 5}},
+    {intel, xeon, "avx512", "int8", {1, 16}}, {intel, xeon, "avx512", "q4_0", {1, 24}},
+    {intel, xeon, "avx2", "int4", {1, 24}}, {intel, xeon, "avx2", "q4_0", {1, 20}},
+    {intel, xeon, "amx", "int8", {1, 16}}, {intel, xeon, "amx", "int4", {1, 12}},
+};
+
+}  // namespace
+
+void set_shipped_crossovers(std::span<const Isa> isas, const Cpu& cpu) {
+  for (const Shipped& row : shipped)
+    for (const Isa& isa : isas)
+      if (row.maker == cpu.maker && row.family == cpu.family && isa.feature && isa.feature == row.feature)
+        for (int i = 0; i < format_count; ++i)
+          if (std::string_view(format_table[i].name).starts_with(row.precisions))
+            isa.kernels->of_row[i].crossover = row.crossover;
+}
+
+}  // namespace ktbench
