@@ -11,8 +11,8 @@ from ktbench.report.table import Column, Table, build_table, notes_of, setting_c
 from ktbench.report.text import DASH, dashed, in_gib, interval, number, percent, rate, ratio, unit_of
 from ktbench.results import Run
 from ktbench.results.intervals import Interval
-from ktbench.results.row import Row, groups_of, place
-from ktbench.results.settings import varying, without_precision
+from ktbench.results.row import Row, falls_of, groups_of, place
+from ktbench.results.settings import TOKENS, varying, without_precision
 from ktbench.results.usage import RoleShares, are_alike
 from ktbench.spec.peers import BY_NAME
 from ktbench.spec.run_spec import RunSpec
@@ -40,6 +40,7 @@ def table_of(run: Run, rows: Sequence[Row]) -> Table:
         notes=(
             *notes_of((place(row, settings), why) for row in rows for why in _reasons(row)),
             *format_notes(rows),
+            *notes_of((place(row, settings), _fall(row, best)) for row, best in falls_of(rows)),
             *trial_warnings(rows, lambda row: place(row, settings)),
         ),
         remarks=notes_of((place(row, settings), remark) for row in rows for remark in row.remarks),
@@ -182,6 +183,11 @@ def _reasons(row: Row) -> list[str]:
 
 def _needs_reason(row: Row, name: str) -> bool:
     return row.timed and name not in _IN_CAPTION and not (name == "speedup" and row.is_baseline)
+
+
+def _fall(row: Row, best: Row) -> str:
+    share = (row.flops_per_s or 0.0) / (best.flops_per_s or 1.0)
+    return f"throughput falls to {100 * share:.0f} % of that of {best.settings[TOKENS]} tokens per expert"
 
 
 def format_notes(rows: Sequence[Row]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import mean, median
 
 from ktbench.results.intervals import Interval
-from ktbench.results.settings import Setting, by_key
+from ktbench.results.settings import TOKENS, Setting, by_key
 from ktbench.results.speedups import TrialTime, Verdict, trial_time
 from ktbench.results.usage import EnergyUse, RoleShares, RoofShare
 from ktbench.spec.core_layout import CoreLayout, core_layout_of
@@ -171,6 +171,36 @@ def roof_rows(rows: Sequence[Row]) -> list[Row]:
     """Rows whose roofs can be drawn: all that ran against the same ones; none where rows are of several machines."""
     same = all(row.spec.machine == rows[0].spec.machine for row in rows)
     return [row for row in rows if any(record.roofs for record in row.records)] if same else []
+
+
+# A kernel that reuses weights for more tokens must not get slower by more.
+MAX_FALL = 0.05
+
+
+def falls_of(rows: Iterable[Row]) -> Iterator[tuple[Row, Row]]:
+    """Rows of a layer whose arithmetic rate is below that of fewer tokens per expert, each with the fastest of those.
+
+    Rates differ by more than `MAX_FALL`; arm, precision and all other settings are the same.
+    """
+    rated = sorted((row for row in rows if row.is_layer and row.flops_per_s), key=_tokens)
+    for curve in by_key(((row.shown, *_other_settings(row)), row) for row in rated).values():
+        best = curve[0]
+        for row in curve[1:]:
+            if _rate(row) < (1 - MAX_FALL) * _rate(best):
+                yield row, best
+            best = max(best, row, key=_rate)
+
+
+def _rate(row: Row) -> float:
+    return row.flops_per_s or 0.0
+
+
+def _tokens(row: Row) -> float:
+    return row.spec.tokens_per_expert
+
+
+def _other_settings(row: Row) -> Iterator[tuple[str, Setting]]:
+    return ((key, value) for key, value in row.settings.items() if key not in (TOKENS, "workload.steps"))
 
 
 def systems_of(rows: Sequence[Row]) -> tuple[str, ...]:

@@ -11,11 +11,12 @@ import pytest
 from ktbench.report.terminal import row_line
 from ktbench.resources import data_folder
 from ktbench.results import Run, read_run
-from ktbench.results.row import Row, groups_of
+from ktbench.results.row import Row, falls_of, groups_of
 from ktbench.results.rows import rows_of
 from ktbench.results.speedups import Verdict
 from ktbench.spec.record import Outcome, Record
 from ktbench.spec.run_spec import MeasureSpec
+from tests.report.layers import LayerArm, LayerPart, LayerStore
 from tests.report.synthetic import DECODE, NO_NUMA, Arm, Store
 
 PAIR = (Arm(label="base", step_ms=100.0), Arm(label="+v", step_ms=50.0))
@@ -248,3 +249,15 @@ def test_the_speed_ups_that_the_readme_shows() -> None:
     readme = (data_folder("reports").parent / "README.md").read_text()
     for label in ("+v", "+m", "+v+d"):
         assert f"{shown[label]:.3f}x" in readme
+
+
+def test_throughput_that_falls_is_found(tmp_path: Path) -> None:
+    """int8 at 25 tokens takes as long as 31 should: a fall from 24's that no later point mends; bf16 never falls."""
+    arms = (LayerArm(label="+v+d", share=0.9, noise=0.0), LayerArm(label="+v+d int8", share=0.9, noise=0.0))
+    part = LayerPart(arms=arms, tokens=(1, 24, 25, 26, 128), control=False)
+    run = LayerStore(parts=(part,), rounds=6, peaks={("avx512", "bf16"): 9e9, ("avx512", "int8"): 9e9}).write(tmp_path)
+    slow = {cell.key for cell in run.header.cells if cell.label == "+v+d int8" and cell.spec.tokens_per_expert == 25}
+    hurt = [replace(r, samples_s=tuple(1.25 * s for s in r.samples_s)) if r.cell in slow else r for r in run.records]
+    assert not [*falls_of(rows_of(run))]
+    ((fall, best),) = falls_of(rows_of(replace(run, records=tuple(hurt))))
+    assert (fall.label, fall.spec.tokens_per_expert, best.spec.tokens_per_expert) == ("+v+d int8", 25, 24)

@@ -199,6 +199,7 @@ REFERENCE = "#8c8c8c"
 _SHADES = ("#7d7d7d", "#1d3f5e", "#5d93c4", "#000000", "#35688f", "#9dbdda", "#555555")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _WIDTH, _SIZE, _RING = 1.0, 3.4, 6.4
+CROWDED = 24  # with more points on a curve its marks are smaller
 _CURVE_IN = 0.02  # a curve must not be covered: wider than it is
 
 
@@ -254,11 +255,14 @@ def draw_curve(axes: Axes, points: Sequence[Point], look: dict[str, Any], *, ban
     if bands:
         lows, highs = [point.y.low for point in points], [point.y.high for point in points]
         axes.fill_between(xs, lows, highs, color=look["color"], alpha=0.14, linewidth=0, zorder=1.5)
+    size = 0.5 if len(points) > CROWDED else 1.0
+    look = look | {"markersize": size * _SIZE}
     drawn = axes.errorbar(xs, ys, reach([point.y for point in points]), zorder=3, **WHISKER, **look)
     mark(drawn.lines[0], *(point.mark for point in points))
     ringed = [(point.x, point.y.mid) for point in points if point.noisy]
     if ringed:
-        axes.plot(*zip(*ringed, strict=True), linestyle="", zorder=4, **_RINGED)
+        ring = _RINGED | {"markersize": size * _RING}
+        axes.plot(*zip(*ringed, strict=True), linestyle="", zorder=4, **ring)
 
 
 def _look(number: int) -> dict[str, Any]:

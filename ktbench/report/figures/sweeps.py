@@ -6,10 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import log2
 
 from matplotlib.axes import Axes
 
 from ktbench.report.figures.curves import (
+    CROWDED,
     Curve,
     CurvePanel,
     absences,
@@ -45,9 +47,14 @@ def draw_throughput(rows: Sequence[Row], table: Table) -> Sheet:
     xs = sorted({point.x for panel in panels for point in panel.points})
     for panel, roof, axes in zip(panels, roofs, every, strict=True):
         frame = Frame(axes=axes, x=x, y=y, x_name=TOKENS, log_x=True, log_y=True)
-        frame.ticks(xs, decades(*y), named=bool(axes.get_ylabel()))
+        frame.ticks(_octaves(xs), decades(*y), named=bool(axes.get_ylabel()))
         _draw_throughput(frame, panel, roof, names_of(panels))
     return figure
+
+
+def _octaves(xs: Sequence[float]) -> Sequence[float]:
+    """Powers of two alone where there are many points."""
+    return xs if len(xs) <= CROWDED else [x for x in xs if log2(x).is_integer()]
 
 
 def _draw_throughput(frame: Frame, panel: CurvePanel, roofs: Rooflines, names: Sequence[str]) -> None:
