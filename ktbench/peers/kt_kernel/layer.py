@@ -19,8 +19,8 @@ from ktbench.peers.kt_kernel.library import (
     load_experts,
     settings_for,
 )
+from ktbench.peers.layers import other_form, output_lost
 from ktbench.peers.tuning import StepsBench, Tuned, Tuner
-from ktbench.peers.weights import other_form, output_lost
 from ktbench.spec.peers import BY_NAME
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from ktbench.spec.support import unsupported

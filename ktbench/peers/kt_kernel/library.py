@@ -22,7 +22,7 @@ from ktbench.engine.layer import Call
 from ktbench.engine.protocol import Unsupported
 from ktbench.engine.roles import reach
 from ktbench.engine.routing import Routing
-from ktbench.peers.weights import Rounding
+from ktbench.peers.layers import Rounding
 from ktbench.spec.peers import BY_NAME, KT_MOST_BYTES
 from ktbench.spec.shape import MoEShape
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from ktbench.engine.layer import CacheColdReplicas, LayerSystem, Trial
 from ktbench.engine.load_layer import LayerWeights
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.roles import use_threads
+from ktbench.peers.layers import refusals_of
 from ktbench.spec.peers import Implementation
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from ktbench.spec.support import unsupported
@@ -43,7 +43,7 @@ class TransformersLayer:
         use_threads(self._cpus, spec.engine, None, None)
         for experts in self._experts:
             _run_as(experts, spec.peer.implementation)
-        with refusals_of(spec.peer.implementation, RuntimeError):
+        with refusals_of(f"experts_implementation={spec.peer.implementation}", RuntimeError):
             next(trial(self._copies))
         return self._copies
 
@@ -67,15 +67,3 @@ def _run_as(experts: OriginalExperts, implementation: Implementation) -> None:
         raise Unsupported(f"{type(experts.module).__name__} runs eager alone, not {implementation}")
     config: Any = experts.module.config
     config._experts_implementation = implementation
-
-
-@contextmanager
-def refusals_of(implementation: Implementation, *kinds: type[Exception]) -> Iterator[None]:
-    """Inside, errors of these kinds mean that a kernel refuses: raises Unsupported, unless memory has run out."""
-    try:
-        yield
-    except kinds as error:
-        if "allocate" in str(error):
-            raise
-        reason = str(error).partition("\n")[0]
-        raise Unsupported(f"experts_implementation={implementation} is refused: {reason}") from None

@@ -24,7 +24,8 @@ from ktbench.engine.synthetic import WeightPool, materialise, materialise_expert
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.engine.work import DenseWork, ExpertsWork, dense_params, mean_work, step_work
 from ktbench.engine.workload_trace import TraceWriter, WorkloadTrace, pass_runner
-from ktbench.peers.transformers.layer import open_layer, refusals_of
+from ktbench.peers.layers import refusals_of
+from ktbench.peers.transformers.layer import open_layer
 from ktbench.peers.tuning import StepsBench, ThreadCount, Tuned, Tuner, thread_counts, vary
 from ktbench.spec.peers import Implementation
 from ktbench.spec.record import Work
@@ -47,7 +48,7 @@ class PlainExperts:
     def run_as(self, implementation: Implementation) -> None:
         """All experts run so from now on. Raises Unsupported where they do not, or cannot on this machine."""
         switch: Any = self._network.set_experts_implementation
-        with refusals_of(implementation, ValueError, ImportError):
+        with refusals_of(f"experts_implementation={implementation}", ValueError, ImportError):
             switch(implementation)
         for experts in self.layers.values():
             if (runs := _implementation(experts.module)) != implementation:
@@ -59,7 +60,7 @@ class PlainExperts:
         experts = next(iter(self.layers.values()))
         hidden = torch.zeros(1, experts.form.hidden, dtype=experts.module.get_parameter("down_proj").dtype)
         gates = torch.full((1, self._top_k), 1 / self._top_k, dtype=hidden.dtype)
-        with refusals_of(implementation, RuntimeError), torch.inference_mode():
+        with refusals_of(f"experts_implementation={implementation}", RuntimeError), torch.inference_mode():
             experts.module(hidden, torch.arange(self._top_k)[None], gates)
 
     @contextmanager

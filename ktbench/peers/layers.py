@@ -1,7 +1,9 @@
-"""Weights of a layer as peers take them: which experts they run, and how these are rounded where a peer quantises."""
+"""What peers that run one MoE layer share: which experts they run, how these are rounded, and what a kernel refuses."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +11,7 @@ from torch import Tensor
 
 from ktbench.engine.forms import ExpertMatrices, Glu
 from ktbench.engine.load_layer import LayerWeights
+from ktbench.engine.protocol import Unsupported
 
 _SAMPLE_TOKENS = 8
 
@@ -35,7 +38,7 @@ class Rounding:
         return (self._groups(numbers.float()) * scales[..., None]).flatten(1)
 
     def _groups(self, matrix: Tensor) -> Tensor:
-        return matrix.unflatten(-1, (-1, self.group or matrix.shape[-1]))
+        return matrix.reshape(len(matrix), -1, self.group or matrix.shape[-1])
 
 
 def other_form(weights: LayerWeights, name: str) -> str:
@@ -51,3 +54,15 @@ def output_lost(expert: ExpertMatrices, stored: ExpertMatrices) -> float:
     hidden = torch.randn(_SAMPLE_TOKENS, expert.gate.shape[1], generator=torch.Generator().manual_seed(0))
     whole = expert(hidden)
     return float((stored(hidden) - whole).norm() / whole.norm())
+
+
+@contextmanager
+def refusals_of(what: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Inside, errors of these kinds mean that a kernel refuses: raises Unsupported, unless memory has run out."""
+    try:
+        yield
+    except kinds as error:
+        if "allocate" in str(error):
+            raise
+        reason = str(error).partition("\n")[0]
+        raise Unsupported(f"{what} is refused: {reason}") from None
