@@ -228,7 +228,8 @@ _ANSWERS: tuple[Column[ComparedAnswers], ...] = (
 def write_comparison(comparison: Comparison) -> list[Path]:
     """Write `compare-<A>.md`, `.csv` and `.json` into the report folder of B and return their paths.
 
-    Raises RequestError where nothing can be written there.
+    Of curves of throughput the figure as well, `compare-<A>.pdf`, `.svg` and `.png`. Raises RequestError where nothing
+    can be written there.
     """
     folder, name = comparison.after.folder / "report", f"compare-{comparison.before.folder.name}"
     texts = {
@@ -240,6 +241,18 @@ def write_comparison(comparison: Comparison) -> list[Path]:
         folder.mkdir(exist_ok=True)
         for path, text in texts.items():
             path.write_text(text, encoding="utf-8", newline="\n")
+        return [*texts, *_write_figure(comparison, folder, name)]
     except OSError as error:
         raise RequestError(f"compare: nothing can be written to {folder}: {error.strerror}") from None
-    return [*texts]
+
+
+def _write_figure(comparison: Comparison, folder: Path, name: str) -> list[Path]:
+    figures = {part.figure for run in (comparison.before, comparison.after) for part in run.header.parts}
+    if figures != {"throughput"}:
+        return []
+    # matplotlib takes a second to load: only for those who want the figure.
+    from ktbench.report.figures.draw import draw_change
+    from ktbench.report.figures.output import save
+
+    caption = [f"{comparison.after.header.title}. Grey: A, {summary(comparison)}.", *conditions(comparison)]
+    return save(draw_change(comparison.before_rows, comparison.after_rows, caption), folder, name)

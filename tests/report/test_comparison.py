@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.report.comparison_table import comparison_markdown
+from ktbench.report.comparison_table import comparison_markdown, write_comparison
+from ktbench.report.figures.draw import draw_change
 from ktbench.results import Run
 from ktbench.results.between_runs import require_one_machine, rounds_in_turns
 from ktbench.results.comparison import ComparedCell, Comparison, compare_runs
@@ -17,6 +18,7 @@ from ktbench.spec.errors import RequestError
 from ktbench.spec.record import Outcome
 from tests.report.accuracy_stores import FOUR, Answering, AnswerStore
 from tests.report.comparison_runs import ARMS, HOUR_S, doubtful, kept, on_machine, run_of, with_roofs
+from tests.report.layers import LayerArm, LayerPart, LayerStore
 from tests.report.simulated_runs import simulated
 from tests.report.synthetic import Arm
 
@@ -334,3 +336,16 @@ def test_answers_to_other_questions_are_not_compared(tmp_path: Path) -> None:
     assert found["coding_1"].change is None and found["average"].change is None
     assert found["coding_1"].why == "coding_1 is set otherwise in the second run"
     assert found["coding_2"].change is not None
+
+
+def test_curves_of_throughput_are_drawn_with_those_of_the_other_run(tmp_path: Path) -> None:
+    def run(name: str, share: float) -> Run:
+        part = LayerPart(arms=(LayerArm(label="+v+d", share=share),), tokens=(1, 4, 16), control=False)
+        return LayerStore(parts=(part,), rounds=6).write(tmp_path / name)
+
+    comparison = compare_runs(run("a", 0.5), run("b", 0.9))
+    assert {path.suffix for path in write_comparison(comparison)} == {".md", ".csv", ".json", ".pdf", ".svg", ".png"}
+    (axes,) = draw_change(comparison.before_rows, comparison.after_rows, []).axes
+    curves = [line for line in axes.lines if len(line.get_xdata()) == 3 and line.get_linestyle() == "-"]
+    speeds = sorted(list(line.get_ydata()) for line in curves)
+    assert [b / a for a, b in zip(*speeds, strict=True)] == pytest.approx([9 / 5] * 3, rel=0.02)

@@ -19,7 +19,7 @@ from ktbench.report.figures.roles import draw_roles
 from ktbench.report.figures.roofline import draw_roofline
 from ktbench.report.figures.samples import draw_samples
 from ktbench.report.figures.sheet import STYLE, Sheet
-from ktbench.report.figures.sweeps import draw_depth, draw_latency, draw_throughput
+from ktbench.report.figures.sweeps import draw_depth, draw_latency, draw_throughput, draw_throughput_change
 from ktbench.report.table import Table
 from ktbench.results.accuracy import AccuracyRow
 from ktbench.results.paper import PaperLine
@@ -63,6 +63,12 @@ def draw_speeds(rows: Sequence[Row], table: Table) -> Sheet:
     """The figure of the rows of a part."""
     with style.context(STYLE):
         return _OF_SPEEDS.get(table.figure, draw_breakdown)(rows, table)
+
+
+def draw_change(before: Sequence[Row], after: Sequence[Row], caption: Sequence[str]) -> Sheet:
+    """The figure of a comparison of two runs of curves of throughput."""
+    with style.context(STYLE):
+        return draw_throughput_change(before, after, caption)
 
 
 def draw_published(lines: Sequence[PaperLine], table: Table) -> Sheet:

@@ -38,10 +38,23 @@ _HEADROOM, _FOOTROOM = 2.0, 1.6
 
 def draw_throughput(rows: Sequence[Row], table: Table) -> Sheet:
     """A panel for each precision, all to one scale, with the roofs of its arms."""
-    panels = panels_of(rows, _throughput)
+    caption = [table.figure_caption, *absences(rows, _throughput), *table.conditions]
+    return _throughput_panels(panels_of(rows, _throughput), rows, caption)
+
+
+def draw_throughput_change(before: Sequence[Row], after: Sequence[Row], caption: Sequence[str]) -> Sheet:
+    """The throughput of run B with that of run A in grey."""
+    old = {panel.precision: panel.curves for panel in panels_of(before, _throughput)}
+    panels = [
+        replace(panel, references=tuple(replace(one, name=f"{one.name}, A") for one in old.get(panel.precision, ())))
+        for panel in panels_of(after, _throughput)
+    ]
+    return _throughput_panels(panels, after, caption)
+
+
+def _throughput_panels(panels: Sequence[CurvePanel], rows: Sequence[Row], caption: Sequence[str]) -> Sheet:
     roofs = [rooflines(panel.rows, rows) for panel in panels]
     x, y = _throughput_range_x(panels), _throughput_range_y(panels, roofs)
-    caption = [table.figure_caption, *absences(rows, _throughput), *table.conditions]
     titles = [_precision_title(panel) for panel in panels]
     figure, every = place_panels(panels, rows, caption, titles, "10¹² operations per second", shared=True)
     xs = sorted({point.x for panel in panels for point in panel.points})
