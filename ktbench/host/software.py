@@ -134,10 +134,10 @@ def _help_reason(program: str) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"llama-bench cannot be run: {getattr(error, 'strerror', None) or 'it does not end'}"
-    if _IK_OPTION in shown.stdout:
-        return ""
-    last = (shown.stderr.strip().splitlines() or ["it prints nothing"])[-1]
-    return f"llama-bench exits with {shown.returncode}: {last}" if shown.returncode else "its llama-bench is not ik_llama.cpp's"
+    if shown.returncode:
+        last = (shown.stderr.strip().splitlines() or ["it prints nothing"])[-1]
+        return f"llama-bench exits with {shown.returncode}: {last}"
+    return "" if _IK_OPTION in shown.stdout else "its llama-bench is not ik_llama.cpp's"
 
 
 @cache

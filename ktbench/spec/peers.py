@@ -125,8 +125,9 @@ class PeerSpec:
 
     `implementation` is that of plain Transformers' experts. `python` is the interpreter of the environment that holds
     the peer (None: this one, else that of the session `peers`), `llama_bench` the program of system=llama-bench,
-    `ik_llama` the folder in which system=ik_llama.cpp was built, `exports` the folder where GGUF files of our models are kept, `tune_s` how many seconds a peer may try its own
-    settings (threads, batch sizes) before its first trial of a workload.
+    `ik_llama` the folder that holds a build of ik_llama.cpp, `exports` the folder where GGUF files of our models are
+    kept, `tune_s` how many seconds a peer may try its own settings (threads, batch sizes) before its first trial of a
+    workload.
     """
 
     implementation: Implementation = "grouped_mm"

@@ -77,7 +77,7 @@ def build_with(text: str, folder: Path) -> str:
     [
         ("echo '  -rtr, --run-time-repack <0|1>'", ""),
         ("echo '  -d, --n-depth <n>'", "not ik_llama.cpp's"),
-        ("echo 'libllama.so: cannot open shared object file' >&2; exit 127", "exits with 127: libllama.so: cannot open"),
+        ("echo 'libllama.so: cannot open' >&2; exit 127", "exits with 127: libllama.so: cannot open"),
         ("kill -ILL $$", "exits with -4: it prints nothing"),
     ],
 )

@@ -186,7 +186,7 @@ def options(
         "-fa": _distinct(int(one.flash) for one in candidates),
     }
     fixed = {"-ctk": "f16", "-ctv": "f16", "-ngl": "0"}
-    chosen = dialect.options(workload) | tried | fixed
+    chosen = {**dialect.options(workload), **tried, **fixed}
     return tuple(word for name, value in chosen.items() for word in (name, str(value)))
 
 
