@@ -1,7 +1,8 @@
-"""Where the data folders are: inside an installed package, or beside it in a checkout."""
+"""Where data folders are, inside an installed package or beside it in a checkout, and programs in a build."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -23,6 +24,12 @@ def checkpoint_folder(path: str) -> Path:
 def checkpoint_name(path: str) -> str:
     """What a checkpoint is called: one that ships by its name, another by its path."""
     return path.removeprefix(f"{_SHIPPED}/")
+
+
+def built_program(name: str, folder: str) -> str | None:
+    """A program in `folder`, in that of a build or of a checkout that was built in `build`; None where it has none."""
+    places = (Path(folder, inner).absolute() for inner in (".", "bin", "build/bin"))
+    return next((found for place in places if (found := shutil.which(name, path=str(place)))), None)
 
 
 def checkout() -> Path:

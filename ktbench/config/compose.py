@@ -174,7 +174,9 @@ def _options(folder: Path) -> list[str]:
 
 
 def _normal(word: str) -> str:
-    """`ablation=x` is accepted for Hydra's `+ablation=x`, and the other way round for suites, of which there is one."""
+    """`ablation=x` is accepted for Hydra's `+ablation=x`, the other way round for suites; `peers.x` for `peer.x`."""
+    if word.startswith("peers."):
+        return word.replace("peers.", "peer.", 1)
     if word.startswith("ablation="):
         return f"+{word}"
     return word[1:] if word.startswith("+suite=") else word

@@ -10,9 +10,10 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
+from pathlib import Path
 
 from ktbench.host.cuda import read_cuda_devices
-from ktbench.resources import checkout
+from ktbench.resources import built_program, checkout
 from ktbench.spec.peers import Peer, PeerSpec
 
 PACKAGES = ("torch", "transformers", "numpy")
@@ -81,6 +82,8 @@ def peer_reason(peer: Peer, spec: PeerSpec) -> str:
     """Why a peer cannot run here, with the command that installs it; empty where it can."""
     if peer.name == "llama-bench":
         return _program_reason(spec.llama_bench)
+    if peer.name == "ik_llama.cpp":
+        return _ik_reason(spec.ik_llama)
     if peer.name == "fiddler":
         return read_cuda_devices().reason
     if spec.python is not None and peer.package and shutil.which(spec.python) is None:
@@ -104,6 +107,37 @@ def _program_reason(program: str | None) -> str:
         return "set peer.llama_bench=PATH to the program llama-bench of a llama.cpp build"
     found = shutil.which(program)
     return "" if found and os.access(found, os.X_OK) else f"peer.llama_bench={program}: no such program"
+
+
+# What its program alone offers, and the commands that build it.
+_IK_OPTION = "--run-time-repack"
+_IK_BUILD = "cmake -B build -DGGML_NATIVE=ON && cmake --build build --target llama-bench"
+
+
+def _ik_reason(folder: str | None) -> str:
+    if folder is None:
+        return f"set peer.ik_llama=FOLDER to a build of github.com/ikawrakow/ik_llama.cpp ({_IK_BUILD})"
+    program = built_program("llama-bench", folder)
+    if program is None:
+        missing = "no program llama-bench in it" if Path(folder).is_dir() else "no such folder"
+        return f"peer.ik_llama={folder}: {missing}; build ik_llama.cpp: {_IK_BUILD}"
+    why = _help_reason(program)
+    return why and f"peer.ik_llama={folder}: {why}"
+
+
+@cache
+def _help_reason(program: str) -> str:
+    """Why a program is no llama-bench of ik_llama.cpp that runs here; empty where it is."""
+    try:
+        shown = subprocess.run(
+            [program, "-h"], capture_output=True, text=True, errors="replace", timeout=_PROGRAM_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"llama-bench cannot be run: {getattr(error, 'strerror', None) or 'it does not end'}"
+    if shown.returncode:
+        last = (shown.stderr.strip().splitlines() or ["it prints nothing"])[-1]
+        return f"llama-bench exits with {shown.returncode}: {last}"
+    return "" if _IK_OPTION in shown.stdout else "its llama-bench is not ik_llama.cpp's"
 
 
 @cache

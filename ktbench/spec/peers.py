@@ -9,7 +9,16 @@ from typing import Literal, get_args
 from ktbench.spec.errors import at_least
 
 System = Literal[
-    "ktbench", "llama.cpp", "llama-bench", "transformers", "kt-kernel", "sglang", "vllm", "zentorch", "fiddler"
+    "ktbench",
+    "llama.cpp",
+    "llama-bench",
+    "ik_llama.cpp",
+    "transformers",
+    "kt-kernel",
+    "sglang",
+    "vllm",
+    "zentorch",
+    "fiddler",
 ]
 # Transformers' own implementations of routed experts (`ExpertsInterface`).
 Implementation = Literal["eager", "grouped_mm", "batched_mm"]
@@ -71,6 +80,18 @@ PEERS: tuple[Peer, ...] = (
         title="llama.cpp's own benchmark program",
         opener="ktbench.peers.llama.bench",
         install="peer.llama_bench=PATH",
+        phases=("prefill", "decode"),
+        types=_GGUF,
+        black_box=True,
+        gguf=True,
+        chunks=False,
+        own_threads=True,
+    ),
+    Peer(
+        name="ik_llama.cpp",
+        title="ik_llama.cpp through its own benchmark program",
+        opener="ktbench.peers.llama.ik",
+        install="peer.ik_llama=FOLDER",
         phases=("prefill", "decode"),
         types=_GGUF,
         black_box=True,
@@ -146,13 +167,15 @@ class PeerSpec:
 
     `implementation` is that of plain Transformers' experts. `python` is the interpreter of the environment that holds
     the peer (None: this one, else that of the session `peers`), `llama_bench` the program of system=llama-bench,
-    `exports` the folder where GGUF files of our models are kept, `tune_s` how many seconds a peer may try its own
-    settings (threads, batch sizes) before its first trial of a workload.
+    `ik_llama` the folder that holds a build of ik_llama.cpp, `exports` the folder where GGUF files of our models are
+    kept, `tune_s` how many seconds a peer may try its own settings (threads, batch sizes) before its first trial of a
+    workload.
     """
 
     implementation: Implementation = "grouped_mm"
     python: str | None = None
     llama_bench: str | None = None
+    ik_llama: str | None = None
     exports: str = "runs/gguf"
     tune_s: float = 20.0
 

