@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ktbench.results.settings import flattened, setting_text, shipped
-from ktbench.spec.engine import EngineSpec
+from ktbench.spec.engine import PAPER_AMX_MIN_TOKENS, EngineSpec
 from ktbench.spec.inject import InjectSpec
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.peers import PeerSpec
@@ -95,11 +95,17 @@ def _rest(spec: RunSpec) -> Iterator[str]:
     plain = WorkloadSpec(phase=phase, prompt=1, steps=1, routing="balanced" if phase == "layer" else "model")
     yield from (f"workload.{name}={getattr(spec.workload, name)}" for name in ("prompt", "steps"))
     yield from _changed("workload", spec.workload, plain, skip=("workload.phase", "workload.prompt", "workload.steps"))
-    yield from _changed("engine", spec.engine, EngineSpec())
+    yield from _changed("engine", spec.engine, EngineSpec(), skip=_idle(spec.engine))
     if spec.machine is not None and spec.machine.gpu is not None and spec.engine.device == "cpu":
         yield "engine.device=cpu"  # such a machine's device is its GPU unless stated otherwise
     if spec.machine is None:
         yield from _changed("measure", spec.measure, MeasureSpec())
+
+
+def _idle(engine: EngineSpec) -> tuple[str, ...]:
+    """The threshold of a hybrid that is none, as logs hold it that were written before `auto` was its default."""
+    former = engine.amx_min_tokens == PAPER_AMX_MIN_TOKENS and not engine.hybrid
+    return ("engine.amx_min_tokens",) if former else ()
 
 
 def _changed(part: str, value: Any, plain: Any, skip: tuple[str, ...] = ()) -> Iterator[str]:

@@ -73,13 +73,15 @@ def _of_machine(machine: MachineSpec) -> dict[str, Setting]:
 def cell_settings(cells: Sequence[Cell]) -> dict[str, dict[str, Setting]]:
     """Settings of cells by key, with the same settings in all cells of a part: equal settings make a group.
 
-    Where labels of a part name a precision, it belongs to the arm and is no setting.
+    Where labels of a part name a precision, it belongs to the arm and is no setting. The threshold of the hybrid of
+    AVX-512 and AMX is empty in a part that has none.
     """
     found: dict[str, dict[str, Setting]] = {}
     for part in dict.fromkeys(cell.part for cell in cells):
         mine = [cell for cell in cells if cell.part == part]
         dropped = "precision" if any(precision_word(cell.label) for cell in mine) else ""
-        keyed = ({k: v for k, v in settings_of(cell.spec).items() if k != dropped} for cell in mine)
+        idle = {} if any(cell.spec.engine.hybrid for cell in mine) else {"engine.amx_min_tokens": None}
+        keyed = ({k: v for k, v in (settings_of(cell.spec) | idle).items() if k != dropped} for cell in mine)
         found |= zip((cell.key for cell in mine), alike(keyed), strict=True)
     return found
 

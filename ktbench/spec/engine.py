@@ -56,11 +56,10 @@ class EngineSpec:
 
     `threads` counts the cores of both roles together; None takes all that the process may use. With `roles=split` the
     device role has `device_threads` of them to itself (None: half) and the host role the others, with `roles=shared`
-    both have all. +a excludes +v and +m; the hybrid of +v and +m runs AMX
-    from `amx_min_tokens` tokens per expert up, below it AVX-512 (KTransformers, section 3.2), `auto` for what was
-    measured on the machine. `domains` is how many parts +n splits the experts into: None for one per NUMA node, a
-    number for logical domains of equally many cores. `deferral=auto` lets the engine choose, `defer_prefill` has
-    deferral and skipping act in prefill too.
+    both have all. +a excludes +v and +m. The hybrid of +v and +m runs AMX from `amx_min_tokens` tokens per expert up,
+    below it AVX-512 (KTransformers, section 3.2); `auto` is the crossover of the machine. `domains` is how many parts
+    +n splits the experts into: None for one per NUMA node, a number for logical domains of equally many cores.
+    `deferral=auto` lets the engine choose, `defer_prefill` has deferral and skipping act in prefill too.
     """
 
     avx2: bool = False
@@ -128,6 +127,11 @@ class EngineSpec:
     def fused(self) -> bool:
         """Whether the routed experts run in the fused operator."""
         return self.avx2 or self.avx512 or self.amx
+
+    @property
+    def hybrid(self) -> bool:
+        """Whether an expert's tokens decide between AVX-512 and AMX."""
+        return self.avx512 and self.amx
 
     @property
     def first_on_amx(self) -> float:

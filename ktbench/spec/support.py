@@ -59,7 +59,7 @@ def _engine_rules(spec: RunSpec) -> Iterator[Reason]:
     if spec.workload.phase == "layer":
         yield from _layer_rules(spec)
     elif spec.precision != "bf16" and not engine.fused:
-        yield Reason(f"precision={spec.precision}", "base runs bf16 weights, other precisions need +v or +m")
+        yield Reason(f"precision={spec.precision}", "base runs bf16 weights, other precisions need +a, +v or +m")
     if engine.amx and not FORMATS[spec.precision].amx:
         yield Reason("+m", f"AMX has no kernels for precision={spec.precision}, leave out +m")
     if spec.precision in BLOCK_BYTES and (shape.hidden % BLOCK or shape.expert_ffn % BLOCK):
@@ -70,12 +70,12 @@ def _engine_rules(spec: RunSpec) -> Iterator[Reason]:
             f"engine.deferral={engine.deferral}", f"needs 2 MoE layers or more, {name} has {shape.moe_layers} here"
         )
     if engine.deferral == "auto" and not (engine.roles_concurrent and engine.fused):
-        yield Reason("engine.deferral=auto", "needs engine.roles=split or engine.device=cuda, and +v or +m")
+        yield Reason("engine.deferral=auto", "needs engine.roles=split or engine.device=cuda, and +a, +v or +m")
     if engine.deferral == "auto" and shape.top_k <= MIN_IMMEDIATE_EXPERTS:
         least = MIN_IMMEDIATE_EXPERTS
         yield Reason("engine.deferral=auto", f"keeps {least} immediate experts, {name} has top_k={shape.top_k}")
     if engine.placement.policy != "host" and not engine.fused:
-        yield Reason(f"engine.placement.policy={engine.placement.policy}", "needs the fused operator: +v or +m")
+        yield Reason(f"engine.placement.policy={engine.placement.policy}", "needs the fused operator: +a, +v or +m")
     if engine.numa and engine.threads is not None and engine.threads < (engine.domains or 1):
         yield Reason("+n", f"engine.domains={engine.domains} needs as many threads, engine.threads={engine.threads}")
 
@@ -85,7 +85,7 @@ def _device_rules(spec: RunSpec) -> Iterator[Reason]:
     if engine.cuda_graph and engine.device == "cpu":
         yield Reason("+c", "needs a CUDA device, set engine.device=cuda")
     if engine.cuda_graph and not engine.fused:
-        yield Reason("+c", "a CUDA graph cannot replay the Python experts of base, add +v or +m")
+        yield Reason("+c", "a CUDA graph cannot replay the Python experts of base, add +a, +v or +m")
     if engine.cuda_graph and spec.workload.phase == "prefill":
         yield Reason("+c", "captures the decode step alone, leave it out with workload.phase=prefill")
     if engine.packed_dense and engine.device == "cuda":

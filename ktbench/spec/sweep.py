@@ -86,9 +86,9 @@ class Design:
     """Arms made of `features` on top of `baseline`, each in the words of labels: `+v`, `deferral=3`, `+v+d` as one.
 
     ladder: one more at a time, in their order. leave_one_out: none, all, and all without each. factorial: every
-    combination. One that `EngineSpec` refuses (+d without +v or +m, deferral with skipping) is dropped; what only this
-    machine or this work rules out stays an arm, and its row says why it could not run. Raises ValueError in one line
-    for an unknown feature, one that is there twice, too many of them, and features that cannot all be on together.
+    combination. One that `EngineSpec` refuses (+d without +a, +v or +m, deferral with skipping) is dropped; what only
+    this machine or this work rules out stays an arm, and its row says why it could not run. Raises ValueError in one
+    line for an unknown feature, one that is there twice, too many of them, and features that cannot all be on together.
     """
 
     kind: DesignKind

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 
+from ktbench.spec.engine import PAPER_AMX_MIN_TOKENS
 from ktbench.spec.features import FEATURES
 from ktbench.spec.run_spec import RunSpec
 
@@ -23,6 +24,7 @@ def digest(content: Any) -> str:
 def spec_id(spec: RunSpec) -> str:
     """Identity of the request. Left out: labels of model and machine, how long to measure, where a peer is found."""
     content = to_wire(spec)
+    content["engine"] = _as_before(spec, content["engine"])
     del content["measure"]
     content["peer"] = content["peer"]["implementation"] if spec.system == "transformers" else None
     del content["model"]["name"]
@@ -30,6 +32,15 @@ def spec_id(spec: RunSpec) -> str:
     if machine is not None:
         content["machine"] = {key: value for key, value in machine.items() if key not in ("name", "title", "sources")}
     return digest(content)
+
+
+def _as_before(spec: RunSpec, engine: dict[str, Any]) -> dict[str, Any]:
+    """The settings of an engine from before there were others; a threshold that does not matter has its default."""
+    later = {name: value for name, value in engine.items() if name != _FEATURES["avx2"] or value}
+    measured_hybrid = spec.engine.hybrid and spec.machine is None
+    if later["amx_min_tokens"] == "auto" and not measured_hybrid:
+        later["amx_min_tokens"] = PAPER_AMX_MIN_TOKENS
+    return later
 
 
 T = TypeVar("T")
@@ -82,15 +93,13 @@ def _options(option: Any) -> tuple[Any, ...]:
 _FEATURES = {feature.name: feature.letter for feature in FEATURES if feature.letter}
 # Field that holds a dataclass -> name of a field of it in the code -> on the wire.
 _FIELDS: Mapping[str, Mapping[str, str]] = {"engine": _FEATURES}
-# The number that every log held while it could not be `auto`.
-_AMX_MIN_TOKENS = 5
 # Field that holds a name -> the name in the code -> on the wire.
 _VALUES: Mapping[str, Mapping[str, str]] = {"feature": _FEATURES}
 
 
 def to_wire(value: Any) -> Any:
     """Plain content that stands for a dataclass, by the names of logs."""
-    return _renamed(to_plain(value), _FIELDS, _VALUES, _as_before)
+    return _renamed(to_plain(value), _FIELDS, _VALUES)
 
 
 def from_wire(content: Any, kind: type[T]) -> T:
@@ -102,28 +111,13 @@ def _inverse(names: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]
     return {field: {new: old for old, new in of_field.items()} for field, of_field in names.items()}
 
 
-def _as_before(engine: dict[str, Any]) -> dict[str, Any]:
-    """An engine's settings as logs held them before there were others: what does not matter has its old form."""
-    later = {name: value for name, value in engine.items() if name != "avx2" or value}
-    if later.get("amx_min_tokens") == "auto" and not (later.get("avx512") and later.get("amx")):
-        later["amx_min_tokens"] = _AMX_MIN_TOKENS
-    return later
-
-
-def _renamed(
-    content: Any,
-    fields: Mapping[str, Mapping[str, str]],
-    values: Mapping[str, Mapping[str, str]],
-    engine: Callable[[dict[str, Any]], dict[str, Any]] = dict,
-) -> Any:
+def _renamed(content: Any, fields: Mapping[str, Mapping[str, str]], values: Mapping[str, Mapping[str, str]]) -> Any:
     if isinstance(content, (list, tuple)):
         # Samples are long lists of numbers.
-        return [_renamed(one, fields, values, engine) for one in content] if _holds_dicts(content) else content
+        return [_renamed(one, fields, values) for one in content] if _holds_dicts(content) else content
     if not isinstance(content, dict):
         return content
-    found = {key: _renamed(value, fields, values, engine) for key, value in content.items()}
-    if isinstance(found.get("engine"), dict):
-        found["engine"] = engine(found["engine"])
+    found = {key: _renamed(value, fields, values) for key, value in content.items()}
     for key in found.keys() & fields.keys():
         if isinstance(found[key], dict):
             found[key] = {fields[key].get(name, name): value for name, value in found[key].items()}

@@ -150,7 +150,7 @@ def test_beside_simulated_cells_what_does_not_fit_here_is_a_row(monkeypatch: pyt
 def test_beside_simulated_cells_missing_cuda_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     from ktbench.run import feasibility
 
-    grants = {"avx512": "", "amx": "", "numa": "", "cuda": "no CUDA device"}
+    grants = {"avx2": "", "avx512": "", "amx": "", "numa": "", "cuda": "no CUDA device"}
     monkeypatch.setattr(feasibility, "machine_capabilities", lambda: grants)
     found = planned("sweep.arms=[base]", "engine.device=cuda", BOTH)
     assert {found.unsupported[cell.key] for cell in found.here} == {"engine.device=cuda: no CUDA device"}

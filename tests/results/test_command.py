@@ -36,6 +36,7 @@ def read_back(command: str) -> RunSpec:
         ["model.layers=4", "model.vocab=full", "model.seed=7"],
         ["model=mixtral_8x7b", "workload=prefill", "workload.prompt=32", "workload.batch=3", "workload.routing=zipf"],
         ["engine.avx512=true", "engine.dynamic=true", "engine.deferral=3", "engine.threads=2", "measure.max_rounds=7"],
+        ["model.layers=2", "engine.avx512=true", "engine.amx=true", "engine.amx_min_tokens=5", "workload.seed=4"],
         ["model.layers=2", "engine.amx=true", "engine.amx_min_tokens=8", "workload.seed=3", "measure.goal=0.1"],
         ["workload=layer", "workload.batch=64", "workload.active_experts=8", "precision=int8", "engine.amx=true"],
         [

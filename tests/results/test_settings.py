@@ -11,7 +11,7 @@ import yaml
 from ktbench.config import compose, freeze
 from ktbench.config.compose import ablation_names
 from ktbench.resources import data_folder
-from ktbench.results.settings import Setting, alike, by_key, precision_word, settings_of, varying
+from ktbench.results.settings import Setting, alike, by_key, cell_settings, precision_word, settings_of, varying
 from ktbench.spec.cells import plan_cells, points_of
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.inject import InjectRule, InjectSpec
@@ -20,7 +20,7 @@ from ktbench.spec.peers import PeerSpec
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.wire import from_plain
-from tests.tiny import tiny_spec
+from tests.tiny import tiny_cell, tiny_spec
 
 SHIPPED = sorted((data_folder("conf") / "inject").glob("*.yaml"))
 RULE = InjectRule(name="all", operator="linear", class_name="Linear")
@@ -49,6 +49,16 @@ def test_rules_of_ones_own_go_by_their_name_and_differ_by_what_they_say() -> Non
     one, two = (settings_of(replace(tiny_spec(), inject=inject)) for inject in (mine, other))
     assert one["inject"] == two["inject"] == "mine"
     assert varying([one, two]) == ("inject.rules",)
+
+
+def test_the_threshold_of_a_hybrid_is_a_setting_of_parts_that_have_one() -> None:
+    """Cells of earlier versions are compared with those of this one."""
+    new, former = tiny_cell("+v", avx512=True), tiny_cell("+m", amx=True, amx_min_tokens=5)
+    hybrid = tiny_cell("+v+m", part="hybrid", avx512=True, amx=True, amx_min_tokens=9)
+    base = tiny_cell(part="hybrid", amx_min_tokens=9)
+    found = cell_settings([new, former, base, hybrid])
+    assert found[new.key] == found[former.key] and found[base.key] == found[hybrid.key]
+    assert [found[cell.key]["engine.amx_min_tokens"] for cell in (new, hybrid)] == [None, 9]
 
 
 def test_system_and_peer_belong_to_the_arm() -> None:

@@ -20,7 +20,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"phase": "prefill", "precision": "int4_g32"}, "precision=int4_g32", "+v or +m"),
     (V | {"cuda_graph": True}, "+c", "engine.device=cuda"),
     (LAYER | {"cuda_graph": True}, "+c", "engine.device=cuda"),
-    ({"cuda_graph": True, "device": "cuda"}, "+c", "add +v or +m"),
+    ({"cuda_graph": True, "device": "cuda"}, "+c", "add +a, +v or +m"),
     (V | {"cuda_graph": True, "device": "cuda", "phase": "prefill"}, "+c", "decode"),
     (V | {"packed_dense": True, "device": "cuda"}, "+l", "engine.device=cuda"),
     ({"amx": True, "precision": "q8_0"}, "+m", "q8_0"),

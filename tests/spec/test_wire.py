@@ -28,6 +28,14 @@ def test_ids_are_those_of_earlier_versions(changes: dict[str, object], known: st
     assert spec_id(tiny_spec(**changes)) == known  # type: ignore[arg-type]
 
 
+def test_the_threshold_of_a_hybrid_is_of_the_identity_where_it_matters() -> None:
+    """Logs of earlier versions hold 5 in every cell."""
+    for engine, same in (({"avx512": True}, True), ({"amx": True}, True), ({"avx512": True, "amx": True}, False)):
+        auto, five = tiny_spec(**engine), tiny_spec(**engine, amx_min_tokens=5)
+        assert (spec_id(auto) == spec_id(five)) is same
+        assert from_wire(to_wire(auto), RunSpec) == auto and from_wire(to_wire(five), RunSpec) == five
+
+
 def test_a_spec_comes_back_from_the_names_of_logs() -> None:
     spec = tiny_spec(avx512=True, amx=True, dynamic=True, deferral=1)
     wire = to_wire(spec)

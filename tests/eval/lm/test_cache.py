@@ -21,6 +21,7 @@ from tests.tiny import tiny_spec
 TOKENIZER = byte_tokenizer()
 # A value other than the default for every field, and what has to go with it.
 OTHERS: dict[str, dict[str, Any]] = {
+    "avx2": {"avx2": True},
     "avx512": {"avx512": True},
     "amx": {"amx": True},
     "dynamic": {"avx512": True, "dynamic": True},

@@ -100,7 +100,7 @@ def test_a_refusal_is_one_line(
         ({"precision": "int3"}, "precision: invalid enum value 'int3'; allowed are bf16"),
         ({"precision": "int8"}, "precision=int8: "),
         ({"deferral": 99}, "engine.deferral=99"),
-        ({"dynamic": True}, "needs engine.avx512=true"),
+        ({"dynamic": True}, "engine.dynamic=True: "),
         ({"path": "/no/such"}, "model.path=/no/such: no such folder"),
         ({"batch_size": "auto"}, "batch_size=auto: allowed are whole numbers"),
         ({"tokenizer": "/no/such"}, "tokenizer=/no/such"),
