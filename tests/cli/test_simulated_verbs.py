@@ -158,6 +158,13 @@ def test_beside_simulated_cells_missing_cuda_is_a_row(monkeypatch: pytest.Monkey
         planned("sweep.arms=[base]", "engine.device=cuda")
 
 
+def test_the_ladder_of_avx2_on_machines_without_avx512() -> None:
+    found = planned("+ablation=avx2", "model.layers=null", "machine=ryzen_5950x,core_14900kf_4090")
+    lacking = [cell for cell in found.simulated if cell.key in found.unsupported]
+    assert len(found.simulated) == 8
+    assert [(cell.label, cell.spec.engine.device) for cell in lacking] == [("+a+d+l", "cuda")]
+
+
 def test_of_a_checkpoint_only_its_configuration_is_needed(home: Path) -> None:
     folder = home / "there"
     folder.mkdir()

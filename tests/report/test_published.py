@@ -92,10 +92,10 @@ RANDOM = PlacementSpec(policy="random", ratio=0.3)
         ("base", "fig11", LONG | {"prompt": 8000}, []),
         ("base", "fig11", LONG | {"chunk": 256}, []),
         ("base", "fig11", LONG | {"batch": 2}, []),
-        ("+v+d+c", "concurrency", ON["qwen3"] | {"phase": "prefill"}, []),
+        ("+a+d+c", "concurrency", ON["qwen3"] | {"phase": "prefill"}, []),
         # A precision that the source does not say matches every one.
-        ("+v+d+c", "concurrency", ON["qwen3"] | {"batch": 4}, [27]),
-        ("+v+d+c int8", "concurrency", ON["qwen3"] | {"batch": 4}, [27]),
+        ("+a+d+c", "concurrency", ON["qwen3"] | {"batch": 4}, [27]),
+        ("+a+d+c int8", "concurrency", ON["qwen3"] | {"batch": 4}, [27]),
         # Kernels of PyTorch differ by whether they use AMX.
         ("base", "fig3", {"phase": "layer", "batch": 32, "on": SOCKET}, [0.126]),
         ("+m+d+n", "fig7", {"phase": "layer", "batch": 96}, [93.5]),

@@ -15,11 +15,12 @@ from ktbench.sim.cost_search import with_all_features
 from ktbench.sim.executor import busy_share, execute
 from ktbench.sim.sensitivity import sensitivity
 from ktbench.sim.simulation import Simulation, resolved_deferral, simulate, step_graph, step_seconds, with_deferral
-from ktbench.spec.engine import PlacementSpec, choose_deferral, deferral_candidates
+from ktbench.spec.engine import Device, PlacementSpec, choose_deferral, deferral_candidates
+from ktbench.spec.machine import MachineSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from ktbench.spec.wire import to_plain
 from tests.sim.real import real_cell, real_machine, real_model
-from tests.sim.step_cells import COST, OFF, QWEN3, V3
+from tests.sim.step_cells import COST, OFF, QWEN3, V3, replace_engine
 from tests.sim.testbed import cell_on, testbed
 
 HALF = PlacementSpec(policy="uniform", ratio=0.5)
@@ -53,6 +54,28 @@ def test_an_answer_is_whole(spec: RunSpec) -> None:
     assert to_plain(found)["step_s"] == found.step_s
     if spec.engine.placement.policy == "host":
         assert found.work.weight_bytes / found.step_s <= found.roof.read_bytes_per_s
+
+
+@pytest.mark.parametrize(("precision", "bits"), [("bf16", 16), ("int8", 8), ("int4_g32", 4)])
+@pytest.mark.parametrize(("preset", "label"), [("core_14900kf_4090", "+a+d+c"), ("ryzen_5950x", "+a+d+l")])
+def test_a_machine_without_avx512_runs_the_avx2_kernel(preset: str, label: str, precision: str, bits: int) -> None:
+    machine = real_machine(preset)
+    plain = replace_engine(real_cell(QWEN3, machine=machine, precision=precision, **OFF), device=_device(machine))
+    fused = replace_engine(plain, avx2=True)
+    every = with_all_features(plain)
+    found = [simulate(spec) for spec in (fused, replace_engine(fused, dynamic=True), every)]
+    assert every.label == label
+    steps_s = [one.step_s for one in found]
+    assert steps_s == sorted(steps_s, reverse=True)
+    read_s = 4 * 8 * 3 * 2048 * 768 * bits / 8 / (1e9 * machine.read_gb_per_s)
+    assert steps_s[-1] > read_s
+    assert all(one.counters["avx2_calls"] and not one.counters["avx512_calls"] for one in found)
+    if precision == "bf16":
+        assert simulate(plain).step_s > steps_s[0]
+
+
+def _device(machine: MachineSpec) -> Device:
+    return "cuda" if machine.gpu else "cpu"
 
 
 def test_work_counters_and_shares_are_those_of_the_step() -> None:
