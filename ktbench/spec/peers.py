@@ -40,9 +40,9 @@ class Peer:
     distribution that it comes in, `module` what is imported of it, both empty where nothing has to be installed;
     `install` the command that brings it. `types` gives for each precision the format of as many bits that the peer
     runs it in. Its device role is on `device`. Of a `black_box` only logits can be compared: its experts calls cannot
-    be observed. One without `chunks` chooses the chunks of a prompt itself; one with `gguf` maps such a file. Those
-    with `own_threads` start and place their own threads, where others run on PyTorch's; `spin_s` is how many seconds
-    these poll for more work before they sleep.
+    be observed. One without `chunks` chooses the chunks of a prompt itself; one with `gguf` maps such a file. Hidden
+    and expert widths must be multiples of `multiple`. Those with `own_threads` start and place their own threads, where
+    others run on PyTorch's; `spin_s` is how many seconds these poll for more work before they sleep.
     """
 
     name: System
@@ -56,6 +56,7 @@ class Peer:
     device: Literal["cpu", "cuda"] = "cpu"
     black_box: bool = False
     chunks: bool = True
+    multiple: int = 1
     gguf: bool = False
     own_threads: bool = False
     spin_s: float = 0.0
@@ -127,6 +128,7 @@ PEERS: tuple[Peer, ...] = (
         install="nox -s peers",
         phases=("layer",),
         types=_AS_IS,
+        multiple=32,
     ),
     Peer(
         name="vllm",
@@ -137,6 +139,7 @@ PEERS: tuple[Peer, ...] = (
         install="nox -s peers",
         phases=("layer",),
         types={"bf16": "bf16"},
+        multiple=32,
     ),
     Peer(
         name="zentorch",

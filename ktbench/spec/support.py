@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import lcm
 
 from ktbench.spec.engine import MIN_IMMEDIATE_EXPERTS
 from ktbench.spec.features import FEATURES, Feature
@@ -62,9 +63,8 @@ def _engine_rules(spec: RunSpec) -> Iterator[Reason]:
         yield Reason(f"precision={spec.precision}", "base runs bf16 weights, other precisions need +a, +v or +m")
     if engine.amx and not FORMATS[spec.precision].amx:
         yield Reason("+m", f"AMX has no kernels for precision={spec.precision}, leave out +m")
-    if spec.precision in BLOCK_BYTES and (shape.hidden % BLOCK or shape.expert_ffn % BLOCK):
-        widths = f"{shape.hidden} and {shape.expert_ffn}"
-        yield Reason(f"precision={spec.precision}", f"widths must be multiples of {BLOCK}, {name} has {widths}")
+    if spec.precision in BLOCK_BYTES:
+        yield from _width_rules(spec, f"precision={spec.precision}", BLOCK)
     if engine.deferral and shape.moe_layers < 2:
         yield Reason(
             f"engine.deferral={engine.deferral}", f"needs 2 MoE layers or more, {name} has {shape.moe_layers} here"
@@ -78,6 +78,13 @@ def _engine_rules(spec: RunSpec) -> Iterator[Reason]:
         yield Reason(f"engine.placement.policy={engine.placement.policy}", "needs the fused operator: +a, +v or +m")
     if engine.numa and engine.threads is not None and engine.threads < (engine.domains or 1):
         yield Reason("+n", f"engine.domains={engine.domains} needs as many threads, engine.threads={engine.threads}")
+
+
+def _width_rules(spec: RunSpec, where: str, step: int) -> Iterator[Reason]:
+    shape = spec.model.shape
+    if shape.hidden % step or shape.expert_ffn % step:
+        widths = f"{spec.model.name} has {shape.hidden} and {shape.expert_ffn}"
+        yield Reason(where, f"widths must be multiples of {step}, {widths}")
 
 
 def _device_rules(spec: RunSpec) -> Iterator[Reason]:
@@ -129,6 +136,9 @@ def _peer_rules(spec: RunSpec, peer: Peer) -> Iterator[Reason]:
         yield Reason(f"workload.routing={work.routing}", f"{name} runs the model's routers, set workload.routing=model")
     if work.phase == "layer":
         yield from _layer_work_rules(spec)
+    if peer.types.get(spec.precision) == spec.precision:  # in our groups, whole ones only
+        step = lcm(peer.multiple, FORMATS[spec.precision].group or 1)
+        yield from _width_rules(spec, f"system={name} precision={spec.precision}", step)
     if name == "transformers" and spec.peer.implementation == "batched_mm":
         yield from _copying_rules(spec)
     if peer.black_box:

@@ -57,6 +57,7 @@ ALLOWED: list[dict[str, Any]] = [
     {"system": "transformers"},
     {"system": "transformers", "phase": "layer"},
     {"system": "kt-kernel", "phase": "layer", "precision": "int4_g64"},
+    {"system": "vllm", "phase": "layer"},
 ]
 NOTHING_MISSING = dict.fromkeys((feature.name for feature in FEATURES), "")
 
@@ -81,6 +82,29 @@ def test_a_layer_of_a_checkpoint_is_refused(changes: dict[str, Any]) -> None:
     spec = tiny_spec(**changes)
     (reason,) = rules_broken(replace(spec, model=replace(spec.model, path="/weights")))
     assert reason.where == "model.path=/weights"
+
+
+@pytest.mark.parametrize(
+    ("system", "precision", "width", "step"),
+    [
+        ("vllm", "bf16", 48, 32),
+        ("sglang", "int8", 48, 32),
+        ("zentorch", "int4_g64", 96, 64),
+        ("sglang", "int4_g128", 96, 128),
+    ],
+)
+def test_widths_are_whole_groups_of_the_peer(system: str, precision: str, width: int, step: int) -> None:
+    spec = tiny_spec(system=system, phase="layer", precision=precision)
+    widths = (
+        {"hidden_size": width, "moe_intermediate_size": step},
+        {"hidden_size": step, "moe_intermediate_size": width},
+    )
+    for other in widths:
+        (reason,) = rules_broken(replace(spec, model=replace(spec.model, config={**spec.model.config, **other})))
+        assert reason.where == f"system={system} precision={precision}"
+        assert f"multiples of {step}," in reason.why
+    whole = {"hidden_size": step, "moe_intermediate_size": 2 * step}
+    assert unsupported(replace(spec, model=replace(spec.model, config={**spec.model.config, **whole}))) == ""
 
 
 def test_batched_mm_may_copy_so_many_bytes() -> None:
