@@ -21,14 +21,13 @@ import torch
 from torch import Tensor
 
 from ktbench._kernels import grants
-from ktbench.engine.decode.lazy import Fetch
 from ktbench.engine.forms import ExpertMatrices, ExpertStore
 from ktbench.engine.layer import CacheColdReplicas, Call, LayerSystem, Trial
 from ktbench.engine.load_layer import LayerWeights
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.roles import use_threads
 from ktbench.engine.routing import Routing
-from ktbench.peers.layers import Rounding, other_form, output_lost, refusals_of
+from ktbench.peers.layers import BoundBackend, Rounding, other_form, output_lost, refusals_of
 from ktbench.spec.peers import BY_NAME
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.support import unsupported
@@ -169,22 +168,12 @@ OPERATORS: Mapping[str, Callable[[Stack, Stack, str], Operator]] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OperatorExperts:
+class OperatorExperts(BoundBackend):
     """One copy of a layer; `store` gives the bf16 weights that went into it. Implements `BindableBackend`."""
 
     run: Operator
     store: ExpertStore
     rounding: Rounding | None
-
-    def __call__(self, hidden: Tensor, routing: Routing) -> Tensor:
-        """[T, H] bf16 of `hidden` [T, H] bf16."""
-        hidden = hidden.contiguous()
-        return self.bind(hidden, routing, torch.empty_like(hidden))()
-
-    def start(self, hidden: Tensor, routing: Routing) -> Fetch:
-        """Done at once, as with the other backends that have no role to themselves."""
-        output = self(hidden, routing)
-        return lambda: output
 
     def bind(self, hidden: Tensor, routing: Routing, output: Tensor) -> Call:
         """The call on `hidden` [T, H] that writes `output` [T, H], both bf16 and contiguous."""

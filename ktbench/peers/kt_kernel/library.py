@@ -16,13 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ktbench.engine.decode.lazy import Fetch
 from ktbench.engine.forms import ExpertMatrices, ExpertStore
 from ktbench.engine.layer import Call
 from ktbench.engine.protocol import Unsupported
 from ktbench.engine.roles import reach
 from ktbench.engine.routing import Routing
-from ktbench.peers.layers import Rounding
+from ktbench.peers.layers import BoundBackend, Rounding
 from ktbench.spec.peers import BY_NAME, KT_MOST_BYTES
 from ktbench.spec.shape import MoEShape
 
@@ -112,7 +111,7 @@ _STORED: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class KtExperts:
+class KtExperts(BoundBackend):
     """One layer on one pool: `experts` is kt-kernel's object, `store` gives the bf16 weights that went into it.
 
     Implements `BindableBackend`.
@@ -124,16 +123,6 @@ class KtExperts:
     kind: str
     pools: int
     most_tokens: int
-
-    def __call__(self, hidden: Tensor, routing: Routing) -> Tensor:
-        """[T, H] bf16 of `hidden` [T, H] bf16. Raises ValueError for more tokens than there is room for."""
-        hidden = hidden.contiguous()
-        return self.bind(hidden, routing, torch.empty_like(hidden))()
-
-    def start(self, hidden: Tensor, routing: Routing) -> Fetch:
-        """Done at once, as with the other backends that have no role to themselves."""
-        output = self(hidden, routing)
-        return lambda: output
 
     def bind(self, hidden: Tensor, routing: Routing, output: Tensor) -> Call:
         """The call on `hidden` [T, H] that writes `output` [T, H], both bf16 and contiguous.
