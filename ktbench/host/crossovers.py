@@ -95,7 +95,8 @@ def use_crossovers(
 
     What is not in the cache, all with `anew`, is measured on `cpus`, in about two seconds for each precision.
     """
-    kept, key = _read().machines.get(_key(kernels, cpus), {}), _key(kernels, cpus)
+    key = _key(kernels, cpus)
+    kept = _read().machines.get(key, {})
     found = {p: kept[p] if p in kept and not anew else _measured(kernels, p, cpus) for p in dict.fromkeys(precisions)}
     if new := {p: crossovers for p, crossovers in found.items() if crossovers is not kept.get(p)}:
         _write(key, new)
