@@ -254,5 +254,8 @@ def _write_figure(comparison: Comparison, folder: Path, name: str) -> list[Path]
     from ktbench.report.figures.draw import draw_change
     from ktbench.report.figures.output import save
 
-    caption = [f"{comparison.after.header.title}. Grey: A, {summary(comparison)}.", *conditions(comparison)]
+    caption = [
+        f"{comparison.after.header.title}. Grey: A; the others: B, {summary(comparison)}.",
+        *conditions(comparison),
+    ]
     return save(draw_change(comparison.before_rows, comparison.after_rows, caption), folder, name)
