@@ -32,6 +32,7 @@ constexpr int pair_sums = chunk_rows * c_stride;
 constexpr int block_sums = block_rows * c_stride;
 constexpr std::size_t sums_bytes = group_pairs * pair_sums * sizeof(float);
 constexpr int piece_tiles = 16;    // of k at a time: the weights of a pair, 32 KiB, stay in L1
+constexpr int whole_tiles = 24;    // of k that are not cut
 constexpr int unpacked_tiles = 8;  // of k at a time, of int4
 constexpr int finished_rows = 2;   // of the previous block, with every tile of k
 
@@ -44,22 +45,25 @@ struct Operands {
   int tiles;
 };
 
-// Weights to prefetch into L2: with every tile of k `lines` of each strip of a pair, of `of` that a tile has.
-template <int lines, int of>
+// Weights to prefetch into L2: with every tile of k, `step` lines further on, `lines` of each strip of a pair, `apart`
+// bytes from one another.
+template <int lines, int step>
 struct Prefetched {
   const std::byte* from;
-  std::size_t strip_bytes;
+  std::size_t strip_bytes, apart;
 
   // Half of them.
-  void fetch(int tile, int half) const {
-    constexpr int each = lines / 2;
+  template <int half>
+  void fetch(int tile) const {
 #pragma GCC unroll 16
-    for (int i = 0; i < each; ++i)
+    for (int i = half * lines / 2; i < (half + 1) * lines / 2; ++i)
 #pragma GCC unroll 2
       for (int s = 0; s < 2; ++s)
-        __builtin_prefetch(from + s * strip_bytes + (tile * of + half * each + i) * line_bytes, 0, 2);
+        __builtin_prefetch(from + s * strip_bytes + tile * step * line_bytes + i * apart, 0, 2);
   }
 };
+
+using Nothing = Prefetched<0, 0>;
 
 // Stores the products of 17 to 32 rows to c. `overlapped` is called with every tile of k.
 template <class Dot, class Ahead, class Overlapped>
@@ -72,9 +76,9 @@ void multiply_32(const Operands& o, const Ahead& ahead, float* c, Overlapped ove
     tile_load<7>(o.w1 + t * tile_bytes, line_bytes);
     tile_load_streaming<5>(lower + t * line_bytes, o.x_stride);
     Dot::template add<0, 4, 6>(), Dot::template add<1, 4, 7>();
-    ahead.fetch(t, 0);
+    ahead.template fetch<0>(t);
     Dot::template add<2, 5, 6>(), Dot::template add<3, 5, 7>();
-    ahead.fetch(t, 1);
+    ahead.template fetch<1>(t);
     overlapped();
   }
   tile_store<0>(c, c_stride_bytes), tile_store<1>(c + strip_rows, c_stride_bytes);
@@ -91,9 +95,9 @@ void multiply_16(const Operands& o, const Ahead& ahead, float* c, Overlapped ove
     tile_load<6>(o.w0 + t * tile_bytes, line_bytes);
     Dot::template add<0, 4, 6>();
     tile_load<7>(o.w1 + t * tile_bytes, line_bytes);
-    ahead.fetch(t, 0);
+    ahead.template fetch<0>(t);
     Dot::template add<1, 4, 7>();
-    ahead.fetch(t, 1);
+    ahead.template fetch<1>(t);
     overlapped();
   }
   tile_store<0>(c, c_stride_bytes), tile_store<1>(c + strip_rows, c_stride_bytes);
@@ -131,18 +135,19 @@ struct Int4 : Int8 {
 
 int row_tiles(const Rows& x) { return static_cast<int>(x.scale_at / line_bytes); }
 
-// As few pieces of k as L1 allows, of nearly equal length; one piece where only one block of rows uses the weights. A
-// piece of int4 begins with a record whatever its groups.
+// As few pieces of k as L1 allows, of nearly equal length; one piece where sums would cost more than weights from L2 do,
+// or where only one block of rows uses them. A piece of int4 begins with a record whatever its groups.
 template <class P>
 int tiles_at_a_time(int tiles, int rows) {
   if (P::lines_per_tile < tile_lines) return unpacked_tiles;
-  if (rows <= block_rows) return tiles;
+  if (rows <= block_rows || tiles <= whole_tiles) return tiles;
   const int pieces = (tiles + piece_tiles - 1) / piece_tiles;
   return (tiles + pieces - 1) / pieces;
 }
 
-// Converts the integer sums of a strip to floats in place.
-void to_floats(const Rows& x, int row, int rows, const std::byte* strip, float* c) {
+// Converts the integer sums of a strip to floats in place. Out of line: the many loops that finish rows would each have a
+// long copy.
+[[gnu::noinline]] void to_floats(const Rows& x, int row, int rows, const std::byte* strip, float* c) {
   StripScales w;  // a copy, which cannot alias c
   __builtin_memcpy(&w, strip, sizeof w);
   for (int r = row; r < row + rows; ++r, c += c_stride) {
@@ -213,17 +218,25 @@ class GroupProduct {
 
   // The first blocks prefetch the next piece, equal parts each.
   void multiply(const Operands& o, const std::byte* next, int b, int blocks, int rows, float* c) {
-    constexpr int lines = P::lines_per_tile;
-    const bool streams = rows <= tile_rows && lines == tile_lines;  // as fast as memory: the hardware prefetches
-    if (blocks == 1 && !streams) return multiply(o, Prefetched<lines, lines>{next, w_.bytes}, rows, c);
-    if (blocks > 1 && blocks < 4 && b < 2) return multiply_fetching<lines / 2>(o, next, b, rows, c);
-    if (blocks >= 4 && b < 4) return multiply_fetching<lines / 4>(o, next, b, rows, c);
-    multiply(o, Prefetched<0, lines>{next, 0}, rows, c);
+    const bool streams = rows <= tile_rows && P::lines_per_tile == tile_lines;  // as fast as memory: the hardware prefetches
+    if (blocks == 1 && streams) return multiply(o, Nothing{}, rows, c);
+    if (blocks < 2) return multiply_fetching<1>(o, next, b, rows, c);
+    if (blocks < 4) return multiply_fetching<2>(o, next, b, rows, c);
+    if (blocks < 8) return multiply_fetching<4>(o, next, b, rows, c);
+    multiply_fetching<8>(o, next, b, rows, c);
   }
 
-  template <int lines>
-  void multiply_fetching(const Operands& o, const std::byte* next, int part, int rows, float* c) {
-    multiply(o, Prefetched<lines, P::lines_per_tile>{next + part * lines * line_bytes, w_.bytes}, rows, c);
+  // A long piece is read at many places at a time, which keeps more of the memory busy than one after the other.
+  template <int parts>
+  void multiply_fetching(const Operands& o, const std::byte* next, int b, int rows, float* c) {
+    if (b >= parts) return multiply(o, Nothing{}, rows, c);
+    constexpr int of = P::lines_per_tile, lines = of / parts;
+    if constexpr (parts == 1 || of < tile_lines) {
+      multiply(o, Prefetched<lines, of>{next + b * lines * line_bytes, w_.bytes, line_bytes}, rows, c);
+    } else {
+      const std::size_t part_bytes = std::size_t{line_bytes} * o.tiles;
+      multiply(o, Prefetched<lines, 1>{next + b * part_bytes, w_.bytes, parts * part_bytes}, rows, c);
+    }
   }
 
   template <class Ahead>
@@ -239,16 +252,17 @@ class GroupProduct {
     Pending& b = pending_;
     rows = smaller(rows, b.end - b.row);
     if (rows <= 0) return;
-    if (!b.last_of_k) {
-      add_up<Number>(b.fresh, rows * c_stride, b.kept);
-    } else {
-      if (!b.first_of_k) add_up<Number>(b.kept, rows * c_stride, b.fresh);
-      if (P::activation == Activation::u8)
-        for (int i = 0; i < 2; ++i)
-          to_floats(x_, b.row, rows, w_.data + (2 * b.pair + i) * w_.bytes, b.fresh + i * strip_rows);
-      epilogue_(b.fresh, b.row, rows, 2 * b.pair);
-    }
+    b.last_of_k ? complete(rows) : add_up<Number>(b.fresh, rows * c_stride, b.kept);
     b.row += rows, b.fresh += rows * c_stride, b.kept += rows * c_stride;
+  }
+
+  void complete(int rows) {
+    const Pending& b = pending_;
+    if (!b.first_of_k) add_up<Number>(b.kept, rows * c_stride, b.fresh);
+    if (P::activation == Activation::u8)
+      for (int i = 0; i < 2; ++i)
+        to_floats(x_, b.row, rows, w_.data + (2 * b.pair + i) * w_.bytes, b.fresh + i * strip_rows);
+    epilogue_(b.fresh, b.row, rows, 2 * b.pair);
   }
 
   const Rows& x_;
@@ -281,7 +295,7 @@ std::uint64_t tile_dots(const Rows& x, const Strips& weights) {
 }
 
 template <class P>
-void gate_up_amx(const GateUp& job, Counters& counters) {
+[[gnu::flatten]] void gate_up_amx(const GateUp& job, Counters& counters) {
   for_groups<P>(job.x, job.weights, job.scratch, [&](const float* c, int row, int rows, int strip) {
     activate(c, c_stride, rows, 2, job, row, strip);
   });
@@ -289,7 +303,7 @@ void gate_up_amx(const GateUp& job, Counters& counters) {
 }
 
 template <class P>
-void down_amx(const Down& job, Counters& counters) {
+[[gnu::flatten]] void down_amx(const Down& job, Counters& counters) {
   for_groups<P>(job.h, job.weights, job.scratch, [&](const float* c, int row, int rows, int strip) {
     scatter(c, c_stride, rows, c_stride, job, row, job.out + strip * strip_rows);
   });
