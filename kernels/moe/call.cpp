@@ -89,16 +89,16 @@ RowFormat Call::largest_h_format(const Part& part) const { return h_format(Activ
 
 // The same for all shards, by the one with the most strips.
 Call::TaskSizes Call::size_tasks() const {
-  // Small tasks, which balance well, when each is short; wide ones when activations, which every task passes, are many.
-  const int tokens = inputs_.routing.tokens, tasks_per_thread = tokens <= 64 ? 16 : 4;
+  // Every task passes all experts: more of them than this start more streams and read activations more often.
+  constexpr int tasks_per_thread = 4;
+  const int tokens = inputs_.routing.tokens;
   constexpr std::size_t sums_bytes = 1ul << 20;  // of the 1 to 2 MiB of L2
   const Geometry& g = geometry_;
   int gate_strips = 0;
   for (const Part& part : parts_) gate_strips = std::max(gate_strips, part.shard->geometry.gate_strips());
-  // Weights are the stream while a few rows fit any cache; rows beyond L2 are the stream, and wider tasks pass them
-  // less.
+  // Rows beyond L2 are read again with every task: wider tasks pass them less.
   const std::size_t panel_bytes = 2ul * grouping_.largest() * g.hidden;
-  const int gate_up_strips = grouping_.largest() <= 12 ? 2 : panel_bytes <= 1ul << 20 ? 4 : 16;
+  const int gate_up_strips = panel_bytes <= 1ul << 20 ? 4 : 16;
   const int fits = static_cast<int>(sums_bytes / sizeof(float) / tokens / strip_rows);
   const int wanted = std::min(fits, g.down_strips() / (threads() * tasks_per_thread));
   const int down_strips = std::max(2, wanted / 2 * 2);
