@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shlex
 import shutil
 import sys
@@ -91,7 +92,7 @@ def peers(session: nox.Session) -> None:
     packages = next(Path(session.virtualenv.location).glob("lib/python*/site-packages"))
     _append_ours(packages)
     session.log("llama.cpp is built from source the first time: about 10 minutes on 2 cores")
-    session.install("llama-cpp-python", "gguf")
+    session.install("llama-cpp-python", "gguf", env=_without_amx())
     session.install("deprecated")  # of zentorch
     # Requirements would bring other builds of torch; what the CPU kernels need is in our environment.
     torch_release = ".".join(version("torch").split(".")[:2])  # which zentorch is built for, and numbered after
@@ -102,6 +103,14 @@ def peers(session: nox.Session) -> None:
             session.warn(f"no wheel of {package} for this platform: its rows will be UNSUPPORTED, its tests skip")
     if session.posargs != ["--install-only"]:
         session.run("python", "-m", "pytest", "-m", "peers", *session.posargs)
+
+
+def _without_amx() -> dict[str, str]:
+    """llama.cpp's AMX multiplication ends the process on some x86 machines (ggml-org/llama.cpp#20824)."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return {}
+    flags = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+    return {"CMAKE_ARGS": f"-DCMAKE_C_FLAGS='{flags}' -DCMAKE_CXX_FLAGS='{flags}'"}
 
 
 def _append_ours(packages: Path) -> None:
