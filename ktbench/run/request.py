@@ -24,6 +24,7 @@ from ktbench.spec.errors import RequestError
 from ktbench.spec.memory import blocks_of, require_memory
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.shape import known_config
 from ktbench.spec.suite import SuiteSpec
 from ktbench.spec.sweep import SweepSpec
 
@@ -110,8 +111,8 @@ def _configuration(path: str) -> dict[str, Any]:
     if not file.is_file():
         raise ValueError(f"model.path={path}: no config.json there, not a Hugging Face folder")
     try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
+        return known_config(json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{file}: is not a configuration ({error})") from None
 
 

@@ -8,9 +8,17 @@ from typing import Any
 
 # Families spell the same fact differently in their configuration files; the first key present wins.
 _LAYERS = ("num_hidden_layers",)
-_EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
-_TOP_K = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "top_k_experts", "moe_topk", "moe_k")
-_EXPERT_FFN = ("moe_intermediate_size", "intermediate_size")
+_EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts", "moe_num_primary_experts")
+_TOP_K = (
+    "num_experts_per_tok",
+    "num_experts_per_token",
+    "experts_per_token",
+    "top_k_experts",
+    "moe_topk",
+    "moe_k",
+    "moe_num_active_primary_experts",
+)
+_EXPERT_FFN = ("moe_intermediate_size", "moe_ffn_hidden_size", "intermediate_size")
 _DENSE_FFN = ("dense_intermediate_size", "prefix_dense_intermediate_size", "intermediate_size")
 _FIRST_DENSE = ("first_k_dense_replace", "num_dense_layers")
 _SHARED_FFN = ("shared_expert_intermediate_size", "shared_experts_intermediate_size", "shared_intermediate_size")
@@ -21,6 +29,9 @@ _EXPERT_BIASES = ("gpt_oss",)
 # These have a gated linear attention in most layers and a gated grouped-query attention in the others.
 _GATED_LINEAR = ("qwen3_next",)
 _NESTED = "text_config"
+# Released with code of their own, which is never run, around an architecture that Transformers has.
+_SAME_AS = {"kimi_k2": "deepseek_v3"}
+_TEXT_ONLY = ("kimi_k25",)  # of which Transformers has but the language model
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,6 +112,15 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The part that describes the language model: all of it, but of a multimodal model its `text_config`."""
     nested: Mapping[str, Any] | None = config.get(_NESTED)
     return nested or config
+
+
+def known_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A released configuration under the `model_type` by which Transformers knows its architecture."""
+    facts = text_config(config) if config.get("model_type") in _TEXT_ONLY else config
+    kind = facts.get("model_type")
+    if kind not in _SAME_AS:
+        return dict(facts)
+    return {key: value for key, value in facts.items() if key != "auto_map"} | {"model_type": _SAME_AS[kind]}
 
 
 def with_experts(config: Mapping[str, Any], experts: int) -> dict[str, Any]:

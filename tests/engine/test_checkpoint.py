@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -78,6 +79,11 @@ BAD: dict[str, tuple[dict[str, Change], str]] = {
         {CONFIG: lambda held: json.dumps(json.loads(held) | {"quantization_config": {"quant_method": "fp8"}}).encode()},
         "weights quantised by fp8, allowed are bf16",
     ),
+    "quantised, its text model": (
+        {CONFIG: lambda held: json.dumps({"text_config": {"quantization_config": {"quant_method": "fp8"}}}).encode()},
+        "weights quantised by fp8, allowed are bf16",
+    ),
+    "quantised, said elsewhere": ({"hf_quant_config.json": lambda held: b"{}"}, "weights quantised by modelopt"),
     "truncated": ({WEIGHTS: lambda held: held[:-1]}, "model.safetensors: truncated or damaged"),
     "truncated in the header": ({WEIGHTS: lambda held: held[:20]}, "model.safetensors: truncated or damaged"),
     "empty": ({WEIGHTS: lambda held: b""}, "model.safetensors: truncated or damaged"),
@@ -130,6 +136,59 @@ def test_checkpoint_that_lacks_a_weight_is_refused(tmp_path: Path) -> None:
     save_file(weights, file, metadata={"format": "pt"})
     with pytest.raises(ValueError, match=r"no weights for model\.layers\.1\.self_attn\.q_proj\.weight"):
         load(tiny_model(path=str(tmp_path)))
+
+
+def logits_of(name: str, path: Path) -> list[torch.Tensor]:
+    model = tiny_model(name, path=str(path))
+    system = load(model)
+    system.configure(spec(model, decode()))
+    return run(system, 3)
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["kimi_k2", "kimi_k25"])
+def test_kimi_is_run_as_deepseek_v3_without_its_own_code(nested: bool, tmp_path: Path) -> None:
+    expected = logits_of("deepseek_v3", saved(tmp_path, "deepseek_v3"))
+    code = {"auto_map": {"AutoConfig": "configuration_deepseek.DeepseekV3Config"}}
+    config = json.loads((tmp_path / CONFIG).read_text()) | code | {"model_type": "kimi_k2"}
+    if nested:
+        config = {"model_type": "kimi_k25", "text_config": config} | code
+        weights = {f"language_model.{name}": one for name, one in load_file(tmp_path / WEIGHTS).items()}
+        save_file(weights | {"vision_tower.norm.weight": torch.ones(4)}, tmp_path / WEIGHTS, metadata={"format": "pt"})
+    (tmp_path / CONFIG).write_text(json.dumps(config))
+    assert inspect_checkpoint(tmp_path)["model_type"] == "deepseek_v3"
+    assert all(map(torch.equal, logits_of("deepseek_v3", tmp_path), expected))
+
+
+Q_PROJ = "model.layers.1.self_attn.q_proj.weight"
+
+
+def resaved(folder: Path, **changes: torch.Tensor) -> Path:
+    """A checkpoint with other tensors: changed ones, or new ones."""
+    file = saved(folder) / WEIGHTS
+    save_file(load_file(file) | changes, file, metadata={"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2, torch.uint8, torch.int8, torch.int32])
+def test_weights_that_are_not_plain_numbers_are_refused_by_name(kind: torch.dtype, tmp_path: Path) -> None:
+    """The configuration does not say that they are quantised: scales would be ignored."""
+    folder = resaved(tmp_path, **{Q_PROJ: load_file(saved(tmp_path) / WEIGHTS)[Q_PROJ].float().to(kind)})
+    with pytest.raises(ValueError, match=rf"{re.escape(Q_PROJ)} holds .*allowed are BF16"):
+        inspect_checkpoint(folder)
+
+
+@pytest.mark.parametrize("name", [f"{Q_PROJ}_scale_inv", "model.layers.0.self_attn.gate.weight", "norm.weight"])
+def test_tensor_without_a_place_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    folder = resaved(tmp_path, **{name: torch.ones(4)})
+    with pytest.raises(ValueError, match=f"no place for {re.escape(name)}"):
+        load(tiny_model(path=str(folder)))
+
+
+@pytest.mark.parametrize("name", ["model.layers.2.mlp.gate.weight", "mtp.norm.weight", "model.rotary_emb.inv_freq"])
+def test_tensor_that_a_step_does_not_need_is_left_out(name: str, tmp_path: Path) -> None:
+    model = tiny_model(path=str(resaved(tmp_path, **{name: torch.ones(4)})))
+    assert model.layers == 2
+    load(model).configure(spec(model, decode()))
 
 
 @pytest.mark.parametrize(
