@@ -13,6 +13,14 @@ inline __m256i four_bytes(const std::byte* at) {
   return _mm256_set1_epi32(*reinterpret_cast<const std::int32_t*>(at));
 }
 
+// The numbers of the low or the high nibbles of half a line.
+template <bool high>
+inline __m256i decoded(const std::byte* at, const std::int8_t* of) {
+  const __m256i values = _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(of)));
+  const __m256i pairs = high ? _mm256_srli_epi16(half_line(at), 4) : half_line(at);
+  return _mm256_shuffle_epi8(values, _mm256_and_si256(pairs, _mm256_set1_epi8(15)));
+}
+
 // Integer sums, `raised` when the activations were raised by 128.
 template <bool raised>
 struct IntegerSums {
@@ -51,8 +59,16 @@ struct IntegerSums {
   static constexpr int gguf_rows = block_rows;
   static constexpr bool keeps_floats = false;
   static void zero(Sum& s) { asm volatile("vpxor %0, %0, %0" : "=x"(s)); }
-  static Floats scales_of_block(const std::byte* at) {
+  static Floats halves_of(const std::byte* at) {
     return _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(at)));
+  }
+  static Floats bf16_of(const std::byte* at) {
+    const __m128i halves = _mm_load_si128(reinterpret_cast<const __m128i*>(at));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+  }
+  static Floats powers_of(const std::byte* at) {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(at));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu8_epi32(bytes), 23));
   }
   static Floats fold(Sum s, Floats scales, Floats to) { return _mm256_fmadd_ps(_mm256_cvtepi32_ps(s), scales, to); }
   static void fold_into(Sum s, Floats scales, float* c) {
@@ -98,8 +114,11 @@ struct MaddS16 : IntegerSums<false> {
   static constexpr Activation activation = Activation::s16;
   template <int half>
   static Vector load(const std::byte* at) {
-    const __m256i bytes = half_line(at);
-    return _mm256_srai_epi16(half ? bytes : _mm256_slli_epi16(bytes, 8), 8);
+    return widened<half>(half_line(at));
+  }
+  template <bool odd>
+  static Vector widened(__m256i bytes) {
+    return _mm256_srai_epi16(odd ? bytes : _mm256_slli_epi16(bytes, 8), 8);
   }
   template <int half>
   static Vector broadcast(const std::byte* row) {
@@ -116,6 +135,10 @@ struct MaddS16 : IntegerSums<false> {
     constexpr int shift = quarter == 0 ? 12 : quarter == 1 ? 4 : quarter == 2 ? 8 : 0;
     const __m256i nibbles = _mm256_slli_epi16(half_line(at), shift);
     return quarter == 0 ? nibbles : _mm256_and_si256(nibbles, _mm256_set1_epi16(static_cast<short>(0xf000)));
+  }
+  template <int quarter>
+  static Vector load_codes(const std::byte* at, const std::int8_t* values) {
+    return widened<quarter % 2 != 0>(decoded<quarter / 2 != 0>(at, values));
   }
 };
 

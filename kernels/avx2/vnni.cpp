@@ -26,6 +26,10 @@ struct Vnni : IntegerSums<true> {
     const __m256i nibbles = quarter ? half_line(at) : _mm256_slli_epi16(half_line(at), 4);
     return _mm256_and_si256(nibbles, _mm256_set1_epi8(static_cast<char>(0xf0)));
   }
+  template <int quarter>
+  static Vector load_codes(const std::byte* at, const std::int8_t* values) {
+    return decoded<quarter != 0>(at, values);
+  }
 };
 
 }  // namespace

@@ -13,6 +13,14 @@ inline __m512i four_bytes(const std::byte* at) {
   return _mm512_set1_epi32(*reinterpret_cast<const std::int32_t*>(at));
 }
 
+// The numbers of the low or the high nibbles of a line.
+template <bool high>
+inline __m512i decoded(const std::byte* at, const std::int8_t* of) {
+  const __m512i values = _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(of)));
+  const __m512i pairs = high ? _mm512_srli_epi16(line(at), 4) : line(at);
+  return _mm512_shuffle_epi8(values, _mm512_and_si512(pairs, _mm512_set1_epi8(15)));
+}
+
 struct FloatSums {
   using Sum = __m512;
   static constexpr int parts = 1, block_rows = 6;
@@ -58,8 +66,16 @@ struct IntegerSums {
   static constexpr int gguf_rows = 3;
   static constexpr bool keeps_floats = true;
   static void zero(Sum& s) { asm volatile("vpxord %0, %0, %0" : "=v"(s)); }
-  static Floats scales_of_block(const std::byte* at) {
+  static Floats halves_of(const std::byte* at) {
     return _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(at)));
+  }
+  static Floats bf16_of(const std::byte* at) {
+    const __m256i halves = _mm256_load_si256(reinterpret_cast<const __m256i*>(at));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+  }
+  static Floats powers_of(const std::byte* at) {
+    const __m128i bytes = _mm_load_si128(reinterpret_cast<const __m128i*>(at));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu8_epi32(bytes), 23));
   }
   static Floats fold(Sum s, Floats scales, Floats to) { return _mm512_fmadd_ps(_mm512_cvtepi32_ps(s), scales, to); }
   static void fold_into(Sum s, Floats scales, Floats& kept) {
@@ -127,8 +143,11 @@ struct MaddS16 : IntegerSums<false> {
   static constexpr Activation activation = Activation::s16;
   template <int half>
   static Vector load(const std::byte* at) {
-    const __m512i bytes = line(at);
-    return _mm512_srai_epi16(half ? bytes : _mm512_slli_epi16(bytes, 8), 8);
+    return widened<half>(line(at));
+  }
+  template <bool odd>
+  static Vector widened(__m512i bytes) {
+    return _mm512_srai_epi16(odd ? bytes : _mm512_slli_epi16(bytes, 8), 8);
   }
   template <int half>
   static Vector broadcast(const std::byte* row) {
@@ -145,6 +164,10 @@ struct MaddS16 : IntegerSums<false> {
     constexpr int shift = quarter == 0 ? 12 : quarter == 1 ? 4 : quarter == 2 ? 8 : 0;
     const __m512i nibbles = _mm512_slli_epi16(line(at), shift);
     return quarter == 0 ? nibbles : _mm512_and_si512(nibbles, _mm512_set1_epi16(static_cast<short>(0xf000)));
+  }
+  template <int quarter>
+  static Vector load_codes(const std::byte* at, const std::int8_t* values) {
+    return widened<quarter % 2 != 0>(decoded<quarter / 2 != 0>(at, values));
   }
 };
 

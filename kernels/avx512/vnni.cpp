@@ -25,6 +25,10 @@ struct Vnni : IntegerSums<true> {
     const __m512i nibbles = quarter ? line(at) : _mm512_slli_epi16(line(at), 4);
     return _mm512_and_si512(nibbles, _mm512_set1_epi8(static_cast<char>(0xf0)));
   }
+  template <int quarter>
+  static Vector load_codes(const std::byte* at, const std::int8_t* values) {
+    return decoded<quarter != 0>(at, values);
+  }
 };
 
 }  // namespace

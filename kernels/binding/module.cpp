@@ -31,6 +31,8 @@ const char* name_of(Scales scales) {
     case Scales::row: return "row";
     case Scales::group: return "group";
     case Scales::block: return "block";
+    case Scales::block_bf16: return "block_bf16";
+    case Scales::power: return "power";
   }
   return "";
 }

@@ -163,14 +163,19 @@ struct KernelsByFormat {
   template <Format format>
   static consteval Kernels of() {
     constexpr bool int4 = format.numbers == Numbers::int4;
+    constexpr Numbers numbers = format.numbers;
     if constexpr (format.scales == Scales::none) return Bf16::kernels;
     else if constexpr (std::is_void_v<P>) return NoKernels::kernels;
     else if constexpr (format.scales == Scales::row && !int4) return Loops::template ByRow<P>::kernels;
     else if constexpr (format.scales == Scales::group && int4) return Loops::template ByGroup<P>::kernels;
     else if constexpr (format.scales == Scales::block && int4)
-      return Loops::template ByBlock<P, FourBits<P>, UnpackedBlockPanels>::kernels;
-    else if constexpr (format.scales == Scales::block)
-      return Loops::template ByBlock<P, EightBits<P>, BlockPanels>::kernels;
+      return Loops::template ByBlock<P, FourBits<P>, UnpackedBlockPanels<Halves>>::kernels;
+    else if constexpr (format.scales == Scales::block && numbers == Numbers::iq4_nl)
+      return Loops::template ByBlock<P, Iq4Nl<P>, UnpackedBlockPanels<Halves>>::kernels;
+    else if constexpr (format.scales == Scales::power && numbers == Numbers::e2m1)
+      return Loops::template ByBlock<P, E2m1<P>, UnpackedBlockPanels<Bf16s>>::kernels;
+    else if constexpr (format.scales == Scales::block && numbers == Numbers::int8)
+      return Loops::template ByBlock<P, EightBits<P>, BlockPanels<Halves>>::kernels;
     else return NoKernels::kernels;
   }
 };

@@ -13,8 +13,9 @@ inline constexpr int line_bytes = 64;
 
 constexpr int round_up(int n, int multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-// The numbers of a line: for each of 16 rows four bytes of neighbours along k, two bf16, four int8 or eight int4.
-enum class Numbers : std::uint8_t { bf16, int8, int4 };
+// The numbers of a line: for each of 16 rows four bytes of neighbours along k, two bf16, four int8 or eight nibbles:
+// int4, or codes that stand for the numbers of a table (core/unpack.h).
+enum class Numbers : std::uint8_t { bf16, int8, int4, iq4_nl, e2m1 };
 
 // What the integers of a strip are multiplied with.
 enum class Scales : std::uint8_t {
@@ -22,6 +23,8 @@ enum class Scales : std::uint8_t {
   row,    // StripScales, at the head of the strip
   group,  // the same, and an int8 factor for each group: records of a line of factors, then four groups
   block,  // a half for each group, StripOffsets at the head of the strip: records of a line of halves, then two groups
+  block_bf16,  // the same in bf16
+  power,  // 2^(a byte - 127) for each group (e8m0), StripOffsets: records of a line of bytes, then four groups
 };
 
 // Heads a strip of row or group scales: weight = row scale x int8, or row scale x group factor x int4.
@@ -46,7 +49,7 @@ struct Format {
   int group = 0;
 
   constexpr bool operator==(const Format&) const = default;
-  constexpr bool has_blocks() const { return scales == Scales::block; }
+  constexpr bool has_blocks() const { return scales >= Scales::block; }
   constexpr int bits() const { return numbers == Numbers::bf16 ? 16 : numbers == Numbers::int8 ? 8 : 4; }
   constexpr int line_depth() const { return 32 / bits(); }
   // Of k: whole tiles, groups and records.
@@ -56,9 +59,11 @@ struct Format {
     return scales == Scales::none ? 0 : static_cast<int>(has_blocks() ? sizeof(StripOffsets) : sizeof(StripScales));
   }
   constexpr int groups(int depth) const { return group ? depth / group : 0; }
-  constexpr int record_groups() const { return has_blocks() ? blocks_per_record : groups_per_record; }
+  constexpr int record_groups() const { return scale_bytes() == 2 ? blocks_per_record : groups_per_record; }
   // Bytes of one group's scale, and of one block as it lies in a file: its scale, then its numbers.
-  constexpr int scale_bytes() const { return has_blocks() ? 2 : scales == Scales::group ? 1 : 0; }
+  constexpr int scale_bytes() const {
+    return scales == Scales::block || scales == Scales::block_bf16 ? 2 : scales == Scales::none || scales == Scales::row ? 0 : 1;
+  }
   constexpr int block_bytes() const { return has_blocks() ? scale_bytes() + group * bits() / 8 : 0; }
   // Of a format with groups, before the record that begins with group `g`.
   constexpr std::size_t bytes_before(int g) const {
@@ -70,9 +75,11 @@ struct Format {
     const std::size_t scale_lines = (groups(depth) + record_groups() - 1) / record_groups();
     return head_bytes() + (lines + scale_lines) * line_bytes;
   }
-  // The format of the same weights with int8 numbers: group factors multiplied in, block scales as they are.
+  // The format of the same weights with int8 numbers: group factors multiplied in, block scales as they are, powers of
+  // two in bf16.
   constexpr Format widened() const {
-    return has_blocks() ? Format{Numbers::int8, Scales::block, group} : Format{Numbers::int8, Scales::row, 0};
+    if (scales == Scales::power) return {Numbers::int8, Scales::block_bf16, group};
+    return has_blocks() ? Format{Numbers::int8, scales, group} : Format{Numbers::int8, Scales::row, 0};
   }
 };
 
@@ -90,6 +97,8 @@ inline constexpr FormatTraits format_table[] = {
     {"int4_g128", {Numbers::int4, Scales::group, 128}, 2},
     {"q8_0", {Numbers::int8, Scales::block, block_depth}, 3},
     {"q4_0", {Numbers::int4, Scales::block, block_depth}, 4},
+    {"iq4_nl", {Numbers::iq4_nl, Scales::block, block_depth}, 5},
+    {"mxfp4", {Numbers::e2m1, Scales::power, block_depth}, 6},
 };
 inline constexpr int format_count = static_cast<int>(std::size(format_table));
 

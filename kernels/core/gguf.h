@@ -2,7 +2,8 @@
 // core/grouped.h; in addition
 //   gguf_rows, keeps_floats  rows of a register block, and whether it keeps the floats in registers, too, or in L1
 //   zero(sum)  in assembly, too: gcc 12 copies a register of zeros into every sum
-//   scales_of_block(at)  a part's half scales as Floats
+//   halves_of(at), bf16_of(at), powers_of(at)  a part's scales as Floats
+//   load_codes<quarter>(part, values)  an operand of nibbles that stand for the numbers of a table
 //   fold(sums, scales, floats)
 //   fold_into(sums, scales, kept)  the same in place, in assembly: gcc 12 converts all sums first, and spills
 //   get_floats(c), put_floats(floats, c)
@@ -15,10 +16,28 @@
 namespace ktbench {
 namespace {
 
-constexpr std::size_t block_scales_bytes = strip_rows * sizeof(half);  // of one block of each row
+// How the scales of a record lie and are read.
+struct Halves {
+  static constexpr int bytes = sizeof(half), per_record = blocks_per_record;
+  template <class P>
+  static auto read(const std::byte* at) { return P::halves_of(at); }
+};
+struct Bf16s {
+  static constexpr int bytes = sizeof(bf16), per_record = blocks_per_record;
+  template <class P>
+  static auto read(const std::byte* at) { return P::bf16_of(at); }
+};
+struct Powers {
+  static constexpr int bytes = 1, per_record = groups_per_record;
+  template <class P>
+  static auto read(const std::byte* at) { return P::powers_of(at); }
+};
 
-template <class P>
-constexpr std::size_t part_scales_bytes = block_scales_bytes / P::parts;
+// Of part `i` of the strips side by side.
+template <class P, class Scale>
+inline auto scales_of_part(const std::byte* scales, int i, std::size_t strip_bytes) {
+  return Scale::template read<P>(scales + i / P::parts * strip_bytes + i % P::parts * part_rows<P> * Scale::bytes);
+}
 
 inline const float* offsets_of(const Strips& w, int strip) {
   return reinterpret_cast<const StripOffsets*>(w.data + strip * w.bytes)->offset;
@@ -27,6 +46,7 @@ inline const float* offsets_of(const Strips& w, int strip) {
 // Lines of int8, and of int4, as their sums come.
 template <class P>
 struct EightBits {
+  using Scale = Halves;
   static constexpr int block_lines = block_depth / 4, step = P::step;
   static constexpr float unit = 1;
   template <int rows, int strips, int n>
@@ -39,29 +59,51 @@ struct EightBits {
 
 template <class P>
 struct FourBits {
+  using Scale = Halves;
   static constexpr int block_lines = block_depth / 8, step = P::quarter_step;
   static constexpr float unit = P::unit;
   template <int rows, int strips, int n>
   static void add(typename P::Sum (&sums)[n], const std::byte* line, std::size_t strip_bytes,
                   const RowPointers<rows>& row) {
-    add_int4_line<P, rows, strips>(sums, line, strip_bytes, row, std::make_integer_sequence<int, P::quarters>{});
+    add_int4_line<P, rows, strips, Int4>(sums, line, strip_bytes, row, std::make_integer_sequence<int, P::quarters>{});
   }
 };
 
+// Lines of nibbles that stand for the numbers of a table, which are `times` too large.
+template <class P, class ScaleKind, const std::int8_t* values, int times>
+struct Codes {
+  using Scale = ScaleKind;
+  static constexpr int block_lines = block_depth / 8, step = P::quarter_step;
+  static constexpr float unit = times;
+  template <class, int quarter>
+  static auto load(const std::byte* at) { return P::template load_codes<quarter>(at, values); }
+  template <int rows, int strips, int n>
+  static void add(typename P::Sum (&sums)[n], const std::byte* line, std::size_t strip_bytes,
+                  const RowPointers<rows>& row) {
+    add_int4_line<P, rows, strips, Codes>(sums, line, strip_bytes, row, std::make_integer_sequence<int, P::quarters>{});
+  }
+};
+template <class P>
+using Iq4Nl = Codes<P, Halves, iq4_nl_values, 1>;
+template <class P>
+using E2m1 = Codes<P, Powers, e2m1_values, 2>;
+
 template <class P, class Lines, int rows, int strips, bool fetching>
 void stream_gguf(const Rows& x, const Strips& w, float* c) {
-  constexpr int per_row = strips * P::parts;
+  using Scale = typename Lines::Scale;
+  constexpr int per_row = strips * P::parts, per_record = Scale::per_record;
   typename P::Floats floats[rows * per_row];
   clear(floats);
   const std::byte* at = lines_of(w);
   RowPointers<rows> row(x.data, x.stride);
   [[maybe_unused]] const StreamPrefetch<strips> fetch(w);
-  for (int k = 0; k < w.depth; k += blocks_per_record * block_depth) {
+  for (int blocks = w.depth / block_depth; blocks > 0; blocks -= per_record) {
     const std::byte* scales = at;
     if constexpr (fetching) fetch.ahead_of(at);
     at += line_bytes;
     keep_in_registers(floats);
-    for (int b = 0; b < blocks_per_record; ++b, scales += block_scales_bytes) {
+    const int here = per_record == blocks_per_record ? per_record : smaller(blocks, per_record);
+    for (int b = 0; b < here; ++b, scales += strip_rows * Scale::bytes) {
       typename P::Sum sums[rows * per_row];
       clear(sums);
 #pragma GCC unroll 2
@@ -71,7 +113,7 @@ void stream_gguf(const Rows& x, const Strips& w, float* c) {
       }
 #pragma GCC unroll 4
       for (int i = 0; i < per_row; ++i) {
-        const auto scale = P::scales_of_block(scales + i / P::parts * w.bytes + i % P::parts * part_scales_bytes<P>);
+        const auto scale = scales_of_part<P, Scale>(scales, i, w.bytes);
 #pragma GCC unroll 12
         for (int r = 0; r < rows; ++r)
           floats[r * per_row + i] = P::fold(sums[r * per_row + i], scale, floats[r * per_row + i]);
@@ -94,14 +136,14 @@ inline float* place(float* c, int i) {
 }
 
 // Adds the sums of a block, scaled, to the floats, wherever P keeps them.
-template <class P, int strips, int c_stride, int n>
+template <class P, class Scale, int strips, int c_stride, int n>
 inline void add_scaled(const typename P::Sum (&sums)[n], const std::byte* scales, std::size_t strip_bytes,
                        typename P::Floats (&floats)[n], float* c) {
   constexpr int per_row = strips * P::parts;
   asm("" : "+r"(c));  // or gcc keeps a pointer to each place in memory
 #pragma GCC unroll 8
   for (int i = 0; i < per_row; ++i) {
-    const auto scale = P::scales_of_block(scales + i / P::parts * strip_bytes + i % P::parts * part_scales_bytes<P>);
+    const auto scale = scales_of_part<P, Scale>(scales, i, strip_bytes);
 #pragma GCC unroll 24
     for (int s = i; s < n; s += per_row) {
       if constexpr (P::keeps_floats)
@@ -113,7 +155,7 @@ inline void add_scaled(const typename P::Sum (&sums)[n], const std::byte* scales
 }
 
 // A register block over records of int8 blocks, like core/lines.h's block() over lines; c holds floats.
-template <class P, int rows, int strips, int c_stride>
+template <class P, class Scale, int rows, int strips, int c_stride>
 void block_gguf(const Panel& w, const std::byte* x, std::size_t stride, Prefetch& ahead, bool begins, float* c) {
   constexpr int n = rows * strips * P::parts;
   if (begins)
@@ -129,7 +171,7 @@ void block_gguf(const Panel& w, const std::byte* x, std::size_t stride, Prefetch
     for (int r = 0; r < rows; ++r) __builtin_prefetch(row[r] + rows * stride, 0, 3);  // of the block that follows
     const std::byte* scales = line;
     line += line_bytes;
-    for (int b = 0; b < blocks_per_record; ++b, scales += block_scales_bytes) {
+    for (int b = 0; b < blocks_per_record; ++b, scales += strip_rows * Scale::bytes) {
       typename P::Sum sums[n];
 #pragma GCC unroll 32
       for (int s = 0; s < n; ++s) P::zero(sums[s]);
@@ -138,7 +180,7 @@ void block_gguf(const Panel& w, const std::byte* x, std::size_t stride, Prefetch
         if (l % fetch_lines == 0) following.fetch_part((b * turn_lines / blocks_per_record + l) / fetch_lines);
         EightBits<P>::template add<rows, strips>(sums, line, w.strip_bytes, row);
       }
-      add_scaled<P, strips, c_stride>(sums, scales, w.strip_bytes, floats, c);
+      add_scaled<P, Scale, strips, c_stride>(sums, scales, w.strip_bytes, floats, c);
     }
   }
   ahead = following;
@@ -147,6 +189,7 @@ void block_gguf(const Panel& w, const std::byte* x, std::size_t stride, Prefetch
 }
 
 // For BlockKernel of core/blocks.h: strips of int8 blocks as they are.
+template <class Scale>
 struct BlockPanels {
   static constexpr int piece_lines = 128;
   static constexpr std::size_t piece_bytes = piece_lines / turn_lines * (turn_lines + 1) * line_bytes;
@@ -157,19 +200,21 @@ struct BlockPanels {
   template <class P>
   static constexpr int rows = P::gguf_rows;
   template <class P, int rows, int strips, int c_stride>
-  static constexpr auto block = block_gguf<P, rows, strips, c_stride>;
+  static constexpr auto block = block_gguf<P, Scale, rows, strips, c_stride>;
   template <class P>
   static void finish(const Strips& w, int i, float row_scale, float* c) {
     P::finish(P::get_floats(c), 1, i % P::parts, offsets_of(w, i / P::parts), row_scale, c);
   }
 };
 
-// Blocks of int4 unpacked to int8.
-struct UnpackedBlockPanels : BlockPanels {
+// Blocks of nibbles unpacked to int8.
+template <class Scale>
+struct UnpackedBlockPanels : BlockPanels<Scale> {
+  using BlockPanels<Scale>::piece_bytes;
   static Panel panel(const Strips& w, int first, int count, std::byte* to) {
     for (int s = 0; s < w.count; ++s)
-      unpack_records(lines_of(w) + s * w.bytes + w.format.bytes_before(first * 4 / block_depth), count / turn_lines,
-                     to + s * piece_bytes);
+      unpack_blocks(w.format, lines_of(w) + s * w.bytes + w.format.bytes_before(first * 4 / block_depth),
+                    count * 4 / block_depth, to + s * piece_bytes);
     return {to, piece_bytes, count};
   }
 };

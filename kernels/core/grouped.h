@@ -14,13 +14,19 @@
 namespace ktbench {
 namespace {
 
-template <class P, int quarter, int rows, int strips, int n>
+// How a nibble becomes an operand: as two's complement.
+struct Int4 {
+  template <class P, int quarter>
+  static auto load(const std::byte* at) { return P::template load_int4<quarter>(at); }
+};
+
+template <class P, int quarter, int rows, int strips, class Nibbles, int n>
 inline void add_int4_products(typename P::Sum (&sums)[n], const std::byte* line, std::size_t strip_bytes,
                               const RowPointers<rows>& row) {
   typename P::Vector operand[strips * P::parts];
 #pragma GCC unroll 4
   for (int i = 0; i < strips * P::parts; ++i)
-    operand[i] = P::template load_int4<quarter>(line + i / P::parts * strip_bytes + i % P::parts * part_bytes<P>);
+    operand[i] = Nibbles::template load<P, quarter>(line + i / P::parts * strip_bytes + i % P::parts * part_bytes<P>);
 #pragma GCC unroll 12
   for (int r = 0; r < rows; ++r) {
     const auto a = P::template broadcast_int4<quarter>(row[r]);
@@ -30,10 +36,10 @@ inline void add_int4_products(typename P::Sum (&sums)[n], const std::byte* line,
   keep_in_registers(sums);
 }
 
-template <class P, int rows, int strips, int n, int... quarter>
+template <class P, int rows, int strips, class Nibbles, int n, int... quarter>
 inline void add_int4_line(typename P::Sum (&sums)[n], const std::byte* line, std::size_t strip_bytes,
                           const RowPointers<rows>& row, std::integer_sequence<int, quarter...>) {
-  (add_int4_products<P, quarter, rows, strips>(sums, line, strip_bytes, row), ...);
+  (add_int4_products<P, quarter, rows, strips, Nibbles>(sums, line, strip_bytes, row), ...);
 }
 
 template <class P, int rows, int strips, bool fetching>
@@ -54,7 +60,7 @@ void stream_int4(const Rows& x, const Strips& w, float* c) {
       clear(sums);
       for (int i = group_lines; i > 0; --i, at += line_bytes, row.advance(P::quarter_step)) {
         if constexpr (fetching) fetch.ahead_of(at);
-        add_int4_line<P, rows, strips>(sums, at, w.bytes, row, std::make_integer_sequence<int, P::quarters>{});
+        add_int4_line<P, rows, strips, Int4>(sums, at, w.bytes, row, std::make_integer_sequence<int, P::quarters>{});
       }
 #pragma GCC unroll 12
       for (int r = 0; r < rows; ++r)

@@ -13,7 +13,20 @@ namespace {
 
 inline const std::int8_t* record_scales(const std::byte* record) { return reinterpret_cast<const std::int8_t*>(record); }
 
-alignas(16) constexpr std::int8_t nibble_values[] = {0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1};
+// What nibbles stand for. e2m1 counts halves: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their opposites (OCP Microscaling Formats,
+// table 5); iq4_nl as kvalues_iq4nl of ggml-common.h.
+alignas(16) constexpr std::int8_t int4_values[] = {0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1};
+alignas(16) constexpr std::int8_t e2m1_values[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+alignas(16) constexpr std::int8_t iq4_nl_values[] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+
+inline const std::int8_t* nibble_values(Numbers numbers) {
+  return numbers == Numbers::e2m1 ? e2m1_values : numbers == Numbers::iq4_nl ? iq4_nl_values : int4_values;
+}
+
+// Of e8m0, half of what it stands for, since e2m1 counts halves: 2^(power - 128), exact; 255 is NaN.
+inline bf16 bf16_of_power(std::uint8_t power) {
+  return static_cast<bf16>(power == 255 ? 0x7fc0 : power > 1 ? (power - 1) << 7 : 0x20 << power);
+}
 
 // Of one group, each row's scale as `unpack_line` reads it.
 #if defined(__AVX512BW__)
@@ -40,12 +53,12 @@ inline void unpack_line(const std::byte* from, GroupScales scales, std::byte* to
   _mm512_store_si512(to + line_bytes, scaled_bytes(high_even, _mm512_and_si512(pairs, top), scales));
 }
 
-inline void widen_line(const std::byte* from, std::byte* to) {
-  const __m512i signed_nibble = _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(nibble_values)));
+inline void widen_line(const std::byte* from, const std::int8_t* of, std::byte* to) {
+  const __m512i values = _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(of)));
   const __m512i pairs = _mm512_load_si512(from), low = _mm512_set1_epi8(15);
-  _mm512_store_si512(to, _mm512_shuffle_epi8(signed_nibble, _mm512_and_si512(pairs, low)));
+  _mm512_store_si512(to, _mm512_shuffle_epi8(values, _mm512_and_si512(pairs, low)));
   _mm512_store_si512(to + line_bytes,
-                     _mm512_shuffle_epi8(signed_nibble, _mm512_and_si512(_mm512_srli_epi16(pairs, 4), low)));
+                     _mm512_shuffle_epi8(values, _mm512_and_si512(_mm512_srli_epi16(pairs, 4), low)));
 }
 
 #elif defined(__AVX2__)
@@ -82,15 +95,15 @@ inline void unpack_line(const std::byte* from, const GroupScales& scales, std::b
   }
 }
 
-inline void widen_line(const std::byte* from, std::byte* to) {
-  const __m128i values = _mm_load_si128(reinterpret_cast<const __m128i*>(nibble_values));
-  const __m256i signed_nibble = _mm256_broadcastsi128_si256(values), low = _mm256_set1_epi8(15);
+inline void widen_line(const std::byte* from, const std::int8_t* of, std::byte* to) {
+  const __m256i values = _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(of)));
+  const __m256i low = _mm256_set1_epi8(15);
   for (int i = 0; i < 2; ++i) {
     const __m256i pairs = _mm256_load_si256(reinterpret_cast<const __m256i*>(from) + i);
     auto* first = reinterpret_cast<__m256i*>(to) + i;
-    _mm256_store_si256(first, _mm256_shuffle_epi8(signed_nibble, _mm256_and_si256(pairs, low)));
+    _mm256_store_si256(first, _mm256_shuffle_epi8(values, _mm256_and_si256(pairs, low)));
     _mm256_store_si256(first + 2,
-                       _mm256_shuffle_epi8(signed_nibble, _mm256_and_si256(_mm256_srli_epi16(pairs, 4), low)));
+                       _mm256_shuffle_epi8(values, _mm256_and_si256(_mm256_srli_epi16(pairs, 4), low)));
   }
 }
 
@@ -112,23 +125,32 @@ inline void unpack_line(const std::byte* from, GroupScales scales, std::byte* to
   }
 }
 
-inline void widen_line(const std::byte* from, std::byte* to) {
+inline void widen_line(const std::byte* from, const std::int8_t* of, std::byte* to) {
   const auto* pairs = reinterpret_cast<const std::uint8_t*>(from);
   auto* low = reinterpret_cast<std::int8_t*>(to);
   for (int i = 0; i < line_bytes; ++i) {
-    low[i] = nibble_values[pairs[i] & 15];
-    low[i + line_bytes] = nibble_values[pairs[i] >> 4];
+    low[i] = of[pairs[i] & 15];
+    low[i + line_bytes] = of[pairs[i] >> 4];
   }
 }
 
 #endif
 
-// Records of blocks of int4 as records of blocks of int8.
-inline void unpack_records(const std::byte* record, int count, std::byte* to) {
-  for (; count > 0; --count) {
-    __builtin_memcpy(to, record, line_bytes);
-    record += line_bytes, to += line_bytes;
-    for (int i = 0; i < tile_lines / 2; ++i, record += line_bytes, to += 2 * line_bytes) widen_line(record, to);
+// `blocks` blocks of nibbles, an even number, as records of two blocks of int8.
+inline void unpack_blocks(const Format& format, const std::byte* record, int blocks, std::byte* to) {
+  const std::int8_t* values = nibble_values(format.numbers);
+  const std::byte* scales = record;
+  for (int b = 0; b < blocks; b += blocks_per_record) {
+    if (b % format.record_groups() == 0) scales = record, record += line_bytes;
+    if (format.scales == Scales::power) {
+      bf16 powers[line_bytes / sizeof(bf16)];
+      for (bf16& power : powers) power = bf16_of_power(static_cast<std::uint8_t>(*scales++));
+      __builtin_memcpy(to, powers, line_bytes);
+    } else {
+      __builtin_memcpy(to, scales, line_bytes);
+    }
+    to += line_bytes;
+    for (int i = 0; i < tile_lines / 2; ++i, record += line_bytes, to += 2 * line_bytes) widen_line(record, values, to);
   }
 }
 
@@ -159,7 +181,7 @@ inline Strips unpacked(const Strips& packed, std::byte* scratch) {
     const std::byte* strip = packed.data + s * packed.bytes;
     std::byte* to = scratch + s * w.bytes;
     __builtin_memcpy(to, strip, head);
-    from.has_blocks() ? unpack_records(strip + head, groups / blocks_per_record, to + head)
+    from.has_blocks() ? unpack_blocks(from, strip + head, groups, to + head)
                    : unpack_groups(strip + head, groups, from.group / 8, to + head);
   }
   return w;

@@ -1,18 +1,23 @@
 // Whole blocks move between rows and strips; sums of their weights are kept on the way.
 #include "moe/gguf.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "core/activations.h"
 #include "core/half.h"
+#include "core/unpack.h"
 
 namespace ktbench {
 namespace {
 
+// `q` are numbers, or the codes of a table's.
 struct Block {
-  half scale;
+  std::uint16_t scale;  // a half, or a power of two
   std::int8_t q[block_depth];
 };
 
-constexpr Block poisoned{0x7e00, {}};
+constexpr Block poisoned{0x7e00, {}}, poisoned_power{255, {}};
 
 // 0 where there is none in float32: then the half scale is 0, too.
 float reciprocal(float d) {
@@ -51,6 +56,49 @@ Block q4_0_of(const bf16* x) {
   return block;
 }
 
+// The code whose number is nearest; of two the first, or the last.
+template <bool last>
+std::int8_t nearest_code(const std::int8_t (&values)[16], float x) {
+  int best = 0;
+  for (int i = 1; i < 16; ++i) {
+    const float here = std::fabs(x - static_cast<float>(values[i]));
+    const float least = std::fabs(x - static_cast<float>(values[best]));
+    if (here < least || (last && here == least)) best = i;
+  }
+  return static_cast<std::int8_t>(best);
+}
+
+// The first of the largest magnitude becomes -127 at first; then the scale is fitted to the numbers that were chosen,
+// which weigh as much as their squares.
+Block iq4_nl_of(const bf16* x) {
+  const bf16 largest = largest_magnitude(x, block_depth);
+  if (largest >= bf16_infinity) return poisoned;
+  if (widen(largest) < 1e-15f) return {};  // as ggml does
+  const bf16* first = x;
+  while ((*first & 0x7fff) != largest) ++first;
+  const float inverse = iq4_nl_values[0] / widen(*first);
+  float products = 0, squares = 0;
+  Block block{};
+  for (int k = 0; k < block_depth; ++k) {
+    block.q[k] = nearest_code<true>(iq4_nl_values, widen(x[k]) * inverse);
+    const float number = iq4_nl_values[block.q[k]], weight = widen(x[k]) * widen(x[k]);
+    products += weight * number * widen(x[k]), squares += weight * number * number;
+  }
+  block.scale = half_of_float(squares > 0 ? products / squares : 0);
+  return block;
+}
+
+// The power of two that brings the largest between 4 and 8, of which 6 is the largest number.
+Block mxfp4_of(const bf16* x) {
+  const bf16 largest = largest_magnitude(x, block_depth);
+  if (largest >= bf16_infinity) return poisoned_power;
+  if (largest == 0) return {};
+  const int power = std::max(std::ilogb(widen(largest)) - 2 + 127, 0);
+  Block block{static_cast<std::uint16_t>(power), {}};
+  for (int k = 0; k < block_depth; ++k) block.q[k] = nearest_code<false>(e2m1_values, std::ldexp(widen(x[k]), 128 - power));
+  return block;
+}
+
 Block q8_0_in(const std::byte* from) {
   Block block;
   __builtin_memcpy(&block.scale, from, sizeof block.scale);
@@ -69,24 +117,29 @@ Block q4_0_in(const std::byte* from) {
   return block;
 }
 
-std::int32_t sum_of(const Block& block) {
-  std::int32_t sum = 0;
-  for (const std::int8_t q : block.q) sum += q;
-  return sum;
-}
-
-std::size_t record_begin(const Format& format, int b) {
-  return format.bytes_before(b / blocks_per_record * blocks_per_record);
+template <class Scale>
+Block codes_in(const std::byte* from) {
+  Scale scale;
+  __builtin_memcpy(&scale, from, sizeof scale);
+  Block block{scale, {}};
+  const auto* pairs = reinterpret_cast<const std::uint8_t*>(from + sizeof scale);
+  for (int k = 0; k < block_depth / 2; ++k) {
+    block.q[k] = static_cast<std::int8_t>(pairs[k] & 15);
+    block.q[k + block_depth / 2] = static_cast<std::int8_t>(pairs[k] >> 4);
+  }
+  return block;
 }
 
 // Where block `b` of a row lies in the body of a strip.
 struct Place {
   std::size_t scale, lines;  // of the strip's first row
 
-  Place(const Format& format, int b)
-      : scale(record_begin(format, b) + b % blocks_per_record * strip_rows * sizeof(half)),
-        lines(record_begin(format, b) +
-              (1ul + b % blocks_per_record * block_depth / format.line_depth()) * line_bytes) {}
+  Place(const Format& format, int b) {
+    const int within = b % format.record_groups();
+    const std::size_t begin = format.bytes_before(b - within);
+    scale = begin + 1ul * within * strip_rows * format.scale_bytes();
+    lines = begin + (1ul + within * block_depth / format.line_depth()) * line_bytes;
+  }
 };
 
 void put_q8_0(const Block& block, std::byte* line) {
@@ -112,18 +165,42 @@ void take_q4_0(const std::byte* line, Block& block) {
     }
 }
 
+void take_codes(const std::byte* line, Block& block) {
+  for (int k = 0; k < block_depth; k += 8, line += line_bytes)
+    for (int i = 0; i < 4; ++i) {
+      block.q[k + i] = static_cast<std::int8_t>(static_cast<std::uint8_t>(line[i]) & 15);
+      block.q[k + i + 4] = static_cast<std::int8_t>(static_cast<std::uint8_t>(line[i]) >> 4);
+    }
+}
+
+// Of e2m1, whose table counts halves.
+float float_of_power(std::uint16_t power) { return widen(bf16_of_power(static_cast<std::uint8_t>(power))); }
+
 // What the blocks of one format are: made of numbers, read from a file, put into the lines of a strip, taken from
-// there.
+// there; what they stand for.
 struct Codec {
   Block (*quantised)(const bf16*);
   Block (*read)(const std::byte*);
   void (*put)(const Block&, std::byte* line);
   void (*take)(const std::byte* line, Block&);
+  float (*scale)(std::uint16_t) = float_of_half;
+  const std::int8_t* values = nullptr;  // of codes
+
+  int number(const Block& block, int k) const { return values ? values[block.q[k]] : block.q[k]; }
 };
 
 constexpr Codec q8_0{q8_0_of, q8_0_in, put_q8_0, take_q8_0}, q4_0{q4_0_of, q4_0_in, put_q4_0, take_q4_0};
+constexpr Codec iq4_nl{iq4_nl_of, codes_in<half>, put_q4_0, take_codes, float_of_half, iq4_nl_values};
+constexpr Codec mxfp4{mxfp4_of, codes_in<std::uint8_t>, put_q4_0, take_codes, float_of_power, e2m1_values};
 
-const Codec& codec_of(const Format& format) { return format.numbers == Numbers::int8 ? q8_0 : q4_0; }
+const Codec& codec_of(const Format& format) {
+  switch (format.numbers) {
+    case Numbers::int8: return q8_0;
+    case Numbers::iq4_nl: return iq4_nl;
+    case Numbers::e2m1: return mxfp4;
+    default: return q4_0;
+  }
+}
 
 // `block_at(row, k)` makes the blocks.
 template <class BlockAt>
@@ -131,6 +208,7 @@ void pack(int rows, int depth, const Format& format, std::byte* strip, BlockAt b
   const int blocks = format.padded_depth(depth) / block_depth;
   const Codec& codec = codec_of(format);
   std::byte* const body = strip + format.head_bytes();
+  const std::size_t scale_bytes = format.scale_bytes();
   StripOffsets offsets;
   for (int r = 0; r < strip_rows; ++r) {
     double sum = 0;
@@ -138,9 +216,11 @@ void pack(int rows, int depth, const Format& format, std::byte* strip, BlockAt b
       const int k = b * block_depth;
       const Block block = r < rows && k < depth ? block_at(r, k) : Block{};
       const Place place(format, b);
-      __builtin_memcpy(body + place.scale + r * sizeof(half), &block.scale, sizeof(half));
+      __builtin_memcpy(body + place.scale + r * scale_bytes, &block.scale, scale_bytes);  // little-endian
       codec.put(block, body + place.lines + 4 * r);
-      sum += double{float_of_half(block.scale)} * sum_of(block);
+      int numbers = 0;
+      for (int i = 0; i < block_depth; ++i) numbers += codec.number(block, i);
+      sum += double{codec.scale(block.scale)} * numbers;
     }
     offsets.offset[r] = static_cast<float>(-128 * sum);
   }
@@ -162,14 +242,15 @@ void pack_gguf(const BlockView& from, int rows, int depth, const Format& format,
 void unpack_gguf(const std::byte* strip, int rows, int depth, const Format& format, float* to, std::size_t stride) {
   const std::byte* const body = strip + format.head_bytes();
   const Codec& codec = codec_of(format);
+  const std::size_t scale_bytes = format.scale_bytes();
   for (int r = 0; r < strip_rows && r < rows; ++r)
     for (int k = 0; k < depth; k += block_depth) {
       const Place place(format, k / block_depth);
-      Block block;
-      __builtin_memcpy(&block.scale, body + place.scale + r * sizeof(half), sizeof(half));
+      Block block{};
+      __builtin_memcpy(&block.scale, body + place.scale + r * scale_bytes, scale_bytes);
       codec.take(body + place.lines + 4 * r, block);
-      const float scale = float_of_half(block.scale);
-      for (int i = 0; i < block_depth; ++i) to[r * stride + k + i] = scale * static_cast<float>(block.q[i]);
+      const float scale = codec.scale(block.scale);
+      for (int i = 0; i < block_depth; ++i) to[r * stride + k + i] = scale * static_cast<float>(codec.number(block, i));
     }
 }
 

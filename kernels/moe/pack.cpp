@@ -125,7 +125,9 @@ void unpack_strip(const std::byte* strip, int rows, int depth, const Format& for
     case Scales::none: return for_bf16(strip, padded, take);
     case Scales::row: return for_int8(strip, padded, take_scaled);
     case Scales::group: return for_int4(strip, padded, format.group, take_scaled);
-    case Scales::block: return unpack_gguf(strip, rows, depth, format, to, stride);
+    case Scales::block:
+    case Scales::block_bf16:
+    case Scales::power: return unpack_gguf(strip, rows, depth, format, to, stride);
   }
 }
 

@@ -25,12 +25,16 @@ std::int64_t int8_dot(const std::byte* x, const std::byte* strip, int row, int d
   return sum;
 }
 
-float block_dot(const std::byte* x, const std::byte* strip, int row, int depth) {
+float block_scale(Scales kind, std::uint16_t scale) {
+  return kind == Scales::block_bf16 ? widen(scale) : float_of_half(scale);
+}
+
+float block_dot(const std::byte* x, const std::byte* strip, int row, int depth, Scales kind) {
   const auto* activations = reinterpret_cast<const std::uint8_t*>(x);
   const std::byte* at = strip + sizeof(StripOffsets);
   float sum = 0;
   for (int first = 0; first < depth; first += blocks_per_record * block_depth) {
-    const auto* scales = reinterpret_cast<const half*>(at);
+    const auto* scales = reinterpret_cast<const std::uint16_t*>(at);
     at += line_bytes;
     for (int b = 0; b < blocks_per_record; ++b, scales += strip_rows) {
       std::int32_t dot = 0;
@@ -38,7 +42,7 @@ float block_dot(const std::byte* x, const std::byte* strip, int row, int depth) 
         const auto weight = static_cast<std::int8_t>(at[k / 4 * line_bytes + row * 4 + k % 4]);
         dot += (activations[first + b * block_depth + k] - 128) * weight;
       }
-      sum += static_cast<float>(dot) * float_of_half(scales[row]);
+      sum += static_cast<float>(dot) * block_scale(kind, scales[row]);
       at += block_depth / 4 * line_bytes;
     }
   }
@@ -49,7 +53,7 @@ float product(const Rows& x, const Strips& w, int r, int strip, int row) {
   const std::byte* activations = x.data + r * x.stride;
   const std::byte* weights = w.data + strip * w.bytes;
   if (w.format.scales == Scales::none) return bf16_dot(activations, weights, row, w.depth);
-  if (w.format.has_blocks()) return block_dot(activations, weights, row, w.depth) * row_scale(x, r);
+  if (w.format.has_blocks()) return block_dot(activations, weights, row, w.depth, w.format.scales) * row_scale(x, r);
   const auto* scales = reinterpret_cast<const StripScales*>(weights);
   return static_cast<float>(int8_dot(activations, weights, row, w.depth)) * (scales->scale[row] * row_scale(x, r));
 }

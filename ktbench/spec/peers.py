@@ -27,7 +27,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
 # kt-kernel is tuned over so many settings at most, and loads its weights anew for each, within so many bytes.
 KT_SETTINGS, KT_MOST_BYTES = 3, 8 * 2**30
 
-_GGUF = {"bf16": "BF16", "q8_0": "Q8_0", "q4_0": "Q4_0", "int8": "Q8_0", "int4_g32": "Q4_0"}
+_GGUF = {"bf16": "BF16", "q8_0": "Q8_0", "q4_0": "Q4_0", "int8": "Q8_0", "int4_g32": "Q4_0", "mxfp4": "MXFP4"}
 _AS_IS = {name: name for name in ("bf16", "int8", "int4_g32", "int4_g64", "int4_g128")}
 _KT = {"bf16": "bf16", "int8": "int8", "int4_g32": "int4", "int4_g64": "int4", "int4_g128": "int4"}
 

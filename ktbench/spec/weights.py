@@ -13,7 +13,7 @@ from typing import Literal
 
 from ktbench.spec.shape import MoEShape
 
-Precision = Literal["bf16", "int8", "int4_g32", "int4_g64", "int4_g128", "q8_0", "q4_0"]
+Precision = Literal["bf16", "int8", "int4_g32", "int4_g64", "int4_g128", "q8_0", "q4_0", "iq4_nl", "mxfp4"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +45,8 @@ FORMATS: Mapping[Precision, Format] = {
     "int4_g128": Format(bits=4, group=128, scale_bytes=1, row_bytes=8),
     "q8_0": Format(bits=8, group=32, scale_bytes=2, row_bytes=4, blocks=True, amx=False),
     "q4_0": Format(bits=4, group=32, scale_bytes=2, row_bytes=4, blocks=True, amx=False),
+    "iq4_nl": Format(bits=4, group=32, scale_bytes=2, row_bytes=4, blocks=True, amx=False),
+    "mxfp4": Format(bits=4, group=32, scale_bytes=1, row_bytes=4, blocks=True, amx=False),
 }
 BLOCK_BYTES = {name: row.block_bytes for name, row in FORMATS.items() if row.blocks}
 BLOCK = 32  # weights of a GGUF block

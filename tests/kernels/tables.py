@@ -38,11 +38,13 @@ EXPECTED = {
     "int4_g128": Expected(4, "group", 128, BF16, (192 + 1024,) * 3, 0.18),
     "q8_0": Expected(8, "block", 32, BF16 | TILES, (64 + 1088, 64 + 1088, 64 + 2 * 1088), 0.03),
     "q4_0": Expected(4, "block", 32, BF16 | TILES, (64 + 576, 64 + 576, 64 + 2 * 576), 0.16),
+    "iq4_nl": Expected(4, "block", 32, BF16 | TILES, (64 + 576, 64 + 576, 64 + 2 * 576), 0.15),
+    "mxfp4": Expected(4, "power", 32, BF16 | TILES, (64 + 576, 64 + 576, 64 + 1024 + 64), 0.24),
 }
 
 QUANTISED = tuple(name for name, row in FORMATS.items() if row["scales"] != "none")
 INT4 = tuple(name for name, row in FORMATS.items() if row["scales"] == "group")
-GGUF = tuple(name for name, row in FORMATS.items() if row["scales"] == "block")
+GGUF = tuple(name for name, row in FORMATS.items() if row["block_bytes"])
 TILED = tuple(name for name, row in FORMATS.items() if "amx" in row["isas"])
 BLOCK = 32  # weights along k that share a scale in GGUF's formats
 

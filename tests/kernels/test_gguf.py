@@ -1,4 +1,4 @@
-"""q8_0 and q4_0: weights are quantised as GGUF's own package does it, and its blocks are taken as they are."""
+"""Formats of blocks: weights are quantised as GGUF's own package does it, and its blocks are taken as they are."""
 
 from pathlib import Path
 
@@ -48,7 +48,10 @@ def dequantised(blocks: Blocks, precision: str) -> NDArray[np.float32]:
 def random_blocks(rng: np.random.Generator, precision: str, rows: int, columns: int) -> Blocks:
     """Any bytes at all, but scales of ordinary size."""
     blocks = rng.integers(0, 256, (rows, columns // BLOCK, BLOCK_BYTES[precision]), np.uint8)
-    blocks[..., 1] = rng.choice(np.array([0x20, 0x2C, 0x80, 0xA4], np.uint8), blocks.shape[:2])
+    if precision == "mxfp4":
+        blocks[..., 0] = rng.integers(117, 130, blocks.shape[:2], np.uint8)
+    else:
+        blocks[..., 1] = rng.choice(np.array([0x20, 0x2C, 0x80, 0xA4], np.uint8), blocks.shape[:2])
     return blocks.reshape(rows, -1)
 
 
@@ -57,7 +60,10 @@ def saved(packed: _kernels.PackedExperts, path: Path) -> bytes:
     return path.read_bytes()
 
 
-@pytest.mark.parametrize("precision", GGUF)
+QUANTISED_BY_GGUF = sorted(set(GGUF) - {"iq4_nl"})  # which its package reads, but does not write
+
+
+@pytest.mark.parametrize("precision", QUANTISED_BY_GGUF)
 @settings(max_examples=40, deadline=None)
 @given(
     kind=st.sampled_from(OF_BLOCKS), sizes=st.tuples(st.integers(1, 5), st.integers(1, 5)), seed=st.integers(0, 2**16)
@@ -92,16 +98,29 @@ def test_blocks_are_read_as_gguf_reads_them(precision, pool, sizes, domains, poo
     assert not any(matrix.any() for matrix in packed.read_expert(0))
 
 
-@pytest.mark.parametrize("precision", GGUF)
-def test_every_scale_of_half_precision(precision):
+@pytest.mark.parametrize(("precision", "one"), [("q8_0", 1), ("q4_0", 0x99), ("iq4_nl", 0x88)])
+def test_every_scale_of_half_precision(precision, one):
     """Subnormal ones, infinities and NaN among them, times the integer 1."""
     scales = np.arange(2**16, dtype=np.uint16).view(np.uint8).reshape(-1, 2)
-    numbers = np.full((2**16, BLOCK_BYTES[precision] - 2), 1 if precision == "q8_0" else 0x99, np.uint8)
+    numbers = np.full((2**16, BLOCK_BYTES[precision] - 2), one, np.uint8)
     blocks = np.concatenate([scales, numbers], axis=1)
     matrix = _kernels.PackedMatrix(2**16, BLOCK, precision)
     matrix.write_blocks(blocks)
     expected = np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32)
     assert np.array_equal(matrix.read()[:, BLOCK - 1], expected, equal_nan=True)
+
+
+def test_every_power_of_two():
+    """Of e8m0, subnormal ones and the NaN among them, times every number of e2m1."""
+    codes = np.arange(16, dtype=np.uint8) | 0x20
+    blocks = np.concatenate([np.arange(256, dtype=np.uint8)[:, None], np.tile(codes, (256, 1))], axis=1)
+    matrix = _kernels.PackedMatrix(256, BLOCK, "mxfp4")
+    matrix.write_blocks(blocks)
+    e2m1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    weights = np.concatenate([e2m1, -e2m1, np.ones(16)])
+    expected = np.append(2.0 ** np.arange(-127, 128), np.nan)[:, None] * weights
+    with np.errstate(over="ignore"):
+        assert np.array_equal(matrix.read(), expected.astype(np.float32), equal_nan=True)
 
 
 @pytest.mark.parametrize("precision", GGUF)
@@ -135,7 +154,7 @@ def test_weights_without_a_reciprocal_are_zero(precision):
     assert not matrix.read().any()
 
 
-@pytest.mark.parametrize("precision", GGUF)
+@pytest.mark.parametrize("precision", QUANTISED_BY_GGUF)
 def test_experts_of_blocks_compute_as_those_that_were_quantised_here(precision, pool, rng):
     layer = random_layer(rng, 2, 96, 160)
     biases, batch = random_biases(rng, layer), random_batch(rng, layer, 6, 2)
@@ -173,7 +192,7 @@ def test_sizes_that_are_no_whole_blocks_are_refused(precision, sizes, message):
         _kernels.PackedExperts(1, *sizes, precision)
 
 
-EXPERT = {"q8_0": (68, 34), "q4_0": (36, 18)}  # bytes of 64 and of 32 weights
+EXPERT = {"q8_0": (68, 34), "q4_0": (36, 18), "iq4_nl": (36, 18), "mxfp4": (34, 17)}  # bytes of 64 and of 32 weights
 
 
 @pytest.mark.parametrize("precision", GGUF)
@@ -181,11 +200,11 @@ EXPERT = {"q8_0": (68, 34), "q4_0": (36, 18)}  # bytes of 64 and of 32 weights
     ("name", "spoil", "error", "message"),
     [
         ("gate", lambda a: a.astype(np.int8), TypeError, "gate must be uint8, not int8"),
-        ("up", lambda a: a[:, :-1], ValueError, r"up must have shape \[32, (68|36)\], not \[32, (67|35)\]"),
-        ("down", lambda a: a[:63], ValueError, r"down must have shape \[64, (34|18)\], not \[63, (34|18)\]"),
+        ("up", lambda a: a[:, :-1], ValueError, r"up must have shape \[32, (68|36|34)\], not \[32, (67|35|33)\]"),
+        ("down", lambda a: a[:63], ValueError, r"down must have shape \[64, (34|18|17)\], not \[63, (34|18|17)\]"),
         ("down", lambda a: a[:, ::-1], ValueError, "down must have contiguous rows"),
         ("gate", np.asfortranarray, ValueError, "gate must have contiguous rows"),
-        ("up", lambda a: a[0], ValueError, r"up must have shape \[32, (68|36)\], not \[(68|36)\]"),
+        ("up", lambda a: a[0], ValueError, r"up must have shape \[32, (68|36|34)\], not \[(68|36|34)\]"),
     ],
 )
 def test_wrong_blocks_are_named(precision, name, spoil, error, message):
@@ -198,7 +217,7 @@ def test_wrong_blocks_are_named(precision, name, spoil, error, message):
 
 def test_blocks_of_another_precision_are_refused():
     blocks = np.zeros((32, 34), np.uint8)
-    with pytest.raises(ValueError, match="gate: precision int8 has no blocks.* q8_0, q4_0"):
+    with pytest.raises(ValueError, match="gate: precision int8 has no blocks.* q8_0, q4_0, iq4_nl, mxfp4"):
         _kernels.PackedExperts(1, 32, 32, "int8").write_expert_blocks(0, blocks, blocks, blocks)
     with pytest.raises(ValueError, match="blocks: precision bf16 has no blocks"):
         _kernels.PackedMatrix(32, 32).write_blocks(blocks)

@@ -26,7 +26,7 @@ _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 # exact: float32. half: bf16, or fp16 where dense weights are. dense: the type of matrices outside of routed experts.
 WeightClass = Literal["exact", "half", "dense"]
 # In what matrices are written.
-GgufType = Literal["F16", "BF16", "Q8_0", "Q4_0"]
+GgufType = Literal["F16", "BF16", "Q8_0", "Q4_0", "MXFP4"]
 
 _EXPERTS = re.compile(r"model\.layers\.(\d+)\.mlp\.experts")
 _HALF = ("model.embed_tokens", "self_attn.kv_b_proj")

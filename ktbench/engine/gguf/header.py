@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 
 from ktbench.spec.weights import BLOCK, BLOCK_BYTES
 
-TensorType = Literal["F32", "F16", "BF16", "Q8_0", "Q4_0"]
+TensorType = Literal["F32", "F16", "BF16", "Q8_0", "Q4_0", "IQ4_NL", "MXFP4"]
 TENSOR_TYPES: tuple[TensorType, ...] = get_args(TensorType)
 # Weights of a block and its bytes (ggml-common.h).
 _BLOCKS: Mapping[TensorType, tuple[int, int]] = {
@@ -25,6 +25,8 @@ _BLOCKS: Mapping[TensorType, tuple[int, int]] = {
     "BF16": (1, 2),
     "Q8_0": (BLOCK, BLOCK_BYTES["q8_0"]),
     "Q4_0": (BLOCK, BLOCK_BYTES["q4_0"]),
+    "IQ4_NL": (BLOCK, BLOCK_BYTES["iq4_nl"]),
+    "MXFP4": (BLOCK, BLOCK_BYTES["mxfp4"]),
 }
 # Names of all types by number (ggml.h).
 _TYPES = {0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K"}
@@ -74,7 +76,7 @@ class GgufHeader:
 
 
 def read_header(path: str | Path) -> GgufHeader:
-    """The header of a whole file whose tensors are all F32, F16, BF16, Q8_0 or Q4_0.
+    """The header of a whole file whose tensors are all of a TensorType.
 
     Raises ValueError in one line that names the file: it is not there, not GGUF, of another version, truncated,
     damaged, one part of several, or holds a tensor of another type.

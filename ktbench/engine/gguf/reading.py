@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -31,11 +31,19 @@ from ktbench.spec.run_spec import ModelSpec
 from ktbench.spec.weights import BLOCK_BYTES, Precision
 
 # Types whose blocks the kernels compute on as they are.
-_PRECISIONS: Mapping[TensorType, Precision] = {"Q8_0": "q8_0", "Q4_0": "q4_0"}
+_PRECISIONS: Mapping[TensorType, Precision] = {
+    "Q8_0": "q8_0",
+    "Q4_0": "q4_0",
+    "IQ4_NL": "iq4_nl",
+    "MXFP4": "mxfp4",
+}
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _MATRICES = ("gate", "up", "down")
 _SCALE_BYTES = 2
-_Q4_ZERO = 8
+# What nibbles stand for: of Q4_0 a number raised by 8; kvalues_iq4nl and kvalues_mxfp4 of ggml-common.h, halves of e2m1.
+_Q4_0 = range(-8, 8)
+_IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+_E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 # Numbers in float32 at a time: they stay in cache.
 _PIECE = 1 << 18
 
@@ -82,7 +90,8 @@ class MappedWeights:
 def numbers(rows: NDArray[np.uint8], kind: TensorType) -> Tensor:
     """[N, K] of the bytes of N rows: bf16 for BF16, else float32, which holds the numbers of the other types exactly.
 
-    A block of Q8_0 or Q4_0 has a scale d in half precision and 32 integers q, which stand for d·q (ggml-quants.c).
+    A block has a scale d, in half precision or of MXFP4 a power of two, and 32 integers q, which stand for d·q
+    (ggml-quants.c).
     """
     return _DECODERS[kind](torch.from_numpy(rows.copy()))
 
@@ -92,11 +101,27 @@ def _q8_0(rows: Tensor) -> Tensor:
     return _scaled(blocks, blocks[:, _SCALE_BYTES:].view(torch.int8)).view(len(rows), -1)
 
 
-def _q4_0(rows: Tensor) -> Tensor:
-    """The low halves of the bytes are the first 16 weights, the high halves the rest."""
+def _nibbles(values: Iterable[int]) -> Callable[[Tensor], Tensor]:
+    table = torch.tensor(list(values), dtype=torch.float32)
+    return lambda rows: _of_halves(rows, table)
+
+
+def _of_halves(rows: Tensor, table: Tensor) -> Tensor:
     blocks = rows.view(-1, BLOCK_BYTES["q4_0"])
-    halves = blocks[:, _SCALE_BYTES:]
-    return _scaled(blocks, torch.cat([halves & 15, halves >> 4], dim=1).float() - _Q4_ZERO).view(len(rows), -1)
+    return _scaled(blocks, _looked_up(blocks[:, _SCALE_BYTES:], table)).view(len(rows), -1)
+
+
+def _looked_up(pairs: Tensor, table: Tensor) -> Tensor:
+    """The low halves of the bytes are the first 16 weights, the high halves the rest."""
+    return table[torch.cat([pairs & 15, pairs >> 4], dim=1).int()]
+
+
+def _mxfp4(rows: Tensor) -> Tensor:
+    """The powers of two are e8m0's (OCP Microscaling Formats, 5.4.1): 255 is NaN."""
+    blocks = rows.view(-1, BLOCK_BYTES["mxfp4"])
+    powers = blocks[:, :1]
+    scales = torch.ldexp(torch.ones(len(blocks), 1), powers.int() - 128).masked_fill(powers == 255, torch.nan)
+    return (scales * _looked_up(blocks[:, 1:], torch.tensor(_E2M1, dtype=torch.float32))).view(len(rows), -1)
 
 
 def _scaled(blocks: Tensor, integers: Tensor) -> Tensor:
@@ -108,7 +133,9 @@ _DECODERS: Mapping[TensorType, Callable[[Tensor], Tensor]] = {
     "F16": lambda rows: rows.view(torch.float16).float(),
     "BF16": lambda rows: rows.view(torch.bfloat16),
     "Q8_0": _q8_0,
-    "Q4_0": _q4_0,
+    "Q4_0": _nibbles(_Q4_0),
+    "IQ4_NL": _nibbles(_IQ4_NL),
+    "MXFP4": _mxfp4,
 }
 
 

@@ -20,7 +20,9 @@ from ktbench.engine.gguf.header import ALIGNMENT, TensorInfo, TensorType, aligne
 from ktbench.engine.gguf.metadata import Config, Value
 from ktbench.spec.weights import BLOCK
 
-_QUANTISED = ("Q8_0", "Q4_0")
+# Whose file type goes by another name.
+_FILE_TYPES: Mapping[str, str] = {"MXFP4": "MXFP4_MOE"}
+_QUANTISED = ("Q8_0", "Q4_0", "MXFP4")
 # Token ids go in and out: llama.cpp then makes dummy tokens, as many as the metadata say.
 _NO_VOCABULARY = "no_vocab"
 _VALUES = {
@@ -135,7 +137,7 @@ def write_head(path: Path, architecture: str, metadata: Mapping[str, Value], pla
     `main` is the type that llama.cpp shows for the whole file.
     """
     writer = gguf.GGUFWriter(path, architecture)
-    writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{main}"])
+    writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{_FILE_TYPES.get(main, main)}"])
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     writer.add_tokenizer_model(_NO_VOCABULARY)
     for key, value in metadata.items():
