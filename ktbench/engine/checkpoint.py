@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from ktbench.engine.gguf.inspecting import inspect_gguf, is_gguf
 from ktbench.resources import checkpoint_folder
 from ktbench.spec.shape import known_config, text_config
+from ktbench.spec.weights import BLOCK
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -22,6 +24,10 @@ _SINGLE = "model.safetensors"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _MODELOPT = "hf_quant_config.json"  # where NVIDIA's Model Optimizer says what config.json may leave out
 _NUMBERS = ("BF16", "F16", "F32")  # as safetensors names them
+# Quantised weights that are read, of which families; their tensors.
+_READ = (("mxfp4", "gpt_oss"),)
+_ALLOWED = "bf16, fp16 and fp32, and mxfp4 of gpt_oss"
+_BLOCKS, _SCALES = "_blocks", "_scales"
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 # What predicts further tokens, and what sees images.
 _BESIDES = ("mtp.", "vision_tower.", "mm_projector.")
@@ -42,19 +48,26 @@ def inspect_checkpoint(folder: str | Path) -> dict[str, Any]:
     if not path.is_dir():
         raise ValueError(f"model.path={folder}: no such folder")
     config = _read_json(path / "config.json", f"model.path={folder}: no config.json there, not a Hugging Face folder")
-    _refuse_quantised(path, config)
-    for file in _weight_files(path):
-        _check_whole(file)
+    method = _quantised_by(path, config)
+    if method is not None and (method, config.get("model_type")) not in _READ:
+        raise ValueError(f"model.path={folder}: weights quantised by {method}, allowed are {_ALLOWED}")
+    tensors = _tensors(weight_files(path))
+    _require_numbers(tensors, packed=method is not None)
     return known_config(config)
 
 
-def _refuse_quantised(path: Path, config: Mapping[str, Any]) -> None:
+def is_mxfp4(path: str) -> bool:
+    """Whether the routed experts of a whole checkpoint are in MXFP4, as gpt-oss is released."""
+    folder = checkpoint_folder(path)
+    return not is_gguf(path) and _quantised_by(folder, _read_json(folder / "config.json", "")) == "mxfp4"
+
+
+def _quantised_by(path: Path, config: Mapping[str, Any]) -> str | None:
+    """The method by which the files next to the weights say that they are quantised; None: plain numbers."""
     for one in (config, text_config(config)):
         if quantised := one.get("quantization_config"):
-            method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
-            raise ValueError(f"{path / 'config.json'}: weights quantised by {method}, allowed are bf16, fp16 and fp32")
-    if (path / _MODELOPT).is_file():
-        raise ValueError(f"{path / _MODELOPT}: weights quantised by modelopt, allowed are bf16, fp16 and fp32")
+            return str(quantised.get("quant_method") if isinstance(quantised, dict) else quantised)
+    return "modelopt" if (path / _MODELOPT).is_file() else None
 
 
 def _read_json(file: Path, missing: str) -> dict[str, Any]:
@@ -69,7 +82,7 @@ def _read_json(file: Path, missing: str) -> dict[str, Any]:
     return content
 
 
-def _weight_files(path: Path) -> list[Path]:
+def weight_files(path: Path) -> list[Path]:
     """Files that hold the weights: one, or those that the index names."""
     if (path / _SINGLE).is_file():
         return [path / _SINGLE]
@@ -89,18 +102,51 @@ def _no_weights(path: Path) -> str:
     return f"model.path={path}: no weights there, neither {_SINGLE} nor {_INDEX}"
 
 
-def _check_whole(file: Path) -> None:
-    """A safetensors file is its header and exactly the bytes which the header promises, all of them plain numbers."""
-    if not file.is_file():
-        raise ValueError(f"{file}: named by {_INDEX} but missing")
-    try:
-        with safe_open(file, framework="numpy") as held:
-            kinds = {name: held.get_slice(name).get_dtype() for name in held.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"{file}: truncated or damaged ({error})") from None
-    for name, kind in kinds.items():
-        if kind not in _NUMBERS and not name.endswith(_EXTRAS):
-            raise ValueError(f"{file}: {name} holds {kind}, allowed are {', '.join(_NUMBERS)}")
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A tensor of a file, its type as safetensors names it."""
+
+    file: Path
+    kind: str
+    shape: tuple[int, ...]
+
+
+def _tensors(files: Iterable[Path]) -> dict[str, _Stored]:
+    """By name. A safetensors file is its header and exactly the bytes which the header promises."""
+    found: dict[str, _Stored] = {}
+    for file in files:
+        if not file.is_file():
+            raise ValueError(f"{file}: named by {_INDEX} but missing")
+        try:
+            with safe_open(file, framework="numpy") as held:
+                for name in held.keys():  # noqa: SIM118
+                    part = held.get_slice(name)
+                    found[name] = _Stored(file, part.get_dtype(), tuple(part.get_shape()))
+        except SafetensorError as error:
+            raise ValueError(f"{file}: truncated or damaged ({error})") from None
+    return found
+
+
+def _require_numbers(tensors: Mapping[str, _Stored], *, packed: bool) -> None:
+    """Raise ValueError for a tensor that is no plain numbers, nor where `packed` MXFP4 blocks with their scales."""
+    for name, one in tensors.items():
+        if packed and one.kind == "U8" and name.endswith((_BLOCKS, _SCALES)):
+            _require_pair(tensors, name)
+        elif one.kind not in _NUMBERS and not name.endswith(_EXTRAS):
+            raise ValueError(f"{one.file}: {name} holds {one.kind}, allowed are {', '.join(_NUMBERS)}")
+
+
+def _require_pair(tensors: Mapping[str, _Stored], name: str) -> None:
+    owner = name.removesuffix(_BLOCKS).removesuffix(_SCALES)
+    blocks, scales = (tensors.get(owner + suffix) for suffix in (_BLOCKS, _SCALES))
+    if blocks is None or scales is None:
+        lacks = owner + (_BLOCKS if blocks is None else _SCALES)
+        raise ValueError(f"{tensors[name].file}: {name} without {lacks}")
+    if scales.shape != blocks.shape[:-1] or blocks.shape[-1:] != (BLOCK // 2,):
+        raise ValueError(
+            f"{blocks.file}: {owner}{_BLOCKS} is {blocks.shape} and {owner}{_SCALES} {scales.shape}, must be "
+            f"[..., {BLOCK // 2}] and the same without the last"
+        )
 
 
 def read_checkpoint(path: str) -> PreTrainedModel:

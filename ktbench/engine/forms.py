@@ -134,13 +134,14 @@ class ExpertsForm:
         gate_up, down = parameters["gate_up_proj"], parameters["down_proj"]
         if self.transposed:
             gate_up, down = gate_up.T, down.T
-        gate, up = self._halves(gate_up)
+        gate, up = self.halves(gate_up)
         biases = None
         if self.biases:
-            biases = Biases(*self._halves(parameters["gate_up_proj_bias"]), parameters["down_proj_bias"])
+            biases = Biases(*self.halves(parameters["gate_up_proj_bias"]), parameters["down_proj_bias"])
         return ExpertMatrices(gate=gate, up=up, down=down, biases=biases, glu=self.glu)
 
-    def _halves(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def halves(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Those of gate and those of up, views of the rows of one expert's `gate_up_proj`."""
         return (rows[::2], rows[1::2]) if self.interleaved else (rows[: self.ffn], rows[self.ffn :])
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 from transformers import PreTrainedModel
 
-from ktbench.engine.checkpoint import read_checkpoint
+from ktbench.engine.checkpoint import is_mxfp4, read_checkpoint
 from ktbench.engine.components import EngineComponents
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.decode.timeline import layer_of
@@ -20,6 +20,7 @@ from ktbench.engine.gguf.inspecting import is_gguf
 from ktbench.engine.gguf.reading import GgufModel
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.inject.match import Replacement, match_rules
+from ktbench.engine.mxfp4 import Mxfp4Model
 from ktbench.engine.protocol import HostRole
 from ktbench.engine.roles import split_cpus
 from ktbench.engine.synthetic import PassingExperts, WeightPool, materialise, materialise_experts, skeleton
@@ -82,6 +83,9 @@ def _weights(model: ModelSpec, plan: WeightPlan) -> tuple[PreTrainedModel, Store
     if is_gguf(model.path):
         read = GgufModel(model, plan)
         return read.network, read.experts, read.linear_blocks
+    if is_mxfp4(model.path):
+        folder = Mxfp4Model(model, plan)
+        return folder.network, folder.experts, None
     return read_checkpoint(model.path), _original, None
 
 

@@ -1,10 +1,10 @@
-"""Seeded synthetic weights: a real architecture built on `meta` and filled at the speed of memory."""
+"""A real architecture built on `meta`, and filled: with stored weights, or with seeded ones at the speed of memory."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from ktbench.engine.forms import ExpertMatrices, read_form
+from ktbench.engine.forms import ExpertMatrices, ExpertStore, is_experts, read_form
 from ktbench.spec.run_spec import ModelSpec
 from ktbench.spec.shape import text_config
 
@@ -30,6 +30,47 @@ def skeleton(model: ModelSpec) -> PreTrainedModel:
         )
     network.train(False)
     return network
+
+
+def distinct_tensors(network: PreTrainedModel) -> list[str]:
+    """Names of parameters and persistent buffers outside of routed experts, the first of those that are tied."""
+    experts = tuple(f"{name}." for name, module in network.named_modules() if is_experts(module))
+    held = {name: t for name, t in network.state_dict(keep_vars=True).items() if not name.startswith(experts)}
+    first = {id(tensor): name for name, tensor in reversed(held.items())}
+    return [name for name, tensor in held.items() if first[id(tensor)] == name]
+
+
+def fill(network: PreTrainedModel, names: Iterable[str], read: Callable[[str], Tensor]) -> None:
+    """Give memory and content to everything on `meta` but the expert modules: what `read` gives for each of `names`.
+
+    Buffers that no file has, such as rotary frequencies, are set by the model's own initialisation.
+    """
+    for module in network.modules():
+        if not is_experts(module):
+            module.to_empty(device="cpu", recurse=False)
+    for name in names:
+        _set(network, name, read(name))
+    initialise: Any = network.initialize_weights
+    initialise()
+    network.tie_weights()
+
+
+def fill_experts(module: nn.Module, matrices: ExpertStore) -> None:
+    """Give memory to one experts module, and the numbers of `matrices`."""
+    module.to_empty(device="cpu", recurse=False)
+    form = read_form(module)
+    for i in range(form.experts):
+        for stored, held in zip(matrices(i).tensors, form.matrices(module, i).tensors, strict=True):
+            held.data.copy_(stored)
+
+
+def _set(network: PreTrainedModel, name: str, tensor: Tensor) -> None:
+    """A parameter in its own type; a buffer as it was read: what corrects routers is float32 in Transformers, too."""
+    owner, last = network.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]
+    if isinstance(held := getattr(owner, last), nn.Parameter):
+        tensor = nn.Parameter(tensor.to(held.dtype), requires_grad=False)
+    tensor._is_hf_initialized = True  # type: ignore[attr-defined]
+    setattr(owner, last, tensor)
 
 
 class WeightPool:

@@ -115,12 +115,16 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def known_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A released configuration under the `model_type` by which Transformers knows its architecture."""
-    facts = text_config(config) if config.get("model_type") in _TEXT_ONLY else config
-    kind = facts.get("model_type")
-    if kind not in _SAME_AS:
-        return dict(facts)
-    return {key: value for key, value in facts.items() if key != "auto_map"} | {"model_type": _SAME_AS[kind]}
+    """A released configuration under the `model_type` by which Transformers knows its architecture.
+
+    How its weights are quantised is left to who reads them.
+    """
+    facts = dict(text_config(config) if config.get("model_type") in _TEXT_ONLY else config)
+    facts.pop("quantization_config", None)
+    if (kind := facts.get("model_type")) in _SAME_AS:
+        facts.pop("auto_map", None)
+        facts["model_type"] = _SAME_AS[kind]
+    return facts
 
 
 def with_experts(config: Mapping[str, Any], experts: int) -> dict[str, Any]:

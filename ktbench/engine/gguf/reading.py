@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, cast
+from typing import cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -25,7 +25,7 @@ from ktbench.engine.forms import (
 )
 from ktbench.engine.gguf.families import Family, Mapped, expert_tensors, family_of
 from ktbench.engine.gguf.header import GgufHeader, TensorInfo, TensorType, read_header
-from ktbench.engine.synthetic import skeleton
+from ktbench.engine.synthetic import distinct_tensors, fill, fill_experts, skeleton
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.run_spec import ModelSpec
 from ktbench.spec.weights import BLOCK_BYTES, Precision
@@ -40,7 +40,7 @@ _PRECISIONS: Mapping[TensorType, Precision] = {
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _MATRICES = ("gate", "up", "down")
 _SCALE_BYTES = 2
-# What nibbles stand for: of Q4_0 a number raised by 8; kvalues_iq4nl and kvalues_mxfp4 of ggml-common.h, halves of e2m1.
+# What nibbles stand for: of Q4_0 a number raised by 8; kvalues_iq4nl and, in halves, kvalues_mxfp4 of ggml-common.h.
 _Q4_0 = range(-8, 8)
 _IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 _E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
@@ -147,7 +147,7 @@ class Lookup:
 
     def __init__(self, network: PreTrainedModel, family: Family, weights: MappedWeights) -> None:
         self._config, self._weights = network.config.to_dict(), weights
-        self.mapped = {name: family.mapped(name) for name in _distinct(network)}
+        self.mapped = {name: family.mapped(name) for name in distinct_tensors(network)}
         held = network.state_dict()
         for name, mapped in self.mapped.items():
             self._require(name, mapped, tuple(held[name].shape))
@@ -187,14 +187,6 @@ class Lookup:
             raise ValueError(f"{self._weights.path}: tensor {found}, the model needs {expected} in {name}")
 
 
-def _distinct(network: PreTrainedModel) -> list[str]:
-    """Names of parameters and persistent buffers, the first of those that are tied."""
-    experts = tuple(f"{name}." for name, module in network.named_modules() if is_experts(module))
-    held = {name: t for name, t in network.state_dict(keep_vars=True).items() if not name.startswith(experts)}
-    first = {id(tensor): name for name, tensor in reversed(held.items())}
-    return [name for name, tensor in held.items() if first[id(tensor)] == name]
-
-
 class StoredExperts:
     """The experts of one experts module, which may be on `meta`.
 
@@ -227,13 +219,6 @@ class StoredExperts:
         """Whether all matrices are blocks of `precision`."""
         return all(self._weights.is_in(self.names[field], precision) for field in _MATRICES)
 
-    def fill(self, module: nn.Module) -> None:
-        """Give memory and content to the module."""
-        module.to_empty(device="cpu", recurse=False)
-        for i in range(self.form.experts):
-            for stored, held in zip(self.matrices(i).tensors, self.form.matrices(module, i).tensors, strict=True):
-                held.data.copy_(stored)
-
 
 class GgufModel:
     """The network of a file, all weights in bf16 but its routed experts, which stay on `meta` until `experts`.
@@ -253,14 +238,14 @@ class GgufModel:
             if is_experts(module)
         }
         self._lookup.require_all_used([name for experts in self._experts.values() for name in experts.names.values()])
-        self._fill()
+        fill(self.network, self._lookup.mapped, self._lookup.read)
         self._linears = _linears(self.network)
 
     def experts(self, name: str, module: nn.Module) -> PackableStore:
         """What the experts module `name` is packed from, one expert at a time; itself is filled where it is kept."""
         stored, packing = self._experts[name], self._holding.packing
         if self._holding.original:
-            stored.fill(module)
+            fill_experts(module, stored.matrices)
         return stored.blocks if packing is not None and stored.are_in(packing.precision) else stored.matrices
 
     @property
@@ -272,27 +257,6 @@ class GgufModel:
         """The rows of a linear layer where the file has them in the precision that linear layers are packed in."""
         name, precision = self._linears.get(module), self._holding.dense
         return None if name is None or precision is None else self._lookup.blocks(name, precision)
-
-    def _fill(self) -> None:
-        """Buffers that no file has, such as rotary frequencies, are set by the model's own initialisation."""
-        network = self.network
-        for name, module in network.named_modules():
-            if name not in self._experts:
-                module.to_empty(device="cpu", recurse=False)
-        for name in self._lookup.mapped:
-            _set(network, name, self._lookup.read(name))
-        initialise: Any = network.initialize_weights
-        initialise()
-        network.tie_weights()
-
-
-def _set(network: PreTrainedModel, name: str, tensor: Tensor) -> None:
-    """A parameter in its own type; a buffer as it was read: what corrects routers is float32 in Transformers, too."""
-    owner, last = network.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]
-    if isinstance(held := getattr(owner, last), nn.Parameter):
-        tensor = nn.Parameter(tensor.to(held.dtype), requires_grad=False)
-    tensor._is_hf_initialized = True  # type: ignore[attr-defined]
-    setattr(owner, last, tensor)
 
 
 def _linears(network: PreTrainedModel) -> WeakKeyDictionary[nn.Module, str]:

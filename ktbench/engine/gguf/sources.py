@@ -10,7 +10,7 @@ from safetensors import safe_open
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
 
-from ktbench.engine.checkpoint import inspect_checkpoint
+from ktbench.engine.checkpoint import inspect_checkpoint, is_mxfp4
 from ktbench.engine.forms import ExpertMatrices, ExpertStore, Glu, is_experts, read_form
 from ktbench.engine.synthetic import PassingExperts, WeightPool, materialise
 from ktbench.resources import checkpoint_folder
@@ -37,6 +37,8 @@ def open_source(model: ModelSpec, network: PreTrainedModel) -> Source:
     if model.path is None:
         return SyntheticSource(model, network)
     inspect_checkpoint(model.path)
+    if is_mxfp4(model.path):
+        raise ValueError(f"model.path={model.path}: mxfp4 weights are not exported, convert with llama.cpp")
     return CheckpointSource(str(checkpoint_folder(model.path)), network)
 
 
