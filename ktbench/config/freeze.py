@@ -131,8 +131,6 @@ def freeze_model(model: Mapping[str, Any], checkpoint: Mapping[str, Any] | None,
     full = dict(checkpoint if checkpoint is not None else model["config"])
     shape = moe_shape(full)
     layers = _layers(model, shape, phase)
-    if checkpoint is not None and layers != shape.layers:
-        raise ValueError(f"model.layers={layers}: a checkpoint is not sliced, leave model.layers=null")
     config = _sliced(full, shape.layers, layers, _vocab(model, shape.vocab, layers / shape.layers))
     return {
         "name": model["name"] if checkpoint is None else checkpoint_name(str(model["path"])),
@@ -159,7 +157,7 @@ def _experts(model: Mapping[str, Any], shape: MoEShape, phase: str) -> int:
     if phase != "layer":
         raise ValueError(f"model.experts={experts}: is for workload.phase=layer, leave it null with phase={phase}")
     if model["path"] is not None:
-        raise ValueError(f"model.experts={experts}: a checkpoint is not sliced, leave model.experts=null")
+        raise ValueError(f"model.experts={experts}: experts of a checkpoint are not left out, leave model.experts=null")
     if not isinstance(experts, int) or experts < shape.top_k:
         raise ValueError(
             f"model.experts={experts}: {model['name']} routes a token to {shape.top_k} experts, "

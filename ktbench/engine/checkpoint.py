@@ -19,6 +19,8 @@ from ktbench.spec.weights import BLOCK
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
+    from ktbench.spec.run_spec import ModelSpec
+
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
@@ -149,8 +151,8 @@ def _require_pair(tensors: Mapping[str, _Stored], name: str) -> None:
         )
 
 
-def read_checkpoint(path: str) -> PreTrainedModel:
-    """The model in a folder with its weights in bf16.
+def read_checkpoint(model: ModelSpec) -> PreTrainedModel:
+    """The model in a folder, or its first layers, with its weights in bf16.
 
     Layers that predict further tokens are left out. Raises ValueError where the folder is not whole (see
     `inspect_checkpoint`), lacks weights of the architecture or has others than those.
@@ -158,10 +160,12 @@ def read_checkpoint(path: str) -> PreTrainedModel:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = AutoConfig.for_model(**inspect_checkpoint(path))
+    assert model.path is not None
+    inspect_checkpoint(model.path)
+    config = AutoConfig.for_model(**model.config)
     read: Any = AutoModelForCausalLM.from_pretrained
     network, report = read(
-        checkpoint_folder(path),
+        checkpoint_folder(model.path),
         config=config,
         key_mapping={r"^language_model\.": ""},
         dtype=torch.bfloat16,
@@ -172,18 +176,22 @@ def read_checkpoint(path: str) -> PreTrainedModel:
         output_loading_info=True,
     )
     if missing := sorted(report["missing_keys"]):
-        raise ValueError(f"model.path={path}: no weights for {missing[0]} and {len(missing) - 1} others")
+        raise ValueError(f"model.path={model.path}: no weights for {missing[0]} and {len(missing) - 1} others")
     if unknown := [name for name in sorted(report["unexpected_keys"]) if not _is_extra(name, config)]:
-        raise ValueError(
-            f"model.path={path}: {type(network).__name__} has no place for {unknown[0]} and {len(unknown) - 1} others"
-        )
+        name = type(network).__name__
+        raise ValueError(f"model.path={model.path}: {name} has no place for {unknown[0]} and {len(unknown) - 1} others")
     whole: PreTrainedModel = network
     whole.train(False)
     return whole
 
 
 def _is_extra(name: str, config: PretrainedConfig) -> bool:
-    """Whether a tensor is rightly left out: of a layer beyond the last, which predicts further tokens, and the like."""
-    layer = _LAYER.search(name)
-    beyond = layer is not None and int(layer[1]) >= config.get_text_config().num_hidden_layers
+    """Whether a tensor is rightly left out: it is no weight of the layers that are read."""
+    beyond = is_beyond(name, config.get_text_config().num_hidden_layers)
     return beyond or name.startswith(_BESIDES) or name.endswith(_EXTRAS)
+
+
+def is_beyond(name: str, layers: int) -> bool:
+    """Whether a tensor is of a layer after the first `layers`: one that is not read, or predicts further tokens."""
+    layer = _LAYER.search(name)
+    return layer is not None and int(layer[1]) >= layers

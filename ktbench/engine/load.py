@@ -86,7 +86,7 @@ def _weights(model: ModelSpec, plan: WeightPlan) -> tuple[PreTrainedModel, Store
     if is_mxfp4(model.path):
         folder = Mxfp4Model(model, plan)
         return folder.network, folder.experts, None
-    return read_checkpoint(model.path), _original, None
+    return read_checkpoint(model), _original, None
 
 
 def open_host(cpus: tuple[int, ...], plan: WeightPlan, recorder: CallRecorder) -> FusedHost:

@@ -10,7 +10,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from ktbench.engine.checkpoint import inspect_checkpoint, weight_files
+from ktbench.engine.checkpoint import inspect_checkpoint, is_beyond, weight_files
 from ktbench.engine.forms import Biases, Blocks, ExpertBlocks, ExpertMatrices, PackableStore, is_experts, read_form
 from ktbench.engine.gguf.reading import numbers
 from ktbench.engine.synthetic import distinct_tensors, fill, fill_experts, skeleton
@@ -47,10 +47,10 @@ class Folder:
         if (held := tuple(self._part(name).get_shape())) != shape:
             raise ValueError(f"{self._path}: tensor {name} is {held}, the model needs {shape}")
 
-    def require_all_used(self, names: Collection[str], owners: tuple[str, ...]) -> None:
-        """Raise ValueError for a tensor that is neither one of `names` nor of an owner."""
+    def require_all_used(self, names: Collection[str], owners: tuple[str, ...], layers: int) -> None:
+        """Raise ValueError for a tensor of the first `layers` that is neither one of `names` nor of an owner."""
         for name in sorted(self._files.keys() - set(names)):
-            if not name.startswith(owners):
+            if not name.startswith(owners) and not is_beyond(name, layers):
                 raise ValueError(f"{self._path}: the model has no place for {name}")
 
     def _part(self, name: str) -> Any:
@@ -127,7 +127,7 @@ class Mxfp4Model:
         names = distinct_tensors(self.network)
         for name in names:
             folder.require(name, tuple(held[name].shape))
-        folder.require_all_used(names, tuple(f"{name}." for name in self._experts))
+        folder.require_all_used(names, tuple(f"{name}." for name in self._experts), model.shape.layers)
         fill(self.network, names, folder.read)
 
     def experts(self, name: str, module: nn.Module) -> PackableStore:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,19 @@ def test_kimi_is_run_as_deepseek_v3_without_its_own_code(nested: bool, tmp_path:
     (tmp_path / CONFIG).write_text(json.dumps(config))
     assert inspect_checkpoint(tmp_path)["model_type"] == "deepseek_v3"
     assert all(map(torch.equal, logits_of("deepseek_v3", tmp_path), expected))
+
+
+@pytest.mark.parametrize("name", ["qwen3_30b_a3b", "minimax_m2"])
+def test_the_first_layers_of_a_checkpoint_are_a_model(name: str, tmp_path: Path) -> None:
+    """What Transformers makes of a configuration with fewer layers and the same files."""
+    model = tiny_model(name, path=str(saved(tmp_path, name)))
+    sliced = replace(model, config=model.config | {"num_hidden_layers": 1})
+    network = AutoModelForCausalLM.from_pretrained(
+        tmp_path, num_hidden_layers=1, dtype=torch.bfloat16, experts_implementation="eager"
+    )
+    system = load(sliced)
+    system.configure(spec(sliced, prefill()))
+    assert all(map(torch.equal, run(system, 2), together(network, prefill())))
 
 
 Q_PROJ = "model.layers.1.self_attn.q_proj.weight"

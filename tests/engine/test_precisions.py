@@ -32,8 +32,8 @@ _INT4 = 1.2 * 3**0.5 * 0.1075
 _Q4_0 = 1.2 * 3**0.5 * 0.0862
 TOLERANCE = {"bf16": 0.005, "int8": 0.03, "int4_g32": _INT4, "int4_g64": _INT4, "int4_g128": _INT4}
 TOLERANCE |= {"q8_0": 0.02, "q4_0": _Q4_0}
-# Neither has kernels for AMX.
-BLOCKS = ("q8_0", "q4_0")
+# None has kernels for AMX.
+BLOCKS = ("q8_0", "q4_0", "iq4_nl", "mxfp4")
 SETTINGS = [
     pytest.param({"avx512": True}, marks=AVX512, id="v"),
     pytest.param({"amx": True}, marks=AMX, id="m"),

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from ktbench.engine.checkpoint import is_mxfp4
 from ktbench.engine.gguf.families import OUR_CONFIG, OUR_WEIGHTS, GgufType, family_of
 from ktbench.engine.gguf.inspecting import is_gguf
 from ktbench.resources import checkpoint_folder
@@ -58,8 +59,13 @@ def kept_file(spec: RunSpec) -> KeptFile:
 
 def no_file(spec: RunSpec) -> str:
     """Why there can be no file for a cell; empty where there can, or its peer runs none."""
-    if not BY_NAME[spec.system].gguf or (spec.model.path is not None and is_gguf(spec.model.path)):
+    path = spec.model.path
+    if not BY_NAME[spec.system].gguf:
         return ""
+    if path is not None and is_gguf(path):
+        return f"{spec.system} runs all layers of {path}: leave model.layers=null" if spec.model.is_slice else ""
+    if path is not None and is_mxfp4(path):
+        return f"weights in mxfp4 are not exported from {path}: let llama.cpp convert them"
     try:
         family_of(spec.model.config)
     except ValueError as error:

@@ -38,7 +38,7 @@ def open_source(model: ModelSpec, network: PreTrainedModel) -> Source:
         return SyntheticSource(model, network)
     inspect_checkpoint(model.path)
     if is_mxfp4(model.path):
-        raise ValueError(f"model.path={model.path}: mxfp4 weights are not exported, convert with llama.cpp")
+        raise ValueError(f"model.path={model.path}: weights in mxfp4 are not exported, let llama.cpp convert them")
     return CheckpointSource(str(checkpoint_folder(model.path)), network)
 
 

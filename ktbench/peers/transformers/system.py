@@ -110,7 +110,7 @@ def _stored(model: ModelSpec, path: str) -> PreTrainedModel:
     elif is_mxfp4(path):
         read = Mxfp4Model(model, holding)
     else:
-        return read_checkpoint(path)
+        return read_checkpoint(model)
     for name, _ in expert_positions(read.network):
         read.experts(name, read.network.get_submodule(name))
     return read.network

@@ -16,7 +16,7 @@ from ktbench.spec.weights import Precision
 
 gguf = pytest.importorskip("gguf", reason="gguf is not installed: pip install gguf")
 
-PRECISIONS: dict[Any, Precision] = {"Q8_0": "q8_0", "Q4_0": "q4_0"}
+PRECISIONS: dict[Any, Precision] = {"Q8_0": "q8_0", "Q4_0": "q4_0", "MXFP4": "mxfp4"}
 MATRICES = ("gate", "up", "down")
 # What an export leaves unquantised beside vectors: routers, the embedding, and a matrix that it cuts across blocks.
 UNQUANTISED = ("mlp.gate.weight", "mlp.router.weight", "expert_gate.weight", "embed_tokens.weight", "kv_b_proj.weight")

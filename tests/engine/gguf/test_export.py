@@ -58,7 +58,7 @@ def test_what_cannot_be_written_is_said_before_anything_runs(monkeypatch: pytest
     assert no_file(SPEC) == MISSING
 
 
-TYPES: tuple[GgufType, ...] = ("BF16", "F16", "Q8_0", "Q4_0")
+TYPES: tuple[GgufType, ...] = ("BF16", "F16", "Q8_0", "Q4_0", "MXFP4")
 
 
 def rounded(tensor: Tensor, kind: Any) -> NDArray[np.float32]:

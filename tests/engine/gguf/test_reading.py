@@ -38,7 +38,7 @@ from tests.engine.prompts import together
 from tests.engine.tiny import decode, load, prefill, run, spec
 
 
-@pytest.mark.parametrize("kind", ["BF16", "Q8_0", "Q4_0"])
+@pytest.mark.parametrize("kind", ["BF16", "Q8_0", "Q4_0", "MXFP4"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_network_of_a_file_is_the_one_that_was_exported(name: str, kind: str, exported: Any) -> None:
     model, truth = exported(name, kind)
@@ -68,7 +68,7 @@ def test_base_on_a_file_gives_the_logits_of_the_slice(name: str, tmp_path: Path)
     assert all(map(torch.equal, *logits))
 
 
-@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "MXFP4"])
 def test_base_on_quantised_weights_gives_the_logits_of_transformers(kind: str, exported: Any) -> None:
     model, truth = exported("deepseek_v3", kind)
     quantise(truth, kind)
@@ -82,11 +82,11 @@ def test_base_on_quantised_weights_gives_the_logits_of_transformers(kind: str, e
         assert all(map(torch.equal, run(system, workload.steps), together(truth, workload)))
 
 
-@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "MXFP4"])
 @pytest.mark.parametrize("name", ["mixtral_8x7b", "gpt_oss_20b"])
 def test_experts_go_to_their_packing_as_blocks_where_it_is_of_their_type(name: str, kind: str, exported: Any) -> None:
     model, truth = exported(name, kind)
-    for precision in ("q8_0", "q4_0", "int8"):
+    for precision in ("q8_0", "q4_0", "mxfp4", "int8"):
         read = GgufModel(model, WeightPlan(original=False, packing=Packing(precision=precision)))  # type: ignore[arg-type]
         for place, module in read.network.named_modules():
             if not is_experts(module):
@@ -110,11 +110,11 @@ def require_expert(expert: ExpertMatrices | ExpertBlocks, expected: ExpertMatric
         assert torch.equal(one, other.float())
 
 
-@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "MXFP4"])
 @pytest.mark.parametrize("name", ["mixtral_8x7b", "deepseek_v2_lite", "qwen2_57b_a14b"])
 def test_blocks_of_linear_layers_are_in_the_order_of_their_rows(name: str, kind: str, exported: Any) -> None:
     model, truth = exported(name, kind)
-    for precision in ("q8_0", "q4_0", None):
+    for precision in ("q8_0", "q4_0", "mxfp4", None):
         read = GgufModel(model, WeightPlan(dense=precision))  # type: ignore[arg-type]
         for place, module in read.network.named_modules():
             if not isinstance(module, nn.Linear):
@@ -149,7 +149,7 @@ def test_float_types_are_read(exported: Any) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(rows=hnp.arrays(np.uint8, st.tuples(st.integers(1, 5), st.integers(1, 4)).map(lambda s: (s[0], s[1] * 34 * 18))))
-@pytest.mark.parametrize(("kind", "block_bytes"), [("Q8_0", 34), ("Q4_0", 18)])
+@pytest.mark.parametrize(("kind", "block_bytes"), [("Q8_0", 34), ("Q4_0", 18), ("MXFP4", 17)])
 def test_any_block_stands_for_what_the_gguf_package_says(kind: Any, block_bytes: int, rows: Any) -> None:
     scales = rows.reshape(-1, block_bytes)[:, :2].view(np.float16)
     scales[~np.isfinite(scales)] = 0.5
