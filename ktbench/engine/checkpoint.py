@@ -49,7 +49,7 @@ def inspect_checkpoint(folder: str | Path) -> dict[str, Any]:
         return inspect_gguf(path)
     if not path.is_dir():
         raise ValueError(f"model.path={folder}: no such folder")
-    config = _read_json(path / "config.json", f"model.path={folder}: no config.json there, not a Hugging Face folder")
+    config = _released_config(str(folder))
     method = _quantised_by(path, config)
     if method is not None and (method, config.get("model_type")) not in _READ:
         raise ValueError(f"model.path={folder}: weights quantised by {method}, allowed are {_ALLOWED}")
@@ -60,8 +60,12 @@ def inspect_checkpoint(folder: str | Path) -> dict[str, Any]:
 
 def is_mxfp4(path: str) -> bool:
     """Whether the routed experts of a whole checkpoint are in MXFP4, as gpt-oss is released."""
-    folder = checkpoint_folder(path)
-    return not is_gguf(path) and _quantised_by(folder, _read_json(folder / "config.json", "")) == "mxfp4"
+    return not is_gguf(path) and _quantised_by(checkpoint_folder(path), _released_config(path)) == "mxfp4"
+
+
+def _released_config(path: str) -> dict[str, Any]:
+    missing = f"model.path={path}: no config.json there, not a Hugging Face folder"
+    return _read_json(checkpoint_folder(path) / "config.json", missing)
 
 
 def _quantised_by(path: Path, config: Mapping[str, Any]) -> str | None:
