@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -98,7 +99,7 @@ def test_packed_experts_give_logits_near_those_of_transformers(
     precision: str, released: Path, truth: PreTrainedModel
 ) -> None:
     system = packed(released, precision)
-    system.configure(spec(model_of(released), prefill(), avx512=True))
+    system.configure(replace(spec(model_of(released), prefill(), avx512=True), precision=precision))  # type: ignore[arg-type]
     for seen, expected in zip(run(system, 2), together(truth, prefill()), strict=True):
         assert relative(seen, expected) < TOLERANCE
 

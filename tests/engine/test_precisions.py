@@ -33,7 +33,7 @@ _Q4_0 = 1.2 * 3**0.5 * 0.0862
 TOLERANCE = {"bf16": 0.005, "int8": 0.03, "int4_g32": _INT4, "int4_g64": _INT4, "int4_g128": _INT4}
 TOLERANCE |= {"q8_0": 0.02, "q4_0": _Q4_0}
 # Of 640,000 normal numbers in blocks of 32, rounded by NumPy to the tables of both formats: 0.0787 and 0.1152 off.
-TOLERANCE |= {"iq4_nl": 1.2 * 3**0.5 * 0.0787, "mxfp4": 1.2 * 3**0.5 * 0.1152}
+TOLERANCE |= {"iq4_nl": 1.25 * 3**0.5 * 0.0787, "mxfp4": 1.25 * 3**0.5 * 0.1152}
 # None has kernels for AMX.
 BLOCKS = ("q8_0", "q4_0", "iq4_nl", "mxfp4")
 SETTINGS = [
@@ -83,12 +83,19 @@ def test_layer_agrees_with_float64_and_passes_the_check(precision: Precision, en
 @AVX512
 @pytest.mark.parametrize(
     ("precision", "step", "error"),
-    [("int8", 1 / 253, 0.01), ("q8_0", 1 / 225, 0.01), ("int4_g32", 0.3, 0.12), ("q4_0", 0.3, 0.12)]
-    + [("iq4_nl", 0.3, 0.1), ("mxfp4", 0.26, 0.14)],
+    [
+        ("int8", 1 / 253, 0.01),
+        ("q8_0", 1 / 225, 0.01),
+        ("int4_g32", 0.3, 0.12),
+        ("q4_0", 0.3, 0.12),
+        ("iq4_nl", 0.3, 0.1),
+        ("mxfp4", 0.26, 0.14),
+    ],
 )
 def test_reference_takes_the_weights_as_stored(precision: Precision, step: float, error: float) -> None:
-    """Rounding moves a weight by at most half a step: 1/254 of its row's largest in int8, about 1/14 in int4; in MXFP4 the
-    largest one by up to a quarter, from 8 to 6.
+    """Rounding moves a weight by at most half a step: 1/254 of its row's largest in int8, about 1/14 in int4.
+
+    In MXFP4 the largest one moves by up to a quarter, from 8 to 6.
 
     Scales of blocks are rounded as well, to half precision: by 1/2048.
     """

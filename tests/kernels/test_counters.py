@@ -48,14 +48,14 @@ def test_tiles_are_strips_by_pieces_of_k_by_sixteen_tokens(precision, isa, pool)
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_every_task_is_counted_once_as_it_was_taken(precision, pool):
-    """Of a small layer each is a pair of strips: six for gate and up of each expert, two for down of both."""
+    """Of a small layer: four strips each for gate and up, three of each expert, and two each for down of both."""
     of = two_of_six(precision)
     moe = _kernels.MoE(of.packed, pool)
     forward(moe, of.batch, isa="reference")
     static = moe.counters()
     forward(moe, of.batch, isa="reference", dynamic=True)
     both = moe.counters()
-    assert static["tasks_static"] == 2 * 6 + 2
+    assert static["tasks_static"] == 2 * 3 + 2
     assert static["tasks_dynamic"] == static["tasks_stolen"] == 0
     assert both["tasks_dynamic"] == both["tasks_static"] == static["tasks_static"]
 

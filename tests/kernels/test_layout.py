@@ -39,16 +39,40 @@ def int4_of(strips: Bytes, depth: int, group: int) -> Floats:
     return rows_of(along_k.reshape(len(strips), -1, ROWS, 8))
 
 
+# What nibbles stand for: int4, kvalues_iq4nl of ggml-common.h, and e2m1 of the OCP Microscaling Formats.
+NIBBLES = {
+    "q4_0": [*range(8), *range(-8, 0)],
+    "iq4_nl": [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113],
+    "mxfp4": [0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6],
+}
+
+
+def scales_in(line: Bytes, precision: str) -> Floats:
+    """Those of the blocks of a record, [strips, blocks, 16 rows]."""
+    if precision == "mxfp4":
+        return 2.0 ** (line.reshape(len(line), 4, ROWS).astype(np.int64) - 127)
+    return line.copy().view(np.float16).reshape(len(line), 2, ROWS).astype(np.float64)
+
+
 def blocks_of(strips: Bytes, precision: str, depth: int) -> tuple[Floats, Floats]:
-    """GGUF's weights and their offsets: a strip is a line of these, then records of two blocks of every row."""
-    nibbles = FORMATS[precision]["bits"] == 4
-    records = strips[:, 64:].reshape(len(strips), depth // (2 * BLOCK), -1)
-    scales = records[:, :, :64].copy().view(np.float16).reshape(len(strips), -1, 2, 1, ROWS, 1)
-    lines = records[:, :, 64:].copy().view(np.int8).reshape(len(strips), -1, 2, 4 if nibbles else 8, ROWS, 4)
-    if nibbles:
-        lines = np.concatenate([(lines << 4) >> 4, lines >> 4], axis=5)
-    weights = (scales.astype(np.float64) * lines).reshape(len(strips), -1, ROWS, lines.shape[-1])
-    return rows_of(weights), strips[:, :64].copy().view(np.float32).reshape(-1).astype(np.float64)
+    """GGUF's weights and their offsets: a strip is a line of these, then records of two or four blocks of every row."""
+    block_lines = BLOCK * FORMATS[precision]["bits"] // 32
+    pieces, at, left = [], 64, depth // BLOCK
+    while left:
+        scales = scales_in(strips[:, at : at + 64], precision)
+        here = min(scales.shape[1], left)
+        at, end = at + 64, at + 64 + here * block_lines * 64
+        lines = strips[:, at:end].copy().reshape(len(strips), here, block_lines, ROWS, 4)
+        if precision in NIBBLES:
+            numbers = np.array(NIBBLES[precision])[np.concatenate([lines & 15, lines >> 4], axis=4)]
+        else:
+            numbers = lines.view(np.int8).astype(np.float64)
+        pieces.append((numbers * scales[:, :here, None, :, None]).reshape(len(strips), -1, ROWS, numbers.shape[-1]))
+        at, left = end, left - here
+    assert at == strips.shape[1]
+    return rows_of(np.concatenate(pieces, axis=1)), strips[:, :64].copy().view(np.float32).reshape(-1).astype(
+        np.float64
+    )
 
 
 def matrix_of(strips: Bytes, precision: str, depth: int) -> Floats:
@@ -97,9 +121,10 @@ def test_every_byte_is_where_the_layout_says(precision, hidden, intermediate, tm
 
 
 def strip_bytes(precision: str, depth: int) -> int:
-    """The head with scales and offsets, numbers, and a line of scales for each record of four groups or two blocks."""
+    """The head with scales and offsets, numbers, and a line of scales for each record of two or four groups."""
     row = FORMATS[precision]
-    head, groups_per_record = {"none": (0, 1), "row": (128, 1), "group": (128, 4), "block": (64, 2)}[row["scales"]]
+    records = {"none": (0, 1), "row": (128, 1), "group": (128, 4), "block": (64, 2), "power": (64, 4)}
+    head, groups_per_record = records[row["scales"]]
     groups = depth // row["group"] if row["group"] else 0
     return head + depth * ROWS * row["bits"] // 8 + 64 * -(-groups // groups_per_record)
 

@@ -96,8 +96,11 @@ def test_a_number_may_be_listed_layer_by_layer() -> None:
 @pytest.mark.parametrize(
     ("missing", "says"),
     [
-        ("num_experts", "has none of n_routed_experts, .*moe_num_experts: not a Mixture-of-Experts model"),
-        ("num_experts_per_tok", "has none of num_experts_per_tok, .*moe_k: not a Mixture-of-Experts model"),
+        ("num_experts", "has none of n_routed_experts, .*moe_num_primary_experts: not a Mixture-of-Experts model"),
+        (
+            "num_experts_per_tok",
+            "has none of num_experts_per_tok, .*moe_num_active_primary_experts: not a Mixture-of-Experts model",
+        ),
         ("hidden_size", "has none of hidden_size: cannot tell the model's shape"),
         ("num_hidden_layers", "has none of num_hidden_layers: cannot tell"),
         ("num_attention_heads", "has none of num_attention_heads: cannot tell"),
