@@ -39,7 +39,8 @@ def quantised(tensor: Tensor, kind: Any) -> Tensor:
 
 def numbers_of(blocks: NDArray[np.uint8], kind: Any) -> NDArray[np.float32]:
     """What blocks stand for."""
-    numbers: NDArray[np.float32] = gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[kind])
+    with np.errstate(over="ignore"):  # powers of two that are as large as float32 has
+        numbers: NDArray[np.float32] = gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[kind])
     return numbers
 
 
