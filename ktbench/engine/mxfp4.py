@@ -28,7 +28,7 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self._files: dict[str, Any] = {}
         for file in weight_files(path):
-            opened = safe_open(file, framework="pt")
+            opened: Any = safe_open(file, framework="pt")
             self._files |= dict.fromkeys(opened.keys(), opened)
         self._path = path
 
