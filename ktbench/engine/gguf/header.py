@@ -7,6 +7,7 @@ takes 0.6 s and 20 MiB, and it follows counts past the end of a damaged file.
 from __future__ import annotations
 
 import math
+import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -41,18 +42,20 @@ _LENGTH_BYTES = 8
 
 ALIGNMENT = 32  # bytes, where a file names no other
 _MAGIC, _VERSION = b"GGUF", 3
-_SPLIT = "split.count"
+_SPLIT, _NUMBER, _TOTAL = "split.count", "split.no", "split.tensors.count"
+_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 _MAX_DIMENSIONS = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TensorInfo:
-    """A tensor of `shape`, rows first as in PyTorch, whose bytes begin at `offset`."""
+    """A tensor of `shape`, rows first as in PyTorch, whose bytes begin at `offset` of a file: part `part` of several."""
 
     name: str
     kind: TensorType
     shape: tuple[int, ...]
     offset: int
+    part: int = 0
 
     @property
     def row_bytes(self) -> int:
@@ -68,22 +71,51 @@ class TensorInfo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GgufHeader:
-    """The header of a GGUF file: values by key, tensors by name."""
+    """The header of a GGUF file: values by key, tensors by name. `following` are the parts after the first."""
 
     path: Path
     metadata: Mapping[str, Any]
     tensors: Mapping[str, TensorInfo]
+    following: tuple[Path, ...] = ()
 
 
 def read_header(path: str | Path) -> GgufHeader:
-    """The header of a whole file whose tensors are all of a TensorType.
+    """The header of a whole file whose tensors are all of a TensorType, or of all parts that follow a first one.
 
     Raises ValueError in one line that names the file: it is not there, not GGUF, of another version, truncated,
-    damaged, one part of several, or holds a tensor of another type.
+    damaged, a part but not the first, or holds a tensor of another type.
     """
     file = Path(path)
     if not file.is_file():
         raise ValueError(f"model.path={path}: no such file")
+    first = _read_file(file)
+    parts = first.metadata.get(_SPLIT, 0)
+    return first if parts in (0, 1) else _joined(first, parts)
+
+
+def _joined(first: GgufHeader, count: Any) -> GgufHeader:
+    """The parts as gguf-split writes them: the first has the metadata, each some of the tensors."""
+    named = _PART.fullmatch(first.path.name)
+    if type(count) is not int or named is None or (int(named[2]), int(named[3])) != (1, count):
+        raise ValueError(f"{first.path}: is one of {count!r} parts, must be the first, named NAME-00001-of-COUNT.gguf")
+    following, tensors = [], dict(first.tensors)
+    for number in range(1, count):
+        file = first.path.with_name(f"{named[1]}-{number + 1:05}-of-{count:05}.gguf")
+        if not file.is_file():
+            raise ValueError(f"{file}: missing, part {number + 1} of {count}")
+        part = _read_file(file)
+        if (part.metadata.get(_NUMBER), part.metadata.get(_SPLIT)) != (number, count):
+            raise ValueError(f"{file}: does not say that it is part {number + 1} of {count}")
+        if twice := sorted(tensors.keys() & part.tensors.keys()):
+            raise ValueError(f"{file}: damaged, {twice[0]!r} is in an earlier part, too")
+        following.append(file)
+        tensors |= {name: replace(tensor, part=number) for name, tensor in part.tensors.items()}
+    if (total := first.metadata.get(_TOTAL, len(tensors))) != len(tensors):
+        raise ValueError(f"{first.path}: damaged, {count} parts hold {len(tensors)} tensors, not {total}")
+    return replace(first, tensors=tensors, following=tuple(following))
+
+
+def _read_file(file: Path) -> GgufHeader:
     size = file.stat().st_size
     try:
         if not size:
@@ -101,8 +133,6 @@ def _read(file: Path, cursor: _Cursor, size: int) -> GgufHeader:
         raise ValueError(f"GGUF of version {version}, allowed is {_VERSION}, little-endian")
     tensor_count, field_count = cursor.number("Q"), cursor.number("Q")
     metadata = _distinct((cursor.text(), cursor.value()) for _ in range(field_count))
-    if (parts := metadata.get(_SPLIT, 0)) not in (0, 1):
-        raise ValueError(f"is one of {parts!r} parts; join them with llama-gguf-split --merge")
     alignment = metadata.get("general.alignment", ALIGNMENT)
     if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
         raise ValueError(f"damaged, general.alignment={alignment!r} is no power of two")

@@ -53,7 +53,7 @@ class MappedWeights:
 
     def __init__(self, header: GgufHeader) -> None:
         self.path, self.tensors = header.path, header.tensors
-        self._bytes = np.asarray(np.memmap(header.path, np.uint8, "r"))
+        self._bytes = [np.asarray(np.memmap(file, np.uint8, "r")) for file in (header.path, *header.following)]
 
     def info(self, name: str) -> TensorInfo:
         """Type and shape of a tensor. Raises ValueError where the file has none of this name."""
@@ -75,7 +75,8 @@ class MappedWeights:
     def rows(self, name: str) -> Blocks:
         """The bytes of a tensor, by its dimensions but the last; a view of the file."""
         info = self.info(name)
-        return self._bytes[info.offset : info.offset + info.nbytes].reshape(*info.shape[:-1], info.row_bytes)
+        held = self._bytes[info.part]
+        return held[info.offset : info.offset + info.nbytes].reshape(*info.shape[:-1], info.row_bytes)
 
     def is_in(self, name: str, precision: Precision | None) -> bool:
         """Whether those bytes are blocks of `precision`."""

@@ -81,6 +81,61 @@ def without(*keys: str) -> Mapping[str, Any]:
 
 WHOLE = Written().whole()
 HEAD = Written().head()
+PARTS = 3
+
+
+def in_parts(folder: Path, **changes: Any) -> Path:
+    """A file in three parts, a tensor each; the metadata of the second are changed."""
+    for number, tensor in enumerate(TENSORS):
+        metadata = (dict(METADATA) if number == 0 else {}) | {"split.no": number, "split.count": PARTS}
+        metadata |= {"split.tensors.count": len(TENSORS)} | (changes if number == 1 else {})
+        file = folder / f"m-{number + 1:05}-of-{PARTS:05}.gguf"
+        file.write_bytes(Written(metadata=metadata, tensors=[tensor]).whole())
+    return folder / "m-00001-of-00003.gguf"
+
+
+def test_parts_are_one_file(tmp_path: Path) -> None:
+    header = read_header(in_parts(tmp_path))
+    assert [(one.name, one.kind, one.shape, one.part) for one in header.tensors.values()] == [
+        (*tensor, number) for number, tensor in enumerate(TENSORS)
+    ]
+    assert header.metadata["general.architecture"] == "qwen3moe"
+    assert [file.name for file in header.following] == ["m-00002-of-00003.gguf", "m-00003-of-00003.gguf"]
+
+
+@pytest.mark.parametrize("part", ["m-00002-of-00003.gguf", "m-00003-of-00003.gguf"])
+def test_a_part_that_is_missing_or_wrong_is_named(part: str, tmp_path: Path) -> None:
+    first = in_parts(tmp_path)
+    with pytest.raises(ValueError, match=f"{part}: is one of 3 parts, must be the first"):
+        read_header(tmp_path / part)
+    whole = (tmp_path / part).read_bytes()
+    for content, why in ((whole[:-1], "truncated"), (None, "missing, part"), (Written().whole(), "does not say")):
+        (tmp_path / part).unlink() if content is None else (tmp_path / part).write_bytes(content)
+        with pytest.raises(ValueError, match=f"{part}: {why}"):
+            read_header(first)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [({"split.no": 2}, "00002-of-00003.gguf: does not say"), ({"split.count": 4}, "00002-of-00003.gguf: does not say")],
+)
+def test_parts_that_disagree_are_refused(changes: Any, why: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=why):
+        read_header(in_parts(tmp_path, **changes))
+
+
+def test_parts_hold_each_tensor_once(tmp_path: Path) -> None:
+    first = in_parts(tmp_path)
+    metadata = {"split.no": 2, "split.count": PARTS}
+    last = tmp_path / "m-00003-of-00003.gguf"
+    last.write_bytes(Written(metadata=metadata, tensors=TENSORS[:1]).whole())
+    with pytest.raises(ValueError, match="'output_norm.weight' is in an earlier part, too"):
+        read_header(first)
+    last.write_bytes(Written(metadata=metadata, tensors=[]).whole())
+    with pytest.raises(ValueError, match="3 parts hold 2 tensors, not 3"):
+        read_header(first)
+
+
 BAD = {
     "empty": (b"", "truncated, holds 0 bytes"),
     "other": (b"PK\3\4" * 20, r"not a GGUF file, begins with b'PK"),

@@ -19,6 +19,7 @@ from torch import nn
 from ktbench.engine.checkpoint import inspect_checkpoint
 from ktbench.engine.forms import ExpertBlocks, ExpertMatrices, is_experts, read_form
 from ktbench.engine.gguf.export import export_gguf
+from ktbench.engine.gguf.header import aligned, read_header
 from ktbench.engine.gguf.reading import GgufModel, numbers
 from ktbench.engine.weight_plan import Packing, WeightPlan
 from ktbench.spec.run_spec import ModelSpec
@@ -158,6 +159,31 @@ def test_any_block_stands_for_what_the_gguf_package_says(kind: Any, block_bytes:
         scales = blocks[:, :2].view(np.float16)
         scales[~np.isfinite(scales)] = 0.5
     assert np.array_equal(numbers(rows, kind).numpy(), numbers_of(rows, kind))
+
+
+def split(file: Path, folder: Path, count: int) -> Path:
+    """The file in so many parts; gives the first."""
+    data, infos = file.read_bytes(), list(read_header(file).tensors.values())
+    for number in range(count):
+        mine = infos[number::count]
+        metadata = (dict(read_header(file).metadata) if number == 0 else {}) | {"split.no": number}
+        written = Written(metadata=metadata | {"split.count": count}, tensors=[(i.name, i.kind, i.shape) for i in mine])
+        whole = written.head()
+        for info in mine:
+            whole = whole.ljust(aligned(len(whole)), b"\0") + data[info.offset : info.offset + info.nbytes]
+        (folder / f"part-{number + 1:05}-of-{count:05}.gguf").write_bytes(whole)
+    return folder / f"part-00001-of-{count:05}.gguf"
+
+
+def test_a_file_in_parts_gives_the_logits_of_the_whole(exported: Any, tmp_path: Path) -> None:
+    model, _ = exported("qwen3_30b_a3b", "MXFP4")
+    logits = []
+    for path in (model.path, str(split(Path(model.path), tmp_path, 3))):
+        one = replace(model, path=path)
+        system = load(one)
+        system.configure(spec(one, decode(batch=2)))
+        logits.append(run(system, 3))
+    assert all(map(torch.equal, *logits))
 
 
 def rewritten(model: ModelSpec, change: Callable[[Any], Any], metadata: Any = METADATA) -> ModelSpec:
