@@ -49,7 +49,7 @@ _MAX_DIMENSIONS = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TensorInfo:
-    """A tensor of `shape`, rows first as in PyTorch, whose bytes begin at `offset` of a file: part `part` of several."""
+    """A tensor of `shape`, rows first as in PyTorch, whose bytes begin at `offset` of the file, or of part `part`."""
 
     name: str
     kind: TensorType
