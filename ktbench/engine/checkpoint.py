@@ -181,7 +181,7 @@ def read_checkpoint(model: ModelSpec) -> PreTrainedModel:
     )
     if missing := sorted(report["missing_keys"]):
         raise ValueError(f"model.path={model.path}: no weights for {missing[0]} and {len(missing) - 1} others")
-    if unknown := [name for name in sorted(report["unexpected_keys"]) if not _is_extra(name, config)]:
+    if unknown := [name for name in sorted(report["unexpected_keys"]) if not is_extra(name, config)]:
         name = type(network).__name__
         raise ValueError(f"model.path={model.path}: {name} has no place for {unknown[0]} and {len(unknown) - 1} others")
     whole: PreTrainedModel = network
@@ -189,13 +189,8 @@ def read_checkpoint(model: ModelSpec) -> PreTrainedModel:
     return whole
 
 
-def _is_extra(name: str, config: PretrainedConfig) -> bool:
+def is_extra(name: str, config: PretrainedConfig) -> bool:
     """Whether a tensor is rightly left out: it is no weight of the layers that are read."""
-    beyond = is_beyond(name, config.get_text_config().num_hidden_layers)
-    return beyond or name.startswith(_BESIDES) or name.endswith(_EXTRAS)
-
-
-def is_beyond(name: str, layers: int) -> bool:
-    """Whether a tensor is of a layer after the first `layers`: one that is not read, or predicts further tokens."""
     layer = _LAYER.search(name)
-    return layer is not None and int(layer[1]) >= layers
+    beyond = layer is not None and int(layer[1]) >= config.get_text_config().num_hidden_layers
+    return beyond or name.startswith(_BESIDES) or name.endswith(_EXTRAS)

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 from torch import nn
 from transformers import PreTrainedModel
 
-from ktbench.engine.checkpoint import is_mxfp4, read_checkpoint
+from ktbench.engine.checkpoint import read_checkpoint
 from ktbench.engine.components import EngineComponents
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.decode.timeline import layer_of
 from ktbench.engine.experts import ExpertsOperator, MoERuntimeState, OriginalExperts, SharedExpert
+from ktbench.engine.folder import open_folder
 from ktbench.engine.forms import ExpertStore, LinearBlocks, PackableStore, expert_positions, is_experts, read_form
 from ktbench.engine.gguf.inspecting import is_gguf
 from ktbench.engine.gguf.reading import GgufModel
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.inject.match import Replacement, match_rules
-from ktbench.engine.mxfp4 import Mxfp4Model
 from ktbench.engine.protocol import HostRole
 from ktbench.engine.roles import split_cpus
 from ktbench.engine.synthetic import PassingExperts, WeightPool, materialise, materialise_experts, skeleton
@@ -47,8 +47,8 @@ def load_engine(model: ModelSpec, plan: WeightPlan, host: HostRole) -> HybridEng
 def load_components(model: ModelSpec, plan: WeightPlan, host: HostRole) -> EngineComponents:
     """What an engine is made of, holding what `plan` lists, on the cores of `host`.
 
-    Where only packed experts stay, synthetic ones and those of a GGUF file are packed one by one, those of a folder
-    layer by layer. Raises ValueError for a checkpoint that is not whole and for rules that do not fit.
+    Where only packed experts stay, they are packed one by one, those of a folder with names that only
+    Transformers knows layer by layer. Raises ValueError for a checkpoint that is not whole and for rules that do not fit.
     """
     network, store_of, blocks_of = _weights(model, plan)
     network.requires_grad_(False)
@@ -83,8 +83,7 @@ def _weights(model: ModelSpec, plan: WeightPlan) -> tuple[PreTrainedModel, Store
     if is_gguf(model.path):
         read = GgufModel(model, plan)
         return read.network, read.experts, read.linear_blocks
-    if is_mxfp4(model.path):
-        folder = Mxfp4Model(model, plan)
+    if (folder := open_folder(model, plan)) is not None:
         return folder.network, folder.experts, None
     return read_checkpoint(model), _original, None
 

@@ -160,7 +160,7 @@ def _write(file: TensorFile, plan: Plan, source: Source, config: Mapping[str, An
             for name, tensor in part.mapped.split(source.tensor(part.name), config).items():
                 file.put(name, tensor)
             continue
-        store = source.experts(part.name)
+        store = source.experts(part.name).matrices
         for i in range(part.count):
             expert = store(i)
             for name, tensor in zip(part.names.values(), expert.tensors, strict=True):

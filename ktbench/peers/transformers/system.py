@@ -12,12 +12,12 @@ import transformers
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ktbench.engine.checkpoint import is_mxfp4, read_checkpoint
+from ktbench.engine.checkpoint import read_checkpoint
 from ktbench.engine.experts import MoERuntimeState, OriginalExperts, Tap
+from ktbench.engine.folder import open_folder
 from ktbench.engine.forms import ExpertStore, expert_positions, is_experts
 from ktbench.engine.gguf.inspecting import is_gguf
 from ktbench.engine.gguf.reading import GgufModel
-from ktbench.engine.mxfp4 import Mxfp4Model
 from ktbench.engine.protocol import HostRole, System, Unsupported, require
 from ktbench.engine.replay import ReplaySystem, TraceReplay
 from ktbench.engine.routing import Routing, from_router
@@ -105,11 +105,8 @@ def open_transformers(model: ModelSpec, host: HostRole) -> PlainTransformers:
 
 def _stored(model: ModelSpec, path: str) -> PreTrainedModel:
     holding = WeightPlan(original=True)
-    if is_gguf(path):
-        read: GgufModel | Mxfp4Model = GgufModel(model, holding)
-    elif is_mxfp4(path):
-        read = Mxfp4Model(model, holding)
-    else:
+    read = GgufModel(model, holding) if is_gguf(path) else open_folder(model, holding)
+    if read is None:
         return read_checkpoint(model)
     for name, _ in expert_positions(read.network):
         read.experts(name, read.network.get_submodule(name))
