@@ -47,8 +47,8 @@ def load_engine(model: ModelSpec, plan: WeightPlan, host: HostRole) -> HybridEng
 def load_components(model: ModelSpec, plan: WeightPlan, host: HostRole) -> EngineComponents:
     """What an engine is made of, holding what `plan` lists, on the cores of `host`.
 
-    Where only packed experts stay, they are packed one by one, those of a folder with names that only
-    Transformers knows layer by layer. Raises ValueError for a checkpoint that is not whole and for rules that do not fit.
+    Where only packed experts stay, they are packed one by one, those of a folder with names that only Transformers
+    knows layer by layer. Raises ValueError for a checkpoint that is not whole and for rules that do not fit.
     """
     network, store_of, blocks_of = _weights(model, plan)
     network.requires_grad_(False)
