@@ -2,7 +2,7 @@
 // operands as they lie in memory, activations are A operands as rows; int4 is unpacked to int8 a piece at a time.
 //
 // The weights of a piece of k stay in L1 while every block of rows is multiplied with them; activations come from L2
-// with a hint that keeps them out of L1. Sums stay in tiles for the whole piece. Adding up pieces and the epilogue are
+// with a hint that keeps them out of L1. Formats with block or tile scales become bf16, a piece at a time, too. Sums stay in tiles for the whole piece. Adding up pieces and the epilogue are
 // vector work, which overlaps with the multiplications of the next block.
 //
 // Measured on a Granite Rapids core, as a share of the peak rate of multiplying tiles of zeros in registers: B from L1
@@ -13,7 +13,7 @@
 #include <type_traits>
 
 #include "amx/tiles.h"
-#include "core/unpack.h"
+#include "core/wide.h"
 
 #ifdef KTBENCH_TILES_EMULATED
 #define KTBENCH_AMX_KERNELS amx_emulated_kernels
@@ -111,8 +111,25 @@ struct Bf16 {
   static constexpr Activation activation = Activation::bf16;
   static constexpr int lines_per_tile = tile_lines;
   static std::size_t packed_bytes(const Format&, int tiles) { return static_cast<std::size_t>(tiles) * tile_bytes; }
-  static Operands weights(const Strips& w, const std::byte* piece, int tiles, std::byte*) {
+  // `tiles` of the pair of strips that begins with `strip`, from `first` on.
+  static Operands weights(const Strips& w, const std::byte* strip, int first, int tiles, std::byte*) {
+    const std::byte* piece = strip + w.format.head_bytes() + packed_bytes(w.format, first);
     return {nullptr, 0, piece, piece + w.bytes, tiles};
+  }
+};
+
+// Numbers with block or tile scales, as bf16: a tile of int8 would span two blocks, whose sums are scaled apart.
+template <Format format>
+struct Widened : Bf16 {
+  static constexpr int tile_k = 32, lines_per_tile = tile_k / format.line_depth();
+  static std::size_t packed_bytes(const Format&, int tiles) {
+    return format.bytes_before(tiles * tile_k / format.group);
+  }
+  static Operands weights(const Strips& w, const std::byte* strip, int first, int tiles, std::byte* unpacked) {
+    std::byte* second = unpacked + unpacked_tiles * tile_bytes;
+    widen_strip(format, strip, first * tile_k, tiles * tile_k, unpacked);
+    widen_strip(format, strip + w.bytes, first * tile_k, tiles * tile_k, second);
+    return {nullptr, 0, unpacked, second, tiles};
   }
 };
 
@@ -126,7 +143,8 @@ struct Int4 : Int8 {
   static std::size_t packed_bytes(const Format& format, int tiles) {
     return format.bytes_before(tiles * line_bytes / format.group);
   }
-  static Operands weights(const Strips& w, const std::byte* piece, int tiles, std::byte* unpacked) {
+  static Operands weights(const Strips& w, const std::byte* strip, int first, int tiles, std::byte* unpacked) {
+    const std::byte* piece = strip + w.format.head_bytes() + packed_bytes(w.format, first);
     const int groups = tiles * line_bytes / w.format.group;
     std::byte* second = unpacked + unpacked_tiles * tile_bytes;
     unpack_groups(piece, groups, w.format.group / 8, unpacked);
@@ -185,11 +203,11 @@ class GroupProduct {
       const int tiles = smaller(at_a_time, all - t);
       const std::size_t here = P::packed_bytes(w_.format, t), following = P::packed_bytes(w_.format, t + tiles);
       for (int p = 0; p < pairs; ++p) {
-        const std::byte* piece = body + 2 * p * w_.bytes + here;
-        const std::byte* next = p + 1 < pairs ? piece + 2 * w_.bytes
+        const std::byte* strip = w_.data + 2 * p * w_.bytes;
+        const std::byte* next = p + 1 < pairs ? body + 2 * (p + 1) * w_.bytes + here
                                 : t + tiles < all ? body + following
                                                   : w_.following + w_.format.head_bytes();
-        multiply_piece(P::weights(w_, piece, tiles, unpacked_), next, t, p, t == 0, t + tiles == all);
+        multiply_piece(P::weights(w_, strip, t, tiles, unpacked_), next, t, p, t == 0, t + tiles == all);
       }
     }
     finish(block_rows);
@@ -224,8 +242,8 @@ class GroupProduct {
     if (blocks == 1 && streams) return multiply(o, Nothing{}, rows, c);
     if (blocks < 2) return multiply_fetching<1>(o, next, b, rows, c);
     if (blocks < 4) return multiply_fetching<2>(o, next, b, rows, c);
-    if (blocks < 8) return multiply_fetching<4>(o, next, b, rows, c);
-    multiply_fetching<8>(o, next, b, rows, c);
+    if (blocks < 8 || P::lines_per_tile < 8) return multiply_fetching<4>(o, next, b, rows, c);
+    if constexpr (P::lines_per_tile >= 8) multiply_fetching<8>(o, next, b, rows, c);
   }
 
   // A long piece is read at many places at a time, which keeps more of the memory busy than one after the other.
@@ -316,14 +334,13 @@ template <class P>
 constexpr Kernels kernels_on{P::activation, tiles_enter, tiles_leave, gate_up_amx<P>, down_amx<P>, prepare_row,
                              round_all, {1, 5}};
 
-// A tile spans two blocks, whose scales differ: no kernels for formats with block scales.
 struct Amx {
   template <Format format>
   static consteval Kernels of() {
     if constexpr (format.scales == Scales::none) return kernels_on<Bf16>;
     else if constexpr (format == Format{Numbers::int8, Scales::row, 0}) return kernels_on<Int8>;
     else if constexpr (format.scales == Scales::group) return kernels_on<Int4>;
-    else return {};
+    else return kernels_on<Widened<format>>;
   }
 };
 

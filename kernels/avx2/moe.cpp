@@ -3,6 +3,6 @@
 
 namespace ktbench {
 
-constinit KernelSet avx2_kernels = kernel_set<KernelsByFormat<Loops, Loops::ByRow<FmaF32>, MaddS16>>();
+constinit KernelSet avx2_kernels = kernel_set<KernelsByFormat<Loops, Loops::ByRow<FmaF32>, Loops::ByTile<FmaF32>, MaddS16>>();
 
 }  // namespace ktbench

@@ -89,14 +89,17 @@ struct IntegerSums {
 struct FmaF32 {
   using Sum = __m256;
   using Vector = __m256;
-  static constexpr int parts = 2, halves = 2, step = 8;
+  static constexpr int parts = 2, block_rows = 4, halves = 2, step = 8;
   static constexpr Activation activation = Activation::f32;
   static Sum sum(Sum a, Sum b) { return _mm256_add_ps(a, b); }
   static Sum get(const float* c) { return _mm256_load_ps(c); }
   static void put(Sum s, float* c) { _mm256_store_ps(c, s); }
   template <int half>
   static Vector load(const std::byte* at) {
-    const __m256i pairs = half_line(at);
+    return of_pairs<half>(half_line(at));
+  }
+  template <int half>
+  static Vector of_pairs(__m256i pairs) {
     if constexpr (half) return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(~0xffff)));
     return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
   }
@@ -106,6 +109,11 @@ struct FmaF32 {
   }
   static void add(Sum& s, Vector a, Vector w) { asm("vfmadd231ps %2, %1, %0" : "+x"(s) : "x"(a), "x"(w)); }
   static void store(Sum s, int, const StripScales*, float, float* c) { _mm256_store_ps(c, s); }
+
+  using Codes = __m256i;
+  static Codes codes(const std::byte* part) { return half_line(part); }
+  static Sum fold(Sum s, float scale, Sum to) { return _mm256_fmadd_ps(s, _mm256_set1_ps(scale), to); }
+  static Sum times(Sum s, const float* scales) { return _mm256_mul_ps(s, _mm256_load_ps(scales)); }
 };
 
 // int8 widened to int16 by shifts: even bytes, then odd ones.
@@ -169,6 +177,15 @@ struct StreamsGguf {
                                        stream_gguf<P, Lines, 3, 1, false>};
 };
 
+template <class P>
+struct StreamsTiles {
+  static constexpr Stream pairs[] = {stream_tiles<P, 1, 2, 1, true>};
+  static constexpr Stream fetching[] = {stream_tiles<P, 1, 1, 2, true>, stream_tiles<P, 2, 1, 1, true>,
+                                        stream_tiles<P, 3, 1, 1, true>};
+  static constexpr Stream singles[] = {stream_tiles<P, 1, 1, 2, false>, stream_tiles<P, 2, 1, 1, false>,
+                                       stream_tiles<P, 3, 1, 1, false>};
+};
+
 struct Loops {
   template <class P>
   using ByRow = KernelsOf<P, StreamKernel<Streams<P>, 6>, StreamKernel<Streams<P>, 6>, Crossover{1, never}, &Counters::avx2_calls>;
@@ -178,6 +195,9 @@ struct Loops {
   template <class P, class Lines, class Panels>
   using ByBlock =
       KernelsOf<P, StreamKernel<StreamsGguf<P, Lines>, 3>, BlockKernel<P, Panels>, Crossover{1, 4}, &Counters::avx2_calls>;
+  template <class P>
+  using ByTile =
+      KernelsOf<P, StreamKernel<StreamsTiles<P>, 3>, BlockKernel<P, WidePanels>, Crossover{1, 4}, &Counters::avx2_calls>;
 };
 
 }  // namespace

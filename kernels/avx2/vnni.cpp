@@ -34,7 +34,7 @@ struct Vnni : IntegerSums<true> {
 
 }  // namespace
 
-constinit KernelSet avx2_vnni_kernels = kernel_set<KernelsByFormat<Loops, NoKernels, Vnni>>();
+constinit KernelSet avx2_vnni_kernels = kernel_set<KernelsByFormat<Loops, NoKernels, NoKernels, Vnni>>();
 
 double burn_avx2_vnni(long rounds) {
   constexpr int sums_in_flight = 12;

@@ -13,6 +13,10 @@ struct DotBf16 : FloatSums {
     return (__m512bh)line(at);
   }
   template <int>
+  static Vector of_pairs(__m512i pairs) {
+    return (__m512bh)pairs;
+  }
+  template <int>
   static Vector broadcast(const std::byte* row) {
     return (__m512bh)four_bytes(row);
   }
@@ -21,7 +25,7 @@ struct DotBf16 : FloatSums {
 
 }  // namespace
 
-constinit KernelSet avx512_bf16_kernels = kernel_set<KernelsByFormat<Loops, Loops::ByRow<DotBf16>, void>>();
+constinit KernelSet avx512_bf16_kernels = kernel_set<KernelsByFormat<Loops, Loops::ByRow<DotBf16>, Loops::ByTile<DotBf16>, void>>();
 
 double burn_avx512_bf16(long rounds) {
   constexpr int sums_in_flight = 16;

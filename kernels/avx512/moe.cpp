@@ -4,6 +4,6 @@
 namespace ktbench {
 
 constinit KernelSet avx512_kernels =
-    kernel_set<KernelsByFormat<Loops, Loops::ByRow<FmaF32, WideF32, WidenedPanels>, MaddS16>>();
+    kernel_set<KernelsByFormat<Loops, Loops::ByRow<FmaF32, WideF32, WidenedPanels>, Loops::ByTile<FmaF32>, MaddS16>>();
 
 }  // namespace ktbench

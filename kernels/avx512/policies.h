@@ -29,6 +29,11 @@ struct FloatSums {
   static void put(Sum s, float* c) { _mm512_store_ps(c, s); }
   static void add(Sum& s, __m512 a, __m512 w) { asm("vfmadd231ps %2, %1, %0" : "+v"(s) : "v"(a), "v"(w)); }
   static void store(Sum s, int, const StripScales*, float, float* c) { _mm512_store_ps(c, s); }
+
+  using Codes = __m512i;
+  static Codes codes(const std::byte* part) { return line(part); }
+  static Sum fold(Sum s, float scale, Sum to) { return _mm512_fmadd_ps(s, _mm512_set1_ps(scale), to); }
+  static Sum times(Sum s, const float* scales) { return _mm512_mul_ps(s, _mm512_load_ps(scales)); }
 };
 
 // Integer sums, `raised` when the activations were raised by 128.
@@ -97,7 +102,10 @@ struct FmaF32 : FloatSums {
   static constexpr Activation activation = Activation::f32;
   template <int half>
   static Vector load(const std::byte* at) {
-    const __m512i pairs = line(at);
+    return of_pairs<half>(line(at));
+  }
+  template <int half>
+  static Vector of_pairs(__m512i pairs) {
     if constexpr (half) return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(~0xffff)));
     return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
   }

@@ -43,6 +43,19 @@ struct StreamsGguf<P, Lines, std::integer_sequence<int, r...>> {
   static constexpr Stream singles[] = {stream_gguf<P, Lines, r + 1, 1, false>...};
 };
 
+// One sum of a group and one of the whole for each row and strip; the latter may lie in L1.
+constexpr int few_tiles = 12;
+template <class P, class Heights = std::make_integer_sequence<int, few_tiles>,
+          class PairHeights = std::make_integer_sequence<int, few_tiles / 2>>
+struct StreamsTiles;
+template <class P, int... r, int... p>
+struct StreamsTiles<P, std::integer_sequence<int, r...>, std::integer_sequence<int, p...>> {
+  static constexpr int split(int sums) { return sums <= 2 ? 4 : sums <= 4 ? 2 : 1; }
+  static constexpr Stream pairs[] = {stream_tiles<P, p + 1, 2, split(2 * p + 2), true>...};
+  static constexpr Stream fetching[] = {stream_tiles<P, r + 1, 1, split(r + 1), true>...};
+  static constexpr Stream singles[] = {stream_tiles<P, r + 1, 1, split(r + 1), false>...};
+};
+
 struct Loops {
   // `Wide` multiplies many rows, on panels that `Panels` makes for it.
   template <class P, class Wide = P, class Panels = PackedPanels>
@@ -54,6 +67,9 @@ struct Loops {
   template <class P, class Lines, class Panels>
   using ByBlock = KernelsOf<P, StreamKernel<StreamsGguf<P, Lines>, few_gguf>, BlockKernel<P, Panels>,
                             Crossover{1, few_gguf + 1}, &Counters::avx512_calls>;
+  template <class P>
+  using ByTile = KernelsOf<P, StreamKernel<StreamsTiles<P>, few_tiles>, BlockKernel<P, WidePanels>,
+                           Crossover{1, few_tiles + 1}, &Counters::avx512_calls>;
 };
 
 }  // namespace

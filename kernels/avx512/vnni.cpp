@@ -33,7 +33,7 @@ struct Vnni : IntegerSums<true> {
 
 }  // namespace
 
-constinit KernelSet avx512_vnni_kernels = kernel_set<KernelsByFormat<Loops, NoKernels, Vnni>>();
+constinit KernelSet avx512_vnni_kernels = kernel_set<KernelsByFormat<Loops, NoKernels, NoKernels, Vnni>>();
 
 double burn_avx512_vnni(long rounds) {
   constexpr int sums_in_flight = 16;

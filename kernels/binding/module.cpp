@@ -33,16 +33,20 @@ const char* name_of(Scales scales) {
     case Scales::block: return "block";
     case Scales::block_bf16: return "block_bf16";
     case Scales::power: return "power";
+    case Scales::tile: return "tile";
   }
   return "";
 }
 
-// The instruction sets that have kernels for a row of the format table, granted or not.
-py::list kernels_for(int row) {
-  py::list names;
-  for (const Isa& isa : isas())
-    if (isa.kernels->of_row[row].gate_up) names.append(isa.name);
-  return names;
+// Of the instruction sets that have kernels for a row of the format table, granted or not, what they multiply with.
+py::dict kernels_for(int row) {
+  py::dict kinds;
+  for (const Isa& isa : isas()) {
+    const Kernels& kernels = isa.kernels->of_row[row];
+    const bool floats = kernels.activation == Activation::bf16 || kernels.activation == Activation::f32;
+    if (kernels.gate_up) kinds[isa.name] = floats ? "bf16" : "int8";
+  }
+  return kinds;
 }
 
 py::dict formats() {
@@ -53,8 +57,8 @@ py::dict formats() {
     all[format_table[row].name] =
         py::dict("bits"_a = f.bits(), "scales"_a = name_of(f.scales), "group"_a = f.group,
                  "scale_bytes"_a = f.scale_bytes(), "row_bytes"_a = row_bytes, "block_bytes"_a = f.block_bytes(),
-                 "depth_multiple"_a = f.depth_multiple(),
-                 "activation"_a = f.scales == Scales::none ? "bf16" : "int8", "isas"_a = kernels_for(row));
+                 "whole_blocks"_a = f.has_whole_blocks(),
+                 "depth_multiple"_a = f.depth_multiple(), "isas"_a = kernels_for(row));
   }
   return all;
 }

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "core/gguf.h"
+#include "core/tiles.h"
 
 namespace ktbench {
 namespace {
@@ -122,6 +123,15 @@ struct PackedPanels {
   }
 };
 
+// Any format with block or tile scales as lines of bf16: a piece is whole groups of up to 256 k.
+struct WidePanels : PackedPanels {
+  static Panel panel(const Strips& w, int first, int count, std::byte* to) {
+    for (int s = 0; s < w.count; ++s)
+      widen_strip(w.format, w.data + s * w.bytes, 2 * first, 2 * count, to + s * piece_lines * line_bytes);
+    return {to, piece_lines * line_bytes, count};
+  }
+};
+
 // int4 unpacked to int8. A piece begins with a record whatever its groups.
 struct UnpackedPanels : PackedPanels {
   static Panel panel(const Strips& w, int first, int count, std::byte* to) {
@@ -157,19 +167,23 @@ struct NoKernels {
 };
 
 // Which loops multiply which format. `Loops` has those of an instruction set: ByRow<P>, ByGroup<P>,
-// ByBlock<P, Lines, Panels>; `Bf16` are its kernels of bf16, `P` its policy of integers, void where it has none.
-template <class Loops, class Bf16, class P>
+// ByBlock<P, Lines, Panels>; `Bf16` are its kernels of bf16, `Fp8` those of e4m3, `P` its policy of integers, void where
+// it has none.
+template <class Loops, class Bf16, class Fp8, class P>
 struct KernelsByFormat {
   template <Format format>
   static consteval Kernels of() {
     constexpr bool int4 = format.numbers == Numbers::int4;
     constexpr Numbers numbers = format.numbers;
     if constexpr (format.scales == Scales::none) return Bf16::kernels;
+    else if constexpr (format.scales == Scales::tile) return Fp8::kernels;
     else if constexpr (std::is_void_v<P>) return NoKernels::kernels;
     else if constexpr (format.scales == Scales::row && !int4) return Loops::template ByRow<P>::kernels;
     else if constexpr (format.scales == Scales::group && int4) return Loops::template ByGroup<P>::kernels;
     else if constexpr (format.scales == Scales::block && int4)
-      return Loops::template ByBlock<P, FourBits<P>, UnpackedBlockPanels<Halves>>::kernels;
+      return Loops::template ByBlock<P, FourBits<P, Halves>, UnpackedBlockPanels<Halves>>::kernels;
+    else if constexpr (format.scales == Scales::block_bf16 && int4)
+      return Loops::template ByBlock<P, FourBits<P, Bf16s>, UnpackedBlockPanels<Bf16s>>::kernels;
     else if constexpr (format.scales == Scales::block && numbers == Numbers::iq4_nl)
       return Loops::template ByBlock<P, Iq4Nl<P>, UnpackedBlockPanels<Halves>>::kernels;
     else if constexpr (format.scales == Scales::power && numbers == Numbers::e2m1)

@@ -13,9 +13,9 @@ inline constexpr int line_bytes = 64;
 
 constexpr int round_up(int n, int multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-// The numbers of a line: for each of 16 rows four bytes of neighbours along k, two bf16, four int8 or eight nibbles:
-// int4, or codes that stand for the numbers of a table (core/unpack.h).
-enum class Numbers : std::uint8_t { bf16, int8, int4, iq4_nl, e2m1 };
+// The numbers of a line: for each of 16 rows four bytes of neighbours along k, two bf16, four int8 or e4m3, or eight
+// nibbles: int4, or codes that stand for the numbers of a table (core/unpack.h).
+enum class Numbers : std::uint8_t { bf16, int8, int4, iq4_nl, e2m1, e4m3 };
 
 // What the integers of a strip are multiplied with.
 enum class Scales : std::uint8_t {
@@ -25,6 +25,7 @@ enum class Scales : std::uint8_t {
   block,  // a half for each group, StripOffsets at the head of the strip: records of a line of halves, then two groups
   block_bf16,  // the same in bf16
   power,  // 2^(a byte - 127) for each group (e8m0), StripOffsets: records of a line of bytes, then four groups
+  tile,   // a float for each row at the head, and one for each group of all rows: records of a line of floats, then 16
 };
 
 // Heads a strip of row or group scales: weight = row scale x int8, or row scale x group factor x int4.
@@ -38,9 +39,16 @@ struct StripOffsets {
   float offset[strip_rows];  // -128 x the row's sum of weights
 };
 
+// Heads a strip of tile scales: weight = row scale x group scale x number.
+struct RowScales {
+  float scale[strip_rows];
+};
+
 inline constexpr int groups_per_record = 4;
 inline constexpr int blocks_per_record = 2;
-inline constexpr int block_depth = 32;  // the group of every format with block scales, as in GGUF (ggml-common.h)
+inline constexpr int tiles_per_record = 16;
+inline constexpr int block_depth = 32;  // the group of GGUF's formats with block scales (ggml-common.h)
+inline constexpr int tile_depth = 128;  // of e4m3: the columns of DeepSeek-V3's 128 x 128 tiles
 
 // How numbers are stored. `group` counts the k that share a scale, 0 where the whole row does or there is none.
 struct Format {
@@ -50,19 +58,35 @@ struct Format {
 
   constexpr bool operator==(const Format&) const = default;
   constexpr bool has_blocks() const { return scales >= Scales::block; }
-  constexpr int bits() const { return numbers == Numbers::bf16 ? 16 : numbers == Numbers::int8 ? 8 : 4; }
+  // Whether rows cannot end within a block.
+  constexpr bool has_whole_blocks() const { return has_blocks() && scales != Scales::tile; }
+  constexpr int bits() const {
+    return numbers == Numbers::bf16 ? 16 : numbers == Numbers::int8 || numbers == Numbers::e4m3 ? 8 : 4;
+  }
   constexpr int line_depth() const { return 32 / bits(); }
   // Of k: whole tiles, groups and records.
   constexpr int depth_multiple() const { return numbers == Numbers::bf16 ? 32 : group > 64 ? group : 64; }
   constexpr int padded_depth(int depth) const { return round_up(depth, depth_multiple()); }
   constexpr int head_bytes() const {
+    static_assert(sizeof(RowScales) == sizeof(StripOffsets));
     return scales == Scales::none ? 0 : static_cast<int>(has_blocks() ? sizeof(StripOffsets) : sizeof(StripScales));
   }
   constexpr int groups(int depth) const { return group ? depth / group : 0; }
-  constexpr int record_groups() const { return scale_bytes() == 2 ? blocks_per_record : groups_per_record; }
+  constexpr int record_groups() const {
+    return scales == Scales::tile ? tiles_per_record : scale_bytes() == 2 ? blocks_per_record : groups_per_record;
+  }
   // Bytes of one group's scale, and of one block as it lies in a file: its scale, then its numbers.
   constexpr int scale_bytes() const {
-    return scales == Scales::block || scales == Scales::block_bf16 ? 2 : scales == Scales::none || scales == Scales::row ? 0 : 1;
+    switch (scales) {
+      case Scales::none:
+      case Scales::row: return 0;
+      case Scales::group:
+      case Scales::power: return 1;
+      case Scales::block:
+      case Scales::block_bf16: return 2;
+      case Scales::tile: return sizeof(float);
+    }
+    return 0;
   }
   constexpr int block_bytes() const { return has_blocks() ? scale_bytes() + group * bits() / 8 : 0; }
   // Of a format with groups, before the record that begins with group `g`.
@@ -99,6 +123,8 @@ inline constexpr FormatTraits format_table[] = {
     {"q4_0", {Numbers::int4, Scales::block, block_depth}, 4},
     {"iq4_nl", {Numbers::iq4_nl, Scales::block, block_depth}, 5},
     {"mxfp4", {Numbers::e2m1, Scales::power, block_depth}, 6},
+    {"int4_bf16", {Numbers::int4, Scales::block_bf16, block_depth}, 7},
+    {"fp8", {Numbers::e4m3, Scales::tile, tile_depth}, 8},
 };
 inline constexpr int format_count = static_cast<int>(std::size(format_table));
 

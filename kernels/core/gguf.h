@@ -57,9 +57,9 @@ struct EightBits {
   }
 };
 
-template <class P>
+template <class P, class ScaleKind>
 struct FourBits {
-  using Scale = Halves;
+  using Scale = ScaleKind;
   static constexpr int block_lines = block_depth / 8, step = P::quarter_step;
   static constexpr float unit = P::unit;
   template <int rows, int strips, int n>

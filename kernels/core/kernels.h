@@ -120,6 +120,7 @@ extern KernelSet avx2_kernels;
 extern KernelSet avx2_vnni_kernels;
 extern KernelSet avx512_kernels;
 extern KernelSet avx512_vnni_kernels;
+extern KernelSet avx512_vbmi_kernels;
 extern KernelSet avx512_bf16_kernels;
 extern KernelSet amx_kernels;
 extern KernelSet amx_emulated_kernels;

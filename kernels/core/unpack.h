@@ -1,5 +1,5 @@
 // int4 strips with group scales as int8 strips: weight = row scale x (group factor x int4), and the product in brackets
-// fits int8 exactly. int4 strips with block scales as int8 strips with the same scales.
+// fits int8 exactly. Nibbles with block scales as int8 strips with the same scales.
 #pragma once
 
 #ifdef __AVX2__

@@ -45,7 +45,7 @@ inline bool is_valid(const FileHead& head) {
   const std::optional<Format> format = format_stored_as(head.format, head.group);
   const bool sized = head.experts > 0 && head.hidden > 0 && head.intermediate > 0;
   const bool whole =
-      format && (!format->has_blocks() || (head.hidden % format->group == 0 && head.intermediate % format->group == 0));
+      format && (!format->has_whole_blocks() || (head.hidden % format->group == 0 && head.intermediate % format->group == 0));
   const bool named = head.act >= 0 && head.act < acts;
   return sized && whole && named && (head.biases == 0 || head.biases == 1) && error_in(head.glu()).empty();
 }

@@ -18,6 +18,7 @@ struct Block {
 };
 
 constexpr Block poisoned{0x7e00, {}}, poisoned_power{255, {}};
+constexpr bf16 bf16_nan = 0x7fc0;
 
 // 0 where there is none in float32: then the half scale is 0, too.
 float reciprocal(float d) {
@@ -53,6 +54,17 @@ Block q4_0_of(const bf16* x) {
     const int raised = static_cast<int>(widen(x[k]) * inverse + 8.5f);
     block.q[k] = static_cast<std::int8_t>((raised < 15 ? raised : 15) - 8);
   }
+  return block;
+}
+
+// As compressed-tensors quantises symmetrically: the largest magnitude becomes 7.5 steps, ties go to even.
+Block int4_bf16_of(const bf16* x) {
+  const bf16 largest = largest_magnitude(x, block_depth);
+  if (largest >= bf16_infinity) return {bf16_nan, {}};
+  Block block{to_bf16(widen(largest) / 7.5f), {}};
+  const float inverse = reciprocal(widen(block.scale));
+  for (int k = 0; k < block_depth; ++k)
+    block.q[k] = static_cast<std::int8_t>(std::clamp(std::nearbyint(widen(x[k]) * inverse), -8.0f, 7.0f));
   return block;
 }
 
@@ -190,6 +202,7 @@ struct Codec {
 };
 
 constexpr Codec q8_0{q8_0_of, q8_0_in, put_q8_0, take_q8_0}, q4_0{q4_0_of, q4_0_in, put_q4_0, take_q4_0};
+constexpr Codec int4_bf16{int4_bf16_of, q4_0_in, put_q4_0, take_q4_0, widen};
 constexpr Codec iq4_nl{iq4_nl_of, codes_in<half>, put_q4_0, take_codes, float_of_half, iq4_nl_values};
 constexpr Codec mxfp4{mxfp4_of, codes_in<std::uint8_t>, put_q4_0, take_codes, float_of_power, e2m1_values};
 
@@ -198,7 +211,7 @@ const Codec& codec_of(const Format& format) {
     case Numbers::int8: return q8_0;
     case Numbers::iq4_nl: return iq4_nl;
     case Numbers::e2m1: return mxfp4;
-    default: return q4_0;
+    default: return format.scales == Scales::block_bf16 ? int4_bf16 : q4_0;
   }
 }
 

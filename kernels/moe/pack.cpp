@@ -1,6 +1,7 @@
 #include "moe/pack.h"
 
 #include "core/format_names.h"
+#include "moe/float8.h"
 #include "moe/gguf.h"
 #include "moe/quantise.h"
 #include "runtime/isa.h"
@@ -104,6 +105,7 @@ void pack_strip(const MatrixView& from, int rows, int depth, const Format& forma
 #else
   constexpr QuantiseStrip quantise = quantise_strip_portable;
 #endif
+  if (format.scales == Scales::tile) return pack_float8(from, rows, depth, format, strip);
   if (format.has_blocks()) return pack_gguf(from, rows, depth, format, strip);
   if (format.scales == Scales::none)
     return pack_bf16(from.data, from.stride, rows, depth, reinterpret_cast<bf16*>(strip));
@@ -111,7 +113,8 @@ void pack_strip(const MatrixView& from, int rows, int depth, const Format& forma
 }
 
 void pack_strip(const BlockView& from, int rows, int depth, const Format& format, std::byte* strip) {
-  pack_gguf(from, rows, depth, format, strip);
+  format.scales == Scales::tile ? pack_float8(from, rows, depth, format, strip)
+                                : pack_gguf(from, rows, depth, format, strip);
 }
 
 void unpack_strip(const std::byte* strip, int rows, int depth, const Format& format, float* to, std::size_t stride) {
@@ -128,11 +131,12 @@ void unpack_strip(const std::byte* strip, int rows, int depth, const Format& for
     case Scales::block:
     case Scales::block_bf16:
     case Scales::power: return unpack_gguf(strip, rows, depth, format, to, stride);
+    case Scales::tile: return unpack_float8(strip, rows, depth, format, to, stride);
   }
 }
 
 void check_depth(const char* name, int depth, const Format& format) {
-  if (format.has_blocks() && depth % format.group)
+  if (format.has_whole_blocks() && depth % format.group)
     throw std::invalid_argument(std::string(name) + "=" + std::to_string(depth) + " must be a multiple of " +
                                 std::to_string(format.group) + ", a block of " + traits_of(format).name);
 }

@@ -18,10 +18,11 @@ struct BlockView {
   const std::byte* data;
   std::size_t stride;  // bytes between rows
   std::size_t block_bytes;
+  int depth = block_depth;  // of a block
 
   // `column` is the first of a block.
   BlockView at(int row, int column) const {
-    return {data + row * stride + column / block_depth * block_bytes, stride, block_bytes};
+    return {data + row * stride + column / depth * block_bytes, stride, block_bytes, depth};
   }
 };
 

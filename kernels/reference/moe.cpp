@@ -2,8 +2,7 @@
 // a row, or with block scales each block, whose results are summed in float32.
 #include <cmath>
 
-#include "core/half.h"
-#include "core/unpack.h"
+#include "core/wide.h"
 
 namespace ktbench {
 namespace {
@@ -49,10 +48,30 @@ float block_dot(const std::byte* x, const std::byte* strip, int row, int depth, 
   return sum;
 }
 
+// A group's sum is scaled as a whole.
+float tile_dot(const std::byte* x, const std::byte* strip, int row, int depth) {
+  const auto* activations = reinterpret_cast<const bf16*>(x);
+  const std::byte *line = strip + sizeof(RowScales), *scales = line;
+  float sum = 0;
+  for (int first = 0, group = 0; first < depth; first += tile_depth, ++group) {
+    if (group % tiles_per_record == 0) scales = line, line += line_bytes;
+    float dot = 0, scale;
+    for (int k = first; k < first + tile_depth; ++k) {
+      const std::byte code = line[(k - first) / 4 * line_bytes + e4m3_byte(row, k % 4)];
+      dot += widen(activations[k]) * widen(bf16_of_e4m3(static_cast<std::uint8_t>(code)));
+    }
+    __builtin_memcpy(&scale, scales + group % tiles_per_record * sizeof scale, sizeof scale);
+    sum += dot * scale;
+    line += tile_depth / 4 * line_bytes;
+  }
+  return sum * reinterpret_cast<const RowScales*>(strip)->scale[row];
+}
+
 float product(const Rows& x, const Strips& w, int r, int strip, int row) {
   const std::byte* activations = x.data + r * x.stride;
   const std::byte* weights = w.data + strip * w.bytes;
   if (w.format.scales == Scales::none) return bf16_dot(activations, weights, row, w.depth);
+  if (w.format.scales == Scales::tile) return tile_dot(activations, weights, row, w.depth);
   if (w.format.has_blocks()) return block_dot(activations, weights, row, w.depth, w.format.scales) * row_scale(x, r);
   const auto* scales = reinterpret_cast<const StripScales*>(weights);
   return static_cast<float>(int8_dot(activations, weights, row, w.depth)) * (scales->scale[row] * row_scale(x, r));
@@ -101,7 +120,8 @@ void nothing() {}
 struct Reference {
   template <Format format>
   static consteval Kernels of() {
-    constexpr Activation kind = format.scales == Scales::none ? Activation::bf16 : Activation::u8;
+    constexpr bool floats = format.scales == Scales::none || format.scales == Scales::tile;
+    constexpr Activation kind = floats ? Activation::bf16 : Activation::u8;
     return {kind, nothing, nothing, gate_up_reference, down_reference, prepare_row, round_all};
   }
 };

@@ -65,7 +65,7 @@ KTBENCH_TEST(linear_layers_of_every_precision_on_every_isa) {
   std::mt19937 random(1);
   const auto pool = four_threads();
   for (const auto& [name, format, code] : format_table) {
-    const Layer layer(random, 70, format.has_blocks() ? 160 : 130, format, pool.get());
+    const Layer layer(random, 70, format.has_blocks() ? round_up(160, format.group) : 130, format, pool.get());
     Linear linear(layer.matrix, pool, layer.bias);
     for (const NamedKernels& isa : granted_kernels(format))
       for (const int tokens : {1, 2, 13, 33, 70, 270}) check_forward(random, linear, layer, tokens, *isa.kernels);

@@ -48,8 +48,8 @@ def with_all_features(spec: RunSpec) -> RunSpec:
     without a machine.
     """
     reasons = machine_of(spec).feature_reasons
-    avx2, avx512, numa, cuda_graph = (not reasons[name] for name in ("avx2", "avx512", "numa", "cuda_graph"))
-    amx = not reasons["amx"] and FORMATS[spec.precision].amx
+    names = ("avx2", "avx512", "amx", "numa", "cuda_graph")
+    avx2, avx512, amx, numa, cuda_graph = (not reasons[name] for name in names)
     fused = avx2 or avx512 or amx
     engine = replace(
         spec.engine,

@@ -190,8 +190,6 @@ class RunSpec:
         """Whether what runs has weights of `precision` at all, on whatever machine."""
         if self.system != "ktbench":
             return self.precision in BY_NAME[self.system].types
-        if not FORMATS[self.precision].amx:
-            return self.engine.fused and not self.engine.amx
         return self.precision == "bf16" or self.engine.fused
 
     @property

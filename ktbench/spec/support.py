@@ -61,10 +61,8 @@ def _engine_rules(spec: RunSpec) -> Iterator[Reason]:
         yield from _layer_rules(spec)
     elif spec.precision != "bf16" and not engine.fused:
         yield Reason(f"precision={spec.precision}", "base runs bf16 weights, other precisions need +a, +v or +m")
-    if engine.amx and not FORMATS[spec.precision].amx:
-        yield Reason("+m", f"AMX has no kernels for precision={spec.precision}, leave out +m")
-    if spec.precision in BLOCK_BYTES:
-        yield from _width_rules(spec, f"precision={spec.precision}", BLOCK)
+    if FORMATS[spec.precision].whole_blocks:
+        yield from _width_rules(spec, f"precision={spec.precision}", FORMATS[spec.precision].group)
     if engine.deferral and shape.moe_layers < 2:
         yield Reason(
             f"engine.deferral={engine.deferral}", f"needs 2 MoE layers or more, {name} has {shape.moe_layers} here"

@@ -13,15 +13,17 @@ from typing import Literal
 
 from ktbench.spec.shape import MoEShape
 
-Precision = Literal["bf16", "int8", "int4_g32", "int4_g64", "int4_g128", "q8_0", "q4_0", "iq4_nl", "mxfp4"]
+Precision = Literal[
+    "bf16", "int8", "int4_g32", "int4_g64", "int4_g128", "q8_0", "q4_0", "iq4_nl", "mxfp4", "int4_bf16", "fp8"
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Format:
     """How one precision stores weights. `group` counts the weights along k that share a scale; 0: the row, or none.
 
-    `blocks`: groups are GGUF blocks, each its scale and its numbers; such rows have whole blocks only. `amx`: whether
-    AMX kernels exist (a tile spans two blocks, whose scales differ).
+    `blocks`: a checkpoint stores groups as blocks, each its scale and its numbers; `whole_blocks`: rows cannot end
+    within one.
     """
 
     bits: int
@@ -29,11 +31,11 @@ class Format:
     scale_bytes: int = 0  # of a group
     row_bytes: int = 0  # of an output row: its scale, and what takes back the offset of unsigned activations
     blocks: bool = False
-    amx: bool = True
+    whole_blocks: bool = False
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of one GGUF block (ggml-common.h); 0 for formats without blocks."""
+        """Bytes of one block as it is stored (ggml-common.h); 0 for formats without blocks."""
         return self.scale_bytes + self.group * self.bits // 8 if self.blocks else 0
 
 
@@ -43,10 +45,12 @@ FORMATS: Mapping[Precision, Format] = {
     "int4_g32": Format(bits=4, group=32, scale_bytes=1, row_bytes=8),
     "int4_g64": Format(bits=4, group=64, scale_bytes=1, row_bytes=8),
     "int4_g128": Format(bits=4, group=128, scale_bytes=1, row_bytes=8),
-    "q8_0": Format(bits=8, group=32, scale_bytes=2, row_bytes=4, blocks=True, amx=False),
-    "q4_0": Format(bits=4, group=32, scale_bytes=2, row_bytes=4, blocks=True, amx=False),
-    "iq4_nl": Format(bits=4, group=32, scale_bytes=2, row_bytes=4, blocks=True, amx=False),
-    "mxfp4": Format(bits=4, group=32, scale_bytes=1, row_bytes=4, blocks=True, amx=False),
+    "q8_0": Format(bits=8, group=32, scale_bytes=2, row_bytes=4, blocks=True, whole_blocks=True),
+    "q4_0": Format(bits=4, group=32, scale_bytes=2, row_bytes=4, blocks=True, whole_blocks=True),
+    "iq4_nl": Format(bits=4, group=32, scale_bytes=2, row_bytes=4, blocks=True, whole_blocks=True),
+    "mxfp4": Format(bits=4, group=32, scale_bytes=1, row_bytes=4, blocks=True, whole_blocks=True),
+    "int4_bf16": Format(bits=4, group=32, scale_bytes=2, row_bytes=4, blocks=True, whole_blocks=True),
+    "fp8": Format(bits=8, group=128, scale_bytes=4, row_bytes=4, blocks=True),
 }
 BLOCK_BYTES = {name: row.block_bytes for name, row in FORMATS.items() if row.blocks}
 BLOCK = 32  # weights of a GGUF block

@@ -24,28 +24,31 @@ class Expected:
     gaussian_error: float
 
 
-TILES = frozenset({"amx", "amx_emulated"})
-BF16 = frozenset({"avx512_bf16"})
+INTEGERS = frozenset({"avx2_vnni", "avx512_vnni"})
+BF16 = frozenset({"avx512_bf16", "avx512_vbmi"})
 # int8 pads k to 64, int4 to a group, too. Scales and offsets take 128 bytes, the factors of four groups 64; block
 # formats have 64 bytes of offsets, and 64 of scales for two blocks. Each of the three matrices of a symmetric 4-bit
 # grid in groups of 32 is 0.08 off by itself (Gaussian weights), the output of all three 0.08 * sqrt(3) = 0.14; larger
 # groups are coarser.
 EXPECTED = {
-    "bf16": Expected(16, "none", 0, frozenset({"avx2_vnni", "avx512_vnni"}), (1024, 2048, 3072), 0.005),
+    "bf16": Expected(16, "none", 0, INTEGERS | {"avx512_vbmi"}, (1024, 2048, 3072), 0.005),
     "int8": Expected(8, "row", 0, BF16, (128 + 1024, 128 + 1024, 128 + 2048), 0.03),
     "int4_g32": Expected(4, "group", 32, BF16, (192 + 512, 192 + 512, 192 + 1024), 0.155),
     "int4_g64": Expected(4, "group", 64, BF16, (192 + 512, 192 + 512, 192 + 1024), 0.17),
     "int4_g128": Expected(4, "group", 128, BF16, (192 + 1024,) * 3, 0.18),
-    "q8_0": Expected(8, "block", 32, BF16 | TILES, (64 + 1088, 64 + 1088, 64 + 2 * 1088), 0.03),
-    "q4_0": Expected(4, "block", 32, BF16 | TILES, (64 + 576, 64 + 576, 64 + 2 * 576), 0.16),
-    "iq4_nl": Expected(4, "block", 32, BF16 | TILES, (64 + 576, 64 + 576, 64 + 2 * 576), 0.15),
-    "mxfp4": Expected(4, "power", 32, BF16 | TILES, (64 + 576, 64 + 576, 64 + 1024 + 64), 0.215),
+    "q8_0": Expected(8, "block", 32, BF16, (64 + 1088, 64 + 1088, 64 + 2 * 1088), 0.03),
+    "q4_0": Expected(4, "block", 32, BF16, (64 + 576, 64 + 576, 64 + 2 * 576), 0.16),
+    "iq4_nl": Expected(4, "block", 32, BF16, (64 + 576, 64 + 576, 64 + 2 * 576), 0.15),
+    "mxfp4": Expected(4, "power", 32, BF16, (64 + 576, 64 + 576, 64 + 1024 + 64), 0.215),
+    "int4_bf16": Expected(4, "block_bf16", 32, BF16, (64 + 576, 64 + 576, 64 + 2 * 576), 0.16),
+    "fp8": Expected(8, "tile", 128, INTEGERS, (128 + 2048,) * 3, 0.05),
 }
 
 QUANTISED = tuple(name for name, row in FORMATS.items() if row["scales"] != "none")
 INT4 = tuple(name for name, row in FORMATS.items() if row["scales"] == "group")
-GGUF = tuple(name for name, row in FORMATS.items() if row["block_bytes"])
-TILED = tuple(name for name, row in FORMATS.items() if "amx" in row["isas"])
+GGUF = ("q8_0", "q4_0", "iq4_nl", "mxfp4")
+BLOCKED = tuple(name for name, row in FORMATS.items() if row["whole_blocks"])
+INTEGER = tuple(name for name, row in FORMATS.items() if row["isas"]["reference"] == "int8")
 BLOCK = 32  # weights along k that share a scale in GGUF's formats
 
 
@@ -60,12 +63,18 @@ def unit_of(precision: str) -> int:
 
 
 def sizes_of(precision: str, *sizes: int) -> tuple[int, ...]:
-    """The next sizes along k that the precision can have: block formats have whole blocks only."""
-    return tuple(-(-size // BLOCK) * BLOCK for size in sizes) if precision in GGUF else sizes
+    """The next sizes along k that the precision can have: some formats have whole blocks only."""
+    group = group_of(precision)
+    return tuple(-(-size // group) * group for size in sizes) if precision in BLOCKED else sizes
 
 
 def isas_of(precision: str) -> list[str]:
-    return FORMATS[precision]["isas"]
+    return list(FORMATS[precision]["isas"])
+
+
+def quantises_activations(precision: str, isa: str) -> bool:
+    """Whether the kernels multiply with int8 activations, and not with those in bf16."""
+    return FORMATS[precision]["isas"][isa] == "int8"
 
 
 def isas_without(precision: str) -> set[str]:

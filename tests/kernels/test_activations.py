@@ -110,7 +110,7 @@ def test_every_activation_agrees_with_float64(precision, isa, with_biases, glu, 
     for tokens in (1, 7, 40):
         batch = random_batch(rng, layer, tokens, 2)
         out = forward_proven(moe, batch, isa)
-        assert accepts(out, precision, stored(packed), batch, glu=glu, biases=biases), f"{tokens} tokens"
+        assert accepts(out, precision, stored(packed), batch, glu=glu, biases=biases, isa=isa), f"{tokens} tokens"
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -176,7 +176,7 @@ def test_a_masked_slot_adds_no_bias(precision, isa, pool, rng):
     skipped = Batch(batch.x_th, ids_tk, batch.gates_tk)
     out = forward_proven(_kernels.MoE(packed, pool), skipped, isa)
     assert (widen(out[1]) == 0).all()
-    assert accepts(out, precision, stored(packed), skipped, glu=GPT_OSS, biases=biases)
+    assert accepts(out, precision, stored(packed), skipped, glu=GPT_OSS, biases=biases, isa=isa)
 
 
 def gpt_oss(rng: np.random.Generator, layer: Layer, biases: Sequence[Biases]) -> GptOssExperts:

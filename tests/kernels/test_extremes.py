@@ -51,7 +51,7 @@ def test_poisoned_weights_spoil_their_expert_alone(precision, isa, poison, pool,
     alone = Batch(batch.x_th[::2], batch.ids_tk[::2], batch.gates_tk[::2])
     with np.errstate(invalid="ignore"):
         experts = stored(packed)
-    assert accepts(out[::2], precision, experts, alone)
+    assert accepts(out[::2], precision, experts, alone, isa=isa)
 
 
 @pytest.mark.parametrize(("precision", "isa"), kernels("bf16"))
@@ -79,7 +79,7 @@ def test_extreme_activations_stay_right(precision, isa, magnitude, pool):
     batch = Batch(scaled(plain.batch.x_th, magnitude), plain.batch.ids_tk, plain.batch.gates_tk)
     out = forward_proven(_kernels.MoE(packed, pool), batch, isa)
     assert np.isfinite(widen(out)).all() and out.any()
-    assert accepts(out, precision, stored(packed), batch)
+    assert accepts(out, precision, stored(packed), batch, isa=isa)
 
 
 def scaled(bits, factor):
@@ -111,7 +111,7 @@ def test_one_outlier_leaves_the_rest_of_its_token_on_the_grid(precision, isa, po
     x[:, 11] = to_bf16(300.0)
     batch = Batch(x, plain.batch.ids_tk, plain.batch.gates_tk)
     out = forward_proven(_kernels.MoE(plain.packed, pool), batch, isa)
-    assert accepts(out, precision, plain.experts, batch)
+    assert accepts(out, precision, plain.experts, batch, isa=isa)
 
 
 @pytest.mark.parametrize(("precision", "isa"), kernels())
