@@ -5,7 +5,7 @@ import pytest
 
 from ktbench import _kernels
 from tests.kernels.layers import Batch, Case, case, forward
-from tests.kernels.tables import COUNTERS, EXPECTED, PRECISIONS, kernels, needs, unit_of
+from tests.kernels.tables import COUNTERS, EXPECTED, PRECISIONS, kernels, needs, quantises_activations, unit_of
 
 HIDDEN, INTERMEDIATE, TOKENS = 64, 96, 7
 
@@ -38,7 +38,7 @@ def test_bytes_and_flops_are_those_of_the_active_experts(precision, isa, dynamic
 @pytest.mark.parametrize("isa", [pytest.param(isa, marks=needs(isa)) for isa in ("amx", "amx_emulated")])
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_tiles_are_strips_by_pieces_of_k_by_sixteen_tokens(precision, isa, pool):
-    unit, tile = unit_of(precision), 32 if precision == "bf16" else 64
+    unit, tile = unit_of(precision), 64 if quantises_activations(precision, isa) else 32
     tiles = sum(strips * (-(-depth // unit) * unit // tile) for strips, depth in ((12, HIDDEN), (4, INTERMEDIATE)))
     of = two_of_six(precision)
     moe = _kernels.MoE(of.packed, pool)

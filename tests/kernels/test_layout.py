@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from ktbench import _kernels
 from tests.kernels.layers import Bits, Floats, case, widen
-from tests.kernels.tables import BLOCK, FORMATS, GGUF, PRECISIONS, group_of, sizes_of, unit_of
+from tests.kernels.tables import BLOCK, BLOCKED, FORMATS, PRECISIONS, group_of, sizes_of, unit_of
 
 Bytes = NDArray[np.uint8]
 HEAD_BYTES, ROWS = 4096, 16
@@ -42,6 +43,7 @@ def int4_of(strips: Bytes, depth: int, group: int) -> Floats:
 # What nibbles stand for: int4, kvalues_iq4nl of ggml-common.h, and e2m1 of the OCP Microscaling Formats.
 NIBBLES = {
     "q4_0": [*range(8), *range(-8, 0)],
+    "int4_bf16": [*range(8), *range(-8, 0)],
     "iq4_nl": [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113],
     "mxfp4": [0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6],
 }
@@ -51,7 +53,8 @@ def scales_in(line: Bytes, precision: str) -> Floats:
     """Those of the blocks of a record, [strips, blocks, 16 rows]."""
     if precision == "mxfp4":
         return 2.0 ** (line.reshape(len(line), 4, ROWS).astype(np.int64) - 127)
-    return line.copy().view(np.float16).reshape(len(line), 2, ROWS).astype(np.float64)
+    halves = line.copy().view(np.uint16).reshape(len(line), 2, ROWS)
+    return widen(halves) if precision == "int4_bf16" else halves.view(np.float16).astype(np.float64)
 
 
 def blocks_of(strips: Bytes, precision: str, depth: int) -> tuple[Floats, Floats]:
@@ -75,12 +78,33 @@ def blocks_of(strips: Bytes, precision: str, depth: int) -> tuple[Floats, Floats
     )
 
 
+def tiles_of(strips: Bytes, depth: int) -> Floats:
+    """e4m3: a float for each row, then records of 16 floats and as many groups of 128 along k.
+
+    The 16 bytes of four rows in a line are k and k + 1 of each, then k + 2 and k + 3.
+    """
+    rows, pieces, at = strips[:, :64].copy().view(np.float32), [], 64
+    for first in range(0, depth // 128, 16):
+        here = min(16, depth // 128 - first)
+        scales = strips[:, at : at + 64].copy().view(np.float32)[:, :here]
+        codes = strips[:, at + 64 : at + 64 + here * 2048].copy().reshape(len(strips), here, 32, 4, 2, 4, 2)
+        numbers = torch.from_numpy(codes).view(torch.float8_e4m3fn).double().numpy()
+        numbers = numbers.transpose(0, 1, 2, 3, 5, 4, 6).reshape(len(strips), here, 32, ROWS, 4)
+        pieces.append((numbers * scales[:, :, None, None, None]).reshape(len(strips), -1, ROWS, 4))
+        at += 64 + here * 2048
+    assert at == strips.shape[1]
+    weights = rows_of(np.concatenate(pieces, axis=1)) * rows.reshape(-1, 1)
+    return weights.astype(np.float32).astype(np.float64)
+
+
 def matrix_of(strips: Bytes, precision: str, depth: int) -> Floats:
     """Strips [any, bytes] as the padded matrix that they stand for."""
     if precision == "bf16":
         lines = strips.view(np.uint16).reshape(len(strips), depth // 2, ROWS, 2)
         return widen(rows_of(lines).astype(np.uint16))
-    if precision in GGUF:
+    if precision == "fp8":
+        return tiles_of(strips, depth)
+    if precision in BLOCKED:
         weights, offset = blocks_of(strips, precision, depth)
         assert (offset == (-128 * weights.sum(1)).astype(np.float32)).all()
         return weights
@@ -124,6 +148,7 @@ def strip_bytes(precision: str, depth: int) -> int:
     """The head with scales and offsets, numbers, and a line of scales for each record of two or four groups."""
     row = FORMATS[precision]
     records = {"none": (0, 1), "row": (128, 1), "group": (128, 4), "block": (64, 2), "power": (64, 4)}
+    records |= {"block_bf16": (64, 2), "tile": (64, 16)}
     head, groups_per_record = records[row["scales"]]
     groups = depth // row["group"] if row["group"] else 0
     return head + depth * ROWS * row["bits"] // 8 + 64 * -(-groups // groups_per_record)

@@ -1,0 +1,137 @@
+// Formats with block or tile scales as lines of bf16, scales multiplied in and rounded to nearest even: what many rows are
+// multiplied with, where products of bf16 outrun the scaling of integer sums, and what libraries dequantise to.
+#pragma once
+
+#include "core/float8.h"
+#include "core/half.h"
+#include "core/unpack.h"
+
+namespace ktbench {
+namespace {
+
+// Two lines of bf16 out of numbers, [row][4 k] int8 or [row][2 k] bf16 twice, and a scale for each row.
+#ifdef __AVX512BF16__
+
+using StripFloats = __m512;
+
+inline StripFloats strip_floats(const float* numbers) { return _mm512_loadu_ps(numbers); }
+
+// Interleaves the rounded numbers of k and of k + 1.
+inline void store_pairs(__m512 even, __m512 odd, std::byte* to) {
+  alignas(64) static constexpr std::uint16_t order[] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                                        8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  const auto halves = (__m512i)_mm512_cvtne2ps_pbh(odd, even);
+  _mm512_store_si512(to, _mm512_permutexvar_epi16(_mm512_load_si512(order), halves));
+}
+
+inline void scale_bytes(const std::byte* line, StripFloats scale, std::byte* to) {
+  const __m512i bytes = _mm512_load_si512(line);
+  const auto number = [&](int shift) {
+    return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(bytes, shift), 24)), scale);
+  };
+  store_pairs(number(24), number(16), to);
+  store_pairs(number(8), number(0), to + line_bytes);
+}
+
+inline void scale_e4m3(const std::byte* line, StripFloats scale, std::byte* to) {
+  __m512i pairs[2];
+  e4m3_pairs(_mm512_load_si512(line), pairs);
+  for (const __m512i pair : pairs) {
+    const __m512 even = _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
+    const __m512 odd = _mm512_castsi512_ps(_mm512_and_si512(pair, _mm512_set1_epi32(~0xffff)));
+    store_pairs(_mm512_mul_ps(even, scale), _mm512_mul_ps(odd, scale), to);
+    to += line_bytes;
+  }
+}
+
+#else
+
+struct StripFloats {
+  float of[strip_rows];
+};
+
+inline StripFloats strip_floats(const float* numbers) {
+  StripFloats floats;
+  __builtin_memcpy(floats.of, numbers, sizeof floats.of);
+  return floats;
+}
+
+inline void scale_bytes(const std::byte* line, const StripFloats& scale, std::byte* to) {
+  const auto* bytes = reinterpret_cast<const std::int8_t*>(line);
+  auto* halves = reinterpret_cast<bf16*>(to);
+  for (int pair = 0; pair < 2; ++pair)
+    for (int i = 0; i < 2 * strip_rows; ++i)
+      *halves++ = to_bf16(bytes[i / 2 * 4 + 2 * pair + i % 2] * scale.of[i / 2]);
+}
+
+inline void scale_e4m3(const std::byte* line, const StripFloats& scale, std::byte* to) {
+  const auto* codes = reinterpret_cast<const std::uint8_t*>(line);
+  auto* halves = reinterpret_cast<bf16*>(to);
+  for (int pair = 0; pair < 2; ++pair)
+    for (int i = 0; i < 2 * strip_rows; ++i)
+      *halves++ = to_bf16(widen(bf16_of_e4m3(codes[e4m3_byte(i / 2, 2 * pair + i % 2)])) * scale.of[i / 2]);
+}
+
+#endif
+
+// The scales of block `b`, at its place in a record of scales.
+inline StripFloats block_scales(const Format& format, const std::byte* at) {
+#ifdef __AVX512BF16__
+  if (format.scales == Scales::block) return _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(at)));
+#endif
+  float scales[strip_rows];
+  for (float& scale : scales) {
+    std::uint16_t stored = 0;
+    __builtin_memcpy(&stored, at, format.scale_bytes());
+    at += format.scale_bytes();
+    scale = format.scales == Scales::power        ? widen(bf16_of_power(static_cast<std::uint8_t>(stored)))
+            : format.scales == Scales::block_bf16 ? widen(stored)
+                                                  : float_of_half(stored);
+  }
+  return strip_floats(scales);
+}
+
+// `count` blocks of a strip's body from `first` on.
+inline void widen_blocks(const Format& format, const std::byte* body, int first, int count, std::byte* to) {
+  const bool nibbles = format.line_depth() == 8;
+  const std::int8_t* values = nibble_values(format.numbers);
+  const int lines = block_depth / format.line_depth();
+  for (int b = first; b < first + count; ++b) {
+    const int within = b % format.record_groups();
+    const std::byte* record = body + format.bytes_before(b - within);
+    const StripFloats scale = block_scales(format, record + within * strip_rows * format.scale_bytes());
+    const std::byte* line = record + (1 + within * lines) * line_bytes;
+    for (int i = 0; i < lines; ++i, line += line_bytes) {
+      alignas(line_bytes) std::byte bytes[2 * line_bytes];
+      if (nibbles) widen_line(line, values, bytes);
+      for (int part = 0; part < (nibbles ? 2 : 1); ++part, to += 2 * line_bytes)
+        scale_bytes(nibbles ? bytes + part * line_bytes : line, scale, to);
+    }
+  }
+}
+
+// `count` groups of a strip with tile scales.
+inline void widen_tiles(const Format& format, const std::byte* strip, int first, int count, std::byte* to) {
+  const int lines = format.group / format.line_depth();
+  RowScales rows;
+  __builtin_memcpy(&rows, strip, sizeof rows);
+  for (int g = first; g < first + count; ++g) {
+    const int within = g % tiles_per_record;
+    const std::byte* record = strip + format.head_bytes() + format.bytes_before(g - within);
+    const std::byte* line = record + (1 + within * lines) * line_bytes;
+    float group, scales[strip_rows];
+    __builtin_memcpy(&group, record + within * sizeof group, sizeof group);
+    for (int row = 0; row < strip_rows; ++row) scales[row] = rows.scale[row] * group;
+    const StripFloats scale = strip_floats(scales);
+    for (int i = 0; i < lines; ++i, line += line_bytes, to += 2 * line_bytes) scale_e4m3(line, scale, to);
+  }
+}
+
+// k from `first` on, both in whole groups.
+inline void widen_strip(const Format& format, const std::byte* strip, int first, int depth, std::byte* to) {
+  if (format.scales == Scales::tile) return widen_tiles(format, strip, first / format.group, depth / format.group, to);
+  widen_blocks(format, strip + format.head_bytes(), first / format.group, depth / format.group, to);
+}
+
+}  // namespace
+}  // namespace ktbench
