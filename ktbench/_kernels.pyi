@@ -393,6 +393,13 @@ class PackedMatrix:
     """
 
     def __init__(self, rows: int, columns: int, precision: str = "bf16") -> None: ...
+    @staticmethod
+    def map(path: str) -> PackedMatrix:
+        """A matrix in a file that `save` wrote, as `PackedExperts.map`."""
+
+    def save(self, path: str) -> None:
+        """Write it to a file."""
+
     @property
     def rows(self) -> int: ...
     @property

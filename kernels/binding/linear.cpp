@@ -84,6 +84,9 @@ void bind_linear(py::module_& module) {
              return std::make_shared<PackedMatrix>(rows, columns, format_named(precision));
            }),
            py::arg("rows"), py::arg("columns"), py::arg("precision") = "bf16")
+      .def_static("map", [](const std::string& path) { return std::make_shared<PackedMatrix>(PackedMatrix::map(path)); },
+                  py::arg("path"))
+      .def("save", &PackedMatrix::save, py::arg("path"), py::call_guard<py::gil_scoped_release>())
       .def("write", write, py::arg("weight").noconvert(), py::arg("first_row") = 0,
            py::arg("team").none(true) = nullptr)
       .def("write_blocks", write_blocks, py::arg("blocks").noconvert(), py::arg("first_row") = 0,
