@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ktbench.config import Request, RequestPart, compose, freeze
+from ktbench.config import ModelFiles, Request, RequestPart, compose, config_file, freeze
 from ktbench.engine.checkpoint import inspect_checkpoint
+from ktbench.engine.config_file import config_in, config_name, require_runnable
 from ktbench.engine.gguf.inspecting import inspect_gguf, is_gguf
 from ktbench.engine.inject.match import require_operators
 from ktbench.host.describe import read_local_machine
@@ -29,6 +30,7 @@ from ktbench.spec.suite import SuiteSpec
 from ktbench.spec.sweep import SweepSpec
 
 _NANO = "model=nano"
+_NAMES_A_MODEL = {"model", "model.path", "model.config"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,9 +72,10 @@ def read_request(overrides: Sequence[str], *, evaluates: bool = False) -> Reques
     """The frozen request of overrides. Raises RequestError, also for a suite unless the verb `evaluates` it."""
     composed = compose(overrides, read_local_machine)
     try:
-        request = freeze(composed, dict(_checkpoints(composed.parts.values())))
+        request = freeze(composed, _model_files(composed.parts.values()))
         for part in request.parts:
             require_operators(part.spec.inject)
+            _require_network(part, composed.parts[part.name])
     except ValueError as error:
         raise RequestError(str(error)) from None
     if request.suite is not None and not evaluates:
@@ -82,11 +85,22 @@ def read_request(overrides: Sequence[str], *, evaluates: bool = False) -> Reques
     return request
 
 
-def _checkpoints(parts: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Configurations of the checkpoints that parts name. Weights must exist where a cell is measured."""
+def _model_files(parts: Iterable[Mapping[str, Any]]) -> ModelFiles:
+    """Configurations that parts name. The weights of a checkpoint must exist where a cell is measured."""
+    checkpoints, configs = {}, {}
     for content in parts:
-        for path in {model["path"] for model in _models(content)} - {None}:
-            yield path, inspect_checkpoint(path) if _is_measured(content) else _configuration(path)
+        for model in _models(content):
+            if (file := config_file(model)) is not None:
+                configs[file] = config_name(file), config_in(file)
+            elif (path := model["path"]) is not None:
+                checkpoints[path] = inspect_checkpoint(path) if _is_measured(content) else _configuration(path)
+    return ModelFiles(checkpoints=checkpoints, configs=configs)
+
+
+def _require_network(part: RequestPart, content: Mapping[str, Any]) -> None:
+    """Raise ValueError for a `model.config=FILE` that is measured and whose network the engine does not run."""
+    if (file := config_file(content["model"])) is not None and _is_measured(content):
+        require_runnable(file, part.spec.model)
 
 
 def _models(content: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -192,7 +206,11 @@ def eval_request(overrides: Sequence[str]) -> Request:
 def with_model(overrides: Sequence[str]) -> list[str]:
     """Overrides with the shipped model where a suite but no model is named: synthetic weights cannot answer."""
     keys = {word.lstrip("+").partition("=")[0] for word in overrides}
-    return [_NANO, *overrides] if "suite" in keys and not keys & {"model", "model.path"} else list(overrides)
+    return (
+        [_NANO, *overrides]
+        if "suite" in keys and not keys & {"model", "model.path", "model.config"}
+        else list(overrides)
+    )
 
 
 def paired(request: Request) -> Request:
