@@ -149,6 +149,8 @@ class PackedExperts:
     def save(self, path: str) -> None:
         """Write all experts to a file. ValueError where they are split over domains."""
 
+    file_version: int  # of what `save` writes; `map` takes no other
+
     @property
     def experts(self) -> int: ...
     @property
@@ -399,6 +401,8 @@ class PackedMatrix:
 
     def save(self, path: str) -> None:
         """Write it to a file."""
+
+    file_version: int
 
     @property
     def rows(self) -> int: ...

@@ -1,4 +1,5 @@
 #include "linear/linear.h"
+#include "linear/matrix_file.h"
 
 #include "binding/arrays.h"
 #include "binding/module.h"
@@ -79,7 +80,9 @@ py::dict counters(Linear& linear) {
 }  // namespace
 
 void bind_linear(py::module_& module) {
-  py::class_<PackedMatrix, std::shared_ptr<PackedMatrix>>(module, "PackedMatrix")
+  py::class_<PackedMatrix, std::shared_ptr<PackedMatrix>> packed(module, "PackedMatrix");
+  packed.attr("file_version") = matrix_file::version;
+  packed
       .def(py::init([](int rows, int columns, const std::string& precision) {
              return std::make_shared<PackedMatrix>(rows, columns, format_named(precision));
            }),

@@ -147,7 +147,7 @@ def _with_specs(content: Mapping[str, Any], files: ModelFiles) -> dict[str, Any]
         if key == "machine":
             return freeze_machine(value, varied)
         if key == "model":
-            return freeze_model(value, files, phase=phase)
+            return freeze_model(value, files, phase=phase) | {"packed": _packed(value, phase)}
         return value
 
     groups = {key: frozen(key, content[key]) for key in WHOLE_GROUPS}
@@ -172,6 +172,12 @@ def freeze_model(model: Mapping[str, Any], files: ModelFiles, *, phase: str) -> 
         "path": model["path"],
         "seed": model["seed"],
     }
+
+
+def _packed(model: Mapping[str, Any], phase: str) -> Any:
+    if model["packed"] is not None and phase == "layer":
+        raise ValueError(f"model.packed={model['packed']}: is for prefill and decode, leave it null with phase={phase}")
+    return model["packed"]
 
 
 def _layers(model: Mapping[str, Any], shape: MoEShape, phase: str) -> int:

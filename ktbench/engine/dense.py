@@ -18,6 +18,7 @@ from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.forms import LinearBlocks
 from ktbench.engine.fused import bits
 from ktbench.engine.inject.forms import read_norm
+from ktbench.engine.packed_folder import PackedFiles
 from ktbench.spec.weights import BLOCK, BLOCK_BYTES, Precision
 
 # Strips of the packed layout: the rows of a layer that shares a matrix must begin with one.
@@ -37,17 +38,39 @@ class DenseHost:
         recorder: CallRecorder,
         keeps_original: bool,
         blocks_of: LinearBlocks | None = None,
+        files: PackedFiles | None = None,
     ) -> None:
         self.precision, self.recorder, self.keeps_original = precision, recorder, keeps_original
-        self.blocks_of = blocks_of
+        self.blocks_of, self._files = blocks_of, files
         self.lean = not keeps_original
         self.team = OpenMPTeam(threads)
         self._matrices: list[DenseMatrix] = []
 
     def matrix(self, modules: Sequence[nn.Linear]) -> DenseMatrix:
         """The weights of layers that get the same input, packed one below the other."""
-        self._matrices.append(DenseMatrix(modules, self))
+        self._matrices.append(DenseMatrix(modules, self, self._packed(modules)))
         return self._matrices[-1]
+
+    def _packed(self, modules: Sequence[nn.Linear]) -> PackedMatrix:
+        """Those that the `files` of the host have are mapped, and the weights of `modules` are not asked for them."""
+        if self._files is None:
+            return self._pack(modules)
+        return self._files.take(f"matrix-{len(self._matrices):04}", PackedMatrix, lambda: self._pack(modules))
+
+    def _pack(self, modules: Sequence[nn.Linear]) -> PackedMatrix:
+        rows, columns = sum(module.out_features for module in modules), modules[0].in_features
+        packed, row = PackedMatrix(rows, columns, self.precision_of(modules)), 0
+        for module in modules:
+            self._write(packed, module, row)
+            row += module.out_features
+        return packed
+
+    def _write(self, packed: PackedMatrix, module: nn.Linear, row: int) -> None:
+        blocks = None if self.blocks_of is None else self.blocks_of(module)
+        if blocks is None or packed.precision != self.precision:
+            packed.write(bits(module.weight), row, self.team)
+        else:
+            packed.write_blocks(blocks, row, self.team)
 
     def precision_of(self, modules: Sequence[nn.Linear]) -> Precision:
         """What layers of one matrix are packed in: `precision`, unless a file has one of them in another type.
@@ -85,25 +108,11 @@ class DenseHost:
 class DenseMatrix:
     """Packed weights [N, K] of one or several linear layers, with their biases [N] where they have any."""
 
-    def __init__(self, modules: Sequence[nn.Linear], host: DenseHost) -> None:
-        self.host, self.calls = host, 0
-        rows, columns = sum(module.out_features for module in modules), modules[0].in_features
-        self.packed = PackedMatrix(rows, columns, host.precision_of(modules))
-        row = 0
-        for module in modules:
-            self._write(module, row)
-            row += module.out_features
+    def __init__(self, modules: Sequence[nn.Linear], host: DenseHost, packed: PackedMatrix) -> None:
+        self.host, self.packed, self.calls = host, packed, 0
         biases = [module.bias.detach().float() for module in modules if module.bias is not None]
         self._bias = torch.cat(biases).numpy() if biases else None
         self._kernel = Linear(self.packed, host.team, self._bias)
-
-    def _write(self, module: nn.Linear, row: int) -> None:
-        host, packed = self.host, self.packed
-        blocks = None if host.blocks_of is None else host.blocks_of(module)
-        if blocks is None or packed.precision != host.precision:
-            packed.write(bits(module.weight), row, host.team)
-        else:
-            packed.write_blocks(blocks, row, host.team)
 
     def move_to(self, team: OpenMPTeam) -> None:
         """Run on other threads from now on."""

@@ -28,7 +28,7 @@ from ktbench.engine.forms import (
     read_form,
 )
 from ktbench.engine.gguf.reading import numbers
-from ktbench.engine.synthetic import distinct_tensors, fill, fill_experts, skeleton
+from ktbench.engine.synthetic import PLAIN, Filling, distinct_tensors, fill, fill_experts, skeleton
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.resources import checkpoint_folder
 from ktbench.spec.run_spec import ModelSpec
@@ -196,7 +196,7 @@ class FolderModel:
     Raises ValueError as `inspect_checkpoint`, and for a tensor that is missing, has another shape or has no place.
     """
 
-    def __init__(self, model: ModelSpec, holding: WeightPlan) -> None:
+    def __init__(self, model: ModelSpec, holding: WeightPlan, filling: Filling) -> None:
         assert model.path is not None
         inspect_checkpoint(model.path)
         self.network, self._holding = skeleton(model), holding
@@ -208,7 +208,7 @@ class FolderModel:
         for name in names:
             folder.require(name, tuple(held[name].shape))
         folder.require_all_used()
-        fill(self.network, names, folder.tensor)
+        fill(self.network, names, folder.tensor, filling)
 
     def experts(self, name: str, module: nn.Module) -> PackableStore:
         """What the experts module `name` is packed from, one expert at a time; itself is filled where it is kept."""
@@ -219,10 +219,10 @@ class FolderModel:
         return stored.blocks if packs_blocks else stored.matrices  # type: ignore[return-value]
 
 
-def open_folder(model: ModelSpec, holding: WeightPlan) -> FolderModel | None:
+def open_folder(model: ModelSpec, holding: WeightPlan, filling: Filling = PLAIN) -> FolderModel | None:
     """The network of a folder; None where its tensors have names that only Transformers knows, or are not whole."""
     try:
-        return FolderModel(model, holding)
+        return FolderModel(model, holding, filling)
     except ValueError:
         if model.path is not None and is_mxfp4(model.path):
             raise

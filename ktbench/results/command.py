@@ -25,7 +25,9 @@ def command_of(spec: RunSpec, planned_with: Sequence[str] = ()) -> str:
     rules = [word for word in planned_with if word.startswith("inject.file=")] or list(_inject(spec))
     machine = _machine(spec.machine, planned_with) if spec.machine else ()
     name = () if any(_key(word) == "model.config" for word in facts) else (f"model={spec.model.name}",)
-    return shlex.join(["python", "-m", "ktbench", "run", *machine, *_model(spec, name), *facts, *rules, *_rest(spec)])
+    packed = () if spec.model.packed is None else (f"model.packed={spec.model.packed}",)
+    model = [*_model(spec, name), *facts, *packed]
+    return shlex.join(["python", "-m", "ktbench", "run", *machine, *model, *rules, *_rest(spec)])
 
 
 # What a suite was fitted with is taken over from the command that planned the run.

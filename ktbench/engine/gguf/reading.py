@@ -25,7 +25,7 @@ from ktbench.engine.forms import (
 )
 from ktbench.engine.gguf.families import Family, Mapped, expert_tensors, family_of
 from ktbench.engine.gguf.header import GgufHeader, TensorInfo, TensorType, read_header
-from ktbench.engine.synthetic import distinct_tensors, fill, fill_experts, skeleton
+from ktbench.engine.synthetic import PLAIN, Filling, distinct_tensors, fill, fill_experts, skeleton
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.run_spec import ModelSpec
 from ktbench.spec.weights import BLOCK_BYTES, Precision
@@ -228,7 +228,7 @@ class GgufModel:
     and as `read_header`.
     """
 
-    def __init__(self, model: ModelSpec, holding: WeightPlan) -> None:
+    def __init__(self, model: ModelSpec, holding: WeightPlan, filling: Filling = PLAIN) -> None:
         assert model.path is not None
         weights = MappedWeights(read_header(model.path))
         self.network, self._holding = skeleton(model), holding
@@ -239,7 +239,7 @@ class GgufModel:
             if is_experts(module)
         }
         self._lookup.require_all_used([name for experts in self._experts.values() for name in experts.names.values()])
-        fill(self.network, self._lookup.mapped, self._lookup.read)
+        fill(self.network, self._lookup.mapped, self._lookup.read, filling)
         self._linears = _linears(self.network)
 
     def experts(self, name: str, module: nn.Module) -> PackableStore:
