@@ -98,8 +98,7 @@ def packed_parts(
     if experts is not None:
         found["experts"] = {"precision": experts, "domains": 1}
     if linear is not None:
-        named = [rule for rule in to_plain(rules.rules) if rule["operator"] == "linear"]
-        found["linear"] = {"precision": linear, "rules": content_digest(named)}
+        found["linear"] = {"precision": linear, "rules": content_digest(to_plain(rules.rules))}
     same = {"version": _VERSION, "layers": model.shape.layers, "weights": weights_id(model)}
     return tuple(
         PackedPart(packed=model.packed, kind=kind, identity=same | {"layout": _layout(kind)} | identity)
@@ -198,12 +197,13 @@ def _saving(part: PackedPart) -> Iterator[None]:
     try:
         part.folder.mkdir(parents=True, exist_ok=True)
         lock = (part.folder / _LOCK).open("ab")
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise Unsupported(f"model.packed={part.packed}: another process is packing {part.folder.name}") from None
     except OSError as error:
         raise Unsupported(f"model.packed={part.packed}: {error_text(error)}") from None
     with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise Unsupported(f"model.packed={part.packed}: another process is packing {part.folder.name}") from None
         if not part.is_whole():
             _clear(part.folder)
         yield

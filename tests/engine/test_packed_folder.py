@@ -8,6 +8,7 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,15 @@ from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.synthetic import PassingExperts, WeightPool
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.engine import EngineSpec
-from ktbench.spec.inject import InjectSpec, InjectRule
+from ktbench.spec.inject import InjectSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from ktbench.spec.wire import spec_id
-from tests.engine.engines import needs_avx512
+from tests.engine.engines import LEAN, needs_avx512
 from tests.engine.families.plain import build
 from tests.engine.tiny import decode, run, tiny_model
 
 pytestmark = needs_avx512()
-FUSED, LEAN = {"avx512": True}, {"avx512": True, "packed_dense": True}
+FUSED, BOTH = {"avx512": True}, {"avx512": True, "packed_dense": True}
 NAMES = ["deepseek_v3", "gpt_oss_20b", "qwen2_57b_a14b", "qwen3_30b_a3b"]
 
 
@@ -41,6 +42,7 @@ def cell(model: ModelSpec, precision: str = "int8", dense: str = "bf16", **engin
         engine=EngineSpec(threads=1, **engine),
         precision=precision,  # type: ignore[arg-type]
         device_precision=dense,  # type: ignore[arg-type]
+        inject=LEAN,
     )
 
 
@@ -70,11 +72,11 @@ def test_saved_and_mapped_weights_give_the_same_logits(name: str, stored: bool, 
     path = str(tmp_path / "checkpoint") if stored else None
     if path is not None:
         build(tiny_model(name)).save_pretrained(path)
-    expected = logits(cell(tiny_model(name, path=path), **LEAN))
+    expected = logits(cell(tiny_model(name, path=path), **BOTH))
     kept = replace(tiny_model(name, path=path), packed=str(tmp_path / "kept"))
-    assert all(map(torch.equal, logits(cell(kept, **LEAN)), expected))
+    assert all(map(torch.equal, logits(cell(kept, **BOTH)), expected))
     times = saved_times(tmp_path)
-    assert all(map(torch.equal, logits(cell(kept, **LEAN)), expected))
+    assert all(map(torch.equal, logits(cell(kept, **BOTH)), expected))
     assert times == saved_times(tmp_path) != {}
 
 
@@ -82,14 +84,14 @@ def test_saved_and_mapped_weights_give_the_same_logits(name: str, stored: bool, 
 def test_every_precision_has_a_folder_of_its_own(precision: str, tmp_path: Path) -> None:
     kept = replace(tiny_model(), packed=str(tmp_path))
     logits(cell(kept, "int8", **FUSED))
-    first = logits(cell(kept, precision, precision, **LEAN))
-    assert all(map(torch.equal, logits(cell(kept, precision, precision, **LEAN)), first))
+    first = logits(cell(kept, precision, precision, **BOTH))
+    assert all(map(torch.equal, logits(cell(kept, precision, precision, **BOTH)), first))
     folders = {f"experts-{precision}", f"linear-{precision}", "experts-int8"}
     assert {folder.name for folder in tmp_path.iterdir()} == folders
 
 
 def test_weights_that_are_mapped_are_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = cell(replace(tiny_model("qwen2_57b_a14b"), packed=str(tmp_path)), **LEAN)
+    one = cell(replace(tiny_model("qwen2_57b_a14b"), packed=str(tmp_path)), **BOTH)
     expected, filled, fill = logits(one), set[str](), WeightPool.fill
     monkeypatch.setattr(PassingExperts, "__call__", lambda *_: pytest.fail("an expert was made"))
     monkeypatch.setattr(WeightPool, "fill", lambda self, to, name: (filled.add(name), fill(self, to, name))[1])
@@ -101,7 +103,7 @@ def test_weights_that_are_mapped_are_not_made(tmp_path: Path, monkeypatch: pytes
 def test_weights_that_are_mapped_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "checkpoint"
     build(tiny_model("qwen2_57b_a14b")).save_pretrained(folder)
-    one = cell(replace(tiny_model("qwen2_57b_a14b", path=str(folder)), packed=str(tmp_path / "kept")), **LEAN)
+    one = cell(replace(tiny_model("qwen2_57b_a14b", path=str(folder)), packed=str(tmp_path / "kept")), **BOTH)
     expected, read, tensor = logits(one), set[str](), Folder.tensor
     monkeypatch.setattr(Folder, "_part", lambda *_: pytest.fail("an expert was read"))
     monkeypatch.setattr(Folder, "tensor", lambda self, name: (read.add(name), tensor(self, name))[1])
@@ -111,13 +113,17 @@ def test_weights_that_are_mapped_are_not_read(tmp_path: Path, monkeypatch: pytes
 
 
 def test_cells_with_original_weights_read_them_all_the_same(tmp_path: Path) -> None:
-    kept = replace(tiny_model(), packed=str(tmp_path))
-    base, lean = cell(kept), cell(kept, **LEAN)
-    for _ in range(2):
-        system = loaded(base, lean)
-        for one, alone in ((base, cell(tiny_model())), (lean, cell(tiny_model(), **LEAN))):
+    def of_both(model: ModelSpec) -> list[torch.Tensor]:
+        cells = cell(model, "bf16"), cell(model, "bf16", **BOTH)
+        system, seen = loaded(*cells), []
+        for one in cells:
             system.configure(one)
-            assert all(map(torch.equal, run(system, 2), logits(alone)))
+            seen += run(system, 2)
+        return seen
+
+    expected = of_both(tiny_model())
+    for _ in range(2):
+        assert all(map(torch.equal, of_both(replace(tiny_model(), packed=str(tmp_path))), expected))
 
 
 @pytest.mark.parametrize(
@@ -147,17 +153,11 @@ def test_a_checkpoint_that_was_changed_is_refused(tmp_path: Path) -> None:
 
 
 def test_other_rules_for_linear_layers_are_refused(tmp_path: Path) -> None:
-    one = cell(replace(tiny_model(), packed=str(tmp_path)), **LEAN)
-    one = replace(one, inject=InjectSpec(name="own", rules=(rule("experts", "experts$"), rule("linear", "q_proj$"))))
+    one = cell(replace(tiny_model(), packed=str(tmp_path)), **BOTH)
     loaded(one)
+    fewer = InjectSpec(name="own", rules=tuple(rule for rule in LEAN.rules if rule.operator != "shared"))
     with pytest.raises(ValueError, match="linear-bf16 holds another injection rules"):
-        loaded(
-            replace(one, inject=InjectSpec(name="own", rules=(rule("experts", "experts$"), rule("linear", "k_proj$"))))
-        )
-
-
-def rule(operator: str, pattern: str) -> InjectRule:
-    return InjectRule(match=pattern, operator=operator)
+        loaded(replace(one, inject=fewer))
 
 
 KEYS = ["version", "layout", "domains", "precision", "layers", "weights"]
@@ -247,7 +247,7 @@ def files_up_to(nbytes: int) -> Iterator[None]:
 
 
 def test_a_full_disk_leaves_nothing_and_says_so_in_one_line(tmp_path: Path) -> None:
-    one, folder = cell(replace(tiny_model(), packed=str(tmp_path)), **LEAN), tmp_path / "linear-bf16"
+    one, folder = cell(replace(tiny_model(), packed=str(tmp_path)), **BOTH), tmp_path / "linear-bf16"
     loaded(one)
     for file in tmp_path.rglob("manifest.json"):
         file.unlink()
@@ -288,11 +288,10 @@ def test_the_folder_is_no_part_of_the_request_but_that_weights_are_mapped_is(tmp
 
 
 def test_progress_counts_every_byte_of_every_stage_once(tmp_path: Path) -> None:
-    kept, stages = cell(replace(tiny_model(), packed=str(tmp_path)), **LEAN), []
+    kept, stages = cell(replace(tiny_model(), packed=str(tmp_path)), **BOTH), []
     for _ in range(2):
         seen: list[Loading] = []
-        ticks = iter(range(10**6))
-        loaded(kept, progress=LoadProgress(seen.append, lambda: float(next(ticks))))
+        loaded(kept, progress=LoadProgress(seen.append, map(float, count()).__next__))
         stages.append(list(dict.fromkeys(one.stage for one in seen)))
         for stage in stages[-1]:
             of_stage = [one for one in seen if one.stage == stage]
