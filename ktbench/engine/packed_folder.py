@@ -67,7 +67,7 @@ class PackedPart:
             return False
         held = self._read(file)
         if key := next((key for key in _WORDS if held.get(key) != self.identity.get(key)), None):
-            raise self._refused(f"holds another {_WORDS[key]} ({held.get(key)}, not {self.identity.get(key)})")
+            raise self._refused(f"differs in its {_WORDS[key]} ({held.get(key)} there, {self.identity.get(key)} here)")
         for name, nbytes in held[_FILES].items():
             if not (found := self.folder / name).is_file() or found.stat().st_size != nbytes:
                 raise self._refused(f"lacks {name}, or has it in another size")

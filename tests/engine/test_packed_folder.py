@@ -137,7 +137,7 @@ def test_cells_with_original_weights_read_them_all_the_same(tmp_path: Path) -> N
 def test_other_models_are_refused_in_one_line(change: dict[str, Any], named: str, tmp_path: Path) -> None:
     kept = replace(tiny_model(), packed=str(tmp_path))
     loaded(cell(kept, **FUSED))
-    with pytest.raises(ValueError, match=rf"experts-int8 holds another {named}.*delete this one") as refused:
+    with pytest.raises(ValueError, match=rf"experts-int8 differs in its {named}.*delete this one") as refused:
         loaded(cell(replace(kept, **change), **FUSED))
     assert "\n" not in str(refused.value)
 
@@ -148,7 +148,7 @@ def test_a_checkpoint_that_was_changed_is_refused(tmp_path: Path) -> None:
     one = cell(replace(tiny_model(path=str(folder)), packed=str(tmp_path / "kept")), **FUSED)
     loaded(one)
     build(tiny_model(seed=1)).save_pretrained(folder)
-    with pytest.raises(ValueError, match="holds another weights"):
+    with pytest.raises(ValueError, match="differs in its weights"):
         loaded(one)
 
 
@@ -156,7 +156,7 @@ def test_other_rules_for_linear_layers_are_refused(tmp_path: Path) -> None:
     one = cell(replace(tiny_model(), packed=str(tmp_path)), **BOTH)
     loaded(one)
     fewer = InjectSpec(name="own", rules=tuple(rule for rule in LEAN.rules if rule.operator != "shared"))
-    with pytest.raises(ValueError, match="linear-bf16 holds another injection rules"):
+    with pytest.raises(ValueError, match="linear-bf16 differs in its injection rules"):
         loaded(replace(one, inject=fewer))
 
 
@@ -169,7 +169,7 @@ def test_every_entry_of_the_manifest_counts(key: str, tmp_path: Path) -> None:
     loaded(one)
     folder = tmp_path / "experts-int8"
     (folder / "manifest.json").write_text(json.dumps(manifest(folder) | {key: 99}))
-    with pytest.raises(ValueError, match=r"99, not"):
+    with pytest.raises(ValueError, match="99 there"):
         loaded(one)
 
 
