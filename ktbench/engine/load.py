@@ -79,7 +79,7 @@ def _parts_kept(model: ModelSpec, plan: WeightPlan) -> tuple[PackedPart, ...]:
         return ()
     experts = None if plan.packing is None else plan.packing.precision
     if plan.packing is not None and plan.packing.domains > 1:
-        raise Unsupported(split_experts(model.packed, plan.packing.domains))
+        raise Unsupported(split_experts(model.packed))
     return packed_parts(model, experts=experts, linear=plan.dense, rules=plan.inject)
 
 

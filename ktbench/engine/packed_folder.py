@@ -118,9 +118,9 @@ def require_room(packed: str, nbytes: int) -> None:
         )
 
 
-def split_experts(packed: str, domains: int) -> str:
+def split_experts(packed: str) -> str:
     """Why experts that are split over domains cannot be kept: their parts lie on NUMA nodes, a file on none."""
-    return f"model.packed={packed}: experts are split over {domains} domains, set engine.domains=1 or leave it out"
+    return f"model.packed={packed}: keeps no experts that are split over domains, leave out engine.domains and +n"
 
 
 def _layout(kind: Kind) -> int:

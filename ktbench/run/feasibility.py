@@ -212,9 +212,8 @@ def _require_packed(specs: Iterable[RunSpec]) -> None:
     """Raises RequestError for packed weights of something else in `model.packed`, and where they cannot be kept."""
     parts: dict[Path, tuple[PackedPart, int]] = {}
     for spec in specs:
-        domains = (spec.engine.domains or len(read_topology().domains)) if spec.engine.fused else 1
-        if domains > 1:
-            raise RequestError(split_experts(str(spec.model.packed), domains))
+        if spec.engine.fused and (spec.engine.domains or spec.engine.numa):
+            raise RequestError(split_experts(str(spec.model.packed)))
         for part, nbytes in _parts_of(spec):
             parts[part.folder] = part, nbytes
     try:

@@ -21,7 +21,7 @@ from ktbench.engine.load import load_engine
 from ktbench.engine.load_progress import Loading, LoadProgress
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.synthetic import PassingExperts, WeightPool
-from ktbench.engine.weight_plan import WeightPlan
+from ktbench.engine.weight_plan import Packing, WeightPlan
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.inject import InjectSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec
@@ -276,8 +276,14 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 
 
 def test_experts_over_domains_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(Unsupported, match="split over 2 domains"):
+    with pytest.raises(Unsupported, match="split over domains"):
         loaded(cell(replace(tiny_model(), packed=str(tmp_path)), domains=2, **FUSED))
+
+
+def test_on_several_nodes_mapped_experts_are_not_split(tmp_path: Path) -> None:
+    host, model = HostRole(cores=2, cpus=(0, 1), nodes=(0, 1)), tiny_model()
+    assert Packing.of(cell(model, **FUSED), host).domains == 2
+    assert Packing.of(cell(replace(model, packed=str(tmp_path)), **FUSED), host).domains == 1
 
 
 def test_the_folder_is_no_part_of_the_request_but_that_weights_are_mapped_is(tmp_path: Path) -> None:

@@ -80,7 +80,10 @@ def test_a_worker_says_how_far_it_is_until_it_is_ready(tmp_path: Path) -> None:
 
 SAYS_AND_WAITS = """
 import os, sys, time
-os.write(int(sys.argv[1]), b'{"loading": {"doing": "packing", "stage": "packing", "done_bytes": 1, "total_bytes": 2}}\\n')
+from ktbench.engine.load_progress import Loading
+from ktbench.run.messages import Response, encoded
+report = Loading(doing="packing", stage="packing", done_bytes=1, total_bytes=2)
+os.write(int(sys.argv[1]), encoded(Response(loading=report)))
 time.sleep(600)
 """
 
@@ -104,7 +107,7 @@ def test_an_interrupt_while_loading_ends_the_worker(tmp_path: Path, monkeypatch:
 
 def test_a_worker_that_hangs_after_a_report_is_timed_out(tmp_path: Path) -> None:
     with pytest.raises(WorkerDied) as died:
-        Worker.start(OPENED, tmp_path / "worker.log", 2, (sys.executable, "-c", SAYS_AND_WAITS))
+        Worker.start(OPENED, tmp_path / "worker.log", 8, (sys.executable, "-c", SAYS_AND_WAITS))
     assert died.value.outcome is Outcome.TIMEOUT
 
 
