@@ -18,7 +18,7 @@ from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.forms import LinearBlocks
 from ktbench.engine.fused import bits
 from ktbench.engine.inject.forms import read_norm
-from ktbench.engine.packed_folder import PackedFiles
+from ktbench.engine.loading.packed_folder import PackedFiles
 from ktbench.spec.weights import BLOCK, BLOCK_BYTES, Precision
 
 # Strips of the packed layout: the rows of a layer that shares a matrix must begin with one.

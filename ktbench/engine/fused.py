@@ -16,7 +16,7 @@ from ktbench.engine.decode.lazy import Fetch
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.experts import Backend
 from ktbench.engine.forms import Biases, ExpertBlocks, ExpertMatrices, ExpertsForm, PackableStore
-from ktbench.engine.packed_folder import PackedFiles
+from ktbench.engine.loading.packed_folder import PackedFiles
 from ktbench.engine.protocol import Unsupported
 from ktbench.engine.roles import reach
 from ktbench.engine.routing import Routing

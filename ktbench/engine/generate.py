@@ -17,7 +17,7 @@ from ktbench.engine.decode.batch import GenerationBatch, RunnerPool
 from ktbench.engine.decode.step import Forward
 from ktbench.engine.device_placement import detach
 from ktbench.engine.load import load_components
-from ktbench.engine.load_progress import SILENT, LoadProgress
+from ktbench.engine.loading.progress import SILENT, LoadProgress
 from ktbench.engine.protocol import HostRole, Unsupported, configured, require
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.engine import EngineSpec

@@ -21,8 +21,7 @@ from ktbench.engine.gguf.inspecting import is_gguf
 from ktbench.engine.gguf.reading import GgufModel
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.inject.match import Replacement, match_rules
-from ktbench.engine.load_progress import SILENT, LayerProgress, LoadProgress
-from ktbench.engine.packed_folder import (
+from ktbench.engine.loading.packed_folder import (
     PackedFiles,
     PackedFolder,
     PackedPart,
@@ -30,6 +29,7 @@ from ktbench.engine.packed_folder import (
     packed_parts,
     split_experts,
 )
+from ktbench.engine.loading.progress import SILENT, LayerProgress, LoadProgress
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.roles import split_cpus
 from ktbench.engine.synthetic import (

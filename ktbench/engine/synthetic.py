@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from ktbench.engine.forms import ExpertMatrices, ExpertStore, is_experts, read_form
-from ktbench.engine.load_progress import SILENT, LoadProgress
+from ktbench.engine.loading.progress import SILENT, LoadProgress
 from ktbench.spec.run_spec import ModelSpec
 from ktbench.spec.shape import text_config
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -12,8 +12,8 @@ from time import perf_counter
 from transformers import AutoTokenizer
 
 from ktbench.engine.generate import Generator
+from ktbench.engine.loading.weights_id import weights_id
 from ktbench.engine.protocol import Unsupported
-from ktbench.engine.weights_id import weights_id
 from ktbench.eval.drift import DriftPlan, measure_drift
 from ktbench.eval.evaluate import GradedAnswer, evaluate_task, measure_perplexity
 from ktbench.eval.lm.cache import AnswerCache, identity_of

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING
 
 import msgspec
 
-from ktbench.engine.load_progress import Loading, LoadProgress
+from ktbench.engine.loading.progress import Loading, LoadProgress
 from ktbench.run.child import run_subprocess
 from ktbench.spec.record import Cell, SampleResult, TaskResult
 from ktbench.spec.suite import SuiteSpec
@@ -94,8 +94,8 @@ def _evaluate(request: EvalRequest, topology: Topology, say: Callable[[EvalProgr
     prepare_host(host.cpus, [cell.spec for cell in request.cells])
     loading = LoadProgress(lambda one: say(EvalProgress(loading=one)))
     generator = open_generator([cell.spec for cell in request.cells], host, loading)
-    path = str(request.cells[0].spec.model.path)
-    session = EvalSession.open(generator, path, request.suite, Path(request.answers), ids, progress(say))
+    checkpoint = str(request.cells[0].spec.model.path)
+    session = EvalSession.open(generator, checkpoint, request.suite, Path(request.answers), ids, progress(say))
     for cell in request.cells:
         unmodified = request.references[cell.key]
         for task in request.tasks[cell.key]:

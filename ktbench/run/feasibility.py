@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ktbench.engine.gguf.export import no_file
-from ktbench.engine.packed_folder import PackedPart, packed_parts, require_room, split_experts
+from ktbench.engine.loading.packed_folder import PackedPart, packed_parts, require_room, split_experts
 from ktbench.engine.placement import place_experts
 from ktbench.engine.roles import split_cpus
 from ktbench.engine.workload.recorded import read_profile, read_trace
@@ -212,7 +212,7 @@ def _require_packed(specs: Iterable[RunSpec]) -> None:
     """Raises RequestError for packed weights of something else in `model.packed`, and where they cannot be kept."""
     parts: dict[Path, tuple[PackedPart, int]] = {}
     for spec in specs:
-        if spec.engine.fused and (spec.engine.domains or spec.engine.numa):
+        if spec.engine.fused and spec.engine.domains:
             raise RequestError(split_experts(str(spec.model.packed)))
         for part, nbytes in _parts_of(spec):
             parts[part.folder] = part, nbytes

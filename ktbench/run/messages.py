@@ -8,7 +8,7 @@ from typing import IO
 
 import msgspec
 
-from ktbench.engine.load_progress import Loading
+from ktbench.engine.loading.progress import Loading
 from ktbench.spec.record import Cell, Outcome, Record
 from ktbench.spec.timeline import Timeline
 

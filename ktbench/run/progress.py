@@ -9,7 +9,7 @@ from statistics import median
 from time import monotonic
 from typing import TextIO
 
-from ktbench.engine.load_progress import Loading
+from ktbench.engine.loading.progress import Loading
 from ktbench.results.settings import Setting, cell_settings, varying
 from ktbench.results.stopping import Standing, SweepCriterion
 from ktbench.spec.record import Cell, Record

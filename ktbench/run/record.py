@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from ktbench.engine.load_progress import LoadProgress
+from ktbench.engine.loading.progress import LoadProgress
 from ktbench.results.find import RUNS
 from ktbench.run.progress import LoadingLine
 from ktbench.run.request import new_file, one_cell_request, plan_request, take_word

@@ -12,9 +12,9 @@ from typing import Any
 
 from ktbench.config import ModelFiles, Request, RequestPart, compose, config_file, freeze
 from ktbench.engine.checkpoint import inspect_checkpoint
-from ktbench.engine.config_file import config_in, config_name, require_runnable
 from ktbench.engine.gguf.inspecting import inspect_gguf, is_gguf
 from ktbench.engine.inject.match import require_operators
+from ktbench.engine.loading.config_file import config_in, config_name, require_runnable
 from ktbench.host.describe import read_local_machine
 from ktbench.host.memory import available_memory_bytes
 from ktbench.host.topology import read_topology

@@ -13,7 +13,7 @@ from typing import IO, cast
 
 import msgspec
 
-from ktbench.engine.load_progress import SILENT, LoadProgress
+from ktbench.engine.loading.progress import SILENT, LoadProgress
 from ktbench.engine.protocol import HostRole, System, Unsupported
 from ktbench.engine.roles import reach, split_cpus
 from ktbench.engine.weight_plan import WeightPlan

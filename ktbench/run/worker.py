@@ -17,7 +17,7 @@ from typing import IO
 
 import msgspec
 
-from ktbench.engine.load_progress import Loading
+from ktbench.engine.loading.progress import Loading
 from ktbench.engine.protocol import Unsupported
 from ktbench.host.software import find_peer
 from ktbench.run.child import OomCount, ending_of, oom_count

@@ -53,6 +53,8 @@ def _is_logical(feature: Feature, spec: RunSpec) -> bool:
 
 def _engine_rules(spec: RunSpec) -> Iterator[Reason]:
     engine, shape, name = spec.engine, spec.model.shape, spec.model.name
+    if spec.maps_packed and engine.numa:
+        yield Reason("+n", "experts that model.packed keeps are not split over domains, leave out model.packed")
     yield from _device_rules(spec)
     if spec.workload.phase == "prefill" and (engine.deferral or engine.skipping) and not engine.defer_prefill:
         key = f"deferral={engine.deferral}" if engine.deferral else f"skipping={engine.skipping}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.engine.load_progress import Loading
+from ktbench.engine.loading.progress import Loading
 from ktbench.results import Log, Run, read_run
 from ktbench.run import evaluation
 from ktbench.run.child import ChildFailed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,9 @@ from ktbench.spec.errors import RequestError
 from ktbench.spec.memory import estimate_memory
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.support import rules_broken
 from tests.engine.engines import needs_avx512
+from tests.tiny import tiny_spec
 
 pytestmark = needs_avx512()
 WORDS = ["model=tiny", "workload.prompt=8", "engine.avx512=true"]
@@ -50,12 +53,20 @@ def test_experts_over_domains_are_refused(tmp_path: Path) -> None:
         planned(f"model.packed={tmp_path}", "engine.domains=2")
 
 
+def test_domains_of_memory_are_a_reason_of_their_cell() -> None:
+    reasons = [str(reason) for reason in rules_broken(tiny_spec(avx512=True, numa=True, domains=2))]
+    assert not any("model.packed" in reason for reason in reasons)
+    spec = tiny_spec(avx512=True, numa=True, domains=2)
+    reasons = [str(reason) for reason in rules_broken(replace(spec, model=replace(spec.model, packed="kept")))]
+    assert any("model.packed" in reason for reason in reasons)
+
+
 def test_a_disk_that_is_too_small_is_refused_unless_all_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packed(planned(where := f"model.packed={tmp_path / 'kept'}"))
     full = namedtuple("Usage", ("total", "used", "free"))(100, 100, 0)
-    monkeypatch.setattr("ktbench.engine.packed_folder.disk_usage", lambda _: full)
+    monkeypatch.setattr("ktbench.engine.loading.packed_folder.disk_usage", lambda _: full)
     planned(where)
     with pytest.raises(RequestError, match="packed weights take"):
         planned(f"model.packed={tmp_path / 'other'}")

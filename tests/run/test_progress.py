@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.engine.load_progress import Loading, LoadProgress
+from ktbench.engine.loading.progress import Loading, LoadProgress
 from ktbench.results.stopping import SweepCriterion
 from ktbench.run.progress import LoadingLine, RoundProgress, cell_names, names_in_part
 from ktbench.spec.cells import plan_cells

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ktbench.engine.load_progress import Loading
+from ktbench.engine.loading.progress import Loading
 from ktbench.engine.protocol import Unsupported
 from ktbench.host.software import FoundPeer
 from ktbench.run import worker as worker_module
@@ -80,7 +80,7 @@ def test_a_worker_says_how_far_it_is_until_it_is_ready(tmp_path: Path) -> None:
 
 SAYS_AND_WAITS = """
 import os, sys, time
-from ktbench.engine.load_progress import Loading
+from ktbench.engine.loading.progress import Loading
 from ktbench.run.messages import Response, encoded
 report = Loading(doing="packing", stage="packing", done_bytes=1, total_bytes=2)
 os.write(int(sys.argv[1]), encoded(Response(loading=report)))

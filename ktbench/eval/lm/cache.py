@@ -12,7 +12,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from ktbench.engine.weights_id import content_digest, weights_id
+from ktbench.engine.loading.weights_id import content_digest, weights_id
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.wire import to_plain
 

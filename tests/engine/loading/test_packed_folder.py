@@ -18,7 +18,7 @@ import torch
 from ktbench.engine.folder import Folder
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.load import load_engine
-from ktbench.engine.load_progress import Loading, LoadProgress
+from ktbench.engine.loading.progress import Loading, LoadProgress
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.synthetic import PassingExperts, WeightPool
 from ktbench.engine.weight_plan import Packing, WeightPlan

@@ -16,8 +16,8 @@ from pathlib import Path
 from shutil import disk_usage
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from ktbench.engine.loading.weights_id import content_digest, weights_id
 from ktbench.engine.protocol import Unsupported
-from ktbench.engine.weights_id import content_digest, weights_id
 from ktbench.spec.errors import error_text
 from ktbench.spec.inject import InjectSpec
 from ktbench.spec.run_spec import ModelSpec
@@ -120,7 +120,7 @@ def require_room(packed: str, nbytes: int) -> None:
 
 def split_experts(packed: str) -> str:
     """Why experts that are split over domains cannot be kept: their parts lie on NUMA nodes, a file on none."""
-    return f"model.packed={packed}: keeps no experts that are split over domains, leave out engine.domains and +n"
+    return f"model.packed={packed}: keeps no experts that are split over domains, leave out engine.domains"
 
 
 def _layout(kind: Kind) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from ktbench.engine.config_file import config_in, released_config
+from ktbench.engine.loading.config_file import config_in, released_config
 from ktbench.run.request import one_cell_request, read_request
 from ktbench.spec.errors import RequestError
 from ktbench.spec.run_spec import ModelSpec, RunSpec
@@ -18,7 +18,7 @@ from ktbench.spec.shape import moe_shape, text_config
 from ktbench.spec.wire import spec_id
 from tests.engine.tiny import load, run, shrunk, spec
 
-SHARED = Path(__file__).parents[3] / "shared" / "data" / "model_configs"
+SHARED = Path(__file__).parents[4] / "shared" / "data" / "model_configs"
 RELEASED = sorted(SHARED.glob("*_config.json"))
 # Their experts are called otherwise (docs/families.md); described machines may run them all the same.
 OTHERWISE = [file for file in RELEASED if "Llama-4" in file.name]

@@ -1,0 +1,1 @@
+"""What loading needs beside the engine: models from files, identities of weights, packed folders, progress."""
