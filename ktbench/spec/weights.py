@@ -29,6 +29,7 @@ class Format:
     bits: int
     group: int = 0
     scale_bytes: int = 0  # of a group
+    scale_rows: int = 1  # output rows that share it where it is packed
     row_bytes: int = 0  # of an output row: its scale, and what takes back the offset of unsigned activations
     blocks: bool = False
     whole_blocks: bool = False
@@ -50,7 +51,7 @@ FORMATS: Mapping[Precision, Format] = {
     "iq4_nl": Format(bits=4, group=32, scale_bytes=2, row_bytes=4, blocks=True, whole_blocks=True),
     "mxfp4": Format(bits=4, group=32, scale_bytes=1, row_bytes=4, blocks=True, whole_blocks=True),
     "int4_bf16": Format(bits=4, group=32, scale_bytes=2, row_bytes=4, blocks=True, whole_blocks=True),
-    "fp8": Format(bits=8, group=128, scale_bytes=4, row_bytes=4, blocks=True),
+    "fp8": Format(bits=8, group=128, scale_bytes=4, scale_rows=16, row_bytes=4, blocks=True),
 }
 BLOCK_BYTES = {name: row.block_bytes for name, row in FORMATS.items() if row.blocks}
 BLOCK = 32  # weights of a GGUF block
@@ -59,7 +60,7 @@ BLOCK = 32  # weights of a GGUF block
 def expert_bytes(shape: MoEShape, precision: Precision) -> int:
     """Bytes of one routed expert's weights and scales, without any padding of the tiles that they are packed in."""
     matrices = ((shape.expert_ffn, shape.hidden),) * 2 + ((shape.hidden, shape.expert_ffn),)
-    return sum(rows * _row_bytes(columns, precision) for rows, columns in matrices)
+    return round(sum(rows * _row_bytes(columns, precision) for rows, columns in matrices))
 
 
 def dense_bytes(shape: MoEShape, precision: Precision) -> int:
@@ -71,12 +72,10 @@ def dense_bytes(shape: MoEShape, precision: Precision) -> int:
     return round(rows * _row_bytes(shape.hidden, precision))
 
 
-def _row_bytes(columns: int, precision: Precision) -> int:
+def _row_bytes(columns: int, precision: Precision) -> float:
     row = FORMATS[precision]
-    if row.blocks:
-        return ceil(columns / row.group) * row.block_bytes + row.row_bytes
     groups = ceil(columns / row.group) if row.group else 0
-    return ceil(columns * row.bits / 8) + groups * row.scale_bytes + row.row_bytes
+    return ceil(columns * row.bits / 8) + groups * row.scale_bytes / row.scale_rows + row.row_bytes
 
 
 def weight_bits(precision: Precision) -> int:
