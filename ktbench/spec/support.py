@@ -10,7 +10,7 @@ from ktbench.spec.engine import MIN_IMMEDIATE_EXPERTS
 from ktbench.spec.features import FEATURES, Feature
 from ktbench.spec.peers import BY_NAME, Peer
 from ktbench.spec.run_spec import RunSpec
-from ktbench.spec.weights import BLOCK, BLOCK_BYTES, FORMATS, expert_bytes
+from ktbench.spec.weights import FORMATS, expert_bytes
 
 _GIB = 2**30
 # Limit on copied weights per call: one token of the largest models (DeepSeek-V3, Kimi K2) copies 0.7 GiB.

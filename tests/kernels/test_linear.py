@@ -146,7 +146,7 @@ def agrees(
     activations = int8_of(widen(x)) if integers else widen(x)
     exact = activations @ weight.T + bias
     size = np.abs(activations) @ np.abs(weight.T) + np.abs(bias)
-    step = 2**-17 if integers or matrix.precision == "bf16" else 2**-9
+    step = 2**-17 if integers or matrix.precision == "bf16" else 2**-8
     return bool((np.abs(widen(out) - exact) <= 2**-8 * np.abs(exact) + step * size + 1e-34).all())
 
 
