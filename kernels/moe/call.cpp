@@ -84,9 +84,11 @@ void Call::note_used_kernels() {
 }
 
 // u8 and s16 rows are read in whole tiles or groups, as the weights are padded.
-RowFormat Call::x_format(Activation kind) const { return {kind, geometry_.hidden_depth()}; }
+RowFormat Call::x_format(Activation kind) const {
+  return {kind, geometry_.hidden_depth(), geometry_.format.minima_group()};
+}
 RowFormat Call::h_format(Activation kind, const Part& part) const {
-  return {kind, part.shard->geometry.intermediate_depth()};
+  return {kind, part.shard->geometry.intermediate_depth(), part.shard->geometry.down_format().minima_group()};
 }
 RowFormat Call::largest_h_format(const Part& part) const { return h_format(Activation::f32, part); }
 
