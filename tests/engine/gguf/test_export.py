@@ -86,7 +86,7 @@ def test_types_follow_what_a_tensor_is(name: str, tmp_path: Path) -> None:
             assert kind == "Q4_0"
         elif key in ("token_embd.weight",) or "attn_k_b" in key or "attn_v_b" in key:
             assert kind == "BF16"
-        elif "norm" in key or "bias" in key or "gate_inp" in key or "sinks" in key:
+        elif any(word in key for word in ("norm", "bias", "gate_inp", "sinks", "ssm_a", "conv1d")):
             assert kind == "F32"
         else:
             assert kind == "Q8_0"
