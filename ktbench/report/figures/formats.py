@@ -37,7 +37,7 @@ _LABELS: Mapping[Quantity, str] = {
 _TALL_IN, _ABOVE_IN, _BELOW_IN, _LEFT_IN = 2.0, 0.2, 0.36, 0.5
 _ROOM = 0.12  # beside the outermost points, as a part of what they span
 _PT = 1.5  # of a marker, times the root of its bits
-_SHADE = "#35688f"
+_SHADE, _PALE = "#35688f", "#bcd0e2"
 _SHOWN_BITS = (4, 8, 16)
 
 
@@ -115,7 +115,7 @@ def _panel(axes: Axes, points: Sequence[FormatPoint], references: Sequence[Row],
     for point in points:
         _draw_point(frame, point)
     for point in sorted(points, key=lambda point: not point.is_best):
-        frame.label_marker(_words(point.row, every), _middle(point))
+        frame.lead_to_marker(_words(point.row, every), _middle(point))
     for row, speed in speeds:
         frame.label(_words(row, every), (speed, frame.y[0]), (speed, frame.y[1]), REFERENCE)
 
@@ -140,7 +140,14 @@ def _draw_point(frame: Frame, point: FormatPoint) -> None:
     speed, look = scaled(point.speed), _look(stored_bits(point.row), is_best=point.is_best)
     height = replace(point.height, low=max(point.height.low, frame.y[0]))
     drawn = frame.axes.errorbar(
-        [speed.mid], [height.mid], xerr=reach([speed]), yerr=reach([height]), zorder=3, **WHISKER, **look
+        [speed.mid],
+        [height.mid],
+        xerr=reach([speed]),
+        yerr=reach([height]),
+        ecolor=_PALE,
+        zorder=3,
+        **WHISKER,
+        **look,
     )
     mark_cells(drawn.lines[0], [point.row.cell])
     frame.take_marker((speed.mid, height.mid))
