@@ -184,7 +184,7 @@ def eval_request(overrides: Sequence[str]) -> Request:
         return request
     for part in request.parts:
         for cell in plan_cells(part.spec, part.sweep, part.name):
-            _require_evaluable(cell.spec)
+            _require_evaluable(cell.spec, is_timed=request.is_timed)
     _require_tasks(request.suite)
     return named(paired(request), request.suite)
 
@@ -238,9 +238,10 @@ def _require_tasks(suite: SuiteSpec) -> None:
         raise RequestError(str(error)) from None
 
 
-def _require_evaluable(spec: RunSpec) -> None:
+def _require_evaluable(spec: RunSpec, *, is_timed: bool) -> None:
+    """The phase is that of the steps which are timed beside the answers."""
     model, phase = spec.model, spec.workload.phase
-    if phase != "decode":
+    if phase == "layer" or (phase == "prefill" and not is_timed):
         raise RequestError(f"workload.phase={phase}: an evaluation has no workload, leave out workload=")
     if spec.machine is not None:
         raise RequestError(f"machine={spec.machine.name}: a simulation cannot answer, leave out machine=")

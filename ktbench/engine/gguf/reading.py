@@ -161,10 +161,10 @@ class Lookup:
     def blocks(self, name: str, precision: Precision) -> Blocks | None:
         """The rows of a matrix of the network where they are in the file as blocks of `precision`."""
         mapped = self.mapped[name]
-        if not mapped.change.keeps_rows or not self._weights.is_in(mapped.names[0], precision):
+        if not mapped.change.keeps_rows or not all(self._weights.is_in(one, precision) for one in mapped.names):
             return None
-        rows = self._weights.rows(mapped.names[0])
-        return cast("Blocks", mapped.join([cast("Tensor", rows)], self._config))
+        rows = [cast("Tensor", self._weights.rows(one)) for one in mapped.names]
+        return cast("Blocks", mapped.join(rows, self._config))
 
     def require_all_used(self, others: Collection[str]) -> None:
         """Raise ValueError for a tensor of the file that is neither here nor one of `others`.
