@@ -19,7 +19,7 @@ from ktbench.resources import checkpoint_folder
 from ktbench.spec.shape import known_config
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel
+    from transformers import PreTrainedModel
 
     from ktbench.spec.run_spec import ModelSpec
 
@@ -158,7 +158,8 @@ def read_checkpoint(model: ModelSpec) -> PreTrainedModel:
     )
     if missing := sorted(report["missing_keys"]):
         raise ValueError(f"model.path={model.path}: no weights for {missing[0]} and {len(missing) - 1} others")
-    if unknown := [name for name in sorted(report["unexpected_keys"]) if not is_extra(name, config)]:
+    layers = config.get_text_config().num_hidden_layers
+    if unknown := [name for name in sorted(report["unexpected_keys"]) if not is_extra(name, layers)]:
         name = type(network).__name__
         raise ValueError(f"model.path={model.path}: {name} has no place for {unknown[0]} and {len(unknown) - 1} others")
     whole: PreTrainedModel = network
@@ -166,8 +167,8 @@ def read_checkpoint(model: ModelSpec) -> PreTrainedModel:
     return whole
 
 
-def is_extra(name: str, config: PretrainedConfig) -> bool:
-    """Whether a tensor is rightly left out: it is no weight of the layers that are read."""
+def is_extra(name: str, layers: int) -> bool:
+    """Whether a tensor is rightly left out where so many layers are read: it is no weight of these."""
     layer = _LAYER.search(name)
-    beyond = layer is not None and int(layer[1]) >= config.get_text_config().num_hidden_layers
+    beyond = layer is not None and int(layer[1]) >= layers
     return beyond or name.startswith(_BESIDES) or name.endswith(BUFFERS)

@@ -92,8 +92,8 @@ class Folder:
             part for place in self._used if place in self._matrices for part in self._matrices[place].parts.values()
         }
         unknown = sorted(self._stored.keys() - self._used - {part.removeprefix(_PREFIX) for part in parts})
-        unknown = [name for name in unknown if not self._weights.is_beside(name)]
-        if unknown := [name for name in unknown if not is_extra(name, self._network.config)]:
+        layers = self._network.config.get_text_config().num_hidden_layers
+        if unknown := [one for one in unknown if not (self._weights.is_beside(one) or is_extra(one, layers))]:
             name = type(self._network).__name__
             raise ValueError(
                 f"model.path={self._path}: {name} has no place for {unknown[0]} and {len(unknown) - 1} others"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal
 
-from ktbench.engine.checkpoint import inspect_checkpoint, stored_weights
+from ktbench.engine.checkpoint import inspect_checkpoint, is_extra, stored_weights
 from ktbench.engine.gguf.header import read_header
 from ktbench.engine.gguf.inspecting import is_gguf
 from ktbench.engine.stored.matrices import StoredWeights
@@ -60,10 +60,8 @@ def _counted(stored: Iterable[_Weight], config: Mapping[str, Any]) -> dict[Role,
     layers, found = text_config(config)["num_hidden_layers"], {role: Counter[str]() for role in _ROLES}
     for name, kind, count in stored:
         match = _LAYER.fullmatch(name)
-        if match is None or int(match[1]) >= layers:
-            continue
-        role = next((role for role, names in _ROLES.items() if names.fullmatch(match[2])), None)
-        if role is not None:
+        role = match and next((role for role, names in _ROLES.items() if names.fullmatch(match[2])), None)
+        if match and role and int(match[1]) < layers and not is_extra(name, layers):
             found[role][kind] += count
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -130,8 +131,13 @@ def test_nvfp4_of_any_width_is_read(columns: int, divides: bool) -> None:
     torch.testing.assert_close(numbers(tensors), truth, rtol=1e-6, atol=0)
 
 
+def other(module: str) -> Any:
+    """Of a package that writes such checkpoints."""
+    return pytest.importorskip(module, reason=f"{module} is not installed", exc_type=ImportError)
+
+
 def test_int4_is_what_compressed_tensors_unpacks() -> None:
-    helpers = pytest.importorskip("compressed_tensors.compressors.pack_quantized.helpers")
+    helpers = other("compressed_tensors.compressors.pack_quantized.helpers")
     tensors, _ = int4_groups(drawn(16, 128))
     codes = helpers.unpack_from_int32(tensors["weight_packed"], 4, torch.Size((16, 128)))
     truth = codes.float() * tensors["weight_scale"].float().repeat_interleave(32, dim=1)
@@ -139,7 +145,7 @@ def test_int4_is_what_compressed_tensors_unpacks() -> None:
 
 
 def test_nvfp4_is_what_compressed_tensors_unpacks() -> None:
-    helpers = pytest.importorskip("compressed_tensors.compressors.nvfp4.helpers")
+    helpers = other("compressed_tensors.compressors.nvfp4.helpers")
     tensors, _ = nvfp4(drawn(16, 256), divides=True)
     codes = helpers.unpack_fp4_from_uint8(tensors["weight_packed"], 16, 256, torch.float32)
     scales = tensors["weight_scale"].float() / tensors["weight_global_scale"]
@@ -148,7 +154,7 @@ def test_nvfp4_is_what_compressed_tensors_unpacks() -> None:
 
 
 def test_awq_is_what_autoawq_unpacks() -> None:
-    utils = pytest.importorskip("awq.utils.packing_utils")
+    utils = other("awq.utils.packing_utils")
     tensors, _ = awq(drawn(16, 128))
     truth = utils.dequantize_gemm(tensors["qweight"], tensors["qzeros"], tensors["scales"].float(), 4, 32)
     assert torch.equal(numbers(tensors, Method(name="awq", symmetric=False)), truth.T)

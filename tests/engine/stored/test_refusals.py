@@ -11,11 +11,16 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ktbench.cli import main
 from ktbench.engine.checkpoint import inspect_checkpoint
+from ktbench.engine.stored.headers import read_weights
+from ktbench.engine.stored.matrices import StoredTensor
+from ktbench.engine.stored.methods import Method
 from tests.engine.stored.written import CONFIG, RELEASES, WEIGHTS, Released, write
 from tests.engine.tiny import load, tiny_model
 
@@ -134,6 +139,37 @@ def test_tensors_that_do_not_go_together_are_refused_by_name(
     message = capsys.readouterr().err
     assert re.search(why, message)
     assert message.count("\n") == 1
+
+
+LASTS = ["weight", "weight_scale_inv", "weight_scale", "weight_scale_2", "weight_packed", "weight_global_scale"]
+LASTS += ["weight_shape", "qweight", "qzeros", "scales", "g_idx", "gate_up_proj", "gate_up_proj_scale_inv"]
+LASTS += ["gate_up_proj_blocks", "gate_up_proj_scales", "input_scale", "bias"]
+HEADERS = st.dictionaries(
+    st.sampled_from(
+        [f"{owner}.{last}" for owner in ("experts.0.up_proj", "experts.0.down_proj", "a") for last in LASTS]
+    ),
+    st.builds(
+        StoredTensor,
+        st.just(Path("file")),
+        st.sampled_from(["BF16", "F16", "F32", "F8_E4M3", "F8_E8M0", "I32", "U8"]),
+        st.lists(st.sampled_from([0, 1, 2, 4, 8, 16, 32, 128, 256]), max_size=4).map(tuple),
+    ),
+)
+METHODS_READ = [Method(name=name) for name in ("", "compressed-tensors", "gptq", "awq", "mxfp4")]
+
+
+@given(headers=HEADERS, method=st.sampled_from(METHODS_READ))
+def test_any_headers_are_read_or_refused(headers: dict[str, StoredTensor], method: Method) -> None:
+    """What is read is used: nothing that is no plain number is left over."""
+    try:
+        weights = read_weights(headers, method)
+    except ValueError as error:
+        assert str(error).startswith("file: ")
+        return
+    parts = {part for matrix in weights.matrices.values() for part in matrix.parts.values()}
+    kinds = {headers[name].kind for name in headers.keys() - parts if not weights.is_beside(name)}
+    assert kinds <= {"BF16", "F16", "F32"}
+    assert all(len(matrix.shape) in (2, 3) for matrix in weights.matrices.values())
 
 
 def say(folder: Path, quantisation: Any) -> Path:

@@ -210,11 +210,11 @@ _QUANTISED = re.compile(
 EXPERTS = re.compile(r".*\.experts\.\d+\..*")
 
 
-def wide(name: str) -> ModelSpec:
-    """A family's tiny model with matrices of at least a block."""
+def wide(name: str, **changes: Any) -> ModelSpec:
+    """A family's tiny model with matrices of at least a block, but for changes."""
     model = tiny_model(name)
     sizes = {key: size for key, size in _SIZES.items() if model.config.get(key) is not None}
-    return replace(model, config=model.config | sizes)
+    return replace(model, config=model.config | sizes | changes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,6 +228,11 @@ class Released:
     @property
     def folder(self) -> Path:
         return folder_of(self.model)
+
+    @property
+    def stored(self) -> dict[str, Tensor]:
+        """Tensors as they are released."""
+        return load_file(self.folder / WEIGHTS)
 
     def network(self) -> PreTrainedModel:
         """Transformers on the plain numbers."""
@@ -250,12 +255,23 @@ def plain(folder: Path, **options: Any) -> PreTrainedModel:
 
 def quantised(name: str, weight: Tensor) -> bool:
     """Whether releases quantise a tensor: matrices of layers whose columns are whole groups."""
-    return weight.dim() == 2 and weight.shape[1] % 128 == 0 and _QUANTISED.fullmatch(name) is not None
+    return (
+        weight.dim() == 2
+        and weight.shape[1] % 64 == 0
+        and weight.shape[1] >= 128
+        and _QUANTISED.fullmatch(name) is not None
+    )
 
 
-def write(name: str, release: Release, folder: Path, chosen: Callable[[str, Tensor], bool] = quantised) -> Released:
+def write(
+    name: str,
+    release: Release,
+    folder: Path,
+    chosen: Callable[[str, Tensor], bool] = quantised,
+    **changes: Any,
+) -> Released:
     """A family's model in both forms, in subfolders."""
-    model = wide(name)
+    model = wide(name, **changes)
     there, truth = folder / "released", folder / "plain"
     build(model).save_pretrained(truth)
     stored: dict[str, Tensor] = {}
