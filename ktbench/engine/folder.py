@@ -93,11 +93,18 @@ class Folder:
         }
         unknown = sorted(self._stored.keys() - self._used - {part.removeprefix(_PREFIX) for part in parts})
         layers = self._network.config.get_text_config().num_hidden_layers
-        if unknown := [one for one in unknown if not (self._weights.is_beside(one) or is_extra(one, layers))]:
+        idle = (self._weights.is_beside, lambda name: is_extra(name, layers), self._is_idle_bias)
+        if unknown := [one for one in unknown if not any(is_idle(one) for is_idle in idle)]:
             name = type(self._network).__name__
             raise ValueError(
                 f"model.path={self._path}: {name} has no place for {unknown[0]} and {len(unknown) - 1} others"
             )
+
+    def _is_idle_bias(self, name: str) -> bool:
+        """AutoGPTQ gives every linear layer a bias, of zeros where the model has none."""
+        owner, _, last = name.rpartition(".")
+        matrix = self._matrices.get(f"{owner}.weight")
+        return last == "bias" and matrix is not None and matrix.layout == "gptq" and not self._read(name).any()
 
     def experts(self, name: str) -> StoredExperts:
         """The routed experts of module `name`, one at a time."""
@@ -172,7 +179,7 @@ class Folder:
     def _blocks(self, place: str, i: int | None = None) -> Blocks:
         return as_blocks(blocks_of(self._matrices[place], lambda name: self._read(name, i)))
 
-    def _read(self, name: str, i: int | None) -> Tensor:
+    def _read(self, name: str, i: int | None = None) -> Tensor:
         file, stored = self._stored[name.removeprefix(_PREFIX)]
         read: Tensor = file.get_tensor(stored) if i is None else file.get_slice(stored)[i]
         return read

@@ -147,6 +147,18 @@ def test_kimi_is_read_with_its_nested_configuration(name: str, tmp_path: Path) -
     assert all(map(torch.equal, seen(model), together(one.network(), prefill())))
 
 
+@pytest.mark.parametrize("content", [0.0, 0.5])
+def test_biases_that_gptq_adds_are_left_out_where_they_are_zero(content: float, tmp_path: Path) -> None:
+    one = write("qwen3_30b_a3b", RELEASES["gptq"], tmp_path)
+    name = "model.layers.0.mlp.experts.0.down_proj.bias"
+    model = rewritten(one, tmp_path / "more", lambda tensors: tensors | {name: torch.full((256,), content).half()})
+    if content:
+        with pytest.raises(ValueError, match=f"no place for {name}"):
+            load(model)
+    else:
+        assert all(map(torch.equal, seen(model), together(one.network(), prefill())))
+
+
 def test_layers_that_predict_further_tokens_have_no_say(tmp_path: Path) -> None:
     one = write("qwen3_next_80b_a3b", RELEASES["int4"], tmp_path)
     ahead = "mtp.layers.0.mlp.experts.0.down_proj.weight"
