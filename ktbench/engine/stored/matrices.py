@@ -19,7 +19,7 @@ Layout = Literal["fp8", "int4", "gptq", "awq", "nvfp4", "mxfp4"]
 # Weights along k in one block of a format: those that kernels compute on, and others.
 BLOCK_WEIGHTS: Mapping[str, int] = {
     **{name: row.group for name, row in FORMATS.items() if row.blocks},
-    **{"fp8": 128, "int4_bf16": 32, "int4_zp": 32, "nvfp4": 256},
+    **{"int4_zp": 32, "nvfp4": 256},
 }
 FP8_SIDE = 128  # of the squares of weights that share a scale
 NVFP4_GROUP = 16  # weights that share a scale

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from ktbench.engine.stored.formats import StoredFormats, stored_formats
 from ktbench.engine.synthetic import skeleton
 from ktbench.engine.weight_plan import Packing
 from ktbench.spec.run_spec import WorkloadSpec
+from ktbench.spec.weights import FORMATS
 from tests.engine.engines import cell, engine_for, logits, needs_avx512, relative
 from tests.engine.prompts import together
 from tests.engine.stored.written import EXPERTS, RELEASES, Released, plain, quantised, write
@@ -131,15 +133,19 @@ def test_packed_experts_give_logits_near_those_of_transformers(precision: str, r
 
 
 @needs_avx512()
-def test_int4_with_half_scales_is_computed_on_as_it_is_stored(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [name for name, one in RELEASES.items() if one.format in FORMATS])
+def test_what_kernels_know_is_computed_on_as_it_is_stored(name: str, tmp_path: Path) -> None:
     """Routed experts, and linear layers of the lean device role."""
-    one = write("glm_4_5_air", RELEASES["gptq"], tmp_path)
-    formats = {"precision": "q4_0", "device_precision": "q4_0"}
-    lean = cell(one.model, decode(), avx512=True, packed_dense=True, **formats)
+    one = write("glm_4_5_air", RELEASES[name], tmp_path)
+    kind: Any = one.release.format
+    lean = cell(one.model, decode(), avx512=True, packed_dense=True, precision=kind, device_precision=kind)
     system = engine_for(lean)
-    held = one.network().state_dict()
-    matrices = system._components.operators[0].fused.matrices(3)
-    prefix = system._components.operators[0].position.layer
-    assert torch.equal(matrices.down.bfloat16(), held[f"model.layers.{prefix}.mlp.experts.down_proj"][3])
-    assert {matrix.packed.precision for matrix in system._components.device._matrices} == {"q4_0", "bf16"}
+    held, device = one.network().state_dict(), system._components.device
+    for operator in system._components.operators:
+        experts, expected = f"model.layers.{operator.position.layer}.mlp.experts", operator.fused.matrices(3)
+        assert torch.equal(expected.down.bfloat16(), held[f"{experts}.down_proj"][3])
+        both = torch.cat([expected.gate, expected.up])
+        assert torch.equal(both.bfloat16(), held[f"{experts}.gate_up_proj"][3])
+    assert device is not None
+    assert {matrix.packed.precision for matrix in device._matrices} == {kind, "bf16"}
     assert relative(logits(system, lean), together(one.network(), decode())) < TOLERANCE
