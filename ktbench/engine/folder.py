@@ -63,7 +63,9 @@ class Folder:
     def __init__(self, path: str, network: PreTrainedModel, weights: StoredWeights) -> None:
         self._path, self._network, self._weights = path, network, weights
         self._exact: tuple[str, ...] = tuple(getattr(network, "_keep_in_fp32_modules_strict", None) or ())
-        files: dict[Path, Any] = {one.file: safe_open(one.file, "pt") for one in weights.tensors.values()}
+        files: dict[Path, Any] = {
+            file: safe_open(file, "pt") for file in {one.file for one in weights.tensors.values()}
+        }
         self._stored = {name.removeprefix(_PREFIX): (files[one.file], name) for name, one in weights.tensors.items()}
         self._matrices = {name.removeprefix(_PREFIX): matrix for name, matrix in weights.matrices.items()}
         self._used: set[str] = set()
