@@ -22,18 +22,20 @@ from ktbench.engine.weight_plan import Packing
 from ktbench.spec.run_spec import WorkloadSpec
 from ktbench.spec.weights import FORMATS
 from tests.engine.engines import cell, engine_for, logits, needs_avx512, relative
+from tests.engine.families.zoo import ALL
 from tests.engine.prompts import together
 from tests.engine.stored.written import EXPERTS, RELEASES, Released, plain, quantised, write
 from tests.engine.tiny import decode, load, prefill, run, spec
 
 FAMILIES = ["deepseek_v3", "qwen3_30b_a3b", "glm_4_5_air", "minimax_m2", "qwen3_next_80b_a3b", "mixtral_8x7b"]
-# Of logits, where experts are rounded to int8 and their activations as well.
-TOLERANCE = 0.05
+# Of logits, where experts, linear layers or their activations are rounded to int8. Every token goes to all experts:
+# routers cannot choose otherwise.
+TOLERANCE = 0.03
 
 
 @pytest.fixture(scope="module", params=RELEASES)
 def released(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Released:
-    return write("qwen3_30b_a3b", RELEASES[request.param], tmp_path_factory.mktemp("released"))
+    return write("qwen3_30b_a3b", RELEASES[request.param], tmp_path_factory.mktemp("released"), **ALL)
 
 
 def same_logits(one: Released, workload: WorkloadSpec) -> bool:
@@ -136,7 +138,7 @@ def test_packed_experts_give_logits_near_those_of_transformers(precision: str, r
 @pytest.mark.parametrize("name", [name for name, one in RELEASES.items() if one.format in FORMATS])
 def test_what_kernels_know_is_computed_on_as_it_is_stored(name: str, tmp_path: Path) -> None:
     """Routed experts, and linear layers of the lean device role."""
-    one = write("glm_4_5_air", RELEASES[name], tmp_path)
+    one = write("glm_4_5_air", RELEASES[name], tmp_path, **ALL)
     kind: Any = one.release.format
     lean = cell(one.model, decode(), avx512=True, packed_dense=True, precision=kind, device_precision=kind)
     system = engine_for(lean)
