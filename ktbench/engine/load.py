@@ -84,7 +84,7 @@ def _weights(model: ModelSpec, plan: WeightPlan) -> tuple[PreTrainedModel, Store
         read = GgufModel(model, plan)
         return read.network, read.experts, read.linear_blocks
     if (folder := open_folder(model, plan)) is not None:
-        return folder.network, folder.experts, None
+        return folder.network, folder.experts, folder.linear_blocks
     return read_checkpoint(model), _original, None
 
 

@@ -14,6 +14,7 @@ from ktbench.config import Request, RequestPart, compose, freeze
 from ktbench.engine.checkpoint import inspect_checkpoint
 from ktbench.engine.gguf.inspecting import inspect_gguf, is_gguf
 from ktbench.engine.inject.match import require_operators
+from ktbench.engine.stored.formats import stored_formats
 from ktbench.host.describe import read_local_machine
 from ktbench.host.memory import available_memory_bytes
 from ktbench.host.topology import read_topology
@@ -29,6 +30,8 @@ from ktbench.spec.suite import SuiteSpec
 from ktbench.spec.sweep import SweepSpec
 
 _NANO = "model=nano"
+# Keys of precisions by the fields of `StoredFormats` that they are for.
+_STORED_AS = {"precision": "experts", "device_precision": "attention"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,7 +77,7 @@ def read_request(overrides: Sequence[str], *, evaluates: bool = False) -> Reques
         for part in request.parts:
             require_operators(part.spec.inject)
     except ValueError as error:
-        raise RequestError(str(error)) from None
+        raise RequestError(f"{error}{_stored(str(error), composed.parts.values())}") from None
     if request.suite is not None and not evaluates:
         raise RequestError(
             f"suite={request.suite.name}: suites are run by `eval`: python -m ktbench eval {shlex.join(overrides)}"
@@ -87,6 +90,16 @@ def _checkpoints(parts: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, dict
     for content in parts:
         for path in {model["path"] for model in _models(content)} - {None}:
             yield path, inspect_checkpoint(path) if _is_measured(content) else _configuration(path)
+
+
+def _stored(error: str, parts: Iterable[Mapping[str, Any]]) -> str:
+    """What follows an error about a precision: those in which the checkpoints of a request are stored."""
+    key = error.partition(":")[0]
+    if key not in _STORED_AS:
+        return ""
+    paths = {model["path"]: None for content in parts if _is_measured(content) for model in _models(content)}
+    formats = {path: getattr(stored_formats(path), _STORED_AS[key]) for path in paths if path is not None}
+    return "".join(f"; {path} is stored in {' and '.join(held)}" for path, held in formats.items())
 
 
 def _models(content: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -43,7 +43,7 @@ _SCALE_BYTES = 2
 # What nibbles stand for: of Q4_0 a number raised by 8; kvalues_iq4nl and, in halves, kvalues_mxfp4 of ggml-common.h.
 _Q4_0 = range(-8, 8)
 _IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
-_E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 # Numbers in float32 at a time: they stay in cache.
 _PIECE = 1 << 18
 
@@ -122,7 +122,7 @@ def _mxfp4(rows: Tensor) -> Tensor:
     blocks = rows.view(-1, BLOCK_BYTES["mxfp4"])
     powers = blocks[:, :1]
     scales = torch.ldexp(torch.ones(len(blocks), 1), powers.int() - 128).masked_fill(powers == 255, torch.nan)
-    return (scales * _looked_up(blocks[:, 1:], torch.tensor(_E2M1, dtype=torch.float32))).view(len(rows), -1)
+    return (scales * _looked_up(blocks[:, 1:], torch.tensor(E2M1, dtype=torch.float32))).view(len(rows), -1)
 
 
 def _scaled(blocks: Tensor, integers: Tensor) -> Tensor:
@@ -240,7 +240,7 @@ class GgufModel:
         }
         self._lookup.require_all_used([name for experts in self._experts.values() for name in experts.names.values()])
         fill(self.network, self._lookup.mapped, self._lookup.read)
-        self._linears = _linears(self.network)
+        self._linears = linear_names(self.network)
 
     def experts(self, name: str, module: nn.Module) -> PackableStore:
         """What the experts module `name` is packed from, one expert at a time; itself is filled where it is kept."""
@@ -260,7 +260,7 @@ class GgufModel:
         return None if name is None or precision is None else self._lookup.blocks(name, precision)
 
 
-def _linears(network: PreTrainedModel) -> WeakKeyDictionary[nn.Module, str]:
+def linear_names(network: PreTrainedModel) -> WeakKeyDictionary[nn.Module, str]:
     """Names of the weights of linear layers. It does not keep alive what has been packed."""
     names = {id(parameter): name for name, parameter in network.named_parameters()}
     linears = (module for module in network.modules() if isinstance(module, nn.Linear))
