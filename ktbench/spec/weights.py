@@ -38,8 +38,8 @@ Precision = Literal[
 class Format:
     """How one precision stores weights. `group` counts the weights along k that share a scale; 0: the row, or none.
 
-    `block_bytes` are those of a group as a checkpoint stores it (ggml-common.h), 0 where none does; `whole_blocks`: rows
-    cannot end within one; `from_numbers`: bf16 weights can be quantised to it.
+    `block_bytes` are those of a group as a checkpoint stores it (ggml-common.h), 0 where none does; `whole_blocks`:
+    rows cannot end within one; `from_numbers`: bf16 weights can be quantised to it.
     """
 
     bits: int

@@ -24,19 +24,12 @@ from ktbench.engine.forms import (
     read_form,
 )
 from ktbench.engine.gguf.families import Family, Mapped, expert_tensors, family_of
-from ktbench.engine.gguf.header import GgufHeader, TensorInfo, TensorType, read_header
+from ktbench.engine.gguf.header import PRECISIONS, GgufHeader, TensorInfo, TensorType, read_header
 from ktbench.engine.synthetic import distinct_tensors, fill, fill_experts, skeleton
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.run_spec import ModelSpec
-from ktbench.spec.weights import BLOCK_BYTES, Precision
+from ktbench.spec.weights import BLOCK_BYTES, FORMATS, Precision
 
-# Types whose blocks the kernels compute on as they are.
-_PRECISIONS: Mapping[TensorType, Precision] = {
-    "Q8_0": "q8_0",
-    "Q4_0": "q4_0",
-    "IQ4_NL": "iq4_nl",
-    "MXFP4": "mxfp4",
-}
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _MATRICES = ("gate", "up", "down")
 _SCALE_BYTES = 2
@@ -78,9 +71,9 @@ class MappedWeights:
         held = self._bytes[info.part]
         return held[info.offset : info.offset + info.nbytes].reshape(*info.shape[:-1], info.row_bytes)
 
-    def is_in(self, name: str, precision: Precision | None) -> bool:
-        """Whether those bytes are blocks of `precision`."""
-        return precision is not None and _PRECISIONS.get(self.info(name).kind) == precision
+    def format_of(self, name: str) -> Precision:
+        """The precision of which those bytes are blocks; bf16 for plain numbers."""
+        return PRECISIONS.get(self.info(name).kind, "bf16")
 
     def require(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise ValueError where the file has no tensor of this name and shape."""
@@ -94,7 +87,18 @@ def numbers(rows: NDArray[np.uint8], kind: TensorType) -> Tensor:
     A block has a scale d, in half precision or of MXFP4 a power of two, and 32 integers q, which stand for d·q
     (ggml-quants.c).
     """
-    return _DECODERS[kind](torch.from_numpy(rows.copy()))
+    decode = _DECODERS.get(kind)
+    return _of_supers(rows, PRECISIONS[kind]) if decode is None else decode(torch.from_numpy(rows.copy()))
+
+
+def _of_supers(rows: NDArray[np.uint8], precision: Precision) -> Tensor:
+    """What super-blocks stand for, as the kernels that compute on them read them."""
+    from ktbench._kernels import PackedMatrix  # base runs without the extension
+
+    columns = rows.shape[1] // BLOCK_BYTES[precision] * FORMATS[precision].group
+    matrix = PackedMatrix(len(rows), columns, precision)
+    matrix.write_blocks(np.ascontiguousarray(rows))
+    return torch.from_numpy(matrix.read())
 
 
 def _q8_0(rows: Tensor) -> Tensor:
