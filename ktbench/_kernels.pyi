@@ -138,6 +138,7 @@ class PackedExperts:
         limit: float | None = None,
         offset: float = 0.0,
         biases: bool = False,
+        down_precision: str | None = None,
     ) -> None: ...
     @staticmethod
     def map(path: str) -> PackedExperts:
@@ -149,6 +150,8 @@ class PackedExperts:
     def save(self, path: str) -> None:
         """Write all experts to a file. ValueError where they are split over domains."""
 
+    file_version: int  # of what `save` writes; `map` takes no other
+
     @property
     def experts(self) -> int: ...
     @property
@@ -157,6 +160,8 @@ class PackedExperts:
     def intermediate(self) -> int: ...
     @property
     def precision(self) -> str: ...
+    @property
+    def down_precision(self) -> str: ...
     @property
     def domains(self) -> int: ...
     @property
@@ -393,6 +398,15 @@ class PackedMatrix:
     """
 
     def __init__(self, rows: int, columns: int, precision: str = "bf16") -> None: ...
+    @staticmethod
+    def map(path: str) -> PackedMatrix:
+        """A matrix in a file that `save` wrote, as `PackedExperts.map`."""
+
+    def save(self, path: str) -> None:
+        """Write it to a file."""
+
+    file_version: int
+
     @property
     def rows(self) -> int: ...
     @property

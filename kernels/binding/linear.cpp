@@ -1,4 +1,5 @@
 #include "linear/linear.h"
+#include "linear/matrix_file.h"
 
 #include "binding/arrays.h"
 #include "binding/module.h"
@@ -79,11 +80,16 @@ py::dict counters(Linear& linear) {
 }  // namespace
 
 void bind_linear(py::module_& module) {
-  py::class_<PackedMatrix, std::shared_ptr<PackedMatrix>>(module, "PackedMatrix")
+  py::class_<PackedMatrix, std::shared_ptr<PackedMatrix>> packed(module, "PackedMatrix");
+  packed.attr("file_version") = matrix_file::version;
+  packed
       .def(py::init([](int rows, int columns, const std::string& precision) {
              return std::make_shared<PackedMatrix>(rows, columns, format_named(precision));
            }),
            py::arg("rows"), py::arg("columns"), py::arg("precision") = "bf16")
+      .def_static("map", [](const std::string& path) { return std::make_shared<PackedMatrix>(PackedMatrix::map(path)); },
+                  py::arg("path"))
+      .def("save", &PackedMatrix::save, py::arg("path"), py::call_guard<py::gil_scoped_release>())
       .def("write", write, py::arg("weight").noconvert(), py::arg("first_row") = 0,
            py::arg("team").none(true) = nullptr)
       .def("write_blocks", write_blocks, py::arg("blocks").noconvert(), py::arg("first_row") = 0,

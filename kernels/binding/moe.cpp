@@ -1,7 +1,7 @@
 #include "binding/arrays.h"
 #include "binding/module.h"
 #include "core/format_names.h"
-#include "moe/experts.h"
+#include "moe/expert_file.h"
 
 #include <pybind11/stl.h>
 
@@ -117,6 +117,7 @@ py::tuple read_biases(const PackedExperts& experts, int index) {
 
 void bind_moe(py::module_& module) {
   py::class_<PackedExperts, std::shared_ptr<PackedExperts>> packed(module, "PackedExperts");
+  packed.attr("file_version") = file_version;
   define_write(packed, "write_expert", write_expert);
   define_write(packed, "write_expert_blocks", write_expert_blocks);
   packed

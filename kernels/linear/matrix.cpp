@@ -1,9 +1,11 @@
 #include "linear/matrix.h"
 
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
 #include <string>
 
+#include "linear/matrix_file.h"
 #include "moe/pack.h"
 
 namespace ktbench {
@@ -25,7 +27,35 @@ PackedMatrix::PackedMatrix(int rows, int columns, const Format& format)
     : rows_(at_least_one("rows", rows)),
       columns_(whole_blocks(columns, format)),
       format_(format),
-      storage_(bytes()) {}
+      storage_(bytes()),
+      data_(storage_.as<>()) {}
+
+PackedMatrix::PackedMatrix(int rows, int columns, const Format& format, MappedFile file, std::size_t first)
+    : rows_(rows),
+      columns_(columns),
+      format_(format),
+      file_(std::make_unique<MappedFile>(std::move(file))),
+      data_(file_->as<>() + first) {}
+
+PackedMatrix PackedMatrix::map(const std::string& path) {
+  MappedFile file = MappedFile::open(path);
+  const std::size_t held = file.bytes();
+  const matrix_file::Head head = matrix_file::head_in(file, path);
+  const Format format = format_stored_as(head.format, head.group).value();
+  PackedMatrix mapped(head.rows, head.columns, format, std::move(file), matrix_file::head_bytes);
+  if (const std::size_t needed = matrix_file::head_bytes + mapped.bytes(); held != needed)
+    throw std::runtime_error(path + " has " + std::to_string(held) + " bytes, its packed matrix needs " +
+                             std::to_string(needed));
+  return mapped;
+}
+
+void PackedMatrix::save(const std::string& path) const {
+  MappedFile file = MappedFile::create(path, matrix_file::head_bytes + bytes());
+  const matrix_file::Head head = matrix_file::head_of(*this);
+  std::memcpy(file.as<>(), &head, sizeof head);
+  std::memcpy(file.as<>() + matrix_file::head_bytes, data_, bytes());
+  file.flush();
+}
 
 void PackedMatrix::check_rows(int first, int count) const {
   const long end = static_cast<long>(first) + count;
@@ -49,10 +79,11 @@ void PackedMatrix::for_strips(Team* team, Body body) const {
 template <class View>
 void PackedMatrix::pack(const View& from, int first, int count, Team* team) {
   check_rows(first, count);
+  if (file_) throw std::logic_error("a packed matrix in a file cannot be written");
   for_strips(team, [&](int s) {
     const int row = s * strip_rows - first;
     if (row < 0 || row >= count) return;
-    pack_strip(from.at(row, 0), count - row, columns_, format_, storage_.as<>() + s * strip_bytes());
+    pack_strip(from.at(row, 0), count - row, columns_, format_, data_ + s * strip_bytes());
   });
 }
 

@@ -1,8 +1,12 @@
 // One packed weight matrix [rows, columns] of a linear layer: strips in the layout that the MoE kernels read.
 #pragma once
 
+#include <memory>
+#include <string>
+
 #include "core/layout.h"
 #include "moe/experts.h"
+#include "runtime/mapped_file.h"
 #include "runtime/memory.h"
 #include "runtime/team.h"
 
@@ -14,6 +18,11 @@ class PackedMatrix {
   // has them, std::bad_alloc when it does not fit.
   PackedMatrix(int rows, int columns, const Format& format);
 
+  // A file that save() wrote: the weights stay in it, shared with every process that maps it. Throws std::system_error
+  // for what the system refuses, std::runtime_error for a file that is not one.
+  static PackedMatrix map(const std::string& path);
+  void save(const std::string& path) const;
+
   int rows() const { return rows_; }
   int columns() const { return columns_; }
   const Format& format() const { return format_; }
@@ -21,11 +30,11 @@ class PackedMatrix {
   int strips() const { return round_up(rows_, 2 * strip_rows) / strip_rows; }
   std::size_t strip_bytes() const { return format_.strip_bytes(depth()); }
   std::size_t bytes() const { return strips() * strip_bytes(); }
-  const std::byte* strip(int index) const { return storage_.as<>() + index * strip_bytes(); }
+  const std::byte* strip(int index) const { return data_ + index * strip_bytes(); }
 
   // Rows [first, first + count), which begin with a strip and end with one or with the matrix. With a team each thread
   // packs, and so first touches, what falls into its even share of the whole matrix: the share that it reads later.
-  // Throws std::invalid_argument for other rows.
+  // Throws std::invalid_argument for other rows, std::logic_error where the weights lie in a file.
   void write(MatrixView from, int first, int count, Team* team);
   // The same from blocks of the matrix's own format.
   void write(BlockView from, int first, int count, Team* team);
@@ -33,6 +42,7 @@ class PackedMatrix {
   void read(MatrixOut to, Team* team) const;
 
  private:
+  PackedMatrix(int rows, int columns, const Format& format, MappedFile file, std::size_t first);
   int filled_strips() const { return round_up(rows_, strip_rows) / strip_rows; }
   void check_rows(int first, int count) const;
   template <class View>
@@ -43,6 +53,8 @@ class PackedMatrix {
   const int rows_, columns_;
   const Format format_;
   HugeBuffer storage_;
+  std::unique_ptr<MappedFile> file_;
+  std::byte* data_;
 };
 
 }  // namespace ktbench

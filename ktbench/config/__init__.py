@@ -1,17 +1,20 @@
 """From Hydra overrides to frozen specs; the only room that imports Hydra."""
 
 from ktbench.config.compose import Composed, ablation_names, compose
-from ktbench.config.freeze import Request, RequestPart, freeze
+from ktbench.config.freeze import NATIVE, ModelFiles, Request, RequestPart, config_file, freeze
 from ktbench.config.launcher import LAUNCHERS, Launch, is_installed, launch_jobs, split_launcher
 
 __all__ = [
     "LAUNCHERS",
+    "NATIVE",
     "Composed",
     "Launch",
+    "ModelFiles",
     "Request",
     "RequestPart",
     "ablation_names",
     "compose",
+    "config_file",
     "freeze",
     "is_installed",
     "launch_jobs",

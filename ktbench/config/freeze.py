@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Any
 
 from ktbench.config.arms import give_arms
@@ -22,10 +21,49 @@ from ktbench.spec.sweep import SweepSpec, axis_changes
 from ktbench.spec.wire import from_plain
 
 _VOCAB_MULTIPLE = 64
+NATIVE = "native"  # a precision: as the weights are stored
+# Features that pack the weights of a precision.
+_PACKING = {"precision": ("avx2", "avx512", "amx"), "device_precision": ("packed_dense",)}
 _SPEC = (*WHOLE_GROUPS, "workload", "engine", "system", "peer")
 Content = dict[str, Any]
-# `config.json` of a checkpoint by the folder that `model.path` names.
-Checkpoints = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelFiles:
+    """What files that requests name say of models.
+
+    `checkpoints` has the configuration of each checkpoint by its `model.path`, `configs` the name and the configuration
+    of each `model.config=FILE` by that, `stored` by `model.path` the formats of a checkpoint's weights by the keys of
+    precisions, for `native`.
+    """
+
+    checkpoints: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    configs: Mapping[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
+    stored: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def named(self, model: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Name and whole configuration of the node of a model."""
+        if (path := model["path"]) is not None:
+            return checkpoint_name(str(path)), dict(self.checkpoints[path])
+        if (file := config_file(model)) is not None:
+            name, config = self.configs[file]
+            return name, dict(config)
+        return model["name"], dict(model["config"])
+
+
+def config_file(model: Mapping[str, Any]) -> str | None:
+    """The file that `model.config=FILE` names, of the node of a model; None where the facts themselves are there.
+
+    Raises ValueError for what names none, and beside a checkpoint, which has its own.
+    """
+    config, path = model["config"], model["path"]
+    if isinstance(config, dict):
+        return None
+    if not isinstance(config, str) or not config:
+        raise ValueError(f"model.config={config}: name a config.json")
+    if path is not None:
+        raise ValueError(f"model.config={config}: model.path={path} has a configuration of its own, leave out one")
+    return config
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,16 +116,16 @@ class Request:
         return bool(self.sweep.parts) or any(part.sweep.arms or part.sweep.published for part in self.parts)
 
 
-def freeze(composed: Composed, checkpoints: Checkpoints = MappingProxyType({})) -> Request:
+def freeze(composed: Composed, files: ModelFiles | None = None) -> Request:
     """Specs of composed content.
 
-    `checkpoints` has the configuration of every folder that a `model.path` names. Raises RequestError with the first
-    value that a spec refuses.
+    `files` has what every `model.path` and `model.config=FILE` names. Raises RequestError with the first value that a
+    spec refuses.
     """
     run = {key: composed.run[key] for key in ("measure", "resume", "resume_changed", "run_name")}
     try:
         contents = give_trace(composed.parts)
-        parts = tuple(_part(name, content, run["measure"], checkpoints) for name, content in contents.items())
+        parts = tuple(_part(name, content, run["measure"], files or ModelFiles()) for name, content in contents.items())
         run["sweep"] = composed.run["sweep"] if composed.run["sweep"]["parts"] else parts[0].sweep
         run |= {"suite": suite_of(composed), "show": show_only(composed.run["inject"])}
         return from_plain(run | {"parts": parts}, Request)
@@ -95,9 +133,9 @@ def freeze(composed: Composed, checkpoints: Checkpoints = MappingProxyType({})) 
         raise RequestError(str(error)) from None
 
 
-def _part(name: str, content: Mapping[str, Any], measure: Any, checkpoints: Checkpoints) -> RequestPart:
-    content = give_device(_with_specs(content, checkpoints))
-    given = {key: content[key] for key in _SPEC} | {key: precision_name(content[key]) for key in PRECISION_KEYS}
+def _part(name: str, content: Mapping[str, Any], measure: Any, files: ModelFiles) -> RequestPart:
+    content = give_device(_with_specs(content, files))
+    given = {key: content[key] for key in _SPEC} | {key: _precision(key, content, files) for key in PRECISION_KEYS}
     plain = {"measure": measure, "inject": freeze_inject(content["inject"])} | given
     sweep = give_arms(content["sweep"], plain)
     if sweep["arms"] and not content["sweep"]["arms"]:
@@ -105,7 +143,16 @@ def _part(name: str, content: Mapping[str, Any], measure: Any, checkpoints: Chec
     return from_plain({"name": name, "spec": from_plain(plain, RunSpec), "sweep": sweep}, RequestPart)
 
 
-def _with_specs(content: Mapping[str, Any], checkpoints: Checkpoints) -> dict[str, Any]:
+def _precision(key: str, content: Mapping[str, Any], files: ModelFiles) -> Any:
+    """The precision that a key names; `native` is that of the weights where they are packed, else bf16."""
+    engine, path = content["engine"], content["model"]["path"]
+    if content[key] != NATIVE:
+        return precision_name(content[key])
+    packs = any(engine[name] for name in _PACKING[key]) or content["sweep"]["arms"] or content["sweep"]["features"]
+    return files.stored[path][key] if packs and path in files.stored else "bf16"
+
+
+def _with_specs(content: Mapping[str, Any], files: ModelFiles) -> dict[str, Any]:
     """The content with plain specs in place of the nodes of models and machines, on axes too."""
     axes, phase = content["sweep"]["axes"], content["workload"]["phase"]
     varied = frozenset(axes) if isinstance(axes, dict) else frozenset()
@@ -114,8 +161,7 @@ def _with_specs(content: Mapping[str, Any], checkpoints: Checkpoints) -> dict[st
         if key == "machine":
             return freeze_machine(value, varied)
         if key == "model":
-            path = value["path"]
-            return freeze_model(value, None if path is None else checkpoints[path], phase=phase)
+            return freeze_model(value, files, phase=phase) | {"packed": _packed(value, phase)}
         return value
 
     groups = {key: frozen(key, content[key]) for key in WHOLE_GROUPS}
@@ -123,23 +169,29 @@ def _with_specs(content: Mapping[str, Any], checkpoints: Checkpoints) -> dict[st
     return {**content, **groups, "sweep": content["sweep"] | {"axes": axes}}
 
 
-def freeze_model(model: Mapping[str, Any], checkpoint: Mapping[str, Any] | None, *, phase: str) -> dict[str, Any]:
+def freeze_model(model: Mapping[str, Any], files: ModelFiles, *, phase: str) -> dict[str, Any]:
     """Plain content of a ModelSpec: depth, experts and vocabulary of what is built in the architecture's configuration.
 
     Raises ValueError for a size that the architecture does not have, or that the phase does not go with.
     """
-    full = dict(checkpoint if checkpoint is not None else model["config"])
+    name, full = files.named(model)
     shape = moe_shape(full)
     layers = _layers(model, shape, phase)
     config = _sliced(full, shape.layers, layers, _vocab(model, shape.vocab, layers / shape.layers))
     return {
-        "name": model["name"] if checkpoint is None else checkpoint_name(str(model["path"])),
+        "name": name,
         "config": config if model["experts"] is None else with_experts(config, _experts(model, shape, phase)),
         "full_layers": shape.layers,
         "full_vocab": shape.vocab,
         "path": model["path"],
         "seed": model["seed"],
     }
+
+
+def _packed(model: Mapping[str, Any], phase: str) -> Any:
+    if model["packed"] is not None and phase == "layer":
+        raise ValueError(f"model.packed={model['packed']}: is for prefill and decode, leave it null with phase={phase}")
+    return model["packed"]
 
 
 def _layers(model: Mapping[str, Any], shape: MoEShape, phase: str) -> int:

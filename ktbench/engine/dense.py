@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from ktbench._kernels import Linear, OpenMPTeam, PackedMatrix, rms_norm
 from ktbench.engine.decode.lazy import settled
 from ktbench.engine.decode.program import CallRecorder
-from ktbench.engine.forms import LinearBlocks
+from ktbench.engine.forms import LinearBlocks, LinearRows
 from ktbench.engine.fused import bits
 from ktbench.engine.inject.forms import read_norm
-from ktbench.spec.weights import BLOCK, BLOCK_BYTES, Precision
+from ktbench.engine.packed_folder import PackedFiles
+from ktbench.spec.weights import FORMATS, Precision
 
 # Strips of the packed layout: the rows of a layer that shares a matrix must begin with one.
 _STRIP_ROWS = 16
@@ -27,7 +28,7 @@ _STRIP_ROWS = 16
 class DenseHost:
     """The dense operators of a network, and the threads that they share with PyTorch; `lean` switches them all.
 
-    `blocks_of` is there for a file that has blocks in `precision`: what it has in another type stays in bf16.
+    `blocks_of` is there for a file that has blocks in `precision`: what it does not give stays in bf16.
     """
 
     def __init__(
@@ -37,28 +38,59 @@ class DenseHost:
         recorder: CallRecorder,
         keeps_original: bool,
         blocks_of: LinearBlocks | None = None,
+        files: PackedFiles | None = None,
     ) -> None:
         self.precision, self.recorder, self.keeps_original = precision, recorder, keeps_original
-        self.blocks_of = blocks_of
+        self.blocks_of, self._files = blocks_of, files
         self.lean = not keeps_original
         self.team = OpenMPTeam(threads)
         self._matrices: list[DenseMatrix] = []
 
     def matrix(self, modules: Sequence[nn.Linear]) -> DenseMatrix:
         """The weights of layers that get the same input, packed one below the other."""
-        self._matrices.append(DenseMatrix(modules, self))
+        self._matrices.append(DenseMatrix(modules, self, self._packed(modules)))
         return self._matrices[-1]
 
-    def precision_of(self, modules: Sequence[nn.Linear]) -> Precision:
-        """What layers of one matrix are packed in: `precision`, unless a file has one of them in another type.
+    def _packed(self, modules: Sequence[nn.Linear]) -> PackedMatrix:
+        """Those that the `files` of the host have are mapped, and the weights of `modules` are not asked for them."""
+        if self._files is None:
+            return self._pack(modules)
+        return self._files.take(f"matrix-{len(self._matrices):04}", PackedMatrix, lambda: self._pack(modules))
 
-        Rows that are no whole number of GGUF's blocks stay bf16 as well, as llama.cpp leaves them.
+    def _pack(self, modules: Sequence[nn.Linear]) -> PackedMatrix:
+        rows, columns = sum(module.out_features for module in modules), modules[0].in_features
+        packed, row = PackedMatrix(rows, columns, self.precision_of(modules)), 0
+        for module in modules:
+            self._write(packed, module, row)
+            row += module.out_features
+        return packed
+
+    def _write(self, packed: PackedMatrix, module: nn.Linear, row: int) -> None:
+        stored = self._stored(module)
+        if stored is None or packed.precision != stored.precision:
+            packed.write(bits(module.weight), row, self.team)
+        else:
+            packed.write_blocks(stored.blocks, row, self.team)
+
+    def _stored(self, module: nn.Module) -> LinearRows | None:
+        return None if self.blocks_of is None else self.blocks_of(module)
+
+    def precision_of(self, modules: Sequence[nn.Linear]) -> Precision:
+        """What layers of one matrix are packed in: `precision`, or what a file has all of them in.
+
+        Rows that are no whole number of blocks stay bf16, as llama.cpp leaves them.
         """
-        if self.precision in BLOCK_BYTES and any(module.in_features % BLOCK for module in modules):
+        row = FORMATS[self.precision]
+        if row.whole_blocks and any(module.in_features % row.group for module in modules):
             return "bf16"
-        if self.blocks_of is None or all(self.blocks_of(module) is not None for module in modules):
+        if self.blocks_of is None:
             return self.precision
-        return "bf16"
+        found = {stored.precision if (stored := self._stored(module)) else "bf16" for module in modules}
+        return found.pop() if len(found) == 1 else "bf16"
+
+    def share_precision(self, modules: Sequence[nn.Linear]) -> bool:
+        """Whether layers can share a matrix as they are stored."""
+        return len({self.precision_of([module]) for module in modules}) == 1
 
     def resize(self, threads: int) -> None:
         """Run on so many threads from now on."""
@@ -85,25 +117,11 @@ class DenseHost:
 class DenseMatrix:
     """Packed weights [N, K] of one or several linear layers, with their biases [N] where they have any."""
 
-    def __init__(self, modules: Sequence[nn.Linear], host: DenseHost) -> None:
-        self.host, self.calls = host, 0
-        rows, columns = sum(module.out_features for module in modules), modules[0].in_features
-        self.packed = PackedMatrix(rows, columns, host.precision_of(modules))
-        row = 0
-        for module in modules:
-            self._write(module, row)
-            row += module.out_features
+    def __init__(self, modules: Sequence[nn.Linear], host: DenseHost, packed: PackedMatrix) -> None:
+        self.host, self.packed, self.calls = host, packed, 0
         biases = [module.bias.detach().float() for module in modules if module.bias is not None]
         self._bias = torch.cat(biases).numpy() if biases else None
         self._kernel = Linear(self.packed, host.team, self._bias)
-
-    def _write(self, module: nn.Linear, row: int) -> None:
-        host, packed = self.host, self.packed
-        blocks = None if host.blocks_of is None else host.blocks_of(module)
-        if blocks is None or packed.precision != host.precision:
-            packed.write(bits(module.weight), row, host.team)
-        else:
-            packed.write_blocks(blocks, row, host.team)
 
     def move_to(self, team: OpenMPTeam) -> None:
         """Run on other threads from now on."""
@@ -164,7 +182,9 @@ class PackedLinear(nn.Module):
 def pack_linears(modules: Sequence[nn.Linear], host: DenseHost) -> list[PackedLinear]:
     """Operators for linear layers of one input, in the order given, which share a matrix where their rows allow."""
     widths = [module.out_features for module in modules]
-    alike = len({(module.in_features, module.bias is None) for module in modules}) == 1
+    alike = len({(module.in_features, module.bias is None) for module in modules}) == 1 and host.share_precision(
+        modules
+    )
     if len(modules) > 1 and not (alike and all(width % _STRIP_ROWS == 0 for width in widths[:-1])):
         return [packed for module in modules for packed in pack_linears([module], host)]
     projection = FusedProjection(host.matrix(modules), widths)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import safe_open
@@ -25,6 +25,7 @@ from ktbench.engine.forms import (
     ExpertsForm,
     ExpertStore,
     LinearBlocks,
+    LinearRows,
     PackableStore,
     is_experts,
     read_form,
@@ -32,9 +33,10 @@ from ktbench.engine.forms import (
 from ktbench.engine.gguf.reading import linear_names
 from ktbench.engine.stored.blocks import as_blocks, blocks_of, numbers_of
 from ktbench.engine.stored.matrices import StoredWeights
-from ktbench.engine.synthetic import distinct_tensors, fill, fill_experts, skeleton
+from ktbench.engine.synthetic import PLAIN, Filling, distinct_tensors, fill, fill_experts, skeleton
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.run_spec import ModelSpec
+from ktbench.spec.weights import Precision
 
 # Of models that see images, too.
 _PREFIX = "language_model."
@@ -130,7 +132,7 @@ class Folder:
         def blocks(i: int) -> ExpertBlocks:
             both, down = (torch.from_numpy(self._blocks(f"{name}.{key}", i)) for key in _STACKED)
             gate, up = map(as_blocks, form.halves(both))
-            return ExpertBlocks(gate=gate, up=up, down=down.numpy(), biases=self._biases(name, form, i))
+            return self._packed(gate, up, down.numpy(), kind, self._biases(name, form, i))
 
         kind = self._common([f"{name}.{key}" for key in _STACKED])
         by_rows = not form.transposed or len(turned) == len(_STACKED)
@@ -162,9 +164,14 @@ class Folder:
 
         def blocks(i: int) -> ExpertBlocks:
             gate, up, down = map(self._blocks, places[i].values())
-            return ExpertBlocks(gate=gate, up=up, down=down)
+            return self._packed(gate, up, down, kind)
 
         return StoredExperts(matrices=matrices, blocks=None if kind is None else blocks, format=kind or "bf16")
+
+    @staticmethod
+    def _packed(gate: Blocks, up: Blocks, down: Blocks, kind: str | None, biases: Biases | None = None) -> ExpertBlocks:
+        precision = cast("Precision", kind)
+        return ExpertBlocks(gate=gate, up=up, down=down, precision=precision, down_precision=precision, biases=biases)
 
     def _biases(self, name: str, form: ExpertsForm, i: int) -> Biases | None:
         if not form.biases:
@@ -218,7 +225,7 @@ class FolderModel:
     Raises ValueError as `Folder`, and for a tensor that has no place.
     """
 
-    def __init__(self, model: ModelSpec, weights: StoredWeights, holding: WeightPlan) -> None:
+    def __init__(self, model: ModelSpec, weights: StoredWeights, holding: WeightPlan, filling: Filling) -> None:
         assert model.path is not None
         self.network, self._holding = skeleton(model), holding
         self._folder = Folder(model.path, self.network, weights)
@@ -229,7 +236,7 @@ class FolderModel:
         for name in names:
             self._folder.require(name, tuple(held[name].shape))
         self._folder.require_all_used()
-        fill(self.network, names, self._folder.tensor)
+        fill(self.network, names, self._folder.tensor, filling)
         self._linears = linear_names(self.network)
 
     def experts(self, name: str, module: nn.Module) -> PackableStore:
@@ -246,16 +253,18 @@ class FolderModel:
         """How linear layers are packed as they are stored; None where none is stored in their precision."""
         return self.blocks if any(map(self._is_stored, self._linears.values())) else None
 
-    def blocks(self, module: nn.Module) -> Blocks | None:
+    def blocks(self, module: nn.Module) -> LinearRows | None:
         """The rows of a linear layer where the folder has them in the precision that linear layers are packed in."""
-        name = self._linears.get(module)
-        return self._folder.blocks(name) if name is not None and self._is_stored(name) else None
+        name, precision = self._linears.get(module), self._holding.dense
+        if name is None or precision is None or not self._is_stored(name):
+            return None
+        return LinearRows(self._folder.blocks(name), precision)
 
     def _is_stored(self, name: str) -> bool:
         return self._holding.dense is not None and self._folder.is_in(name, self._holding.dense)
 
 
-def open_folder(model: ModelSpec, holding: WeightPlan) -> FolderModel | None:
+def open_folder(model: ModelSpec, holding: WeightPlan, filling: Filling = PLAIN) -> FolderModel | None:
     """The network of a folder; None where its tensors have names that only Transformers knows, or are not whole.
 
     Raises ValueError as `stored_weights`; quantised weights are read here or not at all.
@@ -263,7 +272,7 @@ def open_folder(model: ModelSpec, holding: WeightPlan) -> FolderModel | None:
     assert model.path is not None
     weights = stored_weights(model.path)
     try:
-        return FolderModel(model, weights, holding)
+        return FolderModel(model, weights, holding, filling)
     except ValueError:
         if weights.is_quantised:
             raise

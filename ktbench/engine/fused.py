@@ -16,12 +16,14 @@ from ktbench.engine.decode.lazy import Fetch
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.experts import Backend
 from ktbench.engine.forms import Biases, ExpertBlocks, ExpertMatrices, ExpertsForm, PackableStore
+from ktbench.engine.packed_folder import PackedFiles
 from ktbench.engine.protocol import Unsupported
 from ktbench.engine.roles import reach
 from ktbench.engine.routing import Routing
 from ktbench.engine.weight_plan import Packing
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.weights import Precision
 
 # How long a thread of the host role looks for the next call before it sleeps: longer than attention takes.
 _SPIN_US = 2000
@@ -124,9 +126,15 @@ class FusedHost:
     """
 
     def __init__(
-        self, cpus: tuple[int, ...], packing: Packing, recorder: CallRecorder, *, concurrent: bool = False
+        self,
+        cpus: tuple[int, ...],
+        packing: Packing,
+        recorder: CallRecorder,
+        *,
+        concurrent: bool = False,
+        files: PackedFiles | None = None,
     ) -> None:
-        self.packing, self.concurrent = packing, concurrent
+        self.packing, self.concurrent, self._files = packing, concurrent, files
         self._cpus, self._recorder = cpus, recorder
         self._executor = self._new_executor()
         self._layers: list[FusedExperts] = []
@@ -145,14 +153,25 @@ class FusedHost:
         return ExpertExecutor(team=pool, recorder=self._recorder, concurrent=True)
 
     def pack(self, store: PackableStore, form: ExpertsForm, layer: int = 0) -> FusedExperts:
-        """Packs the experts of one decoder layer, one after the other: `store` need not hold more than one."""
-        packed = PackedExperts(
-            form.experts, form.hidden, form.ffn, biases=form.biases, **asdict(self.packing), **asdict(form.glu)
-        )
-        for i in range(form.experts):
-            _write(packed, i, store(i), self.team)
+        """Packs the experts of one decoder layer, one after the other: `store` need not hold more than one.
+
+        Those that the `files` of the host have are mapped, and `store` is not asked for them.
+        """
+        if self._files is None:
+            packed = self._pack(store, form)
+        else:
+            packed = self._files.take(f"layer-{layer:03}", PackedExperts, lambda: self._pack(store, form))
         self._layers.append(FusedExperts(packed, form, layer, self._executor))
         return self._layers[-1]
+
+    def _pack(self, store: PackableStore, form: ExpertsForm) -> PackedExperts:
+        expert = store(0)
+        formats = asdict(self.packing) | _stored_as(expert)
+        packed = PackedExperts(form.experts, form.hidden, form.ffn, biases=form.biases, **formats, **asdict(form.glu))
+        _write(packed, 0, expert, self.team)
+        for i in range(1, form.experts):
+            _write(packed, i, store(i), self.team)
+        return packed
 
     def require(self, spec: RunSpec) -> None:
         """Raises Unsupported for +n without domains or threads for it, ValueError where other weights are packed."""
@@ -201,6 +220,13 @@ class FusedHost:
 def bits(tensor: Tensor) -> NDArray[Any]:
     """The memory of a bf16 tensor as uint16: numpy has no bf16."""
     return tensor.detach().view(torch.uint16).numpy()
+
+
+def _stored_as(expert: ExpertMatrices | ExpertBlocks) -> dict[str, Precision]:
+    """The precisions of experts that are packed as a file has them."""
+    if isinstance(expert, ExpertMatrices):
+        return {}
+    return {"precision": expert.precision, "down_precision": expert.down_precision}
 
 
 def _write(packed: PackedExperts, i: int, expert: ExpertMatrices | ExpertBlocks, team: Team) -> None:

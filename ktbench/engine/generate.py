@@ -17,6 +17,7 @@ from ktbench.engine.decode.batch import GenerationBatch, RunnerPool
 from ktbench.engine.decode.step import Forward
 from ktbench.engine.device_placement import detach
 from ktbench.engine.load import load_components
+from ktbench.engine.load_progress import SILENT, LoadProgress
 from ktbench.engine.protocol import HostRole, Unsupported, configured, require
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.engine import EngineSpec
@@ -29,12 +30,12 @@ Ended = Callable[[int, Sequence[int]], bool]
 Ids = Sequence[int]
 
 
-def open_generator(specs: Sequence[RunSpec], host: HostRole) -> Generator:
+def open_generator(specs: Sequence[RunSpec], host: HostRole, progress: LoadProgress = SILENT) -> Generator:
     """The engine for cells that share weights, which are loaded. Raises ValueError as `load_components` does."""
     first = specs[0]
     if first.system != "ktbench":
         raise ValueError(f"system={first.system}: only our own engine answers questions")
-    return Generator(first.model, load_components(first.model, WeightPlan.of(specs, host), host))
+    return Generator(first.model, load_components(first.model, WeightPlan.of(specs, host), host, progress))
 
 
 class Generator:

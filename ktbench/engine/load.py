@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torch import nn
@@ -14,20 +14,37 @@ from ktbench.engine.checkpoint import read_checkpoint
 from ktbench.engine.components import EngineComponents
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.decode.timeline import layer_of
-from ktbench.engine.experts import ExpertsOperator, MoERuntimeState, OriginalExperts, SharedExpert
+from ktbench.engine.experts import Backend, ExpertsOperator, MoERuntimeState, OriginalExperts, SharedExpert
 from ktbench.engine.folder import open_folder
 from ktbench.engine.forms import ExpertStore, LinearBlocks, PackableStore, expert_positions, is_experts, read_form
 from ktbench.engine.gguf.inspecting import is_gguf
 from ktbench.engine.gguf.reading import GgufModel
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.inject.match import Replacement, match_rules
-from ktbench.engine.protocol import HostRole
+from ktbench.engine.load_progress import SILENT, LayerProgress, LoadProgress
+from ktbench.engine.packed_folder import (
+    PackedFiles,
+    PackedFolder,
+    PackedPart,
+    open_packed,
+    packed_parts,
+    split_experts,
+)
+from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.roles import split_cpus
-from ktbench.engine.synthetic import PassingExperts, WeightPool, materialise, materialise_experts, skeleton
+from ktbench.engine.synthetic import (
+    Filling,
+    PassingExperts,
+    WeightPool,
+    materialise,
+    materialise_experts,
+    skeleton,
+)
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.engine.work import dense_params
 from ktbench.spec.inject import InjectSpec
 from ktbench.spec.run_spec import ModelSpec
+from ktbench.spec.weights import expert_bytes
 
 if TYPE_CHECKING:
     from ktbench.engine.cuda.role import CudaRole
@@ -39,25 +56,48 @@ if TYPE_CHECKING:
 _SIBLINGS: tuple[tuple[str, ...], ...] = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
-def load_engine(model: ModelSpec, plan: WeightPlan, host: HostRole) -> HybridEngine:
+def load_engine(model: ModelSpec, plan: WeightPlan, host: HostRole, progress: LoadProgress = SILENT) -> HybridEngine:
     """The engine holding what `plan` lists, on the cores of `host`; see `load_components`."""
-    return HybridEngine(model, load_components(model, plan, host))
+    return HybridEngine(model, load_components(model, plan, host, progress))
 
 
-def load_components(model: ModelSpec, plan: WeightPlan, host: HostRole) -> EngineComponents:
+def load_components(
+    model: ModelSpec, plan: WeightPlan, host: HostRole, progress: LoadProgress = SILENT
+) -> EngineComponents:
     """What an engine is made of, holding what `plan` lists, on the cores of `host`.
 
     Where only packed experts stay, they are packed one by one, those of a folder with names that only Transformers
-    knows layer by layer. Raises ValueError for a checkpoint that is not whole and for rules that do not fit.
+    knows layer by layer; with `model.packed` they are saved there, or mapped. Raises ValueError for a checkpoint that
+    is not whole and for rules that do not fit, and as `open_packed`.
     """
-    network, store_of, blocks_of = _weights(model, plan)
+    with open_packed(_parts_kept(model, plan)) as files:
+        return _components(model, plan, host, files, progress)
+
+
+def _parts_kept(model: ModelSpec, plan: WeightPlan) -> tuple[PackedPart, ...]:
+    if model.packed is None:
+        return ()
+    experts = None if plan.packing is None else plan.packing.precision
+    if plan.packing is not None and plan.packing.domains > 1:
+        raise Unsupported(split_experts(model.packed))
+    return packed_parts(model, experts=experts, linear=plan.dense, rules=plan.inject)
+
+
+def _components(
+    model: ModelSpec, plan: WeightPlan, host: HostRole, files: PackedFolder, progress: LoadProgress
+) -> EngineComponents:
+    network, store_of, blocks_of = _weights(model, plan, Filling(unread=_unread(plan, files), progress=progress))
     network.requires_grad_(False)
     cpus, state, params = host.usable_cpus, MoERuntimeState(), dense_params(network)
     roles = split_cpus(cpus, plan.engine)
-    experts = None if plan.packing is None else open_host(roles.host, plan, state.recorder)
-    device, attention = inject(network, plan, len(roles.device), state, blocks_of)
+    experts = None
+    if plan.packing is not None:
+        experts = open_host(roles.host, plan, state.recorder, files.get("experts"))
+    device, attention = inject(network, plan, len(roles.device), state, blocks_of, files.get("linear"))
     cuda = open_cuda(state.recorder) if plan.engine.device == "cuda" else None
-    operators = _place_operators(network, store_of, plan.original, experts, cuda, state)
+    layers = LayerProgress(progress, _stage(plan, files), _expert_bytes(model, plan), model.shape.experts)
+    backends = _Backends(keeps_original=plan.original, host=experts, cuda=cuda)
+    operators = _place_operators(network, store_of, backends, state, layers)
     if cuda is not None:
         network.to(cuda.device)  # type: ignore[arg-type]
     return EngineComponents(
@@ -77,23 +117,50 @@ def load_components(model: ModelSpec, plan: WeightPlan, host: HostRole) -> Engin
 StoreOf = Callable[[str, nn.Module], PackableStore]
 
 
-def _weights(model: ModelSpec, plan: WeightPlan) -> tuple[PreTrainedModel, StoreOf, LinearBlocks | None]:
+def _weights(
+    model: ModelSpec, plan: WeightPlan, filling: Filling
+) -> tuple[PreTrainedModel, StoreOf, LinearBlocks | None]:
     if model.path is None:
-        return *_synthetic(model, plan.original), None
+        return *_synthetic(model, plan.original, filling), None
     if is_gguf(model.path):
-        read = GgufModel(model, plan)
+        read = GgufModel(model, plan, filling)
         return read.network, read.experts, read.linear_blocks
-    if (folder := open_folder(model, plan)) is not None:
+    if (folder := open_folder(model, plan, filling)) is not None:
         return folder.network, folder.experts, folder.linear_blocks
     return read_checkpoint(model), _original, None
 
 
-def open_host(cpus: tuple[int, ...], plan: WeightPlan, recorder: CallRecorder) -> FusedHost:
+def _stage(plan: WeightPlan, files: PackedFolder) -> str:
+    """What is done with the routed experts."""
+    if plan.packing is None:
+        return "reading"
+    return "mapping" if "experts" in files and files["experts"].is_whole else "packing"
+
+
+def _expert_bytes(model: ModelSpec, plan: WeightPlan) -> int:
+    return expert_bytes(model.shape, "bf16" if plan.packing is None else plan.packing.precision)
+
+
+def _unread(plan: WeightPlan, files: PackedFolder) -> Callable[[PreTrainedModel], frozenset[str]]:
+    """Which linear layers are mapped and have no other use for their weights."""
+    mapped = "linear" in files and files["linear"].is_whole and not plan.original_dense
+
+    def named(network: PreTrainedModel) -> frozenset[str]:
+        return (
+            frozenset(one.name for one in _of(match_rules(network, plan.inject), "linear")) if mapped else frozenset()
+        )
+
+    return named
+
+
+def open_host(
+    cpus: tuple[int, ...], plan: WeightPlan, recorder: CallRecorder, files: PackedFiles | None = None
+) -> FusedHost:
     """Where the fused operator packs and runs experts."""
     from ktbench.engine.fused import FusedHost  # needs the kernel extension, base does not
 
     assert plan.packing is not None
-    return FusedHost(cpus, plan.packing, recorder, concurrent=plan.engine.roles_concurrent)
+    return FusedHost(cpus, plan.packing, recorder, concurrent=plan.engine.roles_concurrent, files=files)
 
 
 def open_cuda(recorder: CallRecorder) -> CudaRole:
@@ -103,21 +170,29 @@ def open_cuda(recorder: CallRecorder) -> CudaRole:
     return CudaRole.open(recorder)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Backends:
+    """Who runs the routed experts: `host` those that are packed, the modules themselves where they are kept."""
+
+    keeps_original: bool
+    host: FusedHost | None
+    cuda: CudaRole | None
+
+    def of(self, module: nn.Module, store: PackableStore, layer: int) -> tuple[Backend | None, Backend | None]:
+        """Of one layer, for base and for the fused operator."""
+        kept = OriginalExperts(module) if self.keeps_original else None
+        packed = self.host.pack(store, read_form(module), layer) if self.host is not None else None
+        return (kept, packed) if self.cuda is None else self.cuda.backends(kept, packed, layer)
+
+
 def _place_operators(
-    network: PreTrainedModel,
-    store_of: StoreOf,
-    keep_original: bool,
-    host: FusedHost | None,
-    cuda: CudaRole | None,
-    state: MoERuntimeState,
+    network: PreTrainedModel, store_of: StoreOf, backends: _Backends, state: MoERuntimeState, layers: LayerProgress
 ) -> list[ExpertsOperator]:
     operators = []
-    for name, position in expert_positions(network):
+    for name, position in layers.over(expert_positions(network)):
         module = network.get_submodule(name)
-        store = store_of(name, module)
-        kept = OriginalExperts(module) if keep_original else None
-        packed = host.pack(store, read_form(module), position.layer) if host is not None else None
-        original, fused = (kept, packed) if cuda is None else cuda.backends(kept, packed, position.layer)
+        store = layers.counted(store_of(name, module))
+        original, fused = backends.of(module, store, position.layer)
         operators.append(ExpertsOperator(position, state, original=original, fused=fused))
         # What is not kept is released here, before the next layer.
         network.set_submodule(name, operators[-1])
@@ -125,10 +200,10 @@ def _place_operators(
     return operators
 
 
-def _synthetic(model: ModelSpec, keep_original: bool) -> tuple[PreTrainedModel, StoreOf]:
+def _synthetic(model: ModelSpec, keep_original: bool, filling: Filling) -> tuple[PreTrainedModel, StoreOf]:
     network = skeleton(model)
     pool = WeightPool.of(model)
-    materialise(network, pool, is_experts)
+    materialise(network, pool, is_experts, filling)
 
     def store_of(name: str, module: nn.Module) -> ExpertStore:
         if not keep_original:
@@ -144,12 +219,17 @@ def _original(_name: str, module: nn.Module) -> ExpertStore:
 
 
 def inject(
-    network: PreTrainedModel, plan: WeightPlan, threads: int, state: MoERuntimeState, blocks_of: LinearBlocks | None
+    network: PreTrainedModel,
+    plan: WeightPlan,
+    threads: int,
+    state: MoERuntimeState,
+    blocks_of: LinearBlocks | None,
+    files: PackedFiles | None = None,
 ) -> tuple[DenseHost | None, StepAttention | None]:
     """Who runs the dense operators on so many threads, and attention; None where no cell is lean.
 
-    For `blocks_of` see `DenseHost`. Inner modules are replaced first, while their names are still valid. Raises
-    ValueError for rules that do not fit the network.
+    For `blocks_of` and `files` see `DenseHost`. Inner modules are replaced first, while their names are still valid.
+    Raises ValueError for rules that do not fit the network.
     """
     found = match_rules(network, _needed(plan))
     _require_experts(network, plan, found)
@@ -159,7 +239,7 @@ def inject(
         from ktbench.engine.decode.operators import HeadsAttention, RotaryTable, StepRouter
         from ktbench.engine.dense import DenseHost, FusedNorm
 
-        device = DenseHost(threads, plan.dense, state.recorder, plan.original_dense, blocks_of)
+        device = DenseHost(threads, plan.dense, state.recorder, plan.original_dense, blocks_of, files)
         attention = StepAttention(network, device)
         _replace(network, found, "rms_norm", lambda module: FusedNorm(module, device))
         _pack_linears(network, found, device)

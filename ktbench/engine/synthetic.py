@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,14 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from ktbench.engine.forms import ExpertMatrices, ExpertStore, is_experts, read_form
+from ktbench.engine.load_progress import SILENT, LoadProgress
 from ktbench.spec.run_spec import ModelSpec
 from ktbench.spec.shape import text_config
 
 # A prime, so that the rows of no matrix repeat before the whole pool has been used.
 _POOL_SIZE = 8_388_593
 _INITIALIZER_RANGE = 0.02  # Transformers' default
+_WEIGHT = ".weight"
 
 
 def skeleton(model: ModelSpec) -> PreTrainedModel:
@@ -40,19 +43,47 @@ def distinct_tensors(network: PreTrainedModel) -> list[str]:
     return [name for name, tensor in held.items() if first[id(tensor)] == name]
 
 
-def fill(network: PreTrainedModel, names: Iterable[str], read: Callable[[str], Tensor]) -> None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Filling:
+    """How a network is filled: linear layers whose weights are not needed stay on `meta`, `progress` counts bytes."""
+
+    unread: Callable[[PreTrainedModel], frozenset[str]] = lambda network: frozenset()
+    progress: LoadProgress = SILENT
+
+
+PLAIN = Filling()
+
+
+def fill(
+    network: PreTrainedModel,
+    names: Iterable[str],
+    read: Callable[[str], Tensor],
+    filling: Filling = PLAIN,
+) -> None:
     """Give memory and content to everything on `meta` but the expert modules: what `read` gives for each of `names`.
 
-    Buffers that no file has, such as rotary frequencies, are set by the model's own initialisation.
+    Buffers that no file has, such as rotary frequencies, are set by
+    the model's own initialisation.
     """
-    for module in network.modules():
+    unread = filling.unread(network)
+    for name, module in network.named_modules():
         if not is_experts(module):
-            module.to_empty(device="cpu", recurse=False)
-    for name in names:
+            _allocate(module, keeps_weight_on_meta=name in unread)
+    held = network.state_dict(keep_vars=True)
+    wanted = {name: held[name].nbytes for name in names if name.removesuffix(_WEIGHT) not in unread}
+    for name in filling.progress.over("reading", wanted):
         _set(network, name, read(name))
     initialise: Any = network.initialize_weights
     initialise()
     network.tie_weights()
+
+
+def _allocate(module: nn.Module, *, keeps_weight_on_meta: bool) -> None:
+    """Memory for what the module itself holds, with a linear layer's bias alone where its weight is not needed."""
+    if not keeps_weight_on_meta:
+        module.to_empty(device="cpu", recurse=False)
+    elif isinstance(module, nn.Linear) and module.bias is not None:
+        module.bias = nn.Parameter(torch.empty_like(module.bias, device="cpu"), requires_grad=False)
 
 
 def fill_experts(module: nn.Module, matrices: ExpertStore) -> None:
@@ -101,21 +132,29 @@ class WeightPool:
             done, at = done + some, 0
 
 
-def materialise(network: PreTrainedModel, pool: WeightPool, is_experts: Callable[[nn.Module], bool]) -> None:
+def materialise(
+    network: PreTrainedModel,
+    pool: WeightPool,
+    is_experts: Callable[[nn.Module], bool],
+    filling: Filling = PLAIN,
+) -> None:
     """Give memory and content to everything on `meta` but the expert modules.
 
     Matrices come from the pool; norms, biases and buffers (rotary frequencies, router corrections) are set by the
     model's own initialisation. Routers are scaled to scores of unit variance whatever the width: the initial range of
     a narrow model would weigh all experts alike, and experts that are swapped would go unnoticed.
     """
-    experts = {name: module for name, module in network.named_modules() if is_experts(module)}
-    for name, module in network.named_modules():
-        if name in experts:
-            continue
-        module.to_empty(device="cpu", recurse=False)
+    modules, unread = dict(network.named_modules()), filling.unread(network)
+    experts = {name: module for name, module in modules.items() if is_experts(module)}
+    own = {name: module.parameters(recurse=False) for name, module in modules.items() if name not in experts}
+    sizes = {name: 0 if name in unread else sum(one.nbytes for one in parameters) for name, parameters in own.items()}
+    for name in filling.progress.over("filling", sizes):
+        module = modules[name]
+        _allocate(module, keeps_weight_on_meta=name in unread)
         for key, parameter in module.named_parameters(prefix=name, recurse=False):
             if parameter.dim() >= 2:
-                pool.fill(parameter, key)
+                if not parameter.is_meta:
+                    pool.fill(parameter, key)
                 parameter._is_hf_initialized = True
     for name, module in experts.items():
         _widen_router(network.get_submodule(name.rpartition(".")[0]), read_form(module).experts, pool.std)

@@ -25,8 +25,11 @@ class Packing:
 
     @classmethod
     def of(cls, spec: RunSpec, host: HostRole) -> Packing:
-        """As the spec requests: `engine.domains` logical domains, or one on each NUMA node where there are several."""
-        if spec.engine.domains is None and len(host.nodes) > 1:
+        """As the spec requests: `engine.domains` logical domains, or one on each NUMA node where there are several.
+
+        Experts that are mapped from a file lie where its pages do: they are not split.
+        """
+        if spec.engine.domains is None and len(host.nodes) > 1 and spec.model.packed is None:
             return cls(precision=spec.precision, domains=len(host.nodes), nodes=host.nodes)
         return cls(precision=spec.precision, domains=spec.engine.domains or 1)
 

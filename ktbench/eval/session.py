@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -11,11 +11,12 @@ from time import perf_counter
 
 from transformers import AutoTokenizer
 
-from ktbench.engine.generate import open_generator
-from ktbench.engine.protocol import HostRole, Unsupported
+from ktbench.engine.generate import Generator
+from ktbench.engine.protocol import Unsupported
+from ktbench.engine.weights_id import weights_id
 from ktbench.eval.drift import DriftPlan, measure_drift
 from ktbench.eval.evaluate import GradedAnswer, evaluate_task, measure_perplexity
-from ktbench.eval.lm.cache import AnswerCache, identity_of, weights_id
+from ktbench.eval.lm.cache import AnswerCache, identity_of
 from ktbench.eval.lm.model import EngineLM
 from ktbench.eval.tasks.harness import LoadedTask
 from ktbench.eval.tasks.sources import load_task, needs_decode
@@ -54,18 +55,15 @@ class EvalSession:
 
     @classmethod
     def open(
-        cls, cells: Sequence[Cell], host: HostRole, suite: SuiteSpec, answers: Path, ids: Ids, progress: Progress
+        cls, generator: Generator, path: str, suite: SuiteSpec, answers: Path, ids: Ids, progress: Progress
     ) -> EvalSession:
-        """Load the weights of cells that share them, which have a path; answers are kept in the folder `answers`.
+        """On the loaded weights of cells that share them, of the checkpoint `path`; answers are kept in `answers`.
 
-        `progress(done, of)` is called with the answered requests of a task. Raises ValueError as `open_generator`.
+        `progress(done, of)` is called with the answered requests of a task.
         """
-        path = cells[0].spec.model.path
-        assert path is not None
         tokenizer = AutoTokenizer.from_pretrained(
             checkpoint_folder(path), local_files_only=True, trust_remote_code=False
         )
-        generator = open_generator([cell.spec for cell in cells], host)
         return cls(EngineLM(generator, tokenizer, batch=suite.batch, progress=progress), suite, answers, ids)
 
     def close(self) -> None:

@@ -18,13 +18,16 @@ from ktbench.spec.suite import SuiteSpec
 def command_of(spec: RunSpec, planned_with: Sequence[str] = ()) -> str:
     """`python -m ktbench run …` with every override that differs from the defaults, ready for a shell.
 
-    Facts of an architecture that were overridden one by one, a rule file and a machine that are not shipped ones, are
-    taken over from the command that planned the run.
+    Facts of an architecture that were overridden one by one or are those of a file, a rule file and a machine that are
+    not shipped ones, are taken over from the command that planned the run.
     """
-    facts = [word for word in planned_with if word.lstrip("+~").startswith("model.config.")] or list(_selections(spec))
+    facts = [word for word in planned_with if _key(word).startswith("model.config")] or list(_selections(spec))
     rules = [word for word in planned_with if word.startswith("inject.file=")] or list(_inject(spec))
     machine = _machine(spec.machine, planned_with) if spec.machine else ()
-    return shlex.join(["python", "-m", "ktbench", "run", *machine, *_model(spec), *facts, *rules, *_rest(spec)])
+    name = () if any(_key(word) == "model.config" for word in facts) else (f"model={spec.model.name}",)
+    packed = () if spec.model.packed is None else (f"model.packed={spec.model.packed}",)
+    model = [*_model(spec, name), *facts, *packed]
+    return shlex.join(["python", "-m", "ktbench", "run", *machine, *model, *rules, *_rest(spec)])
 
 
 # What a suite was fitted with is taken over from the command that planned the run.
@@ -56,12 +59,13 @@ def _machine(machine: MachineSpec, planned_with: Sequence[str]) -> Iterator[str]
             yield f"machine.{name}={setting_text(getattr(machine, name))}"
 
 
-def _model(spec: RunSpec) -> Iterator[str]:
+def _model(spec: RunSpec, name: Sequence[str]) -> Iterator[str]:
+    """`name` selects the model where it is no checkpoint."""
     model = spec.model
     if model.path is not None:
         yield f"model.path={model.path}"
         return
-    yield f"model={model.name}"
+    yield from name
     if spec.workload.phase == "layer":
         yield f"model.experts={model.shape.experts}"
     if model.is_slice:

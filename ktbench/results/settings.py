@@ -55,6 +55,7 @@ def settings_of(spec: RunSpec) -> dict[str, Setting]:
         "model.vocab": model.shape.vocab,
         "model.seed": model.seed,
         "model.path": model.path,
+        **({} if model.packed is None else {"model.packed": model.packed}),
         "model.config": _digest(model.config),
         "precision": spec.precision,
         "device_precision": spec.device_precision,

@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING
 
 import msgspec
 
+from ktbench.engine.load_progress import Loading, LoadProgress
 from ktbench.run.child import run_subprocess
 from ktbench.spec.record import Cell, SampleResult, TaskResult
 from ktbench.spec.suite import SuiteSpec
@@ -43,9 +44,10 @@ class EvalRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvalProgress:
-    """One message of the child: what it is doing, or the result of a task with its answers."""
+    """One message of the child: what it is doing, how far loading is, or the result of a task with its answers."""
 
     doing: str = ""
+    loading: Loading | None = None
     result: TaskResult | None = None
     samples: tuple[SampleResult, ...] = ()
 
@@ -82,6 +84,7 @@ def _own_stdout() -> IO[bytes]:
 
 
 def _evaluate(request: EvalRequest, topology: Topology, say: Callable[[EvalProgress], None]) -> None:
+    from ktbench.engine.generate import open_generator
     from ktbench.eval.session import EvalSession, Ids, Reference
     from ktbench.run.serve import host_role, prepare_host
 
@@ -89,12 +92,15 @@ def _evaluate(request: EvalRequest, topology: Topology, say: Callable[[EvalProgr
     ids = Ids(code=request.code_id, env=request.env_id)
     host = host_role(topology)
     prepare_host(host.cpus, [cell.spec for cell in request.cells])
-    session = EvalSession.open(request.cells, host, request.suite, Path(request.answers), ids, progress(say))
+    loading = LoadProgress(lambda one: say(EvalProgress(loading=one)))
+    generator = open_generator([cell.spec for cell in request.cells], host, loading)
+    path = str(request.cells[0].spec.model.path)
+    session = EvalSession.open(generator, path, request.suite, Path(request.answers), ids, progress(say))
     for cell in request.cells:
         unmodified = request.references[cell.key]
         for task in request.tasks[cell.key]:
-            path = reference_file(Path(request.folder), unmodified, task)
-            result, samples = session.evaluate(cell, task, Reference(path=path, is_this=unmodified == cell.key))
+            file = reference_file(Path(request.folder), unmodified, task)
+            result, samples = session.evaluate(cell, task, Reference(path=file, is_this=unmodified == cell.key))
             say(EvalProgress(result=result, samples=samples))
     session.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,7 +13,7 @@ from ktbench.results import Log, Run
 from ktbench.results.find import RUNS
 from ktbench.run.child import ChildFailed
 from ktbench.run.eval_process import EvalProgress, EvalRequest, evaluate_in_subprocess, reference_file
-from ktbench.run.progress import cell_names, say
+from ktbench.run.progress import LoadingLine, cell_names, say
 from ktbench.run.request import Planned
 from ktbench.spec.cells import worker_groups
 from ktbench.spec.errors import RequestError
@@ -62,9 +63,13 @@ class EvalRunner:
     def _run_group(
         self, group: Sequence[Cell], tasks: dict[str, tuple[str, ...]], references: Mapping[str, str]
     ) -> None:
-        names, done = cell_names(self.planned.cells), set[tuple[str, str]]()
+        names, done, line = cell_names(self.planned.cells), set[tuple[str, str]](), LoadingLine(sys.stderr)
 
         def on_progress(message: EvalProgress) -> None:
+            if message.loading is not None:
+                line.show(message.loading)
+                return
+            line.clear()
             result = message.result
             if result is None:
                 say(message.doing)

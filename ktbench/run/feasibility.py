@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from ktbench.engine.gguf.export import no_file
+from ktbench.engine.packed_folder import PackedPart, packed_parts, require_room, split_experts
 from ktbench.engine.placement import place_experts
 from ktbench.engine.roles import split_cpus
 from ktbench.engine.workload.recorded import read_profile, read_trace
@@ -169,6 +171,7 @@ def unsupported_locally(cells: Sequence[Cell], *, cuda_is_needed: bool) -> dict[
         _require_profile(cell.spec)
         if cell.key not in found:
             _require_trace(cell.spec)
+    _require_packed([cell.spec for cell in cells if cell.key not in found and cell.spec.maps_packed])
     return found
 
 
@@ -203,6 +206,34 @@ def _require_trace(spec: RunSpec) -> None:
             read_trace(work.trace, shape.experts, shape.top_k, work.seed)
     except ValueError as error:
         raise RequestError(str(error)) from None
+
+
+def _require_packed(specs: Iterable[RunSpec]) -> None:
+    """Raises RequestError for packed weights of something else in `model.packed`, and where they cannot be kept."""
+    parts: dict[Path, tuple[PackedPart, int]] = {}
+    for spec in specs:
+        if spec.engine.fused and (spec.engine.domains or spec.engine.numa):
+            raise RequestError(split_experts(str(spec.model.packed)))
+        for part, nbytes in _parts_of(spec):
+            parts[part.folder] = part, nbytes
+    try:
+        missing = [nbytes for part, nbytes in parts.values() if not part.is_whole()]
+        for part, _ in parts.values():
+            require_room(part.packed, sum(missing))
+    except ValueError as error:
+        raise RequestError(str(error)) from None
+
+
+def _parts_of(spec: RunSpec) -> list[tuple[PackedPart, int]]:
+    """What a cell keeps packed, with its bytes."""
+    engine, model = spec.engine, spec.model
+    sizes = {"experts": _routed_bytes(spec), "linear": dense_bytes(model.shape, spec.device_precision)}
+    experts, linear = (
+        (spec.precision if engine.fused else None),
+        (spec.device_precision if engine.packed_dense else None),
+    )
+    parts = packed_parts(model, experts=experts, linear=linear, rules=spec.inject)
+    return [(part, sizes[part.kind]) for part in parts]
 
 
 def _require_profile(spec: RunSpec) -> None:

@@ -8,6 +8,7 @@ from typing import IO
 
 import msgspec
 
+from ktbench.engine.load_progress import Loading
 from ktbench.spec.record import Cell, Outcome, Record
 from ktbench.spec.timeline import Timeline
 
@@ -51,13 +52,14 @@ WorkerRequest = TrialRequest | TraceRequest
 class Response:
     """Worker: ready (nothing set), the record of a trial, a timeline or why there is none (`unsupported`).
 
-    `no_memory` says where memory ran out.
+    `no_memory` says where memory ran out. Before a worker is ready it says how far `loading` is.
     """
 
     record: Record | None = None
     timeline: Timeline | None = None
     unsupported: str = ""
     no_memory: str = ""
+    loading: Loading | None = None
 
 
 def encoded(message: OpenSession | WorkerRequest | Response) -> bytes:

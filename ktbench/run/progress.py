@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from statistics import median
+from time import monotonic
+from typing import TextIO
 
+from ktbench.engine.load_progress import Loading
 from ktbench.results.settings import Setting, cell_settings, varying
 from ktbench.results.stopping import Standing, SweepCriterion
 from ktbench.spec.record import Cell, Record
@@ -43,9 +46,73 @@ def setting_words(settings: dict[str, Setting]) -> str:
     return ", ".join(f"{key} {value}" for key, value in values.items())
 
 
-def loading(cell: Cell) -> None:
-    """Print that a worker starts to load the weights of a cell."""
+@contextmanager
+def loading(cell: Cell) -> Iterator[Callable[[Loading], None]]:
+    """Print that a worker loads the weights of a cell, and how far it is each time that is called."""
     say(f"loading {cell.spec.summary}")
+    with loading_line() as show:
+        yield show
+
+
+@contextmanager
+def loading_line() -> Iterator[Callable[[Loading], None]]:
+    """Shows reports of loading: on a terminal in one line, which is gone at the end, otherwise a line every 10 s."""
+    line = LoadingLine(sys.stderr)
+    try:
+        yield line.show
+    finally:
+        line.clear()
+
+
+_LINE_EVERY_S = 10.0
+_CLEARED = "\r\x1b[K"  # the cursor at the beginning, and nothing after it (ECMA-48: EL)
+_UNITS = ((2**30, "GiB"), (2**20, "MiB"))
+
+
+class LoadingLine:
+    """The line of what is being loaded, with the time that is left at the stage's speed so far."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = monotonic) -> None:
+        self._stream, self._clock, self._said_s = stream, clock, clock()
+        self._stage, self._began, self._is_shown = "", (0.0, 0), False
+
+    def show(self, report: Loading) -> None:
+        """Replace the line by this report; where lines cannot be replaced, print one now and then."""
+        if report.stage != self._stage:
+            self._stage, self._began = report.stage, (self._clock(), report.done_bytes)
+        if self._stream.isatty():
+            self._print(f"{_CLEARED}  {self._text(report)}", end="")
+            self._is_shown = True
+        elif self._clock() - self._said_s >= _LINE_EVERY_S:
+            self._said_s = self._clock()
+            self._print(f"  {self._text(report)}")
+
+    def clear(self) -> None:
+        """Remove the line."""
+        if self._is_shown:
+            self._print(_CLEARED, end="")
+
+    def _text(self, report: Loading) -> str:
+        size, unit = next((one for one in _UNITS if report.total_bytes >= one[0]), _UNITS[-1])
+        left_s = self._left_s(report)
+        left = "" if left_s is None else f", {_minutes(left_s)} left"
+        return f"{report.doing}, {report.done_bytes / size:.1f} of {report.total_bytes / size:.1f} {unit}{left}"
+
+    def _left_s(self, report: Loading) -> float | None:
+        began_s, first = self._began
+        done = report.done_bytes - first
+        return None if done <= 0 else (self._clock() - began_s) * (report.total_bytes - report.done_bytes) / done
+
+    def _print(self, text: str, end: str = "\n") -> None:
+        with suppress(OSError):
+            print(text, end=end, file=self._stream, flush=True)
+
+
+def _minutes(seconds: float) -> str:
+    """`0:48`, `1:02:03`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def trial_lines(cells: Sequence[Cell]) -> Callable[[Record], None]:

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
+from ktbench.engine.load_progress import LoadProgress
 from ktbench.results.find import RUNS
+from ktbench.run.progress import LoadingLine
 from ktbench.run.request import new_file, one_cell_request, plan_request, take_word
 from ktbench.spec.errors import RequestError
 from ktbench.spec.run_spec import RunSpec
@@ -86,7 +88,7 @@ def _open_engine(spec: RunSpec) -> HybridEngine:
     print(f"loading {spec.summary}", flush=True)
     host = host_role(read_topology())
     prepare_host(host.cpus, [spec])
-    system = open_system([spec], host)
+    system = open_system([spec], host, LoadProgress(LoadingLine(sys.stdout).show))
     print(f"running workload.steps={spec.workload.steps}", flush=True)
     return cast("HybridEngine", system)  # only the hybrid engine has routers
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ktbench.config import Request, RequestPart, compose, freeze
+from ktbench.config import NATIVE, ModelFiles, Request, RequestPart, compose, config_file, freeze
 from ktbench.engine.checkpoint import inspect_checkpoint
+from ktbench.engine.config_file import config_in, config_name, require_runnable
 from ktbench.engine.gguf.inspecting import inspect_gguf, is_gguf
 from ktbench.engine.inject.match import require_operators
 from ktbench.engine.stored.formats import stored_formats
@@ -28,10 +29,12 @@ from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.shape import known_config
 from ktbench.spec.suite import SuiteSpec
 from ktbench.spec.sweep import SweepSpec
+from ktbench.spec.weights import FORMATS
 
 _NANO = "model=nano"
 # Keys of precisions by the fields of `StoredFormats` that they are for.
 _STORED_AS = {"precision": "experts", "device_precision": "attention"}
+_NAMES_A_MODEL = {"model", "model.path", "model.config"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,9 +76,11 @@ def read_request(overrides: Sequence[str], *, evaluates: bool = False) -> Reques
     """The frozen request of overrides. Raises RequestError, also for a suite unless the verb `evaluates` it."""
     composed = compose(overrides, read_local_machine)
     try:
-        request = freeze(composed, dict(_checkpoints(composed.parts.values())))
+        request = freeze(composed, _model_files(composed.parts.values()))
         for part in request.parts:
             require_operators(part.spec.inject)
+            _require_network(part, composed.parts[part.name])
+            _require_stored(part, composed.parts[part.name])
     except ValueError as error:
         raise RequestError(f"{error}{_stored(str(error), composed.parts.values())}") from None
     if request.suite is not None and not evaluates:
@@ -85,11 +90,42 @@ def read_request(overrides: Sequence[str], *, evaluates: bool = False) -> Reques
     return request
 
 
-def _checkpoints(parts: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Configurations of the checkpoints that parts name. Weights must exist where a cell is measured."""
+def _model_files(parts: Iterable[Mapping[str, Any]]) -> ModelFiles:
+    """Configurations that parts name. The weights of a checkpoint must exist where a cell is measured."""
+    checkpoints, configs, stored = {}, {}, {}
     for content in parts:
-        for path in {model["path"] for model in _models(content)} - {None}:
-            yield path, inspect_checkpoint(path) if _is_measured(content) else _configuration(path)
+        for model in _models(content):
+            if (file := config_file(model)) is not None:
+                configs[file] = config_name(file), config_in(file)
+            elif (path := model["path"]) is not None:
+                checkpoints[path] = inspect_checkpoint(path) if _is_measured(content) else _configuration(path)
+                if _is_measured(content) and NATIVE in (content[key] for key in _STORED_AS):
+                    stored[path] = _native(path)
+    return ModelFiles(checkpoints=checkpoints, configs=configs, stored=stored)
+
+
+def _native(path: str) -> dict[str, str]:
+    """By the keys of precisions, the formats of most weights of a checkpoint."""
+    formats = stored_formats(path)
+    return {key: next(iter(getattr(formats, role)), "bf16") for key, role in _STORED_AS.items()}
+
+
+def _require_stored(part: RequestPart, content: Mapping[str, Any]) -> None:
+    """Raise ValueError for a precision that weights are not quantised to, of a checkpoint that does not have it."""
+    spec = part.spec
+    if spec.model.path is None or not _is_measured(content):
+        return
+    for key, precision in (("precision", spec.precision), ("device_precision", spec.device_precision)):
+        if FORMATS[precision].from_numbers:
+            continue
+        if precision not in (held := getattr(stored_formats(spec.model.path), _STORED_AS[key])):
+            raise ValueError(f"{key}={precision}: {spec.model.path} is stored in {' and '.join(held)}")
+
+
+def _require_network(part: RequestPart, content: Mapping[str, Any]) -> None:
+    """Raise ValueError for a `model.config=FILE` that is measured and whose network the engine does not run."""
+    if (file := config_file(content["model"])) is not None and _is_measured(content):
+        require_runnable(file, part.spec.model)
 
 
 def _stored(error: str, parts: Iterable[Mapping[str, Any]]) -> str:
@@ -205,7 +241,11 @@ def eval_request(overrides: Sequence[str]) -> Request:
 def with_model(overrides: Sequence[str]) -> list[str]:
     """Overrides with the shipped model where a suite but no model is named: synthetic weights cannot answer."""
     keys = {word.lstrip("+").partition("=")[0] for word in overrides}
-    return [_NANO, *overrides] if "suite" in keys and not keys & {"model", "model.path"} else list(overrides)
+    return (
+        [_NANO, *overrides]
+        if "suite" in keys and not keys & {"model", "model.path", "model.config"}
+        else list(overrides)
+    )
 
 
 def paired(request: Request) -> Request:

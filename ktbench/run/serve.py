@@ -13,6 +13,7 @@ from typing import IO, cast
 
 import msgspec
 
+from ktbench.engine.load_progress import SILENT, LoadProgress
 from ktbench.engine.protocol import HostRole, System, Unsupported
 from ktbench.engine.roles import reach, split_cpus
 from ktbench.engine.weight_plan import WeightPlan
@@ -46,8 +47,11 @@ def open_peer(specs: Sequence[RunSpec], host: HostRole) -> System:
     return cast("System", import_module(peer.opener).open_peer(specs, host))
 
 
-def open_system(specs: Sequence[RunSpec], host: HostRole) -> System:
-    """The system for cells that share weights: loads once, in every layout that a cell needs."""
+def open_system(specs: Sequence[RunSpec], host: HostRole, progress: LoadProgress = SILENT) -> System:
+    """The system for cells that share weights: loads once, in every layout that a cell needs.
+
+    `progress` is told of weights of whole networks of ours.
+    """
     if specs[0].system != "ktbench":
         return open_peer(specs, host)
     plan = WeightPlan.of(specs, host)
@@ -57,7 +61,7 @@ def open_system(specs: Sequence[RunSpec], host: HostRole) -> System:
         return load_layer(specs[0].model, host=host, keep_original=plan.original, packing=plan.packing)
     from ktbench.engine.load import load_engine
 
-    return load_engine(specs[0].model, plan, host)
+    return load_engine(specs[0].model, plan, host, progress)
 
 
 _PR_SET_PDEATHSIG = 1
@@ -116,14 +120,15 @@ def main() -> int:
     import torch  # noqa: F401
 
     with os.fdopen(int(sys.argv[1]), "wb") as responses:
-        return serve(lambda opened: _load_session(opened, topology), sys.stdin.buffer, responses)
+        progress = LoadProgress(lambda loading: send(responses, Response(loading=loading)))
+        return serve(lambda opened: _load_session(opened, topology, progress), sys.stdin.buffer, responses)
 
 
-def _load_session(opened: OpenSession, topology: Topology) -> Session:
+def _load_session(opened: OpenSession, topology: Topology, progress: LoadProgress) -> Session:
     specs, host = [cell.spec for cell in opened.cells], host_role(topology)
     if not _brings_threads(specs):
         prepare_host(host.cpus, specs)
-    system = open_system(specs, host)
+    system = open_system(specs, host, progress)
     return Session(system=system, roofs=_roofs(specs, topology), watch=_watch(specs, topology), ids=opened.ids)
 
 

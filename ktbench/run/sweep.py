@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import uuid4
@@ -10,12 +11,14 @@ from uuid import uuid4
 from ktbench.results.log import Log
 from ktbench.run.agreement import logits_file
 from ktbench.run.messages import OpenSession, RecordIds, new_record
-from ktbench.run.worker import Worker, WorkerDied, serve_command
+from ktbench.run.worker import OnLoading, Worker, WorkerDied, serve_command
 from ktbench.spec.cells import turn_order, worker_groups
 from ktbench.spec.memory import WeightsKey
 from ktbench.spec.record import Cell, Outcome, Record
 
 OnRecord = Callable[[Record], None]
+# Who is told how far the worker of a cell is with loading, until that is done.
+OnLoad = Callable[[Cell], AbstractContextManager[OnLoading]]
 
 
 @dataclass(kw_only=True)
@@ -33,7 +36,7 @@ class Sweep:
     ids: RecordIds
     kept: Mapping[tuple[str, int], Record] = field(default_factory=dict)
     on_record: OnRecord = lambda record: None
-    on_load: Callable[[Cell], None] = lambda cell: None
+    on_load: OnLoad = lambda cell: nullcontext(lambda loading: None)
     command: Sequence[str] | None = None
     worker_bytes: Mapping[WeightsKey, int] = field(default_factory=dict)
     free_bytes: int = 0
@@ -101,8 +104,8 @@ class Sweep:
         worker = self._workers.pop(cell.spec.weights_key, None)
         if worker is None:
             self._make_room(cell)
-            self.on_load(cell)
-            worker = self._start(cell)
+            with self.on_load(cell) as on_loading:
+                worker = self._start(cell, on_loading)
         self._workers[cell.spec.weights_key] = worker  # last: the one used most recently
         return worker
 
@@ -114,12 +117,13 @@ class Sweep:
     def _held_bytes(self, keys: Iterable[WeightsKey]) -> int:
         return sum(self.worker_bytes.get(key, 0) for key in keys)
 
-    def _start(self, cell: Cell) -> Worker:
+    def _start(self, cell: Cell, on_loading: OnLoading) -> Worker:
         group = next(group for group in worker_groups(self.cells) if cell in group)
         served = tuple(other for other in group if other.key not in self._lost)
         opened = OpenSession(cells=served, ids=replace(self.ids, sitting=uuid4().hex[:8]))
         command = self.command or serve_command(cell.spec)
-        return Worker.start(opened, self.folder / "worker.log", cell.spec.measure.load_timeout_s, command)
+        timeout_s = cell.spec.measure.load_timeout_s
+        return Worker.start(opened, self.folder / "worker.log", timeout_s, command, on_loading)
 
     def _keep(self, record: Record) -> None:
         """Log a record. A cell that failed is skipped for the rest of the sweep; a resumed run tries it again."""

@@ -26,11 +26,9 @@ def _traced(cell: Cell, machine: Environment, folder: Path) -> tuple[Timeline | 
     try:
         with timing("trace", folder.name):
             folder.mkdir(parents=True)
-            loading(cell)
-            command = serve_command(cell.spec)
-            worker = Worker.start(
-                OpenSession(cells=(cell,), ids=ids), folder / "worker.log", limits.load_timeout_s, command
-            )
+            opened, command = OpenSession(cells=(cell,), ids=ids), serve_command(cell.spec)
+            with loading(cell) as on_loading:
+                worker = Worker.start(opened, folder / "worker.log", limits.load_timeout_s, command, on_loading)
             return worker.timeline(cell, limits.turn_timeout_s), ""
     except Unsupported as error:
         return None, f"UNSUPPORTED: {error}"

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import IO
 
 import msgspec
 
+from ktbench.engine.load_progress import Loading
 from ktbench.engine.protocol import Unsupported
 from ktbench.host.software import find_peer
 from ktbench.run.child import OomCount, ending_of, oom_count
@@ -45,6 +46,7 @@ def serve_command(spec: RunSpec) -> Sequence[str]:
     return (found.python, "-c", code)
 
 
+OnLoading = Callable[[Loading], None]
 _GRACE_S = 5.0
 # After SIGTERM, before SIGKILL.
 _TERMINATE_S = 2.0
@@ -69,10 +71,17 @@ class Worker:
     _pending: bytes = b""
 
     @classmethod
-    def start(cls, opened: OpenSession, log: Path, timeout_s: float, command: Sequence[str]) -> Worker:
+    def start(
+        cls,
+        opened: OpenSession,
+        log: Path,
+        timeout_s: float,
+        command: Sequence[str],
+        on_loading: OnLoading = lambda loading: None,
+    ) -> Worker:
         """Start a process that loads the weights of `opened.cells`, and wait until it is ready.
 
-        Its output goes to the file `log`. Raises WorkerDied.
+        Its output goes to the file `log`; `on_loading` is told how far it is. Raises WorkerDied.
         """
         reading, writing = os.pipe()
         try:
@@ -83,7 +92,13 @@ class Worker:
         finally:
             os.close(writing)
         worker = cls(process=process, responses=reading, log=log, oom_before=oom_count())
-        if why := worker._request(opened, timeout_s, "loading").unsupported:
+        try:
+            why = worker._request(opened, timeout_s, "loading", on_loading).unsupported
+        except KeyboardInterrupt:
+            worker._kill()
+            worker.stop()
+            raise
+        if why:
             worker.stop()
             raise WorkerDied(Outcome.UNSUPPORTED, why)
         return worker
@@ -114,11 +129,18 @@ class Worker:
             os.close(self.responses)
             self.responses = -1
 
-    def _request(self, message: OpenSession | WorkerRequest, timeout_s: float, doing: str) -> Response:
+    def _request(
+        self,
+        message: OpenSession | WorkerRequest,
+        timeout_s: float,
+        doing: str,
+        on_loading: OnLoading = lambda loading: None,
+    ) -> Response:
         deadline = monotonic() + timeout_s
         try:
             self._send(encoded(message), deadline)
-            response = msgspec.json.decode(self._line(deadline), type=Response)
+            while (response := msgspec.json.decode(self._line(deadline), type=Response)).loading is not None:
+                on_loading(response.loading)
         except BrokenPipeError:
             raise self._died(doing) from None
         except TimeoutError:

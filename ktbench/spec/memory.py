@@ -75,7 +75,7 @@ def estimate_memory(cells: Sequence[Cell], cache_bytes: int) -> MemoryEstimate:
 
     return MemoryEstimate(
         original=_original(specs, experts("bf16")),
-        packed=_packed(specs, experts(_held_as(specs[0], specs[0].precision))),
+        packed=_packed(specs, experts(_held_as(specs[0], specs[0].precision))) + _saved(specs),
         others=0 if is_layer else _others(specs[0]),
         dense=dense_bytes(shape, _held_as(specs[0], specs[0].device_precision)) if _packs_dense(specs) else 0,
         workspace=max(_workspace(spec) for spec in specs),
@@ -100,6 +100,12 @@ def _packed(specs: Sequence[RunSpec], layout_bytes: int) -> int:
     if specs[0].system == "kt-kernel":
         return max(layout_bytes, min(KT_SETTINGS * layout_bytes, KT_MOST_BYTES))
     return layout_bytes if _packs_a_layer(specs[0]) or any(needs_packed(spec) for spec in specs) else 0
+
+
+def _saved(specs: Sequence[RunSpec]) -> int:
+    """A layer that is saved is in memory a second time until it is mapped."""
+    saves = any(spec.maps_packed and spec.engine.fused for spec in specs)
+    return specs[0].model.shape.experts * expert_bytes(specs[0].model.shape, specs[0].precision) if saves else 0
 
 
 def _packs_a_layer(spec: RunSpec) -> bool:

@@ -25,7 +25,8 @@ class ModelSpec:
     """A model: a slice of a known architecture with seeded synthetic weights, or a local checkpoint.
 
     `config` is the Hugging Face configuration as it will be built, slice depth and vocabulary already applied;
-    `full_layers` and `full_vocab` are those of the whole architecture.
+    `full_layers` and `full_vocab` are those of the whole architecture. `packed` is the folder in which packed weights
+    are kept from one load to the next.
     """
 
     name: str
@@ -33,9 +34,12 @@ class ModelSpec:
     full_layers: int
     full_vocab: int
     path: str | None = None
+    packed: str | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.packed == "":
+            raise ValueError("model.packed=: name a folder")
         if not 1 <= self.shape.layers <= self.full_layers:
             raise ValueError(f"model.layers={self.shape.layers}: allowed are 1 to {self.full_layers} for {self.name}")
         if self.shape.moe_layers < 1:
@@ -191,6 +195,12 @@ class RunSpec:
         if self.system != "ktbench":
             return self.precision in BY_NAME[self.system].types
         return self.precision == "bf16" or self.engine.fused
+
+    @property
+    def maps_packed(self) -> bool:
+        """Whether packed weights are kept in `model.packed` and mapped from there, on this machine."""
+        packs = self.engine.fused or self.engine.packed_dense
+        return self.model.packed is not None and packs and self.machine is None
 
     @property
     def is_quantised(self) -> bool:

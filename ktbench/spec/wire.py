@@ -28,6 +28,9 @@ def spec_id(spec: RunSpec) -> str:
     del content["measure"]
     content["peer"] = content["peer"]["implementation"] if spec.system == "transformers" else None
     del content["model"]["name"]
+    del content["model"]["packed"]
+    if spec.maps_packed:
+        content["model"]["packed"] = True  # wherever: what is mapped lies on other pages
     machine = content.pop("machine")
     if machine is not None:
         content["machine"] = {key: value for key, value in machine.items() if key not in ("name", "title", "sources")}

@@ -62,3 +62,14 @@ def test_what_was_measured_is_kept_and_the_rest_is_measured_once(tmp_path: Path,
     assert run.records[: len(kept)] == kept
     turns = [(record.cell, record.round) for record in run.records]
     assert len(turns) == len(set(turns)) == 6 * len(run.header.cells)
+
+
+def test_an_interrupt_while_weights_are_loaded_ends_with_its_code(tmp_path: Path) -> None:
+    sweep = started(tmp_path)
+    assert sweep.stderr is not None
+    assert any(line.startswith("loading ") for line in sweep.stderr)
+    sweep.send_signal(signal.SIGINT)
+    _, said = sweep.communicate(timeout=60)
+    assert sweep.returncode == 130
+    assert "Traceback" not in said
+    assert said.splitlines()[-1].endswith("resume=ended continues")

@@ -11,7 +11,7 @@ import pytest
 
 from ktbench.cli import trace
 from ktbench.run.messages import OpenSession
-from ktbench.run.worker import SERVE, Worker
+from ktbench.run.worker import SERVE, OnLoading, Worker
 from ktbench.spec.errors import RequestError
 
 ROOT = Path(__file__).parents[2]
@@ -28,9 +28,12 @@ def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Verb:
     start = Worker.start
 
     def run(script: str, *words: str) -> int:
-        def start_fake(opened: OpenSession, log: Path, timeout_s: float, command: Sequence[str]) -> Worker:
+        def start_fake(
+            opened: OpenSession, log: Path, timeout_s: float, command: Sequence[str], on_loading: OnLoading
+        ) -> Worker:
             assert command == SERVE
-            return start(opened, log, timeout_s, (sys.executable, str(FAKE), json.dumps({"base": script})))
+            fake = (sys.executable, str(FAKE), json.dumps({"base": script}))
+            return start(opened, log, timeout_s, fake, on_loading)
 
         monkeypatch.setattr(Worker, "start", start_fake)
         return trace.run([*CELL, *words])

@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from ktbench.config import Request, ablation_names, compose, freeze
+from ktbench.config import ModelFiles, Request, ablation_names, compose, freeze
 from ktbench.config.freeze import freeze_model
 from ktbench.resources import data_folder
 from ktbench.spec.cells import plan_cells
@@ -22,7 +22,7 @@ SHIPPED = {"evals/nano": json.loads((data_folder("evals") / "nano" / "config.jso
 
 
 def requested(*overrides: str) -> Request:
-    return freeze(compose(overrides), SHIPPED)
+    return freeze(compose(overrides), ModelFiles(checkpoints=SHIPPED))
 
 
 def spec_of(*overrides: str) -> RunSpec:
@@ -101,14 +101,14 @@ def test_a_layer_is_built_with_fewer_experts_under_the_familys_own_key(model: st
 def test_a_checkpoint_brings_its_own_configuration() -> None:
     composed = compose(["model.path=somewhere"])
     config = composed.run["model"]["config"] | {"hidden_size": 1024}
-    model = freeze(composed, {"somewhere": config}).parts[0].spec.model
+    model = freeze(composed, ModelFiles(checkpoints={"somewhere": config})).parts[0].spec.model
     assert (model.name, model.shape.hidden) == ("somewhere", 1024)
 
 
 def test_lists_kept_per_layer_are_cut_with_the_depth() -> None:
     facts = compose(["model.layers=3"]).run["model"]
     facts["config"]["layer_types"] = ["full", "sliding"] * 24
-    assert freeze_model(facts, checkpoint=None, phase="decode")["config"]["layer_types"] == ["full", "sliding", "full"]
+    assert freeze_model(facts, ModelFiles(), phase="decode")["config"]["layer_types"] == ["full", "sliding", "full"]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_lists_kept_per_layer_are_cut_with_the_depth() -> None:
 )
 def test_mistake_is_one_line(overrides: list[str], says: str) -> None:
     with pytest.raises(RequestError) as raised:
-        freeze(compose(overrides), CHECKPOINT)
+        freeze(compose(overrides), ModelFiles(checkpoints=CHECKPOINT))
     assert says in str(raised.value)
     assert "\n" not in str(raised.value)
 

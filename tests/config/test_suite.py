@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ktbench.config import compose, freeze
+from ktbench.config import ModelFiles, compose, freeze
 from ktbench.config.compose import suite_names
 from ktbench.spec.errors import RequestError
 from ktbench.spec.suite import SuiteSpec
@@ -36,7 +36,7 @@ def test_the_command_line_has_its_say() -> None:
 def test_a_part_that_asks_questions_is_run_by_itself() -> None:
     words = ["+ablation=decode,accuracy_deferral", "sweep.name=both"]
     with pytest.raises(RequestError, match="sweep.parts: accuracy_deferral is an evaluation, run it by itself"):
-        freeze(compose(words), {"evals/nano": CONFIG})
+        freeze(compose(words), ModelFiles(checkpoints={"evals/nano": CONFIG}))
 
 
 def test_an_ablation_of_a_suite_can_do_without_it() -> None:

@@ -29,6 +29,7 @@ PLACEHOLDERS = {
     "limit=N": "limit=2",
     "PRICES.yaml": "docs/prices.example.yaml",
     "CHECKPOINT": "evals/nano",
+    "CONFIG.json": "evals/nano/config.json",
     "FOLDER": "evals/nano",
     "DATA": "data",
     "RUN": "run",

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from docs.gen.repository import DOCS
-from ktbench.config.freeze import freeze_model
+from ktbench.config.freeze import ModelFiles, freeze_model
 from ktbench.eval.tasks.sources import load_task
 from ktbench.spec.run_spec import ModelSpec
 from ktbench.spec.suite import SuiteSpec
@@ -22,7 +22,7 @@ def written(page: str) -> dict[str, Any]:
 
 
 def test_the_model_is_one() -> None:
-    model = from_plain(freeze_model(written("model.md"), None, phase="decode"), ModelSpec)
+    model = from_plain(freeze_model(written("model.md"), ModelFiles(), phase="decode"), ModelSpec)
     assert (model.name, model.shape.moe_layers, model.shape.experts, model.shape.top_k) == ("my_model", 4, 8, 2)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from examples.nano.model import new_model, save
 from ktbench.engine.checkpoint import inspect_checkpoint
+from ktbench.engine.generate import open_generator
 from ktbench.engine.protocol import HostRole
 from ktbench.eval.session import EvalSession, Ids, Reference, inactive_feature
 from ktbench.spec.engine import EngineSpec
@@ -41,7 +42,8 @@ def cell(folder: Path, label: str = "base", **engine: object) -> Cell:
 
 
 def opened(cells: list[Cell], answers: Path, suite: SuiteSpec = SUITE) -> EvalSession:
-    return EvalSession.open(cells, HostRole(cores=1), suite, answers, IDS, lambda done, of: None)
+    generator = open_generator([cell.spec for cell in cells], HostRole(cores=1))
+    return EvalSession.open(generator, str(cells[0].spec.model.path), suite, answers, IDS, lambda done, of: None)
 
 
 @pytest.fixture(scope="module")

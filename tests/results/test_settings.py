@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from ktbench.config import compose, freeze
+from ktbench.config import ModelFiles, compose, freeze
 from ktbench.config.compose import ablation_names
 from ktbench.resources import data_folder
 from ktbench.results.settings import Setting, alike, by_key, cell_settings, precision_word, settings_of, varying
@@ -119,6 +119,6 @@ def compared(cells: list[Cell]) -> list[list[str]]:
 
 @pytest.mark.parametrize("ablation", ablation_names())
 def test_the_points_of_a_plan_are_the_groups_of_its_report(ablation: str) -> None:
-    parts = freeze(compose([f"+ablation={ablation}"]), MODELS).parts
+    parts = freeze(compose([f"+ablation={ablation}"]), ModelFiles(checkpoints=MODELS)).parts
     cells = [cell for part in parts for cell in plan_cells(part.spec, part.sweep, part.name)]
     assert [[cell.key for cell in point] for point in points_of(cells)] == compared(cells)

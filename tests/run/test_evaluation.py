@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ktbench.engine.load_progress import Loading
 from ktbench.results import Log, Run, read_run
 from ktbench.run import evaluation
 from ktbench.run.child import ChildFailed
@@ -41,6 +42,7 @@ class Children:
         wanted = [(cell, task) for cell in evaluation.cells for task in evaluation.tasks[cell.key]]
         self.asked.append(tuple((cell.label, task) for cell, task in wanted))
         heard(EvalProgress(doing="loading"))
+        heard(EvalProgress(loading=Loading(doing="packing", stage="packing", done_bytes=1, total_bytes=2)))
         for cell, task in wanted:
             if (cell.label, task) in self.dies_at:
                 raise ChildFailed(-9, "ended by SIGKILL")

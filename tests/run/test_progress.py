@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ktbench.engine.load_progress import Loading, LoadProgress
 from ktbench.results.stopping import SweepCriterion
-from ktbench.run.progress import RoundProgress, cell_names, names_in_part
+from ktbench.run.progress import LoadingLine, RoundProgress, cell_names, names_in_part
 from ktbench.spec.cells import plan_cells
 from ktbench.spec.record import Outcome
 from ktbench.spec.run_spec import MeasureSpec
@@ -84,3 +86,93 @@ def test_a_precision_that_brings_another_along_is_named_once() -> None:
         "llama.cpp (precision q8_0)",
         "+v+l (precision q8_0)",
     ]
+
+
+GIB = 2**30
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Clock:
+    """Seconds that a test sets."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def report(done_gib: float, doing: str = "packing layer 12/48", stage: str = "packing") -> Loading:
+    return Loading(doing=doing, stage=stage, done_bytes=int(done_gib * GIB), total_bytes=32 * GIB)
+
+
+def test_on_a_terminal_one_line_is_replaced_and_gone_at_the_end() -> None:
+    clock, terminal = Clock(), Terminal()
+    line = LoadingLine(terminal, clock)
+    for clock.now, done in ((0.0, 0.0), (10.0, 8.0), (20.0, 16.0)):
+        line.show(report(done))
+    line.clear()
+    written = terminal.getvalue()
+    assert "\n" not in written
+    shown = [part for part in written.split("\r\x1b[K") if part]
+    assert shown[1] == "  packing layer 12/48, 8.0 of 32.0 GiB, 0:30 left"
+    assert shown[2].endswith("16.0 of 32.0 GiB, 0:20 left")
+    assert written.endswith("\r\x1b[K")
+
+
+def test_elsewhere_there_is_a_line_every_ten_seconds_at_most() -> None:
+    clock, stream = Clock(), io.StringIO()
+    line = LoadingLine(stream, clock)
+    for second in range(36):
+        clock.now = float(second)
+        line.show(report(second / 2))
+    line.clear()
+    assert [text.split(",")[1] for text in stream.getvalue().splitlines()] == [
+        f" {done:.1f} of 32.0 GiB" for done in (5, 10, 15)
+    ]
+
+
+def test_time_left_is_that_of_the_stage_and_none_before_it_began() -> None:
+    clock, terminal = Clock(), Terminal()
+    line = LoadingLine(terminal, clock)
+    for clock.now, one in (
+        (0.0, report(0, "reading", "reading")),
+        (1.0, report(32, "reading", "reading")),
+        (5.0, report(0.0)),
+        (3605.0, report(16.0)),
+    ):
+        line.show(one)
+    shown = [part.strip() for part in terminal.getvalue().split("\r\x1b[K") if part]
+    assert [text.rpartition(", ")[2] for text in shown] == [
+        "0.0 of 32.0 GiB",
+        "0:00 left",
+        "0.0 of 32.0 GiB",
+        "1:00:00 left",
+    ]
+
+
+def test_a_reader_that_is_gone_is_no_error() -> None:
+    class Closed(Terminal):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    line = LoadingLine(Closed())
+    line.show(report(1.0))
+    line.clear()
+
+
+def test_reports_are_a_few_a_second_and_the_stages_bytes_are_counted_anew() -> None:
+    clock, seen = Clock(), list[Loading]()
+    progress = LoadProgress(seen.append, clock)
+    for number, _ in enumerate(progress.over("reading", {str(i): 10 for i in range(100)})):
+        clock.now = number * 0.05
+    assert 15 <= len(seen) <= 25
+    assert (seen[0].done_bytes, seen[-1].total_bytes) == (10, 1000)
+    progress.begin("packing", 50)
+    clock.now += 1
+    progress.at(1, 5)
+    progress.reach(20)
+    assert seen[-1] == Loading(doing="packing layer 1/5", stage="packing", done_bytes=20, total_bytes=50)

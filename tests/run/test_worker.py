@@ -8,9 +8,11 @@ import sys
 import venv
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ktbench.engine.load_progress import Loading
 from ktbench.engine.protocol import Unsupported
 from ktbench.host.software import FoundPeer
 from ktbench.run import worker as worker_module
@@ -58,6 +60,55 @@ def test_a_timeline_comes_back_as_it_was_and_turns_go_on(start: Callable[[str], 
 def test_a_timeline_that_there_cannot_be_says_why(start: Callable[[str], Worker], script: str, why: str) -> None:
     with pytest.raises(Unsupported, match=why):
         start(script).timeline(FUSED, 10)
+
+
+OPENED = OpenSession(cells=(FUSED,), ids=RecordIds(code_id="code", env_id="env", sitting="here"))
+
+
+def test_a_worker_says_how_far_it_is_until_it_is_ready(tmp_path: Path) -> None:
+    pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
+    seen: list[Loading] = []
+    cell = tiny_cell("base")
+    worker = Worker.start(OpenSession(cells=(cell,), ids=OPENED.ids), tmp_path / "worker.log", 120, SERVE, seen.append)
+    try:
+        assert worker.trial(cell, 0, 60).outcome is Outcome.OK
+    finally:
+        worker.stop()
+    assert seen
+    assert all(0 <= one.done_bytes <= one.total_bytes for one in seen)
+
+
+SAYS_AND_WAITS = """
+import os, sys, time
+from ktbench.engine.load_progress import Loading
+from ktbench.run.messages import Response, encoded
+report = Loading(doing="packing", stage="packing", done_bytes=1, total_bytes=2)
+os.write(int(sys.argv[1]), encoded(Response(loading=report)))
+time.sleep(600)
+"""
+
+
+def test_an_interrupt_while_loading_ends_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    processes: list[subprocess.Popen[bytes]] = []
+    start = worker_module._started
+
+    def started(*arguments: Any) -> subprocess.Popen[bytes]:
+        processes.append(start(*arguments))
+        return processes[-1]
+
+    def interrupt(_loading: Loading) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(worker_module, "_started", started)
+    with pytest.raises(KeyboardInterrupt):
+        Worker.start(OPENED, tmp_path / "worker.log", 60, (sys.executable, "-c", SAYS_AND_WAITS), interrupt)
+    assert processes[0].poll() is not None
+
+
+def test_a_worker_that_hangs_after_a_report_is_timed_out(tmp_path: Path) -> None:
+    with pytest.raises(WorkerDied) as died:
+        Worker.start(OPENED, tmp_path / "worker.log", 8, (sys.executable, "-c", SAYS_AND_WAITS))
+    assert died.value.outcome is Outcome.TIMEOUT
 
 
 def test_a_crash_while_tracing_is_an_outcome(start: Callable[[str], Worker]) -> None:

@@ -19,13 +19,14 @@ from ktbench.engine.forms import (
     ExpertBlocks,
     ExpertMatrices,
     LinearBlocks,
+    LinearRows,
     PackableStore,
     is_experts,
     read_form,
 )
 from ktbench.engine.gguf.families import Family, Mapped, expert_tensors, family_of
 from ktbench.engine.gguf.header import PRECISIONS, GgufHeader, TensorInfo, TensorType, read_header
-from ktbench.engine.synthetic import distinct_tensors, fill, fill_experts, skeleton
+from ktbench.engine.synthetic import PLAIN, Filling, distinct_tensors, fill, fill_experts, skeleton
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.run_spec import ModelSpec
 from ktbench.spec.weights import BLOCK_BYTES, FORMATS, Precision
@@ -144,6 +145,14 @@ _DECODERS: Mapping[TensorType, Callable[[Tensor], Tensor]] = {
 }
 
 
+def packs_as(precision: Precision, stored: Precision) -> bool:
+    """Whether a matrix is packed as it is stored where `precision` is asked for.
+
+    Numbers are not quantised to super-blocks: a file in them, which mixes formats, keeps all of its own.
+    """
+    return stored == precision or not FORMATS[precision].from_numbers
+
+
 class Lookup:
     """Where a file has the tensors of a network, by their names there; tied tensors have one entry.
 
@@ -162,13 +171,14 @@ class Lookup:
         mapped = self.mapped[name]
         return mapped.join([self._weights.read(one) for one in mapped.names], self._config)
 
-    def blocks(self, name: str, precision: Precision) -> Blocks | None:
-        """The rows of a matrix of the network where they are in the file as blocks of `precision`."""
+    def blocks(self, name: str, precision: Precision) -> LinearRows | None:
+        """The rows of a matrix of the network where they are in the file as blocks that `packs_as`."""
         mapped = self.mapped[name]
-        if not mapped.change.keeps_rows or not all(self._weights.is_in(one, precision) for one in mapped.names):
+        found = {self._weights.format_of(one) for one in mapped.names}
+        if not mapped.change.keeps_rows or len(found) > 1 or not packs_as(precision, stored := found.pop()):
             return None
         rows = [cast("Tensor", self._weights.rows(one)) for one in mapped.names]
-        return cast("Blocks", mapped.join(rows, self._config))
+        return None if stored == "bf16" else LinearRows(cast("Blocks", mapped.join(rows, self._config)), stored)
 
     def require_all_used(self, others: Collection[str]) -> None:
         """Raise ValueError for a tensor of the file that is neither here nor one of `others`.
@@ -211,18 +221,40 @@ class StoredExperts:
         return ExpertMatrices(gate=gate, up=up, down=down, biases=self._biases(i), glu=self.form.glu)
 
     def blocks(self, i: int) -> ExpertBlocks:
-        """Expert `i` as it lies in the file, for matrices that `are_in` a precision."""
-        gate, up, down = (self._weights.rows(self.names[field])[i] for field in _MATRICES)
-        return ExpertBlocks(gate=gate, up=up, down=down, biases=self._biases(i))
+        """Expert `i` as it lies in the file, for matrices that `pack_as` a precision."""
+        gate, up, down = (self._rows(self.names[field], i) for field in _MATRICES)
+        precision, _, down_precision = self.formats
+        return ExpertBlocks(
+            gate=gate, up=up, down=down, precision=precision, down_precision=down_precision, biases=self._biases(i)
+        )
+
+    def _rows(self, name: str, i: int) -> Blocks:
+        plain = self._weights.format_of(name) == "bf16"
+        return self._weights.read(name, i).view(torch.uint16).numpy() if plain else self._weights.rows(name)[i]
 
     def _biases(self, i: int) -> Biases | None:
         if not self.form.biases:
             return None
         return Biases(*(self._weights.read(self.names[f"{field}_bias"], i) for field in _MATRICES))
 
-    def are_in(self, precision: Precision | None) -> bool:
-        """Whether all matrices are blocks of `precision`."""
-        return all(self._weights.is_in(self.names[field], precision) for field in _MATRICES)
+    @property
+    def formats(self) -> tuple[Precision, Precision, Precision]:
+        """Those of gate, up and down."""
+        gate, up, down = (self._weights.format_of(self.names[field]) for field in _MATRICES)
+        return gate, up, down
+
+    def pack_as(self, precision: Precision) -> bool:
+        """Whether the matrices are packed as they are stored: gate and up, which share tiles, in one format.
+
+        Raises ValueError where they would have to be and are in two.
+        """
+        gate, up, down = self.formats
+        if gate != up and not FORMATS[precision].from_numbers:
+            raise ValueError(
+                f"{self._weights.path}: {self.names['gate']} is {gate}, {self.names['up']} is {up}: experts whose gate "
+                "and up are stored in two formats run in bf16, int8 and others that numbers are quantised to"
+            )
+        return packs_as(precision, gate) and packs_as(precision, up) and packs_as(precision, down)
 
 
 class GgufModel:
@@ -232,7 +264,7 @@ class GgufModel:
     and as `read_header`.
     """
 
-    def __init__(self, model: ModelSpec, holding: WeightPlan) -> None:
+    def __init__(self, model: ModelSpec, holding: WeightPlan, filling: Filling = PLAIN) -> None:
         assert model.path is not None
         weights = MappedWeights(read_header(model.path))
         self.network, self._holding = skeleton(model), holding
@@ -243,7 +275,7 @@ class GgufModel:
             if is_experts(module)
         }
         self._lookup.require_all_used([name for experts in self._experts.values() for name in experts.names.values()])
-        fill(self.network, self._lookup.mapped, self._lookup.read)
+        fill(self.network, self._lookup.mapped, self._lookup.read, filling)
         self._linears = linear_names(self.network)
 
     def experts(self, name: str, module: nn.Module) -> PackableStore:
@@ -251,15 +283,15 @@ class GgufModel:
         stored, packing = self._experts[name], self._holding.packing
         if self._holding.original:
             fill_experts(module, stored.matrices)
-        return stored.blocks if packing is not None and stored.are_in(packing.precision) else stored.matrices
+        return stored.blocks if packing is not None and stored.pack_as(packing.precision) else stored.matrices
 
     @property
     def linear_blocks(self) -> LinearBlocks | None:
         """How linear layers are packed as they lie in the file; None where none is stored in their precision."""
         return self.blocks if any(self.blocks(module) is not None for module in self._linears) else None
 
-    def blocks(self, module: nn.Module) -> Blocks | None:
-        """The rows of a linear layer where the file has them in the precision that linear layers are packed in."""
+    def blocks(self, module: nn.Module) -> LinearRows | None:
+        """The rows of a linear layer where the file has them in a precision that linear layers are packed in."""
         name, precision = self._linears.get(module), self._holding.dense
         return None if name is None or precision is None else self._lookup.blocks(name, precision)
 

@@ -6,22 +6,15 @@ import fcntl
 import json
 import os
 from collections.abc import Iterable, Mapping
-from functools import cache
-from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from ktbench.resources import checkpoint_folder
-from ktbench.spec.run_spec import ModelSpec, RunSpec
+from ktbench.engine.weights_id import content_digest, weights_id
+from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.wire import to_plain
-
-_DIGEST_BYTES = 16
-# Of larger files the size, the time of the last change, and both ends identify them.
-_READ_WHOLE = 256 << 20
-_END = 4 << 20
 
 
 class AnswerCache:
@@ -61,7 +54,7 @@ class AnswerCache:
 
 def request_key(*content: Any) -> str:
     """Digest of a request: plain content."""
-    return _digest(content)
+    return content_digest(content)
 
 
 def identity_of(spec: RunSpec, *, code_id: str, tokenizer: PreTrainedTokenizerBase, setting: str = "") -> str:
@@ -73,35 +66,7 @@ def identity_of(spec: RunSpec, *, code_id: str, tokenizer: PreTrainedTokenizerBa
     content = to_plain(spec)
     kept = {key: content[key] for key in ("system", "engine", "precision", "device_precision", "inject")}
     libraries = [version(name) for name in ("torch", "transformers", "tokenizers")]
-    return _digest([kept, weights_id(spec.model), code_id, _tokenizer_id(tokenizer), libraries, setting])
-
-
-def weights_id(model: ModelSpec) -> str:
-    """Digest of a model's weights: of its files, or of the configuration and the seed that make them."""
-    return _digest(_weights(model))
-
-
-def _weights(model: ModelSpec) -> Any:
-    if model.path is None:
-        return [model.config, model.seed]
-    found = checkpoint_folder(model.path)
-    files = sorted(found.iterdir()) if found.is_dir() else [found]
-    named = [(file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files if _counts(file)]
-    return [model.config, [[name, _file_id(found if found.is_file() else found / name, *at)] for name, *at in named]]
-
-
-def _counts(file: Path) -> bool:
-    return file.suffix in (".safetensors", ".gguf") or file.name in ("config.json", "generation_config.json")
-
-
-@cache
-def _file_id(file: Path, changed_ns: int, size: int) -> str:
-    with file.open("rb") as stream:
-        if size <= _READ_WHOLE:
-            return _digest_bytes(stream.read())
-        first = stream.read(_END)
-        stream.seek(-_END, 2)
-        return _digest([size, changed_ns, _digest_bytes(first), _digest_bytes(stream.read())])
+    return content_digest([kept, weights_id(spec.model), code_id, _tokenizer_id(tokenizer), libraries, setting])
 
 
 def _tokenizer_id(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -109,7 +74,7 @@ def _tokenizer_id(tokenizer: PreTrainedTokenizerBase) -> str:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     rules = sorted(tokenizer.get_vocab().items()) if backend is None else backend.to_str()
     special = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
-    return _digest([type(tokenizer).__name__, rules, special, tokenizer.chat_template])
+    return content_digest([type(tokenizer).__name__, rules, special, tokenizer.chat_template])
 
 
 def _read(path: Path) -> Iterable[tuple[str, Any]]:
@@ -120,12 +85,12 @@ def _read(path: Path) -> Iterable[tuple[str, Any]]:
             key, answer, mark = json.loads(line)
         except (ValueError, TypeError, RecursionError):  # damaged, or no three things
             continue
-        if mark == _digest([key, answer]):
+        if mark == content_digest([key, answer]):
             yield key, answer
 
 
 def _line(key: str, answer: Any) -> str:
-    return json.dumps([key, answer, _digest([key, answer])])
+    return json.dumps([key, answer, content_digest([key, answer])])
 
 
 def _ends_whole(path: Path) -> bool:
@@ -135,11 +100,3 @@ def _ends_whole(path: Path) -> bool:
             return True
         file.seek(-1, 2)
         return file.read() == b"\n"
-
-
-def _digest(content: Any) -> str:
-    return _digest_bytes(json.dumps(content, sort_keys=True).encode())
-
-
-def _digest_bytes(content: bytes) -> str:
-    return blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()

@@ -7,7 +7,7 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from ktbench.config.freeze import freeze_model
+from ktbench.config.freeze import ModelFiles, freeze_model
 from ktbench.engine.synthetic import skeleton
 from ktbench.spec.inject import InjectRule, InjectSpec
 from ktbench.spec.run_spec import ModelSpec
@@ -57,4 +57,4 @@ def sliced(name: str) -> nn.Module:
     """A known architecture at full width, as deep as its first two MoE layers need."""
     content = facts(name)
     layers = content["config"].get("first_k_dense_replace", 0) + 2
-    return skeleton(from_plain(freeze_model(content | {"layers": layers}, None, phase="decode"), ModelSpec))
+    return skeleton(from_plain(freeze_model(content | {"layers": layers}, ModelFiles(), phase="decode"), ModelSpec))

@@ -100,8 +100,8 @@ def test_weights_count_by_their_content(tmp_path: Path) -> None:
 
 
 def test_large_files_count_by_their_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ktbench.eval.lm.cache._READ_WHOLE", 8)
-    monkeypatch.setattr("ktbench.eval.lm.cache._END", 4)
+    monkeypatch.setattr("ktbench.engine.weights_id._READ_WHOLE", 8)
+    monkeypatch.setattr("ktbench.engine.weights_id._END", 4)
     spec, found = tiny_spec(), set()
     for i, content in enumerate((b"aaaa....bbbb", b"aaaa....cccc", b"dddd....bbbb", b"aaaa.....bbbb")):
         folder = tmp_path / str(i)
