@@ -138,6 +138,7 @@ class PackedExperts:
         limit: float | None = None,
         offset: float = 0.0,
         biases: bool = False,
+        down_precision: str | None = None,
     ) -> None: ...
     @staticmethod
     def map(path: str) -> PackedExperts:
@@ -159,6 +160,8 @@ class PackedExperts:
     def intermediate(self) -> int: ...
     @property
     def precision(self) -> str: ...
+    @property
+    def down_precision(self) -> str: ...
     @property
     def domains(self) -> int: ...
     @property

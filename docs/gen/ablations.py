@@ -14,6 +14,7 @@ from docs.gen.repository import ROOT, leading_comment, table, toctree
 from ktbench.spec.features import BY_NAME, parse_features
 from ktbench.spec.peers import PEERS
 from ktbench.spec.run_spec import MeasureSpec
+from ktbench.spec.sweep import PRECISIONS
 
 FOLDER = ROOT / "ablations"
 
@@ -126,7 +127,7 @@ def _varied(one: Ablation, up: str) -> Iterator[str]:
     if features := sweep.get("features"):
         yield f"Design `{sweep['design']}` of the features {', '.join(f'`{name}`' for name in features)}."
     if axes := sweep.get("axes"):
-        rows = [[f"`{key}`", ", ".join(dict.fromkeys(_value(key, value) for value in axes[key]))] for key in axes]
+        rows = [[f"`{key}`", ", ".join(_values(key, axes[key]))] for key in axes]
         yield table(["axis", "values"], rows)
     if settings := _settings(one):
         yield table(["set to", ""], [[f"`{key}`", f"`{value}`"] for key, value in settings.items()])
@@ -155,6 +156,12 @@ def _word(word: str) -> str:
         return f"`{word}`"
     changed = [name for name, value in parse_features(word).items() if value != BY_NAME[name].off]
     return ", ".join(BY_NAME[name].title + (f" of {word.partition('=')[2]}" if "=" in word else "") for name in changed)
+
+
+def _values(key: str, values: Any) -> Iterator[str]:
+    """Each once; a list that is made when the file is read is of all formats."""
+    every = list(PRECISIONS) if isinstance(values, str) else values
+    yield from dict.fromkeys(_value(key, value) for value in every)
 
 
 def _value(key: str, value: Any) -> str:

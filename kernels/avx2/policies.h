@@ -76,6 +76,7 @@ struct IntegerSums {
                  : "+&x"(s), "+m"(*reinterpret_cast<Floats*>(c))
                  : "x"(scales));
   }
+  static Floats fold_sum(float x, Floats minima, Floats to) { return _mm256_fmadd_ps(_mm256_set1_ps(x), minima, to); }
   static Floats get_floats(const float* c) { return _mm256_load_ps(c); }
   static void put_floats(Floats s, float* c) { _mm256_store_ps(c, s); }
   static void finish(Floats s, float unit, int part, const float* offsets, float row_scale, float* c) {
@@ -186,6 +187,15 @@ struct StreamsTiles {
                                        stream_tiles<P, 3, 1, 1, false>};
 };
 
+template <class P, Numbers numbers>
+struct StreamsSupers {
+  static constexpr Stream pairs[] = {stream_supers<P, numbers, 1, 2, true>};
+  static constexpr Stream fetching[] = {stream_supers<P, numbers, 1, 1, true>, stream_supers<P, numbers, 2, 1, true>,
+                                        stream_supers<P, numbers, 3, 1, true>};
+  static constexpr Stream singles[] = {stream_supers<P, numbers, 1, 1, false>, stream_supers<P, numbers, 2, 1, false>,
+                                       stream_supers<P, numbers, 3, 1, false>};
+};
+
 struct Loops {
   template <class P>
   using ByRow = KernelsOf<P, StreamKernel<Streams<P>, 6>, StreamKernel<Streams<P>, 6>, Crossover{1, never}, &Counters::avx2_calls>;
@@ -195,9 +205,11 @@ struct Loops {
   template <class P, class Lines, class Panels>
   using ByBlock =
       KernelsOf<P, StreamKernel<StreamsGguf<P, Lines>, 3>, BlockKernel<P, Panels>, Crossover{1, 4}, &Counters::avx2_calls>;
+  template <class P, Numbers numbers, class Few = StreamKernel<StreamsSupers<P, numbers>, 3>>
+  using BySuper = KernelsOf<P, Few, Few, Crossover{1, never}, &Counters::avx2_calls>;
   template <class P>
   using ByTile =
-      KernelsOf<P, StreamKernel<StreamsTiles<P>, 3>, BlockKernel<P, WidePanels>, Crossover{1, 4}, &Counters::avx2_calls>;
+      KernelsOf<P, StreamKernel<StreamsTiles<P>, 3>, BlockKernel<P, WidePanels<fp8>>, Crossover{1, 4}, &Counters::avx2_calls>;
 };
 
 }  // namespace

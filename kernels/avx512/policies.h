@@ -86,6 +86,7 @@ struct IntegerSums {
   static void fold_into(Sum s, Floats scales, Floats& kept) {
     asm volatile("vcvtdq2ps %1, %1\n\tvfmadd231ps %2, %1, %0" : "+v"(kept), "+&v"(s) : "v"(scales));
   }
+  static Floats fold_sum(float x, Floats minima, Floats to) { return _mm512_fmadd_ps(_mm512_set1_ps(x), minima, to); }
   static Floats get_floats(const float* c) { return _mm512_load_ps(c); }
   static void put_floats(Floats s, float* c) { _mm512_store_ps(c, s); }
   static void finish(Floats s, float unit, int, const float* offsets, float row_scale, float* c) {

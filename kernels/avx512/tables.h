@@ -56,6 +56,17 @@ struct StreamsTiles<P, std::integer_sequence<int, r...>, std::integer_sequence<i
   static constexpr Stream singles[] = {stream_tiles<P, r + 1, 1, split(r + 1), false>...};
 };
 
+constexpr int few_supers = 12;
+template <class P, Numbers numbers, class Heights = std::make_integer_sequence<int, few_supers>,
+          class PairHeights = std::make_integer_sequence<int, few_supers / 3>>
+struct StreamsSupers;
+template <class P, Numbers numbers, int... r, int... p>
+struct StreamsSupers<P, numbers, std::integer_sequence<int, r...>, std::integer_sequence<int, p...>> {
+  static constexpr Stream pairs[] = {stream_supers<P, numbers, p + 1, 2, true>...};
+  static constexpr Stream fetching[] = {stream_supers<P, numbers, r + 1, 1, true>...};
+  static constexpr Stream singles[] = {stream_supers<P, numbers, r + 1, 1, false>...};
+};
+
 struct Loops {
   // `Wide` multiplies many rows, on panels that `Panels` makes for it.
   template <class P, class Wide = P, class Panels = PackedPanels>
@@ -67,8 +78,10 @@ struct Loops {
   template <class P, class Lines, class Panels>
   using ByBlock = KernelsOf<P, StreamKernel<StreamsGguf<P, Lines>, few_gguf>, BlockKernel<P, Panels>,
                             Crossover{1, few_gguf + 1}, &Counters::avx512_calls>;
+  template <class P, Numbers numbers, class Few = StreamKernel<StreamsSupers<P, numbers>, few_supers>>
+  using BySuper = KernelsOf<P, Few, Few, Crossover{1, never}, &Counters::avx512_calls>;
   template <class P>
-  using ByTile = KernelsOf<P, StreamKernel<StreamsTiles<P>, few_tiles>, BlockKernel<P, WidePanels>,
+  using ByTile = KernelsOf<P, StreamKernel<StreamsTiles<P>, few_tiles>, BlockKernel<P, WidePanels<fp8>>,
                            Crossover{1, few_tiles + 1}, &Counters::avx512_calls>;
 };
 

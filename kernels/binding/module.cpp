@@ -34,6 +34,7 @@ const char* name_of(Scales scales) {
     case Scales::block_bf16: return "block_bf16";
     case Scales::power: return "power";
     case Scales::tile: return "tile";
+    case Scales::super: return "super";
   }
   return "";
 }

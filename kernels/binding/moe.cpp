@@ -25,8 +25,10 @@ const char* activation_of(const PackedExperts& experts) { return act_names[stati
 std::shared_ptr<PackedExperts> make_experts(int experts, int hidden, int intermediate, const std::string& precision,
                                             int domains, const std::optional<std::vector<int>>& nodes,
                                             const std::string& activation, double alpha, std::optional<double> limit,
-                                            double offset, bool biases) {
-  const Geometry geometry{experts, hidden, intermediate, format_named(precision), biases};
+                                            double offset, bool biases,
+                                            const std::optional<std::string>& down_precision) {
+  const Geometry geometry{experts, hidden, intermediate, format_named(precision), biases,
+                          down_precision ? std::optional(format_named(*down_precision)) : std::nullopt};
   const Glu glu{act_named(activation), alpha, limit.value_or(Glu{}.limit), offset};
   return std::make_shared<PackedExperts>(geometry, domains, nodes.value_or(std::vector<int>{}), glu);
 }
@@ -54,9 +56,9 @@ template <class MakeView>
 void write_views(PackedExperts& experts, int index, const py::array& gate, const py::array& up, const py::array& down,
                  Team* team, const BiasView& biases, MakeView view) {
   const Geometry& g = experts.geometry();
-  const auto gate_view = view(gate, "gate", g.intermediate, g.hidden);
-  const auto up_view = view(up, "up", g.intermediate, g.hidden);
-  const auto down_view = view(down, "down", g.hidden, g.intermediate);
+  const AnyView gate_view = view(gate, "gate", g.intermediate, g.hidden, g.format);
+  const AnyView up_view = view(up, "up", g.intermediate, g.hidden, g.format);
+  const AnyView down_view = view(down, "down", g.hidden, g.intermediate, g.down_format());
   const py::gil_scoped_release unlocked;
   experts.write(index, gate_view, up_view, down_view, team, biases);
 }
@@ -65,7 +67,10 @@ void write_expert(PackedExperts& experts, int index, const py::array& gate, cons
                   Team* team, const OptionalArray& gate_bias, const OptionalArray& up_bias,
                   const OptionalArray& down_bias) {
   const BiasView biases = biases_of(experts.geometry(), gate_bias, up_bias, down_bias);
-  write_views(experts, index, gate, up, down, team, biases, matrix);
+  write_views(experts, index, gate, up, down, team, biases,
+              [](const py::array& array, const char* name, int rows, int columns, const Format&) {
+                return matrix(array, name, rows, columns);
+              });
 }
 
 void write_expert_blocks(PackedExperts& experts, int index, const py::array& gate, const py::array& up,
@@ -73,10 +78,11 @@ void write_expert_blocks(PackedExperts& experts, int index, const py::array& gat
                          const OptionalArray& up_bias, const OptionalArray& down_bias) {
   const Geometry& g = experts.geometry();
   const BiasView biases = biases_of(g, gate_bias, up_bias, down_bias);
-  write_views(experts, index, gate, up, down, team, biases,
-              [&](const py::array& array, const char* name, int rows, int columns) {
-                return blocks(array, name, rows, columns, g.format);
-              });
+  const auto view = [](const py::array& array, const char* name, int rows, int columns, const Format& format) {
+    const bool numbers = !format.has_blocks() && array.dtype().equal(py::dtype::of<bf16>());
+    return numbers ? AnyView(matrix(array, name, rows, columns)) : AnyView(blocks(array, name, rows, columns, format));
+  };
+  write_views(experts, index, gate, up, down, team, biases, view);
 }
 
 // A method that writes an expert's three matrices, and its biases where it has any.
@@ -118,7 +124,7 @@ void bind_moe(py::module_& module) {
       .def(py::init(&make_experts), py::arg("experts"), py::arg("hidden"), py::arg("intermediate"),
            py::arg("precision") = "bf16", py::arg("domains") = 1, py::arg("nodes") = py::none(), py::kw_only(),
            py::arg("activation") = "silu", py::arg("alpha") = 1.0, py::arg("limit") = py::none(),
-           py::arg("offset") = 0.0, py::arg("biases") = false)
+           py::arg("offset") = 0.0, py::arg("biases") = false, py::arg("down_precision") = py::none())
       .def_static("map", [](const std::string& path) { return std::make_shared<PackedExperts>(PackedExperts::map(path)); },
                   py::arg("path"))
       .def("save", &PackedExperts::save, py::arg("path"), py::call_guard<py::gil_scoped_release>())
@@ -131,6 +137,8 @@ void bind_moe(py::module_& module) {
       .def_property_readonly("hidden", [](const PackedExperts& e) { return e.geometry().hidden; })
       .def_property_readonly("intermediate", [](const PackedExperts& e) { return e.geometry().intermediate; })
       .def_property_readonly("precision", [](const PackedExperts& e) { return traits_of(e.geometry().format).name; })
+      .def_property_readonly("down_precision",
+                             [](const PackedExperts& e) { return traits_of(e.geometry().down_format()).name; })
       .def_property_readonly("domains", [](const PackedExperts& e) { return e.shards().size(); })
       .def_property_readonly("activation", activation_of)
       .def_property_readonly("alpha", [](const PackedExperts& e) { return e.glu().alpha; })

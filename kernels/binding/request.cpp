@@ -28,7 +28,7 @@ ForwardInputs checked_inputs(const Geometry& g, const py::array& hidden, const p
 
 }  // namespace
 
-ForwardOptions KernelChoice::options(const Format& format) const {
+KernelPair KernelChoice::pair(const Format& format) const {
   const int vectors = avx2 + avx512;
   if (isa && (vectors || amx))
     throw py::value_error("isa=" + *isa + " excludes avx2, avx512 and amx: set one or the other");
@@ -39,13 +39,17 @@ ForwardOptions KernelChoice::options(const Format& format) const {
   const char* feature = amx ? "amx" : avx512 ? "avx512" : "avx2";
   const Kernels* many = isa ? &kernels_of(*isa, format) : &fastest_of_feature(feature, format);
   const Kernels* few = avx512 ? &fastest_of_feature("avx512", format) : many;
-  return {few, many, amx_min_tokens.has_value() ? many_from : many->crossover.block_from, dynamic, numa};
+  return {few, many, amx_min_tokens.has_value() ? many_from : many->crossover.block_from};
+}
+
+ForwardOptions KernelChoice::options(const Geometry& g) const {
+  return {pair(g.format), pair(g.down_format()), dynamic, numa};
 }
 
 Request::Request(std::shared_ptr<MoE> moe_, py::array hidden_, py::array ids_, py::array gates_, py::array out_,
                  const KernelChoice& chosen)
     : moe(std::move(moe_)), hidden(std::move(hidden_)), ids(std::move(ids_)), gates(std::move(gates_)),
       out(std::move(out_)), inputs(checked_inputs(moe->experts().geometry(), hidden, ids, gates, out)),
-      options(chosen.options(moe->experts().geometry().format)) {}
+      options(chosen.options(moe->experts().geometry())) {}
 
 }  // namespace ktbench::binding

@@ -21,7 +21,10 @@ struct KernelChoice {
   bool dynamic = false;
   bool numa = false;
 
-  ForwardOptions options(const Format& format) const;
+  ForwardOptions options(const Geometry& geometry) const;
+
+ private:
+  KernelPair pair(const Format& format) const;
 };
 
 // A call's operator, arrays and options: what a submission has to keep alive. Throws TypeError, ValueError

@@ -90,12 +90,28 @@ inline void quantise_wide(const bf16* from, int count, const RowFormat& format, 
   put_scale(row, format, s);
 }
 
+inline const float* group_sums(const Rows& rows, int r) {
+  return reinterpret_cast<const float*>(rows.data + r * rows.stride + rows.scale_at + line_bytes);
+}
+
+// Of the integers of a row, which are `raised`.
+template <class Integer>
+inline void sum_groups(const RowFormat& format, int raised, std::byte* row) {
+  const auto* numbers = reinterpret_cast<const Integer*>(row);
+  auto* sums = reinterpret_cast<float*>(row + format.sums_at());
+  for (int k = 0; format.sum_group && k < format.depth; k += format.sum_group) {
+    int sum = 0;
+    for (int i = k; i < k + format.sum_group; ++i) sum += numbers[i];
+    *sums++ = static_cast<float>(sum - raised * format.sum_group);
+  }
+}
+
 inline void prepare_row(const bf16* from, int count, const RowFormat& format, std::byte* row) {
   switch (format.kind) {
     case Activation::bf16: return copy_numbers(from, count, format.depth, row);
     case Activation::f32: return widen_numbers(from, count, format.depth, row);
-    case Activation::u8: return quantise_raised(from, count, format, row);
-    case Activation::s16: return quantise_wide(from, count, format, row);
+    case Activation::u8: quantise_raised(from, count, format, row); return sum_groups<std::uint8_t>(format, 128, row);
+    case Activation::s16: quantise_wide(from, count, format, row); return sum_groups<std::int16_t>(format, 0, row);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "core/gguf.h"
+#include "core/supers.h"
 #include "core/tiles.h"
 
 namespace ktbench {
@@ -123,11 +124,12 @@ struct PackedPanels {
   }
 };
 
-// Any format with block or tile scales as lines of bf16: a piece is whole groups of up to 256 k.
+// A format with tile scales as lines of bf16: a piece is whole groups of up to 256 k.
+template <Format format>
 struct WidePanels : PackedPanels {
   static Panel panel(const Strips& w, int first, int count, std::byte* to) {
     for (int s = 0; s < w.count; ++s)
-      widen_strip(w.format, w.data + s * w.bytes, 2 * first, 2 * count, to + s * piece_lines * line_bytes);
+      widen_strip<format>(w.data + s * w.bytes, 2 * first, 2 * count, to + s * piece_lines * line_bytes);
     return {to, piece_lines * line_bytes, count};
   }
 };
@@ -167,7 +169,7 @@ struct NoKernels {
 };
 
 // Which loops multiply which format. `Loops` has those of an instruction set: ByRow<P>, ByGroup<P>,
-// ByBlock<P, Lines, Panels>; `Bf16` are its kernels of bf16, `Fp8` those of e4m3, `P` its policy of integers, void where
+// ByBlock<P, Lines, Panels>, BySuper<P, numbers>; `Bf16` are its kernels of bf16, `Fp8` those of e4m3, `P` its policy of integers, void where
 // it has none.
 template <class Loops, class Bf16, class Fp8, class P>
 struct KernelsByFormat {
@@ -178,6 +180,7 @@ struct KernelsByFormat {
     if constexpr (format.scales == Scales::none) return Bf16::kernels;
     else if constexpr (format.scales == Scales::tile) return Fp8::kernels;
     else if constexpr (std::is_void_v<P>) return NoKernels::kernels;
+    else if constexpr (format.has_supers()) return Loops::template BySuper<P, format.numbers>::kernels;
     else if constexpr (format.scales == Scales::row && !int4) return Loops::template ByRow<P>::kernels;
     else if constexpr (format.scales == Scales::group && int4) return Loops::template ByGroup<P>::kernels;
     else if constexpr (format.scales == Scales::block && int4)

@@ -15,7 +15,10 @@ constexpr int round_up(int n, int multiple) { return (n + multiple - 1) / multip
 
 // The numbers of a line: for each of 16 rows four bytes of neighbours along k, two bf16, four int8 or e4m3, or eight
 // nibbles: int4, or codes that stand for the numbers of a table (core/unpack.h).
-enum class Numbers : std::uint8_t { bf16, int8, int4, iq4_nl, e2m1, e4m3 };
+enum class Numbers : std::uint8_t {
+  bf16, int8, int4, iq4_nl, e2m1, e4m3,
+  q2_k, q3_k, q4_k, q5_k, q6_k, iq4_xs  // codes of super-blocks
+};
 
 // What the integers of a strip are multiplied with.
 enum class Scales : std::uint8_t {
@@ -26,6 +29,7 @@ enum class Scales : std::uint8_t {
   block_bf16,  // the same in bf16
   power,  // 2^(a byte - 127) for each group (e8m0), StripOffsets: records of a line of bytes, then four groups
   tile,   // a float for each row at the head, and one for each group of all rows: records of a line of floats, then 16
+  super,  // of super-blocks, StripOffsets: records of one super-block of each row (core/coded.h)
 };
 
 // Heads a strip of row or group scales: weight = row scale x int8, or row scale x group factor x int4.
@@ -44,6 +48,39 @@ struct RowScales {
   float scale[strip_rows];
 };
 
+// Where the minima of groups lie, if there are any: in lines of their own, or in the upper halves of the scales' bytes.
+enum class Minima : std::uint8_t { none, apart, beside };
+
+inline constexpr int super_depth = 256;  // of a super-block
+
+struct Coded {
+  int block_bytes;  // of a super-block in a file
+  int group;
+  Minima minima;
+  bool four, two, one;  // planes of so many bits
+  int raised = 0;       // what codes are larger than numbers
+  bool table = false;   // codes stand for iq4_nl's numbers
+  int scale_lines = super_depth / group * strip_rows / line_bytes;
+
+  constexpr bool has_minima() const { return minima != Minima::none; }
+  constexpr int minima_lines() const { return minima == Minima::apart ? scale_lines : 0; }
+  constexpr int bits() const { return 4 * four + 2 * two + one; }
+  constexpr std::size_t record_bytes() const {
+    return (1ul + scale_lines + minima_lines() + super_depth / 32 * bits()) * line_bytes;
+  }
+};
+
+constexpr Coded coded(Numbers numbers) {
+  switch (numbers) {
+    case Numbers::q2_k: return {84, 16, Minima::beside, false, true, false};
+    case Numbers::q3_k: return {110, 16, Minima::none, false, true, true, 4};
+    case Numbers::q4_k: return {144, 32, Minima::apart, true, false, false};
+    case Numbers::q5_k: return {176, 32, Minima::apart, true, false, true};
+    case Numbers::q6_k: return {210, 16, Minima::none, true, true, false, 32};
+    default: return {136, 32, Minima::none, true, false, false, 0, true};
+  }
+}
+
 inline constexpr int groups_per_record = 4;
 inline constexpr int blocks_per_record = 2;
 inline constexpr int tiles_per_record = 16;
@@ -60,7 +97,11 @@ struct Format {
   constexpr bool has_blocks() const { return scales >= Scales::block; }
   // Whether rows cannot end within a block.
   constexpr bool has_whole_blocks() const { return has_blocks() && scales != Scales::tile; }
+  constexpr bool has_supers() const { return scales == Scales::super; }
+  // The k that share a minimum; 0 where there are none.
+  constexpr int minima_group() const { return has_supers() && coded(numbers).has_minima() ? coded(numbers).group : 0; }
   constexpr int bits() const {
+    if (has_supers()) return coded(numbers).bits();
     return numbers == Numbers::bf16 ? 16 : numbers == Numbers::int8 || numbers == Numbers::e4m3 ? 8 : 4;
   }
   constexpr int line_depth() const { return 32 / bits(); }
@@ -85,27 +126,35 @@ struct Format {
       case Scales::block:
       case Scales::block_bf16: return 2;
       case Scales::tile: return sizeof(float);
+      case Scales::super: return static_cast<int>(coded(numbers).record_bytes() / strip_rows) - group * bits() / 8;
     }
     return 0;
   }
-  constexpr int block_bytes() const { return has_blocks() ? scale_bytes() + group * bits() / 8 : 0; }
+  constexpr int block_bytes() const {
+    return has_supers() ? coded(numbers).block_bytes : has_blocks() ? scale_bytes() + group * bits() / 8 : 0;
+  }
   // Of a format with groups, before the record that begins with group `g`.
   constexpr std::size_t bytes_before(int g) const {
+    if (has_supers()) return g * coded(numbers).record_bytes();
     return static_cast<std::size_t>(g / record_groups() + g * group / line_depth()) * line_bytes;
   }
   // Of a strip whose k is padded.
   constexpr std::size_t strip_bytes(int depth) const {
+    if (has_supers()) return head_bytes() + bytes_before(depth / group);
     const std::size_t lines = depth / line_depth();
     const std::size_t scale_lines = (groups(depth) + record_groups() - 1) / record_groups();
     return head_bytes() + (lines + scale_lines) * line_bytes;
   }
   // The format of the same weights with int8 numbers: group factors multiplied in, block scales as they are, powers of
-  // two in bf16.
+  // two in bf16. Of super-blocks bf16.
   constexpr Format widened() const {
+    if (has_supers()) return {};
     if (scales == Scales::power) return {Numbers::int8, Scales::block_bf16, group};
     return has_blocks() ? Format{Numbers::int8, scales, group} : Format{Numbers::int8, Scales::row, 0};
   }
 };
+
+inline constexpr Format fp8{Numbers::e4m3, Scales::tile, tile_depth};
 
 struct FormatTraits {
   const char* name;
@@ -124,7 +173,13 @@ inline constexpr FormatTraits format_table[] = {
     {"iq4_nl", {Numbers::iq4_nl, Scales::block, block_depth}, 5},
     {"mxfp4", {Numbers::e2m1, Scales::power, block_depth}, 6},
     {"int4_bf16", {Numbers::int4, Scales::block_bf16, block_depth}, 7},
-    {"fp8", {Numbers::e4m3, Scales::tile, tile_depth}, 8},
+    {"fp8", fp8, 8},
+    {"q2_k", {Numbers::q2_k, Scales::super, super_depth}, 9},
+    {"q3_k", {Numbers::q3_k, Scales::super, super_depth}, 10},
+    {"q4_k", {Numbers::q4_k, Scales::super, super_depth}, 11},
+    {"q5_k", {Numbers::q5_k, Scales::super, super_depth}, 12},
+    {"q6_k", {Numbers::q6_k, Scales::super, super_depth}, 13},
+    {"iq4_xs", {Numbers::iq4_xs, Scales::super, super_depth}, 14},
 };
 inline constexpr int format_count = static_cast<int>(std::size(format_table));
 

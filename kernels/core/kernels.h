@@ -13,14 +13,20 @@ namespace ktbench {
 enum class Activation : std::uint8_t { bf16, f32, u8, s16 };
 inline constexpr int activations = 4;
 
-// A row: `depth` numbers, then its scale as a float at the head of one more line, so that rows do not share cache sets.
+// A row: `depth` numbers, then its scale as a float at the head of one more line, so that rows do not share cache sets,
+// then, as floats, the sums of its integers over each `sum_group` of them.
 struct RowFormat {
   Activation kind;
   int depth;
+  int sum_group = 0;
 
   std::size_t number_bytes() const { return kind == Activation::f32 ? 4 : kind == Activation::u8 ? 1 : 2; }
   std::size_t scale_at() const { return depth * number_bytes(); }
-  std::size_t bytes() const { return scale_at() + line_bytes; }
+  std::size_t sums_at() const { return scale_at() + line_bytes; }
+  std::size_t bytes() const {
+    const std::size_t sums = sum_group ? depth / sum_group * sizeof(float) : 0;
+    return sums_at() + (sums + line_bytes - 1) / line_bytes * line_bytes;
+  }
 };
 
 // Rows `stride` bytes apart, each with its scale `scale_at` bytes from its begin. Rows up to the next multiple of

@@ -20,6 +20,8 @@
 // each strip.
 #pragma once
 
+#include <optional>
+
 #include "core/formats.h"
 
 namespace ktbench {
@@ -34,15 +36,18 @@ struct Geometry {
   int experts;
   int hidden;
   int intermediate;
-  Format format = {};
+  Format format = {};  // of gate and up, and of down where it has none of its own
   bool biases = false;
+  std::optional<Format> own_down_format = {};
+
+  Format down_format() const { return own_down_format.value_or(format); }
 
   int gate_strips() const { return round_up(intermediate, 2 * strip_rows) / strip_rows; }
   int down_strips() const { return round_up(hidden, 2 * strip_rows) / strip_rows; }
   int hidden_depth() const { return format.padded_depth(hidden); }
-  int intermediate_depth() const { return format.padded_depth(intermediate); }
+  int intermediate_depth() const { return down_format().padded_depth(intermediate); }
   std::size_t gate_strip_bytes() const { return format.strip_bytes(hidden_depth()); }
-  std::size_t down_strip_bytes() const { return format.strip_bytes(intermediate_depth()); }
+  std::size_t down_strip_bytes() const { return down_format().strip_bytes(intermediate_depth()); }
   std::size_t gate_up_bytes() const { return 2ul * gate_strips() * gate_strip_bytes(); }
   std::size_t down_bytes() const { return down_strips() * down_strip_bytes(); }
   std::size_t bias_bytes() const { return biases ? (2ul * gate_strips() + down_strips()) * line_bytes : 0; }

@@ -2,14 +2,13 @@
 // multiplied with, where products of bf16 outrun the scaling of integer sums, and what libraries dequantise to.
 #pragma once
 
+#include "core/coded.h"
 #include "core/float8.h"
-#include "core/half.h"
-#include "core/unpack.h"
 
 namespace ktbench {
 namespace {
 
-// Two lines of bf16 out of numbers, [row][4 k] int8 or [row][2 k] bf16 twice, and a scale for each row.
+// Two lines of bf16 out of numbers, [row][4 k] int8 or e4m3, and a scale for each row; to int8 a minimum is added.
 #ifdef __AVX512BF16__
 
 using StripFloats = __m512;
@@ -24,10 +23,11 @@ inline void store_pairs(__m512 even, __m512 odd, std::byte* to) {
   _mm512_store_si512(to, _mm512_permutexvar_epi16(_mm512_load_si512(order), halves));
 }
 
-inline void scale_bytes(const std::byte* line, StripFloats scale, std::byte* to) {
+inline void scale_bytes(const std::byte* line, StripFloats scale, StripFloats minimum, std::byte* to) {
   const __m512i bytes = _mm512_load_si512(line);
   const auto number = [&](int shift) {
-    return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(bytes, shift), 24)), scale);
+    const __m512 integers = _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(bytes, shift), 24));
+    return _mm512_fmadd_ps(integers, scale, minimum);
   };
   store_pairs(number(24), number(16), to);
   store_pairs(number(8), number(0), to + line_bytes);
@@ -56,12 +56,12 @@ inline StripFloats strip_floats(const float* numbers) {
   return floats;
 }
 
-inline void scale_bytes(const std::byte* line, const StripFloats& scale, std::byte* to) {
+inline void scale_bytes(const std::byte* line, const StripFloats& scale, const StripFloats& minimum, std::byte* to) {
   const auto* bytes = reinterpret_cast<const std::int8_t*>(line);
   auto* halves = reinterpret_cast<bf16*>(to);
   for (int pair = 0; pair < 2; ++pair)
     for (int i = 0; i < 2 * strip_rows; ++i)
-      *halves++ = to_bf16(bytes[i / 2 * 4 + 2 * pair + i % 2] * scale.of[i / 2]);
+      *halves++ = to_bf16(bytes[i / 2 * 4 + 2 * pair + i % 2] * scale.of[i / 2] + minimum.of[i / 2]);
 }
 
 inline void scale_e4m3(const std::byte* line, const StripFloats& scale, std::byte* to) {
@@ -105,7 +105,7 @@ inline void widen_blocks(const Format& format, const std::byte* body, int first,
       alignas(line_bytes) std::byte bytes[2 * line_bytes];
       if (nibbles) widen_line(line, values, bytes);
       for (int part = 0; part < (nibbles ? 2 : 1); ++part, to += 2 * line_bytes)
-        scale_bytes(nibbles ? bytes + part * line_bytes : line, scale, to);
+        scale_bytes(nibbles ? bytes + part * line_bytes : line, scale, StripFloats{}, to);
     }
   }
 }
@@ -127,8 +127,30 @@ inline void widen_tiles(const Format& format, const std::byte* strip, int first,
   }
 }
 
+// `count` records of a strip's body.
+template <Numbers numbers>
+void widen_records(const std::byte* record, int count, std::byte* to) {
+  constexpr Coded of = coded(numbers);
+  for (; count > 0; --count, record += of.record_bytes()) {
+    WideRecord wide;
+    widen_record<numbers>(record, wide);
+    const std::byte* line = wide.lines;
+    for (int g = 0; g < super_depth / of.group; ++g) {
+      const StripFloats scale = strip_floats(wide.scale[g]);
+      StripFloats minimum{};
+      if constexpr (of.has_minima()) minimum = strip_floats(wide.minimum[g]);
+      for (int i = 0; i < of.group / 4; ++i, line += line_bytes, to += 2 * line_bytes)
+        scale_bytes(line, scale, minimum, to);
+    }
+  }
+}
+
 // k from `first` on, both in whole groups.
-inline void widen_strip(const Format& format, const std::byte* strip, int first, int depth, std::byte* to) {
+template <Format format>
+inline void widen_strip(const std::byte* strip, int first, int depth, std::byte* to) {
+  if constexpr (format.has_supers())
+    return widen_records<format.numbers>(strip + format.head_bytes() + format.bytes_before(first / format.group),
+                                         depth / format.group, to);
   if (format.scales == Scales::tile) return widen_tiles(format, strip, first / format.group, depth / format.group, to);
   widen_blocks(format, strip + format.head_bytes(), first / format.group, depth / format.group, to);
 }

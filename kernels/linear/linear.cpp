@@ -66,7 +66,7 @@ void Linear::forward(const bf16* x, int tokens, bf16* out, const Kernels& kernel
 
 // Blocks of tokens follow from their number alone: few and many rows are summed in different orders.
 Linear::Call Linear::plan(const bf16* x, int tokens, bf16* out, const Kernels& kernels) const {
-  const RowFormat format{kernels.activation, weights_->depth()};
+  const RowFormat format{kernels.activation, weights_->depth(), weights_->format().minima_group()};
   const bool own_rows = tokens == 1 || tokens <= most_own_numbers / weights_->columns();
   const int even = blocks_of(tokens, blocks_of(tokens, most_block_tokens));
   const int block_tokens = tokens <= most_block_tokens ? tokens : round_up(even, row_padding);

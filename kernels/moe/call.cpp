@@ -16,11 +16,11 @@ std::size_t padded_rows(int rows) { return round_up(rows, row_padding) + row_pad
 // Tile state and the like are set up on each thread for the length of its part of a phase.
 class TileScope {
  public:
-  explicit TileScope(const ForwardOptions& options) : options_(options) { options.few->enter(), options.many->enter(); }
-  ~TileScope() { options_.few->leave(), options_.many->leave(); }
+  explicit TileScope(const KernelPair& kernels) : kernels_(kernels) { kernels.few->enter(), kernels.many->enter(); }
+  ~TileScope() { kernels_.few->leave(), kernels_.many->leave(); }
 
  private:
-  const ForwardOptions& options_;
+  const KernelPair& kernels_;
 };
 
 int columns_within(int first, int count, int limit) { return std::clamp(limit - first, 0, count); }
@@ -71,19 +71,24 @@ void Call::prepare(const ForwardInputs& inputs, const ForwardOptions& options) {
   build_phases();
 }
 
-const Kernels& Call::kernels_for(const Group& group) const {
-  return group.count >= options_.many_from ? *options_.many : *options_.few;
-}
+const Kernels& Call::gate_up_kernels(const Group& group) const { return options_.gate_up.for_tokens(group.count); }
+const Kernels& Call::down_kernels(const Group& group) const { return options_.down.for_tokens(group.count); }
 
 void Call::note_used_kernels() {
   std::fill(std::begin(used_), std::end(used_), false);
-  for (const Group& group : grouping_.active()) used_[static_cast<int>(kernels_for(group).activation)] = true;
+  converts_h_ = false;
+  for (const Group& group : grouping_.active()) {
+    used_[static_cast<int>(gate_up_kernels(group).activation)] = true;
+    converts_h_ = converts_h_ || down_kernels(group).activation != Activation::bf16;
+  }
 }
 
 // u8 and s16 rows are read in whole tiles or groups, as the weights are padded.
-RowFormat Call::x_format(Activation kind) const { return {kind, geometry_.hidden_depth()}; }
+RowFormat Call::x_format(Activation kind) const {
+  return {kind, geometry_.hidden_depth(), geometry_.format.minima_group()};
+}
 RowFormat Call::h_format(Activation kind, const Part& part) const {
-  return {kind, part.shard->geometry.intermediate_depth()};
+  return {kind, part.shard->geometry.intermediate_depth(), part.shard->geometry.down_format().minima_group()};
 }
 RowFormat Call::largest_h_format(const Part& part) const { return h_format(Activation::f32, part); }
 
@@ -142,12 +147,11 @@ void Call::partition() {
 }
 
 void Call::build_phases() {
-  const bool converts = uses(Activation::f32) || uses(Activation::u8) || uses(Activation::s16);
   phases_.clear();
   phases_.emplace_back([this](int thread) { prepare_x(thread); });
-  phases_.emplace_back([this](int thread) { work(gate_up_tasks_, thread, &Call::gate_up_task); });
-  if (converts) phases_.emplace_back([this](int thread) { prepare_h(thread); });
-  phases_.emplace_back([this](int thread) { work(down_tasks_, thread, &Call::down_task); });
+  phases_.emplace_back([this](int thread) { work(gate_up_tasks_, thread, options_.gate_up, &Call::gate_up_task); });
+  if (converts_h_) phases_.emplace_back([this](int thread) { prepare_h(thread); });
+  phases_.emplace_back([this](int thread) { work(down_tasks_, thread, options_.down, &Call::down_task); });
   if (domains() > 1) phases_.emplace_back([this](int thread) { reduce(thread); });
 }
 
@@ -157,7 +161,7 @@ void Call::prepare_x(int thread) {
     if (!used_[kind]) continue;
     const RowFormat format = x_format(static_cast<Activation>(kind));
     for (int t = begin; t < end; ++t)
-      options_.few->prepare(inputs_.hidden + 1ul * t * geometry_.hidden, geometry_.hidden, format,
+      options_.gate_up.few->prepare(inputs_.hidden + 1ul * t * geometry_.hidden, geometry_.hidden, format,
                             x_[kind].as<>() + t * format.bytes());
   }
 }
@@ -171,11 +175,11 @@ void Call::prepare_h(int thread) {
     const auto [begin, end] = part_of(grouping_.slots(), thread - begins, ends - begins);
     const std::size_t h_bytes = h_format(Activation::bf16, part).bytes();
     for (const Group& group : grouping_.active()) {
-      const RowFormat format = h_format(kernels_for(group).activation, part);
+      const RowFormat format = h_format(down_kernels(group).activation, part);
       if (format.kind == Activation::bf16) continue;
       std::byte* to = h_begin(part, group);
       for (int slot = std::max(begin, group.first); slot < std::min(end, group.first + group.count); ++slot)
-        kernels_for(group).prepare(reinterpret_cast<const bf16*>(part.h.as<>() + slot * h_bytes),
+        down_kernels(group).prepare(reinterpret_cast<const bf16*>(part.h.as<>() + slot * h_bytes),
                                    part.shard->geometry.intermediate, format, to + (slot - group.first) * format.bytes());
     }
   }
@@ -183,18 +187,19 @@ void Call::prepare_h(int thread) {
 
 // A group's rows are written side by side, where rows of the largest format would begin.
 std::byte* Call::h_begin(const Part& part, const Group& group) const {
-  if (kernels_for(group).activation == Activation::bf16)
+  if (down_kernels(group).activation == Activation::bf16)
     return part.h.as<>() + group.first * h_format(Activation::bf16, part).bytes();
   return part.prepared.as<>() + group.first * largest_h_format(part).bytes();
 }
 
 Rows Call::h_rows(const Part& part, const Group& group) const {
-  const RowFormat format = h_format(kernels_for(group).activation, part);
+  const RowFormat format = h_format(down_kernels(group).activation, part);
   return {h_begin(part, group), format.bytes(), format.scale_at(), group.count};
 }
 
-void Call::work(std::vector<TaskPartition>& tasks, int thread, void (Call::*task)(Part&, int, Worker&)) {
-  const TileScope scope(options_);
+void Call::work(std::vector<TaskPartition>& tasks, int thread, const KernelPair& kernels,
+                void (Call::*task)(Part&, int, Worker&)) {
+  const TileScope scope(kernels);
   Worker& worker = workers_[thread];
   const int mine = domain_of(thread, threads(), domains());
   const bool apart = tasks.size() > 1;
@@ -223,7 +228,7 @@ void Call::gate_up_task(Part& part, int task, Worker& worker) {
   const std::size_t h_stride = h_format(Activation::bf16, part).bytes() / sizeof(bf16);
   const int column = first / 2 * strip_rows;
   bf16* h = part.h.as<bf16>() + group.first * h_stride + column;
-  kernels_for(group).gate_up({gathered_rows(index, worker), weights, h, h_stride, worker.scratch.as<>(),
+  gate_up_kernels(group).gate_up({gathered_rows(index, worker), weights, h, h_stride, worker.scratch.as<>(),
                               gating_ ? &*gating_ : nullptr, from_column(part.shard->gate_bias(group.expert), column),
                               from_column(part.shard->up_bias(group.expert), column)},
                              worker.counters);
@@ -237,7 +242,7 @@ void Call::gate_up_task(Part& part, int task, Worker& worker) {
 Strips Call::gate_up_strips(const Part& part, const Group& group, int first, int strips) const {
   const Geometry& g = part.shard->geometry;
   const std::byte* data = part.shard->gate_up(group.expert) + first * g.gate_strip_bytes();
-  return {data, strips, g.hidden_depth(), g.gate_strip_bytes(), g.format, kernels_for(group).crossover,
+  return {data, strips, g.hidden_depth(), g.gate_strip_bytes(), g.format, gate_up_kernels(group).crossover,
           data + strips * g.gate_strip_bytes()};
 }
 
@@ -249,14 +254,14 @@ Strips Call::down_strips(const Part& part, int index, int first, int strips) con
   const bool last = index + 1 == static_cast<int>(active.size());
   const std::byte* following = last ? part.shard->down(active.front().expert) + offset + strips * g.down_strip_bytes()
                                     : part.shard->down(active[index + 1].expert) + offset;
-  return {part.shard->down(active[index].expert) + offset, strips, g.intermediate_depth(), g.down_strip_bytes(), g.format,
-          kernels_for(active[index]).crossover, following};
+  return {part.shard->down(active[index].expert) + offset, strips, g.intermediate_depth(), g.down_strip_bytes(),
+          g.down_format(), down_kernels(active[index]).crossover, following};
 }
 
 // Each thread gathers for itself, into its own cache, when its tasks move on to the next expert.
 Rows Call::gathered_rows(int index, Worker& worker) {
   const Group& group = grouping_.active()[index];
-  const RowFormat format = x_format(kernels_for(group).activation);
+  const RowFormat format = x_format(gate_up_kernels(group).activation);
   const std::byte* from = x_rows(format.kind).as<>();
   if (group.count == 1)
     return {from + *grouping_.token(group.first) * format.bytes(), format.bytes(), format.scale_at(), 1};
@@ -284,7 +289,7 @@ void Call::down_task(Part& part, int task, Worker& worker) {
   begin_sums(part, first * strip_rows, columns, sums, stride);
   for (int index = 0; const Group& group : grouping_.active()) {
     const Strips weights = down_strips(part, index++, first, strips);
-    kernels_for(group).down({h_rows(part, group), weights, grouping_.token(group.first), grouping_.gate(group.first),
+    down_kernels(group).down({h_rows(part, group), weights, grouping_.token(group.first), grouping_.gate(group.first),
                              sums, stride, worker.scratch.as<>()},
                             worker.counters);
     worker.counters.weight_bytes += strips * weights.bytes;
@@ -311,7 +316,7 @@ void Call::begin_sums(const Part& part, int column, int columns, float* sums, st
 void Call::round_columns(int column, int columns, const float* sums) const {
   const int kept = columns_within(column, columns, geometry_.hidden);
   for (int t = 0; t < inputs_.routing.tokens; ++t)
-    options_.few->round(sums + 1ul * t * columns, inputs_.out + 1ul * t * geometry_.hidden + column, kept);
+    options_.down.few->round(sums + 1ul * t * columns, inputs_.out + 1ul * t * geometry_.hidden + column, kept);
 }
 
 void Call::reduce(int thread) {
@@ -321,7 +326,7 @@ void Call::reduce(int thread) {
     float* sums = parts_.front().sums.as<float>() + t * stride;
     for (int d = 1; d < domains(); ++d)
       for (int i = begin; i < end; ++i) sums[i] += parts_[d].sums.as<float>()[t * stride + i];
-    options_.few->round(sums + begin, inputs_.out + 1ul * t * geometry_.hidden + begin, end - begin);
+    options_.down.few->round(sums + begin, inputs_.out + 1ul * t * geometry_.hidden + begin, end - begin);
   }
 }
 

@@ -44,7 +44,8 @@ class Call {
 
   int threads() const { return static_cast<int>(workers_.size()); }
   int domains() const { return static_cast<int>(parts_.size()); }
-  const Kernels& kernels_for(const Group& group) const;
+  const Kernels& gate_up_kernels(const Group& group) const;
+  const Kernels& down_kernels(const Group& group) const;
   RowFormat x_format(Activation kind) const;
   RowFormat h_format(Activation kind, const Part& part) const;
   RowFormat largest_h_format(const Part& part) const;
@@ -60,7 +61,8 @@ class Call {
   void prepare_x(int thread);
   void prepare_h(int thread);
   void reduce(int thread);
-  void work(std::vector<TaskPartition>& tasks, int thread, void (Call::*task)(Part&, int, Worker&));
+  void work(std::vector<TaskPartition>& tasks, int thread, const KernelPair& kernels,
+            void (Call::*task)(Part&, int, Worker&));
   void gate_up_task(Part& part, int task, Worker& worker);
   void down_task(Part& part, int task, Worker& worker);
   void begin_sums(const Part& part, int column, int columns, float* sums, std::size_t stride) const;
@@ -80,7 +82,8 @@ class Call {
   ForwardInputs inputs_{};
   ForwardOptions options_{};
   Grouping grouping_;
-  bool used_[activations] = {};
+  bool used_[activations] = {};  // by gate and up
+  bool converts_h_ = false;
   HugeBuffer x_[activations];
   std::vector<TaskPartition> gate_up_tasks_;  // one for all threads, or one for each domain's
   std::vector<TaskPartition> down_tasks_;

@@ -23,7 +23,7 @@ void check_alike(const PackedExperts& here, const PackedExperts& source) {
   check_equal("hidden", g.hidden, s.hidden);
   check_equal("intermediate", g.intermediate, s.intermediate);
   check_equal("domains", static_cast<int>(here.shards().size()), static_cast<int>(source.shards().size()));
-  check_same("precision", g.format == s.format);
+  check_same("precision", g.format == s.format && g.down_format() == s.down_format());
   check_same("biases", g.biases == s.biases);
   check_same("activation", here.glu() == source.glu());
 }

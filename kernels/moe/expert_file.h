@@ -12,27 +12,29 @@ namespace ktbench {
 
 inline constexpr std::size_t head_bytes = 4096;  // the weights begin on a page
 inline constexpr char file_magic[15] = {'k', 't', 'b', 'e', 'n', 'c', 'h', ' ', 'e', 'x', 'p', 'e', 'r', 't', 's'};
-inline constexpr std::uint8_t file_version = 1;
+inline constexpr std::uint8_t file_version = 2;
 
 // No padding, whose bytes would be anything.
 struct FileHead {
   char magic[15];
   std::uint8_t version;
-  std::int32_t experts, hidden, intermediate, format, group;  // FormatTraits::code
+  std::int32_t experts, hidden, intermediate, format, group, down_format, down_group;  // FormatTraits::code
   std::int16_t biases, act;
   double alpha, limit, offset;
 
   // Throws std::bad_optional_access for a format that this build does not have.
   Geometry geometry() const {
-    return {experts, hidden, intermediate, format_stored_as(format, group).value(), biases != 0};
+    return {experts, hidden, intermediate, format_stored_as(format, group).value(), biases != 0,
+            format_stored_as(down_format, down_group).value()};
   }
   Glu glu() const { return {static_cast<Act>(act), alpha, limit, offset}; }
 };
-static_assert(sizeof(FileHead) == 64);
+static_assert(sizeof(FileHead) == 72);
 
 inline FileHead head_of(const Geometry& g, const Glu& glu) {
   FileHead head{{}, file_version, g.experts, g.hidden, g.intermediate, traits_of(g.format).code,
-                g.format.group, g.biases, static_cast<std::int16_t>(glu.act), glu.alpha, glu.limit, glu.offset};
+                g.format.group, traits_of(g.down_format()).code, g.down_format().group, g.biases,
+                static_cast<std::int16_t>(glu.act), glu.alpha, glu.limit, glu.offset};
   std::copy(std::begin(file_magic), std::end(file_magic), head.magic);
   return head;
 }
@@ -41,11 +43,13 @@ inline bool has_magic(const FileHead& head) {
   return std::equal(std::begin(file_magic), std::end(file_magic), head.magic);
 }
 
+inline bool fits(const Format& format, int depth) { return !format.has_whole_blocks() || depth % format.group == 0; }
+
 inline bool is_valid(const FileHead& head) {
   const std::optional<Format> format = format_stored_as(head.format, head.group);
+  const std::optional<Format> down = format_stored_as(head.down_format, head.down_group);
   const bool sized = head.experts > 0 && head.hidden > 0 && head.intermediate > 0;
-  const bool whole =
-      format && (!format->has_whole_blocks() || (head.hidden % format->group == 0 && head.intermediate % format->group == 0));
+  const bool whole = format && down && fits(*format, head.hidden) && fits(*down, head.intermediate);
   const bool named = head.act >= 0 && head.act < acts;
   return sized && whole && named && (head.biases == 0 || head.biases == 1) && error_in(head.glu()).empty();
 }

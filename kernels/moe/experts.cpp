@@ -20,7 +20,7 @@ Geometry checked(Geometry g) {
   check_size("hidden", g.hidden);
   check_size("intermediate", g.intermediate);
   check_depth("hidden", g.hidden, g.format);
-  check_depth("intermediate", g.intermediate, g.format);
+  check_depth("intermediate", g.intermediate, g.down_format());
   return g;
 }
 
@@ -32,7 +32,7 @@ Glu checked(const Glu& glu) {
 // TaskPartition of the intermediate size end where groups, records and strips do.
 std::vector<Shard> cut(const Geometry& whole, int domains) {
   check_size("domains", domains);
-  const int unit = whole.format.depth_multiple();
+  const int unit = whole.down_format().depth_multiple();
   const int units = (whole.intermediate + unit - 1) / unit;
   if (units < domains)
     throw std::invalid_argument("domains=" + std::to_string(domains) + ": intermediate=" +
@@ -47,8 +47,11 @@ std::vector<Shard> cut(const Geometry& whole, int domains) {
   return shards;
 }
 
-template <class View>
-void write_strips(const Shard& shard, int expert, const View& gate, const View& up, const View& down, int part,
+void pack_rows(const AnyView& from, int row, int column, int rows, int depth, const Format& format, std::byte* to) {
+  std::visit([&](const auto& view) { pack_strip(view.at(row, column), rows, depth, format, to); }, from);
+}
+
+void write_strips(const Shard& shard, int expert, const AnyView& gate, const AnyView& up, const AnyView& down, int part,
                   int parts) {
   const Geometry& g = shard.geometry;
   std::byte* const gate_up_to = shard.data + expert * g.expert_bytes();
@@ -56,14 +59,14 @@ void write_strips(const Shard& shard, int expert, const View& gate, const View& 
   for (int s = g.gate_strips() * part / parts; s < g.gate_strips() * (part + 1) / parts; ++s) {
     const int row = s * strip_rows;
     std::byte* to = gate_up_to + 2 * s * g.gate_strip_bytes();
-    for (const View& from : {gate, up}) {
-      pack_strip(from.at(shard.first + row, 0), g.intermediate - row, g.hidden, g.format, to);
+    for (const AnyView* from : {&gate, &up}) {
+      pack_rows(*from, shard.first + row, 0, g.intermediate - row, g.hidden, g.format, to);
       to += g.gate_strip_bytes();
     }
   }
   for (int s = g.down_strips() * part / parts; s < g.down_strips() * (part + 1) / parts; ++s)
-    pack_strip(down.at(s * strip_rows, shard.first), g.hidden - s * strip_rows, g.intermediate, g.format,
-               down_to + s * g.down_strip_bytes());
+    pack_rows(down, s * strip_rows, shard.first, g.hidden - s * strip_rows, g.intermediate, g.down_format(),
+              down_to + s * g.down_strip_bytes());
 }
 
 void read_strips(const Shard& shard, int expert, MatrixOut gate, MatrixOut up, MatrixOut down, int part, int parts) {
@@ -77,7 +80,7 @@ void read_strips(const Shard& shard, int expert, MatrixOut gate, MatrixOut up, M
     }
   }
   for (int s = g.down_strips() * part / parts; s < g.down_strips() * (part + 1) / parts; ++s)
-    unpack_strip(shard.down(expert) + s * g.down_strip_bytes(), g.hidden - s * strip_rows, g.intermediate, g.format,
+    unpack_strip(shard.down(expert) + s * g.down_strip_bytes(), g.hidden - s * strip_rows, g.intermediate, g.down_format(),
                  down.data + s * strip_rows * down.stride + shard.first, down.stride);
 }
 
@@ -143,9 +146,8 @@ void PackedExperts::check_biases(const BiasView& biases) const {
     throw std::invalid_argument("experts without biases take none of gate_bias, up_bias, down_bias");
 }
 
-template <class View>
-void PackedExperts::pack(int expert, const View& gate, const View& up, const View& down, Team* team,
-                         const BiasView& biases) {
+void PackedExperts::write(int expert, const AnyView& gate, const AnyView& up, const AnyView& down, Team* team,
+                          const BiasView& biases) {
   check_expert(expert);
   if (file_) throw std::logic_error("packed experts in a file cannot be written");
   check_biases(biases);
@@ -163,16 +165,6 @@ void PackedExperts::pack(int expert, const View& gate, const View& up, const Vie
     write_strips(shards_[d], expert, gate, up, down, thread - begin, first_thread(d + 1, threads, domains) - begin);
     if (thread == begin) write_biases(shards_[d], expert, biases);
   });
-}
-
-void PackedExperts::write(int expert, MatrixView gate, MatrixView up, MatrixView down, Team* team,
-                          const BiasView& biases) {
-  pack(expert, gate, up, down, team, biases);
-}
-
-void PackedExperts::write(int expert, BlockView gate, BlockView up, BlockView down, Team* team,
-                          const BiasView& biases) {
-  pack(expert, gate, up, down, team, biases);
 }
 
 void PackedExperts::read(int expert, MatrixOut gate, MatrixOut up, MatrixOut down, Team* team) const {

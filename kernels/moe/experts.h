@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "moe/glu.h"
@@ -13,6 +14,9 @@
 #include "runtime/team.h"
 
 namespace ktbench {
+
+// Numbers, or blocks of the format that they are packed in.
+using AnyView = std::variant<MatrixView, BlockView>;
 
 struct MatrixOut {
   float* data;
@@ -75,9 +79,8 @@ class PackedExperts {
   // threads of the shard's domain; without a team, or one of fewer threads than domains, by the caller. Throws
   // std::out_of_range for the expert, std::logic_error where the weights lie in a file, std::invalid_argument for
   // biases that are missing or too many.
-  void write(int expert, MatrixView gate, MatrixView up, MatrixView down, Team* team, const BiasView& biases = {});
-  // The same from blocks of the experts' own format.
-  void write(int expert, BlockView gate, BlockView up, BlockView down, Team* team, const BiasView& biases = {});
+  void write(int expert, const AnyView& gate, const AnyView& up, const AnyView& down, Team* team,
+             const BiasView& biases = {});
   void read(int expert, MatrixOut gate, MatrixOut up, MatrixOut down, Team* team) const;
   // Throws std::out_of_range for the expert, std::invalid_argument where there are none.
   void read_biases(int expert, const BiasOut& to) const;
@@ -93,8 +96,6 @@ class PackedExperts {
   PackedExperts(Geometry geometry, const Glu& glu, MappedFile file);
   void check_expert(int expert) const;
   void check_biases(const BiasView& biases) const;
-  template <class View>
-  void pack(int expert, const View& gate, const View& up, const View& down, Team* team, const BiasView& biases);
 
   Geometry geometry_;
   Glu glu_;

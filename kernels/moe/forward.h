@@ -19,10 +19,16 @@
 
 namespace ktbench {
 
-struct ForwardOptions {
+struct KernelPair {
   const Kernels* few;   // for experts with fewer than many_from tokens
   const Kernels* many;  // for the others
   int many_from;
+
+  const Kernels& for_tokens(int count) const { return count >= many_from ? *many : *few; }
+};
+
+struct ForwardOptions {
+  KernelPair gate_up, down;
   bool dynamic;
   bool numa;  // each domain's threads compute its shard, instead of any thread any task
 };

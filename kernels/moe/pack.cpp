@@ -1,6 +1,7 @@
 #include "moe/pack.h"
 
 #include "core/format_names.h"
+#include "moe/coded.h"
 #include "moe/float8.h"
 #include "moe/gguf.h"
 #include "moe/quantise.h"
@@ -106,6 +107,7 @@ void pack_strip(const MatrixView& from, int rows, int depth, const Format& forma
   constexpr QuantiseStrip quantise = quantise_strip_portable;
 #endif
   if (format.scales == Scales::tile) return pack_float8(from, rows, depth, format, strip);
+  if (format.has_supers()) return pack_supers(from, rows, depth, format, strip);
   if (format.has_blocks()) return pack_gguf(from, rows, depth, format, strip);
   if (format.scales == Scales::none)
     return pack_bf16(from.data, from.stride, rows, depth, reinterpret_cast<bf16*>(strip));
@@ -113,8 +115,9 @@ void pack_strip(const MatrixView& from, int rows, int depth, const Format& forma
 }
 
 void pack_strip(const BlockView& from, int rows, int depth, const Format& format, std::byte* strip) {
-  format.scales == Scales::tile ? pack_float8(from, rows, depth, format, strip)
-                                : pack_gguf(from, rows, depth, format, strip);
+  if (format.scales == Scales::tile) return pack_float8(from, rows, depth, format, strip);
+  if (format.has_supers()) return pack_supers(from, rows, depth, format, strip);
+  pack_gguf(from, rows, depth, format, strip);
 }
 
 void unpack_strip(const std::byte* strip, int rows, int depth, const Format& format, float* to, std::size_t stride) {
@@ -132,6 +135,7 @@ void unpack_strip(const std::byte* strip, int rows, int depth, const Format& for
     case Scales::block_bf16:
     case Scales::power: return unpack_gguf(strip, rows, depth, format, to, stride);
     case Scales::tile: return unpack_float8(strip, rows, depth, format, to, stride);
+    case Scales::super: return unpack_supers(strip, rows, depth, format, to, stride);
   }
 }
 

@@ -67,10 +67,45 @@ float tile_dot(const std::byte* x, const std::byte* strip, int row, int depth) {
   return sum * reinterpret_cast<const RowScales*>(strip)->scale[row];
 }
 
+template <Numbers numbers>
+float super_dot(const Rows& x, int r, const std::byte* strip, int row, int depth) {
+  constexpr Coded of = coded(numbers);
+  const auto* activations = reinterpret_cast<const std::uint8_t*>(x.data + r * x.stride);
+  const std::byte* record = strip + sizeof(StripOffsets);
+  float sum = 0;
+  for (int k = 0; k < depth; k += super_depth, record += of.record_bytes()) {
+    WideRecord wide;
+    widen_record<numbers>(record, wide);
+    for (int g = 0; g < super_depth / of.group; ++g) {
+      std::int32_t dot = 0, total = 0;
+      for (int i = g * of.group; i < (g + 1) * of.group; ++i) {
+        const int activation = activations[k + i] - 128;
+        dot += activation * static_cast<std::int8_t>(wide.lines[i / 4 * line_bytes + row * 4 + i % 4]);
+        total += activation;
+      }
+      sum += static_cast<float>(dot) * wide.scale[g][row];
+      if (of.has_minima()) sum += static_cast<float>(total) * wide.minimum[g][row];
+    }
+  }
+  return sum;
+}
+
+float super_dot(const Rows& x, int r, const Strips& w, const std::byte* strip, int row) {
+  switch (w.format.numbers) {
+    case Numbers::q2_k: return super_dot<Numbers::q2_k>(x, r, strip, row, w.depth);
+    case Numbers::q3_k: return super_dot<Numbers::q3_k>(x, r, strip, row, w.depth);
+    case Numbers::q4_k: return super_dot<Numbers::q4_k>(x, r, strip, row, w.depth);
+    case Numbers::q5_k: return super_dot<Numbers::q5_k>(x, r, strip, row, w.depth);
+    case Numbers::q6_k: return super_dot<Numbers::q6_k>(x, r, strip, row, w.depth);
+    default: return super_dot<Numbers::iq4_xs>(x, r, strip, row, w.depth);
+  }
+}
+
 float product(const Rows& x, const Strips& w, int r, int strip, int row) {
   const std::byte* activations = x.data + r * x.stride;
   const std::byte* weights = w.data + strip * w.bytes;
   if (w.format.scales == Scales::none) return bf16_dot(activations, weights, row, w.depth);
+  if (w.format.has_supers()) return super_dot(x, r, w, weights, row) * row_scale(x, r);
   if (w.format.scales == Scales::tile) return tile_dot(activations, weights, row, w.depth);
   if (w.format.has_blocks()) return block_dot(activations, weights, row, w.depth, w.format.scales) * row_scale(x, r);
   const auto* scales = reinterpret_cast<const StripScales*>(weights);
@@ -89,7 +124,7 @@ float gated_exact(float gate, float up, const GateUp& job, int column) {
 }
 
 Strips readable(const Strips& packed, std::byte* scratch) {
-  return packed.format.line_depth() == 8 ? unpacked(packed, scratch) : packed;
+  return packed.format.has_supers() || packed.format.line_depth() != 8 ? packed : unpacked(packed, scratch);
 }
 
 void gate_up_reference(const GateUp& job, Counters& counters) {

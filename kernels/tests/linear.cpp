@@ -30,7 +30,13 @@ struct Layer {
   Layer(std::mt19937& random, int rows, int columns, const Format& format, Team* team)
       : matrix(std::make_shared<PackedMatrix>(rows, columns, format)), weights(std::size_t{1} * rows * columns) {
     const std::vector<bf16> numbers = random_numbers(random, weights.size());
-    matrix->write({numbers.data(), static_cast<std::size_t>(columns)}, 0, rows, team);
+    if (format.has_supers()) {
+      const std::vector<std::byte> blocks = blocks_of(numbers, format);
+      const std::size_t bytes = format.block_bytes();
+      matrix->write(BlockView{blocks.data(), columns / format.group * bytes, bytes, format.group}, 0, rows, team);
+    } else {
+      matrix->write(MatrixView{numbers.data(), static_cast<std::size_t>(columns)}, 0, rows, team);
+    }
     matrix->read({weights.data(), static_cast<std::size_t>(columns)}, team);
     for (const bf16 x : random_numbers(random, rows)) bias.push_back(widen(x));
   }

@@ -66,11 +66,21 @@ Expert random_expert(Numbers& numbers, const Geometry& g) {
   return expert;
 }
 
+// A matrix of rows of `depth` as a format takes it; `memory` keeps blocks.
+AnyView view_of(const std::vector<bf16>& matrix, std::size_t depth, const Format& format, std::vector<std::byte>& memory) {
+  if (!format.has_supers()) return MatrixView{matrix.data(), depth};
+  memory = blocks_of(matrix, format);
+  const std::size_t bytes = format.block_bytes();
+  return BlockView{memory.data(), depth / format.group * bytes, bytes, format.group};
+}
+
 void write(PackedExperts& packed, int index, const Expert& expert, Team* team) {
   const auto hidden = static_cast<std::size_t>(packed.geometry().hidden);
   const auto intermediate = static_cast<std::size_t>(packed.geometry().intermediate);
-  packed.write(index, {expert.gate.data(), hidden}, {expert.up.data(), hidden}, {expert.down.data(), intermediate},
-               team, expert.bias_view(packed.geometry()));
+  const Geometry& g = packed.geometry();
+  std::vector<std::byte> memory[3];
+  packed.write(index, view_of(expert.gate, hidden, g.format, memory[0]), view_of(expert.up, hidden, g.format, memory[1]),
+               view_of(expert.down, intermediate, g.down_format(), memory[2]), team, expert.bias_view(g));
 }
 
 // Gate, up and down, one after the other.
@@ -87,7 +97,8 @@ std::vector<float> read(const PackedExperts& packed, int index, Team* team) {
 // int4 cuts a group's largest magnitudes short where that brings the others nearer, by no more than a quarter.
 void check_packed(const PackedExperts& packed, int index, const Expert& expert, Team* team) {
   const std::vector<float> back = read(packed, index, team);
-  const bool exact = packed.geometry().format == Format{};
+  const Geometry& g = packed.geometry();
+  const bool exact = g.format == Format{} && g.down_format() == Format{};
   std::size_t i = 0;
   for (const auto* matrix : {&expert.gate, &expert.up, &expert.down})
     for (const bf16 x : *matrix)
@@ -100,7 +111,7 @@ std::shared_ptr<PackedExperts> random_layer(Numbers& numbers, const Geometry& g,
   for (int e = 0; e < g.experts; ++e) {
     const Expert expert = random_expert(numbers, g);
     write(*packed, e, expert, team);
-    check_packed(*packed, e, expert, team);
+    if (!g.format.has_supers() && !g.down_format().has_supers()) check_packed(*packed, e, expert, team);
   }
   return packed;
 }
@@ -124,7 +135,8 @@ struct Batch {
 };
 
 ForwardOptions on(const Kernels& kernels, bool dynamic = false, bool numa = false) {
-  return {&kernels, &kernels, 0, dynamic, numa};
+  const KernelPair all{&kernels, &kernels, 0};
+  return {all, all, dynamic, numa};
 }
 
 const Kernels& reference_for(const PackedExperts& packed) {
@@ -156,7 +168,7 @@ bf16 rounded(float x) {
 std::vector<bf16> expected_in_bf16(MoE& moe, const Batch& batch) {
   const PackedExperts& packed = moe.experts();
   Geometry g = packed.geometry();
-  g.format = {};
+  g.format = {}, g.own_down_format = {};
   const auto wide = std::make_shared<PackedExperts>(g, 1, std::vector<int>{}, packed.glu());
   const std::size_t elements = std::size_t{1} * g.hidden * g.intermediate;
   for (int e = 0; e < g.experts; ++e) {
@@ -260,9 +272,34 @@ KTBENCH_TEST(both_features_split_by_tokens) {
     const std::vector<bf16> expected = expected_from(moe, batch);
     std::vector<bf16> out;
     const Kernels &few = fastest_of_feature("avx512", format), &many = kernels_of("amx", format);
-    moe.forward(batch.into(out), {&few, &many, 6, true, false});
+    const KernelPair split{&few, &many, 6};
+    moe.forward(batch.into(out), {split, split, true, false});
     const double allowed = is_int8(few.activation) == is_int8(many.activation) ? 0.02 : 0.04;
     check(worst_difference(out, expected) < allowed, std::string("the hybrid differs in ") + traits_of(format).name);
+  }
+}
+
+// Each pair of neighbours in the table of formats, on every instruction set that has both.
+KTBENCH_TEST(down_has_a_format_of_its_own) {
+  for (int row = 0; row < format_count; ++row) {
+    const Format &first = format_table[row].format, &second = format_table[(row + 1) % format_count].format;
+    Numbers numbers(19);
+    const auto pool = std::make_shared<ThreadPool>(four_cpus(), brief);
+    const Geometry g{3, depth_in(first, 96), 2 * second.depth_multiple(), first, true, second};
+    const auto packed = random_layer(numbers, g, 2, pool.get(), clamped);
+    MoE moe(packed, pool);
+    const Batch batch(numbers, g, 9, 2);
+    const std::vector<bf16> expected = expected_in_bf16(moe, batch);
+    for (const NamedKernels& isa : granted_kernels(first)) {
+      if (!has_kernels(isa.name, second)) continue;
+      const KernelPair gate_up{isa.kernels, isa.kernels, 0};
+      const Kernels& own = kernels_of(isa.name, second);
+      std::vector<bf16> out;
+      moe.forward(batch.into(out), {gate_up, {&own, &own, 0}, true, true});
+      const double difference = worst_difference(out, expected);
+      check(difference < 0.05, isa.name + " differs by " + std::to_string(difference) + " in " +
+                                   format_table[row].name + " and another");
+    }
   }
 }
 

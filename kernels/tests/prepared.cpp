@@ -14,13 +14,19 @@ namespace {
 
 constexpr int kTokens = 3, kHidden = 64;
 
+ForwardOptions on_reference() {
+  const Kernels& kernels = kernels_of("reference", Format{});
+  const KernelPair all{&kernels, &kernels, 0};
+  return {all, all, false, false};
+}
+
 struct Scene {
   explicit Scene(bool own)
       : pool(std::make_shared<ThreadPool>(four_cpus(), brief, own)),
         moe(std::make_shared<MoE>(
             std::make_shared<PackedExperts>(Geometry{2, kHidden, 32}, 1, std::vector<int>{}), pool, 9)),
         call(moe, {hidden.data(), {ids.data(), gates.data(), kTokens, 2}, out.data()},
-             {&kernels_of("reference", Format{}), &kernels_of("reference", Format{}), 0, false, false}) {}
+             on_reference()) {}
 
   bool written() const { return std::all_of(out.begin(), out.end(), [](bf16 x) { return x == 0; }); }
 
@@ -80,7 +86,7 @@ KTBENCH_TEST(a_prepared_call_that_is_dropped_is_waited_for) {
   Scene scene(true);
   {
     Prepared call(scene.moe, {scene.hidden.data(), {scene.ids.data(), scene.gates.data(), kTokens, 2}, scene.out.data()},
-                  {&kernels_of("reference", Format{}), &kernels_of("reference", Format{}), 0, false, false});
+                  on_reference());
     call.submit();
   }
   check(scene.written(), "dropped on its way");

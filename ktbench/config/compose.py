@@ -27,7 +27,7 @@ from ktbench.spec.features import FEATURES
 from ktbench.spec.peers import PeerSpec
 from ktbench.spec.run_spec import MeasureSpec
 from ktbench.spec.suite import SuiteSpec
-from ktbench.spec.sweep import SweepSpec, part_name
+from ktbench.spec.sweep import PRECISIONS, SweepSpec, part_name
 from ktbench.spec.wire import to_plain
 
 # Of the overrides of a sweep's own keys these are the run's; the others are for each of its parts.
@@ -50,6 +50,8 @@ _DEFAULTS: dict[str, Any] = {
 }
 # What a suite leaves open can be overridden all the same.
 _SUITE = {field.name: field.default for field in fields(SuiteSpec) if field.default is not MISSING}
+_NO_SUITE = "null"  # takes the suite of an ablation away, which is then a sweep
+_WITHOUT = {f"suite={_NO_SUITE}": "~suite"}  # as Hydra writes it
 # Folders of `conf` that are not groups.
 _NO_GROUPS = ("calibration",)
 
@@ -115,7 +117,7 @@ def compose_once(overrides: Sequence[str], read_local: ReadLocal = no_local) -> 
     for word in words:
         _check_group(word, groups)
     try:
-        return _composed(register_own(words, read_local))
+        return _composed(register_own([_WITHOUT.get(word, word) for word in words], read_local))
     except (HydraException, OmegaConfBaseException) as error:
         raise RequestError(_one_line(error, words)) from None
     except ValueError as error:
@@ -151,6 +153,7 @@ def group_names() -> list[str]:
 @cache
 def _register() -> None:
     """Ablations and suites are files outside `conf`, so they are registered as options of groups."""
+    OmegaConf.register_new_resolver("weight_formats", lambda: list(PRECISIONS))
     store = ConfigStore.instance()
     store.store(name="spec_defaults", node={key: to_plain(value) for key, value in _DEFAULTS.items()})
     for name in suite_names():
@@ -166,7 +169,7 @@ def _group_options() -> dict[str, list[str]]:
     conf = data_folder("conf")
     folders = [path for path in sorted(conf.iterdir()) if path.is_dir() and path.name not in _NO_GROUPS]
     groups = {folder.name: _options(folder) for folder in folders}
-    groups |= {"ablation": ablation_names(), "suite": suite_names()}
+    groups |= {"ablation": ablation_names(), "suite": [*suite_names(), _NO_SUITE]}
     return groups | {"machine": [*groups["machine"], *BESIDE_PRESETS]}
 
 

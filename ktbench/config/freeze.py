@@ -21,6 +21,9 @@ from ktbench.spec.sweep import SweepSpec, axis_changes
 from ktbench.spec.wire import from_plain
 
 _VOCAB_MULTIPLE = 64
+NATIVE = "native"  # a precision: as the weights are stored
+# Features that pack the weights of a precision.
+_PACKING = {"precision": ("avx2", "avx512", "amx"), "device_precision": ("packed_dense",)}
 _SPEC = (*WHOLE_GROUPS, "workload", "engine", "system", "peer")
 Content = dict[str, Any]
 
@@ -30,11 +33,13 @@ class ModelFiles:
     """What files that requests name say of models.
 
     `checkpoints` has the configuration of each checkpoint by its `model.path`, `configs` the name and the configuration
-    of each `model.config=FILE` by that.
+    of each `model.config=FILE` by that, `stored` by `model.path` the formats of a checkpoint's weights by the keys of
+    precisions, for `native`.
     """
 
     checkpoints: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     configs: Mapping[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
+    stored: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def named(self, model: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         """Name and whole configuration of the node of a model."""
@@ -130,12 +135,21 @@ def freeze(composed: Composed, files: ModelFiles | None = None) -> Request:
 
 def _part(name: str, content: Mapping[str, Any], measure: Any, files: ModelFiles) -> RequestPart:
     content = give_device(_with_specs(content, files))
-    given = {key: content[key] for key in _SPEC} | {key: precision_name(content[key]) for key in PRECISION_KEYS}
+    given = {key: content[key] for key in _SPEC} | {key: _precision(key, content, files) for key in PRECISION_KEYS}
     plain = {"measure": measure, "inject": freeze_inject(content["inject"])} | given
     sweep = give_arms(content["sweep"], plain)
     if sweep["arms"] and not content["sweep"]["arms"]:
         plain["system"] = "ktbench"  # each arm names its own, and features belong to ktbench
     return from_plain({"name": name, "spec": from_plain(plain, RunSpec), "sweep": sweep}, RequestPart)
+
+
+def _precision(key: str, content: Mapping[str, Any], files: ModelFiles) -> Any:
+    """The precision that a key names; `native` is that of the weights where they are packed, else bf16."""
+    engine, path = content["engine"], content["model"]["path"]
+    if content[key] != NATIVE:
+        return precision_name(content[key])
+    packs = any(engine[name] for name in _PACKING[key]) or content["sweep"]["arms"] or content["sweep"]["features"]
+    return files.stored[path][key] if packs and path in files.stored else "bf16"
 
 
 def _with_specs(content: Mapping[str, Any], files: ModelFiles) -> dict[str, Any]:

@@ -4,76 +4,84 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from ktbench.engine.gguf.inspecting import inspect_gguf, is_gguf
+from ktbench.engine.stored.headers import BUFFERS, read_weights
+from ktbench.engine.stored.matrices import StoredTensor, StoredWeights, is_plain_order
+from ktbench.engine.stored.methods import read_method
 from ktbench.resources import checkpoint_folder
-from ktbench.spec.shape import known_config, text_config
-from ktbench.spec.weights import BLOCK
+from ktbench.spec.shape import known_config
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel
+    from transformers import PreTrainedModel
 
     from ktbench.spec.run_spec import ModelSpec
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
-_MODELOPT = "hf_quant_config.json"  # where NVIDIA's Model Optimizer says what config.json may leave out
-_NUMBERS = ("BF16", "F16", "F32")  # as safetensors names them
-# Quantised weights that are read, of which families; their tensors.
-_READ = (("mxfp4", "gpt_oss"),)
-_ALLOWED = "bf16, fp16 and fp32, and mxfp4 of gpt_oss"
-_BLOCKS, _SCALES = "_blocks", "_scales"
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 # What predicts further tokens, and what sees images.
 _BESIDES = ("mtp.", "vision_tower.", "mm_projector.")
-# Buffers that old versions of Transformers saved, computed anew by this one.
-_EXTRAS = ("rotary_emb.inv_freq", "position_ids")
 
 
 def inspect_checkpoint(folder: str | Path) -> dict[str, Any]:
     """The configuration in a local Hugging Face folder or a GGUF file, once its weight files have been found whole.
 
-    Raises ValueError naming the file and what is wrong with it: no `config.json`, quantised weights, described or not,
-    no safetensors (pickles are never read), a file that the index names but is missing, a truncated or damaged file;
-    for a GGUF file see `inspect_gguf`.
+    Raises ValueError as `stored_weights`; for a GGUF file see `inspect_gguf`.
     """
     path = checkpoint_folder(str(folder))
     if is_gguf(path):
         return inspect_gguf(path)
+    stored_weights(str(folder))
+    return known_config(_released_config(str(folder)))
+
+
+def stored_weights(folder: str) -> StoredWeights:
+    """What the headers of a Hugging Face folder say that it holds.
+
+    Raises ValueError naming the file and what is wrong with it: no `config.json`, no safetensors (pickles are never
+    read), a file that the index names but is missing, a truncated or damaged file, weights quantised in a way that is
+    not read, described or not (see `read_method` and `read_weights`).
+    """
+    path = checkpoint_folder(folder)
     if not path.is_dir():
         raise ValueError(f"model.path={folder}: no such folder")
-    config = _released_config(str(folder))
-    method = _quantised_by(path, config)
-    if method is not None and (method, config.get("model_type")) not in _READ:
-        raise ValueError(f"model.path={folder}: weights quantised by {method}, allowed are {_ALLOWED}")
-    tensors = _tensors(weight_files(path))
-    _require_numbers(tensors, packed=method is not None)
-    return known_config(config)
+    method = read_method(path, _released_config(folder))
+    weights = read_weights(_tensors(weight_files(path)), method)
+    if method.reordered:
+        _require_plain_order(weights)
+    return weights
+
+
+def _require_plain_order(weights: StoredWeights) -> None:
+    """Raise ValueError for the first matrix whose groups are no runs of columns: desc_act alone does not tell."""
+    for matrix in weights.matrices.values():
+        order = matrix.parts.get("order")
+        if order is None or not is_plain_order(_array(weights.tensors[order].file, order), matrix.groups):
+            raise ValueError(f"{matrix.file}: {order or matrix.name} reorders columns (desc_act), which is not read")
+
+
+def _array(file: Path, name: str) -> NDArray[Any]:
+    with safe_open(file, framework="numpy") as held:
+        array: NDArray[Any] = held.get_tensor(name)
+    return array
 
 
 def is_mxfp4(path: str) -> bool:
     """Whether the routed experts of a whole checkpoint are in MXFP4, as gpt-oss is released."""
-    return not is_gguf(path) and _quantised_by(checkpoint_folder(path), _released_config(path)) == "mxfp4"
+    return not is_gguf(path) and read_method(checkpoint_folder(path), _released_config(path)).name == "mxfp4"
 
 
 def _released_config(path: str) -> dict[str, Any]:
     missing = f"model.path={path}: no config.json there, not a Hugging Face folder"
     return _read_json(checkpoint_folder(path) / "config.json", missing)
-
-
-def _quantised_by(path: Path, config: Mapping[str, Any]) -> str | None:
-    """The method by which the files next to the weights say that they are quantised; None: plain numbers."""
-    for one in (config, text_config(config)):
-        if quantised := one.get("quantization_config"):
-            return str(quantised.get("quant_method") if isinstance(quantised, dict) else quantised)
-    return "modelopt" if (path / _MODELOPT).is_file() else None
 
 
 def _read_json(file: Path, missing: str) -> dict[str, Any]:
@@ -108,18 +116,9 @@ def _no_weights(path: Path) -> str:
     return f"model.path={path}: no weights there, neither {_SINGLE} nor {_INDEX}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """A tensor of a file, its type as safetensors names it."""
-
-    file: Path
-    kind: str
-    shape: tuple[int, ...]
-
-
-def _tensors(files: Iterable[Path]) -> dict[str, _Stored]:
+def _tensors(files: Iterable[Path]) -> dict[str, StoredTensor]:
     """By name. A safetensors file is its header and exactly the bytes which the header promises."""
-    found: dict[str, _Stored] = {}
+    found: dict[str, StoredTensor] = {}
     for file in files:
         if not file.is_file():
             raise ValueError(f"{file}: named by {_INDEX} but missing")
@@ -127,32 +126,10 @@ def _tensors(files: Iterable[Path]) -> dict[str, _Stored]:
             with safe_open(file, framework="numpy") as held:
                 for name in held.keys():  # noqa: SIM118
                     part = held.get_slice(name)
-                    found[name] = _Stored(file, part.get_dtype(), tuple(part.get_shape()))
+                    found[name] = StoredTensor(file, part.get_dtype(), tuple(part.get_shape()))
         except SafetensorError as error:
             raise ValueError(f"{file}: truncated or damaged ({error})") from None
     return found
-
-
-def _require_numbers(tensors: Mapping[str, _Stored], *, packed: bool) -> None:
-    """Raise ValueError for a tensor that is no plain numbers, nor where `packed` MXFP4 blocks with their scales."""
-    for name, one in tensors.items():
-        if packed and one.kind == "U8" and name.endswith((_BLOCKS, _SCALES)):
-            _require_pair(tensors, name)
-        elif one.kind not in _NUMBERS and not name.endswith(_EXTRAS):
-            raise ValueError(f"{one.file}: {name} holds {one.kind}, allowed are {', '.join(_NUMBERS)}")
-
-
-def _require_pair(tensors: Mapping[str, _Stored], name: str) -> None:
-    owner = name.removesuffix(_BLOCKS).removesuffix(_SCALES)
-    blocks, scales = (tensors.get(owner + suffix) for suffix in (_BLOCKS, _SCALES))
-    if blocks is None or scales is None:
-        lacks = owner + (_BLOCKS if blocks is None else _SCALES)
-        raise ValueError(f"{tensors[name].file}: {name} without {lacks}")
-    if scales.shape != blocks.shape[:-1] or blocks.shape[-1:] != (BLOCK // 2,):
-        raise ValueError(
-            f"{blocks.file}: {owner}{_BLOCKS} is {blocks.shape} and {owner}{_SCALES} {scales.shape}, must be "
-            f"[..., {BLOCK // 2}] and the same without the last"
-        )
 
 
 def read_checkpoint(model: ModelSpec) -> PreTrainedModel:
@@ -181,7 +158,8 @@ def read_checkpoint(model: ModelSpec) -> PreTrainedModel:
     )
     if missing := sorted(report["missing_keys"]):
         raise ValueError(f"model.path={model.path}: no weights for {missing[0]} and {len(missing) - 1} others")
-    if unknown := [name for name in sorted(report["unexpected_keys"]) if not is_extra(name, config)]:
+    layers = config.get_text_config().num_hidden_layers
+    if unknown := [name for name in sorted(report["unexpected_keys"]) if not is_extra(name, layers)]:
         name = type(network).__name__
         raise ValueError(f"model.path={model.path}: {name} has no place for {unknown[0]} and {len(unknown) - 1} others")
     whole: PreTrainedModel = network
@@ -189,8 +167,8 @@ def read_checkpoint(model: ModelSpec) -> PreTrainedModel:
     return whole
 
 
-def is_extra(name: str, config: PretrainedConfig) -> bool:
-    """Whether a tensor is rightly left out: it is no weight of the layers that are read."""
+def is_extra(name: str, layers: int) -> bool:
+    """Whether a tensor is rightly left out where so many layers are read: it is no weight of these."""
     layer = _LAYER.search(name)
-    beyond = layer is not None and int(layer[1]) >= config.get_text_config().num_hidden_layers
-    return beyond or name.startswith(_BESIDES) or name.endswith(_EXTRAS)
+    beyond = layer is not None and int(layer[1]) >= layers
+    return beyond or name.startswith(_BESIDES) or name.endswith(BUFFERS)

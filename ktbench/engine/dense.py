@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from ktbench._kernels import Linear, OpenMPTeam, PackedMatrix, rms_norm
 from ktbench.engine.decode.lazy import settled
 from ktbench.engine.decode.program import CallRecorder
-from ktbench.engine.forms import LinearBlocks
+from ktbench.engine.forms import LinearBlocks, LinearRows
 from ktbench.engine.fused import bits
 from ktbench.engine.inject.forms import read_norm
 from ktbench.engine.loading.packed_folder import PackedFiles
-from ktbench.spec.weights import BLOCK, BLOCK_BYTES, Precision
+from ktbench.spec.weights import FORMATS, Precision
 
 # Strips of the packed layout: the rows of a layer that shares a matrix must begin with one.
 _STRIP_ROWS = 16
@@ -28,7 +28,7 @@ _STRIP_ROWS = 16
 class DenseHost:
     """The dense operators of a network, and the threads that they share with PyTorch; `lean` switches them all.
 
-    `blocks_of` is there for a file that has blocks in `precision`: what it has in another type stays in bf16.
+    `blocks_of` is there for a file that has blocks in `precision`: what it does not give stays in bf16.
     """
 
     def __init__(
@@ -66,22 +66,31 @@ class DenseHost:
         return packed
 
     def _write(self, packed: PackedMatrix, module: nn.Linear, row: int) -> None:
-        blocks = None if self.blocks_of is None else self.blocks_of(module)
-        if blocks is None or packed.precision != self.precision:
+        stored = self._stored(module)
+        if stored is None or packed.precision != stored.precision:
             packed.write(bits(module.weight), row, self.team)
         else:
-            packed.write_blocks(blocks, row, self.team)
+            packed.write_blocks(stored.blocks, row, self.team)
+
+    def _stored(self, module: nn.Module) -> LinearRows | None:
+        return None if self.blocks_of is None else self.blocks_of(module)
 
     def precision_of(self, modules: Sequence[nn.Linear]) -> Precision:
-        """What layers of one matrix are packed in: `precision`, unless a file has one of them in another type.
+        """What layers of one matrix are packed in: `precision`, or what a file has all of them in.
 
-        Rows that are no whole number of GGUF's blocks stay bf16 as well, as llama.cpp leaves them.
+        Rows that are no whole number of blocks stay bf16, as llama.cpp leaves them.
         """
-        if self.precision in BLOCK_BYTES and any(module.in_features % BLOCK for module in modules):
+        row = FORMATS[self.precision]
+        if row.whole_blocks and any(module.in_features % row.group for module in modules):
             return "bf16"
-        if self.blocks_of is None or all(self.blocks_of(module) is not None for module in modules):
+        if self.blocks_of is None:
             return self.precision
-        return "bf16"
+        found = {stored.precision if (stored := self._stored(module)) else "bf16" for module in modules}
+        return found.pop() if len(found) == 1 else "bf16"
+
+    def share_precision(self, modules: Sequence[nn.Linear]) -> bool:
+        """Whether layers can share a matrix as they are stored."""
+        return len({self.precision_of([module]) for module in modules}) == 1
 
     def resize(self, threads: int) -> None:
         """Run on so many threads from now on."""
@@ -173,7 +182,9 @@ class PackedLinear(nn.Module):
 def pack_linears(modules: Sequence[nn.Linear], host: DenseHost) -> list[PackedLinear]:
     """Operators for linear layers of one input, in the order given, which share a matrix where their rows allow."""
     widths = [module.out_features for module in modules]
-    alike = len({(module.in_features, module.bias is None) for module in modules}) == 1
+    alike = len({(module.in_features, module.bias is None) for module in modules}) == 1 and host.share_precision(
+        modules
+    )
     if len(modules) > 1 and not (alike and all(width % _STRIP_ROWS == 0 for width in widths[:-1])):
         return [packed for module in modules for packed in pack_linears([module], host)]
     projection = FusedProjection(host.matrix(modules), widths)

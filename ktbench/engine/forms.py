@@ -19,6 +19,7 @@ from torch.nn.functional import gelu, linear
 from transformers import PreTrainedModel
 
 from ktbench.engine.decode.timeline import layer_of
+from ktbench.spec.weights import Precision
 
 Activation = Literal["silu", "gelu_tanh"]
 
@@ -75,25 +76,37 @@ class ExpertMatrices:
         return linear(self.glu(gate, up), self.down.float(), down_bias)
 
 
-# Rows of weights as blocks of a quantised type lie in a GGUF file: [N, K / 32 · bytes of a block].
+# Rows of weights as blocks: [N, K / weights of a block · bytes of a block].
 Blocks = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExpertBlocks:
-    """One expert as a file has it, in the precision that it is packed in: matrices of `ExpertMatrices` as blocks."""
+    """One expert as a file has it, and the precisions that it is packed in: matrices of `ExpertMatrices` as blocks.
+
+    Matrices in bf16 are their bits, uint16.
+    """
 
     gate: Blocks
     up: Blocks
     down: Blocks
+    precision: Precision
+    down_precision: Precision
     biases: Biases | None = None
+
+
+class LinearRows(NamedTuple):
+    """The rows of a linear layer as blocks of a precision."""
+
+    blocks: Blocks
+    precision: Precision
 
 
 # Gives the matrices of expert i; to be packed, its blocks do as well.
 ExpertStore = Callable[[int], ExpertMatrices]
 PackableStore = Callable[[int], ExpertMatrices | ExpertBlocks]
-# Gives the blocks of a linear layer, in the precision that linear layers are packed in; None where it has others.
-LinearBlocks = Callable[[nn.Module], Blocks | None]
+# Gives the rows of a linear layer in a precision that it may be packed in; None where it is stored in another.
+LinearBlocks = Callable[[nn.Module], LinearRows | None]
 
 
 _CALL = 3  # (hidden, ids, weights)

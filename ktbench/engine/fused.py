@@ -23,6 +23,7 @@ from ktbench.engine.routing import Routing
 from ktbench.engine.weight_plan import Packing
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.weights import Precision
 
 # How long a thread of the host role looks for the next call before it sleeps: longer than attention takes.
 _SPIN_US = 2000
@@ -164,10 +165,11 @@ class FusedHost:
         return self._layers[-1]
 
     def _pack(self, store: PackableStore, form: ExpertsForm) -> PackedExperts:
-        packed = PackedExperts(
-            form.experts, form.hidden, form.ffn, biases=form.biases, **asdict(self.packing), **asdict(form.glu)
-        )
-        for i in range(form.experts):
+        expert = store(0)
+        formats = asdict(self.packing) | _stored_as(expert)
+        packed = PackedExperts(form.experts, form.hidden, form.ffn, biases=form.biases, **formats, **asdict(form.glu))
+        _write(packed, 0, expert, self.team)
+        for i in range(1, form.experts):
             _write(packed, i, store(i), self.team)
         return packed
 
@@ -218,6 +220,13 @@ class FusedHost:
 def bits(tensor: Tensor) -> NDArray[Any]:
     """The memory of a bf16 tensor as uint16: numpy has no bf16."""
     return tensor.detach().view(torch.uint16).numpy()
+
+
+def _stored_as(expert: ExpertMatrices | ExpertBlocks) -> dict[str, Precision]:
+    """The precisions of experts that are packed as a file has them."""
+    if isinstance(expert, ExpertMatrices):
+        return {}
+    return {"precision": expert.precision, "down_precision": expert.down_precision}
 
 
 def _write(packed: PackedExperts, i: int, expert: ExpertMatrices | ExpertBlocks, team: Team) -> None:

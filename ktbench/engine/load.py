@@ -126,7 +126,7 @@ def _weights(
         read = GgufModel(model, plan, filling)
         return read.network, read.experts, read.linear_blocks
     if (folder := open_folder(model, plan, filling)) is not None:
-        return folder.network, folder.experts, None
+        return folder.network, folder.experts, folder.linear_blocks
     return read_checkpoint(model), _original, None
 
 

@@ -32,9 +32,11 @@ from ktbench.results.accuracy import (
     by_formats,
     formats_of,
     frontier_of,
+    is_graded,
     parts_of_average,
 )
 from ktbench.results.answers import AVERAGE, KL, PERPLEXITIES, TOP1, Measure, SubjectKind
+from ktbench.results.formats import experts_bytes, plane_of_answers, stored_bits
 from ktbench.results.row import groups_of, place
 from ktbench.results.run import the_part
 from ktbench.results.settings import varying
@@ -85,7 +87,7 @@ def accuracy_columns(
         Column("arm", lambda row: row.row.shown, numeric=False),
         *setting_columns(settings, lambda row: row.row.settings),
         Column("outcome", lambda row: str(row.outcome or "not evaluated"), movable=True, numeric=False),
-        *(_speed(rows) if figure == "frontier" else ()),
+        *(_timed(rows) if figure == "frontier" else ()),
         *(AccuracyColumn(heading, _of_average(write), **look) for heading, write, look in _SCORES),
         *_measures(rows),
         Column("evidence (counter)", lambda row: row.evidence or DASH, numeric=False),
@@ -93,14 +95,24 @@ def accuracy_columns(
     )
 
 
-def _speed(rows: Sequence[AccuracyRow]) -> Iterator[AccuracyColumn]:
-    points = frontier_of(rows)
+def _timed(rows: Sequence[AccuracyRow]) -> Iterator[AccuracyColumn]:
+    """The speed and, without scores, what formats take and how near the roof they are."""
+    best = {cell: point.is_pareto for cell, point in frontier_of(rows).items()}
+    best |= {point.row.cell: point.is_best for point in plane_of_answers(rows).points}
 
     def pareto(row: AccuracyRow) -> str:
-        return dashed(points.get(row.row.cell), lambda point: "yes" if point.is_pareto else "no")
+        return dashed(best.get(row.row.cell), lambda is_best: "yes" if is_best else "no")
 
+    if not is_graded(rows):
+        yield Column("experts (GiB)", lambda row: number(experts_bytes(row.row) / 2**30, 3))
+        yield Column("bits a weight", lambda row: number(stored_bits(row.row), 3))
     yield Column("speed (tokens/s)", lambda row: dashed(row.row.tokens_per_s, interval))
     yield Column("Pareto", pareto, numeric=False)
+    if not is_graded(rows):
+        yield Column("of roof (%)", lambda row: dashed(row.row.roof, lambda roof: number(100 * roof.share.mid, 2)))
+        yield Column(
+            "nearer roof", lambda row: dashed(row.row.roof, lambda roof: roof.limit), movable=True, numeric=False
+        )
 
 
 def _verdict(result: Result, is_baseline: bool) -> str:
@@ -178,6 +190,7 @@ def settings_shown(rows: Sequence[AccuracyRow]) -> tuple[str, ...]:
 def _reasons(row: AccuracyRow, *, timed: bool) -> list[str]:
     """Why cells of the row are empty, and where fewer questions were compared than were graded."""
     ending = f"{row.outcome or 'not evaluated'}: {row.why}" if row.why else ""
+    roof = row.row.missing.get("roof", "") if timed and row.row.timed and not row.results else ""
     result = row.result()
     absent = absence_of(row) if timed and not ending else ""
     uncompared = fewer = ""
@@ -185,7 +198,7 @@ def _reasons(row: AccuracyRow, *, timed: bool) -> list[str]:
         uncompared = "" if result.change else result.missing["change"]
         compared = result.change.difference.n if result.change else result.graded
         fewer = f"compared on {compared} of {result.graded} graded questions" if compared < result.graded else ""
-    return [reason for reason in (ending, absent, uncompared, fewer) if reason]
+    return [reason for reason in (ending, absent, roof, uncompared, fewer) if reason]
 
 
 def undrawn(rows: Sequence[AccuracyRow]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from ktbench.report.conditions import ids_sentence, machines_sentence, software_
 from ktbench.report.template import phrase, sentences
 from ktbench.report.text import SURE_MARK, names_by, number
 from ktbench.results import Run
-from ktbench.results.accuracy import AccuracyRow, arm_of_formats, parts_of_average
+from ktbench.results.accuracy import AccuracyRow, arm_of_formats, is_graded, parts_of_average
 from ktbench.results.answers import LOSSES
 from ktbench.results.intervals import CONFIDENCE
 from ktbench.results.row import place
@@ -32,7 +32,7 @@ def accuracy_caption(run: Run, rows: Sequence[AccuracyRow]) -> str:
         "accuracy",
         title=run.header.title,
         kind=drawn_kind(run, rows),
-        measures="" if any(row.results for row in rows) else measured_text(rows),
+        measures="" if is_graded(rows) else measured_text(rows),
         base=_base(rows),
         arm=arm_of_formats(rows),
         models=list(dict.fromkeys(one.model for one in run.published)),
@@ -43,9 +43,9 @@ def accuracy_caption(run: Run, rows: Sequence[AccuracyRow]) -> str:
 
 
 def drawn_kind(run: Run, rows: Sequence[AccuracyRow]) -> FigureKind:
-    """The kind of figure that a part asks for; where nothing is graded, or it asks for one of speeds, `accuracy`."""
+    """The kind of figure that a part asks for; `accuracy` where it is one of speeds, or of missing scores."""
     figure = the_part(run).figure
-    return figure if figure in _KINDS and any(row.results for row in rows) else "accuracy"
+    return figure if figure == "frontier" or (figure in _KINDS and is_graded(rows)) else "accuracy"
 
 
 _KINDS: tuple[FigureKind, ...] = ("accuracy", "deferral_accuracy", "precision_accuracy", "frontier")

@@ -10,8 +10,10 @@ from ktbench.report.methods import figure_caption, methods_of
 from ktbench.report.table import Column, Table, build_table, notes_of, setting_columns
 from ktbench.report.text import DASH, dashed, in_gib, interval, number, percent, rate, ratio, unit_of
 from ktbench.results import Run
+from ktbench.results.formats import experts_bytes, stored_bits
 from ktbench.results.intervals import Interval
 from ktbench.results.row import Row, falls_of, groups_of, place
+from ktbench.results.run import the_part
 from ktbench.results.settings import TOKENS, varying, without_precision
 from ktbench.results.usage import RoleShares, are_alike
 from ktbench.spec.peers import BY_NAME
@@ -32,7 +34,7 @@ def table_of(run: Run, rows: Sequence[Row]) -> Table:
     arms, controls = ([row for row in rows if row.role == role] for role in ("arm", "control"))
     return build_table(
         run,
-        columns(settings, rows),
+        columns(settings, rows, sized=the_part(run).figure == "frontier"),
         arms,
         controls=controls,
         conditions=conditions_of(run, rows),
@@ -49,12 +51,13 @@ def table_of(run: Run, rows: Sequence[Row]) -> Table:
     )
 
 
-def columns(settings: Sequence[str], rows: Sequence[Row]) -> tuple[RowColumn, ...]:
-    """All columns of a table of `rows`, with one for each setting that varies."""
+def columns(settings: Sequence[str], rows: Sequence[Row], *, sized: bool = False) -> tuple[RowColumn, ...]:
+    """All columns of a table of `rows`, with one for each setting that varies, and `sized` what their weights take."""
     return (
         Column("arm", lambda row: row.shown, numeric=False, key=True),
         *setting_columns(settings, lambda row: row.settings, key=True),
         Column("outcome", lambda row: str(row.outcome or "not measured"), movable=True, numeric=False, key=True),
+        *(_SIZES if sized else ()),
         *(_layer_speed(rows) if rows[0].is_layer else _model_speed(rows)),
         *_ROLES,
         *_ENERGY,
@@ -148,6 +151,10 @@ def _count(row: Row, value: int) -> str:
     return str(value) if value and not row.simulated else DASH
 
 
+_SIZES = (
+    RowColumn("experts (GiB)", lambda row: number(experts_bytes(row) / 2**30, 3), key=True),
+    RowColumn("bits a weight", lambda row: number(stored_bits(row), 3), key=True),
+)
 _READ = RowColumn("weights read (GB/s)", lambda row: _scaled(row.read_bytes_per_s, 1e-9))
 _LIMIT = RowColumn("nearer roof", _limit, movable=True, numeric=False)
 _ROLES = (

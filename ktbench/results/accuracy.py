@@ -266,6 +266,11 @@ def parts_of_average(rows: Sequence[AccuracyRow]) -> tuple[SubjectKind, tuple[st
     return kind, names[kind] if len(names[kind]) > 1 else ()
 
 
+def is_graded(rows: Sequence[AccuracyRow]) -> bool:
+    """Whether any of them has scores; else what is measured of texts stands in their place."""
+    return any(row.results for row in rows)
+
+
 UNTIMED = "was not timed"
 
 
@@ -295,10 +300,12 @@ def frontier_of(rows: Sequence[AccuracyRow]) -> dict[str, FrontierPoint]:
 
 
 def absence_of(row: AccuracyRow) -> str:
-    """Why a cell is no point of the frontier; empty for one that is."""
+    """Why a cell is no point of the frontier, whose errors are scores or measures; empty for one that is."""
     result = row.result()
-    if result is None or result.score is None:
-        return "has no score" if result is None else result.missing["score"]
+    if result is None and not row.measures:
+        return "has no score"
+    if result is not None and result.score is None:
+        return result.missing["score"]
     if row.row.timed:
         return ""
     return row.row.ending if row.row.outcome else UNTIMED

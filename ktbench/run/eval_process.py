@@ -99,8 +99,8 @@ def _evaluate(request: EvalRequest, topology: Topology, say: Callable[[EvalProgr
     for cell in request.cells:
         unmodified = request.references[cell.key]
         for task in request.tasks[cell.key]:
-            path = reference_file(Path(request.folder), unmodified, task)
-            result, samples = session.evaluate(cell, task, Reference(path=path, is_this=unmodified == cell.key))
+            file = reference_file(Path(request.folder), unmodified, task)
+            result, samples = session.evaluate(cell, task, Reference(path=file, is_this=unmodified == cell.key))
             say(EvalProgress(result=result, samples=samples))
     session.close()
 

@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ktbench.config import ModelFiles, Request, RequestPart, compose, config_file, freeze
+from ktbench.config import NATIVE, ModelFiles, Request, RequestPart, compose, config_file, freeze
 from ktbench.engine.checkpoint import inspect_checkpoint
 from ktbench.engine.gguf.inspecting import inspect_gguf, is_gguf
 from ktbench.engine.inject.match import require_operators
 from ktbench.engine.loading.config_file import config_in, config_name, require_runnable
+from ktbench.engine.stored.formats import stored_formats
 from ktbench.host.describe import read_local_machine
 from ktbench.host.memory import available_memory_bytes
 from ktbench.host.topology import read_topology
@@ -28,8 +29,11 @@ from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.shape import known_config
 from ktbench.spec.suite import SuiteSpec
 from ktbench.spec.sweep import SweepSpec
+from ktbench.spec.weights import FORMATS
 
 _NANO = "model=nano"
+# Keys of precisions by the fields of `StoredFormats` that they are for.
+_STORED_AS = {"precision": "experts", "device_precision": "attention"}
 _NAMES_A_MODEL = {"model", "model.path", "model.config"}
 
 
@@ -76,8 +80,9 @@ def read_request(overrides: Sequence[str], *, evaluates: bool = False) -> Reques
         for part in request.parts:
             require_operators(part.spec.inject)
             _require_network(part, composed.parts[part.name])
+            _require_stored(part, composed.parts[part.name])
     except ValueError as error:
-        raise RequestError(str(error)) from None
+        raise RequestError(f"{error}{_stored(str(error), composed.parts.values())}") from None
     if request.suite is not None and not evaluates:
         raise RequestError(
             f"suite={request.suite.name}: suites are run by `eval`: python -m ktbench eval {shlex.join(overrides)}"
@@ -87,20 +92,50 @@ def read_request(overrides: Sequence[str], *, evaluates: bool = False) -> Reques
 
 def _model_files(parts: Iterable[Mapping[str, Any]]) -> ModelFiles:
     """Configurations that parts name. The weights of a checkpoint must exist where a cell is measured."""
-    checkpoints, configs = {}, {}
+    checkpoints, configs, stored = {}, {}, {}
     for content in parts:
         for model in _models(content):
             if (file := config_file(model)) is not None:
                 configs[file] = config_name(file), config_in(file)
             elif (path := model["path"]) is not None:
                 checkpoints[path] = inspect_checkpoint(path) if _is_measured(content) else _configuration(path)
-    return ModelFiles(checkpoints=checkpoints, configs=configs)
+                if _is_measured(content) and NATIVE in (content[key] for key in _STORED_AS):
+                    stored[path] = _native(path)
+    return ModelFiles(checkpoints=checkpoints, configs=configs, stored=stored)
+
+
+def _native(path: str) -> dict[str, str]:
+    """By the keys of precisions, the formats of most weights of a checkpoint."""
+    formats = stored_formats(path)
+    return {key: next(iter(getattr(formats, role)), "bf16") for key, role in _STORED_AS.items()}
+
+
+def _require_stored(part: RequestPart, content: Mapping[str, Any]) -> None:
+    """Raise ValueError for a precision that weights are not quantised to, of a checkpoint that does not have it."""
+    spec = part.spec
+    if spec.model.path is None or not _is_measured(content):
+        return
+    for key, precision in (("precision", spec.precision), ("device_precision", spec.device_precision)):
+        if FORMATS[precision].from_numbers:
+            continue
+        if precision not in (held := getattr(stored_formats(spec.model.path), _STORED_AS[key])):
+            raise ValueError(f"{key}={precision}: {spec.model.path} is stored in {' and '.join(held)}")
 
 
 def _require_network(part: RequestPart, content: Mapping[str, Any]) -> None:
     """Raise ValueError for a `model.config=FILE` that is measured and whose network the engine does not run."""
     if (file := config_file(content["model"])) is not None and _is_measured(content):
         require_runnable(file, part.spec.model)
+
+
+def _stored(error: str, parts: Iterable[Mapping[str, Any]]) -> str:
+    """What follows an error about a precision: those in which the checkpoints of a request are stored."""
+    key = error.partition(":")[0]
+    if key not in _STORED_AS:
+        return ""
+    paths = {model["path"]: None for content in parts if _is_measured(content) for model in _models(content)}
+    formats = {path: getattr(stored_formats(path), _STORED_AS[key]) for path in paths if path is not None}
+    return "".join(f"; {path} is stored in {' and '.join(held)}" for path, held in formats.items())
 
 
 def _models(content: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -198,7 +233,7 @@ def eval_request(overrides: Sequence[str]) -> Request:
         return request
     for part in request.parts:
         for cell in plan_cells(part.spec, part.sweep, part.name):
-            _require_evaluable(cell.spec)
+            _require_evaluable(cell.spec, is_timed=request.is_timed)
     _require_tasks(request.suite)
     return named(paired(request), request.suite)
 
@@ -256,9 +291,10 @@ def _require_tasks(suite: SuiteSpec) -> None:
         raise RequestError(str(error)) from None
 
 
-def _require_evaluable(spec: RunSpec) -> None:
+def _require_evaluable(spec: RunSpec, *, is_timed: bool) -> None:
+    """The phase is that of the steps which are timed beside the answers."""
     model, phase = spec.model, spec.workload.phase
-    if phase != "decode":
+    if phase == "layer" or (phase == "prefill" and not is_timed):
         raise RequestError(f"workload.phase={phase}: an evaluation has no workload, leave out workload=")
     if spec.machine is not None:
         raise RequestError(f"machine={spec.machine.name}: a simulation cannot answer, leave out machine=")

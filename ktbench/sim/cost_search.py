@@ -17,7 +17,6 @@ from ktbench.sim.simulation import simulate
 from ktbench.spec.errors import did_you_mean
 from ktbench.spec.machine import BY_NAME, MachineSpec
 from ktbench.spec.run_spec import RunSpec
-from ktbench.spec.weights import FORMATS
 from ktbench.spec.wire import from_plain, to_plain
 
 

@@ -100,4 +100,4 @@ def sizes_of(spec: RunSpec) -> Sizes:
 def _bytes_per_param(spec: RunSpec, precision: Precision) -> float:
     """KTransformers' int4 has one scale for each row, as int8 (amx.hpp, BufferBInt4Impl): below 1 % of the bytes."""
     shape, row = spec.model.shape, FORMATS[precision]
-    return 0.5 if row.bits == 4 and not row.blocks else expert_bytes(shape, precision) / shape.expert_params
+    return 0.5 if row.bits == 4 and not row.block_bytes else expert_bytes(shape, precision) / shape.expert_params

@@ -11,7 +11,7 @@ from ktbench.spec.inject import InjectSpec
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.peers import BY_NAME, PeerSpec, System, system_label
 from ktbench.spec.shape import MoEShape, moe_shape
-from ktbench.spec.weights import FORMATS, Precision
+from ktbench.spec.weights import Precision
 
 Phase = Literal["prefill", "decode", "layer"]
 Routing = Literal["model", "balanced", "zipf", "concentrated", "recorded"]

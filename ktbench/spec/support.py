@@ -10,7 +10,7 @@ from ktbench.spec.engine import MIN_IMMEDIATE_EXPERTS
 from ktbench.spec.features import FEATURES, Feature
 from ktbench.spec.peers import BY_NAME, Peer
 from ktbench.spec.run_spec import RunSpec
-from ktbench.spec.weights import BLOCK, BLOCK_BYTES, FORMATS, expert_bytes
+from ktbench.spec.weights import FORMATS, expert_bytes
 
 _GIB = 2**30
 # Limit on copied weights per call: one token of the largest models (DeepSeek-V3, Kimi K2) copies 0.7 GiB.
@@ -63,6 +63,11 @@ def _engine_rules(spec: RunSpec) -> Iterator[Reason]:
         yield from _layer_rules(spec)
     elif spec.precision != "bf16" and not engine.fused:
         yield Reason(f"precision={spec.precision}", "base runs bf16 weights, other precisions need +a, +v or +m")
+    for key, precision in (("precision", spec.precision), ("device_precision", spec.device_precision)):
+        if spec.model.path is None and not FORMATS[precision].from_numbers:
+            yield Reason(
+                f"{key}={precision}", "numbers are not quantised to it, name a GGUF file in it: model.path=FILE"
+            )
     if FORMATS[spec.precision].whole_blocks:
         yield from _width_rules(spec, f"precision={spec.precision}", FORMATS[spec.precision].group)
     if engine.deferral and shape.moe_layers < 2:

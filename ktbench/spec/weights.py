@@ -14,7 +14,23 @@ from typing import Literal
 from ktbench.spec.shape import MoEShape
 
 Precision = Literal[
-    "bf16", "int8", "int4_g32", "int4_g64", "int4_g128", "q8_0", "q4_0", "iq4_nl", "mxfp4", "int4_bf16", "fp8"
+    "bf16",
+    "int8",
+    "int4_g32",
+    "int4_g64",
+    "int4_g128",
+    "q8_0",
+    "q4_0",
+    "iq4_nl",
+    "mxfp4",
+    "int4_bf16",
+    "fp8",
+    "q2_k",
+    "q3_k",
+    "q4_k",
+    "q5_k",
+    "q6_k",
+    "iq4_xs",
 ]
 
 
@@ -22,21 +38,30 @@ Precision = Literal[
 class Format:
     """How one precision stores weights. `group` counts the weights along k that share a scale; 0: the row, or none.
 
-    `blocks`: a checkpoint stores groups as blocks, each its scale and its numbers; `whole_blocks`: rows cannot end
-    within one.
+    `block_bytes` are those of a group as a checkpoint stores it (ggml-common.h), 0 where none does; `whole_blocks`:
+    rows cannot end within one; `from_numbers`: bf16 weights can be quantised to it.
     """
 
     bits: int
     group: int = 0
     scale_bytes: int = 0  # of a group
+    scale_rows: int = 1  # output rows that share it where it is packed
     row_bytes: int = 0  # of an output row: its scale, and what takes back the offset of unsigned activations
-    blocks: bool = False
+    block_bytes: int = 0
     whole_blocks: bool = False
+    from_numbers: bool = True
 
-    @property
-    def block_bytes(self) -> int:
-        """Bytes of one block as it is stored (ggml-common.h); 0 for formats without blocks."""
-        return self.scale_bytes + self.group * self.bits // 8 if self.blocks else 0
+
+def _super(*, bits: int, scale_bytes: int, block_bytes: int) -> Format:
+    return Format(
+        bits=bits,
+        group=256,
+        scale_bytes=scale_bytes,
+        row_bytes=4,
+        block_bytes=block_bytes,
+        whole_blocks=True,
+        from_numbers=False,
+    )
 
 
 FORMATS: Mapping[Precision, Format] = {
@@ -45,21 +70,27 @@ FORMATS: Mapping[Precision, Format] = {
     "int4_g32": Format(bits=4, group=32, scale_bytes=1, row_bytes=8),
     "int4_g64": Format(bits=4, group=64, scale_bytes=1, row_bytes=8),
     "int4_g128": Format(bits=4, group=128, scale_bytes=1, row_bytes=8),
-    "q8_0": Format(bits=8, group=32, scale_bytes=2, row_bytes=4, blocks=True, whole_blocks=True),
-    "q4_0": Format(bits=4, group=32, scale_bytes=2, row_bytes=4, blocks=True, whole_blocks=True),
-    "iq4_nl": Format(bits=4, group=32, scale_bytes=2, row_bytes=4, blocks=True, whole_blocks=True),
-    "mxfp4": Format(bits=4, group=32, scale_bytes=1, row_bytes=4, blocks=True, whole_blocks=True),
-    "int4_bf16": Format(bits=4, group=32, scale_bytes=2, row_bytes=4, blocks=True, whole_blocks=True),
-    "fp8": Format(bits=8, group=128, scale_bytes=4, row_bytes=4, blocks=True),
+    "q8_0": Format(bits=8, group=32, scale_bytes=2, row_bytes=4, block_bytes=34, whole_blocks=True),
+    "q4_0": Format(bits=4, group=32, scale_bytes=2, row_bytes=4, block_bytes=18, whole_blocks=True),
+    "iq4_nl": Format(bits=4, group=32, scale_bytes=2, row_bytes=4, block_bytes=18, whole_blocks=True),
+    "mxfp4": Format(bits=4, group=32, scale_bytes=1, row_bytes=4, block_bytes=17, whole_blocks=True),
+    "int4_bf16": Format(bits=4, group=32, scale_bytes=2, row_bytes=4, block_bytes=18, whole_blocks=True),
+    "fp8": Format(bits=8, group=128, scale_bytes=4, scale_rows=16, row_bytes=4, block_bytes=132),
+    "q2_k": _super(bits=2, scale_bytes=20, block_bytes=84),
+    "q3_k": _super(bits=3, scale_bytes=20, block_bytes=110),
+    "q4_k": _super(bits=4, scale_bytes=20, block_bytes=144),
+    "q5_k": _super(bits=5, scale_bytes=20, block_bytes=176),
+    "q6_k": _super(bits=6, scale_bytes=20, block_bytes=210),
+    "iq4_xs": _super(bits=4, scale_bytes=12, block_bytes=136),
 }
-BLOCK_BYTES = {name: row.block_bytes for name, row in FORMATS.items() if row.blocks}
+BLOCK_BYTES = {name: row.block_bytes for name, row in FORMATS.items() if row.block_bytes}
 BLOCK = 32  # weights of a GGUF block
 
 
 def expert_bytes(shape: MoEShape, precision: Precision) -> int:
     """Bytes of one routed expert's weights and scales, without any padding of the tiles that they are packed in."""
     matrices = ((shape.expert_ffn, shape.hidden),) * 2 + ((shape.hidden, shape.expert_ffn),)
-    return sum(rows * _row_bytes(columns, precision) for rows, columns in matrices)
+    return round(sum(rows * _row_bytes(columns, precision) for rows, columns in matrices))
 
 
 def dense_bytes(shape: MoEShape, precision: Precision) -> int:
@@ -71,12 +102,10 @@ def dense_bytes(shape: MoEShape, precision: Precision) -> int:
     return round(rows * _row_bytes(shape.hidden, precision))
 
 
-def _row_bytes(columns: int, precision: Precision) -> int:
+def _row_bytes(columns: int, precision: Precision) -> float:
     row = FORMATS[precision]
-    if row.blocks:
-        return ceil(columns / row.group) * row.block_bytes + row.row_bytes
     groups = ceil(columns / row.group) if row.group else 0
-    return ceil(columns * row.bits / 8) + groups * row.scale_bytes + row.row_bytes
+    return ceil(columns * row.bits / 8) + groups * row.scale_bytes / row.scale_rows + row.row_bytes
 
 
 def weight_bits(precision: Precision) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -13,6 +14,7 @@ from ktbench.resources import data_folder
 from ktbench.spec.cells import plan_cells
 from ktbench.spec.errors import RequestError
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.weights import Precision
 from tests.tiny import CONFIG
 
 CHECKPOINT = {"somewhere": CONFIG}
@@ -58,6 +60,28 @@ def test_every_workload_composes(workload: str) -> None:
 def test_breakdown_order_is_the_papers() -> None:
     assert arms_of("decode") == ("base", "+v", "+m", "+v+d", "+v+d+n", "+v+d+n+c")
     assert arms_of("prefill") == ("base", "+v", "+m", "+m+d", "+m+d+n", "+m+d+n+c")
+
+
+@pytest.mark.parametrize("name", ["formats", "accuracy_precision"])
+def test_ablations_of_formats_have_all_of_them(name: str) -> None:
+    assert requested(f"+ablation={name}").parts[0].sweep.axes["precision"] == get_args(Precision)
+    fewer = requested(f"+ablation={name}", "precision=int8,q4_0")
+    assert fewer.parts[0].sweep.axes["precision"] == ("int8", "q4_0")
+
+
+def test_formats_are_timed_in_both_phases_with_one_baseline() -> None:
+    (part,) = requested("+ablation=formats", "suite=null", "model=tiny").parts
+    cells = plan_cells(part.spec, part.sweep)
+    assert [cell.spec.workload.phase for cell in cells[:: len(cells) // 2]] == ["prefill", "decode"]
+    assert (cells[0].label, cells[0].spec.precision) == (part.sweep.baseline, "bf16")
+
+
+def test_routings_of_one_layer_are_general_over_formats() -> None:
+    (part,) = requested("+ablation=kernels/routing").parts
+    assert part.spec.precision == "mxfp4"
+    assert {point["workload.routing"] for point in part.sweep.points} == {"balanced", "zipf", "concentrated"}
+    (other,) = requested("+ablation=kernels/routing", "precision=int8").parts
+    assert {cell.spec.precision for cell in plan_cells(other.spec, other.sweep)} == {"int8"}
 
 
 def test_slice_keeps_width_and_the_heads_share() -> None:

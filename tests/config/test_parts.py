@@ -9,7 +9,7 @@ from ktbench.spec.cells import plan_cells
 from ktbench.spec.errors import RequestError
 from ktbench.spec.record import Cell
 
-KERNELS = ("qwen3_layer", "deepseek_layer", "few_tokens", "scheduling", "domains")
+KERNELS = ("qwen3_layer", "deepseek_layer", "few_tokens", "scheduling", "domains", "routing")
 
 
 def requested(*overrides: str) -> Request:
@@ -76,7 +76,7 @@ def test_a_request_of_one_cell_is_one_part_without_a_name() -> None:
 def test_a_trace_goes_to_the_cells_that_replay_it() -> None:
     cells = cells_of(requested("+ablation=kernels", "workload.trace=routes.npz"))
     traces = {(cell.spec.workload.routing, cell.spec.workload.trace) for part in cells.values() for cell in part}
-    assert traces == {("balanced", None), ("concentrated", None), ("recorded", "routes.npz")}
+    assert traces == {("balanced", None), ("zipf", None), ("concentrated", None), ("recorded", "routes.npz")}
     (alone,) = requested("workload=layer", "workload.routing=recorded", "workload.trace=routes.npz").parts
     assert alone.spec.workload.trace == "routes.npz"
 

@@ -39,6 +39,13 @@ def test_a_part_that_asks_questions_is_run_by_itself() -> None:
         freeze(compose(words), ModelFiles(checkpoints={"evals/nano": CONFIG}))
 
 
+def test_an_ablation_of_a_suite_can_do_without_it() -> None:
+    words = ["+ablation=formats", "model=tiny"]
+    whole, without = (freeze(compose([*words, *more])) for more in ((), ("suite=null",)))
+    assert whole.suite is not None and without.suite is None
+    assert whole.parts == without.parts
+
+
 def test_tasks_narrow_a_suite() -> None:
     whole, math = suite("+suite=nano"), suite("+suite=nano", "tasks=[math]")
     assert whole is not None

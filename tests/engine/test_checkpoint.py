@@ -77,12 +77,12 @@ BAD: dict[str, tuple[dict[str, Change], str]] = {
     "broken config": ({CONFIG: lambda held: b'{"model_type": '}, "config.json: not valid JSON"),
     "config is a list": ({CONFIG: lambda held: b"[]"}, "config.json: holds list"),
     "quantised": (
-        {CONFIG: lambda held: json.dumps(json.loads(held) | {"quantization_config": {"quant_method": "fp8"}}).encode()},
-        "weights quantised by fp8, allowed are bf16",
+        {CONFIG: lambda held: json.dumps(json.loads(held) | {"quantization_config": {"quant_method": "hqq"}}).encode()},
+        "weights quantised by hqq, allowed are bf16",
     ),
     "quantised, its text model": (
-        {CONFIG: lambda held: json.dumps({"text_config": {"quantization_config": {"quant_method": "fp8"}}}).encode()},
-        "weights quantised by fp8, allowed are bf16",
+        {CONFIG: lambda held: json.dumps({"text_config": {"quantization_config": {"quant_method": "hqq"}}}).encode()},
+        "weights quantised by hqq, allowed are bf16",
     ),
     "quantised, said elsewhere": ({"hf_quant_config.json": lambda held: b"{}"}, "weights quantised by modelopt"),
     "truncated": ({WEIGHTS: lambda held: held[:-1]}, "model.safetensors: truncated or damaged"),
@@ -187,7 +187,7 @@ def resaved(folder: Path, **changes: torch.Tensor) -> Path:
 def test_weights_that_are_not_plain_numbers_are_refused_by_name(kind: torch.dtype, tmp_path: Path) -> None:
     """The configuration does not say that they are quantised: scales would be ignored."""
     folder = resaved(tmp_path, **{Q_PROJ: load_file(saved(tmp_path) / WEIGHTS)[Q_PROJ].float().to(kind)})
-    with pytest.raises(ValueError, match=rf"{re.escape(Q_PROJ)} holds .*allowed are BF16"):
+    with pytest.raises(ValueError, match=rf"{re.escape(Q_PROJ)} holds "):
         inspect_checkpoint(folder)
 
 

@@ -120,8 +120,8 @@ def stored(released: Path, name: str) -> Tensor:
 @pytest.mark.parametrize(
     ("lost", "why"),
     [
-        ("down_proj_scales", r"down_proj_blocks without .*down_proj_scales"),
-        ("down_proj_blocks", r"down_proj_scales without .*down_proj_blocks"),
+        ("down_proj_scales", r"down_proj_blocks holds U8 without .*down_proj_scales"),
+        ("down_proj_blocks", r"down_proj_scales holds U8"),
     ],
 )
 def test_blocks_and_scales_come_together(lost: str, why: str, released: Path, tmp_path: Path) -> None:
@@ -132,20 +132,20 @@ def test_blocks_and_scales_come_together(lost: str, why: str, released: Path, tm
 @pytest.mark.parametrize("name", ["down_proj_scales", "down_proj_blocks"])
 def test_a_wrong_shape_is_refused_before_anything_loads(name: str, released: Path, tmp_path: Path) -> None:
     spoilt = stored(released, name)[..., :-1].contiguous()
-    with pytest.raises(ValueError, match=r"down_proj_blocks is .*must be"):
+    with pytest.raises(ValueError, match=r"down_proj_(blocks|scales) is .*must be"):
         inspect_checkpoint(changed(released, tmp_path, **{name: spoilt}))
 
 
 def test_matrices_of_another_width_are_refused(released: Path, tmp_path: Path) -> None:
     spoilt = {name: stored(released, name)[:, :-2].contiguous() for name in ("down_proj_blocks", "down_proj_scales")}
-    with pytest.raises(ValueError, match=r"down_proj_blocks is .*, the model needs"):
+    with pytest.raises(ValueError, match=r"down_proj is .*, the model needs"):
         load(model_of(changed(released, tmp_path, **spoilt)))
 
 
 def test_a_scale_that_is_not_a_number_is_refused(released: Path, tmp_path: Path) -> None:
     spoilt = stored(released, "gate_up_proj_scales")
     spoilt[3, 1, 0] = 255
-    with pytest.raises(ValueError, match="gate_up_proj_scales: expert 3 has a scale that is not a number"):
+    with pytest.raises(ValueError, match="gate_up_proj_scales has a scale that is not a number"):
         load(model_of(changed(released, tmp_path, gate_up_proj_scales=spoilt)))
 
 
@@ -161,5 +161,5 @@ def test_other_families_in_mxfp4_are_refused(released: Path, tmp_path: Path) -> 
     folder = changed(released, tmp_path)
     config = json.loads((folder / CONFIG).read_text()) | {"model_type": "qwen3_moe"}
     (folder / CONFIG).write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="quantised by mxfp4, allowed are"):
+    with pytest.raises(ValueError, match="quantised by mxfp4 of qwen3_moe, allowed are"):
         inspect_checkpoint(folder)

@@ -130,13 +130,14 @@ def with_bytes(at: int, content: bytes) -> Callable[[bytes], bytes]:
         (lambda whole: whole + b"\0", SIZE),
         *FOREIGN,
         *[(with_bytes(16, struct.pack("<5i", *sizes)), EITHER) for sizes in SIZES],
-        *[(with_bytes(36, struct.pack("<2h3d", *numbers)), EITHER) for numbers in ACTIVATIONS],
-        *[(with_bytes(15, bytes([v])), f"holds packed experts of file version {v}, not 1") for v in (0, 2, 255)],
+        *[(with_bytes(36, struct.pack("<2i", *down)), EITHER) for down in ((3, 0), (2, 32), (-1, 0), (0, 0))],
+        *[(with_bytes(44, struct.pack("<2h3d", *numbers)), EITHER) for numbers in ACTIVATIONS],
+        *[(with_bytes(15, bytes([v])), f"holds packed experts of file version {v}, not 2") for v in (0, 1, 255)],
     ],
 )
 def test_what_is_no_such_file_is_refused_by_name(int8_file, change, message):
     whole = int8_file.read_bytes()
-    assert whole[15] == 1
+    assert whole[15] == 2
     int8_file.write_bytes(change(whole))
     with pytest.raises(RuntimeError, match=f"{int8_file} {message}"):
         _kernels.PackedExperts.map(str(int8_file))

@@ -165,12 +165,13 @@ def test_output_may_be_the_input(precision, pool, rng):
 @pytest.mark.parametrize("other", [pytest.param(isa, marks=needs(isa)) for isa in ("avx512", "amx")])
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_emulated_tiles_agree(precision, other, pool):
-    """But for the order of float32 sums, which now and then tips a result to the next bf16."""
+    """But for the order of float32 sums, which now and then tips a result to the next bf16, and int8 activations."""
     tall = case(precision, (2, 800, 96), 70, 1)
     moe = _kernels.MoE(tall.packed, pool)
     real, emulated = forward_proven(moe, tall.batch, other), forward_proven(moe, tall.batch, "amx_emulated")
     assert accepts(emulated, precision, tall.experts, tall.batch, isa="amx_emulated")
-    assert relative_error(real, widen(emulated)) <= 0.001
+    alike = quantises_activations(precision, other) == quantises_activations(precision, "amx_emulated")
+    assert relative_error(real, widen(emulated)) <= (0.001 if alike else 0.03)
 
 
 WITH_ZERO = [

@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 from ktbench import _kernels
 from tests.kernels.arithmetic import int8_of
 from tests.kernels.layers import Bits, Floats, crossover, moved, random_bits, together, widen
-from tests.kernels.tables import COUNTERS, PRECISIONS, granted_isas_of, isas_of, isas_without, kernels, sizes_of
+from tests.kernels.tables import (
+    COUNTERS,
+    PRECISIONS,
+    granted_isas_of,
+    isas_of,
+    isas_without,
+    kernels,
+    quantises_activations,
+    sizes_of,
+)
 
 
 def packed(weight: Bits, precision: str, team: _kernels.Team | None = None) -> _kernels.PackedMatrix:
@@ -128,13 +137,17 @@ def forward_proven(linear: _kernels.Linear, x: Bits, rows: int, isa: str) -> Bit
     return out
 
 
-def agrees(out: Bits, x: Bits, matrix: _kernels.PackedMatrix, bias: Floats | float = 0.0) -> bool:
-    """Every element within half a step of bf16 and the rounding of float32 sums."""
+def agrees(
+    out: Bits, x: Bits, matrix: _kernels.PackedMatrix, bias: Floats | float = 0.0, isa: str = "reference"
+) -> bool:
+    """Every element within half a step of bf16 and the rounding of float32 sums, of weights rounded to bf16 or not."""
     weight = matrix.read().astype(np.float64)
-    activations = widen(x) if matrix.precision == "bf16" else int8_of(widen(x))
+    integers = quantises_activations(matrix.precision, isa)
+    activations = int8_of(widen(x)) if integers else widen(x)
     exact = activations @ weight.T + bias
     size = np.abs(activations) @ np.abs(weight.T) + np.abs(bias)
-    return bool((np.abs(widen(out) - exact) <= 2**-8 * np.abs(exact) + 2**-17 * size + 1e-34).all())
+    step = 2**-17 if integers or matrix.precision == "bf16" else 2**-8
+    return bool((np.abs(widen(out) - exact) <= 2**-8 * np.abs(exact) + step * size + 1e-34).all())
 
 
 @pytest.mark.parametrize(("precision", "isa"), kernels())
@@ -147,7 +160,7 @@ def test_any_shape_agrees_with_float64(precision, isa, pool, shape):
     x = random_bits(rng, shape["tokens"], matrix.columns)
     bias = rng.standard_normal(rows).astype(np.float32) if shape["biased"] else None
     out = forward_proven(_kernels.Linear(matrix, pool, bias), x, rows, isa)
-    assert agrees(out, x, matrix, 0.0 if bias is None else bias.astype(np.float64))
+    assert agrees(out, x, matrix, 0.0 if bias is None else bias.astype(np.float64), isa)
 
 
 @pytest.mark.parametrize(("precision", "isa"), kernels())
@@ -157,7 +170,7 @@ def test_blocks_of_tokens_and_wide_tasks(precision, isa, pool, rng):
     linear = _kernels.Linear(matrix, pool)
     for tokens in (256, 257, 300, 520):
         x = random_bits(rng, tokens, 96)
-        assert agrees(forward_proven(linear, x, 520, isa), x, matrix), f"{tokens} tokens"
+        assert agrees(forward_proven(linear, x, 520, isa), x, matrix, isa=isa), f"{tokens} tokens"
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

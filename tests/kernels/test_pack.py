@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from ktbench import _kernels
 from tests.command import python_output
-from tests.kernels.layers import Batch, case, forward, random_layer, widen
+from tests.kernels.arithmetic import exact, relative_error
+from tests.kernels.layers import Batch, case, forward, random_batch, random_layer, stored, widen
 from tests.kernels.tables import EXPECTED, PRECISIONS, sizes_of
 
 
@@ -33,6 +34,29 @@ def test_it_reads_as_its_source_and_leaves_the_others(pool, sizes, precision, do
     here.copy_expert(index, source, source_index, pool if pooled else None)
     for e in range(3):
         assert rows(here, e) == (rows(source, source_index) if e == index else before[e])
+
+
+@pytest.mark.parametrize(
+    ("precision", "down"), [("q4_0", "q8_0"), ("fp8", "bf16"), ("bf16", "int4_g128"), ("int8", "fp8")]
+)
+@pytest.mark.parametrize("domains", [1, 2])
+def test_down_may_have_a_format_of_its_own(precision, down, domains, pool, rng, tmp_path):
+    layer = random_layer(rng, 2, 256, 512)
+    packed = _kernels.PackedExperts(2, 256, 512, precision, domains, down_precision=down)
+    for e in range(2):
+        packed.write_expert(e, layer.gate_eih[e], layer.up_eih[e], layer.down_ehi[e], pool)
+    whole = [layer.packed(one).read_expert(1) for one in (precision, precision, down)]
+    assert all((was == of[i]).all() for i, (was, of) in enumerate(zip(packed.read_expert(1), whole, strict=True)))
+    assert (packed.precision, packed.down_precision) == (precision, down)
+    batch = random_batch(rng, layer, 30, 2)
+    exactly = exact(stored(packed), batch).out_th
+    for options in ({"avx512": True}, {"avx512": True, "amx": True}, {"isa": "reference"}):
+        if not any(_kernels.grants()[name] for name in options if name != "isa"):
+            assert relative_error(forward(_kernels.MoE(packed, pool), batch, **options), exactly) < 0.03
+    if domains == 1:
+        packed.save(str(tmp_path / "experts"))
+        mapped = _kernels.PackedExperts.map(str(tmp_path / "experts"))
+        assert (mapped.precision, mapped.down_precision, mapped.nbytes) == (precision, down, packed.nbytes)
 
 
 @pytest.mark.parametrize("domains", [1, 2])

@@ -13,7 +13,7 @@ from ktbench.results import Log, Run, read_run
 from ktbench.results.accuracy import AccuracyRow, accuracy_rows
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.record import Cell, Outcome, Part, Record, SampleResult, TaskResult, Work
-from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
+from ktbench.spec.run_spec import ModelSpec, Phase, RunSpec, WorkloadSpec
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 from ktbench.spec.sweep import FigureKind, arm_changes
 from ktbench.spec.weights import Precision
@@ -98,22 +98,24 @@ class AnswerStore:
     questions: int = 60
     right: float = 0.93
     partial: bool = False
+    phases: tuple[Phase, ...] = ("decode",)
     timed: int = 0
     title: str = "Accuracy with deferred and with skipped experts"
     run: str = "accuracy"
     command: tuple[str, ...] = ("python", "-m", "ktbench", "eval", "+ablation=accuracy_deferral", "limit=60")
 
     def cells(self) -> tuple[Cell, ...]:
-        return tuple(self._cell(arm.label, *formats) for formats, arm in product(self.formats, self.arms))
+        every = product(self.phases, self.formats, self.arms)
+        return tuple(self._cell(arm.label, *formats, phase) for phase, formats, arm in every)
 
-    def _cell(self, label: str, precision: Precision, device: Precision) -> Cell:
+    def _cell(self, label: str, precision: Precision, device: Precision, phase: Phase) -> Cell:
         changes: dict[str, Any] = arm_changes(label)
         engine = {key.removeprefix("engine."): value for key, value in changes.items() if key.startswith("engine.")}
         spec = RunSpec(
             model=ModelSpec(
                 name="nano", config=CONFIG, full_layers=4, full_vocab=CONFIG["vocab_size"], path="evals/nano"
             ),
-            workload=WorkloadSpec(phase="decode", prompt=64, steps=16),
+            workload=WorkloadSpec(phase=phase, prompt=64, steps=16),
             engine=EngineSpec(**engine),
             precision=changes.get("precision", precision),
             device_precision=device,
@@ -208,7 +210,7 @@ class DriftStore(AnswerStore):
         for number in range(self.questions):
             rng = Random(f"{number}")
             loss, tokens = 1.2 + 0.4 * rng.random(), float(40 + 10 * number)
-            drift = arm.loses * (0.8 + 0.4 * rng.random())
+            drift = (arm.loses + _LOSS[cell.spec.precision]) * (0.8 + 0.4 * rng.random())
             values = {"nll_nats": loss + drift, "kl_nats": drift, "top1": 1 - min(1.0, 2 * drift)}
             for metric, value in values.items():
                 yield SampleResult(
@@ -233,6 +235,17 @@ FRONTIER = AnswerStore(
     title="Speed against accuracy",
     run="frontier",
     command=("python", "-m", "ktbench", "eval", "+ablation=frontier"),
+)
+FORMATS = DriftStore(
+    arms=(replace(BASE, label="+v+d+l"),),
+    baseline="+v+d+l",
+    figure="frontier",
+    phases=("prefill", "decode"),
+    formats=(("bf16", "bf16"), ("int8", "bf16"), ("q8_0", "bf16"), ("int4_g32", "bf16"), ("q4_0", "bf16")),
+    timed=6,
+    title="Formats of weights",
+    run="formats",
+    command=("python", "-m", "ktbench", "eval", "+ablation=formats"),
 )
 PRECISION = AnswerStore(
     arms=(replace(BASE, label="+v+d+l"),),

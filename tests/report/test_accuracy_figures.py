@@ -15,6 +15,7 @@ from ktbench.spec.record import Outcome
 from tests.report.accuracy_stores import (
     BASE,
     FIG13,
+    FORMATS,
     FOUR,
     FRONTIER,
     PRECISION,
@@ -25,6 +26,7 @@ from tests.report.accuracy_stores import (
     skipping,
 )
 from tests.report.drawn import (
+    assert_readable,
     caption,
     legend,
     titles,
@@ -47,6 +49,7 @@ STORES: dict[str, AnswerStore] = {
     "frontier": replace(FRONTIER, suite=FOUR, questions=6),
     "drift": DriftStore(arms=(BASE, deferring(2), skipping(6)), figure="deferral_accuracy"),
     "nothing": AnswerStore(arms=(NOTHING,), questions=1),
+    "formats of weights": FORMATS,
     "no speeds": replace(FRONTIER, suite=FOUR, arms=FRONTIER.arms[:2], questions=2, timed=0),
 }
 
@@ -112,6 +115,35 @@ def test_pareto_points_are_filled_and_all_are_numbered(figures: dict[str, Figure
     assert len(axes.containers) == 27 and 0 < len(filled) < 27
     assert sorted(text.get_text() for text in axes.texts) == sorted([*"012345678"] * 3)
     assert legend(figure) == ["bf16", "int8", "int4_g32", "Pareto, filled", "numbers: deferral"]
+
+
+def test_formats_lie_at_their_speed_and_divergence(runs: dict[str, Run], figures: dict[str, Figure]) -> None:
+    figure, rows = figures["formats of weights"], accuracy_rows(runs["formats of weights"])
+    assert titles(figure) == ["prefill of 64 tokens", "decode after 64 tokens"]
+    for axes, phase in zip(figure.axes, ("prefill", "decode"), strict=True):
+        assert axes.get_yscale() == "log" and "nats" in axes.get_ylabel() and axes.get_xlabel() == "tokens/s"
+        mine = {row.row.spec.precision: row for row in rows if row.row.spec.workload.phase == phase}
+        assert {text.get_text() for text in axes.texts} == set(mine)
+        places = [(one.lines[0].get_xdata()[0], one.lines[0].get_ydata()[0]) for one in axes.containers]
+        expected = []
+        for name in ("int8", "q8_0", "int4_g32", "q4_0"):  # bf16 diverges nowhere: a line at its speed
+            (kl,) = (one.value.mid for one in mine[name].measures if (one.task, one.metric) == (phase, "kl_nats"))
+            expected.append((mine[name].row.tokens_per_s.mid, kl))  # type: ignore[union-attr]
+        assert places == expected
+        (line,) = (one for one in axes.lines if one.get_linestyle() == "--" and len(set(one.get_xdata())) == 1)
+        assert line.get_xdata()[0] == mine["bf16"].row.tokens_per_s.mid  # type: ignore[union-attr]
+    assert_readable(figure)
+
+
+def test_the_table_of_formats_says_what_they_take(runs: dict[str, Run]) -> None:
+    table = documents_of(runs["formats of weights"])[0].table
+    lines = [dict(zip(table.headings, cells, strict=True)) for cells in table.cells]
+    assert len(lines) == 10
+    assert [line["bits a weight"] for line in lines[:5]] == ["16.0", "8.05", "8.52", "4.30", "4.52"]
+    # 4 layers of 128 experts, each three matrices of 2048 by 768
+    assert lines[0]["experts (GiB)"] == f"{4 * 128 * 3 * 2048 * 768 * 2 / 2**30:.2f}"
+    assert {"speed (tokens/s)", "decode: KL (nats ± SE)", "prefill: KL (nats ± SE)", "Pareto"} <= set(table.headings)
+    assert lines[0]["decode: KL (nats ± SE)"] == "reference"
 
 
 def test_the_same_run_gives_the_same_bytes(runs: dict[str, Run], figures: dict[str, Figure]) -> None:

@@ -138,7 +138,7 @@ def test_a_cell_gets_every_feature_that_its_machine_and_precision_have() -> None
     assert label() == "+v+m+d+n+c"
     assert label(domains=1) == "+v+m+d+c"
     assert label(amx_tflops=None, amx_int8_tops=None) == "+v+d+n+c"
-    assert label("q4_0") == "+v+d+n+c"
+    assert label("q4_0") == "+v+m+d+n+c"
     assert label(gpu=None) == "+v+m+d+n+l"
     assert label(gpu=None, vector="avx2", amx_tflops=None, amx_int8_tops=None) == "+a+d+n+l"
     assert label(vector="avx2", amx_tflops=None, amx_int8_tops=None) == "+a+d+n+c"

@@ -45,9 +45,7 @@ def test_where_precisions_vary_an_arm_has_no_cell_at_those_that_it_has_no_weight
     bf16 = [("bf16", arm) for arm in arms]
     assert found == [
         *bf16,
-        ("q8_0", "llama.cpp"),
-        ("q8_0", "+v"),
-        *(("int8", arm) for arm in ("llama.cpp", "+v", "+m")),
+        *((precision, arm) for precision in ("q8_0", "int8") for arm in ("llama.cpp", "+v", "+m")),
     ]
 
 

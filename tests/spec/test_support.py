@@ -23,7 +23,6 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"cuda_graph": True, "device": "cuda"}, "+c", "add +a, +v or +m"),
     (V | {"cuda_graph": True, "device": "cuda", "phase": "prefill"}, "+c", "decode"),
     (V | {"packed_dense": True, "device": "cuda"}, "+l", "engine.device=cuda"),
-    ({"amx": True, "precision": "q8_0"}, "+m", "q8_0"),
     (V | {"deferral": 1, "phase": "prefill"}, "engine.deferral=1", "engine.defer_prefill=true"),
     (V | {"skipping": 1, "phase": "prefill"}, "engine.skipping=1", "engine.defer_prefill=true"),
     (V | {"deferral": "auto"}, "engine.deferral=auto", "engine.roles=split"),

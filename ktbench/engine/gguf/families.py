@@ -1,7 +1,6 @@
 """The families that llama.cpp runs: names and forms of their tensors, in both directions.
 
 Names of modules are those of Transformers in a decoder layer, on the left, and those of GGUF on the right.
-Letters: H heads, R rank of the latent, N width of a head's key without rotation, V width of its value.
 """
 
 from __future__ import annotations
@@ -9,9 +8,20 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from ktbench.engine.gguf.metadata import ENTRIES, Config, Entry, Value, is_sigmoid
+from ktbench.engine.gguf.changes import (
+    DecayRate,
+    DeltaHeads,
+    LatentHeads,
+    OneAbove,
+    RotaryRows,
+    Squeezed,
+    TensorChange,
+    VectorRow,
+)
+from ktbench.engine.gguf.facts import Config, Entry, Value, is_sigmoid
+from ktbench.engine.gguf.metadata import ENTRIES
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,7 +40,7 @@ GgufType = Literal["F16", "BF16", "Q8_0", "Q4_0", "MXFP4"]
 
 _EXPERTS = re.compile(r"model\.layers\.(\d+)\.mlp\.experts")
 _HALF = ("model.embed_tokens", "self_attn.kv_b_proj")
-_ROUTERS = ("mlp.gate", "mlp.router", "mlp.shared_expert_gate")
+_EXACT = ("mlp.gate", "mlp.router", "mlp.shared_expert_gate", "linear_attn.conv1d")
 
 _WHOLE = {"model.embed_tokens": ["token_embd"], "model.norm": ["output_norm"], "lm_head": ["output"]}
 _NORMS = {"input_layernorm": ["attn_norm"], "post_attention_layernorm": ["ffn_norm"]}
@@ -52,13 +62,23 @@ _CORRECTED = _ROUTER | {"mlp.gate.e_score_correction_bias": ["exp_probs_b.bias"]
 _DENSE = {f"mlp.{one}_proj": [f"ffn_{one}"] for one in ("gate", "up", "down")}
 _SHARED = {f"mlp.shared_experts.{one}_proj": [f"ffn_{one}_shexp"] for one in ("gate", "up", "down")}
 _GATED = {f"mlp.shared_expert.{one}_proj": [f"ffn_{one}_shexp"] for one in ("gate", "up", "down")}
+_GATED |= {"mlp.shared_expert_gate": ["ffn_gate_inp_shexp"]}
+_DELTA = {
+    "linear_attn.in_proj_qkvz": ["attn_qkv", "attn_gate"],
+    "linear_attn.in_proj_ba": ["ssm_ba"],
+    "linear_attn.conv1d": ["ssm_conv1d"],
+    "linear_attn.dt_bias": ["ssm_dt.bias"],
+    "linear_attn.A_log": ["ssm_a"],
+    "linear_attn.norm": ["ssm_norm"],
+    "linear_attn.out_proj": ["ssm_out"],
+}
 
 
 def kind_of(module: str, last: str) -> WeightClass:
     """What numbers a file holds of `last`, such as weight, of a module (in a decoder layer: by its name there)."""
     if module in _HALF:
         return "half"
-    is_matrix = last == "weight" and not module.endswith("norm") and module not in _ROUTERS
+    is_matrix = last == "weight" and not module.endswith("norm") and module not in _EXACT
     return "dense" if is_matrix else "exact"
 
 
@@ -79,75 +99,6 @@ def expert_tensors(module: str, form: ExpertsForm) -> dict[str, tuple[str, tuple
     if form.biases:
         tensors |= {f"{field}_bias": (name.format(field, "bias"), size[:2]) for field, size in inputs.items()}
     return tensors
-
-
-class TensorChange:
-    """A tensor of the network as one or more of the file, here as it is. Neither direction changes a number."""
-
-    keeps_rows: ClassVar[bool] = True
-
-    def split(self, tensor: Tensor, config: Config) -> tuple[Tensor, ...]:
-        """What the file holds of a network's tensor."""
-        return (tensor,)
-
-    def join(self, parts: Sequence[Tensor], config: Config) -> Tensor:
-        """The network's tensor."""
-        return parts[0]
-
-
-class VectorRow(TensorChange):
-    """A matrix of one row, which the file holds as a vector."""
-
-    keeps_rows = False
-
-    def split(self, tensor: Tensor, config: Config) -> tuple[Tensor, ...]:
-        """[n] of [1, n]."""
-        return (tensor.reshape(-1),)
-
-    def join(self, parts: Sequence[Tensor], config: Config) -> Tensor:
-        """[1, n] of [n]."""
-        return parts[0].reshape(1, -1)
-
-
-@dataclass(frozen=True, slots=True)
-class RotaryRows(TensorChange):
-    """Query or key rows of heads that llama.cpp rotates in neighbouring pairs, Transformers in halves.
-
-    Only whole rows move, so `join` may be given rows of anything: weights, or quantised blocks as bytes. `heads` is the
-    key of the configuration that counts the heads.
-    """
-
-    heads: str
-
-    def split(self, tensor: Tensor, config: Config) -> tuple[Tensor, ...]:
-        """Rows [H, 2, half] to [H, half, 2]."""
-        return (self._swap(tensor, (config[self.heads], 2, -1)),)
-
-    def join(self, parts: Sequence[Tensor], config: Config) -> Tensor:
-        """Rows [H, half, 2] to [H, 2, half]."""
-        return self._swap(parts[0], (config[self.heads], -1, 2))
-
-    def _swap(self, tensor: Tensor, rows: tuple[int, int, int]) -> Tensor:
-        return tensor.reshape(*rows, *tensor.shape[1:]).swapaxes(1, 2).reshape(tensor.shape)
-
-
-class LatentHeads(TensorChange):
-    """`kv_b_proj` [H·(N+V), R] of latent attention as keys [H, R, N], transposed, and values [H, V, R]."""
-
-    keeps_rows = False
-
-    def split(self, tensor: Tensor, config: Config) -> tuple[Tensor, ...]:
-        """Keys and values of each head."""
-        heads, keys = config["num_attention_heads"], config["qk_nope_head_dim"]
-        both = tensor.reshape(heads, keys + config["v_head_dim"], -1)
-        return both[:, :keys].swapaxes(1, 2), both[:, keys:]
-
-    def join(self, parts: Sequence[Tensor], config: Config) -> Tensor:
-        """[H·(N+V), R] of keys and values."""
-        import torch
-
-        keys, values = parts
-        return torch.cat([keys.swapaxes(1, 2), values], dim=1).reshape(-1, values.shape[-1])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -248,7 +199,7 @@ FAMILIES: tuple[Family, ...] = (
         model_type="qwen2_moe",
         architecture="qwen2moe",
         entries=ENTRIES["qwen2_moe"],
-        modules=_NORMS | _HEADS | _ROUTER | _GATED | {"mlp.shared_expert_gate": ["ffn_gate_inp_shexp"]},
+        modules=_NORMS | _HEADS | _ROUTER | _GATED,
         changes={"mlp.shared_expert_gate": VectorRow()},
     ),
     Family(
@@ -289,6 +240,26 @@ FAMILIES: tuple[Family, ...] = (
         entries=ENTRIES["gpt_oss"],
         modules=_LATE_NORMS | _HEADS | {"mlp.router": ["ffn_gate_inp"], "self_attn.sinks": ["attn_sinks.weight"]},
         remark="llama.cpp rounds the range over which YaRN blends frequencies, the model does not",
+    ),
+    Family(
+        model_type="qwen3_next",
+        architecture="qwen3next",
+        entries=ENTRIES["qwen3_next"],
+        modules=_LATE_NORMS | _HEADS | _HEAD_NORMS | _ROUTER | _GATED | _DELTA,
+        changes={
+            **dict.fromkeys(("model.norm", *_LATE_NORMS, *_HEAD_NORMS), OneAbove()),
+            "mlp.shared_expert_gate": VectorRow(),
+            "linear_attn.in_proj_qkvz": DeltaHeads(),
+            "linear_attn.conv1d": Squeezed(),
+            "linear_attn.A_log": DecayRate(),
+        },
+        remark="llama.cpp divides queries and keys by their length or 1e-6, the model adds 1e-6 to the length's square",
+    ),
+    Family(
+        model_type="minimax_m2",
+        architecture="minimax-m2",
+        entries=ENTRIES["minimax_m2"],
+        modules=_NORMS | _HEADS | _HEAD_NORMS | _ROUTER | {"mlp.e_score_correction_bias": ["exp_probs_b.bias"]},
     ),
 )
 _BY_TYPE: Mapping[str, Family] = {family.model_type: family for family in FAMILIES}

@@ -15,20 +15,16 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from ktbench.spec.weights import BLOCK, BLOCK_BYTES
+from ktbench.spec.weights import FORMATS, Precision
 
-TensorType = Literal["F32", "F16", "BF16", "Q8_0", "Q4_0", "IQ4_NL", "MXFP4"]
-TENSOR_TYPES: tuple[TensorType, ...] = get_args(TensorType)
+BlockType = Literal["Q8_0", "Q4_0", "IQ4_NL", "MXFP4", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"]
+TensorType = Literal["F32", "F16", "BF16"] | BlockType
+TENSOR_TYPES: tuple[TensorType, ...] = ("F32", "F16", "BF16", *get_args(BlockType))
+# The precision whose blocks a type has.
+PRECISIONS: Mapping[TensorType, Precision] = {kind: kind.lower() for kind in get_args(BlockType)}
 # Weights of a block and its bytes (ggml-common.h).
-_BLOCKS: Mapping[TensorType, tuple[int, int]] = {
-    "F32": (1, 4),
-    "F16": (1, 2),
-    "BF16": (1, 2),
-    "Q8_0": (BLOCK, BLOCK_BYTES["q8_0"]),
-    "Q4_0": (BLOCK, BLOCK_BYTES["q4_0"]),
-    "IQ4_NL": (BLOCK, BLOCK_BYTES["iq4_nl"]),
-    "MXFP4": (BLOCK, BLOCK_BYTES["mxfp4"]),
-}
+_BLOCKS: dict[TensorType, tuple[int, int]] = {"F32": (1, 4), "F16": (1, 2), "BF16": (1, 2)}
+_BLOCKS |= {kind: (FORMATS[name].group, FORMATS[name].block_bytes) for kind, name in PRECISIONS.items()}
 # Names of all types by number (ggml.h).
 _TYPES = {0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K"}
 _TYPES |= {12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S"}

@@ -1,400 +1,153 @@
-"""The facts of each family's Hugging Face configuration as GGUF metadata, in both directions.
-
-Configurations are complete, as Transformers writes them. Fields are named without the architecture that begins their
-keys in a file: `block_count` is `qwen3moe.block_count` there. Source of the facts: llama.cpp's conversion scripts and
-what its models load and compute (src/models), as of llama-cpp-python 0.3.36.
-"""
+"""What of each family's Hugging Face configuration is GGUF metadata."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
-
-Config = Mapping[str, Any]
-Value = int | float | bool | str
-Fields = Mapping[str, Any]
-
-_SOFTMAX, _SIGMOID = 1, 2  # LLAMA_EXPERT_GATING_FUNC_TYPE
-_SCALED = ("linear", "yarn")
-_BETAS = {"beta_fast": 32.0, "beta_slow": 1.0}  # the only ones of llama.cpp, whatever a file holds
-_BASE = 10000.0
-# llama.cpp divides it out again, for the sake of old files.
-_LOG_MULTIPLIER = 0.1
-_KINDS: Mapping[str, type[int | float | bool]] = {"int": int, "float": float, "bool": bool}
-
-
-class Entry:
-    """Some facts of a configuration and the metadata fields that carry them."""
-
-    def differs(self, config: Config) -> str:
-        """Why llama.cpp would compute something else than the model does; empty where it computes the same."""
-        return ""
-
-    def write(self, config: Config) -> dict[str, Value]:
-        """Fields of a configuration."""
-        return {}
-
-    def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
-        """Facts of a file with these fields and names of tensors. Raises KeyError for a missing field."""
-        return {}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Fact(Entry):
-    """A number, or a yes or no, that is a field of its own. Reading gives it under the first of `keys`.
-
-    `absent` is what a file without the field means (None: the field is required), `none` what is written where the
-    configuration has none (None: no field).
-    """
-
-    keys: tuple[str, ...]
-    field: str
-    kind: Literal["int", "float", "bool"] = "int"
-    absent: Value | None = None
-    none: Value | None = None
-
-    def write(self, config: Config) -> dict[str, Value]:
-        value = next((config[key] for key in self.keys if config.get(key) is not None), self.none)
-        return {} if value is None else {self.field: _KINDS[self.kind](value)}
-
-    def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
-        value = fields[self.field] if self.absent is None else fields.get(self.field, self.absent)
-        read = short(value) if self.kind == "float" else _KINDS[self.kind](value)
-        return {self.keys[0]: None if read == self.none else read}
-
-
-def short(value: float) -> float:
-    """The shortest decimal number that a float32 stands for: 1e-06 for 9.99999997e-07."""
-    return float(f"{float(value):.7g}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Fixed(Entry):
-    """A fact that llama.cpp assumes for the architecture, so no field carries it."""
-
-    key: str
-    value: Any
-
-    def differs(self, config: Config) -> str:
-        found = config.get(self.key)
-        return "" if found is None or found == self.value else f"{self.key}={found}, llama.cpp supports {self.value}"
-
-    def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
-        return {self.key: self.value}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _HasTensor(Entry):
-    """A yes or no that depends on whether a file holds a tensor (`inverted`: no where it does)."""
-
-    key: str
-    tensor: str
-    inverted: bool = False
-
-    def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
-        return {self.key: (self.tensor in tensors) != self.inverted}
-
-
-class _Depth(Entry):
-    """Layers. A file may count those that predict further tokens, which no network of Transformers has."""
-
-    def write(self, config: Config) -> dict[str, Value]:
-        return {"block_count": int(config["num_hidden_layers"])}
-
-    def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
-        return {"num_hidden_layers": int(fields["block_count"]) - int(fields.get("nextn_predict_layers", 0))}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _HeadWidth(Entry):
-    """Width of attention heads; where `whole`, heads have to be as wide together as the hidden state."""
-
-    whole: bool = False
-
-    def differs(self, config: Config) -> str:
-        width, expected = _head_width(config), config["hidden_size"] // config["num_attention_heads"]
-        if not self.whole or width * config["num_attention_heads"] == config["hidden_size"]:
-            return ""
-        return f"head_dim={width}, llama.cpp supports hidden_size / num_attention_heads = {expected}"
-
-    def write(self, config: Config) -> dict[str, Value]:
-        width = config.get("head_dim")
-        return {} if width is None else {"attention.key_length": int(width), "attention.value_length": int(width)}
-
-    def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
-        width = fields.get("attention.key_length")
-        return {} if width is None else {"head_dim": int(width)}
-
-
-def _head_width(config: Config) -> int:
-    return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
-
-
-class _Window(Entry):
-    """Layers with a sliding window and layers with full attention, alternating."""
-
-    def differs(self, config: Config) -> str:
-        kinds = config.get("layer_types")
-        is_same = kinds is None or list(kinds) == self._alternating(len(kinds))
-        return "" if is_same else "layer_types in another order than sliding_attention, full_attention in turns"
-
-    def write(self, config: Config) -> dict[str, Value]:
-        return {"attention.sliding_window": int(config["sliding_window"])}
-
-    def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
-        kinds = self._alternating(int(fields["block_count"]))
-        return {"sliding_window": int(fields["attention.sliding_window"]), "layer_types": kinds}
-
-    @staticmethod
-    def _alternating(layers: int) -> list[str]:
-        return ["full_attention" if layer % 2 else "sliding_attention" for layer in range(layers)]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Rope(Entry):
-    """Rotary embedding (`rope_parameters` of Transformers 5): base, width, and scaling by YaRN or linearly.
-
-    `latent` attention rotates a part of its own and scales its scores by YaRN (Peng et al., 2023), too; where
-    `partial`, only a part of every head is rotated. `truncate` is a parameter of YaRN that no field carries (None:
-    the default).
-    """
-
-    latent: bool = False
-    partial: bool = False
-    truncate: bool | None = None
-
-    def differs(self, config: Config) -> str:
-        rope = config["rope_parameters"]
-        kind = rope["rope_type"]
-        if kind not in ("default", *_SCALED) or (self.latent and kind == "linear"):
-            return f"rope_type={kind}, llama.cpp supports default and {'yarn' if self.latent else 'linear, yarn'}"
-        if kind != "yarn":
-            return ""
-        if rope.get("attention_factor") is not None:
-            return f"attention_factor={rope['attention_factor']}, llama.cpp derives it from factor"
-        if wrong := [key for key, beta in _BETAS.items() if (rope.get(key) or beta) != beta]:
-            return f"{wrong[0]}={rope[wrong[0]]}, llama.cpp supports {_BETAS[wrong[0]]}"
-        all_dim = rope.get("mscale_all_dim")
-        if rope.get("mscale") != all_dim or self.latent != bool(all_dim):
-            return f"mscale={rope.get('mscale')} and mscale_all_dim={all_dim}, llama.cpp needs equal ones for MLA alone"
-        return ""
-
-    def write(self, config: Config) -> dict[str, Value]:
-        rope = config["rope_parameters"]
-        fields: dict[str, Value] = {
-            "rope.freq_base": float(rope["rope_theta"]),
-            "rope.dimension_count": self._width(config),
-        }
-        if rope["rope_type"] not in _SCALED:
-            return fields
-        fields |= {"rope.scaling.type": rope["rope_type"], "rope.scaling.factor": float(rope["factor"])}
-        if rope["rope_type"] == "yarn":
-            fields["rope.scaling.original_context_length"] = int(rope["original_max_position_embeddings"])
-            fields |= {f"rope.scaling.yarn_{key}": float(rope.get(key) or beta) for key, beta in _BETAS.items()}
-            if self.latent:
-                fields["rope.scaling.yarn_log_multiplier"] = _LOG_MULTIPLIER * rope["mscale_all_dim"]
-        return fields
-
-    def _width(self, config: Config) -> int:
-        if self.latent:
-            return int(config["qk_rope_head_dim"])
-        return int(_head_width(config) * (config["rope_parameters"].get("partial_rotary_factor") or 1.0))
-
-    def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
-        kind = fields.get("rope.scaling.type", "default")
-        kind = kind if kind in _SCALED else "default"
-        rope: dict[str, Any] = {"rope_type": kind, "rope_theta": short(fields.get("rope.freq_base", _BASE))}
-        if self.partial:
-            rope["partial_rotary_factor"] = fields["rope.dimension_count"] / fields["attention.key_length"]
-        if kind in _SCALED:
-            rope["factor"] = short(fields["rope.scaling.factor"])
-        if kind == "yarn":
-            rope |= self._yarn(fields)
-        return {"rope_parameters": rope}
-
-    def _yarn(self, fields: Fields) -> dict[str, Any]:
-        length = fields.get("rope.scaling.original_context_length", fields["context_length"])
-        yarn: dict[str, Any] = {"original_max_position_embeddings": int(length)}
-        yarn |= {key: short(fields.get(f"rope.scaling.yarn_{key}", beta)) for key, beta in _BETAS.items()}
-        if self.latent:
-            scale = float(f"{fields['rope.scaling.yarn_log_multiplier'] / _LOG_MULTIPLIER:.6g}")
-            yarn |= {"mscale": scale, "mscale_all_dim": scale}
-        return yarn if self.truncate is None else yarn | {"truncate": self.truncate}
-
-
-class _LatentWidths(Entry):
-    """Widths of latent attention. llama.cpp runs it as one key-value head, [latent, rotated part] wide."""
-
-    def differs(self, config: Config) -> str:
-        """llama.cpp takes a model for DeepSeek-V2-Lite, which has no query of low rank, by its depth."""
-        layers, vocab = config["num_hidden_layers"], config["vocab_size"]
-        is_lite = layers in (26, 27) or (layers == 48 and vocab == 128256)
-        if not is_lite or config.get("q_lora_rank") is None:
-            return ""
-        return f"num_hidden_layers={layers}, llama.cpp takes it for DeepSeek-V2-Lite; allowed are other depths"
-
-    def write(self, config: Config) -> dict[str, Value]:
-        rank, rotated = int(config["kv_lora_rank"]), int(config["qk_rope_head_dim"])
-        return {
-            "attention.head_count_kv": 1,
-            "attention.key_length": rank + rotated,
-            "attention.value_length": rank,
-            "attention.key_length_mla": int(config["qk_nope_head_dim"]) + rotated,
-            "attention.value_length_mla": int(config["v_head_dim"]),
-        }
-
-    def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
-        """Files older than `attn_k_b` hold a head's own widths as the plain ones."""
-        rotated = int(fields["rope.dimension_count"])
-        key = fields.get("attention.key_length_mla", fields["attention.key_length"])
-        return {
-            "num_key_value_heads": int(fields["attention.head_count"]),
-            "qk_rope_head_dim": rotated,
-            "qk_nope_head_dim": int(key) - rotated,
-            "v_head_dim": int(fields.get("attention.value_length_mla", fields["attention.value_length"])),
-        }
-
-
-class _Groups(Entry):
-    """Expert groups of which a token selects some, scored by their two best experts. One group, or all, is no field."""
-
-    def write(self, config: Config) -> dict[str, Value]:
-        groups, used = config.get("n_group") or 1, config.get("topk_group") or 1
-        return {"expert_group_count": groups, "expert_group_used_count": used} if used < groups else {}
-
-    def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
-        return {
-            "n_group": int(fields.get("expert_group_count", 1)) or 1,
-            "topk_group": int(fields.get("expert_group_used_count", 1)) or 1,
-        }
-
-
-class _GreedyGroups(_Groups):
-    """Groups that are scored by their best expert, which llama.cpp does not compute."""
-
-    def differs(self, config: Config) -> str:
-        if config.get("topk_method") != "group_limited_greedy" or not self.write(config):
-            return ""
-        return "topk_method=group_limited_greedy, llama.cpp scores a group by its two best experts, the model by one"
-
-    def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
-        facts = super().read(fields, tensors)
-        return facts | {"topk_method": "greedy" if facts["n_group"] == 1 else "group_limited_greedy"}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Gating(Entry):
-    """The function that turns router logits into scores; each family has one."""
-
-    sigmoid: bool = False
-
-    def write(self, config: Config) -> dict[str, Value]:
-        return {"expert_gating_func": _SIGMOID if self.sigmoid else _SOFTMAX}
-
-
-def is_sigmoid(fields: Fields) -> bool:
-    """Whether scores are sigmoids; files without the field are older than such models."""
-    return int(fields.get("expert_gating_func", _SOFTMAX)) == _SIGMOID
-
-
-def _experts(key: str) -> _Fact:
+from collections.abc import Mapping
+
+from ktbench.engine.gguf.facts import (
+    DEPTH,
+    DeltaWidths,
+    Entry,
+    Fact,
+    Fixed,
+    Gating,
+    GreedyGroups,
+    Groups,
+    HasTensor,
+    HeadWidth,
+    Interval,
+    LatentWidths,
+    Rope,
+    Window,
+)
+
+
+def _experts(key: str) -> Fact:
     """Transformers keeps some families' count under another key than their files have."""
-    return _Fact(keys=(key, "num_local_experts", "n_routed_experts"), field="expert_count")
+    return Fact(keys=(key, "num_local_experts", "n_routed_experts"), field="expert_count")
 
 
-_EXPERT_FFN = _Fact(keys=("moe_intermediate_size",), field="expert_feed_forward_length")
-_KV_HEADS = _Fact(keys=("num_key_value_heads",), field="attention.head_count_kv")
-_NORM = _Fact(keys=("norm_topk_prob",), field="expert_weights_norm", kind="bool", absent=False)
+_EXPERT_FFN = Fact(keys=("moe_intermediate_size",), field="expert_feed_forward_length")
+_KV_HEADS = Fact(keys=("num_key_value_heads",), field="attention.head_count_kv")
+_NORM = Fact(keys=("norm_topk_prob",), field="expert_weights_norm", kind="bool", absent=False)
 
 _COMMON: tuple[Entry, ...] = (
-    _Depth(),
-    _Fact(keys=("max_position_embeddings",), field="context_length"),
-    _Fact(keys=("hidden_size",), field="embedding_length"),
-    _Fact(keys=("intermediate_size",), field="feed_forward_length"),
-    _Fact(keys=("num_attention_heads",), field="attention.head_count"),
-    _Fact(keys=("rms_norm_eps",), field="attention.layer_norm_rms_epsilon", kind="float"),
-    _Fact(keys=("num_experts_per_tok",), field="expert_used_count"),
-    _Fact(keys=("vocab_size",), field="vocab_size"),
-    _Fixed("hidden_act", "silu"),
-    _HasTensor(key="tie_word_embeddings", tensor="output.weight", inverted=True),
+    DEPTH,
+    Fact(keys=("max_position_embeddings",), field="context_length"),
+    Fact(keys=("hidden_size",), field="embedding_length"),
+    Fact(keys=("intermediate_size",), field="feed_forward_length"),
+    Fact(keys=("num_attention_heads",), field="attention.head_count"),
+    Fact(keys=("rms_norm_eps",), field="attention.layer_norm_rms_epsilon", kind="float"),
+    Fact(keys=("num_experts_per_tok",), field="expert_used_count"),
+    Fact(keys=("vocab_size",), field="vocab_size"),
+    Fixed("hidden_act", "silu"),
+    HasTensor(key="tie_word_embeddings", tensor="output.weight", inverted=True),
 )
 _QWEN: tuple[Entry, ...] = (
     _EXPERT_FFN,
     _KV_HEADS,
     _experts("num_experts"),
-    _Rope(),
-    _Fixed("decoder_sparse_step", 1),
-    _Fixed("mlp_only_layers", []),
-    _Fixed("use_sliding_window", False),
+    Rope(),
+    Fixed("decoder_sparse_step", 1),
+    Fixed("mlp_only_layers", []),
+    Fixed("use_sliding_window", False),
 )
+_SHARED_FFN = Fact(keys=("shared_expert_intermediate_size",), field="expert_shared_feed_forward_length")
 # Dense layers first, then layers of routed and shared experts.
 _SHARED: tuple[Entry, ...] = (
     _EXPERT_FFN,
     _experts("n_routed_experts"),
-    _Fact(keys=("n_shared_experts",), field="expert_shared_count"),
-    _Fact(keys=("first_k_dense_replace",), field="leading_dense_block_count", absent=0),
-    _Fact(keys=("routed_scaling_factor",), field="expert_weights_scale", kind="float", absent=1.0),
+    Fact(keys=("n_shared_experts",), field="expert_shared_count"),
+    Fact(keys=("first_k_dense_replace",), field="leading_dense_block_count", absent=0),
+    Fact(keys=("routed_scaling_factor",), field="expert_weights_scale", kind="float", absent=1.0),
 )
 _LATENT: tuple[Entry, ...] = (
     *_SHARED,
-    _Fact(keys=("kv_lora_rank",), field="attention.kv_lora_rank"),
+    Fact(keys=("kv_lora_rank",), field="attention.kv_lora_rank"),
     # llama.cpp needs it in all depths but those of DeepSeek-V2-Lite; 0 is none.
-    _Fact(keys=("q_lora_rank",), field="attention.q_lora_rank", absent=0, none=0),
-    _LatentWidths(),
-    _Rope(latent=True),
-    _Fixed("attention_bias", False),
+    Fact(keys=("q_lora_rank",), field="attention.q_lora_rank", absent=0, none=0),
+    LatentWidths(),
+    Rope(latent=True),
+    Fixed("attention_bias", False),
 )
 # By model type of Transformers.
 ENTRIES: Mapping[str, tuple[Entry, ...]] = {
-    "qwen3_moe": (*_COMMON, *_QWEN, _HeadWidth(), _Fixed("norm_topk_prob", True), _Fixed("attention_bias", False)),
+    "qwen3_moe": (*_COMMON, *_QWEN, HeadWidth(), Fixed("norm_topk_prob", True), Fixed("attention_bias", False)),
     "qwen2_moe": (
         *_COMMON,
         *_QWEN,
-        _HeadWidth(whole=True),
-        _Fact(keys=("shared_expert_intermediate_size",), field="expert_shared_feed_forward_length"),
-        _Fixed("norm_topk_prob", False),
-        _HasTensor(key="qkv_bias", tensor="blk.0.attn_q.bias"),
+        HeadWidth(whole=True),
+        _SHARED_FFN,
+        Fixed("norm_topk_prob", False),
+        HasTensor(key="qkv_bias", tensor="blk.0.attn_q.bias"),
     ),
     "mixtral": (
         *_COMMON,
         _KV_HEADS,
         _experts("num_local_experts"),
-        _Rope(),
-        _HeadWidth(),
-        _Fixed("sliding_window", None),
+        Rope(),
+        HeadWidth(),
+        Fixed("sliding_window", None),
     ),
     "deepseek_v2": (
         *_COMMON,
         *_LATENT,
-        _GreedyGroups(),
-        _Gating(),
-        _Fixed("norm_topk_prob", False),
-        _Fixed("mlp_bias", False),
+        GreedyGroups(),
+        Gating(),
+        Fixed("norm_topk_prob", False),
+        Fixed("mlp_bias", False),
     ),
-    "deepseek_v3": (*_COMMON, *_LATENT, _Groups(), _Gating(sigmoid=True), _NORM, _Fixed("rope_interleave", True)),
+    "deepseek_v3": (*_COMMON, *_LATENT, Groups(), Gating(sigmoid=True), _NORM, Fixed("rope_interleave", True)),
     "glm4_moe": (
         *_COMMON,
         *_SHARED,
         _KV_HEADS,
         _NORM,
-        _Groups(),
-        _Gating(sigmoid=True),
-        _HeadWidth(),
-        _Rope(partial=True),
-        _HasTensor(key="attention_bias", tensor="blk.0.attn_q.bias"),
-        _HasTensor(key="use_qk_norm", tensor="blk.0.attn_q_norm.weight"),
+        Groups(),
+        Gating(sigmoid=True),
+        HeadWidth(),
+        Rope(partial=True),
+        HasTensor(key="attention_bias", tensor="blk.0.attn_q.bias"),
+        HasTensor(key="use_qk_norm", tensor="blk.0.attn_q_norm.weight"),
     ),
     "gpt_oss": (
         *_COMMON,
-        _Fact(keys=("intermediate_size",), field="expert_feed_forward_length"),
+        Fact(keys=("intermediate_size",), field="expert_feed_forward_length"),
         _KV_HEADS,
         _experts("num_local_experts"),
-        _HeadWidth(),
-        _Rope(truncate=False),
-        _Window(),
-        _Fixed("swiglu_limit", 7.0),
-        _Fixed("swiglu_alpha", 1.702),
-        _Fixed("attention_bias", True),
+        HeadWidth(),
+        Rope(truncate=False),
+        Window(),
+        Fixed("swiglu_limit", 7.0),
+        Fixed("swiglu_alpha", 1.702),
+        Fixed("attention_bias", True),
+    ),
+    "qwen3_next": (
+        *_COMMON,
+        _EXPERT_FFN,
+        _KV_HEADS,
+        _experts("num_experts"),
+        _SHARED_FFN,
+        HeadWidth(),
+        Rope(partial=True),
+        Interval(),
+        Fact(keys=("linear_conv_kernel_dim",), field="ssm.conv_kernel"),
+        Fact(keys=("linear_key_head_dim",), field="ssm.state_size"),
+        Fact(keys=("linear_num_key_heads",), field="ssm.group_count"),
+        DeltaWidths(),
+        Fixed("decoder_sparse_step", 1),
+        Fixed("mlp_only_layers", []),
+        Fixed("norm_topk_prob", True),
+        Fixed("attention_bias", False),
+    ),
+    "minimax_m2": (
+        *_COMMON,
+        Fact(keys=("intermediate_size",), field="expert_feed_forward_length"),
+        _KV_HEADS,
+        _experts("num_local_experts"),
+        HeadWidth(),
+        Rope(partial=True),
+        Gating(sigmoid=True),
+        Fixed("tie_word_embeddings", False),
     ),
 }

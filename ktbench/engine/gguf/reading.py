@@ -19,31 +19,25 @@ from ktbench.engine.forms import (
     ExpertBlocks,
     ExpertMatrices,
     LinearBlocks,
+    LinearRows,
     PackableStore,
     is_experts,
     read_form,
 )
 from ktbench.engine.gguf.families import Family, Mapped, expert_tensors, family_of
-from ktbench.engine.gguf.header import GgufHeader, TensorInfo, TensorType, read_header
+from ktbench.engine.gguf.header import PRECISIONS, GgufHeader, TensorInfo, TensorType, read_header
 from ktbench.engine.synthetic import PLAIN, Filling, distinct_tensors, fill, fill_experts, skeleton
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.run_spec import ModelSpec
-from ktbench.spec.weights import BLOCK_BYTES, Precision
+from ktbench.spec.weights import BLOCK_BYTES, FORMATS, Precision
 
-# Types whose blocks the kernels compute on as they are.
-_PRECISIONS: Mapping[TensorType, Precision] = {
-    "Q8_0": "q8_0",
-    "Q4_0": "q4_0",
-    "IQ4_NL": "iq4_nl",
-    "MXFP4": "mxfp4",
-}
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _MATRICES = ("gate", "up", "down")
 _SCALE_BYTES = 2
 # What nibbles stand for: of Q4_0 a number raised by 8; kvalues_iq4nl and, in halves, kvalues_mxfp4 of ggml-common.h.
 _Q4_0 = range(-8, 8)
 _IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
-_E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 # Numbers in float32 at a time: they stay in cache.
 _PIECE = 1 << 18
 
@@ -78,9 +72,9 @@ class MappedWeights:
         held = self._bytes[info.part]
         return held[info.offset : info.offset + info.nbytes].reshape(*info.shape[:-1], info.row_bytes)
 
-    def is_in(self, name: str, precision: Precision | None) -> bool:
-        """Whether those bytes are blocks of `precision`."""
-        return precision is not None and _PRECISIONS.get(self.info(name).kind) == precision
+    def format_of(self, name: str) -> Precision:
+        """The precision of which those bytes are blocks; bf16 for plain numbers."""
+        return PRECISIONS.get(self.info(name).kind, "bf16")
 
     def require(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise ValueError where the file has no tensor of this name and shape."""
@@ -94,7 +88,18 @@ def numbers(rows: NDArray[np.uint8], kind: TensorType) -> Tensor:
     A block has a scale d, in half precision or of MXFP4 a power of two, and 32 integers q, which stand for d·q
     (ggml-quants.c).
     """
-    return _DECODERS[kind](torch.from_numpy(rows.copy()))
+    decode = _DECODERS.get(kind)
+    return _of_supers(rows, PRECISIONS[kind]) if decode is None else decode(torch.from_numpy(rows.copy()))
+
+
+def _of_supers(rows: NDArray[np.uint8], precision: Precision) -> Tensor:
+    """What super-blocks stand for, as the kernels that compute on them read them."""
+    from ktbench._kernels import PackedMatrix  # base runs without the extension
+
+    columns = rows.shape[1] // BLOCK_BYTES[precision] * FORMATS[precision].group
+    matrix = PackedMatrix(len(rows), columns, precision)
+    matrix.write_blocks(np.ascontiguousarray(rows))
+    return torch.from_numpy(matrix.read())
 
 
 def _q8_0(rows: Tensor) -> Tensor:
@@ -122,7 +127,7 @@ def _mxfp4(rows: Tensor) -> Tensor:
     blocks = rows.view(-1, BLOCK_BYTES["mxfp4"])
     powers = blocks[:, :1]
     scales = torch.ldexp(torch.ones(len(blocks), 1), powers.int() - 128).masked_fill(powers == 255, torch.nan)
-    return (scales * _looked_up(blocks[:, 1:], torch.tensor(_E2M1, dtype=torch.float32))).view(len(rows), -1)
+    return (scales * _looked_up(blocks[:, 1:], torch.tensor(E2M1, dtype=torch.float32))).view(len(rows), -1)
 
 
 def _scaled(blocks: Tensor, integers: Tensor) -> Tensor:
@@ -138,6 +143,14 @@ _DECODERS: Mapping[TensorType, Callable[[Tensor], Tensor]] = {
     "IQ4_NL": _nibbles(_IQ4_NL),
     "MXFP4": _mxfp4,
 }
+
+
+def packs_as(precision: Precision, stored: Precision) -> bool:
+    """Whether a matrix is packed as it is stored where `precision` is asked for.
+
+    Numbers are not quantised to super-blocks: a file in them, which mixes formats, keeps all of its own.
+    """
+    return stored == precision or not FORMATS[precision].from_numbers
 
 
 class Lookup:
@@ -158,13 +171,14 @@ class Lookup:
         mapped = self.mapped[name]
         return mapped.join([self._weights.read(one) for one in mapped.names], self._config)
 
-    def blocks(self, name: str, precision: Precision) -> Blocks | None:
-        """The rows of a matrix of the network where they are in the file as blocks of `precision`."""
+    def blocks(self, name: str, precision: Precision) -> LinearRows | None:
+        """The rows of a matrix of the network where they are in the file as blocks that `packs_as`."""
         mapped = self.mapped[name]
-        if not mapped.change.keeps_rows or not self._weights.is_in(mapped.names[0], precision):
+        found = {self._weights.format_of(one) for one in mapped.names}
+        if not mapped.change.keeps_rows or len(found) > 1 or not packs_as(precision, stored := found.pop()):
             return None
-        rows = self._weights.rows(mapped.names[0])
-        return cast("Blocks", mapped.join([cast("Tensor", rows)], self._config))
+        rows = [cast("Tensor", self._weights.rows(one)) for one in mapped.names]
+        return None if stored == "bf16" else LinearRows(cast("Blocks", mapped.join(rows, self._config)), stored)
 
     def require_all_used(self, others: Collection[str]) -> None:
         """Raise ValueError for a tensor of the file that is neither here nor one of `others`.
@@ -207,18 +221,40 @@ class StoredExperts:
         return ExpertMatrices(gate=gate, up=up, down=down, biases=self._biases(i), glu=self.form.glu)
 
     def blocks(self, i: int) -> ExpertBlocks:
-        """Expert `i` as it lies in the file, for matrices that `are_in` a precision."""
-        gate, up, down = (self._weights.rows(self.names[field])[i] for field in _MATRICES)
-        return ExpertBlocks(gate=gate, up=up, down=down, biases=self._biases(i))
+        """Expert `i` as it lies in the file, for matrices that `pack_as` a precision."""
+        gate, up, down = (self._rows(self.names[field], i) for field in _MATRICES)
+        precision, _, down_precision = self.formats
+        return ExpertBlocks(
+            gate=gate, up=up, down=down, precision=precision, down_precision=down_precision, biases=self._biases(i)
+        )
+
+    def _rows(self, name: str, i: int) -> Blocks:
+        plain = self._weights.format_of(name) == "bf16"
+        return self._weights.read(name, i).view(torch.uint16).numpy() if plain else self._weights.rows(name)[i]
 
     def _biases(self, i: int) -> Biases | None:
         if not self.form.biases:
             return None
         return Biases(*(self._weights.read(self.names[f"{field}_bias"], i) for field in _MATRICES))
 
-    def are_in(self, precision: Precision | None) -> bool:
-        """Whether all matrices are blocks of `precision`."""
-        return all(self._weights.is_in(self.names[field], precision) for field in _MATRICES)
+    @property
+    def formats(self) -> tuple[Precision, Precision, Precision]:
+        """Those of gate, up and down."""
+        gate, up, down = (self._weights.format_of(self.names[field]) for field in _MATRICES)
+        return gate, up, down
+
+    def pack_as(self, precision: Precision) -> bool:
+        """Whether the matrices are packed as they are stored: gate and up, which share tiles, in one format.
+
+        Raises ValueError where they would have to be and are in two.
+        """
+        gate, up, down = self.formats
+        if gate != up and not FORMATS[precision].from_numbers:
+            raise ValueError(
+                f"{self._weights.path}: {self.names['gate']} is {gate}, {self.names['up']} is {up}: experts whose gate "
+                "and up are stored in two formats run in bf16, int8 and others that numbers are quantised to"
+            )
+        return packs_as(precision, gate) and packs_as(precision, up) and packs_as(precision, down)
 
 
 class GgufModel:
@@ -240,27 +276,27 @@ class GgufModel:
         }
         self._lookup.require_all_used([name for experts in self._experts.values() for name in experts.names.values()])
         fill(self.network, self._lookup.mapped, self._lookup.read, filling)
-        self._linears = _linears(self.network)
+        self._linears = linear_names(self.network)
 
     def experts(self, name: str, module: nn.Module) -> PackableStore:
         """What the experts module `name` is packed from, one expert at a time; itself is filled where it is kept."""
         stored, packing = self._experts[name], self._holding.packing
         if self._holding.original:
             fill_experts(module, stored.matrices)
-        return stored.blocks if packing is not None and stored.are_in(packing.precision) else stored.matrices
+        return stored.blocks if packing is not None and stored.pack_as(packing.precision) else stored.matrices
 
     @property
     def linear_blocks(self) -> LinearBlocks | None:
         """How linear layers are packed as they lie in the file; None where none is stored in their precision."""
         return self.blocks if any(self.blocks(module) is not None for module in self._linears) else None
 
-    def blocks(self, module: nn.Module) -> Blocks | None:
-        """The rows of a linear layer where the file has them in the precision that linear layers are packed in."""
+    def blocks(self, module: nn.Module) -> LinearRows | None:
+        """The rows of a linear layer where the file has them in a precision that linear layers are packed in."""
         name, precision = self._linears.get(module), self._holding.dense
         return None if name is None or precision is None else self._lookup.blocks(name, precision)
 
 
-def _linears(network: PreTrainedModel) -> WeakKeyDictionary[nn.Module, str]:
+def linear_names(network: PreTrainedModel) -> WeakKeyDictionary[nn.Module, str]:
     """Names of the weights of linear layers. It does not keep alive what has been packed."""
     names = {id(parameter): name for name, parameter in network.named_parameters()}
     linears = (module for module in network.modules() if isinstance(module, nn.Linear))

@@ -7,11 +7,10 @@ from typing import Any
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
 
-from ktbench.engine.checkpoint import inspect_checkpoint, is_mxfp4
+from ktbench.engine.checkpoint import is_mxfp4, stored_weights
 from ktbench.engine.folder import Folder, StoredExperts
 from ktbench.engine.forms import is_experts
 from ktbench.engine.synthetic import PassingExperts, WeightPool, materialise
-from ktbench.resources import checkpoint_folder
 from ktbench.spec.run_spec import ModelSpec
 
 
@@ -28,10 +27,10 @@ def open_source(model: ModelSpec, network: PreTrainedModel) -> Source:
     """
     if model.path is None:
         return SyntheticSource(model, network)
-    inspect_checkpoint(model.path)
+    weights = stored_weights(model.path)
     if is_mxfp4(model.path):
         raise ValueError(f"model.path={model.path}: weights in mxfp4 are not exported, let llama.cpp convert them")
-    return Folder(checkpoint_folder(model.path), network)
+    return Folder(model.path, network, weights)
 
 
 class SyntheticSource:

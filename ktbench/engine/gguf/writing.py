@@ -15,9 +15,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ktbench.engine.forms import is_experts, read_form
+from ktbench.engine.gguf.facts import Config, Value
 from ktbench.engine.gguf.families import Family, GgufType, Mapped, WeightClass, expert_tensors
 from ktbench.engine.gguf.header import ALIGNMENT, TensorInfo, TensorType, aligned
-from ktbench.engine.gguf.metadata import Config, Value
 from ktbench.spec.weights import BLOCK
 
 # Whose file type goes by another name.

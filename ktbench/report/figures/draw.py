@@ -11,6 +11,7 @@ from ktbench.report.figures.attribution import draw_attribution
 from ktbench.report.figures.bars import draw_breakdown
 from ktbench.report.figures.deferral import all_counted, draw_deferral
 from ktbench.report.figures.dots import draw_accuracy, draw_measured
+from ktbench.report.figures.formats import draw_formats, draw_formats_of_answers
 from ktbench.report.figures.frontier import draw_frontier
 from ktbench.report.figures.heat import draw_heat, draw_precision
 from ktbench.report.figures.paper import draw_paper_bars, draw_paper_curves, draw_paper_list, draw_paper_scores
@@ -21,7 +22,7 @@ from ktbench.report.figures.samples import draw_samples
 from ktbench.report.figures.sheet import STYLE, Sheet
 from ktbench.report.figures.sweeps import draw_depth, draw_latency, draw_throughput, draw_throughput_change
 from ktbench.report.table import Table
-from ktbench.results.accuracy import AccuracyRow
+from ktbench.results.accuracy import AccuracyRow, is_graded
 from ktbench.results.paper import PaperLine
 from ktbench.results.row import Row
 from ktbench.spec.sweep import FigureKind
@@ -31,6 +32,7 @@ _OF_SPEEDS: Mapping[FigureKind, Callable[[Sequence[Row], Table], Sheet]] = {
     "latency": draw_latency,
     "roles": draw_roles,
     "depth": draw_depth,
+    "frontier": draw_formats,
 }
 _OF_ANSWERS: Mapping[FigureKind, Callable[[Sequence[AccuracyRow], Sequence[str]], Sheet]] = {
     "accuracy": draw_accuracy,
@@ -91,6 +93,8 @@ def further_figures(document: Document) -> Iterator[tuple[str, Sheet]]:
 def _of_answers(document: Document, caption: Sequence[str]) -> Sheet:
     if document.table.figure == "deferral_accuracy":
         return draw_deferral(document.answers, document.lines, caption)
+    if document.table.figure == "frontier" and not is_graded(document.answers):
+        return draw_formats_of_answers(document.answers, caption)
     return _OF_ANSWERS[document.table.figure](document.answers, caption)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLocator
 
@@ -29,6 +30,7 @@ _LETTER = 0.8  # of a line's height: capitals and digits without the space betwe
 _GAP_IN = 0.04
 _LINE_IN, _MARKER_IN = 0.012, 0.045
 _HALO_PT = 1.2
+_LED_RINGS = 8
 _WIDE = 8.0  # above this ratio of largest to least a linear axis loses the small values
 _MARGIN, _ABOVE = 0.06, 1.12  # room beside the outermost values and above the largest
 
@@ -94,7 +96,18 @@ class Frame:
         """Write at a marker, where that covers least."""
         self._write(text, list(spots_around(self.place(point), *_size(text))), color=INK, zorder=4)
 
-    def _write(self, text: str, spots: Sequence[Spot], **look: Any) -> None:
+    def lead_to_marker(self, text: str, point: XY) -> None:
+        """Write near a marker that others may be close to, with a line between the two."""
+        at, (width, height) = self.place(point), self.size_in
+        spot = self._write(text, list(spots_around(at, *_size(text), _LED_RINGS)), color=INK, zorder=4)
+        left, low, right, high = spot.boxes[0]
+        end = min(max(at[0], left), right), min(max(at[1], low), high)
+        ends = [(x / width, y / height) for x, y in (at, end)]
+        look: Any = {"color": INK, "linewidth": 0.4, "zorder": 2.8, "transform": self.axes.transAxes}
+        self.axes.add_line(Line2D(*zip(*ends, strict=True), **look))
+        self.take(along([at, end], _LINE_IN))
+
+    def _write(self, text: str, spots: Sequence[Spot], **look: Any) -> Spot:
         width, height = self.size_in
         spot = clearest(spots, self.taken, width, height)
         self.take(spot.boxes)
@@ -107,6 +120,7 @@ class Frame:
             rotation_mode="anchor",
             **look,
         )
+        return spot
 
     def ticks(self, x: Sequence[float], y: Sequence[float], *, named: bool = True) -> None:
         """Ticks at these values, each `x` tick named where it has room, `y` ticks where `named`."""

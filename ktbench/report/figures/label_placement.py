@@ -16,6 +16,7 @@ Boxes = NDArray[np.float64]  # rectangles, in a line for each: left, bottom, rig
 _STEP_IN = 0.02
 _PAD_IN, _EDGE_IN, _ROUNDING_IN = 0.04, 0.02, 1e-6
 _CLEAR_IN, _APART_IN = 0.05, 0.02  # of labels from their marker and from each other
+_RING = 1.5  # between two rings of spots, in those
 _TRIES = 15
 # Square inches: less than the first is not seen; a spot further off must save a crossing with a curve.
 _NOTHING_IN2, _FAR_IN2 = 1e-3, 3e-3
@@ -78,9 +79,10 @@ def spots_beside(start: XY, end: XY, length: float, height: float) -> Iterator[S
             yield Spot(corner=(x, y), angle=angle, boxes=_slanted(x, y, length, height, angle), far=side in far)
 
 
-def spots_around(center: XY, length: float, height: float) -> Iterator[Spot]:
-    """Places for a level line of text around a marker: right above first, each further off once."""
-    for reach, (right, up) in product((_CLEAR_IN, 2.5 * _CLEAR_IN), product((1, -1, 0), (1, -1, 0))):
+def spots_around(center: XY, length: float, height: float, rings: int = 2) -> Iterator[Spot]:
+    """Places for a level line of text around a marker: right above first, then further off in so many rings."""
+    reaches = (_CLEAR_IN * (1 + _RING * ring) for ring in range(rings))
+    for reach, (right, up) in product(reaches, product((1, -1, 0), (1, -1, 0))):
         x = center[0] + (reach if right > 0 else -reach - length if right < 0 else -length / 2)
         y = center[1] + (reach if up > 0 else -reach - height if up < 0 else -height / 2)
         boxes = np.array([[x - _APART_IN, y, x + length + _APART_IN, y + height]])

@@ -7,12 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.dense import DenseHost
 from ktbench.engine.gguf.export import export_gguf
+from ktbench.engine.gguf.header import aligned, read_header
+from ktbench.engine.gguf.reading import numbers
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.weight_plan import Packing
 from ktbench.run.check import check, check_the_check
@@ -23,6 +26,7 @@ from tests.engine.families.plain import experts_of
 from tests.engine.families.zoo import ALL
 from tests.engine.gguf.rounding import MATRICES, PRECISIONS, UNQUANTISED, blocks_of, quantise, quantised, stored_experts
 from tests.engine.gguf.tinies import FAMILIES, tiny_of
+from tests.engine.gguf.written import Written
 from tests.engine.prompts import together
 from tests.engine.test_packed_dense import packed_layers, stored
 from tests.engine.tiny import decode, load, prefill, run, spec
@@ -66,6 +70,42 @@ def test_experts_of_another_precision_are_rounded_to_bf16_first(kind: Any, preci
     for operator, other in zip(*(system._components.operators for system in systems), strict=True):
         for field in MATRICES:
             assert torch.equal(*(getattr(one.fused.matrices(2), field) for one in (operator, other)))
+
+
+MIXED = {"gate": "Q8_0", "up": "Q4_0", "down": "MXFP4"}
+
+
+@pytest.mark.parametrize("precision", ["q8_0", "mxfp4", "int8", "bf16"])
+def test_experts_of_several_types_are_rounded_to_bf16_first(precision: Any, exported: Any, tmp_path: Path) -> None:
+    """As in files that keep down in more bits than gate and up: no precision has all three as they are."""
+    model, truth = exported("mixtral_8x7b", "BF16")
+    mixed = replace(model, path=str(retyped(Path(str(model.path)), tmp_path / "mixed.gguf")))
+    for module in experts_of(truth):
+        for expert in (stored_experts(module, i) for i in range(8)):
+            for field, kind in MIXED.items():
+                getattr(expert, field).copy_(quantised(getattr(expert, field), kind))
+    truth.save_pretrained(tmp_path / "rounded")
+    systems = [packed(one, precision) for one in (mixed, replace(model, path=str(tmp_path / "rounded")))]
+    for operator, other in zip(*(system._components.operators for system in systems), strict=True):
+        for field in MATRICES:
+            assert torch.equal(*(getattr(one.fused.matrices(2), field) for one in (operator, other)))
+
+
+def retyped(file: Path, new: Path) -> Path:
+    """The file with its experts' matrices in `MIXED` types, quantised by the gguf package."""
+    written, header, data = [], read_header(file), file.read_bytes()
+    for info in header.tensors.values():
+        kind = next((kind for field, kind in MIXED.items() if f"ffn_{field}_exps" in info.name), None)
+        held = data[info.offset : info.offset + info.nbytes]
+        if kind is not None:
+            rows = np.frombuffer(held, np.uint8).reshape(-1, info.row_bytes)
+            held = blocks_of(numbers(rows, info.kind).float(), kind).tobytes()
+        written.append((info.name, kind or info.kind, info.shape, held))
+    whole = Written(metadata=header.metadata, tensors=[one[:3] for one in written]).head()
+    for *_, held in written:
+        whole = whole.ljust(aligned(len(whole)), b"\0") + held
+    new.write_bytes(whole)
+    return new
 
 
 @pytest.mark.parametrize("kind", KINDS)

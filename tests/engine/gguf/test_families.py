@@ -10,25 +10,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ktbench.engine.gguf.families import (
-    ARCHITECTURE,
-    FAMILIES,
-    LatentHeads,
-    RotaryRows,
-    VectorRow,
-    expert_tensors,
-    family_in,
-    family_of,
-)
-from ktbench.engine.gguf.metadata import short
+from ktbench.engine.gguf.changes import DecayRate, DeltaHeads, LatentHeads, OneAbove, RotaryRows, Squeezed, VectorRow
+from ktbench.engine.gguf.facts import short
+from ktbench.engine.gguf.families import ARCHITECTURE, FAMILIES, expert_tensors, family_in, family_of
 from tests.engine.tiny import NAMES, facts
 
 # Known models that llama.cpp would compute otherwise, or not at all, and the reason given.
 LEFT_OUT = {
     "deepseek_v2": "topk_method=group_limited_greedy",
     "kimi_k2": "beta_fast=1.0, llama.cpp supports 32.0",
-    "minimax_m2": "model_type=minimax_m2",
-    "qwen3_next_80b_a3b": "model_type=qwen3_next",
 }
 KNOWN = [name for name in NAMES if name not in LEFT_OUT]
 TENSORS = ("output.weight", "blk.0.attn_q.bias")
@@ -84,6 +74,9 @@ _YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_ma
         ("gpt_oss_20b", {"layer_types": ["full_attention"] * 24}, "layer_types in another order"),
         ("gpt_oss_20b", {"swiglu_limit": 10.0}, "swiglu_limit=10.0, llama.cpp supports 7.0"),
         ("glm_4_5_air", {"hidden_act": "gelu"}, "hidden_act=gelu"),
+        ("minimax_m2", {"tie_word_embeddings": True}, "tie_word_embeddings=True, llama.cpp supports False"),
+        ("qwen3_next_80b_a3b", {"linear_value_head_dim": 64}, "linear_value_head_dim=64"),
+        ("qwen3_next_80b_a3b", {"layer_types": ["full_attention", "linear_attention"]}, "layer_types in another order"),
     ],
 )
 def test_a_fact_that_no_field_carries_is_refused(name: str, changes: dict[str, Any], why: str) -> None:
@@ -157,6 +150,47 @@ def test_latent_heads_come_apart_and_together(heads: int, keys: int, values: int
     assert torch.equal(key[0].T, whole[:keys])
     assert torch.equal(value[0], whole[keys : keys + values])
     assert torch.equal(LatentHeads().join([key, value], config), whole)
+
+
+@given(heads=st.integers(1, 3), each=st.integers(1, 3), width=st.integers(1, 3), values=st.integers(1, 3))
+def test_rows_of_a_delta_net_are_gathered_by_what_they_are(heads: int, each: int, width: int, values: int) -> None:
+    """Every row says what it is of: a key head, one of q, k, v, z, and the place in it."""
+    config = {"linear_num_key_heads": heads, "linear_key_head_dim": width}
+    config |= {"linear_num_value_heads": heads * each, "linear_value_head_dim": values}
+    sizes = {"q": width, "k": width, "v": each * values, "z": each * values}
+    whole = [(head, part, i) for head in range(heads) for part, size in sizes.items() for i in range(size)]
+    wanted = [[(head, p, i) for p in parts for head in range(heads) for i in range(sizes[p])] for parts in ("qkv", "z")]
+    rows = torch.arange(len(whole))[:, None] * 10 + torch.arange(2)
+    split = DeltaHeads().split(rows, config)
+    assert [[whole[row // 10] for row in part[:, 0].tolist()] for part in split] == wanted
+    assert torch.equal(DeltaHeads().join(split, config), rows)
+    blocks = [part.numpy() for part in split]
+    assert np.array_equal(DeltaHeads().join(blocks, config), rows.numpy())  # type: ignore[arg-type]
+
+
+def test_numbers_of_a_delta_net_come_back_from_float32() -> None:
+    weights = torch.linspace(-3, 3, 97).bfloat16()
+    for change, held in ((OneAbove(), weights.double() + 1), (DecayRate(), -weights.double().exp())):
+        (split,) = change.split(weights, {})
+        assert torch.allclose(split.double(), held, rtol=1e-6)
+        assert split.dtype == torch.float32
+        assert torch.equal(change.join([split], {}).bfloat16(), weights)
+    kernel = torch.arange(6).reshape(3, 1, 2)
+    (split,) = Squeezed().split(kernel, {})
+    assert torch.equal(split, kernel[:, 0])
+    assert torch.equal(Squeezed().join([split], {}), kernel)
+
+
+def test_layers_of_full_attention_are_at_an_interval() -> None:
+    """As conversions write it, with the depth of a file that also predicts further tokens."""
+    config = config_of("qwen3_next_80b_a3b", layer_types=["linear_attention"] * 2 + ["full_attention"])
+    config["num_hidden_layers"] = 3
+    family = family_of(config)
+    stored = as_stored(family.metadata(config), family.architecture)
+    assert stored["qwen3next.full_attention_interval"] == 3
+    stored |= {"qwen3next.block_count": 8, "qwen3next.nextn_predict_layers": 1}
+    kinds = family.config(stored, TENSORS)["layer_types"]
+    assert [kind == "full_attention" for kind in kinds] == [False, False, True, False, False, True, False]
 
 
 def test_a_single_row_is_a_vector_in_the_file() -> None:

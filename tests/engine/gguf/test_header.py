@@ -236,13 +236,53 @@ def test_other_bytes_from_some_place_on_are_never_anything_but_refused(file: Pat
     refused_or_read(file, WHOLE[:begin] + rest)
 
 
-def refused_or_read(file: Path, content: bytes) -> None:
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    part=st.integers(1, PARTS), cut=st.integers(0, 400), places=st.lists(st.tuples(st.integers(0, 300), st.binary()))
+)
+def test_damaged_parts_are_never_anything_but_refused(
+    tmp_path: Path, part: int, cut: int, places: list[tuple[int, bytes]]
+) -> None:
+    """Cut or overwritten; the line names the first part or the one that is damaged."""
+    first = in_parts(tmp_path)
+    file = tmp_path / f"m-{part:05}-of-{PARTS:05}.gguf"
+    content = bytearray(file.read_bytes())
+    for at, some in places:
+        content[at : at + len(some)] = some
+    refused_or_read(file, bytes(content[: len(content) - cut]), first)
+
+
+def refused_or_read(file: Path, content: bytes, first: Path | None = None) -> None:
     file.write_bytes(content)
     try:
-        inspect_checkpoint(file)
+        inspect_checkpoint(first or file)
     except ValueError as error:
-        assert str(error).startswith(f"{file}: ")
+        assert str(error).startswith(tuple(f"{one}: " for one in (file, first) if one is not None))
         assert "\n" not in str(error)
+
+
+WORDS = {
+    "type": (
+        Written(tensors=[("blk.0.ffn_up_exps.weight", "I32", (4,))]).whole(),
+        ("blk.0.ffn_up_exps", "I32", "Q8_0"),
+    ),
+    "architecture": (Written(metadata=METADATA | {"general.architecture": "gemma3"}).whole(), ("gemma3", "qwen3moe")),
+    "part": (Written(metadata=METADATA | {"split.count": 2}).whole(), ("model.gguf", "-00001-of-")),
+    "cut": (WHOLE[:-1], ("model.gguf", "truncated")),
+}
+
+
+@pytest.mark.parametrize("case", WORDS)
+@pytest.mark.parametrize("verb", ["plan", "run"])
+def test_every_verb_refuses_a_wrong_file_before_it_loads_anything(verb: str, case: str, file: Path) -> None:
+    content, words = WORDS[case]
+    file.write_bytes(content)
+    code = f"import sys; from ktbench.cli import main; code = main(['{verb}', 'model.path={file}'])\n"
+    code += "sys.exit(code if not {'torch', 'transformers', 'gguf'} & set(sys.modules) else 99)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 2
+    (line,) = ended.stderr.strip().splitlines()
+    assert all(word in line for word in words)
 
 
 def test_inspecting_imports_neither_torch_nor_gguf() -> None:

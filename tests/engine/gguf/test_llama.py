@@ -15,8 +15,8 @@ from transformers import PreTrainedModel
 
 from ktbench.engine.forms import is_experts, read_form
 from ktbench.engine.gguf import export
+from ktbench.engine.gguf.facts import Entry, Groups, Rope
 from ktbench.engine.gguf.families import Family, GgufType, expert_tensors, family_of
-from ktbench.engine.gguf.metadata import Entry, _Groups, _Rope
 from tests.engine.gguf.files import numbers, tensors, written
 from tests.engine.gguf.tinies import FAMILIES, restless, saved
 
@@ -90,6 +90,10 @@ def without_row_changes(family: Family) -> Family:
     return replace(family, changes={})
 
 
+def without_change(module: str, family: Family) -> Family:
+    return replace(family, changes={key: change for key, change in family.changes.items() if key != module})
+
+
 def without(kind: type[Entry], family: Family) -> Family:
     return replace(family, entries=tuple(one for one in family.entries if not isinstance(one, kind)))
 
@@ -103,10 +107,14 @@ def with_swapped_norms(family: Family) -> Family:
     ("name", "mutate"),
     [
         ("mixtral_8x7b", without_row_changes),
-        ("mixtral_8x7b", partial(without, _Rope)),
-        ("deepseek_v3", partial(without, _Groups)),
-        ("gpt_oss_20b", partial(without, _Rope)),
+        ("mixtral_8x7b", partial(without, Rope)),
+        ("deepseek_v3", partial(without, Groups)),
+        ("gpt_oss_20b", partial(without, Rope)),
         ("glm_4_5_air", with_swapped_norms),
+        ("qwen3_next_80b_a3b", partial(without_change, "model.norm")),
+        ("qwen3_next_80b_a3b", partial(without_change, "self_attn.q_norm")),
+        ("qwen3_next_80b_a3b", partial(without, Rope)),
+        ("minimax_m2", partial(without, Rope)),
     ],
 )
 def test_tables_that_are_wrong_would_be_noticed(

@@ -112,7 +112,7 @@ def require_expert(expert: ExpertMatrices | ExpertBlocks, expected: ExpertMatric
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "MXFP4"])
-@pytest.mark.parametrize("name", ["mixtral_8x7b", "deepseek_v2_lite", "qwen2_57b_a14b"])
+@pytest.mark.parametrize("name", ["mixtral_8x7b", "deepseek_v2_lite", "qwen2_57b_a14b", "qwen3_next_80b_a3b"])
 def test_blocks_of_linear_layers_are_in_the_order_of_their_rows(name: str, kind: str, exported: Any) -> None:
     model, truth = exported(name, kind)
     for precision in ("q8_0", "q4_0", "mxfp4", None):

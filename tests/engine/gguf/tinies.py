@@ -27,6 +27,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "deepseek_v3": _LATENT | _GROUPS | {"moe_intermediate_size": 64},
     "glm_4_5_air": _WIDTHS | {"use_qk_norm": True},
     "gpt_oss_20b": {"head_dim": 32, "hidden_size": 96},
+    "qwen3_next_80b_a3b": _WIDTHS
+    | {
+        "shared_expert_intermediate_size": 96,
+        "linear_key_head_dim": 32,
+        "linear_value_head_dim": 32,
+        "linear_num_value_heads": 8,
+    },
+    "minimax_m2": {"head_dim": 32, "intermediate_size": 64},
 }
 # Wide enough for logits that tell tokens apart, in a network this narrow.
 _SPREAD = 0.15

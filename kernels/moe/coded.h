@@ -1,0 +1,16 @@
+// Strips of super-blocks (core/coded.h), made of those of a GGUF file (block_q2_K to block_q6_K and block_iq4_xs of
+// ggml-common.h).
+#pragma once
+
+#include "moe/pack.h"
+
+namespace ktbench {
+
+// A strip of zeros. Throws std::invalid_argument for other numbers: these formats have no quantiser here.
+void pack_supers(const MatrixView& from, int rows, int depth, const Format& format, std::byte* strip);
+void pack_supers(const BlockView& from, int rows, int depth, const Format& format, std::byte* strip);
+
+// `to`: rows `stride` floats apart.
+void unpack_supers(const std::byte* strip, int rows, int depth, const Format& format, float* to, std::size_t stride);
+
+}  // namespace ktbench

@@ -1,0 +1,86 @@
+"""Quantised matrices of a safetensors folder, as their headers describe them; without PyTorch.
+
+Letters: N rows (outputs), K columns (inputs), E experts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ktbench.spec.weights import FORMATS
+
+Layout = Literal["fp8", "int4", "gptq", "awq", "nvfp4", "mxfp4"]
+# Weights along k in one block of a format: those that kernels compute on, and others.
+BLOCK_WEIGHTS: Mapping[str, int] = {
+    **{name: row.group for name, row in FORMATS.items() if row.block_bytes},
+    **{"int4_zp": 32, "nvfp4": 256},
+}
+FP8_SIDE = 128  # of the squares of weights that share a scale
+NVFP4_GROUP = 16  # weights that share a scale
+# For engines that quantise activations or the cache, which ours are not.
+_ACTIVATION = ("input_scale", "input_global_scale", "activation_scale", "output_scale", "k_scale", "v_scale", "q_scale")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor of a file, its type as safetensors names it."""
+
+    file: Path
+    kind: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredMatrix:
+    """A quantised matrix [N, K], or a stack of them [E, N, K], and the `format` of the blocks that it becomes.
+
+    `name` is that of the plain tensor it stands for, `parts` the tensors that hold it. Of NVFP4 the global scale
+    `divides` as compressed-tensors stores it; of INT4 `groups` of columns share scales, `zero_offset` as of a `Method`.
+    """
+
+    name: str
+    layout: Layout
+    format: str
+    shape: tuple[int, ...]
+    file: Path
+    parts: Mapping[str, str]
+    groups: int = 0
+    zero_offset: int = 0
+    divides: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether rows are whole blocks: others are computed on as numbers only."""
+        return self.shape[-1] % BLOCK_WEIGHTS[self.format] == 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredWeights:
+    """The tensors of a folder by name, and the quantised matrices that they make, by the names of plain ones."""
+
+    tensors: Mapping[str, StoredTensor]
+    matrices: Mapping[str, StoredMatrix] = field(default_factory=dict)
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether any weight is stored as anything but plain numbers."""
+        return bool(self.matrices)
+
+    def format_of(self, name: str) -> str:
+        """The format of a weight by the name of the plain tensor it is or stands for: plain numbers are bf16."""
+        return self.matrices[name].format if name in self.matrices else "bf16"
+
+    def is_beside(self, name: str) -> bool:
+        """Whether a tensor is for engines that quantise activations or the cache."""
+        return self.is_quantised and name.rpartition(".")[2] in _ACTIVATION
+
+
+def is_plain_order(order: NDArray[np.integer[Any]], groups: int) -> bool:
+    """Whether columns [K] are in groups that are runs of neighbours (GPTQ's `g_idx`), `groups` of them."""
+    return len(order) % groups == 0 and bool((order == np.arange(len(order)) // (len(order) // groups)).all())

@@ -1,0 +1,109 @@
+"""What weights take in their format, and where cells lie in the plane of speed and error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ktbench.results.accuracy import AccuracyRow
+from ktbench.results.answers import KL
+from ktbench.results.intervals import Interval
+from ktbench.results.row import Row
+from ktbench.results.scores import Estimate
+from ktbench.results.usage import Spread, spread
+from ktbench.spec.weights import Precision, expert_bytes
+
+_MATRICES = 3  # of an expert: gate, up, down
+
+
+def format_of(row: Row) -> Precision:
+    """That of the routed experts; base runs bf16 whatever a spec says."""
+    spec = row.spec
+    return spec.precision if spec.engine.fused or spec.system != "ktbench" else "bf16"
+
+
+def experts_bytes(row: Row) -> int:
+    """Bytes of the routed experts of a cell with their scales, of one layer where that runs alone."""
+    shape = row.spec.model.shape
+    return (1 if row.is_layer else shape.moe_layers) * shape.experts * expert_bytes(shape, format_of(row))
+
+
+def stored_bits(row: Row) -> float:
+    """Bits of a routed expert's weight with its part of the scales."""
+    shape = row.spec.model.shape
+    return 8 * expert_bytes(shape, format_of(row)) / (_MATRICES * shape.hidden * shape.expert_ffn)
+
+
+# What is above the axis of speeds: nats from bf16, relative errors of the experts' outputs, or, without any, bits.
+Quantity = Literal["kl", "outputs", "bits"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FormatPoint:
+    """A timed cell. `is_best`: none of its phase is both as fast and as low, by the middles of the intervals."""
+
+    row: Row
+    speed: Interval
+    height: Spread
+    is_best: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FormatPlane:
+    """`points` have a height, `references` are timed and differ from the baseline in nothing."""
+
+    quantity: Quantity
+    points: tuple[FormatPoint, ...]
+    references: tuple[Row, ...]
+
+
+def plane_of_answers(rows: Sequence[AccuracyRow]) -> FormatPlane:
+    """By the divergence from the baseline, per token."""
+    found = {row.row.cell: kl for row in rows if (kl := kl_of(row)) is not None}
+    return _plane("kl", [row.row for row in rows], {cell: _spread(kl) for cell, kl in found.items()})
+
+
+def plane_of_rows(rows: Sequence[Row]) -> FormatPlane:
+    """By the error of the outputs against float32, or where nothing was computed by the bits of a weight."""
+    arms = [row for row in rows if row.role == "arm"]
+    errors = {row.cell: spread([row.error]) for row in arms if row.error is not None}
+    if errors:
+        return _plane("outputs", arms, errors)
+    return _plane("bits", arms, {row.cell: spread([stored_bits(row)]) for row in arms})
+
+
+def kl_of(row: AccuracyRow) -> Estimate | None:
+    """The divergence in the phase that is timed, else in any; None where none was measured."""
+    found = {one.task: one.value for one in row.measures if one.metric == KL}
+    return found.get(row.row.spec.workload.phase) or next(iter(found.values()), None)
+
+
+def _spread(value: Estimate) -> Spread:
+    """With the ends of its interval; a single window has none."""
+    low, high = (value.mid if end is None else end for end in (value.low, value.high))
+    return Spread(low=low, mid=value.mid, high=high)
+
+
+def _plane(quantity: Quantity, rows: Iterable[Row], heights: Mapping[str, Spread]) -> FormatPlane:
+    """On a logarithmic axis there is no place for 0, which is that of the baseline and of what equals it."""
+    timed = [(row, row.tokens_per_s, heights[row.cell]) for row in rows if row.tokens_per_s and row.cell in heights]
+    places = [(row.spec.workload.phase, speed.mid, height.mid) for row, speed, height in timed]
+    points = (
+        FormatPoint(row=row, speed=speed, height=height, is_best=not _is_beaten(place, places))
+        for (row, speed, height), place in zip(timed, places, strict=True)
+        if height.mid > 0
+    )
+    return FormatPlane(
+        quantity=quantity,
+        points=tuple(points),
+        references=tuple(row for row, _, height in timed if height.mid == 0),
+    )
+
+
+Place = tuple[str, float, float]
+
+
+def _is_beaten(one: Place, others: Sequence[Place]) -> bool:
+    phase, speed, height = one
+    return any(other != one and other[0] == phase and other[1] >= speed and other[2] <= height for other in others)

@@ -1,0 +1,153 @@
+"""Quantised checkpoints as they are released: the numbers of Transformers, and blocks as they are stored."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import FineGrainedFP8Config
+
+from ktbench.engine.checkpoint import inspect_checkpoint, stored_weights
+from ktbench.engine.folder import Folder
+from ktbench.engine.forms import ExpertBlocks, ExpertMatrices, is_experts
+from ktbench.engine.hybrid import HybridEngine
+from ktbench.engine.stored.blocks import block_numbers
+from ktbench.engine.stored.formats import StoredFormats, stored_formats
+from ktbench.engine.synthetic import skeleton
+from ktbench.engine.weight_plan import Packing
+from ktbench.spec.run_spec import WorkloadSpec
+from ktbench.spec.weights import FORMATS
+from tests.engine.engines import cell, engine_for, logits, needs_avx512, relative
+from tests.engine.families.zoo import ALL
+from tests.engine.prompts import together
+from tests.engine.stored.written import EXPERTS, RELEASES, Released, plain, quantised, write
+from tests.engine.tiny import decode, load, prefill, run, spec
+
+FAMILIES = ["deepseek_v3", "qwen3_30b_a3b", "glm_4_5_air", "minimax_m2", "qwen3_next_80b_a3b", "mixtral_8x7b"]
+# Of logits, where experts, linear layers or their activations are rounded to int8. Every token goes to all experts:
+# routers cannot choose otherwise.
+TOLERANCE = 0.03
+
+
+@pytest.fixture(scope="module", params=RELEASES)
+def released(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Released:
+    return write("qwen3_30b_a3b", RELEASES[request.param], tmp_path_factory.mktemp("released"), **ALL)
+
+
+def same_logits(one: Released, workload: WorkloadSpec) -> bool:
+    system = load(one.model)
+    system.configure(spec(one.model, workload))
+    return all(map(torch.equal, run(system, workload.steps), together(one.network(), workload)))
+
+
+def test_base_gives_the_logits_of_transformers_on_the_numbers(released: Released) -> None:
+    assert all(same_logits(released, workload) for workload in (decode(), prefill()))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("name", ["fp8", "int4"])
+def test_families_give_the_logits_of_transformers_on_the_numbers(family: str, name: str, tmp_path: Path) -> None:
+    assert same_logits(write(family, RELEASES[name], tmp_path), prefill())
+
+
+def in_whole_squares(name: str, weight: torch.Tensor) -> bool:
+    """Transformers takes two squares of 136 rows for squares of 68."""
+    return quantised(name, weight) and (len(weight) <= 128 or len(weight) % 128 == 0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_transformers_dequantises_fp8_to_the_same_logits(family: str, tmp_path: Path) -> None:
+    one = write(family, RELEASES["fp8"], tmp_path, in_whole_squares)
+    network = plain(one.folder, quantization_config=FineGrainedFP8Config(dequantize=True))
+    system = load(one.model)
+    system.configure(spec(one.model, prefill()))
+    assert all(map(torch.equal, run(system, 2), together(network, prefill())))
+
+
+def only_experts(name: str, weight: torch.Tensor) -> bool:
+    return quantised(name, weight) and EXPERTS.fullmatch(name) is not None
+
+
+def test_experts_alone_may_be_quantised(tmp_path: Path) -> None:
+    one = write("deepseek_v3", RELEASES["int4"], tmp_path, only_experts)
+    assert stored_formats(str(one.folder)) == StoredFormats(
+        experts=("int4_bf16",), dense=("bf16",), attention=("bf16",)
+    )
+    assert same_logits(one, prefill())
+
+
+def test_blocks_of_experts_stand_for_the_numbers(released: Released) -> None:
+    network, truth = skeleton(released.model), skeleton(released.truth)
+    seen, expected = (
+        Folder(str(one.path), shape, stored_weights(str(one.path)))
+        for one, shape in ((released.model, network), (released.truth, truth))
+    )
+    names = [name for name, module in network.named_modules() if is_experts(module)]
+    for name in names:
+        held = seen.experts(name)
+        assert held.format == released.release.format
+        assert held.blocks is not None
+        for i in (0, 5):
+            require_same(held.blocks(i), held.matrices(i), expected.experts(name).matrices(i), held.format)
+
+
+def require_same(blocks: ExpertBlocks, seen: ExpertMatrices, truth: ExpertMatrices, kind: str) -> None:
+    for field in ("gate", "up", "down"):
+        rows: np.ndarray = getattr(blocks, field)
+        assert rows.dtype == np.uint8
+        assert rows.flags.c_contiguous
+        assert torch.equal(block_numbers(torch.from_numpy(rows), kind).bfloat16(), getattr(truth, field))
+        assert torch.equal(getattr(seen, field), getattr(truth, field))
+
+
+def test_formats_are_told_from_headers(released: Released) -> None:
+    kind = released.release.format
+    assert stored_formats(str(released.folder)) == StoredFormats(experts=(kind,), dense=(), attention=(kind, "bf16"))
+    assert inspect_checkpoint(released.folder)["model_type"] == "qwen3_moe"
+    assert "quantization_config" not in inspect_checkpoint(released.folder)
+
+
+def packed(one: Released, precision: str) -> HybridEngine:
+    return load(one.model, keep_original=False, packing=Packing(precision=precision))  # type: ignore[arg-type]
+
+
+@needs_avx512()
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_experts_are_packed_from_the_numbers(precision: str, released: Released) -> None:
+    """The same bits as from the plain checkpoint, whose experts are packed one by one as well."""
+    one, other = packed(released, precision), packed(replace(released, model=released.truth), precision)
+    for seen, expected in zip(one._components.operators, other._components.operators, strict=True):
+        for i in (0, 5):
+            pair = (operator.fused.matrices(i).tensors for operator in (seen, expected))
+            assert all(map(torch.equal, *pair))
+
+
+@needs_avx512()
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_packed_experts_give_logits_near_those_of_transformers(precision: str, released: Released) -> None:
+    system = packed(released, precision)
+    system.configure(replace(spec(released.model, prefill(), avx512=True), precision=precision))
+    assert relative(run(system, 2), together(released.network(), prefill())) < TOLERANCE
+
+
+@needs_avx512()
+@pytest.mark.parametrize("name", [name for name, one in RELEASES.items() if one.format in FORMATS])
+def test_what_kernels_know_is_computed_on_as_it_is_stored(name: str, tmp_path: Path) -> None:
+    """Routed experts, and linear layers of the lean device role."""
+    one = write("glm_4_5_air", RELEASES[name], tmp_path, **ALL)
+    kind: Any = one.release.format
+    lean = cell(one.model, decode(), avx512=True, packed_dense=True, precision=kind, device_precision=kind)
+    system = engine_for(lean)
+    held, device = one.network().state_dict(), system._components.device
+    for operator in system._components.operators:
+        experts, expected = f"model.layers.{operator.position.layer}.mlp.experts", operator.fused.matrices(3)
+        assert torch.equal(expected.down.bfloat16(), held[f"{experts}.down_proj"][3])
+        both = torch.cat([expected.gate, expected.up])
+        assert torch.equal(both.bfloat16(), held[f"{experts}.gate_up_proj"][3])
+    assert device is not None
+    assert {matrix.packed.precision for matrix in device._matrices} == {kind, "bf16"}
+    assert relative(logits(system, lean), together(one.network(), decode())) < TOLERANCE
