@@ -141,6 +141,7 @@ class Worker:
             self._send(encoded(message), deadline)
             while (response := msgspec.json.decode(self._line(deadline), type=Response)).loading is not None:
                 on_loading(response.loading)
+                deadline = monotonic() + timeout_s  # however large the model: it goes on
         except BrokenPipeError:
             raise self._died(doing) from None
         except TimeoutError:

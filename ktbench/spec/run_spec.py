@@ -122,7 +122,7 @@ class MeasureSpec:
 
     `goal` is the half-width of an interval relative to its median, `tolerance` the largest relative (Frobenius) error
     against the float32 reference (None: what the precision allows), `turn_timeout_s` and `load_timeout_s` deadlines of
-    the worker in seconds.
+    the worker in seconds, for loading since its last report of progress.
     """
 
     min_rounds: int = 6

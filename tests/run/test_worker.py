@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 import venv
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -103,6 +104,29 @@ def test_an_interrupt_while_loading_ends_the_worker(tmp_path: Path, monkeypatch:
     with pytest.raises(KeyboardInterrupt):
         Worker.start(OPENED, tmp_path / "worker.log", 60, (sys.executable, "-c", SAYS_AND_WAITS), interrupt)
     assert processes[0].poll() is not None
+
+
+REPORTS_TWICE = (
+    SAYS_AND_WAITS.replace("time.sleep(600)", "time.sleep(0.5)")
+    + """
+os.write(int(sys.argv[1]), encoded(Response(loading=report)))
+time.sleep(0.5)
+os.write(int(sys.argv[1]), encoded(Response()))
+"""
+)
+
+
+def test_a_worker_that_goes_on_loading_is_not_timed_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock is 50 s further at each report."""
+    late = 0.0
+
+    def on_loading(_loading: Loading) -> None:
+        nonlocal late
+        late += 50.0
+
+    monkeypatch.setattr(worker_module, "monotonic", lambda: time.monotonic() + late)
+    Worker.start(OPENED, tmp_path / "worker.log", 60, (sys.executable, "-c", REPORTS_TWICE), on_loading).stop()
+    assert late == 100.0
 
 
 def test_a_worker_that_hangs_after_a_report_is_timed_out(tmp_path: Path) -> None:
