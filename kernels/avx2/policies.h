@@ -189,11 +189,10 @@ struct StreamsTiles {
 
 template <class P, Numbers numbers>
 struct StreamsSupers {
-  static constexpr Stream pairs[] = {stream_supers<P, numbers, 1, 2, true>};
-  static constexpr Stream fetching[] = {stream_supers<P, numbers, 1, 1, true>, stream_supers<P, numbers, 2, 1, true>,
-                                        stream_supers<P, numbers, 3, 1, true>};
-  static constexpr Stream singles[] = {stream_supers<P, numbers, 1, 1, false>, stream_supers<P, numbers, 2, 1, false>,
-                                       stream_supers<P, numbers, 3, 1, false>};
+  static constexpr Stream pairs[] = {stream_supers<P, numbers, 1, 2>};
+  static constexpr Stream fetching[] = {stream_supers<P, numbers, 1, 1>, stream_supers<P, numbers, 2, 1>,
+                                        stream_supers<P, numbers, 3, 1>};
+  static constexpr auto& singles = fetching;
 };
 
 struct Loops {

@@ -56,15 +56,16 @@ struct StreamsTiles<P, std::integer_sequence<int, r...>, std::integer_sequence<i
   static constexpr Stream singles[] = {stream_tiles<P, r + 1, 1, split(r + 1), false>...};
 };
 
-constexpr int few_supers = 12;
+// Sums of a group and of the whole for each row. All prefetch: a build of other loops would take long for nothing.
+constexpr int few_supers = 8;
 template <class P, Numbers numbers, class Heights = std::make_integer_sequence<int, few_supers>,
-          class PairHeights = std::make_integer_sequence<int, few_supers / 3>>
+          class PairHeights = std::make_integer_sequence<int, few_supers / 2>>
 struct StreamsSupers;
 template <class P, Numbers numbers, int... r, int... p>
 struct StreamsSupers<P, numbers, std::integer_sequence<int, r...>, std::integer_sequence<int, p...>> {
-  static constexpr Stream pairs[] = {stream_supers<P, numbers, p + 1, 2, true>...};
-  static constexpr Stream fetching[] = {stream_supers<P, numbers, r + 1, 1, true>...};
-  static constexpr Stream singles[] = {stream_supers<P, numbers, r + 1, 1, false>...};
+  static constexpr Stream pairs[] = {stream_supers<P, numbers, p + 1, 2>...};
+  static constexpr Stream fetching[] = {stream_supers<P, numbers, r + 1, 1>...};
+  static constexpr auto& singles = fetching;
 };
 
 struct Loops {

@@ -9,7 +9,7 @@
 namespace ktbench {
 namespace {
 
-template <class P, Numbers numbers, int rows, int strips, bool fetching>
+template <class P, Numbers numbers, int rows, int strips>
 [[gnu::flatten]] void stream_supers(const Rows& x, const Strips& w, float* c) {
   constexpr Coded of = coded(numbers);
   constexpr int per_row = strips * P::parts, groups = super_depth / of.group;
@@ -17,11 +17,10 @@ template <class P, Numbers numbers, int rows, int strips, bool fetching>
   clear(floats);
   const std::byte* record = lines_of(w);
   RowPointers<rows> row(x.data, x.stride);
-  [[maybe_unused]] const StreamPrefetch<strips> fetch(w);
+  const StreamPrefetch<strips> fetch(w);
   WideRecord wide[strips];
   for (int k = 0, group = 0; k < w.depth; k += super_depth, record += of.record_bytes()) {
-    if constexpr (fetching)
-      for (std::size_t i = 0; i < of.record_bytes(); i += line_bytes) fetch.ahead_of(record + i);
+    for (std::size_t i = 0; i < of.record_bytes(); i += line_bytes) fetch.ahead_of(record + i);
     for (int s = 0; s < strips; ++s) widen_record<numbers>(record + s * w.bytes, wide[s]);
     const std::byte* line = wide[0].lines;
     for (int g = 0; g < groups; ++g, ++group) {
