@@ -65,9 +65,7 @@ def _engine_rules(spec: RunSpec) -> Iterator[Reason]:
         yield Reason(f"precision={spec.precision}", "base runs bf16 weights, other precisions need +a, +v or +m")
     for key, precision in (("precision", spec.precision), ("device_precision", spec.device_precision)):
         if spec.model.path is None and not FORMATS[precision].from_numbers:
-            yield Reason(
-                f"{key}={precision}", "numbers are not quantised to it, name a GGUF file in it: model.path=FILE"
-            )
+            yield Reason(f"{key}={precision}", "numbers are not quantised to it: model.path=FILE.gguf")
     if FORMATS[spec.precision].whole_blocks:
         yield from _width_rules(spec, f"precision={spec.precision}", FORMATS[spec.precision].group)
     if engine.deferral and shape.moe_layers < 2:
