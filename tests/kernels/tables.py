@@ -9,7 +9,9 @@ from ktbench import _kernels
 
 FORMATS, ISAS, MISSING = _kernels.formats(), _kernels.isas(), _kernels.grants()
 COUNTERS = {isa: row["counter"] for isa, row in ISAS.items()}
-PRECISIONS = tuple(FORMATS)
+# Those that bf16 weights are quantised to; super-blocks are taken from files (test_supers.py).
+PRECISIONS = tuple(name for name, row in FORMATS.items() if row["scales"] != "super")
+SUPERS = tuple(name for name, row in FORMATS.items() if row["scales"] == "super")
 
 
 @dataclass(frozen=True)
@@ -44,11 +46,11 @@ EXPECTED = {
     "fp8": Expected(8, "tile", 128, INTEGERS, (128 + 2048,) * 3, 0.05),
 }
 
-QUANTISED = tuple(name for name, row in FORMATS.items() if row["scales"] != "none")
+QUANTISED = tuple(name for name in PRECISIONS if FORMATS[name]["scales"] != "none")
 INT4 = tuple(name for name, row in FORMATS.items() if row["scales"] == "group")
 GGUF = ("q8_0", "q4_0", "iq4_nl", "mxfp4")
-BLOCKED = tuple(name for name, row in FORMATS.items() if row["whole_blocks"])
-INTEGER = tuple(name for name, row in FORMATS.items() if row["isas"]["reference"] == "int8")
+BLOCKED = tuple(name for name in PRECISIONS if FORMATS[name]["whole_blocks"])
+INTEGER = tuple(name for name in PRECISIONS if FORMATS[name]["isas"]["reference"] == "int8")
 BLOCK = 32  # weights along k that share a scale in GGUF's formats
 
 

@@ -167,9 +167,9 @@ BAD = {
     "no rows": (Written(tensors=[("a", "F32", (0, 4))]).whole(), r"tensor 'a' of F32 has the shape \(0, 4\)"),
     "part of a block": (Written(tensors=[("a", "Q8_0", (4, 48))]).whole(), r"'a' of Q8_0 has the shape \(4, 48\)"),
     "gap": (Written(gap=32).whole(), "tensor 'output_norm.weight' lies at"),
-    "Q4_K": (
-        Written(tensors=[("a", "Q4_K", (1, 256))]).whole(),
-        "tensor 'a' is Q4_K, allowed are F32, F16, BF16, Q8_0, Q4_0",
+    "Q4_1": (
+        Written(tensors=[("a", "Q4_1", (1, 256))]).whole(),
+        "tensor 'a' is Q4_1, allowed are F32, F16, BF16, Q8_0, Q4_0",
     ),
     "unheard of": (Written(tensors=[("a", "unheard of", (4,))]).whole(), "tensor 'a' is of type 999, allowed are F32"),
     "alignment": (Written(metadata=METADATA | {"general.alignment": 24}).whole(), "general.alignment=24 is no power"),

@@ -125,7 +125,8 @@ def test_blocks_of_linear_layers_are_in_the_order_of_their_rows(name: str, kind:
                 assert seen is None
             else:
                 assert seen is not None
-                assert np.array_equal(seen, blocks_of(held, kind))
+                assert seen.precision == precision
+                assert np.array_equal(seen.blocks, blocks_of(held, kind))
 
 
 @pytest.mark.parametrize("is_tied", [True, False])

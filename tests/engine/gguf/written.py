@@ -11,7 +11,13 @@ from typing import Any
 # Number of a type, weights of a block, its bytes.
 TYPES = {"F32": (0, 1, 4), "F16": (1, 1, 2), "BF16": (30, 1, 2), "Q8_0": (8, 32, 34), "Q4_0": (2, 32, 18)}
 TYPES |= {"IQ4_NL": (20, 32, 18), "MXFP4": (39, 32, 17)}
-TYPES |= {"Q4_K": (12, 256, 144), "Q6_K": (14, 256, 210), "I32": (26, 1, 4), "unheard of": (999, 1, 1)}
+TYPES |= {
+    "Q4_1": (3, 32, 20),
+    "Q4_K": (12, 256, 144),
+    "Q6_K": (14, 256, 210),
+    "I32": (26, 1, 4),
+    "unheard of": (999, 1, 1),
+}
 _NUMBERS = {bool: (7, "?"), int: (4, "I"), float: (6, "f")}
 _STRING, _ARRAY = 8, 9
 

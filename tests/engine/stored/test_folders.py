@@ -117,7 +117,8 @@ def test_blocks_reach_packing_where_they_are_stored_in_its_precision(name: str, 
     assert "model.layers.0.mlp.down_proj" in blocks
     assert "lm_head" not in blocks
     for place, rows in blocks.items():
-        assert torch.equal(block_numbers(torch.from_numpy(rows), kind).bfloat16(), numbers[f"{place}.weight"])
+        assert rows.precision == kind
+        assert torch.equal(block_numbers(torch.from_numpy(rows.blocks), kind).bfloat16(), numbers[f"{place}.weight"])
 
 
 def test_rows_that_are_no_whole_blocks_are_computed_on_as_numbers(tmp_path: Path) -> None:

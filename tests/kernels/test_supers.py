@@ -1,0 +1,119 @@
+"""Formats of super-blocks, taken from files: what they stand for is what GGUF's own package says."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from ktbench import _kernels
+from tests.kernels.arithmetic import accepts, exact, int8_of
+from tests.kernels.layers import Batch, forward, forward_proven, random_batch, random_layer, stored, to_bf16, widen
+from tests.kernels.tables import FORMATS, SUPERS, granted_isas_of, kernels, quantises_activations
+
+gguf = pytest.importorskip("gguf", reason="the truth about GGUF's formats is its own package")
+
+SUPER = 256
+# Where a block has its half-precision scales.
+SCALES = {"q2_k": (80, 82), "q3_k": (108,), "q4_k": (0, 2), "q5_k": (0, 2), "q6_k": (208,), "iq4_xs": (0,)}
+Blocks = NDArray[np.uint8]
+
+
+def random_blocks(rng: np.random.Generator, precision: str, rows: int, columns: int) -> Blocks:
+    """Any bytes at all, but scales of ordinary size."""
+    blocks = rng.integers(0, 256, (rows, columns // SUPER, FORMATS[precision]["block_bytes"]), np.uint8)
+    for at in SCALES[precision]:
+        blocks[..., at + 1] = rng.choice(np.array([0x00, 0x06, 0x09, 0x88], np.uint8), blocks.shape[:2])
+    return blocks.reshape(rows, -1)
+
+
+def dequantised(blocks: Blocks, precision: str) -> NDArray[np.float32]:
+    return gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[precision.upper()])
+
+
+def random_experts(rng: np.random.Generator, precision: str, sizes: tuple[int, int, int]) -> _kernels.PackedExperts:
+    experts, hidden, intermediate = sizes
+    packed = _kernels.PackedExperts(*sizes, precision)
+    for e in range(experts):
+        shapes = [(intermediate, hidden), (intermediate, hidden), (hidden, intermediate)]
+        packed.write_expert_blocks(e, *(random_blocks(rng, precision, *shape) for shape in shapes))
+    return packed
+
+
+@pytest.mark.parametrize("precision", SUPERS)
+@settings(max_examples=20, deadline=None)
+@given(
+    sizes=st.tuples(st.integers(1, 3), st.integers(1, 4)),
+    domains=st.integers(1, 2),
+    pooled=st.booleans(),
+    seed=st.integers(0, 2**16),
+)
+def test_blocks_are_read_as_gguf_reads_them(precision, pool, sizes, domains, pooled, seed):
+    rng, (hidden, intermediate) = np.random.default_rng(seed), (SUPER * size for size in sizes)
+    packed = _kernels.PackedExperts(2, hidden, intermediate, precision, min(domains, sizes[1]))
+    shapes = [(intermediate, hidden), (intermediate, hidden), (hidden, intermediate)]
+    written = [random_blocks(rng, precision, *shape) for shape in shapes]
+    packed.write_expert_blocks(1, *written, pool if pooled else None)
+    for was, wrote in zip(packed.read_expert(1), written, strict=True):
+        assert (was == dequantised(wrote, precision)).all()
+    assert not any(matrix.any() for matrix in packed.read_expert(0))
+
+
+@pytest.mark.parametrize(("precision", "isa"), kernels(*SUPERS))
+def test_any_number_of_tokens_agrees_with_float64(precision, isa, pool, rng):
+    packed = random_experts(rng, precision, (2, 512, 256))
+    moe, experts, layer = _kernels.MoE(packed, pool), stored(packed), random_layer(rng, 2, 512, 256)
+    for tokens in (1, 2, 3, 4, 5, 7, 8, 9, 17, 33):
+        batch = random_batch(rng, layer, tokens, 1)
+        batch = Batch(batch.x_th, np.full_like(batch.ids_tk, 1), batch.gates_tk)
+        assert accepts(forward_proven(moe, batch, isa), precision, experts, batch, isa=isa), f"{tokens} tokens"
+
+
+@pytest.mark.parametrize("precision", SUPERS)
+def test_linear_layers_agree_with_float64(precision, pool, rng):
+    matrix = _kernels.PackedMatrix(200, 1024, precision)
+    matrix.write_blocks(random_blocks(rng, precision, 200, 1024))
+    weight = matrix.read().astype(np.float64)
+    for tokens in (1, 6, 40, 300):
+        x = to_bf16(rng.standard_normal((tokens, 1024)))
+        for isa in granted_isas_of(precision):
+            if tokens == 300 and isa in ("reference", "amx_emulated"):
+                continue
+            out = np.empty((tokens, 200), np.uint16)
+            _kernels.Linear(matrix, pool).forward(x, out, isa=isa)
+            integers = quantises_activations(precision, isa)
+            activations = int8_of(widen(x)) if integers else widen(x)
+            exactly, size = activations @ weight.T, np.abs(activations) @ np.abs(weight.T)
+            step = 2**-17 if integers else 2**-8
+            assert (np.abs(widen(out) - exactly) <= 2**-8 * np.abs(exactly) + step * size).all(), (isa, tokens)
+
+
+@pytest.mark.parametrize(
+    ("gate_up", "down"), [("q4_k", "q6_k"), ("q2_k", "q3_k"), ("iq4_xs", "bf16"), ("q8_0", "q5_k")]
+)
+def test_down_has_a_format_of_its_own(gate_up, down, pool, rng):
+    packed = _kernels.PackedExperts(1, 512, 256, gate_up, down_precision=down)
+    gate, up = (
+        random_blocks(rng, gate_up, 256, 512) if gate_up in SUPERS else np.zeros((256, 512 // 32 * 34), np.uint8)
+        for _ in range(2)
+    )
+    numbers = to_bf16(rng.standard_normal((512, 256)))
+    packed.write_expert_blocks(0, gate, up, numbers if down == "bf16" else random_blocks(rng, down, 512, 256))
+    batch = random_batch(rng, random_layer(rng, 1, 512, 256), 9, 1)
+    expected = exact(stored(packed), batch).out_th
+    out = widen(forward(_kernels.MoE(packed, pool), batch, isa="reference"))
+    assert np.linalg.norm(out - expected) <= 0.03 * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("precision", SUPERS)
+def test_numbers_are_not_quantised(precision, rng):
+    matrix = _kernels.PackedMatrix(16, SUPER, precision)
+    with pytest.raises(ValueError, match=f"{precision}: "):
+        matrix.write(to_bf16(rng.standard_normal((16, SUPER))))
+
+
+@pytest.mark.parametrize("precision", SUPERS)
+@pytest.mark.parametrize(("sizes", "message"), [((32, 256), "hidden=32"), ((256, 384), "intermediate=384")])
+def test_sizes_that_are_no_whole_blocks_are_refused(precision, sizes, message):
+    with pytest.raises(ValueError, match=f"{message} must be a multiple of {SUPER}"):
+        _kernels.PackedExperts(1, *sizes, precision)
