@@ -333,9 +333,10 @@ template <class P>
   counters.*tiles_counter += tile_dots(job.h, job.weights);
 }
 
-template <class P>
+// `from` so many rows on by default.
+template <class P, int from = 5>
 constexpr Kernels kernels_on{P::activation, tiles_enter, tiles_leave, gate_up_amx<P>, down_amx<P>, prepare_row,
-                             round_all, {1, 5}};
+                             round_all, {1, from}};
 
 struct Amx {
   template <Format format>

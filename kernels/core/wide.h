@@ -64,6 +64,53 @@ inline void scale_bytes(const std::byte* line, const StripFloats& scale, const S
       *halves++ = to_bf16(bytes[i / 2 * 4 + 2 * pair + i % 2] * scale.of[i / 2] + minimum.of[i / 2]);
 }
 
+#ifdef __AVX512BW__
+
+// To nearest even, in the upper half.
+inline __m512i rounded(__m512 x) {
+  const __m512i bits = _mm512_castps_si512(x);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  return _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+}
+
+inline void scale_e4m3(const std::byte* line, const StripFloats& scale, std::byte* to) {
+  const __m512i upper = _mm512_set1_epi32(~0xffff);
+  const __m512 scales = _mm512_loadu_ps(scale.of);
+  __m512i pairs[2];
+  e4m3_pairs(_mm512_load_si512(line), pairs);
+  for (int i = 0; i < 2; ++i) {
+    const __m512i even = rounded(_mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(pairs[i], 16)), scales));
+    const __m512i odd = rounded(_mm512_mul_ps(_mm512_castsi512_ps(_mm512_and_si512(pairs[i], upper)), scales));
+    _mm512_store_si512(to + i * line_bytes, _mm512_or_si512(_mm512_srli_epi32(even, 16), _mm512_and_si512(odd, upper)));
+  }
+}
+
+#elif defined(__AVX2__)
+
+// To nearest even, in the upper half.
+inline __m256i rounded(__m256 x) {
+  const __m256i bits = _mm256_castps_si256(x);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  return _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+}
+
+inline void scale_e4m3(const std::byte* line, const StripFloats& scale, std::byte* to) {
+  const __m256i upper = _mm256_set1_epi32(~0xffff);
+  for (int half = 0; half < 2; ++half) {
+    const __m256 scales = _mm256_loadu_ps(scale.of + 8 * half);
+    __m256i pairs[2];
+    e4m3_pairs(_mm256_load_si256(reinterpret_cast<const __m256i*>(line) + half), pairs);
+    for (int i = 0; i < 2; ++i) {
+      const __m256i even = rounded(_mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(pairs[i], 16)), scales));
+      const __m256i odd = rounded(_mm256_mul_ps(_mm256_castsi256_ps(_mm256_and_si256(pairs[i], upper)), scales));
+      _mm256_store_si256(reinterpret_cast<__m256i*>(to + i * line_bytes) + half,
+                         _mm256_or_si256(_mm256_srli_epi32(even, 16), _mm256_and_si256(odd, upper)));
+    }
+  }
+}
+
+#else
+
 inline void scale_e4m3(const std::byte* line, const StripFloats& scale, std::byte* to) {
   const auto* codes = reinterpret_cast<const std::uint8_t*>(line);
   auto* halves = reinterpret_cast<bf16*>(to);
@@ -71,6 +118,8 @@ inline void scale_e4m3(const std::byte* line, const StripFloats& scale, std::byt
     for (int i = 0; i < 2 * strip_rows; ++i)
       *halves++ = to_bf16(widen(bf16_of_e4m3(codes[e4m3_byte(i / 2, 2 * pair + i % 2)])) * scale.of[i / 2]);
 }
+
+#endif
 
 #endif
 
