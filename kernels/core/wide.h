@@ -123,11 +123,17 @@ inline void scale_e4m3(const std::byte* line, const StripFloats& scale, std::byt
 
 #endif
 
-// The scales of block `b`, at its place in a record of scales.
+// The scales of a block, at its place in a record of scales.
 inline StripFloats block_scales(const Format& format, const std::byte* at) {
 #ifdef __AVX512BF16__
-  if (format.scales == Scales::block) return _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(at)));
-#endif
+  if (format.scales == Scales::power) {
+    const __m512i powers = _mm512_cvtepu8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(at)));
+    return _mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(powers, 23)), _mm512_set1_ps(0.5f));
+  }
+  const __m256i stored = _mm256_load_si256(reinterpret_cast<const __m256i*>(at));
+  if (format.scales == Scales::block) return _mm512_cvtph_ps(stored);
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(stored), 16));
+#else
   float scales[strip_rows];
   for (float& scale : scales) {
     std::uint16_t stored = 0;
@@ -138,6 +144,7 @@ inline StripFloats block_scales(const Format& format, const std::byte* at) {
                                                   : float_of_half(stored);
   }
   return strip_floats(scales);
+#endif
 }
 
 // `count` blocks of a strip's body from `first` on.

@@ -108,6 +108,8 @@ def agrees(out: Bits, expected: Exact) -> bool:
 # Rounding of the output to bf16 makes 0.0017; now and then float32 sums tip an h to the next bf16, and with it to the
 # next int8: 0.0026 was the worst of 7,500 small random layers.
 INT8_TOLERANCE = 0.006
+# Weights are rounded to bf16 in each of three products: 0.004 on Gaussian weights, more where products cancel.
+BF16_TOLERANCE = 0.01
 
 
 def accepts(
@@ -128,5 +130,5 @@ def accepts(
     if precision == "bf16":
         return agrees(out, exact(experts, batch, glu, biases))
     if not quantises_activations(precision, isa):
-        return relative_error(out, exact(experts, batch, glu, biases).out_th) <= INT8_TOLERANCE
+        return relative_error(out, exact(experts, batch, glu, biases).out_th) <= BF16_TOLERANCE
     return relative_error(out, with_int8_activations(experts, batch, cuts, glu, biases).out_th) <= INT8_TOLERANCE

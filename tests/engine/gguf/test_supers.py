@@ -1,0 +1,141 @@
+"""GGUF files in super-blocks, whose matrices have formats of their own: every one is packed as it is stored."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ktbench.engine.gguf.header import aligned, read_header
+from ktbench.engine.stored.formats import stored_formats
+from ktbench.run.request import read_request
+from ktbench.spec.errors import RequestError
+from ktbench.spec.run_spec import ModelSpec, RunSpec
+from ktbench.spec.weights import FORMATS
+from tests.engine.engines import cell, engine_for, logits, needs_avx512, relative
+from tests.engine.families.plain import experts_of
+from tests.engine.families.zoo import ALL
+from tests.engine.gguf.rounding import numbers_of, stored_experts
+from tests.engine.gguf.written import Written
+from tests.engine.prompts import together
+from tests.engine.test_packed_dense import packed_layers
+from tests.engine.tiny import decode, prefill
+
+pytestmark = needs_avx512()
+
+# As quantisers of llama.cpp mix them: more bits for down in some layers, and for values.
+MIX = {
+    r"blk\.\d+\.ffn_(gate|up)_exps\.weight": "Q4_K",
+    r"blk\.0\.ffn_down_exps\.weight": "Q6_K",
+    r"blk\.1\.ffn_down_exps\.weight": "Q4_K",
+    r"blk\.\d+\.attn_(q|k)\.weight": "Q4_K",
+    r"blk\.\d+\.attn_v\.weight": "Q6_K",
+}
+# Half-precision scales of a block by their places, and numbers that make weights of about 0.05.
+SCALES = {"Q4_K": {0: 2**-12, 2: 2**-9}, "Q6_K": {208: 2**-14}}
+TENSORS = {"gate": "ffn_gate_exps", "up": "ffn_up_exps", "down": "ffn_down_exps"}
+PROJECTIONS = {"attn_q": "q_proj", "attn_k": "k_proj", "attn_v": "v_proj"}
+WIDE = {"hidden_size": 256, "intermediate_size": 256}
+
+
+def random_blocks(rng: np.random.Generator, kind: str, weights: int) -> bytes:
+    blocks = rng.integers(0, 256, (weights // 256, FORMATS[kind.lower()].block_bytes), np.uint8)  # type: ignore[index]
+    for at, scale in SCALES[kind].items():
+        blocks[:, at : at + 2] = np.array([scale], np.float16).view(np.uint8)
+    return blocks.tobytes()
+
+
+def mixed(file: Path, new: Path, mix: dict[str, str] = MIX) -> dict[str, torch.Tensor]:
+    """The file with random blocks of other types; what these stand for."""
+    rng, written, held = np.random.default_rng(3), [], {}
+    header, data = read_header(file), file.read_bytes()
+    for info in header.tensors.values():
+        kind = next((kind for names, kind in mix.items() if re.fullmatch(names, info.name)), None)
+        content = data[info.offset : info.offset + info.nbytes]
+        if kind is not None:
+            content = random_blocks(rng, kind, int(np.prod(info.shape)))
+            blocks = np.frombuffer(content, np.uint8).reshape(-1, FORMATS[kind.lower()].block_bytes)  # type: ignore[index]
+            held[info.name] = torch.from_numpy(numbers_of(blocks, kind)).view(info.shape)
+        written.append((info.name, kind or info.kind, info.shape, content))
+    whole = Written(metadata=header.metadata, tensors=[one[:3] for one in written]).head()
+    for *_, content in written:
+        whole = whole.ljust(aligned(len(whole)), b"\0") + content
+    new.write_bytes(whole)
+    return held
+
+
+@pytest.fixture(name="model")
+def _model(exported: Any, tmp_path: Path) -> tuple[ModelSpec, Any]:
+    """The file, and a network with what it stands for."""
+    model, truth = exported("mixtral_8x7b", "BF16", **ALL, **WIDE)
+    held = mixed(Path(str(model.path)), tmp_path / "mixed.gguf")
+    for layer, module in enumerate(experts_of(truth)):
+        for i in range(8):
+            expert = stored_experts(module, i)
+            for field, name in TENSORS.items():
+                getattr(expert, field).copy_(held[f"blk.{layer}.{name}.weight"][i])
+        for name, projection in PROJECTIONS.items():
+            weight = truth.get_parameter(f"model.layers.{layer}.self_attn.{projection}.weight")
+            weight.copy_(unpermuted(held[f"blk.{layer}.{name}.weight"], name, truth.config))
+    return replace(model, path=str(tmp_path / "mixed.gguf")), truth
+
+
+def unpermuted(weight: torch.Tensor, name: str, config: Any) -> torch.Tensor:
+    """llama's files have the two halves of each rotated head in turns."""
+    if name == "attn_v":
+        return weight
+    heads = config.num_attention_heads if name == "attn_q" else config.num_key_value_heads
+    return weight.view(heads, -1, 2, weight.shape[-1]).transpose(1, 2).reshape(weight.shape)
+
+
+def lean(model: ModelSpec, workload: Any) -> RunSpec:
+    options = {"avx512": True, "packed_dense": True, "precision": "q4_k", "device_precision": "q4_k"}
+    return cell(model, workload, **options)
+
+
+def test_every_matrix_is_packed_as_it_is_stored(model: Any) -> None:
+    system = engine_for(lean(model[0], decode()))
+    experts = [operator.fused._packed for operator in system._components.operators]
+    assert [(one.precision, one.down_precision) for one in experts] == [("q4_k", "q6_k"), ("q4_k", "q4_k")]
+    found = {place: layer.projection.matrix.packed.precision for place, layer in packed_layers(system)}
+    assert found["model.layers.0.self_attn.q_proj"] == found["model.layers.1.self_attn.k_proj"] == "q4_k"
+    assert found["model.layers.0.self_attn.v_proj"] == "q6_k"
+    assert found["model.layers.0.self_attn.o_proj"] == found["lm_head"] == "bf16"
+
+
+def test_logits_are_those_of_transformers_on_the_same_numbers(model: Any) -> None:
+    spec, truth = model
+    system = engine_for(lean(spec, decode(batch=2)))
+    for workload in (decode(batch=2), prefill(batch=2)):
+        assert relative(logits(system, lean(spec, workload)), together(truth, workload)) < 0.1
+
+
+def test_native_is_the_format_of_most_weights(model: Any) -> None:
+    path = str(model[0].path)
+    assert stored_formats(path).experts == ("q4_k", "q6_k")
+    lean_words = [f"model.path={path}", "engine.avx512=true", "engine.packed_dense=true"]
+    spec = read_request(lean_words).parts[0].spec
+    assert (spec.precision, spec.device_precision) == ("q4_k", "q4_k")
+    base = read_request([f"model.path={path}"]).parts[0].spec
+    assert (base.precision, base.device_precision) == ("bf16", "bf16")
+
+
+@pytest.mark.parametrize("words", [["precision=q5_k"], ["device_precision=q2_k", "precision=q4_k"]])
+def test_a_format_that_the_file_does_not_have_is_refused(model: Any, words: list[str]) -> None:
+    with pytest.raises(RequestError, match="q4_k"):
+        read_request([f"model.path={model[0].path}", "engine.avx512=true", "engine.packed_dense=true", *words])
+
+
+def test_gate_and_up_in_two_formats_run_rounded(exported: Any, tmp_path: Path) -> None:
+    model, _ = exported("mixtral_8x7b", "BF16", **ALL, **WIDE)
+    mix = MIX | {r"blk\.\d+\.ffn_up_exps\.weight": "Q6_K"}
+    mixed(Path(str(model.path)), tmp_path / "two.gguf", {r"blk\.\d+\.ffn_up_exps\.weight": "Q6_K"} | mix)
+    two = replace(model, path=str(tmp_path / "two.gguf"))
+    with pytest.raises(ValueError, match="ffn_up_exps"):
+        engine_for(lean(two, decode()))
+    engine_for(replace(lean(two, decode()), precision="int8"))
