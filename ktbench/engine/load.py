@@ -236,14 +236,14 @@ def inject(
     device = attention = None
     if plan.dense is not None:
         from ktbench.engine.decode.attention import StepAttention
-        from ktbench.engine.decode.operators import HeadsAttention, RotaryTable, StepRouter
+        from ktbench.engine.decode.operators import RotaryTable, StepRouter, attention_operator
         from ktbench.engine.dense import DenseHost, FusedNorm
 
         device = DenseHost(threads, plan.dense, state.recorder, plan.original_dense, blocks_of, files)
         attention = StepAttention(network, device)
         _replace(network, found, "rms_norm", lambda module: FusedNorm(module, device))
         _pack_linears(network, found, device)
-        _replace(network, found, "attention", lambda module: HeadsAttention(module, device, attention))
+        _replace(network, found, "attention", lambda module: attention_operator(module, device, attention))
         _replace(network, found, "rotary", lambda module: RotaryTable(module, attention))
         _replace(network, found, "router", lambda module: StepRouter(module, device, attention))
     for one in reversed(_of(found, "shared")):

@@ -73,6 +73,16 @@ class HeadsAttention(nn.Module):
         return out
 
 
+def attention_operator(original: nn.Module, device: DenseHost, steps: StepAttention) -> nn.Module:
+    """`HeadsAttention` in its place; the original where a file has its projections in several formats.
+
+    Raises ValueError for a module of another form.
+    """
+    found = [getattr(original, name, None) for name in ("q_proj", "k_proj", "v_proj")]
+    formats = {one.projection.matrix.packed.precision for one in found if isinstance(one, PackedLinear)}
+    return original if len(formats) > 1 else HeadsAttention(original, device, steps)
+
+
 def _differs(attention: nn.Module) -> str:
     """What rules have to put inside an attention module before this operator takes its place, and have not."""
     projections = [attention.get_submodule(name) for name in ("q_proj", "k_proj", "v_proj")]
