@@ -33,8 +33,8 @@ class ModelFiles:
     """What files that requests name say of models.
 
     `checkpoints` has the configuration of each checkpoint by its `model.path`, `configs` the name and the configuration
-    of each `model.config=FILE` by that, `stored` by `model.path` the formats of a checkpoint's weights by the keys of
-    precisions, for `native`.
+    of each `model.config=FILE` by that, `stored` by either the formats of the weights by the keys of precisions, for
+    `native`.
     """
 
     checkpoints: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -134,8 +134,10 @@ def freeze(composed: Composed, files: ModelFiles | None = None) -> Request:
 
 
 def _part(name: str, content: Mapping[str, Any], measure: Any, files: ModelFiles) -> RequestPart:
+    source = content["model"]["path"] or config_file(content["model"])
     content = give_device(_with_specs(content, files))
-    given = {key: content[key] for key in _SPEC} | {key: _precision(key, content, files) for key in PRECISION_KEYS}
+    stored = files.stored.get(source, {})
+    given = {key: content[key] for key in _SPEC} | {key: _precision(key, content, stored) for key in PRECISION_KEYS}
     plain = {"measure": measure, "inject": freeze_inject(content["inject"])} | given
     sweep = give_arms(content["sweep"], plain)
     if sweep["arms"] and not content["sweep"]["arms"]:
@@ -143,13 +145,13 @@ def _part(name: str, content: Mapping[str, Any], measure: Any, files: ModelFiles
     return from_plain({"name": name, "spec": from_plain(plain, RunSpec), "sweep": sweep}, RequestPart)
 
 
-def _precision(key: str, content: Mapping[str, Any], files: ModelFiles) -> Any:
+def _precision(key: str, content: Mapping[str, Any], stored: Mapping[str, str]) -> Any:
     """The precision that a key names; `native` is that of the weights where they are packed, else bf16."""
-    engine, path = content["engine"], content["model"]["path"]
     if content[key] != NATIVE:
         return precision_name(content[key])
-    packs = any(engine[name] for name in _PACKING[key]) or content["sweep"]["arms"] or content["sweep"]["features"]
-    return files.stored[path][key] if packs and path in files.stored else "bf16"
+    sweep, engine = content["sweep"], content["engine"]
+    packs = any(engine[name] for name in _PACKING[key]) or sweep["arms"] or sweep["features"]
+    return stored.get(key, "bf16") if packs else "bf16"
 
 
 def _with_specs(content: Mapping[str, Any], files: ModelFiles) -> dict[str, Any]:

@@ -14,8 +14,9 @@ from ktbench.config import NATIVE, ModelFiles, Request, RequestPart, compose, co
 from ktbench.engine.checkpoint import inspect_checkpoint
 from ktbench.engine.gguf.inspecting import inspect_gguf, is_gguf
 from ktbench.engine.inject.match import require_operators
-from ktbench.engine.loading.config_file import config_in, config_name, require_runnable
+from ktbench.engine.loading.config_file import config_in, config_name, released_config, require_runnable
 from ktbench.engine.stored.formats import stored_formats
+from ktbench.engine.stored.methods import announced_formats
 from ktbench.host.describe import read_local_machine
 from ktbench.host.memory import available_memory_bytes
 from ktbench.host.topology import read_topology
@@ -97,6 +98,7 @@ def _model_files(parts: Iterable[Mapping[str, Any]]) -> ModelFiles:
         for model in _models(content):
             if (file := config_file(model)) is not None:
                 configs[file] = config_name(file), config_in(file)
+                stored[file] = dict(zip(_STORED_AS, announced_formats(released_config(file)), strict=True))
             elif (path := model["path"]) is not None:
                 checkpoints[path] = inspect_checkpoint(path) if _is_measured(content) else _configuration(path)
                 if _is_measured(content) and NATIVE in (content[key] for key in _STORED_AS):

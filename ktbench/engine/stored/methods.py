@@ -51,10 +51,30 @@ def read_method(path: Path, config: Facts) -> Method:
     )
 
 
-def _facts(path: Path, config: Facts) -> Facts | None:
+def announced_formats(config: Facts) -> tuple[str, str]:
+    """Formats of the routed experts and of the attention of a release, as its `config.json` alone announces them.
+
+    What kernels do not compute on, and what has no description, is bf16.
+    """
+    facts = _described(config) or {}
+    name, kind = facts.get("quant_method"), facts.get("format")
+    if name == "fp8" or (name == "compressed-tensors" and kind in _CT_FORMATS[:2]):
+        return "fp8", "fp8"
+    if name == "compressed-tensors" and kind == "pack-quantized":
+        return "int4_bf16", "bf16"
+    return ("mxfp4" if name == "mxfp4" else "bf16"), "bf16"
+
+
+def _described(config: Facts) -> Facts | None:
     for one in (config, text_config(config)):
         if facts := one.get("quantization_config"):
             return facts if isinstance(facts, dict) else {"quant_method": facts}
+    return None
+
+
+def _facts(path: Path, config: Facts) -> Facts | None:
+    if facts := _described(config):
+        return facts
     file = path / _MODELOPT
     if not file.is_file():
         return None
