@@ -129,6 +129,27 @@ def test_the_format_of_the_weights_is_in_the_released_configuration_alone(tmp_pa
     assert config_in(file) == config_in(str(written(tmp_path / "b.json", shrunk("deepseek_v3"))))
 
 
+ANNOUNCED: list[tuple[Any, tuple[str, str]]] = [
+    (None, ("bf16", "bf16")),
+    ({"quant_method": "fp8", "weight_block_size": [128, 128]}, ("fp8", "fp8")),
+    ({"quant_method": "compressed-tensors", "format": "float-quantized"}, ("fp8", "fp8")),
+    ({"quant_method": "compressed-tensors", "format": "pack-quantized"}, ("int4_bf16", "bf16")),
+    ({"quant_method": "mxfp4"}, ("mxfp4", "bf16")),
+    ({"quant_method": "of tomorrow"}, ("bf16", "bf16")),
+]
+
+
+@pytest.mark.parametrize(("quantised", "formats"), ANNOUNCED, ids=str)
+def test_native_weights_have_the_format_that_is_announced(
+    quantised: Any, formats: tuple[str, str], tmp_path: Path
+) -> None:
+    file = written(tmp_path / "config.json", shrunk("qwen3_30b_a3b") | {"quantization_config": quantised})
+    packed = asked(file, "engine.avx512=true", "engine.packed_dense=true")
+    assert (packed.precision, packed.device_precision) == formats
+    assert asked(file).precision == "bf16"
+    assert asked(file, "engine.avx512=true", "precision=int8").precision == "int8"
+
+
 DENSE = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 64}
 SMALLTHINKER = {
     **{"model_type": "smallthinker", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4},
