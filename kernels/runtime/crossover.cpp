@@ -19,12 +19,13 @@ struct Shipped {
 // Intel: calibrated on two cores of a Granite Rapids; others, Sapphire Rapids among them, are assumed to be like it.
 constexpr Shipped shipped[] = {
     {amd, zen4, "avx512", "bf16", {2, 25}}, {amd, zen4, "avx512", "int8", {2, 25}},
-    {amd, zen4, "avx512", "int4", {2, 13}}, {amd, zen4, "avx512", "q", {2, 5}},
+    {amd, zen4, "avx512", "int4_g", {2, 13}}, {amd, zen4, "avx512", "q", {2, 5}},
     {amd, zen5, "avx512", "bf16", {2, 25}}, {amd, zen5, "avx512", "int8", {2, 25}},
-    {amd, zen5, "avx512", "int4", {2, 13}}, {amd, zen5, "avx512", "q", {2, 5}},
+    {amd, zen5, "avx512", "int4_g", {2, 13}}, {amd, zen5, "avx512", "q", {2, 5}},
     {intel, core, "avx512", "int8", {1, 16}}, {intel, core, "avx512", "q4_0", {1, 24}},
-    {intel, core, "avx2", "int4", {1, 24}}, {intel, core, "avx2", "q4_0", {1, 20}},
-    {intel, core, "amx", "int8", {1, 16}}, {intel, core, "amx", "int4", {1, 12}},
+    {intel, core, "avx512", "fp8", {1, 32}},
+    {intel, core, "avx2", "int4_g", {1, 24}}, {intel, core, "avx2", "q4_0", {1, 20}},
+    {intel, core, "amx", "int8", {1, 16}}, {intel, core, "amx", "int4_g", {1, 12}},
 };
 
 }  // namespace
