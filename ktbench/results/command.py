@@ -93,8 +93,9 @@ def _rest(spec: RunSpec) -> Iterator[str]:
     if spec.system != "ktbench":
         yield f"system={spec.system}"
         yield from _changed("peer", spec.peer, PeerSpec())
-    for name in ("precision", "device_precision"):
-        if getattr(spec, name) != "bf16":
+    for name, packs in (("precision", spec.engine.fused), ("device_precision", spec.engine.packed_dense)):
+        # Without it, a checkpoint is packed as it is stored.
+        if getattr(spec, name) != "bf16" or (packs and spec.model.path is not None):
             yield f"{name}={getattr(spec, name)}"
     plain = WorkloadSpec(phase=phase, prompt=1, steps=1, routing="balanced" if phase == "layer" else "model")
     yield from (f"workload.{name}={getattr(spec.workload, name)}" for name in ("prompt", "steps"))
