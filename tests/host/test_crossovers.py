@@ -155,4 +155,6 @@ def test_real_kernels_are_timed_within_seconds_and_use_what_is_found(
     finally:
         for (isa, precision), pair in before.items():
             real.set_crossover(isa, precision, *pair)
-    assert {one.isa for one in found} == {real.isa_of(f, "q8_0") for f in ("avx2", "avx512") if not real.grants()[f]}
+    assert {one.isa for one in found} == {
+        real.isa_of(f, "q8_0") for f in ("avx2", "avx512", "amx") if not real.grants()[f]
+    }

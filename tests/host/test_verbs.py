@@ -40,7 +40,8 @@ def test_doctor_has_a_line_for_every_feature(capsys: pytest.CaptureFixture[str])
                 "bf16 kernels +a runs avx2; +v runs the faster of avx512 and avx512_bf16; +m runs amx",
                 "int4_g128 kernels "
                 "+a runs the faster of avx2 and avx2_vnni; +v runs the faster of avx512 and avx512_vnni; +m runs amx",
-                "q8_0 kernels +a runs the faster of avx2 and avx2_vnni; +v runs the faster of avx512 and avx512_vnni",
+                "q8_0 kernels "
+                "+a runs the faster of avx2 and avx2_vnni; +v runs the faster of avx512 and avx512_vnni; +m runs amx",
             ],
         ),
         (
@@ -52,7 +53,7 @@ def test_doctor_has_a_line_for_every_feature(capsys: pytest.CaptureFixture[str])
             ],
         ),
         (
-            ("amx", "avx512", "avx512_vnni", "avx512_bf16"),
+            ("amx", "avx512", "avx512_vnni", "avx512_vbmi", "avx512_bf16"),
             [
                 "instruction sets reference, avx2, avx2_vnni, amx_emulated",
                 "int4_g32 kernels +a runs the faster of avx2 and avx2_vnni",

@@ -79,6 +79,11 @@ def quantises_activations(precision: str, isa: str) -> bool:
     return FORMATS[precision]["isas"][isa] == "int8"
 
 
+def rounds_weights(precision: str, isa: str) -> bool:
+    """Whether the kernels round dequantised weights to bf16 before they multiply."""
+    return precision != "bf16" and isa != "reference" and not quantises_activations(precision, isa)
+
+
 def isas_without(precision: str) -> set[str]:
     return set(ISAS) - set(isas_of(precision))
 

@@ -45,7 +45,7 @@ def test_down_may_have_a_format_of_its_own(precision, down, domains, pool, rng, 
     packed = _kernels.PackedExperts(2, 256, 512, precision, domains, down_precision=down)
     for e in range(2):
         packed.write_expert(e, layer.gate_eih[e], layer.up_eih[e], layer.down_ehi[e], pool)
-    whole = [layer.packed(one).read_expert(1) for one in (precision, precision, down)]
+    whole = [layer.packed(one, domains=domains).read_expert(1) for one in (precision, precision, down)]
     assert all((was == of[i]).all() for i, (was, of) in enumerate(zip(packed.read_expert(1), whole, strict=True)))
     assert (packed.precision, packed.down_precision) == (precision, down)
     batch = random_batch(rng, layer, 30, 2)
