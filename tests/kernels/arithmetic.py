@@ -123,7 +123,7 @@ def accepts(
     glu: Glu = PLAIN,
     biases: Sequence[Biases] = (),
 ) -> bool:
-    """Whether `out` is right for the weights as stored: element by element, or as a vector where anything is rounded."""
+    """Whether `out` is right for the weights as stored: by element, or as a vector where anything is rounded."""
     if precision == "bf16":
         return agrees(out, exact(experts, batch, glu, biases))
     if quantises_activations(precision, isa):
