@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from itertools import combinations
 
 import numpy as np
@@ -48,11 +49,11 @@ def assert_readable(drawn: Figure) -> None:
 def assert_inks_apart(drawn: Figure) -> None:
     """The same by pixels, for labels of curves, which may be turned: the boxes of those hold much that is white."""
     found = _boxes_on_the_page(drawn)
-    inks = {text: ink(text, drawn) for text, _ in found}
-    for text, covered in inks.items():
-        assert covered.any(), f"{text.get_text()!r} is not drawn"
-    for (one, box), (other, below) in combinations(found, 2):
-        shared = box.overlaps(below) and (inks[one] & inks[other]).any()
+    pixels = [np.flatnonzero(ink) for ink in inks((text for text, _ in found), drawn)]
+    for (text, _), covered in zip(found, pixels, strict=True):
+        assert covered.size, f"{text.get_text()!r} is not drawn"
+    for ((one, box), above), ((other, below), under) in combinations(zip(found, pixels, strict=True), 2):
+        shared = box.overlaps(below) and np.isin(above, under).any()
         assert not shared, f"{one.get_text()!r} lies over {other.get_text()!r}"
 
 
@@ -65,14 +66,16 @@ def _boxes_on_the_page(drawn: Figure) -> list[tuple[Text, BboxBase]]:
     return found
 
 
-def ink(text: Text, drawn: Figure) -> NDArray[np.bool_]:
-    """The pixels that a text covers, drawn alone and without its halo or background."""
+def inks(found: Iterable[Text], drawn: Figure) -> Iterator[NDArray[np.bool_]]:
+    """The pixels that each text covers, drawn alone and without its halo or background."""
     width, height = drawn.canvas.get_width_height()
     renderer = RendererAgg(width, height, drawn.dpi)  # type: ignore[no-untyped-call]
-    text.set_path_effects([])
-    text.set_bbox(None)  # type: ignore[arg-type]
-    text.draw(renderer)
-    return np.asarray(renderer.buffer_rgba())[:, :, 3] > 0  # type: ignore[no-untyped-call]
+    for text in found:
+        renderer.clear()  # type: ignore[no-untyped-call]
+        text.set_path_effects([])
+        text.set_bbox(None)  # type: ignore[arg-type]
+        text.draw(renderer)
+        yield np.asarray(renderer.buffer_rgba())[:, :, 3] > 0  # type: ignore[no-untyped-call]
 
 
 def caption(drawn: Figure) -> str:

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from ktbench.report.figures.frame import decades
 from ktbench.results.rows import rows_of
 from ktbench.spec.record import Outcome
-from tests.report.drawn import caption, curve, ink, legend, speed_figure, x_names
+from tests.report.drawn import caption, curve, inks, legend, speed_figure, x_names
 from tests.report.layers import (
     EXPERT_WEIGHTS,
     KERNELS,
@@ -71,8 +71,7 @@ def test_labels_cover_no_marker(tmp_path: Path, name: str) -> None:
     drawn.canvas.draw()
     for axes in drawn.axes:
         points = [xy for container in axes.containers for xy in container.lines[0].get_xydata()]  # type: ignore[attr-defined]
-        for text in axes.texts:
-            covered = ink(text, drawn)
+        for text, covered in zip(axes.texts, inks(axes.texts, drawn), strict=True):
             for x, y in axes.transData.transform(points):
                 assert not covered[covered.shape[0] - 1 - round(y), round(x)], text.get_text()
 
