@@ -204,8 +204,9 @@ struct Loops {
   template <class P, class Lines, class Panels>
   using ByBlock =
       KernelsOf<P, StreamKernel<StreamsGguf<P, Lines>, 3>, BlockKernel<P, Panels>, Crossover{1, 4}, &Counters::avx2_calls>;
-  template <class P, Numbers numbers, class Few = StreamKernel<StreamsSupers<P, numbers>, 3>>
-  using BySuper = KernelsOf<P, Few, Few, Crossover{1, never}, &Counters::avx2_calls>;
+  template <class P, Numbers numbers>
+  using BySuper = KernelsOf<P, StreamKernel<StreamsSupers<P, numbers>, 3>, BlockKernel<P, SuperPanels<numbers>>,
+                            Crossover{1, 4}, &Counters::avx2_calls>;
   template <class P>
   using ByTile =
       KernelsOf<P, StreamKernel<StreamsTiles<P>, 3>, BlockKernel<P, WidePanels<fp8>>, Crossover{1, 4}, &Counters::avx2_calls>;

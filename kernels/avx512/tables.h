@@ -79,8 +79,9 @@ struct Loops {
   template <class P, class Lines, class Panels>
   using ByBlock = KernelsOf<P, StreamKernel<StreamsGguf<P, Lines>, few_gguf>, BlockKernel<P, Panels>,
                             Crossover{1, few_gguf + 1}, &Counters::avx512_calls>;
-  template <class P, Numbers numbers, class Few = StreamKernel<StreamsSupers<P, numbers>, few_supers>>
-  using BySuper = KernelsOf<P, Few, Few, Crossover{1, never}, &Counters::avx512_calls>;
+  template <class P, Numbers numbers>
+  using BySuper = KernelsOf<P, StreamKernel<StreamsSupers<P, numbers>, few_supers>, BlockKernel<P, SuperPanels<numbers>>,
+                            Crossover{1, few_supers + 1}, &Counters::avx512_calls>;
   template <class P>
   using ByTile = KernelsOf<P, StreamKernel<StreamsTiles<P>, few_tiles>, BlockKernel<P, WidePanels<fp8>>,
                            Crossover{1, few_tiles + 1}, &Counters::avx512_calls>;

@@ -51,7 +51,7 @@ struct BlockTable<P, Panels, strips, stride, std::integer_sequence<int, r...>> {
 };
 
 // For many rows: register blocks of as many rows and strips as there are registers for. `Panels` makes panels out of
-// strips and names the register block that passes them, its rows, and how its sums end.
+// strips and names the register block that passes them, its rows, what follows each panel, and how its sums end.
 template <class P, class Panels>
 struct BlockKernel {
   static constexpr int strips = P::parts == 1 ? 4 : 2;
@@ -90,6 +90,7 @@ struct BlockKernel {
         const int r = x.count * b / blocks, height = x.count * (b + 1) / blocks - r;
         multiply_rows(panel, rows_from(x, r, height), w.count, first, ahead, piece == 0, c + r * stride);
       }
+      Panels::template after<P>(panel, x, w.count, first, c, stride);
     }
     for (int r = 0; r < x.count; ++r)
       for (int i = 0; i < w.count * P::parts; ++i)
@@ -118,6 +119,8 @@ struct PackedPanels {
   static constexpr int rows = P::block_rows;
   template <class P, int rows, int strips, int c_stride>
   static constexpr auto block = ktbench::block<P, rows, strips, c_stride>;
+  template <class P>
+  static void after(const Panel&, const Rows&, int, int, float*, int) {}
   template <class P>
   static void finish(const Strips& w, int i, float row_scale, float* c) {
     P::store(P::get(c), i % P::parts, scales_of(w, i / P::parts), row_scale, c);

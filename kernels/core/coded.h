@@ -12,12 +12,24 @@
 namespace ktbench {
 namespace {
 
-// A record as int8 lines: d x scale and -dmin x minimum of every group and row.
+// A record as int8 lines: every 64 k behind the d x scale of their groups, and -dmin x minimum of every group and row.
+template <int group>
 struct alignas(line_bytes) WideRecord {
-  std::byte lines[super_depth / 4 * line_bytes];
-  float scale[super_depth / 16][strip_rows];
-  float minimum[super_depth / 16][strip_rows];
+  static constexpr int groups = super_depth / group, group_lines = group / 4;
+  struct Turn {
+    float scale[tile_lines / group_lines][strip_rows];
+    std::byte lines[tile_bytes];
+  };
+  Turn turns[super_depth / 4 / tile_lines];
+  float minimum[groups][strip_rows];
+
+  float* scale(int g) { return turns[g * group_lines / tile_lines].scale[g % (tile_lines / group_lines)]; }
+  const std::byte* lines(int g) const {
+    return turns[g * group_lines / tile_lines].lines + g * group_lines % tile_lines * line_bytes;
+  }
 };
+template <Numbers numbers>
+using WideRecordOf = WideRecord<coded(numbers).group>;
 
 inline void floats_of_halves(const std::byte* halves, float* to) {
 #ifdef __F16C__
@@ -33,7 +45,7 @@ inline void floats_of_halves(const std::byte* halves, float* to) {
 }
 
 template <Numbers numbers>
-inline void widen_scales(const std::byte* record, WideRecord& to) {
+inline void widen_scales(const std::byte* record, WideRecordOf<numbers>& to) {
   constexpr Coded of = coded(numbers);
   constexpr int groups = super_depth / of.group;
   float d[strip_rows], dmin[strip_rows];
@@ -44,7 +56,7 @@ inline void widen_scales(const std::byte* record, WideRecord& to) {
     const std::int8_t* minima = bytes + of.scale_lines * line_bytes;
     for (int row = 0; row < strip_rows; ++row) {
       const int scale = of.minima == Minima::beside ? bytes[row] & 15 : bytes[row];
-      to.scale[g][row] = d[row] * static_cast<float>(scale);
+      to.scale(g)[row] = d[row] * static_cast<float>(scale);
     }
     if constexpr (of.has_minima())
       for (int row = 0; row < strip_rows; ++row) {
@@ -86,14 +98,14 @@ inline void widen_codes(const std::byte* four, const std::byte* two, const std::
 }
 
 template <Numbers numbers>
-inline void widen_record(const std::byte* record, WideRecord& to) {
+inline void widen_record(const std::byte* record, WideRecordOf<numbers>& to) {
   constexpr Coded of = coded(numbers);
   widen_scales<numbers>(record, to);
   const std::byte* four = record + (1 + of.scale_lines + of.minima_lines()) * line_bytes;
   const std::byte* two = four + (of.four ? super_depth / 8 : 0) * line_bytes;
   const std::byte* one = two + (of.two ? super_depth / 16 : 0) * line_bytes;
-  std::byte* line = to.lines;
-  for (int k = 0; k < super_depth; k += 32, line += 8 * line_bytes) {
+  for (int k = 0; k < super_depth; k += 32) {
+    std::byte* line = to.turns[k / 64].lines + k % 64 / 4 * line_bytes;
     if constexpr (of.table)
       for (int i = 0; i < 4; ++i) widen_line(four + i * line_bytes, iq4_nl_values, line + 2 * i * line_bytes);
     else

@@ -18,12 +18,12 @@ namespace {
 
 // How the scales of a record lie and are read.
 struct Halves {
-  static constexpr int bytes = sizeof(half), per_record = blocks_per_record;
+  static constexpr int bytes = sizeof(half), per_record = blocks_per_record, per_turn = per_record;
   template <class P>
   static auto read(const std::byte* at) { return P::halves_of(at); }
 };
 struct Bf16s {
-  static constexpr int bytes = sizeof(bf16), per_record = blocks_per_record;
+  static constexpr int bytes = sizeof(bf16), per_record = blocks_per_record, per_turn = per_record;
   template <class P>
   static auto read(const std::byte* at) { return P::bf16_of(at); }
 };
@@ -154,7 +154,7 @@ inline void add_scaled(const typename P::Sum (&sums)[n], const std::byte* scales
   }
 }
 
-// A register block over records of int8 blocks, like core/lines.h's block() over lines; c holds floats.
+// A register block over turns of int8 lines behind their scales, like core/lines.h's block() over lines; c holds floats.
 template <class P, class Scale, int rows, int strips, int c_stride>
 void block_gguf(const Panel& w, const std::byte* x, std::size_t stride, Prefetch& ahead, bool begins, float* c) {
   constexpr int n = rows * strips * P::parts;
@@ -170,14 +170,14 @@ void block_gguf(const Panel& w, const std::byte* x, std::size_t stride, Prefetch
 #pragma GCC unroll 6
     for (int r = 0; r < rows; ++r) __builtin_prefetch(row[r] + rows * stride, 0, 3);  // of the block that follows
     const std::byte* scales = line;
-    line += line_bytes;
-    for (int b = 0; b < blocks_per_record; ++b, scales += strip_rows * Scale::bytes) {
+    line += Scale::per_turn * strip_rows * Scale::bytes;
+    for (int b = 0; b < Scale::per_turn; ++b, scales += strip_rows * Scale::bytes) {
       typename P::Sum sums[n];
 #pragma GCC unroll 32
       for (int s = 0; s < n; ++s) P::zero(sums[s]);
 #pragma GCC unroll 8
-      for (int l = 0; l < turn_lines / blocks_per_record; ++l, line += line_bytes, row.advance(P::step)) {
-        if (l % fetch_lines == 0) following.fetch_part((b * turn_lines / blocks_per_record + l) / fetch_lines);
+      for (int l = 0; l < turn_lines / Scale::per_turn; ++l, line += line_bytes, row.advance(P::step)) {
+        if (l % fetch_lines == 0) following.fetch_part((b * turn_lines / Scale::per_turn + l) / fetch_lines);
         EightBits<P>::template add<rows, strips>(sums, line, w.strip_bytes, row);
       }
       add_scaled<P, Scale, strips, c_stride>(sums, scales, w.strip_bytes, floats, c);
@@ -201,6 +201,8 @@ struct BlockPanels {
   static constexpr int rows = P::gguf_rows;
   template <class P, int rows, int strips, int c_stride>
   static constexpr auto block = block_gguf<P, Scale, rows, strips, c_stride>;
+  template <class P>
+  static void after(const Panel&, const Rows&, int, int, float*, int) {}
   template <class P>
   static void finish(const Strips& w, int i, float row_scale, float* c) {
     P::finish(P::get_floats(c), 1, i % P::parts, offsets_of(w, i / P::parts), row_scale, c);

@@ -188,14 +188,14 @@ template <Numbers numbers>
 void widen_records(const std::byte* record, int count, std::byte* to) {
   constexpr Coded of = coded(numbers);
   for (; count > 0; --count, record += of.record_bytes()) {
-    WideRecord wide;
+    WideRecordOf<numbers> wide;
     widen_record<numbers>(record, wide);
-    const std::byte* line = wide.lines;
-    for (int g = 0; g < super_depth / of.group; ++g) {
-      const StripFloats scale = strip_floats(wide.scale[g]);
+    for (int g = 0; g < wide.groups; ++g) {
+      const std::byte* line = wide.lines(g);
+      const StripFloats scale = strip_floats(wide.scale(g));
       StripFloats minimum{};
       if constexpr (of.has_minima()) minimum = strip_floats(wide.minimum[g]);
-      for (int i = 0; i < of.group / 4; ++i, line += line_bytes, to += 2 * line_bytes)
+      for (int i = 0; i < wide.group_lines; ++i, line += line_bytes, to += 2 * line_bytes)
         scale_bytes(line, scale, minimum, to);
     }
   }

@@ -74,16 +74,16 @@ float super_dot(const Rows& x, int r, const std::byte* strip, int row, int depth
   const std::byte* record = strip + sizeof(StripOffsets);
   float sum = 0;
   for (int k = 0; k < depth; k += super_depth, record += of.record_bytes()) {
-    WideRecord wide;
+    WideRecordOf<numbers> wide;
     widen_record<numbers>(record, wide);
-    for (int g = 0; g < super_depth / of.group; ++g) {
+    for (int g = 0; g < wide.groups; ++g) {
       std::int32_t dot = 0, total = 0;
-      for (int i = g * of.group; i < (g + 1) * of.group; ++i) {
-        const int activation = activations[k + i] - 128;
-        dot += activation * static_cast<std::int8_t>(wide.lines[i / 4 * line_bytes + row * 4 + i % 4]);
+      for (int i = 0; i < of.group; ++i) {
+        const int activation = activations[k + g * of.group + i] - 128;
+        dot += activation * static_cast<std::int8_t>(wide.lines(g)[i / 4 * line_bytes + row * 4 + i % 4]);
         total += activation;
       }
-      sum += static_cast<float>(dot) * wide.scale[g][row];
+      sum += static_cast<float>(dot) * wide.scale(g)[row];
       if (of.has_minima()) sum += static_cast<float>(total) * wide.minimum[g][row];
     }
   }
